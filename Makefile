@@ -6,7 +6,11 @@ UV_VERSION := 0.13.8
 BIN := .venv/bin
 STATE ?= .cache/run
 MINUTES ?= 60
+WORKERS ?= auto
+SLOW := benchmarks crash deploy doctor e2e relay security vm
+PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=loadgroup
 export UV_PYTHON_DOWNLOADS := never
+unexport PYTHONDONTWRITEBYTECODE # every process of the tests would compile what it imports
 
 .PHONY: help
 help: ## Show what can be made
@@ -17,22 +21,34 @@ run: setup ## Set up, then run hub and agent on this host with the embedded stor
 	@exec $(BIN)/gpufleet up --state $(STATE)
 
 .PHONY: test
-test: setup lint ## Everything that CI runs: fetches what the tests need, then lint and all tests
-	@$(BIN)/python tests/support/compiler.py
-	@$(BIN)/python tests/support/peers.py fetch
-	$(BIN)/pytest
+test: setup ## Everything that CI runs: fetches what the tests need, then lint and all tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint fetch
+	$(PYTEST)
+
+.PHONY: test-long
+test-long: export GPUFLEET_TEST_PROFILE = long
+test-long: test ## All tests with many more generated examples and crash rounds; takes hours
 
 .PHONY: check
-check: setup lint ## The two-minute loop: lint and the tests that need no system packages
+check: setup ## The two-minute loop: lint and the fast tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint fast
+
+.PHONY: fast
+fast: setup
 	@$(BIN)/python tests/support/compiler.py
-	$(BIN)/pytest -q -x -m "not system"
+	$(PYTEST) --exitfirst -m "not system and not slow" $(addprefix --ignore=tests/,$(SLOW))
+
+.PHONY: fetch
+fetch: setup
+	@$(BIN)/python tests/support/compiler.py
+	@$(BIN)/python tests/support/peers.py fetch
 
 .PHONY: lint
-lint: setup ## Style, types, floors
+lint: setup ## Style, types, layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/mypy
 
 .PHONY: format
 format: setup ## Let ruff put the code in shape

@@ -1,1 +1,1 @@
-"""Measurements: `make bench` runs them all, `python -m benchmarks NAME` one of them."""
+"""Benchmarks: `make bench` runs all of them, `python -m benchmarks NAME` runs one."""

@@ -1,4 +1,4 @@
-"""Run every benchmark, or those that are named: `python -m benchmarks [agent exposition codec hub ...]`."""
+"""Run all benchmarks, or the named ones: `python -m benchmarks [agent exposition codec hub ...]`."""
 
 import subprocess
 import sys
@@ -9,15 +9,15 @@ NAMES = (
 )
 
 
-def main(asked: list[str]) -> int:
-    """Run each in a process of its own, so that none finds another's memory or threads; return the worst code."""
-    unknown = [name for name in asked if name not in NAMES]
+def main(names: list[str]) -> int:
+    """Run each benchmark in a process of its own, for separate memory and threads; return the highest exit code."""
+    unknown = [name for name in names if name not in NAMES]
     if unknown:
-        print(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
+        print(f"unknown benchmark {', '.join(unknown)}; known: {', '.join(NAMES)}", file=sys.stderr)
         return 2
     codes = [
         subprocess.run([sys.executable, "-m", f"benchmarks.bench_{name}"], check=False).returncode
-        for name in asked or NAMES
+        for name in names or NAMES
     ]
     return max(codes)
 

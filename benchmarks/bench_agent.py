@@ -1,11 +1,11 @@
-"""What an agent costs its node: 8 fake H200s, every reader, real processes.
+"""Cost of an agent on a node with 8 fake H200s, with all readers and real processes.
 
 Method: a real `gpufleet agent` over the fake driver library, fast lane every second (ten times its default) so that
 many rounds fit into the run, no hub. Processor time is what agent and NVML child used over the run, divided by fast
 rounds; the slow and static lanes at a sixth and a sixtieth of the rounds are in it, as are assembly and rendering:
-first while nobody asks for anything, then with a request for `/metrics`, packed, after each round. The fake driver
+first without requests, then with a request for `/metrics`, packed, after each round. The fake driver
 answers at once and looks for events 50 times a second, which is in the child's time: this is gpufleet's own cost, the
-real driver's comes on top. Then `/metrics` is asked 1,000 times over one kept connection while rounds go on, plain
+real driver's comes on top. Then `/metrics` is requested 1,000 times over one kept connection while rounds go on, plain
 and packed.
 """
 
@@ -29,8 +29,10 @@ GPUS, VGPUS, SECONDS, REQUESTS = 8, 16, 24, 1000
 CONFIG = 'node = "bench"\n[lanes]\nfast = 1.0\nslow = 6.0\nstatic = 60.0\n'
 
 
-async def ask(url: str, encoding: str, *, count: int = REQUESTS, pause: float = 0.002) -> tuple[list[float], int]:
-    """Ask for the page again and again; return the latencies in seconds, sorted, and its size."""
+async def request_page(
+    url: str, encoding: str, *, count: int = REQUESTS, pause: float = 0.002
+) -> tuple[list[float], int]:
+    """Request the page repeatedly; return the latencies in seconds, sorted, and its size."""
     spans, size = [], 0
     async with aiohttp.ClientSession(auto_decompress=False, headers={"Accept-Encoding": encoding}) as session:
         for _ in range(count):
@@ -63,23 +65,23 @@ def measure(title: str, scenario: Scenario) -> None:
             agent.wait_for(f"http://127.0.0.1:{port}/readyz")
             processes = [agent.process.pid, *children(agent.process.pid)]
             alone = used_while(processes, lambda: time.sleep(SECONDS))
-            scraped = used_while(processes, lambda: asyncio.run(ask(url, "gzip", count=SECONDS, pause=1.0)))
-            spans, size = asyncio.run(ask(url, "identity"))
-            packed_spans, packed = asyncio.run(ask(url, "gzip"))
+            scraped = used_while(processes, lambda: asyncio.run(request_page(url, "gzip", count=SECONDS, pause=1.0)))
+            spans, size = asyncio.run(request_page(url, "identity"))
+            packed_spans, packed = asyncio.run(request_page(url, "gzip"))
             resident = [resident_mib(pid) for pid in processes]
             proportional = [proportional_mib(pid) for pid in processes]
             series = sum(not line.startswith("#") for line in get_text(url).splitlines())
             agent.stop()
     table = Table(f"agent: {title}, all readers", "what", "figure")
     table.row("processor time a round, agent", f"{alone[0] / SECONDS * 1e3:.1f} ms")
-    table.row("the same with a request a round", f"{scraped[0] / SECONDS * 1e3:.1f} ms")
+    table.row("the same with one request per round", f"{scraped[0] / SECONDS * 1e3:.1f} ms")
     table.row("processor time a round, NVML child", f"{sum(alone[1:]) / SECONDS * 1e3:.1f} ms")
     table.row("resident, agent + child", f"{resident[0]:.0f} + {sum(resident[1:]):.0f} MiB")
     table.row("proportional, agent + child", f"{proportional[0]:.0f} + {sum(proportional[1:]):.0f} MiB")
     table.row("/metrics", f"{series} series, {size} bytes, {packed} packed")
-    for words, found in (("/metrics", spans), ("/metrics, packed,", packed_spans)):
-        table.row(f"{words} p50", f"{found[len(found) // 2] * 1e3:.2f} ms")
-        table.row(f"{words} p99", f"{found[len(found) * 99 // 100] * 1e3:.2f} ms")
+    for label, found in (("/metrics", spans), ("/metrics, packed,", packed_spans)):
+        table.row(f"{label} p50", f"{found[len(found) // 2] * 1e3:.2f} ms")
+        table.row(f"{label} p99", f"{found[len(found) * 99 // 100] * 1e3:.2f} ms")
     table.print()
 
 

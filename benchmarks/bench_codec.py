@@ -2,7 +2,7 @@
 
 Method: batches of 40 numeric GPU metrics are made with a fixed seed, every value different from its neighbours in
 every digit (the hard case for compression). Each step runs in one thread for at least half a second of processor
-time, three times; the best of the three is told. Between machines only the ratios of the figures are comparable.
+time, three times; the best of the three is reported. Between machines only the ratios of the figures are comparable.
 """
 
 import random

@@ -1,19 +1,19 @@
-"""What the exposition does, in one table, beside the libraries that others use for it, in the same run.
+"""Exposition and parsing of metrics, compared with common libraries in the same run.
 
 Method:
 
-- `/metrics`: an agent with its real NVML child over a fake driver with 8 GPUs x 16 vGPUs, a round a second, asked 400
-  times about 15 ms apart. Wall time is a client's in a process of its own, over a kept connection. Loop CPU is the
-  processor time of the event loop's thread between question and answer, with a client on that same loop: the client's
-  part, the agent's, and all of its other work that came between. `prometheus_client` serves the same series, as
-  finished samples, with its own ASGI application on the same server, asked 60 times. "Every third round" is asked as
-  Prometheus asks, seldom: 20 times, several rounds apart; the slowest stands for the 99th percentile.
-- Parsing: processor time, as in `bench_text`, but the page changes from scrape to scrape. With "own instants" each line
-  has another.
+- `/metrics`: an agent with its real NVML child over a fake driver with 8 GPUs x 16 vGPUs, a round a second, requested
+  400 times about 15 ms apart. Wall time is a client's in a process of its own, over a kept connection. Loop CPU is
+  the processor time of the event loop's thread between question and answer, with a client on that same loop: the
+  client's part, the agent's, and all of its other work that came between. `prometheus_client` serves the same series,
+  as finished samples, with its own ASGI application on the same server, requested 60 times. "Every third round" is
+  requested as Prometheus does, seldom: 20 times, several rounds apart; the slowest stands for the 99th percentile.
+- Parsing: processor time, as in `bench_text`, but the page changes from scrape to scrape. With "own instants" each
+  line has another.
 - OTLP: 5,440 points with 5 attributes each, from records to bytes in protobuf; the SDK's encoder is given its own
   records of the same points.
 
-The load average stands below: wall time says something of a quiet machine only. On one that is not, `chrt -f 20
+The load average is printed below: wall time is meaningful on a quiet machine only. On one that is not, `chrt -f 20
 python -m benchmarks exposition` gives the agent and its client the processor before others.
 """
 
@@ -42,7 +42,7 @@ from benchmarks.bench_codec import best_seconds
 from benchmarks.bench_page import Same
 from benchmarks.bench_text import DEVICES, METRICS, make_page, otlp_resources
 from benchmarks.table import Table
-from gpufleet.cli.daemon import SWITCH_SECONDS, spare_collector
+from gpufleet.cli.daemon import SWITCH_INTERVAL_SECONDS, tune_garbage_collector
 from gpufleet.codecs.otlp.encode import encode_metrics
 from gpufleet.codecs.otlp.records import Kind, ResourceMetrics
 from gpufleet.codecs.prometheus_text.parser import TextParser
@@ -81,7 +81,7 @@ class Spans(NamedTuple):
 
 
 async def on_this_loop(url: str, headers: dict[str, str], requests: int) -> list[float]:
-    """Ask from here; return the milliseconds of processor time of this thread until each answer."""
+    """Request the page from this loop; return the milliseconds of processor time of this thread until each answer."""
     used = []
     async with aiohttp.ClientSession(auto_decompress=False, headers=headers) as session:
         for number in range(requests):
@@ -96,10 +96,10 @@ async def on_this_loop(url: str, headers: dict[str, str], requests: int) -> list
 async def from_elsewhere(
     url: str, headers: dict[str, str], requests: int, pause: float = PAUSE
 ) -> tuple[int, list[float]]:
-    """Ask from another process; return the bytes of an answer, and the milliseconds until each."""
-    words = [word for pair in headers.items() for word in pair]
+    """Request the page from another process; return the bytes of an answer, and the milliseconds until each."""
+    arguments = [text for pair in headers.items() for text in pair]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.scraper", url, str(requests), str(pause), *words),
+        *(sys.executable, "-m", "benchmarks.scraper", url, str(requests), str(pause), *arguments),
         stdout=asyncio.subprocess.PIPE,
     )
     answer, _ = await process.communicate()
@@ -122,12 +122,12 @@ async def serving(page: bytes) -> AsyncIterator[str]:
 
 
 async def pages(state: str) -> Table:
-    """Run an agent, and ask it and the peer."""
+    """Run an agent, and measure its page and that of the peer."""
     config = msgspec.structs.replace(msgspec.toml.decode(CONFIG, type=AgentConfig), state=state)
     columns = ("form", "who", "bytes", "wall p50", "wall p99", "loop CPU p50", "p99", "goal, wall p99")
     table = Table(f"/metrics of {GPUS} GPUs x {VGPUS} vGPUs, beside rounds", *columns)
     async with running_agent(config) as agent:
-        spare_collector()  # as the command does
+        tune_garbage_collector()  # as the command does
         await asyncio.sleep(WARM_UP)
         ours = f"{agent.url}/metrics"
         async with aiohttp.ClientSession(headers=FORMS["text"]) as session, session.get(ours) as answer:
@@ -165,8 +165,8 @@ def of_the_sdk(resources: list[ResourceMetrics]) -> sdk.MetricsData:
     scope = InstrumentationScope("gpufleet")
 
     def points(metric: str, kind: Kind) -> sdk.Gauge | sdk.Sum:
-        (told,) = [one for one in resources[0].metrics if one.name == metric]
-        found = [sdk.NumberDataPoint(one.attributes, one.start, one.at, one.value or 0) for one in told.points]
+        (series,) = [one for one in resources[0].metrics if one.name == metric]
+        found = [sdk.NumberDataPoint(one.attributes, one.start, one.at, one.value or 0) for one in series.points]
         if kind is Kind.GAUGE:
             return sdk.Gauge(found)
         return sdk.Sum(found, sdk.AggregationTemporality.CUMULATIVE, is_monotonic=True)
@@ -203,7 +203,7 @@ def main() -> int:
             environment = FakeNvml(Path(folder), scenario).environment
             return os.spawnve(os.P_WAIT, sys.executable, [sys.executable, "-m", __spec__.name], environment)
         loads = [f"{os.getloadavg()[0]:.1f} before"]
-        sys.setswitchinterval(SWITCH_SECONDS)
+        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(pages(folder)).print()
         loads.append(f"{os.getloadavg()[0]:.1f} after the pages")

@@ -1,12 +1,13 @@
 """Reading 64 virtual machines over SSH: seconds of a round, and the processor time of each.
 
 Method: one real sshd stands for all of them (each has a connection and a pin of its own); its nvidia-smi prints a
-captured GPU. A round is what an agent asks of a guest every 10 s: the GPU's fast table and its processes, and the
-files of processor, memory and network, of shells that are kept. Connections are open and the way is remembered. Own
+captured GPU. A round is the set of an agent's queries to a guest every 10 s: the GPU's fast table and its processes,
+and
+the files of processor, memory and network, of shells that are kept. Connections are open and the way is remembered. Own
 processor time is this process's; sshd, its shells and the stand-in nvidia-smi run beside it on the same cores,
 where real guests would bring their own: their processor time is measured too, and what it takes of these cores is
-the least that a round can take here, whoever asks. What of it is the stand-in's is measured by itself, as the real
-program's is another figure. The same again with one round every guest after the other says what a guest takes when
+the lower bound of a round here, whatever the client. What of it is the stand-in's is measured by itself, as the real
+program's is another figure. The same again with one guest after the other gives the cost of a guest when
 nothing else runs.
 """
 
@@ -20,14 +21,14 @@ import time
 from pathlib import Path
 
 from benchmarks.table import Table
-from gpufleet.agent.guests.guest import Access
-from gpufleet.agent.guests.ways import FirstAnswer
+from gpufleet.agent.guests.access_paths import FailoverReader
+from gpufleet.agent.guests.guest import GuestAccess
 from gpufleet.codecs.nvidia_smi import parse_help
 from gpufleet.config.guests import GuestConfig, SshChannel
 from gpufleet.model.catalogue import Lane
 from gpufleet.readers.nvidia_smi import plan
 from gpufleet.runtime import SystemClock
-from gpufleet.wiring.guests import reach
+from gpufleet.wiring.guests import make_access
 from tests.support import peers
 from tests.support.guest_smi import GuestSmi
 from tests.support.sshd import USER, Guest
@@ -35,30 +36,30 @@ from tests.support.sshd import USER, Guest
 GUESTS, ROUNDS = 64, 5
 
 
-def accesses(guest: Guest, pins: Path) -> list[Access]:
+def accesses(guest: Guest, pins: Path) -> list[GuestAccess]:
     """Describe so many virtual machines that one sshd answers for."""
     channel = SshChannel(address=f"127.0.0.1:{guest.port}", user=USER, key_file=str(guest.key_file))
     uids = [f"00000000-0000-4000-8000-{number:012x}" for number in range(GUESTS)]
     described = [GuestConfig(name=uid, vm_uuid=uid, channels=(channel,)) for uid in uids]
-    return [reach(one, pins, SystemClock()) for one in described]
+    return [make_access(one, pins, SystemClock()) for one in described]
 
 
-def readers_of(access: Access) -> tuple[FirstAnswer, FirstAnswer]:
+def readers_of(access: GuestAccess) -> tuple[FailoverReader, FailoverReader]:
     """Return what an agent reads a virtual machine with."""
-    gpus = FirstAnswer("gpus", access.gpus, SystemClock(), wants_devices=True, opened=lambda: None)
-    return gpus, FirstAnswer("host", access.host, SystemClock(), wants_devices=False, opened=lambda: None)
+    gpus = FailoverReader("gpus", access.gpus, SystemClock(), requires_devices=True, on_open=lambda: None)
+    return gpus, FailoverReader("host", access.host, SystemClock(), requires_devices=False, on_open=lambda: None)
 
 
-async def ask(readers: tuple[FirstAnswer, FirstAnswer]) -> int:
+async def read_round(readers: tuple[FailoverReader, FailoverReader]) -> int:
     """Make one fast pass of everything; return readings."""
     done = await asyncio.gather(*(reader.read(Lane.FAST) for reader in readers))
     return sum(len(sample.values) + len(sample.dims) for one in done for sample in one.samples)
 
 
 def smi_seconds(guest: Guest) -> float:
-    """Return the processor time of what a guest's nvidia-smi is asked in a round, for itself."""
+    """Return the processor time of the nvidia-smi queries of a round in a guest."""
 
-    def ask(*arguments: str) -> bytes:
+    def run_smi(*arguments: str) -> bytes:
         environment = {"PATH": os.environ["PATH"], "FAKE_FOLDER": str(guest.folder)}
         return subprocess.check_output((guest.folder / "bin" / "nvidia-smi", *arguments), env=environment)
 
@@ -66,11 +67,11 @@ def smi_seconds(guest: Guest) -> float:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         return children.ru_utime + children.ru_stime
 
-    columns = plan.plan_of(Lane.FAST, parse_help(ask(*plan.HELP)), ()).columns
+    columns = plan.plan_of(Lane.FAST, parse_help(run_smi(*plan.HELP)), ()).columns
     before = used()
     for _ in range(GUESTS):
-        ask(*plan.table(columns))
-        ask(*plan.APPS)
+        run_smi(*plan.table_arguments(columns))
+        run_smi(*plan.APPS)
     return (used() - before) / GUESTS
 
 
@@ -80,7 +81,7 @@ async def measure(table: Table, guest: Guest, pins: Path) -> None:
     pairs = [readers_of(access) for access in every]
     began = time.perf_counter()
     for pair in pairs:
-        await ask(pair)
+        await read_round(pair)
     first = time.perf_counter() - began
     table.row("first answer", f"{first / GUESTS * 1e3:.0f}", "", "", "", "", "")
     cores = len(os.sched_getaffinity(0))
@@ -89,9 +90,9 @@ async def measure(table: Table, guest: Guest, pins: Path) -> None:
         readings = 0
         for _ in range(ROUNDS):
             if together:
-                readings = sum(await asyncio.gather(*(ask(pair) for pair in pairs)))
+                readings = sum(await asyncio.gather(*(read_round(pair) for pair in pairs)))
             else:
-                readings = sum([await ask(pair) for pair in pairs])
+                readings = sum([await read_round(pair) for pair in pairs])
         took, cost = time.perf_counter() - began, time.process_time() - used
         theirs = guest.processor_seconds() - theirs
         each = took / ROUNDS / GUESTS * 1e3

@@ -1,10 +1,10 @@
-"""What a small batch costs a hub in processor time, step by step: taken and durable, then checked and stored.
+"""Processor time of a hub per small batch, by step: receive, log, check and store.
 
 Method: one process, no sockets. Bundles of 64 batches (8 GPUs of 40 values, as `soak_load` makes them) go to the
 endpoint that HTTP gives them to, then by log, writer and registry into an embedded store: a second of the fleet's time
-at once, each node once in 15 of those, 8,334 nodes unless `--nodes` says otherwise. Told is processor time a batch once
+at once, each node once in 15 of those, 8,334 nodes unless `--nodes` is given. Reported is processor time a batch once
 every node is known: of the thread that takes, of the thread that writes, and of all others, which are the store's own
-(inserting and merging) and the log's syncs. Wall time is not told, for it is the machine's.
+(inserting and merging) and the log's syncs. Wall time is not reported, as it depends on the machine.
 """
 
 import argparse
@@ -16,18 +16,18 @@ from pathlib import Path
 
 from benchmarks.soak_load import PERIOD_SECONDS, Node
 from benchmarks.table import Table
-from gpufleet.cli.daemon import spare_collector
+from gpufleet.cli.daemon import tune_garbage_collector
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, pack
 from gpufleet.hub.flush.quarantine import Quarantine
-from gpufleet.hub.flush.writer import Writer
-from gpufleet.hub.liveness.uptime import Listening
+from gpufleet.hub.flush.writer import StoreWriter
+from gpufleet.hub.liveness.uptime import IngestClock
 from gpufleet.hub.receive.counters import Counters
-from gpufleet.hub.receive.decoded import Unpacked
+from gpufleet.hub.receive.decoded import DecodedBatchCache
 from gpufleet.hub.receive.ingest import Ingest
 from gpufleet.hub.receive.ledger import Ledger
-from gpufleet.hub.receive.limits import Pressure
+from gpufleet.hub.receive.limits import ByteBudget
 from gpufleet.hub.receive.log import Wal
-from gpufleet.hub.receive.sequences import Conflicts
+from gpufleet.hub.receive.sequences import EpochConflicts
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.runtime import SystemClock
 from gpufleet.stores.clickhouse import ClickHouseStore
@@ -60,8 +60,8 @@ class Hub:
         self.registry.register_clusters(["local"], clock.now_ns())
         self.store = ClickHouseStore.open(f"chdb://{folder}/store")
         self.store.migrate()
-        unpacked = Unpacked()
-        self.writer = Writer(
+        unpacked = DecodedBatchCache()
+        self.writer = StoreWriter(
             wal=self.wal.epoch,
             store=self.store,
             registry=self.registry,
@@ -71,17 +71,17 @@ class Hub:
             unpacked=unpacked,
         )
         self.endpoint = BatchEndpoint(
-            listening=Listening(clock),
+            ingest_clock=IngestClock(clock),
             ingest=Ingest(
                 wal=self.wal,
                 ledger=Ledger({}, max_senders=nodes),
                 clusters=frozenset(["local"]),
                 counters=self.counters,
                 decoding=decoding,
-                conflicts=Conflicts(),
+                conflicts=EpochConflicts(),
                 unpacked=unpacked,
             ),
-            pressure=Pressure(64 * MIB),
+            pressure=ByteBudget(64 * MIB),
             counters=self.counters,
             clock=clock,
             max_body_bytes=8 * MIB,
@@ -125,7 +125,7 @@ def run(nodes: int, rounds: int) -> tuple[int, float, float, float]:
         asyncio.Runner() as loop,
     ):
         hub = Hub(Path(folder), decoding, nodes)
-        spare_collector()
+        tune_garbage_collector()
         for second in range(seconds * (rounds + 1)):
             due = fleet[second % seconds :: seconds]
             bodies = [node.next_body(time.time_ns()) for node in due]
@@ -150,9 +150,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_hub")
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--rounds", type=int, default=2)
-    asked = parser.parse_args(argv)
-    batches, *spans = run(asked.nodes, asked.rounds)
-    table = Table(f"A batch of 8 GPUs, {asked.nodes} senders", "processor time", "us a batch", "rows/s a core")
+    options = parser.parse_args(argv)
+    batches, *spans = run(options.nodes, options.rounds)
+    table = Table(f"A batch of 8 GPUs, {options.nodes} senders", "processor time", "us a batch", "rows/s a core")
     for name, span in zip(("taking", "writing", "store's threads, syncs", "all"), (*spans, sum(spans)), strict=True):
         table.row(name, f"{span / batches * 1e6:.0f}", f"{8 * batches / span:,.0f}")
     table.print()

@@ -1,8 +1,8 @@
-"""How much a hub takes in, HTTP to durable store, on one machine that also makes the load.
+"""Ingest rate of a hub, from HTTP to the durable store, with the load generator on the same machine.
 
 Method: a real `gpufleet hub` process with the embedded store; batches of a made-up fleet (8 GPUs a node, every core
 metric) are encoded beforehand and posted by one client process over 32 kept connections, each batch once. The clock
-runs from the first post until the hub says that nothing waits in its log: all of it is then in the store. CPU is the
+runs from the first post until the hub reports an empty log: all of it is then in the store. CPU is the
 hub process's own, bytes are what the store's folder holds after its parts were merged.
 """
 

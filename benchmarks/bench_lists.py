@@ -1,7 +1,7 @@
-"""How long the fleet's lists take: pages of nodes, machines and GPUs over a fleet of 20,000 machines.
+"""Latency of the fleet's lists: pages of nodes, machines and GPUs over a fleet of 20,000 machines.
 
 Method: the lists alone in this process over an embedded store and a SQLite registry in a temporary folder; each of
-20,000 machines (8 GPUs, every core metric) has written one batch. A page of 1,000 is asked for at the start, in the
+20,000 machines (8 GPUs, every core metric) has written one batch. A page of 1,000 is requested at the start, in the
 middle and at the end of the fleet; encoding as JSON counts.
 """
 
@@ -16,19 +16,19 @@ from benchmarks.bench_store import START, milliseconds
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
 from gpufleet.hub.liveness.senders import Senders
-from gpufleet.hub.liveness.states import Instant
-from gpufleet.hub.liveness.uptime import Listening
-from gpufleet.hub.query.fleet import Lists
-from gpufleet.hub.query.paging import Asked
+from gpufleet.hub.liveness.states import LivenessSnapshot
+from gpufleet.hub.liveness.uptime import IngestClock
+from gpufleet.hub.query.fleet import FleetPages
+from gpufleet.hub.query.paging import PageRequest
 from gpufleet.model.stored.ledger import FlushIntent
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.fakes.clock import FakeClock
 from tests.fakes.fleet import STEP_NS, batch
 
 MACHINES, AT_ONCE = 20_000, 2_500
-ASKED = 3
+REPETITIONS = 3
 
 
 def fill(store: ClickHouseStore, registry: SqlRegistry) -> None:
@@ -39,7 +39,7 @@ def fill(store: ClickHouseStore, registry: SqlRegistry) -> None:
         for node in range(first, first + AT_ONCE):
             wire = to_wire(batch(node, 0, start_ns=START))
             ids = tuple(registry.match("local", wire.sender, machine, START).id for machine in wire.machines)
-            accepted.append(Accepted(received_at=START, reported_at=START, machine_ids=ids, batch=wire))
+            accepted.append(AcceptedBatch(received_at=START, reported_at=START, machine_ids=ids, batch=wire))
         registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
         store.write(accepted, f"population-{first}")
 
@@ -56,11 +56,11 @@ def main() -> None:
             fill(store, registry)
             print(f"{MACHINES} machines written in {time.perf_counter() - began:.0f} s")
             clock = FakeClock(START + STEP_NS)
-            lists = Lists(registry=registry, store=store, clock=clock, stale_after_seconds=90)
-            instant = Instant(Senders(Listening(clock)), now=clock.now_ns(), unflushed_since=None)
+            lists = FleetPages(registry=registry, store=store, clock=clock, stale_after_seconds=90)
+            instant = LivenessSnapshot(Senders(IngestClock(clock)), now=clock.now_ns(), unflushed_since=None)
             every = registry.machines()
             keys = [None, *((one.cluster, one.machine.name, one.id) for one in (every[MACHINES // 2], every[-1001]))]
-            calls: dict[str, Callable[[Asked], object]] = {
+            calls: dict[str, Callable[[PageRequest], object]] = {
                 "nodes, 1,000 a page": lambda page: lists.nodes(None, page, instant),
                 "machines, 1,000 a page": lambda page: lists.machines(None, page, instant),
                 "GPUs, 1,000 a page": lambda page: lists.gpus(None, None, page, instant),
@@ -68,11 +68,11 @@ def main() -> None:
             }
             table = Table(f"lists of {MACHINES} machines x 8 GPUs", "page", "median ms", "longest ms", "bytes")
             for name, call in calls.items():
-                size = len(msgspec.json.encode(call(Asked())))
+                size = len(msgspec.json.encode(call(PageRequest())))
                 spans = [
-                    milliseconds(lambda c=call, k=key: msgspec.json.encode(c(Asked(after=k))))  # type: ignore[misc]
+                    milliseconds(lambda c=call, k=key: msgspec.json.encode(c(PageRequest(after=k))))  # type: ignore[misc]
                     for key in keys
-                    for _ in range(ASKED)
+                    for _ in range(REPETITIONS)
                 ]
                 table.row(name, f"{statistics.median(spans):.0f}", f"{max(spans):.0f}", f"{size:,}")
             one = every[MACHINES // 2]

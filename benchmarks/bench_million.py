@@ -12,7 +12,7 @@ its own, and two relays in front of them: bundles of 256 batches over 16 connect
 - *held*: the largest part of the fleet that the hub holds at a period of 15 s, all 125,000 nodes known: two periods
   of it, after which the client was less than 5 s behind its plan and the store less than 5 s behind the log.
 
-A step is over when its batches are in the store. Beside it, and once more at rest, one client asks for the fleet, for
+A step is over when its batches are in the store. Beside it, and once more at rest, one client requests the fleet,
 one machine's latest values, for an hour of a metric of it, and for the first page of each list. Then the hub is
 stopped, started again with everything that it knows, and its store is weighed.
 """
@@ -41,16 +41,16 @@ from benchmarks.table import Table
 from benchmarks.yardstick import yardstick_ms
 
 PARTS = (1 / 64, 1 / 32, 1 / 16, 1 / 12, 1 / 8, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 3 / 4, 1.0)
-"""Of the fleet, of which the largest that is held is looked for."""
+"""Fractions of the fleet tried in the search for the largest one that is held."""
 
 HELD_SECONDS = 5.0
 HELD_PERIODS = 2
 TRIED_AT_LEAST = 2
 REST_SECONDS = 5.0
-ASK_EVERY_SECONDS = 10.0
+QUERY_EVERY_SECONDS = 10.0
 LISTS_EVERY = 3
 LOOK_SECONDS = 2.0
-ASKED_AT_REST = 5
+QUERIES_AT_REST = 5
 KNOWN_SECONDS = 60.0
 """Nothing more is posted after so long of a step whose senders are all known."""
 
@@ -68,7 +68,7 @@ LISTS = {
 
 
 class Step(msgspec.Struct, kw_only=True):
-    """What one step took: hub's processor seconds by thread, what the client did, and how answers were beside it."""
+    """Figures of one step: processor seconds of the hub by thread, result of the client, and latencies meanwhile."""
 
     name: str
     done: Done
@@ -80,7 +80,7 @@ class Step(msgspec.Struct, kw_only=True):
 
 
 class Run:
-    """One hub and its load."""
+    """Run of a hub with its load."""
 
     def __init__(self, hub: MillionHub, load: "subprocess.Popen[str]", ends: float) -> None:
         self.hub = hub
@@ -99,7 +99,7 @@ class Run:
         spans: dict[str, list[float]] = {}
         used, began = self.hub.used(), time.monotonic()
         print(msgspec.json.encode(order).decode(), file=self._load.stdin, flush=True)
-        with asking(self.hub, spans):
+        with querying(self.hub, spans):
             done = msgspec.json.decode(self._load.stdout.readline(), type=Done)
             gauges = self.hub.gauges()
             lag = gauges["flush_lag_seconds"]
@@ -113,7 +113,7 @@ class Run:
         assert not done.refused, f"{name}: the hub refused {done.refused} batches"
         assert gauges["flushed_batches_total"] == self.written, f"{name}: {gauges['flushed_batches_total']} written"
         step = Step(name=name, done=done, stored=stored, lag=lag, used=used, resident=self.hub.resident(), spans=spans)
-        tell(step)
+        print_step(step)
         return step
 
     def largest(self, nodes: int, rate: float) -> tuple[str, str]:
@@ -137,21 +137,21 @@ class Run:
 
 
 @contextmanager
-def asking(hub: MillionHub, spans: dict[str, list[float]]) -> Iterator[None]:
-    """Ask beside what is done meanwhile; `spans` get milliseconds by question."""
+def querying(hub: MillionHub, spans: dict[str, list[float]]) -> Iterator[None]:
+    """Query the hub in the background; adds milliseconds by question to `spans`."""
     stop, failed = threading.Event(), []
 
-    def ask() -> None:
+    def query() -> None:
         turn = 0
-        while not stop.wait(ASK_EVERY_SECONDS):
+        while not stop.wait(QUERY_EVERY_SECONDS):
             for name, path in {**QUESTIONS, **(LISTS if turn % LISTS_EVERY == 0 else {})}.items():
                 try:
-                    spans.setdefault(name, []).append(hub.ask(path)[0])
+                    spans.setdefault(name, []).append(hub.request(path)[0])
                 except (OSError, AssertionError) as error:
                     failed.append(f"{path}: {error!r}")
             turn += 1
 
-    thread = threading.Thread(target=ask, name="asking")
+    thread = threading.Thread(target=query, name="querying")
     thread.start()
     try:
         yield
@@ -162,7 +162,7 @@ def asking(hub: MillionHub, spans: dict[str, list[float]]) -> Iterator[None]:
             print(f"  {len(failed)} questions failed, the first: {failed[0]}", flush=True)
 
 
-def tell(step: Step) -> None:
+def print_step(step: Step) -> None:
     """Print a step."""
     done, values = step.done, step.done.acknowledged * GPUS_A_NODE * VALUES
     rows = done.acknowledged * GPUS_A_NODE
@@ -182,14 +182,14 @@ def tell(step: Step) -> None:
 
 
 def middle(spans: list[float]) -> str:
-    """Return median and worst in words."""
+    """Return median and worst as text."""
     return f"{statistics.median(spans):,.0f} ms, at worst {max(spans):,.0f} ({len(spans)} times)"
 
 
 def at_rest(hub: MillionHub) -> dict[str, list[float]]:
-    """Ask everything several times, one after the other."""
+    """Run every query several times in sequence."""
     questions = {**QUESTIONS, **LISTS}
-    return {name: [hub.ask(path)[0] for _ in range(ASKED_AT_REST)] for name, path in questions.items()}
+    return {name: [hub.request(path)[0] for _ in range(QUERIES_AT_REST)] for name, path in questions.items()}
 
 
 @contextmanager
@@ -228,14 +228,14 @@ def run(folder: Path, nodes: int, minutes: float) -> None:
         print()
         print(f"largest fleet tried that is held at a period of {PERIOD_SECONDS:g} s: {found[0] or 'none'};", end=" ")
         print(f"smallest that is not: {found[1] or 'none'}")
-        print(f"memory a sender and its machine: {(new.resident - empty) * 1024 / nodes:.1f} KiB, all told")
+        print(f"memory a sender and its machine: {(new.resident - empty) * 1024 / nodes:.1f} KiB in total")
         table = Table(f"Answers at rest, {nodes:,} machines known, ms", "what", "median", "worst")
         for name, spans in at_rest(hub).items():
             table.row(name, f"{statistics.median(spans):,.1f}", f"{max(spans):,.1f}")
         table.print()
         hub.stop()
         print(f"\nready again after {hub.start():.1f} s with {hub.resident():,.0f} MiB; ", end="")
-        print(f"the fleet's first answer took {hub.ask(QUESTIONS['fleet'])[0]:,.0f} ms")
+        print(f"the fleet's first answer took {hub.request(QUESTIONS['fleet'])[0]:,.0f} ms")
         hub.stop()
         values = run.written * GPUS_A_NODE * VALUES
         store = hub.folder / "hub" / "store"
@@ -251,18 +251,18 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=1_000_000)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--keep", type=Path, help="an empty folder that the hub's is left in")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing of it stays behind
     print(
-        f"{asked.gpus:,} GPUs x {VALUES} values every {PERIOD_SECONDS:g} s; yardstick {yardstick_ms():.1f} ms",
+        f"{options.gpus:,} GPUs x {VALUES} values every {PERIOD_SECONDS:g} s; yardstick {yardstick_ms():.1f} ms",
         flush=True,
     )
-    nodes = asked.gpus // GPUS_A_NODE
-    if asked.keep is not None:
-        run(asked.keep, nodes, asked.minutes)
+    nodes = options.gpus // GPUS_A_NODE
+    if options.keep is not None:
+        run(options.keep, nodes, options.minutes)
         return
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder:
-        run(Path(folder), nodes, asked.minutes)
+        run(Path(folder), nodes, options.minutes)
 
 
 if __name__ == "__main__":

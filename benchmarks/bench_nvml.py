@@ -1,12 +1,12 @@
-"""What one pass of the NVML reader costs: 8 fake H200s with their processes, which live, by lane.
+"""Cost of one pass of the NVML reader by lane: 8 fake H200s with their processes, which are real.
 
-Method: a reader with its real child makes passes 0.12 s apart, as GPM asks for, and fast ones back to back, too, in
+Method: a reader with its real child makes passes 0.12 s apart, as GPM requires, and fast ones back to back, too, in
 which GPM has no data: after a pause the processor has nothing of ours in its caches. Processor time of this process
-between question and answer, and of all threads of the child meanwhile, less what the child takes while nobody asks:
-the fake driver looks for events 50 times a second, where a real one sleeps. The rest of the fake driver is told apart:
-its calls in a pass are counted by its log, and one of them is timed against an empty C function through the same
-binding (ctypes). It does not look for another scenario at each call, as it does in tests: that is a system call, whose
-way through the kernel would drive ours out of the caches. A real driver's time comes in its place.
+between question and answer, and of all threads of the child meanwhile, less what the child takes while idle: the fake
+driver looks for events 50 times a second, where a real one sleeps. The rest of the fake driver is reported
+separately: its calls in a pass are counted by its log, and one of them is timed against an empty C function through
+the same binding (ctypes). It does not look for another scenario at each call, as it does in tests: that is a system
+call, whose way through the kernel would drive ours out of the caches. A real driver's time comes in its place.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.table import Table
 from benchmarks.yardstick import yardstick_ms
-from gpufleet.cli.daemon import spare_collector
+from gpufleet.cli.daemon import tune_garbage_collector
 from gpufleet.model.catalogue import Lane
 from gpufleet.readers.nvml.reader import NvmlReader
 from tests.fakes.nvml.driver import FakeNvml
@@ -116,7 +116,7 @@ async def measure(folder: Path, scenario: Scenario) -> Table:
     try:
         for lane in (Lane.STATIC, Lane.SLOW, Lane.FAST):
             await reader.read(lane)
-        spare_collector()  # as an agent does
+        tune_garbage_collector()  # as an agent does
         for lane, pause in (*[(lane, PAUSE) for lane in LANES], (Lane.FAST, 0.0)):
             own, child = await passes(reader, lane, PASSES if pause else 10 * PASSES, pause)
             fake = counts[lane] * call

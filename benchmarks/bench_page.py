@@ -1,4 +1,4 @@
-"""What a page of metrics costs: 8 GPUs x 16 vGPUs, written by us and by `prometheus_client` in the same run.
+"""Cost of a page of metrics: 8 GPUs x 16 vGPUs, written by us and by `prometheus_client` in the same run.
 
 Method: the NVML reader's own passes over the fake driver fill an agent's state. After each fast pass the document and
 the page are brought up to date, as in an agent that is scraped once a round. `prometheus_client` is given the same
@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from benchmarks.table import Table
 from gpufleet.agent.collect.assemble import Assembler
-from gpufleet.agent.collect.state import Outcome, State
+from gpufleet.agent.collect.state import AgentState, Outcome
 from gpufleet.agent.publish.pages import GZIP_LEVEL
 from gpufleet.delivery.export import AgentStats
 from gpufleet.exporters.agent_page import AgentPages
@@ -34,7 +34,7 @@ from gpufleet.model.machine import Machine
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.readers.nvml.reader import NvmlReader
-from gpufleet.runtime import at_once
+from gpufleet.runtime import run_to_end
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.parts import share_as_vgpus
 from tests.fakes.nvml.scenario import Scenario
@@ -61,7 +61,7 @@ class Node:
 
     def __init__(self, reader: NvmlReader) -> None:
         self._reader = reader
-        self.state = State(Machine(name="bench"), [self._status(lane) for lane in LANES])
+        self.state = AgentState(Machine(name="bench"), [self._status(lane) for lane in LANES])
 
     def _status(self, lane: Lane) -> ReaderStatus:
         return ReaderStatus(reader="nvml", lane=lane, state=ReaderState.OK, interval_seconds=LANES[lane])
@@ -74,7 +74,7 @@ class Node:
 
 
 class Spans:
-    """What steps took, in milliseconds of processor time."""
+    """Durations of steps, in milliseconds of processor time."""
 
     def __init__(self) -> None:
         self.of: dict[str, list[float]] = {}
@@ -87,7 +87,7 @@ class Spans:
 
 
 def page_of(pages: AgentPages, snapshot: Snapshot) -> bytes:
-    at_once(pages.update(snapshot, STATS))
+    run_to_end(pages.update(snapshot, STATS))
     return pages.page(openmetrics=False)
 
 
@@ -98,7 +98,7 @@ async def rounds(node: Node, spans: Spans) -> bytes:
     assembler, pages, page = Assembler(), AgentPages(), b""
 
     def document() -> Snapshot:
-        return at_once(assembler.steps(node.state, now=time.monotonic(), now_ns=time.time_ns(), capabilities={}))
+        return run_to_end(assembler.steps(node.state, now=time.monotonic(), now_ns=time.time_ns(), capabilities={}))
 
     page = page_of(pages, document())
     registry = CollectorRegistry()

@@ -4,9 +4,9 @@ Method: 25,000 GPUs x 40 values every 15 s, `STEPS` steps, the same numbers at t
 after another in one run. Peers get remote write 1.0 (one series a value, with the labels that a scraped exporter's
 series have), we get agents' batches in bundles, as a relay sends them: each what it is made for. One client posts as
 fast as each takes it. CPU is the server process's own from the first post until it rests; bytes are those of its
-folder after it was told to write everything down and merge (Prometheus: a snapshot, a block; ours: the living parts, as
+folder after a request to flush and merge everything (Prometheus: a snapshot, a block; ours: the living parts, as
 those that were merged into others stay in the folder for eight minutes more). Series are new at
-the first step: making a million of them is told apart.
+the first step: their creation is reported separately.
 """
 
 import http.client
@@ -34,14 +34,14 @@ from tests.support.peers import find
 from tests.support.processes import Gpufleet, answers, free_port, get_text
 from tests.support.waiting import wait_until
 
-GPUS, STEPS, BUNDLE, ASKED = 25_000, 20, 64, 20
+GPUS, STEPS, BUNDLE, REPETITIONS = 25_000, 20, 64, 20
 REST_SECONDS, REST_CPU = 3.0, 0.1
 REMOTE_WRITE = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 NODE = 1234
 
 
 class Figures(NamedTuple):
-    """What one system took: CPU seconds of the first step and of the others, bytes, MiB, milliseconds of answers."""
+    """Figures of one system: CPU seconds of the first step and of the others, bytes, MiB, milliseconds of answers."""
 
     first_cpu: float
     cpu: float
@@ -105,7 +105,7 @@ def fill(
 def milliseconds(url: str) -> float:
     """Return the median of how long an answer takes, over a connection of its own each time."""
     spans = []
-    for _ in range(ASKED):
+    for _ in range(REPETITIONS):
         began = time.perf_counter()
         with urllib.request.urlopen(url, timeout=120) as answer:
             assert answer.read()
@@ -125,21 +125,21 @@ def running(command: list[str], log: Path, ready: str) -> Iterator[int]:
 
 
 def promql(base: str, start_ns: int) -> dict[str, float]:
-    """Ask what our lists are asked for, of a system that speaks PromQL."""
+    """Measure the queries of the hub's lists on a system with PromQL."""
     end = start_ns / 1e9 + (STEPS - 1) * PERIOD_SECONDS
     begin = end - (STEPS - 1) * PERIOD_SECONDS
     node = f'node="soak-{NODE:06d}"'
 
-    def ask(path: str, **parameters: object) -> float:
+    def query(path: str, **parameters: object) -> float:
         url = f"{base}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         with urllib.request.urlopen(url, timeout=120) as answer:
             assert json.load(answer)["data"]["result"], url
         return milliseconds(url)
 
     return {
-        "fleet": ask("query", query="count by (cluster) (gpufleet_gpu_power_watts)", time=end),
-        "latest": ask("query", query="{" + node + "}", time=end),
-        "series": ask("query_range", query="gpufleet_gpu_power_watts{" + node + "}", start=begin, end=end, step=60),
+        "fleet": query("query", query="count by (cluster) (gpufleet_gpu_power_watts)", time=end),
+        "latest": query("query", query="{" + node + "}", time=end),
+        "series": query("query_range", query="gpufleet_gpu_power_watts{" + node + "}", start=begin, end=end, step=60),
     }
 
 
@@ -153,11 +153,11 @@ def victoria(folder: Path, bodies: list[Body], start_ns: int) -> Figures:
         post = Post(port, "/api/v1/write", REMOTE_WRITE)
         cpu = fill(pid, lambda _, at: _post_all(post, bodies, at), start_ns, lambda: settled(pid))
         get_text(f"{base}/internal/force_flush")
-        told = promql(base, start_ns)
+        latencies = promql(base, start_ns)
         resident = resident_mib(pid)
         get_text(f"{base}/internal/force_merge")
         settled(pid)
-        return Figures(*cpu, folder_bytes(folder / "data"), resident, told)
+        return Figures(*cpu, folder_bytes(folder / "data"), resident, latencies)
 
 
 def prometheus(folder: Path, bodies: list[Body], start_ns: int) -> Figures:
@@ -174,11 +174,11 @@ def prometheus(folder: Path, bodies: list[Body], start_ns: int) -> Figures:
     with running([str(find("prometheus")), *options], folder / "log", f"{base}/-/ready") as pid:
         post = Post(port, "/api/v1/write", REMOTE_WRITE)
         cpu = fill(pid, lambda _, at: _post_all(post, bodies, at), start_ns, lambda: settled(pid))
-        told = promql(base, start_ns)
+        latencies = promql(base, start_ns)
         resident = resident_mib(pid)
         with urllib.request.urlopen(f"{base}/api/v1/admin/tsdb/snapshot", data=b"", timeout=600) as answer:
             name = json.load(answer)["data"]["name"]
-        return Figures(*cpu, folder_bytes(folder / "data" / "snapshots" / name), resident, told)
+        return Figures(*cpu, folder_bytes(folder / "data" / "snapshots" / name), resident, latencies)
 
 
 def ours(folder: Path, start_ns: int) -> Figures:
@@ -196,11 +196,11 @@ def ours(folder: Path, start_ns: int) -> Figures:
             for first in range(0, len(nodes), BUNDLE):
                 some = [node.next_body(at) for node in nodes[first : first + BUNDLE]]
                 while some:
-                    told = msgspec.json.decode(post(pack(some)), type=BundleAnswer).answers
-                    refused = [one for one in told if one.status not in (200, 503)]
+                    replies = msgspec.json.decode(post(pack(some)), type=BundleAnswer).answers
+                    refused = [one for one in replies if one.status not in (200, 503)]
                     if refused:
                         raise RuntimeError(f"step {number}: {refused[0]}")
-                    some = [body for body, one in zip(some, told, strict=True) if one.status == 503]
+                    some = [body for body, one in zip(some, replies, strict=True) if one.status == 503]
 
         def rests() -> None:
             wait_until(lambda: "\ngpufleet_hub_wal_records 0\n" in get_text(f"{base}/metrics"), seconds=600)
@@ -218,14 +218,14 @@ def ours(folder: Path, start_ns: int) -> Figures:
         urllib.request.urlopen(request, timeout=60).close()
         with urllib.request.urlopen(f"{allocation}/metrics", timeout=60) as answer:
             assert json.load(answer)["source"] == "host_local_probe"
-        told = {
+        latencies = {
             "fleet": milliseconds(f"{base}/v1/fleet"),
             "latest": milliseconds(f"{allocation}/metrics"),
             "series": milliseconds(f"{allocation}/series?metric=gpu_power_watts&step=60"),
         }
         resident = resident_mib(pid)
         hub.stop()
-    return Figures(*cpu, living_bytes(folder / "state" / "hub" / "store"), resident, told)
+    return Figures(*cpu, living_bytes(folder / "state" / "hub" / "store"), resident, latencies)
 
 
 def living_bytes(store: Path) -> int:

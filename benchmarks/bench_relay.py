@@ -1,4 +1,4 @@
-"""How many batches a relay passes on, senders to the next hub's durable log, on one machine that also makes the load.
+"""Throughput of a relay to the next hub's durable log, with the load generator on the same machine.
 
 Method: real processes, `gpufleet hub --relay-to` and a `gpufleet hub` behind it; batches of a made-up fleet (8 GPUs a
 node, every core metric) posted to the relay over 32 kept connections, each once. *Taken* is until the last was

@@ -1,4 +1,4 @@
-"""What making minutes and hours costs: processor time a row of samples, beside that of writing it, and bytes on disk.
+"""Cost of minute and hour rollups: processor time a row of samples, beside that of writing it, and bytes on disk.
 
 Method: the store alone in this process, embedded, in a temporary folder; four hours of a made-up fleet (8 GPUs a node,
 every core metric, a sample every 15 s), a write every two minutes. What there is of the first clock hour, and the
@@ -11,7 +11,7 @@ import time
 
 from benchmarks.bench_store import accepted
 from benchmarks.table import Table
-from gpufleet.model.stored.retention import FOR_EVER, Retention
+from gpufleet.model.stored.retention import UNLIMITED, Retention
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.fakes.fleet import GPUS, STEP_NS
 
@@ -51,12 +51,12 @@ def main() -> None:
         try:
             store.migrate()
             written = write(store)
-            _, _, with_minutes = make(store, FOR_EVER, 3)
+            _, _, with_minutes = make(store, UNLIMITED, 3)
             handle = store._handles.writer
             for name in TABLES:
                 handle.command(f"OPTIMIZE TABLE {name} FINAL")
             sizes = store.stats()
-            without = make(store, Retention(raw_days=0, minute_days=0, hour_days=0), 1)[0]
+            without = make(store, Retention(raw_days=0, rollup_1m_days=0, rollup_1h_days=0), 1)[0]
         finally:
             store.close()
     table = Table("us of processor time a row of samples", "what", "us")

@@ -1,7 +1,7 @@
-"""What a node of the simulated fleet costs whoever sends it: as a full agent, and by the light client.
+"""Cost of a simulated node for the load generator: as a full agent, and by the light client.
 
-Method: one process, no sockets. 120 nodes of three clusters look again and again, each batch encoded, packed and
-numbered as an agent's; 25,000 nodes of the light client make a body a period. Told is processor time a body.
+Method: one process, no sockets. 120 nodes of three clusters collect repeatedly, each batch encoded, packed and
+numbered as an agent's; 25,000 nodes of the light client make a body a period. Reported is processor time a body.
 """
 
 import sys
@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from benchmarks.table import Table
 from gpufleet.model.time import NANOS
-from gpufleet.simulate.fleet.agents import Timing, agents_of
+from gpufleet.simulate.fleet.agents import AgentTiming, create_agents
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
-from gpufleet.simulate.fleet.prepared import Herd
+from gpufleet.simulate.fleet.prepared import LoadGenerator
 
 START = 1_795_000_000 * NANOS
 ROUNDS, LIGHT_NODES, TWINS, PERIOD_SECONDS = 6, 25_000, 1_500, 15
@@ -30,20 +30,22 @@ def spent(make: Callable[[int], list[bytes]]) -> tuple[float, float]:
 
 def main() -> int:
     """Run and print."""
-    agents = agents_of(Fleet(FleetSpec(clusters=3, nodes=40)), Timing(start=START))
+    agents = create_agents(Fleet(FleetSpec(clusters=3, nodes=40)), AgentTiming(start=START))
 
     def full(_: int) -> list[bytes]:
-        return [agent.take().content for agent in agents if agent.look()]
+        return [agent.take().content for agent in agents if agent.collect()]
 
     fleet = Fleet(FleetSpec(nodes=TWINS))
-    herd = Herd(fleet, cluster="local", prefix="light", started_at=START, period_seconds=PERIOD_SECONDS)
-    nodes = [herd.prepare(number) for number in range(LIGHT_NODES)]
+    load_generator = LoadGenerator(
+        fleet, cluster="local", prefix="light", started_at=START, period_seconds=PERIOD_SECONDS
+    )
+    nodes = [load_generator.prepare(number) for number in range(LIGHT_NODES)]
 
     def light(number: int, *, packed: bool = True) -> list[bytes]:
         at = START + number * PERIOD_SECONDS * NANOS
         return [node.next_body(at, packed=packed) for node in nodes]
 
-    table = Table("A node of the simulated fleet, eight GPUs of 40 values", "who sends", "us a body", "bytes")
+    table = Table("A node of the simulated fleet, eight GPUs of 40 values", "client", "us a body", "bytes")
     for name, make in (
         ("full agents", full),
         ("light client", light),

@@ -2,7 +2,7 @@
 
 Method: a folder under the working directory (so that it is a disk and not memory), bodies of 2 KiB of random bytes.
 Puts: 1 to 256 writers on one event loop, each waiting for its own record to be durable before the next, for 3 seconds.
-A plain append and `fsync` of 2 KiB, measured beside it in the same run, tells what the disk does without sharing.
+A plain append and `fsync` of 2 KiB, measured beside it in the same run, is the baseline of the disk.
 Opening: 256 MiB, read from the page cache and checked; the best of three.
 """
 

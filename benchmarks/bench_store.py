@@ -1,4 +1,4 @@
-"""What the store takes and answers: rows a second in, bytes a value on disk, latency of answers, memory.
+"""Write and query performance of the store: rows a second in, bytes a value on disk, latency of answers, memory.
 
 Method: the store alone in this process, embedded, in a temporary folder; batches of a made-up fleet (8 GPUs a node,
 every core metric) are made beforehand, as wire columns. The clock runs around `write`, which returns when everything
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.fakes.fleet import GPU_CORE, GPUS, HOST_CORE, STEP_NS, VALUES_PER_BATCH, batch
 
@@ -22,13 +22,13 @@ ROWS_PER_BATCH = GPUS + 1
 NODES_A_WRITE = (1, 10, 100, 1000, 5000)
 KEPT_NODES, KEPT_STEPS = 50, 240
 POPULATION = 10_000
-ASKED = 50
+REPETITIONS = 50
 
 
-def accepted(nodes: Sequence[int], step: int) -> list[Accepted]:
+def accepted(nodes: Sequence[int], step: int) -> list[AcceptedBatch]:
     """Return a batch of each node at a step, as the hub hands it over."""
     return [
-        Accepted(
+        AcceptedBatch(
             received_at=START + step * STEP_NS + 40_000_000,
             reported_at=START + step * STEP_NS + 40_000_000,
             machine_ids=(machine_id(node),),
@@ -92,13 +92,13 @@ def bench_disk(store: ClickHouseStore) -> None:
 def bench_answers(store: ClickHouseStore) -> None:
     for first in range(0, POPULATION, 2500):
         store.write(accepted(range(first, first + 2500), KEPT_STEPS), f"population-{first}")
-    asked, view = machine_id(POPULATION // 2), f"gpu/GPU-{POPULATION // 2:08x}-0000-4000-8000-{0:012x}"
+    machine, view = machine_id(POPULATION // 2), f"gpu/GPU-{POPULATION // 2:08x}-0000-4000-8000-{0:012x}"
     end = START + KEPT_STEPS * STEP_NS
     metrics = ["gpu_power_watts", "gpu_utilization_ratio"]
     calls: dict[str, Callable[[], object]] = {
-        f"latest(): one machine of {POPULATION}": lambda: store.latest("local", asked),
-        "latest(): one view of it": lambda: store.latest("local", asked, view),
-        "readers()": lambda: store.readers("local", asked),
+        f"latest(): one machine of {POPULATION}": lambda: store.latest("local", machine),
+        "latest(): one view of it": lambda: store.latest("local", machine, view),
+        "readers()": lambda: store.readers("local", machine),
         "series(): 8 GPUs, 2 metrics, 1 h in minutes": lambda: store.series(
             "local", machine_id(7), metrics, START, end, 60_000_000_000
         ),
@@ -107,7 +107,7 @@ def bench_answers(store: ClickHouseStore) -> None:
     table = Table("answers", "call", "median ms", "95 % within ms")
     for name, call in calls.items():
         assert call() is not None
-        spans = [milliseconds(call) for _ in range(ASKED)]
+        spans = [milliseconds(call) for _ in range(REPETITIONS)]
         table.row(name, f"{statistics.median(spans):.1f}", f"{statistics.quantiles(spans, n=20)[18]:.1f}")
     table.print()
 

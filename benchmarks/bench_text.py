@@ -1,4 +1,4 @@
-"""Reading and writing what other systems send and take: Prometheus text, remote write, OTLP.
+"""Speed of the codecs of other systems: Prometheus text, remote write, OTLP.
 
 Remote write and OTLP: 5,440 series with a sample each, steady.
 
@@ -6,7 +6,7 @@ Reading a page of metrics beside `prometheus_client`'s own parser, on the same p
 
 Method: a page as dcgm-exporter writes it: 40 metrics of 8 GPUs with 16 instances each, 7 labels a series. "First" is
 a parser that never saw a series; "steady" one that saw the page before, as every scrape but the first. One thread,
-at least half a second of processor time, three times; the best of the three is told.
+at least half a second of processor time, three times; the best of the three is reported.
 """
 
 import zlib
@@ -19,23 +19,23 @@ from gpufleet.codecs.otlp.decode import decode_metrics
 from gpufleet.codecs.otlp.encode import encode_metrics
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
 from gpufleet.codecs.otlp.records import Kind, OtlpMetric, ResourceMetrics
-from gpufleet.codecs.otlp.records import Point as OtlpPoint
+from gpufleet.codecs.otlp.records import OtlpPoint as OtlpPoint
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.codecs.remote_write.decode import WriteDecoder
-from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
+from gpufleet.codecs.remote_write.encode import WritePoint, encode_1, encode_2
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
-from gpufleet.readers.exporter.fetch import Answer
+from gpufleet.readers.exporter.fetch import ScrapedPage
 from gpufleet.readers.exporter.mapping import PageParser, samples_of
 
 METRICS, DEVICES = 40, 8 * 17
 
 
 def make_page(*, instants: int, scrape: int = 0) -> bytes:
-    """Return a page; `instants` tells how many different ones its lines have, and values differ by scrape."""
+    """Return a page; `instants` is the number of distinct timestamps, and values differ by scrape."""
     parts = []
     for metric in range(METRICS):
         name = f"DCGM_FI_DEV_METRIC_{metric}"
-        parts.append(f"# HELP {name} What this one tells (in its unit).\n# TYPE {name} gauge\n")
+        parts.append(f"# HELP {name} Value of this metric (in its unit).\n# TYPE {name} gauge\n")
         for device in range(DEVICES):
             value = f"{metric * device / 7 + scrape:f}" if metric % 2 else str(metric * device + scrape)
             at = 1_790_000_000_123 + scrape * 15_000 + (metric * DEVICES + device) % max(instants, 1)
@@ -49,7 +49,7 @@ def make_page(*, instants: int, scrape: int = 0) -> bytes:
 
 def remote_write() -> None:
     points = [
-        Point(dict(series.labels) | {"__name__": series.name}, value, 1_790_000_000_123_000_000)
+        WritePoint(dict(series.labels) | {"__name__": series.name}, value, 1_790_000_000_123_000_000)
         for page in [TextParser().parse(make_page(instants=0))]
         for series, value in zip(page.series, page.values, strict=True)
     ]
@@ -109,15 +109,15 @@ def otlp() -> None:
 
 
 def taking_in() -> None:
-    """What an exporter's page costs an agent that scrapes it: parsed, read in its dialect, made into samples."""
+    """Measure the cost of scraping an exporter's page: parsed, read in its dialect, made into samples."""
     first, _, _ = make_page(instants=0).partition(b"# HELP DCGM_FI_DEV_METRIC_1 ")
     page = b"".join(first.replace(b"DCGM_FI_DEV_METRIC_0", name.encode()) for name in DCGM_EXPORTER.families)
     parser = PageParser()
-    parsed = parser.parse(Answer(page, openmetrics=False))
+    parsed = parser.parse(ScrapedPage(page, openmetrics=False))
     count = len(parsed.series)
     table = Table("A page of dcgm-exporter taken in", "step", "series", "ms", "series/s")
     for step, work in (
-        ("parsed, steady", lambda: parser.parse(Answer(page, openmetrics=False))),
+        ("parsed, steady", lambda: parser.parse(ScrapedPage(page, openmetrics=False))),
         ("made into samples", lambda: samples_of(parsed, DCGM_EXPORTER, 1, reader="x", where="x")),
     ):
         seconds = best_seconds(work)

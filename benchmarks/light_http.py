@@ -1,6 +1,6 @@
 """An HTTP client that costs next to nothing: one kept connection that posts, and reads a status and a body.
 
-For load that is made beside the server that it loads; it knows what this project's hub says and no more.
+For load that is made beside the server that it loads; it supports only the responses of this project's hub.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ class Answered(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """One connection, made when it is needed."""
+    """HTTP connection, opened on demand."""
 
     def __init__(self, port: int, path: str, content_type: str) -> None:
         self._port = port
@@ -57,14 +57,14 @@ class Connection(asyncio.Protocol):
         if len(got) >= whole:
             answered = Answered(int(head[9:12]), float(_field(head, b"retry-after")), bytes(got[end + 4 : whole]))
             got.clear()
-            self._tell(answered)
+            self._complete(answered)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whatever was waited for does not come."""
+        """Complete the pending request with status 0."""
         self._transport = None
-        self._tell(Answered(0, 0.0, b""))
+        self._complete(Answered(0, 0.0, b""))
 
-    def _tell(self, answered: Answered) -> None:
+    def _complete(self, answered: Answered) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(answered)
 

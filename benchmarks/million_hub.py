@@ -1,4 +1,4 @@
-"""A hub under load: its process, what it says of itself, and what its threads take."""
+"""A hub under load: its process, its own metrics, and the processor time of its threads."""
 
 import http.client
 import json
@@ -13,7 +13,7 @@ from tests.support.processes import Gpufleet, free_port
 START_SECONDS = 300.0
 
 THREADS = {"loop": "loop", "hub-writer": "writer", "hub-reader": "answers", "hub-roller": "rollups"}
-"""Names of threads to what they are told under; what is not here is the engine's, and the syncs of the log."""
+"""Thread names to labels. Other threads are the store engine's and the syncs of the log."""
 
 ENGINE = "engine, syncs"
 
@@ -56,7 +56,7 @@ class MillionHub:
         if self._process is not None:
             self._process.kill()
 
-    def ask(self, path: str) -> tuple[float, bytes]:
+    def request(self, path: str) -> tuple[float, bytes]:
         """Return milliseconds and the answer to a GET, over a connection of its own."""
         began = time.perf_counter()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
@@ -78,10 +78,10 @@ class MillionHub:
         connection.close()
 
     def gauges(self) -> dict[str, float]:
-        """Return what it says of itself that has no labels, by name."""
-        page = self.ask("/metrics")[1].decode()
+        """Return the hub's metrics without labels, by name."""
+        page = self.request("/metrics")[1].decode()
         lines = (line.split(" ") for line in page.splitlines() if not line.startswith("#") and "{" not in line)
-        return {words[0].removeprefix("gpufleet_hub_"): float(words[1]) for words in lines}
+        return {parts[0].removeprefix("gpufleet_hub_"): float(parts[1]) for parts in lines}
 
     def used(self) -> dict[str, float]:
         """Return processor seconds so far: of the whole process under `all`, and of its threads by what they do."""

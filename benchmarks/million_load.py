@@ -2,7 +2,7 @@
 
 `python -m benchmarks.million_load PORT NODES`: reads orders from standard input, one JSON object a line, and answers
 each with one. It is the light client of the simulated fleet over connections that cost little (`light_http.py`), in a
-process of its own so that its share of the processor can be told apart.
+process of its own so that its processor time can be reported separately.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from benchmarks.soak_load import PERIOD_SECONDS, fleet
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BundleAnswer, pack
 from gpufleet.model.time import NANOS
-from gpufleet.simulate.fleet.prepared import Herd, Prepared
+from gpufleet.simulate.fleet.prepared import LoadGenerator, PreparedSender
 
 NODES_A_CLUSTER = 7_813
 """16 clusters of them are a million GPUs: each has fewer senders than a hub takes of one cluster by default."""
@@ -35,13 +35,13 @@ _ANSWER = msgspec.json.Decoder(BundleAnswer)
 
 
 class Order(msgspec.Struct, kw_only=True):
-    """What to do: each of the first `nodes` nodes posts once in a period, for so many seconds of that plan.
+    """Order of a load: each of the first `nodes` nodes posts once in a period, for so many seconds of that plan.
 
     Attributes:
         nodes: how many.
         seconds: of the plan.
         bundle: batches of one post; 1 means node by node.
-        give_up: seconds after which nothing more is begun, however much of the plan is left.
+        give_up: seconds after which no post is begun, however much of the plan is left.
     """
 
     nodes: int
@@ -51,7 +51,7 @@ class Order(msgspec.Struct, kw_only=True):
 
 
 class Done(msgspec.Struct, kw_only=True):
-    """What came of it.
+    """Result of an order.
 
     Attributes:
         acknowledged: batches that the hub has.
@@ -80,20 +80,20 @@ def node_name(number: int) -> str:
     return f"node-{number:06d}"
 
 
-def senders(nodes: int) -> list[Prepared]:
+def senders(nodes: int) -> list[PreparedSender]:
     """Return all of them, with a sender, epoch and sequence each."""
     started_at = time.time_ns()
-    herds = [
-        Herd(fleet(), cluster=one, prefix="node", started_at=started_at, period_seconds=PERIOD_SECONDS)
+    generators = [
+        LoadGenerator(fleet(), cluster=one, prefix="node", started_at=started_at, period_seconds=PERIOD_SECONDS)
         for one in clusters(nodes)
     ]
-    return [herds[number // NODES_A_CLUSTER].prepare(number) for number in range(nodes)]
+    return [generators[number // NODES_A_CLUSTER].prepare(number) for number in range(nodes)]
 
 
 class Load:
     """Carries out orders."""
 
-    def __init__(self, port: int, nodes: Sequence[Prepared]) -> None:
+    def __init__(self, port: int, nodes: Sequence[PreparedSender]) -> None:
         self._port = port
         self._nodes = nodes
 
@@ -108,7 +108,7 @@ class Load:
         done.seconds, done.cpu = time.monotonic() - began, time.process_time() - used
         return done
 
-    def _plan(self, order: Order) -> Iterator[tuple[float, Sequence[Prepared]]]:
+    def _plan(self, order: Order) -> Iterator[tuple[float, Sequence[PreparedSender]]]:
         """Go through second and senders of each post."""
         posts = -(-order.nodes // order.bundle)
         step = PERIOD_SECONDS / posts
@@ -119,7 +119,7 @@ class Load:
     async def _work(
         self,
         connection: Connection,
-        plan: Iterator[tuple[float, Sequence[Prepared]]],
+        plan: Iterator[tuple[float, Sequence[PreparedSender]]],
         order: Order,
         done: Done,
         began: float,
@@ -160,7 +160,7 @@ def _take(answered: Answered, bodies: list[bytes], done: Done, *, alone: bool) -
 
 
 def main() -> None:
-    """Carry out orders until there are no more."""
+    """Carry out orders until end of input."""
     port, nodes = int(sys.argv[1]), int(sys.argv[2])
     load = Load(port, senders(nodes))
     print("{}", flush=True)

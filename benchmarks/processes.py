@@ -1,4 +1,4 @@
-"""What a process has used, from its files in /proc."""
+"""Resource usage of processes, from /proc."""
 
 import contextlib
 import os

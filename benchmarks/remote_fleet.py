@@ -18,7 +18,7 @@ _TIME_AT = 10
 
 
 class Body:
-    """One request of some nodes' series: the same series at every step."""
+    """Request body of some nodes' series: the same series at every step."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
         self._nodes = nodes
@@ -46,7 +46,7 @@ class Body:
 
 
 def numbers(node: int, gpu: int, milliseconds: int) -> Iterator[float]:
-    """Return a GPU's values; of a state its place in the list of states, as such systems have no words."""
+    """Return a GPU's values; of a state its place in the list of states, as such systems have numbers only."""
     for metric, value in zip(METRICS, row_of(node, gpu, milliseconds * 1_000_000), strict=True):
         yield float(metric.states.index(value)) if isinstance(value, str) else float(value)
 

@@ -1,6 +1,7 @@
 """A scraper in a process of its own: `python -m benchmarks.scraper URL REQUESTS PAUSE [HEADER VALUE ...]`.
 
-Asks over one kept connection, and prints as JSON the bytes of the last answer and the milliseconds of each.
+Sends requests over one persistent connection, and prints as JSON the size of the last response
+and the milliseconds of each.
 """
 
 import http.client

@@ -5,8 +5,8 @@
 Method: a real hub with the embedded store and real relays in front of it, all on loopback with their defaults. A
 made-up fleet (`soak_load.py`) posts every GPU's 40 values once in 15 s, each node as a sender of its own, in bundles of
 64 nodes, each node always to the same relay: 1,000,000 GPUs every 15 s divided by 15 is 66,667 GPUs, 4,445 samples and
-177,800 values a second. Beside it, every few seconds, allocations are asked for what they are doing and for the last
-hour of two metrics, as are fleet and self-metrics pages. A line a minute tells how it goes.
+177,800 values a second. Beside it, every few seconds, the latest values of allocations, the last
+hour of two metrics, and fleet and self-metrics pages are queried. Progress is printed every minute.
 
 At the end the load stops, the queues get two minutes to empty, the processes are stopped as a service manager would,
 and the store is read. It is good (exit code 0) if the queues emptied, nothing acknowledged is missing or there twice,
@@ -39,7 +39,7 @@ FLEET = 66_667
 ALLOCATIONS = 20
 LOOK_SECONDS = 5.0
 DRAIN_SECONDS = 120.0
-ASK_SECONDS = 3.0
+QUERY_SECONDS = 3.0
 METRICS = ("gpu_utilization_ratio", "gpu_power_watts")
 
 
@@ -66,14 +66,14 @@ class Daemon:
         self.resident.append((time.monotonic(), resident_mib(self.process.process.pid)))
 
     def cpu(self) -> float:
-        """Return processor seconds since last asked."""
+        """Return processor seconds since the last call."""
         now = cpu_seconds(self.process.process.pid)
         used, self._cpu = now - self._cpu, now
         return used
 
 
-class Asker:
-    """Asks the hub as people and dashboards do; keeps how long each answer took, in milliseconds."""
+class QueryClient:
+    """Client that queries the hub like a dashboard and records latencies in milliseconds."""
 
     def __init__(self, hub: str, nodes: int) -> None:
         self.spans: dict[str, list[float]] = {}
@@ -82,7 +82,7 @@ class Asker:
         self._nodes = nodes
 
     async def run(self) -> None:
-        """Register allocations, then ask until cancelled."""
+        """Register allocations, then query until cancelled."""
         async with aiohttp.ClientSession(self._hub, timeout=aiohttp.ClientTimeout(total=60)) as session:
             count = min(ALLOCATIONS, self._nodes)
             for number in range(count):
@@ -93,20 +93,20 @@ class Asker:
             turn = 0
             while True:
                 which = f"/v1/allocations/a{turn % count}"
-                await self._ask(session, "latest", f"{which}/metrics")
-                await self._ask(session, "series", f"{which}/series?" + "&".join(f"metric={one}" for one in METRICS))
-                await self._ask(session, "metrics", "/metrics")
+                await self._query(session, "latest", f"{which}/metrics")
+                await self._query(session, "series", f"{which}/series?" + "&".join(f"metric={one}" for one in METRICS))
+                await self._query(session, "metrics", "/metrics")
                 if turn % 20 == 0:
-                    await self._ask(session, "senders", "/v1/senders")
+                    await self._query(session, "senders", "/v1/senders")
                 turn += 1
-                await asyncio.sleep(ASK_SECONDS)
+                await asyncio.sleep(QUERY_SECONDS)
 
     def take(self) -> dict[str, list[float]]:
-        """Return what was measured since last asked, sorted."""
+        """Return what was measured since the last call, sorted."""
         taken, self.spans = self.spans, {}
         return {name: sorted(spans) for name, spans in taken.items()}
 
-    async def _ask(self, session: aiohttp.ClientSession, name: str, path: str) -> None:
+    async def _query(self, session: aiohttp.ClientSession, name: str, path: str) -> None:
         began = time.perf_counter()
         try:
             async with session.get(path) as answer:
@@ -119,7 +119,7 @@ class Asker:
 
 
 class Soak:
-    """One run."""
+    """Soak run with a hub, relays and load."""
 
     def __init__(self, folder: Path, *, gpus: int, relays: int, minutes: float) -> None:
         self.folder = folder
@@ -127,7 +127,7 @@ class Soak:
         self.hub = Daemon("hub", folder)
         self.relays = [Daemon(f"relay-{number}", folder, "--relay-to", self.hub.url) for number in range(1, relays + 1)]
         self.load = Load(gpus, [relay.url for relay in self.relays])
-        self.asker = Asker(self.hub.url, len(self.load.nodes))
+        self.queries = QueryClient(self.hub.url, len(self.load.nodes))
         self.slowest: dict[str, float] = {}
         self.latest_seconds = 0.0
         self._rows = 0.0
@@ -140,33 +140,33 @@ class Soak:
         print(HEAD, flush=True)
         async with aiohttp.ClientSession() as session:
             posting = asyncio.create_task(self.load.run())
-            asking = asyncio.create_task(self.asker.run())
+            querying = asyncio.create_task(self.queries.run())
             self._began = time.monotonic()
             minute = self._began
             while time.monotonic() < self._began + self.minutes * 60:
                 await asyncio.sleep(LOOK_SECONDS)
                 if broken := self._broken(posting):
-                    for task in (posting, asking):
+                    for task in (posting, querying):
                         task.cancel()
-                    await asyncio.gather(posting, asking, return_exceptions=True)
+                    await asyncio.gather(posting, querying, return_exceptions=True)
                     return broken
                 for daemon in (self.hub, *self.relays):
                     daemon.look()
                 if time.monotonic() - minute >= 60 - LOOK_SECONDS / 2:
-                    await self._tell(session, time.monotonic() - minute)
+                    await self._print_progress(session, time.monotonic() - minute)
                     minute = time.monotonic()
             self.load.stop()
             await posting
             drained = await self._drain(session)
-            await self._tell(session, max(time.monotonic() - minute, 0.1))
-            asking.cancel()
-            (ended,) = await asyncio.gather(asking, return_exceptions=True)
+            await self._print_progress(session, max(time.monotonic() - minute, 0.1))
+            querying.cancel()
+            (ended,) = await asyncio.gather(querying, return_exceptions=True)
             if isinstance(ended, Exception):
-                self.asker.failed.append(f"no more questions were asked: {ended!r}")
+                self.queries.failed.append(f"the query client ended: {ended!r}")
         return self._judge(drained)
 
     def _broken(self, posting: asyncio.Task[None]) -> list[str]:
-        """Say what keeps the run from going on."""
+        """Return the errors that abort the run."""
         codes = {daemon.name: daemon.process.process.poll() for daemon in (self.hub, *self.relays)}
         broken = [f"{name} ended with {code} in the middle" for name, code in codes.items() if code is not None]
         if posting.done():
@@ -180,10 +180,10 @@ class Soak:
                 pages.append(await answer.text())
         return pages[0], pages[1:]
 
-    async def _tell(self, session: aiohttp.ClientSession, seconds: float) -> None:
+    async def _print_progress(self, session: aiohttp.ClientSession, seconds: float) -> None:
         page, relays = await self._pages(session)
         rows = gauge(page, "gpufleet_hub_flushed_rows_total")
-        spans = self.asker.take()
+        spans = self.queries.take()
         for name, found in spans.items():
             self.slowest[name] = max(found[-1], self.slowest.get(name, 0.0))
         self.latest_seconds = max(self.latest_seconds, self.load.late_seconds)
@@ -213,7 +213,7 @@ class Soak:
     def _judge(self, drained: bool) -> list[str]:
         wrong = [] if drained else [f"the queues were not empty after {DRAIN_SECONDS:g} s"]
         wrong += [f"{self.load.refused} batches were refused"] if self.load.refused else []
-        wrong += [f"{len(self.asker.failed)} questions failed, the first: {one}" for one in self.asker.failed[:1]]
+        wrong += [f"{len(self.queries.failed)} queries failed, the first: {one}" for one in self.queries.failed[:1]]
         if self.latest_seconds > PERIOD_SECONDS:
             wrong.append(f"the fleet was up to {self.latest_seconds:.1f} s late")
         for daemon in (*self.relays, self.hub):
@@ -236,7 +236,7 @@ class Soak:
         table.row("living parts", f"{living / max(rows, 1):.1f} B/row of {VALUES} values")
         for daemon in (self.hub, *self.relays):
             found = growth(daemon.resident)
-            table.row(f"{daemon.name} resident", _words(found, self.minutes))
+            table.row(f"{daemon.name} resident", _growth_text(found, self.minutes))
             if self.minutes >= SHORTEST_MINUTES and not found.is_flat:
                 wrong.append(f"{daemon.name} grew by {found.grown:.0f} MiB of {found.mean:.0f}")
         table.print()
@@ -251,7 +251,7 @@ def _middle(spans: list[float] | None) -> str:
     return f"{spans[len(spans) // 2]:6.0f}" if spans else "     -"
 
 
-def _words(found: Growth, minutes: float) -> str:
+def _growth_text(found: Growth, minutes: float) -> str:
     verdict = "flat" if found.is_flat else "grows"
     judged = verdict if minutes >= SHORTEST_MINUTES else f"not judged under {SHORTEST_MINUTES:g} minutes"
     return f"{found.mean:.0f} MiB in the mean, slope {found.an_hour:+.0f} MiB/h: {judged}"
@@ -263,10 +263,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--gpus", type=int, default=FLEET)
     parser.add_argument("--relays", type=int, default=2)
-    asked = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what follows ends the daemons
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-soak-"))
-    soak = Soak(folder, gpus=asked.gpus, relays=asked.relays, minutes=asked.minutes)
+    soak = Soak(folder, gpus=options.gpus, relays=options.relays, minutes=options.minutes)
     try:
         wrong = asyncio.run(soak.run())
     finally:

@@ -1,11 +1,11 @@
-"""What a soak is judged by. Pure, but for the store that is read at the end."""
+"""Criteria of a soak run. Pure, except for reading the store at the end."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from benchmarks.soak_load import GPUS_A_NODE
-from gpufleet.stores.clickhouse.connection.client import connector
+from gpufleet.stores.clickhouse.connection.client import open_connector
 from gpufleet.stores.clickhouse.connection.dsn import parse_dsn
 
 FLAT_RATIO = 0.10
@@ -18,7 +18,7 @@ WARM_UP = 0.25
 """The first part of a run, in which caches fill: it is not judged."""
 
 SHORTEST_MINUTES = 20.0
-"""A run that is shorter ends before the caches are full, and says nothing about memory."""
+"""A run that is shorter ends before the caches are full, so memory is not judged."""
 
 _ACTIVE = "SELECT sum(bytes_on_disk) FROM system.parts WHERE database = currentDatabase() AND active"
 
@@ -50,7 +50,7 @@ def growth(readings: Sequence[tuple[float, float]]) -> Growth:
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """What the store holds of one epoch: rows as they lie there, different ones, and the highest number."""
+    """Stored rows of one epoch: rows as they lie there, different ones, and the highest number."""
 
     rows: int
     different: int
@@ -58,11 +58,11 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def read_store(dsn: str) -> tuple[dict[str, Stored], int]:
-    """Return epoch to what an embedded store that nobody has open holds of it, and the bytes of its living parts.
+    """Return epoch to what an embedded store that no process has open holds of it, and the bytes of its living parts.
 
     Parts that were merged into others stay in the folder for eight minutes more.
     """
-    handle = connector(parse_dsn(dsn))()
+    handle = open_connector(parse_dsn(dsn))()
     try:
         found = {epoch: Stored(*counts) for epoch, *counts in handle.query(_EPOCHS).result_rows}
         return found, int(handle.query(_ACTIVE).result_rows[0][0])
@@ -71,12 +71,12 @@ def read_store(dsn: str) -> tuple[dict[str, Stored], int]:
 
 
 def audit(acknowledged: Mapping[str, int], stored: Mapping[str, Stored]) -> Iterable[str]:
-    """Say what is wrong: each epoch must have every row of its acknowledged batches once, and no other.
+    """Yield errors: each epoch must have every row of its acknowledged batches once, and no other.
 
     `acknowledged` is epoch to how many batches of it were acknowledged, numbered from 1 without a gap.
     """
     for epoch in stored.keys() - acknowledged.keys():
-        yield f"epoch {epoch} is in the store, and nobody posted it"
+        yield f"epoch {epoch} is in the store but was never posted"
     for epoch, batches in acknowledged.items():
         wanted = batches * GPUS_A_NODE
         found = stored.get(epoch, Stored(0, 0, 0))

@@ -2,7 +2,7 @@
 
 One process stands for all nodes. Each node has a sender, epoch and sequence of its own, and posts once in
 `PERIOD_SECONDS`; what is due is posted in bundles, evenly over the period, each node always to the same relay. The load
-is open: a slow relay does not slow the fleet, it makes it late, which is told.
+is open: a slow relay does not slow the fleet, it makes it late, which is reported.
 """
 
 import asyncio
@@ -12,25 +12,25 @@ import secrets
 import time
 from collections.abc import Sequence
 
-from gpufleet.delivery.post import Answer, HubClient, Verdict
+from gpufleet.delivery.post import HubAnswer, HubClient, HubVerdict
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import Value
 from gpufleet.model.time import NANOS
-from gpufleet.simulate.fleet.faults import Fault, FaultKind
+from gpufleet.simulate.fleet.faults import FaultKind, FleetFault
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
-from gpufleet.simulate.fleet.prepared import Herd
-from gpufleet.simulate.fleet.values import gpu_fast, strain_of
+from gpufleet.simulate.fleet.prepared import LoadGenerator
+from gpufleet.simulate.fleet.values import gpu_activity, gpu_fast
 
 GPUS_A_NODE = 8
 PERIOD_SECONDS = 15.0
 PERIOD_NS = int(PERIOD_SECONDS * NANOS)
 BUNDLE = 64
 TWINS = 1_500
-"""Nodes of the fleet: of those with whole GPUs each is worked out once a period, and the senders tell their numbers."""
+"""Nodes of the fleet: each one with whole GPUs is computed once a period, and senders report its values."""
 
-SILENT_EVERY = 100
-"""Of every so many of them one has a GPU that says nothing: absences are part of the load."""
+HUNG_EVERY = 100
+"""One node in so many has a hung GPU, so that absences are part of the load."""
 
 IN_FLIGHT = 16
 """Bundles that may be on their way at once; more that are due wait, and are late."""
@@ -40,44 +40,48 @@ AGAIN_SECONDS = 0.5
 
 @functools.cache
 def fleet() -> Fleet:
-    """Return the fleet whose numbers are told; of some of its nodes the driver does not come back from one GPU."""
-    hung = [Fault(kind=FaultKind.GPU_HUNG, begin=1, end=2**62, node=node) for node in range(1, TWINS + 1, SILENT_EVERY)]
+    """Return the fleet whose values are reported; in some nodes the driver hangs on one GPU."""
+    hung = [
+        FleetFault(kind=FaultKind.GPU_HUNG, begin=1, end=2**62, node=node) for node in range(1, TWINS + 1, HUNG_EVERY)
+    ]
     return Fleet(FleetSpec(nodes=TWINS, faults=tuple(hung)))
 
 
 @functools.cache
-def herd() -> Herd:
+def load_generator() -> LoadGenerator:
     """Return all senders."""
-    return Herd(fleet(), cluster="local", prefix="soak", started_at=time.time_ns(), period_seconds=PERIOD_SECONDS)
+    return LoadGenerator(
+        fleet(), cluster="local", prefix="soak", started_at=time.time_ns(), period_seconds=PERIOD_SECONDS
+    )
 
 
 def row_of(node: int, gpu: int, at: int) -> tuple[Value, ...]:
     """Return a GPU's values in the order of `METRICS` in the period of an instant, also where its driver hangs."""
-    return tuple(_said(herd().twin(node).number, gpu, at // PERIOD_NS * PERIOD_NS).values())
+    return tuple(_values(load_generator().twin(node).number, gpu, at // PERIOD_NS * PERIOD_NS).values())
 
 
 @functools.lru_cache(maxsize=1 << 15)
-def _said(number: int, gpu: int, at: int) -> dict[str, Value]:
+def _values(number: int, gpu: int, at: int) -> dict[str, Value]:
     twin = fleet().node(1, number)
     device, booted_at = twin.gpus[gpu], fleet().booted_at(twin, at)
-    said = gpu_fast(device, at, booted_at, strain_of(device, at, booted_at))
-    return {name: value for name, value in said.items() if not isinstance(value, Absent)}
+    readings = gpu_fast(device, at, booted_at, gpu_activity(device, at, booted_at))
+    return {name: value for name, value in readings.items() if not isinstance(value, Absent)}
 
 
-METRICS = [CATALOGUE[name] for name in _said(1, 0, PERIOD_NS)]
+METRICS = [CATALOGUE[name] for name in _values(1, 0, PERIOD_NS)]
 """The 40 metrics of a GPU that every sample has."""
 
 VALUES = len(METRICS)
 
 
 class Node:
-    """One sender: its identity, and the bodies it makes."""
+    """Node of the load: its identity, and the bodies it makes."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.epoch = secrets.token_hex(16)
         self.acknowledged = 0
-        self._bodies = herd().prepare(number, self.epoch)
+        self._bodies = load_generator().prepare(number, self.epoch)
 
     @property
     def made(self) -> int:
@@ -95,7 +99,7 @@ class Load:
     Attributes:
         refused: bodies that a relay will never take; must stay 0.
         again: bodies that had to be posted again.
-        late_seconds: how far behind the plan the newest bundle began, at worst since last asked.
+        late_seconds: how far behind the plan the newest bundle began, at worst since the last call.
     """
 
     def __init__(self, gpus: int, relays: Sequence[str]) -> None:
@@ -146,11 +150,11 @@ class Load:
             later: list[Node] = []
             for node, answer in zip(left, answers, strict=True):
                 match answer.verdict:
-                    case Verdict.TAKEN:
+                    case HubVerdict.ACCEPTED:
                         node.acknowledged += 1
-                    case Verdict.REFUSED:
+                    case HubVerdict.REJECTED:
                         self.refused += 1
-                    case Verdict.LATER:
+                    case HubVerdict.RETRY:
                         later.append(node)
             left = later
             self.again += len(left)
@@ -158,5 +162,5 @@ class Load:
                 await asyncio.sleep(_pause(answers))
 
 
-def _pause(answers: Sequence[Answer]) -> float:
+def _pause(answers: Sequence[HubAnswer]) -> float:
     return max((answer.retry_after or AGAIN_SECONDS for answer in answers), default=AGAIN_SECONDS)

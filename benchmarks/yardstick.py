@@ -1,4 +1,4 @@
-"""How fast this machine is just now: figures of different hours can be compared only beside it."""
+"""Current speed of this machine, needed to compare figures of different hours."""
 
 import time
 

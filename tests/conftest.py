@@ -1,17 +1,44 @@
 """Fixtures for every test."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
 
-from tests.support import peers
+from tests.support import peers, scheduling
 
-# A busy machine makes no property false: nothing here is judged by the clock.
-settings.register_profile("gpufleet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("gpufleet")
+# Tests start hundreds of processes. Without files of bytecode, each would compile every module that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# A worker of pytest-xdist has a width of 80, which commands would inherit.
+os.environ.pop("COLUMNS", None)
+
+# No example has a deadline: a busy machine makes no property false.
+settings.register_profile("ci", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", settings.get_profile("ci"), max_examples=1000)
+settings.load_profile(os.environ.get("GPUFLEET_TEST_PROFILE", "ci"))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    return scheduling.workers()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> scheduling.UnitScheduling:
+    return scheduling.UnitScheduling(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are deselected by their markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark slow tests, and start the folders with the longest tests first."""
+    for item in items:
+        if scheduling.starts_daemons(item):
+            item.add_marker("slow")
+    items.sort(key=lambda item: scheduling.rank(item.nodeid))
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from gpufleet.runtime import keep
+from gpufleet.runtime import supervise
 from tests.support.waiting import wait_until_async
 
 
@@ -21,7 +21,7 @@ async def test_what_ends_begins_again_and_is_said(caplog: pytest.LogCaptureFixtu
         if runs > 2:
             await asyncio.Event().wait()
 
-    task = asyncio.create_task(keep(run, "asking http://x", ended=words.append, again_seconds=0))
+    task = asyncio.create_task(supervise(run, "asking http://x", on_end=words.append, restart_seconds=0))
 
     async def goes_on() -> bool:
         return runs == 3
@@ -41,4 +41,4 @@ async def test_what_is_asked_to_end_ends() -> None:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await keep(run, "x", again_seconds=0)
+        await supervise(run, "x", restart_seconds=0)

@@ -1,13 +1,4 @@
-"""Tasks that live as long as their daemon, beside the one that ends it.
-
-Threads that the system knows by name: `top -H` and /proc tell what a hub's processor time goes to.
-
-Memory that a process took for its start, given back to the system.
-
-Long work in small steps, so that the event loop answers others in between.
-
-The clocks of this machine.
-"""
+"""Process runtime: task supervision, named threads, cooperative scheduling, memory trimming and the system clock."""
 
 import asyncio
 import contextlib
@@ -21,65 +12,68 @@ from typing import NoReturn, TypeVar
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 30.0
-"""Before a task that ended is begun again: a defect that comes back at once fills no log."""
+RESTART_SECONDS = 30.0
+"""Delay before a task that ended is restarted. It keeps a defect that recurs at once from filling the log."""
 
 
-def _nobody(_: str) -> None:
+def _ignore(_: str) -> None:
     pass
 
 
-async def keep(
+async def supervise(
     run: Callable[[], Awaitable[None]],
     name: str,
     *,
-    ended: Callable[[str], None] = _nobody,
-    again_seconds: float = AGAIN_SECONDS,
+    on_end: Callable[[str], None] = _ignore,
+    restart_seconds: float = RESTART_SECONDS,
 ) -> NoReturn:
-    """Run what should never end, until cancelled; if it does end, say so, and begin it again.
+    """Run a task that should never end, until cancelled; log and restart it if it ends.
 
-    It is the last catch point of a task, behind those in its own loop: whatever gets here is a defect.
+    This is the last catch point of a task. The task's own loop handles expected errors, so any error here is a defect.
 
     Args:
-        run: makes what is run; called again each time.
-        name: what it is, for people.
-        ended: hears in words why it ended.
-        again_seconds: how long to wait then.
+        run: returns the awaitable to run; called again for each restart.
+        name: of the task, for log messages.
+        on_end: receives the reason each time the task ends.
+        restart_seconds: delay before a restart.
     """
     while True:
         try:
             await run()
-        except Exception as error:  # the last catch point: a defect costs this task its time until it is begun again
-            words = f"{type(error).__name__}: {error}"
-            log.exception("%s: a defect ended it; it begins again in %g s", name, again_seconds)
+        except Exception as error:  # broad: last catch point; a defect costs this task only the time until its restart
+            reason = f"{type(error).__name__}: {error}"
+            log.exception("%s: task crashed, restarting in %g s", name, restart_seconds)
         else:
-            words = "it ended by itself"
-            log.error("%s: %s, which it never should; it begins again in %g s", name, words, again_seconds)
-        ended(words)
-        await asyncio.sleep(again_seconds)
+            reason = "it ended by itself"
+            log.error("%s: task returned unexpectedly, restarting in %g s", name, restart_seconds)
+        on_end(reason)
+        await asyncio.sleep(restart_seconds)
 
 
 NAME_BYTES = 15
-"""What Linux keeps of a thread's name."""
+"""Maximum length of a thread name in Linux."""
 
 _COMM = Path("/proc/thread-self/comm")
 
 
 def named_threads(count: int, name: str) -> ThreadPoolExecutor:
-    """Return so many threads, each called `name` by Python, and where there is a /proc by the system too."""
-    return ThreadPoolExecutor(count, name, initializer=_be_called, initargs=(name,))
+    """Return a pool of `count` threads named `name` in Python and, where /proc exists, in the kernel.
+
+    `top -H` then attributes processor time to the named parts of a daemon.
+    """
+    return ThreadPoolExecutor(count, name, initializer=_set_thread_name, initargs=(name,))
 
 
-def _be_called(name: str) -> None:
-    with contextlib.suppress(OSError):  # another system: it is but a name
+def _set_thread_name(name: str) -> None:
+    with contextlib.suppress(OSError):  # no /proc/thread-self on this system; the name is only a convenience
         _COMM.write_bytes(name.encode()[:NAME_BYTES])
 
 
-def give_back_memory() -> None:
-    """Let the C library return what it holds and nobody uses; does nothing where it is not glibc.
+def trim_memory() -> None:
+    """Return free heap memory to the system with glibc's `malloc_trim`; do nothing with another C library.
 
-    Importing takes much that is free afterwards, most of all where modules have to be compiled because their byte code
-    may not be written. Without being told, the C library keeps it.
+    Imports leave much free memory behind, most of all where modules are compiled because byte code cannot be cached.
+    glibc keeps that memory unless trimmed.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -87,22 +81,22 @@ def give_back_memory() -> None:
 
 T = TypeVar("T")
 
-SLICE_SECONDS = 0.0005
-"""How long the event loop is held without a break."""
+BUDGET_SECONDS = 0.0005
+"""Time that `run_cooperatively` works before it yields to the event loop."""
 
-BREAK_SECONDS = 0.001
-"""How long others have it between two slices: an answer takes many turns of the loop, and must not wait in each."""
+YIELD_SECONDS = 0.001
+"""Sleep between two work intervals. A request needs many turns of the event loop and must not wait in each."""
 
 
-async def in_slices(
-    work: Generator[None, None, T], *, hurried: bool = False, slice_seconds: float = SLICE_SECONDS
+async def run_cooperatively(
+    work: Generator[None, None, T], *, urgent: bool = False, budget_seconds: float = BUDGET_SECONDS
 ) -> T:
-    """Do the work, and let others have the event loop between its steps whenever a slice is over.
+    """Run a generator to its end, yielding to the event loop each time the time budget is used up.
 
     Args:
-        work: done when it ends; what it returns is returned.
-        hurried: somebody waits for this very work: others have one turn of the loop and no more.
-        slice_seconds: as `SLICE_SECONDS`, for work that is done seldom: a break costs about 0.1 ms.
+        work: the generator; its return value is returned.
+        urgent: yield for a single turn of the loop instead of `YIELD_SECONDS`, because a client waits for the result.
+        budget_seconds: overrides `BUDGET_SECONDS`, for infrequent work; each yield costs about 0.1 ms.
     """
     began = time.perf_counter()
     while True:
@@ -110,16 +104,16 @@ async def in_slices(
             next(work)
         except StopIteration as done:
             result: T = done.value
-            if not hurried:
-                await asyncio.sleep(0)  # what follows is no part of this slice
+            if not urgent:
+                await asyncio.sleep(0)  # the caller's next step starts a new time budget
             return result
-        if time.perf_counter() - began >= slice_seconds:
-            await asyncio.sleep(0 if hurried else BREAK_SECONDS)
+        if time.perf_counter() - began >= budget_seconds:
+            await asyncio.sleep(0 if urgent else YIELD_SECONDS)
             began = time.perf_counter()
 
 
-def at_once(work: Generator[None, None, T]) -> T:
-    """Do the work without a break."""
+def run_to_end(work: Generator[None, None, T]) -> T:
+    """Run a generator to its end without yielding and return its value."""
     while True:
         try:
             next(work)

@@ -33,7 +33,7 @@ def fast(world: World, number: int = 0, reader: str = "nvml", **values: float | 
     world.passed(reader, Lane.FAST, world.sample(reader, Lane.FAST, gpu(number), values))
 
 
-def test_before_anything_was_read_everything_is_unknown_and_nothing_invented(world: World) -> None:
+def test_everything_is_unknown_before_the_first_pass(world: World) -> None:
     snapshot = snap(world)
     assert snapshot.devices == ()
     assert snapshot.host.readings == {}
@@ -87,7 +87,7 @@ def test_setting_the_wall_clock_makes_nothing_stale(world: World) -> None:
     assert only(snap(world)).readings["gpu_power_watts"].value == 700.0
 
 
-def test_a_fresh_value_of_a_less_trusted_reader_stands_in_for_a_stale_one(world: World) -> None:
+def test_fresh_value_of_a_lesser_reader_replaces_a_stale_one(world: World) -> None:
     fast(world, gpu_power_watts=700.0)
     world.clock.advance(31)
     fast(world, reader="dcgm", gpu_power_watts=690.0)
@@ -104,14 +104,14 @@ def test_lanes_grow_old_by_their_own_interval(world: World) -> None:
     assert readings["gpu_row_remap_pending"].value == 0
 
 
-def test_a_device_that_left_a_complete_round_is_gone_from_every_lane(world: World) -> None:
+def test_device_missing_from_a_complete_round_is_gone(world: World) -> None:
     for lane, name in ((Lane.STATIC, "gpu_serial"), (Lane.FAST, "gpu_module_id")):
         world.passed("nvml", lane, *[world.sample("nvml", lane, gpu(number), {name: "x"}) for number in (0, 1)])
     world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(1), {"gpu_module_id": "x"}))
     assert only(snap(world)).uuid == gpu(1).uuid
 
 
-def test_a_device_missing_from_a_partial_round_stays_until_it_is_stale(world: World) -> None:
+def test_device_missing_from_a_partial_round_becomes_stale(world: World) -> None:
     fast(world, 0, gpu_power_watts=1.0)
     world.passed("nvml", Lane.FAST, errors=("the GPU at index 0 cannot be named",))
     assert only(snap(world)).readings["gpu_power_watts"].value == 1.0
@@ -119,7 +119,7 @@ def test_a_device_missing_from_a_partial_round_stays_until_it_is_stale(world: Wo
     assert only(snap(world)).readings["gpu_power_watts"].absent is Reason.STALE
 
 
-def test_what_a_failing_reader_can_still_tell_of_the_machine_is_kept(world: World) -> None:
+def test_machine_readings_of_a_failing_reader_are_kept(world: World) -> None:
     own = world.sample("nvml", Lane.FAST, None, {"nvidia_driver_state": "no_library"})
     world.failed("nvml", Lane.FAST, Absent(Reason.NO_LIBRARY, "not found"), Round(samples=(own,)))
     snapshot = snap(world)
@@ -127,7 +127,7 @@ def test_what_a_failing_reader_can_still_tell_of_the_machine_is_kept(world: Worl
     assert snapshot.capabilities["nvml"] == "no_library: not found"
 
 
-def test_a_silent_device_that_the_bus_shows_elsewhere_is_the_guests_now(world: World) -> None:
+def test_device_bound_elsewhere_on_the_bus_is_passed_through(world: World) -> None:
     world.passed("nvml", Lane.STATIC, world.sample("nvml", Lane.STATIC, gpu(0), {"gpu_serial": "165"}))
     fast(world, 0, gpu_power_watts=1.0)
     world.clock.advance(31)
@@ -140,7 +140,7 @@ def test_a_silent_device_that_the_bus_shows_elsewhere_is_the_guests_now(world: W
     assert {reading.absent for reading in device.readings.values()} == {Reason.BOUND_TO_VFIO}
 
 
-def test_a_silent_device_that_the_bus_does_not_show_is_stale_and_stays(world: World) -> None:
+def test_device_not_on_the_bus_is_stale_and_kept(world: World) -> None:
     fast(world, 0, gpu_power_watts=1.0)
     world.clock.advance(31)
     world.failed("nvml", Lane.FAST, Absent(Reason.NO_DRIVER, "Driver Not Loaded"))
@@ -158,7 +158,7 @@ def test_a_silent_device_that_left_the_bus_is_gone(world: World) -> None:
     assert [device.pci_address for device in snap(world).devices] == [function(1, "nvidia").address]
 
 
-def test_a_device_whose_name_turns_out_to_be_shared_goes_on_under_its_address(world: World) -> None:
+def test_device_with_a_shared_uuid_is_keyed_by_its_address(world: World) -> None:
     fast(world, 0, gpu_power_watts=1.0)
     world.clock.advance(10)
     nameless = msgspec.structs.replace(gpu(0), uuid=None)
@@ -168,7 +168,7 @@ def test_a_device_whose_name_turns_out_to_be_shared_goes_on_under_its_address(wo
     assert (device.key, device.readings["gpu_power_watts"].value) == ("gpu/pci/0000:10:00.0", 2.0)
 
 
-def test_gpus_that_claim_one_address_are_not_listed_again_as_what_only_the_bus_shows(world: World) -> None:
+def test_gpus_with_one_address_are_not_listed_as_bus_only(world: World) -> None:
     unplaced = [msgspec.structs.replace(gpu(number), pci_address=None) for number in (0, 1)]
     samples = [world.sample("nvml", Lane.FAST, view, {"gpu_power_watts": 1.0}) for view in unplaced]
     world.passed("nvml", Lane.FAST, *samples, errors=("several GPUs say that they are 0000:10:00.0",))
@@ -196,7 +196,7 @@ def test_dimensions_are_named_and_judged_alike(world: World) -> None:
     assert {dim.absent for dim in snap(world).host.dimensions} == {Reason.STALE}
 
 
-def test_evidence_of_the_machine_replaces_the_guess_but_for_a_configured_name() -> None:
+def test_machine_evidence_replaces_all_but_a_configured_name() -> None:
     world = World({"host": ALL}, name="node17")
     world.passed("host", Lane.STATIC, machine=Machine(name="localhost", machine_id="a" * 32))
     assert snap(world).node == Machine(name="node17", machine_id="a" * 32)

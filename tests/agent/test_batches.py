@@ -1,7 +1,7 @@
 """What is new since the batch before."""
 
 from gpufleet.agent.collect.assemble import assemble
-from gpufleet.agent.publish.batches import Pending
+from gpufleet.agent.publish.batches import PendingReport
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
@@ -11,7 +11,7 @@ from gpufleet.model.wire.batch import MachineReport
 from tests.support.passes import World, function, gpu
 
 
-def take(pending: Pending, world: World) -> MachineReport:
+def take(pending: PendingReport, world: World) -> MachineReport:
     now = world.clock.now_ns()
     snapshot = assemble(world.state, now=world.clock.monotonic(), now_ns=now, capabilities={})
     return pending.take(snapshot, now, world.state.judged)
@@ -19,7 +19,7 @@ def take(pending: Pending, world: World) -> MachineReport:
 
 def test_a_pass_travels_once_with_its_events_and_status() -> None:
     world = World({"host": (Lane.SLOW,), "nvml": (Lane.FAST,)})
-    pending = Pending()
+    pending = PendingReport()
     assert not pending
     sample = world.sample("nvml", Lane.FAST, gpu(0), {"gpu_power_watts": 1.0})
     event = Event(view=gpu(0), kind="hang_started", at=1)
@@ -35,9 +35,9 @@ def test_a_pass_travels_once_with_its_events_and_status() -> None:
     assert take(pending, world).samples == ()
 
 
-def test_of_several_passes_every_sample_and_the_newest_status_travel() -> None:
+def test_batch_has_every_sample_and_the_newest_status() -> None:
     world = World({"nvml": (Lane.FAST,)})
-    pending = Pending()
+    pending = PendingReport()
     for watts in (1.0, 2.0):
         world.clock.advance(10)
         pending.add(
@@ -49,9 +49,9 @@ def test_of_several_passes_every_sample_and_the_newest_status_travel() -> None:
     assert [status.last_error for status in report.readers] == ["slow"]
 
 
-def test_gpus_that_only_the_bus_shows_are_told_with_each_inventory_and_when_the_reason_changes() -> None:
+def test_gpus_seen_on_the_bus_only_are_sent_with_the_inventory() -> None:
     world = World({"host": (Lane.SLOW,), "nvml": (Lane.FAST,)})
-    pending = Pending()
+    pending = PendingReport()
     pending.add(world.failed("nvml", Lane.FAST, Absent(Reason.NO_DRIVER, "Driver Not Loaded")))
     pending.add(world.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"),)))
     first = take(pending, world)

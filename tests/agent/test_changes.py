@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.agent.events.changes import Changes
+from gpufleet.agent.events.changes import ChangeDetector
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
@@ -37,14 +37,14 @@ def words(events: list[Event]) -> list[tuple[str, int, dict[str, str]]]:
         ),
         (
             "gpu_energy_joules_total", 500.0, 3.0,
-            ("gpu_reset", 0, {"evidence": "the energy counter began again"}),
+            ("gpu_reset", 0, {"evidence": "the energy counter restarted"}),
         ),
     ],
 )  # fmt: skip
 def test_a_change_is_told_once_and_a_first_look_tells_nothing(
     metric: str, before: Value, after: Value, expected: tuple[str, int, dict[str, str]]
 ) -> None:
-    changes = Changes()
+    changes = ChangeDetector()
     assert changes.of_device(sample({metric: before})) == []
     assert changes.of_device(sample({metric: Absent(Reason.TIMEOUT)})) == []
     assert words(changes.of_device(sample({metric: after}))) == [expected]
@@ -60,19 +60,19 @@ def test_a_change_is_told_once_and_a_first_look_tells_nothing(
     ],
 )
 def test_changes_that_are_no_event(metric: str, before: Value, after: Value) -> None:
-    changes = Changes()
+    changes = ChangeDetector()
     changes.of_device(sample({metric: before}))
     assert changes.of_device(sample({metric: after})) == []
 
 
 def test_counters_that_begin_again_with_the_driver_are_no_reset() -> None:
-    changes = Changes()
+    changes = ChangeDetector()
     changes.of_device(sample({"gpu_energy_joules_total": 500.0}, session=1))
     assert changes.of_device(sample({"gpu_energy_joules_total": 3.0}, session=2)) == []
 
 
 def test_a_throttle_has_a_cause_a_beginning_and_a_length() -> None:
-    changes = Changes()
+    changes = ChangeDetector()
     mask = "gpu_clock_event_reasons_mask"
     assert changes.of_device(sample({mask: 0x4}, at=0)) == []  # the power cap is no throttle
     begun = changes.of_device(sample({mask: 0x48}, at=10 * SECOND))  # hw_thermal, and with it hw_slowdown
@@ -86,16 +86,16 @@ def test_a_throttle_has_a_cause_a_beginning_and_a_length() -> None:
     assert words(changes.of_device(sample({mask: 0x8}, at=40 * SECOND)))[1][2] == {"cause": "hw_slowdown"}
 
 
-def test_a_throttle_that_was_there_at_the_first_look_has_no_made_up_length() -> None:
-    changes = Changes()
+def test_throttle_seen_at_the_first_pass_has_no_duration() -> None:
+    changes = ChangeDetector()
     mask = "gpu_clock_event_reasons_mask"
     begun = changes.of_device(sample({mask: 0x20}))
-    assert words(begun) == [("throttle_started", 0, {"cause": "sw_thermal", "began": "before it was watched"})]
+    assert words(begun) == [("throttle_started", 0, {"cause": "sw_thermal", "began": "before the first sample"})]
     assert words(changes.of_device(sample({mask: 0}))) == [("throttle_ended", 0, {"cause": "sw_thermal"})]
 
 
 def test_the_driver_is_loaded_anew_upgraded_and_fails() -> None:
-    changes = Changes(driver="570.1", session=1)
+    changes = ChangeDetector(driver="570.1", session=1)
     assert changes.of_machine(machine({"nvidia_driver_version": "570.1", "nvidia_driver_state": "ok"})) == []
     gone = changes.of_machine(machine({"nvidia_driver_state": "no_driver"}, session=0))
     assert words(gone) == [("driver_failed", 0, {"state": "no_driver", "before": "ok"})]
@@ -110,7 +110,7 @@ def test_the_driver_is_loaded_anew_upgraded_and_fails() -> None:
 
 
 def test_the_bus_gains_loses_and_rebinds_gpus() -> None:
-    changes = Changes()
+    changes = ChangeDetector()
     assert changes.of_bus((function(0, "nvidia"), function(1, "nvidia")), 1) == []
     handed = changes.of_bus((function(0, "vfio-pci"), function(2, None)), 2)
     assert [(event.view.pci_address if event.view else "", event.kind, event.attributes) for event in handed] == [
@@ -128,7 +128,7 @@ def of_dcgm(values: dict[str, Value | Absent], at: int) -> Sample:
 
 
 def test_two_readers_of_one_gpu_are_not_held_against_each_other() -> None:
-    changes = Changes()
+    changes = ChangeDetector()
     throttled = {"gpu_clock_event_reasons_mask": 0x40, "gpu_energy_joules_total": 100.5}
     found = changes.of_device(sample({**throttled, "gpu_ecc_uncorrected_errors_total": 1}, at=SECOND))
     assert [event.kind for event in found] == ["throttle_started"]
@@ -138,8 +138,8 @@ def test_two_readers_of_one_gpu_are_not_held_against_each_other() -> None:
     assert words(found) == [("ecc_uncorrected", 1, {})]  # once, by the reader whose word goes first
 
 
-def test_the_other_reader_goes_on_where_the_first_has_fallen_silent() -> None:
-    changes = Changes()
+def test_second_reader_continues_where_the_first_stopped() -> None:
+    changes = ChangeDetector()
     changes.of_device(sample({"gpu_ecc_uncorrected_errors_total": 9}, at=SECOND))
     later = SECOND * 1000
     assert changes.of_device(of_dcgm({"gpu_ecc_uncorrected_errors_total": 2}, later)) == []  # a first look of its own
@@ -149,7 +149,7 @@ def test_the_other_reader_goes_on_where_the_first_has_fallen_silent() -> None:
 
 
 def test_another_readers_version_of_the_driver_is_no_upgrade() -> None:
-    changes = Changes()
+    changes = ChangeDetector()
     changes.of_machine(machine({"nvidia_driver_version": "580.65"}))
     for at in range(0, 1000, 10):
         state = Sample(

@@ -9,10 +9,10 @@ import pytest
 
 from gpufleet.agent.publish.outbox import Outbox
 from gpufleet.agent.publish.push import Pusher
-from gpufleet.agent.publish.queue import LIVE_RECORDS, Memory, Queue
+from gpufleet.agent.publish.queue import LIVE_RECORDS, BatchQueue, MemoryQueue
 from gpufleet.codecs.batch import decode
-from gpufleet.delivery.pacing import Pace
-from gpufleet.delivery.post import MAX_FILES, HubClient, Refused
+from gpufleet.delivery.pacing import Pacer
+from gpufleet.delivery.post import MAX_FILES, HubClient, RejectedBatches
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
@@ -40,9 +40,9 @@ class Rig:
     """A queue that a test can look into."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = 8 << 20, memory_bytes: int = 1 << 20) -> None:
-        self.memory = Memory(memory_bytes)
+        self.memory = MemoryQueue(memory_bytes)
         self.opened: list[Spool] = []
-        self.queue = Queue(lambda: self._open(folder, segment_bytes), self.memory)
+        self.queue = BatchQueue(lambda: self._open(folder, segment_bytes), self.memory)
 
     def _open(self, folder: Path, segment_bytes: int) -> Spool:
         spool = Spool.open(folder, max_bytes=1 << 20, segment_bytes=segment_bytes)
@@ -81,8 +81,8 @@ async def pushing(
     pusher = Pusher(
         rig.queue,
         HubClient(url, name="test", timeout_seconds=5),
-        backfill=Pace(per_second),
-        refused=Refused(folder / "refused"),
+        backfill=Pacer(per_second),
+        refused=RejectedBatches(folder / "refused"),
         stats=outbox.stats,
         clock=FakeClock(),
         jitter=lambda: 0.0,
@@ -96,9 +96,7 @@ async def pushing(
             await task
 
 
-async def test_heartbeats_keep_their_own_schedule_with_and_without_data(
-    rig: Rig, spool: Spool, clock: FakeClock
-) -> None:
+async def test_heartbeats_have_their_own_schedule(rig: Rig, spool: Spool, clock: FakeClock) -> None:
     outbox = outbox_of(rig, clock)
     assert await outbox.post(report())
     assert not await outbox.post(None)
@@ -118,9 +116,7 @@ async def test_heartbeats_keep_their_own_schedule_with_and_without_data(
     assert (last.interval_seconds, last.queue_records, last.config_hash) == (30, 2, "h")
 
 
-async def test_a_batch_that_cannot_be_made_is_counted_and_told_in_the_next_heartbeat(
-    rig: Rig, spool: Spool, clock: FakeClock
-) -> None:
+async def test_batch_that_cannot_be_encoded_is_counted_as_lost(rig: Rig, spool: Spool, clock: FakeClock) -> None:
     outbox = outbox_of(rig, clock)
     await outbox.post(None)
     assert not await outbox.post(MachineReport(machine=Machine(name="\ud800")))
@@ -196,7 +192,7 @@ async def test_what_the_hub_does_not_take_now_is_posted_again(
 
 
 @pytest.mark.parametrize("status", [400, 413, 415, 422])
-async def test_a_batch_that_is_refused_for_good_is_set_aside_and_blocks_nobody(
+async def test_rejected_batch_is_set_aside_and_blocks_no_other(
     rig: Rig, spool: Spool, clock: FakeClock, tmp_path: Path, status: int
 ) -> None:
     def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
@@ -218,9 +214,7 @@ async def test_a_batch_that_is_refused_for_good_is_set_aside_and_blocks_nobody(
     assert (outbox.stats.refused, outbox.stats.acknowledged) == (1, 2)
 
 
-async def test_an_epoch_that_another_machine_has_too_is_left_with_everything_that_waits(
-    rig: Rig, clock: FakeClock, tmp_path: Path
-) -> None:
+async def test_backlog_leaves_an_epoch_that_another_machine_uses(rig: Rig, clock: FakeClock, tmp_path: Path) -> None:
     outbox = outbox_of(rig, clock)
     for number in range(1, 60):
         await outbox.post(report(number))
@@ -239,12 +233,12 @@ async def test_an_epoch_that_another_machine_has_too_is_left_with_everything_tha
     assert (outbox.stats.renewals, outbox.stats.refused, outbox.stats.lost) == (1, 0, 0)
 
 
-async def test_what_only_memory_holds_is_posted_under_another_epoch_too(tmp_path: Path, clock: FakeClock) -> None:
+async def test_batches_in_memory_leave_a_conflicting_epoch_too(tmp_path: Path, clock: FakeClock) -> None:
     def refuse() -> Spool:
         raise SpoolDiskError("read-only")
 
-    memory = Memory()
-    queue = Queue(refuse, memory)
+    memory = MemoryQueue()
+    queue = BatchQueue(refuse, memory)
     outbox = Outbox(queue, cluster="c", sender="s", heartbeat_seconds=30, config_hash="h", clock=clock)
     for number in (1, 2, 3):
         await outbox.post(report(number))
@@ -253,7 +247,7 @@ async def test_what_only_memory_holds_is_posted_under_another_epoch_too(tmp_path
     assert memory.epoch != before
     assert (memory.newest() or (0, b""))[0] == 3
     assert decode((memory.oldest() or (0, b""))[1]).epoch == memory.epoch
-    assert memory.bytes == sum(len(body) for _, body in memory._waiting)
+    assert memory.bytes == sum(len(body) for _, body in memory._bodies)
 
 
 async def test_what_was_not_delivered_is_delivered_by_the_next_process(tmp_path: Path, clock: FakeClock) -> None:
@@ -272,7 +266,7 @@ async def test_what_was_not_delivered_is_delivered_by_the_next_process(tmp_path:
 
 
 async def test_refused_batches_are_kept_in_a_bounded_number(tmp_path: Path) -> None:
-    refused = Refused(tmp_path / "refused")
+    refused = RejectedBatches(tmp_path / "refused")
     for seq in range(1, MAX_FILES + 4):
         await refused.keep("e" * 32, seq, b"x")
     kept = sorted(file.name for file in (tmp_path / "refused").iterdir())
@@ -282,7 +276,7 @@ async def test_refused_batches_are_kept_in_a_bounded_number(tmp_path: Path) -> N
 
 async def test_where_refused_batches_cannot_be_kept_the_answer_says_so(tmp_path: Path) -> None:
     (tmp_path / "refused").write_text("a file in the way")
-    assert "nothing (" in await Refused(tmp_path / "refused").keep("e" * 32, 1, b"x")
+    assert "nothing (" in await RejectedBatches(tmp_path / "refused").keep("e" * 32, 1, b"x")
 
 
 class TestAfterAnOutage:
@@ -327,8 +321,8 @@ class TestAfterAnOutage:
             pusher = Pusher(
                 rig.queue,
                 HubClient(hub.url, name="test", timeout_seconds=5),
-                backfill=Pace(0.1),
-                refused=Refused(tmp_path / "refused"),
+                backfill=Pacer(0.1),
+                refused=RejectedBatches(tmp_path / "refused"),
                 stats=outbox.stats,
                 clock=clock,
             )

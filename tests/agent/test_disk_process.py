@@ -1,6 +1,8 @@
-"""An agent's process on a disk that is full, or read-only, and mended again; the disk is a small tmpfs."""
+"""An agent's process on a full or read-only disk that recovers; the disk is a small tmpfs."""
 
 import asyncio
+import errno
+import json
 import os
 import re
 import subprocess
@@ -90,54 +92,46 @@ def later(condition: Callable[[], bool]) -> Callable[[], "asyncio.Future[bool]"]
     return lambda: asyncio.ensure_future(asyncio.to_thread(condition))
 
 
-async def test_a_full_disk(tmp_path: Path, disk: Disk) -> None:
-    async with FakeHub.running() as hub:
-        agent = RunningAgent(tmp_path, disk, hub.url)
-        with agent.process as process:
-            await asyncio.to_thread(process.wait_for, f"{agent.url}/readyz")
-            await wait_until_async(later(lambda: len(hub.taken) >= 2), what="batches from the disk")
-            disk.fill()
-            disk_epoch = hub.taken[0].epoch
-
-            def from_memory() -> int:
-                return sum(batch.epoch != disk_epoch for batch in hub.taken)
-
-            # The last page of the spool's file may still have room for a batch or two.
-            await wait_until_async(later(lambda: from_memory() >= 3), seconds=60, what="batches from memory")
-            assert agent.shows_gpus()
-            disk.free()
-            told = len(hub.taken)
-
-            def from_disk_again() -> bool:
-                return sum(batch.epoch == disk_epoch for batch in hub.taken[told:]) >= 2
-
-            await wait_until_async(later(from_disk_again), seconds=60, what="batches from the disk again")
-            assert await asyncio.to_thread(agent.gauge, "gpufleet_batches_lost_total") == 0
-            assert missing(hub) == 0
-            assert process.stop() == 0
-    assert "kept on disk again; 0 were lost" in process.log.read_text()
-
-
-async def test_a_disk_that_is_read_only_from_the_start(tmp_path: Path, disk: Disk) -> None:
+async def test_disk_that_fails_and_recovers_loses_no_batch(tmp_path: Path, disk: Disk) -> None:
+    """Read-only at the start, then writable, full, and free again."""
     disk.set_read_only(True)
     async with FakeHub.running() as hub:
         agent = RunningAgent(tmp_path, disk, hub.url)
         with agent.process as process:
             await asyncio.to_thread(process.wait_for, f"{agent.url}/readyz")
             await wait_until_async(later(lambda: len(hub.taken) >= 3), what="batches from memory")
+            memory_epoch = hub.taken[0].epoch
             assert agent.shows_gpus()
+            assert os.strerror(errno.EROFS) in process.log.read_text()
+
+            def from_disk(first: int = 0) -> int:
+                return sum(batch.epoch != memory_epoch for batch in hub.taken[first:])
+
             disk.set_read_only(False)
-            await wait_until_async(
-                later(lambda: len({batch.epoch for batch in hub.taken}) == 2), seconds=60, what="batches from the disk"
-            )
+            await wait_until_async(later(lambda: from_disk() >= 2), seconds=60, what="batches from the disk")
+
+            disk.fill()
+            before = len(hub.taken)
+
+            def from_memory() -> int:
+                return sum(batch.epoch == memory_epoch for batch in hub.taken[before:])
+
+            # The last page of the spool's file may still have room for a batch or two.
+            await wait_until_async(later(lambda: from_memory() >= 3), seconds=60, what="batches from memory again")
+            assert agent.shows_gpus()
+            disk.free()
+            freed = len(hub.taken)
+            await wait_until_async(later(lambda: from_disk(freed) >= 2), seconds=60, what="batches from the disk again")
+            assert await asyncio.to_thread(agent.gauge, "gpufleet_batches_lost_total") == 0
             assert missing(hub) == 0
-            assert process.stop() == 0
-    text = process.log.read_text()
-    assert "Read-only file system" in text
-    assert "kept on disk again; 0 were lost" in text
+            assert await asyncio.to_thread(process.stop) == 0  # the hub answers on this loop
 
 
-def test_what_only_memory_holds_is_told_when_the_process_ends(tmp_path: Path, disk: Disk) -> None:
+def test_batches_lost_with_the_memory_are_logged(tmp_path: Path, disk: Disk) -> None:
+    def errors() -> list[str]:
+        lines = [json.loads(line) for line in process.log.read_text().splitlines()]
+        return [line["message"] for line in lines if line["level"] == "error"]
+
     agent = RunningAgent(tmp_path, disk, f"http://127.0.0.1:{free_port()}")
     with agent.process as process:
         process.wait_for(f"{agent.url}/readyz")
@@ -145,5 +139,7 @@ def test_what_only_memory_holds_is_told_when_the_process_ends(tmp_path: Path, di
         wait_until(lambda: agent.gauge("gpufleet_spool_memory_records") >= 2, seconds=60, what="batches in memory")
         assert agent.gauge("gpufleet_batches_lost_total") == 0
         assert agent.shows_gpus()
+        before = errors()
         assert process.stop() == 0
-    assert "that the disk did not take are lost" in process.log.read_text()
+    (lost,) = errors()[len(before) :]
+    assert int(lost.split()[0]) >= 2

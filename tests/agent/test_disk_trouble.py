@@ -10,10 +10,10 @@ import pytest
 
 from gpufleet.agent.publish.outbox import Outbox
 from gpufleet.agent.publish.push import Pusher
-from gpufleet.agent.publish.queue import Memory, Queue
+from gpufleet.agent.publish.queue import BatchQueue, MemoryQueue
 from gpufleet.codecs.batch import decode
-from gpufleet.delivery.pacing import Pace
-from gpufleet.delivery.post import HubClient, Refused
+from gpufleet.delivery.pacing import Pacer
+from gpufleet.delivery.post import HubClient, RejectedBatches
 from gpufleet.hub.receive.sequences import Intervals
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import SpoolError
@@ -39,8 +39,8 @@ def full_disk() -> Iterator[None]:
 
 class Rig:
     def __init__(self, folder: Path, memory_bytes: int = 1 << 20) -> None:
-        self.memory = Memory(memory_bytes)
-        self.queue = Queue(lambda: Spool.open(folder, max_bytes=1 << 20), self.memory)
+        self.memory = MemoryQueue(memory_bytes)
+        self.queue = BatchQueue(lambda: Spool.open(folder, max_bytes=1 << 20), self.memory)
         self.outbox = Outbox(
             self.queue, cluster="c", sender="s", heartbeat_seconds=1e6, config_hash="h", clock=FakeClock()
         )
@@ -63,8 +63,8 @@ class Rig:
         pusher = Pusher(
             self.queue,
             HubClient(url, name="test", timeout_seconds=5),
-            backfill=Pace(10_000),
-            refused=Refused(folder / "refused"),
+            backfill=Pacer(10_000),
+            refused=RejectedBatches(folder / "refused"),
             stats=self.outbox.stats,
             clock=FakeClock(),
             jitter=lambda: 0.0,
@@ -93,7 +93,7 @@ def measured(hub: FakeHub) -> list[int]:
     return sorted(batch.samples[0].measured_at[0] for batch in hub.taken)
 
 
-async def test_what_the_disk_refuses_is_pushed_from_memory_and_the_disk_is_used_again(tmp_path: Path) -> None:
+async def test_batches_go_to_memory_while_the_disk_refuses(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "spool")
     await rig.queue.open()
     await rig.post(3)
@@ -110,7 +110,7 @@ async def test_what_the_disk_refuses_is_pushed_from_memory_and_the_disk_is_used_
     rig.queue.close()
 
 
-async def test_what_memory_has_no_room_for_is_lost_counted_and_exactly_what_is_missing(tmp_path: Path) -> None:
+async def test_batches_beyond_memory_are_counted_as_lost_and_missing(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "spool", memory_bytes=2000)
     await rig.queue.open()
     with full_disk():
@@ -124,7 +124,7 @@ async def test_what_memory_has_no_room_for_is_lost_counted_and_exactly_what_is_m
     rig.queue.close()
 
 
-async def test_no_number_is_given_twice_though_the_process_dies_while_the_disk_refuses(tmp_path: Path) -> None:
+async def test_no_number_is_used_twice_after_a_kill_on_a_full_disk(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "spool")
     await rig.queue.open()
     await rig.post(2)
@@ -146,7 +146,7 @@ async def test_no_number_is_given_twice_though_the_process_dies_while_the_disk_r
         again.queue.close()
 
 
-async def test_an_agent_starts_on_a_full_disk_and_takes_it_when_there_is_room(tmp_path: Path) -> None:
+async def test_agent_starts_on_a_full_disk_and_uses_it_later(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "spool")
     with full_disk():
         await rig.queue.open()
@@ -160,7 +160,7 @@ async def test_an_agent_starts_on_a_full_disk_and_takes_it_when_there_is_room(tm
 async def test_a_spool_that_somebody_else_has_is_no_disk_trouble(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "spool")
     await rig.queue.open()
-    with pytest.raises(SpoolError, match="another process has it open"):
+    with pytest.raises(SpoolError, match="spool"):
         await Rig(tmp_path / "spool").queue.open()
     rig.queue.close()
 
@@ -178,7 +178,7 @@ async def test_the_newest_in_memory_go_before_what_is_on_disk(tmp_path: Path) ->
 
 
 def test_memory_forgets_what_is_acknowledged() -> None:
-    memory = Memory()
+    memory = MemoryQueue()
     for _ in range(4):
         memory.put(lambda _, seq: b"%d" % seq)
     memory.acknowledge(2)

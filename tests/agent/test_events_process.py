@@ -1,9 +1,11 @@
-"""What happened, and letting go of the devices, in a real agent process."""
+"""Events, and the release of devices, in a real agent process."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,13 @@ from tests.fakes.hub import FakeHub
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
-from tests.support.waiting import wait_until, wait_until_async
+from tests.support.waiting import wait_until
 
 QUICK = {"GPUFLEET_AGENT_LANES__FAST": "1", "GPUFLEET_AGENT_LANES__SLOW": "1"}
+
+
+RELEASED = "released by operator"
+"""Detail of a reading that is absent because of a release."""
 
 
 class Node:
@@ -30,7 +36,7 @@ class Node:
         self.device = folder / "nvidia0"
         self.device.touch()
         self.url = f"http://127.0.0.1:{free_port()}"
-        self.seq = 0
+        self.seq = self.pid = 0
 
     def start(self, *arguments: str) -> Gpufleet:
         listen = self.url.removeprefix("http://")
@@ -41,7 +47,9 @@ class Node:
             "FAKE_NVML_DEVICE": str(self.device),
         }
         state = ["--state", str(self.folder / "state")]
-        return Gpufleet(["agent", "--listen", listen, *state, *arguments], self.folder / "agent.log", env)
+        process = Gpufleet(["agent", "--listen", listen, *state, *arguments], self.folder / "agent.log", env)
+        self.pid = process.process.pid
+        return process
 
     def ready(self, process: Gpufleet) -> None:
         process.wait_for(f"{self.url}/readyz")
@@ -53,6 +61,9 @@ class Node:
 
     def snapshot(self) -> Any:
         return get_json(f"{self.url}/v1/snapshot")
+
+    def xids(self) -> list[Any]:
+        return [event for event in self.snapshot()["events"] if event["kind"] == "xid"]
 
     def kinds(self) -> list[str]:
         return [event["kind"] for event in self.snapshot()["events"]]
@@ -85,16 +96,35 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_an_xid_in_the_log_is_seen_on_every_surface_and_once_over_a_restart(node: Node) -> None:
-    def xids() -> list[Any]:
-        return [event for event in node.snapshot()["events"] if event["kind"] == "xid"]
-
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """Give a node whose agent runs; a test leaves the agent with its GPUs."""
+    node = Node(tmp_path_factory.mktemp("shared"))
     with node.start() as process:
+        node.ready(process)
+        yield node
+        assert process.stop() == 0
+
+
+async def test_xid_in_the_log_is_reported_once_over_a_restart(node: Node) -> None:
+    """In the snapshot, on /metrics and at the hub, which is why a thread does the waiting."""
+    async with FakeHub.running() as hub:
+        await asyncio.to_thread(_report_xids_over_a_restart, node, hub)
+
+
+def _report_xids_over_a_restart(node: Node, hub: FakeHub) -> None:
+    def received() -> list[int]:
+        """Return the XIDs of all batches; an agent that stops before the answer sends its last batch again."""
+        batches = {(batch.epoch, batch.seq): batch for batch in hub.taken}
+        events = [event for batch in batches.values() for part in batch.parts for event in part.events]
+        return [event.code for event in events if event.kind == "xid"]
+
+    with node.start("--hub", hub.url) as process:
         node.ready(process)
         pci = node.gpu(1)["pci_address"].removesuffix(".0")
         node.log(79, pci)
-        wait_until(lambda: len(xids()) == 1, what="the XID in the snapshot")
-        (event,) = xids()
+        wait_until(lambda: len(node.xids()) == 1, what="the XID in the snapshot")
+        (event,) = node.xids()
         assert event["code"] == 79
         assert event["uuid"] == node.gpu(1)["uuid"]
         assert (event["attributes"]["class"], event["attributes"]["action"]) == ("hardware", "reboot_node")
@@ -104,145 +134,104 @@ def test_an_xid_in_the_log_is_seen_on_every_surface_and_once_over_a_restart(node
         page = get_text(f"{node.url}/metrics").splitlines()
         counts = [row for row in page if row.startswith("gpufleet_gpu_xid_errors_total{")]
         assert [row.rsplit(" ", 1)[1] for row in counts if line in row] == ["1"]
+        wait_until(lambda: received() == [79], seconds=40, what="the XID at the hub")
         process.stop()
-    with node.start() as process:
+    with node.start("--hub", hub.url) as process:
         node.ready(process)
         node.log(31, pci)
-        wait_until(lambda: len(xids()) == 2, what="the second XID")
-        assert [one["code"] for one in xids()] == [31, 79]
+        wait_until(lambda: len(node.xids()) == 2, what="the second XID")
+        assert [one["code"] for one in node.xids()] == [31, 79]
+        wait_until(lambda: len(received()) >= 2, seconds=40, what="the second XID at the hub")
+        process.stop()
+    assert received() == [79, 31]
 
 
-def test_an_xid_that_the_log_and_the_driver_tell_is_one_event_that_names_both(node: Node) -> None:
-    def xids() -> list[Any]:
-        return [event for event in node.snapshot()["events"] if event["kind"] == "xid"]
-
+def test_xid_of_log_and_driver_is_one_event_with_both_sources(shared: Node) -> None:
     def watched() -> bool:
-        return bool(node.gpu(0)["readings"].get("gpu_driver_events_watched", {}).get("value"))
+        return bool(shared.gpu(0)["readings"].get("gpu_driver_events_watched", {}).get("value"))
 
-    with node.start() as process:
-        node.ready(process)
-        wait_until(watched, what="the driver's events to be watched")
-        node.fake.scenario.devices[0].tell(8, 79)
-        node.fake.scenario.devices[1].tell(8, 31)
-        node.fake.apply()
-        node.log(79, node.gpu(0)["pci_address"].removesuffix(".0"))
-        wait_until(lambda: len(xids()) == 2, what="both XIDs")
-        told = {event["code"]: (event["uuid"], event["attributes"]["sources"]) for event in xids()}
-        assert told == {79: (node.gpu(0)["uuid"], "kmsg,nvml"), 31: (node.gpu(1)["uuid"], "nvml")}
-        assert "count" not in xids()[0]["attributes"]
-        process.stop()
+    wait_until(watched, what="the driver's events to be watched")
+    shared.fake.scenario.devices[0].tell(8, 79)
+    shared.fake.scenario.devices[1].tell(8, 31)
+    shared.fake.apply()
+    shared.log(79, shared.gpu(0)["pci_address"].removesuffix(".0"))
+    wait_until(lambda: len(shared.xids()) == 2, what="both XIDs")
+    found = {event["code"]: (event["uuid"], event["attributes"]["sources"]) for event in shared.xids()}
+    assert found == {79: (shared.gpu(0)["uuid"], "kmsg,nvml"), 31: (shared.gpu(1)["uuid"], "nvml")}
+    assert "count" not in shared.xids()[0]["attributes"]
 
 
-async def test_events_travel_to_the_hub_once(node: Node) -> None:
-    async with FakeHub.running() as hub:
+def test_release_closes_the_devices_and_resume_opens_them(shared: Node) -> None:
+    wait_until(lambda: len(shared.holders()) == 1, what="the agent to hold the GPUs")
+    done = shared.command("release")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert str(shared.pid) in done.stdout
+    assert shared.holders() == []
 
-        def told() -> list[int]:
-            return [
-                event.code
-                for batch in hub.taken
-                for part in batch.parts
-                for event in part.events
-                if event.kind == "xid"
-            ]
+    def released() -> bool:
+        reading = shared.gpu(0)["readings"]["gpu_power_watts"]
+        return (reading.get("absent"), reading.get("detail")) == ("not_collected", RELEASED)
 
-        async def arrived() -> bool:
-            return len(told()) >= count
+    wait_until(released, what="the readings to be absent with their reason")
+    snapshot = shared.snapshot()
+    assert len(snapshot["devices"]) == 2
+    assert snapshot["capabilities"]["nvml"] == f"not_collected: {RELEASED}"
+    assert snapshot["host"]["readings"]["host_load_1m"]["value"] >= 0
 
-        with node.start("--hub", hub.url) as process:
-            node.log(79, "0000:00:05")
-            count = 1
-            await wait_until_async(arrived, seconds=40, what="the XID at the hub")
-            process.stop()
-        with node.start("--hub", hub.url) as process:
-            node.log(31, "0000:00:05")
-            count = 2
-            await wait_until_async(arrived, seconds=40, what="the second XID at the hub")
-            process.stop()
-        assert told() == [79, 31]
+    def on_page() -> bool:
+        rows = get_text(f"{shared.url}/metrics").splitlines()
+        return any(row.startswith("gpufleet_host_gpus_released{") and row.endswith(" 1") for row in rows)
 
-
-def test_released_devices_are_closed_and_say_so_and_resume_takes_them_again(node: Node) -> None:
-    with node.start() as process:
-        node.ready(process)
-        assert len(node.holders()) == 1
-        done = node.command("release")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert f"(process {process.process.pid}) holds no GPU" in done.stdout
-        assert node.holders() == []
-
-        def released() -> bool:
-            reading = node.gpu(0)["readings"]["gpu_power_watts"]
-            return (reading.get("absent"), reading.get("detail")) == ("not_collected", "released by operator")
-
-        wait_until(released, what="the readings to say why they are absent")
-        snapshot = node.snapshot()
-        assert len(snapshot["devices"]) == 2
-        assert snapshot["capabilities"]["nvml"] == "not_collected: released by operator"
-        assert snapshot["host"]["readings"]["host_load_1m"]["value"] >= 0
-        released_metric = "gpufleet_host_gpus_released{"
-        wait_until(
-            lambda: any(
-                row.startswith(released_metric) and row.endswith(" 1")
-                for row in get_text(f"{node.url}/metrics").splitlines()
-            ),
-            what="the release on /metrics",
-        )
-        assert [e["kind"] for e in node.snapshot()["events"]].count("devices_released") == 1
-        assert node.holders() == []
-        done = node.command("resume")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "reads the GPUs again" in done.stdout
-        wait_until(lambda: "value" in node.gpu(0)["readings"]["gpu_power_watts"], what="readings to come back")
-        assert len(node.holders()) == 1
+    wait_until(on_page, what="the release on /metrics")
+    assert shared.kinds().count("devices_released") == 1
+    assert shared.holders() == []
+    done = shared.command("resume")
+    assert (done.returncode, done.stderr) == (0, "")
+    wait_until(lambda: "value" in shared.gpu(0)["readings"]["gpu_power_watts"], what="readings to come back")
+    assert len(shared.holders()) == 1
 
 
-def test_a_release_outlives_the_agent_and_ends_by_itself(node: Node) -> None:
-    with node.start() as process:
-        node.ready(process)
-        assert node.command("release").returncode == 0
-        process.stop()
-    with node.start() as process:
-        node.ready(process)
-        wait_until(
-            lambda: (node.folder / "state" / "agent" / ANSWER).exists(), what="the new agent to say that it holds none"
-        )
-        assert node.holders() == []
-        assert node.snapshot()["capabilities"]["nvml"] == "not_collected: released by operator"
-        assert node.kinds().count("devices_released") == 1  # told by the agent before
-        assert node.command("release", "--for", "2s").returncode == 0
-        wait_until(lambda: len(node.holders()) == 1, what="the agent to take the GPUs again")
-        assert not (node.folder / "state" / "agent" / REQUEST).exists()
-
-
-def test_what_was_resumed_while_no_agent_ran_is_told_by_the_next_one(node: Node) -> None:
-    with node.start() as process:
-        node.ready(process)
-        assert node.command("release").returncode == 0
-        process.stop()
-    assert "no agent that runs had let go" in node.command("resume").stdout
-    with node.start() as process:
-        node.ready(process)
-        wait_until(lambda: "devices_resumed" in node.kinds(), what="the event")
-        wait_until(lambda: len(node.holders()) == 1, what="the agent to take the GPUs")
-        assert sorted(kind for kind in node.kinds() if kind.startswith("devices_")) == [
-            "devices_released",
-            "devices_resumed",
-        ]
-
-
-def test_a_strangers_word_releases_nothing(node: Node) -> None:
+def test_release_request_of_another_user_is_ignored(shared: Node) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can write a file as somebody else")
+    wait_until(lambda: len(shared.holders()) == 1, what="the agent to hold the GPUs")
+    request = shared.folder / "state" / "agent" / REQUEST
+    request.write_text("{}")
+    os.chown(request, 12345, 12345)
+    log = shared.folder / "agent.log"
+    wait_until(lambda: str(request) in log.read_text(), what="the agent to log the request's path")
+    assert len(shared.holders()) == 1
+    request.unlink()
+
+
+def test_release_and_resume_outlive_the_agent(node: Node) -> None:
     with node.start() as process:
         node.ready(process)
-        request = node.folder / "state" / "agent" / REQUEST
-        request.write_text("{}")
-        os.chown(request, 12345, 12345)
-        wait_until(lambda: "passed over" in process.log.read_text(), what="the agent to say so")
-        assert len(node.holders()) == 1
+        assert node.command("release").returncode == 0
+        process.stop()
+    with node.start() as process:
+        node.ready(process)
+        wait_until((node.folder / "state" / "agent" / ANSWER).exists, what="the new agent to report that it holds none")
+        assert node.holders() == []
+        assert node.snapshot()["capabilities"]["nvml"] == f"not_collected: {RELEASED}"
+        assert node.kinds().count("devices_released") == 1  # of the agent before
+        assert node.command("release", "--for", "2s").returncode == 0
+        wait_until(lambda: len(node.holders()) == 1, what="the agent to take the GPUs after 2 s")
+        assert not (node.folder / "state" / "agent" / REQUEST).exists()
+        before = node.kinds().count("devices_resumed")
+        assert node.command("release").returncode == 0
+        process.stop()
+    done = node.command("resume")  # no agent runs: the next one reports it
+    assert done.returncode == 0
+    assert str(node.pid) not in done.stdout
+    with node.start() as process:
+        node.ready(process)
+        wait_until(lambda: node.kinds().count("devices_resumed") == before + 1, what="the event")
+        wait_until(lambda: len(node.holders()) == 1, what="the agent to take the GPUs")
+        assert node.kinds().count("devices_released") == 2
 
 
-def test_without_an_agent_the_command_says_so(tmp_path: Path) -> None:
-    done = Node(tmp_path).command("release")
+def test_release_without_an_agent_fails(node: Node) -> None:
+    done = node.command("release")
     assert done.returncode == 1
-    assert "no agent has used this state folder" in done.stderr
+    assert str(node.folder / "state") in done.stderr

@@ -10,7 +10,7 @@ from typing import Self
 import pytest
 
 from gpufleet.delivery.export import AgentStats, Draft, Export
-from gpufleet.delivery.outlet import Fate, Outlet, Parcel, Reply
+from gpufleet.delivery.outlet import ExportOutcome, ExportQueue, ExportReply, ExportRequest
 from gpufleet.model.event import Event
 from gpufleet.model.snapshot import Snapshot
 from tests.support.snapshots import example_snapshot
@@ -35,7 +35,7 @@ class Source:
             raise ZeroDivisionError("a defect")
         self.heard.append("offer")
 
-    def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+    def add_events(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
         self.heard += [event.kind for event in events]
 
     def take(self) -> Draft | None:
@@ -53,7 +53,7 @@ class Source:
 class Wire:
     """Takes everything."""
 
-    where = "there"
+    address = "there"
 
     def __init__(self) -> None:
         self.posted: list[bytes] = []
@@ -66,9 +66,9 @@ class Wire:
     ) -> None:
         pass
 
-    async def post(self, parcel: Parcel) -> Reply:
+    async def post(self, parcel: ExportRequest) -> ExportReply:
         self.posted.append(parcel.body)
-        return Reply(fate=Fate.TAKEN)
+        return ExportReply(outcome=ExportOutcome.ACCEPTED)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def wire() -> Wire:
 
 @pytest.fixture
 def export(source: Source, wire: Wire) -> Export:
-    return Export(source, Outlet("there", wire, max_bytes=1000, now_ns=lambda: 7), interval_seconds=0.01)
+    return Export(source, ExportQueue("there", wire, max_bytes=1000, now_ns=lambda: 7), interval_seconds=0.01)
 
 
 async def test_what_is_offered_goes_out_at_the_interval(export: Export, source: Source, wire: Wire) -> None:
@@ -98,7 +98,7 @@ async def test_what_is_offered_goes_out_at_the_interval(export: Export, source: 
     with contextlib.suppress(asyncio.CancelledError):
         await task
     assert wire.posted == [b"xid,offer"]
-    assert (export.stats.points, export.stats.taken, export.capability) == (2, 2, "available")
+    assert (export.stats.points, export.stats.accepted, export.capability) == (2, 2, "available")
 
 
 async def test_a_stop_while_a_request_is_written_loses_nothing(export: Export, source: Source, wire: Wire) -> None:

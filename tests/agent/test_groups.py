@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gpufleet.agent.events.groups import HOLD_SECONDS, SAME_SECONDS, Groups
+from gpufleet.agent.events.groups import HOLD_SECONDS, SAME_SECONDS, EventGroups
 from gpufleet.model.event import Event
 from tests.support.passes import gpu
 
@@ -16,7 +16,7 @@ def xid(source: str, *, code: int = 79, device: int = 0, seconds: float = 0, **a
 
 
 def test_two_sources_of_one_xid_are_one_event_that_names_both() -> None:
-    groups = Groups()
+    groups = EventGroups()
     groups.take(xid("nvml", seconds=1, gpu_instance="3"), 0.0)
     groups.take(xid("kmsg", message="fell", pid="7"), 0.5)
     assert groups.settle(HOLD_SECONDS - 0.1) == []
@@ -31,14 +31,14 @@ def test_two_sources_of_one_xid_are_one_event_that_names_both() -> None:
     [xid("kmsg", code=31), xid("kmsg", device=1), xid("kmsg", seconds=SAME_SECONDS + 1), xid("kmsg", seconds=-6)],
 )
 def test_another_code_device_or_time_is_another_event(other: Event) -> None:
-    groups = Groups()
+    groups = EventGroups()
     groups.take(xid("nvml"), 0.0)
     groups.take(other, 0.1)
     assert len(groups.settle(10.0)) == 2
 
 
-def test_two_gpu_instances_have_two_events_and_each_source_finds_its_own() -> None:
-    groups = Groups()
+def test_each_gpu_instance_has_its_own_event_of_both_sources() -> None:
+    groups = EventGroups()
     groups.take(xid("kmsg", code=43, gpu_instance="5", pid="50"), 0.0)
     groups.take(xid("kmsg", code=43, gpu_instance="3", pid="30", seconds=0.1), 0.0)
     groups.take(xid("nvml", code=43, gpu_instance="5", seconds=0.2), 0.1)
@@ -47,16 +47,16 @@ def test_two_gpu_instances_have_two_events_and_each_source_finds_its_own() -> No
     assert told == [("50", "5"), ("30", "3")]
 
 
-def test_a_source_that_names_no_gpu_instance_tells_of_one_that_another_named() -> None:
-    groups = Groups()
+def test_source_without_gpu_instance_joins_a_named_event() -> None:
+    groups = EventGroups()
     groups.take(xid("nvml"), 0.0)
     groups.take(xid("kmsg", gpu_instance="5"), 0.1)
     groups.take(xid("kmsg", gpu_instance="3"), 0.2)
     assert [event.attributes.get("gpu_instance") for event in groups.settle(10.0)] == ["5", "3"]
 
 
-def test_a_storm_is_an_event_for_each_of_its_windows_and_is_forgotten() -> None:
-    groups = Groups()
+def test_storm_is_one_event_per_window_and_expires() -> None:
+    groups = EventGroups()
     told = []
     for second in range(60):
         for source in ("kmsg", "nvml"):
@@ -69,8 +69,8 @@ def test_a_storm_is_an_event_for_each_of_its_windows_and_is_forgotten() -> None:
     assert len(groups.settle(20_000.0)) == 1  # nothing is known of it any more
 
 
-def test_how_often_it_was_told_is_what_the_source_says_that_saw_most() -> None:
-    groups = Groups()
+def test_event_count_is_the_largest_of_its_sources() -> None:
+    groups = EventGroups()
     for _ in range(3):
         groups.take(xid("kmsg"), 0.0)
     groups.take(xid("nvml"), 0.0)
@@ -78,8 +78,8 @@ def test_how_often_it_was_told_is_what_the_source_says_that_saw_most() -> None:
     assert event.attributes["count"] == "3"
 
 
-def test_a_source_that_is_late_adds_nothing_and_one_that_saw_more_adds_the_rest() -> None:
-    groups = Groups()
+def test_late_source_adds_only_what_others_did_not_count() -> None:
+    groups = EventGroups()
     groups.take(xid("kmsg"), 0.0)
     assert len(groups.settle(3.0)) == 1
     groups.take(xid("nvml", seconds=1), 60.0)
@@ -89,7 +89,7 @@ def test_a_source_that_is_late_adds_nothing_and_one_that_saw_more_adds_the_rest(
 
 
 def test_events_that_one_source_tells_leave_at_once_and_in_order() -> None:
-    groups = Groups()
+    groups = EventGroups()
     assert groups.due_in(0.0) is None
     groups.take(xid("kmsg"), 5.0)
     assert groups.due_in(5.5) == pytest.approx(HOLD_SECONDS - 0.5)
@@ -102,8 +102,8 @@ def test_events_that_one_source_tells_leave_at_once_and_in_order() -> None:
     assert len(groups.settle(5.5, everything=True)) == 1
 
 
-def test_a_mismatch_that_every_client_of_the_driver_brings_up_is_told_once_an_hour() -> None:
-    groups = Groups()
+def test_version_mismatch_is_reported_once_an_hour() -> None:
+    groups = EventGroups()
     told = 0
     for minute in range(130):
         at = AT + minute * 60 * 10**9
@@ -112,8 +112,8 @@ def test_a_mismatch_that_every_client_of_the_driver_brings_up_is_told_once_an_ho
     assert told == 3
 
 
-def test_what_is_held_says_from_which_record_on_the_log_must_be_read_again() -> None:
-    groups = Groups()
+def test_held_events_give_the_log_position_to_reread() -> None:
+    groups = EventGroups()
     assert groups.held_log_seq() is None
     groups.take(xid("kmsg", log_seq="7"), 0.0)
     groups.take(xid("kmsg", log_seq="8", code=31), 0.0)

@@ -34,7 +34,7 @@ def test_a_gpu_is_counted_once_whatever_it_is_cut_into() -> None:
     assert aggregate.metrics["gpu_memory_used_bytes"].value == 2**31 + 1
 
 
-def test_an_instance_that_a_newer_pass_does_not_list_is_gone_even_if_part_of_the_pass_failed() -> None:
+def test_instance_not_listed_by_a_newer_partial_pass_is_gone() -> None:
     world = cut_world()
     world.clock.advance(10)
     left = [sample for sample in fast_samples(world) if sample.view not in (mig(9), vgpu(20))]

@@ -8,7 +8,7 @@ import pytest
 
 from gpufleet.agent.collect.assemble import assemble
 from gpufleet.agent.collect.schedule import ReaderLoop
-from gpufleet.agent.publish.batches import Pending
+from gpufleet.agent.publish.batches import PendingReport
 from gpufleet.exporters.table import TableExporter
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -23,8 +23,8 @@ NO_LIBRARY = Absent(Reason.NO_LIBRARY, "libnvidia-ml.so.1: cannot open shared ob
 OTHER_GPU = function(0, "ast", vendor=0x1A03)
 
 
-def world(inventory: tuple[PciFunction, ...] | None, failure: Absent = NO_LIBRARY) -> tuple[World, Pending]:
-    made, pending = World({"host": (Lane.SLOW,), "nvml": (Lane.FAST,)}), Pending()
+def world(inventory: tuple[PciFunction, ...] | None, failure: Absent = NO_LIBRARY) -> tuple[World, PendingReport]:
+    made, pending = World({"host": (Lane.SLOW,), "nvml": (Lane.FAST,)}), PendingReport()
     pending.add(made.failed("nvml", Lane.FAST, failure))
     if inventory is not None:
         made.passed("host", Lane.SLOW, made.sample("host", Lane.SLOW, None, {"host_load_1m": 1.0}), inventory=inventory)

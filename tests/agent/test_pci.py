@@ -27,10 +27,10 @@ def reason_of(world: World) -> tuple[Reason | None, str]:
 @pytest.mark.parametrize(
     ("driver", "reason"),
     [
-        ("vfio-pci", (Reason.BOUND_TO_VFIO, "it is handed to a guest")),
-        (None, (Reason.NO_DRIVER, "no kernel driver is bound to it")),
-        ("nouveau", (Reason.OTHER_DRIVER, "the driver nouveau is bound to it")),
-        ("nvidia", (Reason.DRIVER_ERROR, "the driver does not show it")),
+        ("vfio-pci", (Reason.BOUND_TO_VFIO, "passed through to a guest")),
+        (None, (Reason.NO_DRIVER, "no kernel driver is bound")),
+        ("nouveau", (Reason.OTHER_DRIVER, "bound to the kernel driver nouveau")),
+        ("nvidia", (Reason.DRIVER_ERROR, "the driver does not list this GPU")),
     ],
 )
 def test_the_bound_driver_decides_when_nvml_works(driver: str | None, reason: tuple[Reason, str]) -> None:
@@ -49,7 +49,7 @@ def test_the_bound_driver_decides_when_nvml_works(driver: str | None, reason: tu
         Absent(Reason.TIMEOUT, "nvmlInitWithFlags"),
     ],
 )
-def test_of_a_device_that_nvidia_drives_the_readers_failure_is_the_reason(failure: Absent) -> None:
+def test_reader_failure_is_the_reason_for_a_bound_device(failure: Absent) -> None:
     world = World({"host": ALL, "nvml": ALL})
     world.failed("nvml", Lane.FAST, failure)
     world.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"),))
@@ -57,14 +57,14 @@ def test_of_a_device_that_nvidia_drives_the_readers_failure_is_the_reason(failur
 
 
 @pytest.mark.parametrize(("driver", "reason"), [(None, Reason.NO_DRIVER), ("vfio-pci", Reason.BOUND_TO_VFIO)])
-def test_of_any_other_device_the_binding_is_the_reason_whatever_nvml_says(driver: str | None, reason: Reason) -> None:
+def test_binding_is_the_reason_for_any_other_device(driver: str | None, reason: Reason) -> None:
     world = World({"host": ALL, "nvml": ALL})
     world.failed("nvml", Lane.FAST, Absent(Reason.NO_LIBRARY, "not found"))
     world.passed("host", Lane.SLOW, inventory=(function(0, driver),))
     assert reason_of(world)[0] is reason
 
 
-def test_without_the_nvml_reader_or_before_its_first_pass_nobody_was_asked() -> None:
+def test_device_is_not_collected_before_the_first_nvml_pass() -> None:
     without = World({"host": ALL})
     without.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"),))
     assert reason_of(without) == (Reason.NOT_COLLECTED, "the nvml reader is not enabled")
@@ -112,7 +112,7 @@ def test_a_device_that_a_reader_shows_is_there_once() -> None:
     assert snapshot.aggregate.coverage == "1 of 2 devices"
 
 
-def test_every_gpu_metric_is_absent_but_the_address_that_is_known() -> None:
+def test_every_metric_but_the_address_is_absent() -> None:
     gpu = [metric for metric in CATALOGUE.values() if Subject.GPU in metric.subjects and metric.role is None]
     expected = {metric.name for metric in gpu if not metric.dims}
     assert set(PCI_ONLY_METRICS) == expected - {"gpu_pci_address"}
@@ -125,5 +125,5 @@ def test_such_devices_travel_as_samples_with_their_reasons() -> None:
     assert (sample.reader, sample.lane, sample.measured_at) == ("pci", Lane.SLOW, 77)
     assert sample.view is not None
     assert sample.view.key == snap(world).devices[0].key == "gpu/pci/0000:10:00.0"
-    assert set(sample.values.values()) == {Absent(Reason.BOUND_TO_VFIO, "it is handed to a guest")}
+    assert set(sample.values.values()) == {Absent(Reason.BOUND_TO_VFIO, "passed through to a guest")}
     assert set(sample.values) == set(PCI_ONLY_METRICS)

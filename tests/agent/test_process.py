@@ -55,7 +55,8 @@ def agent(tmp_path: Path, fake: FakeNvml) -> Iterator[RunningAgent]:
         yield running
 
 
-def test_a_hung_gpu_costs_itself_and_comes_back(agent: RunningAgent, fake: FakeNvml) -> None:
+def test_hung_gpu_affects_only_itself_and_recovers(agent: RunningAgent, fake: FakeNvml) -> None:
+    """After it the driver goes away: no old value stays."""
     assert agent.snapshot()["aggregate"]["coverage"] == "8 of 8 devices"
     fake.scenario.hang("nvmlDeviceGetTemperatureV", gpu=5)
     fake.apply()
@@ -64,7 +65,7 @@ def test_a_hung_gpu_costs_itself_and_comes_back(agent: RunningAgent, fake: FakeN
         reading = agent.device(5)["readings"]["gpu_temperature_celsius"]
         return (reading.get("absent"), reading.get("detail")) == ("timeout", "nvmlDeviceGetTemperatureV")
 
-    wait_until(hung, what="GPU 5 to say timeout with the call's name")
+    wait_until(hung, what="the timeout of GPU 5 with the call's name")
     before = {number: agent.device(number)["readings"]["gpu_power_watts"]["measured_at"] for number in range(8)}
 
     def fresh() -> bool:
@@ -82,8 +83,6 @@ def test_a_hung_gpu_costs_itself_and_comes_back(agent: RunningAgent, fake: FakeN
     fake.apply()
     wait_until(lambda: "value" in agent.device(5)["readings"]["gpu_temperature_celsius"], seconds=60, what="GPU 5 back")
 
-
-def test_a_driver_that_goes_away_leaves_no_old_value_behind(agent: RunningAgent, fake: FakeNvml) -> None:
     assert "gpufleet_gpu_power_watts{" in get_text(f"{agent.url}/metrics")
     fake.scenario.devices.clear()
     fake.apply()
@@ -92,15 +91,15 @@ def test_a_driver_that_goes_away_leaves_no_old_value_behind(agent: RunningAgent,
         devices = agent.snapshot()["devices"]
         return all("value" not in device["readings"].get("gpu_power_watts", {}) for device in devices)
 
-    wait_until(stale, what="old readings to leave")
+    wait_until(stale, what="old readings to go")
     assert "gpufleet_gpu_power_watts{" not in get_text(f"{agent.url}/metrics")
     assert "gpufleet_reader_last_success_timestamp_seconds{" in get_text(f"{agent.url}/metrics")
 
 
 @pytest.mark.parametrize("stop", ["SIGTERM", "SIGINT"])
-def test_it_stops_cleanly_and_takes_its_child_with_it(agent: RunningAgent, stop: str) -> None:
-
+def test_agent_is_light_and_stops_cleanly_with_its_child(agent: RunningAgent, stop: str) -> None:
     pid = agent.process.process.pid
+    assert resident_kib(pid) < 100_000
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     agent.process.process.send_signal(getattr(signal, stop))
     assert agent.process.process.wait(10) == 0
@@ -110,28 +109,34 @@ def test_it_stops_cleanly_and_takes_its_child_with_it(agent: RunningAgent, stop:
     assert lines[-1]["message"] == "agent stops"
 
 
-def test_it_stops_though_a_gpu_hangs_and_the_hub_is_away(tmp_path: Path, fake: FakeNvml) -> None:
-    fake.scenario.hang("nvmlDeviceGetPowerUsage", gpu=3, stubborn=True)
-    fake.apply()
-    running = RunningAgent(tmp_path, fake, "--hub", f"http://127.0.0.1:{free_port()}")
-    with running.process as process:
-        process.wait_for(f"{running.url}/metrics")
-        assert process.stop(15) == 0
-
-
-def test_it_stays_light(agent: RunningAgent) -> None:
-    pid = agent.process.process.pid
+def resident_kib(pid: int) -> int:
+    """Return what a process and its children have in memory."""
     pids = [str(pid), *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    resident = sum(
+    return sum(
         int(line.split()[1])
         for one in pids
         for line in Path(f"/proc/{one}/status").read_text().splitlines()
         if line.startswith("VmRSS")
     )
-    assert resident < 100_000, f"{resident} kB"
 
 
-def test_the_daemon_does_not_import_what_only_commands_need() -> None:
+@pytest.mark.parametrize(("function", "gpu"), [("nvmlDeviceGetPowerUsage", 3), ("nvmlInitWithFlags", -1)])
+def test_agent_answers_and_stops_while_the_driver_hangs(
+    tmp_path: Path, fake: FakeNvml, function: str, gpu: int
+) -> None:
+    """The child ignores SIGTERM, and the hub is away."""
+    fake.scenario.hang(function, gpu=gpu, stubborn=True)
+    fake.apply()
+    running = RunningAgent(tmp_path, fake, "--hub", f"http://127.0.0.1:{free_port()}")
+    with running.process as process:
+        process.wait_for(f"{running.url}/metrics")
+        wait_until(lambda: "gpufleet_host_load_1m{" in get_text(f"{running.url}/metrics"), what="host readings")
+        with urllib.request.urlopen(f"{running.url}/healthz", timeout=5) as answer:
+            assert answer.status == 200
+        assert process.stop(15) == 0
+
+
+def test_daemon_does_not_import_what_only_commands_need() -> None:
     words = (
         "import sys, gpufleet.cli.main, gpufleet.wiring.agent, gpufleet.web.agent, gpufleet.agent.publish.outbox;"
         "heavy = {'rich', 'litestar', 'sqlalchemy', 'chdb', 'clickhouse_connect'};"
@@ -141,7 +146,7 @@ def test_the_daemon_does_not_import_what_only_commands_need() -> None:
     assert done.stdout.strip() == "[]"
 
 
-async def test_hub_down_then_up_then_agent_killed_everything_is_delivered(tmp_path: Path, fake: FakeNvml) -> None:
+async def test_batches_survive_hub_outage_and_kill_of_the_agent(tmp_path: Path, fake: FakeNvml) -> None:
     port = free_port()
     hub_url = f"http://127.0.0.1:{port}"
     running = RunningAgent(tmp_path, fake, "--hub", hub_url)
@@ -172,14 +177,3 @@ async def test_hub_down_then_up_then_agent_killed_everything_is_delivered(tmp_pa
     uuids = {view.uuid for batch in hub.taken for view in batch.views if view.uuid}
     assert len(uuids) == 8
     assert any(batch.heartbeat for batch in hub.taken)
-
-
-def test_metrics_answer_while_everything_hangs(tmp_path: Path, fake: FakeNvml) -> None:
-    fake.scenario.hang("nvmlInitWithFlags")
-    fake.apply()
-    running = RunningAgent(tmp_path, fake)
-    with running.process as process:
-        process.wait_for(f"{running.url}/metrics")
-        wait_until(lambda: "gpufleet_host_load_1m{" in get_text(f"{running.url}/metrics"), what="host readings")
-        with urllib.request.urlopen(f"{running.url}/healthz", timeout=5) as answer:
-            assert answer.status == 200

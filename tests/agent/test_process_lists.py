@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gpufleet.agent.publish.batches import FORGET_SECONDS, ProcessLists
+from gpufleet.agent.publish.batches import EXPIRE_SECONDS, ProcessLists
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.process import Process
 from gpufleet.model.reading import Sample
@@ -29,7 +29,7 @@ def told(lists: ProcessLists, *samples: Sample) -> list[bool]:
     return [lists.due(one).processes is not None for one in samples]
 
 
-def test_a_table_travels_when_somebody_came_or_went_and_once_a_minute() -> None:
+def test_process_table_is_sent_on_change_and_once_a_minute() -> None:
     lists = ProcessLists()
     same = [sample(second, 7, 8) for second in range(0, 130, 10)]
     assert told(lists, *same) == [second % 60 == 0 for second in range(0, 130, 10)]
@@ -62,5 +62,5 @@ def test_a_clock_that_was_set_back_holds_nothing_up() -> None:
 def test_what_is_not_spoken_of_any_more_is_forgotten() -> None:
     lists = ProcessLists()
     for number in range(100):
-        lists.due(sample(number * FORGET_SECONDS, 7, view=gpu(number)))
-    assert len(lists._told) <= 2  # what grows for ever cannot be seen from outside in time
+        lists.due(sample(number * EXPIRE_SECONDS, 7, view=gpu(number)))
+    assert len(lists._sent) <= 2  # what grows for ever cannot be seen from outside in time

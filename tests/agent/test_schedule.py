@@ -89,7 +89,7 @@ async def test_words_are_bounded_as_the_wire_bounds_them() -> None:
     assert len(status.last_error) <= 1024
 
 
-async def test_the_loop_reads_every_lane_goes_on_after_failures_and_closes_the_reader() -> None:
+async def test_loop_reads_every_lane_and_continues_after_failures() -> None:
     failing = iter([True, False, True])
 
     async def script(lane: Lane) -> Round:

@@ -5,20 +5,20 @@ import zlib
 from collections.abc import Generator
 
 from gpufleet.agent.collect.assemble import assemble
-from gpufleet.agent.publish.pages import WANTED_SECONDS, Form, Showing
+from gpufleet.agent.publish.pages import REQUEST_WINDOW_SECONDS, PageCache, PageForm
 from gpufleet.delivery.export import AgentStats
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Snapshot
 from tests.support.passes import World, gpu
 
-TEXT, OPENMETRICS, PACKED = Form(), Form(openmetrics=True), Form(gzip=True)
+TEXT, OPENMETRICS, PACKED = PageForm(), PageForm(openmetrics=True), PageForm(gzip=True)
 
 
 class Pages:
     """Pages that say which document they are of."""
 
-    def __init__(self, *, remembers: bool = False) -> None:
-        self.remembers = remembers
+    def __init__(self, *, needs_every_snapshot: bool = False) -> None:
+        self.needs_every_snapshot = needs_every_snapshot
         self.taken = 0
         self.updates = 0
         self.written: list[str] = []
@@ -40,13 +40,13 @@ class Pages:
 class Agent:
     """A state, and what shows it."""
 
-    def __init__(self, *, remembers: bool = False) -> None:
+    def __init__(self, *, needs_every_snapshot: bool = False) -> None:
         self.world = World({"nvml": (Lane.FAST,)})
-        self.pages = Pages(remembers=remembers)
+        self.pages = Pages(needs_every_snapshot=needs_every_snapshot)
         self.made = 0
         self.measure(0)
         self.seconds = 0.0
-        self.showing = Showing(
+        self.showing = PageCache(
             self.steps, self.pages, lambda: AgentStats(started_at=0, lanes={}), monotonic=lambda: self.seconds
         )
         self.made = 0
@@ -102,13 +102,13 @@ async def test_who_comes_again_does_not_wait_however_many_passes_ended() -> None
 async def test_who_does_not_come_again_is_forgotten() -> None:
     agent = Agent()
     assert await agent.showing.page(PACKED)
-    agent.seconds = WANTED_SECONDS - 1
+    agent.seconds = REQUEST_WINDOW_SECONDS - 1
     assert await agent.showing.page(TEXT)
-    agent.seconds = WANTED_SECONDS + 1
+    agent.seconds = REQUEST_WINDOW_SECONDS + 1
     await agent.round(1)
     assert (agent.made, agent.pages.updates) == (1, 2)
     assert await agent.showing.page(TEXT) == b"text 1"
-    agent.seconds = 3 * WANTED_SECONDS
+    agent.seconds = 3 * REQUEST_WINDOW_SECONDS
     await agent.round(2)
     assert agent.made == 1
     assert await agent.showing.page(TEXT) == b"text 2"
@@ -170,8 +170,8 @@ async def test_what_goes_to_a_hub_is_never_behind() -> None:
     assert agent.showing.newest() is await agent.showing.snapshot()
 
 
-async def test_pages_that_remember_see_every_document_and_are_written_when_asked_for() -> None:
-    agent = Agent(remembers=True)
+async def test_stateful_pages_see_every_document() -> None:
+    agent = Agent(needs_every_snapshot=True)
     for watts in range(3):
         await agent.round(watts)
     assert (agent.pages.taken, agent.pages.updates) == (3, 0)

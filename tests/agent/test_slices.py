@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Generator
 
 import pytest
 
-from gpufleet.runtime import at_once, in_slices
+from gpufleet.runtime import run_cooperatively, run_to_end
 
 NEVER_OVER = 600.0
 
@@ -38,22 +38,22 @@ class Others:
         return seen
 
 
-@pytest.mark.parametrize("hurried", [False, True])
-async def test_others_have_their_turn_between_slices(hurried: bool) -> None:
+@pytest.mark.parametrize("urgent", [False, True])
+async def test_others_have_their_turn_between_slices(urgent: bool) -> None:
     others = Others()
     async with others.at_work():
-        seen = await in_slices(others.watched(4), hurried=hurried, slice_seconds=0)
+        seen = await run_cooperatively(others.watched(4), urgent=urgent, budget_seconds=0)
     assert seen == sorted(set(seen))
 
 
 async def test_nobody_has_a_turn_within_a_slice() -> None:
     others = Others()
     async with others.at_work():
-        seen = await in_slices(others.watched(4), slice_seconds=NEVER_OVER)
+        seen = await run_cooperatively(others.watched(4), budget_seconds=NEVER_OVER)
         assert len(seen) == 4
         assert len(set(seen)) == 1
         assert others.turns > seen[-1]  # once it is over
 
 
 def test_work_without_a_loop_is_done_at_once() -> None:
-    assert at_once(Others().watched(3)) == [0, 0, 0]
+    assert run_to_end(Others().watched(3)) == [0, 0, 0]

@@ -7,7 +7,7 @@ import pytest
 
 from gpufleet.agent.collect.state import EVENTS_READER as READER
 from gpufleet.agent.collect.state import Outcome
-from gpufleet.agent.events.timeline import Keeper, Remembered, Timeline, status_before
+from gpufleet.agent.events.timeline import EventFile, SavedEvents, Timeline, status_before
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
@@ -21,7 +21,7 @@ LOST = "host_kernel_log_lost_messages_total"
 class Machine(World):
     """A world with a timeline in it."""
 
-    def __init__(self, remembered: Remembered | None = None, boot: str = "boot-1") -> None:
+    def __init__(self, remembered: SavedEvents | None = None, boot: str = "boot-1") -> None:
         super().__init__({"nvml": (Lane.FAST,), "kmsg": (Lane.SLOW, Lane.EVENT)})
         self.state.statuses[READER, Lane.EVENT] = status_before()
         self.timeline = Timeline(self.clock, boot=boot, remembered=remembered)
@@ -48,7 +48,7 @@ def logged(seq: int, code: int = 79, at: int = 1_700_000_000 * 10**9) -> Event:
     return Event(view=view, kind="xid", code=code, at=at, attributes={"sources": "kmsg", "log_seq": str(seq)})
 
 
-def test_an_xid_is_explained_and_named_by_the_device_that_is_at_its_address() -> None:
+def test_xid_names_the_device_at_its_address() -> None:
     machine = Machine()
     passed_on = machine.told(logged(5))
     assert passed_on.round is not None
@@ -65,11 +65,11 @@ def test_an_xid_is_explained_and_named_by_the_device_that_is_at_its_address() ->
     assert list(machine.state.events) == [event]
 
 
-def test_xids_are_counted_by_number_and_zero_means_that_none_was_seen() -> None:
+def test_xids_are_counted_by_code_and_zero_means_none() -> None:
     machine = Machine()
     machine.settle()
     assert machine.value("gpu_xid_events_total") == 0
-    assert machine.value("gpu_last_xid") == Absent(Reason.NO_DATA, "none was seen since the watch began")
+    assert machine.value("gpu_last_xid") == Absent(Reason.NO_DATA, "none since counting began")
     machine.told(logged(1, 31), logged(2, 31), logged(3, 79, at=1_700_000_009 * 10**9))
     machine.settle()
     assert machine.value("gpu_xid_events_total") == 3
@@ -114,7 +114,7 @@ def test_counts_are_told_every_minute_though_nothing_happens() -> None:
 
 
 def test_a_restart_tells_nothing_twice_and_goes_on_counting(tmp_path: Path) -> None:
-    keeper = Keeper(tmp_path / "agent" / "events.json")
+    keeper = EventFile(tmp_path / "agent" / "events.json")
     assert keeper.load() is None
     first = Machine()
     first.told(logged(1), logged(2, 31))
@@ -126,7 +126,7 @@ def test_a_restart_tells_nothing_twice_and_goes_on_counting(tmp_path: Path) -> N
     assert second.value("gpu_xid_events_total") == 3
 
 
-def test_what_was_held_when_the_agent_was_killed_is_told_by_the_next() -> None:
+def test_events_held_at_a_kill_are_reported_by_the_next_agent() -> None:
     first = Machine()
     first.told(logged(1))
     first.settle()
@@ -146,7 +146,7 @@ def test_another_boot_has_another_log_and_other_counts() -> None:
     assert second.value("gpu_xid_events_total") == 1
 
 
-def test_counts_under_an_address_move_to_the_device_that_turns_out_to_be_there() -> None:
+def test_counts_of_an_address_move_to_its_identified_device() -> None:
     machine = Machine()
     early = World({"nvml": (Lane.FAST,)})
     machine.timeline.take(machine.outcome("kmsg", Lane.EVENT, Round(events=(logged(1),))), early.state)
@@ -166,19 +166,19 @@ def test_a_device_that_is_gone_has_no_counts_of_its_own() -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"boot": 7}', b"\xff" * 10, b'{"boot":"b","xids":{}}'])
 def test_a_file_that_says_nothing_is_passed_over(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "events.json").write_bytes(content)
-    assert Keeper(tmp_path / "events.json").load() is None
+    assert EventFile(tmp_path / "events.json").load() is None
 
 
 def test_a_disk_that_refuses_costs_only_the_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "agent").write_text("a file where a folder should be")
-    keeper = Keeper(tmp_path / "agent" / "events.json")
+    keeper = EventFile(tmp_path / "agent" / "events.json")
     machine = Machine()
     for _ in range(2):
         keeper.save(machine.timeline.remembered(machine.state))
     assert len(caplog.records) == 1
 
 
-def test_what_another_exporter_says_beside_our_own_readings_is_no_change() -> None:
+def test_scraped_reading_beside_an_own_one_is_no_change() -> None:
     """Its values are of another time: an energy counter that it kept for a while is no reset."""
     machine = Machine()
 

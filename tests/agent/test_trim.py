@@ -7,7 +7,7 @@ import sys
 import pytest
 
 SCRIPT = """
-from gpufleet.runtime import give_back_memory
+from gpufleet.runtime import trim_memory
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -17,7 +17,7 @@ held = [bytes(100_000) for _ in range(400)]
 last = bytes(100_000)  # above them all, so that the heap does not shrink by itself
 del held
 before = resident()
-give_back_memory()
+trim_memory()
 print(before - resident())
 """
 

@@ -72,7 +72,7 @@ def test_it_reads_answers_in_any_pieces_and_connects_again() -> None:
     ]
 
 
-def test_what_is_turned_away_is_posted_again_and_what_is_refused_is_counted() -> None:
+def test_light_sender_retries_503_and_counts_4xx() -> None:
     def told(*statuses: int) -> list[bytes]:
         content = msgspec.json.encode(BundleAnswer([BodyAnswer(status=one) for one in statuses]))
         return [head(200, len(content)) + content]
@@ -97,6 +97,6 @@ def test_a_plan_has_every_node_once_a_period_in_posts_of_a_relay() -> None:
     assert [*plan[0][1], *plan[1][1], *plan[2][1]] == nodes
 
 
-def test_a_million_gpus_are_of_clusters_that_a_hub_takes_by_default() -> None:
+def test_million_gpu_fleet_fits_the_default_clusters() -> None:
     assert len(clusters(125_000)) == 16
     assert NODES_A_CLUSTER < 10_000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpufleet.channels.local import LocalFiles
 from gpufleet.channels.local.paths import locate
-from gpufleet.channels.local.watched import WatchedThreads
+from gpufleet.channels.local.threads import WatchedThreads
 from gpufleet.ports.channel import FetchPlan
 from tests.channels.contract import FilesContract, FilesFactory
 

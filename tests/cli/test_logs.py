@@ -34,7 +34,7 @@ def test_people_see_the_level_where_it_matters() -> None:
     assert "warning: careful" in HumanFormatter().format(record(logging.WARNING, "careful"))
 
 
-def test_a_name_from_outside_is_no_line_and_no_code_for_the_terminal() -> None:
+def test_names_from_outside_are_escaped_for_the_terminal() -> None:
     line = HumanFormatter().format(
         record(logging.WARNING, "refused: %s", "x\r\n12:00:00 all is well\x1b[2J\x9b31m\x07")
     )

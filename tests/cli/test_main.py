@@ -11,7 +11,7 @@ import pytest
 
 from gpufleet import __version__
 from tests.support.command import gpufleet
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
     ],
 )
 @pytest.mark.parametrize("command", [("agent",), ("config", "validate"), ("snapshot",)])
-def test_a_wrong_configuration_ends_with_2_and_file_key_and_reason(
+def test_wrong_configuration_exits_2_with_file_and_key(
     tmp_path: Path, command: tuple[str, ...], text: str, key: str, reason: str
 ) -> None:
     file = tmp_path / "agent.toml"
@@ -91,7 +91,7 @@ def test_version_as_json_names_the_formats() -> None:
 
 
 @pytest.mark.parametrize("daemon", ["agent", "hub"])
-def test_config_print_is_toml_that_says_where_each_value_came_from(daemon: str) -> None:
+def test_config_print_is_toml_with_the_source_of_each_value(daemon: str) -> None:
     done = gpufleet("config", "print", "--for", daemon, env={f"GPUFLEET_{daemon.upper()}_LOG_LEVEL": "debug"})
     assert done.returncode == 0
     assert tomllib.loads(done.stdout)["log_level"] == "debug"
@@ -126,7 +126,7 @@ def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
     with log.open("wb") as sink, subprocess.Popen([sys.executable, "-c", script], stdout=sink, stderr=sink) as process:
         wait_until(lambda: b"waiting" in log.read_bytes(), what="the command to run")
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(20 * PATIENCE) == 130
     assert "Traceback" not in log.read_text()
 
 

@@ -4,11 +4,8 @@ import asyncio
 import datetime as dt
 import http.server
 import json
-import os
 import re
 import ssl
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,14 +33,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def run(*arguments: str) -> tuple[int, str, str]:
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "gpufleet.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    done = await asyncio.to_thread(gpufleet, *arguments, env={"COLUMNS": "200"})
     return done.returncode, done.stdout, done.stderr
 
 
@@ -118,7 +108,7 @@ async def test_lists_from_the_shell(site: Site) -> None:
     assert (code, json.loads(out)[0]["missing"]) == (0, 1)
 
 
-async def test_nobody_there_and_bad_usage() -> None:
+async def test_unreachable_hub_exits_1_and_bad_usage_2() -> None:
     code, _, err = await run("query", "nodes", "--hub", f"http://127.0.0.1:{free_port()}")
     assert code == 1
     assert "cannot be asked" in err
@@ -127,13 +117,13 @@ async def test_nobody_there_and_bad_usage() -> None:
     assert (await run("allocation", "put", "a", "--kind", "slurm_job", "--target", "1", "--valid-to", "soon"))[0] == 2
 
 
-async def test_what_is_not_there_is_said_in_the_hub_s_words(site: Site) -> None:
+async def test_unknown_allocation_shows_the_hub_s_error(site: Site) -> None:
     code, _, err = await run("query", "allocation", "none", "--hub", site.hub.url)
     assert code == 1
     assert "there is no allocation 'none'" in err
 
 
-async def test_senders_show_since_when_something_waits(tmp_path: Path) -> None:
+async def test_senders_show_the_oldest_unsent_batch(tmp_path: Path) -> None:
     at = now()
     heartbeat = Heartbeat(
         interval_seconds=30, version="9", started_at=at, queue_records=7, oldest_unsent=at - 60 * 10**9

@@ -19,7 +19,7 @@ from tests.support.command import gpufleet
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "snapshot.schema.json").read_text())
 
 
-def test_json_of_this_host_follows_the_schema_and_has_real_values(fake: FakeNvml) -> None:
+def test_json_of_this_host_matches_the_schema(fake: FakeNvml) -> None:
     done = gpufleet("snapshot", "--json", env=fake.environment)
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
@@ -43,7 +43,7 @@ def test_the_screen_has_a_line_for_each_gpu(fake: FakeNvml) -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_without_a_driver_the_host_is_shown_and_the_drivers_words_are_told() -> None:
+def test_without_a_driver_the_host_and_the_error_are_shown() -> None:
     done = gpufleet("snapshot", env={"LD_LIBRARY_PATH": "/nonexistent"})
     assert done.returncode == 0
     assert "cores" in done.stdout
@@ -101,7 +101,7 @@ def test_an_agent_that_answers_something_else_is_told(
     assert done.stdout == ""
 
 
-def test_a_reader_of_our_output_that_goes_away_is_no_accident(agent_url: str) -> None:
+def test_closed_stdout_exits_1_without_a_message(agent_url: str) -> None:
     command = [sys.executable, "-m", "gpufleet.cli.main", "snapshot", "--json", "--agent", agent_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpufleet.cli.devices import find_device
-from gpufleet.cli.explain import Explanation, Line, Part, render_explanation
+from gpufleet.cli.explain import ExplainedReading, ExplainedSubject, Explanation, render_explanation
 from gpufleet.cli.options import CommandError
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from tests.fakes.nvml.driver import FakeNvml
@@ -76,7 +76,7 @@ def test_an_absence_by_nature_quotes_the_catalogue(fake: FakeNvml) -> None:
     assert "recognised by index, which can change when the machine restarts" in document["facts"]
 
 
-def test_a_gpu_that_hosts_no_vgpu_is_told_nothing_of_them(fake: FakeNvml) -> None:
+def test_gpu_without_vgpus_has_no_vgpu_lines(fake: FakeNvml) -> None:
     done = gpufleet("why", "0", "--json", env=fake.environment)
     names = [line["metric"] for part in json.loads(done.stdout)["parts"] for line in part["lines"]]
     assert "gpu_mig_mode_pending" in names
@@ -135,6 +135,6 @@ def test_a_hub_that_does_not_know_the_allocation_is_quoted(agent_url: str) -> No
 
 
 def test_markup_in_a_label_is_shown_as_it_is() -> None:
-    line = Line(metric="host_filesystem_files{mountpoint=/mnt/[/x]}", value=1, words="1", reader="host")
-    explanation = Explanation(subject="vm", facts=(), parts=(Part(title="host", lines=(line,)),))
+    line = ExplainedReading(metric="host_filesystem_files{mountpoint=/mnt/[/x]}", value=1, text="1", reader="host")
+    explanation = Explanation(subject="vm", facts=(), parts=(ExplainedSubject(title="host", lines=(line,)),))
     assert "/mnt/[/x]" in render_explanation(explanation, width=140, colour=False)

@@ -11,8 +11,8 @@ from gpufleet.cli.devices import find_guest, find_guest_device
 from gpufleet.cli.explain import explain_guest
 from gpufleet.cli.options import CommandError
 from gpufleet.codecs.snapshot_json import encode_snapshot
-from gpufleet.doctor import Facts, Verdict, examine
-from gpufleet.doctor.checks.guests import MEND
+from gpufleet.doctor import CheckVerdict, NodeFacts, examine
+from gpufleet.doctor.checks.guests import GUEST_FIXES
 from gpufleet.model.machine import OK, REMOVED, STATES
 from gpufleet.model.snapshot import Snapshot
 from tests.support.command import gpufleet
@@ -95,24 +95,24 @@ def test_the_doctor_tells_of_each(served: dict[str, tuple[int, bytes]], tmp_path
     assert checks["guests"]["found"] == "2 virtual machines, 0 read"
     assert checks["guest ml/train-0"]["verdict"] == "failed"
     assert "found by folder: train-0.toml" in checks["guest ml/train-0"]["found"]
-    assert checks["guest ml/train-0"]["mend"] == MEND["gpu_lost"]
+    assert checks["guest ml/train-0"]["fix"] == GUEST_FIXES["gpu_lost"]
     config.write_text(f'listen = "127.0.0.1:1"\nguest_folder = "{tmp_path}"\n')
     silent = json.loads(gpufleet("doctor", "--json", "--config", str(config)).stdout)
     assert next(one for one in silent if one["name"] == "guests")["verdict"] == "unknown"
 
 
 def test_every_state_has_something_to_do_about_it() -> None:
-    assert set(MEND) == set(STATES) - {OK, REMOVED}
+    assert set(GUEST_FIXES) == set(STATES) - {OK, REMOVED}
     clock = int(NOW.timestamp()) * 10**9
     for state in STATES:
         guest = msgspec.structs.replace(example_guest(), state=state)
-        facts = Facts(guests_described=True, guests=(guest,), clock_ns=clock)
+        facts = NodeFacts(guests_described=True, guests=(guest,), clock_ns=clock)
         (check,) = (one for one in examine(facts) if one.name == "guest ml/train-0")
-        assert (check.verdict is Verdict.OK) == (state == OK)
-        assert bool(check.mend) == (state != OK)
+        assert (check.verdict is CheckVerdict.OK) == (state == OK)
+        assert bool(check.fix) == (state != OK)
 
 
 def test_a_bad_description_fails_and_libvirt_is_offered() -> None:
-    facts = Facts(guests_described=True, guests=(), guests_capability="failing: a.toml: is not TOML")
+    facts = NodeFacts(guests_described=True, guests=(), guests_capability="failing: a.toml: is not TOML")
     (check,) = (one for one in examine(facts) if one.name == "guests")
-    assert (check.verdict, check.found) == (Verdict.FAILED, "a.toml: is not TOML")
+    assert (check.verdict, check.found) == (CheckVerdict.FAILED, "a.toml: is not TOML")

@@ -12,7 +12,7 @@ def test_what_is_packed_is_unpacked(bodies: list[bytes]) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_bodies_or_an_error_and_never_more_than_there_is(content: bytes) -> None:
+def test_any_bytes_unpack_to_bodies_or_an_error(content: bytes) -> None:
     try:
         bodies = unpack(content)
     except WireError as error:
@@ -38,8 +38,9 @@ def test_what_does_not_add_up_is_named(content: bytes, field: str, words: str) -
 
 def test_bodies_are_bounded_in_number() -> None:
     assert len(unpack(pack([b""] * MAX_BODIES))) == MAX_BODIES
-    with pytest.raises(WireLimitError, match="more than 1024 bodies"):
+    with pytest.raises(WireLimitError, match="1024") as caught:
         unpack(pack([b""] * (MAX_BODIES + 1)))
+    assert caught.value.field == "bundle"
 
 
 def test_the_bytes_are_as_documented() -> None:
@@ -54,10 +55,12 @@ def test_how_long_bodies_waited_is_told_in_milliseconds_begun(waited: list[int])
 
 @pytest.mark.parametrize("text", ["", "1,", "-1", "1.5", "1;2", " 1", "1" * 13, "\u0661"])
 def test_a_wait_that_is_no_number_is_refused(text: str) -> None:
-    with pytest.raises(WireError, match="write milliseconds"):
+    with pytest.raises(WireError) as caught:
         parse_waited(text, 1)
+    assert caught.value.field == "Gpufleet-Waited"
 
 
 def test_there_is_one_wait_a_body() -> None:
-    with pytest.raises(WireError, match="2 numbers, and 3 bodies"):
+    with pytest.raises(WireError) as caught:
         parse_waited("1,2", 3)
+    assert caught.value.field == "Gpufleet-Waited"

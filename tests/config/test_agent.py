@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.config.agent import ENV_PREFIX, AgentConfig, DcgmConfig, default_state, parse_listen
-from gpufleet.config.load import ImpossibleValueError, leaves, load, resolve
+from gpufleet.config.load import InvalidValueError, leaves, load, resolve
 from gpufleet.config.template import render_toml
 from gpufleet.model.errors import ConfigError
 
@@ -65,7 +65,7 @@ def test_listen_is_host_and_port(listen: str, parts: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("port", ["٤٢", "1" * 5000, "-1", "65536", ""])
 def test_what_is_no_port(port: str) -> None:
-    with pytest.raises(ImpossibleValueError):
+    with pytest.raises(InvalidValueError):
         parse_listen(f"127.0.0.1:{port}")
 
 
@@ -73,8 +73,9 @@ def test_what_is_no_port(port: str) -> None:
     "url", ["http://[::1", "http://hub:99999", "http://hub:x", "http://h h", "http://h\n", "hub:80"]
 )
 def test_what_is_no_hub(url: str) -> None:
-    with pytest.raises(ConfigError, match="is not a hub") as caught:
+    with pytest.raises(ConfigError) as caught:
         load(AgentConfig, file=None, env_prefix=ENV_PREFIX, env={"GPUFLEET_AGENT_HUB__URL": url}, flags={})
+    assert caught.value.key == "hub.url"
     assert caught.value.key == "hub.url"
 
 
@@ -96,8 +97,9 @@ def test_beyond_loopback_takes_a_token_and_tls(more: dict[str, str], lacking: st
 
 
 def test_a_token_does_not_go_in_the_clear_by_accident() -> None:
-    with pytest.raises(ConfigError, match="in the clear"):
+    with pytest.raises(ConfigError) as caught:
         from_env(HUB__URL="http://hub:8470", HUB__TOKEN_FILE="t")
+    assert caught.value.key == "hub.url"
     for url, more in (
         ("https://hub:8470", {}),
         ("http://127.0.0.1:8470", {}),
@@ -106,7 +108,7 @@ def test_a_token_does_not_go_in_the_clear_by_accident() -> None:
         assert from_env(HUB__URL=url, HUB__TOKEN_FILE="t", **more).hub.token_file == "t"
 
 
-def test_state_is_the_services_folder_for_root_and_the_users_own_otherwise() -> None:
+def test_state_folder_depends_on_root() -> None:
     assert default_state({"HOME": "/root"}, 0) == "/var/lib/gpufleet"
     assert default_state({"HOME": "/home/a"}, 1000) == "/home/a/.local/state/gpufleet"
     assert default_state({"HOME": "/home/a", "XDG_STATE_HOME": "/s"}, 1000) == str(Path("/s/gpufleet"))
@@ -121,7 +123,7 @@ def test_what_is_printed_of_the_defaults_can_be_loaded(tmp_path: Path) -> None:
     assert load(AgentConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={}) == resolved.config
 
 
-def test_the_example_in_the_documentation_is_right_and_shows_every_key(tmp_path: Path) -> None:
+def test_documented_example_is_valid_and_has_every_key(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
     example = page.partition("```toml\n")[2].partition("```")[0]
     file = tmp_path / "agent.toml"
@@ -150,8 +152,9 @@ def test_an_engine_of_this_host_is_taken(address: str) -> None:
     ],
 )
 def test_an_engine_of_another_machine_is_not_this_hosts(address: str) -> None:
-    with pytest.raises(ImpossibleValueError, match="no engine of this host"):
+    with pytest.raises(InvalidValueError) as caught:
         DcgmConfig(address=address)
+    assert caught.value.key == "address"
 
 
 TARGET: dict[str, object] = {"name": "dcgm", "url": "http://127.0.0.1:9400/metrics"}
@@ -187,8 +190,9 @@ def test_a_target_that_cannot_be_meant_is_refused(change: dict[str, object], wor
 
 
 def test_two_targets_of_one_name_are_refused() -> None:
-    with pytest.raises(ConfigError, match="own name"):
+    with pytest.raises(ConfigError) as caught:
         targets([TARGET, TARGET])
+    assert caught.value.key == "readers.exporter"
     assert len(targets([TARGET, {**TARGET, "name": "smi"}]).readers.exporter) == 2
 
 

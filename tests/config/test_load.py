@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.config.load import ConfigProblemsError, ImpossibleValueError, load, resolve
+from gpufleet.config.load import ConfigProblemsError, InvalidValueError, load, resolve
 from gpufleet.config.template import render_toml
 from gpufleet.model.errors import ConfigError
 
@@ -22,7 +22,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.url == "nowhere":
-            raise ImpossibleValueError("url", "is nowhere")
+            raise InvalidValueError("url", "is nowhere")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,8 +111,9 @@ def test_a_required_key_must_be_given() -> None:
     class Needs(msgspec.Struct, frozen=True, kw_only=True):
         key: str
 
-    with pytest.raises(ConfigError, match="key: must be given"):
+    with pytest.raises(ConfigError) as caught:
         load(Needs, file=None, env_prefix="T_", env={}, flags={})
+    assert caught.value.key == "key"
 
 
 def test_each_value_knows_its_origin(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_what_is_printed_loads_as_the_same_configuration(
 
 
 @given(st.binary(max_size=200))
-def test_no_file_whatever_makes_anything_but_a_configuration_or_a_config_error(
+def test_any_file_gives_a_configuration_or_a_config_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     file = tmp_path_factory.mktemp("any") / "c.toml"

@@ -1,28 +1,33 @@
-"""The processes of `tests.crash.sweep`: `python -m tests.crash.one_flush make|flush|count FOLDER`.
+"""Fork server of `tests.crash.sweep`: `python -m tests.crash.one_flush` makes, flushes and counts one hub's folder.
 
-What a hub does with acknowledged batches, by the hub's own parts and nothing around them: a log, a registry, an
-embedded store, and the flusher between them. They end as a killed process does: closing changes files of its own.
+The hub is its log, its registry, an embedded store and the flusher between them, without a server or background tasks.
+Its processes exit without closing anything, as a killed process does: closing changes files.
+
+Importing the hub takes several times as long as a flush, so it is imported once and every process is forked from there.
 """
 
 import asyncio
+import importlib
 import json
 import os
 import sys
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
 from gpufleet.codecs.batch import decode, encode
 from gpufleet.hub.flush.flusher import Flusher
 from gpufleet.hub.flush.quarantine import Quarantine
-from gpufleet.hub.flush.writer import Writer
+from gpufleet.hub.flush.writer import StoreWriter
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.ledger import key_of
 from gpufleet.hub.receive.log import Wal
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.event import Event
-from gpufleet.model.holding import Holder, HolderKind, Holding, Verdict
+from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue
@@ -31,8 +36,8 @@ from gpufleet.model.wire.batch import Batch
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.runtime import SystemClock
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.rollup.tables import every_table
-from gpufleet.stores.clickhouse.schema.tables import Table
+from gpufleet.stores.clickhouse.rollup.tables import all_tables
+from gpufleet.stores.clickhouse.schema.tables import TableDefinition
 from tests.fakes.batches import gpu_sample, gpu_view, make_batch
 
 MIB = 1 << 20
@@ -40,6 +45,11 @@ DAY = 86_400 * NANOS
 RECEIVED = 1_795_000_000 * NANOS
 BATCHES = 4
 """The first is flushed when the folder is made; the others wait."""
+
+PRELOADED = ("clickhouse_connect", "pandas", "pyarrow.compute", "sqlite3")
+"""What the store imports when it is opened, except the engine: it starts threads, which do not survive a fork."""
+
+TABLES = "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine != 'View' ORDER BY name"
 
 
 def batch(number: int) -> Batch:
@@ -55,7 +65,9 @@ def batch(number: int) -> Batch:
     (report,) = made.reports
     more = {
         "events": (Event(kind="xid", at=at, view=view, code=number),),
-        "holdings": (Holding(view=view.key, holder=holder, since=at, methods=("kubelet",), verdict=Verdict.AGREED),),
+        "holdings": (
+            Holding(view=view.key, holder=holder, since=at, methods=("kubelet",), verdict=HoldingVerdict.AGREED),
+        ),
         "inventory": (PciFunction(address=f"0000:{number:02x}:00.0", vendor=0x10DE, device=1, class_code=0x30200),),
     }
     return msgspec.structs.replace(made, reports=(msgspec.structs.replace(report, **more),))
@@ -80,7 +92,7 @@ class Hub:
         """Flush everything that waits, as a hub that is stopping does."""
         with ThreadPoolExecutor(1) as thread:
             counters = Counters()
-            writer = Writer(
+            writer = StoreWriter(
                 wal=self.wal.epoch,
                 store=self.store,
                 registry=self.registry,
@@ -126,7 +138,7 @@ def flush(folder: Path) -> None:
     hub.flush()
 
 
-def standing(table: Table) -> str:
+def standing(table: TableDefinition) -> str:
     """Return the condition of rows that no newer one of the same table has replaced: merges take those at any time."""
     key = ", ".join(f"`{name}`" for name in table.key)
     newest = f"SELECT {key}, max(`{table.version}`) FROM {table.name} GROUP BY {key}"
@@ -138,14 +150,14 @@ def count(folder: Path) -> None:
     hub = Hub(folder)
     hub.flush()
     handle = hub.store._handles.writer
-    conditions = {table.name: standing(table) for table in every_table() if table.version}
-    tables = {
-        name: handle.query(
-            f"SELECT count(), sum(cityHash64(tuple(*))) FROM {name} WHERE {conditions.get(name, 'true')}"
-        ).result_rows[0]
-        for (name,) in handle.query("SHOW TABLES").result_rows
-    }
-    # Every attempt marks the hours anew before it writes to them: which are marked is what must be the same.
+    conditions = {table.name: standing(table) for table in all_tables() if table.version}
+    counts = " UNION ALL ".join(
+        f"SELECT '{name}', count(), sum(cityHash64(tuple(*))) FROM {name} WHERE {conditions.get(name, 'true')}"
+        for (name,) in handle.query(TABLES).result_rows
+        if name != "touched_hours"
+    )
+    tables = {name: (rows, content) for name, rows, content in handle.query(counts).result_rows}
+    # Each attempt adds a mark to the hours that it is about to write to, so only the set of hours is compared.
     marks = "SELECT count(DISTINCT hour), sum(DISTINCT cityHash64(hour)) FROM touched_hours"
     tables["touched_hours"] = handle.query(marks).result_rows[0]
     held = hub.registry.sequences()[key_of(decode(encode(batch(1))))]
@@ -154,6 +166,29 @@ def count(folder: Path) -> None:
     print(json.dumps(found), flush=True)
 
 
+def serve() -> None:
+    """Fork a process for each line `[action, folder, file for stderr]` on stdin; print its exit code after it ended."""
+    for module in PRELOADED:
+        importlib.import_module(module)
+    for line in iter(sys.stdin.readline, ""):
+        action, folder, errors = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            _run(action, Path(folder), errors)
+        print(f"ended {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}", flush=True)
+
+
+def _run(action: str, folder: Path, errors: str) -> NoReturn:
+    code = 1
+    try:
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), sys.stderr.fileno())
+        {"make": make, "flush": flush, "count": count}[action](folder)
+        code = 0
+    except BaseException:  # noqa: BLE001 - nothing of the server may run in the child
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
 if __name__ == "__main__":
-    {"make": make, "flush": flush, "count": count}[sys.argv[1]](Path(sys.argv[2]))
-    os._exit(0)
+    serve()

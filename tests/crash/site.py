@@ -21,6 +21,7 @@ from tests.crash.proxy import Network
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
 from tests.support.processes import answers, free_port, get_json, get_text
+from tests.support.store_folders import copy_empty_store
 
 AGENTS = {"agent-a": 8, "agent-b": 4}
 SPOOL_SECONDS = {"agent-a": 604_800, "agent-b": 60}
@@ -57,14 +58,6 @@ clusters = ["local", {clusters}]
 
 [ingest]
 max_body_bytes = 1048576
-"""
-
-_MAKE = """
-import sys
-from gpufleet.stores.clickhouse.store import ClickHouseStore
-store = ClickHouseStore.open(sys.argv[1])
-store.migrate()
-store.close()
 """
 
 _ASK = """
@@ -140,7 +133,7 @@ class Site:
             "parts_to_throw_insert": 1_000_000,
         }
         settings = ", ".join(f"{name} = {value}" for name, value in limits.items())
-        run_python(_MAKE, f"chdb://{self.store}")
+        copy_empty_store(self.store)
         run_python(_ASK, f"chdb://{self.store}", f"ALTER TABLE samples MODIFY SETTING {settings}")
 
     def query(self, statement: str) -> list[list[Any]]:

@@ -10,6 +10,7 @@ What is written into a part before the part gets its name is left out: nobody ca
 """
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from tests.crash.shim.shim import UNSEEN, Shim
 ROOT = Path(__file__).parents[2]
 SECONDS = 240
 _NEVER = 1 << 40
+
+PART = "rename to store/store/"
+"""Gives a part its name. The names of the insert are on disk already, and the rows are not visible yet."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -52,9 +56,15 @@ class Sweep:
 
     def __init__(self, folder: Path) -> None:
         """Make the hub, and see what an undisturbed flush does."""
-        self._start, self._folder, self._control = folder / "start", folder / "case", folder / "control"
+        self._start, self._folder = folder / "start", folder / "case"
+        self._errors = folder / "stderr"
         self._start.mkdir(parents=True)
-        self._count("make", self._start)
+        self._shim = Shim(folder / "control")
+        pipe = subprocess.PIPE
+        env = os.environ | self._shim.environment | {"OPENBLAS_NUM_THREADS": "1"}  # no threads before the fork
+        command = [sys.executable, "-m", "tests.crash.one_flush"]
+        self._server = subprocess.Popen(command, text=True, cwd=ROOT, env=env, stdin=pipe, stdout=pipe)
+        self._answer("make", self._start)
         self.expected = self.case().found
         self._begin()
         self.steps = self._flush(_NEVER)[1]
@@ -63,41 +73,70 @@ class Sweep:
         """Die before each of the steps in turn, the first being 1, and let another process end the flush."""
         self._begin()
         ends = [self._flush(step) for step in steps]
-        return Case(tuple(said[-1] for died, said in ends if died), json.loads(self._count("count", self._folder)))
+        return Case(tuple(said[-1] for died, said in ends if died), json.loads(self._answer("count", self._folder)))
+
+    def chain(self) -> Case:
+        """Die before each part of a flush gets its name, in turn: every process names one part more than the last.
+
+        Each process names first a part of `touched_hours`, then the part before which the process before it died.
+        """
+        self._begin()
+        deaths: list[str] = []
+        for number in itertools.chain((1, 2), itertools.repeat(3, len(self.steps))):
+            died, steps = self._flush(number, counted=PART)
+            if not died:
+                break
+            deaths.append(steps[-1])
+        return Case(tuple(deaths), json.loads(self._answer("count", self._folder)))
 
     def cases(self) -> Iterator[Case]:
         """Go through every step of a flush, and with it through those of the repeated one."""
         for step in range(1, len(self.steps) + 1):
             yield self.case(step, 1 + 7 * step % len(self.steps))
 
+    def close(self) -> None:
+        """Stop the fork server."""
+        self._server.communicate(timeout=SECONDS)
+
     def _begin(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         shutil.copytree(self._start, self._folder, symlinks=True)
 
-    def _flush(self, step: int) -> tuple[bool, list[str]]:
+    def _flush(self, step: int, counted: str = "") -> tuple[bool, list[str]]:
         """Return whether the process died before the step, and its steps so far."""
-        shim = Shim(self._control)
-        with _process("flush", self._folder, shim.environment) as child:
-            assert child.stdin is not None
-            assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n", child.communicate()[1]
-            shim.die_before(self._folder, step, skipped=UNSEEN)
-            _, errors = child.communicate("\n", timeout=SECONDS)
-        assert child.returncode in (0, -signal.SIGKILL), errors
+        self._send(json.dumps(["flush", str(self._folder), str(self._errors)]))
+        if (ready := self._line()) != "ready":
+            raise AssertionError(f"{ready}: {self._errors.read_text()}")
+        self._shim.die_before(self._folder, step, skipped=UNSEEN, counted=counted)
+        self._send("go")
+        code = self._code(self._line())
+        self._shim.leave_alone()
+        errors = self._errors.read_text()
+        assert code in (0, -signal.SIGKILL), errors
         steps = [line.removeprefix("step ") for line in errors.splitlines() if line.startswith("step ")]
-        return child.returncode != 0, [words.replace(f"{self._folder.resolve()}/", "") for words in steps]
+        return code != 0, [words.replace(f"{self._folder.resolve()}/", "") for words in steps]
 
-    def _count(self, what: str, folder: Path) -> str:
-        with _process(what, folder, {}) as child:
-            said, errors = child.communicate(timeout=SECONDS)
-        assert child.returncode == 0, errors
-        return said
+    def _answer(self, action: str, folder: Path) -> str:
+        """Run a process, and return the line that it prints, if any."""
+        self._send(json.dumps([action, str(folder), str(self._errors)]))
+        lines = [self._line()]
+        if not lines[-1].startswith("ended "):
+            lines.append(self._line())
+        assert self._code(lines[-1]) == 0, self._errors.read_text()
+        return lines[0]
 
+    def _send(self, line: str) -> None:
+        assert self._server.stdin is not None
+        self._server.stdin.write(f"{line}\n")
+        self._server.stdin.flush()
 
-def _process(what: str, folder: Path, env: Mapping[str, str]) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "tests.crash.one_flush", what, str(folder)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, text=True, cwd=ROOT, env=os.environ | env, stdin=pipe, stdout=pipe, stderr=pipe)
+    def _line(self) -> str:
+        assert self._server.stdout is not None
+        return self._server.stdout.readline().rstrip("\n")
+
+    @staticmethod
+    def _code(line: str) -> int:
+        return int(line.removeprefix("ended "))
 
 
 def main() -> int:
@@ -113,6 +152,7 @@ def main() -> int:
         is_same = case.found == sweep.expected
         bad += not is_same
         print(f"{'ok' if is_same else f'LOST OR DOUBLED: {case.found}'}: {', then '.join(case.deaths)}", flush=True)
+    sweep.close()
     if given.keep is None:
         shutil.rmtree(folder)
     print(f"{bad} cases lost or doubled something" if bad else "nothing lost, nothing doubled")

@@ -46,7 +46,7 @@ def test_another_value_is_seen(value: float | None) -> None:
     assert f"host_load_1m is {value!r}, was 0.5" in problem
 
 
-def test_a_row_of_a_batch_without_an_answer_may_be_there_and_need_not() -> None:
+def test_row_of_an_unanswered_batch_is_optional() -> None:
     acknowledged, attempted = rows_of(BODIES[:3]), rows_of(BODIES[3:])
     assert problems_of(STORED, acknowledged=acknowledged, attempted=attempted) == []
     assert problems_of(STORED[:9], acknowledged=acknowledged, attempted=attempted) == []

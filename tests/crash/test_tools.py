@@ -40,7 +40,7 @@ def test_a_seed_tells_everything_and_every_fault_has_its_turn() -> None:
 def test_faults_are_chosen_by_pattern() -> None:
     assert choose(NAMES, ["kill hub"]) == ["kill hub"]
     assert choose(NAMES, []) == NAMES
-    with pytest.raises(ValueError, match="no fault is called 'flood'"):
+    with pytest.raises(ValueError, match="'flood'"):
         choose(NAMES, ["kill *", "flood"])
 
 
@@ -164,7 +164,7 @@ def answer(status: int, content: bytes) -> bytes:
     return b"HTTP/1.1 %d Words\r\ncontent-length: %d\r\n\r\n%s" % (status, len(content), content)
 
 
-def test_of_a_transcript_each_body_has_its_own_answer_and_what_was_cut_off_has_none() -> None:
+def test_transcript_pairs_each_body_with_its_answer() -> None:
     exchange = Exchange()
     exchange.asked += request(b"one", "x/batch") + request(pack([b"two", b"three"]), BUNDLE_CONTENT_TYPE)
     exchange.asked += request(b"four", "x/batch") + request(b"five", "x/batch")[:-1]
@@ -181,7 +181,7 @@ for _ in sys.stdin:
 """
 
 
-def test_the_wall_clock_of_a_running_process_is_stepped_and_no_other(tmp_path: Path) -> None:
+def test_shim_steps_the_wall_clock_only(tmp_path: Path) -> None:
     shim = Shim(tmp_path / "control")
     child = subprocess.Popen(
         [sys.executable, "-c", CLOCKS], env=shim.environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -247,12 +247,12 @@ os.unlink(f"{folder}/one")
 """
 
 
-def test_a_process_dies_before_the_change_that_is_asked_for_and_says_which(tmp_path: Path) -> None:
+def test_process_dies_before_the_requested_step(tmp_path: Path) -> None:
     shim, folder = Shim(tmp_path / "control"), tmp_path / "folder"
 
-    def change(step: int, skipped: str) -> tuple[int, list[str], list[str]]:
+    def change(step: int, skipped: str, counted: str = "") -> tuple[int, list[str], list[str]]:
         folder.mkdir()
-        shim.die_before(folder, step, skipped=skipped)
+        shim.die_before(folder, step, skipped=skipped, counted=counted)
         command = [sys.executable, "-c", CHANGES, str(folder)]
         done = subprocess.run(command, env=shim.environment, capture_output=True, text=True, check=False)
         left = sorted(path.name for path in folder.iterdir())
@@ -265,6 +265,8 @@ def test_a_process_dies_before_the_change_that_is_asked_for_and_says_which(tmp_p
     assert change(5, "") == (killed, said, ["one"])
     assert change(6, "") == (0, said, [])
     assert change(1, "tmp_") == (killed, said[2:3], ["tmp_one"])
+    assert change(2, "", counted="write ") == (killed, [said[1], said[3]], ["one"])
+    assert change(1, "", counted="rename to one") == (killed, said[2:3], ["tmp_one"])
 
 
 WRITER = """
@@ -289,7 +291,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     made.close()
 
 
-def test_a_disk_is_full_for_a_running_writer_and_for_the_next_until_it_is_freed(disk: Disk) -> None:
+def test_full_disk_rejects_writers_until_it_is_freed(disk: Disk) -> None:
     def writer() -> subprocess.Popen[str]:
         command = [*disk.launcher(), sys.executable, "-c", WRITER]
         child = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

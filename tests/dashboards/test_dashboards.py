@@ -16,8 +16,8 @@ from gpufleet.dashboards.native import SECTIONS, native_dashboard
 from gpufleet.dashboards.panel import Dashboard, Panel
 from gpufleet.delivery.export import AgentStats
 from gpufleet.exporters.agent_page import AgentPages
-from gpufleet.model.catalogue import ROWS, SAID_BY_KUBERNETES, MetricKind
-from gpufleet.runtime import at_once
+from gpufleet.model.catalogue import KUBERNETES_REPORTED, ROWS, MetricKind
+from gpufleet.runtime import run_to_end
 from tests.support.everything import snapshot_of_everything
 from tests.support.serving import serving
 from tests.support.tsdb import prometheus
@@ -33,7 +33,7 @@ def page(growth: int = 0) -> bytes:
     pages = AgentPages(("gpufleet", "dcgm-exporter"))
     snapshot = snapshot_of_everything(dt.datetime.now(dt.UTC), growth)
     pages.take(snapshot)
-    at_once(pages.update(snapshot, AgentStats(started_at=1, lanes={})))
+    run_to_end(pages.update(snapshot, AgentStats(started_at=1, lanes={})))
     return pages.page(openmetrics=False)
 
 
@@ -58,7 +58,7 @@ def test_every_name_is_on_the_page(dialect: str) -> None:
 
 
 def test_the_native_one_has_every_metric_once() -> None:
-    of_agents = [metric for metric in ROWS if metric.name not in SAID_BY_KUBERNETES]
+    of_agents = [metric for metric in ROWS if metric.name not in KUBERNETES_REPORTED]
     assert [metric for _, metrics in SECTIONS for metric in metrics] == of_agents
     below = [panel for row in native_dashboard().rows[1:] for panel in row.panels]
     asked = [re.findall(r"gpufleet_(\w+)\{", panel.queries[0].expression)[0] for panel in below]

@@ -1,4 +1,4 @@
-"""The container files: what no engine needs to run for, and their build's own commands, run here."""
+"""The container files, checked without a container engine; their build commands run here."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hub_state import prepare_state
 from tests.support.processes import Gpufleet, free_port
 from tests.support.uv import ROOT, find
 
@@ -38,29 +39,29 @@ def copied(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 class TestFile:
-    def test_the_base_is_named_once_with_a_version(self, file: Path) -> None:
+    def test_base_image_has_one_version(self, file: Path) -> None:
         (image,) = [rest for rest in values(file, "ARG") if rest.startswith("PYTHON=")]
         assert re.fullmatch(r"PYTHON=docker\.io/library/python:3\.1[1-9]-slim-[a-z]+", image)
         assert {rest.split()[0] for rest in values(file, "FROM")} == {"${PYTHON}"}
 
-    def test_it_builds_with_the_uv_of_this_checkout(self, file: Path) -> None:
+    def test_uv_has_the_version_of_the_makefile(self, file: Path) -> None:
         makefile = (ROOT / "Makefile").read_text()
         (version,) = re.findall(r"^UV_VERSION := (.+)$", makefile, re.MULTILINE)
         assert f"UV_VERSION={version}" in values(file, "ARG")
 
-    def test_nothing_else_is_fetched(self, file: Path) -> None:
+    def test_build_downloads_nothing_else(self, file: Path) -> None:
         assert values(file, "ADD") == []
         for _, rest in instructions(file):
             assert re.search(r"https?://(?!127\.0\.0\.1)|\b(curl|wget|git|apt|apt-get)\b", rest) is None, rest
 
-    def test_what_it_copies_is_there_and_not_ignored(self, file: Path) -> None:
+    def test_copied_files_exist_and_are_not_ignored(self, file: Path) -> None:
         ignored, *kept = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] != "#"]
         assert ignored == "*"
         for source in copied(file):
             assert (ROOT / source).exists()
             assert f"!{source}" in kept
 
-    def test_it_runs_as_nobody_who_may_write_its_own_files(self, file: Path) -> None:
+    def test_user_cannot_write_the_program_files(self, file: Path) -> None:
         found = instructions(file)
         last = [name for name, _ in found].index("FROM", 1 + [name for name, _ in found].index("FROM"))
         stage = found[last:]
@@ -81,7 +82,7 @@ class TestFile:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_the_health_check_tells_whether_it_lives(file: Path, tmp_path: Path) -> None:
+def test_health_check_fails_until_the_daemon_is_up(file: Path, tmp_path: Path) -> None:
     (check,) = values(file, "HEALTHCHECK")
     port = free_port()
     python, *words = json.loads(check[check.index("[") :].replace(str(PORTS[file.name]), str(port)))
@@ -92,15 +93,17 @@ def test_the_health_check_tells_whether_it_lives(file: Path, tmp_path: Path) -> 
 
     assert exit_code() != 0
     (command,) = (json.loads(rest) for rest in values(file, "CMD"))
+    if command == ["hub"]:
+        prepare_state(tmp_path)
     with Gpufleet([*command, "--listen", f"127.0.0.1:{port}", "--state", str(tmp_path)], tmp_path / "log") as daemon:
-        daemon.wait_for(f"http://127.0.0.1:{port}/readyz")
+        daemon.wait_for(f"http://127.0.0.1:{port}/readyz", 100)
         assert exit_code() == 0
 
 
 @pytest.mark.system
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_its_commands_install_from_what_it_copies(file: Path, tmp_path: Path) -> None:
+def test_build_commands_install_from_copied_files(file: Path, tmp_path: Path) -> None:
     """The `uv sync` lines run as they stand, but for where uv is and its cache, in a folder of the copies alone."""
     source, target = tmp_path / "source", tmp_path / "opt"
     source.mkdir()

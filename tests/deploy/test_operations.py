@@ -1,4 +1,4 @@
-"""docs/operations.md: its commands are run, and its tables held against what the daemons serve."""
+"""docs/operations/: the commands run, and the tables agree with the daemons' metrics."""
 
 import json
 import os
@@ -20,40 +20,44 @@ from tests.fakes.batches import body
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
 from tests.support.command import gpufleet
+from tests.support.hub_state import prepare_state
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
 from tests.support.waiting import wait_until
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE = (DOCS / "operations.md").read_text(encoding="utf-8")
+BACKUP, MONITORING = (
+    (DOCS / "operations" / name).read_text(encoding="utf-8") for name in ("backup.md", "monitoring.md")
+)
 FAMILY = re.compile(r"`(gpufleet_[a-z0-9_]+)(?:\{[a-z,]+\})?`")
 DECLARED = re.compile(r"^# TYPE (\S+) ", re.MULTILINE)
 SELDOM = {
     "gpufleet_export_last_success_timestamp_seconds",
     "gpufleet_hub_forward_last_success_timestamp_seconds",
     "gpufleet_hub_rejected_batches_total",
-    "gpufleet_hub_unwritten_samples_total",
+    "gpufleet_hub_rejected_samples_total",
     "gpufleet_hub_unknown_metrics_total",
     "gpufleet_hub_unknown_labels_total",
-    "gpufleet_hub_unremembered_series_total",
-    "gpufleet_hub_other_metrics_total",
+    "gpufleet_hub_uncached_series_total",
+    "gpufleet_hub_unrecognised_metrics_total",
     "gpufleet_hub_invalid_values_total",
     "gpufleet_hub_quarantined_batches_total",
     "gpufleet_hub_unauthenticated_requests_total",
-    "gpufleet_hub_task_defects_total",
+    "gpufleet_hub_task_restarts_total",
     "gpufleet_relay_rejected_batches_total",
+    "gpufleet_relay_task_restarts_total",
 }
-"""They have a series only once there is something to count."""
+"""Families without a series until there is something to count."""
 
 
 def commands(name: str) -> str:
-    """Return the block of the page that is marked with this name."""
-    found = re.search(rf"<!-- tested: {name} -->\n```sh\n(.*?)```", PAGE, re.DOTALL)
-    assert found, f"operations.md has no block {name!r}"
+    """Return the block of the backup page with this mark."""
+    found = re.search(rf"<!-- tested: {name} -->\n```sh\n(.*?)```", BACKUP, re.DOTALL)
+    assert found, f"backup.md has no block {name!r}"
     return found[1]
 
 
 class Host:
-    """A machine with a hub as its service; the page's commands run on it, with its paths moved into a folder."""
+    """A machine with a hub as its service; the page's commands run on it with their paths moved into a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,7 +67,8 @@ class Host:
         self.hub: Gpufleet | None = None
         self.bin = folder / "bin"
         self.bin.mkdir()
-        # `sudo [-u USER] COMMAND` is the command; systemctl leaves word, as the service is this process's child.
+        prepare_state(self.state)
+        # `sudo [-u USER] COMMAND` runs COMMAND. `systemctl` writes its request to a file: the service is our child.
         self._program("sudo", 'if [ "$1" = -u ]; then shift 2; fi; exec "$@"')
         self._program("systemctl", f'echo "$1" > {folder}/asked; while [ -e {folder}/asked ]; do sleep 0.05; done')
 
@@ -75,7 +80,7 @@ class Host:
     def start(self) -> None:
         arguments = ["hub", "--listen", f"127.0.0.1:{self.port}", "--state", str(self.state)]
         self.hub = Gpufleet(arguments, self.folder / "log")
-        self.hub.wait_for(f"{self.url}/readyz", 60)
+        self.hub.wait_for(f"{self.url}/readyz", 100)
 
     def stop(self) -> None:
         assert self.hub is not None
@@ -130,7 +135,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 @pytest.mark.timeout(300)
-def test_backup_and_restore_as_they_are_written(host: Host) -> None:
+def test_documented_backup_and_restore_work(host: Host) -> None:
     host.start()
     host.measure(1, 2, 3)
     host.allocate("kept")
@@ -144,13 +149,13 @@ def test_backup_and_restore_as_they_are_written(host: Host) -> None:
     assert made.stderr.split()[2].rstrip(":") in gpufleet("token", "list", "--state", str(host.state)).stdout
     (restored,) = host.ask("/v1/nodes")["items"]
     assert (restored["machine"]["id"], restored["gpus"]) == (node["machine"]["id"], 2)
-    host.measure(6)  # the sender goes on, and what was acknowledged and is gone is told
+    host.measure(6)  # the sender continues, and acknowledged batches that are lost count as missing
     assert host.missing() == 2
     assert host.ask("/v1/allocations/kept/metrics")["source"] == "host_local_probe"
 
 
 @pytest.mark.timeout(300)
-def test_the_registry_alone_from_a_running_hub(host: Host) -> None:
+def test_documented_registry_restore_works(host: Host) -> None:
     host.start()
     host.measure(1)
     host.allocate("kept")
@@ -162,12 +167,12 @@ def test_the_registry_alone_from_a_running_hub(host: Host) -> None:
     host.run("restore the registry")
     assert [one["id"] for one in host.ask("/v1/allocations")] == ["kept"]
     host.measure(3)
-    assert host.missing() == 1, "as the page says: flushed after the copy"
+    assert host.missing() == 1, "as the page states: flushed after the copy"
     assert [one["machine"]["id"] for one in host.ask("/v1/nodes")["items"]] == [node["machine"]["id"]]
 
 
 @pytest.mark.timeout(300)
-def test_a_hub_starts_without_its_registry_or_its_store(host: Host) -> None:
+def test_hub_starts_without_its_registry_or_its_store(host: Host) -> None:
     host.start()
     host.measure(1, 2)
     host.allocate("a")
@@ -190,14 +195,21 @@ def test_a_hub_starts_without_its_registry_or_its_store(host: Host) -> None:
     assert host.ask("/v1/nodes")["items"][0]["machine"]["id"] != node["machine"]["id"]
 
 
+def monitoring(title: str) -> str:
+    """Return a section of the monitoring page."""
+    section = MONITORING.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    assert section, f"monitoring.md has no section {title!r}"
+    return section
+
+
 def documented(title: str) -> set[str]:
-    section = PAGE.partition(f"### {title}\n")[2].partition("\n##")[0]
+    section = monitoring(title)
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in FAMILY.findall(row)}
 
 
 @pytest.mark.timeout(300)
-def test_every_metric_of_a_daemon_about_itself_is_documented(tmp_path: Path) -> None:
+def test_own_metrics_of_every_daemon_are_documented(tmp_path: Path) -> None:
     ports = {name: free_port() for name in ("hub", "relay", "agent")}
     at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
     driver = FakeNvml(tmp_path, Scenario.healthy(1))
@@ -213,11 +225,13 @@ def test_every_metric_of_a_daemon_about_itself_is_documented(tmp_path: Path) -> 
     }
     running: list[Gpufleet] = []
     try:
+        prepare_state(tmp_path / "hub")
         for name, arguments in runs.items():
             state = str(tmp_path / name)
             environment = {**driver.environment, "GPUFLEET_AGENT_PUSH__REMOTE_WRITE__URL": "http://127.0.0.1:1/"}
             running.append(Gpufleet([*arguments, "--state", state], tmp_path / f"{name}.log", environment))
-            running[-1].wait_for(f"http://{at[name]}/readyz", 60)
+        for name, process in zip(runs, running, strict=True):
+            process.wait_for(f"http://{at[name]}/readyz", 100)
         for name, words in (("hub", "last_flush_timestamp"), ("hub", "pull_up{"), ("agent", "push_last_success")):
             wait_until(lambda words=words, name=name: words in get_text(f"http://{at[name]}/metrics"), seconds=60)  # type: ignore[misc]
         pages = {name: set(DECLARED.findall(get_text(f"http://{at[name]}/metrics"))) for name in runs}
@@ -227,32 +241,32 @@ def test_every_metric_of_a_daemon_about_itself_is_documented(tmp_path: Path) -> 
     measured = {f"gpufleet_{name}" for name in (*CATALOGUE, "gpu_info", "host_info")}
     of_agent = pages["agent"] - measured
     for title, served in (
-        ("Metrics of a hub", pages["hub"]),
-        ("Metrics of a relay", pages["relay"]),
-        ("Metrics of an agent about itself", of_agent),
+        ("Hub metrics", pages["hub"]),
+        ("Relay metrics", pages["relay"]),
+        ("Agent metrics", of_agent),
     ):
         assert served - documented(title) == set(), f"{title}: served, and not in the table"
         assert documented(title) - served <= SELDOM, f"{title}: in the table, and not served"
 
 
-def test_what_a_daemon_says_of_itself_is_no_drift_where_a_prometheus_writes_it_to_a_hub() -> None:
-    titles = ("Metrics of a hub", "Metrics of a relay", "Metrics of an agent about itself")
+def test_own_metrics_are_known_to_the_native_dialect() -> None:
+    titles = ("Hub metrics", "Relay metrics", "Agent metrics")
     names = {name for title in titles for name in documented(title)}
     assert names
-    assert {name for name in names if not NATIVE.knows(name)} == {NATIVE.measured}  # which is read another way
+    assert {name for name in names if not NATIVE.knows(name)} == {NATIVE.measured}  # which has a reader of its own
 
 
-def test_every_metric_of_an_alert_is_in_a_table() -> None:
-    rules = PAGE.partition("### Alerts worth having")[2].partition("### ")[0]
+def test_metrics_of_alerts_are_documented() -> None:
+    rules = monitoring("Alerts")
     named = set(re.findall(r"gpufleet_[a-z_]+", rules)) - {"gpufleet"}
     assert named
-    known = documented("Metrics of a hub") | documented("Metrics of a relay")
-    assert named <= known | documented("Metrics of an agent about itself")
+    known = documented("Hub metrics") | documented("Relay metrics")
+    assert named <= known | documented("Agent metrics")
 
 
 @pytest.mark.system
-def test_prometheus_takes_the_alerts(peer: Callable[[str], Path], tmp_path: Path) -> None:
-    block = PAGE.partition("### Alerts worth having\n\n```yaml\n")[2].partition("```")[0]
+def test_promtool_accepts_the_alerts(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    block = monitoring("Alerts").partition("```yaml\n")[2].partition("```")[0]
     (tmp_path / "rules.yml").write_text(block)
     done = subprocess.run(
         [peer("promtool"), "check", "rules", tmp_path / "rules.yml"], capture_output=True, text=True, check=False
@@ -261,8 +275,8 @@ def test_prometheus_takes_the_alerts(peer: Callable[[str], Path], tmp_path: Path
     assert "10 rules found" in done.stdout
 
 
-def test_words_of_the_logs_are_words_of_the_code() -> None:
-    section = PAGE.partition("### Words in the logs\n")[2].partition("\n##")[0]
+def test_documented_log_messages_are_in_the_code() -> None:
+    section = monitoring("Log messages")
     code = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "src").rglob("*.py"))
     told = [
         words for line in section.splitlines() if line.startswith("| `") for words in re.findall(r"`([^`]+)`", line)

@@ -1,4 +1,4 @@
-"""The systemd units: right for systemd, hardened, and the daemons work with what they leave."""
+"""The systemd units: valid and hardened, and the daemons work within their sandboxes."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ import pytest
 from gpufleet.agent.agent import FLUSH_SECONDS
 from gpufleet.config.agent import default_state
 from gpufleet.hub.relay.forwarding import STOP_SECONDS as LAST_POSTS_SECONDS
-from gpufleet.readers.nvml.watch import Limits
+from gpufleet.readers.nvml.watch import NvmlLimits
 from gpufleet.wiring.hub import STOP_SECONDS
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 AGENT, HUB, RELAY = (UNITS / f"gpufleet-{name}.service" for name in ("agent", "hub", "relay"))
 INSTALLED = "/opt/gpufleet/bin/gpufleet"
 YOUNGER_KEYS = ("RestartSteps", "RestartMaxDelaySec")
-"""What systemd before 254 does not know and leaves out, as the units say."""
+"""Keys that systemd before 254 does not know and ignores, as the units say."""
 
 Peer = Callable[[str], Path]
 
@@ -67,7 +67,7 @@ class TestSystemd:
 
 @pytest.mark.parametrize("unit", [AGENT, HUB], ids=lambda unit: unit.stem)
 class TestWords:
-    def test_it_starts_a_command_that_there_is(self, unit: Path, tmp_path: Path) -> None:
+    def test_command_and_option_exist(self, unit: Path, tmp_path: Path) -> None:
         daemon, option, file = arguments_of(unit)
         assert f"gpufleet-{daemon}" == unit.stem
         assert f"`{file}`" in (UNITS.parents[1] / "docs" / "install.md").read_text()
@@ -77,26 +77,26 @@ class TestWords:
         assert str(done.returncode) == unit_value(unit, "Service", "RestartPreventExitStatus")
         assert "log_level" in done.stderr
 
-    def test_the_state_folder_is_the_daemons_own(self, unit: Path) -> None:
+    def test_state_folder_is_the_daemons_own(self, unit: Path) -> None:
         (variable,) = unit_values(unit, "Service", "Environment")
         name, _, value = variable.partition("=")
         state = default_state({name: value.replace("%S", "/var/lib"), "HOME": "/"}, uid=999)
         daemon = arguments_of(unit)[0]
         assert f"{state}/{daemon}" == f"/var/lib/{unit_value(unit, 'Service', 'StateDirectory')}"
 
-    def test_what_belongs_to_the_other_daemon_is_out_of_sight(self, unit: Path) -> None:
+    def test_files_of_the_other_daemon_are_inaccessible(self, unit: Path) -> None:
         (other,) = {"agent", "hub"} - {arguments_of(unit)[0]}
         hidden = unit_value(unit, "Service", "InaccessiblePaths").split()
         assert hidden == [f"-/etc/gpufleet/{other}.toml", f"-/etc/gpufleet/{other}.env", f"-/var/lib/gpufleet/{other}"]
 
-    def test_its_user_is_made(self, unit: Path) -> None:
+    def test_user_is_created(self, unit: Path) -> None:
         lines = (UNITS / "gpufleet.sysusers").read_text().splitlines()
         users = [line.split()[1] for line in lines if line.startswith("u ")]
         assert unit_value(unit, "Service", "User") in users
         assert unit_value(unit, "Service", "Group") in users
 
 
-def test_the_relay_is_a_hub_with_a_configuration_state_and_user_of_its_own() -> None:
+def test_relay_unit_has_its_own_config_state_and_user() -> None:
     daemon, *options = arguments_of(RELAY)
     assert (daemon, options) == ("hub", ["--config", "/etc/gpufleet/relay.toml", "--state", "%S/gpufleet-relay"])
     assert unit_value(RELAY, "Service", "StateDirectory") == "gpufleet-relay"
@@ -109,13 +109,13 @@ def test_the_relay_is_a_hub_with_a_configuration_state_and_user_of_its_own() -> 
     )
 
 
-def test_the_agent_is_given_the_time_to_stop() -> None:
-    nvml = 3 * Limits().grace
+def test_agent_has_time_to_stop() -> None:
+    nvml = 3 * NvmlLimits().grace
     assert float(unit_value(AGENT, "Service", "TimeoutStopSec").removesuffix("s")) > FLUSH_SECONDS + nvml + 5
 
 
-def test_the_agent_sees_the_gpus_and_the_processes() -> None:
-    """What would hide them is not there."""
+def test_agent_unit_does_not_hide_gpus_or_processes() -> None:
+    """The settings that would hide them are absent."""
     for key in (
         "PrivateDevices",
         "PrivateNetwork",
@@ -131,7 +131,7 @@ def test_the_agent_sees_the_gpus_and_the_processes() -> None:
 
 
 @pytest.mark.system
-def test_users_are_made_by_systemd(peer: Peer, tmp_path: Path) -> None:
+def test_systemd_creates_the_users(peer: Peer, tmp_path: Path) -> None:
     done = run(peer("systemd-sysusers"), "--dry-run", f"--root={tmp_path}", UNITS / "gpufleet.sysusers")
     assert done.returncode == 0, done.stderr
     for user in ("gpufleet-agent", "gpufleet-hub", "gpufleet-relay"):
@@ -140,7 +140,7 @@ def test_users_are_made_by_systemd(peer: Peer, tmp_path: Path) -> None:
 
 @pytest.mark.system
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving files to another group needs root")
-def test_the_identity_becomes_readable_for_the_agents_group(peer: Peer, tmp_path: Path) -> None:
+def test_machine_identity_is_readable_by_the_agents_group(peer: Peer, tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "group").write_text("gpufleet-agent:x:4242:\n")
     file = tmp_path / "sys/devices/virtual/dmi/id/product_uuid"
@@ -154,11 +154,11 @@ def test_the_identity_becomes_readable_for_the_agents_group(peer: Peer, tmp_path
 
 
 @pytest.mark.system
-def test_a_relay_works_with_what_its_unit_leaves(confined: "Confined", peer: Peer) -> None:
+def test_relay_works_within_its_units_sandbox(confined: "Confined", peer: Peer) -> None:
     peer("systemd-analyze")
     at_hub, at_relay = (f"127.0.0.1:{free_port()}" for _ in range(2))
     hub = confined.start(HUB, "--listen", at_hub)
-    hub.wait_for(f"http://{at_hub}/readyz")
+    hub.wait_for(f"http://{at_hub}/readyz", 100)
     relay = confined.start(RELAY, "--listen", at_relay, "--relay-to", f"http://{at_hub}")
     relay.wait_for(f"http://{at_relay}/readyz")
     agent = confined.start(AGENT, "--listen", f"127.0.0.1:{free_port()}", "--hub", f"http://{at_relay}")
@@ -172,7 +172,7 @@ def can_mount() -> bool:
 
 
 class Confined:
-    """Daemons that run with what their units take away."""
+    """Daemons that run within the sandboxes of their units."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -200,11 +200,11 @@ def confined(tmp_path: Path) -> Iterator[Confined]:
 
 
 @pytest.mark.system
-def test_agent_and_hub_work_with_what_their_units_leave(confined: Confined, peer: Peer) -> None:
+def test_agent_and_hub_work_within_their_units_sandbox(confined: Confined, peer: Peer) -> None:
     peer("systemd-analyze")
     at_hub, at_agent = (f"127.0.0.1:{free_port()}" for _ in range(2))
     hub = confined.start(HUB, "--listen", at_hub)
-    hub.wait_for(f"http://{at_hub}/readyz")
+    hub.wait_for(f"http://{at_hub}/readyz", 100)
     agent = confined.start(AGENT, "--listen", at_agent, "--hub", f"http://{at_hub}")
     agent.wait_for(f"http://{at_agent}/readyz")
     wait_until(lambda: get_json(f"http://{at_hub}/v1/gpus")["items"], what="the hub to know the GPUs")
@@ -220,8 +220,8 @@ def test_agent_and_hub_work_with_what_their_units_leave(confined: Confined, peer
 
 @pytest.mark.system
 @pytest.mark.skipif(not can_mount(), reason="making /tmp read-only for one process needs root")
-def test_without_a_place_for_its_files_the_hub_says_so(tmp_path: Path) -> None:
-    """What PrivateTmp=, or a container's --tmpfs /tmp, is there for."""
+def test_hub_without_writable_tmp_fails_to_start(tmp_path: Path) -> None:
+    """PrivateTmp= and a container's --tmpfs /tmp prevent this."""
     state = tmp_path / "state"
     state.mkdir()
     script = (
@@ -232,5 +232,5 @@ def test_without_a_place_for_its_files_the_hub_says_so(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with Gpufleet(["hub", "--state", str(state), "--listen", "127.0.0.1:0"], log, launcher=launcher) as hub:
         assert hub.process.wait(60) == 1
-    assert "may /tmp be written?" in log.read_text()
+    assert "/tmp" in log.read_text()
     assert "Traceback" not in log.read_text()

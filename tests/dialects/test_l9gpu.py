@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from gpufleet.dialects.l9gpu import L9GPU, L9GPU_UNREAD, QUOTIENTS, SUM, Quotient
 from gpufleet.dialects.l9gpu_points import device_attributes, points_of, quotient, sum_of
-from gpufleet.dialects.otel import Point
+from gpufleet.dialects.otel import OtelPoint
 from gpufleet.dialects.otel_names import Instrument
-from gpufleet.dialects.otel_reading import Incoming, read_points
+from gpufleet.dialects.otel_reading import IncomingPoint, read_points
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Subject, ValueType
 from gpufleet.model.view import Side, View, ViewKind
 
@@ -49,23 +49,23 @@ def about(view: View) -> dict[str, str]:
     return found
 
 
-def incoming(view: View, point: Point) -> Incoming:
+def incoming(view: View, point: OtelPoint) -> IncomingPoint:
     """A point as a receiver has it."""
-    return Incoming(point.name, point.unit, {**about(view), **point.attributes}, point.value, AT)
+    return IncomingPoint(point.name, point.unit, {**about(view), **point.attributes}, point.value, AT)
 
 
 def a_value(metric: Metric) -> float:
     return 3 if metric.type is ValueType.INT and (metric.high is None or metric.high > 3) else 1
 
 
-def every_point() -> list[Point]:
+def every_point() -> list[OtelPoint]:
     """What is written of a GPU of which everything is known."""
     points = [point for row in L9GPU for point in points_of(row.metric, row.labels, a_value(CATALOGUE[row.metric]))]
     made = [quotient(row, 1, 2) for row in QUOTIENTS] + [sum_of([1, 2])]
     return points + [point for point in made if point is not None]
 
 
-def prometheus(point: Point) -> tuple[str, dict[str, str]]:
+def prometheus(point: OtelPoint) -> tuple[str, dict[str, str]]:
     """The series that a collector makes of a point: unit and type go to the name, none where the unit is in braces."""
     suffix = UNITS.get(point.unit, "" if point.unit.startswith("{") else point.unit)
     name = point.name.replace(".", "_")
@@ -73,7 +73,7 @@ def prometheus(point: Point) -> tuple[str, dict[str, str]]:
     return f"{name}_{suffix}" if suffix and not name.endswith(suffix) else name, labels
 
 
-def test_what_is_written_has_their_name_unit_and_attributes_and_is_a_gauge() -> None:
+def test_written_gauges_have_their_name_unit_and_attributes() -> None:
     assert not written() - known()
     assert {point.instrument for point in every_point()} == {Instrument.GAUGE}
 
@@ -141,7 +141,7 @@ def test_it_has_no_word_for_parts_of_a_gpu() -> None:
 
 def test_the_gpus_of_a_machine_stay_apart() -> None:
     points = [
-        Incoming(
+        IncomingPoint(
             "gpu.pcie.replay.count", "{event}", {"gpu.uuid": gpu.uuid or "", "gpu.index": str(gpu.index)}, number, AT
         )
         for number, gpu in enumerate(GPUS)
@@ -153,7 +153,7 @@ def test_the_gpus_of_a_machine_stay_apart() -> None:
 
 def test_the_same_points_of_l9gpu_itself_are_not_believed() -> None:
     theirs = [
-        Incoming(
+        IncomingPoint(
             one.name,
             one.unit,
             {k: v for k, v in one.attributes.items() if not k.startswith("gpufleet.")},
@@ -167,7 +167,7 @@ def test_the_same_points_of_l9gpu_itself_are_not_believed() -> None:
     assert told == {row.metric for row in L9GPU if not row.unread}
     assert set(found.unread) == {row.name for row in L9GPU if row.unread} | {row.name for row in (*QUOTIENTS, SUM)}
     assert not found.unknown
-    bare = read_points("n", [Incoming("gpu.throttle.reason", "{bool}", {"gpu.uuid": "a"}, 4, AT)], reader="otlp")
+    bare = read_points("n", [IncomingPoint("gpu.throttle.reason", "{bool}", {"gpu.uuid": "a"}, 4, AT)], reader="otlp")
     assert bare.unread == {"gpu.throttle.reason": "its bits are named wrongly"}
 
 

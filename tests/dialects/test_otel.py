@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.dialects.otel import ROWS, device_attributes, points, points_of, told, view_of
+from gpufleet.dialects.otel import ROWS, device_attributes, map_point, points, points_of, view_of
 from gpufleet.dialects.otel_names import OWN, OWN_ROWS, UNITS, Instrument
-from gpufleet.dialects.otel_reading import Incoming, read_points
+from gpufleet.dialects.otel_reading import IncomingPoint, read_points
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind, Subject, ValueType
 from gpufleet.model.reading import DimValue, Sample, Value
@@ -27,11 +27,11 @@ VGPU = View(
 )
 
 
-def sent(sample: Sample, texts: dict[str, str] | None = None) -> list[Incoming]:
+def sent(sample: Sample, texts: dict[str, str] | None = None) -> list[IncomingPoint]:
     """A sample's points as a receiver has them."""
     about = device_attributes(sample.view, texts or {}) if sample.view else {}
     return [
-        Incoming(point.name, point.unit, {**about, **point.attributes}, point.value, sample.measured_at)
+        IncomingPoint(point.name, point.unit, {**about, **point.attributes}, point.value, sample.measured_at)
         for point in points(sample)
     ]
 
@@ -100,7 +100,7 @@ def test_names_units_and_attributes_are_the_conventions(
 ) -> None:
     (point,) = points_of(metric, labels, value)
     assert (point.name, point.unit, point.attributes, point.value) == (name, unit, attributes, value)
-    said = told(name, unit, attributes, value)
+    said = map_point(name, unit, attributes, value)
     assert said is not None
     assert (said.metric, said.labels, said.value) == (metric, labels, value)
 
@@ -136,18 +136,18 @@ def test_devices_of_senders_that_know_nothing_of_us() -> None:
     assert (mig.kind, mig.key, mig.parent) == (ViewKind.MIG, MIG.key, GPU.key)
     assert view_of({}) is None
     assert view_of({"hw.id": "x" * 300}) is None
-    utilization = told("hw.gpu.utilization", "1", {"hw.id": "a"}, 0.5)
+    utilization = map_point("hw.gpu.utilization", "1", {"hw.id": "a"}, 0.5)
     assert utilization is not None
     assert utilization.metric == "gpu_utilization_ratio"
-    assert told("hw.errors", "{error}", {"hw.id": "a"}, 5) is None  # of which kind is not said
-    assert told("hw.power", "W", {"hw.type": "cpu", "hw.id": "a"}, 5) is None
+    assert map_point("hw.errors", "{error}", {"hw.id": "a"}, 5) is None  # of which kind is not said
+    assert map_point("hw.power", "W", {"hw.type": "cpu", "hw.id": "a"}, 5) is None
 
 
 @pytest.mark.parametrize(
     ("state", "theirs"),
     [("ok", {"ok": 1, "failed": 0}), ("lost", {"ok": 0, "failed": 1}), ("unreadable", {})],
 )
-def test_a_reader_that_cannot_read_says_nothing_of_the_devices_status(state: str, theirs: dict[str, int]) -> None:
+def test_failed_reader_reports_no_device_status(state: str, theirs: dict[str, int]) -> None:
     made = list(points_of("gpu_state", (), state))
     assert {point.attributes["hw.state"]: point.value for point in made if point.name == "hw.status"} == theirs
     own = [point.attributes["gpufleet.state"] for point in made if point.name.startswith(OWN) and point.value == 1]
@@ -163,10 +163,10 @@ def test_what_is_absent_makes_no_point() -> None:
 
 
 def test_a_percentage_is_not_taken_for_a_ratio() -> None:
-    said = told("hw.gpu.utilization", "%", {"hw.id": "a"}, 0.5)
+    said = map_point("hw.gpu.utilization", "%", {"hw.id": "a"}, 0.5)
     assert said is not None
     assert isinstance(said.value, Absent)
-    over = told("hw.gpu.utilization", "1", {"hw.id": "a"}, 50)
+    over = map_point("hw.gpu.utilization", "1", {"hw.id": "a"}, 50)
     assert over is not None
     assert isinstance(over.value, Absent)
 
@@ -175,10 +175,10 @@ def test_points_without_a_device_and_unknown_names_are_counted() -> None:
     found = read_points(
         "n",
         [
-            Incoming("hw.gpu.utilization", "1", {}, 0.5, AT),
-            Incoming("hw.gpu.memory.utilization", "1", {"hw.id": "a"}, 0.5, AT),
-            Incoming("gpu.speed", "W", {"hw.id": "a"}, 312000, AT),
-            Incoming("system.memory.limit", "By", {"hw.id": "a"}, 4096, AT),
+            IncomingPoint("hw.gpu.utilization", "1", {}, 0.5, AT),
+            IncomingPoint("hw.gpu.memory.utilization", "1", {"hw.id": "a"}, 0.5, AT),
+            IncomingPoint("gpu.speed", "W", {"hw.id": "a"}, 312000, AT),
+            IncomingPoint("system.memory.limit", "By", {"hw.id": "a"}, 4096, AT),
         ],
         reader="otlp",
     )
@@ -195,11 +195,11 @@ def test_of_l9gpu_only_what_can_be_believed_is_read() -> None:
     found = read_points(
         "n",
         [
-            Incoming("gpu.energy.consumption", "mJ", about, 5_551_899_580, AT),
-            Incoming("gpu.ecc.errors", "{error}", ecc, 3, AT),
-            Incoming("gpu.power.draw", "W", about, 312_000, AT),
-            Incoming("gpu.utilization", "1", {**about, "gpu.task.type": "compute"}, 1.0, AT),
-            Incoming("vllm.requests.running", "1", about, 4, AT),
+            IncomingPoint("gpu.energy.consumption", "mJ", about, 5_551_899_580, AT),
+            IncomingPoint("gpu.ecc.errors", "{error}", ecc, 3, AT),
+            IncomingPoint("gpu.power.draw", "W", about, 312_000, AT),
+            IncomingPoint("gpu.utilization", "1", {**about, "gpu.task.type": "compute"}, 1.0, AT),
+            IncomingPoint("vllm.requests.running", "1", about, 4, AT),
         ],
         reader="otlp",
     )
@@ -253,7 +253,7 @@ def test_every_reading_comes_back(data: st.DataObject) -> None:
     st.text(max_size=4),
 )
 def test_no_point_breaks_the_reading(name: str, attributes: dict[str, str], value: float, unit: str) -> None:
-    found = read_points("n", [Incoming(name, unit, attributes, value, AT)], reader="otlp")
+    found = read_points("n", [IncomingPoint(name, unit, attributes, value, AT)], reader="otlp")
     assert set(found.machines) <= {"n"}
     for sample in found.machines.get("n", ()):
         assert sample.lane in set(Lane)

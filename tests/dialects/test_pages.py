@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from gpufleet.agent.collect.assemble import assemble
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
-from gpufleet.decoding.format import Source
+from gpufleet.decoding.format import CapturedInput
 from gpufleet.delivery.export import AgentStats
 from gpufleet.dialects.dialect import Dialect
 from gpufleet.dialects.known import DIALECTS, recognise
-from gpufleet.dialects.reading import Read, read, unknown_labels
+from gpufleet.dialects.reading import SeriesReadings, read_series, unknown_labels
 from gpufleet.exporters.prometheus import PrometheusExporter
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
@@ -29,18 +29,18 @@ AT = 1_790_000_000_000_000_000
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 
 
-def of_text(text: str) -> tuple[Dialect, Read]:
+def of_text(text: str) -> tuple[Dialect, SeriesReadings]:
     page = TextParser().parse(text.encode())
     dialect = recognise(series.name for series in page.series)
     assert dialect is not None
-    return dialect, read(dialect, page.series, page.values, page.times, AT, reader=dialect.name)
+    return dialect, read_series(dialect, page.series, page.values, page.times, AT, reader=dialect.name)
 
 
-def of_page(name: str) -> tuple[Dialect, Read]:
+def of_page(name: str) -> tuple[Dialect, SeriesReadings]:
     return of_text((PAGES / f"{name}.txt").read_text())
 
 
-def told(found: Read, machine: str) -> dict[str | None, dict[str, Value | Absent]]:
+def told(found: SeriesReadings, machine: str) -> dict[str | None, dict[str, Value | Absent]]:
     """View key to everything that is told of it."""
     merged: dict[str | None, dict[str, Value | Absent]] = {}
     for sample in found.machines[machine]:
@@ -231,10 +231,10 @@ def test_our_own_page_says_what_the_snapshot_says() -> None:
     assert {sample.view.kind for sample in found.machines[machine] if sample.view} <= set(ViewKind)
 
 
-def test_every_dialect_at_once_is_taken_once_and_nothing_is_unknown() -> None:
+def test_all_dialects_at_once_are_read_once_without_unknowns() -> None:
     """Our own page with all the names: read under ours, the others' names left to them."""
     page = agent_page(example_snapshot(), AgentStats(started_at=1, lanes={}), tuple(BY_NAME))
-    _, decoded = decode(Source(content=page, name="page.txt", at=AT))
+    _, decoded = decode(CapturedInput(content=page, name="page.txt", at=AT))
     (snapshot,) = decoded.snapshots
     assert {reading.reader for device in snapshot.devices for reading in device.readings.values()} == {"gpufleet"}
     assert decoded.unknown == ()

@@ -3,7 +3,7 @@
 import pytest
 
 from gpufleet.dialects.reading import pod_of
-from gpufleet.model.holding import Holder, HolderKind
+from gpufleet.model.holdings import Holder, HolderKind
 
 TRAIN = Holder(kind=HolderKind.POD, id="ml/train-0", name="train-0", namespace="ml")
 OWN = {"pod": "dcgm-exporter-x7k2p", "namespace": "gpu-operator", "container": "exporter"}
@@ -21,7 +21,7 @@ def test_the_exporters_own_pod_holds_nothing() -> None:
     assert pod_of(PLAIN, plain=False) is None  # nobody says that these are a workload's
 
 
-def test_plain_labels_count_where_it_is_said_that_they_are_a_workloads() -> None:
+def test_plain_labels_count_where_configured_as_workload_labels() -> None:
     assert pod_of(PLAIN, plain=True) == TRAIN
 
 

@@ -12,11 +12,11 @@ import pytest
 from gpufleet.channels.stream.dialers import UnixDialer, VsockDialer
 from gpufleet.codecs.dcgm_wire.commands import READ_ONLY
 from gpufleet.doctor.dcgm import examine_engine
-from gpufleet.doctor.facts import Check, Verdict
+from gpufleet.doctor.facts import CheckResult, CheckVerdict
 from gpufleet.ports.channel import Stream
 from gpufleet.runtime import SystemClock
 from gpufleet.simulate.dcgm.engine import SimulatedEngine
-from gpufleet.simulate.dcgm.state import EngineState, Fault
+from gpufleet.simulate.dcgm.state import EngineFault, EngineState
 from gpufleet.simulate.dcgm.values import PROFILING
 
 
@@ -38,7 +38,7 @@ class Answers:
         pass
 
 
-async def examine(folder: Path, state: EngineState, address: str = "") -> tuple[dict[str, Check], list[int]]:
+async def examine(folder: Path, state: EngineState, address: str = "") -> tuple[dict[str, CheckResult], list[int]]:
     engine = SimulatedEngine(state)
     serving: set[asyncio.Task[None]] = set()
 
@@ -52,12 +52,12 @@ async def examine(folder: Path, state: EngineState, address: str = "") -> tuple[
     checks = await examine_engine(address or f"unix://{folder}/e", UnixDialer(folder / "e"), SystemClock())
     server.close()
     await asyncio.gather(*serving)
-    return {check.name: check for check in checks}, engine.asked
+    return {check.name: check for check in checks}, engine.commands
 
 
 async def test_a_healthy_engine(tmp_path: Path) -> None:
     checks, asked = await examine(tmp_path, EngineState.healthy(3))
-    assert {check.verdict for check in checks.values()} == {Verdict.OK}
+    assert {check.verdict for check in checks.values()} == {CheckVerdict.OK}
     assert checks["GPUs"].found == "3: 0, 1, 2"
     assert "ENTITIES_GET_LATEST_V4 FUNCTION_NOT_FOUND" in checks["latest values"].found
     assert set(asked) <= READ_ONLY
@@ -67,30 +67,30 @@ async def test_an_engine_of_another_version(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.version = "3.3.5"
     checks, _ = await examine(tmp_path, state)
-    assert checks["version"].verdict is Verdict.FAILED
+    assert checks["version"].verdict is CheckVerdict.FAILED
     assert not any(name.startswith("readings") for name in checks)
 
 
 async def test_an_engine_without_gpus(tmp_path: Path) -> None:
     checks, _ = await examine(tmp_path, EngineState())
-    assert checks["GPUs"].verdict is Verdict.FAILED
+    assert checks["GPUs"].verdict is CheckVerdict.FAILED
 
 
 async def test_an_engine_with_another_time_that_anybody_reaches(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.clock_ahead = 60_000_000
     checks, _ = await examine(tmp_path, state, "vsock://42:5555")
-    assert checks["clock"].verdict is Verdict.WARNING
+    assert checks["clock"].verdict is CheckVerdict.WARNING
     assert checks["clock"].found.startswith("+")
-    assert checks["who reaches it"].verdict is Verdict.WARNING
+    assert checks["who reaches it"].verdict is CheckVerdict.WARNING
 
 
-@pytest.mark.parametrize("fault", [Fault.WRONG_MAGIC, Fault.HANG_UP, Fault.LYING_COUNT])
-async def test_what_is_no_engine(fault: Fault, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", [EngineFault.WRONG_MAGIC, EngineFault.HANG_UP, EngineFault.WRONG_COUNT])
+async def test_what_is_no_engine(fault: EngineFault, tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.faults.add(fault)
     checks, _ = await examine(tmp_path, state)
-    assert checks["engine"].verdict is Verdict.FAILED
+    assert checks["engine"].verdict is CheckVerdict.FAILED
 
 
 @pytest.mark.parametrize(
@@ -110,16 +110,16 @@ async def test_how_far_one_came_to_a_guest_is_told(code: int, word: str) -> None
             return await VsockDialer(42, 5555, make_socket=lambda: cast("socket.socket", Answers(code))).dial()
 
     (check,) = await examine_engine("vsock://42:5555", Refuses(), SystemClock())
-    assert check.verdict is Verdict.FAILED
+    assert check.verdict is CheckVerdict.FAILED
     assert os.strerror(code) in check.found
-    assert word in check.mend
+    assert word in check.fix
 
 
 async def test_who_answers_and_is_no_engine_is_told_so(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
-    state.faults.add(Fault.WRONG_MAGIC)
+    state.faults.add(EngineFault.WRONG_MAGIC)
     checks, _ = await examine(tmp_path, state)
-    assert "something else" in checks["engine"].mend
+    assert "something else" in checks["engine"].fix
 
 
 async def test_a_lost_gpu_fails_nothing_and_is_counted(tmp_path: Path) -> None:
@@ -130,12 +130,12 @@ async def test_a_lost_gpu_fails_nothing_and_is_counted(tmp_path: Path) -> None:
 
 
 async def test_what_it_supports_is_told(tmp_path: Path) -> None:
-    state = EngineState.cut(2)
+    state = EngineState.with_mig(2)
     state.unknown = frozenset({1523, *range(1600, 1613)})
     checks, asked = await examine(tmp_path, state)
-    assert checks["profiling"].verdict is Verdict.OK
+    assert checks["profiling"].verdict is CheckVerdict.OK
     assert checks["profiling"].found == "all 16 readings"
-    assert checks["XIDs"].verdict is Verdict.OK
+    assert checks["XIDs"].verdict is CheckVerdict.OK
     assert checks["MIG devices"].found == "3: 3g.71gb, 1c.4g.71gb, 3c.4g.71gb"
     assert "not 1523, 1600, 1601" in checks["fields"].found
     assert set(asked) <= READ_ONLY
@@ -146,13 +146,13 @@ async def test_who_holds_profiling_is_told(code: int, word: str, tmp_path: Path)
     state = EngineState.healthy(1)
     state.unwatchable = dict.fromkeys(PROFILING, code)
     checks, _ = await examine(tmp_path, state)
-    assert checks["profiling"].verdict is Verdict.WARNING
-    assert word in checks["profiling"].mend
-    assert checks["readings, fast"].verdict is Verdict.OK
+    assert checks["profiling"].verdict is CheckVerdict.WARNING
+    assert word in checks["profiling"].fix
+    assert checks["readings, fast"].verdict is CheckVerdict.OK
 
 
 async def test_an_engine_that_refuses_to_watch_xids(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.unwatchable = {230: -6}
     checks, _ = await examine(tmp_path, state)
-    assert checks["XIDs"].verdict is Verdict.WARNING
+    assert checks["XIDs"].verdict is CheckVerdict.WARNING

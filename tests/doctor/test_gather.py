@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.channels.local import LocalFiles
-from gpufleet.doctor import Facts, Verdict, examine, gather
+from gpufleet.doctor import CheckVerdict, NodeFacts, examine, gather_facts
 from gpufleet.doctor.access import LocalAccess
 from gpufleet.doctor.gather import PACKAGES
 from tests.readers.host.machines import FixedClock, build
@@ -27,11 +27,11 @@ NVIDIA_FILES = """
 """
 
 
-async def collect(root: Path) -> Facts:
-    return await gather(LocalFiles(root), LocalAccess(root), FixedClock(), "/var/lib/gpufleet")
+async def collect(root: Path) -> NodeFacts:
+    return await gather_facts(LocalFiles(root), LocalAccess(root), FixedClock(), "/var/lib/gpufleet")
 
 
-def verdicts(facts: Facts) -> dict[str, str]:
+def verdicts(facts: NodeFacts) -> dict[str, str]:
     return {check.name: check.verdict.value for check in examine(facts)}
 
 
@@ -86,7 +86,7 @@ async def test_an_empty_machine_is_mostly_unknown(tmp_path: Path) -> None:
     assert facts.errors
     by_name = verdicts(facts)
     for name in ("nvidia_gpus", "nvidia_driver", "nvidia_fabric_manager", "process_table", "identity"):
-        assert by_name[name] == Verdict.UNKNOWN, name
+        assert by_name[name] == CheckVerdict.UNKNOWN, name
 
 
 def test_the_pod_resources_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,23 +113,23 @@ def test_the_command_answers_json_and_tells_failure(name: str, code: int, tmp_pa
     done = gpufleet("doctor", "--json", "--root", str(build(name, tmp_path)))
     assert done.returncode == code
     checks = json.loads(done.stdout)
-    assert {"name", "verdict", "proves", "found", "mend"} == set(checks[0])
+    assert {"name", "verdict", "proves", "found", "fix"} == set(checks[0])
     assert any(check["verdict"] == "failed" for check in checks)
 
 
-def test_the_command_prints_what_is_well_in_a_line_and_what_is_not_with_its_mending(tmp_path: Path) -> None:
+def test_passed_checks_take_one_line_and_failed_ones_advise(tmp_path: Path) -> None:
     done = gpufleet("doctor", "--root", str(build("bare_metal", tmp_path)), env={"COLUMNS": "80"})
     page = done.stdout
     assert "failed   nvidia_library" in page
-    assert "mend:" in page
+    assert "fix:" in page
     assert "ok       nvidia_fabric_manager: nvidia-fabricmanager is running" in page
     assert "proves:" not in page
     assert max(map(len, page.splitlines())) <= 80
     verbose = gpufleet("doctor", "-v", "--root", str(tmp_path)).stdout
-    assert verbose.count("proves:") == len(examine(Facts()))
+    assert verbose.count("proves:") == len(examine(NodeFacts()))
 
 
-def test_a_machine_without_gpus_reads_as_one_and_not_as_a_broken_one(tmp_path: Path) -> None:
+def test_machine_without_gpus_is_not_reported_as_broken(tmp_path: Path) -> None:
     build("guest", tmp_path)
     for device in (tmp_path / "sys/bus/pci/devices").iterdir():
         (device / "vendor").write_text("0x1af4\n")

@@ -7,15 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.doctor import Check, Verdict
+from gpufleet.doctor import CheckResult, CheckVerdict
 from gpufleet.doctor.hub import HubFacts, examine_hub
-from gpufleet.doctor.hub.facts import Certificate, Daemon, Disk, Kept, KernelClock, Waiting
+from gpufleet.doctor.hub.facts import (
+    CertificateDetails,
+    DaemonStatus,
+    DatabaseState,
+    DiskUsage,
+    KernelClock,
+    LogBacklog,
+)
 from gpufleet.model.access import Role, Token
 
 NOW = dt.datetime(2026, 6, 1, tzinfo=dt.UTC)
 GIB = 1 << 30
-DISK = Disk(free=100 * GIB, size=200 * GIB, used={"store": 10 * GIB}, day_bytes=GIB, day="2026-05-31")
-DAEMON = Daemon(version="0.1.0", ready="", figures={"wal_records": 3})
+DISK = DiskUsage(free=100 * GIB, size=200 * GIB, used={"store": 10 * GIB}, day_bytes=GIB, day="2026-05-31")
+DAEMON = DaemonStatus(version="0.1.0", ready="", figures={"wal_records": 3})
 
 
 def token(role: Role, days: float | None = None, *, revoked: bool = False) -> Token:
@@ -29,8 +36,8 @@ def token(role: Role, days: float | None = None, *, revoked: bool = False) -> To
     )
 
 
-def certificate(**changed: object) -> Certificate:
-    known = Certificate(names=("hub",), not_after=NOW + dt.timedelta(days=90), key_mode=0o640, right_name=True)
+def certificate(**changed: object) -> CertificateDetails:
+    known = CertificateDetails(names=("hub",), not_after=NOW + dt.timedelta(days=90), key_mode=0o640, name_matches=True)
     return msgspec.structs.replace(known, **changed)
 
 
@@ -45,104 +52,126 @@ HEALTHY = HubFacts(
     daemon=DAEMON,
     disk=DISK,
     clock=KernelClock(True, 0.01),
-    registry=Kept(2, 2),
-    store=Kept(1, 1),
-    waiting=Waiting(3, 4000, 0.5),
+    registry=DatabaseState(2, 2),
+    store=DatabaseState(1, 1),
+    backlog=LogBacklog(3, 4000, 0.5),
     wal_max_bytes=4 * GIB,
     certificate=certificate(),
-    skews={"node-a": -0.2, "node-b": 0.0},
+    clock_skews={"node-a": -0.2, "node-b": 0.0},
     tokens=(token(Role.SENDER), token(Role.ADMIN, 90)),
 )
 
 
-def judge(name: str, **changed: object) -> Check:
+def judge(name: str, **changed: object) -> CheckResult:
     facts = msgspec.structs.replace(HEALTHY, **changed)
     return next(check for check in examine_hub(facts) if check.name == name)
 
 
 def test_a_healthy_hub_is_ok_throughout() -> None:
-    assert {check.name: check.found for check in examine_hub(HEALTHY) if check.verdict is not Verdict.OK} == {}
+    assert {check.name: check.found for check in examine_hub(HEALTHY) if check.verdict is not CheckVerdict.OK} == {}
 
 
-def test_without_facts_everything_that_is_not_configured_is_unknown() -> None:
+def test_checks_without_facts_are_unknown() -> None:
     checks = examine_hub(HubFacts(at=NOW, folder="/x", listen="127.0.0.1:8470"))
-    wrong = {check.name for check in checks if check.verdict is not Verdict.UNKNOWN}
+    wrong = {check.name for check in checks if check.verdict is not CheckVerdict.UNKNOWN}
     assert wrong == {"listener", "certificate"}, "one is of the configuration, the other's words are an error"
 
 
 @given(
-    st.sets(st.sampled_from(["holder", "daemon", "disk", "clock", "registry", "store", "waiting", "skews", "tokens"]))
+    st.sets(
+        st.sampled_from(["holder", "daemon", "disk", "clock", "registry", "store", "backlog", "clock_skews", "tokens"])
+    )
 )
 def test_a_missing_fact_never_makes_anything_better(missing: set[str]) -> None:
     poorer = msgspec.structs.replace(HEALTHY, **dict.fromkeys(missing, "could not be had"))
     for before, after in zip(examine_hub(HEALTHY), examine_hub(poorer), strict=True):
-        assert after.verdict in (before.verdict, Verdict.UNKNOWN)
-    sick = msgspec.structs.replace(poorer, registry=Kept(2, 2, "page 3 is never used"))
-    assert any(check.verdict is Verdict.FAILED for check in examine_hub(sick))
+        assert after.verdict in (before.verdict, CheckVerdict.UNKNOWN)
+    sick = msgspec.structs.replace(poorer, registry=DatabaseState(2, 2, "page 3 is never used"))
+    assert any(check.verdict is CheckVerdict.FAILED for check in examine_hub(sick))
 
 
 @pytest.mark.parametrize(
     ("name", "changed", "verdict", "word"),
     [
-        ("daemon", {"daemon": "nobody answers", "holder": 0}, Verdict.WARNING, "stopped"),
-        ("daemon", {"daemon": "answers 401"}, Verdict.UNKNOWN, "4711"),
+        ("daemon", {"daemon": "nobody answers", "holder": 0}, CheckVerdict.WARNING, "stopped"),
+        ("daemon", {"daemon": "answers 401"}, CheckVerdict.UNKNOWN, "4711"),
         (
             "daemon",
-            {"daemon": Daemon(version="1", ready="3 flushes in a row failed", figures={})},
-            Verdict.FAILED,
+            {"daemon": DaemonStatus(version="1", ready="3 flushes in a row failed", figures={})},
+            CheckVerdict.FAILED,
             "3 flushes",
         ),
-        ("state_folder", {"folder_error": "ENOENT"}, Verdict.WARNING, "no /var/lib"),
-        ("state_folder", {"folder_error": "EROFS"}, Verdict.FAILED, "EROFS"),
-        ("state_folder", {"stranger": "gpufleet-hub"}, Verdict.UNKNOWN, "gpufleet-hub's"),
-        ("disk", {"disk": msgspec.structs.replace(DISK, free=GIB // 2)}, Verdict.FAILED, "512.0 MiB free"),
-        ("disk", {"disk": msgspec.structs.replace(DISK, free=5 * GIB)}, Verdict.WARNING, "full in 5 days"),
+        ("state_folder", {"folder_error": "ENOENT"}, CheckVerdict.WARNING, "no /var/lib"),
+        ("state_folder", {"folder_error": "EROFS"}, CheckVerdict.FAILED, "EROFS"),
+        ("state_folder", {"other_owner": "gpufleet-hub"}, CheckVerdict.UNKNOWN, "gpufleet-hub's"),
+        ("disk", {"disk": msgspec.structs.replace(DISK, free=GIB // 2)}, CheckVerdict.FAILED, "512.0 MiB free"),
+        ("disk", {"disk": msgspec.structs.replace(DISK, free=5 * GIB)}, CheckVerdict.WARNING, "full in 5 days"),
         (
             "disk",
             {"disk": msgspec.structs.replace(DISK, free=3 * GIB, day_bytes=None)},
-            Verdict.WARNING,
+            CheckVerdict.WARNING,
             "may take 4.0 GiB",
         ),
-        ("disk", {"disk": msgspec.structs.replace(DISK, day_bytes=None)}, Verdict.OK, "no whole day"),
-        ("clock", {"clock": KernelClock(False, 16.0)}, Verdict.WARNING, "nothing steers"),
-        ("registry", {"registry": Kept(3, 2)}, Verdict.FAILED, "this build knows 2"),
-        ("registry", {"registry": Kept(1, 2)}, Verdict.WARNING, "makes it 2"),
-        ("registry", {"registry": Kept(2, 2, "wrong # of entries")}, Verdict.FAILED, "wrong # of entries"),
-        ("registry", {"registry": None}, Verdict.NOT_APPLICABLE, "relay"),
-        ("store", {"store": Kept(9, 1)}, Verdict.FAILED, "version 9"),
-        ("store", {"store": Kept(1, 1, "store: insert failed")}, Verdict.FAILED, "insert failed"),
-        ("store", {"store": None}, Verdict.NOT_APPLICABLE, "relay"),
-        ("log", {"waiting": Waiting(0, 0, None)}, Verdict.OK, "nothing"),
-        ("log", {"waiting": Waiting(9, 100, 900.0, 4)}, Verdict.WARNING, "4 of them the next hub does not take"),
-        ("log", {"waiting": Waiting(9, GIB, 900.0)}, Verdict.WARNING, "for 900 s"),
-        ("log", {"waiting": Waiting(9, 3 * GIB, 9.0)}, Verdict.FAILED, "4,096 MiB may"),
-        ("log", {"waiting": Waiting(9, 90, 9.0), "holder": 0}, Verdict.WARNING, "9 batches"),
-        ("listener", {"auth": "none"}, Verdict.WARNING, "reachable"),
-        ("listener", {"auth": "none", "tls": False, "listen": "127.0.0.1:1"}, Verdict.OK, "without TLS and tokens"),
-        ("certificate", {"certificate": None}, Verdict.NOT_APPLICABLE, "no [tls]"),
-        ("certificate", {"certificate": "cannot be read"}, Verdict.FAILED, "cannot be read"),
-        ("certificate", {"certificate": certificate(not_after=NOW)}, Verdict.FAILED, "expired"),
+        ("disk", {"disk": msgspec.structs.replace(DISK, day_bytes=None)}, CheckVerdict.OK, "no whole day"),
+        ("clock", {"clock": KernelClock(False, 16.0)}, CheckVerdict.WARNING, "nothing steers"),
+        ("registry", {"registry": DatabaseState(3, 2)}, CheckVerdict.FAILED, "this build knows 2"),
+        ("registry", {"registry": DatabaseState(1, 2)}, CheckVerdict.WARNING, "makes it 2"),
+        (
+            "registry",
+            {"registry": DatabaseState(2, 2, "wrong # of entries")},
+            CheckVerdict.FAILED,
+            "wrong # of entries",
+        ),
+        ("registry", {"registry": None}, CheckVerdict.NOT_APPLICABLE, "relay"),
+        ("store", {"store": DatabaseState(9, 1)}, CheckVerdict.FAILED, "version 9"),
+        ("store", {"store": DatabaseState(1, 1, "store: insert failed")}, CheckVerdict.FAILED, "insert failed"),
+        ("store", {"store": None}, CheckVerdict.NOT_APPLICABLE, "relay"),
+        ("log", {"backlog": LogBacklog(0, 0, None)}, CheckVerdict.OK, "nothing"),
+        (
+            "log",
+            {"backlog": LogBacklog(9, 100, 900.0, 4)},
+            CheckVerdict.WARNING,
+            "4 of them the next hub does not take",
+        ),
+        ("log", {"backlog": LogBacklog(9, GIB, 900.0)}, CheckVerdict.WARNING, "for 900 s"),
+        ("log", {"backlog": LogBacklog(9, 3 * GIB, 9.0)}, CheckVerdict.FAILED, "4,096 MiB may"),
+        ("log", {"backlog": LogBacklog(9, 90, 9.0), "holder": 0}, CheckVerdict.WARNING, "9 batches"),
+        ("listener", {"auth": "none"}, CheckVerdict.WARNING, "reachable"),
+        (
+            "listener",
+            {"auth": "none", "tls": False, "listen": "127.0.0.1:1"},
+            CheckVerdict.OK,
+            "without TLS and tokens",
+        ),
+        ("certificate", {"certificate": None}, CheckVerdict.NOT_APPLICABLE, "no [tls]"),
+        ("certificate", {"certificate": "cannot be read"}, CheckVerdict.FAILED, "cannot be read"),
+        ("certificate", {"certificate": certificate(not_after=NOW)}, CheckVerdict.FAILED, "expired"),
         (
             "certificate",
             {"certificate": certificate(not_after=NOW + dt.timedelta(days=3))},
-            Verdict.WARNING,
+            CheckVerdict.WARNING,
             "3 days",
         ),
-        ("certificate", {"certificate": certificate(right_name=False)}, Verdict.FAILED, "not for the name"),
-        ("certificate", {"certificate": certificate(key_mode=0o644)}, Verdict.FAILED, "0644"),
-        ("tokens", {"tokens": None}, Verdict.NOT_APPLICABLE, "none"),
-        ("tokens", {"tokens": ()}, Verdict.FAILED, "sender"),
-        ("tokens", {"tokens": (token(Role.SENDER, revoked=True),)}, Verdict.FAILED, "sender"),
-        ("tokens", {"tokens": (token(Role.SENDER, -1),)}, Verdict.FAILED, "1 ran out"),
-        ("tokens", {"tokens": (token(Role.SENDER), token(Role.ADMIN, 5))}, Verdict.WARNING, "admin5"),
-        ("sender_clocks", {"skews": {}}, Verdict.UNKNOWN, "no sender"),
-        ("sender_clocks", {"skews": {"a": 0.0, "b": 40.0}}, Verdict.WARNING, "1 of 2 senders are off: b +40 s"),
-        ("sender_clocks", {"skews": {"a": -900.0}}, Verdict.WARNING, "a -900 s"),
+        ("certificate", {"certificate": certificate(name_matches=False)}, CheckVerdict.FAILED, "not for the name"),
+        ("certificate", {"certificate": certificate(key_mode=0o644)}, CheckVerdict.FAILED, "0644"),
+        ("tokens", {"tokens": None}, CheckVerdict.NOT_APPLICABLE, "none"),
+        ("tokens", {"tokens": ()}, CheckVerdict.FAILED, "sender"),
+        ("tokens", {"tokens": (token(Role.SENDER, revoked=True),)}, CheckVerdict.FAILED, "sender"),
+        ("tokens", {"tokens": (token(Role.SENDER, -1),)}, CheckVerdict.FAILED, "1 ran out"),
+        ("tokens", {"tokens": (token(Role.SENDER), token(Role.ADMIN, 5))}, CheckVerdict.WARNING, "admin5"),
+        ("sender_clocks", {"clock_skews": {}}, CheckVerdict.UNKNOWN, "no sender"),
+        (
+            "sender_clocks",
+            {"clock_skews": {"a": 0.0, "b": 40.0}},
+            CheckVerdict.WARNING,
+            "1 of 2 senders are off: b +40 s",
+        ),
+        ("sender_clocks", {"clock_skews": {"a": -900.0}}, CheckVerdict.WARNING, "a -900 s"),
     ],
 )
-def test_verdicts(name: str, changed: dict[str, object], verdict: Verdict, word: str) -> None:
+def test_verdicts(name: str, changed: dict[str, object], verdict: CheckVerdict, word: str) -> None:
     check = judge(name, **changed)
     assert check.verdict is verdict, check.found
     assert word in check.found
-    if verdict in (Verdict.FAILED, Verdict.WARNING):
-        assert check.mend, "what is wrong has a way to mend it"
+    if verdict in (CheckVerdict.FAILED, CheckVerdict.WARNING):
+        assert check.fix, "what is wrong has a way to fix it"

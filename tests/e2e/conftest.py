@@ -1,4 +1,4 @@
-"""A whole way on loopback: fake driver, agent, hub, embedded store, each a real process."""
+"""Fake driver, agent, hub and embedded store on loopback, each a real process."""
 
 import json
 import subprocess
@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
+from tests.support.hub_state import prepare_state
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
 from tests.support.waiting import wait_until
 
@@ -29,7 +30,7 @@ timeout_seconds = 8.0
 
 
 class Way:
-    """Where everything is, and how to start it again."""
+    """Ports and folders of one agent and one hub, and the processes that use them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,10 +41,12 @@ class Way:
         self._running: list[Gpufleet] = []
         (folder / "agent.toml").write_text(AGENT_CONFIG)
 
-    def start_hub(self) -> Gpufleet:
-        """Start the hub and wait until it takes batches."""
-        hub = self._start("hub", "--listen", f"127.0.0.1:{self.hub_port}", "--state", str(self.state))
-        hub.wait_for(f"{self.hub_url}/readyz")
+    def start_hub(self, *more: str) -> Gpufleet:
+        """Start the hub, with more arguments if given, and wait until it accepts batches."""
+        if not (self.state / "hub").exists():
+            prepare_state(self.state)
+        hub = self._start("hub", "--listen", f"127.0.0.1:{self.hub_port}", "--state", str(self.state), *more)
+        hub.wait_for(f"{self.hub_url}/readyz", 100)
         return hub
 
     def start_agent(self) -> Gpufleet:
@@ -59,7 +62,7 @@ class Way:
             "--state",
             str(self.state),
         )
-        agent.wait_for(f"{self.agent_url}/readyz")
+        agent.wait_for(f"{self.agent_url}/readyz", 100)
         return agent
 
     def hub(self, path: str) -> Any:
@@ -68,13 +71,21 @@ class Way:
 
     def put(self, path: str, document: object) -> Any:
         """PUT a document to the hub."""
+        return self._send("PUT", path, document)
+
+    def sql(self, statement: str) -> list[list[Any]]:
+        """Return the rows of a statement on the hub's views."""
+        rows: list[list[Any]] = self._send("POST", "/v1/query", {"sql": statement})["rows"]
+        return rows
+
+    def _send(self, method: str, path: str, document: object) -> Any:
         request = urllib.request.Request(
             self.hub_url + path,
             data=json.dumps(document).encode(),
-            method="PUT",
+            method=method,
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=20) as answer:
             return json.load(answer)
 
     def metrics(self) -> str:
@@ -87,6 +98,11 @@ class Way:
         lines = [line for line in page.splitlines() if line.startswith("gpufleet_hub_wal_records")]
         return [float(line.split()[-1]) for line in lines] == [0.0]
 
+    def hub_metric(self, series: str) -> float:
+        """Return the sum of the hub's series whose line starts like this; 0 without one."""
+        page = get_text(f"{self.hub_url}/metrics")
+        return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith(series))
+
     def this_machine(self) -> dict[str, Any]:
         """Return the hub's record of the agent's machine, waiting for it."""
         wait_until(lambda: self.hub("/v1/nodes")["items"], what="the hub to know the node")
@@ -94,7 +110,7 @@ class Way:
         return machine
 
     def rows(self, query: str) -> list[list[Any]]:
-        """Ask the stopped hub's store directly, in a process of its own (one process owns the engine)."""
+        """Query the stopped hub's store directly, in a process of its own (one process owns the engine)."""
         script = (
             "import json, sys, clickhouse_connect\n"
             "client = clickhouse_connect.get_client(dsn=sys.argv[1])\n"
@@ -112,7 +128,7 @@ class Way:
         return rows
 
     def stop(self) -> None:
-        """End what still runs."""
+        """Kill every process that still runs."""
         for process in self._running:
             process.kill()
 
@@ -124,7 +140,16 @@ class Way:
 
 @pytest.fixture
 def way(tmp_path: Path) -> Iterator[Way]:
-    """Give the places of one whole way; nothing runs yet, everything is ended afterwards."""
+    """Yield the places of one agent and one hub; nothing runs yet, and everything is killed afterwards."""
     made = Way(tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
+    """Yield the same for all tests of a module, with its hub running."""
+    made = Way(tmp_path_factory.mktemp("shared"))
+    made.start_hub()
     yield made
     made.stop()

@@ -1,4 +1,4 @@
-"""An agent that reads its host's own DCGM host engine: two real processes."""
+"""An agent that reads its host's own DCGM host engine, each a real process."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def power(url: str) -> list[float | None]:
 
 
 @pytest.mark.timeout(180)
-def test_bare_metal_is_read_through_its_engine(tmp_path: Path) -> None:
+def test_agent_reads_its_hosts_dcgm_engine(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -73,7 +73,7 @@ def test_bare_metal_is_read_through_its_engine(tmp_path: Path) -> None:
             assert "gpufleet_gpu_tensor_activity_ratio" in page
             assert "gpufleet_dcgm_clock_offset_seconds" in page
             engine.kill()
-            wait_until(lambda: power(url) == [None, None], what="the readings to grow old")
+            wait_until(lambda: power(url) == [None, None], what="the readings to become absent")
             assert "dcgm" in {
                 one["reader"] for one in get_json(f"{url}/v1/snapshot")["readers"] if one.get("last_error")
             }

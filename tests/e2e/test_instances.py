@@ -1,4 +1,4 @@
-"""MIG devices and vGPU instances from the driver to every face: snapshot, page, store, an allocation's answer."""
+"""MIG devices and vGPU instances in the snapshot, the page of metrics, the store and an allocation's answer."""
 
 import re
 from collections.abc import Callable
@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Way
-from tests.fakes.nvml.parts import cut_into_mig, share_as_vgpus, stop_vgpu, use_of, vm_of
+from tests.fakes.nvml.parts import add_vgpu, cut_into_mig, share_as_vgpus, stop_vgpu, use_of, vm_of
 from tests.fakes.nvml.scenario import Device
 from tests.support.processes import get_json
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("e2e-instances")]
 
 MIG_GPUS, VGPU_GPUS = (1, 6), (3, 7)
+EXTRA_VGPU = 3316
+"""An instance that one test starts and ends."""
 FAST_NUMBERS = (
     "gpu_memory_total_bytes",
     "gpu_memory_used_bytes",
@@ -30,18 +32,32 @@ Expected = dict[str, dict[str, float | str]]
 """UUID to metric to value."""
 
 
+@pytest.fixture(scope="module")
+def way(shared: Way) -> Way:
+    """Return a running hub, and an agent whose driver has MIG devices and vGPUs."""
+    scenario = shared.driver.scenario
+    for gpu in MIG_GPUS:
+        cut_into_mig(scenario, gpu)
+    for gpu in VGPU_GPUS:
+        share_as_vgpus(scenario, gpu)
+    shared.driver.apply()
+    shared.start_agent()
+    return shared
+
+
 @pytest.fixture
 def expected(way: Way) -> Expected:
-    """Cut two of eight GPUs into seven MIG devices, share two as sixteen vGPUs; return what is to be read of them."""
-    scenario = way.driver.scenario
+    """Return the values of 2 x 7 MIG devices and 2 x 16 vGPUs, as the driver has them."""
+    devices = way.driver.scenario.devices
     values: Expected = {}
     for gpu in MIG_GPUS:
-        for slot, said in cut_into_mig(scenario, gpu).items():
-            values[said.uuid] = of_mig(said, slot)
+        for slot in range(7):
+            part = devices[gpu].parts[f"{gpu}.{slot}"]
+            values[part.uuid] = of_mig(part, slot)
     for gpu in VGPU_GPUS:
-        for number, said in share_as_vgpus(scenario, gpu).items():
-            values[said.texts["nvmlVgpuInstanceGetUUID"] or ""] = of_vgpu(said, gpu, number)
-    way.driver.apply()
+        for number in range(3000 + 100 * gpu, 3016 + 100 * gpu):
+            part = devices[gpu].parts[f"vgpu{number}"]
+            values[part.texts["nvmlVgpuInstanceGetUUID"] or ""] = of_vgpu(part, gpu, number)
     assert len(values) == 2 * 7 + 2 * 16
     return values
 
@@ -90,8 +106,6 @@ def is_equal(ask: Callable[[], list[dict[str, Any]]], expected: Expected) -> Cal
 
 
 def test_every_instance_is_on_every_face_with_the_driver_s_values(way: Way, expected: Expected) -> None:
-    hub, agent = way.start_hub(), way.start_agent()
-
     def in_snapshot() -> list[dict[str, Any]]:
         devices: list[dict[str, Any]] = get_json(f"{way.agent_url}/v1/snapshot")["devices"]
         return devices
@@ -121,11 +135,8 @@ def test_every_instance_is_on_every_face_with_the_driver_s_values(way: Way, expe
     used = processes_of(way)
     wait_until(lambda: set(used) <= set(processes_in(way)), seconds=60, what="the tables of processes in the hub")
     assert {device: table for device, table in processes_in(way).items() if device in used} == used
-    assert agent.stop() == 0
-    wait_until(way.drained, what="the hub to have flushed")
-    assert hub.stop() == 0
-    views = way.rows("SELECT DISTINCT view FROM samples WHERE view LIKE 'mig/%' OR view LIKE 'vgpu/%'")
-    assert {view.partition("/")[2] for (view,) in views} == set(expected)
+    query = "SELECT DISTINCT view FROM fleet_samples WHERE view LIKE 'mig/%' OR view LIKE 'vgpu/%'"
+    wait_until(lambda: {view.partition("/")[2] for (view,) in way.sql(query)} >= set(expected), what="stored samples")
 
 
 def processes_of(way: Way) -> dict[str, dict[int, int]]:
@@ -160,12 +171,12 @@ def series_of(page: str, expected: Expected) -> Expected:
     return found
 
 
-def test_the_owner_of_a_virtual_machine_sees_its_own_vgpu_and_nothing_else(way: Way, expected: Expected) -> None:
-    way.start_hub()
-    way.start_agent()
-    number = 3305
-    said = way.driver.scenario.devices[3].parts[f"vgpu{number}"]
+def test_owner_of_a_virtual_machine_sees_only_its_vgpu(way: Way, expected: Expected) -> None:
+    number = EXTRA_VGPU
+    said = add_vgpu(way.driver.scenario, 3, number)
+    way.driver.apply()
     uuid = said.texts["nvmlVgpuInstanceGetUUID"] or ""
+    expected[uuid] = of_vgpu(said, 3, number)
     target = {"cluster": "local", "vm_uuid": vm_of(number).upper()}
     body = {"kind": "gpu_slice", "target": target, "valid_from": "2020-01-01T00:00:00Z"}
     way.put("/v1/allocations/vm", body)
@@ -194,9 +205,7 @@ def test_the_owner_of_a_virtual_machine_sees_its_own_vgpu_and_nothing_else(way: 
     assert (answer()["reason"], answer()["devices"]) == ("guest_not_collected", [])
 
 
-def test_a_mig_device_of_an_allocation_shows_its_gpu_s_power_as_its_parent_s(way: Way, expected: Expected) -> None:
-    way.start_hub()
-    way.start_agent()
+def test_mig_device_shows_its_gpus_power_with_scope_parent(way: Way, expected: Expected) -> None:
     parent = way.driver.scenario.devices[6]
     mine = parent.parts["6.2"].uuid
     way.put(

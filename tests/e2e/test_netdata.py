@@ -1,4 +1,4 @@
-"""A bare-metal host without an agent, read by the hub through its Netdata; then its agent comes."""
+"""A bare-metal host without an agent, read by the hub through its Netdata; then its agent starts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,6 @@ import pytest
 
 from tests.e2e.conftest import Way
 from tests.support.netdata import netdata
-from tests.support.processes import Gpufleet
 from tests.support.waiting import wait_until
 
 DOCUMENT = Path(__file__).parents[1] / "data" / "nvidia_smi" / "xml-h100.xml"
@@ -27,49 +26,44 @@ def put(way: Way, name: str, kind: str, **target: str) -> None:
     way.put(f"/v1/allocations/{name}", spec)
 
 
-def test_the_fallback_answers_until_the_probe_does(way: Way, peer: Callable[[str], Path], tmp_path: Path) -> None:
+def test_netdata_answers_until_the_agent_does(way: Way, peer: Callable[[str], Path], tmp_path: Path) -> None:
     with netdata(tmp_path / "netdata", peer("netdata"), DOCUMENT) as url:
         config = tmp_path / "hub.toml"
         config.write_text(f'[[netdata]]\ncluster = "local"\nnode = "{NODE}"\nurl = "{url}"\n')
-        arguments = ["hub", "--listen", f"127.0.0.1:{way.hub_port}", "--state", str(way.state), "--config", str(config)]
-        hub = Gpufleet(arguments, tmp_path / "hub.log")
-        try:
-            hub.wait_for(f"{way.hub_url}/readyz")
-            put(way, "whole", "bare_metal", machine=NODE)
-            put(way, "slice", "gpu_slice", vm_uuid="5b4e07f6-3a86-4340-039d-25f2a83cdc43")
+        way.start_hub("--config", str(config))
+        put(way, "whole", "bare_metal", machine=NODE)
+        put(way, "slice", "gpu_slice", vm_uuid="5b4e07f6-3a86-4340-039d-25f2a83cdc43")
 
-            def answer(name: str = "whole") -> Any:
-                return way.hub(f"/v1/allocations/{name}/metrics")
+        def answer(name: str = "whole") -> Any:
+            return way.hub(f"/v1/allocations/{name}/metrics")
 
-            def complete() -> bool:
-                found = answer()
-                told = [gpu["readings"].get("gpu_sm_clock_hertz", {}) for gpu in found["devices"]]
-                return len(told) == 8 and "host_load_1m" in found["host"] and all("value" in one for one in told)
-
-            wait_until(complete, seconds=90, what="eight GPUs through Netdata")
+        def complete() -> bool:
             found = answer()
-            assert found["source"] == "host_netdata"
-            assert found["host"]["host_memory_available_bytes"]["value"] > 1 << 20
-            machine = found["machine"]
-            for gpu in found["devices"]:
-                assert gpu["source"] == "host_netdata"
-                assert gpu["uuid"] is None
-                assert gpu["readings"]["gpu_memory_free_bytes"]["value"] == 81_080 << 20
-                assert gpu["readings"]["gpu_sm_clock_hertz"]["value"] == 345_000_000
-                assert "value" not in gpu["readings"]["gpu_power_watts"]
-            assert answer("slice")["source"] == "unavailable"
-            assert answer("slice")["devices"] == []
+            readings = [gpu["readings"].get("gpu_sm_clock_hertz", {}) for gpu in found["devices"]]
+            return len(readings) == 8 and "host_load_1m" in found["host"] and all("value" in one for one in readings)
 
-            way.start_agent()
+        wait_until(complete, seconds=90, what="eight GPUs through Netdata")
+        found = answer()
+        assert found["source"] == "host_netdata"
+        assert found["host"]["host_memory_available_bytes"]["value"] > 1 << 20
+        machine = found["machine"]
+        for gpu in found["devices"]:
+            assert gpu["source"] == "host_netdata"
+            assert gpu["uuid"] is None
+            assert gpu["readings"]["gpu_memory_free_bytes"]["value"] == 81_080 << 20
+            assert gpu["readings"]["gpu_sm_clock_hertz"]["value"] == 345_000_000
+            assert "value" not in gpu["readings"]["gpu_power_watts"]
+        assert answer("slice")["source"] == "unavailable"
+        assert answer("slice")["devices"] == []
 
-            def probed() -> bool:
-                return bool(answer()["source"] == "host_local_probe")
+        way.start_agent()
 
-            wait_until(probed, seconds=60, what="the agent to answer for the host")
-            wait_until(lambda: all(gpu["uuid"] for gpu in answer()["devices"]), seconds=60, what="the GPUs' own names")
-            found = answer()
-            assert len(found["devices"]) == 8
-            assert {gpu["source"] for gpu in found["devices"]} == {"host_local_probe"}
-            assert found["machine"] == machine  # one of its name, and not a second one
-        finally:
-            hub.stop()
+        def probed() -> bool:
+            return bool(answer()["source"] == "host_local_probe")
+
+        wait_until(probed, seconds=60, what="the agent to answer for the host")
+        wait_until(lambda: all(gpu["uuid"] for gpu in answer()["devices"]), seconds=60, what="the GPUs' own names")
+        found = answer()
+        assert len(found["devices"]) == 8
+        assert {gpu["source"] for gpu in found["devices"]} == {"host_local_probe"}
+        assert found["machine"] == machine  # one of its name, and not a second one

@@ -1,6 +1,7 @@
-"""OTLP into the hub from real clients: OpenTelemetry's own SDK, and an agent that pushes to it instead of posting."""
+"""OTLP into the hub from real clients: OpenTelemetry's own SDK, and agents that push instead of posting batches."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,36 +12,33 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 
-from tests.e2e.conftest import Way
+from tests.e2e.conftest import AGENT_CONFIG, Way
 from tests.support.processes import Gpufleet
 from tests.support.waiting import wait_until
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000a"
 DEVICE = {"hw.id": UUID, "hw.type": "gpu"}
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("e2e-otlp-in")]
 
 
-def readings(way: Way, uuid: str) -> dict[str, Any]:
-    for one in way.hub("/v1/gpus")["items"]:
-        if one["device"]["uuid"] == uuid:
-            assert one["device"]["source"] == "imported"
-            found: dict[str, Any] = one["device"]["readings"]
-            return found
-    return {}
+def gpus(way: Way, node: str) -> dict[str, dict[str, Any]]:
+    """Return the values of a node's GPUs by UUID."""
+    found = [one for one in way.hub("/v1/gpus")["items"] if one["node"] == node]
+    assert {one["device"]["source"] for one in found} <= {"imported"}
+    return {
+        one["device"]["uuid"]: {
+            name: reading["value"] for name, reading in one["device"]["readings"].items() if "value" in reading
+        }
+        for one in found
+    }
 
 
-def values(way: Way, uuid: str) -> dict[str, Any]:
-    return {name: one["value"] for name, one in readings(way, uuid).items() if "value" in one}
-
-
-def test_opentelemetry_s_sdk(way: Way) -> None:
-    way.start_hub()
-
+def test_sdk_of_opentelemetry_is_received(shared: Way) -> None:
     def watts(_: CallbackOptions) -> Iterator[Observation]:
         yield Observation(312.5, DEVICE)
 
-    exporter = OTLPMetricExporter(f"{way.hub_url}/v1/metrics", compression=Compression.Gzip)
+    exporter = OTLPMetricExporter(f"{shared.hub_url}/v1/metrics", compression=Compression.Gzip)
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=60_000)
     provider = MeterProvider([reader], Resource({"host.name": "sdk-host"}))
     meter = provider.get_meter("test")
@@ -50,43 +48,47 @@ def test_opentelemetry_s_sdk(way: Way) -> None:
     try:
         assert provider.force_flush(20_000)
         wanted = {"gpu_power_watts": 312.5, "gpu_utilization_ratio": 0.5, "gpu_energy_joules_total": 1000}
-        wait_until(lambda: wanted.items() <= values(way, UUID).items(), seconds=60, what="what the SDK exported")
+        wait_until(
+            lambda: wanted.items() <= gpus(shared, "sdk-host").get(UUID, {}).items(),
+            seconds=60,
+            what="the values that the SDK exported",
+        )
     finally:
         provider.shutdown()
-    (machine,) = way.hub("/v1/machines")["items"]
-    assert (machine["machine"]["name"], machine["sender"], machine["gpus"]) == ("sdk-host", "otlp/collector", 1)
-    way.stop()
+    (machine,) = [one for one in shared.hub("/v1/machines")["items"] if one["machine"]["name"] == "sdk-host"]
+    assert (machine["sender"], machine["gpus"]) == ("otlp/collector", 1)
 
 
-@pytest.mark.parametrize("dialects", ['["otel"]', '["l9gpu"]', '["otel", "l9gpu"]'])
-def test_an_agent_s_own_push_says_what_its_batches_would(way: Way, dialects: str) -> None:
-    way.start_hub()
-    with (way.folder / "agent.toml").open("a") as file:
-        (way.folder / "kmsg").write_text("6,0,0,-;Linux version 6\n")
-        file.write(f'[readers.kmsg]\npath = "{way.folder}/kmsg"\n')
-        file.write(f'[push.otlp]\nendpoint = "{way.hub_url}"\ninterval_seconds = 1.0\n')
-        file.write(f"dialects = {dialects}\n")
-    config = str(way.folder / "agent.toml")
-    arguments = ["agent", "--config", config, "--listen", f"127.0.0.1:{way.agent_port}", "--state", str(way.state)]
-    with Gpufleet(arguments, way.folder / "agent.log", way.driver.environment) as agent:
-        agent.wait_for(f"{way.agent_url}/readyz")
+@pytest.mark.parametrize("dialects", [("otel",), ("l9gpu",), ("otel", "l9gpu")], ids="+".join)
+def test_agents_push_has_the_values_of_its_batches(shared: Way, tmp_path: Path, dialects: tuple[str, ...]) -> None:
+    way, node = Way(tmp_path), f"node-{'-'.join(dialects)}"
+    (tmp_path / "kmsg").write_text("6,0,0,-;Linux version 6\n")
+    (tmp_path / "agent.toml").write_text(
+        AGENT_CONFIG.replace("node-1", node) + f'[readers.kmsg]\npath = "{tmp_path}/kmsg"\n'
+        f'[push.otlp]\nendpoint = "{shared.hub_url}"\ninterval_seconds = 1.0\ndialects = {list(dialects)}\n'
+    )
+    arguments = ["agent", "--config", str(tmp_path / "agent.toml"), "--listen", f"127.0.0.1:{way.agent_port}"]
+    state = ["--state", str(way.state)]
+    with Gpufleet([*arguments, *state], tmp_path / "agent.log", way.driver.environment) as agent:
+        agent.wait_for(f"{way.agent_url}/readyz", 100)
         device = way.driver.scenario.devices[2]
         power, used = device.numbers["nvmlDeviceGetPowerUsage"], device.numbers["nvmlDeviceGetMemoryInfo_used"]
         assert power is not None
         wanted = {"gpu_power_watts": power / 1000, "gpu_memory_used_bytes": used}
-        wait_until(lambda: wanted.items() <= values(way, device.uuid).items(), seconds=60, what="a device of the agent")
-        wait_until(lambda: len(way.hub("/v1/gpus")["items"]) == 8, seconds=60, what="all eight")
+
+        def complete() -> bool:
+            found = gpus(shared, node)
+            return len(found) == 8 and wanted.items() <= found[device.uuid].items()
+
+        wait_until(complete, seconds=60, what="eight GPUs of the agent")
         address = str(device.texts["nvmlDeviceGetPciInfo"])[4:].lower()
-        with (way.folder / "kmsg").open("a") as file:
+        with (tmp_path / "kmsg").open("a") as file:
             file.write(f"4,1,1,-;NVRM: Xid (PCI:{address}): 79, pid=7, name=x, words\n")
 
-        def fallen() -> bool:
-            found = way.hub("/v1/events?kind=xid")["events"]
-            return [(one["code"], one["node"]) for one in found] == [(79, "node-1")]
+        def has_event() -> bool:
+            found = shared.hub("/v1/events?kind=xid")["events"]
+            return [one["code"] for one in found if one["node"] == node] == [79]
 
-        wait_until(fallen, seconds=60, what="the XID of the kernel's log")
-    (node,) = way.hub("/v1/nodes")["items"]
-    assert (node["machine"]["machine"]["name"], node["gpus"]) == ("node-1", 8)
-    page = way.hub("/v1/fleet")
-    assert page["words"].startswith("8 of 8 GPUs report")
-    way.stop()
+        wait_until(has_event, seconds=60, what="the XID of the kernel's log")
+    (machine,) = [one for one in shared.hub("/v1/nodes")["items"] if one["machine"]["machine"]["name"] == node]
+    assert machine["gpus"] == 8

@@ -1,5 +1,6 @@
-"""What the agent tells other systems, seen from their side: real Prometheus, VictoriaMetrics and vmagent."""
+"""The agent's metrics in real Prometheus, VictoriaMetrics and vmagent processes."""
 
+import datetime as dt
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.support.processes import get_json
 from tests.support.tsdb import Tsdb, prometheus, victoria, vmagent
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("e2e-push")]
 
 Peer = Callable[[str], Path]
 
@@ -35,13 +36,13 @@ def power(database: Tsdb, job: str) -> dict[str, float]:
 
 
 def watts(way: Way) -> dict[str, float]:
-    """Return what the driver says, by UUID."""
+    """Return the driver's values by UUID."""
     found = {device.uuid: device.numbers["nvmlDeviceGetPowerUsage"] for device in way.driver.scenario.devices}
     return {uuid: number / 1000 for uuid, number in found.items() if number is not None}
 
 
 def page_of(way: Way) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Return what the agent's page shows of the driver's values, empty labels left out."""
+    """Return the driver's values on the agent's page, without empty labels."""
     page = TextParser().parse(way.metrics().encode())
     return {
         (series.name, frozenset((name, text) for name, text in series.labels.items() if text)): value
@@ -51,7 +52,7 @@ def page_of(way: Way) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def held_by(database: Tsdb, job: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Return the same of what a database has now."""
+    """Return the same values as a database has them now."""
     added = {"job", "instance", "cluster", "team", "__name__"}
     return {
         (one.labels["__name__"], frozenset(pair for pair in one.labels.items() if pair[0] not in added)): one.value
@@ -70,56 +71,83 @@ def is_all_there(way: Way, database: Tsdb, job: str) -> Callable[[], bool]:
     return look
 
 
-@pytest.fixture
-def prom(way: Way, peer: Peer) -> Iterator[Tsdb]:
-    with prometheus(peer("prometheus"), way.folder / "prometheus", f"127.0.0.1:{way.agent_port}") as database:
-        yield database
+@pytest.fixture(scope="module")
+def prom(tmp_path_factory: pytest.TempPathFactory, peer: Peer) -> Iterator[tuple[Way, Tsdb]]:
+    """Yield an agent that pushes version 2.0, and the Prometheus that receives from it and scrapes it."""
+    way = Way(tmp_path_factory.mktemp("prometheus"))
+    with prometheus(peer("prometheus"), way.folder / "tsdb", f"127.0.0.1:{way.agent_port}") as database:
+        pushing(way, database.write_url, "2.0")
+        way.start_agent()
+        yield way, database
+        way.stop()
 
 
-@pytest.fixture
-def vm(way: Way, peer: Peer) -> Iterator[Tsdb]:
-    with victoria(peer("victoria-metrics"), way.folder / "victoria") as database:
-        yield database
+@pytest.fixture(scope="module")
+def vm(tmp_path_factory: pytest.TempPathFactory, peer: Peer) -> Iterator[tuple[Way, Tsdb]]:
+    """Yield an agent that pushes version 1.0, and the VictoriaMetrics that receives from it."""
+    way = Way(tmp_path_factory.mktemp("victoria"))
+    with victoria(peer("victoria-metrics"), way.folder / "tsdb") as database:
+        pushing(way, database.write_url, "1.0")
+        way.start_agent()
+        yield way, database
+        way.stop()
 
 
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_prometheus_scrapes_and_receives_the_same_values(way: Way, prom: Tsdb, version: str) -> None:
-    """Debian's Prometheus speaks 1.0 alone: the agent that is told 2.0 falls back, and nothing is lost by it."""
-    pushing(way, prom.write_url, version)
-    agent = way.start_agent()
-
+def test_prometheus_scrapes_and_receives_the_same_values(prom: tuple[Way, Tsdb]) -> None:
+    """Debian's Prometheus accepts remote write 1.0 only: the agent falls back from 2.0 and loses nothing by it."""
+    way, database = prom
     for job in ("scraped", "gpufleet"):
-        wait_until(lambda job=job: len(power(prom, job)) == 8, seconds=40, what=f"eight GPUs of job {job}")  # type: ignore[misc]
-        assert power(prom, job) == pytest.approx(watts(way))
-        wait_until(is_all_there(way, prom, job), seconds=40, what=f"every series of the page, job {job}")
-    (one, *_) = prom.now('gpufleet_gpu_power_watts{job="gpufleet"}')
+        wait_until(lambda job=job: len(power(database, job)) == 8, seconds=60, what=f"eight GPUs of job {job}")  # type: ignore[misc]
+        assert power(database, job) == pytest.approx(watts(way))
+        wait_until(is_all_there(way, database, job), seconds=60, what=f"every series of the page, job {job}")
+    (one, *_) = database.now('gpufleet_gpu_power_watts{job="gpufleet"}')
     assert one.labels["cluster"] == "local"
     assert one.labels["instance"] == one.labels["node"] == "node-1"
     assert one.labels["team"] == "ml"
-    (dcgm,) = prom.now('DCGM_FI_DEV_POWER_USAGE{job="gpufleet",gpu="3"}')
+    (dcgm,) = database.now('DCGM_FI_DEV_POWER_USAGE{job="gpufleet",gpu="3"}')
     assert dcgm.value == pytest.approx(watts(way)[dcgm.labels["UUID"]])
-    assert ("does not speak remote write 2.0" in agent.log.read_text()) == (version == "2.0")
+    assert "remote write 2.0" in (way.folder / "agent.log").read_text()
 
 
-def test_samples_have_the_times_of_their_measurements(way: Way, vm: Tsdb) -> None:
-    pushing(way, vm.write_url)
-    way.start_agent()
+def test_series_ends_with_its_reading(prom: tuple[Way, Tsdb]) -> None:
+    way, database = prom
+    wait_until(lambda: len(power(database, "gpufleet")) == 8, seconds=60, what="eight GPUs")
+    hung = way.driver.scenario.devices[5].uuid
+    way.driver.scenario.hang("nvmlDeviceGetPowerUsage", gpu=5)
+    way.driver.apply()
+
+    others = watts(way).keys() - {hung}
+    wait_until(lambda: power(database, "gpufleet").keys() == others, seconds=60, what="the end of one series")
+    (why,) = database.now(f'gpufleet_reading_absent{{job="gpufleet",uuid="{hung}",metric="gpu_power_watts"}}')
+    assert why.labels["reason"] == "timeout"
+    (sent,) = database.now('gpufleet_export_points_accepted_total{job="gpufleet",target="remote_write"}')
+    assert sent.value > 1000
+    (rejected,) = database.now('gpufleet_export_points_rejected_total{job="gpufleet",target="remote_write"}')
+    assert rejected.value == 0
+
+    way.driver.scenario.faults.clear()
+    way.driver.apply()
+    wait_until(lambda: len(power(database, "gpufleet")) == 8, seconds=60, what="eight GPUs again")
+
+
+def test_samples_have_the_times_of_their_measurements(vm: tuple[Way, Tsdb]) -> None:
+    way, database = vm
     seen: dict[tuple[str, int], float] = {}
 
-    def told() -> bool:
+    def three_passes() -> bool:
         for device in snapshot(way)["devices"]:
             reading = device["readings"]["gpu_power_watts"]
             seen[device["uuid"], milliseconds(reading["measured_at"])] = reading["value"]
         return len(seen) >= 8 * 3
 
-    wait_until(told, what="three passes")
+    wait_until(three_passes, what="three passes")
     held = {}
 
     def all_held() -> bool:
         held.update(
             {
                 (one.labels["uuid"], round(one.at * 1000)): one.value
-                for one in vm.raw('gpufleet_gpu_power_watts{job="gpufleet"}')
+                for one in database.raw('gpufleet_gpu_power_watts{job="gpufleet"}')
             }
         )
         return seen.keys() <= held.keys()
@@ -128,35 +156,16 @@ def test_samples_have_the_times_of_their_measurements(way: Way, vm: Tsdb) -> Non
     assert {key: held[key] for key in seen} == seen
     per_gpu = [at for uuid, at in held if uuid == way.driver.scenario.devices[0].uuid]
     assert len(per_gpu) == len(set(per_gpu))
+    assert "remote write 2.0" not in (way.folder / "agent.log").read_text()
 
 
-def test_a_series_ends_when_its_reading_does(way: Way, prom: Tsdb) -> None:
-    pushing(way, prom.write_url)
-    way.start_agent()
-    wait_until(lambda: len(power(prom, "gpufleet")) == 8, seconds=40, what="eight GPUs")
-    hung = way.driver.scenario.devices[5].uuid
-
-    way.driver.scenario.hang("nvmlDeviceGetPowerUsage", gpu=5)
-    way.driver.apply()
-
-    others = watts(way).keys() - {hung}
-    wait_until(lambda: power(prom, "gpufleet").keys() == others, seconds=60, what="the hung GPU's series to end alone")
-    (why,) = prom.now(f'gpufleet_reading_absent{{job="gpufleet",uuid="{hung}",metric="gpu_power_watts"}}')
-    assert why.labels["reason"] == "timeout"
-    (sent,) = prom.now('gpufleet_export_points_taken_total{job="gpufleet",target="remote_write"}')
-    assert sent.value > 1000
-    (rejected,) = prom.now('gpufleet_export_points_rejected_total{job="gpufleet",target="remote_write"}')
-    assert rejected.value == 0
-
-
-def test_vmagent_scrapes_and_victoria_metrics_receives(way: Way, vm: Tsdb, peer: Peer) -> None:
-    pushing(way, vm.write_url)
-    way.start_agent()
-    with vmagent(peer("vmagent"), way.folder / "vmagent", f"127.0.0.1:{way.agent_port}", vm):
+def test_vmagent_scrapes_and_victoria_metrics_receives(vm: tuple[Way, Tsdb], peer: Peer) -> None:
+    way, database = vm
+    with vmagent(peer("vmagent"), way.folder / "vmagent", f"127.0.0.1:{way.agent_port}", database):
         for job in ("scraped", "gpufleet"):
-            wait_until(lambda job=job: len(power(vm, job)) == 8, seconds=40, what=f"eight GPUs of job {job}")  # type: ignore[misc]
-            assert power(vm, job) == pytest.approx(watts(way))
-            wait_until(is_all_there(way, vm, job), seconds=40, what=f"every series of the page, job {job}")
+            wait_until(lambda job=job: len(power(database, job)) == 8, seconds=60, what=f"eight GPUs of job {job}")  # type: ignore[misc]
+            assert power(database, job) == pytest.approx(watts(way))
+            wait_until(is_all_there(way, database, job), seconds=60, what=f"every series of the page, job {job}")
 
 
 def snapshot(way: Way) -> Any:
@@ -164,6 +173,4 @@ def snapshot(way: Way) -> Any:
 
 
 def milliseconds(instant: str) -> int:
-    import datetime as dt
-
     return to_ns(dt.datetime.fromisoformat(instant)) // 10**6

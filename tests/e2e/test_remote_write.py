@@ -1,5 +1,6 @@
-"""A cluster that has Prometheus and dcgm-exporter joins by one `remote_write` block: real writers, a captured page."""
+"""Remote write into the hub by real Prometheus and vmagent processes that scrape a captured page."""
 
+import contextlib
 import http.server
 import subprocess
 import threading
@@ -11,14 +12,17 @@ import pytest
 
 from tests.e2e.conftest import Way
 from tests.support.l40s import PAGE, expected
-from tests.support.processes import Gpufleet, free_port, get_text
+from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("e2e-remote-write")]
+
+Peer = Callable[[str], Path]
+Writer = Callable[..., list[str]]
 
 
 class Exporter:
-    """Serves the page, as dcgm-exporter did."""
+    """A server of a page, at first the captured one of dcgm-exporter."""
 
     def __init__(self) -> None:
         exporter = self
@@ -95,23 +99,36 @@ scrape_configs:
     ]
 
 
-@pytest.mark.parametrize("writer", [prometheus, vmagent])
-def test_it_joins_and_its_end_is_seen(
-    way: Way,
-    peer: Callable[[str], Path],
-    tmp_path: Path,
-    exporter: Exporter,
-    writer: Callable[..., list[str]],
-) -> None:
-    arguments = ["hub", "--listen", f"127.0.0.1:{way.hub_port}", "--state", str(way.state)]
-    hub = Gpufleet(arguments, tmp_path / "hub.log")
-    wanted = expected()
-    assert len({uuid for uuid, _ in wanted}) >= 1
-    assert len(wanted) > 20
+class Cluster:
+    """A cluster of the shared hub, and the writer of its samples."""
 
-    def told() -> dict[tuple[str, str], Any]:
-        found = {}
-        for one in way.hub("/v1/gpus")["items"]:
+    def __init__(self, way: Way, name: str, folder: Path) -> None:
+        self.way, self.name, self.log = way, name, folder / "writer.log"
+        self._folder = folder
+        way.put(f"/v1/clusters/{name}", {})
+
+    @contextlib.contextmanager
+    def writing(self, program: Path, writer: Writer, exporter: Exporter, rows: int) -> Iterator[None]:
+        """Run a writer that scrapes the exporter and writes to the cluster."""
+        url = f"{self.way.hub_url}/api/v1/write?cluster={self.name}"
+        command = writer(program, self._folder, exporter.target, url, rows=rows)
+        with self.log.open("w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(20)
+
+    def gpus(self) -> list[dict[str, Any]]:
+        """Return the hub's GPUs of the cluster."""
+        items: list[dict[str, Any]] = self.way.hub(f"/v1/gpus?cluster={self.name}")["items"]
+        return items
+
+    def values(self) -> dict[tuple[str, str], Any]:
+        """Return the hub's values of the series that the captured page has."""
+        found, wanted = {}, expected()
+        for one in self.gpus():
             device = one["device"]
             assert device["source"] == "imported"
             for metric, reading in device["readings"].items():
@@ -119,108 +136,82 @@ def test_it_joins_and_its_end_is_seen(
                     found[device["uuid"], metric] = reading.get("value")
         return found
 
-    def ends() -> bool:
-        return bool(told()) and all(value is None for value in told().values())
 
-    log = tmp_path / "writer.log"
-    try:
-        hub.wait_for(f"{way.hub_url}/readyz")
-        command = writer(peer(writer.__name__), tmp_path, exporter.target, f"{way.hub_url}/api/v1/write")
-        with log.open("w") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output)
-        try:
-            wait_until(lambda: told() == wanted, seconds=90, what="every value of the page at once")
-            exporter.page = b"# nothing\n"  # the exporter lost its GPUs: its series end
-            wait_until(ends, seconds=90, what="the end of its series")
-        finally:
-            process.terminate()
-            process.wait(20)
-        (sender,) = way.hub("/v1/senders")
-        assert (sender["sender"], sender["missing"]) == ("remote_write/prometheus", 0)
-    finally:
-        hub.stop()
-    words = log.read_text()
-    assert "non-recoverable" not in words, words[-3000:]
+@pytest.fixture(params=[prometheus, vmagent], ids=lambda one: one.__name__)
+def writer(request: pytest.FixtureRequest) -> Writer:
+    chosen: Writer = request.param
+    return chosen
+
+
+def test_values_arrive_and_their_end_is_seen(
+    shared: Way, peer: Peer, tmp_path: Path, exporter: Exporter, writer: Writer
+) -> None:
+    cluster = Cluster(shared, f"joins-{writer.__name__}", tmp_path)
+    wanted = expected()
+    assert len({uuid for uuid, _ in wanted}) >= 1
+    assert len(wanted) > 20
+
+    def ended() -> bool:
+        values = cluster.values()
+        return bool(values) and all(value is None for value in values.values())
+
+    with cluster.writing(peer(writer.__name__), writer, exporter, rows=7):
+        wait_until(lambda: cluster.values() == wanted, seconds=90, what="every value of the page at once")
+        exporter.page = b"# nothing\n"  # the exporter lost its GPUs: its series end
+        wait_until(ended, seconds=90, what="the end of its series")
+    (sender,) = [one for one in shared.hub("/v1/senders") if one["cluster"] == cluster.name]
+    assert (sender["sender"], sender["missing"]) == ("remote_write/prometheus", 0)
+    output = cluster.log.read_text()
+    assert "non-recoverable" not in output, output[-3000:]
 
 
 MANY = b"".join(b'm{i="%d"} 1\n' % number for number in range(110_000))
 """More series than a request may have, where its writer puts them into one."""
 
 
-@pytest.mark.parametrize("writer", [prometheus, vmagent])
-def test_what_is_never_taken_is_not_sent_for_ever(
-    way: Way, peer: Callable[[str], Path], tmp_path: Path, exporter: Exporter, writer: Callable[..., list[str]]
+def test_request_that_is_too_large_does_not_block_the_writer(
+    shared: Way, peer: Peer, tmp_path: Path, exporter: Exporter, writer: Writer
 ) -> None:
-    exporter.page = MANY
-    arguments = ["hub", "--listen", f"127.0.0.1:{way.hub_port}", "--state", str(way.state)]
-    hub = Gpufleet(arguments, tmp_path / "hub.log")
+    cluster = Cluster(shared, f"large-{writer.__name__}", tmp_path)
     refused = 'gpufleet_hub_rejected_batches_total{reason="too_large"}'
-    try:
-        hub.wait_for(f"{way.hub_url}/readyz")
-        command = writer(peer(writer.__name__), tmp_path, exporter.target, f"{way.hub_url}/api/v1/write", rows=120_000)
-        with (tmp_path / "writer.log").open("w") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output)
-        try:
-            wait_until(lambda: refused in get_text(f"{way.hub_url}/metrics"), seconds=90, what="a refusal")
-            exporter.page = PAGE
-            # What came after it is taken: nothing stands in the writer's queue before it.
-            wait_until(lambda: bool(way.hub("/v1/gpus")["items"]), seconds=90, what="the next scrapes")
-        finally:
-            process.terminate()
-            process.wait(20)
-    finally:
-        hub.stop()
+    before = shared.hub_metric(refused)
+    exporter.page = MANY
+    with cluster.writing(peer(writer.__name__), writer, exporter, rows=120_000):
+        wait_until(lambda: shared.hub_metric(refused) > before, seconds=90, what="a refusal")
+        exporter.page = PAGE
+        # Later scrapes are accepted: the refused request does not stay at the head of the writer's queue.
+        wait_until(cluster.gpus, seconds=90, what="the next scrapes")
 
 
-CROWD = ",".join(f'label_{number}="x"' for number in range(300))
-BAD = f'DCGM_FI_DEV_POWER_USAGE{{gpu="7",UUID="GPU-crowded",Hostname="node-a",{CROWD}}} 1\n'.encode()
-"""A series that a hub never takes, for its many labels."""
+LABELS = ",".join(f'label_{number}="x"' for number in range(300))
+BAD = f'DCGM_FI_DEV_POWER_USAGE{{gpu="7",UUID="GPU-crowded",Hostname="node-a",{LABELS}}} 1\n'.encode()
+"""A series that a hub never accepts, for its many labels."""
 
 
-@pytest.mark.parametrize("writer", [prometheus, vmagent])
-def test_a_series_that_is_never_taken_costs_those_beside_it_nothing(
-    way: Way, peer: Callable[[str], Path], tmp_path: Path, exporter: Exporter, writer: Callable[..., list[str]]
+def test_rejected_series_does_not_affect_the_others(
+    shared: Way, peer: Peer, tmp_path: Path, exporter: Exporter, writer: Writer
 ) -> None:
+    cluster = Cluster(shared, f"rejected-{writer.__name__}", tmp_path)
     exporter.page = BAD + PAGE
-    arguments = ["hub", "--listen", f"127.0.0.1:{way.hub_port}", "--state", str(way.state)]
-    hub = Gpufleet(arguments, tmp_path / "hub.log")
     wanted = expected()
-
-    def told() -> dict[tuple[str, str], Any]:
-        return {
-            (one["device"]["uuid"], metric): reading.get("value")
-            for one in way.hub("/v1/gpus")["items"]
-            for metric, reading in one["device"]["readings"].items()
-            if (one["device"]["uuid"], metric) in wanted
-        }
-
-    def count(name: str) -> float:
-        lines = get_text(f"{way.hub_url}/metrics").splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
-
-    unwritten = 'gpufleet_hub_unwritten_samples_total{reason="too_many_labels"}'
+    unwritten = 'gpufleet_hub_rejected_samples_total{reason="too_many_labels"}'
+    before = shared.hub_metric(unwritten)
     newest = (-1.0, 0.0)
 
     def is_quiet() -> bool:
-        """Whether the last five requests had nothing that cannot be taken."""
+        """Whether the last five requests had no series that is rejected."""
         nonlocal newest
-        bad, bodies = count(unwritten), count("gpufleet_hub_received_bodies_total")
+        bad, bodies = shared.hub_metric(unwritten), shared.hub_metric("gpufleet_hub_received_bodies_total")
         if bad != newest[0]:
             newest = bad, bodies
         return bodies >= newest[1] + 5
 
-    try:
-        hub.wait_for(f"{way.hub_url}/readyz")
-        command = writer(peer(writer.__name__), tmp_path, exporter.target, f"{way.hub_url}/api/v1/write", rows=10_000)
-        with (tmp_path / "writer.log").open("w") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output)
-        try:
-            wait_until(lambda: count(unwritten) >= 3 and told() == wanted, seconds=90, what="the rest of three scrapes")
-            exporter.page = PAGE
-            # One that is sent again and again would count each time.
-            wait_until(lambda: is_quiet() and told() == wanted, seconds=90, what="requests without it alone")
-        finally:
-            process.terminate()
-            process.wait(20)
-    finally:
-        hub.stop()
+    with cluster.writing(peer(writer.__name__), writer, exporter, rows=10_000):
+        wait_until(
+            lambda: shared.hub_metric(unwritten) >= before + 3 and cluster.values() == wanted,
+            seconds=90,
+            what="the rest of three scrapes",
+        )
+        exporter.page = PAGE
+        # A series that is sent again and again would count each time.
+        wait_until(lambda: is_quiet() and cluster.values() == wanted, seconds=90, what="only requests without it")

@@ -1,4 +1,4 @@
-"""Every way into a hub at once, each by the client that a site has: all of it right, and each says where it is from.
+"""Every way into a hub at once, each by its real client: all values are right, and each names its source.
 
 The blocks of configuration are those of the documentation, with the addresses of the test in place of the examples.
 """
@@ -36,7 +36,7 @@ UUIDS = {uuid for uuid, _ in expected()}
 
 
 def replaced(page: str, beginning: str, others: Mapping[str, str]) -> str:
-    """Return the block of a page of the documentation that begins so, with other texts in place of some of its own."""
+    """Return the block of a documentation page that has this beginning, with some texts replaced."""
     found = [one for one in re.findall(r"```\w+\n(.*?)```", (DOCS / page).read_text(), re.DOTALL) if beginning in one]
     assert len(found) == 1, f"{page}: {len(found)} blocks with {beginning!r}"
     text: str = found[0]
@@ -48,7 +48,7 @@ def replaced(page: str, beginning: str, others: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def prometheus(program: Path, folder: Path, exporter: str, hub: str) -> Iterator[str]:
-    """Run a Prometheus that scrapes an exporter and writes to the hub as the documentation says; give its address."""
+    """Run a Prometheus that scrapes an exporter and writes to the hub as documented; yield its address."""
     folder.mkdir()
     (folder / "token").write_text("none is asked for\n")
     write = replaced(
@@ -120,7 +120,7 @@ class Roads:
         return [one for one in items if one["cluster"] == cluster]
 
     def has_the_page(self, cluster: str) -> bool:
-        """Whether every value of the captured page is there to the unit, and everything that it has not is absent."""
+        """Whether every value of the captured page is there, and everything else is absent."""
         told = {
             (one["device"]["uuid"], metric): reading.get("value")
             for one in self.gpus(cluster)
@@ -129,7 +129,7 @@ class Roads:
         return {key: told.get(key, "nothing") for key in expected()} == expected()
 
     def has_the_driver(self, cluster: str) -> bool:
-        """Whether the power and memory that the fake driver tells are there, of all eight GPUs."""
+        """Whether the fake driver's power and memory of all eight GPUs are there."""
         wanted = {
             (device.uuid, metric): number
             for device in self._way.driver.scenario.devices
@@ -155,17 +155,13 @@ class Roads:
         )
 
 
-def test_every_road_into_one_hub(way: Way, peer: Peer, tmp_path: Path) -> None:
+def test_hub_receives_from_every_kind_of_client(way: Way, peer: Peer, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         _, page = stack.enter_context(serving(PAGE))
         exporter = page.removeprefix("http://").removesuffix("/metrics")
         prom = stack.enter_context(prometheus(peer("prometheus"), tmp_path / "prom", exporter, way.hub_url))
         host = stack.enter_context(netdata(tmp_path / "netdata", peer("netdata"), DOCUMENT))
-        listen = f"127.0.0.1:{way.hub_port}"
-        config = ["--config", str(hub_config(way, prom, host, exporter))]
-        hub = Gpufleet(["hub", *config, "--listen", listen, "--state", str(way.state)], tmp_path / "hub.log")
-        stack.callback(hub.stop)
-        hub.wait_for(f"{way.hub_url}/readyz")
+        way.start_hub("--config", str(hub_config(way, prom, host, exporter)))
         stack.enter_context(
             vmagent(peer("vmagent"), tmp_path / "vmagent", exporter, Tsdb(way.hub_url), query="?cluster=written")
         )
@@ -229,10 +225,12 @@ def test_every_road_into_one_hub(way: Way, peer: Peer, tmp_path: Path) -> None:
             assert one["age_seconds"] < 120, one
             assert dt.timedelta(seconds=-5) < received - measured < dt.timedelta(seconds=90), one
         states = {(one["cluster"], one["sender"]): one["liveness"]["state"] for one in way.hub("/v1/senders")}
-        assert states.pop(("east", "exporter/exporter/gpu-1")) == "never_seen"  # examples, which nobody answers as
+        assert (
+            states.pop(("east", "exporter/exporter/gpu-1")) == "never_seen"
+        )  # examples of the documentation, without an exporter
         assert states.pop(("east", "exporter/exporter/gpu-2")) == "never_seen"
         assert set(states.values()) == {"live"}, states
         assert {cluster for cluster, _ in states} == set(CLUSTERS)
         figures = get_text(f"{way.hub_url}/metrics")
-        assert "gpufleet_hub_unwritten_samples_total{reason=" not in figures
+        assert "gpufleet_hub_rejected_samples_total{reason=" not in figures
         assert "gpufleet_hub_quarantined_batches_total{" not in figures

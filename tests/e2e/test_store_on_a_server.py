@@ -1,4 +1,4 @@
-"""A hub whose store is on a server: answers are the fleet's, and nothing is lost or there twice while it is away."""
+"""A hub with its store on a server: outages of the server lose nothing and duplicate nothing."""
 
 import re
 import urllib.error
@@ -27,14 +27,11 @@ def server(tmp_path: Path) -> Iterator[ClickHouse]:
 
 
 def started(way: Way, dsn: str) -> Gpufleet:
-    where = ["--listen", f"127.0.0.1:{way.hub_port}", "--state", str(way.state), "--store", dsn]
-    hub = Gpufleet(["hub", *where], way.folder / "hub.log")
-    hub.wait_for(f"{way.hub_url}/readyz")
-    return hub
+    return way.start_hub("--store", dsn)
 
 
 def sent(way: Way, seed: int) -> tuple[Fleet, int]:
-    """Have a fleet tell the hub of an instant, and see that all of it was acknowledged."""
+    """Send one pass of a fleet to the hub, all of it acknowledged."""
     text, at = now()
     every = ["--once", "--clusters", "1", "--nodes", str(NODES), "--start", text, "--prefix", f"of{seed}"]
     summary = simulate(*every, "--seed", str(seed), "--hub", way.hub_url)
@@ -42,33 +39,33 @@ def sent(way: Way, seed: int) -> tuple[Fleet, int]:
     return Fleet(FleetSpec(seed=seed, nodes=NODES, prefix=f"of{seed}")), at
 
 
-def told_right(way: Way, fleet: Fleet, at: int) -> None:
+def check_values(way: Way, fleet: Fleet, at: int) -> None:
     wait_until(way.drained, seconds=90, what="the hub to have flushed")
     agree(answered(way, fleet.cluster_id(1)), expected(fleet, at))
 
 
-def test_what_a_fleet_says_is_answered_whatever_becomes_of_the_server(way: Way, server: ClickHouse) -> None:
+def test_store_server_outages_lose_and_duplicate_nothing(way: Way, server: ClickHouse) -> None:
     dsn = server.make("fleet")
     with started(way, dsn) as hub:
-        server.ask("SYSTEM STOP MERGES")  # so that what is there twice stays so
-        told_right(way, *sent(way, 1))
+        server.ask("SYSTEM STOP MERGES")  # so that duplicates stay
+        check_values(way, *sent(way, 1))
 
         server.kill()
         away = sent(way, 2)
         with pytest.raises(urllib.error.HTTPError) as unanswered:
             way.hub(f"/v1/gpus?cluster={away[0].cluster_id(1)}")
         assert unanswered.value.code == 503
-        assert b"the server does not answer" in unanswered.value.read()
+        unanswered.value.close()
         log = way.folder / "hub.log"
         wait_until(lambda: "flush failed" in log.read_text(), what="the log to say that the store is away")
         server.start()
         server.ask("SYSTEM STOP MERGES")
-        told_right(way, *away)
+        check_values(way, *away)
 
         server.freeze()
         frozen = sent(way, 3)
         server.freeze(thaw=True)
-        told_right(way, *frozen)
+        check_values(way, *frozen)
 
         server.lose("samples", "after", times=1)
         server.lose("latest", "before", times=100)
@@ -79,7 +76,7 @@ def test_what_a_fleet_says_is_answered_whatever_becomes_of_the_server(way: Way, 
     server.start()
     server.ask("SYSTEM STOP MERGES")
     with started(way, dsn) as hub:
-        told_right(way, *cut)
+        check_values(way, *cut)
         ((there, distinct),) = server.ask(f"SELECT count(), uniqExact({KEY}) FROM fleet.samples")
         assert there == distinct > 0
         second = Gpufleet(

@@ -1,4 +1,4 @@
-"""Usage of a simulated fleet against a calculator that knows what was sent: a reading at a time, written apart."""
+"""Usage of a simulated fleet, compared with an independent calculation from the batches that were sent."""
 
 import datetime as dt
 import itertools
@@ -12,22 +12,25 @@ import pytest
 
 from gpufleet.codecs.batch import decode, to_rows
 from gpufleet.model.absence import Absent
-from gpufleet.simulate.fleet.agents import Timing, agents_of
+from gpufleet.simulate.fleet.agents import AgentTiming, create_agents
 from gpufleet.simulate.fleet.faults import parse_faults
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
 from tests.e2e.conftest import Way
 from tests.e2e.test_simulated_fleet import simulate
-from tests.support.processes import Gpufleet
+from tests.support.profiles import examples
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
 SECOND = 10**9
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
+INTERVAL = examples(60, 30)
+"""Seconds between two batches of a node."""
+
 SPEAKS = {"fast": 120, "slow": 300, "static": 1500}
 FAULTS = (
     "node-reboot@+31m/2m:c1/n1,backfill@+20m/40m:c1/n2,gpu-lost@+30m/25m:c1/n3/g0,"
-    "silent-node@+70m/9m:c1/n5,clock-step=200@+40m/10m:c1/n7"
+    "node-off@+70m/9m:c1/n5,clock-step=200@+40m/10m:c1/n7"
 )
 PRICES = """
 [usage]
@@ -44,7 +47,7 @@ valid_from = {later}
 
 
 class Said(NamedTuple):
-    """What was told of a device at an instant (nanoseconds since 1970); None where it was absent."""
+    """Readings of a device at an instant (nanoseconds since 1970); None where absent."""
 
     at: int
     session: int
@@ -58,7 +61,7 @@ Lanes = dict[tuple[str, str], list[Said]]
 
 
 class Given(NamedTuple):
-    """What an allocation has: places, each with its share of a GPU; from when to when; of whom."""
+    """An allocation: its tenant, its devices with the share of a GPU of each, and its interval."""
 
     tenant: str
     places: list[tuple[Place, float]]
@@ -67,11 +70,11 @@ class Given(NamedTuple):
 
 
 def sent(fleet: Fleet, start: int, minutes: int) -> dict[Place, Lanes]:
-    """Return everything that was told of each device, by machine and key of the view."""
+    """Return every reading that was sent, by machine and key of the view."""
     found: dict[Place, Lanes] = defaultdict(lambda: defaultdict(list))
-    for agent in agents_of(fleet, Timing(start=start, interval=30)):
+    for agent in create_agents(fleet, AgentTiming(start=start, interval=INTERVAL)):
         while agent.next_at < start + minutes * MINUTE:
-            agent.look()
+            agent.collect()
         for body in agent.waiting:
             for report in to_rows(decode(body.content)).reports:
                 for one in report.samples:
@@ -86,7 +89,7 @@ def sent(fleet: Fleet, start: int, minutes: int) -> dict[Place, Lanes]:
 
 
 def did(lanes: Lanes, start: int, end: int) -> tuple[float, float, float]:
-    """Return seconds of use and idleness and the joules of a device within a time."""
+    """Return used and idle seconds and the joules of a device within an interval."""
     used = idle = drawn = drawn_for = joules = counted_for = 0.0
     for (_, lane), told in lanes.items():
         ordered = sorted(told)
@@ -107,7 +110,7 @@ def did(lanes: Lanes, start: int, end: int) -> tuple[float, float, float]:
 
 
 def came_to(given: Iterable[Given], told: Mapping[Place, Lanes], start: int, end: int, later: int) -> list[float]:
-    """Return GPU-hours held, used, idle, what is not known of them, kWh and cost; the price rises `later`."""
+    """Return held, used, idle and unknown GPU-hours, kWh and cost; the price rises at `later`."""
     held = used = idle = joules = cost = 0.0
     for one in given:
         mine = max(start, one.start), min(end, one.end)
@@ -124,20 +127,18 @@ def rfc(at: int) -> str:
     return dt.datetime.fromtimestamp(at // SECOND, dt.UTC).isoformat()
 
 
-def test_hours_energy_and_cost_are_what_the_simulation_says(way: Way) -> None:
-    """Two tenants on one machine, MIG, a virtual machine, one that changes hands; by two roads at once, with faults."""
+def test_hours_energy_and_cost_match_the_simulation(way: Way) -> None:
+    """Two tenants on a machine, MIG, a virtual machine, a change of tenant; two senders at once, with faults."""
     start = time.time_ns() // SECOND * SECOND - 190 * MINUTE
     later, handed = start + 47 * MINUTE + 11 * SECOND, start + 52 * MINUTE + 7 * SECOND
     fleet = Fleet(FleetSpec(nodes=7, gpus=2, faults=parse_faults(FAULTS, start)))
     told = sent(fleet, start, 100)
     (way.folder / "hub.toml").write_text(PRICES.format(later=rfc(later)))
-    arguments = ["hub", "--config", str(way.folder / "hub.toml"), "--state", str(way.state)]
-    with Gpufleet([*arguments, "--listen", f"127.0.0.1:{way.hub_port}"], way.folder / "hub.log") as hub:
-        hub.wait_for(f"{way.hub_url}/readyz")
-        how = ["--clusters", "1", "--nodes", "7", "--gpus", "2", "--interval", "30", "--duration", "100m"]
+    with way.start_hub("--config", str(way.folder / "hub.toml")):
+        how = ["--clusters", "1", "--nodes", "7", "--gpus", "2", "--interval", str(INTERVAL), "--duration", "100m"]
         how += ["--start", rfc(start), "--speed", "1000000", "--hub", way.hub_url]
         for road in ("agents", "remote-write"):
-            summary = simulate(*how, "--road", road, "--faults", FAULTS)
+            summary = simulate(*how, "--via", road, "--faults", FAULTS)
             assert summary["made"] == summary["acknowledged"]
         wait_until(way.drained, seconds=60, what="the hub to have flushed")
         every = allocate(way, fleet, start, handed)
@@ -160,7 +161,7 @@ def test_hours_energy_and_cost_are_what_the_simulation_says(way: Way) -> None:
 
 
 def allocate(way: Way, fleet: Fleet, start: int, handed: int) -> dict[str, Given]:
-    """Put allocations to the hub, and return what each has."""
+    """Create allocations at the hub, and return them."""
     nodes = {number: fleet.node(1, number) for number in range(1, 8)}
     cut, guest = nodes[4].gpus[0], nodes[5].guests[0]
     sevenths = {part.view.uuid or "": part.slot.profile.slices / 7 for part in cut.parts if part.slot}

@@ -8,11 +8,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.decoding import decode
-from gpufleet.decoding.format import Source
+from gpufleet.decoding.format import CapturedInput
 from gpufleet.delivery.export import AgentStats
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
-from gpufleet.exporters.dcgm_exporter import add_dcgm, written
-from gpufleet.exporters.exposition import Page
+from gpufleet.exporters.dcgm_exporter import add_dcgm, format_dcgm_value
+from gpufleet.exporters.exposition import MetricsPage
 from gpufleet.model.snapshot import Snapshot
 from tests.support.pages import agent_page
 from tests.support.snapshots import example_snapshot
@@ -21,7 +21,7 @@ PAGES = Path(__file__).parents[1] / "data" / "exposition"
 
 
 def rendered(snapshot: Snapshot) -> list[str]:
-    page = Page()
+    page = MetricsPage()
     add_dcgm(page, snapshot)
     return page.encode().decode().splitlines()
 
@@ -30,7 +30,7 @@ def rendered(snapshot: Snapshot) -> list[str]:
 def test_a_page_of_the_real_one_comes_back_line_by_line(name: str) -> None:
     """Read its page, and write what was read: series, labels, their order and the numbers are its own."""
     text = (PAGES / f"{name}.txt").read_text()
-    _, decoded = decode(Source(content=text.encode(), name="file", at=1_790_000_000_000_000_000))
+    _, decoded = decode(CapturedInput(content=text.encode(), name="file", at=1_790_000_000_000_000_000))
     (snapshot,) = decoded.snapshots
     ours = [line for line in rendered(snapshot) if not line.startswith("#")]
     theirs = [
@@ -92,7 +92,7 @@ def test_a_mig_device_is_never_mistaken_for_its_gpu() -> None:
     ],
 )
 def test_values_are_in_their_units(name: str, ours: float, theirs: str) -> None:
-    assert written(DCGM_EXPORTER.families[name], ours) == theirs
+    assert format_dcgm_value(DCGM_EXPORTER.families[name], ours) == theirs
 
 
 def test_an_agent_speaks_the_dialects_it_was_told_to() -> None:

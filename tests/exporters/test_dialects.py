@@ -14,11 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpufleet.agent.collect.assemble import assemble
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
-from gpufleet.decoding.format import Source
+from gpufleet.decoding.format import CapturedInput
 from gpufleet.delivery.export import AgentStats
 from gpufleet.dialects.known import DIALECTS
 from gpufleet.dialects.kubevirt import KUBEVIRT
-from gpufleet.dialects.reading import read
+from gpufleet.dialects.reading import read_series
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject, ValueType
 from gpufleet.model.event import Event
@@ -48,7 +48,7 @@ MACHINES = {
 
 
 def captured(name: str) -> Snapshot:
-    _, decoded = decode(Source(content=(DATA / MACHINES[name]).read_bytes(), name=name, at=AT))
+    _, decoded = decode(CapturedInput(content=(DATA / MACHINES[name]).read_bytes(), name=name, at=AT))
     return decoded.snapshots[0]
 
 
@@ -67,7 +67,7 @@ def test_the_page_of_a_captured_machine_is_the_golden_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_the_reference_parser_reads_every_dialect_and_no_series_is_there_twice(name: str) -> None:
+def test_reference_parser_reads_every_dialect_without_duplicates(name: str) -> None:
     seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
     for family in text_string_to_metric_families(page(captured(name)).decode()):
         assert family.documentation
@@ -123,7 +123,7 @@ def snapshot_of(world: World) -> Snapshot:
     return assemble(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={})
 
 
-def test_all_eight_families_of_vgpu_have_all_smis_labels_in_its_order() -> None:
+def test_eight_vgpu_families_have_all_smi_labels_in_order() -> None:
     ours = page(snapshot_of(shared_world()), "all-smi")
     theirs = (DATA / "exposition" / "all-smi-vgpu-fixture.txt").read_text().splitlines()
     complete = [shape(line) for line in theirs if "vgpu_vm_id" in line or "vgpu_id" not in line]
@@ -148,7 +148,7 @@ def test_all_eight_families_of_vgpu_have_all_smis_labels_in_its_order() -> None:
     assert idle == ["0"]
 
 
-def test_a_gpu_carries_both_generations_of_all_smis_labels_and_a_mig_device_its_own() -> None:
+def test_gpu_has_both_generations_of_all_smi_labels() -> None:
     ours = page(snapshot_of(cut_world()), "all-smi")
     (core, *_) = lines(ours, "all_smi_gpu_memory_used_bytes")
     assert shape(core)[1] == ["gpu", "instance", "gpu_uuid", "gpu_index", "uuid", "index"]
@@ -157,7 +157,7 @@ def test_a_gpu_carries_both_generations_of_all_smis_labels_and_a_mig_device_its_
     assert shape(mig)[1] == shape(theirs)[1]
 
 
-def test_a_page_of_the_real_nvidia_gpu_exporter_comes_back_number_by_number() -> None:
+def test_nvidia_gpu_exporter_page_round_trips() -> None:
     theirs = numbers((DATA / "exposition" / "nvidia-gpu-exporter-h200-load.txt").read_text())
     ours = numbers(page(captured("h200-nvidia-gpu-exporter"), "nvidia-gpu-exporter").decode())
     dialect = next(dialect for dialect in DIALECTS if dialect.name == "nvidia-gpu-exporter")
@@ -275,7 +275,7 @@ ROWS = {
 
 
 @given(st.data())
-def test_what_is_written_under_a_name_is_read_under_it_in_its_resolution(data: st.DataObject) -> None:
+def test_written_names_read_back_at_their_resolution(data: st.DataObject) -> None:
     dialect, family = ROWS[data.draw(st.sampled_from(sorted(ROWS)))]
     metric = CATALOGUE[family.metric]
     labels = family.labels or tuple(data.draw(st.text(min_size=1, max_size=6)) for _ in metric.dims)
@@ -305,7 +305,7 @@ def test_what_is_written_under_a_name_is_read_under_it_in_its_resolution(data: s
         snapshot = msgspec.structs.replace(snapshot, guests=(guest_of(snapshot, "train-0"),))
     text = page(snapshot, dialect.name)
     parsed = TextParser().parse(text)
-    found = read(dialect, parsed.series, parsed.values, parsed.times, AT, reader="x")
+    found = read_series(dialect, parsed.series, parsed.values, parsed.times, AT, reader="x")
     told = {
         (one.view.kind if one.view else None, name, at): reading
         for samples in found.machines.values()

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from gpufleet.exporters.csv import COLUMNS, CsvExporter
+from gpufleet.exporters.display import bytes_text, hertz_text, percent_text, seconds_text, value_text
 from gpufleet.exporters.json import JsonExporter
 from gpufleet.exporters.table import TableExporter
-from gpufleet.exporters.words import bytes_words, hertz_words, percent_words, seconds_words, value_words
 from gpufleet.model.absence import Reason
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import ProcessReport
@@ -35,7 +35,7 @@ def test_csv_has_a_row_for_every_reading_and_survives_odd_names() -> None:
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
-def test_a_text_that_a_spreadsheet_would_calculate_is_made_harmless(start: str) -> None:
+def test_spreadsheet_formulas_are_escaped(start: str) -> None:
     snapshot = example_snapshot()
     name = f"{start}HYPERLINK(0)"
     reading = Reading(value=-1.5, reader="nvml", measured_at=snapshot.measured_at)
@@ -77,20 +77,20 @@ def test_the_screen_is_coloured_on_a_terminal() -> None:
 
 
 def test_values_are_written_as_people_do() -> None:
-    assert [bytes_words(value) for value in (0, 999, 1024, 2**30, 143_771 * 2**20)] == [
+    assert [bytes_text(value) for value in (0, 999, 1024, 2**30, 143_771 * 2**20)] == [
         "0 B", "999 B", "1 KiB", "1 GiB", "140 GiB",
     ]  # fmt: skip
-    assert [percent_words(value) for value in (0, 0.001, 0.5, 1)] == ["0 %", "0.1 %", "50 %", "100 %"]
-    assert [seconds_words(value) for value in (0.0021, 3.14159, 300, 7300, 10 * 86400)] == [
+    assert [percent_text(value) for value in (0, 0.001, 0.5, 1)] == ["0 %", "0.1 %", "50 %", "100 %"]
+    assert [seconds_text(value) for value in (0.0021, 3.14159, 300, 7300, 10 * 86400)] == [
         "2.1 ms", "3.14 s", "5 min", "2 h", "10 days",
     ]  # fmt: skip
-    assert hertz_words(1_980_000_000) == "1.98 GHz"
-    assert value_words("gpu_performance_state", 0) == "0"
-    assert value_words("gpu_state", "ok") == "ok"
-    assert value_words("host_load_1m", 0.123456789) == "0.123457"
+    assert hertz_text(1_980_000_000) == "1.98 GHz"
+    assert value_text("gpu_performance_state", 0) == "0"
+    assert value_text("gpu_state", "ok") == "ok"
+    assert value_text("host_load_1m", 0.123456789) == "0.123457"
 
 
-def test_a_gpu_that_answers_well_and_asks_for_help_is_not_just_ok() -> None:
+def test_healthy_gpu_with_a_recovery_action_is_not_plain_ok() -> None:
     snapshot = example_snapshot()
     device = snapshot.devices[0]
     readings = {
@@ -104,11 +104,11 @@ def test_a_gpu_that_answers_well_and_asks_for_help_is_not_just_ok() -> None:
 
     screen = TableExporter(width=200).render(msgspec.structs.replace(snapshot, devices=(device,))).decode()
 
-    assert "ok, asks for gpu_reset, remap pending" in screen
+    assert "ok, needs gpu_reset, remap pending" in screen
     assert "remap failed" not in screen
 
 
-def test_what_is_absent_is_not_told_as_the_state_of_a_gpu_that_has_values() -> None:
+def test_absence_is_not_the_state_of_a_gpu_with_values() -> None:
     snapshot = example_snapshot()
     device = msgspec.structs.replace(
         snapshot.devices[0],

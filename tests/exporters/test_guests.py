@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.exporters.clock_counts import ClockCounts
 from gpufleet.exporters.dcgm_exporter import add_dcgm
-from gpufleet.exporters.exposition import Page, Syntax, write_page
+from gpufleet.exporters.exposition import MetricsPage, PageFormat, write_page
 from gpufleet.exporters.prometheus import PrometheusExporter
 from gpufleet.exporters.table import TableExporter
 from gpufleet.model.machine import Machine, MachineKind
@@ -55,11 +55,11 @@ def series(page: bytes, *, ours: bool = True) -> list[tuple[str, dict[str, str],
 
 
 def dcgm(snapshot: Snapshot) -> bytes:
-    page = Page()
+    page = MetricsPage()
     clocks = ClockCounts()
     clocks.take(snapshot)
     add_dcgm(page, snapshot, clocks)
-    return write_page(page.sections(), Syntax.TEXT)
+    return write_page(page.sections(), PageFormat.TEXT)
 
 
 def test_every_series_of_a_guest_says_whose_it_is() -> None:
@@ -84,7 +84,7 @@ def test_dcgm_tooling_sees_the_gpus_of_virtual_machines() -> None:
     assert (labels["namespace"], labels["vm_name"], labels["vm_uid"]) == ("ml", "train-0", UID)
 
 
-def test_a_guest_that_claims_a_hosts_uuid_gets_nothing_of_that_gpu() -> None:
+def test_guest_claiming_a_host_uuid_gets_none_of_its_values() -> None:
     host = example_snapshot()
     victim = next(one for one in host.devices if one.side is Side.HOST and one.uuid)
     assert victim.uuid is not None

@@ -23,7 +23,7 @@ def labels_of(metric: str) -> dict[str, dict[str, str]]:
     return {sample.labels["uuid"]: sample.labels for sample in families[metric].samples}
 
 
-def test_series_say_which_gpu_and_which_part_of_it_they_are_about() -> None:
+def test_series_identify_gpu_and_part() -> None:
     labels = labels_of("gpufleet_gpu_memory_used_bytes")
     assert len(labels) == 6
     of_mig, of_vgpu, of_gpu = labels[f"MIG-{9:08x}"], labels[f"{3:08x}-vgpu"], labels[gpu(0).uuid or ""]

@@ -16,9 +16,10 @@ from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.runtime import at_once
+from gpufleet.runtime import run_to_end
 from tests.support.pages import agent_page, shown
 from tests.support.passes import World, function, gpu
+from tests.support.profiles import examples
 
 STATS = AgentStats(started_at=0, lanes={})
 READERS = {"host": (Lane.FAST, Lane.SLOW), "nvml": (Lane.FAST, Lane.SLOW, Lane.STATIC), "nvidia_smi": (Lane.FAST,)}
@@ -86,7 +87,7 @@ def happen(world: World, step: Any) -> None:
         world.passed(reader, lane, *busy)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15, 300))
 @given(st.lists(st.tuples(steps(), st.booleans()), min_size=2, max_size=12))
 def test_documents_and_pages_are_as_if_made_anew(happened: list[tuple[Any, bool]]) -> None:
     world = World(READERS)
@@ -96,7 +97,7 @@ def test_documents_and_pages_are_as_if_made_anew(happened: list[tuple[Any, bool]
         if not is_shown:
             continue
         now: Any = {"now": world.clock.monotonic(), "now_ns": world.clock.now_ns(), "capabilities": {"push": "x"}}
-        kept = at_once(assembler.steps(world.state, **now))
+        kept = run_to_end(assembler.steps(world.state, **now))
         anew = assemble(world.state, **now)
         assert repr(kept) == repr(anew)  # NaN is not equal to itself, and -0.0 is to 0
         for openmetrics in (False, True):
@@ -111,7 +112,7 @@ def test_what_has_not_changed_is_the_same_object() -> None:
 
     def document() -> Snapshot:
         now = world.clock.monotonic()
-        return at_once(assembler.steps(world.state, now=now, now_ns=world.clock.now_ns(), capabilities={}))
+        return run_to_end(assembler.steps(world.state, now=now, now_ns=world.clock.now_ns(), capabilities={}))
 
     fan = (DimValue("gpu_fan_speed_ratio", ("0",), 0.5),)
     world.passed(
@@ -144,7 +145,7 @@ def test_a_change_is_written(before: dict[str, Value | Absent], after: dict[str,
     world, pages, assembler = World(READERS), AgentPages(), Assembler()
     for values in (before, after):
         world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), values))
-        snapshot = at_once(assembler.steps(world.state, now=1000.0, now_ns=0, capabilities={}))
+        snapshot = run_to_end(assembler.steps(world.state, now=1000.0, now_ns=0, capabilities={}))
         assert shown(pages, snapshot, STATS) == agent_page(snapshot, STATS)
 
 
@@ -153,5 +154,5 @@ def test_dimensions_that_change_places_are_written() -> None:
     for ports in (("a", "b"), ("a", "c"), ("c", "a"), ("a",)):
         dims = tuple(DimValue("host_network_receive_bytes_total", (port, "physical"), 1) for port in ports)
         world.passed("host", Lane.FAST, world.sample("host", Lane.FAST, None, {}, dims))
-        snapshot = at_once(assembler.steps(world.state, now=1000.0, now_ns=0, capabilities={}))
+        snapshot = run_to_end(assembler.steps(world.state, now=1000.0, now_ns=0, capabilities={}))
         assert shown(pages, snapshot, STATS) == agent_page(snapshot, STATS)

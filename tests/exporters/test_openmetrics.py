@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.delivery.export import AgentStats, LaneStats, QueueStats, SendStats
-from gpufleet.exporters.agent_page import WRITERS
-from gpufleet.exporters.exposition import Page, Syntax, labelled
+from gpufleet.exporters.agent_page import DIALECT_WRITERS
+from gpufleet.exporters.exposition import MetricsPage, PageFormat, format_labels
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from tests.support.golden import check_golden
 from tests.support.openmetrics import check_by_promtool, openmetrics_series, text_series
@@ -27,7 +27,7 @@ def pages() -> tuple[bytes, bytes]:
         send=SendStats(batches=5, acknowledged=4, last_success=1_767_225_601_500_000_000),
         queue=QueueStats(records=1, bytes=700),
     )
-    dialects = ("gpufleet", "dcgm-exporter", *WRITERS)
+    dialects = ("gpufleet", "dcgm-exporter", *DIALECT_WRITERS)
     openmetrics = agent_page(example_snapshot(), stats, dialects, openmetrics=True)
     return openmetrics, agent_page(example_snapshot(), stats, dialects)
 
@@ -66,9 +66,9 @@ def test_no_two_families_have_one_name_without_total() -> None:
 
 @given(st.text(max_size=40), st.text(max_size=40), st.sampled_from([0, 1.5, float("inf"), 2**63]))
 def test_any_text_whatever_can_be_a_label_and_a_help(value: str, words: str, number: float) -> None:
-    page = Page()
+    page = MetricsPage()
     page.declare("x_bytes_total", "counter", f"words {words}".encode("utf-8", "replace").decode(), "bytes")
-    page.add("x_bytes_total", labelled({"label": value, "other": "y"}), number)
-    found = openmetrics_series(page.encode(Syntax.OPENMETRICS))
+    page.add("x_bytes_total", format_labels({"label": value, "other": "y"}), number)
+    found = openmetrics_series(page.encode(PageFormat.OPENMETRICS))
     label = value.encode("utf-8", "replace").decode()
     assert found == {("x_bytes_total", frozenset({("label", label), ("other", "y")})): number}

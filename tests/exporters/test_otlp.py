@@ -8,11 +8,11 @@ from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics
 from gpufleet.codecs.otlp.encodings import unpack
 from gpufleet.codecs.otlp.records import Kind, OtlpMetric
 from gpufleet.delivery.export import AgentStats
-from gpufleet.exporters.otlp import AHEAD, Fresh, OtlpMetrics
+from gpufleet.exporters.otlp import MAX_AHEAD_NS, NewestInstants, OtlpMetrics
 from gpufleet.exporters.otlp_logs import OtlpLogs
-from gpufleet.exporters.otlp_resource import resource
+from gpufleet.exporters.otlp_resource import node_resource
 from gpufleet.exporters.severity import ERROR, INFO, WARN, severity
-from gpufleet.exporters.starts import Starts
+from gpufleet.exporters.starts import CounterStarts
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event, EventKind, event_report
@@ -20,7 +20,7 @@ from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Provenance
 from gpufleet.model.snapshot import Guest, Host, Snapshot
 from gpufleet.model.time import NANOS, to_ns
-from gpufleet.runtime import at_once
+from gpufleet.runtime import run_to_end
 from tests.support.passes import World, gpu
 from tests.support.snapshots import example_snapshot
 
@@ -55,8 +55,8 @@ def world() -> World:
     return made
 
 
-def see(starts: Starts, snapshot: Snapshot, agent_started: int) -> None:
-    starts.see(snapshot.host, snapshot.devices, snapshot.events, agent_started)
+def see(starts: CounterStarts, snapshot: Snapshot, agent_started: int) -> None:
+    starts.update(snapshot.host, snapshot.devices, snapshot.events, agent_started)
 
 
 def measure(world: World, joules: float, *, watts: float | Absent = 300.0) -> int:
@@ -70,10 +70,10 @@ def measure(world: World, joules: float, *, watts: float | Absent = 300.0) -> in
 def test_a_measurement_is_told_once_and_at_its_own_time(world: World) -> None:
     source = source_of(world)
     instants = [measure(world, 100.0)]
-    at_once(source.offer(shown(world), STATS))
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     instants.append(measure(world, 200.0))
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     metrics = taken(source)
     energy = metrics["hw.energy"]
     assert [(point.value, point.at) for point in energy.points] == list(zip([100.0, 200.0], instants, strict=True))
@@ -82,26 +82,26 @@ def test_a_measurement_is_told_once_and_at_its_own_time(world: World) -> None:
     assert metrics["hw.gpu.memory.usage"].points[0].value == 2**40
     assert metrics["hw.power"].points[0].attributes["hw.id"] == gpu(0).uuid
     world.clock.advance(10)
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     assert source.take() is None
 
 
 def test_what_is_absent_or_stale_makes_no_point_and_comes_back(world: World) -> None:
     source = source_of(world)
     measure(world, 100.0, watts=Absent(Reason.TIMEOUT, "nvmlDeviceGetPowerUsage"))
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     assert "hw.power" not in taken(source)
     world.clock.advance(100)  # nothing is read any more
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     assert source.take() is None
     at = measure(world, 300.0)
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     assert [point.at for point in taken(source)["hw.power"].points] == [at]
 
 
 def test_a_snapshot_of_everything(world: World) -> None:
     source = OtlpMetrics("east", {"team.name": "ml"}, world.clock.now_ns)
-    at_once(source.offer(example_snapshot(), STATS))
+    run_to_end(source.offer(example_snapshot(), STATS))
     draft = source.take()
     assert draft is not None
     (found,) = decode_metrics(unpack(draft.encode(), "gzip")).resources
@@ -117,8 +117,8 @@ def test_a_snapshot_of_everything(world: World) -> None:
 def test_under_the_names_of_l9gpu(world: World) -> None:
     source = OtlpMetrics("east", {"k8s.cluster.name": "prod"}, world.clock.now_ns, ("l9gpu",))
     snapshot = example_snapshot()
-    at_once(source.offer(snapshot, STATS))
-    at_once(source.offer(snapshot, STATS))
+    run_to_end(source.offer(snapshot, STATS))
+    run_to_end(source.offer(snapshot, STATS))
     draft = source.take()
     assert draft is not None
     (found,) = decode_metrics(unpack(draft.encode(), "gzip")).resources
@@ -155,7 +155,7 @@ def test_two_dialects_tell_each_reading_twice(world: World) -> None:
     source = OtlpMetrics("east", {}, world.clock.now_ns, ("otel", "l9gpu", "otel"))
     for joules in (100.0, 200.0):
         measure(world, joules)
-        at_once(source.offer(shown(world), STATS))
+        run_to_end(source.offer(shown(world), STATS))
     metrics = taken(source)
     assert [point.value for point in metrics["hw.energy"].points] == [100.0, 200.0]
     assert [point.value for point in metrics["gpu.energy.consumption"].points] == [100_000, 200_000]
@@ -173,7 +173,7 @@ def test_a_virtual_machine_is_a_resource_of_its_own(world: World) -> None:
         host=Host(readings={}),
     )  # fmt: skip
     source = source_of(world)
-    at_once(source.offer(msgspec.structs.replace(snapshot, guests=(guest,)), STATS))
+    run_to_end(source.offer(msgspec.structs.replace(snapshot, guests=(guest,)), STATS))
     draft = source.take()
     assert draft is not None
     node, vm = decode_metrics(unpack(draft.encode(), "gzip")).resources
@@ -188,11 +188,11 @@ def test_a_virtual_machine_is_a_resource_of_its_own(world: World) -> None:
     assert "gpufleet.provenance" not in own[0].attributes
 
 
-def test_a_counter_begins_with_the_boot_the_drivers_load_or_the_devices_reset(world: World) -> None:
+def test_counter_start_is_boot_driver_load_or_reset(world: World) -> None:
     source = source_of(world)
 
     def starts(*events: Event) -> list[int]:
-        at_once(source.offer(shown(world, *events), STATS))
+        run_to_end(source.offer(shown(world, *events), STATS))
         return [point.start for point in taken(source)["hw.energy"].points]
 
     measure(world, 100.0)
@@ -208,69 +208,69 @@ def test_a_counter_begins_with_the_boot_the_drivers_load_or_the_devices_reset(wo
     assert starts() == [reset.at]  # it stays when the events have gone
 
 
-def test_a_load_that_is_told_later_does_not_move_what_was_measured_before(world: World) -> None:
+def test_later_driver_load_keeps_earlier_counter_starts(world: World) -> None:
     source = source_of(world)
     measure(world, 100.0)
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     loaded = Event(view=None, kind=EventKind.DRIVER_LOADED, at=world.clock.now_ns() + NANOS)
     measure(world, 0.5)
-    at_once(source.offer(shown(world), STATS))
-    at_once(source.offer(shown(world, loaded), STATS))
+    run_to_end(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world, loaded), STATS))
     assert [point.start for point in taken(source)["hw.energy"].points] == [BOOT * NANOS, loaded.at]
 
 
 def test_counters_with_another_beginning(world: World) -> None:
-    starts = Starts()
+    starts = CounterStarts()
     see(starts, shown(world), 123)
     at = world.clock.now_ns()
-    assert starts.of("host_network_receive_bytes_total", "", at) == BOOT * NANOS
-    assert starts.of("host_kernel_log_lost_messages_total", "", at) == 123
-    assert starts.of("gpu_ecc_corrected_lifetime_errors_total", gpu(0).key, at) == 0
-    assert starts.of("gpu_xid_events_total", gpu(0).key, at) == 0
+    assert starts.start_of("host_network_receive_bytes_total", "", at) == BOOT * NANOS
+    assert starts.start_of("host_kernel_log_lost_messages_total", "", at) == 123
+    assert starts.start_of("gpu_ecc_corrected_lifetime_errors_total", gpu(0).key, at) == 0
+    assert starts.start_of("gpu_xid_events_total", gpu(0).key, at) == 0
     since = {"gpu_xid_watched_since_timestamp_seconds": 1_767_000_500.5}
     world.passed("nvml", Lane.SLOW, world.sample("nvml", Lane.SLOW, gpu(0), since))
     see(starts, shown(world), 123)
-    assert starts.of("gpu_xid_events_total", gpu(0).key, at) == 1_767_000_500_500_000_000
-    assert starts.of("gpu_xid_events_total", gpu(0).key, 5) == 0  # nothing begins after it has a value
+    assert starts.start_of("gpu_xid_events_total", gpu(0).key, at) == 1_767_000_500_500_000_000
+    assert starts.start_of("gpu_xid_events_total", gpu(0).key, 5) == 0  # nothing begins after it has a value
 
 
 def test_the_boot_does_not_move_with_the_clocks(world: World) -> None:
-    starts = Starts()
+    starts = CounterStarts()
     for boot in (BOOT, BOOT + 1, BOOT - 1):
         world.passed(
             "host", Lane.STATIC, world.sample("host", Lane.STATIC, None, {"host_boot_timestamp_seconds": boot})
         )
         see(starts, shown(world), 0)
-        assert starts.of("host_cpu_seconds_total", "", world.clock.now_ns()) == BOOT * NANOS
+        assert starts.start_of("host_cpu_seconds_total", "", world.clock.now_ns()) == BOOT * NANOS
 
 
 def test_a_clock_that_was_set_back_silences_nothing(world: World) -> None:
-    fresh: Fresh[str] = Fresh(world.clock.now_ns)
+    fresh: NewestInstants[str] = NewestInstants(world.clock.now_ns)
     now = world.clock.now_ns()
-    fresh.look()
+    fresh.begin_round()
     assert fresh.is_new("a", now)
-    fresh.look()
+    fresh.begin_round()
     assert not fresh.is_new("a", now)
     world.clock.step(-3600)
-    fresh.look()
-    assert fresh.is_new("a", now - AHEAD)
+    fresh.begin_round()
+    assert fresh.is_new("a", now - MAX_AHEAD_NS)
 
 
 def test_dimensions_are_series_of_their_own(world: World) -> None:
     source = source_of(world)
     dims = (DimValue("gpu_xid_errors_total", ("79",), 2), DimValue("gpu_xid_errors_total", ("31",), 1))
     world.passed("nvml", Lane.SLOW, world.sample("nvml", Lane.SLOW, gpu(0), {}, dims))
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     points = taken(source)["gpufleet.gpu_xid_errors_total"].points
     assert {(point.attributes["gpufleet.xid"], point.value) for point in points} == {("79", 2), ("31", 1)}
 
 
 def test_the_resource_says_what_is_known() -> None:
     node = Machine(name="gpu-17", machine_id="m", instance_id="i-1", k8s_node_uid="u")
-    told = resource(node, "east", {"service.name": "mine"})
+    told = node_resource(node, "east", {"service.name": "mine"})
     assert told["service.name"] == "mine"
     assert (told["host.id"], told["k8s.node.uid"], told["k8s.node.name"]) == ("i-1", "u", "gpu-17")
-    assert not {"host.id", "k8s.node.name"} & resource(Machine(name="n"), "east", {}).keys()
+    assert not {"host.id", "k8s.node.name"} & node_resource(Machine(name="n"), "east", {}).keys()
 
 
 def test_events_are_log_records(world: World) -> None:
@@ -278,8 +278,8 @@ def test_events_are_log_records(world: World) -> None:
     snapshot = example_snapshot()
     attributes = {"name": "GPU has fallen off the bus", "class": "hardware"}
     event = Event(view=gpu(0), kind="xid", code=79, at=7 * NANOS, attributes=attributes)
-    logs.tell(snapshot, [event, Event(view=None, kind="of_the_future", at=8 * NANOS)])
-    at_once(logs.offer(snapshot, STATS))
+    logs.add_events(snapshot, [event, Event(view=None, kind="of_the_future", at=8 * NANOS)])
+    run_to_end(logs.offer(snapshot, STATS))
     draft = logs.take()
     assert draft is not None
     assert draft.points == 2

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.delivery.export import AgentStats, LaneStats, QueueStats, SendStats
-from gpufleet.exporters.exposition import Page, labelled, number
-from gpufleet.exporters.prometheus import JOINED_ELSEWHERE, PrometheusExporter
+from gpufleet.exporters.exposition import MetricsPage, format_labels, format_number
+from gpufleet.exporters.prometheus import DEVICE_LABEL_TEXTS, PrometheusExporter
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from tests.support.golden import check_golden
 from tests.support.pages import agent_page
@@ -78,7 +78,7 @@ def test_a_state_has_a_series_for_each_name() -> None:
             assert of(page, "gpufleet_gpu_state", uuid=uuid, state=state) == [float(state == inside)]
 
 
-def test_texts_are_labels_of_info_series_and_every_device_has_one() -> None:
+def test_every_device_has_an_info_series_with_its_texts() -> None:
     page = PrometheusExporter().render(example_snapshot())
     assert of(page, "gpufleet_gpu_info", serial="165", name="NVIDIA H200", kind="gpu") == [1.0]
     assert len(of(page, "gpufleet_gpu_info")) == 4
@@ -100,7 +100,7 @@ def test_no_text_is_called_as_a_label_that_stands_beside_it() -> None:
     beside = {"node", "uuid", "pci_address", "kind", "side", "name", "gpu", "profile", "gpu_instance"}
     beside |= {"compute_instance", "vm_id", "device_instance"}
     texts = [name for name, metric in CATALOGUE.items() if metric.kind is MetricKind.INFO]
-    shown = {name.removeprefix("gpu_").removeprefix("host_") for name in texts if name not in JOINED_ELSEWHERE}
+    shown = {name.removeprefix("gpu_").removeprefix("host_") for name in texts if name not in DEVICE_LABEL_TEXTS}
     assert not shown & beside
 
 
@@ -116,9 +116,9 @@ def test_every_subject_says_who_measured_it_and_when() -> None:
 
 @given(st.text(max_size=40))
 def test_any_text_whatever_can_be_a_label(value: str) -> None:
-    page = Page()
+    page = MetricsPage()
     page.declare("x", "gauge", "a\\b\nc")
-    page.add("x", labelled({"label": value, "other": "y"}), 1)
+    page.add("x", format_labels({"label": value, "other": "y"}), 1)
     (family,) = text_string_to_metric_families(page.encode().decode())
     (sample,) = family.samples
     assert sample.labels == {"label": value.encode("utf-8", "replace").decode(), "other": "y"}
@@ -128,4 +128,4 @@ def test_any_text_whatever_can_be_a_label(value: str) -> None:
     ("value", "text"), [(math.nan, "NaN"), (math.inf, "+Inf"), (-math.inf, "-Inf"), (1, "1"), (0.1, "0.1")]
 )
 def test_numbers_are_written_as_the_format_says(value: float, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text

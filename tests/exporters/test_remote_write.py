@@ -11,19 +11,19 @@ from gpufleet.agent.collect.assemble import assemble
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.delivery.export import AgentStats
-from gpufleet.delivery.outlet import OutletStats
+from gpufleet.delivery.outlet import ExportQueueStats
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.exporters.remote_write import RemoteWriteSeries
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Guest, Snapshot
-from gpufleet.runtime import at_once
+from gpufleet.runtime import run_to_end
 from tests.fakes.clock import FakeClock
 from tests.support.everything import snapshot_of_everything
 from tests.support.passes import World, gpu
 from tests.support.snapshots import example_snapshot
 
-STATS = AgentStats(started_at=5, lanes={}, exports={"remote_write": OutletStats(points=7)})
+STATS = AgentStats(started_at=5, lanes={}, exports={"remote_write": ExportQueueStats(points=7)})
 DIALECTS = ("gpufleet", "dcgm-exporter")
 MILLISECOND = 10**6
 
@@ -90,12 +90,12 @@ def everything() -> Snapshot:
 def test_the_series_are_the_pages(shown_of: Callable[[], Snapshot]) -> None:
     clock, snapshot = FakeClock(), shown_of()
     source = source_of(clock)
-    at_once(source.offer(snapshot, STATS))
+    run_to_end(source.offer(snapshot, STATS))
     rows = taken(source)
     added = {"job": "gpufleet", "instance": "node-1"}
     pages = AgentPages(DIALECTS)
     pages.take(snapshot)
-    at_once(pages.update(snapshot, STATS))
+    run_to_end(pages.update(snapshot, STATS))
     page = TextParser().parse(pages.page(openmetrics=False))
     expected = {
         (series.name, frozenset({**added, **{k: v for k, v in series.labels.items() if v}}.items())): float(value)
@@ -109,25 +109,25 @@ def test_the_series_are_the_pages(shown_of: Callable[[], Snapshot]) -> None:
 def test_each_measurement_is_told_once_at_its_own_time(world: World) -> None:
     source = source_of(world.clock)
     first = measure(world, 300.0)
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     world.clock.advance(5)
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     second = measure(world, 300.0)
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     assert of(taken(source), "gpufleet_gpu_power_watts") == [(300.0, first), (300.0, second)]
 
 
-def test_what_has_no_instant_is_told_when_it_changes_and_once_an_interval(world: World) -> None:
+def test_untimed_values_are_sent_on_change_and_once_an_interval(world: World) -> None:
     source = source_of(world.clock)
     measure(world, 300.0)
     for _ in range(25):
-        at_once(source.offer(shown(world), STATS))
+        run_to_end(source.offer(shown(world), STATS))
         world.clock.advance(1)
     told = of(taken(source), "gpufleet_gpu_info")
     assert [value for value, _ in told] == [1.0] * 3
     assert [b - a for (_, a), (_, b) in itertools.pairwise(told)] == [10 * 10**9] * 2
-    stats = AgentStats(started_at=5, lanes={}, exports={"remote_write": OutletStats(points=8)})
-    at_once(source.offer(shown(world), stats))
+    stats = AgentStats(started_at=5, lanes={}, exports={"remote_write": ExportQueueStats(points=8)})
+    run_to_end(source.offer(shown(world), stats))
     assert [value for value, _ in of(taken(source), "gpufleet_export_points_total")] == [8.0]
 
 
@@ -135,17 +135,17 @@ def test_a_series_that_leaves_the_page_ends_and_can_come_back(world: World) -> N
     source = source_of(world.clock)
     for watts in (300.0, 301.0):
         last = measure(world, watts)
-        at_once(source.offer(shown(world), STATS))
+        run_to_end(source.offer(shown(world), STATS))
     taken(source)
     gone = measure(world, Absent(Reason.TIMEOUT, "nvmlDeviceGetPowerUsage"))
-    at_once(source.offer(shown(world), STATS))
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     rows = taken(source)
     assert of(rows, "gpufleet_gpu_power_watts") == [(None, gone)]  # one marker, an interval after the last value
     assert gone - last == 10 * 10**9
     assert of(rows, "gpufleet_reading_absent") == [(1.0, gone)]
     back = measure(world, 302.0)
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     rows = taken(source)
     assert of(rows, "gpufleet_gpu_power_watts") == [(302.0, back)]
     assert of(rows, "gpufleet_reading_absent")[-1][0] is None
@@ -156,13 +156,13 @@ def test_nothing_is_told_before_a_marker_that_was_told(world: World) -> None:
     source = source_of(world.clock)
     for watts in (300.0, 301.0):
         measure(world, watts)
-        at_once(source.offer(shown(world), STATS))
+        run_to_end(source.offer(shown(world), STATS))
     late = world.sample("nvml", Lane.FAST, gpu(0), {"gpu_power_watts": 299.0})
     world.clock.advance(100)
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     (_, marker) = of(taken(source), "gpufleet_gpu_power_watts")[-1]
     world.passed("nvml", Lane.FAST, late)
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     told = of(taken(source), "gpufleet_gpu_power_watts")
     assert all(at > marker for _, at in told)
 
@@ -170,20 +170,20 @@ def test_nothing_is_told_before_a_marker_that_was_told(world: World) -> None:
 def test_what_ended_long_ago_is_forgotten(world: World) -> None:
     source = source_of(world.clock)
     measure(world, 300.0)
-    at_once(source.offer(shown(world), STATS))
-    known = len(source._told)
+    run_to_end(source.offer(shown(world), STATS))
+    known = len(source._series)
     world.clock.advance(7200)
-    at_once(source.offer(shown(world), STATS))
-    at_once(source.offer(shown(world), STATS))
-    assert len(source._told) < known
+    run_to_end(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
+    assert len(source._series) < known
 
 
 def test_a_clock_that_was_set_back_silences_nothing(world: World) -> None:
     source = source_of(world.clock)
     measure(world, 300.0)
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     taken(source)
     world.clock.step(-3600)
     at = measure(world, 301.0)
-    at_once(source.offer(shown(world), STATS))
+    run_to_end(source.offer(shown(world), STATS))
     assert of(taken(source), "gpufleet_gpu_power_watts") == [(301.0, at)]

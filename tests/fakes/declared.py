@@ -6,9 +6,9 @@ import msgspec
 
 from gpufleet.codecs.batch import to_rows
 from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, GPU_RESOURCES, LABELLED, SAID_BY_KUBERNETES
+from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, GPU_RESOURCES, KUBERNETES_REPORTED, LABELLED
 from gpufleet.model.declared import DeclaredGpus, DeclaredResource
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import to_datetime
 
 Place = tuple[str, str, str]
@@ -28,14 +28,14 @@ class Word(msgspec.Struct):
 Said = dict[Place, list[Word]]
 
 
-def said_in(batches: Iterable[Accepted], since: int) -> Said:
+def said_in(batches: Iterable[AcceptedBatch], since: int) -> Said:
     """Return what is said now."""
     newest: dict[Place, dict[tuple[str, str], Word]] = {}
     for one in batches:
         for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
             for sample in report.samples:
                 for dim in sample.dims:
-                    if dim.metric in SAID_BY_KUBERNETES:
+                    if dim.metric in KUBERNETES_REPORTED:
                         words = newest.setdefault((one.batch.cluster, id_, sample.reader), {})
                         value = None if isinstance(dim.value, Absent) else int(dim.value)
                         word = Word(dim.metric, dim.labels[0], value, sample.measured_at, one.received_at)
@@ -51,7 +51,7 @@ def said_in(batches: Iterable[Accepted], since: int) -> Said:
 def gpus(
     said: Said, buses: Mapping[tuple[str, str], int], without: Sequence[str]
 ) -> dict[str, tuple[DeclaredGpus, ...]]:
-    """Return cluster to what each teller counts."""
+    """Return cluster to what each reporter counts."""
     counting = {
         place: words
         for place, words in said.items()

@@ -6,24 +6,24 @@ from collections.abc import Callable, Sequence
 
 from gpufleet.codecs.batch import to_rows
 from gpufleet.model.aggregate import AGGREGATED
-from gpufleet.model.api.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange, StoredSlot
-from gpufleet.model.api.sql import Selected, SqlViewRecord
-from gpufleet.model.api.usage import Stretch, Worked
-from gpufleet.model.catalogue import SAID_BY_KUBERNETES
+from gpufleet.model.api.inventory import ChangeKind, ChangeQuery, GpuPool, StoredChange, StoredSlot
+from gpufleet.model.api.sql import QueryResult, SqlViewRecord
+from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
+from gpufleet.model.catalogue import KUBERNETES_REPORTED
 from gpufleet.model.declared import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import SqlError, StoreError
-from gpufleet.model.holding import Holding
+from gpufleet.model.holdings import Holding
 from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.retention import Resolution, Retention
 from gpufleet.model.stored.samples import (
-    Accepted,
-    EventQuestion,
+    AcceptedBatch,
+    EventQuery,
     EventSpan,
+    HourRollup,
     KnownGpus,
-    ProcessQuestion,
-    RolledHour,
-    Standing,
+    ProcessQuery,
+    SampleSummary,
     StoredEvent,
     StoredProcesses,
     StoredSample,
@@ -36,41 +36,41 @@ from tests.fakes import declared
 class MemoryStore:
     """Attributes:
     writes: every write, as (token, batches that it added).
-    tokens, begun: what each write was given, also those that failed.
+    tokens, is_retry: what each write was given, also those that failed.
     refuse: called with each batch of a write; what it raises is the store's answer.
     down: it can do nothing.
     dies_at_the_end: it writes all of it, and fails before it can say so.
     """
 
     def __init__(self) -> None:
-        self.writes: list[tuple[str, tuple[Accepted, ...]]] = []
+        self.writes: list[tuple[str, tuple[AcceptedBatch, ...]]] = []
         self.tokens: list[str] = []
-        self.begun: list[bool] = []
-        self.refuse: Callable[[Accepted], None] = lambda _: None
+        self.is_retry: list[bool] = []
+        self.refuse: Callable[[AcceptedBatch], None] = lambda _: None
         self.down = False
         self.dies_at_the_end = False
-        self.hung_up = False
+        self.requests_aborted = False
         self.closed = False
         self._lock = threading.Lock()
 
     def migrate(self, retention: Retention | None = None, hub: str = "") -> None: ...
 
-    def worked(self, stretches: Sequence[Stretch]) -> list[Worked]:
-        return [Worked() for _ in stretches]
+    def device_usage(self, intervals: Sequence[DeviceInterval]) -> list[DeviceUsage]:
+        return [DeviceUsage() for _ in intervals]
 
-    def roll_up(self, now: int, stopped: Callable[[], bool] = lambda: False) -> RolledHour | None:
+    def roll_up(self, now: int, stopped: Callable[[], bool] = lambda: False) -> HourRollup | None:
         return None
 
-    def write(self, accepted: Sequence[Accepted], token: str, *, begun: bool = False) -> None:
+    def write(self, accepted: Sequence[AcceptedBatch], token: str, *, is_retry: bool = False) -> None:
         with self._lock:
             self.tokens.append(token)
-            self.begun.append(begun)
+            self.is_retry.append(is_retry)
             if self.down:
                 raise StoreError("the store is down")
             for one in accepted:
                 self.refuse(one)
-            there = {_name(one) for _, batches in self.writes for one in batches} if begun else set()
-            if begun or token not in {known for known, _ in self.writes}:
+            there = {_name(one) for _, batches in self.writes for one in batches} if is_retry else set()
+            if is_retry or token not in {known for known, _ in self.writes}:
                 self.writes.append((token, tuple(one for one in accepted if _name(one) not in there)))
             if self.dies_at_the_end:
                 raise StoreError("the disk is full")
@@ -80,7 +80,7 @@ class MemoryStore:
         """Sequence numbers in the order in which they were added."""
         return [one.batch.seq for _, batches in self.writes for one in batches]
 
-    def processes(self, question: ProcessQuestion) -> tuple[StoredProcesses, ...]:
+    def processes(self, query: ProcessQuery) -> tuple[StoredProcesses, ...]:
         """Return the newest list of each view and reader."""
         if self.down:
             raise StoreError("the store is down")
@@ -89,17 +89,13 @@ class MemoryStore:
             for one in batches:
                 for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
                     for sample in report.samples:
-                        if (one.batch.cluster, id_) != (question.cluster, question.machine):
+                        if (one.batch.cluster, id_) != (query.cluster, query.machine):
                             continue
-                        if (
-                            sample.view is None
-                            or sample.processes is None
-                            or question.view not in (None, sample.view.key)
-                        ):
+                        if sample.view is None or sample.processes is None or query.view not in (None, sample.view.key):
                             continue
                         place = (sample.view.key, sample.reader)
                         newest = found[place].measured_at if place in found else 0
-                        if question.start <= sample.measured_at < question.end and sample.measured_at >= newest:
+                        if query.start <= sample.measured_at < query.end and sample.measured_at >= newest:
                             found[place] = StoredProcesses(
                                 view=place[0], reader=place[1], provenance=sample.provenance,
                                 measured_at=sample.measured_at, received_at=one.received_at,
@@ -127,7 +123,7 @@ class MemoryStore:
             for (machine, key, at_slot), times in sorted(found.items())
         )  # fmt: skip
 
-    def changes(self, question: ChangeQuestion) -> tuple[StoredChange, ...]:
+    def changes(self, query: ChangeQuery) -> tuple[StoredChange, ...]:
         found: list[StoredChange] = []
         places: dict[str, tuple[str, ...]] = {}
         tenants: dict[tuple[str, ...], str] = {}
@@ -147,13 +143,13 @@ class MemoryStore:
         wanted = [
             one
             for one in found
-            if question.start <= one.at < question.end
-            and question.cluster in (None, one.cluster)
-            and (question.machines is None or one.machine in question.machines)
-            and question.kind in (None, one.kind)
-            and (question.before is None or (one.at, one.id) < question.before)
+            if query.start <= one.at < query.end
+            and query.cluster in (None, one.cluster)
+            and (query.machines is None or one.machine in query.machines)
+            and query.kind in (None, one.kind)
+            and (query.before is None or (one.at, one.id) < query.before)
         ]
-        return tuple(sorted(wanted, key=lambda one: (-one.at, -one.id))[: question.limit])
+        return tuple(sorted(wanted, key=lambda one: (-one.at, -one.id))[: query.limit])
 
     def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
         return ()
@@ -176,7 +172,7 @@ class MemoryStore:
                     told.append((cluster, machine, key, address, one.sample.measured_at))
         return told
 
-    def events(self, question: EventQuestion) -> tuple[StoredEvent, ...]:
+    def events(self, query: EventQuery) -> tuple[StoredEvent, ...]:
         """Return events as the store would, one `id` a place in the memory."""
         if self.down:
             raise StoreError("the store is down")
@@ -199,13 +195,13 @@ class MemoryStore:
         wanted = [
             event
             for event in found.values()
-            if any(_in(event, span) for span in question.spans)
-            and (question.view is None or (event.view or "") == question.view)
-            and (not question.kinds or event.kind in question.kinds)
-            and (not question.codes or event.code in question.codes)
-            and (question.before is None or (event.at, event.id) < question.before)
+            if any(_in(event, span) for span in query.spans)
+            and (query.view is None or (event.view or "") == query.view)
+            and (not query.kinds or event.kind in query.kinds)
+            and (not query.codes or event.code in query.codes)
+            and (query.before is None or (event.at, event.id) < query.before)
         ]
-        return tuple(sorted(wanted, key=lambda event: (-event.at, -event.id))[: question.limit])
+        return tuple(sorted(wanted, key=lambda event: (-event.at, -event.id))[: query.limit])
 
     def _samples(self, cluster: str, machine: str) -> list[StoredSample]:
         """Return every sample, in the order of reports."""
@@ -219,7 +215,7 @@ class MemoryStore:
                         found += [
                             (one.reported_at, s.measured_at, StoredSample(sample=s, received_at=one.received_at))
                             for s in report.samples
-                            if not (s.dims and all(dim.metric in SAID_BY_KUBERNETES for dim in s.dims))
+                            if not (s.dims and all(dim.metric in KUBERNETES_REPORTED for dim in s.dims))
                         ]
         return [stored for _, _, stored in sorted(found, key=lambda one: one[:2])]
 
@@ -229,14 +225,14 @@ class MemoryStore:
             newest[_key(stored.sample)] = stored
         return tuple(one for key, one in newest.items() if view is None or key[0] == view)
 
-    def tellers_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
+    def reporters_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
         return tuple(
             machine
             for machine in self._machines()
             if any(_key(one.sample)[0] == view for one in self._samples(cluster, machine))
         )
 
-    def tellers_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
+    def reporters_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
         return tuple(
             machine
             for machine in self._machines()
@@ -249,9 +245,11 @@ class MemoryStore:
     def latest_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[StoredSample, ...]]:
         return {machine: self.latest(cluster, machine) for machine in machines}
 
-    def standings(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[Standing, ...]]:
+    def sample_summaries(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[SampleSummary, ...]]:
         return {
-            machine: tuple(Standing(stored=one, tells=_tells(one.sample)) for one in self.latest(cluster, machine))
+            machine: tuple(
+                SampleSummary(stored=one, has_totals=_tells(one.sample)) for one in self.latest(cluster, machine)
+            )
             for machine in machines
         }
 
@@ -311,11 +309,13 @@ class MemoryStore:
         buses = {place: count for place in places if (count := self._on_buses(*place)) is not None}
         return declared.gpus(declared.said_in(batches, since), buses, without)
 
-    def declared_of(self, cluster: str, machines: Sequence[str], since: int) -> dict[str, tuple[DeclaredResource, ...]]:
+    def declared_resources(
+        self, cluster: str, machines: Sequence[str], since: int
+    ) -> dict[str, tuple[DeclaredResource, ...]]:
         said = declared.said_in([one for _, some in self.writes for one in some], since)
         return declared.resources(said, cluster, machines)
 
-    def gpus_on_buses(self, cluster: str, machines: Sequence[str]) -> dict[str, int]:
+    def pci_gpu_counts(self, cluster: str, machines: Sequence[str]) -> dict[str, int]:
         return {one: count for one in machines if (count := self._on_buses(cluster, one)) is not None}
 
     def _on_buses(self, cluster: str, machine: str) -> int | None:
@@ -361,20 +361,20 @@ class MemoryStore:
             points={key: sorted(found.items()) for key, found in points.items()}, resolution=Resolution.RAW
         )
 
-    def select(self, statement: str) -> Selected:
+    def select(self, statement: str) -> QueryResult:
         raise SqlError("a store in memory has no SQL")
 
     def sql_views(self) -> tuple[SqlViewRecord, ...]:
         return ()
 
-    def hang_up(self) -> None:
-        self.hung_up = True
+    def abort_requests(self) -> None:
+        self.requests_aborted = True
 
     def close(self) -> None:
         self.closed = True
 
 
-def _name(accepted: Accepted) -> tuple[str, str, str, int]:
+def _name(accepted: AcceptedBatch) -> tuple[str, str, str, int]:
     batch = accepted.batch
     return batch.cluster, batch.sender, batch.epoch, batch.seq
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.fleet.attribution.contract import NOBODY_ANSWERS, answer, listed_ids
+from gpufleet.fleet.attribution.contract import NO_ANSWERER, answer, listed_ids
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.api.answer import AllocationAnswer, MachineRecord
@@ -124,7 +124,7 @@ def test_two_machines_of_one_name_are_both_named() -> None:
     assert not values(found)
 
 
-def test_a_name_is_of_the_machine_that_took_the_place_of_one_that_is_gone() -> None:
+def test_name_belongs_to_the_replacement_machine() -> None:
     gone, back = record("m-b", retired_at=at(1)), record("m-b", retired_at=at(-1))
     assert ask(bare_metal(), FRESH, machines=[gone, record()]).machine == "m-a"
     assert ask(bare_metal(), FRESH, machines=[record(), back]).reason is Reason.AMBIGUOUS_TARGET  # heard of since
@@ -157,7 +157,7 @@ def test_a_machine_that_fell_silent_has_no_current_value() -> None:
     assert found.aggregate.coverage == "0 of 1 devices"
 
 
-def test_what_was_received_before_the_hub_s_clock_was_set_back_is_not_current() -> None:
+def test_samples_from_before_a_hub_clock_step_are_stale() -> None:
     dead = stored(gpu_sample(gpu_view(1), NOW), age=-3600)
     found = ask(bare_metal(), [dead])
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.STALE)
@@ -190,7 +190,7 @@ def test_no_sender_can_say_that_its_values_never_age() -> None:
     assert found.devices[0].readings["gpu_row_remap_failed"].absent is Reason.STALE
 
 
-def test_nvml_speaks_before_nvidia_smi_and_a_value_before_an_absence() -> None:
+def test_nvml_before_nvidia_smi_and_values_before_absences() -> None:
     view = gpu_view(1)
     smi = Sample(
         view=view,
@@ -207,7 +207,7 @@ def test_nvml_speaks_before_nvidia_smi_and_a_value_before_an_absence() -> None:
     )
 
 
-def test_imported_values_answer_for_bare_metal_where_nobody_nearer_is_heard() -> None:
+def test_imported_values_answer_if_no_nearer_source_reports() -> None:
     imported = msgspec.structs.replace(FRESH[1].sample, provenance=Provenance.IMPORTED)
     found = ask(bare_metal(), [stored(imported)])
     assert (found.source, [one.source for one in found.devices]) == (Provenance.IMPORTED, [Provenance.IMPORTED])
@@ -239,7 +239,7 @@ def test_a_unit_that_got_its_driver_is_counted_once() -> None:
     assert [device.uuid for device in found.devices] == ["GPU-1"]
 
 
-def test_only_listed_devices_answer_and_unknown_ones_are_shown_as_such() -> None:
+def test_only_listed_devices_answer() -> None:
     samples = [FRESH[0], *(stored(gpu_sample(gpu_view(n), NOW)) for n in (1, 2, 3))]
     listed = ("GPU-2", "00000000:03:00.0", "GPU-gone")
     found = ask(bare_metal(devices=listed), samples)
@@ -261,7 +261,7 @@ HANDED_OVER = [
 """A GPU that the driver showed until it was handed to a guest."""
 
 
-def test_a_listed_device_that_was_handed_over_tells_so_by_either_name() -> None:
+def test_passed_through_device_is_found_by_either_name() -> None:
     for name in ("GPU-1", "0000:01:00.0"):
         (device,) = ask(bare_metal(devices=(name,)), HANDED_OVER).devices
         assert device.readings["gpu_power_watts"].absent is Reason.BOUND_TO_VFIO
@@ -280,7 +280,7 @@ def test_history_of_a_listed_device_is_of_every_key_it_had() -> None:
     assert listed_ids(bare_metal(), record(), HANDED_OVER) is None
 
 
-def test_what_was_measured_before_the_allocation_began_is_not_shown() -> None:
+def test_values_before_the_allocation_are_not_shown() -> None:
     static = msgspec.structs.replace(gpu_sample(gpu_view(1), NOW - 9 * NANOS, gpu_name="H200"), lane=Lane.STATIC)
     samples = [*FRESH, stored(static)]
 
@@ -365,7 +365,7 @@ def test_no_host_value_is_ever_in_a_slice_s_answer(
 ) -> None:
     found = ask(allocation, samples, machines=machines, readers=(status(last_error="host words", last_attempt=1),))
     assert found.source is Provenance.UNAVAILABLE
-    assert found.reason is NOBODY_ANSWERS[allocation.spec.kind][0]
+    assert found.reason is NO_ANSWERER[allocation.spec.kind][0]
     assert found.detail
     assert (found.devices, found.host, found.host_dimensions) == ((), {}, ())
     assert (found.machine, found.last_error, found.measured_at) == (None, None, None)
@@ -375,7 +375,7 @@ def test_no_host_value_is_ever_in_a_slice_s_answer(
 
 
 @given(st.lists(STORED, max_size=8))
-def test_bare_metal_never_shows_a_guest_s_value_and_an_imported_one_only_alone(samples: list[StoredSample]) -> None:
+def test_bare_metal_shows_no_guest_value(samples: list[StoredSample]) -> None:
     found = ask(bare_metal(), samples)
     believed = [Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA]
     own = [
@@ -403,7 +403,7 @@ CUT_GPU = [
 ]
 
 
-def test_a_listed_mig_device_shows_its_gpus_readings_as_its_parents() -> None:
+def test_mig_device_shows_readings_of_its_gpu_as_the_parent() -> None:
     found = ask(bare_metal(devices=("MIG-2",)), CUT_GPU)
 
     (device,) = found.devices
@@ -417,7 +417,7 @@ def test_a_listed_mig_device_shows_its_gpus_readings_as_its_parents() -> None:
     assert found.aggregate.coverage == "1 of 1 devices"
 
 
-def test_a_whole_machine_counts_a_gpu_once_whatever_it_is_cut_into() -> None:
+def test_machine_counts_a_partitioned_gpu_once() -> None:
     found = ask(bare_metal(), CUT_GPU)
     assert len(found.devices) == 3
     assert found.aggregate.coverage == "1 of 1 devices"

@@ -11,11 +11,11 @@ import pytest
 
 from gpufleet.agent.publish.outbox import Outbox
 from gpufleet.agent.publish.push import Pusher
-from gpufleet.agent.publish.queue import Memory, Queue
+from gpufleet.agent.publish.queue import BatchQueue, MemoryQueue
 from gpufleet.codecs.batch import to_rows
 from gpufleet.config.hub import HubConfig, RelayConfig
-from gpufleet.delivery.pacing import Pace
-from gpufleet.delivery.post import HubClient, Refused
+from gpufleet.delivery.pacing import Pacer
+from gpufleet.delivery.post import HubClient, RejectedBatches
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
@@ -39,7 +39,7 @@ class Agent:
         self.made: set[tuple[str, int]] = set()
         self._clock = FakeClock()
         self._clock.advance(len(boot))  # no two processes start in the same nanosecond
-        self._queue = Queue(lambda: Spool.open(folder / "spool", max_bytes=64 << 20), Memory())
+        self._queue = BatchQueue(lambda: Spool.open(folder / "spool", max_bytes=64 << 20), MemoryQueue())
         self._outbox = Outbox(
             self._queue, cluster="local", sender="node-a", heartbeat_seconds=1, config_hash="", clock=self._clock
         )
@@ -59,8 +59,8 @@ class Agent:
         pusher = Pusher(
             self._queue,
             HubClient(url, name="test", timeout_seconds=20),
-            backfill=Pace(100_000),
-            refused=Refused(self.folder / "refused"),
+            backfill=Pacer(100_000),
+            refused=RejectedBatches(self.folder / "refused"),
             stats=self._outbox.stats,
             clock=self._clock,
             jitter=lambda: 0.0,
@@ -155,9 +155,7 @@ async def test_both_are_stored_when_they_post_the_same_numbers(pair: tuple[Agent
         assert all(one["missing"] == 0 for one in (await sender(site))["epochs"])
 
 
-async def test_both_are_stored_when_one_follows_far_behind_after_the_hub_was_restarted(
-    pair: tuple[Agent, Agent], tmp_path: Path
-) -> None:
+async def test_both_clones_are_stored_after_a_restart(pair: tuple[Agent, Agent], tmp_path: Path) -> None:
     first, second = pair
     async with running_site(tmp_path / "hub") as site:
         await first.measure(*range(10, 200))
@@ -191,9 +189,7 @@ async def test_they_are_told_apart_when_they_take_turns(pair: tuple[Agent, Agent
         assert first.renewals + second.renewals >= 1
 
 
-async def test_what_a_relay_acknowledged_is_stored_though_the_hub_knows_the_epoch_from_elsewhere(
-    pair: tuple[Agent, Agent], tmp_path: Path
-) -> None:
+async def test_relayed_batch_is_stored_under_a_known_epoch(pair: tuple[Agent, Agent], tmp_path: Path) -> None:
     first, second = pair
     async with running_site(tmp_path / "hub") as site:
         await first.measure(*range(10, 30))

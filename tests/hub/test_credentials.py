@@ -66,7 +66,7 @@ def test_tokens_are_read_again_only_when_something_changed() -> None:
         credentials.principal(TEXT, NOW)
 
 
-async def test_while_the_registry_is_silent_what_was_read_stays_and_that_is_told_once(
+async def test_tokens_stay_known_while_the_registry_is_down(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kept = Kept(KNOWN)

@@ -18,7 +18,7 @@ class Cut:
     """A writer that takes so many records at once, as they unpack to too much."""
 
     repeats: range | None = None
-    wants_company = False
+    needs_more_records = False
 
     def __init__(self, most: int) -> None:
         self.most = most

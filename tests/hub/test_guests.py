@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.fleet.attribution.guests import STAMPS, Told
+from gpufleet.fleet.attribution.guests import STAMPS, MachineSamples
 from gpufleet.fleet.attribution.slices import answer
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
@@ -17,6 +17,7 @@ from gpufleet.model.reading import Provenance, Reading, Sample, Value
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
+from tests.support.profiles import examples
 
 NOW = 1_800_000_000 * NANOS
 STALE_AFTER = 120.0
@@ -45,10 +46,12 @@ def word(state: str = OK, problem: str = "", *, age: float = 1.0, gpus: int | No
     return StoredSample(sample=one, received_at=NOW - int(age * NANOS))
 
 
-def guest(*samples: StoredSample, id_: str = "m-g", vm: str = VM, kind: MachineKind = MachineKind.GUEST) -> Told:
+def guest(
+    *samples: StoredSample, id_: str = "m-g", vm: str = VM, kind: MachineKind = MachineKind.GUEST
+) -> MachineSamples:
     evidence = Machine(name="ml/train-0", kind=kind, system_uuid=vm, hypervisor="node-1")
     record = MachineRecord(id=id_, cluster="local", machine=evidence, sender="s", first_seen=at(-100), last_seen=at(0))
-    return Told(machine=record, stored=samples, readers=())
+    return MachineSamples(machine=record, stored=samples, readers=())
 
 
 def allocation(kind: AllocationKind = AllocationKind.GPU_SLICE, vm: str = VM, **more: object) -> Allocation:
@@ -57,7 +60,7 @@ def allocation(kind: AllocationKind = AllocationKind.GPU_SLICE, vm: str = VM, **
     return Allocation(id="slice", generation=1, spec=spec, created_at=at(-3600))
 
 
-def ask(one: Allocation, *guests: Told, hosts: tuple[Told, ...] = ()) -> AllocationAnswer:
+def ask(one: Allocation, *guests: MachineSamples, hosts: tuple[MachineSamples, ...] = ()) -> AllocationAnswer:
     return answer(one, hosts, NOW, stale_after_seconds=STALE_AFTER, inside=guests)
 
 
@@ -98,7 +101,6 @@ def test_silence_is_patience_until_the_stated_age() -> None:
     reading = found.devices[0].readings["gpu_memory_used_bytes"]
     assert (reading.value, reading.absent, reading.last_known) == (None, Reason.STALE, 30)
     assert reading.age_seconds == pytest.approx(STALE_AFTER + 1)
-    assert "last heard at" in found.detail
 
 
 def test_another_machine_at_its_address_is_no_patience() -> None:
@@ -114,7 +116,6 @@ def test_a_silent_agent_is_no_answer() -> None:
     assert found.host["host_memory_total_bytes"] == Reading(
         absent=Reason.STALE,
         reader="nvidia_smi",
-        side="host",
         measured_at=at(-old),
         received_at=at(-old),
         age_seconds=old,
@@ -159,7 +160,7 @@ def test_what_was_before_the_allocation_was_somebody_elses() -> None:
     assert gone.devices[0].readings["gpu_memory_used_bytes"].last_known is None
 
 
-def test_its_vgpu_instance_completes_it_and_speaks_alone_when_it_is_silent() -> None:
+def test_vgpu_instance_completes_or_replaces_the_guest() -> None:
     view = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="U-own", instance="7", parent="gpu/GPU-host")
     values: dict[str, Value | Absent] = {"gpu_memory_used_bytes": 5, "vgpu_vm_id": VM, "vgpu_vm_id_kind": "uuid"}
     one = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=NOW, values=values)
@@ -194,7 +195,7 @@ AGES = st.sampled_from([0.5, 1.0, 90.0, STALE_AFTER + 1])
 
 
 @st.composite
-def machines(draw: st.DrawFn) -> list[Told]:
+def machines(draw: st.DrawFn) -> list[MachineSamples]:
     """Hosts whose own NVML works, and guests in every state; each number is of one sample alone."""
     numbers = iter(range(1000, 100_000))
     found = []
@@ -217,10 +218,10 @@ def machines(draw: st.DrawFn) -> list[Told]:
     return found
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(200, 2000))
 @given(machines(), st.sampled_from([{}, {"h100": 1}, {"h100": 2}]))
-def test_no_value_but_of_the_inside_of_that_very_guest_is_in_an_answer(
-    seen: list[Told], expected: dict[str, int]
+def test_guest_answer_has_only_values_from_inside_the_guest(
+    seen: list[MachineSamples], expected: dict[str, int]
 ) -> None:
     hosts = tuple(one for one in seen if one.machine.machine.kind is MachineKind.NODE)
     found = ask(allocation(expected=expected), *seen, hosts=hosts)

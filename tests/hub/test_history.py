@@ -2,14 +2,14 @@
 
 import pytest
 
-from gpufleet.hub.query.history import LATEST, QuestionError, window
+from gpufleet.hub.query.history import LATEST, InvalidQueryError, make_window
 from gpufleet.model.time import NANOS
 
 DAY = 86_400 * NANOS
 
 
 def test_a_window_starts_on_a_multiple_of_its_step() -> None:
-    found = window(90 * NANOS, 300 * NANOS, 60 * NANOS)
+    found = make_window(90 * NANOS, 300 * NANOS, 60 * NANOS)
     assert list(found.starts) == [60 * NANOS, 120 * NANOS, 180 * NANOS, 240 * NANOS]
 
 
@@ -24,10 +24,10 @@ def test_a_window_starts_on_a_multiple_of_its_step() -> None:
     ],
 )
 def test_a_window_that_no_store_can_answer_is_refused(start: int, end: int, step: int, field: str) -> None:
-    with pytest.raises(QuestionError) as error:
-        window(start, end, step)
+    with pytest.raises(InvalidQueryError) as error:
+        make_window(start, end, step)
     assert error.value.field == field
 
 
 def test_the_last_instant_can_be_asked_for() -> None:
-    assert window(0, LATEST, LATEST).end == LATEST
+    assert make_window(0, LATEST, LATEST).end == LATEST

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.receive.ledger import Ledger, Run, key_of
+from gpufleet.hub.receive.ledger import Ledger, SequenceRun, key_of
 from gpufleet.hub.receive.sequences import Intervals
-from gpufleet.model.stored.ledger import Held, SequenceKey
+from gpufleet.model.stored.ledger import SequenceKey, SequenceState
 from tests.hub.liveness.test_tally import Spoke, batch_of
 
 WORDS = st.lists(
@@ -28,13 +28,13 @@ def missing(key: SequenceKey, runs: Mapping[SequenceKey, Intervals]) -> set[int]
 
 @given(WORDS, st.booleans())
 def test_what_is_missing_is_counted_as_batches_come(words: list[tuple[str, str, str, int]], again: bool) -> None:
-    ledger = Ledger({SequenceKey("a", "s", "e"): Held(ranges=((2, 3), (20, 20)))})
+    ledger = Ledger({SequenceKey("a", "s", "e"): SequenceState(ranges=((2, 3), (20, 20)))})
     for cluster, sender, epoch, seq in words:
         batch = batch_of(sender, SILENT, 1)
         batch.cluster, batch.epoch, batch.seq = cluster, epoch, seq
         ledger.hold(key_of(batch), batch, 7, 1)
     if again:
-        ledger.replace(SequenceKey("a", "s", "e"), Run(Held(ranges=((3, 3),))))
+        ledger.replace(SequenceKey("a", "s", "e"), SequenceRun(SequenceState(ranges=((3, 3),))))
     runs = list(ledger.runs())
     lacking = {key: len(missing(key, dict(runs))) for key, _ in runs}
     assert ledger.missing == sum(lacking.values())
@@ -49,9 +49,9 @@ def test_what_is_missing_is_counted_as_batches_come(words: list[tuple[str, str, 
                 assert {one for first, last in known.gaps(99) for one in range(first, last + 1)} == gone
 
 
-def test_a_spool_that_moved_to_another_cluster_lacks_what_never_came_to_either() -> None:
+def test_moved_spool_misses_what_reached_neither_cluster() -> None:
     old, new = SequenceKey("old", "node", "e"), SequenceKey("new", "node", "e")
-    held = {new: Held(ranges=((31, 35),)), old: Held(ranges=((1, 9), (11, 28)))}
+    held = {new: SequenceState(ranges=((31, 35),)), old: SequenceState(ranges=((1, 9), (11, 28)))}
     ledger = Ledger(held)
     assert ledger.missing_by_cluster() == {"old": 1, "new": 3}  # 10; 10, 29 and 30
     batch = batch_of("node", SILENT, 1)

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.fleet.identity import ALIVE_NS, RETURN_NS, Known, Verdict, decide, introduce
+from gpufleet.fleet.identity import LIVE_NS, RETURN_NS, KnownMachine, MatchOutcome, decide, new_machine
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.time import NANOS
 
@@ -16,16 +16,16 @@ class Fleet:
     """Applies decisions as a registry does."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, KnownMachine] = {}
         self.conflicts: set[str] = set()
 
     def hear(self, machine: Machine, at: int = NOW) -> str:
         decision = decide(self.known.values(), machine, at)
-        known = decision.known or introduce(f"m{len(self.known)}", machine, at)
+        known = decision.known or new_machine(f"m{len(self.known)}", machine, at)
         self.known[known.id] = known
         if decision.rivals:
             self.conflicts |= {known.id, *decision.rivals}
-        if decision.verdict is Verdict.RETURNED:
+        if decision.verdict is MatchOutcome.RETURNED:
             self.conflicts.add(known.id)
         return known.id
 
@@ -54,14 +54,14 @@ def test_a_rename_keeps_the_id() -> None:
     assert fleet.hear(machine(name="renamed", machine_id="a", boot_id="b1"), NOW + SECOND) == before
 
 
-def test_a_rename_over_a_restart_keeps_the_id_once_the_old_one_is_silent() -> None:
+def test_renamed_machine_keeps_its_id_over_a_restart() -> None:
     fleet = Fleet()
     before = fleet.hear(machine(machine_id="a", boot_id="b1"))
-    later = NOW + ALIVE_NS + SECOND
+    later = NOW + LIVE_NS + SECOND
     assert fleet.hear(machine(name="renamed", machine_id="a", boot_id="b2"), later) == before
 
 
-def test_evidence_that_is_learned_later_joins_and_is_not_lost_again() -> None:
+def test_later_evidence_is_merged_and_kept() -> None:
     fleet = Fleet()
     weak = machine(machine_id="a", boot_id="b1")
     before = fleet.hear(weak)
@@ -82,7 +82,7 @@ def test_a_cloned_machine_id_is_a_conflict_and_not_an_overwrite() -> None:
     assert len(fleet.known) == 2
 
 
-def test_a_cloned_machine_id_without_system_uuid_is_told_by_name_and_boot() -> None:
+def test_cloned_machine_ids_differ_by_name_and_boot() -> None:
     fleet = Fleet()
     first = fleet.hear(machine(machine_id="cloned", boot_id="b1"))
     second = fleet.hear(machine(name="node-b", machine_id="cloned", boot_id="b2"), NOW + SECOND)
@@ -113,10 +113,10 @@ def test_a_boot_id_that_comes_back_much_later_is_late_data() -> None:
     assert not fleet.conflicts
 
 
-def test_a_disk_moved_to_another_chassis_is_another_machine_without_conflict() -> None:
+def test_disk_in_another_chassis_is_another_machine() -> None:
     fleet = Fleet()
     before = fleet.hear(machine(machine_id="a", system_uuid="u1", boot_id="b1"))
-    after = fleet.hear(machine(machine_id="a", system_uuid="u2", boot_id="b2"), NOW + ALIVE_NS + SECOND)
+    after = fleet.hear(machine(machine_id="a", system_uuid="u2", boot_id="b2"), NOW + LIVE_NS + SECOND)
     assert before != after
     assert not fleet.conflicts
 
@@ -144,7 +144,7 @@ def full(number: int, boot: int = 0, name: int | None = None) -> Machine:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
-def test_machines_with_their_own_evidence_are_told_apart_in_any_order(order: list[int]) -> None:
+def test_machines_are_distinguished_in_any_order(order: list[int]) -> None:
     fleet = Fleet()
     ids: dict[int, str] = {}
     for tick, number in enumerate(order):

@@ -15,6 +15,7 @@ from gpufleet.model.catalogue import CATALOGUE, Metric, ValueType
 from gpufleet.model.machine import Machine
 from gpufleet.model.view import Side, View, ViewKind, ViewList
 from gpufleet.model.wire.batch import Cell, DimBlock, SampleBlock, WireAbsence, WireBatch
+from tests.support.profiles import examples
 
 NOW = 1_790_000_000_000_000_000
 MINUTE = 60_000_000_000
@@ -261,7 +262,7 @@ def test_exactly_the_valid_cells_stay(metric: Metric, column: list[Cell], view: 
     assert not again.invalid_values
 
 
-def test_of_two_rows_in_one_place_the_first_is_kept_and_the_other_counted() -> None:
+def test_first_of_two_rows_in_one_place_is_kept() -> None:
     batch = batch_of({"gpu_power_watts": [1.0, 2.0, 3.0]}, at=[NOW, NOW, NOW + 1])
     result = normalise(batch, NOW)
     (block,) = result.batch.samples
@@ -313,7 +314,7 @@ blocks = st.lists(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(200, 2000))
 @given(blocks, st.integers(1, 2), st.booleans(), st.booleans())
 def test_a_batch_that_is_known_by_its_views_comes_to_the_same(
     told: list[tuple[list[tuple[int, int, int]], str, float]], machines: int, doubles: bool, dims: bool

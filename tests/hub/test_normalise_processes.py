@@ -53,7 +53,7 @@ def test_a_bad_value_is_absent_and_counted(name: str, cell: Cell, words: str) ->
     assert not any(isinstance(value, Absent) for value in by_pid[1].values())
 
 
-def test_a_whole_float_is_the_integer_and_nothing_said_is_not_reported() -> None:
+def test_integral_float_is_an_integer_and_null_not_reported() -> None:
     wire = table()
     wire.parts[0].processes[0].columns[0] = [20.0, None]
     (sample,) = to_rows(normalise(wire, NOW).batch).reports[0].samples
@@ -61,7 +61,7 @@ def test_a_whole_float_is_the_integer_and_nothing_said_is_not_reported() -> None
     assert [one.values["memory_bytes"] for one in sample.processes] == [Absent(Reason.NOT_REPORTED), 20]
 
 
-def test_readings_that_this_build_does_not_know_are_dropped_and_those_it_lacks_are_absent() -> None:
+def test_unknown_readings_are_dropped_and_missing_absent() -> None:
     found = normalise(table(readings=["memory_bytes", "newer"], columns=[[20, 10], [1, 2]]), NOW)
     assert found.unknown_metrics == Counter({"newer": 2})
     (told,) = found.batch.parts[0].processes
@@ -83,7 +83,7 @@ def test_a_table_of_the_future_is_dropped_and_counted() -> None:
     assert (found.batch.parts[0].processes, found.future_rows) == ([], 2)
 
 
-def test_a_total_that_is_less_than_what_is_listed_is_what_is_listed() -> None:
+def test_total_is_at_least_the_number_of_listed() -> None:
     assert clean(table(total=0)).total == 2
 
 

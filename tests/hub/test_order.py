@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.receive.ledger import GAPS_KEPT, STEP_NS, Order
+from gpufleet.hub.receive.ledger import MAX_GAPS, STEP_NS, ReportOrder
 
 NOW = 10**18
 SECOND = 10**9
@@ -14,22 +14,22 @@ SECOND = 10**9
 @given(st.permutations(range(1, 31)), st.lists(st.integers(-(10**6), 10**6), min_size=30, max_size=30))
 def test_places_grow_with_the_numbers_in_every_order_of_arrival(arrivals: list[int], clock: list[int]) -> None:
     """The hub's clock may jump by days, and the process may end between any two."""
-    order = Order()
+    order = ReportOrder()
     places: dict[int, int] = {}
     for number, seconds in zip(arrivals, clock, strict=True):
         places[number] = order.place(number, NOW + seconds * SECOND)
-        order = Order(order.gaps, order.top)
+        order = ReportOrder(order.gaps, order.top)
     in_order = [places[number] for number in sorted(places)]
     assert all(before < after for before, after in pairwise(in_order))
 
 
 def test_news_has_the_time_of_its_receipt() -> None:
-    order = Order()
+    order = ReportOrder()
     assert [order.place(number, NOW + number * SECOND) for number in (1, 2, 3)] == [NOW + n * SECOND for n in (1, 2, 3)]
 
 
 def test_backlog_lies_right_below_what_ended_its_gap() -> None:
-    order = Order()
+    order = ReportOrder()
     order.place(1, NOW)
     order.place(100, NOW + SECOND)
     order.place(200, NOW + 2 * SECOND)
@@ -37,16 +37,16 @@ def test_backlog_lies_right_below_what_ended_its_gap() -> None:
     assert order.place(150, None) == NOW + 2 * SECOND - 50 * STEP_NS
 
 
-def test_a_number_that_jumps_to_the_end_of_all_numbers_stays_an_instant() -> None:
-    order = Order()
+def test_highest_sequence_number_is_still_an_instant() -> None:
+    order = ReportOrder()
     order.place(1, NOW)
     assert order.place(2**63 - 1, NOW) < 2**63 - 1
     assert order.place(2**62, NOW) >= 1
 
 
-def test_what_comes_for_a_gap_that_was_forgotten_is_older_than_everything() -> None:
-    order = Order()
-    for number in range(2, 2 * GAPS_KEPT + 12, 2):
+def test_batch_of_an_expired_gap_is_the_oldest() -> None:
+    order = ReportOrder()
+    for number in range(2, 2 * MAX_GAPS + 12, 2):
         order.place(number, NOW + number * SECOND)
-    assert len(order.gaps) == GAPS_KEPT
+    assert len(order.gaps) == MAX_GAPS
     assert order.place(1, NOW) < order.place(3, NOW) < NOW

@@ -3,26 +3,26 @@
 from array import array
 from typing import Any
 
-import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.codecs.batch import decode, encode_wire, in_version
+from gpufleet.codecs.batch import decode, encode_wire
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.hub.flush.screening import screen
-from gpufleet.hub.receive.decoded import pack
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.hub.receive.decoded import pack_columns
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import Cell, WireBatch
+from gpufleet.stores.clickhouse.insert import build_columns
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
-from gpufleet.stores.clickhouse.schema.sets import Known
+from gpufleet.stores.clickhouse.schema.sets import WriteCache
 from gpufleet.stores.clickhouse.schema.tables import tables
-from gpufleet.stores.clickhouse.store import build
 from tests.fakes.batches import body
 from tests.hub.test_normalise import NOW, batch_of, values_of
 from tests.hub.test_screening import batches, on_the_wire
+from tests.support.profiles import examples
 
 
-def test_columns_of_numbers_become_arrays_and_others_stay() -> None:
+def test_columns_of_numbers_become_arrays() -> None:
     batch = batch_of(
         {
             "gpu_power_watts": [1.5, 2],
@@ -34,37 +34,37 @@ def test_columns_of_numbers_become_arrays_and_others_stay() -> None:
             "made_up": [1, 2],
         }
     )
-    pack(batch)
+    pack_columns(batch)
     power, used, *others = batch.samples[0].columns
     assert repr([power, used]) == repr([array("d", [1.5, 2.0]), array("q", [3, 2**63 - 1])])
     assert others == [[None, 1.0], [1, 2.5], [2**63, 1], ["ok", "lost"], [1, 2]]
 
 
-def test_blocks_of_the_same_metrics_share_their_names() -> None:
+def test_blocks_with_the_same_metrics_share_the_names() -> None:
     one, other = decode(body(1, NOW)), decode(body(2, NOW))
-    pack(one)
-    pack(other)
+    pack_columns(one)
+    pack_columns(other)
     assert [block.metrics for block in one.samples] == [block.metrics for block in other.samples]
     assert all(a.metrics is b.metrics for a, b in zip(one.samples, other.samples, strict=True))
 
 
 @given(st.lists(batches(), min_size=1, max_size=4), st.integers(0, 3))
-def test_packed_or_not_comes_to_the_same(group: list[WireBatch], packed: int) -> None:
-    plain = [normalise(batch, NOW, doubts) for batch, doubts in zip(group, screen(group), strict=True)]
+def test_packing_changes_no_result(group: list[WireBatch], packed: int) -> None:
+    plain = [normalise(batch, NOW, suspects) for batch, suspects in zip(group, screen(group), strict=True)]
     for batch in group[:packed]:
-        pack(batch)
-    for before, (batch, doubts) in zip(plain, zip(group, screen(group), strict=True), strict=True):
-        after = normalise(batch, NOW, doubts)
+        pack_columns(batch)
+    for before, (batch, suspects) in zip(plain, zip(group, screen(group), strict=True), strict=True):
+        after = normalise(batch, NOW, suspects)
         assert after.invalid_values == before.invalid_values
         assert after.unknown_metrics == before.unknown_metrics
         assert after.batch.absences == before.batch.absences
         assert values_of(after.batch) == values_of(before.batch)
 
 
-def test_what_was_packed_is_the_batch_that_came() -> None:
+def test_packed_batch_equals_the_received_batch() -> None:
     content = body(1, NOW)
     batch = decode(content)
-    pack(batch)
+    pack_columns(batch)
     for block in batch.samples:
         block.columns = [list(column) for column in block.columns]
     assert batch == decode(content)
@@ -75,15 +75,16 @@ numbers: st.SearchStrategy[Cell] = st.one_of(
 )
 
 
-@given(st.lists(batches(st.one_of(on_the_wire, numbers)), min_size=1, max_size=4), st.integers(0, 2))
-def test_both_versions_of_the_wire_come_to_the_same_rows(group: list[WireBatch], older: int) -> None:
-    bodies = [encode_wire(msgspec.structs.replace(batch, version=2)) for batch in group]
-    before = [decode(in_version(content, 1)) for content in bodies]
-    after = [decode(in_version(one, 1) if at < older else one, as_matrix=True) for at, one in enumerate(bodies)]
+@settings(max_examples=examples(40, 400))
+@given(st.lists(batches(st.one_of(on_the_wire, numbers)), min_size=1, max_size=4))
+def test_matrix_decoding_gives_the_same_rows(group: list[WireBatch]) -> None:
+    bodies = [encode_wire(batch) for batch in group]
+    before = [decode(content) for content in bodies]
+    after = [decode(content, as_matrix=True) for content in bodies]
     for batch in after:
-        pack(batch)
+        pack_columns(batch)
     normalised = [
-        [normalise(batch, NOW, doubts) for batch, doubts in zip(found, screen(found), strict=True)]
+        [normalise(batch, NOW, suspects) for batch, suspects in zip(found, screen(found), strict=True)]
         for found in (before, after)
     ]
     for one, other in zip(*normalised, strict=True):
@@ -96,8 +97,10 @@ def test_both_versions_of_the_wire_come_to_the_same_rows(group: list[WireBatch],
 def stored(group: list[WireBatch]) -> Any:
     """Return what the store makes of batches, its rows in any order."""
     accepted = [
-        Accepted(received_at=NOW, reported_at=NOW + at, machine_ids=("m",), batch=batch)
+        AcceptedBatch(received_at=NOW, reported_at=NOW + at, machine_ids=("m",), batch=batch)
         for at, batch in enumerate(group)
     ]
-    table = arrow_table(next(one for one in tables() if one.name == "samples"), build(accepted, Known())["samples"])
+    table = arrow_table(
+        next(one for one in tables() if one.name == "samples"), build_columns(accepted, WriteCache())["samples"]
+    )
     return sorted(map(repr, table.to_pylist()))

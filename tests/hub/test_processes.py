@@ -12,10 +12,12 @@ from typing import Any
 from gpufleet.codecs.batch import CONTENT_TYPE
 from tests.fakes.batches import body
 from tests.support.processes import Gpufleet, free_port, get_json
+from tests.support.profiles import examples
+from tests.support.store_folders import copy_empty_store
 from tests.support.waiting import wait_until
 
-BATCHES = 400
-KILLS = 3
+BATCHES = examples(200, 400)
+KILLS = examples(2, 4)
 
 COUNT_ROWS = """
 import sys
@@ -53,6 +55,9 @@ class Poster(threading.Thread):
 
 
 def start(state: Path, port: int, log: Path) -> Gpufleet:
+    store = state / "hub" / "store"
+    if not store.exists():
+        copy_empty_store(store)
     hub = Gpufleet(["hub", "--listen", f"127.0.0.1:{port}", "--state", str(state)], log)
     try:
         hub.wait_for(f"http://127.0.0.1:{port}/healthz")
@@ -62,7 +67,7 @@ def start(state: Path, port: int, log: Path) -> Gpufleet:
     return hub
 
 
-def test_every_acknowledged_row_is_there_once_however_often_the_hub_is_killed(tmp_path: Path) -> None:
+def test_acknowledged_rows_are_stored_once_after_kills(tmp_path: Path) -> None:
     state, log, port = tmp_path / "state", tmp_path / "hub.log", free_port()
     url = f"http://127.0.0.1:{port}"
     hub = start(state, port, log)
@@ -95,13 +100,13 @@ def wait_for_senders(url: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_hub_refuses_to_listen_beyond_loopback_unless_told(tmp_path: Path) -> None:
+def test_hub_listens_on_other_addresses_only_if_configured(tmp_path: Path) -> None:
     hub = Gpufleet(["hub", "--listen", "0.0.0.0:0", "--state", str(tmp_path)], tmp_path / "log")
     assert hub.process.wait(timeout=30) == 2
     assert "reachable from other machines" in (tmp_path / "log").read_text()
 
 
-def test_two_hubs_do_not_share_a_folder(tmp_path: Path) -> None:
+def test_second_hub_on_a_folder_exits_with_1(tmp_path: Path) -> None:
     first = start(tmp_path / "state", free_port(), tmp_path / "first.log")
     try:
         second = Gpufleet(

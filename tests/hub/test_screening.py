@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.hub.flush.normalise import normalise
-from gpufleet.hub.flush.screening import Doubt, screen
+from gpufleet.hub.flush.screening import SuspectColumn, screen
 from gpufleet.model.absence import Reason
 from gpufleet.model.wire.batch import Cell, WireAbsence, WireBatch
 from tests.hub.test_normalise import NOW, batch_of
@@ -43,8 +43,8 @@ def batches(draw: st.DrawFn, cells: st.SearchStrategy[Cell] = on_the_wire) -> Wi
 
 @given(st.lists(batches(st.one_of(on_the_wire, st.booleans())), min_size=1, max_size=5))
 def test_company_changes_nothing(group: list[WireBatch]) -> None:
-    for batch, doubts in zip(group, screen(group), strict=True):
-        together, alone = normalise(batch, NOW, doubts), normalise(batch, NOW)
+    for batch, suspects in zip(group, screen(group), strict=True):
+        together, alone = normalise(batch, NOW, suspects), normalise(batch, NOW)
         assert repr(together.batch.samples) == repr(alone.batch.samples)  # a NaN equals nothing
         assert together.batch.absences == alone.batch.absences
         assert together.invalid_values == alone.invalid_values
@@ -54,8 +54,8 @@ def test_company_changes_nothing(group: list[WireBatch]) -> None:
 def test_in_company_columns_are_looked_at_in_their_own_order() -> None:
     gaps = batch_of({"gpu_power_watts": [None, None], "gpu_utilization_ratio": [None, 0.5]})
     bad = batch_of({"gpu_power_watts": [1.0, 1.0], "gpu_utilization_ratio": [7.0, 0.5]})
-    _, (doubts,) = screen([bad, gaps])
-    assert doubts == [Doubt(0, values=False), Doubt(1, values=True)]
+    _, (suspects,) = screen([bad, gaps])
+    assert suspects == [SuspectColumn(0, values=False), SuspectColumn(1, values=True)]
 
 
 def test_of_fine_columns_nothing_is_doubted() -> None:
@@ -67,15 +67,15 @@ def test_a_bad_value_has_its_metric_looked_at_and_no_other() -> None:
     fine = batch_of({"gpu_power_watts": [1.0], "gpu_utilization_ratio": [0.5]})
     bad = batch_of({"gpu_power_watts": [1.0], "gpu_utilization_ratio": [7.0]})
     other = batch_of({"gpu_power_watts": [1.0]})
-    assert screen([fine, bad, other]) == [[[Doubt(1, True)]], [[Doubt(1, True)]], [()]]
+    assert screen([fine, bad, other]) == [[[SuspectColumn(1, True)]], [[SuspectColumn(1, True)]], [()]]
 
 
 def test_an_absence_is_looked_at_where_it_is() -> None:
     whole = batch_of({"gpu_power_watts": [1.0], "gpu_utilization_ratio": [0.5]})
     gap = batch_of({"gpu_power_watts": [None], "gpu_utilization_ratio": [0.5]})
-    assert screen([whole, gap]) == [[[]], [[Doubt(0, False)]]]
+    assert screen([whole, gap]) == [[[]], [[SuspectColumn(0, False)]]]
 
 
-def test_a_metric_that_does_not_belong_to_its_subject_is_looked_at() -> None:
+def test_metric_of_another_subject_is_screened() -> None:
     of_machine = batch_of({"gpu_power_watts": [1.0]}, view=-1)
-    assert screen([of_machine]) == [[[Doubt(0, True)]]]
+    assert screen([of_machine]) == [[[SuspectColumn(0, True)]]]

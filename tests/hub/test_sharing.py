@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpufleet.hub.query.overview import DEAR_SECONDS, LONGEST_SECONDS, TIMES_AS_LONG, Shared
+from gpufleet.hub.query.overview import MAX_AGE_SECONDS, SHARED_FROM_SECONDS, VALIDITY_FACTOR, SharedAnswer
 from tests.fakes.clock import FakeClock
 
 
@@ -18,7 +18,7 @@ class Question:
         self.broken = False
         self.go_on = asyncio.Event()
         self.go_on.set()
-        self.shared = Shared(self.answer, self.clock)
+        self.shared = SharedAnswer(self.answer, self.clock)
 
     async def answer(self) -> int:
         self.times += 1
@@ -31,14 +31,14 @@ class Question:
 
 
 async def test_a_cheap_answer_is_made_for_each() -> None:
-    question = Question(0.9 * DEAR_SECONDS)
+    question = Question(0.9 * SHARED_FROM_SECONDS)
     assert [await question.shared.get() for _ in range(3)] == [1, 2, 3]
 
 
 async def test_a_dear_one_is_given_for_a_time_in_proportion() -> None:
     question = Question(1.0)
     assert await question.shared.get() == 1
-    question.clock.advance(TIMES_AS_LONG - 0.01)
+    question.clock.advance(VALIDITY_FACTOR - 0.01)
     assert await question.shared.get() == 1
     question.clock.advance(0.02)
     assert await question.shared.get() == 2
@@ -47,14 +47,14 @@ async def test_a_dear_one_is_given_for_a_time_in_proportion() -> None:
 async def test_no_answer_is_older_than_the_longest() -> None:
     question = Question(60.0)
     assert await question.shared.get() == 1
-    question.clock.advance(LONGEST_SECONDS + 0.01)
+    question.clock.advance(MAX_AGE_SECONDS + 0.01)
     assert await question.shared.get() == 2
 
 
 async def test_who_asks_meanwhile_gets_the_same() -> None:
     question = Question(20.0)
     await question.shared.get()
-    question.clock.advance(LONGEST_SECONDS + 1)
+    question.clock.advance(MAX_AGE_SECONDS + 1)
     question.go_on.clear()
     asked = [asyncio.ensure_future(question.shared.get()) for _ in range(5)]
     await asyncio.sleep(0)
@@ -69,14 +69,14 @@ async def test_what_gets_cheap_is_made_for_each_again() -> None:
     question = Question(1.0)
     await question.shared.get()
     question.takes = 0.0
-    question.clock.advance(TIMES_AS_LONG)
+    question.clock.advance(VALIDITY_FACTOR)
     assert [await question.shared.get() for _ in range(2)] == [2, 3]
 
 
 async def test_a_failure_is_told_to_all_who_waited_and_kept_from_nobody() -> None:
     question = Question(1.0)
     await question.shared.get()
-    question.clock.advance(TIMES_AS_LONG)
+    question.clock.advance(VALIDITY_FACTOR)
     question.broken = True
     failures = await asyncio.gather(*(question.shared.get() for _ in range(2)), return_exceptions=True)
     assert [str(one) for one in failures] == ["broken", "broken"]

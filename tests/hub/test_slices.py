@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.fleet.attribution.contract import NOBODY_ANSWERS
-from gpufleet.fleet.attribution.slices import Host, answer
+from gpufleet.fleet.attribution.contract import NO_ANSWERER
+from gpufleet.fleet.attribution.guests import MachineSamples
+from gpufleet.fleet.attribution.slices import answer
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.api.answer import AllocationAnswer, MachineRecord
@@ -48,14 +49,14 @@ def stored(one: Sample, age: float = 1.0) -> StoredSample:
     return StoredSample(sample=one, received_at=NOW - int(age * NANOS))
 
 
-def host(*samples: StoredSample, id_: str = "m-a") -> Host:
+def host(*samples: StoredSample, id_: str = "m-a") -> MachineSamples:
     record = MachineRecord(
         id=id_, cluster="local", machine=Machine(name=id_), sender="s", first_seen=at(-100), last_seen=at(0)
     )
     reader = ReaderStatus(
         reader="nvml", lane=Lane.FAST, state=ReaderState.PARTIAL, interval_seconds=10, last_error="gpu/GPU-host hangs"
     )
-    return Host(machine=record, stored=samples, readers=(reader,))
+    return MachineSamples(machine=record, stored=samples, readers=(reader,))
 
 
 def allocation(kind: AllocationKind = AllocationKind.GPU_SLICE, vm: str = VM, **more: object) -> Allocation:
@@ -64,7 +65,7 @@ def allocation(kind: AllocationKind = AllocationKind.GPU_SLICE, vm: str = VM, **
     return Allocation(id="slice", generation=1, spec=spec, created_at=at(-3600))
 
 
-def ask(one: Allocation, *hosts: Host) -> AllocationAnswer:
+def ask(one: Allocation, *hosts: MachineSamples) -> AllocationAnswer:
     return answer(one, hosts, NOW, stale_after_seconds=STALE_AFTER)
 
 
@@ -96,7 +97,7 @@ def test_a_virtual_machine_is_answered_by_its_own_instance(kind: AllocationKind)
     assert found.aggregate.metrics["gpu_memory_used_bytes"].value == 30
 
 
-def test_a_virtual_machine_can_have_several_instances_and_lists_some_of_them() -> None:
+def test_vm_may_list_some_of_its_instances() -> None:
     two = host(*SHARED_GPU, stored(sample(vgpu("U-second"), 50, vm=VM)))
     assert sorted(used(ask(allocation(), two))) == [30, 50]  # type: ignore[type-var]
     found = ask(allocation(devices=("U-second", "U-never-there")), two)
@@ -124,15 +125,13 @@ def test_a_listed_instance_of_a_hypervisor_without_uuids() -> None:
 @pytest.mark.parametrize(
     ("reason", "shown"), [(Reason.NOT_SUPPORTED, [30]), (Reason.DRIVER_ERROR, []), (Reason.TIMEOUT, [])]
 )
-def test_a_listed_instance_whose_holder_could_not_be_read_may_be_another_one_s(
-    reason: Reason, shown: list[object]
-) -> None:
+def test_listed_instance_with_unknown_holder_is_unconfirmed(reason: Reason, shown: list[object]) -> None:
     one = sample(vgpu("U-own"), 30)
     one.values.update(dict.fromkeys(("vgpu_vm_id", "vgpu_vm_id_kind"), Absent(reason, "nvmlVgpuInstanceGetVmID")))
     assert used(ask(allocation(devices=("U-own",)), host(stored(one)))) == shown
 
 
-def test_a_listed_instance_that_another_virtual_machine_has_is_not_shown() -> None:
+def test_instance_of_another_vm_is_not_shown() -> None:
     found = ask(allocation(devices=("U-neighbour",)), host(*SHARED_GPU))
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.GUEST_NOT_COLLECTED)
     assert found.devices == ()
@@ -160,7 +159,7 @@ def test_a_silent_host_has_no_current_values() -> None:
     assert {reading.absent for reading in device.readings.values()} == {Reason.STALE}
 
 
-def test_what_an_instance_did_before_the_allocation_began_is_not_shown() -> None:
+def test_instance_values_before_the_allocation_are_not_shown() -> None:
     found = ask(allocation(valid_from=at(-1)), host(stored(sample(vgpu("U-own"), 30, vm=VM, at_ns=NOW - 5 * NANOS))))
     assert used(found) == [None]
     assert ask(allocation(valid_from=at(1)), host(*SHARED_GPU)).reason is Reason.NOT_STARTED
@@ -204,7 +203,7 @@ VMS = st.sampled_from([None, VM, VM.upper(), OTHER_VM, "17", ""])
 
 
 @st.composite
-def hosts(draw: st.DrawFn) -> list[Host]:
+def hosts(draw: st.DrawFn) -> list[MachineSamples]:
     """Up to three hosts; every value is its sample's own."""
     numbers = iter(range(1000, 10_000))
     return [
@@ -234,7 +233,7 @@ def hosts(draw: st.DrawFn) -> list[Host]:
     hosts(), st.sampled_from([VM, OTHER_VM, "17", "U-1"]), st.one_of(st.none(), st.lists(NAMES, max_size=3).map(tuple))
 )
 def test_no_value_but_of_its_own_instance_is_in_an_answer(
-    seen: list[Host], vm: str, listed: tuple[str, ...] | None
+    seen: list[MachineSamples], vm: str, listed: tuple[str, ...] | None
 ) -> None:
     asked = allocation(vm=vm, devices=listed)
     found = ask(asked, *seen)
@@ -259,13 +258,13 @@ def test_no_value_but_of_its_own_instance_is_in_an_answer(
         assert listed is None or origin.view.uuid in listed
     if not found.devices:
         assert found.source is Provenance.UNAVAILABLE
-        assert found.reason in {NOBODY_ANSWERS[asked.spec.kind][0], Reason.AMBIGUOUS_TARGET}
+        assert found.reason in {NO_ANSWERER[asked.spec.kind][0], Reason.AMBIGUOUS_TARGET}
     assert all(device.source is found.source for device in found.devices)
     totals = {one.value for one in found.aggregate.metrics.values()} - {None}
     assert not totals or shown
 
 
-def _another_lane_says(seen: list[Host], origin: Sample, vm: str) -> bool:
+def _another_lane_says(seen: list[MachineSamples], origin: Sample, vm: str) -> bool:
     """Whether a sample of the same instance, of another lane, says that it is this virtual machine's."""
     assert origin.view is not None
     return any(

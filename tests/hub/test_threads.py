@@ -15,7 +15,7 @@ def test_they_are_called_so_by_python() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_they_are_called_so_by_the_system_as_far_as_it_keeps_names() -> None:
+def test_threads_have_their_names_in_the_system() -> None:
     def comm() -> str:
         return Path("/proc/thread-self/comm").read_text().strip()
 
@@ -25,6 +25,6 @@ def test_they_are_called_so_by_the_system_as_far_as_it_keeps_names() -> None:
 
 
 def test_a_system_without_such_a_file_has_threads_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpufleet.hub.threads._COMM", Path("/nowhere/comm"))
+    monkeypatch.setattr("gpufleet.runtime._COMM", Path("/nowhere/comm"))
     with named_threads(1, "hub-writer") as threads:
         assert threads.submit(lambda: 1).result() == 1

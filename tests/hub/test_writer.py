@@ -7,15 +7,15 @@ import pytest
 
 from gpufleet.codecs.batch import decode
 from gpufleet.hub.flush.quarantine import Quarantine
-from gpufleet.hub.flush.writer import ISOLATE_AFTER, STUCK_AFTER, Writer
+from gpufleet.hub.flush.writer import ISOLATE_AFTER, STUCK_AFTER, StoreWriter
 from gpufleet.hub.receive.counters import Counters
-from gpufleet.hub.receive.decoded import Unpacked
+from gpufleet.hub.receive.decoded import DecodedBatchCache
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.log import WalRecord
 from gpufleet.hub.receive.sequences import digest_of
 from gpufleet.model.errors import RegistryError, StoreError, UnstorableError
 from gpufleet.model.stored.ledger import FlushIntent, SequenceKey
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.registry.sql import SqlRegistry
 from tests.fakes.batches import EPOCH, NODE, body, host_sample
 from tests.fakes.store import MemoryStore
@@ -35,12 +35,12 @@ class Hub:
         self.registry = SqlRegistry.open(f"sqlite:///{folder / 'registry.sqlite'}")
         self.start()
 
-    def start(self, unpacked: Unpacked | None = None) -> None:
+    def start(self, unpacked: DecodedBatchCache | None = None) -> None:
         self.registry.close()
         self.registry = SqlRegistry.open(f"sqlite:///{self.folder / 'registry.sqlite'}")
         self.registry.migrate()
         self.registry.register_clusters(["local"], NOW)
-        self.writer = Writer(
+        self.writer = StoreWriter(
             wal=WAL,
             store=self.store,
             registry=self.registry,
@@ -68,7 +68,7 @@ def records(*seqs: int) -> list[WalRecord]:
 
 
 def refuse(*bad: int) -> object:
-    def check(accepted: Accepted) -> None:
+    def check(accepted: AcceptedBatch) -> None:
         if accepted.batch.seq in bad:
             raise UnstorableError(f"batch {accepted.batch.seq} is refused")
 
@@ -82,14 +82,14 @@ def test_a_flush_writes_and_remembers(hub: Hub) -> None:
     assert (key, held.ranges) == (KEY, ((1, 3),))
     assert hub.registry.pending_flush(WAL) is None
     (sender,) = hub.registry.senders()
-    assert (sender.heard.seq, sender.heard.received_at) == (3, NOW + 3)
-    assert sender.heard.heartbeat is not None
+    assert (sender.newest_report.seq, sender.newest_report.received_at) == (3, NOW + 3)
+    assert sender.newest_report.heartbeat is not None
     assert hub.counters.flushed_batches == 3
     assert hub.counters.flushed_rows == 9
 
 
 def test_what_was_unpacked_when_it_was_taken_is_written(hub: Hub) -> None:
-    unpacked = Unpacked()
+    unpacked = DecodedBatchCache()
     hub.start(unpacked)
     given = records(1, 2)
     unpacked.keep(1, decode(given[0].body), digest_of(given[0].body), 1)
@@ -99,15 +99,15 @@ def test_what_was_unpacked_when_it_was_taken_is_written(hub: Hub) -> None:
     assert Ledger(hub.registry.sequences()).has(KEY, 1, digest_of(given[0].body))
 
 
-def test_a_sender_s_newest_word_is_told_by_its_numbers_and_not_by_the_hub_s_clock(hub: Hub) -> None:
+def test_newest_heartbeat_is_chosen_by_sequence_number(hub: Hub) -> None:
     hub.writer.flush(records(1, 2))
     set_back = NOW - 10**15
     hub.writer.flush([WalRecord(4, set_back, body(4, NOW)), WalRecord(5, set_back + 1, body(3, NOW))])
     (sender,) = hub.registry.senders()
-    assert (sender.heard.seq, sender.heard.received_at) == (4, set_back)
+    assert (sender.newest_report.seq, sender.newest_report.received_at) == (4, set_back)
 
 
-def test_the_newest_report_stands_whatever_its_clock_says_and_backlog_never_does(hub: Hub) -> None:
+def test_newest_report_stands_whatever_its_clock(hub: Hub) -> None:
     def newest() -> float | None:
         (machine,) = hub.registry.machines()
         (one,) = [one for one in hub.store.latest("local", machine.id) if one.sample.view is None]
@@ -132,7 +132,7 @@ def test_the_newest_report_stands_whatever_its_clock_says_and_backlog_never_does
     say(6, 5, NOW - 10**15 + 1, 0.6)  # what the first one had left, made before that
     assert newest() == 0.5
     (sender,) = hub.registry.senders()
-    assert sender.heard.epoch == "f" * 32
+    assert sender.newest_report.epoch == "f" * 32
 
 
 def test_a_backlog_from_before_a_restart_is_the_same_machine_s(hub: Hub) -> None:
@@ -149,14 +149,14 @@ def test_a_backlog_from_before_a_restart_is_the_same_machine_s(hub: Hub) -> None
     assert one.machine.boot_id == "boot-2"
 
 
-def test_what_tells_a_repetition_from_a_clone_outlives_the_process(hub: Hub) -> None:
+def test_clone_detection_survives_a_restart(hub: Hub) -> None:
     hub.writer.flush(records(1, 2, 3))
     hub.start()
     ledger = Ledger(hub.registry.sequences())
     assert all(ledger.has(KEY, record.seq, digest_of(record.body)) for record in records(1, 2, 3))
     clone = body(2, NOW + 77)
     assert not ledger.has(KEY, 2, digest_of(clone))
-    assert "number 2 came with another content" in ledger.contradiction(KEY, decode(clone))
+    assert "number 2 came with another content" in ledger.epoch_conflict(KEY, decode(clone))
 
 
 def test_what_was_written_before_a_crash_is_not_written_again(hub: Hub) -> None:
@@ -194,10 +194,10 @@ def test_the_store_is_told_what_may_be_there_already(hub: Hub) -> None:
     hub.store.down = False
     hub.writer.flush(records(2, 3))
     hub.writer.flush(records(4))
-    assert hub.store.begun == [False, False, True, True, False]
+    assert hub.store.is_retry == [False, False, True, True, False]
 
 
-def test_a_store_that_had_it_all_before_the_crash_gets_the_same_token_and_ids(hub: Hub) -> None:
+def test_repeated_flush_has_the_same_token_and_ids(hub: Hub) -> None:
     """Killed between the store's answer and the registry's."""
 
     class DyingRegistry(SqlRegistry):
@@ -206,7 +206,7 @@ def test_a_store_that_had_it_all_before_the_crash_gets_the_same_token_and_ids(hu
 
     dying = DyingRegistry(hub.registry._database)
     dying.migrate()
-    writer = Writer(
+    writer = StoreWriter(
         wal=WAL,
         store=hub.store,
         registry=dying,
@@ -224,7 +224,7 @@ def test_a_store_that_had_it_all_before_the_crash_gets_the_same_token_and_ids(hu
     assert ids == {(hub.registry.machines()[0].id,)}
 
 
-def test_a_log_and_registry_restored_from_an_older_copy_lose_nothing_that_comes_after(hub: Hub) -> None:
+def test_restored_log_and_registry_lose_no_new_batch(hub: Hub) -> None:
     hub.writer.flush(records(1, 2))
     hub.registry.close()
     for path in hub.folder.glob("registry.sqlite*"):
@@ -249,7 +249,7 @@ def test_the_same_batch_twice_in_the_log_is_written_once(hub: Hub) -> None:
     assert hub.store.seqs == [1]
 
 
-def test_a_record_that_cannot_be_read_is_put_aside_and_costs_only_itself(hub: Hub) -> None:
+def test_unreadable_record_is_quarantined_alone(hub: Hub) -> None:
     bad = WalRecord(2, NOW, b"not a batch")
     assert sorted(hub.writer.flush([records(1)[0], bad, records(3)[0]])) == [1, 2, 3]
     assert hub.store.seqs == [1, 3]
@@ -277,7 +277,7 @@ def test_a_record_that_the_store_refuses_is_put_aside_in_the_end(hub: Hub, bad: 
     assert len(hub.quarantined) == 2 * len(bad)
 
 
-def test_a_lone_refused_record_waits_for_company_and_does_not_block_it(hub: Hub) -> None:
+def test_single_refused_record_blocks_no_others(hub: Hub) -> None:
     hub.store.refuse = refuse(1)  # type: ignore[assignment]
     for _ in range(ISOLATE_AFTER + 2):
         with pytest.raises(StoreError):
@@ -299,7 +299,7 @@ def test_nothing_is_put_aside_while_the_store_is_down(hub: Hub) -> None:
     assert sorted(hub.store.seqs) == list(range(1, 20))
 
 
-def test_a_store_that_fails_again_and_again_after_it_wrote_gets_nothing_twice(hub: Hub) -> None:
+def test_repeated_failures_after_a_write_double_nothing(hub: Hub) -> None:
     hub.store.dies_at_the_end = True
     for attempt in range(STUCK_AFTER - 1):
         with pytest.raises(StoreError):
@@ -313,7 +313,7 @@ def test_a_store_that_fails_again_and_again_after_it_wrote_gets_nothing_twice(hu
 
 
 @pytest.mark.parametrize("killed_at", range(4))
-def test_a_process_that_dies_between_two_of_a_group_leaves_nothing_twice(hub: Hub, killed_at: int) -> None:
+def test_death_within_a_group_doubles_nothing(hub: Hub, killed_at: int) -> None:
     """A store that wrote the group and could not say so, a writer that goes on to singles, and `kill -9` at each."""
     hub.store.dies_at_the_end = True
     for _ in range(STUCK_AFTER):
@@ -321,7 +321,7 @@ def test_a_process_that_dies_between_two_of_a_group_leaves_nothing_twice(hub: Hu
             hub.writer.flush(waiting(hub, 3))
     writes = iter(range(5))
 
-    def die(_: Accepted) -> None:
+    def die(_: AcceptedBatch) -> None:
         hub.store.dies_at_the_end = False
         number = next(writes)
         if number == 0:
@@ -343,13 +343,13 @@ def test_a_process_that_dies_between_two_of_a_group_leaves_nothing_twice(hub: Hu
 def waiting(hub: Hub, newest: int) -> list[WalRecord]:
     """Return what the flusher would give it of a log that grows."""
     repeats = hub.writer.repeats
-    return records(*(range(1, newest + 1) if repeats is None or hub.writer.wants_company else repeats))
+    return records(*(range(1, newest + 1) if repeats is None or hub.writer.needs_more_records else repeats))
 
 
 def test_a_record_that_the_store_fails_at_is_found_in_the_end(hub: Hub) -> None:
     """Not one that the store says is unfit: it just fails, as if it were down, whenever this record is in it."""
 
-    def fail(accepted: Accepted) -> None:
+    def fail(accepted: AcceptedBatch) -> None:
         if accepted.batch.seq == 2:
             raise StoreError("memory limit exceeded")
 
@@ -374,7 +374,7 @@ def test_bad_values_become_absences_and_are_counted(hub: Hub) -> None:
 
 
 def test_a_group_is_bounded_by_what_it_unpacks_to(hub: Hub) -> None:
-    small = Writer(
+    small = StoreWriter(
         wal=WAL,
         store=hub.store,
         registry=hub.registry,

@@ -74,7 +74,7 @@ def test_row_says_where_it_comes_from(metric: Metric) -> None:
 
 
 @every_metric
-def test_what_only_some_gpus_tell_is_about_gpus_and_stored_beside_the_core(metric: Metric) -> None:
+def test_optional_gpu_metrics_are_stored_beside_the_core(metric: Metric) -> None:
     if metric.role is not None:
         assert Subject.GPU in metric.subjects
         assert metric.storage is not Storage.CORE

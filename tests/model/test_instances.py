@@ -7,7 +7,7 @@ from gpufleet.model.reading import Reading
 FAST, SLOW = ("nvml", "fast"), ("nvml", "slow")
 
 
-def test_gone_is_what_a_newer_pass_of_a_lane_it_was_on_did_not_list() -> None:
+def test_device_missing_from_a_newer_pass_of_its_lane_is_gone() -> None:
     assert not is_gone({FAST: 10}, {FAST: 10})
     assert is_gone({FAST: 10}, {FAST: 11})
     assert not is_gone({FAST: 10}, {FAST: 9})

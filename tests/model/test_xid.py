@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.model.event import KINDS, EventKind
+from gpufleet.model.event import EVENT_KINDS, EventKind
 from gpufleet.model.xid import _ROWS, XIDS, XidAction, XidClass, xid
 
 
@@ -21,7 +21,7 @@ from gpufleet.model.xid import _ROWS, XIDS, XidAction, XidClass, xid
         (95, XidClass.MEMORY, XidAction.RESET_GPU),
         (119, XidClass.FIRMWARE, XidAction.RESET_GPU),
         (126, XidClass.HARDWARE, XidAction.RESTART_APP),
-        (154, XidClass.NOTICE, XidAction.AS_TOLD),
+        (154, XidClass.NOTICE, XidAction.AS_REPORTED),
         (171, XidClass.MEMORY, XidAction.UNKNOWN),
     ],
 )
@@ -30,7 +30,7 @@ def test_what_the_table_says(code: int, cls: XidClass, action: XidAction) -> Non
 
 
 @pytest.mark.parametrize("code", [0, 87, 173, 99_999, -1])
-def test_a_code_that_is_not_in_the_table_is_unknown_and_never_guessed(code: int) -> None:
+def test_unlisted_xid_code_is_unknown(code: int) -> None:
     row = xid(code)
     assert (row.code, row.name, row.cls, row.action) == (code, "", XidClass.UNKNOWN, XidAction.UNKNOWN)
 
@@ -41,5 +41,5 @@ def test_each_code_has_one_row_with_a_name_and_a_class() -> None:
 
 
 def test_every_kind_of_event_is_explained() -> None:
-    assert set(KINDS) == set(EventKind)
-    assert all(row.help and row.told_by for row in KINDS.values())
+    assert set(EVENT_KINDS) == set(EventKind)
+    assert all(row.help and row.reporter for row in EVENT_KINDS.values())

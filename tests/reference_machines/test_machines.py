@@ -149,7 +149,7 @@ class TestBrokenDriver:
         assert snapshot.host.readings["nvidia_devices"].absent is Reason.NO_SUPPORTED_GPU
         assert gpu_series(snapshot) <= {"gpufleet_gpu_info"}
 
-    async def test_gpus_that_the_driver_holds_and_does_not_drive_have_its_reason(self, tmp_path: Path) -> None:
+    async def test_gpus_held_but_not_driven_have_the_driver_s_reason(self, tmp_path: Path) -> None:
         machine = ReferenceMachine(tmp_path, tree("bare_metal"))
         machine.smi.fault(stdout=NO_SUPPORTED_GPU, code=255)
         snapshot = await machine.snapshot()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.delivery.export import AgentStats
-from gpufleet.exporters.agent_page import WRITERS
+from gpufleet.exporters.agent_page import DIALECT_WRITERS
 from tests.reference_machines.machines import (
     H200_BUSES,
     NO_SUPPORTED_GPU,
@@ -55,7 +55,7 @@ MACHINES = {"h200-host": h200_host, "slice-guest": slice_guest, "cpu-only": cpu_
 def page(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, bytes, bytes]:
     """Return the machine's name, and its page as text and in OpenMetrics."""
     snapshot = asyncio.run(MACHINES[request.param](tmp_path).snapshot())
-    stats, dialects = AgentStats(started_at=0, lanes={}), ("gpufleet", "dcgm-exporter", *WRITERS)
+    stats, dialects = AgentStats(started_at=0, lanes={}), ("gpufleet", "dcgm-exporter", *DIALECT_WRITERS)
     text = agent_page(snapshot, stats, dialects)
     return request.param, text, agent_page(snapshot, stats, dialects, openmetrics=True)
 

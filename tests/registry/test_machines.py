@@ -1,8 +1,8 @@
 import pytest
 
-from gpufleet.model.errors import CrowdedError, RegistryError
+from gpufleet.model.errors import CapacityError, RegistryError
 from gpufleet.model.machine import Machine
-from gpufleet.registry.machines import Machines
+from gpufleet.registry.machines import MachineCache
 
 NOW = 10**18
 
@@ -11,10 +11,10 @@ def machine(number: int, boot_id: str | None = None) -> Machine:
     return Machine(name=f"n{number}", machine_id=f"{number:032x}", boot_id=boot_id)
 
 
-def test_a_cluster_has_so_many_machines_and_those_that_are_known_go_on() -> None:
-    machines = Machines(max_machines=2)
+def test_machine_limit_keeps_known_machines() -> None:
+    machines = MachineCache(max_machines=2)
     ids = [machines.match("c", "s", machine(number), NOW, NOW).id for number in (1, 2)]
-    with pytest.raises(CrowdedError, match="machine 3 of cluster 'c', which may have 2") as refused:
+    with pytest.raises(CapacityError, match=r"3 .*'c'.* 2") as refused:
         machines.match("c", "s", machine(3), NOW, NOW)
     assert not isinstance(refused.value, RegistryError)  # that one is tried again for ever, and holds all others up
     rebooted = machine(2, boot_id="another")

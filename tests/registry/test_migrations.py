@@ -1,85 +1,77 @@
-"""A registry of every earlier version moves forward with what is in it; that version wrote `golden/versionN.sql`."""
+"""Migrations of the registry: forward only, all or nothing, and what a file's version and damage are."""
 
-import datetime as dt
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.errors import RegistryError
 from gpufleet.model.machine import Machine
-from gpufleet.model.stored.ledger import FlushIntent, Held, SequenceKey
+from gpufleet.model.stored.ledger import FlushIntent
+from gpufleet.registry import migrations
 from gpufleet.registry.database import Database, sqlite_file
-from gpufleet.registry.migrations import NEWEST
+from gpufleet.registry.migrations import MIGRATIONS, NEWEST
 from gpufleet.registry.sql import SqlRegistry
-from gpufleet.registry.tokens import SqlTokens
 
-GOLDEN = Path(__file__).parent / "golden"
 NOW = 10**18
-AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+NEXT_STEP = ("ALTER TABLE machines ADD COLUMN rack TEXT", "CREATE TABLE racks (id TEXT PRIMARY KEY)")
 
 
-def written_by(version: int, folder: Path) -> str:
+def make_registry(folder: Path) -> tuple[str, Path]:
+    """Make a registry of this build with a machine in it."""
     file = folder / "registry.sqlite"
-    connection = sqlite3.connect(file)
-    connection.executescript((GOLDEN / f"version{version}.sql").read_text())
-    connection.close()
-    return f"sqlite:///{file}"
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_an_earlier_version_moves_forward_with_everything_in_it(tmp_path: Path, version: int) -> None:
-    registry = SqlRegistry.open(written_by(version, tmp_path))
+    dsn = f"sqlite:///{file}"
+    registry = SqlRegistry.open(dsn)
     registry.migrate()
-    registry.migrate()  # again changes nothing
-    assert {one.id: (one.spec, one.closed_at) for one in registry.clusters()} == {
-        "local": (None, None),
-        "other": (None, None),
-    }
-    kept = {one.id: one for one in registry.allocations()}
-    assert (kept["a"].generation, kept["a"].spec.tenant, kept["a"].closed_at) == (2, "acme", None)
-    assert kept["b"].closed_at == AT + dt.timedelta(hours=2)
-    machines = registry.machines()
-    assert [one.machine.name for one in machines] == ["node-a", "node-b"]
-    assert all(one.conflict for one in machines)
-    known = Machine(name="node-a", machine_id="a" * 32, system_uuid="u1", boot_id="b1")
-    assert registry.match("local", "s", known, NOW).id == machines[0].id
-    assert registry.sequences() == {SequenceKey("local", "s", "e" * 32): Held(ranges=((1, 3), (5, 9)))}
-    assert registry.pending_flush("w" * 32) == FlushIntent(wal="w" * 32, token="t", records={1: ("m-1",)})
-    assert [(one.sender, one.heard.seq) for one in registry.senders()] == [("s", 9)]
-    registry.put_cluster("local", ClusterSpec(team="blue"), AT)
-    registry.begin_flush(FlushIntent(wal="w" * 32, token="u", records={}))
+    registry.register_clusters(["local"], NOW)
+    registry.match("local", "s", Machine(name="node-a"), NOW)
+    registry.begin_flush(FlushIntent(wal="w" * 32, token="t", records={}))
     registry.close()
+    return dsn, file
 
 
-def test_tokens_can_be_made_in_a_registry_that_moved_forward(tmp_path: Path) -> None:
-    database = Database.open(written_by(1, tmp_path))
-    database.migrate()
-    assert SqlTokens(database).tokens() == ()
-    database.close()
-
-
-def test_a_step_that_fails_leaves_the_version_before_it(tmp_path: Path) -> None:
-    dsn = written_by(1, tmp_path)
-    file = tmp_path / "registry.sqlite"
-    with sqlite3.connect(file) as connection:
-        connection.execute("CREATE TABLE audit (in_the_way INTEGER)")
+def version_and_columns(file: Path) -> tuple[int, list[str]]:
+    connection = sqlite3.connect(file)
+    version = connection.execute("SELECT version FROM schema_version").fetchone()[0]
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(machines)")]
     connection.close()
+    return version, columns
+
+
+def test_a_new_step_is_applied_once_and_keeps_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dsn, file = make_registry(tmp_path)
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, NEXT_STEP))
+    for _ in range(2):
+        registry = SqlRegistry.open(dsn)
+        registry.migrate()
+        assert [one.machine.name for one in registry.machines()] == ["node-a"]
+        registry.close()
+        version, columns = version_and_columns(file)
+        assert (version, columns[-1]) == (NEWEST + 1, "rack")
+
+
+def test_a_failed_step_leaves_the_previous_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dsn, file = make_registry(tmp_path)
+    with sqlite3.connect(file) as connection:
+        connection.execute("CREATE TABLE racks (in_the_way INTEGER)")
+    connection.close()
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, NEXT_STEP))
     database = Database.open(dsn)
-    with pytest.raises(RegistryError, match="audit"):
+    with pytest.raises(RegistryError, match="racks"):
         database.migrate()
     database.close()
+    version, columns = version_and_columns(file)
+    assert version == NEWEST
+    assert "rack" not in columns
     with sqlite3.connect(file) as connection:
-        assert connection.execute("SELECT version FROM schema_version").fetchall() == [(1,)]
-        assert [row[1] for row in connection.execute("PRAGMA table_info(clusters)")] == ["id", "registered_at"]
-        connection.execute("DROP TABLE audit")
+        connection.execute("DROP TABLE racks")
     connection.close()
     database.migrate()
+    assert database.version() == NEWEST + 1
     database.close()
 
 
-def test_version_and_damage_of_a_registry_can_be_asked_for(tmp_path: Path) -> None:
+def test_version_and_damage_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "r.sqlite"
     database = Database.open(f"sqlite:///{file}")
     assert database.version() == 0
@@ -104,5 +96,5 @@ def test_version_and_damage_of_a_registry_can_be_asked_for(tmp_path: Path) -> No
         ("nonsense", None),
     ],
 )
-def test_the_file_of_a_dsn(dsn: str, file: Path | None) -> None:
+def test_file_of_a_dsn(dsn: str, file: Path | None) -> None:
     assert sqlite_file(dsn) == file

@@ -10,12 +10,12 @@ from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.ledger import (
     FlushIntent,
-    Heard,
-    Held,
-    MachinesHeard,
+    MachineFreshnessColumns,
+    NewestReport,
     ProcessSpan,
     SenderState,
     SequenceKey,
+    SequenceState,
 )
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
@@ -89,7 +89,7 @@ def test_a_newer_schema_is_refused_in_words(dsn: str) -> None:
         connection.execute(tables.VERSION.update().values(version=len(MIGRATIONS) + 1))
     engine.dispose()
     registry = SqlRegistry.open(dsn)
-    with pytest.raises(RegistryError, match="a newer gpufleet wrote it"):
+    with pytest.raises(RegistryError, match=str(len(MIGRATIONS) + 1)):
         registry.migrate()
     registry.close()
 
@@ -147,8 +147,8 @@ def test_a_conflict_falls_silent_when_the_evidence_is_mended(registry: SqlRegist
     registry.match("local", "s", ONE, NOW)
     other = registry.match("local", "s", OTHER, NOW)
     assert other.conflict is not None
-    mended = msgspec.structs.replace(OTHER, machine_id="b" * 32)
-    assert registry.match("local", "s", mended, NOW + NANOS) == type(other)(other.id)
+    fixed = msgspec.structs.replace(OTHER, machine_id="b" * 32)
+    assert registry.match("local", "s", fixed, NOW + NANOS) == type(other)(other.id)
 
 
 def test_clusters_keep_their_machines_apart(registry: SqlRegistry) -> None:
@@ -170,7 +170,7 @@ def test_hearing_the_same_evidence_again_moves_last_seen(registry: SqlRegistry) 
     assert registry.machine(id_).last_seen - registry.machine(id_).first_seen == dt.timedelta(seconds=5)
 
 
-def test_when_a_machine_was_heard_of_survives_a_restart_though_it_said_nothing_new(dsn: str) -> None:
+def test_last_seen_survives_a_restart(dsn: str) -> None:
     registry = opened(dsn)
     for at in (NOW, NOW + NANOS, NOW + 2 * NANOS):
         one = registry.match("local", "node-a", ONE, at)
@@ -206,7 +206,7 @@ def test_closing_erases_nothing_and_is_final(registry: SqlRegistry, dsn: str) ->
     assert closed.closed_at == AT
     assert registry.close_allocation("a", AT + dt.timedelta(days=1)) == closed
     assert registry.allocation("a") == closed
-    with pytest.raises(ConflictError, match="was closed"):
+    with pytest.raises(ConflictError, match="'a'"):
         registry.put_allocation("a", SPEC, AT)
     with registry._database._engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(tables.ALLOCATIONS)) == 2
@@ -220,7 +220,7 @@ def test_unknown_allocations_are_not_found(registry: SqlRegistry) -> None:
 
 def test_a_flush_is_pending_until_it_is_finished(dsn: str) -> None:
     key = SequenceKey("local", "s", "e" * 32)
-    heard = Heard(epoch="e" * 32, seq=3, sent_at=1, received_at=2)
+    heard = NewestReport(epoch="e" * 32, seq=3, sent_at=1, received_at=2)
     first = opened(dsn)
     assert first.pending_flush(INTENT.wal) is None
     first.begin_flush(INTENT)
@@ -228,9 +228,9 @@ def test_a_flush_is_pending_until_it_is_finished(dsn: str) -> None:
     second = opened(dsn)
     assert second.pending_flush(INTENT.wal) == INTENT
     assert second.pending_flush("other") is None
-    state = SenderState(cluster="local", sender="s", heard=heard)
-    held = Held(ranges=((1, 4),), digests=bytes(20), processes=(ProcessSpan(7, 1, 4),), top=(4, 5))
-    second.finish_flush(INTENT, {key: Held(ranges=((1, 3),))}, [state])
+    state = SenderState(cluster="local", sender="s", newest_report=heard)
+    held = SequenceState(ranges=((1, 4),), digests=bytes(20), processes=(ProcessSpan(7, 1, 4),), top=(4, 5))
+    second.finish_flush(INTENT, {key: SequenceState(ranges=((1, 3),))}, [state])
     second.finish_flush(INTENT, {key: held}, [state])
     second.close()
     third = opened(dsn)
@@ -252,15 +252,18 @@ def test_hundreds_of_machines_are_saved_together(dsn: str) -> None:
     again.close()
 
 
-def test_an_allocation_of_another_tenant_is_told_in_the_words_of_one_that_is_not_there(registry: SqlRegistry) -> None:
+def test_allocation_of_another_tenant_looks_missing(registry: SqlRegistry) -> None:
     registry.put_allocation("a", msgspec.structs.replace(SPEC, tenant="acme"), AT)
     registry.put_allocation("b", SPEC, AT)
     assert registry.allocation("a", "acme").id == "a"
     assert [one.id for one in registry.allocations("acme")] == ["a"]
     assert registry.allocations("other") == ()
+    messages = set()
     for id_ in ("a", "b", "c"):
-        with pytest.raises(NotFoundError, match=f"^there is no allocation '{id_}'$"):
+        with pytest.raises(NotFoundError) as refused:
             registry.allocation(id_, "other")
+        messages.add(str(refused.value).replace(f"'{id_}'", "ID"))
+    assert len(messages) == 1
 
 
 def test_a_tenant_s_allocation_stays_that_tenant_s(registry: SqlRegistry) -> None:
@@ -268,11 +271,11 @@ def test_a_tenant_s_allocation_stays_that_tenant_s(registry: SqlRegistry) -> Non
     mine = msgspec.structs.replace(SPEC, tenant="acme")
     assert registry.put_allocation("a", mine, AT)[0].generation == 2
     for tenant in ("other", None):
-        with pytest.raises(ConflictError, match="close it and put another"):
+        with pytest.raises(ConflictError, match="'a'"):
             registry.put_allocation("a", msgspec.structs.replace(SPEC, tenant=tenant), AT)
 
 
-def test_a_retired_machine_stays_so_over_a_restart_until_it_is_heard_of(dsn: str) -> None:
+def test_retirement_survives_a_restart_until_a_report(dsn: str) -> None:
     machine = Machine(name="node-a", machine_id="a" * 32)
     registry = opened(dsn)
     id_ = registry.match("local", "s", machine, NOW).id
@@ -283,15 +286,15 @@ def test_a_retired_machine_stays_so_over_a_restart_until_it_is_heard_of(dsn: str
     registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
     registry.close()
     registry = opened(dsn)
-    (mark,) = registry.machine_marks("local")
+    (mark,) = registry.machine_freshness("local")
     assert (mark.id, mark.sender, mark.last_seen, mark.retired_at, mark.is_retired) == (id_, "s", NOW, NOW + 5, True)
-    assert registry.machine_marks("other") == ()
+    assert registry.machine_freshness("other") == ()
     registry.match("local", "s", machine, NOW + 6)
-    (mark,) = registry.machine_marks()
+    (mark,) = registry.machine_freshness()
     assert not mark.is_retired
     registry.retire_machine(id_, NOW + 7)  # again
     registry.match("local", "s", machine, NOW + 3)  # late word
-    assert registry.machine_marks()[0].is_retired
+    assert registry.machine_freshness()[0].is_retired
     registry.close()
 
 
@@ -302,12 +305,12 @@ def test_machines_heard_of_are_their_marks_in_columns(dsn: str) -> None:
         registry.match("local", name, Machine(name=name, machine_id=name[0] * 32, boot_id=name), NOW).id
         for name in ("plain", "gone", "twin", "twin-2", "twin")  # the first twin again, after the second
     )
-    registry.name("local", "who-names", Machine(name="named"), NOW, NOW)
+    registry.match_named("local", "who-names", Machine(name="named"), NOW, NOW)
     registry.match("other", "s", Machine(name="elsewhere"), NOW)
     registry.retire_machine(gone, NOW + 5)
     for _ in range(2):
-        marks = {one.id: one for one in registry.machine_marks("local")}
-        heard = registry.machines_heard("local")
+        marks = {one.id: one for one in registry.machine_freshness("local")}
+        heard = registry.machine_freshness_columns("local")
         columns = {id_: heard.mark("local", number) for number, id_ in enumerate(heard.ids)}
         assert {**columns, **{one.id: one for one in heard.others}} == marks
         assert plain in columns
@@ -316,7 +319,8 @@ def test_machines_heard_of_are_their_marks_in_columns(dsn: str) -> None:
         assert gone not in columns
         assert any(one.conflict for one in heard.others)
         assert any(one.named_only for one in heard.others)
-        assert registry.machines_heard("nowhere") == MachinesHeard(ids=[], senders=[], last_seen=[])
+        empty = MachineFreshnessColumns(ids=[], senders=[], last_seen=[])
+        assert registry.machine_freshness_columns("nowhere") == empty
         registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
         registry.close()
         registry = opened(dsn)
@@ -335,21 +339,21 @@ def test_marks_beside_retired_machines_are_all_of_their_senders(dsn: str) -> Non
             ("other", "s", "d"),
         )
     }
-    assert registry.machine_marks(beside_retired=True) == ()
+    assert registry.machine_freshness(siblings_of_retired=True) == ()
     registry.retire_machine(found["local", "s", "b"], NOW + 5)
     for _ in range(2):
-        marks = {one.id: one.is_retired for one in registry.machine_marks(beside_retired=True)}
+        marks = {one.id: one.is_retired for one in registry.machine_freshness(siblings_of_retired=True)}
         assert marks == {found["local", "s", "a"]: False, found["local", "s", "b"]: True}
-        assert len(registry.machine_marks("local", beside_retired=True)) == 2
-        assert registry.machine_marks("other", beside_retired=True) == ()
-        assert len(registry.machine_marks("local")) == 3
+        assert len(registry.machine_freshness("local", siblings_of_retired=True)) == 2
+        assert registry.machine_freshness("other", siblings_of_retired=True) == ()
+        assert len(registry.machine_freshness("local")) == 3
         registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
         registry.close()
         registry = opened(dsn)
     registry.close()
 
 
-def test_a_machine_that_is_renamed_is_listed_under_its_new_name_once(dsn: str) -> None:
+def test_renamed_machine_is_listed_once(dsn: str) -> None:
     registry = opened(dsn)
     for name, machine in (("b", "1"), ("c", "2"), ("d", "3")):
         registry.match("local", "s", Machine(name=name, machine_id=machine * 32), NOW)
@@ -362,7 +366,7 @@ def test_a_machine_that_is_renamed_is_listed_under_its_new_name_once(dsn: str) -
     registry.close()
 
 
-def test_a_virtual_machine_is_found_by_its_uuid_on_every_host_that_read_it(registry: SqlRegistry) -> None:
+def test_vm_is_found_by_uuid_on_every_host(registry: SqlRegistry) -> None:
     uuid = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"
     vm = Machine(name="ml/vm", kind=MachineKind.GUEST, system_uuid=uuid, hypervisor="node-a")
     first = registry.match("local", "node-a", vm, NOW).id

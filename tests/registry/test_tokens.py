@@ -29,7 +29,7 @@ def tokens(database: Database) -> SqlTokens:
     return SqlTokens(database)
 
 
-def test_what_the_database_says_is_told_without_the_statement_and_its_values(database: Database) -> None:
+def test_database_error_has_no_statement_or_values(database: Database) -> None:
     statement = sa.text("SELECT * FROM nowhere WHERE secret = :secret")
     with pytest.raises(RegistryError, match="nowhere") as refused, database.reading() as connection:
         connection.execute(statement, {"secret": "of somebody"})
@@ -37,7 +37,7 @@ def test_what_the_database_says_is_told_without_the_statement_and_its_values(dat
 
 
 def test_a_driver_that_is_not_there_is_named() -> None:
-    with pytest.raises(RegistryError, match=r"No module named.*install gpufleet\[hub,postgres\]"):
+    with pytest.raises(RegistryError, match=r"gpufleet\[hub,postgres\]"):
         Database.open("postgresql+pg8000://user:password@host/gpufleet")
 
 
@@ -73,7 +73,7 @@ def test_secrets_do_not_repeat(tokens: SqlTokens) -> None:
 def test_what_a_role_is_bound_to_is_neither_missing_nor_too_much(
     tokens: SqlTokens, role: Role, cluster: str | None, tenant: str | None
 ) -> None:
-    with pytest.raises(ConflictError, match="bound"):
+    with pytest.raises(ConflictError):
         tokens.create(role, AT, cluster=cluster, tenant=tenant)
 
 
@@ -142,5 +142,5 @@ def test_the_audit_log_is_only_added_to(database: Database) -> None:
     assert [one.entry.path for one in audit.newest(None, 2)] == ["/4", "/3"]
     assert [one.entry.path for one in audit.newest(audit.newest(None, 2)[-1].number, 10)] == ["/2", "/1", "/0"]
     for statement in (AUDIT.delete(), AUDIT.update().values(actor="y")):
-        with pytest.raises(RegistryError, match="only added to"), database.writing() as connection:
+        with pytest.raises(RegistryError, match="append-only"), database.writing() as connection:
             connection.execute(statement)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpufleet.codecs.batch import decode
-from gpufleet.delivery.post import HubClient, Refused
+from gpufleet.delivery.post import HubClient, RejectedBatches
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.log import Wal
-from gpufleet.hub.relay.forwarding import HOLD_SECONDS, Forwarder, Renumbering
+from gpufleet.hub.relay.forwarding import HOLD_SECONDS, RelayForwarder, Renumberer
 from gpufleet.model.stored.ledger import SequenceKey
 from gpufleet.model.wire.batch import WireBatch
 from tests.fakes.batches import EPOCH, body
@@ -37,13 +37,13 @@ async def fill(wal: Wal, count: int, first: int = 1) -> None:
 @contextlib.asynccontextmanager
 async def forwarding(
     wal: Wal, url: str, folder: Path, *, connections: int = 4, ledger: Ledger | None = None, hold: float = HOLD_SECONDS
-) -> AsyncIterator[Forwarder]:
-    forwarder = Forwarder(
+) -> AsyncIterator[RelayForwarder]:
+    forwarder = RelayForwarder(
         wal,
         HubClient(url, name="test", timeout_seconds=5, connections=connections),
         connections=connections,
-        refused=Refused(folder / "refused"),
-        renumbering=Renumbering(ledger or Ledger({})),
+        refused=RejectedBatches(folder / "refused"),
+        renumbering=Renumberer(ledger or Ledger({})),
         now_ns=lambda: NOW + WAITED * 10**9,
         jitter=lambda: 0.0,
         hold_seconds=hold,
@@ -63,7 +63,7 @@ async def until_empty(wal: Wal) -> None:
     await wait_until_async(empty)
 
 
-async def test_every_body_arrives_as_it_came(wal: Wal, tmp_path: Path) -> None:
+async def test_every_batch_arrives_unchanged(wal: Wal, tmp_path: Path) -> None:
     await fill(wal, 2000)
     async with FakeHub.running() as hub, forwarding(wal, hub.url, tmp_path) as forwarder:
         await until_empty(wal)
@@ -76,7 +76,7 @@ async def test_every_body_arrives_as_it_came(wal: Wal, tmp_path: Path) -> None:
         assert {(batch.sender, batch.epoch) for batch in hub.taken} == {("node-a", hub.taken[0].epoch)}
 
 
-async def test_the_next_hub_is_told_how_long_each_waited(wal: Wal, tmp_path: Path) -> None:
+async def test_next_hub_gets_the_queueing_time_of_each_batch(wal: Wal, tmp_path: Path) -> None:
     await wal.append(NOW, body(1, NOW))
     await wal.append(NOW + 5 * 10**9, body(2, NOW), 90 * 10**9)  # it had waited at another relay
     await wal.append(NOW + 60 * 10**9, body(3, NOW))  # the clock was set back since
@@ -90,7 +90,7 @@ async def test_the_next_hub_is_told_how_long_each_waited(wal: Wal, tmp_path: Pat
     reopened.close()
 
 
-async def test_a_hub_without_bundles_is_told_one_by_one(wal: Wal, tmp_path: Path) -> None:
+async def test_hub_without_bundles_gets_single_batches(wal: Wal, tmp_path: Path) -> None:
     await fill(wal, 2)
     async with FakeHub.running() as hub:
         hub.takes_bundles = False
@@ -99,14 +99,14 @@ async def test_a_hub_without_bundles_is_told_one_by_one(wal: Wal, tmp_path: Path
         assert hub.waited == ["7000,7000", "7000", "7000"]
 
 
-async def test_the_newest_are_among_the_first(wal: Wal, tmp_path: Path) -> None:
+async def test_newest_batches_are_among_the_first_sent(wal: Wal, tmp_path: Path) -> None:
     await fill(wal, 5000)
     async with FakeHub.running() as hub, forwarding(wal, hub.url, tmp_path, connections=2):
         await until_empty(wal)
     assert {1, 5000} <= set(hub.seqs[:600])
 
 
-async def test_a_hub_that_is_down_costs_nothing_but_time(wal: Wal, tmp_path: Path) -> None:
+async def test_batches_survive_an_unreachable_hub(wal: Wal, tmp_path: Path) -> None:
     await fill(wal, 20)
     port = free_port()
     async with forwarding(wal, f"http://127.0.0.1:{port}", tmp_path) as forwarder:
@@ -128,7 +128,7 @@ async def test_a_hub_that_is_down_costs_nothing_but_time(wal: Wal, tmp_path: Pat
 
 
 @pytest.mark.parametrize("bundles", [True, False], ids=["new hub", "hub without bundles"])
-async def test_a_body_that_is_refused_for_good_is_set_aside(wal: Wal, tmp_path: Path, bundles: bool) -> None:
+async def test_permanently_rejected_batch_is_set_aside(wal: Wal, tmp_path: Path, bundles: bool) -> None:
     def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
         return (400 if batch.seq == 7 else 200), {}
 
@@ -141,7 +141,7 @@ async def test_a_body_that_is_refused_for_good_is_set_aside(wal: Wal, tmp_path: 
     assert len(list((tmp_path / "refused").iterdir())) == 1
 
 
-async def test_a_body_of_a_sender_that_was_cloned_arrives_under_an_epoch_made_for_it(wal: Wal, tmp_path: Path) -> None:
+async def test_batch_of_a_cloned_sender_gets_its_own_epoch(wal: Wal, tmp_path: Path) -> None:
     def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
         return (409 if batch.epoch == EPOCH and 20 < batch.seq <= 30 else 200), {}
 
@@ -154,10 +154,10 @@ async def test_a_body_of_a_sender_that_was_cloned_arrives_under_an_epoch_made_fo
     assert len({batch.epoch for batch in made}) == 1
     assert sorted(batch.seq for batch in made) == list(range(1, 11))
     assert len(hub.taken) == 50
-    assert ledger.contradiction(SequenceKey("local", "node-a", EPOCH), decode(body(51, NOW)))
+    assert ledger.epoch_conflict(SequenceKey("local", "node-a", EPOCH), decode(body(51, NOW)))
 
 
-async def test_a_body_that_no_epoch_helps_is_set_aside(wal: Wal, tmp_path: Path) -> None:
+async def test_batch_in_conflict_under_any_epoch_is_set_aside(wal: Wal, tmp_path: Path) -> None:
     await fill(wal, 3)
     async with FakeHub.running(lambda _: (409, {})) as hub, forwarding(wal, hub.url, tmp_path) as forwarder:
         await until_empty(wal)
@@ -165,12 +165,14 @@ async def test_a_body_that_no_epoch_helps_is_set_aside(wal: Wal, tmp_path: Path)
     assert len(list((tmp_path / "refused").iterdir())) == 3
 
 
-async def test_a_body_that_may_not_come_yet_stops_nobody(wal: Wal, tmp_path: Path) -> None:
+async def test_held_batches_delay_no_others(wal: Wal, tmp_path: Path) -> None:
+    serves = False
+
     def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
-        return (403 if batch.seq % 2 else 200), {}
+        return (403 if batch.seq % 2 and not serves else 200), {}
 
     await fill(wal, 400)
-    async with FakeHub.running(answer) as hub, forwarding(wal, hub.url, tmp_path) as forwarder:
+    async with FakeHub.running(answer) as hub, forwarding(wal, hub.url, tmp_path, hold=0.5) as forwarder:
 
         async def even() -> bool:
             return wal.waiting_records == 200
@@ -183,10 +185,11 @@ async def test_a_body_that_may_not_come_yet_stops_nobody(wal: Wal, tmp_path: Pat
             return {402, 404, 406, 408, 410} <= set(hub.seqs) and wal.waiting_records == 205
 
         await wait_until_async(news)
-        forwarder.stop()
+        serves = True  # so that stopping has nothing to wait for
+        await until_empty(wal)
 
 
-async def test_what_is_not_taken_yet_turns_its_sender_away_until_it_is_taken(wal: Wal, tmp_path: Path) -> None:
+async def test_sender_is_turned_away_while_its_batches_are_held(wal: Wal, tmp_path: Path) -> None:
     serves = False
 
     def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
@@ -213,7 +216,7 @@ async def test_what_is_not_taken_yet_turns_its_sender_away_until_it_is_taken(wal
     assert sorted((batch.sender, batch.seq) for batch in late) == [("node-b", 1), ("node-b", 2)]
 
 
-async def test_what_is_not_taken_for_long_does_not_keep_its_file_of_the_log(wal: Wal, tmp_path: Path) -> None:
+async def test_held_batch_moves_out_of_its_log_segment(wal: Wal, tmp_path: Path) -> None:
     serves = False
 
     def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
@@ -235,7 +238,7 @@ async def test_what_is_not_taken_for_long_does_not_keep_its_file_of_the_log(wal:
         assert len(forwarder.held) == 0
 
 
-async def test_stopping_passes_on_what_is_left(wal: Wal, tmp_path: Path) -> None:
+async def test_stop_forwards_the_backlog(wal: Wal, tmp_path: Path) -> None:
     async with FakeHub.running() as hub:
         await fill(wal, 3000)
         async with forwarding(wal, hub.url, tmp_path):

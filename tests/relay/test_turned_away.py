@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until_async
 NOW = 1_767_225_600_000_000_000
 
 
-async def test_what_the_next_hub_does_not_serve_stays_with_its_sender(tmp_path: Path) -> None:
+async def test_cluster_unknown_to_the_next_hub_is_turned_away(tmp_path: Path) -> None:
     def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
         return (403 if batch.cluster == "late" else 200), {}
 
@@ -36,7 +36,7 @@ async def test_what_the_next_hub_does_not_serve_stays_with_its_sender(tmp_path: 
                 return status == 403
 
             await wait_until_async(turned_away)
-            assert words["error"] == "turned_away"
+            assert words["error"] == "upstream_refused"
             assert hub.url not in words["detail"]  # a sender is told why, not where
             assert "answers 403" in words["detail"]
             assert (await ask(batches, content=body(1, NOW)))[0] == 200
@@ -48,4 +48,4 @@ async def test_what_the_next_hub_does_not_serve_stays_with_its_sender(tmp_path: 
             page = await asyncio.to_thread(get_text, f"{relay.url}/metrics")
             held = int(page.split("\ngpufleet_relay_held_batches ")[1].split("\n")[0])
             assert held >= 1
-            assert 'gpufleet_relay_rejected_batches_total{reason="turned_away"} 1\n' in page
+            assert 'gpufleet_relay_rejected_batches_total{reason="upstream_refused"} 1\n' in page

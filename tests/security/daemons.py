@@ -1,45 +1,56 @@
-"""Hub and agent as processes, with tokens, plain and over TLS, and what an attack may cost them."""
+"""Hub and agent as processes, with tokens, plain and over TLS, and the resources that an attack may use."""
 
 import contextlib
+import datetime as dt
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.config.hub import HubConfig
 from gpufleet.model.access import Role
+from gpufleet.registry.database import Database
+from gpufleet.registry.tokens import SqlTokens
 from tests.security.guarded import Reply, exchange
 from tests.support.authority import Authority
-from tests.support.command import gpufleet
+from tests.support.hub_state import prepare_state
 from tests.support.processes import Gpufleet, free_port
 from tests.support.waiting import wait_until
 
 AGENT_TOKEN = "a-token-of-any-shape"
 
-BOUND: Mapping[Role, tuple[str, ...]] = {
-    Role.SENDER: ("--cluster", "local"),
-    Role.TENANT: ("--tenant", "acme"),
-    Role.OPERATOR: (),
-    Role.ADMIN: (),
+BOUND: Mapping[Role, dict[str, Any]] = {
+    Role.SENDER: {"cluster": "local"},
+    Role.TENANT: {"tenant": "acme"},
+    Role.OPERATOR: {},
+    Role.ADMIN: {},
 }
-"""What a token of each role is bound to."""
+"""The cluster or tenant that a token of each role is bound to."""
 
 GOOD_SECONDS = 10.0
-"""A good client is answered within this, whatever else goes on; 2 shared cores take their time."""
+"""Longest time in which a good client gets three answers during an attack; generous, for a busy machine."""
+
+GOOD_PAUSE_SECONDS = 0.2
+"""Pause of the good client between its rounds."""
 
 GROWTH_MIB = {"hub": 160, "agent": 32}
-"""By how much an attack may raise the most memory that the process ever had resident."""
+"""By how much an attack may raise the peak of resident memory."""
+
+WARM_UP = 20
+"""Rounds of a good client before the first attack: first requests raise the peak of memory too."""
 
 SPARE_FDS = 16
 """Files that a daemon may have opened meanwhile for its own work."""
 
 
 class Daemon(msgspec.Struct, frozen=True):
-    """One that runs, a token that may read, a path that asks for it, and, of a hub, a token of each role."""
+    """A running daemon, a token that may read, a path that requires it, and, of a hub, a token of each role."""
 
     kind: str
     process: Gpufleet
@@ -56,7 +67,7 @@ class Daemon(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As tests are called."""
+        """Name for assertion messages."""
         return f"{self.kind}, {'TLS' if self.tls else 'plain'}"
 
     def connect(self, seconds: float = 20) -> socket.socket:
@@ -115,11 +126,14 @@ class Daemon(msgspec.Struct, frozen=True):
         return self.process.log.read_text("utf-8", "replace")
 
 
-def new_token(folder: Path, *arguments: str) -> str:
-    """Make a token on the registry of a hub, before there is one."""
-    done = gpufleet("token", "create", "--state", str(folder), *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+def create_tokens(state: Path, roles: Mapping[Role, dict[str, Any]] = BOUND) -> dict[Role, str]:
+    """Create a token of each role in the registry of a hub that does not run, and return the secrets."""
+    database = Database.open(HubConfig(state=str(state)).registry_dsn)
+    try:
+        tokens = SqlTokens(database)
+        return {role: tokens.create(role, dt.datetime.now(dt.UTC), **bound)[1] for role, bound in roles.items()}
+    finally:
+        database.close()
 
 
 def _open_files(pid: int) -> Iterator[str]:
@@ -141,7 +155,7 @@ def running(kind: str, folder: Path, *, secure: bool) -> Iterator[Daemon]:
     lines = [f'listen = "127.0.0.1:{port}"', f'state = "{folder}"']
     tokens: dict[Role, str] = {}
     if kind == "hub":
-        tokens = {role: new_token(folder, "--role", role, *more) for role, more in BOUND.items()}
+        tokens = create_tokens(prepare_state(folder))
         token, guarded = tokens[Role.ADMIN], "/v1/nodes"
         lines.append('auth = "tokens"')
     else:
@@ -158,7 +172,9 @@ def running(kind: str, folder: Path, *, secure: bool) -> Iterator[Daemon]:
     tls = authority.trusting if authority else None
     with Gpufleet([kind, "--config", str(config)], folder / "log") as process:
         daemon = Daemon(kind, process, port, tls, token, guarded, tokens)
-        wait_until(lambda: _is_up(daemon), seconds=60, what=f"the {daemon.name} to be up")
+        wait_until(lambda: _is_up(daemon), seconds=100, what=f"the {daemon.name} to be up")
+        for _ in range(WARM_UP):
+            daemon.answers_well()
         yield daemon
         assert process.process.poll() is None, daemon.log
         code = process.stop()
@@ -176,7 +192,7 @@ def _is_up(daemon: Daemon) -> bool:
 
 @contextlib.contextmanager
 def under_attack(daemon: Daemon, growth_mib: int | None = None) -> Iterator[None]:
-    """Hold that a good client is served all the while, and that what the attack took comes back."""
+    """Assert that a good client is served during the block, and that memory and descriptors are bounded after it."""
     daemon.answers_well()
     fds, peak = daemon.fds, daemon.peak_mib
     client = _GoodClient(daemon)
@@ -195,7 +211,7 @@ def under_attack(daemon: Daemon, growth_mib: int | None = None) -> Iterator[None
 
 
 class _GoodClient(threading.Thread):
-    """Asks again and again while others misbehave."""
+    """Sends requests until stopped, and records the first failure."""
 
     def __init__(self, daemon: Daemon) -> None:
         super().__init__(daemon=True)
@@ -212,10 +228,10 @@ class _GoodClient(threading.Thread):
                 self.trouble = f"a good client was not served: {type(error).__name__}: {error}"
                 return
             self.served += 1
-            if self._ended.wait(0.05):
+            if self._ended.wait(GOOD_PAUSE_SECONDS):
                 return
 
     def stop(self) -> None:
-        """Ask once more at most."""
+        """End after at most one more round."""
         self._ended.set()
         self.join(timeout=30)

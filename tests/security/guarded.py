@@ -15,7 +15,7 @@ import msgspec
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.config.hub import FlushConfig, HubConfig, IngestConfig
 from gpufleet.config.tls import TlsConfig
-from gpufleet.hub.receive.credentials import LOOK_SECONDS
+from gpufleet.hub.receive.credentials import POLL_SECONDS
 from gpufleet.model.access import Role, Token
 from gpufleet.registry.database import Database
 from gpufleet.registry.tokens import SqlTokens
@@ -109,7 +109,7 @@ class Guarded:
             reply = await self.ask("/openapi.json", token)
             return reply.status == 401
 
-        await wait_until_async(refused, seconds=10 * LOOK_SECONDS, what="the hub to refuse the token")
+        await wait_until_async(refused, seconds=10 * POLL_SECONDS, what="the hub to refuse the token")
         return reply
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpufleet.model.access import LOCAL, AuditEntry, AuditRecord, Role
 from gpufleet.model.errors import RegistryError
-from gpufleet.web.hub.audit import Recorder
+from gpufleet.web.hub.audit import AuditRecorder
 from tests.fakes.clock import FakeClock
 from tests.security.guarded import Guarded
 
@@ -84,7 +84,7 @@ async def test_what_cannot_be_recorded_is_not_answered_as_done() -> None:
         sent.append(message)
 
     scope = {"method": "DELETE", "path": "/v1/clusters/x"}
-    _, instead = Recorder(Broken(), FakeClock()).between(scope, receive, send, LOCAL)
+    _, instead = AuditRecorder(Broken(), FakeClock()).wrap(scope, receive, send, LOCAL)
     await instead({"type": "http.response.start", "status": 200, "headers": []})
     await instead({"type": "http.response.body", "body": b"{}"})
     assert [message.get("status") for message in sent] == [503, None]

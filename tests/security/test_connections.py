@@ -1,4 +1,4 @@
-"""Connections that hold on to something: a good client is served beside them, and what they took comes back."""
+"""Idle, slow and stalled connections: a good client is served beside them, and descriptors are released."""
 
 import contextlib
 import resource
@@ -11,10 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gpufleet.web.protocol import HEAD_SECONDS, LINGER_SECONDS, STALL_SECONDS
+from gpufleet.wiring import agent, hub
 from tests.security.daemons import Daemon, under_attack
+from tests.support.profiles import examples
 
-MANY = 5_000
-"""Connections at once; fewer where this process may not open so many."""
+LIMITS = {"hub": hub.CONNECTIONS, "agent": agent.CONNECTIONS}
+"""Connections that a daemon accepts at once."""
+
+SOME = examples(400, 5_000)
+"""Connections of a kind that is not the one that exceeds the limit."""
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half: "
 
@@ -27,16 +32,17 @@ def _many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def many() -> int:
-    return min(MANY, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500)
+def above_limit(daemon: Daemon) -> int:
+    """Return a number of connections above the daemon's limit; fewer where this process may not open so many."""
+    return min(LIMITS[daemon.kind] + 400, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500)
 
 
 @contextlib.contextmanager
-def crowd(daemon: Daemon, count: int, say: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Open connections that say this and nothing more, without any handshake.
+def connections(daemon: Daemon, count: int, content: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Open connections that send this and nothing more, without any handshake.
 
-    At a daemon that speaks TLS they come from another address than the good client's: handshakes that never end are
-    bounded more closely than connections, and crowd out those of their own address.
+    At a daemon with TLS they come from another address than the good client's: unfinished handshakes have a lower
+    limit than connections, and displace those of their own address.
     """
     source = "127.0.0.2" if daemon.tls else "127.0.0.1"
     with contextlib.ExitStack() as stack:
@@ -45,13 +51,13 @@ def crowd(daemon: Daemon, count: int, say: bytes = b"") -> Iterator[list[socket.
             one = socket.create_connection(("127.0.0.1", daemon.port), timeout=20, source_address=(source, 0))
             stack.enter_context(one)
             with contextlib.suppress(ConnectionError):
-                one.sendall(say)
+                one.sendall(content)
             opened.append(one)
         yield opened
 
 
 def drip(connection: socket.socket, piece: bytes, seconds: float) -> None:
-    """Send a piece every now and then until the other side closes, which it does within so many seconds."""
+    """Send a piece five times a second until the other side closes; fail if it does not within so many seconds."""
     deadline = time.monotonic() + seconds
     connection.settimeout(0.2)
     while True:
@@ -66,31 +72,37 @@ def drip(connection: socket.socket, piece: bytes, seconds: float) -> None:
             return
 
 
+def test_good_client_is_served_beside_thousands_of_connections(daemon: Daemon) -> None:
+    with under_attack(daemon), connections(daemon, above_limit(daemon)):
+        daemon.answers_well()
+
+
 @pytest.mark.parametrize(
-    "say",
-    [b"", HALF, b"\r\n", b"\x16\x03\x01\x02\x00\x01"],
-    ids=["idle", "half a head", "an empty line", "half a hello"],
+    "content", [HALF, b"\r\n", b"\x16\x03\x01\x02\x00\x01"], ids=["half a head", "an empty line", "half a hello"]
 )
-def test_thousands_of_connections_that_ask_nothing(daemon: Daemon, say: bytes) -> None:
-    with under_attack(daemon), crowd(daemon, many(), say):
-        for _ in range(3):
-            daemon.answers_well()
+def test_good_client_is_served_beside_unfinished_requests(daemon: Daemon, content: bytes) -> None:
+    with under_attack(daemon), connections(daemon, SOME, content):
+        daemon.answers_well()
 
 
-def test_a_connection_that_is_used_outlives_a_crowd_that_says_nothing(plain: Daemon) -> None:
+def test_used_connection_is_not_displaced_by_idle_ones(plain: Daemon) -> None:
     with plain.connect() as used:
-        for _ in range(2):
+
+        def use() -> None:
             used.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             with used.makefile("rb") as answer:  # head and body may come apart
                 assert answer.readline().startswith(b"HTTP/1.1 200")
                 head = dict(line.lower().split(b": ", 1) for line in iter(answer.readline, b"\r\n"))
                 assert answer.read(int(head[b"content-length"]))
-            with crowd(plain, many()):
-                pass
+
+        use()
+        with connections(plain, above_limit(plain)):
+            pass
+        use()
 
 
-def test_the_body_of_a_question_that_is_answered_is_not_waited_for(daemon: Daemon) -> None:
-    with under_attack(daemon), daemon.connect() as slow:
+def body_after_the_answer(daemon: Daemon) -> None:
+    with daemon.connect() as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
         assert slow.recv(65_536).startswith(b"HTTP/1.1 200")
         drip(slow, b"y", LINGER_SECONDS + 10)
@@ -122,25 +134,28 @@ def a_slow_hello(daemon: Daemon) -> None:
 def taking_no_answers(daemon: Daemon) -> None:
     question = f"GET {daemon.guarded} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {daemon.token}\r\n\r\n".encode()
     deadline = time.monotonic() + 2 * STALL_SECONDS + 10
-    with daemon.connect() as deaf:
-        deaf.settimeout(1)
+    with daemon.connect() as stalled:
+        stalled.settimeout(1)
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             while True:
-                assert time.monotonic() < deadline, "who takes nothing is still connected"
+                assert time.monotonic() < deadline, "a client that reads nothing is still connected"
                 with contextlib.suppress(TimeoutError):
-                    deaf.sendall(question)
+                    stalled.sendall(question)
 
 
-@pytest.mark.parametrize("of", [("hub", False), ("agent", True)], ids=["hub", "agent-tls"])
-def test_clients_that_take_their_time(daemon_of: Callable[[str, bool], Daemon], of: tuple[str, bool]) -> None:
-    daemon = daemon_of(*of)
-    ways = [a_slow_head, empty_lines, empty_lines_after_an_answer, a_slow_hello, taking_no_answers]
-    with under_attack(daemon), ThreadPoolExecutor(len(ways)) as pool:
-        for done in [pool.submit(way, daemon) for way in ways]:
+def test_slow_clients_are_disconnected(daemon_of: Callable[[str, bool], Daemon]) -> None:
+    """All ways at a plain hub and at an agent with TLS, in the same seconds."""
+    ways = [
+        *(a_slow_head, empty_lines, empty_lines_after_an_answer, a_slow_hello, taking_no_answers),
+        body_after_the_answer,
+    ]
+    first, second = daemon_of("hub", False), daemon_of("agent", True)
+    with under_attack(first), under_attack(second), ThreadPoolExecutor(2 * len(ways)) as pool:
+        for done in [pool.submit(way, daemon) for way in ways for daemon in (first, second)]:
             done.result()
 
 
-def test_the_answer_to_a_body_that_is_too_large_is_read_by_who_sends_it(
+def test_sender_of_a_too_large_body_can_read_the_answer(
     daemon_of: Callable[[str, bool], Daemon],
 ) -> None:
     for secure in (False, True):

@@ -105,7 +105,7 @@ async def test_who_has_one_gpu_sees_that_gpu_alone(full: Guarded) -> None:
     assert await seen(full, Role.TENANT) == [("node-a", "xid", 31)]
 
 
-async def test_of_a_machine_that_turns_out_to_be_two_tenants_neither_sees_anything(full: Guarded) -> None:
+async def test_events_of_a_disputed_machine_are_hidden(full: Guarded) -> None:
     machines = (await full.ask("/v1/machines", full.secrets[Role.ADMIN])).document["items"]
     (id_,) = [one["id"] for one in machines if one["machine"]["name"] == "node-a"]
     await give(full, "mine", "acme", id_)
@@ -135,9 +135,8 @@ async def test_what_is_over_ends_where_it_ended(full: Guarded) -> None:
     assert await seen(full, Role.TENANT) == []
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
+async def test_what_cannot_be_meant_is_refused(full: Guarded) -> None:
+    for question in [
         "cursor=x",
         "cursor=%20",
         "cursor=LTEvNQ",
@@ -145,7 +144,5 @@ async def test_what_is_over_ends_where_it_ended(full: Guarded) -> None:
         "limit=1001",
         "since=yesterday",
         "since=2099-01-01T00:00:00Z",
-    ],
-)
-async def test_what_cannot_be_meant_is_refused(full: Guarded, question: str) -> None:
-    assert (await full.ask(f"/v1/events?{question}", full.secrets[Role.OPERATOR])).status == 400
+    ]:
+        assert (await full.ask(f"/v1/events?{question}", full.secrets[Role.OPERATOR])).status == 400, question

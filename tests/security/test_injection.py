@@ -55,7 +55,7 @@ def test_answers_are_json_and_nothing_else(hub: Daemon, path: str) -> None:
     assert not any(code in text for code in ESCAPED)
 
 
-def test_the_page_of_metrics_has_no_more_lines_and_codes_than_it_should(hub: Daemon) -> None:
+def test_names_add_no_lines_or_codes_to_the_metrics_page(hub: Daemon) -> None:
     page = hub.ask("/metrics", hub.token).body.decode()
     names = [
         sample.labels["metric"]

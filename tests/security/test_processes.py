@@ -1,4 +1,4 @@
-"""Both daemons as they are run: TLS, tokens, and whatever comes to their ports."""
+"""Agent and hub processes with TLS and tokens, and idle connections at their ports."""
 
 import contextlib
 import json
@@ -6,30 +6,27 @@ import socket
 import ssl
 from pathlib import Path
 
+from gpufleet.model.access import Role
+from tests.security.daemons import create_tokens
 from tests.security.guarded import exchange
 from tests.support.authority import Authority
 from tests.support.command import gpufleet
+from tests.support.hub_state import prepare_state
 from tests.support.processes import Gpufleet, free_port
 from tests.support.waiting import wait_until
 
 IDLE = 500
-"""Connections that say nothing."""
+"""Connections that send nothing."""
 
 
-def made(folder: Path, *arguments: str) -> Path:
-    """Make a token on the registry, before there is a hub, and keep it in a file."""
-    done = gpufleet("token", "create", "--state", str(folder), *arguments)
-    assert done.returncode == 0, done.stderr
-    file = folder / f"{arguments[1]}.token"
-    file.write_text(done.stdout)
-    return file
-
-
-def test_a_whole_way_behind_tokens_and_tls(tmp_path: Path) -> None:
+def test_batches_arrive_over_tls_with_tokens(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = tmp_path / "server.crt", tmp_path / "server.key"
     authority.issue(certificate, key)
-    admin, sender = made(tmp_path, "--role", "admin"), made(tmp_path, "--role", "sender", "--cluster", "rack-7")
+    secrets = create_tokens(prepare_state(tmp_path), {Role.ADMIN: {}, Role.SENDER: {"cluster": "rack-7"}})
+    admin, sender = (tmp_path / f"{role}.token" for role in secrets)
+    for file, secret in zip((admin, sender), secrets.values(), strict=True):
+        file.write_text(f"{secret}\n")
     hub_port, agent_port = free_port(), free_port()
     tls = f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n'
     (tmp_path / "hub.toml").write_text(f'auth = "tokens"\nlisten = "0.0.0.0:{hub_port}"\nstate = "{tmp_path}"\n{tls}')
@@ -51,17 +48,18 @@ def test_a_whole_way_behind_tokens_and_tls(tmp_path: Path) -> None:
         Gpufleet(["agent", "--config", str(tmp_path / "agent.toml")], tmp_path / "agent.log") as agent,
     ):
         for port in (hub_port, agent_port):
-            wait_until(lambda port=port: up(port), seconds=60, what=f"port {port}")  # type: ignore[misc]
+            wait_until(lambda port=port: up(port), seconds=100, what=f"port {port}")  # type: ignore[misc]
         # the cluster is not registered: batches wait at the agent
         done = gpufleet("cluster", "put", "rack-7", "--expect", "H200=8", *asked)
         assert (done.returncode, json.loads(done.stdout)["served"]) == (0, True), done.stderr
 
         def arrived() -> bool:
-            found = gpufleet("query", "nodes", "--json", *asked)
-            assert found.returncode == 0, found.stderr
-            return "n1" in found.stdout
+            headers = {"Authorization": f"Bearer {secrets[Role.ADMIN]}"}
+            return b'"n1"' in exchange(hub_port, "GET", "/v1/nodes", headers, None, authority.trusting).body
 
         wait_until(arrived, seconds=60, what="the node at the hub")
+        found = gpufleet("query", "nodes", "--json", *asked)
+        assert (found.returncode, "n1" in found.stdout) == (0, True), found.stderr
         assert gpufleet("why", "host", "--agent", f"https://127.0.0.1:{agent_port}", *shown).returncode == 0
         assert gpufleet("query", "nodes", *asked[:2]).returncode == 1
         before = ssl.get_server_certificate(("127.0.0.1", hub_port))

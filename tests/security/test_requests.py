@@ -112,7 +112,8 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize("what", TOO_LARGE)
 def test_what_is_too_large_is_cut_off(daemon: Daemon, what: str) -> None:
-    with under_attack(daemon, growth_mib=12):
+    growth_mib = {"hub": 40, "agent": 12}[daemon.kind]  # same HTTP code; the hub's store has memory of its own
+    with under_attack(daemon, growth_mib=growth_mib):
         answers = daemon.tell(TOO_LARGE[what])
     assert b"HTTP/1.1 5" not in answers
     assert len(answers) < 1000
@@ -134,7 +135,7 @@ def test_requests_without_waiting_for_answers(daemon: Daemon) -> None:
             assert daemon.tell(one * 50_000).count(b"HTTP/1.1 200") <= 2 * PIPELINED
 
 
-def test_an_answer_that_is_cut_short_by_what_follows_the_question_is_no_defect(daemon: Daemon) -> None:
+def test_request_after_a_cut_answer_is_no_defect(daemon: Daemon) -> None:
     question = f"GET {daemon.guarded} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {daemon.token}\r\n\r\n".encode()
     with under_attack(daemon):
         for _ in range(20):

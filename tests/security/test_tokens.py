@@ -1,5 +1,6 @@
-"""What is presented, and what becomes of it."""
+"""Tokens that a client presents, and the hub's answers."""
 
+import asyncio
 import datetime as dt
 import logging
 
@@ -13,16 +14,15 @@ HOUR = dt.timedelta(hours=1)
 PATH = "/v1/nodes"
 
 
-async def test_no_token_is_answered_with_a_challenge(site: Guarded) -> None:
+async def test_request_without_token_gets_a_challenge(site: Guarded) -> None:
     reply = await site.ask(PATH)
     assert (reply.status, reply.error) == (401, "no_token")
     assert reply.headers["www-authenticate"] == 'Bearer realm="gpufleet"'
     assert (await site.ask(PATH, site.secrets[Role.OPERATOR])).status == 200
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
+async def test_unknown_or_malformed_token_is_rejected(site: Guarded) -> None:
+    for header in [
         "Bearer",
         "Bearer ",
         "Basic Z3BmOng=",
@@ -33,16 +33,14 @@ async def test_no_token_is_answered_with_a_challenge(site: Guarded) -> None:
         "Bearer \xff\xfe",
         "Bearer ../../etc/passwd",
         "Bearer ' OR 1=1 --",
-    ],
-)
-async def test_what_is_no_token_of_this_hub(site: Guarded, header: str) -> None:
-    reply = await site.ask(PATH, headers={"Authorization": header})
-    assert reply.status == 401
-    assert reply.error in ("no_token", "bad_token")
-    assert "www-authenticate" in reply.headers
+    ]:
+        reply = await site.ask(PATH, headers={"Authorization": header})
+        assert reply.status == 401, header
+        assert reply.error in ("no_token", "bad_token"), header
+        assert "www-authenticate" in reply.headers, header
 
 
-async def test_a_wrong_secret_and_an_unknown_id_are_answered_alike(site: Guarded) -> None:
+async def test_wrong_secret_and_unknown_id_get_the_same_answer(site: Guarded) -> None:
     good = site.secrets[Role.ADMIN]
     wrong = [good[:-1] + ("a" if good[-1] != "a" else "b"), "gpf_" + "a" * 12 + good[16:], good + "a", good[:-1]]
     replies = {(reply.status, reply.body, *reply.headers.items()) for reply in [await site.ask(PATH, w) for w in wrong]}
@@ -50,9 +48,7 @@ async def test_a_wrong_secret_and_an_unknown_id_are_answered_alike(site: Guarded
     assert replies.pop()[0] == 401
 
 
-async def test_two_tokens_are_none(site: Guarded) -> None:
-    import asyncio
-
+async def test_two_authorization_headers_are_rejected(site: Guarded) -> None:
     good = site.secrets[Role.ADMIN]
     reader, writer = await asyncio.open_connection("127.0.0.1", site.hub.port)
     lines = f"GET {PATH} HTTP/1.1\r\nHost: x\r\n" + 2 * f"Authorization: Bearer {good}\r\n" + "\r\n"
@@ -61,7 +57,7 @@ async def test_two_tokens_are_none(site: Guarded) -> None:
     writer.close()
 
 
-async def test_a_token_expires(site: Guarded) -> None:
+async def test_expired_token_is_rejected(site: Guarded) -> None:
     _, secret = await site.make(Role.OPERATOR, expires_at=site.clock.now() + HOUR)
     assert (await site.ask(PATH, secret)).status == 200
     site.clock.ahead = HOUR
@@ -70,20 +66,20 @@ async def test_a_token_expires(site: Guarded) -> None:
     assert 'error="invalid_token"' in reply.headers["www-authenticate"]
 
 
-async def test_a_running_hub_learns_that_a_token_was_revoked(site: Guarded) -> None:
+async def test_revoked_token_is_rejected_by_a_running_hub(site: Guarded) -> None:
     token, secret = await site.make(Role.OPERATOR)
     site.tokens.revoke(token.id, site.clock.now())
     assert (await site.until_refused(secret)).error == "revoked_token"
 
 
-async def test_that_a_token_was_revoked_is_told_to_its_holder_alone(site: Guarded) -> None:
+async def test_revocation_is_shown_only_with_the_right_secret(site: Guarded) -> None:
     token, secret = await site.make(Role.OPERATOR)
     site.tokens.revoke(token.id, site.clock.now())
     await site.until_refused(secret)
     assert (await site.ask(PATH, f"gpf_{token.id}_{'a' * 43}")).error == "bad_token"
 
 
-async def test_a_rotated_token_goes_on_for_the_overlap_and_no_longer(site: Guarded) -> None:
+async def test_rotated_token_is_valid_until_the_overlap_ends(site: Guarded) -> None:
     token, old = await site.make(Role.OPERATOR)
     _, new = site.tokens.rotate(token.id, site.clock.now(), overlap=HOUR)
     await site.make(Role.OPERATOR)  # from here on the hub has seen the rotation
@@ -94,7 +90,7 @@ async def test_a_rotated_token_goes_on_for_the_overlap_and_no_longer(site: Guard
     assert (await site.ask(PATH, new)).status == 200
 
 
-async def test_failures_are_counted_and_do_not_fill_the_log(site: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_are_counted_and_logged_once(site: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "gpufleet"):
         for _ in range(50):
             await site.ask(PATH)
@@ -111,9 +107,7 @@ async def test_failures_are_counted_and_do_not_fill_the_log(site: Guarded, caplo
     assert found["gpufleet_hub_forbidden_requests_total",] == 1
 
 
-async def test_a_body_of_nobody_is_not_waited_for(site: Guarded) -> None:
-    import asyncio
-
+async def test_body_of_an_unauthenticated_request_is_not_read(site: Guarded) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", site.hub.port)
     writer.write(b"POST /v1/batches HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
     answer = await asyncio.wait_for(reader.read(), 10)  # to the end: the hub closes

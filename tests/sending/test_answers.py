@@ -8,17 +8,17 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
 from gpufleet.codecs.remote_write.decode import WriteDecoder
-from gpufleet.codecs.remote_write.encode import CONTENT_TYPE_1, CONTENT_TYPE_2, Point, encode_2
-from gpufleet.delivery.outlet import Fate, Parcel
+from gpufleet.codecs.remote_write.encode import CONTENT_TYPE_1, CONTENT_TYPE_2, WritePoint, encode_2
+from gpufleet.delivery.outlet import ExportOutcome, ExportRequest
 from gpufleet.delivery.receivers import (
     HttpAnswer,
     HttpSender,
-    OtlpWire,
-    RemoteWriteWire,
-    as_version_1,
-    judge,
-    judge_1,
-    judge_2,
+    OtlpTransport,
+    RemoteWriteTransport,
+    convert_to_version_1,
+    otlp_reply,
+    remote_write_1_reply,
+    remote_write_2_reply,
 )
 from gpufleet.model.errors import ConfigError
 from tests.fakes.receiver import Answer, Got, Receiver
@@ -29,14 +29,18 @@ WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
 
 @pytest.mark.parametrize("status", [0, 301, 302, 429, 502, 503, 504])
 def test_otlp_is_sent_again(status: int) -> None:
-    reply = judge(HttpAnswer(status, retry_after=9.0), logs=False)
-    assert (reply.fate, reply.retry_after) == (Fate.LATER, 9.0)
+    reply = otlp_reply(HttpAnswer(status, retry_after=9.0), logs=False)
+    assert (reply.outcome, reply.retry_after) == (ExportOutcome.RETRY, 9.0)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 415, 500, 501])
 def test_otlp_is_refused(status: int) -> None:
-    reply = judge(HttpAnswer(status, "text/html", b"<html>no"), logs=False)
-    assert (reply.fate, reply.rejected, reply.words) == (Fate.REFUSED, None, f"answers {status}: <html>no")
+    reply = otlp_reply(HttpAnswer(status, "text/html", b"<html>no"), logs=False)
+    assert (reply.outcome, reply.rejected, reply.detail) == (
+        ExportOutcome.REJECTED,
+        None,
+        f"answers {status}: <html>no",
+    )
 
 
 def test_otlp_is_taken_whole_or_in_part() -> None:
@@ -45,52 +49,63 @@ def test_otlp_is_taken_whole_or_in_part() -> None:
     partial.partial_success.error_message = "too old"
     for answer in (HttpAnswer(200), HttpAnswer(200, PROTOBUF), HttpAnswer(202, JSON, b"{}"), HttpAnswer(204)):
         for logs in (False, True):
-            reply = judge(answer, logs=logs)
-            assert (reply.fate, reply.rejected or 0, reply.words) == (Fate.TAKEN, 0, "")
-    reply = judge(HttpAnswer(200, PROTOBUF, partial.SerializeToString()), logs=False)
-    assert (reply.fate, reply.rejected, reply.words) == (Fate.TAKEN, 3, "too old")
-    odd = judge(HttpAnswer(200, PROTOBUF, b"\xff\xff"), logs=False)
-    assert odd.fate is Fate.TAKEN
-    assert "cannot be read" in odd.words
+            reply = otlp_reply(answer, logs=logs)
+            assert (reply.outcome, reply.rejected or 0, reply.detail) == (ExportOutcome.ACCEPTED, 0, "")
+    reply = otlp_reply(HttpAnswer(200, PROTOBUF, partial.SerializeToString()), logs=False)
+    assert (reply.outcome, reply.rejected, reply.detail) == (ExportOutcome.ACCEPTED, 3, "too old")
+    odd = otlp_reply(HttpAnswer(200, PROTOBUF, b"\xff\xff"), logs=False)
+    assert odd.outcome is ExportOutcome.ACCEPTED
+    assert "cannot be read" in odd.detail
 
 
 def test_a_captive_portal_takes_nothing() -> None:
     page = HttpAnswer(200, "text/html", b"<html>log in")
-    assert judge(page, logs=False).fate is judge_1(page).fate is judge_2(page, 5).fate is Fate.LATER
+    assert (
+        otlp_reply(page, logs=False).outcome
+        is remote_write_1_reply(page).outcome
+        is remote_write_2_reply(page, 5).outcome
+        is ExportOutcome.RETRY
+    )
 
 
 @pytest.mark.parametrize(
-    ("status", "fate"),
-    [(200, Fate.TAKEN), (204, Fate.TAKEN), (400, Fate.REFUSED), (401, Fate.REFUSED), (404, Fate.REFUSED)]
-    + [(status, Fate.LATER) for status in (0, 302, 429, 500, 502, 503)],
+    ("status", "outcome"),
+    [
+        (200, ExportOutcome.ACCEPTED),
+        (204, ExportOutcome.ACCEPTED),
+        (400, ExportOutcome.REJECTED),
+        (401, ExportOutcome.REJECTED),
+        (404, ExportOutcome.REJECTED),
+    ]
+    + [(status, ExportOutcome.RETRY) for status in (0, 302, 429, 500, 502, 503)],
 )
-def test_remote_write(status: int, fate: Fate) -> None:
-    assert judge_1(HttpAnswer(status)).fate is fate
+def test_remote_write(status: int, outcome: ExportOutcome) -> None:
+    assert remote_write_1_reply(HttpAnswer(status)).outcome is outcome
 
 
 def test_remote_write_2_tells_how_much_was_written() -> None:
-    def said(status: int, written: str) -> tuple[Fate, int | None]:
-        reply = judge_2(HttpAnswer(status, headers={WRITTEN.lower(): written}), 5)
-        return reply.fate, reply.rejected
+    def said(status: int, written: str) -> tuple[ExportOutcome, int | None]:
+        reply = remote_write_2_reply(HttpAnswer(status, headers={WRITTEN.lower(): written}), 5)
+        return reply.outcome, reply.rejected
 
-    assert said(204, "5") == (Fate.TAKEN, None)
-    assert said(204, "3") == (Fate.TAKEN, 2)
-    assert said(204, "x") == (Fate.TAKEN, 5)
-    assert said(400, "4") == (Fate.REFUSED, 1)
-    assert said(503, "0")[0] is Fate.LATER
+    assert said(204, "5") == (ExportOutcome.ACCEPTED, None)
+    assert said(204, "3") == (ExportOutcome.ACCEPTED, 2)
+    assert said(204, "x") == (ExportOutcome.ACCEPTED, 5)
+    assert said(400, "4") == (ExportOutcome.REJECTED, 1)
+    assert said(503, "0")[0] is ExportOutcome.RETRY
 
 
-def parcel() -> Parcel:
+def parcel() -> ExportRequest:
     points = [
-        Point({"__name__": "m", "i": "0"}, 1.5, AT, "gauge"),
-        Point({"__name__": "m", "i": "1"}, None, AT),
-        Point({"__name__": "m", "i": "2"}, math.nan, AT),
+        WritePoint({"__name__": "m", "i": "0"}, 1.5, AT, "gauge"),
+        WritePoint({"__name__": "m", "i": "1"}, None, AT),
+        WritePoint({"__name__": "m", "i": "2"}, math.nan, AT),
     ]
-    return Parcel(encode_2(points), len(points))
+    return ExportRequest(encode_2(points), len(points))
 
 
 def test_a_body_of_version_2_as_version_1() -> None:
-    found = WriteDecoder().decode_1(as_version_1(parcel().body))
+    found = WriteDecoder().decode_1(convert_to_version_1(parcel().body))
     assert [(series.name, series.labels["i"]) for series in found.series] == [("m", "0"), ("m", "1"), ("m", "2")]
     assert (found.values[0], found.stale, found.times) == (1.5, [1], [AT] * 3)
 
@@ -100,7 +115,7 @@ def sender(url: str, **headers: str) -> HttpSender:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-async def test_a_receiver_of_version_1_alone_gets_version_1_from_then_on(*, silent: bool) -> None:
+async def test_version_1_receiver_gets_version_1_from_then_on(*, silent: bool) -> None:
     """It says 415, as its specification wants; old ones take the body for an empty message and say 204."""
 
     def answer(got: Got) -> Answer:
@@ -109,10 +124,10 @@ async def test_a_receiver_of_version_1_alone_gets_version_1_from_then_on(*, sile
         return Answer(204)
 
     async with Receiver.running(answer) as receiver:
-        wire = RemoteWriteWire(sender(receiver.url), "2.0")
+        wire = RemoteWriteTransport(sender(receiver.url), "2.0")
         async with wire:
-            assert (await wire.post(parcel())).fate is Fate.TAKEN
-            assert (await wire.post(parcel())).fate is Fate.TAKEN
+            assert (await wire.post(parcel())).outcome is ExportOutcome.ACCEPTED
+            assert (await wire.post(parcel())).outcome is ExportOutcome.ACCEPTED
         assert [got.headers["content-type"] for got in receiver.got] == [CONTENT_TYPE_2, CONTENT_TYPE_1, CONTENT_TYPE_1]
         versions = [got.headers["x-prometheus-remote-write-version"] for got in receiver.got]
         assert versions == ["2.0.0", "0.1.0", "0.1.0"]
@@ -122,7 +137,7 @@ async def test_a_receiver_of_version_1_alone_gets_version_1_from_then_on(*, sile
 
 async def test_a_receiver_of_version_2_goes_on_with_it() -> None:
     async with Receiver.running(lambda _: Answer(204, b"", {WRITTEN: "3"})) as receiver:
-        wire = RemoteWriteWire(sender(receiver.url), "2.0")
+        wire = RemoteWriteTransport(sender(receiver.url), "2.0")
         async with wire:
             for _ in range(2):
                 assert (await wire.post(parcel())).rejected is None
@@ -131,10 +146,10 @@ async def test_a_receiver_of_version_2_goes_on_with_it() -> None:
 
 async def test_otlp_goes_with_its_headers_and_hears_the_answer() -> None:
     async with Receiver.running(lambda _: Answer(503, b"later\x1b[2J", {"Retry-After": "11"})) as receiver:
-        wire = OtlpWire(sender(f"{receiver.url}/v1/metrics", Authorization="Bearer x"), logs=False)
+        wire = OtlpTransport(sender(f"{receiver.url}/v1/metrics", Authorization="Bearer x"), logs=False)
         async with wire:
-            reply = await wire.post(Parcel(gzip.compress(b"x"), 0))
-        assert (reply.fate, reply.retry_after, reply.words) == (Fate.LATER, 11.0, "answers 503: later[2J")
+            reply = await wire.post(ExportRequest(gzip.compress(b"x"), 0))
+        assert (reply.outcome, reply.retry_after, reply.detail) == (ExportOutcome.RETRY, 11.0, "answers 503: later[2J")
         (got,) = receiver.got
         assert (got.path, got.headers["authorization"], got.body) == ("/v1/metrics", "Bearer x", b"x")
 
@@ -150,7 +165,7 @@ async def test_nobody_there_and_no_credentials_are_no_answer() -> None:
         one = HttpSender(receiver.url, timeout_seconds=5, headers=missing)
         async with one:
             answer = await one.post(b"", {})
-        assert (answer.status, answer.words) == (0, "/etc/token: is gone")
+        assert (answer.status, answer.detail) == (0, "/etc/token: is gone")
         assert not receiver.got
 
 

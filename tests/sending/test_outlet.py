@@ -8,16 +8,16 @@ from typing import Self
 
 import pytest
 
-from gpufleet.delivery.outlet import Fate, Outlet, Parcel, Reply
+from gpufleet.delivery.outlet import ExportOutcome, ExportQueue, ExportReply, ExportRequest
 from tests.support.waiting import wait_until_async
 
 
 class Wire:
     """Answers in order as told, then takes everything."""
 
-    where = "http://there"
+    address = "http://there"
 
-    def __init__(self, *replies: Reply) -> None:
+    def __init__(self, *replies: ExportReply) -> None:
         self.replies = list(replies)
         self.posted: list[bytes] = []
         self.is_open = False
@@ -32,15 +32,15 @@ class Wire:
     ) -> None:
         self.is_open = False
 
-    async def post(self, parcel: Parcel) -> Reply:
+    async def post(self, parcel: ExportRequest) -> ExportReply:
         assert self.is_open
         self.posted.append(parcel.body)
         if self.held is not None:
             await self.held.wait()
-        return self.replies.pop(0) if self.replies else Reply(fate=Fate.TAKEN)
+        return self.replies.pop(0) if self.replies else ExportReply(outcome=ExportOutcome.ACCEPTED)
 
 
-def outlet_of(wire: Wire, max_bytes: int = 1000, slept: list[float] | None = None) -> Outlet:
+def outlet_of(wire: Wire, max_bytes: int = 1000, slept: list[float] | None = None) -> ExportQueue:
     async def sleep(seconds: float) -> None:
         if slept is None:
             await asyncio.sleep(seconds)
@@ -48,11 +48,11 @@ def outlet_of(wire: Wire, max_bytes: int = 1000, slept: list[float] | None = Non
             slept.append(seconds)
             await asyncio.sleep(0)
 
-    return Outlet("there", wire, max_bytes=max_bytes, now_ns=lambda: 7, jitter=lambda: 0.0, sleep=sleep)
+    return ExportQueue("there", wire, max_bytes=max_bytes, now_ns=lambda: 7, jitter=lambda: 0.0, sleep=sleep)
 
 
 @contextlib.asynccontextmanager
-async def running(outlet: Outlet) -> AsyncIterator[None]:
+async def running(outlet: ExportQueue) -> AsyncIterator[None]:
     task = asyncio.create_task(outlet.run())
     try:
         yield
@@ -62,42 +62,42 @@ async def running(outlet: Outlet) -> AsyncIterator[None]:
             await task
 
 
-def counts(outlet: Outlet) -> dict[str, int]:
+def counts(outlet: ExportQueue) -> dict[str, int]:
     stats = outlet.stats
-    return {name: getattr(stats, name) for name in ("points", "taken", "rejected", "dropped", "requests", "bytes")}
+    return {name: getattr(stats, name) for name in ("points", "accepted", "rejected", "dropped", "requests", "bytes")}
 
 
 async def test_requests_go_in_order_and_are_counted() -> None:
     wire = Wire()
     outlet = outlet_of(wire)
-    outlet.put(Parcel(b"one", 3))
-    outlet.put(Parcel(b"two", 4))
+    outlet.put(ExportRequest(b"one", 3))
+    outlet.put(ExportRequest(b"two", 4))
     async with running(outlet):
 
         async def taken() -> bool:
-            return outlet.stats.taken == 7
+            return outlet.stats.accepted == 7
 
         await wait_until_async(taken)
-        outlet.put(Parcel(b"three", 5))
+        outlet.put(ExportRequest(b"three", 5))
 
         async def all_taken() -> bool:
-            return outlet.stats.taken == 12
+            return outlet.stats.accepted == 12
 
         await wait_until_async(all_taken)
     assert wire.posted == [b"one", b"two", b"three"]
-    assert counts(outlet) == {"points": 12, "taken": 12, "rejected": 0, "dropped": 0, "requests": 0, "bytes": 0}
+    assert counts(outlet) == {"points": 12, "accepted": 12, "rejected": 0, "dropped": 0, "requests": 0, "bytes": 0}
     assert outlet.stats.last_success == 7
 
 
 async def test_what_is_not_taken_now_is_sent_again_first() -> None:
-    wire = Wire(Reply(fate=Fate.LATER, words="busy", retry_after=0.0))
+    wire = Wire(ExportReply(outcome=ExportOutcome.RETRY, detail="busy", retry_after=0.0))
     outlet = outlet_of(wire)
-    outlet.put(Parcel(b"one", 1))
-    outlet.put(Parcel(b"two", 1))
+    outlet.put(ExportRequest(b"one", 1))
+    outlet.put(ExportRequest(b"two", 1))
     async with running(outlet):
 
         async def taken() -> bool:
-            return outlet.stats.taken == 2
+            return outlet.stats.accepted == 2
 
         await wait_until_async(taken)
     assert wire.posted == [b"one", b"one", b"two"]
@@ -106,16 +106,16 @@ async def test_what_is_not_taken_now_is_sent_again_first() -> None:
 
 
 async def test_a_receiver_that_asks_for_patience_gets_it() -> None:
-    wire = Wire(Reply(fate=Fate.LATER, words="busy", retry_after=3000.0))
+    wire = Wire(ExportReply(outcome=ExportOutcome.RETRY, detail="busy", retry_after=3000.0))
     outlet = outlet_of(wire)
-    outlet.put(Parcel(b"one", 1))
+    outlet.put(ExportRequest(b"one", 1))
     async with running(outlet):
 
         async def failed() -> bool:
             return outlet.stats.failures == 1
 
         await wait_until_async(failed)
-        outlet.put(Parcel(b"two", 1))  # what is new does not wake it
+        outlet.put(ExportRequest(b"two", 1))  # what is new does not wake it
         for _ in range(20):
             await asyncio.sleep(0)
         assert wire.posted == [b"one"]
@@ -123,36 +123,42 @@ async def test_a_receiver_that_asks_for_patience_gets_it() -> None:
 
 
 async def test_pauses_grow_and_are_never_shorter_than_asked() -> None:
-    later = [Reply(fate=Fate.LATER, words="busy", retry_after=asked) for asked in (None, None, None, 40.0, None)]
+    later = [
+        ExportReply(outcome=ExportOutcome.RETRY, detail="busy", retry_after=asked)
+        for asked in (None, None, None, 40.0, None)
+    ]
     slept: list[float] = []
     outlet = outlet_of(Wire(*later), slept=slept)
-    outlet.put(Parcel(b"one", 1))
+    outlet.put(ExportRequest(b"one", 1))
     async with running(outlet):
 
         async def taken() -> bool:
-            return outlet.stats.taken == 1
+            return outlet.stats.accepted == 1
 
         await wait_until_async(taken)
     assert slept == [0.5, 1.0, 2.0, 40.0, 7.5]
 
 
 async def test_what_is_refused_is_dropped_and_blocks_nothing() -> None:
-    wire = Wire(Reply(fate=Fate.REFUSED, words="bad"), Reply(fate=Fate.REFUSED, words="part", rejected=1))
+    wire = Wire(
+        ExportReply(outcome=ExportOutcome.REJECTED, detail="bad"),
+        ExportReply(outcome=ExportOutcome.REJECTED, detail="part", rejected=1),
+    )
     outlet = outlet_of(wire)
     for body in (b"one", b"two", b"three"):
-        outlet.put(Parcel(body, 5))
+        outlet.put(ExportRequest(body, 5))
     await outlet.flush()
     assert wire.posted == [b"one", b"two", b"three"]
-    assert counts(outlet) == {"points": 15, "taken": 9, "rejected": 6, "dropped": 0, "requests": 0, "bytes": 0}
+    assert counts(outlet) == {"points": 15, "accepted": 9, "rejected": 6, "dropped": 0, "requests": 0, "bytes": 0}
 
 
 async def test_points_that_were_not_taken_are_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    wire = Wire(*[Reply(fate=Fate.TAKEN, words="too old", rejected=2)] * 2)
+    wire = Wire(*[ExportReply(outcome=ExportOutcome.ACCEPTED, detail="too old", rejected=2)] * 2)
     outlet = outlet_of(wire)
     for _ in range(2):
-        outlet.put(Parcel(b"one", 5))
+        outlet.put(ExportRequest(b"one", 5))
     await outlet.flush()
-    assert (outlet.stats.taken, outlet.stats.rejected) == (6, 4)
+    assert (outlet.stats.accepted, outlet.stats.rejected) == (6, 4)
     assert "too old" in outlet.stats.last_error
     assert [record.message.count("too old") for record in caplog.records] == [1]
 
@@ -161,19 +167,19 @@ async def test_a_full_queue_drops_the_oldest_and_keeps_the_newest() -> None:
     wire = Wire()
     outlet = outlet_of(wire, max_bytes=10)
     for number in range(4):
-        outlet.put(Parcel(bytes([number]) * 4, 1))
-    assert counts(outlet) == {"points": 4, "taken": 0, "rejected": 0, "dropped": 2, "requests": 2, "bytes": 8}
-    outlet.put(Parcel(b"x" * 100, 1))
-    assert counts(outlet) == {"points": 5, "taken": 0, "rejected": 0, "dropped": 4, "requests": 1, "bytes": 100}
+        outlet.put(ExportRequest(bytes([number]) * 4, 1))
+    assert counts(outlet) == {"points": 4, "accepted": 0, "rejected": 0, "dropped": 2, "requests": 2, "bytes": 8}
+    outlet.put(ExportRequest(b"x" * 100, 1))
+    assert counts(outlet) == {"points": 5, "accepted": 0, "rejected": 0, "dropped": 4, "requests": 1, "bytes": 100}
     await outlet.flush()
     assert wire.posted == [b"x" * 100]
 
 
 async def test_what_is_under_way_is_neither_lost_nor_counted_twice() -> None:
-    wire = Wire(Reply(fate=Fate.LATER, words="busy"))
+    wire = Wire(ExportReply(outcome=ExportOutcome.RETRY, detail="busy"))
     wire.held = asyncio.Event()
     outlet = outlet_of(wire, max_bytes=10)
-    outlet.put(Parcel(b"aaaa", 1))
+    outlet.put(ExportRequest(b"aaaa", 1))
     async with running(outlet):
 
         async def posted() -> bool:
@@ -181,23 +187,23 @@ async def test_what_is_under_way_is_neither_lost_nor_counted_twice() -> None:
 
         await wait_until_async(posted)
         for _ in range(3):
-            outlet.put(Parcel(b"bbbb", 1))
+            outlet.put(ExportRequest(b"bbbb", 1))
         wire.held.set()
 
         async def failed() -> bool:
             return outlet.stats.failures == 1
 
         await wait_until_async(failed)
-    assert counts(outlet) == {"points": 4, "taken": 0, "rejected": 0, "dropped": 2, "requests": 2, "bytes": 8}
+    assert counts(outlet) == {"points": 4, "accepted": 0, "rejected": 0, "dropped": 2, "requests": 2, "bytes": 8}
     await outlet.flush()
     assert wire.posted[1:] == [b"aaaa", b"bbbb"]
 
 
-async def test_a_stop_in_the_middle_of_a_post_keeps_the_request_for_the_flush() -> None:
+async def test_stop_during_a_post_keeps_the_request_for_the_flush() -> None:
     wire = Wire()
     wire.held = asyncio.Event()
     outlet = outlet_of(wire)
-    outlet.put(Parcel(b"one", 1))
+    outlet.put(ExportRequest(b"one", 1))
     async with running(outlet):
 
         async def posted() -> bool:
@@ -207,11 +213,11 @@ async def test_a_stop_in_the_middle_of_a_post_keeps_the_request_for_the_flush() 
     wire.held = None
     await outlet.flush()
     assert wire.posted == [b"one", b"one"]
-    assert outlet.stats.taken == 1
+    assert outlet.stats.accepted == 1
 
 
 async def test_what_a_flush_cannot_deliver_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    outlet = outlet_of(Wire(Reply(fate=Fate.LATER, words="busy")))
-    outlet.put(Parcel(b"one", 1))
+    outlet = outlet_of(Wire(ExportReply(outcome=ExportOutcome.RETRY, detail="busy")))
+    outlet.put(ExportRequest(b"one", 1))
     await outlet.flush()
-    assert "1 requests are lost with this process: busy" in caplog.text
+    assert "busy" in caplog.text

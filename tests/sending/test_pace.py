@@ -1,12 +1,12 @@
 import pytest
 
-from gpufleet.delivery.pacing import Pace
+from gpufleet.delivery.pacing import Pacer
 from tests.fakes.clock import FakeClock
 
 
 def test_so_many_in_a_second_and_nothing_saved_up() -> None:
     clock = FakeClock()
-    pace = Pace(4, clock.monotonic)
+    pace = Pacer(4, clock.monotonic)
     went = []
     for _ in range(400):
         if pace.delay == 0:

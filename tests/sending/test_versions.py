@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from gpufleet.agent.publish.push import Pusher
-from gpufleet.agent.publish.queue import Memory, Queue
+from gpufleet.agent.publish.queue import BatchQueue, MemoryQueue
 from gpufleet.codecs.batch import decode, encode, in_version, to_rows
 from gpufleet.delivery.export import SendStats
-from gpufleet.delivery.pacing import Pace
-from gpufleet.delivery.post import Answer, HubClient, Refused, Verdict
+from gpufleet.delivery.pacing import Pacer
+from gpufleet.delivery.post import HubAnswer, HubClient, HubVerdict, RejectedBatches
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.log import Wal
-from gpufleet.hub.relay.forwarding import Forwarder, Renumbering
+from gpufleet.hub.relay.forwarding import RelayForwarder, Renumberer
 from gpufleet.model.wire.batch import WIRE_VERSION
 from gpufleet.spool import Spool
 from tests.fakes.batches import make_batch
@@ -43,15 +43,15 @@ async def test_the_stored_rules_are_what_this_build_does(tmp_path: Path) -> None
             status, words = rules["answers"][error]
             answer = await client.post(body)
             assert (answer.status, answer.error) == (status, error)
-            assert json.loads(answer.words) == {name: text.replace("GIVEN", given) for name, text in words.items()}
+            assert json.loads(answer.detail) == {name: text.replace("GIVEN", given) for name, text in words.items()}
         for version in rules["versions"]:
             answer = await client.post(of_version(version, version))
             assert answer.status == 200
-            assert json.loads(answer.words) == {**rules["answers"]["accepted"][1], "seq": version}
+            assert json.loads(answer.detail) == {**rules["answers"]["accepted"][1], "seq": version}
 
 
-async def test_an_agent_keeps_what_an_older_hub_does_not_read_and_says_why(tmp_path: Path) -> None:
-    queue = Queue(lambda: Spool.open(tmp_path / "spool", max_bytes=1 << 20), Memory(1 << 20))
+async def test_agent_keeps_and_reports_what_an_older_hub_rejects(tmp_path: Path) -> None:
+    queue = BatchQueue(lambda: Spool.open(tmp_path / "spool", max_bytes=1 << 20), MemoryQueue(1 << 20))
     await queue.open()
     for _ in range(3):
         await queue.put(lambda _, seq: of_version(3, seq))
@@ -60,8 +60,8 @@ async def test_an_agent_keeps_what_an_older_hub_does_not_read_and_says_why(tmp_p
         pusher = Pusher(
             queue,
             HubClient(hub.url, name="test", timeout_seconds=5),
-            backfill=Pace(10_000),
-            refused=Refused(tmp_path / "refused"),
+            backfill=Pacer(10_000),
+            refused=RejectedBatches(tmp_path / "refused"),
             stats=stats,
             clock=FakeClock(),
             jitter=lambda: 0.0,
@@ -94,12 +94,12 @@ async def test_a_relay_keeps_it_too_and_passes_the_rest_on(tmp_path: Path, bundl
     await asyncio.gather(*(wal.append(NOW, of_version(1 + seq % 2 * 2, seq)) for seq in range(1, 21)))
     async with OldHub.running("hub-1") as hub:
         hub.rules["bundles"] = bundles
-        forwarder = Forwarder(
+        forwarder = RelayForwarder(
             wal,
             HubClient(hub.url, name="test", timeout_seconds=5, connections=2),
             connections=2,
-            refused=Refused(tmp_path / "refused"),
-            renumbering=Renumbering(Ledger({})),
+            refused=RejectedBatches(tmp_path / "refused"),
+            renumbering=Renumberer(Ledger({})),
             now_ns=lambda: NOW,
             jitter=lambda: 0.0,
         )
@@ -120,26 +120,26 @@ async def test_a_relay_keeps_it_too_and_passes_the_rest_on(tmp_path: Path, bundl
 
 
 @pytest.mark.parametrize("bundles", [True, False])
-async def test_an_older_hub_gets_what_it_does_not_read_in_the_oldest_version(bundles: bool) -> None:
+async def test_older_hub_gets_the_oldest_version(bundles: bool) -> None:
     async with OldHub.running("hub-1") as hub, HubClient(hub.url, name="test", timeout_seconds=5) as client:
         hub.rules["bundles"] = bundles
         mixed = [of_version(2, 1), of_version(1, 2), of_version(3, 3), of_version(2, 4)]
         verdicts = [answer.verdict for answer in await client.post_bundle(mixed)]
-        assert verdicts == [Verdict.TAKEN, Verdict.TAKEN, Verdict.LATER, Verdict.TAKEN]
+        assert verdicts == [HubVerdict.ACCEPTED, HubVerdict.ACCEPTED, HubVerdict.RETRY, HubVerdict.ACCEPTED]
         assert sorted(hub.taken) == [(1, 1), (1, 2), (1, 4)]
         hub.refused.clear()
-        assert (await client.post(of_version(2, 5))).verdict is Verdict.TAKEN
+        assert (await client.post(of_version(2, 5))).verdict is HubVerdict.ACCEPTED
         later = await client.post_bundle([of_version(2, 6), of_version(1, 7)])
-        assert [answer.verdict for answer in later] == [Verdict.TAKEN] * 2
+        assert [answer.verdict for answer in later] == [HubVerdict.ACCEPTED] * 2
         assert "bad_version" not in hub.refused, "it is not asked again"
         assert hub.taken[3:] == [(1, 5), (1, 6), (1, 7)]
 
 
-async def test_what_was_spooled_for_a_newer_hub_reaches_an_older_one_whole() -> None:
+async def test_spooled_newer_batches_reach_an_older_hub_whole() -> None:
     made = [make_batch(seq, NOW + seq) for seq in range(1, 4)]
     async with OldHub.running("hub-1") as hub, HubClient(hub.url, name="test", timeout_seconds=5) as client:
         answers = await client.post_bundle([encode(batch) for batch in made])
-        assert {answer.verdict for answer in answers} == {Verdict.TAKEN}
+        assert {answer.verdict for answer in answers} == {HubVerdict.ACCEPTED}
         assert [to_rows(decode(body)) for body in hub.bodies] == made
         assert {version for version, _ in hub.taken} == {1}
 
@@ -155,8 +155,8 @@ async def test_who_does_not_answer_as_a_hub_takes_and_refuses_nothing(status: in
         hub.answer = lambda _: (status, {})
         async with HubClient(hub.url, name="test", timeout_seconds=5) as client:
             answer = await client.post(of_version(1, 1))
-            assert answer.verdict is Verdict.LATER
-            assert "not as a hub does" in str(answer)
+            assert answer.verdict is HubVerdict.RETRY
+            assert not answer.by_hub
 
 
 @pytest.mark.parametrize(("status", "content"), [(400, '{"error": "bad_batch"}'), (413, "<html>nginx</html>")])
@@ -165,11 +165,11 @@ async def test_what_is_refused_for_good(status: int, content: str) -> None:
         hub.words = content
         hub.answer = lambda _: (status, {})
         async with HubClient(hub.url, name="test", timeout_seconds=5) as client:
-            assert (await client.post(of_version(1, 1))).verdict is Verdict.REFUSED
+            assert (await client.post(of_version(1, 1))).verdict is HubVerdict.REJECTED
 
 
 def test_what_the_answers_about_one_body_are() -> None:
-    assert Answer(400, "", error="bad_version").verdict is Verdict.LATER
-    assert Answer(400, "", error="bad_version").is_of_this_body
-    assert Answer(403, "").is_of_this_body
-    assert not Answer(503, "").is_of_this_body
+    assert HubAnswer(400, "", error="bad_version").verdict is HubVerdict.RETRY
+    assert HubAnswer(400, "", error="bad_version").is_about_body
+    assert HubAnswer(403, "").is_about_body
+    assert not HubAnswer(503, "").is_about_body

@@ -6,14 +6,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.spool import Spool
-from gpufleet.spool.recovery import look
+from gpufleet.spool.recovery import inspect_spool
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     bodies=st.lists(st.binary(max_size=120), max_size=30),
     gone=st.sets(st.integers(1, 30)),
@@ -26,7 +26,7 @@ def test_it_tells_what_opening_finds(tmp_path: Path, bodies: list[bytes], gone: 
         spool.append(body)
     spool.sync()
     spool.acknowledge([seq for seq in gone if seq <= len(bodies)])
-    beside = look(folder)
+    beside = inspect_spool(folder)
     assert (beside.records, beside.size) == (spool.depth.records, spool.depth.bytes), "also while its owner has it"
     spool.close()
     newest = max(folder.glob("*.seg"), default=None)
@@ -34,7 +34,7 @@ def test_it_tells_what_opening_finds(tmp_path: Path, bodies: list[bytes], gone: 
         with newest.open("ab") as file:
             file.write(b"GFrc" + bytes(torn))
     before = contents(folder)
-    found = look(folder)
+    found = inspect_spool(folder)
     assert contents(folder) == before
     spool = Spool.open(folder, max_bytes=1 << 20, segment_bytes=400)
     waiting = spool.read(max_records=1000, max_bytes=1 << 20)
@@ -45,6 +45,6 @@ def test_it_tells_what_opening_finds(tmp_path: Path, bodies: list[bytes], gone: 
 
 
 def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
-    found = look(tmp_path / "none")
+    found = inspect_spool(tmp_path / "none")
     assert (found.records, found.size, found.oldest) == (0, 0, None)
     assert not (tmp_path / "none").exists()

@@ -39,7 +39,7 @@ def expected(epoch: str) -> list[tuple[int, bytes]]:
     return [(seq, f"{number} {epoch} {seq}".encode()) for seq, number in enumerate(KEPT, 1)]
 
 
-def test_what_waits_is_there_in_its_order_under_a_new_epoch_and_new_numbers(tmp_path: Path) -> None:
+def test_backlog_keeps_its_order_under_a_new_epoch(tmp_path: Path) -> None:
     spool = filled(tmp_path)
     before = spool.epoch
     renew(spool, make)
@@ -110,7 +110,7 @@ def test_taking_over_goes_on_from_wherever_it_was_interrupted(tmp_path: Path) ->
         shutil.copytree(tmp_path / "prepared", folder)
         try:
             with stopping_after(steps):
-                recovery.settle(folder)
+                recovery.adopt_successor(folder)
         except _StopError:
             interrupted += 1
         spool = open_spool(folder)
@@ -145,7 +145,7 @@ def test_a_disk_that_refuses_leaves_the_spool_as_it_was(tmp_path: Path) -> None:
     spool = filled(tmp_path)
     kept = waiting(spool)
     (tmp_path / "next").write_text("a file in the way")
-    with pytest.raises(SpoolError, match="begin a new epoch"):
+    with pytest.raises(SpoolError, match="Not a directory"):
         renew(spool, make)
     assert waiting(spool) == kept
     spool.append(b"goes on")

@@ -6,7 +6,7 @@ from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE_VERSION
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Sample
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import WIRE_VERSION, DimBlock, MachinePart, SampleBlock, WireAbsence, WireBatch
 
 EPOCH = "0123456789abcdef" * 2
@@ -22,7 +22,7 @@ def accept(
     sent_at: int = 1_700_000_000_000_000_000,
     reported_at: int | None = None,
     seq: int = 1,
-) -> Accepted:
+) -> AcceptedBatch:
     """Return one machine's samples as an accepted batch; it was reported when it was sent, unless that is given."""
     batch = WireBatch(
         version=WIRE_VERSION,
@@ -38,7 +38,7 @@ def accept(
     for sample in samples:
         _add(batch, sample)
     reported_at = sent_at if reported_at is None else reported_at
-    return Accepted(received_at=received_at, reported_at=reported_at, machine_ids=(machine,), batch=batch)
+    return AcceptedBatch(received_at=received_at, reported_at=reported_at, machine_ids=(machine,), batch=batch)
 
 
 def _add(batch: WireBatch, sample: Sample) -> None:

@@ -1,20 +1,24 @@
 """Running `gpufleet` to its end, as a shell does."""
 
+import functools
 import os
 import subprocess
-import sys
+import tempfile
 from collections.abc import Mapping
 
+from tests.support.forking import Server
+from tests.support.waiting import PATIENCE
+
 Done = subprocess.CompletedProcess[str]
+
+_server = functools.cache(Server)
 
 
 def gpufleet(*arguments: str, env: Mapping[str, str] | None = None, seconds: float = 60) -> Done:
     """Run the command and return its exit code and what it printed."""
-    return subprocess.run(
-        [sys.executable, "-m", "gpufleet.cli.main", *arguments],
-        env={**os.environ, "COLUMNS": "160", **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    environment = {**os.environ, "COLUMNS": "160", **(env or {})}
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        code = _server().run(arguments, environment, stdout, stderr, seconds * PATIENCE)
+        stdout.seek(0)
+        stderr.seek(0)
+        return Done(["gpufleet", *arguments], code, stdout.read(), stderr.read())

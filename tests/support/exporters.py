@@ -17,7 +17,7 @@ class PageServer:
     Attributes:
         page: the body, or what makes it.
         status, headers: of the answer.
-        asked: headers of each question, in lower case.
+        requests: headers of each request, in lower case.
         chunked: whether the body comes in chunks, without its length.
     """
 
@@ -25,7 +25,7 @@ class PageServer:
         self.page = page
         self.status = 200
         self.headers = {"content-type": TEXT}
-        self.asked: list[dict[str, str]] = []
+        self.requests: list[dict[str, str]] = []
         self.chunked = False
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
@@ -36,7 +36,7 @@ class PageServer:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                server.asked.append({name.lower(): value for name, value in self.headers.items()})
+                server.requests.append({name.lower(): value for name, value in self.headers.items()})
                 body = server.page() if callable(server.page) else server.page
                 self.send_response(server.status)
                 for name, value in server.headers.items():

@@ -49,28 +49,34 @@ GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
 
 _LINE = re.compile(r"^\S+ (?P<metric>\w+)(?:\{.*?\})? = (?P<value>.*)$")
 
-PREFACE = """# What was seen on which hardware
+PREFACE = """# Hardware and drivers seen
 
-Rendered from the catalogue and from captured outputs; a test holds it to them.
+For each GPU metric: the NVML call, and the devices on which a value was seen. The page is rendered from the catalogue and from
+captured outputs of `nvidia-smi`, which queries the same driver; a test compares it with them.
 
-**Nothing was read through NVML from a real driver by this project yet.** What the NVML reader does is proven against
-the fake driver of `tests/fakes/nvml/` only, through NVIDIA's own binding. The columns below say what else is known:
-what `nvidia-smi`, which asks the same driver, printed on real machines that others captured. `yes` is a value, `no` an
-absence that the driver told, blank means that `nvidia-smi` did not say, or is not read for it.
+| cell | meaning |
+|---|---|
+| `yes` | a value |
+| `no` | an absence that the driver reported |
+| empty | not in the output of `nvidia-smi`, or not read from it |
+| `never` | not yet read by gpufleet through NVML from a real driver |
 
-## Not proven
+**gpufleet has not yet read a real driver through NVML.** Its NVML reader is proven against the fake driver of
+`tests/fakes/nvml/`, through NVIDIA's own binding.
 
-| what | what is assumed | if it is wrong |
+## Assumptions
+
+| subject | assumption | effect if wrong |
 |---|---|---|
-| unit of FI 74 to 81 and 269 to 271 | nanoseconds, as nvml.h says | `gpu_clock_event_seconds_total` is off by 1,000 |
-| ids of three of them in drivers 575.0 to 580.81 | unknown: not asked | nothing |
-| an unknown field id | fails its entry or the whole call: both are handled | the entry is a `driver_error` |
-| FI 197 and 198 | bytes over PCIe since some start; may wrap | a rate over a wrap is wrong |
-| FI 138 and 139 with all links as scope | KiB over all links together | the totals are absent, or of one link |
-| scope 1 of FI 185, 186, 190 | without a module it is NOT_SUPPORTED | the GPU's power is told as its module's |
-| two samples of GPM, 100 ms apart, one thread at a time | works without privileges | `not_permitted` |
-| what a hung or lost GPU answers | hangs, or GPU_IS_LOST | the state of the device is `unreadable` |
-| cost of a pass on a real driver | 50 to 500 us a call | the slow lane is slower |
+| unit of FI 74 to 81 and 269 to 271 | nanoseconds, as in nvml.h | `gpu_clock_event_seconds_total` is off by 1,000 |
+| ids of three of them in drivers 575.0 to 580.81 | unknown, so not queried | none |
+| an unknown field id | fails its entry or the whole call; both are handled | the entry is a `driver_error` |
+| FI 197 and 198 | bytes over PCIe since a start; can wrap | a rate over a wrap is wrong |
+| FI 138 and 139 with all links as scope | KiB over all links together | the totals are absent, or those of one link |
+| scope 1 of FI 185, 186, 190 | NOT_SUPPORTED without a module | the GPU's power is reported as its module's |
+| two samples of GPM, 100 ms apart, one thread at a time | needs no privileges | `not_permitted` |
+| response of a hung or lost GPU | hangs, or GPU_IS_LOST | the state of the device is `unreadable` |
+| cost of a pass on a real driver | 50 to 500 µs a call | the slow lane is slower |
 """
 
 
@@ -89,7 +95,7 @@ def render() -> str:
 
 
 def _table(metrics: Iterable[Metric], seen: dict[str, dict[str, bool]]) -> list[str]:
-    head = ["metric", "NVML", "by us, through NVML", *seen]
+    head = ["metric", "NVML", "gpufleet, through NVML", *seen]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for metric in metrics:
         cells = [{True: "yes", False: "no", None: ""}[of.get(metric.name)] for of in seen.values()]

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from gpufleet.delivery.export import AgentStats
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.snapshot import Snapshot
-from gpufleet.runtime import at_once
+from gpufleet.runtime import run_to_end
 
 
 def agent_page(
@@ -18,5 +18,5 @@ def agent_page(
 def shown(pages: AgentPages, snapshot: Snapshot, stats: AgentStats, *, openmetrics: bool = False) -> bytes:
     """Bring pages up to date, and return one."""
     pages.take(snapshot)
-    at_once(pages.update(snapshot, stats))
+    run_to_end(pages.update(snapshot, stats))
     return pages.page(openmetrics=openmetrics)

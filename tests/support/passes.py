@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gpufleet.agent.collect.state import Outcome, State
+from gpufleet.agent.collect.state import AgentState, Outcome
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
@@ -45,7 +45,7 @@ class World:
             for reader, lanes in readers.items()
             for lane in lanes
         ]
-        self.state = State(Machine(name="from-config"), statuses, name=name)
+        self.state = AgentState(Machine(name="from-config"), statuses, name=name)
 
     def sample(
         self,

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
@@ -131,44 +132,57 @@ def fetch(programs: Iterable[str] = PROGRAMS) -> list[str]:
     for folder in (lists / "partial", archives / "partial"):
         folder.mkdir(parents=True, exist_ok=True)
     options = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={archives.parent}", "-o", "APT::Sandbox::User="]
-    problems: list[str] = []
     print("fetching package lists ...", flush=True)
     _run(["apt-get", *options, "-qq", "update"], cwd=archives)
-    for package in sorted(missing):
-        print(f"fetching {package} ...", flush=True)
-        target = CACHE / "peers" / package
-        partial = target.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        errors = [_unpack(part, options, archives, partial) for part in (package, *COMPANIONS.get(package, ()))]
-        if any(errors):
-            problems += filter(None, errors)
-            continue
-        shutil.rmtree(target, ignore_errors=True)
-        partial.rename(target)
+    wanted = {
+        package: [_real(part, options) for part in (package, *COMPANIONS.get(package, ()))] for package in missing
+    }
+    print(f"fetching {', '.join(sorted(missing))} ...", flush=True)
+    problems = _download({part for parts in wanted.values() for part in parts}, options, archives)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        problems += filter(None, pool.map(lambda package: _unpack(package, wanted[package], archives), sorted(missing)))
+    shutil.rmtree(archives)
     return problems
 
 
-def _unpack(package: str, options: list[str], archives: Path, target: Path) -> str:
-    """Fetch one package and unpack it; return what went wrong, or an empty text."""
-    if package in NEWEST:
-        package = _newest(package, options)
-    error = _run(["apt-get", *options, "-qq", "download", package], cwd=archives)
-    debs = sorted(archives.glob(f"{package}_*.deb"))
-    if error or not debs:
-        return f"{package}: {error or 'apt-get download left no file'}"
-    error = _run(["dpkg-deb", "-x", str(debs[-1]), str(target)], cwd=archives)
-    if error:
-        return f"{package}: {error}"
-    debs[-1].unlink()
-    return ""
-
-
-def _newest(package: str, options: list[str]) -> str:
-    """Return the package that an empty one stands for: the first that it depends on."""
+def _real(package: str, options: list[str]) -> str:
+    """Return the package to fetch: for one of `NEWEST`, the first package that it depends on."""
+    if package not in NEWEST:
+        return package
     done = subprocess.run(["apt-cache", *options, "depends", package], capture_output=True, text=True, check=False)
     needs = (line.split() for line in done.stdout.splitlines())
     return next((words[1] for words in needs if len(words) == 2 and words[0] == "Depends:"), package)
+
+
+def _download(packages: set[str], options: list[str], archives: Path) -> list[str]:
+    """Download packages; return a line for each package that failed.
+
+    One call fetches all, because each call of apt-get takes a second or two to read the lists. If it fails, a call
+    per package finds out which package is the cause.
+    """
+    command = ["apt-get", *options, "-qq", "download"]
+    if not _run([*command, *sorted(packages)], cwd=archives):
+        return []
+    errors = {package: _run([*command, package], cwd=archives) for package in sorted(packages)}
+    return [f"{package}: {error}" for package, error in errors.items() if error]
+
+
+def _unpack(package: str, parts: list[str], archives: Path) -> str:
+    """Unpack a downloaded package and its companions; return an error message, or an empty text."""
+    target = CACHE / "peers" / package
+    partial = target.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for part in parts:
+        debs = sorted(archives.glob(f"{part}_*.deb"))
+        if not debs:
+            return f"{package}: {part} was not downloaded"
+        error = _run(["dpkg-deb", "-x", str(debs[-1]), str(partial)], cwd=archives)
+        if error:
+            return f"{part}: {error}"
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+    return ""
 
 
 def _run(command: list[str], cwd: Path) -> str:

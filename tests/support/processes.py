@@ -14,29 +14,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
+
+_given: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nothing listened on a moment ago.
+    """Return a TCP port of 127.0.0.1 that is free, and that no other call returned.
 
-    Not one of those that the kernel gives to outgoing connections (from 32768 on): a daemon that is killed and
-    started again would now and then find its own taken.
+    Ports from 32768 on are left out, because the kernel gives them to outgoing connections: a daemon that is killed
+    and started again could find its own port taken. Each worker of pytest-xdist has a range of its own, because a port
+    is free until its daemon has started.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    ports = 17_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     while True:
-        port = 15_000 + secrets.randbelow(15_000)
+        port = 15_000 + ports * worker + secrets.randbelow(ports)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            return port
+            if port not in _given:
+                _given.add(port)
+                return port
 
 
-def get_json(url: str, timeout: float = 10) -> Any:
+def get_json(url: str, timeout: float = 10 * PATIENCE) -> Any:
     """GET and decode JSON; raises urllib's errors."""
     with urllib.request.urlopen(url, timeout=timeout) as answer:
         return json.load(answer)
 
 
-def get_text(url: str, timeout: float = 10) -> str:
+def get_text(url: str, timeout: float = 10 * PATIENCE) -> str:
     """GET a text; raises urllib's errors."""
     with urllib.request.urlopen(url, timeout=timeout) as answer:
         text: bytes = answer.read()
@@ -46,7 +53,7 @@ def get_text(url: str, timeout: float = 10) -> str:
 def answers(url: str) -> bool:
     """Whether a GET of `url` is answered with 200."""
     try:
-        get_text(url, timeout=2)
+        get_text(url, timeout=5)
     except (urllib.error.URLError, OSError):
         return False
     return True
@@ -90,9 +97,9 @@ class Gpufleet:
         """End it as a power cut would: SIGKILL to the whole session."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=20 * PATIENCE)
 
     def stop(self, seconds: float = 20) -> int:
         """Ask it to stop, as a service manager would, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=seconds)
+        return self.process.wait(timeout=seconds * PATIENCE)

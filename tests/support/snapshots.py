@@ -7,7 +7,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.reading import DimValue, Reading
-from gpufleet.model.snapshot import Device, Guest, Host, Snapshot, WayReport, WayState
+from gpufleet.model.snapshot import AccessPathReport, AccessPathState, Device, Guest, Host, Snapshot
 from gpufleet.model.view import Side, View, ViewKind
 from tests.support.passes import World, function, gpu
 
@@ -18,7 +18,7 @@ EXAMPLE_GUEST = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"
 
 
 def example_guest() -> Guest:
-    """A virtual machine whose driver broke: one way answered before, another never did."""
+    """A virtual machine whose driver broke: one name answered before, another never did."""
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     later = at + dt.timedelta(seconds=40)
     seen = at.timestamp()
@@ -35,28 +35,30 @@ def example_guest() -> Guest:
         state="gpu_lost",
         detail="nvidia-smi, ssh to 10.0.3.7:22: GPU is lost",
         found_by="folder: train-0.toml",
-        ways=(
-            WayReport(
-                way="dcgm at vsock://42:5555",
-                asks="gpus",
-                state=WayState.FAILS,
+        access_paths=(
+            AccessPathReport(
+                name="dcgm at vsock://42:5555",
+                reads="gpus",
+                state=AccessPathState.FAILS,
                 last_attempt=at,
                 last_failure=at,
                 reason=Reason.GUEST_UNREACHABLE,
                 last_error="vsock://42:5555: Connection reset by peer",
             ),
-            WayReport(
-                way="nvidia-smi, ssh to 10.0.3.7:22",
-                asks="gpus",
-                state=WayState.FAILS,
+            AccessPathReport(
+                name="nvidia-smi, ssh to 10.0.3.7:22",
+                reads="gpus",
+                state=AccessPathState.FAILS,
                 last_attempt=later,
                 last_success=at,
                 last_failure=later,
                 reason=Reason.GPU_LOST,
                 last_error="GPU is lost",
             ),
-            WayReport(way="metrics at vsock://42:9400", asks="gpus"),
-            WayReport(way="ssh to 10.0.3.7:22", asks="host", state=WayState.ANSWERS, last_success=later),
+            AccessPathReport(name="metrics at vsock://42:9400", reads="gpus"),
+            AccessPathReport(
+                name="ssh to 10.0.3.7:22", reads="host", state=AccessPathState.ANSWERS, last_success=later
+            ),
         ),
         devices=(
             Device(

@@ -1,20 +1,27 @@
-"""Waiting for a condition with a deadline, instead of sleeping and hoping."""
+"""Waiting for a condition with a deadline, instead of sleeping for a fixed time."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+
+PATIENCE = 4
+"""Factor of every deadline: tests state what an idle machine needs, and a busy one takes several times as long."""
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
+"""Seconds between two evaluations of a condition; they grow, because one may be a request to a busy process."""
 
 
 def wait_until(condition: Callable[[], object], *, seconds: float = 20, what: str = "condition") -> None:
     """Poll `condition` until it is true.
 
     Raises:
-        AssertionError: if it is still false after `seconds`.
+        AssertionError: if it is still false after `seconds` times `PATIENCE`.
     """
-    deadline = time.monotonic() + seconds
+    deadline, pause = time.monotonic() + seconds * PATIENCE, SHORTEST_PAUSE
     while not condition():
-        assert time.monotonic() < deadline, f"gave up after {seconds} s waiting for {what}"
-        time.sleep(0.01)
+        assert time.monotonic() < deadline, f"gave up after {seconds * PATIENCE} s waiting for {what}"
+        time.sleep(pause)
+        pause = min(LONGEST_PAUSE, 1.2 * pause)
 
 
 async def wait_until_async(
@@ -23,9 +30,10 @@ async def wait_until_async(
     """Poll an awaitable `condition` until it is true.
 
     Raises:
-        AssertionError: if it is still false after `seconds`.
+        AssertionError: if it is still false after `seconds` times `PATIENCE`.
     """
-    deadline = time.monotonic() + seconds
+    deadline, pause = time.monotonic() + seconds * PATIENCE, SHORTEST_PAUSE
     while not await condition():
-        assert time.monotonic() < deadline, f"gave up after {seconds} s waiting for {what}"
-        await asyncio.sleep(0.01)
+        assert time.monotonic() < deadline, f"gave up after {seconds * PATIENCE} s waiting for {what}"
+        await asyncio.sleep(pause)
+        pause = min(LONGEST_PAUSE, 1.2 * pause)

@@ -27,9 +27,17 @@ UNUSED = (
     *("usr/share", "usr/lib/systemd", "lib/systemd", "lib/udev", "etc", "usr/lib/python3.11/test"),
     *("usr/lib/python3.11/lib2to3", "usr/lib/python3.11/pydoc_data", "usr/lib/python3.11/unittest"),
     *("usr/lib/python3.11/ensurepip", "usr/lib/python3.11/idlelib", "usr/lib/python3.11/sqlite3"),
+    *("usr/lib/python3.11/xml", "usr/lib/python3.11/xmlrpc", "usr/lib/python3.11/multiprocessing"),
+    *("usr/lib/python3.11/turtle.py", "usr/lib/python3.11/tkinter", "usr/lib/python3.11/distutils"),
     *("usr/lib/x86_64-linux-gnu/gconv", "usr/lib/x86_64-linux-gnu/gio", "usr/lib/x86_64-linux-gnu/engines-3"),
+    *("usr/lib/x86_64-linux-gnu/ossl-modules", "usr/lib/x86_64-linux-gnu/libcrypto.so.3"),
+    *("usr/lib/x86_64-linux-gnu/libssl.so.3", "lib/x86_64-linux-gnu/libmvec.so.1"),
+    *(
+        f"usr/lib/python3.11/lib-dynload/{name}.cpython-311-x86_64-linux-gnu.so"
+        for name in ("_ssl", "_hashlib", "_codecs_jp", "_codecs_cn", "_codecs_hk", "_codecs_kr", "_codecs_tw")
+    ),
 )
-"""Of the packages."""
+"""Parts of the packages that are left out. Without OpenSSL `asyncio` does not load it, which takes a second there."""
 
 CODE = ("gpufleet/__init__.py", "gpufleet/_version.py", "gpufleet/ports.py")
 ROOMS = ("model", "codecs/dcgm_wire", "channels/stream", "readers/dcgm", "simulate/dcgm", "config", "runtime.py")
@@ -82,22 +90,20 @@ def _packages(folder: Path) -> Iterator[Entry]:
         name = path.relative_to(folder).as_posix()
         if name.startswith(tuple(f"{one}/" for one in UNUSED)) or name in UNUSED:
             continue
-        yield _entry(path, name)
-        if path.suffix == ".py" and not path.is_symlink() and "__pycache__" not in name:
+        if path.suffix == ".py" and not path.is_symlink() and SAME_PYTHON:
             yield from _compiled(name, path.read_bytes())
+        else:
+            yield _entry(path, name)
 
 
 def _compiled(name: str, source: bytes) -> Iterator[Entry]:
-    """Compile a module for the guest, where that would take most of the time of its start."""
-    if not SAME_PYTHON:
-        return
+    """Yield a module compiled, in place of its source: compiling it there would take most of the time of a start."""
     try:
-        code = importlib.util.cache_from_source(name), compile(source, f"/{name}", "exec", dont_inherit=True)
+        code = compile(source, f"/{name}", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):  # a test of the compiler's own
         return
-    yield Entry(Path(code[0]).parent.as_posix(), stat.S_IFDIR | 0o755)
-    content = importlib.util.MAGIC_NUMBER + _UNCHECKED + marshal.dumps(code[1])
-    yield Entry(code[0], stat.S_IFREG | 0o644, content)
+    content = importlib.util.MAGIC_NUMBER + _UNCHECKED + marshal.dumps(code)
+    yield Entry(f"{name}c", stat.S_IFREG | 0o644, content)
 
 
 def _modules(kernel: Path) -> Iterator[Entry]:
@@ -141,9 +147,10 @@ def _files(files: Mapping[str, tuple[int, bytes]]) -> Iterator[Entry]:
     for folder in sorted(folders):
         yield Entry(folder, stat.S_IFDIR | (0o700 if folder.startswith("root") else 0o755))
     for name, (mode, content) in sorted(files.items()):
-        yield Entry(name, stat.S_IFREG | mode, content)
-        if name.startswith("usr/lib/python3") and name.endswith(".py"):
+        if SAME_PYTHON and name.startswith("usr/lib/python3") and name.endswith(".py"):
             yield from _compiled(name, content)
+        else:
+            yield Entry(name, stat.S_IFREG | mode, content)
 
 
 def _entry(path: Path, name: str) -> Entry:

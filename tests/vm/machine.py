@@ -40,6 +40,7 @@ class VirtualMachine:
 
     Attributes:
         name: its host name.
+        gpus: how many its host engine and its nvidia-smi show.
         folder: of everything it writes.
         vsock: Unix socket of the hypervisor for its vsock ports (`CONNECT port`).
         agent: Unix socket of its QEMU guest agent.
@@ -49,55 +50,50 @@ class VirtualMachine:
         files: name to mode and content of what the next boot finds in it.
     """
 
-    def __init__(
-        self, name: str = "guest-a", *, cid: int = 42, gpus: int = 2, at: "VirtualMachine | None" = None
-    ) -> None:
+    def __init__(self, name: str = "guest-a", *, cid: int = 42, gpus: int = 2) -> None:
         """Prepare it.
 
         Args:
             name: its host name.
             cid: its vsock id.
             gpus: how many its host engine has.
-            at: take this machine's addresses, and who may log in there; it must not run any more.
         """
-        self.name = name
-        self._own_folder = at is None
-        self.folder: Path = Path(tempfile.mkdtemp(prefix="gpufleet-vm-")) if at is None else at.folder
+        self.folder: Path = Path(tempfile.mkdtemp(prefix="gpufleet-vm-"))
         self.vsock, self.agent = self.folder / "vsock", self.folder / "agent"
-        self.ssh_port: int = free_port() if at is None else at.ssh_port
+        self.ssh_port: int = free_port()
         self.key_file = self.folder / "key"
         self._cid = cid
-        if at is None:
-            asyncssh.generate_private_key("ssh-ed25519").write_private_key(self.key_file)
+        asyncssh.generate_private_key("ssh-ed25519").write_private_key(self.key_file)
         login = asyncssh.read_private_key(self.key_file).export_public_key()
         self.files: dict[str, tuple[int, bytes]] = {
             "etc/passwd": (0o644, b"root:x:0:0:root:/root:/bin/sh\n"),
             "etc/group": (0o644, b"root:x:0:\n"),
             "etc/shells": (0o644, b"/bin/sh\n"),
-            "etc/hostname": (0o644, name.encode()),
             "etc/cid": (0o644, str(cid).encode()),
-            "etc/gpus": (0o644, str(gpus).encode()),
             "etc/page": (0o644, PAGE.read_bytes()),
             "root/.ssh/authorized_keys": (0o600, login),
             "usr/local/libexec/gpufleet-guest": (0o755, script().encode()),
         }
-        shutil.rmtree(self.folder / "smi", ignore_errors=True)  # another machine's, where this one takes its place
-        GuestSmi(self, number=cid, gpus=gpus)
-        for path in (self.folder / "smi").iterdir():
-            self.files[f"{SHARE}/smi/{path.name}"] = (0o644, path.read_bytes())
-        self.new_host_key()
+        self.become(name, gpus=gpus)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._control: socket.socket | None = None
+
+    def become(self, name: str, *, gpus: int) -> None:
+        """Be another virtual machine at the same addresses from the next boot on; the same key logs in."""
+        self.name, self.gpus = name, gpus
+        self.files["etc/hostname"] = (0o644, name.encode())
+        self.files["etc/gpus"] = (0o644, str(gpus).encode())
+        shutil.rmtree(self.folder / "smi", ignore_errors=True)
+        GuestSmi(self, number=self._cid, gpus=gpus)
+        for path in (self.folder / "smi").iterdir():
+            self.files[f"{SHARE}/smi/{path.name}"] = (0o644, path.read_bytes())
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        self.files["etc/ssh_host_key"] = (0o600, key.export_private_key("openssh"))
+        self.host_key = " ".join(key.export_public_key().decode().split()[:2])
 
     def program(self, name: str, text: str) -> None:
         """Have a program from the next boot on."""
         self.files[f"usr/local/bin/{name}"] = (0o755, text.replace("$FAKE_FOLDER", f"/{SHARE}").encode())
-
-    def new_host_key(self) -> None:
-        """Have another host key from the next boot on."""
-        key = asyncssh.generate_private_key("ssh-ed25519")
-        self.files["etc/ssh_host_key"] = (0o600, key.export_private_key("openssh"))
-        self.host_key = " ".join(key.export_public_key().decode().split()[:2])
 
     def __enter__(self) -> Self:
         self.start()
@@ -105,8 +101,7 @@ class VirtualMachine:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        if self._own_folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self) -> None:
         """Boot, until everything in it listens."""

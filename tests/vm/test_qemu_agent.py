@@ -29,7 +29,7 @@ async def list_gpus(shell: QemuAgentShell, seconds: float = PATIENT) -> ExecResu
     return await ShellExec(shell).run(("nvidia-smi", "-L"), timeout_seconds=seconds, max_output_bytes=1 << 20)
 
 
-async def test_its_gpus_and_files_are_its_own(vm: VirtualMachine) -> None:
+async def test_gpus_and_files_are_read_from_the_guest(vm: VirtualMachine) -> None:
     shell = shell_of(vm)
     listed = await list_gpus(shell)
     assert (listed.exit_code, listed.stdout[:14]) == (0, b"GPU 0: NVIDIA ")
@@ -39,28 +39,28 @@ async def test_its_gpus_and_files_are_its_own(vm: VirtualMachine) -> None:
     assert fetched.errors == {"/nope": "ENOENT"}
 
 
-async def test_the_readers_of_a_host_read_it(vm: VirtualMachine) -> None:
+async def test_host_readers_read_the_guest(vm: VirtualMachine) -> None:
     shell = shell_of(vm)
     gpus = await NvidiaSmiReader(ShellExec(shell), SystemClock(), timeout_seconds=PATIENT).read(Lane.FAST)
-    assert [one.view.kind for one in gpus.samples if one.view is not None] == ["gpu", "gpu"]
+    assert [one.view.kind for one in gpus.samples if one.view is not None] == ["gpu"] * vm.gpus
     host = await HostReader(ShellFiles(shell, timeout_seconds=PATIENT), SystemClock()).read(Lane.FAST)
     assert host.samples[0].values["host_cpus"] == 1
     assert host.errors == ()
 
 
-async def test_two_that_ask_at_once_take_turns(vm: VirtualMachine) -> None:
+async def test_concurrent_clients_take_turns(vm: VirtualMachine) -> None:
     done = await asyncio.gather(*(list_gpus(shell_of(vm)) for _ in range(3)))
     assert {one.exit_code for one in done} == {0}
 
 
-async def test_an_answer_that_somebody_left_is_not_taken_for_ours(vm: VirtualMachine) -> None:
+async def test_leftover_answer_of_another_client_is_skipped(vm: VirtualMachine) -> None:
     stranger = await UnixDialer(vm.agent).dial()
     await stranger.send(json.dumps({"execute": "guest-get-osinfo"}).encode() + b'\n{"execute": "guest-')
     await stranger.close()
     assert (await list_gpus(shell_of(vm))).exit_code == 0
 
 
-async def test_a_frozen_guest_is_not_up_and_answers_after_it(vm: VirtualMachine) -> None:
+async def test_frozen_guest_is_not_up_and_answers_after_it(vm: VirtualMachine) -> None:
     shell = shell_of(vm, 2.0)
     vm.freeze()
     try:

@@ -27,7 +27,7 @@ def test_the_guest_agent_answers(vm: VirtualMachine) -> None:
 
 
 @pytest.mark.parametrize("hello", [b"HELLO 5555\n", b"CONNECT x\n", b"CONNECT 5555 now\n", b"x" * 40])
-def test_what_is_no_hello_is_hung_up_on(hello: bytes, vm: VirtualMachine) -> None:
+def test_malformed_hello_closes_the_connection(hello: bytes, vm: VirtualMachine) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(60)
         sock.connect(str(vm.vsock))

@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gpufleet.web.connections import Connections, Place, Waiting
-from gpufleet.web.protocol import BoundedProtocol, Bounds
+from gpufleet.web.connections import Connections, ConnectionSlot, EvictionQueue
+from gpufleet.web.protocol import BoundedProtocol, ProtocolLimits
 from tests.support.waiting import wait_until_async
 
 LONG = 32 << 20
@@ -40,10 +40,10 @@ class Served:
 async def serving(limit: int, stall_seconds: float, answer: Any = long_answer) -> AsyncIterator[Served]:
     config = uvicorn.Config(answer, ws="none", lifespan="off", log_config=None, access_log=False)
     config.load()
-    bounds = Bounds(body_seconds=5, logger=logging.getLogger("test"), stall_seconds=stall_seconds)
+    bounds = ProtocolLimits(body_seconds=5, logger=logging.getLogger("test"), stall_seconds=stall_seconds)
     state = ServerState()
 
-    def protocol(place: Place) -> BoundedProtocol:
+    def protocol(place: ConnectionSlot) -> BoundedProtocol:
         return BoundedProtocol(place, bounds, config=config, server_state=state, app_state={})
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -103,7 +103,7 @@ async def test_nothing_is_awaited_of_who_sent_all_of_it_in_parts() -> None:
         writer.close()
 
 
-async def test_while_all_are_answered_who_comes_waits_and_is_answered_then() -> None:
+async def test_new_connection_waits_while_all_are_busy() -> None:
     async with serving(2, stall_seconds=60) as served:
         busy = [await served.ask() for _ in range(2)]
         for reader, _ in busy:
@@ -133,8 +133,8 @@ async def test_while_all_are_answered_who_comes_waits_and_is_answered_then() -> 
 )
 def test_who_has_more_than_its_share_makes_room_for_its_own(addresses: str, newcomer: str, goes: int) -> None:
     connections = Connections(8)
-    places = [Place(connections, address) for address in addresses]
-    waiting = Waiting()
+    places = [ConnectionSlot(connections, address) for address in addresses]
+    waiting = EvictionQueue()
     for place in places:
         waiting.add(place)
     assert waiting.oldest_for(newcomer) is places[goes]

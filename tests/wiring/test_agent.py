@@ -6,16 +6,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gpufleet.config.agent import AgentConfig, HubConfig, Lanes, NvmlConfig, Readers
+from gpufleet.config.agent import AgentConfig, HubClientConfig, LanesConfig, NvmlConfig, ReadersConfig
 from gpufleet.model.errors import GpufleetError, SpoolError
 from gpufleet.wiring.agent import running_agent
-from gpufleet.wiring.once import snapshot_once
-from gpufleet.wiring.readers import READ_TWICE, READERS
+from gpufleet.wiring.readers import RATE_READERS, READERS
+from gpufleet.wiring.snapshot import snapshot_once
 from tests.fakes.hub import FakeHub
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until_async
 
-HOST_ONLY = Readers(nvml=NvmlConfig(enabled=False))
+HOST_ONLY = ReadersConfig(nvml=NvmlConfig(enabled=False))
 
 
 def config(tmp_path: Path, **changes: object) -> AgentConfig:
@@ -25,8 +25,8 @@ def config(tmp_path: Path, **changes: object) -> AgentConfig:
 
 async def test_it_answers_at_the_port_the_kernel_chose_and_delivers(tmp_path: Path) -> None:
     async with FakeHub.running() as hub:
-        lanes = Lanes(fast=1.0, slow=1.0)
-        async with running_agent(config(tmp_path, hub=HubConfig(url=hub.url), lanes=lanes)) as agent:
+        lanes = LanesConfig(fast=1.0, slow=1.0)
+        async with running_agent(config(tmp_path, hub=HubClientConfig(url=hub.url), lanes=lanes)) as agent:
             async with aiohttp.ClientSession() as session, session.get(f"{agent.url}/healthz") as answer:
                 assert answer.status == 200
             await asyncio.wait_for(hub.arrived.wait(), 20)
@@ -39,7 +39,7 @@ async def test_it_answers_at_the_port_the_kernel_chose_and_delivers(tmp_path: Pa
 
 async def test_its_end_hands_over_what_is_left(tmp_path: Path) -> None:
     async with FakeHub.running() as hub:
-        settings = config(tmp_path, hub=HubConfig(url=hub.url))
+        settings = config(tmp_path, hub=HubClientConfig(url=hub.url))
         async with running_agent(settings) as agent, aiohttp.ClientSession() as session:
 
             async def ready() -> bool:
@@ -51,7 +51,7 @@ async def test_its_end_hands_over_what_is_left(tmp_path: Path) -> None:
 
 
 async def test_two_agents_do_not_share_a_spool(tmp_path: Path) -> None:
-    pushing = config(tmp_path, hub=HubConfig(url=f"http://127.0.0.1:{free_port()}"))
+    pushing = config(tmp_path, hub=HubClientConfig(url=f"http://127.0.0.1:{free_port()}"))
     async with running_agent(pushing):
         with pytest.raises(SpoolError):
             async with running_agent(pushing):
@@ -75,5 +75,5 @@ async def test_one_look_tells_the_share_of_processor_time(tmp_path: Path) -> Non
 
 
 def test_the_registry_and_the_configuration_name_the_same_readers() -> None:
-    assert set(READERS) | {"exporter"} == set(Readers.__struct_fields__)  # of those there are as many as targets
-    assert set(READERS) >= READ_TWICE
+    assert set(READERS) | {"exporter"} == set(ReadersConfig.__struct_fields__)  # of those there are as many as targets
+    assert set(READERS) >= RATE_READERS

@@ -12,8 +12,8 @@ from gpufleet.config.scrape import ExporterTarget
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ConfigError, ReaderError
 from gpufleet.model.view import Side
-from gpufleet.wiring.exports import exporter_reader
-from gpufleet.wiring.guests import reach
+from gpufleet.wiring.exports import make_exporter_reader
+from gpufleet.wiring.guests import make_access
 from tests.fakes.clock import FakeClock
 from tests.support.authority import Authority, put_in_place
 from tests.support.exporters import serving
@@ -29,7 +29,7 @@ def guest(address: str, **channel: str) -> GuestConfig:
 
 def test_what_a_guests_exporter_shows_is_seen_from_inside(tmp_path: Path) -> None:
     with serving(PAGE.read_bytes(), tmp_path / "socket") as (_, address):
-        (way,) = reach(guest(address), tmp_path, FakeClock()).gpus
+        (way,) = make_access(guest(address), tmp_path, FakeClock()).gpus
         done = asyncio.run(way.reader.read(Lane.FAST))
     (sample,) = done.samples
     assert sample.view is not None
@@ -40,7 +40,7 @@ def test_what_a_guests_exporter_shows_is_seen_from_inside(tmp_path: Path) -> Non
 
 def test_a_guest_that_answers_with_something_else_is_a_failure(tmp_path: Path) -> None:
     with serving(b"node_load1 1\n", tmp_path / "socket") as (_, address):
-        (way,) = reach(guest(address, dialect="dcgm"), tmp_path, FakeClock()).gpus
+        (way,) = make_access(guest(address, dialect="dcgm"), tmp_path, FakeClock()).gpus
         with pytest.raises(ReaderError, match="dcgm-exporter"):
             asyncio.run(way.reader.read(Lane.FAST))
 
@@ -50,7 +50,7 @@ def test_an_address_that_is_no_stream_is_refused() -> None:
         guest("http://10.0.0.1:9400")
 
 
-def test_authorities_and_tokens_come_from_files_and_a_new_token_is_taken(tmp_path: Path) -> None:
+def test_ca_and_token_files_are_read_again_on_change(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key, token = tmp_path / "crt", tmp_path / "key", tmp_path / "token"
     authority.issue(certificate, key)
@@ -59,26 +59,26 @@ def test_authorities_and_tokens_come_from_files_and_a_new_token_is_taken(tmp_pat
     server_side.load_cert_chain(certificate, key)
     with serving(PAGE.read_bytes(), tls=server_side) as (server, url):
         target = ExporterTarget(name="x", url=url, ca=str(authority.file), token_file=str(token))
-        reader = exporter_reader(target, FakeClock(), "readers.exporter x")
+        reader = make_exporter_reader(target, FakeClock(), "readers.exporter x")
         assert asyncio.run(reader.read(Lane.FAST)).samples
         put_in_place(token, b"second")
         assert asyncio.run(reader.read(Lane.FAST)).samples
-        assert [asked["authorization"] for asked in server.asked] == ["Bearer first", "Bearer second"]
+        assert [headers["authorization"] for headers in server.requests] == ["Bearer first", "Bearer second"]
         token.unlink()
-        with pytest.raises(ReaderError, match="the token cannot be read"):
+        with pytest.raises(ReaderError, match=str(token)):
             asyncio.run(reader.read(Lane.FAST))
-        assert len(server.asked) == 2  # nobody is asked without it
+        assert len(server.requests) == 2  # no request goes out without it
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"url": "https://h/metrics", "ca": "/nowhere/ca.pem"}, "authorities cannot be read"),
-        ({"url": "https://h/metrics", "token_file": "/nowhere/token"}, "token cannot be read"),
+        ({"url": "https://h/metrics", "ca": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
+        ({"url": "https://h/metrics", "token_file": "/nowhere/token"}, "/nowhere/token"),
         ({"address": "carrier-pigeon://x"}, "readers.exporter x.address"),
     ],
 )
 def test_what_a_target_needs_is_looked_at_before_anything_runs(more: dict[str, str], words: str) -> None:
     target = msgspec.convert({"name": "x", **more}, ExporterTarget)
     with pytest.raises(ConfigError, match=words):
-        exporter_reader(target, FakeClock(), "readers.exporter x")
+        make_exporter_reader(target, FakeClock(), "readers.exporter x")

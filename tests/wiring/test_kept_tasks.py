@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpufleet.config.hub import ExporterHost, HubConfig
-from gpufleet.hub.imports.scrape_status import Standings
+from gpufleet.hub.imports.scrape_status import TargetStatuses
 from gpufleet.hub.receive.counters import Counters
-from gpufleet.hub.receive.limits import Pressure
+from gpufleet.hub.receive.limits import ByteBudget
 from gpufleet.model.access import KnownToken
 from gpufleet.runtime import SystemClock
-from gpufleet.wiring.hub import credentials_of
-from gpufleet.wiring.polled import Pulling, polling
+from gpufleet.wiring.hub import load_credentials
+from gpufleet.wiring.polling import PollingContext, run_polling
 from tests.support.waiting import wait_until_async
 
 
@@ -35,20 +35,20 @@ async def test_a_host_whose_task_ends_is_seen_and_costs_no_neighbour() -> None:
             ExporterHost(cluster="local", node="n2", name="x", url="http://127.0.0.1:9/metrics"),
         )
     )
-    counters, standings = Counters(), Standings()
+    counters, target_statuses = Counters(), TargetStatuses()
     nothing: Any = None
-    pulling = Pulling(
-        ingest=nothing, writes=nothing, counters=counters, pressure=Pressure(1 << 20), standings=standings,
+    pulling = PollingContext(
+        ingest=nothing, writes=nothing, counters=counters, pressure=ByteBudget(1 << 20), target_statuses=target_statuses,
         clock=BrokenClock(), states=(),
     )  # fmt: skip
 
     async def counted() -> bool:
-        return counters.task_defects["pull"] == 1
+        return counters.task_restarts["pull"] == 1
 
-    async with polling(config, pulling):
+    async with run_polling(config, pulling):
         await wait_until_async(counted, what="a defect that is counted")
-        assert [one.error for _, one in standings] == ["", "ZeroDivisionError: no time"]
-    assert list(standings) == []
+        assert [one.error for _, one in target_statuses] == ["", "ZeroDivisionError: no time"]
+    assert list(target_statuses) == []
 
 
 class BrokenTokens:
@@ -71,8 +71,8 @@ async def test_that_changes_of_tokens_are_no_longer_seen_is_counted() -> None:
     counters = Counters()
 
     async def counted() -> bool:
-        return counters.task_defects["tokens"] == 1
+        return counters.task_restarts["tokens"] == 1
 
     async with contextlib.AsyncExitStack() as stack:
-        await credentials_of(BrokenTokens(), stack, counters)  # type: ignore[arg-type]
+        await load_credentials(BrokenTokens(), stack, counters)  # type: ignore[arg-type]
         await wait_until_async(counted, what="the defect")

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 from gpufleet.codecs.batch import decode
-from gpufleet.hub.imports.federation import offset
-from gpufleet.hub.imports.scrape_status import Standing
+from gpufleet.hub.imports.federation import start_offset
+from gpufleet.hub.imports.scrape_status import TargetStatus
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError, SpoolError
@@ -48,48 +48,51 @@ class Door:
         self.taken.append(decode(body))
 
 
-async def run(reader: OneReader, door: Door, until: Callable[[Standing], bool], answered_at: int = 0) -> Standing:
-    standing = Standing("http://x/metrics")
+async def run(
+    reader: OneReader, door: Door, until: Callable[[TargetStatus], bool], answered_at: int = 0
+) -> TargetStatus:
+    target_status = TargetStatus("http://x/metrics")
     # A name whose turn comes at once, so that the test need not wait for it.
     node = min(
-        (f"n{number}" for number in range(5000)), key=lambda one: offset(f"c/exporter/x/{one}", INTERVALS[Lane.FAST])
+        (f"n{number}" for number in range(5000)),
+        key=lambda one: start_offset(f"c/exporter/x/{one}", INTERVALS[Lane.FAST]),
     )
-    host = PolledHost("c", node, reader, door, SystemClock(), standing, answered_at)  # type: ignore[arg-type]
+    host = PolledHost("c", node, reader, door, SystemClock(), target_status, answered_at)  # type: ignore[arg-type]
     task = asyncio.create_task(host.run())
 
     async def done() -> bool:
-        return until(standing)
+        return until(target_status)
 
     try:
         await wait_until_async(done, what="the first pass")
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    return standing
+    return target_status
 
 
 async def test_a_pass_for_which_the_hub_has_no_room_is_lost_and_counted() -> None:
-    standing = await run(OneReader(fails=False), Door(full=True), lambda it: it.lost > 0)
-    assert (standing.up, standing.answers, standing.lost) == (True, 1, 1)
+    target_status = await run(OneReader(fails=False), Door(full=True), lambda it: it.lost > 0)
+    assert (target_status.up, target_status.answers, target_status.lost) == (True, 1, 1)
 
 
 async def test_what_answers_is_told_with_when_it_did() -> None:
     door = Door()
-    standing = await run(OneReader(fails=False), door, lambda it: bool(door.taken))
+    target_status = await run(OneReader(fails=False), door, lambda it: bool(door.taken))
     (batch,) = door.taken
-    assert (standing.up, standing.failures) == (True, 0)
+    assert (target_status.up, target_status.failures) == (True, 0)
     assert batch.heartbeat is not None
     assert batch.heartbeat.answered_at is not None
     assert 0 <= batch.sent_at - batch.heartbeat.answered_at < 10**9
     assert len(batch.samples) == 1
 
 
-async def test_what_does_not_answer_is_told_with_when_it_last_did_and_no_machine_is_made_of_a_name() -> None:
+async def test_unreachable_host_reports_its_last_answer() -> None:
     for answered_at, machines in ((0, 0), (1_700_000_000_000_000_000, 1)):
         door = Door()
-        standing = await run(OneReader(fails=True), door, lambda it, door=door: bool(door.taken), answered_at)  # type: ignore[misc]
+        target_status = await run(OneReader(fails=True), door, lambda it, door=door: bool(door.taken), answered_at)  # type: ignore[misc]
         (batch,) = door.taken
-        assert (standing.up, standing.failures, standing.error) == (False, 1, "nobody answers")
+        assert (target_status.up, target_status.failures, target_status.error) == (False, 1, "nobody answers")
         assert batch.heartbeat is not None
         assert batch.heartbeat.answered_at == answered_at
         assert len(batch.machines) == machines

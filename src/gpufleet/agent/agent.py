@@ -1,24 +1,24 @@
-"""The agent: reader loops fill the state; after each pass the pages are prepared and what is new goes to the outbox."""
+"""The agent: reader loops update the state; after each pass the pages and the next batch are prepared."""
 
 import asyncio
 import contextlib
 import copy
 import functools
 import logging
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpufleet.agent.collect.assemble import Assembler
-from gpufleet.agent.collect.release import Holding, ReleaseFolder
+from gpufleet.agent.collect.release import DeviceRelease, ReleaseFolder
 from gpufleet.agent.collect.schedule import ReaderLoop
-from gpufleet.agent.collect.state import Outcome, State, without_unnamed
-from gpufleet.agent.events.timeline import Keeper, Timeline, status_before
-from gpufleet.agent.guests.guests import Guests
-from gpufleet.agent.publish.batches import Pending
-from gpufleet.agent.publish.pages import Form, Pages, Showing
+from gpufleet.agent.collect.state import AgentState, Outcome, without_unnamed
+from gpufleet.agent.events.timeline import EventFile, Timeline, status_before
+from gpufleet.agent.guests.guests import GuestSupervisor
+from gpufleet.agent.publish.batches import PendingReport
+from gpufleet.agent.publish.pages import PageCache, PageForm, PageWriter
 from gpufleet.delivery.export import AgentStats, LaneStats
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
@@ -29,29 +29,29 @@ from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.wire.batch import MachineReport
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.reader import Reader
-from gpufleet.runtime import give_back_memory
+from gpufleet.runtime import trim_memory
 
-if TYPE_CHECKING:  # the first brings the HTTP client, which an agent that pushes nowhere does without
+if TYPE_CHECKING:  # the first imports the HTTP client, which an agent without a hub does not need
     from gpufleet.agent.publish.outbox import Delivery
     from gpufleet.delivery.export import Export
 
 log = logging.getLogger(__name__)
 
 GATHER_SECONDS = 0.05
-"""Passes that end this close together are shown together."""
+"""Passes that end within this time are published together."""
 
 BATCH_SECONDS = 1.0
-"""Passes that end this close together travel together."""
+"""Passes that end within this time share a batch."""
 
 FLUSH_SECONDS = 3.0
-"""How long stopping waits for the hub to take what is left; the rest stays in the spool."""
+"""Time limit for posting the queue at shutdown; the rest stays in the spool."""
 
 
 class Agent:
-    """Runs until cancelled; what it shows is what passes have brought, never what it would have to read first.
+    """Runs until cancelled. It serves what passes have read; no request triggers a reading.
 
     Attributes:
-        missing: `reader/lane` of every lane whose first pass is not shown yet; empty when the agent is ready.
+        missing: `reader/lane` of each lane whose first pass is not published yet; empty once the agent is ready.
     """
 
     def __init__(
@@ -62,35 +62,35 @@ class Agent:
         machine: Machine,
         name: str | None,
         clock: Clock,
-        pages: Pages,
+        pages: PageWriter,
         delivery: "Delivery | None",
         capabilities: Mapping[str, str] | None = None,
-        keeper: Keeper | None = None,
+        keeper: EventFile | None = None,
         boot: str = "",
         release: ReleaseFolder | None = None,
         holders: Collection[str] = (),
-        guests: Guests | None = None,
+        guests: GuestSupervisor | None = None,
         paces: Mapping[str, Mapping[Lane, float]] = MappingProxyType({}),
         exports: "Sequence[Export]" = (),
     ) -> None:
         """Take the parts.
 
         Args:
-            readers: each with the seconds that a pass of it may take.
+            readers: each with the time limit of its passes in seconds.
             intervals: seconds between passes of each lane.
-            machine: evidence until a reader brings better.
-            name: what to call the machine instead of its host name.
-            clock: the clocks.
-            pages: makes pages of metrics.
-            delivery: the way to the hub, or None.
-            capabilities: what there is to say of readers that were enabled and do not read, by name.
-            keeper: remembers events over a restart.
-            boot: id of this boot of the machine, or empty where it is not known.
-            release: where an operator asks for the devices.
+            machine: identity evidence until a reader provides better.
+            name: replaces the machine's host name.
+            clock: wall and monotonic time.
+            pages: renders the metrics pages.
+            delivery: the queue to the hub, or None.
+            capabilities: status of enabled readers that do not read, by name.
+            keeper: loads and saves events over a restart.
+            boot: id of this boot of the machine; empty if unknown.
+            release: where an operator requests a device release.
             holders: names of the readers that hold devices.
             guests: virtual machines to read, or None.
-            paces: reader to seconds between its passes, for lanes in which it keeps another pace.
-            exports: ways to other systems.
+            paces: reader to its own intervals, for lanes that differ from `intervals`.
+            exports: queues to other systems.
         """
         self._clock = clock
         self._guests = guests
@@ -98,7 +98,7 @@ class Agent:
         self._exports = tuple(exports)
         self._capabilities = dict(capabilities or {})
         self._refresh_seconds = min(seconds for lane, seconds in intervals.items() if lane is not Lane.EVENT)
-        self._holding = Holding(release, holders, clock)
+        self._release = DeviceRelease(release, holders, clock)
         self._loops = [
             ReaderLoop(
                 reader,
@@ -116,74 +116,80 @@ class Agent:
         remembered = keeper.load() if keeper is not None else None
         self._timeline = Timeline(clock, boot=boot, remembered=remembered)
         self._saved = copy.deepcopy(remembered)
-        self._told = asyncio.Event()
+        self._steps: tuple[Callable[[Outcome, AgentState], Outcome], ...] = (
+            without_unnamed,  # drop MIG devices that another reader lists by UUID
+            self._release.take,  # replace the values of released devices by their absence
+            self._timeline.take,  # derive and group events
+        )
+        self._events_changed = asyncio.Event()
         events = remembered.events if remembered is not None else ()
-        self._state = State(machine, [*statuses, status_before()], name=name, events=events)
-        self._pending = Pending()
-        self._events: list[Event] = []  # that exports have not heard of
+        self._state = AgentState(machine, [*statuses, status_before()], name=name, events=events)
+        self._pending = PendingReport()
+        self._events: list[Event] = []  # not offered to exports yet
         self._changed = asyncio.Event()
-        self._news = asyncio.Event()
+        self._batch_due = asyncio.Event()
         self._stats = AgentStats(
             started_at=clock.now_ns(),
             lanes={(status.reader, status.lane): LaneStats() for status in self._state.statuses.values()},
             exports={export.name: export.stats for export in self._exports},
         )
         self._assembler = Assembler()
-        self._showing = Showing(self._assemble, pages, self._newest_stats, monotonic=clock.monotonic)
+        self._showing = PageCache(self._assemble, pages, self._newest_stats, monotonic=clock.monotonic)
         self.missing = self._state.missing()
 
     async def snapshot(self) -> Snapshot:
         """Return the document."""
         return await self._showing.snapshot()
 
-    async def page(self, form: Form) -> bytes:
+    async def page(self, form: PageForm) -> bytes:
         """Return a page of metrics."""
         return await self._showing.page(form)
 
     async def run(self) -> None:
-        """Run until cancelled, then close the readers and hand over what is left, within a few seconds."""
+        """Run until cancelled; then close the readers and post the queue within `FLUSH_SECONDS`."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for loop in self._loops:
                     tasks.create_task(loop.run(), name=f"reader {loop.reader.name}")
                 if self._guests is not None:
-                    tasks.create_task(self._guests.run(self._hear_guests), name="guests")
-                tasks.create_task(self._keep_settling(), name="events")
-                tasks.create_task(self._keep_prepared(), name="pages")
+                    tasks.create_task(self._guests.run(self._note_guests), name="guests")
+                tasks.create_task(self._emit_events(), name="events")
+                tasks.create_task(self._refresh_pages(), name="pages")
                 for export in self._exports:
                     tasks.create_task(export.run(), name=f"export {export.name}")
                 if self._delivery is not None:
-                    tasks.create_task(self._keep_posting(self._delivery), name="outbox")
+                    tasks.create_task(self._post_batches(self._delivery), name="outbox")
                     tasks.create_task(self._delivery.pusher.run(), name="push")
         finally:
             self._settle(everything=True)
             await self._flush()
-            await self._remember()
+            await self._save_events()
 
     async def _flush(self) -> None:
-        """Send what is left, everywhere at once."""
+        """Post every queue concurrently."""
         if self._exports and not self._state.missing():
             await self._offer(self._showing.newest())
-        ways = [export.flush() for export in self._exports]
+        flushes = [export.flush() for export in self._exports]
         if self._delivery is not None:
-            ways.append(self._hand_over(self._delivery))
+            flushes.append(self._flush_delivery(self._delivery))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
-                await asyncio.gather(*ways)
+                await asyncio.gather(*flushes)
 
     def _why_not(self, reader: str) -> Absent | None:
-        for event in self._holding.look():
-            self._timeline.tell(event)
-            self._told.set()
-        return self._holding.why_not(reader)
+        for event in self._release.look():
+            self._timeline.add(event)
+            self._events_changed.set()
+        return self._release.why_not(reader)
 
     def _take(self, outcome: Outcome) -> None:
-        """Take what a reader's pass came to; its events are the timeline's."""
-        outcome = without_unnamed(outcome, self._state)
-        self._take_in(self._timeline.take(self._holding.take(outcome, self._state), self._state))
-        self._told.set()
+        """Put the outcome of a reader's pass through the steps in turn, then apply it."""
+        for step in self._steps:
+            outcome = step(outcome, self._state)
+        self._apply(outcome)
+        self._events_changed.set()
 
-    def _take_in(self, outcome: Outcome) -> None:
+    def _apply(self, outcome: Outcome) -> None:
         before = self._state.statuses[outcome.status.reader, outcome.status.lane]
         self._state.apply(outcome)
         counts = self._stats.lanes[outcome.status.reader, outcome.status.lane]
@@ -193,28 +199,28 @@ class Agent:
             self._pending.add(outcome)
         if self._exports and outcome.round is not None:
             self._events += outcome.round.events
-        if _is_news(outcome, before):
-            self._news.set()
+        if _is_change(outcome, before):
+            self._batch_due.set()
             self._changed.set()
             self._showing.change()
 
     def _settle(self, *, everything: bool = False) -> None:
-        outcome = self._timeline.settle(self._state, released=self._holding.release is not None, everything=everything)
+        outcome = self._timeline.settle(self._state, released=self._release.release is not None, everything=everything)
         if outcome is not None:
-            self._take_in(outcome)
+            self._apply(outcome)
 
-    async def _keep_settling(self) -> None:
+    async def _emit_events(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timeline.due_in()):
-                    await self._told.wait()
-            self._told.clear()
+                    await self._events_changed.wait()
+            self._events_changed.clear()
             self._settle()
             if self._delivery is None:
-                await self._remember()
+                await self._save_events()
 
-    async def _remember(self) -> None:
-        """Save what was told; with a hub, not before it is in the spool."""
+    async def _save_events(self) -> None:
+        """Save the emitted events; with a hub, only after they are in the spool."""
         if self._keeper is None:
             return
         remembered = self._timeline.remembered(self._state)
@@ -222,9 +228,9 @@ class Agent:
             self._saved = copy.deepcopy(remembered)
             await asyncio.to_thread(self._keeper.save, self._saved)
 
-    async def _keep_prepared(self) -> None:
+    async def _refresh_pages(self) -> None:
         while True:
-            # Without any pass ending, readings still grow old and have to leave.
+            # Readings become stale even if no pass ends.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._refresh_seconds):
                     await self._changed.wait()
@@ -232,20 +238,20 @@ class Agent:
             self._changed.clear()
             missing = self._state.missing()
             await self._showing.renew()
-            if self._exports and not missing:  # before that the machine may not be known
+            if self._exports and not missing:  # before that the machine's identity may be unknown
                 await self._offer(await self._showing.snapshot())
             if self.missing and not missing:
-                give_back_memory()  # what starting took
+                trim_memory()  # used by imports and the first passes
             self.missing = missing
 
     async def _offer(self, snapshot: Snapshot) -> None:
-        """Give exports a document, and what happened since the one before."""
+        """Offer a document to the exports, with the events since the previous one."""
         events, self._events = self._events, []
         for export in self._exports:
             await export.offer(snapshot, self._newest_stats(), events)
 
-    def _hear_guests(self) -> None:
-        self._news.set()
+    def _note_guests(self) -> None:
+        self._batch_due.set()
         self._changed.set()
         self._showing.change()
 
@@ -274,17 +280,17 @@ class Agent:
             self._stats.queue = self._delivery.outbox.queue_stats()
         return self._stats
 
-    async def _keep_posting(self, delivery: "Delivery") -> None:
+    async def _post_batches(self, delivery: "Delivery") -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delivery.outbox.heartbeat_due_in()):
-                    await self._news.wait()
+                    await self._batch_due.wait()
             await asyncio.sleep(BATCH_SECONDS)
             await self._post(delivery)
 
     async def _post(self, delivery: "Delivery") -> None:
-        """Post what is new; not before every lane had its first pass, as the machine may not be known till then."""
-        self._news.clear()
+        """Queue a batch of everything new. Waits for the first pass of each lane: the machine may be unknown before."""
+        self._batch_due.clear()
         report = None
         guests: tuple[MachineReport, ...] = ()
         if not self._state.missing():
@@ -295,15 +301,15 @@ class Agent:
         if await delivery.outbox.post(report, *guests):
             delivery.pusher.wake()
             if report is not None:
-                await self._remember()
+                await self._save_events()
 
-    async def _hand_over(self, delivery: "Delivery") -> None:
+    async def _flush_delivery(self, delivery: "Delivery") -> None:
         await self._post(delivery)
         await delivery.pusher.flush()
 
 
-def _is_news(outcome: Outcome, before: ReaderStatus) -> bool:
-    """Whether anybody waits for it. The event lanes pass every second, and mostly have nothing to say."""
+def _is_change(outcome: Outcome, before: ReaderStatus) -> bool:
+    """Return whether an outcome is worth publishing: event lanes pass every second and are mostly empty."""
     if outcome.status.lane is not Lane.EVENT or before.state is not outcome.status.state:
         return True
     if outcome.status.last_error != before.last_error:

@@ -1,1 +1,1 @@
-"""Channels: how a reader's question is carried to where the answer is."""
+"""Channels: access to files, commands and streams of a machine, local or remote."""

@@ -1,1 +1,1 @@
-"""The command line: one file a command."""
+"""Command line interface; one module per command."""

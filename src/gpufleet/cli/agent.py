@@ -1,4 +1,4 @@
-"""`gpufleet agent`: the daemon of a node, and commands to one that runs."""
+"""`gpufleet agent`: runs the agent of a node, and controls a running one."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpufleet.cli.daemon import run_until_stopped, spare_collector
+from gpufleet.cli.daemon import run_until_stopped, tune_garbage_collector
 from gpufleet.cli.logs import set_up_logs
 from gpufleet.cli.options import ConfigFile
 from gpufleet.cli.release import release, resume
@@ -27,28 +27,33 @@ def agent(
     context: typer.Context,
     config: ConfigFile = None,
     hub: Annotated[
-        str | None, typer.Option("--hub", "--hub-url", metavar="URL", help="Push to this hub, such as http://hub:8470.")
+        str | None,
+        typer.Option("--hub", "--hub-url", metavar="URL", help="Push to this hub, for example http://hub:8470."),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Answer here [default: 127.0.0.1:9470].")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address to listen on [default: 127.0.0.1:9470].")
     ] = None,
     insecure_listen: Annotated[
         bool | None,
-        typer.Option("--insecure-listen", help="Listen beyond loopback though TLS or the token is not set."),
+        typer.Option("--insecure-listen", help="Allow listening beyond loopback without TLS or a token."),
     ] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="ID", help="The cluster of this machine.")] = None,
-    node: Annotated[str | None, typer.Option(metavar="NAME", help="Name to report instead of the host name.")] = None,
-    state: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the spool is kept.")] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="ID", help="Cluster of this machine.")] = None,
+    node: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Node name to report [default: the host name].")
+    ] = None,
+    state: Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder of the spool.")] = None,
     dialect: Annotated[
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Whose names /metrics has: native, dcgm, all-smi, nvidia-gpu-exporter, kubevirt; commas.",
+            help="Metric names on /metrics: native, dcgm, all-smi, nvidia-gpu-exporter, kubevirt; comma-separated.",
         ),
     ] = None,
-    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning or error.")
+    ] = None,
 ) -> None:
-    """Read this node on its schedule, serve what is known, push it to a hub. Runs until stopped."""
+    """Read this node on a schedule, serve the readings, and push them to a hub. Runs until stopped."""
     if context.invoked_subcommand is not None:
         return
     settings = load(
@@ -77,9 +82,9 @@ async def run_agent(config: AgentConfig, stop: asyncio.Event) -> None:
     from gpufleet.wiring.agent import running_agent
 
     async with running_agent(config) as running:
-        spare_collector()
-        log.info("agent answers at %s%s", running.url, f", pushes to {config.hub.url}" if config.hub.url else "")
+        tune_garbage_collector()
+        log.info("agent listens at %s%s", running.url, f", pushes to {config.hub.url}" if config.hub.url else "")
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({running.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        log.info("agent stops")
+        log.info("agent is stopping")

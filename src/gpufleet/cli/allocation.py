@@ -1,4 +1,4 @@
-"""`gpufleet allocation`: tell a hub what was given to whom."""
+"""`gpufleet allocation`: registers, shows and closes allocations of a hub."""
 
 import datetime as dt
 from typing import Annotated, Any
@@ -20,23 +20,25 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the allocation.")]
 @allocation_app.command()
 def put(
     id: Id,  # noqa: A002 - the argument's name
-    kind: Annotated[AllocationKind, typer.Option(help="What was allocated.")],
+    kind: Annotated[AllocationKind, typer.Option(help="Kind of the allocation.")],
     target: Annotated[
-        str, typer.Option(metavar="WHICH", help="Machine id or name, VM UUID, pod UID or job id, as the kind needs.")
+        str,
+        typer.Option(metavar="WHICH", help="Machine id or name, VM UUID, pod UID or job id, depending on the kind."),
     ],
     hub: HubUrl = HUB_URL,
-    cluster: Annotated[str, typer.Option(metavar="ID", help="The cluster it is in.")] = "local",
-    tenant: Annotated[str | None, typer.Option(help="Who pays.")] = None,
-    team: Annotated[str | None, typer.Option(help="Who owns.")] = None,
+    cluster: Annotated[str, typer.Option(metavar="ID", help="Cluster of the target.")] = "local",
+    tenant: Annotated[str | None, typer.Option(help="Tenant that pays.")] = None,
+    team: Annotated[str | None, typer.Option(help="Team that owns it.")] = None,
     device: Annotated[
-        list[str] | None, typer.Option(metavar="UUID", help="Only this device (or PCI address); repeat for more.")
+        list[str] | None,
+        typer.Option(metavar="UUID", help="Restrict to this device (UUID or PCI address); may be repeated."),
     ] = None,
     valid_from: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: now].")] = None,
     valid_to: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: open].")] = None,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Register an allocation, or change it: the same again changes nothing."""
+    """Register or change an allocation. Repeating a command changes nothing."""
     fields: dict[str, Any] = {"cluster": cluster, REQUIRED_TARGET_FIELD[kind]: target}
     spec = AllocationSpec(
         kind=kind,
@@ -52,13 +54,13 @@ def put(
 
 @allocation_app.command("get")
 def show(id: Id, hub: HubUrl = HUB_URL, token_file: TokenFileOption = None, ca: CaOption = None) -> None:  # noqa: A002
-    """Show an allocation as it is kept."""
+    """Show an allocation."""
     print_json(get(hub, _path(id), Access(token_file, ca)))
 
 
 @allocation_app.command()
 def close(id: Id, hub: HubUrl = HUB_URL, token_file: TokenFileOption = None, ca: CaOption = None) -> None:  # noqa: A002
-    """Close an allocation; it is never erased."""
+    """Close an allocation; it is not deleted."""
     print_json(send(hub, _path(id), Access(token_file, ca), method="DELETE"))
 
 

@@ -1,4 +1,4 @@
-"""`gpufleet cluster`: tell a hub which clusters there are."""
+"""`gpufleet cluster`: registers, shows and closes clusters of a hub."""
 
 from typing import Annotated
 from urllib.parse import quote
@@ -19,17 +19,18 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the cluster.")]
 @cluster_app.command()
 def put(
     id: Id,  # noqa: A002 - the argument's name
-    environment: Annotated[str | None, typer.Option(help="Such as production.")] = None,
-    team: Annotated[str | None, typer.Option(help="Who runs it.")] = None,
-    contact: Annotated[str | None, typer.Option(help="Whom to ask.")] = None,
+    environment: Annotated[str | None, typer.Option(help="Environment, for example production.")] = None,
+    team: Annotated[str | None, typer.Option(help="Team that runs it.")] = None,
+    contact: Annotated[str | None, typer.Option(help="Contact of the team.")] = None,
     expect: Annotated[
-        list[str] | None, typer.Option(metavar="CLASS=GPUS", help="GPUs that it should have; repeat for more classes.")
+        list[str] | None,
+        typer.Option(metavar="CLASS=GPUS", help="Expected number of GPUs of a class; may be repeated."),
     ] = None,
     hub: HubUrl = HUB_URL,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Register a cluster, or change what belongs to it; what is not given is not kept."""
+    """Register or replace a cluster; omitted options are cleared."""
     spec = ClusterSpec(
         environment=environment, team=team, contact=contact, expected=dict(_expected(one) for one in expect or ())
     )
@@ -38,19 +39,19 @@ def put(
 
 @cluster_app.command("get")
 def show(id: Id, hub: HubUrl = HUB_URL, token_file: TokenFileOption = None, ca: CaOption = None) -> None:  # noqa: A002
-    """Show a cluster as it is kept."""
+    """Show a cluster."""
     print_json(get(hub, _path(id), Access(token_file, ca)))
 
 
 @cluster_app.command("list")
 def list_all(hub: HubUrl = HUB_URL, token_file: TokenFileOption = None, ca: CaOption = None) -> None:
-    """Show every cluster, closed ones too."""
+    """Show all clusters, including closed ones."""
     print_json(get(hub, "/v1/clusters", Access(token_file, ca)))
 
 
 @cluster_app.command()
 def close(id: Id, hub: HubUrl = HUB_URL, token_file: TokenFileOption = None, ca: CaOption = None) -> None:  # noqa: A002
-    """Take no more batches of a cluster; nothing is erased."""
+    """Close a cluster: its batches are rejected; nothing is deleted."""
     print_json(send(hub, _path(id), Access(token_file, ca), method="DELETE"))
 
 
@@ -61,5 +62,5 @@ def _path(id: str) -> str:  # noqa: A002
 def _expected(text: str) -> tuple[str, int]:
     name, equals, count = text.rpartition("=")
     if not name or not equals or not count.isascii() or not count.isdigit():
-        raise typer.BadParameter(f"{text!r} is not CLASS=GPUS, such as H200=64", param_hint="--expect")
+        raise typer.BadParameter(f"{text!r} is not CLASS=GPUS, for example H200=64", param_hint="--expect")
     return name, int(count)

@@ -1,4 +1,4 @@
-"""`gpufleet config`: what configuration is in force, whether it is right, and a file to begin with."""
+"""`gpufleet config`: prints, validates and creates configuration."""
 
 import enum
 import os
@@ -19,33 +19,31 @@ from gpufleet.config.secret_files import missing_files
 from gpufleet.config.template import render_template, render_toml
 from gpufleet.model.errors import ConfigError
 
-config_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="What configuration is in force, whether it is right, a new file."
-)
+config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Print, validate and create configuration.")
 
 
-class Daemon(enum.StrEnum):
-    """Whose configuration."""
+class DaemonKind(enum.StrEnum):
+    """DaemonKind whose configuration is handled."""
 
     AGENT = "agent"
     HUB = "hub"
 
 
-_RECORDS: dict[Daemon, tuple[type[msgspec.Struct], str]] = {
-    Daemon.AGENT: (AgentConfig, AGENT_PREFIX),
-    Daemon.HUB: (HubConfig, HUB_PREFIX),
+_RECORDS: dict[DaemonKind, tuple[type[msgspec.Struct], str]] = {
+    DaemonKind.AGENT: (AgentConfig, AGENT_PREFIX),
+    DaemonKind.HUB: (HubConfig, HUB_PREFIX),
 }
 
-For = Annotated[Daemon, typer.Option("--for", help="Whose configuration.")]
+DaemonOption = Annotated[DaemonKind, typer.Option("--for", help="DaemonKind of the configuration.")]
 
 
 @config_app.command("print")
 def print_config(
-    daemon: For = Daemon.AGENT,
+    daemon: DaemonOption = DaemonKind.AGENT,
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """Print the configuration in force as TOML, each value with where it came from."""
+    """Print the effective configuration as TOML, with the origin of each value."""
     resolved = _resolve(daemon, config)
     if not json:
         print(render_toml(resolved), end="")
@@ -59,31 +57,31 @@ def print_config(
 
 @config_app.command()
 def validate(
-    daemon: For = Daemon.AGENT,
+    daemon: DaemonOption = DaemonKind.AGENT,
     config: ConfigFile = None,
 ) -> None:
-    """Say whether the configuration is right and the files it names are there; if not, end with 2 and every problem."""
+    """Check the configuration and that the files it names exist. Exits with 2 and all problems if it is invalid."""
     try:
         problems = missing_files(_resolve(daemon, config))
     except ConfigProblemsError as error:
-        other = Daemon.HUB if daemon is Daemon.AGENT else Daemon.AGENT
-        if config is None or not _is_right(other, config):
+        other = DaemonKind.HUB if daemon is DaemonKind.AGENT else DaemonKind.AGENT
+        if config is None or not _is_valid(other, config):
             raise
-        hint = ConfigError(str(config), "", f"would be right for the {other}: gpufleet config validate --for {other}")
+        hint = ConfigError(str(config), "", f"is valid for the {other}: gpufleet config validate --for {other}")
         raise ConfigProblemsError((*error.problems, hint)) from error
     if problems:
         raise ConfigProblemsError(problems)
-    print(f"the {daemon}'s configuration is right")
+    print(f"the {daemon}'s configuration is valid")
 
 
 @config_app.command()
-def init(daemon: For = Daemon.AGENT, output: Output = STDOUT, force: Force = False) -> None:
-    """Write a configuration file to begin with: every key, commented out at its default."""
+def init(daemon: DaemonOption = DaemonKind.AGENT, output: Output = STDOUT, force: Force = False) -> None:
+    """Write a configuration template: all keys with their defaults, commented out."""
     record, prefix = _RECORDS[daemon]
     write_output(render_template(record, daemon=daemon, env_prefix=prefix), output, force=force)
 
 
-def _is_right(daemon: Daemon, config: Path) -> bool:
+def _is_valid(daemon: DaemonKind, config: Path) -> bool:
     try:
         _resolve(daemon, config)
     except ConfigError:
@@ -91,7 +89,7 @@ def _is_right(daemon: Daemon, config: Path) -> bool:
     return True
 
 
-def _resolve(daemon: Daemon, config: ConfigFile) -> Resolved[Any]:
+def _resolve(daemon: DaemonKind, config: ConfigFile) -> Resolved[Any]:
     record, prefix = _RECORDS[daemon]
     return resolve(record, file=config, env_prefix=prefix, env=os.environ, flags={})
 

@@ -1,4 +1,4 @@
-"""Running a daemon from a command: its event loop, and stopping it cleanly."""
+"""Event loop, signals and interpreter settings of the daemons."""
 
 import asyncio
 import gc
@@ -7,43 +7,39 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-SWITCH_SECONDS = 0.0005
-"""How long one thread may keep the interpreter from others that wait for it; Python's own default is ten times that.
+SWITCH_INTERVAL_SECONDS = 0.0005
+"""Thread switch interval of the interpreter; Python's default is ten times as long.
 
-The event loop lets go of it for a moment with each body that it unpacks and each file that it syncs, and then waits
-this long for it whenever the thread that prepares writes is busy. Measured with `benchmarks ingest` on 2 busy cores,
-three times in turn: a hub stored 272, 283 and 702 batches/s with the default, and 513, 810 and 957 with this.
+The event loop releases the interpreter lock with each body that it unpacks and each file that it syncs. It then waits
+this long to get the lock back while the thread that prepares writes is busy. Measured with `benchmarks ingest` on 2
+busy cores, three runs each: a hub stored 272, 283 and 702 batches/s with the default, and 513, 810 and 957 with this.
 """
 
 YOUNG_OBJECTS = 50_000
-"""New containers (lists, records, ...) after which a daemon looks for garbage in cycles; Python's own default is 700.
+"""Threshold of the youngest generation of the garbage collector, in new containers; Python's default is 700.
 
-Batches are lists within lists and never cycles: they go by themselves. With the default the collector went through them
-80 times a second, and once a second through everything that the hub remembers, which stopped every thread for 170 ms
-each time at 8,334 senders. It took 27 % of the hub's processor time (`benchmarks hub`: 1,059 us a batch, and 778 with
-this).
+Batches are nested lists without cycles, so that reference counting frees them. With the default, the collector of a hub
+with 8,334 senders ran 80 times per second. Once per second it traversed all objects, which stopped every thread for
+170 ms. It took 27 % of the hub's CPU time (`benchmarks hub`: 1,059 us per batch, and 778 us with this value).
 
-An agent stood still for up to 40 ms whenever everything that it remembers was gone through, about once a second beside
-scrapes of 8 GPUs with 128 vGPUs (`benchmarks exposition`).
+An agent stalled for up to 40 ms in each full collection, about once per second with scrapes of 8 GPUs with 128 vGPUs
+(`benchmarks exposition`).
 """
 
 YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS = 20, 100
-"""Collections of one generation before the next older one is collected too: all of it about once in half an hour."""
+"""Collections of a generation per collection of the next older one; a full collection runs about every half hour."""
 
 
-def spare_collector() -> None:
-    """Have the collector of cycles look less often, and never again at what is there now."""
+def tune_garbage_collector() -> None:
+    """Make the garbage collector run less often, and exclude the existing objects."""
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS)
     gc.collect()
     gc.freeze()
 
 
 def run_until_stopped(daemon: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    """Run `daemon(stop)` to its end; SIGINT and SIGTERM set `stop`.
-
-    Uses uvloop where it is installed.
-    """
-    sys.setswitchinterval(SWITCH_SECONDS)
+    """Run `daemon(stop)` to completion, with uvloop if installed. SIGINT and SIGTERM set `stop`."""
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_with_signals(daemon))
 

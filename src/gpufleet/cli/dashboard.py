@@ -1,4 +1,4 @@
-"""`gpufleet dashboard`: dashboards for Grafana."""
+"""`gpufleet dashboard`: prints dashboards for Grafana."""
 
 from typing import Annotated, Literal
 
@@ -11,21 +11,21 @@ dashboard_app = typer.Typer(no_args_is_help=True)
 
 @dashboard_app.callback()
 def dashboard() -> None:
-    """Dashboards for Grafana."""
+    """Print dashboards for Grafana."""
 
 
 @dashboard_app.command()
 def render(
     dialect: Annotated[
-        Literal["native", "dcgm"], typer.Option(help="Whose names its queries have: ours, or dcgm-exporter's.")
+        Literal["native", "dcgm"], typer.Option(help="Metric names in its queries: native, or those of dcgm-exporter.")
     ] = "native",
     output: Output = STDOUT,
     force: Force = False,
 ) -> None:
-    """Print a dashboard as JSON, to be imported into Grafana (Dashboards, New, Import)."""
+    """Print a dashboard as JSON for import into Grafana (Dashboards, New, Import)."""
     from gpufleet.dashboards.dcgm import dcgm_dashboard
     from gpufleet.dashboards.grafana import render_grafana
     from gpufleet.dashboards.native import native_dashboard
 
-    made = native_dashboard() if dialect == "native" else dcgm_dashboard()
-    write_output(render_grafana(made), output, force=force)
+    model = native_dashboard() if dialect == "native" else dcgm_dashboard()
+    write_output(render_grafana(model), output, force=force)

@@ -1,4 +1,4 @@
-"""Renders the reference pages that come from the code: `python -m gpufleet.cli.docs [FOLDER]`."""
+"""Generator of the reference pages: `python -m gpufleet.cli.docs [FOLDER]`."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from gpufleet.stores.clickhouse.sql.reference import render_sql_reference
 
 
 def reference_pages() -> dict[str, str]:
-    """Return file name to content of every page."""
+    """Return the content of each page by file name."""
     return {
         "metrics.md": render_metrics_reference(),
         "events.md": render_events_reference(),
@@ -23,7 +23,7 @@ def reference_pages() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write the pages into a folder, `docs/reference` unless another is given."""
+    """Write the pages to the folder given as argument; the default is `docs/reference`."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/reference")
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in reference_pages().items():

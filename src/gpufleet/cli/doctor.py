@@ -1,4 +1,4 @@
-"""`gpufleet doctor`: what this node, or a hub on this host, needs, and how to mend it."""
+"""`gpufleet doctor`: checks a node, a hub on this host or a DCGM host engine, and suggests fixes."""
 
 import asyncio
 import datetime as dt
@@ -18,17 +18,17 @@ from gpufleet.cli.options import CaOption, CommandError, ConfigFile, HubConfigFi
 if TYPE_CHECKING:
     from gpufleet.config.agent import AgentConfig
     from gpufleet.config.hub import HubConfig
-    from gpufleet.doctor import Check
+    from gpufleet.doctor import CheckResult
     from gpufleet.doctor.access import LocalAccess
-    from gpufleet.doctor.facts import Facts
+    from gpufleet.doctor.facts import NodeFacts
 
 doctor_app = typer.Typer(
     rich_markup_mode=None,
     invoke_without_command=True,
-    help="Check what this node needs; `doctor hub` checks a hub or relay, `doctor dcgm` a DCGM host engine.",
+    help="Check the requirements of this node; `doctor hub` checks a hub or relay, `doctor dcgm` a DCGM host engine.",
 )
 
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell of every check what it proves.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what each check proves.")]
 
 
 @doctor_app.callback()
@@ -37,11 +37,11 @@ def node(
     json: Json = False,
     verbose: Verbose = False,
     config: ConfigFile = None,
-    root: Annotated[Path, typer.Option("--root", hidden=True, help="Folder to take for / (for tests).")] = Path("/"),
+    root: Annotated[Path, typer.Option("--root", hidden=True, help="Folder to use as / (for tests).")] = Path("/"),
 ) -> None:
-    """Check what this node needs, and what its agent knows of virtual machines: what was found, and how to mend it.
+    """Check the requirements of this node and its agent's access to virtual machines, and suggest fixes.
 
-    Ends with 1 if something failed. What could not be checked is unknown, and fails nothing.
+    Exits with 1 if a check failed. A check that could not run is unknown, not failed.
     """
     if context.invoked_subcommand is None:
         _show(_examine_node(root, config), json, verbose)
@@ -54,14 +54,14 @@ def hub(
     config: HubConfigFile = None,
     state: HubState = None,
     hub: Annotated[
-        str | None, typer.Option("--hub", metavar="URL", help="Ask it there [default: where it listens].")
+        str | None, typer.Option("--hub", metavar="URL", help="URL of the hub [default: its listen address].")
     ] = None,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Check a hub or relay on its own host, as its user: running or stopped.
+    """Check a running or stopped hub or relay; run this on its host as its user.
 
-    Ends with 1 if something failed. What could not be checked is unknown, and fails nothing.
+    Exits with 1 if a check failed. A check that could not run is unknown, not failed.
     """
     from gpufleet.config.hub import ENV_PREFIX, HubConfig
     from gpufleet.config.load import load
@@ -84,46 +84,48 @@ def dcgm(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Ask a DCGM host engine, reading only, what of it can be used.
+    """Check read-only which functions of a DCGM host engine are usable.
 
-    Ends with 1 if something failed.
+    Exits with 1 if a check failed.
     """
-    from gpufleet.channels.stream.dialers import dialer_of
+    from gpufleet.channels.stream.dialers import make_dialer
     from gpufleet.doctor.dcgm import examine_engine
     from gpufleet.runtime import SystemClock
 
     try:
-        dialer = dialer_of(address)
+        dialer = make_dialer(address)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     _show(asyncio.run(examine_engine(address, dialer, SystemClock())), json, verbose)
 
 
 def _url_of(config: "HubConfig | AgentConfig") -> str:
-    """Return where this machine reaches the listener."""
+    """Return the URL under which this machine reaches a listener."""
     from gpufleet.config.agent import parse_listen
 
     host, port = parse_listen(config.listen)
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - it is replaced
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - replaced
     return f"{'https' if config.tls.is_on else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _examine_node(root: Path, config: Path | None) -> "tuple[Check, ...]":
-    # Imported here: the command line starts without what it does not run.
+def _examine_node(root: Path, config: Path | None) -> "tuple[CheckResult, ...]":
+    # Imported on use, so that other commands start faster.
     from gpufleet.channels.local import LocalFiles
     from gpufleet.config.agent import ENV_PREFIX, AgentConfig
     from gpufleet.config.load import load
-    from gpufleet.doctor import examine, gather
+    from gpufleet.doctor import examine, gather_facts
     from gpufleet.doctor.access import LocalAccess
     from gpufleet.runtime import SystemClock
 
     settings = load(AgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={})
-    facts = asyncio.run(gather(LocalFiles(root), LocalAccess(root), SystemClock(), str(Path(settings.state, "agent"))))
+    facts = asyncio.run(
+        gather_facts(LocalFiles(root), LocalAccess(root), SystemClock(), str(Path(settings.state, "agent")))
+    )
     return examine(_with_guests(facts, settings, LocalAccess(root)))
 
 
-def _with_guests(facts: "Facts", settings: "AgentConfig", access: "LocalAccess") -> "Facts":
-    """Add what the running agent knows of virtual machines, where it is told of any."""
+def _with_guests(facts: "NodeFacts", settings: "AgentConfig", access: "LocalAccess") -> "NodeFacts":
+    """Add the running agent's guest state, if guests are configured."""
     import msgspec
 
     from gpufleet.cli.source import take_snapshot
@@ -146,8 +148,8 @@ def _with_guests(facts: "Facts", settings: "AgentConfig", access: "LocalAccess")
     return msgspec.structs.replace(facts, guests=snapshot.guests, guests_capability=capability)
 
 
-def _show(checks: "Sequence[Check]", as_json: bool, verbose: bool) -> None:
-    """Print the checks; end with 1 if one failed."""
+def _show(checks: "Sequence[CheckResult]", as_json: bool, verbose: bool) -> None:
+    """Print the checks; exit with 1 if one failed."""
     if as_json:
         import msgspec
 

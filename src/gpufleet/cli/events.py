@@ -1,4 +1,4 @@
-"""`gpufleet events`: what happened on this machine of late."""
+"""`gpufleet events`: shows recent events of this machine."""
 
 import shutil
 import sys
@@ -15,18 +15,19 @@ from gpufleet.cli.source import take_snapshot
 
 def events(
     what: Annotated[
-        str | None, typer.Argument(metavar="[WHAT]", help="Only of a device: start of a UUID, PCI address or index.")
+        str | None,
+        typer.Argument(metavar="[WHAT]", help="Only events of this device: UUID or its prefix, PCI address or index."),
     ] = None,
-    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only of this kind, such as xid.")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only events of this kind, for example xid.")] = None,
     json: Json = False,
     agent: AgentUrl = None,
     config: ConfigFile = None,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Show what happened: XIDs, resets, throttles, drivers; the newest first.
+    """Show events, newest first: XIDs, resets, throttling, driver changes.
 
-    An agent (--agent) remembers the newest 200. Without one, only what the kernel's log still has is seen.
+    A running agent (--agent) keeps the newest 200. Without --agent, only events still in the kernel log are shown.
     """
     snapshot = take_snapshot(agent, config, Access(token_file, ca))
     found = snapshot.events
@@ -34,7 +35,7 @@ def events(
         device = find_device(snapshot, what)
         if device is None:
             known = ", ".join(one.uuid or one.pci_address or one.key for one in snapshot.devices) or "none"
-            raise CommandError(f"no device of {snapshot.node.name} is {what}; its devices: {known}")
+            raise CommandError(f"{snapshot.node.name} has no device {what}; its devices: {known}")
         names = {device[0].key, f"gpu/pci/{device[0].pci_address}"}
         found = tuple(event for event in found if event.device in names)
     if kind is not None:

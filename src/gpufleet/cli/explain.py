@@ -1,20 +1,13 @@
-"""What `gpufleet why` says, as records. Pure.
-
-What `gpufleet why` says of a virtual machine, and of a device inside one. Pure.
-
-What `gpufleet why` says, on a terminal.
-"""
+"""Explanations of readings for `gpufleet why`, as records and as text. Pure."""
 
 import datetime as dt
 import io
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from gpufleet.exporters.words import guest_facts, seconds_words, value_words
+from gpufleet.exporters.display import guest_facts, seconds_text, value_text
 from gpufleet.model.absence import Reason
 from gpufleet.model.api.answer import AllocationAnswer
 from gpufleet.model.catalogue import CATALOGUE, Subject
@@ -22,24 +15,28 @@ from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Device, Guest, Snapshot
 from gpufleet.model.view import ViewKind
 
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One reading, explained.
+
+class ExplainedReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Explanation of one reading.
 
     Attributes:
-        metric: catalogue name, with its dimensions in braces if it has some.
-        value, unit: as measured, in the catalogue's unit.
-        words: the value as people write it; empty when absent.
-        absent, detail: why there is none.
-        catalogue: what the catalogue says of that absence.
-        reader, side, scope: who read it, from where, about what.
-        age_seconds: since it was measured; in a hub's answer, since the hub received it.
+        metric: catalogue name, followed by its dimensions in braces.
+        value, unit: measured value, in the unit of the catalogue.
+        text: value for display; empty if absent.
+        absent, detail: absence reason.
+        catalogue: description of the absence case in the catalogue.
+        reader, side, scope: provenance of the reading.
+        age_seconds: time since the measurement; in a hub's answer, since its receipt.
     """
 
     metric: str
     value: Value | None = None
     unit: str = ""
-    words: str = ""
+    text: str = ""
     absent: Reason | None = None
     detail: str = ""
     catalogue: str = ""
@@ -49,59 +46,63 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     age_seconds: float | None = None
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """The readings of one device, or of the machine."""
+class ExplainedSubject(msgspec.Struct, frozen=True, kw_only=True):
+    """Readings of a device, or of the machine."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[ExplainedReading, ...]
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything said of what was asked about.
+    """Explanation of a device, machine or allocation.
 
     Attributes:
-        subject: what it is.
-        facts: sentences about it as a whole.
-        parts: its readings.
+        subject: its name.
+        facts: statements about it.
+        parts: its readings, by device.
     """
 
     subject: str
     facts: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[ExplainedSubject, ...]
 
 
 def explain_device(snapshot: Snapshot, device: Device, how: str, now: dt.datetime) -> Explanation:
-    """Explain one device; `how` says how it was recognised."""
+    """Explain a device; `how` is the kind of match, see `find_device`."""
     title = f"{device.name or device.kind} {device.uuid or device.pci_address or device.key}"
-    facts = [f"recognised by {how}", f"seen from side {device.side} of {snapshot.node.name}"]
-    facts += [f"its driver: {function.driver or 'none bound'}" for function in snapshot.host.pci or ()
+    facts = [f"matched by {how}", f"read from the {device.side} side on {snapshot.node.name}"]
+    facts += [f"bound driver: {function.driver or 'none'}" for function in snapshot.host.pci or ()
               if function.address == device.pci_address]  # fmt: skip
-    facts += _failing(snapshot)
-    lines = [*_lines(device.readings, now), *_untold(device), *_dimension_lines(device.dimensions, now)]
-    return Explanation(subject=title, facts=tuple(facts), parts=(Part(title=device.key, lines=tuple(lines)),))
+    facts += _reader_errors(snapshot)
+    lines = [*_lines(device.readings, now), *_unreported(device), *_dimension_lines(device.dimensions, now)]
+    return Explanation(
+        subject=title, facts=tuple(facts), parts=(ExplainedSubject(title=device.key, lines=tuple(lines)),)
+    )
 
 
 def explain_host(snapshot: Snapshot, now: dt.datetime) -> Explanation:
-    """Explain the machine's own readings."""
+    """Explain the readings of the machine."""
     lines = explain_readings(snapshot.host.readings, snapshot.host.dimensions, now)
     return Explanation(
-        subject=snapshot.node.name, facts=tuple(_failing(snapshot)), parts=(Part(title="host", lines=lines),)
+        subject=snapshot.node.name,
+        facts=tuple(_reader_errors(snapshot)),
+        parts=(ExplainedSubject(title="host", lines=lines),),
     )
 
 
 def explain_answer(answer: AllocationAnswer) -> Explanation:
-    """Explain a hub's answer about an allocation."""
+    """Explain the readings of an allocation in a hub's answer."""
     spec = answer.allocation.spec
-    facts = [f"{spec.kind}, generation {answer.allocation.generation}", f"answered by {answer.source}"]
+    facts = [f"{spec.kind}, generation {answer.allocation.generation}", f"source {answer.source}"]
     if answer.reason is not None:
-        facts.append(f"unavailable because {_reason(answer.reason, answer.detail)}")
+        facts.append(f"unavailable: {_reason(answer.reason, answer.detail)}")
     if answer.age_seconds is not None:
         facts.append(f"newest reading received {answer.age_seconds:.0f} s ago")
-    facts.append(f"{answer.aggregate.coverage} report")
+    facts.append(f"GPUs reporting: {answer.aggregate.coverage}")
     if answer.last_error:
-        facts.append(f"newest error of its readers: {answer.last_error}")
+        facts.append(f"newest reader error: {answer.last_error}")
     parts = [
-        Part(
+        ExplainedSubject(
             title=f"{device.name or device.kind} {device.uuid or device.pci_address or device.id} ({device.side})",
             lines=(*_lines(device.readings, None), *_dimension_lines(device.dimensions, None)),
         )
@@ -109,24 +110,24 @@ def explain_answer(answer: AllocationAnswer) -> Explanation:
     ]
     if answer.host:
         lines = (*_lines(answer.host, None), *_dimension_lines(answer.host_dimensions, None))
-        parts.append(Part(title="host", lines=lines))
+        parts.append(ExplainedSubject(title="host", lines=lines))
     return Explanation(subject=f"allocation {answer.allocation.id}", facts=tuple(facts), parts=tuple(parts))
 
 
 def explain_readings(
     readings: dict[str, Reading], dimensions: Iterable[DimReading], now: dt.datetime
-) -> tuple[Line, ...]:
-    """Explain the readings of one subject of an agent."""
+) -> tuple[ExplainedReading, ...]:
+    """Explain the readings of a device or machine of an agent."""
     return (*_lines(readings, now), *_dimension_lines(dimensions, now))
 
 
-def _lines(readings: dict[str, Reading], now: dt.datetime | None) -> Iterable[Line]:
+def _lines(readings: dict[str, Reading], now: dt.datetime | None) -> Iterable[ExplainedReading]:
     for metric, reading in readings.items():
-        yield Line(
+        yield ExplainedReading(
             metric=metric,
             value=reading.value,
             unit=CATALOGUE[metric].unit if metric in CATALOGUE else "",
-            words=_words(metric, reading.value),
+            text=_value_text(metric, reading.value),
             absent=reading.absent,
             detail=reading.detail,
             catalogue=_catalogue(metric, reading.absent),
@@ -137,13 +138,13 @@ def _lines(readings: dict[str, Reading], now: dt.datetime | None) -> Iterable[Li
         )
 
 
-def _dimension_lines(dimensions: Iterable[DimReading], now: dt.datetime | None) -> Iterable[Line]:
+def _dimension_lines(dimensions: Iterable[DimReading], now: dt.datetime | None) -> Iterable[ExplainedReading]:
     for dim in dimensions:
-        yield Line(
+        yield ExplainedReading(
             metric=f"{dim.metric}{{{','.join(f'{name}={value}' for name, value in dim.labels.items())}}}",
             value=dim.value,
             unit=CATALOGUE[dim.metric].unit if dim.metric in CATALOGUE else "",
-            words=_words(dim.metric, dim.value),
+            text=_value_text(dim.metric, dim.value),
             absent=dim.absent,
             detail=dim.detail,
             catalogue=_catalogue(dim.metric, dim.absent),
@@ -152,26 +153,26 @@ def _dimension_lines(dimensions: Iterable[DimReading], now: dt.datetime | None) 
         )
 
 
-def _untold(device: Device) -> Iterable[Line]:
-    """Give the metrics that such a device can have and that no reader has said anything of.
+def _unreported(device: Device) -> Iterable[ExplainedReading]:
+    """Yield metrics of the device's kind that no reader has reported.
 
-    What only GPUs in some role have is told by whoever finds them in it.
+    Metrics that apply only to GPUs in some role are left out, because the reader of that role reports their absence.
     """
     for metric in CATALOGUE.values():
         if device.kind is ViewKind.GPU and metric.role is not None:
             continue
         if Subject(device.kind) in metric.subjects and not metric.dims and metric.name not in device.readings:
-            detail = "no reader has told of it"
-            yield Line(metric=metric.name, unit=metric.unit, absent=Reason.NOT_COLLECTED, detail=detail)
+            detail = "no reader has reported it"
+            yield ExplainedReading(metric=metric.name, unit=metric.unit, absent=Reason.NOT_COLLECTED, detail=detail)
 
 
-def _failing(snapshot: Snapshot) -> list[str]:
-    told = {
+def _reader_errors(snapshot: Snapshot) -> list[str]:
+    errors = {
         f"reader {report.reader} {report.state}: {report.last_error}": None
         for report in snapshot.readers
         if report.last_error
     }
-    return list(told)
+    return list(errors)
 
 
 def _catalogue(metric: str, absent: Reason | None) -> str:
@@ -179,10 +180,10 @@ def _catalogue(metric: str, absent: Reason | None) -> str:
     return "; ".join(case.when for case in cases if case.reason is absent)
 
 
-def _words(metric: str, value: Value | None) -> str:
+def _value_text(metric: str, value: Value | None) -> str:
     if value is None:
         return ""
-    return value_words(metric, value) if metric in CATALOGUE else str(value)
+    return value_text(metric, value) if metric in CATALOGUE else str(value)
 
 
 def _reason(reason: Reason, detail: str) -> str:
@@ -194,10 +195,12 @@ def _age(at: dt.datetime | None, now: dt.datetime) -> float | None:
 
 
 def explain_guest(guest: Guest, now: dt.datetime) -> Explanation:
-    """Explain a virtual machine: how it is doing, the ways into it, when it got how far, and its readings."""
-    parts = [Part(title="the machine", lines=explain_readings(guest.host.readings, guest.host.dimensions, now))]
+    """Explain a virtual machine: its state, access to it, and its readings."""
+    parts = [
+        ExplainedSubject(title="the machine", lines=explain_readings(guest.host.readings, guest.host.dimensions, now))
+    ]
     parts += [
-        Part(
+        ExplainedSubject(
             title=f"{device.name or device.kind} {device.uuid or device.pci_address or device.key}",
             lines=explain_readings(device.readings, device.dimensions, now),
         )
@@ -211,13 +214,16 @@ def explain_guest(guest: Guest, now: dt.datetime) -> Explanation:
 
 
 def explain_guest_device(snapshot: Snapshot, guest: Guest, device: Device, now: dt.datetime) -> Explanation:
-    """Explain one device inside a virtual machine, and how the agent gets on with that."""
-    found = explain_device(snapshot, device, f"UUID, as virtual machine {guest.machine.name} claims it", now)
+    """Explain a device inside a virtual machine, with the state of that machine."""
+    found = explain_device(snapshot, device, f"the UUID claimed by virtual machine {guest.machine.name}", now)
     return Explanation(subject=found.subject, facts=guest_facts(guest, now), parts=found.parts)
 
 
 def render_explanation(explanation: Explanation, *, width: int, colour: bool) -> str:
-    """Return the screen."""
+    """Render an explanation for a terminal of this width, in columns."""
+    from rich.console import Console
+    from rich.text import Text
+
     page = io.StringIO()
     console = Console(
         file=page,
@@ -239,7 +245,9 @@ def render_explanation(explanation: Explanation, *, width: int, colour: bool) ->
     return page.getvalue()
 
 
-def _table(part: Part) -> Table:
+def _table(part: ExplainedSubject) -> "Table":
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("reading", "value or reason", "reader", "side", "age"):
         table.add_column(title, justify="right" if title == "age" else "left", overflow="fold")
@@ -249,14 +257,16 @@ def _table(part: Part) -> Table:
             _value(line),
             line.reader,
             line.side if line.scope in ("", "own") else f"{line.side} ({line.scope})",
-            "" if line.age_seconds is None else seconds_words(line.age_seconds),
+            "" if line.age_seconds is None else seconds_text(line.age_seconds),
         )
     return table
 
 
-def _value(line: Line) -> Text:
+def _value(line: ExplainedReading) -> "Text":
+    from rich.text import Text
+
     if line.absent is None:
-        return Text(line.words)
+        return Text(line.text)
     text = Text(str(line.absent), style="yellow")
     if line.detail:
         text.append(f": {line.detail}")

@@ -1,4 +1,4 @@
-"""Asking a running agent or hub over HTTP, from a command."""
+"""HTTP client of the commands, for agents and hubs."""
 
 import email.message
 import http.client
@@ -24,18 +24,18 @@ _WRONG_TIME = (9, 10)
 """X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
 _NEXT = re.compile(r'<(?P<path>/[^/<>][^<>]*)>; rel="next"')
-"""Where the page after it is: always at the same server."""
+"""`Link` header of the next page, restricted to the same server."""
 
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 64 << 20
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What a command shows of itself, and whom it trusts.
+    """Credentials and trusted authorities of a command.
 
     Attributes:
-        token_file: file with the token to present; None for none.
-        ca: PEM file of the authorities to trust; None means the system's.
+        token_file: file with the token to send; None sends none.
+        ca: PEM file of trusted authorities; None means those of the system.
     """
 
     token_file: Path | None = None
@@ -43,10 +43,11 @@ class Access(msgspec.Struct, frozen=True):
 
 
 def get(base: str, path: str, access: Access | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> bytes:
-    """GET `path` of the server at `base`. A plain list that comes in pages is returned whole, unless `path` limits it.
+    """GET `path` of the server at `base`. All pages of a plain list are joined unless `path` sets a limit.
 
     Raises:
-        CommandError: if `base` is no HTTP URL, nobody answers, or the answer is not 200; with the server's words.
+        CommandError: if `base` is not an HTTP URL, there is no response, or its status is not 200. Contains the
+            server's message.
         ConfigError: if the token cannot be read.
     """
     body, following = _exchange(base, path, "GET", None, access or Access(), timeout_seconds)
@@ -57,16 +58,16 @@ def get(base: str, path: str, access: Access | None = None, *, timeout_seconds: 
         body, following = _exchange(base, following, "GET", None, access or Access(), timeout_seconds)
         size += len(body)
         if size > MAX_BYTES:
-            raise CommandError(f"{base}{path} answers with more than {MAX_BYTES} bytes")
+            raise CommandError(f"{base}{path} returns more than {MAX_BYTES} bytes")
         try:
             entries += msgspec.json.decode(body, type=list[msgspec.Raw])
         except msgspec.DecodeError as error:
-            raise CommandError(f"{base} answers something else than a gpufleet hub does: {error}") from error
+            raise CommandError(f"{base} does not respond like a gpufleet hub: {error}") from error
     return msgspec.json.encode(entries)
 
 
 def get_as(media_type: str, base: str, path: str, access: Access) -> tuple[bytes, str | None]:
-    """GET `path` in a format, and return it with the path of the page after it, if there is one; raises as `get`."""
+    """GET `path` in a format; return the body and the path of the next page, if any. Raises like `get`."""
     return _exchange(base, path, "GET", None, access, TIMEOUT_SECONDS, media_type)
 
 
@@ -80,7 +81,7 @@ def send(
     timeout_seconds: float = TIMEOUT_SECONDS,
     media_type: str = "",
 ) -> bytes:
-    """Send JSON with another method than GET, and return the answer, in the format asked for; raises as `get`."""
+    """Send JSON with a method other than GET; return the body in the requested format. Raises like `get`."""
     return _exchange(base, path, method, body, access or Access(), timeout_seconds, media_type)[0]
 
 
@@ -100,28 +101,28 @@ def _exchange(
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CommandError(f"{base} is not a URL: write http://HOST:PORT")
+            raise CommandError(f"{base} is not an HTTP URL: use http://HOST:PORT")
         if access.token_file is not None:
             if parts.scheme == "http" and not is_loopback(parts.hostname):
-                raise CommandError(f"{base} would take the token over the network in the clear: ask by https")
+                raise CommandError(f"{base} would send the token unencrypted over the network: use https")
             headers["Authorization"] = f"Bearer {TokenFile(str(access.token_file)).token()}"
-        request = urllib.request.Request(url, data=content, headers=headers, method=method)  # noqa: S310 - as checked
+        request = urllib.request.Request(url, data=content, headers=headers, method=method)  # noqa: S310 - checked above
         with _opener(access).open(request, timeout=timeout_seconds) as answer:
             body: bytes = answer.read(MAX_BYTES + 1)
             link = _NEXT.fullmatch(answer.headers.get("Link", ""))
     except urllib.error.HTTPError as error:
         with error:
-            raise CommandError(f"{url} answers {error.code}: {_words(error.read(65_536))}") from error
+            raise CommandError(f"{url} returned {error.code}: {_error_message(error.read(65_536))}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise CommandError(f"{url} cannot be asked: {reason}. {_advice(reason, access)}") from error
+        raise CommandError(f"cannot query {url}: {reason}. {_advice(reason, access)}") from error
     if len(body) > MAX_BYTES:
-        raise CommandError(f"{url} answers with more than {MAX_BYTES} bytes")
+        raise CommandError(f"{url} returns more than {MAX_BYTES} bytes")
     return body, link["path"] if link else None
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer like another: followed, it would take the token to whoever is named there."""
+    """Handler that does not follow redirects, which would send the token to another server."""
 
     def redirect_request(
         self,
@@ -137,31 +138,31 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def _opener(access: Access) -> urllib.request.OpenerDirector:
     try:
-        trusting = ssl.create_default_context(cafile=access.ca)
+        context = ssl.create_default_context(cafile=access.ca)
     except OSError as error:
-        raise CommandError(f"{access.ca} holds no certificates of authorities: {error.strerror or error}") from error
-    return urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=trusting))
+        raise CommandError(f"cannot load authorities from {access.ca}: {error.strerror or error}") from error
+    return urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
 
 
 def _advice(reason: object, access: Access) -> str:
-    """Say what to try after a failure to connect."""
+    """Return what to try after a failed connection."""
     if isinstance(reason, ssl.SSLCertVerificationError):
         if reason.verify_code in _WRONG_NAME:
-            return "Ask by a name that its certificate is for"
+            return "Use a host name that is in the server's certificate"
         if reason.verify_code in _WRONG_TIME:
-            return "Put a new certificate and key in place there; or is the clock here wrong?"
+            return "Renew the server's certificate, and check the clock of this machine"
         if access.ca is not None:
-            return f"{access.ca} does not hold the authority that vouches for it"
-        return "Name the PEM file of the authority that vouches for it: --ca FILE, or GPUFLEET_CA"
+            return f"{access.ca} does not contain the authority that signed the certificate"
+        return "Set the PEM file of the authority that signed the certificate: --ca FILE or GPUFLEET_CA"
     if isinstance(reason, ssl.SSLError):
-        return "Does it speak plain HTTP? Then ask by http://"
+        return "If the server uses plain HTTP, use http://"
     if isinstance(reason, http.client.HTTPException | ConnectionResetError):
-        return "Does it speak TLS? Then ask by https://"
-    return "Is it running, and is this its address?"
+        return "If the server uses TLS, use https://"
+    return "Check that it is running, and its address"
 
 
-def _words(body: bytes) -> str:
-    """Return the words of an error document, or the start of whatever came."""
+def _error_message(body: bytes) -> str:
+    """Return the message of an error document, or the start of the body."""
     text = body.decode("utf-8", "replace").strip()
     try:
         document: Any = json.loads(text)

@@ -1,4 +1,4 @@
-"""`gpufleet hub`: the central store of a fleet."""
+"""`gpufleet hub`: runs a hub or a relay."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpufleet.cli.daemon import run_until_stopped, spare_collector
+from gpufleet.cli.daemon import run_until_stopped, tune_garbage_collector
 from gpufleet.cli.logs import set_up_logs
 from gpufleet.config.hub import ENV_PREFIX, HubConfig
 from gpufleet.config.load import load
@@ -21,25 +21,27 @@ def hub(
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="The hub's configuration (TOML).")
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Answer here [default: 127.0.0.1:8470].")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address to listen on [default: 127.0.0.1:8470].")
     ] = None,
     insecure_listen: Annotated[
         bool | None,
-        typer.Option("--insecure-listen", help="Listen beyond loopback though TLS or tokens are not set."),
+        typer.Option("--insecure-listen", help="Allow listening beyond loopback without TLS or tokens."),
     ] = None,
     state: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Where log, registry and embedded store are kept.")
+        str | None, typer.Option(metavar="FOLDER", help="Folder of log, registry and embedded store.")
     ] = None,
     store: Annotated[
         str | None,
         typer.Option(metavar="DSN", help="chdb:///FOLDER or clickhouse://HOST:PORT/DATABASE [default: embedded]."),
     ] = None,
     relay_to: Annotated[
-        str | None, typer.Option(metavar="URL", help="Keep no store: pass every batch on to this hub.")
+        str | None, typer.Option(metavar="URL", help="Run as a relay: forward batches to this hub.")
     ] = None,
-    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning or error.")
+    ] = None,
 ) -> None:
-    """Take batches of a fleet, keep them, and answer from them. Runs until stopped."""
+    """Receive and store the batches of a fleet, and serve queries. Runs until stopped."""
     settings = load(
         HubConfig,
         file=config,
@@ -66,13 +68,13 @@ async def run_hub(config: HubConfig, stop: asyncio.Event) -> None:
         await run_relay(config, stop)
         return
     async with running_hub(config) as running:
-        spare_collector()
-        log.info("hub answers at %s: /v1/nodes, /v1/gpus, /openapi.json, /metrics", running.url)
-        log.info("hub keeps its state in %s", config.folder)
+        tune_garbage_collector()
+        log.info("hub listens at %s: /v1/nodes, /v1/gpus, /openapi.json, /metrics", running.url)
+        log.info("state folder: %s", config.folder)
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({running.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        log.info("hub stops: flushing what it has")
+        log.info("hub is stopping: flushing queued batches")
 
 
 async def run_relay(config: HubConfig, stop: asyncio.Event) -> None:
@@ -80,9 +82,9 @@ async def run_relay(config: HubConfig, stop: asyncio.Event) -> None:
     from gpufleet.wiring.relay import running_relay
 
     async with running_relay(config) as running:
-        spare_collector()
-        log.info("relay answers at %s: /v1/senders, /metrics; passes on to %s", running.url, config.relay.to)
+        tune_garbage_collector()
+        log.info("relay listens at %s: /v1/senders, /metrics; forwards to %s", running.url, config.relay.to)
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({running.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        log.info("relay stops: passing on what it has")
+        log.info("relay is stopping: forwarding queued batches")

@@ -1,4 +1,4 @@
-"""`gpufleet config init`: a configuration file to begin with, written whole or not at all."""
+"""Atomic output of generated text, to a file or standard output."""
 
 import os
 import sys
@@ -12,15 +12,17 @@ from gpufleet.cli.options import CommandError
 
 STDOUT = "-"
 
-Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - prints it.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the file if there is one.")]
+Output = Annotated[
+    str, typer.Option("--output", "-o", metavar="FILE", help="Output file; - prints to standard output.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 
 
 def write_output(text: str, output: str, *, force: bool) -> None:
-    """Print the text, or write it to a file that only its owner can read (it may come to hold secrets).
+    """Print the text, or write it to a file that only its owner can read, because users may add secrets to it.
 
     Raises:
-        CommandError: if there is such a file and `force` is false, or it cannot be written; then nothing is changed.
+        CommandError: if the file exists and `force` is false, or if it cannot be written. Nothing is changed then.
     """
     if output == STDOUT:
         sys.stdout.write(text)
@@ -29,9 +31,9 @@ def write_output(text: str, output: str, *, force: bool) -> None:
     try:
         _write(text, target, force=force)
     except FileExistsError as error:
-        raise CommandError(f"{target} is there already: choose another name, or --force to replace it") from error
+        raise CommandError(f"{target} exists: choose another name, or replace it with --force") from error
     except OSError as error:
-        raise CommandError(f"{target} cannot be written: {error.strerror}") from error
+        raise CommandError(f"cannot write {target}: {error.strerror}") from error
     print(f"wrote {target}")
 
 
@@ -46,6 +48,6 @@ def _write(text: str, target: Path, *, force: bool) -> None:
         if force:
             fresh.replace(target)
         else:
-            target.hardlink_to(fresh)  # fails where there is a file, unlike a rename
+            target.hardlink_to(fresh)  # fails if the file exists, unlike a rename
     finally:
         fresh.unlink(missing_ok=True)

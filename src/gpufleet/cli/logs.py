@@ -1,4 +1,4 @@
-"""Logs of the daemons, on stderr: for a person at a terminal, as JSON lines for everything else."""
+"""Logging of the daemons to stderr: plain text on a terminal, otherwise JSON lines."""
 
 import json
 import logging
@@ -11,19 +11,19 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 
 class HumanFormatter(logging.Formatter):
-    """Time of day, level where it matters, message."""
+    """Formatter for terminals: time, level unless it is info, message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and a traceback below it if there is one."""
+        """Return the line, followed by the traceback if there is one."""
         at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        # Names of strangers are in there: no lines and no codes of theirs.
+        # Messages can contain names from other machines: remove newlines and control characters.
         line = f"{at} {level}{clean(record.getMessage())}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: `at` (RFC 3339, UTC), `level`, `logger`, `message`, and `error` with a traceback."""
+    """Formatter for JSON lines: `at` (RFC 3339, UTC), `level`, `logger`, `message`, and `error` with the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -39,10 +39,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logs(level: str) -> None:
-    """Send everything from `level` (a key of `LEVELS`) up to stderr."""
+    """Log to stderr from `level`, a key of `LEVELS`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(HumanFormatter() if sys.stderr.isatty() else JsonFormatter())
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
-    # What uvicorn and asyncio say at info is about themselves.
+    # The info messages of uvicorn and asyncio are internal.
     for name in ("uvicorn", "asyncio"):
         logging.getLogger(name).setLevel(max(LEVELS[level], logging.WARNING))

@@ -1,4 +1,4 @@
-"""`gpufleet machine`: tell a hub which machines are gone."""
+"""`gpufleet machine`: shows and retires machines of a hub."""
 
 from typing import Annotated
 from urllib.parse import quote
@@ -11,18 +11,18 @@ from gpufleet.cli.output import print_json
 
 machine_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show and retire machines.")
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The hub's id of it: `gpufleet query machines` shows it.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The hub's id of the machine; see `gpufleet query machines`.")]
 
 
 @machine_app.command("get")
 def show(id: Id, hub: HubUrl = HUB_URL, token_file: TokenFileOption = None, ca: CaOption = None) -> None:  # noqa: A002
-    """Show a machine: its evidence, who reports it, how recently."""
+    """Show a machine: its identity evidence, sender and freshness."""
     print_json(get(hub, _path(id), Access(token_file, ca)))
 
 
 @machine_app.command()
 def retire(id: Id, hub: HubUrl = HUB_URL, token_file: TokenFileOption = None, ca: CaOption = None) -> None:  # noqa: A002
-    """Say that a machine is gone: it is expected no more. What is heard of it later brings it back."""
+    """Retire a machine: it is no longer expected. A later report of the machine reactivates it."""
     print_json(send(hub, _path(id), Access(token_file, ca), method="DELETE"))
 
 

@@ -1,7 +1,7 @@
-"""The command `gpufleet`. Here, and nowhere else, errors become exit codes.
+"""Entry point of the command `gpufleet`, and the only place that maps errors to exit codes.
 
-0   done
-1   it could not be done; stderr says why, unless whoever read our output stopped reading
+0   success
+1   failure; the reason is on stderr, except for a broken pipe
 2   wrong usage or configuration
 130 interrupted
 """
@@ -38,11 +38,11 @@ from gpufleet.model.text import clean
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
-# typer does not export the base of its usage errors: click's own, or that of the copy it carries.
+# typer does not export the base class of its usage errors, which comes from click or from typer's copy of it.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 COMMANDS = (up, snapshot, why, events, decode, hub, audit, version)
-"""Every command, in the order of the help. Their modules import what is heavy only when they run."""
+"""Commands in the order of the help. Their modules import heavy dependencies only when they run."""
 
 GROUPS = {
     "agent": agent_app,
@@ -57,7 +57,7 @@ GROUPS = {
     "dashboard": dashboard_app,
     "simulate": simulate_app,
 }
-"""Commands that have commands of their own."""
+"""Commands with subcommands."""
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 for _command in COMMANDS:
@@ -66,8 +66,8 @@ for _name, _commands in GROUPS.items():
     app.add_typer(_commands, name=_name)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"gpufleet {__version__}")
         raise typer.Exit
 
@@ -78,16 +78,16 @@ def gpufleet(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Truthful GPU telemetry from every host, VM guest, pod and job, to one trusted store."""
+    """GPU telemetry from hosts, VM guests, pods and jobs to one store."""
 
 
 def main() -> NoReturn:
-    """Run the command line and end the process."""
+    """Run the command line and exit the process."""
     sys.exit(_run())
 
 
 def _run() -> int:
-    # Only daemons log; what goes wrong in a command is part of its answer.
+    # Only daemons log; commands report errors on stderr.
     logging.getLogger("gpufleet").addHandler(logging.NullHandler())
     try:
         code = app(standalone_mode=False)
@@ -96,30 +96,30 @@ def _run() -> int:
         error.show()
         return USAGE
     except ConfigError as error:
-        _complain(error)
+        _print_error(error)
         return USAGE
     except GpufleetError as error:
-        _complain(error)
+        _print_error(error)
         return FAILED
     except ModuleNotFoundError as error:
         if (error.name or "gpufleet").partition(".")[0] == "gpufleet":
             raise
-        _complain(f"{error.name} is not installed: install gpufleet[agent] for an agent, gpufleet[hub] for a hub")
+        _print_error(f"{error.name} is not installed: install gpufleet[agent] for an agent, gpufleet[hub] for a hub")
         return FAILED
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
-            _complain(error)
-        # Python flushes stdout once more when it ends: give it somewhere to go.
+            _print_error(error)
+        # Python flushes stdout again at exit: redirect it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return code if isinstance(code, int) else 0
 
 
-def _complain(error: object) -> None:
+def _print_error(error: object) -> None:
     for line in str(error).splitlines():
-        print(f"gpufleet: {clean(line)}", file=sys.stderr)  # the words may be a hub's or an agent's, and it anybody's
+        print(f"gpufleet: {clean(line)}", file=sys.stderr)  # may contain text from a remote server
 
 
 if __name__ == "__main__":

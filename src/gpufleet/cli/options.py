@@ -1,7 +1,4 @@
-"""Options that several commands share, so that they read the same everywhere.
-
-What a command says when it cannot do what was asked.
-"""
+"""Options shared by several commands, and the error of commands."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +9,7 @@ from gpufleet.model.errors import GpufleetError
 
 AgentUrl = Annotated[
     str | None,
-    typer.Option("--agent", metavar="URL", help="Ask a running agent, such as http://127.0.0.1:9470."),
+    typer.Option("--agent", metavar="URL", help="Query a running agent, for example http://127.0.0.1:9470."),
 ]
 ConfigFile = Annotated[
     Path | None,
@@ -22,18 +19,18 @@ HubConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="The hub's configuration (TOML).")
 ]
 HubState = Annotated[str | None, typer.Option("--state", metavar="FOLDER", help="The hub's state folder.")]
-Json = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 HUB_URL = "http://127.0.0.1:8470"
-HubUrl = Annotated[str, typer.Option("--hub", metavar="URL", help="Ask this hub.", show_default=True)]
+HubUrl = Annotated[str, typer.Option("--hub", metavar="URL", help="URL of the hub.", show_default=True)]
 TokenFileOption = Annotated[
     Path | None,
-    typer.Option("--token-file", metavar="FILE", envvar="GPUFLEET_TOKEN_FILE", help="Show the token in this file."),
+    typer.Option("--token-file", metavar="FILE", envvar="GPUFLEET_TOKEN_FILE", help="File with the token to send."),
 ]
 CaOption = Annotated[
     Path | None,
-    typer.Option("--ca", metavar="FILE", envvar="GPUFLEET_CA", help="Trust the authorities in this PEM file."),
+    typer.Option("--ca", metavar="FILE", envvar="GPUFLEET_CA", help="PEM file of trusted authorities."),
 ]
 
 
 class CommandError(GpufleetError):
-    """A command cannot answer; its text says why and what to do."""
+    """A command failed; the message contains the reason and what to do."""

@@ -1,7 +1,4 @@
-"""Answers of a hub on a screen.
-
-Printing what a hub answered.
-"""
+"""Printing of a hub's answers, as tables or JSON."""
 
 import shutil
 import sys
@@ -17,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def print_tables(kind: str, answer: Any) -> None:
-    """Print an answer for people; `kind` names the function of `query_tables`."""
-    from gpufleet.cli import query_tables  # here: programs that ask for JSON do without
+    """Print an answer as tables; `kind` is the name of a function of `query_tables`."""
+    from gpufleet.cli import query_tables  # imported on use, because JSON output does not need it
 
     tables: Callable[[Any], list[Table | str]] = getattr(query_tables, kind)
     width = shutil.get_terminal_size((140, 40)).columns
@@ -26,13 +23,13 @@ def print_tables(kind: str, answer: Any) -> None:
 
 
 def print_json(body: bytes) -> None:
-    """Print a JSON document for people.
+    """Print a JSON document with indentation.
 
     Raises:
-        CommandError: if it is none.
+        CommandError: if the body is not JSON.
     """
     try:
         document = msgspec.json.format(body, indent=2)
     except msgspec.DecodeError as error:
-        raise CommandError(f"the hub answers something else than JSON: {error}") from error
+        raise CommandError(f"the hub did not return JSON: {error}") from error
     sys.stdout.buffer.write(document.rstrip() + b"\n")

@@ -1,4 +1,4 @@
-"""`gpufleet query sql`: a statement over a hub's store."""
+"""`gpufleet query sql`: runs a SQL statement over a hub's store."""
 
 import enum
 import sys
@@ -10,14 +10,14 @@ import typer
 from gpufleet.cli.fetch import Access, get, send
 from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, TokenFileOption
 from gpufleet.cli.output import print_tables
-from gpufleet.model.api.sql import SqlAnswer, SqlQuestion, SqlViewRecord
+from gpufleet.model.api.sql import SqlAnswer, SqlRequest, SqlViewRecord
 
 SECONDS = 60.0
-"""A statement may wait for others; each ends within a quarter of it."""
+"""Timeout of a request. A statement may wait for others; each takes at most a quarter of this time."""
 
 
-class Format(enum.StrEnum):
-    """How the answer is written."""
+class SqlFormat(enum.StrEnum):
+    """Output format."""
 
     TABLE = "table"
     JSON = "json"
@@ -26,10 +26,10 @@ class Format(enum.StrEnum):
 
 
 _MEDIA = {
-    Format.TABLE: "application/json",
-    Format.JSON: "application/json",
-    Format.CSV: "text/csv",
-    Format.ARROW: "application/vnd.apache.arrow.stream",
+    SqlFormat.TABLE: "application/json",
+    SqlFormat.JSON: "application/json",
+    SqlFormat.CSV: "text/csv",
+    SqlFormat.ARROW: "application/vnd.apache.arrow.stream",
 }
 
 
@@ -38,11 +38,11 @@ def sql(
         str | None, typer.Argument(metavar="[SELECT]", help="One SELECT; `-` reads it from standard input.")
     ] = None,
     hub: HubUrl = HUB_URL,
-    written: Annotated[Format, typer.Option("--format", help="How the answer is written.")] = Format.TABLE,
+    written: Annotated[SqlFormat, typer.Option("--format", help="Output format.")] = SqlFormat.TABLE,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Answer a SELECT over a hub's store, for administrators; without one, the views that there are."""
+    """Run a SELECT over a hub's store; without one, list the views. Needs an admin token."""
     access = Access(token_file, ca)
     try:
         if statement is None:
@@ -56,13 +56,13 @@ def sql(
             "/v1/query",
             access,
             method="POST",
-            body=msgspec.json.encode(SqlQuestion(sql=text)),
+            body=msgspec.json.encode(SqlRequest(sql=text)),
             timeout_seconds=SECONDS,
             media_type=_MEDIA[written],
         )
-        if written is Format.TABLE:
+        if written is SqlFormat.TABLE:
             print_tables("sql", msgspec.json.decode(body, type=SqlAnswer))
             return
     except msgspec.DecodeError as error:
-        raise CommandError(f"{hub} answers something else than a gpufleet hub does: {error}") from error
-    sys.stdout.buffer.write(body if written is not Format.JSON else body + b"\n")
+        raise CommandError(f"{hub} does not respond like a gpufleet hub: {error}") from error
+    sys.stdout.buffer.write(body if written is not SqlFormat.JSON else body + b"\n")

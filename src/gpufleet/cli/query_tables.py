@@ -1,4 +1,4 @@
-"""A hub's answers as tables for people: ages and sizes in words, and a reason wherever there is no value."""
+"""Tables of a hub's answers for terminals, with absence reasons in place of missing values."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpufleet.exporters.words import bytes_words, event_words, percent_words, seconds_words, value_words
+from gpufleet.exporters.display import bytes_text, event_text, percent_text, seconds_text, value_text
 from gpufleet.model.access import AuditRecord
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation
 from gpufleet.model.api.answer import (
@@ -40,14 +40,14 @@ SHOWN = (
     ("gpu_temperature_celsius", "temp"),
     ("gpu_power_watts", "power"),
 )
-"""Readings that a row about a GPU shows, with the column's title."""
+"""Readings of a GPU row, with column titles."""
 
 
 PROCESS_TITLES = ("device", "process", "name", "kinds", "memory", "SMs", "memory busy", "encoder", "decoder", "read")
 
 
 def render(tables: Iterable[Table | str], *, width: int, colour: bool) -> str:
-    """Write tables and lines one below the other."""
+    """Render tables and lines below each other."""
     page = io.StringIO()
     console = Console(file=page, width=width, force_terminal=colour, no_color=not colour, highlight=False)
     for table in tables:
@@ -56,40 +56,40 @@ def render(tables: Iterable[Table | str], *, width: int, colour: bool) -> str:
 
 
 def fleet(found: FleetAnswer) -> list[Table | str]:
-    """One row a cluster, and what is wrong with it."""
+    """Return a table with a row per cluster, and remarks."""
     rows = []
     for one in found.clusters:
         fresh = one.freshness
         if fresh is None:
             continue
-        age = None if fresh.heard_at is None else (found.at - fresh.heard_at).total_seconds()
-        words = [*fresh.liveness.partial, *fresh.liveness.suspect]
+        age = None if fresh.last_seen_at is None else (found.at - fresh.last_seen_at).total_seconds()
+        problems = [*fresh.liveness.partial, *fresh.liveness.suspect]
         rows.append(
             (
                 one.cluster.id,
                 fresh.liveness.state.value + (", not verified" if fresh.liveness.unverified else ""),
                 "never" if age is None else _age(max(0.0, age)),
-                "" if one.coverage is None else one.coverage.words,
+                "" if one.coverage is None else one.coverage.summary,
                 _states(fresh.machines),
                 "" if fresh.complete_up_to is None else f"{fresh.complete_up_to:%Y-%m-%d %H:%M:%S}Z",
                 str(fresh.missing_batches),
-                "; ".join(words),
+                "; ".join(problems),
             )
         )
     titles = (
         "cluster",
         "state",
-        "heard",
+        "last seen",
         "GPUs reporting",
         "machines",
         "complete up to",
         "missing",
         "partial or suspect",
     )
-    lines: list[Table | str] = [_table(titles, rows, "clusters"), found.words]
-    lines += [escape(_clean(said)) for one in found.clusters if (said := _expectations(one.coverage))]
-    if found.hub.deaf:
-        lines.append("The hub turns batches away just now: nobody's silence is counted.")
+    lines: list[Table | str] = [_table(titles, rows, "clusters"), found.summary]
+    lines += [escape(_clean(text)) for one in found.clusters if (text := _expectations(one.coverage))]
+    if found.hub.rejecting:
+        lines.append("The hub is rejecting batches: time without heartbeat is not counted.")
     return lines
 
 
@@ -98,24 +98,24 @@ def _states(counted: Mapping[State, int]) -> str:
 
 
 def nodes(page: NodePage) -> list[Table | str]:
-    """One row a node, and how many GPUs report of those that should."""
+    """Return a table with a row per node, and GPU coverage."""
     rows = [
         (
             one.machine.machine.name,
             one.machine.id,
             one.machine.cluster,
             f"{one.gpus_reporting} of {one.gpus}",
-            _heard(one.machine.liveness, one.machine.age_seconds),
+            _last_seen(one.machine.liveness, one.machine.age_seconds),
             one.machine.conflict or one.last_error or "",
         )
         for one in page.items
     ]
-    table = _table(("node", "id", "cluster", "GPUs reporting", "heard", "conflict or last error"), rows, "nodes")
+    table = _table(("node", "id", "cluster", "GPUs reporting", "last seen", "conflict or last error"), rows, "nodes")
     return [table, *_coverage(page.coverage)]
 
 
 def changes(found: GpuChangePage) -> list[Table | str]:
-    """One row a change."""
+    """Return a table with a row per change."""
     rows = [
         (
             f"{one.at:%Y-%m-%d %H:%M:%S}",
@@ -128,18 +128,21 @@ def changes(found: GpuChangePage) -> list[Table | str]:
         for one in found.items
     ]
     table = _table(("at (UTC)", "kind", "machine", "slot", "device", "before"), rows, "changes")
-    return [table, *(["there are more: raise --limit, or ask about less time"] if found.next is not None else [])]
+    return [
+        table,
+        *(["There are more changes: raise --limit, or narrow --since and --until."] if found.next is not None else []),
+    ]
 
 
 def pools(found: Sequence[GpuPool]) -> list[Table | str]:
-    """One row for GPUs that are alike."""
+    """Return a table with a row per group of identical GPUs."""
     rows = [
         (
             one.cluster,
-            one.name or "not told",
+            one.name or "unknown",
             one.side,
-            one.driver or "not told",
-            one.vbios or "not told",
+            one.driver or "unknown",
+            one.vbios or "unknown",
             str(one.gpus),
             str(one.machines),
         )
@@ -149,49 +152,49 @@ def pools(found: Sequence[GpuPool]) -> list[Table | str]:
 
 
 def sql(found: SqlAnswer) -> list[Table | str]:
-    """The rows of a statement's answer, and how many they are."""
+    """Return the rows of a statement, and their number."""
     rows = [tuple("" if cell is None else str(cell) for cell in row) for row in found.rows]
     return [_table(found.columns, rows, "rows"), f"{len(rows)} rows in {found.seconds:.2f} s"]
 
 
 def sql_views(found: Sequence[SqlViewRecord]) -> list[Table | str]:
-    """One row a view."""
+    """Return a table with a row per SQL view."""
     rows = [(one.name, one.help, ", ".join(column.name for column in one.columns[:12])) for one in found]
-    return [_table(("view", "one row is", "columns begin"), rows, "views")]
+    return [_table(("view", "row", "first columns"), rows, "views")]
 
 
 def events(found: EventsAnswer) -> list[Table | str]:
-    """One row an event."""
+    """Return a table with a row per event."""
     rows = [
         (
             f"{one.at:%Y-%m-%d %H:%M:%S}",
             one.node or one.machine,
             one.device or "machine",
             f"{one.kind} {one.code}" if one.code else one.kind,
-            event_words(one.attributes),
+            event_text(one.attributes),
         )
         for one in found.events
     ]
-    more = ["There are more, older ones: --limit, --since or --json with `cursor`."] if found.next else []
-    return [_table(("at (UTC)", "node", "device", "event", "what"), rows, "events"), *more]
+    more = ["There are older events: use --limit, --since, or --json with `cursor`."] if found.next else []
+    return [_table(("at (UTC)", "node", "device", "event", "details"), rows, "events"), *more]
 
 
 def event_reports(found: Sequence[EventReport]) -> list[Table | str]:
-    """One row an event of one machine."""
+    """Return a table with a row per event of one machine."""
     rows = [
         (
             f"{one.at:%Y-%m-%d %H:%M:%S}",
             one.uuid or one.pci_address or "machine",
             f"{one.kind} {one.code}" if one.code else one.kind,
-            event_words(one.attributes),
+            event_text(one.attributes),
         )
         for one in found
     ]
-    return [_table(("at (UTC)", "device", "event", "what"), rows, "events")]
+    return [_table(("at (UTC)", "device", "event", "details"), rows, "events")]
 
 
 def allocations(found: Sequence[Allocation]) -> list[Table | str]:
-    """One row an allocation."""
+    """Return a table with a row per allocation."""
     rows = []
     for one in found:
         target = one.spec.target
@@ -213,7 +216,7 @@ def allocations(found: Sequence[Allocation]) -> list[Table | str]:
 
 
 def machines(page: MachinePage) -> list[Table | str]:
-    """One row a machine, and how many GPUs report of those that should."""
+    """Return a table with a row per machine, and GPU coverage."""
     rows = [
         (
             one.machine.name,
@@ -222,17 +225,17 @@ def machines(page: MachinePage) -> list[Table | str]:
             one.machine.kind.value,
             str(one.gpus),
             one.sender,
-            _heard(one.liveness, one.age_seconds),
+            _last_seen(one.liveness, one.age_seconds),
             one.conflict or "",
         )
         for one in page.items
     ]
-    table = _table(("machine", "id", "cluster", "kind", "GPUs", "sender", "heard", "conflict"), rows, "machines")
+    table = _table(("machine", "id", "cluster", "kind", "GPUs", "sender", "last seen", "conflict"), rows, "machines")
     return [table, *_coverage(page.coverage)]
 
 
 def gpus(page: GpuPage) -> list[Table | str]:
-    """One row a view, and how many GPUs report of those that should."""
+    """Return a table with a row per view, and GPU coverage."""
     rows = [
         (
             one.node,
@@ -250,61 +253,61 @@ def gpus(page: GpuPage) -> list[Table | str]:
 
 
 def processes(found: ProcessesAnswer) -> list[Table | str]:
-    """One row a process, or a device that nobody uses."""
+    """Return a table with a row per process, or per device without processes."""
     rows: list[tuple[str, ...]] = []
     for table in found.devices:
         age = f"late, {_age(table.age_seconds)}" if table.stale else _age(table.age_seconds)
         if not table.processes:
-            rows.append((table.device, "nobody", *[""] * (len(PROCESS_TITLES) - 3), age))
+            rows.append((table.device, "none", *[""] * (len(PROCESS_TITLES) - 3), age))
         for one in table.processes:
             cells = [_process_reading(one.readings.get(name), name) for name in PROCESS_READINGS]
             rows.append((table.device, str(one.pid), one.name, ",".join(one.kinds), *cells, age))
     cut = [
-        escape(_clean(f"{one.device}: {one.total} processes, the {len(one.processes)} that hold the most memory"))
+        escape(_clean(f"{one.device}: {len(one.processes)} of {one.total} processes, by memory"))
         for one in found.devices
         if one.total > len(one.processes)
     ]
-    return [_table(PROCESS_TITLES, rows, f"table of processes of {found.node} within the hour"), *cut]
+    return [_table(PROCESS_TITLES, rows, f"process tables of {found.node} within the last hour"), *cut]
 
 
 def _coverage(found: Sequence[Coverage]) -> list[Table | str]:
     lines = []
     for one in found:
-        lines += [f"GPUs reporting in cluster {one.cluster}: {one.words}", _expectations(one)]
-    return [escape(_clean(words)) for words in lines if words]
+        lines += [f"GPUs reporting in cluster {one.cluster}: {one.summary}", _expectations(one)]
+    return [escape(_clean(line)) for line in lines if line]
 
 
 def _expectations(found: Coverage | None) -> str:
-    """Say who expects how many GPUs, where they do not agree or Kubernetes is among them."""
+    """Return the expected GPUs by source, if the sources differ or include Kubernetes."""
     if found is None:
         return ""
     sources = found.sources
-    told = [
+    expected = [
         (name, count)
         for name in ("registration", "pci", "nvml", "kubernetes")
         if (count := getattr(sources, name)) is not None
     ]
-    if not found.kubernetes and len({count for _, count in told}) < 2:
+    if not found.kubernetes and len({count for _, count in expected}) < 2:
         return ""
-    words = ", ".join(f"{count} by {name}" for name, count in told)
+    text = ", ".join(f"{count} by {name}" for name, count in expected)
     if found.kubernetes_shares:
-        words += f" ({found.kubernetes_shares} of them shares of GPUs)"
-    said = "; ".join(
-        f"{one.reader} says {one.gpus} of {one.machines} nodes"
+        text += f" ({found.kubernetes_shares} of them shares of GPUs)"
+    details = "; ".join(
+        f"{one.reader} reports {one.gpus} on {one.machines} nodes"
         f"{'' if one.allocatable is None else f', {one.allocatable} allocatable'}, {one.received_at:%H:%M:%S}Z"
         for one in found.kubernetes
     )
-    return f"GPUs of cluster {found.cluster}: {words}{f' ({said})' if said else ''}"
+    return f"Expected GPUs of cluster {found.cluster}: {text}{f' ({details})' if details else ''}"
 
 
 def senders(found: Sequence[SenderRecord]) -> list[Table | str]:
-    """One row a sender."""
+    """Return a table with a row per sender."""
     rows = [
         (
             one.sender,
             one.cluster,
             one.version,
-            _heard(one.liveness, one.age_seconds),
+            _last_seen(one.liveness, one.age_seconds),
             "" if one.queue_records is None else str(one.queue_records),
             "" if one.oldest_unsent is None else f"{one.oldest_unsent:%Y-%m-%d %H:%M:%S}Z",
             "" if one.dropped_total is None else str(one.dropped_total),
@@ -313,12 +316,12 @@ def senders(found: Sequence[SenderRecord]) -> list[Table | str]:
         )
         for one in found
     ]
-    titles = ("sender", "cluster", "version", "heard", "queued", "oldest unsent", "dropped", "missing", "conflict")
+    titles = ("sender", "cluster", "version", "last seen", "queued", "oldest unsent", "dropped", "missing", "conflict")
     return [_table(titles, rows, "senders")]
 
 
 def audit(found: Sequence[AuditRecord]) -> list[Table | str]:
-    """One row an entry."""
+    """Return a table with a row per audit entry."""
     rows = [
         (
             str(one.number),
@@ -330,14 +333,14 @@ def audit(found: Sequence[AuditRecord]) -> list[Table | str]:
         )
         for one in found
     ]
-    lines: list[Table | str] = [_table(("number", "at", "actor", "what", "status", "detail"), rows, "entries")]
+    lines: list[Table | str] = [_table(("number", "at", "actor", "request", "status", "detail"), rows, "entries")]
     if found and found[-1].number > 1:
-        lines.append(f"older ones: --before {found[-1].number}")
+        lines.append(f"Older entries: --before {found[-1].number}")
     return lines
 
 
 def allocation(found: AllocationAnswer) -> list[Table | str]:
-    """Who answers, the totals, and one row a device."""
+    """Return the source, the totals, and a table with a row per device."""
     spec = found.allocation.spec
     head = f"allocation {found.allocation.id}: {spec.kind.value}, source {found.source.value}"
     if found.reason is not None:
@@ -348,7 +351,7 @@ def allocation(found: AllocationAnswer) -> list[Table | str]:
     if found.last_error:
         lines.append(escape(f"last error: {found.last_error}"))
     totals = [
-        (metric, total.operation, value_words(metric, total.value), f"{total.reporting} of {total.devices}")
+        (metric, total.operation, value_text(metric, total.value), f"{total.reporting} of {total.devices}")
         for metric, total in found.aggregate.metrics.items()
         if total.value is not None
     ]
@@ -373,24 +376,24 @@ def allocation(found: AllocationAnswer) -> list[Table | str]:
 
 
 def series(found: SeriesAnswer) -> list[Table | str]:
-    """One table a series; a step in which nothing was measured shows a dash."""
+    """Return a table per series; a step without a measurement shows a dash."""
     lines: list[Table | str] = [escape(f"allocation {found.allocation.id}: source {found.source.value}")]
     if found.reason is not None:
         lines.append(escape(f"{found.reason.value}: {found.detail}"))
     for one in found.series:
         rows = [
-            (f"{point.at:%Y-%m-%d %H:%M:%S}Z", "-" if point.value is None else value_words(one.metric, point.value))
+            (f"{point.at:%Y-%m-%d %H:%M:%S}Z", "-" if point.value is None else value_text(one.metric, point.value))
             for point in one.points
         ]
         title = one.metric if one.device is None else f"{one.metric} of {one.device}"
         lines += [escape(title), _table(("start of step", "value"), rows, "points")]
     if not found.series and found.reason is None:
-        lines.append("nothing was measured in that time")
+        lines.append("There are no measurements in this time.")
     return lines
 
 
 def usage(found: UsageAnswer) -> list[Table | str]:
-    """One row a group, the total at the end, and what is not wholly accounted for."""
+    """Return a table with a row per group and the total, and the unresolved allocations."""
     titles = (*(one.value for one in found.group_by), "GPUs", "held", "used", "idle", "unknown", "energy", "cost")
     empty = [""] * max(0, len(found.group_by) - 1)
     total = ["total", *empty] if found.group_by else []
@@ -401,11 +404,11 @@ def usage(found: UsageAnswer) -> list[Table | str]:
     lines: list[Table | str] = [
         f"{found.start:%Y-%m-%d %H:%M:%S}Z to {found.end:%Y-%m-%d %H:%M:%S}Z, in GPU-hours",
         _table(titles, rows, "usage"),
-        escape(_clean(found.words)),
+        escape(_clean(found.summary)),
     ]
-    if found.unplaced:
-        unplaced = [(one.allocation, f"{one.devices:g}", one.reason.value, one.detail) for one in found.unplaced]
-        lines.append(_table(("allocation", "GPUs missing", "why", "words"), unplaced, "allocations"))
+    if found.unresolved:
+        unresolved = [(one.allocation, f"{one.devices:g}", one.reason.value, one.detail) for one in found.unresolved]
+        lines.append(_table(("allocation", "GPUs missing", "reason", "detail"), unresolved, "allocations"))
     return lines
 
 
@@ -428,26 +431,26 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], what: str) -> 
 
 
 def _clean(text: str) -> str:
-    """Take control characters out: names and errors come from other machines."""
+    """Replace control characters, because names and errors come from other machines."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _reading(reading: Reading | None, metric: str) -> str:
-    """Write a value, and what it is about unless that is the device itself; or in brackets why there is none."""
+    """Return a value with its scope unless that is the device itself, or the absence reason in parentheses."""
     if reading is None or reading.value is None:
         return f"({reading.absent.value if reading and reading.absent else 'not_reported'})"
-    words = value_words(metric, reading.value)
-    return words if reading.scope is Scope.OWN else f"{words} ({reading.scope})"
+    text = value_text(metric, reading.value)
+    return text if reading.scope is Scope.OWN else f"{text} ({reading.scope})"
 
 
 def _process_reading(reading: Reading | None, name: str) -> str:
     if reading is None or reading.value is None or isinstance(reading.value, str):
         return f"({reading.absent.value if reading and reading.absent else 'not_reported'})"
-    return bytes_words(reading.value) if PROCESS_READINGS[name].unit == "bytes" else percent_words(reading.value)
+    return bytes_text(reading.value) if PROCESS_READINGS[name].unit == "bytes" else percent_text(reading.value)
 
 
-def _heard(liveness: Liveness | None, age_seconds: float) -> str:
-    """Say when something was heard of, and what is to be thought of that unless it is live."""
+def _last_seen(liveness: Liveness | None, age_seconds: float) -> str:
+    """Return the age of the last report, preceded by the liveness state unless that is live."""
     if liveness is None or liveness.state is State.LIVE:
         return _age(age_seconds)
     if liveness.state is State.NEVER_SEEN:
@@ -456,4 +459,4 @@ def _heard(liveness: Liveness | None, age_seconds: float) -> str:
 
 
 def _age(seconds: float) -> str:
-    return f"{seconds_words(seconds)} ago"
+    return f"{seconds_text(seconds)} ago"

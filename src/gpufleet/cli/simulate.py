@@ -1,4 +1,4 @@
-"""`gpufleet simulate`: stand-ins to try readers on."""
+"""`gpufleet simulate`: runs simulated data sources."""
 
 import asyncio
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +10,7 @@ from gpufleet.cli.simulate_fleet import simulate_fleet
 if TYPE_CHECKING:
     from gpufleet.simulate.dcgm.state import EngineState
 
-simulate_app = typer.Typer(no_args_is_help=True, help="Stand-ins for what gpufleet reads; nothing of them is real.")
+simulate_app = typer.Typer(no_args_is_help=True, help="Simulate a fleet or a DCGM host engine.")
 
 
 simulate_app.command("fleet")(simulate_fleet)
@@ -19,22 +19,25 @@ simulate_app.command("fleet")(simulate_fleet)
 @simulate_app.command("dcgm")
 def simulate_dcgm(
     address: Annotated[
-        str, typer.Argument(help="Where to listen: tcp://HOST:PORT, unix:///PATH or, in a guest, vsock://CID:PORT.")
+        str,
+        typer.Argument(help="Address to listen on: tcp://HOST:PORT, unix:///PATH or, in a guest, vsock://CID:PORT."),
     ],
-    gpus: Annotated[int, typer.Option(min=0, max=32, help="How many H200s it has.")] = 8,
-    dcgm_version: Annotated[str, typer.Option(help="Which version of DCGM it says it is.")] = "4.5.3",
-    mig: Annotated[bool, typer.Option(help="Cut the first GPU into three MIG devices.")] = False,
-    vgpu_guest: Annotated[bool, typer.Option(help="Be the engine inside a vGPU guest, with one GPU.")] = False,
-    base_units: Annotated[bool, typer.Option(help="Know clocks, energy and the like by their newer ids only.")] = False,
-    no_profiling: Annotated[bool, typer.Option(help="Refuse to watch profiling fields.")] = False,
-    clock_ahead: Annotated[float, typer.Option(help="Seconds by which its clock is ahead.")] = 0.0,
-    fault: Annotated[list[str] | None, typer.Option(help="How it misbehaves; may be given again.")] = None,
+    gpus: Annotated[int, typer.Option(min=0, max=32, help="Number of H200 GPUs.")] = 8,
+    dcgm_version: Annotated[str, typer.Option(help="Reported DCGM version.")] = "4.5.3",
+    mig: Annotated[bool, typer.Option(help="Divide the first GPU into three MIG devices.")] = False,
+    vgpu_guest: Annotated[bool, typer.Option(help="Simulate the engine in a vGPU guest with one GPU.")] = False,
+    base_units: Annotated[
+        bool, typer.Option(help="Support only the newer field ids of clocks, energy and similar fields.")
+    ] = False,
+    no_profiling: Annotated[bool, typer.Option(help="Reject watches of profiling fields.")] = False,
+    clock_ahead: Annotated[float, typer.Option(help="Clock offset in seconds; positive is ahead.")] = 0.0,
+    fault: Annotated[list[str] | None, typer.Option(help="Simulated fault; may be repeated.")] = None,
 ) -> None:
-    """Answer as a DCGM host engine does, until Ctrl-C."""
-    from gpufleet.simulate.dcgm.state import PROFILING_NOT_SUPPORTED, EngineState, Fault, SimulatedGpu
+    """Simulate a DCGM host engine until Ctrl-C."""
+    from gpufleet.simulate.dcgm.state import PROFILING_NOT_SUPPORTED, EngineFault, EngineState, SimulatedGpu
     from gpufleet.simulate.dcgm.values import BASE_UNITS, PROFILING, in_base_units, vgpu_guest_values
 
-    state = EngineState.cut(gpus) if mig and gpus else EngineState.healthy(gpus)
+    state = EngineState.with_mig(gpus) if mig and gpus else EngineState.healthy(gpus)
     if vgpu_guest:
         state = EngineState(gpus={0: SimulatedGpu(vgpu_guest_values())})
     if base_units:
@@ -44,11 +47,11 @@ def simulate_dcgm(
     if vgpu_guest or no_profiling:
         state.unwatchable = dict.fromkeys(PROFILING, PROFILING_NOT_SUPPORTED)
     state.version, state.clock_ahead = dcgm_version, round(clock_ahead * 1e6)
-    known = [str(one) for one in Fault]
+    known = [str(one) for one in EngineFault]
     for one in fault or ():
         if one not in known:
-            raise typer.BadParameter(f"--fault {one}: there are {', '.join(known)}")
-        state.faults.add(Fault(one))
+            raise typer.BadParameter(f"unknown --fault {one}: use one of {', '.join(known)}")
+        state.faults.add(EngineFault(one))
     asyncio.run(_serve(address, state))
 
 
@@ -59,6 +62,6 @@ async def _serve(address: str, state: "EngineState") -> None:
         server, address = await listen(address, state)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    print(f"a simulated DCGM {state.version} with {len(state.gpus)} GPUs listens at {address}", flush=True)
+    print(f"simulated DCGM {state.version} with {len(state.gpus)} GPUs listens at {address}", flush=True)
     async with server:
         await server.serve_forever()

@@ -1,4 +1,4 @@
-"""`gpufleet snapshot`: everything known of this machine, once."""
+"""`gpufleet snapshot`: shows the current readings of this machine."""
 
 import enum
 import shutil
@@ -13,8 +13,8 @@ from gpufleet.cli.source import take_snapshot
 from gpufleet.ports.exporter import Exporter
 
 
-class Format(enum.StrEnum):
-    """How to show it."""
+class SnapshotFormat(enum.StrEnum):
+    """Output format."""
 
     TABLE = "table"
     JSON = "json"
@@ -23,32 +23,32 @@ class Format(enum.StrEnum):
 
 
 def snapshot(
-    format: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.TABLE,  # noqa: A002
+    format: Annotated[SnapshotFormat, typer.Option("--format", "-f", help="Output format.")] = SnapshotFormat.TABLE,  # noqa: A002
     json: Json = False,
     agent: AgentUrl = None,
     config: ConfigFile = None,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Show this machine and its GPUs as they are now: each reading, or why there is none."""
-    exporter = exporter_of(Format.JSON if json else format)
+    """Show the current readings of this machine and its GPUs, or their absence reasons."""
+    exporter = exporter_for(SnapshotFormat.JSON if json else format)
     page = exporter.render(take_snapshot(agent, config, Access(token_file, ca)))
     sys.stdout.buffer.write(page)
     sys.stdout.buffer.flush()
 
 
-def exporter_of(format: Format) -> Exporter:  # noqa: A002 - the option's name
-    """Return what renders a snapshot so."""
-    # Each is imported when it is asked for: rich costs more than reading the machine.
-    if format is Format.JSON:
+def exporter_for(format: SnapshotFormat) -> Exporter:  # noqa: A002 - the option's name
+    """Return the exporter of a format."""
+    # Imported on use: importing rich takes longer than reading the machine.
+    if format is SnapshotFormat.JSON:
         from gpufleet.exporters.json import JsonExporter
 
         return JsonExporter()
-    if format is Format.CSV:
+    if format is SnapshotFormat.CSV:
         from gpufleet.exporters.csv import CsvExporter
 
         return CsvExporter()
-    if format is Format.PROMETHEUS:
+    if format is SnapshotFormat.PROMETHEUS:
         from gpufleet.exporters.prometheus import PrometheusExporter
 
         return PrometheusExporter()

@@ -1,4 +1,4 @@
-"""Where a command gets its snapshot: from this machine itself, or from a running agent."""
+"""Source of a command's snapshot: this machine, or a running agent."""
 
 import asyncio
 import os
@@ -14,18 +14,18 @@ from gpufleet.model.snapshot import Snapshot
 
 
 def take_snapshot(agent: str | None, config: Path | None, access: Access) -> Snapshot:
-    """Ask the agent at the URL, or read this machine as the agent's configuration says.
+    """Query the agent at the URL, or read this machine according to the agent's configuration.
 
     Raises:
-        CommandError: if the agent does not answer with a snapshot.
-        ConfigError: if the configuration is wrong.
+        CommandError: if the agent does not return a snapshot.
+        ConfigError: if the configuration is invalid.
     """
     if agent is not None:
         try:
             return decode_snapshot(get(agent, "/v1/snapshot", access))
         except WireError as error:
-            raise CommandError(f"{agent} does not answer with a snapshot of this version: {error}") from error
-    from gpufleet.wiring.once import snapshot_once
+            raise CommandError(f"{agent} did not return a snapshot of this version: {error}") from error
+    from gpufleet.wiring.snapshot import snapshot_once
 
     settings = load(AgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={})
     return asyncio.run(snapshot_once(settings))

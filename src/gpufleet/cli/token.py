@@ -1,4 +1,4 @@
-"""`gpufleet token`: who may use a hub. Works on the hub's registry itself: the first token needs no server."""
+"""`gpufleet token`: manages tokens directly in the hub's registry, so that the first one needs no running hub."""
 
 import datetime as dt
 import re
@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 token_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Make, show, rotate and revoke tokens, on the hub's host and as the hub's user.",
+    help="Create, list, rotate and revoke tokens. Run on the hub's host as the hub's user.",
 )
 
 HubFile = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="The hub's configuration (TOML).")]
 State = Annotated[str | None, typer.Option(metavar="FOLDER", help="The hub's state folder.")]
 Registry = Annotated[
-    str | None, typer.Option(metavar="DSN", help="The hub's registry [default: SQLite, in the state].")
+    str | None, typer.Option(metavar="DSN", help="The hub's registry [default: SQLite in the state folder].")
 ]
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the token: what stands between the underscores.")]
-ExpiresIn = Annotated[str | None, typer.Option(metavar="SPAN", help="Such as 12h or 90d [default: never].")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the token: its part between the underscores.")]
+ExpiresIn = Annotated[
+    str | None, typer.Option(metavar="SPAN", help="Lifetime such as 12h or 90d [default: unlimited].")
+]
 
 _SPAN = re.compile(r"(\d{1,6})(s|m|h|d)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -39,17 +41,17 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 @token_app.command()
 def create(
-    role: Annotated[Role, typer.Option(help="What it is for.")],
-    cluster: Annotated[str | None, typer.Option(metavar="ID", help="The one a sender posts for.")] = None,
-    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The one whose allocations are read.")] = None,
-    note: Annotated[str, typer.Option(help="Who has it, and why.")] = "",
+    role: Annotated[Role, typer.Option(help="Role of the token.")],
+    cluster: Annotated[str | None, typer.Option(metavar="ID", help="Cluster that a sender posts for.")] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Tenant whose allocations may be read.")] = None,
+    note: Annotated[str, typer.Option(help="Note about its holder and purpose.")] = "",
     expires_in: ExpiresIn = None,
     json: Json = False,
     config: HubFile = None,
     state: State = None,
     registry: Registry = None,
 ) -> None:
-    """Make a token and print it, once: it is kept as a digest alone."""
+    """Create a token and print its secret, which is stored only as a digest and not shown again."""
     from gpufleet.config.scrape import ClusterId
     from gpufleet.model.allocation import Name
 
@@ -57,14 +59,14 @@ def create(
     expires_at = None if expires_in is None else now + _span("--expires-in", expires_in)
     _check("--cluster", cluster, ClusterId)
     _check("--tenant", tenant, Name)
-    with _tokens(config, state, registry, make=True) as tokens:
+    with _tokens(config, state, registry, create=True) as tokens:
         made = tokens.create(role, now, cluster=cluster, tenant=tenant, note=note, expires_at=expires_at)
     _show_secret(*made, json)
 
 
 @token_app.command("list")
 def list_all(json: Json = False, config: HubFile = None, state: State = None, registry: Registry = None) -> None:
-    """Show every token, without secrets."""
+    """List tokens, without secrets."""
     with _tokens(config, state, registry) as tokens:
         found = tokens.tokens()
     if json:
@@ -72,20 +74,22 @@ def list_all(json: Json = False, config: HubFile = None, state: State = None, re
         return
     for one in found:
         bound = one.cluster or one.tenant or "-"
-        print(one.id, one.role.value, bound, _standing(one, dt.datetime.now(dt.UTC)), one.note, sep="\t")
+        print(one.id, one.role.value, bound, _expiry_text(one, dt.datetime.now(dt.UTC)), one.note, sep="\t")
 
 
 @token_app.command()
 def rotate(
     id: Id,  # noqa: A002 - the argument's name
-    overlap: Annotated[str, typer.Option(metavar="SPAN", help="How long the old secret goes on, such as 0s.")] = "1h",
+    overlap: Annotated[
+        str, typer.Option(metavar="SPAN", help="How long the old secret stays valid, for example 0s.")
+    ] = "1h",
     expires_in: ExpiresIn = None,
     json: Json = False,
     config: HubFile = None,
     state: State = None,
     registry: Registry = None,
 ) -> None:
-    """Give a token a new secret and print it, once; the old one goes on for the overlap."""
+    """Create and print a new secret of a token. The old one stays valid for the overlap."""
     now = dt.datetime.now(dt.UTC)
     expires_at = None if expires_in is None else now + _span("--expires-in", expires_in)
     with _tokens(config, state, registry) as tokens:
@@ -100,7 +104,7 @@ def revoke(
     state: State = None,
     registry: Registry = None,
 ) -> None:
-    """Refuse a token from now on; a running hub follows within a second or two."""
+    """Revoke a token; a running hub applies this within two seconds."""
     with _tokens(config, state, registry) as tokens:
         token = tokens.revoke(id, dt.datetime.now(dt.UTC))
     print_json(msgspec.json.encode(token))
@@ -108,11 +112,11 @@ def revoke(
 
 @contextmanager
 def _tokens(
-    config: Path | None, state: str | None, registry: str | None, *, make: bool = False
+    config: Path | None, state: str | None, registry: str | None, *, create: bool = False
 ) -> "Iterator[SqlTokens]":
-    """Open the registry that the hub would open; one that is not there is made only if `make` says so.
+    """Open the hub's registry; create it only with `create`.
 
-    A schema is moved forward by hubs and relays alone: an older one may be running on it.
+    An older schema is rejected, because a hub of an older build may be using it. Only hubs and relays migrate it.
     """
     import os
 
@@ -126,42 +130,42 @@ def _tokens(
         HubConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={"state": state, "registry": registry}
     )
     file = sqlite_file(settings.registry_dsn)
-    if file is not None and not make and not file.exists():
+    if file is not None and not create and not file.exists():
         raise RegistryError(
-            f"there is no registry at {file}: name the hub's --config or --state; the first token makes it, by "
+            f"there is no registry at {file}: set the hub's --config or --state, or create the first token with "
             "`gpufleet token create`"
         )
     if settings.registry is None:
         try:
             settings.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RegistryError(f"cannot make the hub's folder {settings.folder}: {error.strerror}") from error
+            raise RegistryError(f"cannot create the hub's folder {settings.folder}: {error.strerror}") from error
     database = Database.open(settings.registry_dsn)
     try:
         version = database.version()
         if version and version < NEWEST:
             raise RegistryError(
-                f"the registry's schema is version {version} and this build's is {NEWEST}: start the hub of this build "
-                "first, which moves it forward; there is no way back but a backup from before"
+                f"the registry has schema version {version}; this build needs {NEWEST}: first start the hub of this "
+                "build, which migrates it. Back the registry up before: a migration cannot be undone"
             )
-        database.migrate()  # makes a new one, and refuses a newer build's
+        database.migrate()  # creates a new one, and rejects a newer build's schema
         yield SqlTokens(database)
     finally:
         database.close()
 
 
 def _show_secret(token: Token, text: str, as_json: bool) -> None:
-    """Print the token alone, fit for a file; what it is goes beside it."""
+    """Print the token to stdout, and its description to stderr."""
     if as_json:
         print_json(msgspec.json.encode({"secret": text, "token": token}))
         return
     print(text)
     bound = f" of {token.cluster or token.tenant}" if token.cluster or token.tenant else ""
     until = f", until {token.expires_at:%Y-%m-%d %H:%M}Z" if token.expires_at else ""
-    print(f"gpufleet: token {token.id}: {token.role}{bound}{until}. It is shown this once.", file=sys.stderr)
+    print(f"gpufleet: token {token.id}: {token.role}{bound}{until}. It is not shown again.", file=sys.stderr)
 
 
-def _standing(token: Token, now: dt.datetime) -> str:
+def _expiry_text(token: Token, now: dt.datetime) -> str:
     if token.revoked_at is not None:
         return f"revoked {token.revoked_at:%Y-%m-%d}"
     if token.expires_at is None:
@@ -170,7 +174,7 @@ def _standing(token: Token, now: dt.datetime) -> str:
 
 
 def _check(option: str, name: str | None, kind: Any) -> None:
-    """Refuse a name that no cluster or tenant can have: the token would be of use to nobody."""
+    """Reject an invalid name of a cluster or tenant."""
     try:
         msgspec.convert(name, kind | None)
     except msgspec.ValidationError as error:
@@ -180,5 +184,5 @@ def _check(option: str, name: str | None, kind: Any) -> None:
 def _span(option: str, text: str) -> dt.timedelta:
     found = _SPAN.fullmatch(text)
     if found is None:
-        raise typer.BadParameter(f"{text!r} is not a span of time such as 30s, 15m, 12h or 90d", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is not a duration such as 30s, 15m, 12h or 90d", param_hint=option)
     return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})

@@ -1,4 +1,4 @@
-"""`gpufleet up`: hub and agent on this host in one process, to try everything at once."""
+"""`gpufleet up`: runs hub and agent on this host in one process, to try gpufleet."""
 
 import asyncio
 import contextlib
@@ -26,25 +26,27 @@ from gpufleet.model.time import to_datetime
 log = logging.getLogger(__name__)
 
 ALLOCATION = "this-host"
-"""The allocation that is put for this host, so that there is an answer to look at."""
+"""Id of the example allocation that is registered for this host."""
 
-ALWAYS = to_datetime(0)
-"""Whoever runs this owns the host already: what was measured a moment ago is theirs."""
+ALLOCATION_START = to_datetime(0)
+"""Start of the example allocation: it includes all earlier readings of this host."""
 
 FIRST_REPORT_SECONDS = 60.0
 
 
 def up(
-    state: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where everything is kept.")] = None,
+    state: Annotated[str | None, typer.Option(metavar="FOLDER", help="State folder of hub and agent.")] = None,
     hub_listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The hub answers here [default: 127.0.0.1:8470].")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address of the hub [default: 127.0.0.1:8470].")
     ] = None,
     agent_listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The agent answers here [default: 127.0.0.1:9470].")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address of the agent [default: 127.0.0.1:9470].")
     ] = None,
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "warning",
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning or error.")
+    ] = "warning",
 ) -> None:
-    """Run hub and agent on this host, with the embedded store. Ctrl-C stops both."""
+    """Run hub and agent on this host with the embedded store. Ctrl-C stops both."""
     hub = load(
         HubConfig,
         file=None,
@@ -61,63 +63,63 @@ def up(
     )
     for daemon, prefix in ((hub, HUB_PREFIX), (agent, AGENT_PREFIX)):
         if daemon.tls.is_on:
-            raise ConfigError(
-                prefix, "tls", "`gpufleet up` is for a first look: run `gpufleet hub` and `gpufleet agent`"
-            )
+            raise ConfigError(prefix, "tls", "not supported by `gpufleet up`: run `gpufleet hub` and `gpufleet agent`")
     if hub.auth != "none" or agent.token_file is not None:
-        raise ConfigError(HUB_PREFIX, "auth", "`gpufleet up` knows no tokens: run `gpufleet hub` and `gpufleet agent`")
+        raise ConfigError(
+            HUB_PREFIX, "auth", "tokens are not supported by `gpufleet up`: run `gpufleet hub` and `gpufleet agent`"
+        )
     set_up_logs(log_level)
     run_until_stopped(lambda stop: run_both(hub, agent, stop))
 
 
 async def run_both(hub: HubConfig, agent: AgentConfig, stop: asyncio.Event) -> None:
-    """Run both until `stop` is set, or one of them fails; say where to look once there is something to see."""
+    """Run hub and agent until `stop` is set or one of them fails, and show the first steps."""
     from gpufleet.wiring.agent import running_agent
     from gpufleet.wiring.hub import running_hub
 
     async with running_hub(hub) as running, contextlib.AsyncExitStack() as stack:
         pushing = msgspec.structs.replace(agent, hub=msgspec.structs.replace(agent.hub, url=running.url))
         reading = await stack.enter_async_context(running_agent(pushing))
-        say(f"gpufleet is up: hub at {running.url}, agent at {reading.url}. Waiting for the first report ...")
+        print_now(f"gpufleet is up: hub at {running.url}, agent at {reading.url}. Waiting for the first report...")
         stopping = asyncio.create_task(stop.wait())
-        greeting = asyncio.create_task(greet(running.url, reading.url))
+        guide = asyncio.create_task(show_first_steps(running.url, reading.url))
         await asyncio.wait({running.task, reading.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (stopping, greeting):
+        for task in (stopping, guide):
             task.cancel()
-        say("Stopping.")
+        print_now("Stopping.")
         with contextlib.suppress(asyncio.CancelledError):
-            await greeting
+            await guide
         for daemon in (running.task, reading.task):
             if daemon.done():
                 daemon.result()
 
 
-async def greet(hub: str, agent: str) -> None:
-    """Wait for the first report, put an allocation for this host, and say where to look."""
+async def show_first_steps(hub: str, agent: str) -> None:
+    """Wait for the first report, register the example allocation, and print URLs and commands to try."""
     try:
         machine = await asyncio.wait_for(this_machine(hub, agent), FIRST_REPORT_SECONDS)
         spec = AllocationSpec(
             kind=AllocationKind.BARE_METAL,
             target=Target(cluster=machine["cluster"], machine=machine["id"]),
-            valid_from=ALWAYS,
+            valid_from=ALLOCATION_START,
         )
         await asyncio.to_thread(
             send, hub, f"/v1/allocations/{ALLOCATION}", method="PUT", body=msgspec.json.encode(spec)
         )
     except TimeoutError:
-        log.warning("the hub has had no report of this host for %g s: see the messages above", FIRST_REPORT_SECONDS)
+        log.warning("the hub has received no report of this host within %g s: see above", FIRST_REPORT_SECONDS)
         return
     except CommandError as error:
-        log.warning("nothing to show: %s", error)
+        log.warning("cannot register the example allocation: %s", error)
         return
     command = sys.argv[0]
-    say(
+    print_now(
         f"""
-  this host, as Prometheus sees it    {agent}/metrics
-  this host, as one document          {agent}/v1/snapshot
-  every node the hub knows            {hub}/v1/nodes
-  what this allocation's owner sees   {hub}/v1/allocations/{ALLOCATION}/metrics
-  the whole API                       {hub}/openapi.json
+  Prometheus metrics of this host     {agent}/metrics
+  snapshot of this host               {agent}/v1/snapshot
+  nodes of the hub                    {hub}/v1/nodes
+  readings of an allocation           {hub}/v1/allocations/{ALLOCATION}/metrics
+  description of the API              {hub}/openapi.json
 
   in another terminal:  {command} snapshot
                         {command} why {ALLOCATION} --hub {hub}
@@ -128,7 +130,7 @@ Ctrl-C stops."""
 
 
 async def this_machine(hub: str, agent: str) -> dict[str, Any]:
-    """Return the hub's record of the agent's machine, as soon as the hub has one."""
+    """Wait for the hub's record of the agent's machine."""
     while True:
         snapshot = msgspec.json.decode(await asyncio.to_thread(get, agent, "/v1/snapshot"))
         page: dict[str, Any] = msgspec.json.decode(await asyncio.to_thread(get, hub, "/v1/nodes"))
@@ -139,6 +141,6 @@ async def this_machine(hub: str, agent: str) -> dict[str, Any]:
         await asyncio.sleep(0.2)
 
 
-def say(words: str) -> None:
-    """Print at once, also into a pipe."""
-    print(words, flush=True)
+def print_now(text: str) -> None:
+    """Print and flush, because stdout may be a pipe."""
+    print(text, flush=True)

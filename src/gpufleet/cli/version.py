@@ -1,4 +1,4 @@
-"""`gpufleet version`: what this is."""
+"""`gpufleet version`: prints the versions of product, catalogue and formats."""
 
 import platform
 

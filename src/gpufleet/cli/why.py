@@ -1,4 +1,4 @@
-"""`gpufleet why`: each reading of a device, virtual machine or allocation, who read it, and why there is none."""
+"""`gpufleet why`: explains the readings of a device, virtual machine or allocation."""
 
 import datetime as dt
 import shutil
@@ -30,22 +30,20 @@ def why(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="Start of a UUID, PCI address, index, `host`, name of a virtual machine, or allocation id.",
+            help="UUID or its prefix, PCI address, index, `host`, name of a virtual machine, or allocation id.",
         ),
     ],
     json: Json = False,
     agent: AgentUrl = None,
-    hub: Annotated[
-        str | None, typer.Option(metavar="URL", help=f"Ask this hub about an allocation [default: {HUB_URL}].")
-    ] = None,
+    hub: Annotated[str | None, typer.Option(metavar="URL", help=f"Hub of the allocation [default: {HUB_URL}].")] = None,
     config: ConfigFile = None,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Show each reading of a device, virtual machine or allocation with its reader, side, age, and value or reason.
+    """Show each reading of a device, virtual machine or allocation: value or absence reason, reader, side and age.
 
-    Virtual machines are known to a running agent: give --agent. What is none of it here is taken for an allocation of
-    the hub on this host.
+    Virtual machines need --agent. A name that matches nothing here is looked up as an allocation of the hub on this
+    host.
     """
     access = Access(token_file, ca)
     explanation = _of_allocation(hub, what, access) if hub is not None else _of_device(what, agent, config, access)
@@ -78,18 +76,18 @@ def _of_device(what: str, agent: str | None, config: ConfigFile, access: Access)
             return _of_allocation(HUB_URL, what, access)
         except CommandError as error:
             raise CommandError(
-                f"no device of {snapshot.node.name} is {what}; its devices: {known}. The machine itself is `host`\n"
-                f"nor is it an allocation here: {error}\n"
-                f"for one of another hub give --hub URL\n{_guests_known(snapshot, agent)}"
+                f"{snapshot.node.name} has no device {what}; its devices: {known}. Use `host` for the machine itself\n"
+                f"it is not an allocation of the hub on this host either: {error}\n"
+                f"use --hub URL for an allocation of another hub\n{_guests_known(snapshot, agent)}"
             ) from error
     return explain_device(snapshot, *found, now)
 
 
 def _guests_known(snapshot: Snapshot, agent: str | None) -> str:
     if agent is None:
-        return "for a virtual machine, which a running agent knows, --agent URL"
+        return "use --agent URL for a virtual machine"
     names = ", ".join(guest.machine.name for guest in snapshot.guests) or "none"
-    return f"virtual machines that the agent knows: {names}"
+    return f"virtual machines of the agent: {names}"
 
 
 def _of_allocation(hub: str, what: str, access: Access) -> Explanation:
@@ -97,4 +95,4 @@ def _of_allocation(hub: str, what: str, access: Access) -> Explanation:
     try:
         return explain_answer(msgspec.json.decode(body, type=AllocationAnswer))
     except msgspec.DecodeError as error:
-        raise CommandError(f"{hub} does not answer as a hub of this version: {error}") from error
+        raise CommandError(f"{hub} does not respond like a hub of this version: {error}") from error

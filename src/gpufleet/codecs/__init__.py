@@ -1,1 +1,1 @@
-"""Bytes to records and back, pure: no sockets, clocks or files."""
+"""Codecs between bytes and records. Pure: no sockets, clocks or files."""

@@ -1,4 +1,4 @@
-"""Several bodies in one post, each with its own answer. `docs/reference/batch.md` documents the bytes."""
+"""Bundles: several bodies in one request, each with its own result. `docs/reference/batch.md` documents the bytes."""
 
 import re
 import struct
@@ -11,13 +11,13 @@ from gpufleet.model.errors import WireError, WireLimitError
 BUNDLE_CONTENT_TYPE = "application/vnd.gpufleet.bundle"
 
 LENGTH_BYTES = 4
-"""What stands before each body."""
+"""Size of the length before each body."""
 
 MAX_BODIES = 1024
-"""In one bundle."""
+"""Maximum number of bodies in one bundle."""
 
 WAITED_HEADER = "Gpufleet-Waited"
-"""How long each body of a post waited at relays."""
+"""Header with the time that each body of a request was queued at relays."""
 
 _LENGTH = struct.Struct("<I")
 _WAITED = re.compile(r"[0-9]{1,12}(,[0-9]{1,12})*", re.ASCII)
@@ -25,14 +25,14 @@ _MILLISECOND_NS = 10**6
 
 
 class BodyAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one body of a bundle.
+    """Result of one body of a bundle.
 
     Attributes:
-        status: the HTTP status that it would have had alone.
-        result: `accepted` or `duplicate`, where that is 200.
-        seq: of the batch, where that is 200.
-        error, detail, field: as in an `ErrorAnswer`, otherwise.
-        retry_after: seconds after which to post it again, where the status asks for that.
+        status: HTTP status that the body would have had alone.
+        result: `accepted` or `duplicate` for status 200.
+        seq: number of the batch for status 200.
+        error, detail, field: as in `ErrorAnswer` for any other status.
+        retry_after: seconds until the retry, if the status requests one.
     """
 
     status: int
@@ -45,13 +45,13 @@ class BodyAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BundleAnswer(msgspec.Struct, frozen=True):
-    """The answer to a bundle: one entry a body, in their order."""
+    """Response to a bundle: one entry per body, in order."""
 
     answers: list[BodyAnswer]
 
 
 def pack(bodies: Iterable[bytes]) -> bytes:
-    """Return a bundle."""
+    """Return the bundle of bodies."""
     parts: list[bytes] = []
     for body in bodies:
         parts += (_LENGTH.pack(len(body)), body)
@@ -59,21 +59,23 @@ def pack(bodies: Iterable[bytes]) -> bytes:
 
 
 def render_waited(waited: Iterable[int]) -> str:
-    """Return the header's value for nanoseconds that each body of a post waited; no less than they did."""
-    return ",".join(str(-(-one // _MILLISECOND_NS)) for one in waited)
+    """Return the header value for the queue time of each body in nanoseconds, rounded up to milliseconds."""
+    return ",".join(str(-(-time // _MILLISECOND_NS)) for time in waited)
 
 
 def parse_waited(text: str, count: int) -> Sequence[int]:
-    """Return the nanoseconds that each body of a post waited.
+    """Return the queue time of each body in nanoseconds.
 
     Raises:
-        WireError: if the header's value is not a number of milliseconds for each of so many bodies.
+        WireError: if the header's value is not a number of milliseconds for each of `count` bodies.
     """
     if not _WAITED.fullmatch(text):
-        raise WireError(WAITED_HEADER, f"{text[:60]!r}: write milliseconds, a whole number a body, with commas between")
+        raise WireError(
+            WAITED_HEADER, f"{text[:60]!r}: write one whole number of milliseconds per body, separated by commas"
+        )
     waited = [int(one) * _MILLISECOND_NS for one in text.split(",")]
     if len(waited) != count:
-        raise WireError(WAITED_HEADER, f"{len(waited)} numbers, and {count} bodies")
+        raise WireError(WAITED_HEADER, f"{len(waited)} numbers for {count} bodies")
     return waited
 
 
@@ -82,7 +84,7 @@ def unpack(content: bytes) -> list[bytes]:
 
     Raises:
         WireLimitError: if it has more than `MAX_BODIES`.
-        WireError: if it is empty, or its lengths do not add up to it.
+        WireError: if it is empty, or the lengths do not match its size.
     """
     bodies: list[bytes] = []
     at = 0
@@ -91,13 +93,13 @@ def unpack(content: bytes) -> list[bytes]:
             raise WireLimitError("bundle", f"more than {MAX_BODIES} bodies")
         field = f"bundle[{len(bodies)}]"
         if len(content) - at < LENGTH_BYTES:
-            raise WireError(field, f"{len(content) - at} bytes left, and a length takes {LENGTH_BYTES}")
+            raise WireError(field, f"{len(content) - at} bytes left, but a length takes {LENGTH_BYTES}")
         (length,) = _LENGTH.unpack_from(content, at)
         at += LENGTH_BYTES
         if length > len(content) - at:
-            raise WireError(field, f"{length} bytes said, {len(content) - at} left")
+            raise WireError(field, f"length of {length} bytes, {len(content) - at} left")
         bodies.append(content[at : at + length])
         at += length
     if not bodies:
-        raise WireError("bundle", "no bodies in it")
+        raise WireError("bundle", "has no bodies")
     return bodies

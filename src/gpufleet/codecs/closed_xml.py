@@ -1,4 +1,4 @@
-"""An XML parser that expands nothing and fetches nothing."""
+"""XML parser without entity expansion and external references."""
 
 from typing import NoReturn
 from xml.parsers import expat
@@ -6,11 +6,11 @@ from xml.parsers import expat
 from gpufleet.model.errors import WireError
 
 
-def closed_parser(field: str, words: str) -> expat.XMLParserType:
-    """Return a parser that raises WireError of these words, blaming `field`, where a document declares an entity."""
+def closed_parser(field: str, reason: str) -> expat.XMLParserType:
+    """Return a parser that raises WireError(field, reason) if a document declares or uses an entity."""
 
     def refuse(*_: object) -> NoReturn:
-        raise WireError(field, words)
+        raise WireError(field, reason)
 
     parser = expat.ParserCreate()
     parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)

@@ -1,7 +1,7 @@
-"""What of a libvirt domain's XML says how to reach it, and which devices of this host it holds. Pure.
+"""Parser of libvirt domain XML: channels into a domain, and its passed-through host devices. Pure.
 
-Elements are those of https://libvirt.org/formatdomain.html. Much of such a document may be written by whoever asked for
-the domain (its metadata above all): no entity is expanded, and size, depth and number of elements are bounded.
+Elements are those of https://libvirt.org/formatdomain.html. Users can write much of such a document
+(above all the metadata): no entity is expanded, and size, depth and number of elements are bounded.
 """
 
 import re
@@ -17,7 +17,7 @@ from gpufleet.model.view import normalise_pci_address
 MAX_BYTES = 4 << 20
 MAX_DEPTH, MAX_ELEMENTS = 64, 100_000
 MAX_DEVICES = 256
-"""Devices of the host that one domain may hold."""
+"""Maximum number of host devices of one domain."""
 
 _HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]{1,8}", re.ASCII)
 _CID = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -25,13 +25,13 @@ _FIRST_CID, _LAST_CID = 3, 0xFFFF_FFFE
 
 
 class Domain(msgspec.Struct, frozen=True, kw_only=True):
-    """What a domain has.
+    """Channels and devices of a domain.
 
     Attributes:
-        cid: its vsock address, or None where it has no such device.
+        cid: vsock address, or None without a vsock device.
         channels: name of a virtio-serial port to its Unix socket on this host.
-        pci: addresses of PCI functions that are handed to it, such as `0000:3b:00.0`.
-        mdevs: UUIDs of mediated devices (vGPU instances) that are handed to it.
+        pci: addresses of its passed-through PCI functions, such as `0000:3b:00.0`.
+        mdevs: UUIDs of its mediated devices (vGPU instances).
     """
 
     cid: int | None = None
@@ -41,21 +41,21 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_domain(content: bytes) -> Domain:
-    """Read a document.
+    """Parse a domain document.
 
     Raises:
         WireLimitError: if it is too long, too deep, or has too many elements or devices.
-        WireError: if it is no description of a domain, or uses entities.
+        WireError: if it is not a domain document, or uses entities.
     """
     if len(content) > MAX_BYTES:
         raise WireLimitError("domain", f"{len(content)} bytes, more than {MAX_BYTES}")
-    document = _Document()
+    document = _DomainParser()
     try:
         document.parse(content)
     except expat.ExpatError as error:
-        what = f"the XML ends or breaks at line {error.lineno}: {expat.ErrorString(error.code)}"
+        what = f"the XML is truncated or malformed at line {error.lineno}: {expat.ErrorString(error.code)}"
         raise WireError("domain", what) from error
-    except (UnicodeError, LookupError) as error:  # an encoding that Python does not know, or cannot use
+    except (UnicodeError, LookupError) as error:  # an encoding that Python does not support
         raise WireError("domain", f"its encoding cannot be read: {error}") from error
     return Domain(
         cid=document.cid,
@@ -65,8 +65,8 @@ def parse_domain(content: bytes) -> Domain:
     )
 
 
-class _Document:
-    """Handlers of one parse: the path to where it is, and the device that it is in."""
+class _DomainParser:
+    """State of one parse: current element path and current device."""
 
     def __init__(self) -> None:
         self.cid: int | None = None
@@ -79,7 +79,7 @@ class _Document:
         self._socket = ""
 
     def parse(self, content: bytes) -> None:
-        """Parse it; raises ExpatError and WireError."""
+        """Parse a document; raises ExpatError and WireError."""
         parser = closed_parser("domain", "it declares or uses an entity, which libvirt never does")
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end

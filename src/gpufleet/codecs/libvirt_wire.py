@@ -1,8 +1,8 @@
-"""The few read-only questions of libvirt's RPC protocol, and their answers. Pure.
+"""Read-only requests of libvirt's RPC protocol, and their replies. Pure.
 
-Packets and numbers are libvirt's `docs/kbase/internals/rpc` and `src/remote/remote_protocol.x`, which never change once
-released: a length that counts itself, a header of six words, XDR behind it (RFC 4506). There is nothing here that
-could start, stop or change a domain, and the connection is opened read-only, which libvirt enforces.
+Packets and numbers are libvirt's `docs/kbase/internals/rpc` and `src/remote/remote_protocol.x`, which are stable once
+released: a length that includes itself, a header of six 32-bit integers, and XDR (RFC 4506). No request here can
+start, stop or change a domain, and the connection is opened read-only, which libvirt enforces.
 """
 
 import struct
@@ -16,10 +16,10 @@ from gpufleet.model.text import clean
 PROGRAM, VERSION = 0x2000_8086, 1
 
 MAX_PACKET_BYTES = 4 << 20
-"""A domain's XML is some ten kilobytes."""
+"""Maximum packet size; the XML of a domain is about ten kilobytes."""
 
 MAX_DOMAINS = 1024
-"""Domains in one list."""
+"""Maximum number of domains in one list."""
 
 OPEN, CLOSE, XML, LIST = 1, 2, 14, 273
 """CONNECT_OPEN, CONNECT_CLOSE, DOMAIN_GET_XML_DESC, CONNECT_LIST_ALL_DOMAINS."""
@@ -32,11 +32,11 @@ _OK = 0
 _HEADER = struct.Struct(">IIiiIi")
 _UUID_BYTES = 16
 _MAX_NAME = 4096
-_WORDS = 300
+_MAX_MESSAGE = 300
 
 
 class DomainRef(msgspec.Struct, frozen=True):
-    """A domain as libvirt names it: its name, the 16 bytes of its UUID, and its number while it runs."""
+    """Reference to a domain: name, UUID (16 bytes), and the id while it runs."""
 
     name: str
     uuid: bytes
@@ -44,61 +44,61 @@ class DomainRef(msgspec.Struct, frozen=True):
 
 
 class RefusedError(WireError):
-    """libvirt answered that it does not do what was asked; carries its number of the error."""
+    """Error reply of libvirt; `code` is libvirt's error number."""
 
-    def __init__(self, code: int, words: str) -> None:
+    def __init__(self, code: int, message: str) -> None:
         self.code = code
-        super().__init__("libvirt", words)
+        super().__init__("libvirt", message)
 
 
 def encode_open(serial: int, uri: str) -> bytes:
-    """Ask to open a hypervisor read-only."""
+    """Encode a request to open a hypervisor read-only."""
     return _call(OPEN, serial, struct.pack(">I", 1) + _string(uri.encode()) + struct.pack(">I", _READ_ONLY))
 
 
 def encode_close(serial: int) -> bytes:
-    """Say that it was all: libvirt logs an error of who only hangs up."""
+    """Encode a request to close the connection; libvirt logs an error if a client only disconnects."""
     return _call(CLOSE, serial, b"")
 
 
 def encode_list(serial: int) -> bytes:
-    """Ask for every domain that runs or is paused."""
+    """Encode a request for all running and paused domains."""
     return _call(LIST, serial, struct.pack(">iI", 1, _ACTIVE))
 
 
 def encode_xml(serial: int, domain: DomainRef) -> bytes:
-    """Ask how a domain is made now, without its secrets."""
+    """Encode a request for the current XML of a domain, without secrets."""
     name = domain.name.encode("utf-8", "surrogateescape")
     return _call(XML, serial, _string(name) + domain.uuid + struct.pack(">iI", domain.id, 0))
 
 
 def packet_bytes(length: bytes) -> int:
-    """Return how many bytes follow a packet's first four.
+    """Return the number of bytes after the first four bytes of a packet.
 
     Raises:
-        WireError: if it is no length of a packet.
-        WireLimitError: if it is longer than `MAX_PACKET_BYTES`.
+        WireError: if the length is too small for a packet.
+        WireLimitError: if the packet is larger than `MAX_PACKET_BYTES`.
     """
     (size,) = struct.unpack(">I", length)
     if size < LENGTH_BYTES + _HEADER.size:
-        raise WireError("length", f"{size} bytes are no packet")
+        raise WireError("length", f"{size} bytes, too small for a packet")
     if size > MAX_PACKET_BYTES:
         raise WireLimitError("length", f"{size} bytes, more than {MAX_PACKET_BYTES}")
     return int(size) - LENGTH_BYTES
 
 
 def answer_of(packet: bytes, procedure: int, serial: int) -> bytes:
-    """Return what a reply holds.
+    """Return the payload of a reply.
 
     Raises:
-        RefusedError: if it is an error of libvirt's.
-        WireError: if it is no reply to that question.
+        RefusedError: if the reply is an error.
+        WireError: if it is not the reply to that request.
     """
     if len(packet) < _HEADER.size:
         raise WireError("header", "cut off")
     program, version, answered, kind, number, status = _HEADER.unpack_from(packet)
     if (program, version, answered, kind, number) != (PROGRAM, VERSION, procedure, _REPLY, serial):
-        raise WireError("header", f"not the reply to question {serial}")
+        raise WireError("header", f"not the reply to request {serial}")
     body = packet[_HEADER.size :]
     if status != _OK:
         _refused(body)
@@ -106,29 +106,29 @@ def answer_of(packet: bytes, procedure: int, serial: int) -> bytes:
 
 
 def decode_list(body: bytes) -> tuple[DomainRef, ...]:
-    """Read the domains of a list. Raises WireError."""
+    """Decode a list of domains. Raises WireError."""
     reader = _Reader(body)
-    count = reader.word()
+    count = reader.integer()
     if count > MAX_DOMAINS:
         raise WireLimitError("domains", f"{count}, more than {MAX_DOMAINS}")
     found: list[DomainRef] = []
     for _ in range(count):
         name = reader.string(_MAX_NAME).decode("utf-8", "surrogateescape")
-        found.append(DomainRef(name, reader.take(_UUID_BYTES), reader.word(signed=True)))
+        found.append(DomainRef(name, reader.take(_UUID_BYTES), reader.integer(signed=True)))
     return tuple(found)
 
 
 def decode_xml(body: bytes) -> bytes:
-    """Read a domain's description. Raises WireError."""
+    """Decode the XML of a domain. Raises WireError."""
     return _Reader(body).string(MAX_PACKET_BYTES)
 
 
 def _refused(body: bytes) -> NoReturn:
     reader = _Reader(body)
-    code = reader.word(signed=True)
-    reader.word()  # which part of libvirt says so
-    words = reader.string(MAX_PACKET_BYTES).decode("utf-8", "replace") if reader.word() else "no words"
-    raise RefusedError(code, clean(words)[:_WORDS])
+    code = reader.integer(signed=True)
+    reader.integer()  # the part of libvirt that failed
+    message = reader.string(MAX_PACKET_BYTES).decode("utf-8", "replace") if reader.integer() else "no message"
+    raise RefusedError(code, clean(message)[:_MAX_MESSAGE])
 
 
 def _call(procedure: int, serial: int, body: bytes) -> bytes:
@@ -141,7 +141,7 @@ def _string(text: bytes) -> bytes:
 
 
 class _Reader:
-    """Goes through XDR; raises WireError where it is cut off."""
+    """XDR reader; raises WireError at the end of the data."""
 
     def __init__(self, body: bytes) -> None:
         self._body, self._at = body, 0
@@ -153,11 +153,11 @@ class _Reader:
         self._at += count
         return piece
 
-    def word(self, *, signed: bool = False) -> int:
+    def integer(self, *, signed: bool = False) -> int:
         return int.from_bytes(self.take(4), "big", signed=signed)
 
     def string(self, most: int) -> bytes:
-        size = self.word()
+        size = self.integer()
         if size > most:
             raise WireLimitError("string", f"{size} bytes, more than {most}")
         text = self.take(size)

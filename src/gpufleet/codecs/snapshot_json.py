@@ -1,4 +1,4 @@
-"""The snapshot document as JSON, and its schema."""
+"""JSON codec of the snapshot document, and its JSON Schema."""
 
 import datetime as dt
 import inspect
@@ -12,36 +12,36 @@ from gpufleet.model.reading import DimReading, Reading
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, ReaderReport, Snapshot
 
 MAX_BYTES = 64 << 20
-"""A document from another process may not be larger."""
+"""Maximum size of a document from another process."""
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Snapshot)
 
 
-class _Head(msgspec.Struct):
+class _SchemaHeader(msgspec.Struct):
     schema: str = ""
 
 
-_head_decoder = msgspec.json.Decoder(_Head)
+_header_decoder = msgspec.json.Decoder(_SchemaHeader)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Return the document as one line of UTF-8 JSON. What is not set is left out of records beside the top."""
+    """Return the document as one line of UTF-8 JSON. Unset fields are omitted, except at the top level."""
     return _encoder.encode(snapshot)
 
 
 def decode_snapshot(document: bytes) -> Snapshot:
-    """Read a document that another process wrote.
+    """Decode a document from another process.
 
     Raises:
         WireLimitError: if it is larger than `MAX_BYTES`.
-        WireVersionError: if it is of another schema.
-        WireError: if it does not follow the schema; `field` is the place as a JSON path.
+        WireVersionError: if it has another schema.
+        WireError: if it does not follow the schema; `field` is the JSON path.
     """
     if len(document) > MAX_BYTES:
         raise WireLimitError("", f"the snapshot has {len(document)} bytes, more than {MAX_BYTES}")
     try:
-        schema = _head_decoder.decode(document).schema
+        schema = _header_decoder.decode(document).schema
         if schema != SNAPSHOT_SCHEMA:
             raise WireVersionError("schema", f"{schema[:80]!r} is not {SNAPSHOT_SCHEMA}")
         return _decoder.decode(document)
@@ -53,7 +53,7 @@ def decode_snapshot(document: bytes) -> Snapshot:
 
 
 def snapshot_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the document, made from the records."""
+    """Return the JSON Schema of the document, generated from the records."""
     schema = msgspec.json.schema(Snapshot)
     definitions = schema["$defs"]
     for record in (Snapshot, Reading, DimReading, ReaderReport, EventReport):

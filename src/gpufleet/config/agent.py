@@ -9,14 +9,14 @@ from typing import Annotated, Literal
 import msgspec
 
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig, LibvirtConfig
-from gpufleet.config.hub_url import check_http_root, check_hub_url
-from gpufleet.config.load import ImpossibleValueError
+from gpufleet.config.load import InvalidValueError
 from gpufleet.config.push import Dialects, PushConfig, full_names
 from gpufleet.config.scrape import ExporterTarget
 from gpufleet.config.tls import TlsConfig, check_exposure
+from gpufleet.config.urls import check_http_root, check_hub_url
 
 ENV_PREFIX = "GPUFLEET_AGENT_"
-"""What environment variables of the agent start with."""
+"""Prefix of the agent's environment variables."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=1, le=86_400)]
 Timeout = Annotated[float, msgspec.Meta(ge=0.1, le=600)]
@@ -25,13 +25,13 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 _OWN_ENGINE = re.compile(
     r"unix:///\S{1,100}|(?:tcp://(?:127(?:\.[0-9]{1,3}){3}|localhost|\[::1\])|vsock://1):[0-9]{1,5}", re.ASCII
 )
-"""Addresses at which only an engine of this host answers: vsock id 1 is the machine itself (vsock(7))."""
+"""Addresses of host engines of this host only. vsock CID 1 is the machine itself (vsock(7))."""
 
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
 def default_state(env: Mapping[str, str], uid: int) -> str:
-    """Return where state goes unless told: the service's folder for root, else the user's own (XDG)."""
+    """Return the default state folder: `/var/lib/gpufleet` for root, otherwise the user's own (XDG)."""
     if env.get("XDG_STATE_HOME"):
         return str(Path(env["XDG_STATE_HOME"], "gpufleet"))
     if uid == 0 or not env.get("HOME"):
@@ -39,8 +39,8 @@ def default_state(env: Mapping[str, str], uid: int) -> str:
     return str(Path(env["HOME"], ".local", "state", "gpufleet"))
 
 
-class Lanes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often each lane is read, in seconds."""
+class LanesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Interval of each lane in seconds."""
 
     fast: Seconds = 10.0
     slow: Seconds = 60.0
@@ -49,11 +49,11 @@ class Lanes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One reader.
+    """A reader.
 
     Attributes:
-        enabled: whether it reads.
-        timeout_seconds: a pass that takes longer is given up.
+        enabled: whether the reader runs.
+        timeout_seconds: time limit of a pass.
     """
 
     enabled: bool = True
@@ -61,22 +61,22 @@ class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class NvmlConfig(ReaderConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The reader that asks the driver's library.
+    """The reader of NVML, the driver's library.
 
     Attributes:
-        process_names: tell processes on GPUs with the kernel's short names of them (`python3`), not by their ids alone.
+        process_names: report the kernel's short name (`python3`) of each process on a GPU, in addition to its id.
     """
 
     process_names: bool = False
 
 
 class NvidiaSmiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The reader that asks the command nvidia-smi, for where NVML itself cannot be asked.
+    """The reader of the nvidia-smi command, a fallback for NVML.
 
     Attributes:
-        use: whether it reads; `auto` is: only if nvml should read and its Python binding is not installed.
+        use: whether the reader runs; `auto` means only if nvml is enabled but its Python binding is not installed.
         command: name or path of nvidia-smi.
-        timeout_seconds: a pass that takes longer is given up; it runs up to five commands.
+        timeout_seconds: time limit of a pass, which runs up to five commands.
     """
 
     use: Literal["auto", "always", "never"] = "auto"
@@ -85,39 +85,39 @@ class NvidiaSmiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class KmsgConfig(ReaderConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The reader of the kernel's log.
+    """The reader of the kernel log.
 
     Attributes:
-        path: the log, or something with the same lines.
+        path: path of the log, or of a file in its format.
     """
 
     path: str = "/dev/kmsg"
 
 
 class NetdataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The reader of this host's own Netdata, a fallback for what the other readers cannot read.
+    """The reader of this host's Netdata, a fallback for values that the other readers do not have.
 
     Attributes:
-        url: root of the Netdata, such as `http://127.0.0.1:19999`; None means that it is not read.
-        timeout_seconds: a pass that takes longer is given up.
+        url: root URL of Netdata, such as `http://127.0.0.1:19999`; None means that it is not read.
+        timeout_seconds: time limit of a pass.
     """
 
     url: str | None = None
     timeout_seconds: Timeout = 5.0
 
     def __post_init__(self) -> None:
-        """Refuse what is not the root of an HTTP server."""
+        """Check that the URL is the root of an HTTP server."""
         if self.url is not None:
             check_http_root("url", self.url)
 
 
 class DcgmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The reader that asks this host's own DCGM host engine, beside NVML or in its place.
+    """The reader of this host's DCGM host engine, in addition to NVML or instead of it.
 
     Attributes:
-        address: of the engine, such as `unix:///run/nvidia-dcgm.socket`; None means that it is not read.
-        profiling: make the engine sample activity; another profiler on this host may want the counters for itself.
-        timeout_seconds: a pass that takes longer is given up.
+        address: address of the engine, such as `unix:///run/nvidia-dcgm.socket`; None means that it is not read.
+        profiling: enable profiling metrics. They use hardware counters that another profiler on this host may need.
+        timeout_seconds: time limit of a pass.
     """
 
     address: str | None = None
@@ -125,21 +125,21 @@ class DcgmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     timeout_seconds: Timeout = 20.0
 
     def __post_init__(self) -> None:
-        """Refuse an engine of another machine: its GPUs would be told of as this host's."""
+        """Refuse an engine of another machine: its GPUs would be reported as this host's."""
         if self.address is not None and not _OWN_ENGINE.fullmatch(self.address):
-            words = (
-                f"{self.address!r} is no engine of this host: write unix:///PATH, tcp://127.0.0.1:PORT, "
-                "tcp://[::1]:PORT or vsock://1:PORT; a virtual machine's engine belongs into [[guests]]"
+            message = (
+                f"{self.address!r} is not a DCGM host engine of this host: write unix:///PATH, tcp://127.0.0.1:PORT, "
+                "tcp://[::1]:PORT or vsock://1:PORT; configure a virtual machine's engine in [[guests]]"
             )
-            raise ImpossibleValueError("address", words)
+            raise InvalidValueError("address", message)
 
 
-class Readers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The readers, by name.
+class ReadersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The readers.
 
     Attributes:
-        host, nvml, nvidia_smi, kmsg, netdata: see there.
-        exporter: exporters that run on this machine already and are scraped, each a table `[[readers.exporter]]`.
+        host, nvml, nvidia_smi, kmsg, netdata: each a table of its own.
+        exporter: exporters on this machine that are scraped, each a table `[[readers.exporter]]`.
     """
 
     host: ReaderConfig = ReaderConfig()
@@ -151,23 +151,24 @@ class Readers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     exporter: Annotated[tuple[ExporterTarget, ...], msgspec.Meta(max_length=64)] = ()
 
     def __post_init__(self) -> None:
-        """Refuse two exporters of one name: their samples would be taken for each other's."""
+        """Refuse two exporters of one name: their samples could not be distinguished."""
         names = [target.name for target in self.exporter]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ImpossibleValueError("exporter", f"two targets are called {twice[0]!r}: give each its own name")
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        if duplicates:
+            raise InvalidValueError("exporter", f"two targets have the name {duplicates[0]!r}: names must be unique")
 
 
-class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where batches go.
+class HubClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The hub that batches are sent to.
 
     Attributes:
-        url: root of the hub, such as `https://hub:8470`; None means that nothing is pushed.
-        heartbeat_seconds: how often the agent says that it lives, data or not.
-        timeout_seconds: a request that takes longer is given up.
+        url: root URL of the hub, such as `https://hub:8470`; None means that nothing is pushed.
+        heartbeat_seconds: interval of heartbeats, which are sent with or without data.
+        timeout_seconds: time limit of a request.
         token_file: file with the sender's token, such as `/etc/gpufleet/sender.token`; read again when it changes.
-        ca: PEM file of the authorities that vouch for the hub, such as `/etc/gpufleet/ca.crt`; None means the system's.
-        insecure: present the token over plain HTTP beyond loopback.
+        ca: PEM file of CAs that sign the hub's certificate, such as `/etc/gpufleet/ca.crt`; None means the system's
+            CAs.
+        insecure: allow the token over plain HTTP beyond loopback.
     """
 
     url: str | None = None
@@ -178,18 +179,18 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is not the root of an HTTP server, and to show the token to whoever listens on the way."""
+        """Check the URL, and refuse the token over plain HTTP."""
         if self.url is not None:
-            check_hub_url("url", self.url, shows_token=bool(self.token_file) and not self.insecure)
+            check_hub_url("url", self.url, sends_token=bool(self.token_file) and not self.insecure)
 
 
 class SpoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The disk queue in front of the hub.
+    """The disk queue of batches for the hub.
 
     Attributes:
-        max_bytes: when it is full, the oldest records go and are counted.
-        max_age_seconds: records that waited for longer go and are counted.
-        backfill_per_second: after an outage the newest batches go first, older ones beside them this many a second.
+        max_bytes: maximum size. Beyond it the oldest records are dropped and counted.
+        max_age_seconds: maximum age. Older records are dropped and counted.
+        backfill_per_second: rate of older batches after an outage. The newest batches are sent first and not limited.
     """
 
     max_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 40)] = 512 << 20
@@ -201,15 +202,15 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The page `/metrics`.
 
     Attributes:
-        dialects: under whose names readings stand there, any of `native`, `dcgm`, `all-smi`, `nvidia-gpu-exporter` and
-            `kubevirt`; `gpufleet` and `dcgm-exporter` are other words for the first two.
+        dialects: dialects of the metric names, any of `native`, `dcgm`, `all-smi`, `nvidia-gpu-exporter` and
+            `kubevirt`; `gpufleet` and `dcgm-exporter` are synonyms of the first two.
     """
 
     dialects: Dialects = ("native",)
 
     @property
     def dialect_names(self) -> tuple[str, ...]:
-        """The dialects by their own names, each once."""
+        """Full names of the dialects, without duplicates."""
         return full_names(self.dialects)
 
 
@@ -217,19 +218,19 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The agent.
 
     Attributes:
-        node: name to report instead of the host name, such as `gpu-17`.
-        cluster: id of the cluster this machine belongs to.
-        listen: address and port of `/metrics` and the rest; port 0 lets the kernel choose.
-        insecure_listen: listen beyond loopback though TLS or the token is not set.
-        token_file: file with the token that whoever asks must present, such as `/etc/gpufleet/agent.token`; None means
-            that none is asked for.
-        state: folder of the spool; `agent/` is made in it.
-        log_level: the least severe message that is logged.
-        guest_folder: where others put and remove a file for each virtual machine to be read, such as
-            `/run/gpufleet/guests.d`; watched while the agent runs. None means that there is no such folder.
+        node: node name instead of the host name, such as `gpu-17`.
+        cluster: id of the cluster of this machine.
+        listen: address and port of the HTTP API with `/metrics`; with port 0 the kernel chooses.
+        insecure_listen: allow listening beyond loopback without TLS or token.
+        token_file: file with the token that clients must send, such as `/etc/gpufleet/agent.token`; None means that no
+            token is required.
+        state: state folder; the agent uses `agent/` in it.
+        log_level: minimum severity of logged messages.
+        guest_folder: folder where other programs add and remove one file per virtual machine to read, such as
+            `/run/gpufleet/guests.d`; changes are followed. None means no such folder.
         guests: virtual machines that are read from inside (`[[guests]]`).
-        libvirt: virtual machines that this host's libvirt tells of.
-        tls, lanes, metrics, readers, hub, spool: see there.
+        libvirt: discovery of virtual machines from this host's libvirt.
+        tls, lanes, metrics, readers, hub, spool: each a table of its own.
     """
 
     node: Name | None = None
@@ -243,37 +244,37 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     guests: Annotated[tuple[GuestConfig, ...], msgspec.Meta(max_length=MAX_GUESTS)] = ()
     libvirt: LibvirtConfig = LibvirtConfig()
     tls: TlsConfig = TlsConfig()
-    lanes: Lanes = Lanes()
+    lanes: LanesConfig = LanesConfig()
     metrics: MetricsConfig = MetricsConfig()
-    readers: Readers = Readers()
-    hub: HubConfig = HubConfig()
+    readers: ReadersConfig = ReadersConfig()
+    hub: HubClientConfig = HubClientConfig()
     spool: SpoolConfig = SpoolConfig()
     push: PushConfig = PushConfig()
 
     def __post_init__(self) -> None:
-        """Refuse to show every tenant's readings beyond this machine by accident."""
+        """Refuse unprotected listening beyond loopback, duplicate guests and an empty state folder."""
         host, _ = parse_listen(self.listen)
         if not self.insecure_listen:
-            lacking = [] if self.token_file else ["token_file"]
-            check_exposure(self.listen, host, lacking + ([] if self.tls.is_on else ["[tls]"]))
+            missing = [] if self.token_file else ["token_file"]
+            check_exposure(self.listen, host, missing + ([] if self.tls.is_on else ["[tls]"]))
         uids = [guest.uid for guest in self.guests]
-        doubled = sorted({uid for uid in uids if uids.count(uid) > 1})
-        if doubled:
-            raise ImpossibleValueError("guests", f"name {doubled[0]} more than once")
+        duplicates = sorted({uid for uid in uids if uids.count(uid) > 1})
+        if duplicates:
+            raise InvalidValueError("guests", f"have the vm_uuid {duplicates[0]} more than once")
         if not self.state:
-            raise ImpossibleValueError("state", "must name a folder")
+            raise InvalidValueError("state", "must be the path of a folder")
 
 
 def parse_listen(listen: str) -> tuple[str, int]:
     """Split `HOST:PORT` or `[IPV6]:PORT`.
 
     Raises:
-        ImpossibleValueError: blaming `listen`, if it is neither.
+        InvalidValueError: naming `listen`, if the value is neither.
     """
     host, colon, port = listen.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    if not colon or not bare or not _PORT.fullmatch(port) or int(port) > 65_535:
-        raise ImpossibleValueError("listen", f"{listen!r} is not HOST:PORT, such as 127.0.0.1:9470")
-    if ":" in bare and not host.startswith("["):
-        raise ImpossibleValueError("listen", f"{listen!r}: write an IPv6 address in brackets, such as [::1]:9470")
-    return bare, int(port)
+    name = host.removeprefix("[").removesuffix("]")
+    if not colon or not name or not _PORT.fullmatch(port) or int(port) > 65_535:
+        raise InvalidValueError("listen", f"{listen!r} is not HOST:PORT, such as 127.0.0.1:9470")
+    if ":" in name and not host.startswith("["):
+        raise InvalidValueError("listen", f"{listen!r}: write an IPv6 address in brackets, such as [::1]:9470")
+    return name, int(port)

@@ -1,7 +1,4 @@
-"""Configuration of the virtual machines that an agent reads from inside: in the agent's file, or a file each.
-
-Configuration of the virtual machines that libvirt on this host knows.
-"""
+"""Configuration of virtual machines that an agent reads from inside: in its own file, a file each, or from libvirt."""
 
 import re
 import uuid
@@ -10,17 +7,17 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gpufleet.config.load import ImpossibleValueError, read_toml
+from gpufleet.config.load import InvalidValueError, read_toml
 from gpufleet.model.errors import ConfigError
 
 MAX_FILE_BYTES = 64 << 10
-"""Of a virtual machine's own file."""
+"""Maximum size of a virtual machine's file."""
 
 MAX_GUESTS = 256
-"""Virtual machines that one agent reads."""
+"""Maximum virtual machines per agent."""
 
 PIN_FIRST = "pin-first"
-"""Word for a host key that is not known yet: the first that the virtual machine shows is pinned."""
+"""Value of `host_key` that pins the first key that the virtual machine sends."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 Text = Annotated[str, msgspec.Meta(max_length=253)]
@@ -34,14 +31,14 @@ _STREAM = re.compile(
     re.ASCII,
 )
 _LAST_VSOCK = (1 << 32) - 2
-"""Port, and CID: the last one means any."""
+"""Highest port and CID. The next value means any."""
 
 
-def check_stream(address: str) -> None:
-    """Refuse what is no address of a stream. Raises ImpossibleValueError, blaming `address`."""
+def check_stream_address(address: str) -> None:
+    """Check a stream address. Raises InvalidValueError, naming `address`."""
     if not _is_stream(address):
-        words = f"{address!r} is not vsock://CID:PORT, hybrid-vsock:///PATH:PORT, tcp://HOST:PORT or unix:///PATH"
-        raise ImpossibleValueError("address", words)
+        message = f"{address!r} is not vsock://CID:PORT, hybrid-vsock:///PATH:PORT, tcp://HOST:PORT or unix:///PATH"
+        raise InvalidValueError("address", message)
 
 
 def _is_stream(address: str) -> bool:
@@ -51,7 +48,7 @@ def _is_stream(address: str) -> bool:
     tcp, tcp_port, vsock, cid, port, hybrid_port = found.groups()
     if tcp:
         return 0 < int(tcp_port) < 65_536
-    if vsock:  # 0 and 2 are the hypervisor and this host itself, 1 is this machine
+    if vsock:  # 0 and 2 are the hypervisor and the host, 1 is this machine
         return (int(cid) == 1 or 3 <= int(cid) <= _LAST_VSOCK) and int(port) <= _LAST_VSOCK
     return hybrid_port is None or int(hybrid_port) <= _LAST_VSOCK
 
@@ -60,10 +57,10 @@ class SshChannel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     """SSH to the virtual machine's private address.
 
     Attributes:
-        address: `HOST` or `HOST:PORT`; an IPv6 address with a port stands in brackets.
+        address: `HOST` or `HOST:PORT`; an IPv6 address with a port is written in brackets.
         user: account in the guest.
         key_file: the agent's private key.
-        host_key: `ssh-ed25519 AAAA...`, the only one that is taken; or `pin-first`.
+        host_key: `ssh-ed25519 AAAA...`, the only accepted key; or `pin-first`.
     """
 
     address: Name
@@ -72,12 +69,12 @@ class SshChannel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     host_key: str = PIN_FIRST
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be dialled."""
+        """Check address, key file and host key."""
         self.split()
         if "\0" in self.key_file:
-            raise ImpossibleValueError("key_file", f"{self.key_file!r} is no path")
+            raise InvalidValueError("key_file", f"{self.key_file!r} is not a path")
         if self.host_key != PIN_FIRST and not _HOST_KEY.fullmatch(self.host_key):
-            raise ImpossibleValueError("host_key", f"must be a type and a key, as in NAME.pub, or {PIN_FIRST!r}")
+            raise InvalidValueError("host_key", f"must be a key type and a key, as in a .pub file, or {PIN_FIRST!r}")
 
     def split(self) -> tuple[str, int]:
         """Return host and port."""
@@ -86,7 +83,7 @@ class SshChannel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
             host, port = self.address, "22"
         host = host.removeprefix("[").removesuffix("]")
         if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-            raise ImpossibleValueError("address", f"{self.address!r} is not HOST or HOST:PORT")
+            raise InvalidValueError("address", f"{self.address!r} is not HOST or HOST:PORT")
         return host, int(port)
 
 
@@ -100,19 +97,19 @@ class DcgmChannel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
     address: Name
 
     def __post_init__(self) -> None:
-        """Refuse what is no address of a stream."""
-        check_stream(self.address)
+        """Check the stream address."""
+        check_stream_address(self.address)
 
 
 class MetricsChannel(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="metrics", forbid_unknown_fields=True
 ):
-    """An exporter in the guest that shows a page of metrics over HTTP.
+    """An exporter in the guest that serves a metrics page over HTTP.
 
     Attributes:
         address: `vsock://CID:PORT`, `hybrid-vsock:///PATH:PORT`, `tcp://HOST:PORT` or `unix:///PATH`.
-        path: of the page.
-        dialect: whose names it writes; `auto` takes the only dialect that its first page has.
+        path: path of the page.
+        dialect: dialect of the metric names; `auto` detects it from the first page.
     """
 
     address: Name
@@ -120,8 +117,8 @@ class MetricsChannel(
     dialect: Literal["auto", "native", "dcgm", "all-smi", "nvidia-gpu-exporter"] = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse what is no address of a stream."""
-        check_stream(self.address)
+        """Check the stream address."""
+        check_stream_address(self.address)
 
 
 class QemuAgentChannel(
@@ -130,31 +127,31 @@ class QemuAgentChannel(
     """The QEMU guest agent, over the Unix socket of its virtio-serial port.
 
     Attributes:
-        socket: path of the socket on this host; one that libvirt manages cannot be used beside it.
+        socket: path of the socket on this host. A socket that libvirt manages cannot be used.
     """
 
     socket: Path_
 
     def __post_init__(self) -> None:
-        """Refuse what is no path."""
+        """Check that the socket is an absolute path."""
         if not self.socket.startswith("/") or "\0" in self.socket:
-            raise ImpossibleValueError("socket", f"{self.socket!r} is no absolute path")
+            raise InvalidValueError("socket", f"{self.socket!r} is not an absolute path")
 
 
 Channel = SshChannel | DcgmChannel | MetricsChannel | QemuAgentChannel
 
 
 class GuestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One virtual machine. Who it is, is what is written here: never what it says of itself.
+    """A virtual machine. Its identity is what is configured here, never what the guest reports.
 
     Attributes:
-        name: of the virtual machine.
-        vm_uuid: its UUID, which allocations name.
-        namespace: of its name, where there are such.
-        allocation: id of the allocation that it is for.
-        gpus: GPUs that it should have; not set means that any number is right.
-        gpu_types: product name to number of GPUs that it should have of it; names as the driver writes them.
-        channels: ways into it, the preferred first.
+        name: name of the virtual machine.
+        vm_uuid: its UUID, as in allocations.
+        namespace: namespace of the name, if any.
+        allocation: id of its allocation.
+        gpus: expected number of GPUs; not set means any number.
+        gpu_types: expected number of GPUs by product name, as the driver writes it.
+        channels: channels into it in order of preference.
     """
 
     name: Name
@@ -166,36 +163,36 @@ class GuestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     channels: Annotated[tuple[Channel, ...], msgspec.Meta(min_length=1, max_length=8)]
 
     def __post_init__(self) -> None:
-        """Refuse an identity that is none."""
+        """Check the UUID, the names and the GPU counts."""
         try:
             plain = str(uuid.UUID(self.vm_uuid))
         except ValueError:
             plain = ""
         if plain != self.vm_uuid.lower():
-            raise ImpossibleValueError("vm_uuid", f"{self.vm_uuid!r} is no UUID of a virtual machine")
+            raise InvalidValueError("vm_uuid", f"{self.vm_uuid!r} is not a UUID")
         for text in (self.name, self.namespace, self.allocation):
             if not text.isprintable():
-                raise ImpossibleValueError("name", f"{text!r} has characters that cannot be shown")
-        told = sum(self.gpu_types.values())
-        if self.gpus is not None and told > self.gpus:
-            raise ImpossibleValueError("gpu_types", f"names {told} GPUs, and gpus says {self.gpus}")
+                raise InvalidValueError("name", f"{text!r} has unprintable characters")
+        typed = sum(self.gpu_types.values())
+        if self.gpus is not None and typed > self.gpus:
+            raise InvalidValueError("gpu_types", f"lists {typed} GPUs, more than gpus = {self.gpus}")
 
     @property
     def uid(self) -> str:
-        """The UUID in lower case."""
+        """UUID in lower case."""
         return self.vm_uuid.lower()
 
     @property
     def title(self) -> str:
-        """Namespace and name in one."""
+        """Namespace and name."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 def read_guest(file: Path) -> GuestConfig:
-    """Read a virtual machine's own file.
+    """Read a virtual machine's file.
 
     Raises:
-        ConfigError: if it cannot be read, or is not one virtual machine.
+        ConfigError: if the file cannot be read or is invalid.
     """
     try:
         return msgspec.convert(read_toml(file, MAX_FILE_BYTES), GuestConfig)
@@ -204,39 +201,39 @@ def read_guest(file: Path) -> GuestConfig:
         raise ConfigError(str(file), place.strip("`$").lstrip("."), reason) from error
 
 
-SOCKET = "/run/libvirt/libvirt-sock-ro"
+LIBVIRT_SOCKET = "/run/libvirt/libvirt-sock-ro"
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
 class LibvirtConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The domains of this host's libvirt that hold an NVIDIA GPU or vGPU are read from inside.
+    """Discovery of this host's libvirt domains that have an NVIDIA GPU or vGPU. They are read from inside.
 
     Attributes:
-        enabled: whether libvirt is asked for them.
-        socket: libvirt's socket; the default is the one that only reads, and that everybody on this host may use.
-            `/run/libvirt/virtqemud-sock-ro` where virtqemud runs without virtproxyd.
-        uri: hypervisor that is asked for, as virsh has it.
-        dcgm_port: vsock port of a DCGM host engine in them; 0 asks for none.
-        metrics_port: vsock port of an exporter in them; 0 asks for none.
-        guest_agent: name of the virtio-serial port of a QEMU guest agent that is the agent's alone. libvirt keeps
-            `org.qemu.guest_agent.0` to itself: a second one is needed.
+        enabled: whether to discover domains.
+        socket: libvirt's socket. The default is the read-only socket, which every user of this host may use. Use
+            `/run/libvirt/virtqemud-sock-ro` if virtqemud runs without virtproxyd.
+        uri: libvirt connection URI, as for virsh.
+        dcgm_port: vsock port of a DCGM host engine in the domains; 0 for none.
+        metrics_port: vsock port of an exporter in the domains; 0 for none.
+        guest_agent: name of the virtio-serial port of a second QEMU guest agent for gpufleet alone. libvirt reserves
+            `org.qemu.guest_agent.0` for itself.
     """
 
     enabled: bool = False
-    socket: Annotated[str, msgspec.Meta(min_length=1, max_length=107)] = SOCKET
+    socket: Annotated[str, msgspec.Meta(min_length=1, max_length=107)] = LIBVIRT_SOCKET
     uri: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] = "qemu:///system"
     dcgm_port: Port = 5555
     metrics_port: Port = 9400
     guest_agent: Annotated[str, msgspec.Meta(min_length=1, max_length=253)] = "org.gpufleet.guest_agent.0"
 
     def __post_init__(self) -> None:
-        """Refuse what is no path, and the port that is libvirt's."""
+        """Check the socket path, and refuse libvirt's own guest agent port."""
         if not self.socket.startswith("/") or "\0" in self.socket:
-            raise ImpossibleValueError("socket", f"{self.socket!r} is no absolute path")
-        if self.guest_agent == LIBVIRTS_AGENT:
-            words = f"{LIBVIRTS_AGENT} is libvirt's own and answers nobody else: name a second port"
-            raise ImpossibleValueError("guest_agent", words)
+            raise InvalidValueError("socket", f"{self.socket!r} is not an absolute path")
+        if self.guest_agent == LIBVIRT_AGENT_PORT:
+            message = f"{LIBVIRT_AGENT_PORT} is used by libvirt and answers no other client: name a second port"
+            raise InvalidValueError("guest_agent", message)
 
 
-LIBVIRTS_AGENT = "org.qemu.guest_agent.0"
+LIBVIRT_AGENT_PORT = "org.qemu.guest_agent.0"

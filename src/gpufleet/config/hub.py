@@ -1,9 +1,4 @@
-"""Configuration of the hub.
-
-Configuration of the hub's way to a time-series database.
-
-What GPUs cost.
-"""
+"""Configuration of the hub."""
 
 import datetime as dt
 import os
@@ -13,27 +8,28 @@ from typing import Annotated, Literal
 import msgspec
 
 from gpufleet.config.agent import Name, default_state, parse_listen
-from gpufleet.config.hub_url import check_http_root, check_hub_url
-from gpufleet.config.load import ImpossibleValueError
-from gpufleet.config.push import LABEL, Pairs, Receiver, parse_pairs
+from gpufleet.config.load import InvalidValueError
+from gpufleet.config.push import LABEL, Pairs, ReceiverConfig, parse_pairs
 from gpufleet.config.scrape import ClusterId, DiscoveryConfig, ExporterTarget, FederationConfig, KubeStateMetricsConfig
 from gpufleet.config.tls import TlsConfig, check_exposure
-from gpufleet.model.stored.retention import LONGEST_DAYS, Retention
+from gpufleet.config.urls import check_http_root, check_hub_url
+from gpufleet.model.stored.retention import UNLIMITED_DAYS, Retention
 
 DiskBytes = Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 44)]
 
 
-class ForwardConfig(Receiver, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A database that gets every number the hub takes in, as Prometheus remote write, at the time of its measurement.
+class ForwardConfig(ReceiverConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Forwarding of every ingested numeric sample to a time-series database as Prometheus remote write.
+
+    Samples have the time of their measurement.
 
     Attributes:
-        url: all of the receiver's address, such as `http://127.0.0.1:8428/api/v1/write`; None means that nothing is
-            passed on.
-        version: of remote write; `2.0` falls back where the receiver does not speak it.
-        late: what becomes of values that are older than what was passed on of the same readings already (backlog of an
-            outage): `drop` for a Prometheus, which refuses them, `send` for a receiver that takes them.
-        labels: added to every series, each `name=value`.
-        queue_bytes: of requests that wait, on disk; beyond it the oldest go and are counted.
+        url: complete URL of the receiver, such as `http://127.0.0.1:8428/api/v1/write`; None means no forwarding.
+        version: version of remote write. `2.0` falls back to `1.0` if the receiver does not support it.
+        late: handling of samples older than forwarded samples of the same series (backlog of an outage): `drop` for a
+            Prometheus, which rejects them, `send` for a receiver that accepts them.
+        labels: additional labels of every series, each `name=value`.
+        queue_bytes: maximum size of queued requests, on disk. Beyond it the oldest requests are dropped and counted.
     """
 
     url: str | None = None
@@ -43,24 +39,24 @@ class ForwardConfig(Receiver, frozen=True, kw_only=True, forbid_unknown_fields=T
     queue_bytes: DiskBytes = 1 << 30
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the URL and the labels."""
         super().__post_init__()
         if self.url is not None:
             self.check_url("url", self.url)
         parse_pairs("labels", self.labels, LABEL)
 
     @property
-    def more_labels(self) -> dict[str, str]:
-        """The pairs of `labels`."""
+    def label_pairs(self) -> dict[str, str]:
+        """Parsed pairs of `labels`."""
         return parse_pairs("labels", self.labels, LABEL)
 
 
 class PriceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an hour of a GPU costs, from an instant on until the next price of its model.
+    """Price of an hour of a GPU, valid from an instant until the next price of the model.
 
     Attributes:
-        model: as the driver names it, in any case, such as `NVIDIA H200`.
-        per_gpu_hour: in the `currency` of `[usage]`.
+        model: model name as the driver writes it, in any case, such as `NVIDIA H200`.
+        per_gpu_hour: price in the `currency` of `[usage]`.
         valid_from: RFC 3339 with a time zone, such as `2026-01-01T00:00:00Z`.
     """
 
@@ -70,41 +66,41 @@ class PriceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class UsageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What usage comes to.
+    """Cost of usage.
 
     Attributes:
-        currency: of all prices, such as `EUR`.
-        price: what GPUs cost, each a table `[[usage.price]]`.
+        currency: currency of all prices, such as `EUR`.
+        price: prices of GPUs, each a table `[[usage.price]]`.
     """
 
     currency: Annotated[str, msgspec.Meta(max_length=16)] = ""
     price: Annotated[tuple[PriceConfig, ...], msgspec.Meta(max_length=1000)] = ()
 
     def __post_init__(self) -> None:
-        """Refuse prices in no currency, and two of one model at one time."""
+        """Refuse prices without a currency, and two prices of a model from the same instant."""
         if self.price and not self.currency:
-            raise ImpossibleValueError("currency", "must be given where there are prices")
-        named = [(one.model.casefold(), one.valid_from) for one in self.price]
-        if len(set(named)) < len(named):
-            raise ImpossibleValueError("price", "two prices of one model are valid from the same instant")
+            raise InvalidValueError("currency", "is required if prices are set")
+        keys = [(item.model.casefold(), item.valid_from) for item in self.price]
+        if len(set(keys)) < len(keys):
+            raise InvalidValueError("price", "two prices of one model are valid from the same instant")
 
 
 ENV_PREFIX = "GPUFLEET_HUB_"
-"""What environment variables of the hub start with."""
+"""Prefix of the hub's environment variables."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.1, le=86_400)]
 Bytes = Annotated[int, msgspec.Meta(ge=1 << 10, le=1 << 44)]
 
 
 class IngestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Taking batches.
+    """Limits of ingestion.
 
     Attributes:
-        max_body_bytes: a larger body is answered 413.
-        max_pending_bytes: bodies that are being received or made durable; beyond it, 503.
-        body_timeout_seconds: a body that takes longer to arrive is answered 408.
-        wal_max_bytes: what may wait on disk for the store; beyond it, 503.
-        max_senders: a cluster may have so many senders, and four times as many epochs of them; beyond it, 403.
+        max_body_bytes: maximum size of a body; beyond it, 413.
+        max_pending_bytes: maximum size of bodies being received or made durable; beyond it, 503.
+        body_timeout_seconds: time limit for receiving a body; beyond it, 408.
+        wal_max_bytes: maximum size of batches on disk that are not in the store yet; beyond it, 503.
+        max_senders: maximum senders of a cluster, and four times as many epochs; beyond it, 403.
     """
 
     max_body_bytes: Bytes = 8 << 20
@@ -114,19 +110,19 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_senders: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 10_000
 
     def __post_init__(self) -> None:
-        """Refuse bounds that would refuse every batch."""
+        """Refuse limits that would reject every batch."""
         if self.max_pending_bytes < self.max_body_bytes:
-            raise ImpossibleValueError("max_pending_bytes", "must be at least max_body_bytes")
+            raise InvalidValueError("max_pending_bytes", "must be at least max_body_bytes")
         if self.wal_max_bytes < 2 * self.max_body_bytes:
-            raise ImpossibleValueError("wal_max_bytes", "must be at least twice max_body_bytes")
+            raise InvalidValueError("wal_max_bytes", "must be at least twice max_body_bytes")
 
 
 class FlushConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Writing to the store.
+    """Flushes to the store.
 
     Attributes:
         interval_seconds: pause between flushes while there is little to write.
-        max_records, max_bytes: one flush takes at most this many batches and bytes of bodies.
+        max_records, max_bytes: maximum batches and bytes of bodies per flush.
     """
 
     interval_seconds: Seconds = 1.0
@@ -134,50 +130,54 @@ class FlushConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_bytes: Bytes = 16 << 20
 
 
-Days = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_DAYS)]
+Days = Annotated[int, msgspec.Meta(ge=0, le=UNLIMITED_DAYS)]
 
 
 class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """After how many days rows leave the store, by the time at which they were measured.
+    """Retention of rows in the store in days, by time of measurement.
 
     Attributes:
-        raw_days: every sample, values with dimensions, lists of processes; at least 2, or 0 for ever.
-        minute_days: what is made of them by the minute; 0 makes nothing, and has what there is leave.
-        hour_days: what was made of them by the hour, and what usage is told from; 0 for ever.
+        raw_days: samples, dimensioned values and process lists; at least 2, or 0 to keep them permanently.
+        rollup_1m_days: rollups by the minute. 0 disables them and removes existing rows.
+        rollup_1h_days: rollups by the hour, which usage is computed from; 0 to keep them permanently.
     """
 
     raw_days: Days = 30
-    minute_days: Days = 90
-    hour_days: Days = 1100
+    rollup_1m_days: Days = 90
+    rollup_1h_days: Days = 1100
 
     def __post_init__(self) -> None:
-        """Refuse what would leave holes: coarser rows must stay at least as long as finer ones."""
+        """Refuse gaps: coarser rows must be kept at least as long as finer rows."""
         if self.raw_days == 1:
-            raise ImpossibleValueError("raw_days", "must be at least 2: hours are made of whole days; or 0, for ever")
-        raw, hours = (days or LONGEST_DAYS for days in (self.raw_days, self.hour_days))
-        if self.minute_days and self.minute_days < raw:
-            raise ImpossibleValueError("minute_days", "must not be less than raw_days; or 0, for no minutes")
-        if hours < max(raw, self.minute_days):
-            raise ImpossibleValueError("hour_days", "must not be less than that of what is finer")
+            raise InvalidValueError(
+                "raw_days", "must be at least 2, because hourly rollups need whole days; or 0 to keep rows permanently"
+            )
+        raw, hours = (days or UNLIMITED_DAYS for days in (self.raw_days, self.rollup_1h_days))
+        if self.rollup_1m_days and self.rollup_1m_days < raw:
+            raise InvalidValueError(
+                "rollup_1m_days", "must be at least raw_days; or 0 to disable rollups by the minute"
+            )
+        if hours < max(raw, self.rollup_1m_days):
+            raise InvalidValueError("rollup_1h_days", "must be at least raw_days and rollup_1m_days")
 
     @property
     def kept(self) -> Retention:
-        """As the store takes it."""
-        return Retention(raw_days=self.raw_days, minute_days=self.minute_days, hour_days=self.hour_days)
+        """Retention as a store record."""
+        return Retention(raw_days=self.raw_days, rollup_1m_days=self.rollup_1m_days, rollup_1h_days=self.rollup_1h_days)
 
 
 class RelayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Passing batches on to another hub, instead of keeping them in a store.
+    """Relaying of batches to another hub, instead of writing them to a store.
 
     Attributes:
-        to: root of the next hub, such as `https://hub:8470`; None means that this is no relay.
-        connections: to the next hub at once.
-        timeout_seconds: a request that takes longer is given up.
-        token_file: file with the token to show to the next hub, such as `/etc/gpufleet/relay.token`; read again when it
+        to: root URL of the next hub, such as `https://hub:8470`; None means that this is a hub, not a relay.
+        connections: maximum connections to the next hub.
+        timeout_seconds: time limit of a request.
+        token_file: file with the token for the next hub, such as `/etc/gpufleet/relay.token`; read again when it
             changes.
-        ca: PEM file of the authorities that vouch for the next hub, such as `/etc/gpufleet/ca.crt`; None means the
-            system's.
-        insecure: show the token over plain HTTP beyond loopback.
+        ca: PEM file of CAs that sign the next hub's certificate, such as `/etc/gpufleet/ca.crt`; None means the
+            system's CAs.
+        insecure: allow the token over plain HTTP beyond loopback.
     """
 
     to: str | None = None
@@ -188,18 +188,18 @@ class RelayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is not the root of an HTTP server, and to show the token to whoever listens on the way."""
+        """Check the URL, and refuse the token over plain HTTP."""
         if self.to is not None:
-            check_hub_url("to", self.to, shows_token=bool(self.token_file) and not self.insecure)
+            check_hub_url("to", self.to, sends_token=bool(self.token_file) and not self.insecure)
 
 
 class NetdataHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A bare-metal host that has Netdata and no agent yet.
+    """A host with Netdata and no agent.
 
     Attributes:
-        cluster: id of the cluster it belongs to; one that this hub serves.
-        node: name of the host; an agent that comes later under the same name is the same machine.
-        url: root of its Netdata, such as `http://node-17:19999`.
+        cluster: id of its cluster. The hub must serve it.
+        node: name of the host. An agent with the same name later is the same machine.
+        url: root URL of its Netdata, such as `http://node-17:19999`.
     """
 
     cluster: ClusterId
@@ -207,16 +207,16 @@ class NetdataHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     url: str
 
     def __post_init__(self) -> None:
-        """Refuse what is not the root of an HTTP server."""
+        """Check that the URL is the root of an HTTP server."""
         check_http_root("url", self.url)
 
 
 class ExporterHost(ExporterTarget, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A machine that has an exporter and no agent yet: its page is told of this machine, whatever it says.
+    """A machine with an exporter and no agent. All readings of the page are attributed to this machine.
 
     Attributes:
-        cluster: id of the cluster it belongs to; one that this hub serves.
-        node: name of the machine; an agent that comes later under the same name is the same machine.
+        cluster: id of its cluster. The hub must serve it.
+        node: name of the machine. An agent with the same name later is the same machine.
     """
 
     cluster: ClusterId
@@ -227,24 +227,24 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The hub.
 
     Attributes:
-        listen: address and port; port 0 lets the kernel choose.
-        insecure_listen: listen beyond loopback though TLS or tokens are not set.
-        auth: `tokens` asks for one with every request; `none` lets everybody who can connect do everything.
-        state: folder of the log, the registry and the embedded store; `hub/` is made in it.
+        listen: address and port; with port 0 the kernel chooses.
+        insecure_listen: allow listening beyond loopback without TLS or tokens.
+        auth: `tokens` requires a token with every request; `none` gives every client full access.
+        state: state folder of the log, the registry and the embedded store; the hub uses `hub/` in it.
         store: `chdb:///folder`, or a server such as `clickhouse://user:password@host:8123/gpufleet` (its HTTP
             port); None means embedded, in `state`.
         registry: SQLAlchemy DSN such as `postgresql+psycopg://user:password@host/gpufleet`; None means SQLite, in
             `state`.
-        clusters: ids of clusters that this hub takes batches of, beside those that are registered with it.
-        stale_after_seconds: a machine that was not heard of for longer has no current values.
-        log_level: the least severe message that is logged.
-        netdata: hosts without an agent that are read through their Netdata.
-        exporter: machines without an agent that are read through an exporter of theirs, each a table `[[exporter]]`.
-        discovery: machines without an agent that stand in files of targets, each a table `[[discovery]]`.
-        federation: Prometheus servers of clusters that are asked for what they have, each a table `[[federation]]`.
-        kube_state_metrics: those of clusters, asked how many GPUs their nodes should have, each a table
+        clusters: ids of clusters that this hub serves, in addition to registered clusters.
+        stale_after_seconds: a machine without data for longer has no current values.
+        log_level: minimum severity of logged messages.
+        netdata: hosts without an agent that are read through their Netdata, each a table `[[netdata]]`.
+        exporter: machines without an agent that are read through an exporter, each a table `[[exporter]]`.
+        discovery: target files of machines without an agent, each a table `[[discovery]]`.
+        federation: Prometheus servers of clusters, read by federation, each a table `[[federation]]`.
+        kube_state_metrics: kube-state-metrics endpoints, used for expected GPU counts, each a table
             `[[kube_state_metrics]]`.
-        tls, ingest, flush, retention, usage, relay, forward: see there.
+        tls, ingest, flush, retention, usage, relay, forward: each a table of its own.
     """
 
     listen: str = "127.0.0.1:8470"
@@ -270,37 +270,37 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     kube_state_metrics: Annotated[tuple[KubeStateMetricsConfig, ...], msgspec.Meta(max_length=64)] = ()
 
     def __post_init__(self) -> None:
-        """Refuse to show the whole fleet beyond this machine by accident."""
+        """Refuse unprotected listening beyond loopback, and inconsistent settings."""
         host, _ = parse_listen(self.listen)
         if not self.insecure_listen:
-            lacking = [] if self.auth == "tokens" else ['auth = "tokens"']
-            check_exposure(self.listen, host, lacking + ([] if self.tls.is_on else ["[tls]"]))
+            missing = [] if self.auth == "tokens" else ['auth = "tokens"']
+            check_exposure(self.listen, host, missing + ([] if self.tls.is_on else ["[tls]"]))
         for key in ("netdata", "exporter", "discovery", "federation", "kube_state_metrics"):
             if self.relay.to is not None and getattr(self, key):
-                words = "is of no use to a relay (relay.to): it belongs in the hub's configuration"
-                raise ImpossibleValueError(key, words)
-        named = [(target.cluster, target.node, target.name) for target in self.exporter]
-        if len(set(named)) < len(named):
-            words = "two targets of one node have one name: their samples would be taken for each other's"
-            raise ImpossibleValueError("exporter", words)
-        for key, asked in (("federation", self.federation), ("kube_state_metrics", self.kube_state_metrics)):
-            servers = [(one.cluster, one.name) for one in asked]
-            if len(set(servers)) < len(servers):
-                raise ImpossibleValueError(key, "two of one cluster have one name: give each its own `name`")
+                message = "has no effect on a relay (relay.to is set): configure it on the next hub"
+                raise InvalidValueError(key, message)
+        names = [(target.cluster, target.node, target.name) for target in self.exporter]
+        if len(set(names)) < len(names):
+            message = "two targets of one node have the same name: names must be unique per node"
+            raise InvalidValueError("exporter", message)
+        for key, servers in (("federation", self.federation), ("kube_state_metrics", self.kube_state_metrics)):
+            keys = [(item.cluster, item.name) for item in servers]
+            if len(set(keys)) < len(keys):
+                raise InvalidValueError(key, "two of one cluster have the same name: set a unique `name`")
         if not self.state:
-            raise ImpossibleValueError("state", "must name a folder")
+            raise InvalidValueError("state", "must be the path of a folder")
 
     @property
     def folder(self) -> Path:
-        """Where this hub keeps its own."""
+        """Folder of this hub's own files."""
         return Path(self.state, "hub")
 
     @property
     def store_dsn(self) -> str:
-        """The store's DSN."""
+        """DSN of the store."""
         return self.store or f"chdb://{(self.folder / 'store').absolute()}"
 
     @property
     def registry_dsn(self) -> str:
-        """The registry's DSN."""
+        """DSN of the registry."""
         return self.registry or f"sqlite:///{(self.folder / 'registry.sqlite').absolute()}"

@@ -1,8 +1,8 @@
-"""One strict loader for every daemon: a TOML file, environment variables over it, flags over those.
+"""Strict configuration loader: a TOML file, overridden by environment variables, overridden by command-line options.
 
-A key of a table is written with a dot in messages and flags (`hub.url`) and with two underscores in
-variables (`GPUFLEET_AGENT_HUB__URL`). Nothing is guessed: an unknown key, a wrong type or an impossible
-value is an error, and every error of every source is told at once.
+A key in a table is written with a dot in messages (`hub.url`), with a hyphen in options and with two underscores in
+variables (`GPUFLEET_AGENT_HUB__URL`). Unknown keys, wrong types and invalid values are errors. The errors of all
+sources are reported together.
 """
 
 import difflib
@@ -19,17 +19,17 @@ from gpufleet.model.errors import ConfigError
 T = TypeVar("T", bound=msgspec.Struct)
 
 DEFAULT = "default"
-"""Origin of a value that no source gave."""
+"""Origin of a value that no source sets."""
 
 MAX_FILE_BYTES = 16 << 20
-"""Of a daemon's file."""
+"""Maximum size of a daemon's file."""
 
 
-class ImpossibleValueError(ValueError):
-    """Raised by a record's `__post_init__`: a value, or values together, that cannot be meant.
+class InvalidValueError(ValueError):
+    """Raised by a record's `__post_init__` for an invalid value or combination of values.
 
     Attributes:
-        key: the field to blame, within the record.
+        key: the field, relative to the record.
         reason: what is wrong and what would be right.
     """
 
@@ -40,10 +40,10 @@ class ImpossibleValueError(ValueError):
 
 
 class ConfigProblemsError(ConfigError):
-    """More than one problem, or one; `source`, `key` and `reason` are the first's.
+    """All problems of a configuration. `source`, `key` and `reason` are those of the first.
 
     Attributes:
-        problems: every one, in the order in which the sources were read.
+        problems: all problems, in the order in which the sources were read.
     """
 
     def __init__(self, problems: tuple[ConfigError, ...]) -> None:
@@ -54,18 +54,18 @@ class ConfigProblemsError(ConfigError):
 
 
 class Resolved(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A configuration with where each of its values came from.
+    """A configuration and the origins of its values.
 
     Attributes:
         config: the record.
-        origins: dotted key to source; a key that is not here has its default.
+        origins: dotted key to source. A missing key has its default.
     """
 
     config: T
     origins: dict[str, str]
 
     def origin(self, key: str) -> str:
-        """Return the file, variable or flag that gave `key`, or `default`."""
+        """Return the file, variable or option that set `key`, or `default`."""
         return self.origins.get(key, DEFAULT)
 
 
@@ -91,19 +91,19 @@ def resolve(
     flags: Mapping[str, object],
     named: Mapping[str, str] = MappingProxyType({}),
 ) -> Resolved[T]:
-    """Read all sources and put them together.
+    """Read and merge all sources.
 
     Args:
-        struct_type: the record; a field whose type is a record is a table.
-        file: TOML file, or None for none. A file that is named must exist.
-        env_prefix: what the variables start with, such as `GPUFLEET_AGENT_`. An empty variable counts as
-            not set. Lists are separated by commas.
+        struct_type: the record. A field whose type is a record is a table.
+        file: TOML file, or None. The file must exist.
+        env_prefix: prefix of the variables, such as `GPUFLEET_AGENT_`. An empty variable counts as not set. Lists are
+            separated by commas.
         env: the environment.
-        flags: dotted key to value; None means that the flag was not given.
-        named: dotted key to the flag, where it is not called as the key is.
+        flags: dotted key to value; None means that the option was not given.
+        named: dotted key to the name of the option, where it differs from the key.
 
     Raises:
-        ConfigError: for everything that is wrong (`ConfigProblemsError`), each with its source, key and reason.
+        ConfigProblemsError: with all problems, each with source, key and reason.
     """
     builder = _Builder(struct_type)
     if file is not None:
@@ -120,17 +120,17 @@ def resolve(
     return Resolved(config=config, origins=builder.origins)
 
 
-def read_toml(file: Path, most_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:
-    """Return what a TOML file says.
+def read_toml(file: Path, max_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:
+    """Return the content of a TOML file.
 
     Raises:
-        ConfigError: if it cannot be read, is longer than that, or is not TOML.
+        ConfigError: if the file cannot be read, is too large, or is not TOML.
     """
     try:
         with file.open("rb") as opened:
-            content = opened.read(most_bytes + 1)
-        if len(content) > most_bytes:
-            raise ConfigError(str(file), "", f"is longer than {most_bytes} bytes")
+            content = opened.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise ConfigError(str(file), "", f"exceeds {max_bytes} bytes")
         return tomllib.loads(content.decode())
     except OSError as error:
         raise ConfigError(str(file), "", f"cannot be read: {error.strerror}") from error
@@ -139,11 +139,11 @@ def read_toml(file: Path, most_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(str(file), "", f"is not TOML: {error}") from error
     except RecursionError as error:
-        raise ConfigError(str(file), "", "is not a configuration: it is nested too deeply") from error
+        raise ConfigError(str(file), "", "is nested too deeply") from error
 
 
 class _Builder:
-    """Collects checked values by dotted key, with their origins and every problem on the way."""
+    """Collects validated values by dotted key, with their origins and all problems."""
 
     def __init__(self, struct_type: type[msgspec.Struct]) -> None:
         self._type = struct_type
@@ -154,7 +154,7 @@ class _Builder:
         self.problems: list[ConfigError] = []
 
     def add_tree(self, source: str, tree: Mapping[str, Any], prefix: str = "") -> None:
-        """Take a TOML document."""
+        """Add a TOML document."""
         for name, value in tree.items():
             key = f"{prefix}{name}"
             if key in self._tables:
@@ -166,18 +166,18 @@ class _Builder:
                 self.add(source, key, value, strict=True)
 
     def add_environment(self, prefix: str, env: Mapping[str, str]) -> None:
-        """Take every variable that starts with the prefix."""
+        """Add every variable with the prefix."""
         for name in sorted(env):
             if not name.startswith(prefix) or not env[name]:
                 continue
             key = name.removeprefix(prefix).lower().replace("__", ".")
             field = self._leaves.get(key)
             text = env[name]
-            listed = field is not None and _is_list(field.type)
-            self.add(name, key, [part.strip() for part in text.split(",")] if listed else text, strict=False)
+            is_list = field is not None and _is_list(field.type)
+            self.add(name, key, [part.strip() for part in text.split(",")] if is_list else text, strict=False)
 
     def add(self, source: str, key: str, value: object, *, strict: bool) -> None:
-        """Take one value; a text from the environment is read as the field's type."""
+        """Add a value. With `strict` off, a text from the environment is converted to the field's type."""
         field = self._leaves.get(key)
         if field is None:
             self.problems.append(ConfigError(source, key, self._unknown(key)))
@@ -195,7 +195,7 @@ class _Builder:
         self.origins[key] = source
 
     def build(self) -> msgspec.Struct | None:
-        """Make the record from what is right so far; None when that is not enough for one."""
+        """Return the record of the valid values, or None if required values are missing or invalid."""
         return self._build(self._type, "")
 
     def _build(self, struct_type: type[msgspec.Struct], prefix: str) -> msgspec.Struct | None:
@@ -212,13 +212,13 @@ class _Builder:
             elif field.required:
                 complete = False
                 if key not in self.origins:
-                    self.problems.append(ConfigError("configuration", key, "must be given"))
+                    self.problems.append(ConfigError("configuration", key, "is required"))
         if not complete:
             return None
         make: Callable[..., msgspec.Struct] = struct_type
         try:
             return make(**arguments)
-        except ImpossibleValueError as error:
+        except InvalidValueError as error:
             key = f"{prefix}{error.key}"
             self.problems.append(ConfigError(self.origins.get(key, DEFAULT), key, error.reason))
         return None
@@ -229,9 +229,9 @@ class _Builder:
 
 
 def leaves(struct_type: type[msgspec.Struct], prefix: str = "") -> list[tuple[str, msgspec.structs.FieldInfo]]:
-    """Return (dotted key, field) of everything that can be set, tables entered.
+    """Return (dotted key, field) of every setting, including those of tables.
 
-    They are in order of declaration, a record's own before those that it shares with others.
+    The order is that of declaration. A record's own fields come before inherited fields.
     """
     found: list[tuple[str, msgspec.structs.FieldInfo]] = []
     own = struct_type.__annotations__
@@ -246,7 +246,7 @@ def _is_table(field_type: Any) -> bool:
 
 
 def _choices(shape: msgspec.inspect.Type) -> list[str]:
-    """Return the words that may stand there, of a type that has only some."""
+    """Return the allowed values of a type with a closed set of values."""
     match shape:
         case msgspec.inspect.LiteralType(values=values):
             return [str(value) for value in values]
@@ -257,7 +257,7 @@ def _choices(shape: msgspec.inspect.Type) -> list[str]:
         case msgspec.inspect.VarTupleType(item_type=inner) | msgspec.inspect.ListType(item_type=inner):
             return _choices(inner)
         case msgspec.inspect.UnionType(types=types):
-            return [word for one in types for word in _choices(one)]
+            return [choice for option_type in types for choice in _choices(option_type)]
         case _:
             return []
 

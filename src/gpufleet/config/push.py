@@ -1,7 +1,4 @@
-"""Configuration of what an agent pushes to other systems.
-
-Under whose names readings are shown, as a configuration says it.
-"""
+"""Configuration of push receivers, and of dialects of metric names."""
 
 import re
 from collections.abc import Iterable
@@ -9,21 +6,21 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gpufleet.config.hub_url import check_push_url
-from gpufleet.config.load import ImpossibleValueError
+from gpufleet.config.load import InvalidValueError
 from gpufleet.config.tls import check_pair
+from gpufleet.config.urls import check_push_url
 
 DialectName = Literal["native", "dcgm", "all-smi", "nvidia-gpu-exporter", "kubevirt", "gpufleet", "dcgm-exporter"]
 Dialects = Annotated[tuple[DialectName, ...], msgspec.Meta(min_length=1, max_length=7)]
 
 OtlpDialects = Annotated[tuple[Literal["otel", "l9gpu"], ...], msgspec.Meta(min_length=1, max_length=2)]
-"""Names that only OTLP can carry."""
+"""Dialects of OTLP."""
 
 _FULL_NAMES = {"native": "gpufleet", "dcgm": "dcgm-exporter"}
 
 
 def full_names(dialects: Iterable[str]) -> tuple[str, ...]:
-    """Return the dialects by their own names, each once."""
+    """Return the full names of the dialects, without duplicates."""
     return tuple(dict.fromkeys(_FULL_NAMES.get(name, name) for name in dialects))
 
 
@@ -36,36 +33,43 @@ LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,99}")
 _ATTRIBUTE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
 
 
-def parse_pairs(key: str, pairs: Iterable[str], name_of: re.Pattern[str]) -> dict[str, str]:
-    """Read pairs of `name=value`.
+def parse_pairs(key: str, pairs: Iterable[str], name_pattern: re.Pattern[str]) -> dict[str, str]:
+    """Parse `name=value` pairs.
 
     Raises:
-        ImpossibleValueError: blaming `key`, if one is none, or a name comes twice.
+        InvalidValueError: naming `key`, for an invalid pair or a duplicate name.
     """
     found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or not value or not value.isprintable() or not name_of.fullmatch(name) or name.startswith("__"):
-            raise ImpossibleValueError(key, f"{pair!r} is no name=value")
+        if (
+            not equals
+            or not value
+            or not value.isprintable()
+            or not name_pattern.fullmatch(name)
+            or name.startswith("__")
+        ):
+            raise InvalidValueError(key, f"{pair!r} is not name=value")
         if name in found:
-            raise ImpossibleValueError(key, f"{name!r} is there twice")
+            raise InvalidValueError(key, f"{name!r} is set twice")
         found[name] = value
     return found
 
 
-class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every system that is posted to has.
+class ReceiverConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of every push receiver.
 
     Attributes:
-        timeout_seconds: a request that takes longer is given up.
-        token_file: file with a token to present, such as `/etc/gpufleet/push.token`; read again when it changes.
-        headers_file: file with headers to add, `Name: value` a line, such as `/etc/gpufleet/push.headers`; read again
-            when it changes.
-        ca: PEM file of the authorities that vouch for the receiver, such as `/etc/gpufleet/ca.crt`; None means the
-            system's.
-        certificate: PEM file of the certificate to show, such as `/etc/gpufleet/agent.crt`, where the receiver asks.
+        timeout_seconds: time limit of a request.
+        token_file: file with a bearer token, such as `/etc/gpufleet/push.token`; read again when it changes.
+        headers_file: file with additional headers, `Name: value` per line, such as `/etc/gpufleet/push.headers`; read
+            again when it changes.
+        ca: PEM file of CAs that sign the receiver's certificate, such as `/etc/gpufleet/ca.crt`; None means the
+            system's CAs.
+        certificate: PEM file of the client certificate, such as `/etc/gpufleet/agent.crt`, if the receiver requires
+            one.
         key: PEM file of its private key, such as `/etc/gpufleet/agent.key`.
-        insecure: present token or headers over plain HTTP beyond loopback.
+        insecure: allow credentials over plain HTTP beyond loopback.
     """
 
     timeout_seconds: PushTimeout = 10.0
@@ -77,41 +81,41 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse half of a certificate."""
+        """Refuse a certificate without a key, and the reverse."""
         check_pair(self.certificate, self.key)
 
     def check_url(self, key: str, url: str) -> None:
-        """Refuse an address that is none, or would have secrets shown on the way.
+        """Check a URL, and refuse credentials over plain HTTP.
 
         Raises:
-            ImpossibleValueError: blaming `key`.
+            InvalidValueError: naming `key`.
         """
-        check_push_url(key, url, shows_secrets=bool(self.token_file or self.headers_file) and not self.insecure)
+        check_push_url(key, url, sends_secrets=bool(self.token_file or self.headers_file) and not self.insecure)
 
 
-class PushTarget(Receiver, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every system that an agent pushes to has.
+class PushReceiverConfig(ReceiverConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of every receiver that the agent pushes to.
 
     Attributes:
-        interval_seconds: how often what is new is sent.
-        queue_bytes: of requests that wait, in memory; of OTLP, for each of metrics and events. Beyond it the oldest go
-            and are counted.
+        interval_seconds: interval between pushes of new data.
+        queue_bytes: maximum size of queued requests, in memory; with OTLP separately for metrics and events. Beyond it
+            the oldest requests are dropped and counted.
     """
 
     interval_seconds: PushSeconds = 10.0
     queue_bytes: QueueBytes = 16 << 20
 
 
-class OtlpConfig(PushTarget, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where measurements go as OTLP over HTTP, and events as its logs.
+class OtlpConfig(PushReceiverConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Push of measurements as OTLP over HTTP, and of events as its logs.
 
     Attributes:
-        endpoint: root of the receiver, such as `http://127.0.0.1:4318`, to which `/v1/metrics` and `/v1/logs` are
-            added; None means that nothing is pushed.
-        dialects: under whose names: `otel` (OpenTelemetry's `hw.*` and `system.*`, and ours for what has none) and
-            `l9gpu` (`gpu.*`, for dashboards that were written for it); all of them, where there are several.
-        events: whether events are sent too, as log records.
-        attributes: added to the resource, each `name=value`.
+        endpoint: root URL of the receiver, such as `http://127.0.0.1:4318`; `/v1/metrics` and `/v1/logs` are added.
+            None means that nothing is pushed.
+        dialects: metric names: `otel` (OpenTelemetry's `hw.*` and `system.*`, and gpufleet's own for the rest) and
+            `l9gpu` (`gpu.*`, for dashboards that use it). With both, every reading is sent under both names.
+        events: send events as log records.
+        attributes: additional resource attributes, each `name=value`.
     """
 
     endpoint: str | None = None
@@ -120,28 +124,28 @@ class OtlpConfig(PushTarget, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     attributes: Pairs = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the endpoint and the attributes."""
         super().__post_init__()
         if self.endpoint is not None:
             self.check_url("endpoint", self.endpoint)
         parse_pairs("attributes", self.attributes, _ATTRIBUTE)
 
     @property
-    def more_attributes(self) -> dict[str, str]:
-        """The pairs of `attributes`."""
+    def attribute_pairs(self) -> dict[str, str]:
+        """Parsed pairs of `attributes`."""
         return parse_pairs("attributes", self.attributes, _ATTRIBUTE)
 
 
-class RemoteWriteConfig(PushTarget, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the series of `/metrics` go as Prometheus remote write, with the times of their measurements.
+class RemoteWriteConfig(PushReceiverConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Push of the series of `/metrics` as Prometheus remote write, with the times of their measurements.
 
     Attributes:
-        url: all of the receiver's address, such as `http://127.0.0.1:9090/api/v1/write`; None means that nothing is
+        url: complete URL of the receiver, such as `http://127.0.0.1:9090/api/v1/write`; None means that nothing is
             pushed.
-        version: of remote write; `2.0` falls back where the receiver does not speak it.
-        dialects: under whose names readings go there, as those of `[metrics]`.
-        job: label `job` of every series; `instance` is the node's name.
-        labels: added to every series, each `name=value`; `cluster` is the agent's own unless it is here.
+        version: version of remote write. `2.0` falls back to `1.0` if the receiver does not support it.
+        dialects: dialects of the metric names, as in `[metrics]`.
+        job: label `job` of every series. The label `instance` is the node's name.
+        labels: additional labels of every series, each `name=value`; `cluster` is the agent's own unless set here.
     """
 
     url: str | None = None
@@ -151,20 +155,20 @@ class RemoteWriteConfig(PushTarget, frozen=True, kw_only=True, forbid_unknown_fi
     labels: Pairs = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the URL and the labels."""
         super().__post_init__()
         if self.url is not None:
             self.check_url("url", self.url)
         parse_pairs("labels", self.labels, LABEL)
 
     @property
-    def more_labels(self) -> dict[str, str]:
-        """The pairs of `labels`."""
+    def label_pairs(self) -> dict[str, str]:
+        """Parsed pairs of `labels`."""
         return parse_pairs("labels", self.labels, LABEL)
 
 
 class PushConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Other systems that the agent pushes to, beside the hub."""
+    """Other systems that the agent pushes to, in addition to the hub."""
 
     otlp: OtlpConfig = OtlpConfig()
     remote_write: RemoteWriteConfig = RemoteWriteConfig()

@@ -1,9 +1,4 @@
-"""The files that a configuration names: are they there?
-
-Headers of requests in a file, read again whenever the file changes: they often are credentials.
-
-A token in a file, read again whenever the file changes.
-"""
+"""Files named in a configuration: a check that they exist, and token and header files that are reloaded on change."""
 
 import os
 import re
@@ -15,13 +10,13 @@ from gpufleet.config.load import Resolved, leaves
 from gpufleet.model.errors import ConfigError
 
 _NAMES = ("ca", "certificate", "key")
-"""Keys that name a file, beside all that end in `_file`."""
+"""Keys that name a file, in addition to keys that end in `_file`."""
 
 
 def missing_files(resolved: Resolved[Any]) -> tuple[ConfigError, ...]:
-    """Return a problem for each file that is named and not there.
+    """Return a problem for each named file that does not exist.
 
-    One that this user may not see is not missing: tokens and keys are often the daemon's alone.
+    A file without read permission for this user is not missing: tokens and keys often belong to the daemon's user.
     """
     problems: list[ConfigError] = []
     for key, _ in leaves(type(resolved.config)):
@@ -41,20 +36,20 @@ def missing_files(resolved: Resolved[Any]) -> tuple[ConfigError, ...]:
             problems.append(ConfigError(resolved.origin(key), key, f"{value}: {error.strerror}"))
         else:
             if stat.S_ISDIR(mode):
-                problems.append(ConfigError(resolved.origin(key), key, f"{value} is a folder"))
+                problems.append(ConfigError(resolved.origin(key), key, f"{value} is a folder, not a file"))
     return tuple(problems)
 
 
 MAX_HEADER_BYTES = 16_384
 
 _LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,100}):[ \t]*([!-~](?:[ -~]{0,4000}[!-~])?)[ \t]*")
-"""A name and a value that may stand in an HTTP header as they are (RFC 9110, 5.5 and 5.6.2)."""
+"""A name and a value that are valid in an HTTP header (RFC 9110, 5.5 and 5.6.2)."""
 
-_OURS = frozenset({"content-type", "content-encoding", "content-length", "transfer-encoding", "host", "connection"})
+_RESERVED = frozenset({"content-type", "content-encoding", "content-length", "transfer-encoding", "host", "connection"})
 
 
 class HeadersFile:
-    """The headers that a file holds now, `Name: value` a line. Replace the file by renaming another one over it."""
+    """Headers in a file, `Name: value` per line. To change the file, rename a new file over it."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -62,10 +57,10 @@ class HeadersFile:
         self._headers: dict[str, str] = {}
 
     def headers(self) -> dict[str, str]:
-        """Return the headers.
+        """Return the current headers.
 
         Raises:
-            ConfigError: if the file cannot be read now, or a line of it is no header.
+            ConfigError: if the file cannot be read, or a line is not a header.
         """
         try:
             with self.path.open("rb") as file:
@@ -80,17 +75,17 @@ class HeadersFile:
 
     def _parse(self, content: bytes) -> dict[str, str]:
         if len(content) > MAX_HEADER_BYTES:
-            raise ConfigError(str(self.path), "", f"more than {MAX_HEADER_BYTES} bytes of headers")
+            raise ConfigError(str(self.path), "", f"the headers exceed {MAX_HEADER_BYTES} bytes")
         headers: dict[str, str] = {}
         for number, line in enumerate(content.splitlines(), 1):
             if not line.strip() or line.startswith(b"#"):
                 continue
             match = _LINE.fullmatch(line)
             if match is None:
-                raise ConfigError(f"{self.path}:{number}", "", "is no header: write Name: value")
+                raise ConfigError(f"{self.path}:{number}", "", "is not a header: write Name: value")
             name = match[1].decode("ascii")
-            if name.lower() in _OURS:
-                raise ConfigError(f"{self.path}:{number}", "", f"{name} is not to be set: it belongs to the request")
+            if name.lower() in _RESERVED:
+                raise ConfigError(f"{self.path}:{number}", "", f"{name} cannot be set: it is set by the request")
             headers[name] = match[2].decode("ascii")
         return headers
 
@@ -98,11 +93,11 @@ class HeadersFile:
 MAX_TOKEN_BYTES = 4096
 
 _TOKEN = re.compile(rb"[!-~]{1,512}")
-"""What may stand in an HTTP header as it is."""
+"""Characters that are valid in an HTTP header."""
 
 
 class TokenFile:
-    """The token that a file holds now. Replace the file by renaming another one over it."""
+    """A token in a file. To change the file, rename a new file over it."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -110,10 +105,10 @@ class TokenFile:
         self._token = ""
 
     def token(self) -> str:
-        """Return the token.
+        """Return the current token.
 
         Raises:
-            ConfigError: if the file cannot be read now, or holds no token.
+            ConfigError: if the file cannot be read, or holds no valid token.
         """
         try:
             with self.path.open("rb") as file:
@@ -129,5 +124,5 @@ class TokenFile:
     def _parse(self, content: bytes) -> str:
         token = content.strip()
         if not _TOKEN.fullmatch(token):
-            raise ConfigError(str(self.path), "", "holds no token: write one there, and nothing else")
+            raise ConfigError(str(self.path), "", "holds no valid token: write the token and nothing else")
         return token.decode("ascii")

@@ -1,7 +1,4 @@
-"""A configuration file to begin with: every key at its default, commented out, with the words of its record.
-
-The configuration in force as TOML, with where each value came from.
-"""
+"""TOML templates of a daemon's configuration, and the configuration in force as TOML with the origin of each value."""
 
 import inspect
 import json
@@ -15,9 +12,9 @@ from gpufleet.config.load import Resolved, leaves
 
 
 def render_toml(resolved: Resolved[Any]) -> str:
-    """Return a document that, loaded again, gives the same configuration.
+    """Return a document that gives the same configuration when loaded.
 
-    A value that is not set is a comment, because TOML has no word for none.
+    A value that is not set is a comment, because TOML has no null.
     """
     lines: list[str] = []
     table = ""
@@ -35,17 +32,17 @@ def render_toml(resolved: Resolved[Any]) -> str:
 
 
 def toml_literal(value: object) -> str:
-    """Return a value of a configuration, other than None, as TOML writes it."""
+    """Return a configuration value other than None as TOML."""
     return _literal(msgspec.to_builtins(value))
 
 
 def _literal(plain: object) -> str:
-    if isinstance(plain, dict):  # inline tables; what is not set has no word
-        pairs = [f"{_literal(str(key))} = {_literal(one)}" for key, one in plain.items() if one is not None]
+    if isinstance(plain, dict):  # an inline table without the keys that are not set
+        pairs = [f"{_literal(str(key))} = {_literal(item)}" for key, item in plain.items() if item is not None]
         return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
     if isinstance(plain, list | tuple):
         return f"[{', '.join(map(_literal, plain))}]"
-    # JSON's literals are TOML's, but for DEL, which TOML wants escaped.
+    # JSON literals are valid TOML, except that TOML requires DEL to be escaped.
     return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -59,35 +56,34 @@ _CONTINUED = re.compile(r"     +(\S.*)")
 
 
 def render_template(struct_type: type[msgspec.Struct], *, daemon: str, env_prefix: str) -> str:
-    """Return a TOML document that sets nothing.
+    """Return a TOML document with every key commented out.
 
-    A line that begins with `#` and a key, without a space between, is a key at its default: taking the `#` away
-    changes nothing yet. TOML has no word for none: what is not set by default stands with the example of its words
-    ("such as `...`"), and `NOT_SET` behind it.
+    A line that begins with `#` and a key, without a space between, shows the key's default. Removing the `#` changes
+    nothing. A key without a default shows the example of its description ("such as `...`"), followed by `NOT_SET`.
 
     Args:
         struct_type: the daemon's record.
         daemon: its name in commands.
-        env_prefix: what its environment variables start with.
+        env_prefix: prefix of its environment variables.
     """
     lines = [
-        f"# Configuration of the gpufleet {daemon}. Every key is here, at its default or with an example: remove the #",
-        "# right before one to set it.",
-        f"# An environment variable goes over a key ({env_prefix}LOG_LEVEL; two underscores enter a table), a flag",
-        "# of the command over both.",
-        f"# Is it right?  gpufleet config validate --for {daemon} --config FILE",
+        f"# Configuration of the gpufleet {daemon}: every key with its default or an example.",
+        "# To set a key, remove the # directly before it.",
+        f"# Environment variables override keys ({env_prefix}LOG_LEVEL; two underscores join a table and its key).",
+        "# Command-line options override both.",
+        f"# To check the file: gpufleet config validate --for {daemon} --config FILE",
     ]
     table = ""
     for key, field in sorted(leaves(struct_type), key=lambda leaf: "." in leaf[0]):
         prefix, _, name = key.rpartition(".")
         owner = _record_at(struct_type, prefix)
-        words = _comment(_help(owner).get(name, ""), _choices(field))
+        comment = _comment(_help(owner).get(name, ""), _choices(field))
         if prefix != table:
             table = prefix
             lines += ["", *_comment(inspect.cleandoc(owner.__doc__ or "").partition("\n")[0]), f"[{table}]"]
-        elif words:
+        elif comment:
             lines.append("")
-        lines += [*words, _line(name, field, " ".join(words))]
+        lines += [*comment, _line(name, field, " ".join(comment))]
     return "\n".join(lines) + "\n"
 
 
@@ -99,26 +95,26 @@ def _record_at(struct_type: type[msgspec.Struct], prefix: str) -> type[msgspec.S
 
 
 def _help(struct_type: type[msgspec.Struct]) -> dict[str, str]:
-    """Read the Attributes of a record's docstring, and of those that it shares with others: name to words."""
-    words: dict[str, str] = {}
+    """Return the descriptions in the Attributes section of a record and of its base records, by name."""
+    descriptions: dict[str, str] = {}
     for record in reversed(struct_type.__mro__):
-        words |= _attributes(inspect.cleandoc(record.__dict__.get("__doc__") or ""))
-    return words
+        descriptions |= _attributes(inspect.cleandoc(record.__dict__.get("__doc__") or ""))
+    return descriptions
 
 
 def _attributes(docstring: str) -> dict[str, str]:
     section = docstring.partition("\nAttributes:\n")[2]
-    words: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     names: list[str] = []
     for line in section.splitlines():
         if entry := _ENTRY.fullmatch(line):
             names = entry[1].split(", ")
-            words.update(dict.fromkeys(names, entry[2]))
+            descriptions.update(dict.fromkeys(names, entry[2]))
         elif more := _CONTINUED.fullmatch(line):
-            words.update({name: f"{words[name]} {more[1]}" for name in names})
+            descriptions.update({name: f"{descriptions[name]} {more[1]}" for name in names})
         else:
             break
-    return words
+    return descriptions
 
 
 def _choices(field: msgspec.structs.FieldInfo) -> str:
@@ -130,11 +126,11 @@ def _comment(*texts: str) -> list[str]:
     return [f"# {line}" for line in textwrap.wrap(text[:1].upper() + text[1:], WIDTH)]
 
 
-def _line(name: str, field: msgspec.structs.FieldInfo, words: str) -> str:
+def _line(name: str, field: msgspec.structs.FieldInfo, text: str) -> str:
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     if value is msgspec.NODEFAULT:
-        return f"# {name} = (must be given)"
+        return f"# {name} = (required)"
     if value is not None:
         return f"#{name} = {toml_literal(value)}"
-    found = _EXAMPLE.search(words.replace("\n# ", " ").replace(" # ", " "))
+    found = _EXAMPLE.search(text.replace("\n# ", " ").replace(" # ", " "))
     return f"#{name} = {toml_literal(msgspec.convert(found[1] if found else '...', field.type, strict=False))}{NOT_SET}"

@@ -1,1 +1,1 @@
-"""Dashboards for Grafana, rendered from the catalogue and the dialects: no query names what nothing tells."""
+"""Grafana dashboards, rendered from the catalogue and the dialects, so that queries use only existing metrics."""

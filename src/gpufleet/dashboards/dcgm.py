@@ -1,12 +1,12 @@
-"""The usual panels of dcgm-exporter's names: they work with its pages, and with our own under its dialect."""
+"""Dashboard for dcgm-exporter metric names; works with dcgm-exporter and with the agent's dcgm dialect."""
 
-from gpufleet.dashboards.panel import Dashboard, Look, Panel, Query, Row, Variable
+from gpufleet.dashboards.panel import Dashboard, DashboardRow, DashboardVariable, Panel, PanelQuery, PanelType
 
 GPUS = 'Hostname=~"$node",gpu=~"$gpu"'
 LEGEND = "{{Hostname}} GPU {{gpu}} {{GPU_I_ID}}"
 
 _PANELS = (
-    # title, family, what is done with it, unit, high
+    # title, family, expression, unit, maximum
     ("Utilisation", "DCGM_FI_DEV_GPU_UTIL", "{}", "percent", 100.0),
     ("Power", "DCGM_FI_DEV_POWER_USAGE", "{}", "watt", None),
     ("Temperature", "DCGM_FI_DEV_GPU_TEMP", "{}", "celsius", None),
@@ -31,30 +31,32 @@ _PANELS = (
 
 
 def dcgm_dashboard() -> Dashboard:
-    """Return it."""
+    """Return the dashboard."""
     panels = tuple(
         Panel(
             title=title,
             help=family,
             unit=unit,
-            queries=(Query(done.format(f"{family}{{{GPUS}}}"), LEGEND),),
+            queries=(PanelQuery(template.format(f"{family}{{{GPUS}}}"), LEGEND),),
             low=0 if high else None,
             high=high,
         )
-        for title, family, done, unit, high in _PANELS
+        for title, family, template, unit, high in _PANELS
     )
     return Dashboard(
         uid="gpufleet-dcgm",
-        title="GPUs by dcgm-exporter's names",
-        help="For pages of dcgm-exporter up to 4.8, and of gpufleet agent --dialect dcgm.",
+        title="GPUs (dcgm-exporter metrics)",
+        help="For dcgm-exporter up to 4.8, and gpufleet agent --dialect dcgm.",
         variables=(
-            Variable(name="node", label="Node", query="label_values(DCGM_FI_DEV_FB_USED, Hostname)"),
-            Variable(name="gpu", label="GPU", query='label_values(DCGM_FI_DEV_FB_USED{Hostname=~"$node"}, gpu)'),
+            DashboardVariable(name="node", label="Node", query="label_values(DCGM_FI_DEV_FB_USED, Hostname)"),
+            DashboardVariable(
+                name="gpu", label="GPU", query='label_values(DCGM_FI_DEV_FB_USED{Hostname=~"$node"}, gpu)'
+            ),
         ),
         rows=(
-            Row(
+            DashboardRow(
                 title="",
-                closed=False,
+                collapsed=False,
                 panels=(
                     _stat("GPUs", f'count(DCGM_FI_DEV_FB_USED{{{GPUS},GPU_I_ID=""}})', "none"),
                     _stat("Power", f"sum(DCGM_FI_DEV_POWER_USAGE{{{GPUS}}})", "watt"),
@@ -69,6 +71,6 @@ def dcgm_dashboard() -> Dashboard:
 
 def _stat(title: str, expression: str, unit: str) -> Panel:
     return Panel(
-        title=title, help="Over all GPUs chosen", unit=unit, queries=(Query(expression, title),), look=Look.STAT,
-        width=6, height=4,
+        title=title, help="Over all selected GPUs", unit=unit, queries=(PanelQuery(expression, title),),
+        type=PanelType.STAT, width=6, height=4,
     )  # fmt: skip

@@ -1,22 +1,22 @@
-"""A dashboard as Grafana's JSON (its "classic" model; schema version 39, of Grafana 10 and 11)."""
+"""Rendering of dashboards as Grafana JSON (classic model, schema version 39, Grafana 10 and 11)."""
 
 import json
 from collections.abc import Iterable
 from typing import Any
 
-from gpufleet.dashboards.panel import Dashboard, Look, Panel, Row, Variable
+from gpufleet.dashboards.panel import Dashboard, DashboardRow, DashboardVariable, Panel, PanelType
 
 SCHEMA = 39
 COLUMNS = 24
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
-_OPTIONS: dict[Look, dict[str, Any]] = {
-    Look.SERIES: {
+_OPTIONS: dict[PanelType, dict[str, Any]] = {
+    PanelType.SERIES: {
         "legend": {"displayMode": "list", "placement": "bottom"},
         "tooltip": {"mode": "multi", "sort": "desc"},
     },
-    Look.STAT: {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "none", "textMode": "value_and_name"},
-    Look.STATES: {"mergeValues": True, "showValue": "never", "legend": {"showLegend": False}},
+    PanelType.STAT: {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "none", "textMode": "value_and_name"},
+    PanelType.STATES: {"mergeValues": True, "showValue": "never", "legend": {"showLegend": False}},
 }
 
 
@@ -45,7 +45,7 @@ def _source() -> dict[str, Any]:
     return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0}
 
 
-def _variable(variable: Variable) -> dict[str, Any]:
+def _variable(variable: DashboardVariable) -> dict[str, Any]:
     return {
         "name": variable.name,
         "label": variable.label,
@@ -57,20 +57,20 @@ def _variable(variable: Variable) -> dict[str, Any]:
         "sort": 1,
         "multi": True,
         "includeAll": True,
-        "allValue": ".*",  # also series that do not have the label
+        "allValue": ".*",  # includes series without the label
         "current": {"text": "All", "value": "$__all"},
     }
 
 
-def _rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def _rows(rows: Iterable[DashboardRow]) -> list[dict[str, Any]]:
     panels: list[dict[str, Any]] = []
     top, number = 0, 1
     for row in rows:
-        placed, below = _placed(row.panels, top + bool(row.title), number + 1)
+        placed, below = _place_panels(row.panels, top + bool(row.title), number + 1)
         if row.title:
-            head = {"id": number, "type": "row", "title": row.title, "collapsed": row.closed, "panels": []}
+            head = {"id": number, "type": "row", "title": row.title, "collapsed": row.collapsed, "panels": []}
             panels.append({**head, "gridPos": {"x": 0, "y": top, "w": COLUMNS, "h": 1}})
-        if row.title and row.closed:
+        if row.title and row.collapsed:
             panels[-1]["panels"] = placed
             top += 1
         else:
@@ -80,8 +80,8 @@ def _rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return panels
 
 
-def _placed(panels: Iterable[Panel], top: int, number: int) -> tuple[list[dict[str, Any]], int]:
-    """Return panels from left to right and top to bottom, and the first row below them."""
+def _place_panels(panels: Iterable[Panel], top: int, number: int) -> tuple[list[dict[str, Any]], int]:
+    """Place panels from left to right and top to bottom; return them and the first row below."""
     found: list[dict[str, Any]] = []
     x, y, height = 0, top, 0
     for panel in panels:
@@ -98,19 +98,19 @@ def _panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
         defaults["min"] = panel.low
     if panel.high is not None:
         defaults["max"] = panel.high
-    if panel.look is Look.SERIES:
-        # A reading that is absent is a gap, and not a line between its neighbours.
+    if panel.type is PanelType.SERIES:
+        # An absent reading is a gap, not a line between its neighbours.
         defaults["custom"] = {"drawStyle": "line", "fillOpacity": 0, "spanNulls": False}
-    instant = panel.look is Look.STAT
+    instant = panel.type is PanelType.STAT
     return {
         "id": number,
-        "type": panel.look.value,
+        "type": panel.type.value,
         "title": panel.title,
         "description": panel.help,
         "datasource": SOURCE,
         "gridPos": {"x": x, "y": y, "w": panel.width, "h": panel.height},
         "fieldConfig": {"defaults": defaults, "overrides": []},
-        "options": _OPTIONS[panel.look],
+        "options": _OPTIONS[panel.type],
         "targets": [
             {
                 "refId": chr(ord("A") + place),

@@ -1,59 +1,59 @@
-"""What a dashboard is, before it is anybody's JSON."""
+"""Model of dashboards, independent of Grafana's JSON."""
 
 import enum
 
 import msgspec
 
 
-class Look(enum.StrEnum):
-    """How a panel shows its queries; the value is Grafana's name."""
+class PanelType(enum.StrEnum):
+    """Panel type; the value is Grafana's name."""
 
     SERIES = "timeseries"
-    STAT = "stat"  # the last value alone
+    STAT = "stat"  # last value only
     STATES = "state-timeline"
 
 
-class Query(msgspec.Struct, frozen=True):
-    """One query: PromQL with the dashboard's variables, and how its series are called."""
+class PanelQuery(msgspec.Struct, frozen=True):
+    """PromQL query with dashboard variables, and the legend of its series."""
 
     expression: str
     legend: str = ""
 
 
 class Panel(msgspec.Struct, frozen=True, kw_only=True):
-    """One panel.
+    """Panel of a dashboard.
 
     Attributes:
-        title: a few words.
-        help: what it shows, in a sentence.
-        unit: Grafana's name of it.
-        queries: one or more.
-        look: how they are shown.
-        width, height: of 24 columns, and in its rows.
-        low, high: ends of the axis, where the values have any.
+        title: short title.
+        help: description, a sentence.
+        unit: Grafana's name of the unit.
+        queries: at least one.
+        type: panel type.
+        width, height: in grid units; the grid has 24 columns.
+        low, high: limits of the axis; None means automatic.
     """
 
     title: str
     help: str
     unit: str
-    queries: tuple[Query, ...]
-    look: Look = Look.SERIES
+    queries: tuple[PanelQuery, ...]
+    type: PanelType = PanelType.SERIES
     width: int = 12
     height: int = 8
     low: float | None = None
     high: float | None = None
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """Panels under a title; a closed row asks nothing until it is opened. Without a title they stand at the top."""
+class DashboardRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Panels under a title; without a title they are at the top. A collapsed row runs no queries until it is opened."""
 
     title: str
     panels: tuple[Panel, ...]
-    closed: bool = True
+    collapsed: bool = True
 
 
-class Variable(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice of the reader's: values of a label, all of them unless some are chosen."""
+class DashboardVariable(msgspec.Struct, frozen=True, kw_only=True):
+    """Dashboard variable: selectable values of a label, by default all."""
 
     name: str
     label: str
@@ -61,18 +61,18 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dashboard(msgspec.Struct, frozen=True, kw_only=True):
-    """One dashboard.
+    """Dashboard.
 
     Attributes:
-        uid: its identity in Grafana: importing it again replaces it.
-        title: its name.
-        help: a sentence or two.
-        variables: choices, beside the data source.
-        rows: from top to bottom.
+        uid: identity in Grafana; importing it again replaces the dashboard.
+        title: name of the dashboard.
+        help: description, one or two sentences.
+        variables: variables besides the data source.
+        rows: rows from top to bottom.
     """
 
     uid: str
     title: str
     help: str
-    variables: tuple[Variable, ...]
-    rows: tuple[Row, ...]
+    variables: tuple[DashboardVariable, ...]
+    rows: tuple[DashboardRow, ...]

@@ -1,4 +1,4 @@
-"""Captured bytes to snapshots: what `gpufleet decode` shows. One registry, one file a format."""
+"""Decoding of captured bytes to snapshots, for `gpufleet decode`. One registry, one file per format."""
 
 from gpufleet.decoding.formats import FORMATS, decode
 

@@ -1,9 +1,4 @@
-"""A batch as a sender posts it.
-
-Several batches in one post, as a relay sends them.
-
-A segment file of a spool: batches that wait, or waited, to be sent.
-"""
+"""Formats with batches: a posted batch, a bundle of a relay, and a segment file of a spool."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -13,8 +8,8 @@ import msgspec
 from gpufleet.codecs.batch import decode, to_rows
 from gpufleet.codecs.batch.compression import MAGIC
 from gpufleet.codecs.bundle import unpack
-from gpufleet.decoding.assembling import Assembling
-from gpufleet.decoding.format import Decoded, Format, Source
+from gpufleet.decoding.builder import SnapshotBuilder
+from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import WireError
@@ -27,12 +22,12 @@ from gpufleet.model.wire.batch import OLDEST_VERSION, WIRE_VERSION, MachineRepor
 from gpufleet.spool.record import SEGMENT_MAGIC, scan_segment, seed_of, unpack_segment_header
 
 _ARRAY_16 = 0xDC
-_BEGINNINGS = (*(bytes((0x90 + 14, version)) for version in range(OLDEST_VERSION, WIRE_VERSION + 1)), MAGIC)
-"""A MessagePack array of the batch's fields, the first of which is the version; or zstd's mark."""
+_MAGIC = (*(bytes((0x90 + 14, version)) for version in range(OLDEST_VERSION, WIRE_VERSION + 1)), MAGIC)
+"""First bytes of a batch: a MessagePack array whose first field is the version, or the zstd magic."""
 
 
-class _Told:
-    """What batches say of one machine: of each subject, reader and lane the newest."""
+class _MachineReports:
+    """Reports about one machine: the newest sample of each subject, reader and lane."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -55,102 +50,102 @@ class _Told:
                 self.statuses[status.reader, status.lane] = status
 
     def snapshot(self, at: int) -> Snapshot:
-        machine = Assembling(self.machine, at, self.events)
+        machine = SnapshotBuilder(self.machine, at, self.events)
         machine.take(self.samples.values(), statuses=self.statuses.values(), inventory=self.inventory)
         return machine.snapshot()
 
 
-class Batches:
-    """Batches taken in one by one, in whatever order they are."""
+class BatchCollector:
+    """BatchCollector collected in any order, by machine."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: CapturedInput) -> None:
         self._at = source.at
-        self._machines: dict[str, _Told] = {}
+        self._machines: dict[str, _MachineReports] = {}
         self._notes: dict[str, None] = {}
         self._unknown: dict[str, None] = {}
 
     def take(self, body: bytes) -> None:
-        """Take in one body; raises WireError."""
+        """Add one batch body; raises WireError."""
         clean = normalise(decode(body), self._at)
         self._unknown |= dict.fromkeys(clean.unknown_metrics)
-        self._notes |= dict.fromkeys(f"{name}: {n} values are not valid" for name, n in clean.invalid_values.items())
+        self._notes |= dict.fromkeys(f"{name}: {n} invalid values" for name, n in clean.invalid_values.items())
         if clean.future_rows:
-            self.note(f"{clean.future_rows} rows say that they were measured after the file was written")
+            self.note(f"{clean.future_rows} rows have a time of measurement after the time of the file")
         batch = to_rows(clean.batch)
         self.note(f"batch {batch.seq} of {batch.sender} in {batch.cluster}, epoch {batch.epoch}")
         for report in batch.reports:
-            self._machines.setdefault(_key(report.machine), _Told(report.machine)).take(report)
+            self._machines.setdefault(_machine_key(report.machine), _MachineReports(report.machine)).take(report)
 
-    def note(self, words: str) -> None:
-        """Add words about the whole."""
-        self._notes[words] = None
+    def note(self, text: str) -> None:
+        """Add a note on the whole input."""
+        self._notes[text] = None
 
-    def decoded(self) -> Decoded:
-        """Return the machines."""
-        snapshots = tuple(told.snapshot(self._at) for told in self._machines.values())
-        return Decoded(snapshots=snapshots, notes=tuple(self._notes), unknown=tuple(self._unknown))
+    def decoded(self) -> DecodeResult:
+        """Return a snapshot per machine."""
+        snapshots = tuple(reports.snapshot(self._at) for reports in self._machines.values())
+        return DecodeResult(snapshots=snapshots, notes=tuple(self._notes), unknown=tuple(self._unknown))
 
 
-def decode_bodies(source: Source, bodies: Sequence[bytes], *notes: str) -> Decoded:
-    """Decode batches of any senders."""
-    batches = Batches(source)
-    for words in notes:
-        batches.note(words)
+def decode_bodies(source: CapturedInput, bodies: Sequence[bytes], *notes: str) -> DecodeResult:
+    """Decode batches of any senders to one result."""
+    batches = BatchCollector(source)
+    for note in notes:
+        batches.note(note)
     for body in bodies:
         batches.take(body)
     return batches.decoded()
 
 
-def _key(machine: Machine) -> str:
+def _machine_key(machine: Machine) -> str:
     return machine.system_uuid or machine.machine_id or machine.name
 
 
-def _fits(content: bytes) -> bool:
-    return content.startswith(_BEGINNINGS) or content[:1] == bytes((_ARRAY_16,))
+def _is_batch(content: bytes) -> bool:
+    return content.startswith(_MAGIC) or content[:1] == bytes((_ARRAY_16,))
 
 
-def _decode(source: Source) -> Decoded:
+def _decode_batch(source: CapturedInput) -> DecodeResult:
     return decode_bodies(source, [source.content])
 
 
-BATCH = Format(name="batch", help="body of POST /v1/batches", fits=_fits, decode=_decode)
+BATCH = CaptureFormat(name="batch", help="body of POST /v1/batches", matches=_is_batch, decode=_decode_batch)
 
 
-def _bundle_fits(content: bytes) -> bool:
-    """Tell by the whole of it: its lengths add up, and its first body is a batch."""
+def _is_bundle(content: bytes) -> bool:
+    """Return whether the lengths of all bodies add up and the first body is a batch."""
     try:
         bodies = unpack(content)
     except WireError:
         return False
-    return BATCH.fits(bodies[0])
+    return BATCH.matches(bodies[0])
 
 
-def _bundle_decode(source: Source) -> Decoded:
+def _decode_bundle(source: CapturedInput) -> DecodeResult:
     return decode_bodies(source, unpack(source.content))
 
 
-BUNDLE = Format(
-    name="bundle", help="several batches in one post, as a relay sends them", fits=_bundle_fits, decode=_bundle_decode
+BUNDLE = CaptureFormat(
+    name="bundle", help="several batches in one post of a relay", matches=_is_bundle, decode=_decode_bundle
 )
 
 
-class _Logged(msgspec.Struct, array_like=True):
-    """A record of a hub's log: when the body came, in nanoseconds since 1970, and the body."""
+class _LoggedBody(msgspec.Struct, array_like=True):
+    """Record of a hub's log: time of receipt in nanoseconds since 1970, and the body."""
 
     received_at: int
     body: bytes
 
 
-_LOGGED = msgspec.msgpack.Decoder(_Logged)
+_LOG_RECORD_DECODER = msgspec.msgpack.Decoder(_LoggedBody)
 _ARRAYS = (b"\x92", b"\x93")
-"""How such a record begins, the one of an older build and this one's; no batch does."""
+"""First byte of a log record of an older build and of this one. No batch starts with it."""
 
 
-def _segment_fits(content: bytes) -> bool:
+def _is_segment(content: bytes) -> bool:
     return content.startswith(SEGMENT_MAGIC)
 
 
-def _segment_decode(source: Source) -> Decoded:
+def _decode_segment(source: CapturedInput) -> DecodeResult:
     header = unpack_segment_header(source.content)
     if header is None:
         raise WireError("segment", "its header is damaged")
@@ -165,9 +160,9 @@ def _body(record: bytes) -> bytes:
     if not record.startswith(_ARRAYS):
         return record
     try:
-        return _LOGGED.decode(record).body
+        return _LOG_RECORD_DECODER.decode(record).body
     except msgspec.MsgspecError as error:
         raise WireError("segment", f"a record is neither a body nor a logged body: {error}") from error
 
 
-SEGMENT = Format(name="segment", help="file of a spool", fits=_segment_fits, decode=_segment_decode)
+SEGMENT = CaptureFormat(name="segment", help="segment file of a spool", matches=_is_segment, decode=_decode_segment)

@@ -1,4 +1,4 @@
-"""What a format is, and what decoding gives."""
+"""Records of decoding: the input, a format, and the result."""
 
 from collections.abc import Callable
 
@@ -7,16 +7,16 @@ import msgspec
 from gpufleet.model.snapshot import Snapshot
 
 MAX_BYTES = 64 << 20
-"""Of anything that is decoded; each format has narrower bounds of its own."""
+"""Largest input. Formats have tighter limits of their own."""
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes, and what is known of them beside.
+class CapturedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Captured bytes with their file name and time.
 
     Attributes:
         content: the bytes.
-        name: of the file, for machines that do not say their own.
-        at: nanoseconds since 1970 when the file was written, for outputs that do not say when they were printed.
+        name: name of the file, used if the content does not name the machine.
+        at: modification time of the file in nanoseconds since 1970, used if the content has no time.
     """
 
     content: bytes
@@ -24,14 +24,14 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     at: int
 
 
-class Decoded(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+class DecodeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of decoding.
 
     Attributes:
-        snapshots: one a machine, in the order in which they were met.
-        notes: words about what was dropped or assumed.
-        unread: name of each value that is left alone on purpose, to why.
-        unknown: names of values that no table here has.
+        snapshots: one per machine, in order of appearance.
+        notes: messages about dropped values and assumptions.
+        unread: name of each deliberately ignored value to the reason.
+        unknown: names of values that no table contains.
     """
 
     snapshots: tuple[Snapshot, ...]
@@ -40,17 +40,17 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...] = ()
 
 
-class Format(msgspec.Struct, frozen=True, kw_only=True):
-    """One format.
+class CaptureFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """A format of captured bytes.
 
     Attributes:
-        name: on the command line.
-        help: what it is, in a few words.
-        fits: tells by the first bytes whether content can be of this format; cheap, and never wrong about its own.
-        decode: raises WireError if the content is not of this format after all.
+        name: name on the command line.
+        help: short description.
+        matches: returns whether content can be of this format, cheaply; always true for content of this format.
+        decode: decodes the content; raises WireError if it is not of this format.
     """
 
     name: str
     help: str
-    fits: Callable[[bytes], bool]
-    decode: Callable[[Source], Decoded]
+    matches: Callable[[bytes], bool]
+    decode: Callable[[CapturedInput], DecodeResult]

@@ -1,14 +1,10 @@
-"""What the formats of nvidia-smi share: outputs of one machine to its snapshot.
+"""Formats of nvidia-smi output.
 
-`nvidia-smi --query-gpu=... --format=csv`, with its header.
-
-`nvidia-smi -q` and `nvidia-smi vgpu -q`.
-
-`nvidia-smi -q -x`.
-
-A file with several outputs of nvidia-smi, each under the command that printed it.
-
-The driver's words in place of an output: what nvidia-smi prints where it shows no GPU at all.
+- `CSV`: `nvidia-smi --query-gpu=... --format=csv`, with its header.
+- `TEXT`: `nvidia-smi -q` and `nvidia-smi vgpu -q`.
+- `XML`: `nvidia-smi -q -x`.
+- `CAPTURE`: several outputs in one file, each below its command.
+- `FAILURE`: the message that nvidia-smi prints instead of an output if it shows no GPU.
 """
 
 import re
@@ -22,7 +18,7 @@ from gpufleet.codecs.nvidia_smi import (
     Log,
     Section,
     Table,
-    judge,
+    classify_failure,
     parse_capture,
     parse_csv,
     parse_listing,
@@ -33,8 +29,8 @@ from gpufleet.codecs.nvidia_smi.capture import is_capture
 from gpufleet.codecs.nvidia_smi.failure import SENTENCES
 from gpufleet.codecs.nvidia_smi.listing import Listing
 from gpufleet.codecs.nvidia_smi.values import parse_time, token
-from gpufleet.decoding.assembling import INTERVALS, Assembling
-from gpufleet.decoding.format import Decoded, Format, Source
+from gpufleet.decoding.builder import INTERVALS, SnapshotBuilder
+from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import WireError, WireLimitError
@@ -42,26 +38,26 @@ from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.time import to_ns
-from gpufleet.readers.nvidia_smi.machine import NAME, failure_error, machine_sample
-from gpufleet.readers.nvidia_smi.mapping.account import READ_OF_CSV, account
-from gpufleet.readers.nvidia_smi.mapping.devices import Asked, asked_by_columns, asked_by_log
+from gpufleet.readers.nvidia_smi.machine import NAME, machine_sample, reader_error
+from gpufleet.readers.nvidia_smi.mapping.account import READ_OF_CSV, report_unread
+from gpufleet.readers.nvidia_smi.mapping.devices import RequestedMetrics, metrics_of_columns, metrics_of_log
 from gpufleet.readers.nvidia_smi.mapping.rows import LANES, PROCESSES
-from gpufleet.readers.nvidia_smi.samples import gpu_sample, modes_by_key, part_samples, with_processes
+from gpufleet.readers.nvidia_smi.samples import gpu_sample, instance_samples, modes_by_key, with_processes
 from gpufleet.readers.nvidia_smi.views import identify, rows_as_records
 
-NO_TIME = "the output does not say when it was printed: the file's time is shown"
-ZONE = "nvidia-smi prints local time without its zone: it is taken as UTC"
+NO_TIME = "the output has no time: the file's time is used"
+ZONE = "nvidia-smi prints local time without a zone: UTC is assumed"
 
 
-class Outputs(msgspec.Struct, kw_only=True):
-    """Outputs that were printed at about one time; any of them may be missing.
+class NvidiaSmiOutputs(msgspec.Struct, kw_only=True):
+    """Outputs of about the same time; each may be missing.
 
     Attributes:
-        log: of `-q`, `-q -x` or `vgpu -q`.
-        table: of `--query-gpu`.
-        apps: of `--query-compute-apps`.
-        listing: of `-L`.
-        notes: words about outputs that could not be read.
+        log: output of `-q`, `-q -x` or `vgpu -q`.
+        table: output of `--query-gpu`.
+        apps: output of `--query-compute-apps`.
+        listing: output of `-L`.
+        notes: messages about outputs that could not be parsed.
     """
 
     log: Log | None = None
@@ -71,13 +67,13 @@ class Outputs(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
 
-def decode_outputs(source: Source, moments: Sequence[Outputs]) -> Decoded:
-    """Return the machine's snapshot; what was printed later replaces what was printed before.
+def decode_outputs(source: CapturedInput, moments: Sequence[NvidiaSmiOutputs]) -> DecodeResult:
+    """Return the snapshot of the machine. Later outputs replace earlier ones.
 
     Raises:
-        WireError: if there is no GPU in any of them.
+        WireError: if no output contains a GPU.
     """
-    machine = Assembling(Machine(name=_host(moments) or source.name), source.at)
+    machine = SnapshotBuilder(Machine(name=_host_name(moments) or source.name), source.at)
     notes: dict[str, None] = {}
     unread: dict[str, str] = {}
     unknown: dict[str, None] = {}
@@ -88,79 +84,81 @@ def decode_outputs(source: Source, moments: Sequence[Outputs]) -> Decoded:
         at = _printed_at(outputs)
         notes |= dict.fromkeys(outputs.notes)
         notes[ZONE if at is not None else NO_TIME] = None
-        errors = _take(machine, outputs, records, source.at if at is None else at)
+        errors = _add_outputs(machine, outputs, records, source.at if at is None else at)
         notes |= dict.fromkeys(errors)
-        found = account(records, outputs.log.leaves if outputs.log else ())
+        found = report_unread(records, outputs.log.leaves if outputs.log else ())
         unread |= found.unread
         unknown |= dict.fromkeys(found.unknown)
     snapshot = machine.snapshot()
     if not snapshot.devices:
-        said = dict.fromkeys(note for outputs in moments for note in outputs.notes)
-        raise WireError("", "; ".join(("no GPU in it", *list(said)[:3])))
-    return Decoded(snapshots=(snapshot,), notes=tuple(notes), unread=unread, unknown=tuple(unknown))
+        messages = dict.fromkeys(note for outputs in moments for note in outputs.notes)
+        raise WireError("", "; ".join(("no GPU found", *list(messages)[:3])))
+    return DecodeResult(snapshots=(snapshot,), notes=tuple(notes), unread=unread, unknown=tuple(unknown))
 
 
-def _take(machine: Assembling, outputs: Outputs, records: Sequence[DeviceRecord], at: int) -> list[str]:
+def _add_outputs(
+    machine: SnapshotBuilder, outputs: NvidiaSmiOutputs, records: Sequence[DeviceRecord], at: int
+) -> list[str]:
     gpus, errors = identify(records)
-    asked = _asked(outputs)
-    if outputs.apps is not None and PROCESSES not in asked.metrics:
+    requested = _requested_metrics(outputs)
+    if outputs.apps is not None and PROCESSES not in requested.metrics:
         gpus = with_processes(gpus, outputs.apps.rows)
-        asked = Asked(asked.metrics | {PROCESSES})
+        requested = RequestedMetrics(requested.metrics | {PROCESSES})
     modes = modes_by_key(gpus, {})
     errors += outputs.log.messages if outputs.log else ()
     errors += outputs.table.messages if outputs.table else ()
-    said = _told(outputs, "attached_gpus", "count")
-    if said is not None and said.isdigit() and int(said[:9]) != len(gpus):
-        errors.append(f"the driver counts {said[:9]} GPUs, and {len(gpus)} were printed")
+    count = _printed_text(outputs, "attached_gpus", "count")
+    if count is not None and count.isdigit() and int(count[:9]) != len(gpus):
+        errors.append(f"the driver reports {count[:9]} GPUs, but {len(gpus)} were printed")
     for lane in LANES:
-        samples = [gpu_sample(gpu, lane, asked, modes[gpu.view.key], at) for gpu in gpus]
-        parts, words = part_samples(gpus, outputs.listing, lane, at)
+        samples = [gpu_sample(gpu, lane, requested, modes[gpu.view.key], at) for gpu in gpus]
+        parts, messages = instance_samples(gpus, outputs.listing, lane, at)
         own = machine_sample(
             lane,
             at,
             shown_gpus=len(gpus),
-            driver=_told(outputs, "driver_version", "driver_version"),
-            cuda=_told(outputs, "cuda_version", ""),
+            driver=_printed_text(outputs, "driver_version", "driver_version"),
+            cuda=_printed_text(outputs, "cuda_version", ""),
         )
-        errors += [one for one in words if one not in errors]
+        errors += [one for one in messages if one not in errors]
         machine.take([*samples, *parts, *([own] if own is not None else [])], errors=errors)
     return errors
 
 
-def _records(outputs: Outputs) -> list[DeviceRecord]:
+def _records(outputs: NvidiaSmiOutputs) -> list[DeviceRecord]:
     rows = rows_as_records(outputs.table.rows) if outputs.table is not None else []
     return rows + (list(outputs.log.devices) if outputs.log is not None else [])
 
 
-def _asked(outputs: Outputs) -> Asked:
+def _requested_metrics(outputs: NvidiaSmiOutputs) -> RequestedMetrics:
     metrics: frozenset[str] = frozenset()
     if outputs.log is not None:
-        metrics |= asked_by_log(outputs.log).metrics
+        metrics |= metrics_of_log(outputs.log).metrics
     if outputs.table is not None:
-        metrics |= asked_by_columns(outputs.table.columns).metrics
-    return Asked(metrics)
+        metrics |= metrics_of_columns(outputs.table.columns).metrics
+    return RequestedMetrics(metrics)
 
 
-def _told(outputs: Outputs, leaf: str, field: str) -> str | None:
-    """Return what the head of the log, or else the first row of the table, says under a name."""
+def _printed_text(outputs: NvidiaSmiOutputs, leaf: str, field: str) -> str | None:
+    """Return a text from the head of the log, or else from the first row of the table."""
     texts = [outputs.log.leaves.get(leaf)] if outputs.log is not None else []
     texts += [row.get(field) for row in outputs.table.rows[:1]] if outputs.table is not None else []
     return next((text for text in texts if text is not None and token(text) is None), None)
 
 
-def _printed_at(outputs: Outputs) -> int | None:
-    """Return when the last of them was printed."""
+def _printed_at(outputs: NvidiaSmiOutputs) -> int | None:
+    """Return the newest time in the outputs, in nanoseconds since 1970."""
     texts = [outputs.log.leaves.get("timestamp")] if outputs.log is not None else []
     texts += [row.get("timestamp") for row in outputs.table.rows] if outputs.table is not None else []
     times = [at for text in texts if text is not None and (at := parse_time(text)) is not None]
     return to_ns(max(times)) if times else None
 
 
-def _host(moments: Sequence[Outputs]) -> str | None:
-    return next((name for outputs in moments if (name := _told(outputs, "hostname", "hostname"))), None)
+def _host_name(moments: Sequence[NvidiaSmiOutputs]) -> str | None:
+    return next((name for outputs in moments if (name := _printed_text(outputs, "hostname", "hostname"))), None)
 
 
-def _fits(content: bytes) -> bool:
+def _is_csv(content: bytes) -> bool:
     try:
         columns = parse_csv(content[: 1 << 16]).columns
     except WireError:
@@ -168,59 +166,61 @@ def _fits(content: bytes) -> bool:
     return bool(READ_OF_CSV & set(columns))
 
 
-def _decode(source: Source) -> Decoded:
+def _decode_csv(source: CapturedInput) -> DecodeResult:
     table = parse_csv(source.content)
     if not {"uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"} & set(table.columns):
-        raise WireError("csv", "no column names the GPU: ask for uuid or pci.bus_id as well")
-    return decode_outputs(source, [Outputs(table=table)])
+        raise WireError("csv", "no column identifies the GPU: add uuid or pci.bus_id to the query")
+    return decode_outputs(source, [NvidiaSmiOutputs(table=table)])
 
 
-CSV = Format(name="nvidia-smi-csv", help="nvidia-smi --query-gpu=... --format=csv", fits=_fits, decode=_decode)
+CSV = CaptureFormat(
+    name="nvidia-smi-csv", help="nvidia-smi --query-gpu=... --format=csv", matches=_is_csv, decode=_decode_csv
+)
 
 
 _GPU = re.compile(rb"(?m)^GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7][ \r]*\n {2,8}\S")
 
 
-def _text_fits(content: bytes) -> bool:
+def _is_text(content: bytes) -> bool:
     return _GPU.search(content[: 1 << 16]) is not None
 
 
-def _text_decode(source: Source) -> Decoded:
-    return decode_outputs(source, [Outputs(log=parse_text(source.content))])
+def _decode_text(source: CapturedInput) -> DecodeResult:
+    return decode_outputs(source, [NvidiaSmiOutputs(log=parse_text(source.content))])
 
 
-TEXT = Format(name="nvidia-smi-text", help="nvidia-smi -q or vgpu -q", fits=_text_fits, decode=_text_decode)
+TEXT = CaptureFormat(name="nvidia-smi-text", help="nvidia-smi -q or vgpu -q", matches=_is_text, decode=_decode_text)
 
 
-def _xml_fits(content: bytes) -> bool:
+def _is_xml(content: bytes) -> bool:
     return b"<nvidia_smi_log" in content[: 1 << 16]
 
 
-def _xml_decode(source: Source) -> Decoded:
-    return decode_outputs(source, [Outputs(log=parse_xml(source.content))])
+def _decode_xml(source: CapturedInput) -> DecodeResult:
+    return decode_outputs(source, [NvidiaSmiOutputs(log=parse_xml(source.content))])
 
 
-XML = Format(name="nvidia-smi-xml", help="nvidia-smi -q -x", fits=_xml_fits, decode=_xml_decode)
+XML = CaptureFormat(name="nvidia-smi-xml", help="nvidia-smi -q -x", matches=_is_xml, decode=_decode_xml)
 
 
-def _capture_decode(source: Source) -> Decoded:
-    moments: dict[str, Outputs] = {}
+def _decode_capture(source: CapturedInput) -> DecodeResult:
+    moments: dict[str, NvidiaSmiOutputs] = {}
     listing: Listing | None = None
     other: list[str] = []
     for section in parse_capture(source.content):
-        outputs = moments.setdefault(section.group, Outputs(notes=[]))
+        outputs = moments.setdefault(section.group, NvidiaSmiOutputs(notes=[]))
         try:
             if section.arguments == "-L":
                 listing = parse_listing(section.body)
-            elif not _capture_take(section, outputs):
+            elif not _add_section(section, outputs):
                 other.append(section.arguments or "(the table)")
         except WireError as error:
             outputs.notes.append(f"nvidia-smi {section.arguments[:60]}: {error}")
     for outputs in moments.values():
         outputs.listing = listing
     decoded = decode_outputs(source, list(moments.values()))
-    unread = {f"nvidia-smi {one}": "an output of a kind that is not read" for one in dict.fromkeys(other)}
-    return Decoded(
+    unread = {f"nvidia-smi {one}": "this output is not supported" for one in dict.fromkeys(other)}
+    return DecodeResult(
         snapshots=decoded.snapshots,
         notes=decoded.notes,
         unread={**decoded.unread, **unread},
@@ -228,8 +228,8 @@ def _capture_decode(source: Source) -> Decoded:
     )
 
 
-def _capture_take(section: Section, outputs: Outputs) -> bool:
-    """Read an output of a kind that is read; a group's vgpu -q does not replace its -q."""
+def _add_section(section: Section, outputs: NvidiaSmiOutputs) -> bool:
+    """Parse a section if its command is supported. `vgpu -q` does not replace the `-q` of its group."""
     match section.arguments.split():
         case ["-q", "-x"] | ["-x", "-q"]:
             outputs.log = parse_xml(section.body)
@@ -246,40 +246,43 @@ def _capture_take(section: Section, outputs: Outputs) -> bool:
     return True
 
 
-CAPTURE = Format(
-    name="nvidia-smi-capture", help="several outputs, each under its command", fits=is_capture, decode=_capture_decode
+CAPTURE = CaptureFormat(
+    name="nvidia-smi-capture",
+    help="several outputs, each below its command",
+    matches=is_capture,
+    decode=_decode_capture,
 )
 
 
-MAX_BYTES = 16 << 10
-"""Eight GPUs that all fail print 1 kB of words."""
+MAX_FAILURE_BYTES = 16 << 10
+"""Eight failing GPUs print about 1 kB."""
 
 _STARTS = (b"NVIDIA-SMI has failed", b"Failed to initialize NVML", b"No devices were found", b"Unable to determine")
-"""How a line of them begins."""
+"""First bytes of a line with a failure message."""
 
 
-def _failure_fits(content: bytes) -> bool:
-    return len(content) <= MAX_BYTES and any(line.lstrip().startswith(_STARTS) for line in content.split(b"\n"))
+def _is_failure(content: bytes) -> bool:
+    return len(content) <= MAX_FAILURE_BYTES and any(line.lstrip().startswith(_STARTS) for line in content.split(b"\n"))
 
 
-def _failure_decode(source: Source) -> Decoded:
-    if len(source.content) > MAX_BYTES:
-        raise WireLimitError("", f"{len(source.content)} bytes, more than {MAX_BYTES}")
-    failure = judge(0, source.content, b"")
-    if not any(words in failure.words.lower() for words, _ in SENTENCES) and not _failure_fits(source.content):
-        raise WireError("", "no words in it that nvidia-smi prints where it shows no GPU")
-    if failure.reason is Reason.NO_DATA:  # without its exit code nothing tells more
-        failure = Failure(Reason.DRIVER_ERROR, failure.words)
-    machine = Assembling(Machine(name=source.name), source.at)
+def _decode_failure(source: CapturedInput) -> DecodeResult:
+    if len(source.content) > MAX_FAILURE_BYTES:
+        raise WireLimitError("", f"{len(source.content)} bytes, more than {MAX_FAILURE_BYTES}")
+    failure = classify_failure(0, source.content, b"")
+    if not any(sentence in failure.message.lower() for sentence, _ in SENTENCES) and not _is_failure(source.content):
+        raise WireError("", "no failure message of nvidia-smi found")
+    if failure.reason is Reason.NO_DATA:  # the exit code is unknown
+        failure = Failure(Reason.DRIVER_ERROR, failure.message)
+    machine = SnapshotBuilder(Machine(name=source.name), source.at)
     samples: list[Sample] = []
     for lane in LANES:
-        told = failure_error(failure, lane, source.at).round
-        samples += told.samples if told is not None else ()
-    machine.take(samples, statuses=[_failed(lane, failure, source.at) for lane in LANES])
-    return Decoded(snapshots=(machine.snapshot(),), notes=(NO_TIME, failure.words))
+        pass_ = reader_error(failure, lane, source.at).round
+        samples += pass_.samples if pass_ is not None else ()
+    machine.take(samples, statuses=[_failed_status(lane, failure, source.at) for lane in LANES])
+    return DecodeResult(snapshots=(machine.snapshot(),), notes=(NO_TIME, failure.message))
 
 
-def _failed(lane: Lane, failure: Failure, at: int) -> ReaderStatus:
+def _failed_status(lane: Lane, failure: Failure, at: int) -> ReaderStatus:
     return ReaderStatus(
         reader=NAME,
         lane=lane,
@@ -288,13 +291,13 @@ def _failed(lane: Lane, failure: Failure, at: int) -> ReaderStatus:
         last_attempt=at,
         failures=1,
         error_class=failure.reason,
-        last_error=failure.words,
+        last_error=failure.message,
     )
 
 
-FAILURE = Format(
+FAILURE = CaptureFormat(
     name="nvidia-smi-failure",
-    help="what nvidia-smi prints where it shows no GPU",
-    fits=_failure_fits,
-    decode=_failure_decode,
+    help="message of nvidia-smi if it shows no GPU",
+    matches=_is_failure,
+    decode=_decode_failure,
 )

@@ -1,4 +1,4 @@
-"""gpufleet's own snapshot document."""
+"""Format of gpufleet's own snapshot document."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from gpufleet.codecs.snapshot_json import decode_snapshot
-from gpufleet.decoding.format import Decoded, Format, Source
+from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import DimReading
 from gpufleet.model.snapshot import Device, Host
@@ -14,12 +14,12 @@ from gpufleet.model.snapshot import Device, Host
 _T = TypeVar("_T", Device, Host)
 
 
-def _fits(content: bytes) -> bool:
+def _is_snapshot(content: bytes) -> bool:
     head = content[:4096].lstrip()
     return head.startswith(b"{") and b"gpufleet.snapshot/" in content[: 1 << 16]
 
 
-def _decode(source: Source) -> Decoded:
+def _decode_document(source: CapturedInput) -> DecodeResult:
     snapshot = decode_snapshot(source.content)
     unknown: dict[str, None] = {}
     known = msgspec.structs.replace(
@@ -27,11 +27,11 @@ def _decode(source: Source) -> Decoded:
         devices=tuple(_without_unknown(device, unknown) for device in snapshot.devices),
         host=_without_unknown(snapshot.host, unknown),
     )
-    return Decoded(snapshots=(known,), unknown=tuple(unknown))
+    return DecodeResult(snapshots=(known,), unknown=tuple(unknown))
 
 
 def _without_unknown(of: _T, unknown: dict[str, None]) -> _T:
-    """Leave out metrics that this version has no row for, or whose labels are others: nothing can be said of them."""
+    """Drop metrics that this version's catalogue lacks, or has with other labels; add their names to `unknown`."""
     readings = {name: reading for name, reading in of.readings.items() if name in CATALOGUE}
     dimensions = tuple(reading for reading in of.dimensions if _is_known(reading, CATALOGUE))
     unknown |= dict.fromkeys(name for name in of.readings if name not in readings)
@@ -43,4 +43,6 @@ def _is_known(reading: DimReading, catalogue: Mapping[str, object]) -> bool:
     return reading.metric in catalogue and set(reading.labels) == set(CATALOGUE[reading.metric].dims)
 
 
-SNAPSHOT = Format(name="snapshot", help="gpufleet snapshot --json", fits=_fits, decode=_decode)
+SNAPSHOT = CaptureFormat(
+    name="snapshot", help="gpufleet snapshot --json", matches=_is_snapshot, decode=_decode_document
+)

@@ -1,1 +1,1 @@
-"""Bringing request bodies to a hub or another receiver: posting, retries, pacing, queues."""
+"""Delivery of request bodies to a hub or another receiver: posting, retries, pacing, queues."""

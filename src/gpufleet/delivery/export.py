@@ -1,7 +1,4 @@
-"""A way to another system: what it is told is gathered from every snapshot, and goes out once an interval.
-
-What the agent counts about itself.
-"""
+"""Export of snapshots to another system at a fixed interval, and the agent's own counters."""
 
 import asyncio
 import logging
@@ -10,10 +7,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from gpufleet.delivery.outlet import Outlet, OutletStats, Parcel
+from gpufleet.delivery.outlet import ExportQueue, ExportQueueStats, ExportRequest
 from gpufleet.model.event import Event
 from gpufleet.model.snapshot import Snapshot
-from gpufleet.runtime import in_slices
+from gpufleet.runtime import run_cooperatively
 
 
 class LaneStats(msgspec.Struct):
@@ -24,17 +21,17 @@ class LaneStats(msgspec.Struct):
 
 
 class SendStats(msgspec.Struct):
-    """The way to the hub since the agent started.
+    """Counters of sending to the hub since the agent started.
 
     Attributes:
-        batches: made.
-        lost: batches that could not be made, or that the disk refused and memory had no room for.
-        acknowledged: batches that the hub has taken.
-        refused: batches that the hub will never take, set aside.
-        failures: posts that will be made again.
-        renewals: new epochs taken because another machine counts under the same one.
+        batches: batches created.
+        lost: batches that could not be created, or that neither the disk nor memory had room for.
+        acknowledged: batches acknowledged by the hub.
+        refused: batches permanently rejected by the hub and set aside.
+        failures: posts to be retried.
+        renewals: epochs renewed because another machine uses the same epoch.
         last_success: nanoseconds since 1970 of the newest acknowledgement, or None.
-        last_error: words of the newest failure; empty after a success.
+        last_error: message of the newest failure; empty after a success.
     """
 
     batches: int = 0
@@ -48,12 +45,12 @@ class SendStats(msgspec.Struct):
 
 
 class QueueStats(msgspec.Struct):
-    """What waits as it is now.
+    """Current backlog of the agent.
 
     Attributes:
-        records, bytes: that wait, on disk and in memory.
-        dropped: records that the spool dropped, since it was made, for want of room or for their age.
-        in_memory: records that only memory holds, because the disk refused them.
+        records, bytes: queued on disk and in memory.
+        dropped: records dropped by the spool since its creation, for lack of room or for their age.
+        in_memory: records held in memory only, because the disk refused them.
     """
 
     records: int = 0
@@ -63,120 +60,122 @@ class QueueStats(msgspec.Struct):
 
 
 class AgentStats(msgspec.Struct):
-    """All of it.
+    """Counters of the agent itself.
 
     Attributes:
         started_at: nanoseconds since 1970.
-        lanes: by reader and lane.
-        send, queue: None when no hub is configured.
-        exports: ways to other systems, by name.
+        lanes: passes by reader and lane.
+        send, queue: None if no hub is configured.
+        exports: export queues by name.
     """
 
     started_at: int
     lanes: dict[tuple[str, str], LaneStats]
     send: SendStats | None = None
     queue: QueueStats | None = None
-    exports: dict[str, OutletStats] = {}
+    exports: dict[str, ExportQueueStats] = {}
 
 
 log = logging.getLogger(__name__)
 
 
 class Draft(NamedTuple):
-    """A request that is not written yet: how many points or records are in it, and what writes its body."""
+    """A request before encoding: the number of its points or records, and a function that returns its body."""
 
     points: int
     encode: Callable[[], bytes]
 
 
-class Source(Protocol):
-    """Makes requests of what the agent knows."""
+class ExportSource(Protocol):
+    """Collects snapshots and events and turns them into requests."""
 
     def offer(self, snapshot: Snapshot, stats: AgentStats) -> Generator[None, None, None]:
-        """Take what is new in a snapshot, in small steps."""
+        """Collect the new readings of a snapshot, in small steps."""
         ...
 
-    def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
-        """Take events; the snapshot is the newest before them."""
+    def add_events(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+        """Collect events; `snapshot` is the newest one before them."""
         ...
 
     def take(self) -> Draft | None:
-        """Return everything gathered as one request, or None. What is gathered later does not change it."""
+        """Return everything collected so far as one request, or None. Later calls do not change the returned draft."""
         ...
 
 
 class Export:
-    """One source, one outlet."""
+    """Periodic export from one source to one queue."""
 
-    def __init__(self, source: Source, outlet: Outlet, *, interval_seconds: float) -> None:
-        """Take both, and the seconds between requests."""
+    def __init__(self, source: ExportSource, queue: ExportQueue, *, interval_seconds: float) -> None:
+        """Connect a source to a queue; `interval_seconds` is the time between requests."""
         self._source = source
-        self._outlet = outlet
+        self._queue = queue
         self._interval = interval_seconds
         self._draft: Draft | None = None
-        self._defects: dict[str, str] = {}  # of gathering and of writing, while there are any
+        self._defects: dict[str, str] = {}  # current defects by step: collecting or encoding
 
     @property
     def name(self) -> str:
-        """Its name in figures and capabilities."""
-        return self._outlet.name
+        """Name in metrics and capabilities."""
+        return self._queue.name
 
     @property
-    def stats(self) -> OutletStats:
-        """How it is doing."""
-        return self._outlet.stats
+    def stats(self) -> ExportQueueStats:
+        """Counters of the queue."""
+        return self._queue.stats
 
     @property
     def capability(self) -> str:
-        """`available`, or why it does not work."""
+        """`available`, or `failing:` with the reason."""
         error = next(iter(self._defects.values()), self.stats.last_error)
         return f"failing: {error}" if error else "available"
 
     async def offer(self, snapshot: Snapshot, stats: AgentStats, events: Sequence[Event] = ()) -> None:
-        """Take a snapshot, and events. A defect in it costs this export, and nobody else."""
+        """Collect a snapshot and events. A defect affects this export only."""
         try:
             if events:
-                self._source.tell(snapshot, events)
-            await in_slices(self._source.offer(snapshot, stats))
-        except Exception as error:  # broad: any defect of one export must not end the agent's round, which others share
-            self._failed("gathering", error)
-            log.debug("export %s: defect", self.name, exc_info=True)
+                self._source.add_events(snapshot, events)
+            await run_cooperatively(self._source.offer(snapshot, stats))
+        except Exception as error:  # noqa: BLE001 - a defect of one export must not end the agent's shared round
+            self._record_defect("collecting", error)
         else:
-            self._defects.pop("gathering", None)
+            self._defects.pop("collecting", None)
 
     async def run(self) -> None:
         """Send until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._outlet.run(), name=f"export {self.name}")
-            tasks.create_task(self._keep_taking(), name=f"gathering for {self.name}")
+            tasks.create_task(self._queue.run(), name=f"export {self.name}")
+            tasks.create_task(self._encode_periodically(), name=f"encoding for {self.name}")
 
     async def flush(self) -> None:
-        """Send what is left, once."""
-        await self._take()
-        await self._outlet.flush()
+        """Send the remaining data once."""
+        await self._encode()
+        await self._queue.flush()
 
-    async def _keep_taking(self) -> None:
+    async def _encode_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._interval)
-            await self._take()
+            await self._encode()
 
-    async def _take(self) -> None:
-        """Write what was gathered, beside the loop: it takes tens of milliseconds; a stop leaves it for the flush."""
+    async def _encode(self) -> None:
+        """Encode and queue the collected data, in a thread because it takes tens of milliseconds.
+
+        A draft that is interrupted by cancellation is kept for `flush`.
+        """
         try:
             while (draft := self._draft or self._source.take()) is not None:
                 self._draft = draft
                 body = await asyncio.to_thread(draft.encode)
                 self._draft = None
-                self._outlet.put(Parcel(body, draft.points))
-        except Exception as error:  # broad: a defect in one body is told, and the next one is written all the same
+                self._queue.put(ExportRequest(body, draft.points))
+        except Exception as error:  # noqa: BLE001 - a defect in one body is logged and must not prevent the next one
             self._draft = None
-            self._failed("writing", error)
-            log.debug("export %s: defect", self.name, exc_info=True)
+            self._record_defect("encoding", error)
         else:
-            self._defects.pop("writing", None)
+            self._defects.pop("encoding", None)
 
-    def _failed(self, step: str, error: Exception) -> None:
-        words = f"{type(error).__name__}: {error}"
-        if words != self._defects.get(step):
-            log.error("export %s: a defect in %s, something is not told: %s", self.name, step, words)
-        self._defects[step] = words
+    def _record_defect(self, step: str, error: Exception) -> None:
+        detail = f"{type(error).__name__}: {error}"
+        if detail != self._defects.get(step):
+            log.error("export %s: error while %s, data is missing from the export: %s", self.name, step, detail)
+        log.debug("export %s: error while %s", self.name, step, exc_info=error)
+        self._defects[step] = detail

@@ -1,7 +1,8 @@
-"""A bounded queue in memory in front of another system, and the loop that empties it: oldest first, patiently.
+"""Bounded in-memory queue of requests to another system, and the loop that posts them, oldest first.
 
-What that system will not take is dropped and counted; what it does not take now waits. When the queue is full the
-oldest go and are counted. Nothing of it survives the process: what must not be lost goes to a hub, over the spool.
+Rejected requests are dropped and counted. Requests that fail temporarily stay queued and are retried. When the queue is
+full, the oldest requests are dropped and counted. The queue does not survive the process: data that must not be lost
+goes to a hub through the spool.
 """
 
 import asyncio
@@ -20,76 +21,76 @@ from gpufleet.delivery.pacing import retry_delay
 log = logging.getLogger(__name__)
 
 
-class Parcel(msgspec.Struct, frozen=True):
-    """One request's body, and how many points or records are in it."""
+class ExportRequest(msgspec.Struct, frozen=True):
+    """Body of one request, and the number of points or records in it."""
 
     body: bytes
     points: int
 
 
-class Fate(enum.Enum):
-    """What became of a request."""
+class ExportOutcome(enum.Enum):
+    """Result of posting a request."""
 
-    TAKEN = "taken"  # forget it
-    REFUSED = "refused"  # never send it again
-    LATER = "later"  # send it again
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"  # permanent: do not retry
+    RETRY = "retry"  # temporary: send it again
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What the other system made of a request.
+class ExportReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Response of the other system to a request.
 
     Attributes:
-        fate: what to do with it.
-        words: its own, or why there was no answer; of one that was taken, a warning.
-        rejected: points that were not taken; None: all of a request that was refused, none of one that was taken.
-        retry_after: seconds that it asks to be left alone, or None.
+        outcome: what to do with the request.
+        detail: message of the response, or the reason why there is none; a warning for an accepted request.
+        rejected: number of rejected points; None means all of a rejected request and none of an accepted one.
+        retry_after: seconds from Retry-After, or None.
     """
 
-    fate: Fate
-    words: str = ""
+    outcome: ExportOutcome
+    detail: str = ""
     rejected: int | None = None
     retry_after: float | None = None
 
 
-class Wire(Protocol):
-    """The way to another system, open while it is used as a context."""
+class ExportTransport(Protocol):
+    """Connection to another system, open while used as a context manager."""
 
     @property
-    def where(self) -> str:
-        """Its address, for logs."""
+    def address(self) -> str:
+        """Address of the system, for log messages."""
         ...
 
     async def __aenter__(self) -> Self:
-        """Make ready to connect."""
+        """Open the transport."""
         ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         ...
 
-    async def post(self, parcel: Parcel) -> Reply:
-        """Post one request; never raises for what the other side does."""
+    async def post(self, request: ExportRequest) -> ExportReply:
+        """Post one request. Errors of the other side are returned, never raised."""
         ...
 
 
-class OutletStats(msgspec.Struct):
-    """One way to another system since the agent started.
+class ExportQueueStats(msgspec.Struct):
+    """Counters of one export queue since the agent started.
 
     Attributes:
-        points: points or records that were to go there.
-        taken: those that it has taken.
-        rejected: those that it will not take.
-        dropped: those that gave way to newer ones while they waited.
-        failures: posts that are made again.
-        requests, bytes: that wait now.
-        last_success: nanoseconds since 1970 when it last took anything, or None.
-        last_error: words of the newest failure or refusal; empty after a success.
+        points: points or records queued.
+        accepted: points accepted by the other system.
+        rejected: points rejected by the other system.
+        dropped: points dropped from a full queue to make room for newer ones.
+        failures: posts to be retried.
+        requests, bytes: size of the queue now.
+        last_success: nanoseconds since 1970 of the newest accepted request, or None.
+        last_error: message of the newest failure or rejection; empty after a success.
     """
 
     points: int = 0
-    taken: int = 0
+    accepted: int = 0
     rejected: int = 0
     dropped: int = 0
     failures: int = 0
@@ -99,52 +100,52 @@ class OutletStats(msgspec.Struct):
     last_error: str = ""
 
 
-class Outlet:
-    """One queue, one wire. Lives on the event loop."""
+class ExportQueue:
+    """A queue of requests for one transport. Use it from the event loop only."""
 
     def __init__(
         self,
         name: str,
-        wire: Wire,
+        transport: ExportTransport,
         *,
         max_bytes: int,
         now_ns: Callable[[], int],
         jitter: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Take the wire and the bound.
+        """Create an empty queue.
 
         Args:
-            name: for logs and figures.
-            wire: where requests go.
-            max_bytes: of the bodies that wait; the newest waits even if it alone has more.
-            now_ns: nanoseconds since 1970.
-            jitter: gives numbers from 0 to 1.
-            sleep: waits so many seconds.
+            name: of the export, in logs and metrics.
+            transport: destination of the requests.
+            max_bytes: bound on the queued bodies. The newest request is queued even if it alone exceeds the bound.
+            now_ns: returns nanoseconds since 1970.
+            jitter: returns numbers from 0 to 1.
+            sleep: waits a number of seconds.
         """
         self.name = name
-        self.stats = OutletStats()
-        self._wire = wire
+        self.stats = ExportQueueStats()
+        self._transport = transport
         self._max_bytes = max_bytes
         self._now_ns = now_ns
         self._jitter = jitter
         self._sleep = sleep
-        self._waiting: deque[Parcel] = deque()
+        self._queue: deque[ExportRequest] = deque()
         self._new = asyncio.Event()
         self._failures = 0
-        self._warned = ""
+        self._last_warning = ""
 
-    def put(self, parcel: Parcel) -> None:
+    def put(self, request: ExportRequest) -> None:
         """Queue a request."""
-        self.stats.points += parcel.points
-        self._waiting.append(parcel)
-        self.stats.bytes += len(parcel.body)
-        self._bound()
+        self.stats.points += request.points
+        self._queue.append(request)
+        self.stats.bytes += len(request.body)
+        self._drop_oldest()
         self._new.set()
 
     async def run(self) -> None:
         """Post until cancelled."""
-        async with self._wire:
+        async with self._transport:
             while True:
                 self._new.clear()
                 reply = await self._post_all()
@@ -154,71 +155,72 @@ class Outlet:
                     await self._new.wait()
 
     async def flush(self) -> None:
-        """Post what waits, once; what is not taken now is lost, and said."""
-        async with self._wire:
+        """Post the queued requests once; log the number of requests that could not be delivered."""
+        async with self._transport:
             reply = await self._post_all()
         if reply is not None:
-            log.warning("%s: %d requests are lost with this process: %s", self.name, len(self._waiting), reply.words)
+            log.warning("%s: %d undelivered requests lost at exit: %s", self.name, len(self._queue), reply.detail)
 
-    async def _post_all(self) -> Reply | None:
-        """Post what waits until nothing does; return the reply that says to come back later, if one does."""
-        while self._waiting:
-            parcel = self._waiting.popleft()
-            reply = Reply(fate=Fate.LATER)
+    async def _post_all(self) -> ExportReply | None:
+        """Post requests until the queue is empty or one has to be retried; return that reply, or None."""
+        while self._queue:
+            request = self._queue.popleft()
+            reply = ExportReply(outcome=ExportOutcome.RETRY)
             try:
-                reply = await self._wire.post(parcel)
+                reply = await self._transport.post(request)
             finally:
-                if reply.fate is Fate.LATER:
-                    self._waiting.appendleft(parcel)
-                    self._bound()
+                if reply.outcome is ExportOutcome.RETRY:
+                    self._queue.appendleft(request)
+                    self._drop_oldest()
                 else:
-                    self.stats.bytes -= len(parcel.body)
-                    self.stats.requests = len(self._waiting)
-            match reply.fate:
-                case Fate.LATER:
-                    self._later(reply)
+                    self.stats.bytes -= len(request.body)
+                    self.stats.requests = len(self._queue)
+            match reply.outcome:
+                case ExportOutcome.RETRY:
+                    self._count_failure(reply)
                     return reply
-                case Fate.REFUSED:
-                    self._refused(parcel, reply)
-                case Fate.TAKEN:
-                    self._taken(parcel, reply)
+                case ExportOutcome.REJECTED:
+                    self._count_rejected(request, reply)
+                case ExportOutcome.ACCEPTED:
+                    self._count_accepted(request, reply)
         return None
 
-    def _taken(self, parcel: Parcel, reply: Reply) -> None:
-        rejected = min(reply.rejected or 0, parcel.points)
+    def _count_accepted(self, request: ExportRequest, reply: ExportReply) -> None:
+        rejected = min(reply.rejected or 0, request.points)
         if self._failures:
-            log.info("%s: %s takes requests again; %d waiting", self.name, self._wire.where, len(self._waiting))
+            log.info("%s: %s accepts requests again; %d queued", self.name, self._transport.address, len(self._queue))
         self._failures = 0
-        self.stats.taken += parcel.points - rejected
+        self.stats.accepted += request.points - rejected
         self.stats.rejected += rejected
         self.stats.last_success = self._now_ns()
-        self.stats.last_error = f"{rejected} points were not taken: {reply.words}" if rejected else ""
-        if reply.words and reply.words != self._warned:
-            log.warning("%s: %s says, with %d points not taken: %s", self.name, self._wire.where, rejected, reply.words)
-        self._warned = reply.words
+        self.stats.last_error = f"{rejected} points rejected: {reply.detail}" if rejected else ""
+        if reply.detail and reply.detail != self._last_warning:
+            address = self._transport.address
+            log.warning("%s: %s rejected %d points of a request: %s", self.name, address, rejected, reply.detail)
+        self._last_warning = reply.detail
 
-    def _refused(self, parcel: Parcel, reply: Reply) -> None:
-        rejected = parcel.points if reply.rejected is None else min(reply.rejected, parcel.points)
+    def _count_rejected(self, request: ExportRequest, reply: ExportReply) -> None:
+        rejected = request.points if reply.rejected is None else min(reply.rejected, request.points)
         self.stats.rejected += rejected
-        self.stats.taken += parcel.points - rejected
-        words = f"{self._wire.where} refuses {rejected} points: {reply.words}"
-        if reply.words != self._warned:
-            log.error("%s: %s; they are dropped", self.name, words)
-        self._warned = reply.words
-        self.stats.last_error = words
+        self.stats.accepted += request.points - rejected
+        detail = f"{self._transport.address} rejected {rejected} points: {reply.detail}"
+        if reply.detail != self._last_warning:
+            log.error("%s: %s; the points are dropped", self.name, detail)
+        self._last_warning = reply.detail
+        self.stats.last_error = detail
         self._failures = 0
 
-    def _later(self, reply: Reply) -> None:
-        words = f"{self._wire.where}: {reply.words}"
-        if words != self.stats.last_error:
-            log.warning("%s: not sent, will be tried again: %s", self.name, words)
+    def _count_failure(self, reply: ExportReply) -> None:
+        detail = f"{self._transport.address}: {reply.detail}"
+        if detail != self.stats.last_error:
+            log.warning("%s: post failed, will retry: %s", self.name, detail)
         self.stats.failures += 1
-        self.stats.last_error = words
+        self.stats.last_error = detail
         self._failures += 1
 
-    def _bound(self) -> None:
-        while self.stats.bytes > self._max_bytes and len(self._waiting) > 1:
-            oldest = self._waiting.popleft()
+    def _drop_oldest(self) -> None:
+        while self.stats.bytes > self._max_bytes and len(self._queue) > 1:
+            oldest = self._queue.popleft()
             self.stats.bytes -= len(oldest.body)
             self.stats.dropped += oldest.points
-        self.stats.requests = len(self._waiting)
+        self.stats.requests = len(self._queue)

@@ -1,7 +1,4 @@
-"""How long to wait before asking again. Pure.
-
-So many in a second, and no more.
-"""
+"""Retry delays and rate limiting. No I/O except the injected clock."""
 
 import datetime as dt
 import email.utils
@@ -10,18 +7,21 @@ from collections.abc import Callable
 
 FIRST_SECONDS = 1.0
 MAX_SECONDS = 15.0
-"""So long may a hub be back unnoticed. A fleet that waits asks it no more often than one that sends."""
+"""Longest delay between retries, and so the longest time until a recovered hub is noticed.
+
+It also keeps a fleet of retrying senders from sending more requests than a healthy fleet.
+"""
 MAX_RETRY_AFTER_SECONDS = 3600.0
-"""A server that asks for more patience than this is asked again all the same."""
+"""Upper bound on a server's Retry-After; a longer delay is cut to this."""
 
 
 def retry_delay(failures: int, retry_after: float | None, jitter: float) -> float:
-    """Return seconds to wait: doubled with each failure in a row, never less than the server asked for.
+    """Return the seconds until the next attempt: exponential backoff, at least the server's Retry-After.
 
     Args:
-        failures: in a row, 1 or more.
-        retry_after: what the server asked for, or None.
-        jitter: from 0 to 1, spreads the delay over its upper half, so that a fleet does not return as one.
+        failures: consecutive failures, 1 or more.
+        retry_after: seconds from the server, or None.
+        jitter: 0 to 1, spreads the delay over its upper half so that the senders of a fleet do not retry together.
     """
     ceiling = min(MAX_SECONDS, FIRST_SECONDS * 2.0 ** min(failures - 1, 30))
     delay = ceiling * (0.5 + 0.5 * jitter)
@@ -39,20 +39,20 @@ def parse_retry_after(header: str, now: dt.datetime) -> float | None:
     return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=dt.UTC)) - now).total_seconds())
 
 
-class Pace:
-    """Spreads what may wait evenly; a pause saves nothing up."""
+class Pacer:
+    """A rate limiter that spaces events evenly and allows no burst after a pause."""
 
     def __init__(self, per_second: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Take the rate, above 0, and a clock of seconds."""
+        """Set the rate, above 0, and a clock that returns seconds."""
         self._seconds = 1 / per_second
         self._monotonic = monotonic
         self._next = monotonic()
 
     @property
     def delay(self) -> float:
-        """Seconds until the next may go; 0 when it may now."""
+        """Seconds until the next event is allowed; 0 if it is allowed now."""
         return max(0.0, self._next - self._monotonic())
 
     def step(self) -> None:
-        """Say that one goes now."""
+        """Record one event."""
         self._next = max(self._next, self._monotonic()) + self._seconds

@@ -1,15 +1,15 @@
-"""Posts bodies to a hub, and says what its answers mean.
+"""Client that posts batches to a hub and interprets its responses.
 
-What the hub does not take now (no answer, 5xx, 408, 429), or not from anybody at this address or not yet of this
-cluster (401, 403, 404, 405, 407, redirects), is to be posted again. A body of a version of the format that the hub does
-not read is posted in the oldest version, which every hub reads, and so are those after it. What cannot be said in that
-is to be posted again: a newer hub will read it. 409 says that another machine counts under the same epoch. Any other
-4xx is about that one body.
+- No response, 5xx, 408, 425 and 429 are temporary: retry.
+- 401, 403, 404, 405, 407 and redirects concern the address, the credentials or the cluster: retry.
+- `bad_version`: the body is posted again in the oldest version, which every hub reads, and so are all later bodies. A
+  body that the oldest version cannot express is retried, because a newer hub will read it.
+- 409: another machine uses the same epoch.
+- Any other 4xx rejects the body permanently.
 
-Only a hub's own words count for that: the page of a proxy, a captive portal or another server takes nothing and refuses
-nothing, whatever its status. But 413 without them is about the body all the same: it would never get past that proxy.
-
-Batches that the hub will never take, kept for a person to look at; a bounded number of them.
+Only responses in the hub's own format count. A page of a proxy, a captive portal or another server neither accepts nor
+rejects a batch, whatever its status. The exception is 413, which rejects the body from any server: it would never get
+past that proxy.
 """
 
 import asyncio
@@ -24,97 +24,100 @@ import msgspec
 from gpufleet.codecs.batch import CONTENT_TYPE, in_version, version_of
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, WAITED_HEADER, BundleAnswer, pack, render_waited
 from gpufleet.delivery.pacing import parse_retry_after
-from gpufleet.delivery.session import NO_ANSWER, Session, beginning_of, words_of
+from gpufleet.delivery.session import REQUEST_ERRORS, Session, describe_error, read_prefix
 from gpufleet.model.errors import ConfigError, WireError
 from gpufleet.model.wire.batch import OLDEST_VERSION, WIRE_VERSION
 
 ANSWER_BYTES = 1 << 20
-"""What is read of an answer."""
+"""Maximum number of bytes read of a response."""
 
-WORDS = 300
-"""Characters of an answer that are worth repeating."""
+MAX_DETAIL = 300
+"""Characters of a response that are repeated in logs."""
 
 BAD_VERSION = "bad_version"
-"""What a hub calls a batch in a version of the format that it does not read."""
+"""Error code of a hub for a batch in a format version that it does not read."""
 
 _FORBIDDEN = 403
 _CONFLICT = 409
 _TOO_LARGE = 413
-_LATER = frozenset({401, 403, 404, 405, 407, 408, 425, 429})
-_DECODER = msgspec.json.Decoder(BundleAnswer)
+_RETRIED = frozenset({401, 403, 404, 405, 407, 408, 425, 429})
+_BUNDLE_DECODER = msgspec.json.Decoder(BundleAnswer)
 
 
-class _Words(msgspec.Struct):
+class _AnswerBody(msgspec.Struct):
     error: str = ""
     status: str = ""
     answers: msgspec.Raw = msgspec.Raw()
 
-    def are_of_a_hub(self, status: int) -> bool:
-        """Tell whether this is how a hub answers with that status."""
+    def is_from_hub(self, status: int) -> bool:
+        """Return whether the body has the format of a hub's response with this status."""
         if status >= 300:
             return bool(self.error)
         return self.status in ("accepted", "duplicate") or bool(self.answers)
 
 
-_WORDS_DECODER = msgspec.json.Decoder(_Words)
+_ANSWER_DECODER = msgspec.json.Decoder(_AnswerBody)
 
 
 RELAY_HEADER = "Gpufleet-Relay"
-"""Names the logs of the relay that posts and of those that post to it: one that reads its own there is in a circle."""
+"""Request header with the log epochs of the posting relay and of the relays behind it.
+
+A relay that finds its own epoch there is part of a forwarding loop.
+"""
 
 
-class Verdict(enum.Enum):
-    """What to do with a body that was posted."""
+class HubVerdict(enum.Enum):
+    """Result of posting a body to a hub."""
 
-    TAKEN = "taken"  # forget it: the hub has it
-    REFUSED = "refused"  # never post it again
+    ACCEPTED = "accepted"  # the hub has it
+    REJECTED = "rejected"  # permanent: do not retry
     CONFLICT = "conflict"  # post it again under another epoch
-    LATER = "later"  # keep it, post it again
+    RETRY = "retry"  # temporary: keep it and post it again
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a hub says of one body.
+class HubAnswer(msgspec.Struct, frozen=True):
+    """Response of a hub to one body.
 
     Attributes:
-        status: of HTTP; 0 for no answer.
-        words: what it said, or why there was no answer.
-        retry_after: seconds that it asks to be left alone, or None.
-        error: what it calls the error, or empty.
-        by_hub: whether these are the words of a hub.
+        status: HTTP status; 0 for no response.
+        detail: text of the response, or the reason why there is none.
+        retry_after: seconds from Retry-After, or None.
+        error: error code of the hub, or empty.
+        by_hub: whether the response has the format of a hub.
     """
 
     status: int
-    words: str
+    detail: str
     retry_after: float | None = None
     error: str = ""
     by_hub: bool = True
 
     @property
-    def verdict(self) -> Verdict:
-        """What to do."""
+    def verdict(self) -> HubVerdict:
+        """Action to take for the body."""
         if not self.by_hub and self.status != _TOO_LARGE:
-            return Verdict.LATER
+            return HubVerdict.RETRY
         if 200 <= self.status < 300:
-            return Verdict.TAKEN
+            return HubVerdict.ACCEPTED
         if self.status == _CONFLICT:
-            return Verdict.CONFLICT
-        if 400 <= self.status < 500 and self.status not in _LATER and self.error != BAD_VERSION:
-            return Verdict.REFUSED
-        return Verdict.LATER
+            return HubVerdict.CONFLICT
+        if 400 <= self.status < 500 and self.status not in _RETRIED and self.error != BAD_VERSION:
+            return HubVerdict.REJECTED
+        return HubVerdict.RETRY
 
     @property
-    def is_of_this_body(self) -> bool:
-        """Whether it is about this one body, and may change when somebody changes the hub."""
+    def is_about_body(self) -> bool:
+        """Return whether the response concerns this body only, and depends on the hub's configuration or version."""
         return self.status == _FORBIDDEN or self.error == BAD_VERSION
 
     def __str__(self) -> str:
         if not self.status:
-            return self.words[:WORDS]
-        return f"answers {self.status}{'' if self.by_hub else ', not as a hub does'}: {self.words[:WORDS]}"
+            return self.detail[:MAX_DETAIL]
+        return f"answers {self.status}{'' if self.by_hub else ' (not a hub response)'}: {self.detail[:MAX_DETAIL]}"
 
 
 class HubClient(Session):
-    """One hub, a few kept connections while it is used as a context."""
+    """Client of one hub that keeps a few connections open while used as a context manager."""
 
     def __init__(
         self,
@@ -127,56 +130,62 @@ class HubClient(Session):
         relays: Callable[[], str] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Take where the hub is.
+        """Configure the client.
 
         Args:
-            url: its root.
-            name: who posts, for its logs.
-            timeout_seconds, connections, tls: as `Session` has them.
-            token: gives the token to present now; raises ConfigError where there is none to be had.
-            relays: names the relay that posts and those before it, if it is one.
+            url: root of the hub.
+            name: of the client, sent as User-Agent.
+            timeout_seconds, connections, tls: see `Session`.
+            token: returns the current bearer token; raises ConfigError if there is none.
+            relays: returns the value of `RELAY_HEADER`; None if the client is not a relay.
         """
         super().__init__(name=name, timeout_seconds=timeout_seconds, connections=connections, tls=tls)
         self.url = f"{url.rstrip('/')}/v1/batches"
         self._token = token
         self._relays = relays
-        self._is_older = False  # the hub said that it does not read the newest version
+        self._uses_oldest = False  # set once the hub has rejected the newest version
 
-    async def post(self, body: bytes) -> Answer:
+    async def post(self, body: bytes) -> HubAnswer:
         """Post one batch."""
         (answer,) = await self.post_bundle([body])
         return answer
 
-    async def post_bundle(self, bodies: Sequence[bytes], waited: Sequence[int] | None = None) -> list[Answer]:
-        """Post several batches at once; return one answer each. A relay tells how many nanoseconds each has waited.
+    async def post_bundle(self, bodies: Sequence[bytes], waited: Sequence[int] | None = None) -> list[HubAnswer]:
+        """Post several batches in one request; return one answer for each.
 
-        A hub that refuses the bundle as such (an older one does not know bundles) gets them one by one. One that does
-        not read their version gets them, and whatever it is given after them, in the oldest.
+        If the hub rejects the bundle as such (older hubs do not know bundles), the batches are posted one by one. If it
+        does not read their version, they and all later batches are posted in the oldest version.
+
+        Args:
+            bodies: encoded batches.
+            waited: nanoseconds that each batch has waited at relays; None if the client is not a relay.
         """
-        if self._is_older:
-            return await self._post_all([_oldest(body) for body in bodies], waited)
+        if self._uses_oldest:
+            return await self._post_all([_in_oldest_version(body) for body in bodies], waited)
         answers = await self._post_all(bodies, waited)
-        unread = {at: _oldest(bodies[at]) for at, answer in enumerate(answers) if answer.error == BAD_VERSION}
+        unread = {
+            at: _in_oldest_version(bodies[at]) for at, answer in enumerate(answers) if answer.error == BAD_VERSION
+        }
         unread = {at: body for at, body in unread.items() if body is not bodies[at]}
         if unread:
-            self._is_older = True
-            long = None if waited is None else [waited[at] for at in unread]
-            for at, answer in zip(unread, await self._post_all(list(unread.values()), long), strict=True):
+            self._uses_oldest = True
+            delays = None if waited is None else [waited[at] for at in unread]
+            for at, answer in zip(unread, await self._post_all(list(unread.values()), delays), strict=True):
                 answers[at] = answer
         return answers
 
-    async def _post_all(self, bodies: Sequence[bytes], waited: Sequence[int] | None) -> list[Answer]:
+    async def _post_all(self, bodies: Sequence[bytes], waited: Sequence[int] | None) -> list[HubAnswer]:
         if len(bodies) == 1:
             return [await self._post(bodies[0], CONTENT_TYPE, waited)]
         whole = await self._post(pack(bodies), BUNDLE_CONTENT_TYPE, waited)
-        if whole.verdict in (Verdict.REFUSED, Verdict.CONFLICT):
+        if whole.verdict in (HubVerdict.REJECTED, HubVerdict.CONFLICT):
             each = [None] * len(bodies) if waited is None else [[one] for one in waited]
             return [await self._post(body, CONTENT_TYPE, one) for body, one in zip(bodies, each, strict=True)]
-        if whole.verdict is Verdict.LATER:
+        if whole.verdict is HubVerdict.RETRY:
             return [whole] * len(bodies)
-        return _each(whole, len(bodies))
+        return _split_answer(whole, len(bodies))
 
-    async def _post(self, content: bytes, content_type: str, waited: Sequence[int] | None) -> Answer:
+    async def _post(self, content: bytes, content_type: str, waited: Sequence[int] | None) -> HubAnswer:
         headers = {"Content-Type": content_type}
         if waited is not None:
             headers[WAITED_HEADER] = render_waited(waited)
@@ -186,20 +195,21 @@ class HubClient(Session):
             if self._token is not None:
                 headers["Authorization"] = f"Bearer {self._token()}"
             request = self.session.post(self.url, data=content, headers=headers, allow_redirects=False)
-            async with request as answer:
-                retry_after = parse_retry_after(answer.headers.get("Retry-After", ""), datetime.now(UTC))
-                content = await beginning_of(answer, ANSWER_BYTES)
-                words = content.decode("utf-8", "replace").strip()
-                said = _said(content)
-                return Answer(answer.status, words, retry_after, said.error, by_hub=said.are_of_a_hub(answer.status))
+            async with request as response:
+                retry_after = parse_retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
+                content = await read_prefix(response, ANSWER_BYTES)
+                detail = content.decode("utf-8", "replace").strip()
+                body = _decode_answer(content)
+                by_hub = body.is_from_hub(response.status)
+                return HubAnswer(response.status, detail, retry_after, body.error, by_hub=by_hub)
         except ConfigError as error:
-            return Answer(0, str(error))
-        except NO_ANSWER as error:
-            return Answer(0, words_of(error))
+            return HubAnswer(0, str(error))
+        except REQUEST_ERRORS as error:
+            return HubAnswer(0, describe_error(error))
 
 
-def _oldest(body: bytes) -> bytes:
-    """Return a body in the oldest version, or as it is where it is of that, or of none that is known here."""
+def _in_oldest_version(body: bytes) -> bytes:
+    """Return a body converted to the oldest version, or unchanged if its version is the oldest or unknown."""
     try:
         if not OLDEST_VERSION < version_of(body) <= WIRE_VERSION:
             return body
@@ -208,38 +218,38 @@ def _oldest(body: bytes) -> bytes:
         return body
 
 
-def _each(whole: Answer, count: int) -> list[Answer]:
-    """Take the answer to a bundle apart."""
+def _split_answer(whole: HubAnswer, count: int) -> list[HubAnswer]:
+    """Split the answer to a bundle into one answer for each batch."""
     try:
-        answers = _DECODER.decode(whole.words).answers
+        answers = _BUNDLE_DECODER.decode(whole.detail).answers
     except msgspec.MsgspecError as error:
-        return [Answer(0, f"the answer to a bundle cannot be read: {error}")] * count
+        return [HubAnswer(0, f"the answer to a bundle cannot be read: {error}")] * count
     if len(answers) != count:
-        return [Answer(0, f"{len(answers)} answers to a bundle of {count}")] * count
-    return [Answer(one.status, f"{one.error}: {one.detail}", one.retry_after, one.error) for one in answers]
+        return [HubAnswer(0, f"the answer to a bundle of {count} batches has {len(answers)} entries")] * count
+    return [HubAnswer(one.status, f"{one.error}: {one.detail}", one.retry_after, one.error) for one in answers]
 
 
-def _said(content: bytes) -> _Words:
-    """Read the words of a hub; none where whoever answers is no hub."""
+def _decode_answer(content: bytes) -> _AnswerBody:
+    """Decode a response body; return an empty one if it does not have the format of a hub."""
     try:
-        return _WORDS_DECODER.decode(content)
+        return _ANSWER_DECODER.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Words()
+        return _AnswerBody()
 
 
 MAX_FILES = 100
-"""Beyond this the oldest go."""
+"""Maximum number of files; beyond it, the oldest are deleted."""
 
 
-class Refused:
-    """A folder of bodies, each named after its epoch and number."""
+class RejectedBatches:
+    """A bounded folder of permanently rejected batches, named by epoch and sequence number, for inspection."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder; it is made when there is something to keep."""
+        """Set the folder; it is created with the first batch."""
         self._folder = folder
 
     async def keep(self, epoch: str, seq: int, body: bytes) -> str:
-        """Write one down and return where, or why it could not be written: it is not worth failing for."""
+        """Write a batch; return its path, or a text with the reason if it cannot be written. Never raises OSError."""
         return await asyncio.to_thread(self._keep, epoch, seq, body)
 
     def _keep(self, epoch: str, seq: int, body: bytes) -> str:

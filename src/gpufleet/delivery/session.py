@@ -1,4 +1,4 @@
-"""Kept connections to another system, and what is read of its answers."""
+"""HTTP client session: keep-alive connections and bounded reading of responses."""
 
 import ssl
 from types import TracebackType
@@ -8,23 +8,23 @@ import aiohttp
 
 from gpufleet import __version__
 
-NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError)
-"""What a request raises that has no answer; `words_of` says it."""
+REQUEST_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
+"""Exceptions of a request that got no response; `describe_error` formats them."""
 
 
 class Session:
-    """A few kept connections while it is used as a context."""
+    """A client session that keeps a few connections open while used as a context manager."""
 
     def __init__(
         self, *, name: str, timeout_seconds: float, connections: int = 1, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Take what every request has.
+        """Set the options of every request.
 
         Args:
-            name: who asks, for the other system's logs.
-            timeout_seconds: a request that takes longer has no answer.
-            connections: at most so many at once.
-            tls: decides whom to trust, and holds our own certificate; the system's authorities unless given.
+            name: of the client, sent as User-Agent.
+            timeout_seconds: limit on a whole request.
+            connections: maximum number of concurrent connections.
+            tls: trusted authorities and client certificate; the system's authorities if None.
         """
         self._name = name
         self._timeout = timeout_seconds
@@ -34,12 +34,12 @@ class Session:
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The library's own."""
+        """The underlying aiohttp session, open inside the context only."""
         assert self._session is not None, "used as a context"
         return self._session
 
     async def __aenter__(self) -> Self:
-        """Make ready to connect."""
+        """Open the session; connections are made on demand."""
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=self._timeout),
             headers={"User-Agent": f"{self._name}/{__version__}"},
@@ -50,13 +50,13 @@ class Session:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self.session.close()
         self._session = None
 
 
-async def beginning_of(answer: aiohttp.ClientResponse, bound: int) -> bytes:
-    """Read an answer to its end, or to so many bytes."""
+async def read_prefix(answer: aiohttp.ClientResponse, bound: int) -> bytes:
+    """Read a response body up to its end or `bound` bytes."""
     content = b""
     while len(content) < bound:
         chunk = await answer.content.read(bound - len(content))
@@ -66,6 +66,6 @@ async def beginning_of(answer: aiohttp.ClientResponse, bound: int) -> bytes:
     return content
 
 
-def words_of(error: BaseException) -> str:
-    """Say what one of `NO_ANSWER` is."""
+def describe_error(error: BaseException) -> str:
+    """Return the type and message of an exception."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

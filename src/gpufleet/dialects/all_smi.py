@@ -7,11 +7,11 @@ and MIG are printed by its mock and tests only: its own server never fills them.
 import re
 from collections.abc import Mapping
 
-from gpufleet.dialects.dialect import Dialect, Family, Whose, small_number, table
+from gpufleet.dialects.dialect import Dialect, FamilyMapping, SeriesSubject, small_number, table
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Subject
 from gpufleet.model.catalogue.instances import ARR_MODES, SCHEDULER_POLICIES
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import Side, View, ViewKind
 
 MHZ = 1_000_000
@@ -37,8 +37,8 @@ def _row(
     zero: Reason | None = None,
     counter: bool = False,
     unread: str = "",
-) -> Family:
-    return Family(
+) -> FamilyMapping:
+    return FamilyMapping(
         name=f"all_smi_{name}",
         metric=metric,
         of=of,
@@ -52,7 +52,7 @@ def _row(
     )
 
 
-def _threshold(name: str, threshold: str) -> Family:
+def _threshold(name: str, threshold: str) -> FamilyMapping:
     name = f"gpu_temperature_threshold_{name}_celsius"
     return _row(GPU, name, "gpu_temperature_threshold_celsius", labels=(threshold,))
 
@@ -167,12 +167,12 @@ def _machine(labels: Mapping[str, str]) -> str:
     return "" if ":" in name else name
 
 
-def whose(series: Series) -> Whose | None:
+def identify(series: ImportedSeries) -> SeriesSubject | None:
     """Read who it is. A row without a UUID names no device."""
     labels = series.labels
     machine = _machine(labels)
     if series.name.startswith(_PER_MACHINE):
-        return Whose(machine=machine, view=None)
+        return SeriesSubject(machine=machine, view=None)
     uuid = labels.get("gpu_uuid") or labels.get("uuid") or ""
     if not uuid:
         return None
@@ -184,12 +184,12 @@ def whose(series: Series) -> Whose | None:
     if series.name.startswith("all_smi_vgpu_"):
         own = labels.get("vgpu_uuid")
         vgpu = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=own.lower(), parent=gpu.key) if own else None
-        return Whose(machine=machine, view=vgpu, name=labels.get("vgpu_type", "")) if vgpu else None
+        return SeriesSubject(machine=machine, view=vgpu, name=labels.get("vgpu_type", "")) if vgpu else None
     if series.name.startswith("all_smi_mig_"):
         own = labels.get("mig_uuid")
         mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid=own, parent=gpu.key) if own else None
-        return Whose(machine=machine, view=mig, name=name) if mig else None
-    return Whose(machine=machine, view=gpu, name=name)
+        return SeriesSubject(machine=machine, view=mig, name=name) if mig else None
+    return SeriesSubject(machine=machine, view=gpu, name=name)
 
 
 LABELS = frozenset(
@@ -200,4 +200,6 @@ LABELS = frozenset(
     }
 )
 
-ALL_SMI = Dialect(name="all-smi", prefixes=("all_smi_",), families=FAMILIES, unread=UNREAD, whose=whose, labels=LABELS)
+ALL_SMI = Dialect(
+    name="all-smi", prefixes=("all_smi_",), families=FAMILIES, unread=UNREAD, identify=identify, labels=LABELS
+)

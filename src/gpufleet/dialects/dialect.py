@@ -7,11 +7,11 @@ import msgspec
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.reading import Value
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import View, normalise_pci_address
 
 
-class Family(msgspec.Struct, frozen=True, kw_only=True):
+class FamilyMapping(msgspec.Struct, frozen=True, kw_only=True):
     """One family of the other project, and the catalogue's metric that it is.
 
     Attributes:
@@ -49,7 +49,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         return self.of or CATALOGUE[self.metric].subjects
 
 
-class Whose(msgspec.Struct, frozen=True, kw_only=True):
+class SeriesSubject(msgspec.Struct, frozen=True, kw_only=True):
     """What a series is about.
 
     Attributes:
@@ -65,10 +65,10 @@ class Whose(msgspec.Struct, frozen=True, kw_only=True):
     guest: bool = False
 
 
-Told = tuple[str, tuple[str, ...], Value | Absent]
+MappedValue = tuple[str, tuple[str, ...], Value | Absent]
 """Catalogue name, values of its dimensions, and a reading."""
 
-Special = Callable[[Series, float], Iterable[Told]]
+LabelReader = Callable[[ImportedSeries, float], Iterable[MappedValue]]
 """Reads a family whose labels say what its value means. What is of the machine is told of it, whatever device the
 series names."""
 
@@ -81,8 +81,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         prefixes: of every family that is this project's.
         families: by their name.
         unread: families that are left alone on purpose, to why.
-        whose: reads a series' labels; None if they do not name what it is about.
-        about_itself: how families begin that are the exporter's word about itself.
+        identify: reads a series' labels; None if they do not name what it is about.
+        self_prefixes: how families begin that are the exporter's word about itself.
         special: families whose labels say what their value means, to how they are read.
         measured: a family whose value is when a device's readings were measured, in seconds since 1970, with the lane
             in its label `lane`; empty where the project tells no times.
@@ -92,20 +92,20 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     prefixes: tuple[str, ...]
-    families: Mapping[str, Family]
+    families: Mapping[str, FamilyMapping]
     unread: Mapping[str, str]
-    whose: Callable[[Series], Whose | None]
-    about_itself: tuple[str, ...] = ()
-    special: Mapping[str, Special] = {}
+    identify: Callable[[ImportedSeries], SeriesSubject | None]
+    self_prefixes: tuple[str, ...] = ()
+    special: Mapping[str, LabelReader] = {}
     measured: str = ""
     labels: frozenset[str] | None = None
 
     def is_mine(self, family: str) -> bool:
-        """Tell whether a family is of this project."""
+        """Return whether a family is of this project."""
         return family.startswith(self.prefixes)
 
     def knows(self, family: str) -> bool:
-        """Tell whether there is a row for a family."""
+        """Return whether there is a row for a family."""
         return family in self.families or family in self.special or self.why_unread(family) is not None
 
     def why_unread(self, family: str) -> str | None:
@@ -116,10 +116,10 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         return self.unread.get(family) or ("the exporter's word about itself" if self._is_of_itself(family) else None)
 
     def _is_of_itself(self, family: str) -> bool:
-        return bool(self.about_itself) and family.startswith(self.about_itself)
+        return bool(self.self_prefixes) and family.startswith(self.self_prefixes)
 
 
-def table(*families: Family) -> dict[str, Family]:
+def table(*families: FamilyMapping) -> dict[str, FamilyMapping]:
     """Return families by name."""
     return {family.name: family for family in families}
 

@@ -17,7 +17,7 @@ MACHINE_ONLY = (Subject.MACHINE,)
 DIALECTS: tuple[Dialect, ...] = (NATIVE, DCGM_EXPORTER, ALL_SMI, NVIDIA_GPU_EXPORTER, KUBEVIRT)
 """Of pages that one machine's exporter writes."""
 
-OF_CLUSTERS: tuple[Dialect, ...] = (*DIALECTS, KUBE_STATE_METRICS)
+CLUSTER_DIALECTS: tuple[Dialect, ...] = (*DIALECTS, KUBE_STATE_METRICS)
 """Of series that a cluster's collector brings: those of its machines' exporters, and what is said of its machines."""
 
 
@@ -33,16 +33,16 @@ def recognise(names: Iterable[str]) -> Dialect | None:
     return DIALECTS[best]
 
 
-def spoken(names: Iterable[str]) -> tuple[Dialect, ...]:
+def device_dialects(names: Iterable[str]) -> tuple[Dialect, ...]:
     """Return the dialects in which a page tells of devices, in the order of `DIALECTS`; others may be on it, too.
 
     Where it tells of none, because there is none, those in which it tells of the machine.
     """
     told = frozenset(names)
-    return _telling(told, devices=True) or _telling(told, devices=False)
+    return _dialects_with(told, devices=True) or _dialects_with(told, devices=False)
 
 
-def _telling(told: frozenset[str], *, devices: bool) -> tuple[Dialect, ...]:
+def _dialects_with(told: frozenset[str], *, devices: bool) -> tuple[Dialect, ...]:
     return tuple(
         dialect
         for dialect in DIALECTS

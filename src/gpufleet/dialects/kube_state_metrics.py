@@ -9,11 +9,11 @@ that no label may have as `_` (`nvidia_com_gpu`, `nvidia_com_mig_1g_10gb`); in v
 
 from collections.abc import Iterable
 
-from gpufleet.dialects.dialect import Dialect, Family, Told, Whose, table
-from gpufleet.dialects.gathering import bounded
+from gpufleet.dialects.dialect import Dialect, FamilyMapping, MappedValue, SeriesSubject, table
+from gpufleet.dialects.sample_builder import bounded
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, LABELLED
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 
 NVIDIA = "nvidia_com_"
 """How the resources of NVIDIA's device plugins begin."""
@@ -26,24 +26,24 @@ METRICS = {HAS: CAPACITY, MAY_GIVE: ALLOCATABLE}
 
 OLD = ("alpha_kubernetes_io_nvidia_gpu",)
 FAMILIES = table(
-    Family(name=f"{HAS}_nvidia_gpu_cards", metric=CAPACITY, labels=OLD),
-    Family(name=f"{MAY_GIVE}_nvidia_gpu_cards", metric=ALLOCATABLE, labels=OLD),
+    FamilyMapping(name=f"{HAS}_nvidia_gpu_cards", metric=CAPACITY, labels=OLD),
+    FamilyMapping(name=f"{MAY_GIVE}_nvidia_gpu_cards", metric=ALLOCATABLE, labels=OLD),
 )
 
 
-def whose(series: Series) -> Whose | None:
+def identify(series: ImportedSeries) -> SeriesSubject | None:
     """Read which node it is; one whose name had to make way for its scraper's own is in `exported_node`."""
     node = series.labels.get("exported_node") or series.labels.get("node", "")
-    return Whose(machine=node, view=None) if node else None
+    return SeriesSubject(machine=node, view=None) if node else None
 
 
-def _resource(series: Series, value: float) -> Iterable[Told]:
+def _resource(series: ImportedSeries, value: float) -> Iterable[MappedValue]:
     resource, metric = series.labels.get("resource", ""), METRICS[series.name]
     if resource.startswith(NVIDIA) and len(resource) <= MAX_RESOURCE:
         yield metric, (resource,), bounded(CATALOGUE[metric], value, series.name)
 
 
-def _labelled(series: Series, _: float) -> Iterable[Told]:
+def _labelled(series: ImportedSeries, _: float) -> Iterable[MappedValue]:
     count = series.labels.get(COUNT_LABEL, "")
     if count.isascii() and count.isdigit() and len(count) < 6:
         yield LABELLED, ("nvidia.com/gpu.count",), int(count)
@@ -58,7 +58,7 @@ KUBE_STATE_METRICS = Dialect(
         for name in (HAS, MAY_GIVE)
         for what in ("cpu_cores", "memory_bytes", "pods")
     },
-    whose=whose,
+    identify=identify,
     special={HAS: _resource, MAY_GIVE: _resource, LABELS: _labelled},
 )
 
@@ -69,8 +69,8 @@ SELECTORS = (
 """What a Prometheus is asked for: the rest of what these names have is of no use here."""
 
 
-def is_of_gpus(series: Series) -> bool:
-    """Tell whether a series of these names is about NVIDIA's devices at all."""
+def is_of_gpus(series: ImportedSeries) -> bool:
+    """Return whether a series of these names is about NVIDIA's devices at all."""
     if series.name == LABELS:
         return COUNT_LABEL in series.labels
     return series.name not in METRICS or series.labels.get("resource", "").startswith(NVIDIA)

@@ -5,16 +5,16 @@ their names end in, in percent and milliwatts. A series is of a GPU as its guest
 virtual machine's.
 """
 
-from gpufleet.dialects.dialect import Dialect, Family, Whose, small_number, table
+from gpufleet.dialects.dialect import Dialect, FamilyMapping, SeriesSubject, small_number, table
 from gpufleet.model.catalogue import Subject
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import Side, View, ViewKind
 
 PREFIX = "kubevirt_vmi_gpu_"
 
 
-def _row(name: str, metric: str, *, over: int = 1) -> Family:
-    return Family(name=PREFIX + name, metric=metric, of=(Subject.GPU,), over=over)
+def _row(name: str, metric: str, *, over: int = 1) -> FamilyMapping:
+    return FamilyMapping(name=PREFIX + name, metric=metric, of=(Subject.GPU,), over=over)
 
 
 FAMILIES = table(
@@ -37,7 +37,7 @@ UNREAD = {
 }
 
 
-def whose(series: Series) -> Whose | None:
+def identify(series: ImportedSeries) -> SeriesSubject | None:
     """Read who it is: a GPU in the guest of a virtual machine, `namespace/name`."""
     labels = series.labels
     uuid, name = labels.get("gpu_uuid", ""), labels.get("name", "")
@@ -45,7 +45,7 @@ def whose(series: Series) -> Whose | None:
         return None
     namespace = labels.get("namespace", "")
     view = View(kind=ViewKind.GPU, side=Side.GUEST, uuid=uuid, index=small_number(labels.get("gpu_index", "")))
-    return Whose(
+    return SeriesSubject(
         machine=f"{namespace}/{name}" if namespace else name, view=view, name=labels.get("gpu_name", ""), guest=True
     )
 
@@ -55,6 +55,6 @@ KUBEVIRT = Dialect(
     prefixes=(PREFIX,),
     families=FAMILIES,
     unread=UNREAD,
-    whose=whose,
+    identify=identify,
     labels=frozenset({"name", "gpu_index", "gpu_uuid", "gpu_name"}),
 )

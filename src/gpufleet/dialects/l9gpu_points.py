@@ -7,7 +7,7 @@ what it has was measured, and is no greatest of a minute.
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpufleet.dialects.l9gpu import CLUSTER, HOST, INDEX, L9GPU, MODEL, SUM, UUID, Quotient
-from gpufleet.dialects.otel import KIND, PCI, SIDE, Point
+from gpufleet.dialects.otel import KIND, PCI, SIDE, OtelPoint
 from gpufleet.dialects.otel_names import Instrument, OtelRow
 from gpufleet.model.reading import Value
 from gpufleet.model.view import View, ViewKind
@@ -18,21 +18,21 @@ for _row in L9GPU:
     ROWS[_row.metric] = (*ROWS.get(_row.metric, ()), _row)
 
 
-def points_of(metric: str, labels: tuple[str, ...], value: Value) -> Iterator[Point]:
+def points_of(metric: str, labels: tuple[str, ...], value: Value) -> Iterator[OtelPoint]:
     """Return the points of one value: one, several, or none where l9gpu has no name for it."""
     for row in ROWS.get(metric, ()):
         if row.labels == labels and not isinstance(value, str):
-            yield _point(row.name, row.unit, metric, _theirs(row, value), dict(row.fixed))
+            yield _point(row.name, row.unit, metric, _converted(row, value), dict(row.fixed))
 
 
-def quotient(row: Quotient, value: Value | None, by: Value | None) -> Point | None:
+def quotient(row: Quotient, value: Value | None, by: Value | None) -> OtelPoint | None:
     """Return the point of one of `QUOTIENTS`, or None where one of both readings has no value, or the second is 0."""
     if value is None or by is None or isinstance(value, str) or isinstance(by, str) or by <= 0:
         return None
     return _point(row.name, row.unit, row.metric, value * row.times / by, {})
 
 
-def sum_of(values: Iterable[Value | None]) -> Point | None:
+def sum_of(values: Iterable[Value | None]) -> OtelPoint | None:
     """Return the point of `SUM`, or None where one of its parts has no value, or there is none."""
     parts = [value for value in values if not isinstance(value, str)]
     known = [value for value in parts if value is not None]
@@ -62,7 +62,7 @@ def device_attributes(view: View, name: str | None, resource: Mapping[str, str])
     return {key: text for key, text in attributes.items() if text}
 
 
-def _theirs(row: OtelRow, value: float) -> int | float:
+def _converted(row: OtelRow, value: float) -> int | float:
     """Return ours in their unit. Of a finer one than ours, such as the driver's millijoules, there are whole ones."""
     if row.over != 1:
         return round(value * row.over)
@@ -71,5 +71,7 @@ def _theirs(row: OtelRow, value: float) -> int | float:
     return value // row.times if value % row.times == 0 else value / row.times
 
 
-def _point(name: str, unit: str, metric: str, value: float, attributes: dict[str, str]) -> Point:
-    return Point(metric=metric, name=name, unit=unit, instrument=Instrument.GAUGE, attributes=attributes, value=value)
+def _point(name: str, unit: str, metric: str, value: float, attributes: dict[str, str]) -> OtelPoint:
+    return OtelPoint(
+        metric=metric, name=name, unit=unit, instrument=Instrument.GAUGE, attributes=attributes, value=value
+    )

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from gpufleet.dialects.dialect import Dialect, Family, Told, Whose, guest_name, table
+from gpufleet.dialects.dialect import Dialect, FamilyMapping, MappedValue, SeriesSubject, guest_name, table
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import Side, View, ViewKind
 
 PREFIX = "gpufleet_"
@@ -13,7 +13,7 @@ MEASURED = PREFIX + "measured_timestamp_seconds"
 
 FAMILIES = table(
     *(
-        Family(name=PREFIX + metric.name, metric=metric.name, dims=metric.dims)
+        FamilyMapping(name=PREFIX + metric.name, metric=metric.name, dims=metric.dims)
         for metric in CATALOGUE.values()
         if metric.kind in (MetricKind.GAUGE, MetricKind.COUNTER)
     )
@@ -32,14 +32,14 @@ _JOINED: dict[str, dict[str, str]] = {
 _KINDS, _SIDES, _REASONS = set(ViewKind), set(Side), set(Reason)
 
 
-def whose(series: Series) -> Whose | None:
+def identify(series: ImportedSeries) -> SeriesSubject | None:
     """Read who it is; series without a kind of device are the machine's."""
     labels = series.labels
     guest = guest_name(labels)
     machine = guest or labels.get("exported_node") or labels.get("node", "")
     kind, side = labels.get("kind"), labels.get("side")
     if not kind:
-        return Whose(machine=machine, view=None, guest=bool(guest))
+        return SeriesSubject(machine=machine, view=None, guest=bool(guest))
     uuid, pci, instance = labels.get("uuid"), labels.get("pci_address"), labels.get("device_instance")
     if kind not in _KINDS or side not in _SIDES or not (uuid or pci or instance):
         return None
@@ -54,10 +54,10 @@ def whose(series: Series) -> Whose | None:
         instance=instance or None,
         parent=f"{ViewKind.GPU}/{parent}" if parent else None,
     )
-    return Whose(machine=machine, view=view, name=labels.get("name", ""), guest=bool(guest))
+    return SeriesSubject(machine=machine, view=view, name=labels.get("name", ""), guest=bool(guest))
 
 
-def _state(series: Series, value: float) -> Iterator[Told]:
+def _state(series: ImportedSeries, value: float) -> Iterator[MappedValue]:
     """Read a state: of its series, one for each name, the one that is 1."""
     name = series.name.removeprefix(PREFIX)
     state = series.labels.get("state", "")
@@ -67,7 +67,7 @@ def _state(series: Series, value: float) -> Iterator[Told]:
         yield name, labels, state if known else Absent(Reason.INVALID_VALUE, f"{name}: a state without a name")
 
 
-def _absent(series: Series, _: float) -> Iterator[Told]:
+def _absent(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
     metric, reason = series.labels.get("metric", ""), series.labels.get("reason", "")
     known = CATALOGUE.get(metric)
     if known is not None:
@@ -75,7 +75,7 @@ def _absent(series: Series, _: float) -> Iterator[Told]:
         yield metric, labels, Absent(Reason(reason) if reason in _REASONS else Reason.UNKNOWN)
 
 
-def _info(series: Series, _: float) -> Iterator[Told]:
+def _info(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
     """Read the texts that `*_info` carries as labels."""
     prefix = series.name.removeprefix(PREFIX).removesuffix("info")
     joined = _JOINED.get(series.labels.get("kind", ""), {})
@@ -90,8 +90,8 @@ NATIVE = Dialect(
     prefixes=(PREFIX,),
     families=FAMILIES,
     unread={},
-    whose=whose,
-    about_itself=tuple(
+    identify=identify,
+    self_prefixes=tuple(
         PREFIX + name
         for name in (
             *("agent_", "batches_", "build_info", "capability", "epoch_", "export_", "hub_", "otlp_", "push_"),

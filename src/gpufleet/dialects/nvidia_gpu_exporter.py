@@ -6,9 +6,17 @@ metrics for what those do not show. Its UUIDs lack `GPU-`. Its pages name no mac
 
 from collections.abc import Iterator
 
-from gpufleet.dialects.dialect import Dialect, Family, Told, Whose, address_of, small_number, table
+from gpufleet.dialects.dialect import (
+    Dialect,
+    FamilyMapping,
+    MappedValue,
+    SeriesSubject,
+    address_of,
+    small_number,
+    table,
+)
 from gpufleet.model.catalogue import CATALOGUE, Subject
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import Side, View, ViewKind
 
 PREFIX = "nvidia_smi_"
@@ -92,12 +100,12 @@ _PAGES = {"single_bit_ecc_count": "single_bit", "double_bit_count": "double_bit"
 _LOCATIONS = ("dram", "sram")
 
 
-def _one(name: str, metric: str, *, labels: tuple[str, ...] = (), states: tuple[str, ...] = ()) -> Family:
+def _one(name: str, metric: str, *, labels: tuple[str, ...] = (), states: tuple[str, ...] = ()) -> FamilyMapping:
     counter = name in ("energy_joules_total", "xid_errors_total")
-    return Family(name=PREFIX + name, metric=metric, of=_GPU, labels=labels, states=states, counter=counter)
+    return FamilyMapping(name=PREFIX + name, metric=metric, of=_GPU, labels=labels, states=states, counter=counter)
 
 
-def _of_place(scope: str, metric: str) -> Iterator[Family]:
+def _of_place(scope: str, metric: str) -> Iterator[FamilyMapping]:
     for severity in ("corrected", "uncorrected"):
         for place in _LOCATIONS:
             yield _one(f"ecc_errors_{severity}_{scope}_{place}", metric, labels=(place, severity))
@@ -125,7 +133,9 @@ FAMILIES = table(
     *(_one(f"retired_pages_{theirs}", "gpu_retired_pages", labels=(ours,)) for theirs, ours in _PAGES.items()),
     *_of_place("volatile", "gpu_ecc_location_errors_total"),
     *_of_place("aggregate", "gpu_ecc_location_lifetime_errors_total"),
-    Family(name=PREFIX + "xid_errors_total", metric="gpu_xid_errors_total", of=_GPU, dims=("xid",), counter=True),
+    FamilyMapping(
+        name=PREFIX + "xid_errors_total", metric="gpu_xid_errors_total", of=_GPU, dims=("xid",), counter=True
+    ),
 )
 
 _SELF = "the exporter's word about itself"
@@ -215,7 +225,7 @@ _TEXTS = {
 UUID_PREFIX = "GPU-"
 
 
-def whose(series: Series) -> Whose | None:
+def identify(series: ImportedSeries) -> SeriesSubject | None:
     """Read who it is: always a GPU, by its UUID."""
     uuid = series.labels.get("uuid", "")
     if not uuid:
@@ -224,10 +234,10 @@ def whose(series: Series) -> Whose | None:
     index = small_number(series.labels.get("index", ""))
     address = address_of(series.labels.get("pci_bus_id", ""))
     view = View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid, pci_address=address, index=index)
-    return Whose(machine="", view=view)
+    return SeriesSubject(machine="", view=view)
 
 
-def _info(series: Series, _: float) -> Iterator[Told]:
+def _info(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
     for label, metric in _TEXTS.items():
         text = series.labels.get(label, "")
         if text and not text.startswith("["):  # nvidia-smi's words for what there is not: [N/A], [Not Supported]
@@ -242,7 +252,7 @@ NVIDIA_GPU_EXPORTER = Dialect(
     prefixes=(PREFIX,),
     families=FAMILIES,
     unread=UNREAD,
-    whose=whose,
+    identify=identify,
     special={PREFIX + "gpu_info": _info},
     labels=frozenset({"uuid", "index", "pci_bus_id"}),
 )

@@ -10,7 +10,7 @@ _QUOTIENT = "a quotient of other series"
 _DIFFERENCE = "a difference of other series"
 _DISK = "not read: a disk's traffic is none of a GPU's"
 
-OURS: dict[str, str] = {
+MAPPED: dict[str, str] = {
     f"gpu_utilization_{_PERCENT}": "gpu_utilization_ratio",
     f"gpu_memory_utilization_{_PERCENT}": "gpu_memory_activity_ratio",
     f"gpu_encoder_utilization_{_PERCENT}": "gpu_encoder_utilization_ratio",
@@ -50,7 +50,7 @@ OURS: dict[str, str] = {
 }
 """Their name to our metric."""
 
-NONE_OF_OURS: dict[str, str] = {
+UNMAPPED: dict[str, str] = {
     "nvitop_info": "texts: `gpufleet_host_info` carries the versions, `gpufleet_nvidia_devices` the count",
     f"gpu_memory_percent_{_PERCENT}": _QUOTIENT,
     "gpu_nvlink_mean_tx_throughput_MiBps": _QUOTIENT,

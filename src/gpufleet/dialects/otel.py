@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from gpufleet.dialects.dialect import address_of, small_number
-from gpufleet.dialects.gathering import bounded
 from gpufleet.dialects.l9gpu import INDEX, L9GPU, L9GPU_PREFIXES, L9GPU_UNREAD, UUID
 from gpufleet.dialects.otel_names import (
     HW,
@@ -35,6 +34,7 @@ from gpufleet.dialects.otel_names import (
     Instrument,
     OtelRow,
 )
+from gpufleet.dialects.sample_builder import bounded
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.reading import Sample, Value
@@ -42,10 +42,10 @@ from gpufleet.model.view import Side, View, ViewKind
 
 KIND, SIDE, PCI, STATE = OWN + "kind", OWN + "side", OWN + "pci_address", OWN + "state"
 
-MINE = ("hw.gpu.", "gpu.", OWN)
+GPU_PREFIXES = ("hw.gpu.", "gpu.", OWN)
 """Prefixes of names of GPUs: OpenTelemetry's, l9gpu's and our own."""
 
-ABOUT = (ID, PARENT, KIND, SIDE, PCI, UUID, INDEX)
+DEVICE_ATTRIBUTES = (ID, PARENT, KIND, SIDE, PCI, UUID, INDEX)
 """Attributes of which `view_of` makes a device."""
 
 MAX_ID = 256
@@ -67,7 +67,7 @@ _BOTH = frozenset({"gpu_state"})
 _UUID = re.compile(r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
+class OtelPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One number to be sent.
 
     Attributes:
@@ -85,7 +85,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     value: int | float
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class MappedPoint(msgspec.Struct, frozen=True, kw_only=True):
     """What a point says: a metric of ours, the values of its dimensions, and a value or why it is none."""
 
     metric: str
@@ -93,7 +93,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     value: Value | Absent
 
 
-def points(sample: Sample) -> Iterator[Point]:
+def points(sample: Sample) -> Iterator[OtelPoint]:
     """Return a sample's numbers; all are of `sample.measured_at`."""
     for metric, value in sample.values.items():
         if not isinstance(value, Absent):
@@ -103,7 +103,7 @@ def points(sample: Sample) -> Iterator[Point]:
             yield from points_of(dim.metric, dim.labels, dim.value)
 
 
-def points_of(metric: str, labels: tuple[str, ...], value: Value) -> Iterator[Point]:
+def points_of(metric: str, labels: tuple[str, ...], value: Value) -> Iterator[OtelPoint]:
     """Return the points of one value: under the conventions' names where they have any, else under our own."""
     rows = [row for row in ROWS.get(metric, ()) if row.labels in ((), labels)]
     own = OWN_ROWS.get(metric)
@@ -136,7 +136,7 @@ def device_attributes(view: View, texts: Mapping[str, str]) -> dict[str, str]:
     return attributes
 
 
-def told(name: str, unit: str, attributes: Mapping[str, str], value: float) -> Told | None:
+def map_point(name: str, unit: str, attributes: Mapping[str, str], value: float) -> MappedPoint | None:
     """Return what a point says, or None where it says nothing of the catalogue's, as a state that it is not in does."""
     row = _row_of(name, attributes)
     if row is None or (row.unread and KIND not in attributes):  # what has it, is an agent's of ours
@@ -153,13 +153,15 @@ def told(name: str, unit: str, attributes: Mapping[str, str], value: float) -> T
         if value != 1 or len(row.states) > 1:  # of several states it does not tell which
             return None
         known = state in metric.states
-        return Told(
+        return MappedPoint(
             metric=metric.name, labels=labels, value=state if known else Absent(Reason.INVALID_VALUE, f"{name}: state")
         )
     if unit not in ("", row.unit):
-        return Told(metric=metric.name, labels=labels, value=Absent(Reason.INVALID_VALUE, f"{name}: not in {row.unit}"))
+        return MappedPoint(
+            metric=metric.name, labels=labels, value=Absent(Reason.INVALID_VALUE, f"{name}: not in {row.unit}")
+        )
     ours = value * row.times
-    return Told(
+    return MappedPoint(
         metric=metric.name,
         labels=labels,
         value=bounded(metric, ours / row.over if row.over != 1 else ours, name),
@@ -179,12 +181,12 @@ def why_unread(name: str, attributes: Mapping[str, str]) -> str | None:
 
 
 def is_mine(name: str) -> bool:
-    """Tell whether a name is under a prefix of which the tables should know every name."""
-    return name.startswith(MINE)
+    """Return whether a name is under a prefix of which the tables should know every name."""
+    return name.startswith(GPU_PREFIXES)
 
 
 def is_state(name: str) -> bool:
-    """Tell whether a name is a state's: of its points only the one that is 1 says anything."""
+    """Return whether a name is a state's: of its points only the one that is 1 says anything."""
     return any(CATALOGUE[row.metric].kind is MetricKind.STATE for row in BY_NAME.get(name, ()))
 
 
@@ -220,7 +222,7 @@ def _row_of(name: str, attributes: Mapping[str, str]) -> OtelRow | None:
     return None
 
 
-def _states(row: OtelRow, attributes: dict[str, str], state: str) -> Iterator[Point]:
+def _states(row: OtelRow, attributes: dict[str, str], state: str) -> Iterator[OtelPoint]:
     if row.states:
         if state not in row.unsaid:
             yield _point(row, attributes, int(state in row.states))
@@ -229,8 +231,8 @@ def _states(row: OtelRow, attributes: dict[str, str], state: str) -> Iterator[Po
         yield _point(row, {**attributes, STATE: name}, int(name == state))
 
 
-def _point(row: OtelRow, attributes: dict[str, str], value: float) -> Point:
-    return Point(
+def _point(row: OtelRow, attributes: dict[str, str], value: float) -> OtelPoint:
+    return OtelPoint(
         metric=row.metric,
         name=row.name,
         unit=row.unit,

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpufleet.dialects.gathering import ENDED, Gathering
 from gpufleet.dialects.l9gpu import MODEL
-from gpufleet.dialects.otel import ABOUT, is_state, told, view_of, why_unread
+from gpufleet.dialects.otel import DEVICE_ATTRIBUTES, is_state, map_point, view_of, why_unread
 from gpufleet.dialects.otel_names import TEXTS
-from gpufleet.dialects.reading import Read
+from gpufleet.dialects.reading import SeriesReadings
+from gpufleet.dialects.sample_builder import SERIES_ENDED, SampleBuilder
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.text import clean
 from gpufleet.model.view import View
@@ -18,7 +18,7 @@ MAX_TEXT = 256
 """Characters of a text that is taken in."""
 
 
-class Incoming(NamedTuple):
+class IncomingPoint(NamedTuple):
     """A number as OTLP brings it.
 
     Attributes:
@@ -35,7 +35,7 @@ class Incoming(NamedTuple):
     at: int
 
 
-def read_points(machine: str, incoming: Iterable[Incoming], *, reader: str) -> Read:
+def read_points(machine: str, incoming: Iterable[IncomingPoint], *, reader: str) -> SeriesReadings:
     """Return the samples that points of one resource say.
 
     A name of the conventions with `hw.id` is that device's; without it is nameless where only devices have such a
@@ -46,11 +46,11 @@ def read_points(machine: str, incoming: Iterable[Incoming], *, reader: str) -> R
         incoming: its points, bounded by the caller.
         reader: name of the reader in the samples.
     """
-    found = Read({}, {}, {})
-    gathering = Gathering()
+    found = SeriesReadings({}, {}, {})
+    gathering = SampleBuilder()
     views: dict[tuple[str | None, ...], View | None] = {}
     for point in incoming:
-        said = told(point.name, point.unit, point.attributes, 0 if point.value is None else point.value)
+        said = map_point(point.name, point.unit, point.attributes, 0 if point.value is None else point.value)
         if said is None:
             why = why_unread(point.name, point.attributes)
             if why is None:
@@ -58,7 +58,7 @@ def read_points(machine: str, incoming: Iterable[Incoming], *, reader: str) -> R
             elif not is_state(point.name):
                 found.unread[point.name] = why
             continue
-        key = tuple(point.attributes.get(name) for name in ABOUT)
+        key = tuple(point.attributes.get(name) for name in DEVICE_ATTRIBUTES)
         if key not in views:
             views[key] = view_of(point.attributes)
         view = views[key]
@@ -68,12 +68,12 @@ def read_points(machine: str, incoming: Iterable[Incoming], *, reader: str) -> R
         elif view is None:
             found.nameless += 1
             continue
-        gathering.tell(view, said.metric, ENDED if point.value is None else said.value, point.at, said.labels)
+        gathering.add(view, said.metric, SERIES_ENDED if point.value is None else said.value, point.at, said.labels)
         if view is not None:
             for attribute, metric in _TEXTS:
                 text = clean(point.attributes.get(attribute, "")[:MAX_TEXT])
                 if text:
-                    gathering.text(view if metric.startswith("gpu_") else None, metric, text, point.at)
+                    gathering.add_text(view if metric.startswith("gpu_") else None, metric, text, point.at)
     samples = gathering.samples(reader)
     if samples:
         found.machines[machine] = samples

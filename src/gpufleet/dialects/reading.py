@@ -18,24 +18,24 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpufleet.dialects.dialect import Dialect, Family, Special, Whose
-from gpufleet.dialects.gathering import ENDED, Gathering, bounded, key_of
+from gpufleet.dialects.dialect import Dialect, FamilyMapping, LabelReader, SeriesSubject
+from gpufleet.dialects.sample_builder import SERIES_ENDED, SampleBuilder, bounded, view_key
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Subject
-from gpufleet.model.holding import Holder, HolderKind
+from gpufleet.model.holdings import Holder, HolderKind
 from gpufleet.model.reading import Sample, Value
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.text import clean
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View, ViewKind
 
 
-class Meaning(NamedTuple):
+class SeriesMeaning(NamedTuple):
     """What a series means in a dialect, whatever its value: found out once, as a source sends it again and again.
 
     Attributes:
         dialect: in which it means this.
-        whose: what it is about, or None where it tells nothing.
+        subject: what it is about, or None where it tells nothing.
         key: of the view in a `Gathering`.
         family, metric, labels: where it is a family of the table.
         special: where its labels say what its value means.
@@ -44,32 +44,32 @@ class Meaning(NamedTuple):
     """
 
     dialect: Dialect
-    whose: Whose | None = None
+    subject: SeriesSubject | None = None
     key: str = ""
-    family: Family | None = None
+    family: FamilyMapping | None = None
     metric: Metric | None = None
     labels: tuple[str, ...] = ()
-    special: Special | None = None
+    special: LabelReader | None = None
     why: str | None = None
     is_known: bool = True
 
 
-def meaning_of(dialect: Dialect, series: Series) -> Meaning:
+def meaning_of(dialect: Dialect, series: ImportedSeries) -> SeriesMeaning:
     """Look a series up in a dialect's tables."""
     family, special = dialect.families.get(series.name), dialect.special.get(series.name)
     why = dialect.why_unread(series.name)
     if why is not None or (family is None and special is None):
-        return Meaning(dialect, why=why, is_known=why is not None or series.name == dialect.measured)
-    whose = dialect.whose(series)
-    if whose is None:
-        return Meaning(dialect)
+        return SeriesMeaning(dialect, why=why, is_known=why is not None or series.name == dialect.measured)
+    subject = dialect.identify(series)
+    if subject is None:
+        return SeriesMeaning(dialect)
     labels: tuple[str, ...] = ()
     if family is not None:
         labels = family.labels or tuple(series.labels.get(label, "") for label in family.dims)
-    return Meaning(
+    return SeriesMeaning(
         dialect,
-        whose,
-        key_of(whose.view),
+        subject,
+        view_key(subject.view),
         family,
         None if family is None else CATALOGUE[family.metric],
         labels,
@@ -77,7 +77,7 @@ def meaning_of(dialect: Dialect, series: Series) -> Meaning:
     )
 
 
-OF_TARGETS = frozenset(
+TARGET_LABELS = frozenset(
     {
         *("job", "instance", "node", "cluster", "namespace", "pod", "pod_uid", "container", "service", "endpoint"),
         *("prometheus", "prometheus_replica"),
@@ -86,14 +86,14 @@ OF_TARGETS = frozenset(
 """What a Prometheus, or its operator, says of the target; of the exporter's own it puts `exported_` before these."""
 
 
-def unknown_labels(dialect: Dialect, series: Series) -> Iterator[str]:
+def unknown_labels(dialect: Dialect, series: ImportedSeries) -> Iterator[str]:
     """Yield the labels of a series of one of the dialect's families that neither its table nor a target has."""
     family = dialect.families.get(series.name)
     if family is None or family.unread or dialect.labels is None:
         return
     for label in series.labels:
         known = label in dialect.labels or label in family.dims or label.startswith(dialect.prefixes)
-        if not known and label.removeprefix("exported_") not in OF_TARGETS:
+        if not known and label.removeprefix("exported_") not in TARGET_LABELS:
             yield label
 
 
@@ -102,11 +102,11 @@ _SENTINELS = (0x7FFF_FFF0, 140_737_488_355_328, 0x7FFF_FFFF_FFFF_FFF0)
 
 _BLANK = (Reason.NO_DATA, Reason.NO_DATA, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED)
 
-_LAST = 2**33
+_MAX_SECONDS = 2**33
 """Seconds since 1970 beyond any clock that is right."""
 
 
-class Read(msgspec.Struct):
+class SeriesReadings(msgspec.Struct):
     """What series came to.
 
     Attributes:
@@ -126,16 +126,16 @@ class Read(msgspec.Struct):
     labels: Counter[str] = msgspec.field(default_factory=Counter)
 
 
-def read(
+def read_series(
     dialect: Dialect,
-    series: Sequence[Series],
+    series: Sequence[ImportedSeries],
     values: Sequence[float],
     times: Mapping[int, int],
     at: int,
     *,
     reader: str,
     ended: Container[int] = frozenset(),
-) -> Read:
+) -> SeriesReadings:
     """Return the samples that series say.
 
     Args:
@@ -146,44 +146,44 @@ def read(
         reader: name of the reader in the samples.
         ended: samples that are no values: their source says that the series has ended then.
     """
-    found = Read({}, {}, {})
-    machines: dict[str, Gathering] = {}
+    found = SeriesReadings({}, {}, {})
+    machines: dict[str, SampleBuilder] = {}
     measured = _measured(dialect, series, values, at)
     for number, (one, value) in enumerate(zip(series, values, strict=True)):
         meant = one.meaning
-        if not isinstance(meant, Meaning) or meant.dialect is not dialect:
+        if not isinstance(meant, SeriesMeaning) or meant.dialect is not dialect:
             meant = one.meaning = meaning_of(dialect, one)
             found.labels.update(unknown_labels(dialect, one))
-        whose = meant.whose
-        if whose is None:
-            _leave(found, dialect, one.name, meant)
+        subject = meant.subject
+        if subject is None:
+            _count_unread(found, dialect, one.name, meant)
             continue
-        gathering = machines.get(whose.machine)
+        gathering = machines.get(subject.machine)
         if gathering is None:
-            gathering = machines[whose.machine] = Gathering()
-        if whose.guest:
-            found.guests.add(whose.machine)
+            gathering = machines[subject.machine] = SampleBuilder()
+        if subject.guest:
+            found.guests.add(subject.machine)
         own = times.get(number)
         has_ended = number in ended
         if meant.family is not None and meant.metric is not None:
-            told = ENDED if has_ended else convert(meant.family, meant.metric, value)
-            instant = own or _instant(measured, whose, meant.metric.lane, at)
-            gathering.tell_of(meant.key, whose.view, meant.metric, told, instant, meant.labels)
+            told = SERIES_ENDED if has_ended else convert(meant.family, meant.metric, value)
+            instant = own or _instant(measured, subject, meant.metric.lane, at)
+            gathering.add_keyed(meant.key, subject.view, meant.metric, told, instant, meant.labels)
         for name, labels, said in meant.special(one, value) if meant.special is not None else ():
             metric = CATALOGUE[name]
-            view = None if metric.subjects == (Subject.MACHINE,) else whose.view
-            told = ENDED if has_ended else said
-            gathering.tell(view, name, told, own or _instant(measured, whose, metric.lane, at), labels)
+            view = None if metric.subjects == (Subject.MACHINE,) else subject.view
+            told = SERIES_ENDED if has_ended else said
+            gathering.add(view, name, told, own or _instant(measured, subject, metric.lane, at), labels)
         if has_ended:
             continue
-        if whose.name and whose.view is not None and whose.view.kind is not ViewKind.VGPU:
-            instant = own or _instant(measured, whose, Lane.STATIC, at)
-            gathering.text_of(meant.key, whose.view, "gpu_name", whose.name, instant)
+        if subject.name and subject.view is not None and subject.view.kind is not ViewKind.VGPU:
+            instant = own or _instant(measured, subject, Lane.STATIC, at)
+            gathering.add_text_keyed(meant.key, subject.view, "gpu_name", subject.name, instant)
     found.machines = {name: gathering.samples(reader) for name, gathering in machines.items()}
     return found
 
 
-def _leave(found: Read, dialect: Dialect, name: str, meant: Meaning) -> None:
+def _count_unread(found: SeriesReadings, dialect: Dialect, name: str, meant: SeriesMeaning) -> None:
     """Account for a series that tells nothing."""
     if meant.why is not None:
         found.unread[name] = meant.why
@@ -193,11 +193,11 @@ def _leave(found: Read, dialect: Dialect, name: str, meant: Meaning) -> None:
         found.nameless += 1
 
 
-def _instant(measured: Mapping[tuple[str, View | None, Lane], int], whose: Whose, lane: Lane, at: int) -> int:
-    return measured.get((whose.machine, whose.view, lane), at) if measured else at
+def _instant(measured: Mapping[tuple[str, View | None, Lane], int], subject: SeriesSubject, lane: Lane, at: int) -> int:
+    return measured.get((subject.machine, subject.view, lane), at) if measured else at
 
 
-def convert(family: Family, metric: Metric, value: float) -> Value | Absent:
+def convert(family: FamilyMapping, metric: Metric, value: float) -> Value | Absent:
     """Return their value in the catalogue's unit, or why it is none."""
     if value == 0 and family.zero is not None:
         return Absent(family.zero, f"{family.name} says 0 where there is none")
@@ -213,22 +213,22 @@ def convert(family: Family, metric: Metric, value: float) -> Value | Absent:
 
 
 def _measured(
-    dialect: Dialect, series: Sequence[Series], values: Sequence[float], at: int
+    dialect: Dialect, series: Sequence[ImportedSeries], values: Sequence[float], at: int
 ) -> dict[tuple[str, View | None, Lane], int]:
     """Return when the readings of each lane of each subject were measured, as far as the page itself tells it.
 
-    Where several readers tell of one subject the page does not say which value is whose: the oldest counts. What lies
+    Where several readers tell of one subject the page does not say which value is subject: the oldest counts. What lies
     after the page itself came is the other machine's clock, and not believed.
     """
     found: dict[tuple[str, View | None, Lane], int] = {}
     if not dialect.measured:
         return found
     for one, value in zip(series, values, strict=True):
-        if one.name != dialect.measured or one.labels.get("lane") not in set(Lane) or not 0 < value < _LAST:
+        if one.name != dialect.measured or one.labels.get("lane") not in set(Lane) or not 0 < value < _MAX_SECONDS:
             continue
-        whose = dialect.whose(one)
-        if whose is not None:
-            key = (whose.machine, whose.view, Lane(one.labels["lane"]))
+        subject = dialect.identify(one)
+        if subject is not None:
+            key = (subject.machine, subject.view, Lane(one.labels["lane"]))
             found[key] = min(found.get(key, at), round(value * NANOS), at)
     return found
 

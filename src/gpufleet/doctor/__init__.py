@@ -1,11 +1,11 @@
-"""Checks of what a node needs, each with what it proves and how to mend it.
+"""Checks of a node's prerequisites: what each check proves, what it found, and how to fix it.
 
-`gather.py` collects facts, from files and from asking the kernel what this process may do; `checks/` judge them
-and touch nothing. A fact that could not be had makes its check `unknown`, never `ok`.
+`gather.py` collects facts from files and from the kernel. `checks/` judges the facts without I/O. If a fact is
+missing, its check is `unknown`, never `ok`.
 """
 
 from gpufleet.doctor.checks import examine
-from gpufleet.doctor.facts import Check, Facts, Verdict
-from gpufleet.doctor.gather import gather
+from gpufleet.doctor.facts import CheckResult, CheckVerdict, NodeFacts
+from gpufleet.doctor.gather import gather_facts
 
-__all__ = ["Check", "Facts", "Verdict", "examine", "gather"]
+__all__ = ["CheckResult", "CheckVerdict", "NodeFacts", "examine", "gather_facts"]

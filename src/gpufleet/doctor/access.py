@@ -1,4 +1,4 @@
-"""What this process may do here: questions to the kernel that leave nothing behind."""
+"""Permissions of this process and state of the kernel, tested without side effects."""
 
 import ctypes
 import errno
@@ -11,36 +11,36 @@ from gpufleet.channels.local.paths import locate
 
 _STA_UNSYNC = 0x40  # linux/timex.h
 _TIMEX_BYTES = 256
-"""More than struct timex has on any architecture (208 on 64 bit)."""
+"""Larger than struct timex on any architecture (208 bytes on 64 bit)."""
 
 _STATUS_OFFSET = 40
-"""Of `status` in struct timex where a long has 8 bytes: after modes (padded) and four longs."""
+"""Offset of `status` in struct timex with 8-byte longs: after modes (padded) and four longs."""
 
 
 _MAX_ERROR_OFFSET = 24
-"""Of `maxerror` there, microseconds: after modes (padded), offset and freq."""
+"""Offset of `maxerror` in struct timex, microseconds: after modes (padded), offset and freq."""
 
 
 class LocalAccess:
     """Permissions and kernel state of this machine.
 
-    Every answer about a path is an empty string if it may be done, else a POSIX error name.
+    A test of a path returns an empty string if the access is permitted, else a POSIX error name.
 
     Args:
-        root: folder taken for `/`.
+        root: folder used as `/`.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = str(root.absolute())
 
     def read_write(self, path: str) -> str:
-        """Ask whether a device may be read and written, without opening it: opening a GPU wakes it up."""
-        return self._ask(path, os.R_OK | os.W_OK)
+        """Test whether a device may be read and written, without opening it: opening a GPU wakes it up."""
+        return self._test(path, os.R_OK | os.W_OK)
 
     def opens(self, path: str) -> str:
-        """Ask whether a path may be opened for reading, by opening it. For what no open disturbs.
+        """Test whether a path may be opened for reading, by opening it. Only for files without side effects on open.
 
-        Permissions of the file do not tell all: /dev/kmsg also needs CAP_SYSLOG where dmesg is restricted.
+        File permissions are not sufficient: /dev/kmsg also needs CAP_SYSLOG if dmesg is restricted.
         """
         try:
             os.close(os.open(locate(self._root, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
@@ -49,15 +49,15 @@ class LocalAccess:
         return ""
 
     def socket(self, path: str) -> str:
-        """Ask whether a socket is there and may be connected to, without connecting."""
+        """Test whether a socket exists and may be connected to, without connecting."""
         try:
             mode = os.stat(locate(self._root, path)).st_mode  # noqa: PTH116 - the same call as elsewhere here
         except OSError as error:
             return errno.errorcode.get(error.errno or 0, "EIO")
-        return self._ask(path, os.R_OK | os.W_OK) if stat.S_ISSOCK(mode) else "ENOTSOCK"
+        return self._test(path, os.R_OK | os.W_OK) if stat.S_ISSOCK(mode) else "ENOTSOCK"
 
     def folder(self, path: str) -> str:
-        """Ask whether files can be made in a folder, or the folder itself where it is not there yet."""
+        """Test whether files can be created in a folder, or the folder itself if it does not exist."""
         here = Path(locate(self._root, path))
         while not here.exists() and here != here.parent:
             here = here.parent
@@ -72,7 +72,7 @@ class LocalAccess:
         return "" if os.access(here, os.W_OK | os.X_OK, effective_ids=True) else "EACCES"
 
     def free_bytes(self, path: str) -> int | None:
-        """Return the space that a folder (or the nearest one above it that is there) has, None if not told."""
+        """Return the free bytes of a folder or its nearest existing parent, None if unknown."""
         here = Path(locate(self._root, path))
         while not here.exists() and here != here.parent:
             here = here.parent
@@ -83,15 +83,15 @@ class LocalAccess:
         return figures.f_bavail * figures.f_frsize
 
     def clock_synchronized(self) -> bool | None:
-        """Return whether the kernel holds its clock for synchronised, None where it cannot be asked."""
+        """Return whether the kernel reports its clock as synchronised, None if unknown."""
         clock = self.kernel_clock()
         return None if clock is None else clock[0]
 
     def kernel_clock(self) -> tuple[bool, float] | None:
-        """Return whether the clock is synchronised and the bound on its error in seconds, None where it is not told.
+        """Return whether the clock is synchronised and the bound on its error in seconds, None if unknown.
 
-        adjtimex(2) with no modes only reads; the kernel clears STA_UNSYNC when an NTP or PTP client steers it, and lets
-        `maxerror` grow while none does.
+        adjtimex(2) with no modes only reads. The kernel clears STA_UNSYNC while an NTP or PTP client steers the clock,
+        and lets `maxerror` grow otherwise.
         """
         if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_long) != 8:
             return None
@@ -102,7 +102,7 @@ class LocalAccess:
         max_error = int.from_bytes(buffer.raw[_MAX_ERROR_OFFSET : _MAX_ERROR_OFFSET + 8], sys.byteorder)
         return not status & _STA_UNSYNC, max_error / 1e6
 
-    def _ask(self, path: str, mode: int) -> str:
+    def _test(self, path: str, mode: int) -> str:
         try:
             where = locate(self._root, path)
         except OSError as error:

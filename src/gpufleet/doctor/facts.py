@@ -1,7 +1,4 @@
-"""What was gathered; None where it could not be.
-
-What a check says.
-"""
+"""Facts about a node, and results of checks."""
 
 import enum
 
@@ -16,37 +13,36 @@ BRIDGE_CLASS = 0x0680
 """PCI class of NVSwitches (other bridge)."""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about this node.
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about this node; None for a fact that could not be collected.
 
     Attributes:
         inventory: display controllers on the PCI bus.
-        switch_drivers: driver (or empty) of every NVSwitch, None if the PCI bus could not be listed.
-        driver_version: of the loaded NVIDIA kernel module, or why there is none.
-        libraries: path of every libnvidia-ml.so.1 found to its version, empty where its name tells none.
-        device_nodes: path of every NVIDIA device node to whether it may be read and written (empty: yes;
-            else a POSIX error name).
-        services: name to state, or why it is not known.
-        processes_hidden: why other processes are not seen: empty when they are.
-        pressure: error name of /proc/pressure/cpu, empty when it is readable.
-        kernel_log: error name of opening /dev/kmsg, empty when it opens.
+        switch_drivers: driver (or empty) of each NVSwitch, None if the PCI bus could not be listed.
+        driver_version: version of the loaded NVIDIA kernel module, or the reason of its absence.
+        libraries: path of each libnvidia-ml.so.1 to its version, empty if the file name has none.
+        device_nodes: path of each NVIDIA device node to the error name of reading and writing it, empty if permitted.
+        services: name to state, or the reason of its absence.
+        processes_hidden: why other processes are not visible; empty if they are.
+        pressure: error name of /proc/pressure/cpu, empty if it is readable.
+        kernel_log: error name of opening /dev/kmsg, empty if it opens.
         machine: evidence of the machine's identity.
-        system_uuid: the machine's UUID, or why there is none.
-        container: engine this process runs in, `none`, or why it is not known.
-        clock_ns: now, by this machine's clock.
-        clock_synchronized: whether the kernel holds it for synchronised.
-        state_folder: where the agent keeps its spool.
-        state_folder_error: error name of writing there, empty when it is possible.
+        system_uuid: UUID of the machine, or the reason of its absence.
+        container: container engine of this process, `none`, or the reason of its absence.
+        clock_ns: current time of this machine's clock, nanoseconds since 1970.
+        clock_synchronized: whether the kernel reports the clock as synchronised.
+        state_folder: folder of the agent's spool.
+        state_folder_error: error name of writing there, empty if permitted.
         state_folder_free: bytes free there.
-        pod_resources: error name of the kubelet's pod-resources socket, empty when it may be connected to.
-        missing_packages: extra to the packages of it that cannot be imported.
-        libvirt_enabled: whether the agent asks libvirt for virtual machines.
-        libvirt_socket: error name of libvirt's socket, empty when it may be connected to.
-        guests_described: whether anything tells the agent of virtual machines.
-        guests: virtual machines as the running agent knows them.
-        guests_error: why they are not known.
-        guests_capability: what the agent says of their descriptions.
-        errors: words of what failed on the way.
+        pod_resources: error name of the kubelet's pod-resources socket, empty if it may be connected to.
+        missing_packages: extra to its packages that cannot be imported.
+        libvirt_enabled: whether the agent queries libvirt for virtual machines.
+        libvirt_socket: error name of libvirt's socket, empty if it may be connected to.
+        guests_described: whether the agent has any source of virtual machines.
+        guests: virtual machines known to the running agent.
+        guests_error: why the guests are unknown.
+        guests_capability: status of the guest sources as reported by the agent.
+        errors: messages of failures during collection.
     """
 
     inventory: tuple[PciFunction, ...] | None = None
@@ -83,40 +79,40 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(function for function in self.inventory if function.vendor == NVIDIA_VENDOR)
 
     def host_gpus(self) -> tuple[PciFunction, ...] | None:
-        """Return those that are not handed to guests, None if the PCI bus could not be listed."""
+        """Return the NVIDIA GPUs not passed through to guests, None if the PCI bus could not be listed."""
         gpus = self.gpus()
         if gpus is None:
             return None
-        return tuple(function for function in gpus if function.driver not in HANDED_OVER)
+        return tuple(function for function in gpus if function.driver not in PASSTHROUGH_DRIVERS)
 
 
-HANDED_OVER = ("vfio-pci", "nvgrace_gpu_vfio_pci", "nvgrace-gpu-vfio-pci")
-"""Drivers under which a device belongs to a guest."""
+PASSTHROUGH_DRIVERS = ("vfio-pci", "nvgrace_gpu_vfio_pci", "nvgrace-gpu-vfio-pci")
+"""Drivers of devices passed through to a guest."""
 
 
-class Verdict(enum.StrEnum):
-    """What a check came to."""
+class CheckVerdict(enum.StrEnum):
+    """Outcome of a check."""
 
     OK = "ok"
-    WARNING = "warning"  # works, with something missing that `found` names
-    FAILED = "failed"  # readings are missing until it is mended
-    UNKNOWN = "unknown"  # the check could not be made
-    NOT_APPLICABLE = "not_applicable"  # this node has no need of it
+    WARNING = "warning"  # works, but `found` names something missing
+    FAILED = "failed"  # readings are missing until it is fixed
+    UNKNOWN = "unknown"  # the check could not run
+    NOT_APPLICABLE = "not_applicable"  # this node does not need it
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One prerequisite.
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one check.
 
     Attributes:
-        name: of the check.
-        verdict: what it came to.
-        proves: what holds when it is ok.
-        found: what was seen.
-        mend: what to do about it; empty where there is nothing to do.
+        name: name of the check.
+        verdict: the outcome.
+        proves: the condition that holds if the verdict is ok.
+        found: the observed state.
+        fix: the remedy; empty if none is needed.
     """
 
     name: str
-    verdict: Verdict
+    verdict: CheckVerdict
     proves: str
     found: str
-    mend: str = ""
+    fix: str = ""

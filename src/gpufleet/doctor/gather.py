@@ -1,11 +1,11 @@
-"""Gathering the facts: kernel files over Files, the host reader's passes, and what this process may do."""
+"""Collection of node facts from kernel files, passes of the host reader, and permissions of this process."""
 
 import importlib.util
 import posixpath
 import re
 
 from gpufleet.doctor.access import LocalAccess
-from gpufleet.doctor.facts import BRIDGE_CLASS, Facts
+from gpufleet.doctor.facts import BRIDGE_CLASS, NodeFacts
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError, WireError
@@ -14,17 +14,17 @@ from gpufleet.model.reading import Round, Value
 from gpufleet.ports.channel import Fetched, FetchPlan, Files
 from gpufleet.ports.clock import Clock
 from gpufleet.readers.host import HostReader
-from gpufleet.readers.host.parse.storage import hides_processes, parse_mountinfo
+from gpufleet.readers.host.parse.storage import hidepid_option, parse_mountinfo
 
 LIBRARY = "libnvidia-ml.so.1"
 LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu",
     "/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/local/nvidia/lib64", "/usr/local/lib",
 )  # fmt: skip
-"""Where the loader looks without being told, and where container runtimes put the driver's files."""
+"""Default folders of the loader, and folders where container runtimes put the driver's files."""
 
 MAX_LINKS = 5
-"""Links followed from a library to its file: the alternatives of Debian need three."""
+"""Most links followed from a library to its file; Debian's alternatives need three."""
 
 MOUNTINFO = "/proc/self/mountinfo"
 LOADER_CACHE = "/etc/ld.so.cache"
@@ -39,23 +39,23 @@ PACKAGES = {
         *("clickhouse_connect", "chdb", "numpy", "pyarrow", "sqlalchemy", "yaml"),
     ),
 }
-"""Extra to what it brings, by import name."""
+"""Extra to its packages, by import name."""
 
 _CACHED = re.compile(rb"(/[\x21-\x7e]{1,200}/libnvidia-ml\.so\.1)\0")
 _VERSION = re.compile(r"libnvidia-ml\.so\.([0-9]{2,4}\.[0-9]+(?:\.[0-9]+)?)")
 
 
-async def gather(files: Files, access: LocalAccess, clock: Clock, state_folder: str) -> Facts:
-    """Collect every fact that can be had; what cannot be is left None.
+async def gather_facts(files: Files, access: LocalAccess, clock: Clock, state_folder: str) -> NodeFacts:
+    """Collect all facts; a fact that cannot be collected is None.
 
     Args:
-        files: this machine's files.
-        access: what this process may do here.
-        clock: this machine's clock.
-        state_folder: where the agent keeps its spool.
+        files: files of this machine.
+        access: permissions of this process.
+        clock: clock of this machine.
+        state_folder: folder of the agent's spool.
     """
     reader = HostReader(files, clock)
-    slow, static = await _pass(reader, Lane.SLOW), await _pass(reader, Lane.STATIC)
+    slow, static = await _read_lane(reader, Lane.SLOW), await _read_lane(reader, Lane.STATIC)
     plan = FetchPlan(
         files=(
             LOADER_CACHE, MOUNTINFO, "/proc/pressure/cpu", "/proc/2/stat", "/proc/1/stat",
@@ -66,7 +66,7 @@ async def gather(files: Files, access: LocalAccess, clock: Clock, state_folder: 
     )  # fmt: skip
     fetched = await files.fetch(plan)
     values = static.samples[0].values if isinstance(static, Round) else {}
-    return Facts(
+    return NodeFacts(
         inventory=slow.inventory if isinstance(slow, Round) else None,
         switch_drivers=await _switch_drivers(files, fetched, slow),
         driver_version=values.get("host_nvidia_kernel_driver_version"),
@@ -74,7 +74,7 @@ async def gather(files: Files, access: LocalAccess, clock: Clock, state_folder: 
         device_nodes=_device_nodes(fetched, access),
         services=_services(slow),
         processes_hidden=_processes_hidden(fetched),
-        pressure=_error_of(fetched, "/proc/pressure/cpu"),
+        pressure=_read_error(fetched, "/proc/pressure/cpu"),
         kernel_log=access.opens(KERNEL_LOG),
         machine=static.machine if isinstance(static, Round) else None,
         system_uuid=values.get("host_system_uuid"),
@@ -85,15 +85,17 @@ async def gather(files: Files, access: LocalAccess, clock: Clock, state_folder: 
         state_folder_error=access.folder(state_folder),
         state_folder_free=access.free_bytes(state_folder),
         pod_resources=access.socket(POD_RESOURCES),
-        missing_packages={extra: _missing(packages) for extra, packages in PACKAGES.items()},
+        missing_packages={extra: _missing_packages(packages) for extra, packages in PACKAGES.items()},
         errors=tuple(
-            words for answer in (slow, static) for words in (answer.errors if isinstance(answer, Round) else (answer,))
+            message
+            for answer in (slow, static)
+            for message in (answer.errors if isinstance(answer, Round) else (answer,))
         ),
     )
 
 
-async def _pass(reader: HostReader, lane: Lane) -> Round | str:
-    """Make a pass, or return the words of its failure."""
+async def _read_lane(reader: HostReader, lane: Lane) -> Round | str:
+    """Read a lane, or return the message of the failure."""
     try:
         return await reader.read(lane)
     except ReaderError as error:
@@ -124,9 +126,9 @@ async def _switch_drivers(files: Files, fetched: Fetched, slow: Round | str) -> 
 
 
 async def _libraries(files: Files, fetched: Fetched) -> dict[str, str]:
-    """Return the libraries found, and the version that the name behind each link tells."""
+    """Return the libraries found, with the version in the file name behind each link."""
     links = dict(fetched.links)
-    # A path that is there and no link answers EINVAL.
+    # Reading an existing path that is not a link fails with EINVAL.
     plain = [path for path, name in fetched.errors.items() if name == "EINVAL" and path.endswith(LIBRARY)]
     cached = [match.decode("ascii") for match in _CACHED.findall(fetched.files.get(LOADER_CACHE, b""))]
     unseen = tuple(path for path in dict.fromkeys(cached) if path not in links and path not in plain)
@@ -136,12 +138,12 @@ async def _libraries(files: Files, fetched: Fetched) -> dict[str, str]:
         plain += [path for path, name in answer.errors.items() if name == "EINVAL"]
     found = {path: await _version(files, path, text) for path, text in links.items() if path.endswith("/" + LIBRARY)}
     found.update(dict.fromkeys(plain, ""))
-    # Where /lib is a link to /usr/lib every library is there twice.
+    # If /lib is a link to /usr/lib, each library is found twice.
     return {path: version for path, version in found.items() if f"/usr{path}" not in found}
 
 
 async def _version(files: Files, path: str, link: str) -> str:
-    """Follow a library's links until a name tells the version; empty if none does."""
+    """Follow the links of a library until a name contains the version; empty if none does."""
     for _ in range(MAX_LINKS):
         match = _VERSION.search(link)
         if match is not None:
@@ -154,7 +156,7 @@ async def _version(files: Files, path: str, link: str) -> str:
 
 
 def _device_nodes(fetched: Fetched, access: LocalAccess) -> dict[str, str]:
-    # Every /dev/nvidia* is asked for as a link: what is there answers, as a link or with EINVAL.
+    # Each /dev/nvidia* is fetched as a link: an existing path is listed as a link, or fails with EINVAL.
     paths = [path for path in (*fetched.links, *fetched.errors) if re.fullmatch(r"/dev/nvidia(ctl|-uvm|[0-9]+)", path)]
     return {path: access.read_write(path) for path in sorted(paths)}
 
@@ -169,7 +171,7 @@ def _processes_hidden(fetched: Fetched) -> str | None:
     if b"(kthreadd)" in fetched.files.get("/proc/2/stat", b""):
         return ""
     try:
-        option = hides_processes(parse_mountinfo(fetched.files.get(MOUNTINFO, b""), MOUNTINFO))
+        option = hidepid_option(parse_mountinfo(fetched.files.get(MOUNTINFO, b""), MOUNTINFO))
     except WireError:
         return None
     if MOUNTINFO not in fetched.files:
@@ -179,16 +181,16 @@ def _processes_hidden(fetched: Fetched) -> str | None:
     return "this process is in a PID namespace of its own"
 
 
-def _error_of(fetched: Fetched, path: str) -> str:
+def _read_error(fetched: Fetched, path: str) -> str:
     return "" if path in fetched.files else fetched.errors.get(path, "ENOENT")
 
 
-def _missing(packages: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in packages if not _is_there(name))
+def _missing_packages(packages: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in packages if not _is_importable(name))
 
 
-def _is_there(name: str) -> bool:
+def _is_importable(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the package that it is a part of is missing too
+    except ModuleNotFoundError:  # the parent package is missing too
         return False

@@ -1,1 +1,1 @@
-"""Exporters: a completed snapshot as what others read."""
+"""Exporters: a completed snapshot in the formats of other systems."""

@@ -1,4 +1,4 @@
-"""How many samples of a window showed each reason for slow clocks: what dcgm-exporter counts."""
+"""Counts of samples per clock event reason over a time window, as in dcgm-exporter."""
 
 import datetime as dt
 from collections import deque
@@ -11,25 +11,25 @@ from gpufleet.model.view import ViewKind
 MASK = "gpu_clock_event_reasons_mask"
 WINDOW = dt.timedelta(milliseconds=WINDOW_MS)
 
-MOST_SAMPLES = 1024
-"""Of one GPU: more than the shortest lane of a second brings in a window."""
+MAX_SAMPLES = 1024
+"""Most samples kept per GPU: more than the shortest lane interval of one second yields in a window."""
 
 
 class ClockCounts:
-    """Remembers the masks of one window. A GPU whose mask is not known any more is forgotten with its last sample."""
+    """Clock event masks of one window by GPU. A GPU is removed once its last sample leaves the window."""
 
     def __init__(self) -> None:
         self._masks: dict[str, deque[tuple[dt.datetime, int]]] = {}
 
     def take(self, snapshot: Snapshot) -> None:
-        """Take in a snapshot; a sample that was there before counts once."""
+        """Record the masks of a snapshot. A sample repeated in several snapshots counts once."""
         for device in snapshot.devices:
             reading = device.readings.get(MASK)
             if device.kind is not ViewKind.GPU or device.uuid is None or reading is None:
                 continue
             if reading.measured_at is None or not isinstance(reading.value, int):
                 continue
-            masks = self._masks.setdefault(device.uuid, deque(maxlen=MOST_SAMPLES))
+            masks = self._masks.setdefault(device.uuid, deque(maxlen=MAX_SAMPLES))
             if not masks or masks[-1][0] < reading.measured_at:
                 masks.append((reading.measured_at, reading.value))
         for uuid, masks in list(self._masks.items()):
@@ -39,7 +39,7 @@ class ClockCounts:
                 del self._masks[uuid]
 
     def of(self, uuid: str) -> dict[str, int]:
-        """Return reason to the samples that showed it; reasons that none showed are left out, as there."""
+        """Return reason to number of samples. Reasons without samples are omitted, as in dcgm-exporter."""
         masks = self._masks.get(uuid, ())
         counts = {name: sum(bool(mask & bit) for _, mask in masks) for name, bit in CLOCK_EVENT_REASONS}
         return {name: count for name, count in counts.items() if count}

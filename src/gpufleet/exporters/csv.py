@@ -1,4 +1,7 @@
-"""The snapshot as a table of readings, one a row (RFC 4180); a text that may be a formula begins with an apostrophe."""
+"""The snapshot as CSV (RFC 4180), one reading per row.
+
+A text that a spreadsheet could read as a formula is prefixed with an apostrophe.
+"""
 
 import csv
 import datetime as dt
@@ -26,14 +29,14 @@ COLUMNS = (
     "reader",
     "measured_at",
 )
-"""`subject` is a device's key, or `machine`; `dimensions` are `name=value`, separated by semicolons."""
+"""Column names. `subject` is a device key or `machine`; `dimensions` are `name=value`, separated by semicolons."""
 
 
 class CsvExporter:
     """Renders every reading, present or absent."""
 
     def render(self, snapshot: Snapshot) -> bytes:
-        """Return a header and one row a reading."""
+        """Return a header row and one row per reading."""
         page = io.StringIO()
         writer = csv.writer(page)
         writer.writerow(COLUMNS)
@@ -58,18 +61,21 @@ def _device_columns(snapshot: Snapshot, device: Device) -> list[str]:
 
 def _rows(subject: list[str], readings: dict[str, Reading], dimensions: tuple[DimReading, ...]) -> list[list[str]]:
     rows = [
-        [*subject, *_cells(name, "", r.value, r.absent, r.detail, r.reader, r.measured_at)]
+        [*subject, *_reading_cells(name, "", r.value, r.absent, r.detail, r.reader, r.measured_at)]
         for name, r in readings.items()
     ]
     for dim in dimensions:
         labels = ";".join(f"{name}={value}" for name, value in dim.labels.items())
         rows.append(
-            [*subject, *_cells(dim.metric, labels, dim.value, dim.absent, dim.detail, dim.reader, dim.measured_at)]
+            [
+                *subject,
+                *_reading_cells(dim.metric, labels, dim.value, dim.absent, dim.detail, dim.reader, dim.measured_at),
+            ]
         )
     return rows
 
 
-def _cells(
+def _reading_cells(
     metric: str,
     labels: str,
     value: float | str | None,

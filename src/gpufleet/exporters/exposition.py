@@ -1,8 +1,8 @@
-"""Pages of the Prometheus text format and of OpenMetrics: families in the order of their declaration, series in them.
+"""Metrics pages in the Prometheus text format and in OpenMetrics, with families in the order of declaration.
 
 Formats: https://prometheus.io/docs/instrumenting/exposition_formats/ (version 0.0.4) and
-https://prometheus.io/docs/specs/om/open_metrics_spec/ (version 1.0.0). Lines of series are the same in both; what
-stands before them differs, and OpenMetrics says where the page ends.
+https://prometheus.io/docs/specs/om/open_metrics_spec/ (version 1.0.0). Samples are written alike in both; the
+family headers differ, and OpenMetrics ends with `# EOF`.
 """
 
 import datetime as dt
@@ -13,103 +13,103 @@ from typing import NamedTuple
 _NUMBERS = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf", "-0.0": "0.0"}
 
 
-class Syntax(enum.Enum):
-    """How a page is written; the value is its media type."""
+class PageFormat(enum.Enum):
+    """Format of a page; the value is its media type."""
 
     TEXT = "text/plain; version=0.0.4; charset=utf-8"
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-class Head(NamedTuple):
-    """What stands before the series of a family, in either syntax."""
+class FamilyHeader(NamedTuple):
+    """HELP, TYPE and UNIT lines of a family, in both formats."""
 
     text: bytes
     openmetrics: bytes
 
     @classmethod
-    def of(cls, family: str, kind: str, words: str, unit: str = "") -> "Head":
-        """Write it.
+    def of(cls, family: str, kind: str, help_: str, unit: str = "") -> "FamilyHeader":
+        """Write the header of a family.
 
         Args:
-            family: name of its series.
-            kind: `counter` or `gauge`. In OpenMetrics a counter's series end in `_total` and the family is named
-                without it; one that does not (another project's name) is of unknown type there.
-            words: its help.
-            unit: base unit; told in OpenMetrics if the family's name ends in it, as the format asks.
+            family: name of the series.
+            kind: `counter` or `gauge`. In OpenMetrics the series of a counter end in `_total` and the family name omits
+                it. A counter of another project without `_total` has type `unknown`.
+            help_: the help text.
+            unit: base unit, written in OpenMetrics only if the family name ends in it, as the format requires.
         """
-        text = words.replace("\\", r"\\").replace("\n", r"\n")
+        text = help_.replace("\\", r"\\").replace("\n", r"\n")
         base, om_kind = family, kind
         if kind == "counter":
             base = family.removesuffix("_total")
             om_kind = kind if base != family else "unknown"
-        told = f"# UNIT {base} {unit}\n" if unit and base.endswith(f"_{unit}") else ""
+        unit_line = f"# UNIT {base} {unit}\n" if unit and base.endswith(f"_{unit}") else ""
         quoted = text.replace('"', r"\"")
         return cls(
             f"# HELP {family} {text}\n# TYPE {family} {kind}\n".encode(),
-            f"# HELP {base} {quoted}\n# TYPE {base} {om_kind}\n{told}".encode(),
+            f"# HELP {base} {quoted}\n# TYPE {base} {om_kind}\n{unit_line}".encode(),
         )
 
 
-Section = tuple[Head, bytes]
-"""A family: its head, and its lines; without lines it does not appear."""
+Section = tuple[FamilyHeader, bytes]
+"""Header and sample lines of a family. A family without lines is omitted from the page."""
 
 
-def write_page(sections: Iterable[Section], syntax: Syntax) -> bytes:
-    """Return the page of these families."""
+def write_page(sections: Iterable[Section], syntax: PageFormat) -> bytes:
+    """Join families to a page."""
     parts: list[bytes] = []
     for head, lines in sections:
         if lines:
-            parts += (head.openmetrics if syntax is Syntax.OPENMETRICS else head.text, lines)
-    if syntax is Syntax.OPENMETRICS:
+            parts += (head.openmetrics if syntax is PageFormat.OPENMETRICS else head.text, lines)
+    if syntax is PageFormat.OPENMETRICS:
         parts.append(b"# EOF\n")
     return b"".join(parts)
 
 
-class Page:
-    """Collects series; a family without series does not appear.
+class MetricsPage:
+    """Collector of series by family. A family without series is omitted.
 
-    `at` is when a value was measured, None for now. The page leaves it out: a scrape has its own time. What writes
-    series to another system keeps it.
+    `at` is the instant of measurement, None for now. The page omits it, because a scrape has its own time. A subclass
+    that sends series to another system keeps it.
     """
 
     def __init__(self) -> None:
-        self._heads: dict[str, Head] = {}
+        self._heads: dict[str, FamilyHeader] = {}
         self._lines: dict[str, list[str]] = {}
 
-    def declare(self, family: str, kind: str, words: str, unit: str = "") -> None:
-        """Give a family its type, help and unit as `Head.of` has them, and its place on the page."""
-        self._heads[family] = Head.of(family, kind, words, unit)
+    def declare(self, family: str, kind: str, help_: str, unit: str = "") -> None:
+        """Declare a family and its position on the page; arguments as in `FamilyHeader.of`."""
+        self._heads[family] = FamilyHeader.of(family, kind, help_, unit)
         self._lines[family] = []
 
     def add(self, family: str, labels: str, value: float, at: dt.datetime | None = None) -> None:
-        """Add one series; `labels` as `labelled` writes them, or empty for none."""
-        self.add_text(family, labels, number(value), at)
+        """Add one series; `labels` as written by `format_labels`, or empty."""
+        self.add_text(family, labels, format_number(value), at)
 
     def add_text(self, family: str, labels: str, value: str, at: dt.datetime | None = None) -> None:
-        """Add one series whose value is written already."""
-        self._lines[family].append(line(family, labels, value))
+        """Add one series with a formatted value."""
+        self._lines[family].append(format_sample(family, labels, value))
 
     def sections(self) -> list[Section]:
-        """Return the families."""
+        """Return the families in order of declaration."""
         return [(self._heads[family], "".join(lines).encode()) for family, lines in self._lines.items()]
 
-    def encode(self, syntax: Syntax = Syntax.TEXT) -> bytes:
-        """Return the page."""
+    def encode(self, syntax: PageFormat = PageFormat.TEXT) -> bytes:
+        """Return the page in a format."""
         return write_page(self.sections(), syntax)
 
 
-def line(family: str, labels: str, value: str) -> str:
-    """Write one series; `labels` as `labelled` writes them, or empty for none."""
+def format_sample(family: str, labels: str, value: str) -> str:
+    """Write one sample; `labels` as written by `format_labels`, or empty."""
     return f"{family}{{{labels}}} {value}\n" if labels else f"{family} {value}\n"
 
 
-def labelled(labels: Mapping[str, str]) -> str:
-    """Write labels, escaped, without the braces."""
+def format_labels(labels: Mapping[str, str]) -> str:
+    """Write labels, escaped, without braces."""
     return ",".join([f'{name}="{_escape(value)}"' for name, value in labels.items()])
 
 
-def number(value: float) -> str:
-    """Write a number; integers keep every digit."""
+def format_number(value: float) -> str:
+    """Write a number. Integers keep every digit."""
     text = repr(value)
     return _NUMBERS.get(text, text)
 
@@ -117,5 +117,5 @@ def number(value: float) -> str:
 def _escape(text: str) -> str:
     if "\\" in text or '"' in text or "\n" in text:
         text = text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-    # What cannot be encoded (a lone surrogate out of a file name) must not cost the page.
+    # A text that cannot be encoded (a lone surrogate from a file name) must not fail the page.
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,12 +1,15 @@
-"""Readings under another project's names: the part that all dialects share. Names and units are `dialects/`'."""
+"""Readings under the names of another project: the part shared by all dialects.
+
+Names and units come from `dialects/`.
+"""
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.dialects.dialect import Dialect, Family
-from gpufleet.exporters.exposition import Page, labelled, number
+from gpufleet.dialects.dialect import Dialect, FamilyMapping
+from gpufleet.exporters.exposition import MetricsPage, format_labels, format_number
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Device, Snapshot
@@ -15,13 +18,13 @@ from gpufleet.model.view import ViewKind
 SUBJECTS = {ViewKind.GPU: Subject.GPU, ViewKind.MIG: Subject.MIG, ViewKind.VGPU: Subject.VGPU}
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that families are told of.
+class LabelledSubject(msgspec.Struct, frozen=True, kw_only=True):
+    """A device or machine with the labels of another project.
 
     Attributes:
-        subject: what it is.
-        readings, dimensions: as the snapshot has them.
-        labels: as the other project names it, in its order.
+        subject: kind of the subject.
+        readings, dimensions: as in the snapshot.
+        labels: identifying labels, in the other project's order.
     """
 
     subject: Subject
@@ -30,42 +33,42 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str]
 
 
-def plain(family: Family, value: Value) -> str | None:
-    """Return a value of ours as they write it, or None where they have no number for it."""
+def format_value(family: FamilyMapping, value: Value) -> str | None:
+    """Convert a value to the other project's unit and format; None if the project has no number for it."""
     if isinstance(value, str):
         return str(family.states.index(value)) if value in family.states else None
     if family.times == family.over:
-        return number(value)
+        return format_number(value)
     theirs = value * family.over / family.times
-    return number(int(theirs) if theirs.is_integer() else theirs)
+    return format_number(int(theirs) if theirs.is_integer() else theirs)
 
 
-def each_once(shown: Iterable[Shown]) -> Iterator[Shown]:
-    """Leave out what is called like another before it: a series that is there twice costs the whole page."""
+def without_duplicates(shown: Iterable[LabelledSubject]) -> Iterator[LabelledSubject]:
+    """Drop subjects with the labels of an earlier one: receivers reject a page with duplicate series."""
     seen: set[tuple[str, ...]] = set()
     for one in shown:
-        called = tuple(one.labels.values())
-        if called not in seen:
-            seen.add(called)
+        labels = tuple(one.labels.values())
+        if labels not in seen:
+            seen.add(labels)
             yield one
 
 
 def add_families(
-    page: Page,
+    page: MetricsPage,
     dialect: Dialect,
-    shown: Sequence[Shown],
+    shown: Sequence[LabelledSubject],
     *,
-    write: Callable[[Family, Value], str | None] = plain,
-    label: Callable[[Family, Shown, Value], Mapping[str, str]] = lambda _, one, __: one.labels,
+    write: Callable[[FamilyMapping, Value], str | None] = format_value,
+    label: Callable[[FamilyMapping, LabelledSubject, Value], Mapping[str, str]] = lambda _, one, __: one.labels,
 ) -> None:
-    """Add a dialect's families to a page; a reading without a value has no series.
+    """Add the families of a dialect to a page. A reading without a value has no series.
 
     Args:
         page: the page.
-        dialect: whose names.
-        shown: what is told of.
-        write: makes the number; None leaves the series out.
-        label: makes the labels of a series, in their order; those of dimensions come behind them.
+        dialect: the names and units.
+        shown: devices and machines to write.
+        write: formats a value; None omits the series.
+        label: returns the labels of a series in order; dimension labels follow them.
     """
     for family in dialect.families.values():
         if not family.written:
@@ -75,13 +78,13 @@ def add_families(
             if one.subject not in family.subjects:
                 continue
             for labels, value, at in _values(family, one):
-                text = write(family, value)
-                if text is not None:
-                    page.add_text(family.name, labelled({**label(family, one, value), **labels}), text, at)
+                reading_text = write(family, value)
+                if reading_text is not None:
+                    page.add_text(family.name, format_labels({**label(family, one, value), **labels}), reading_text, at)
 
 
-def _values(family: Family, one: Shown) -> Iterator[tuple[dict[str, str], Value, dt.datetime | None]]:
-    """Return the values that a family shows of something, with the labels of their dimensions, and their instants."""
+def _values(family: FamilyMapping, one: LabelledSubject) -> Iterator[tuple[dict[str, str], Value, dt.datetime | None]]:
+    """Yield the values of a subject in a family: dimension labels, value and instant of measurement."""
     dims = CATALOGUE[family.metric].dims
     if not dims:
         reading = one.readings.get(family.metric)
@@ -96,8 +99,8 @@ def _values(family: Family, one: Shown) -> Iterator[tuple[dict[str, str], Value,
             yield dict(zip(family.dims, labels, strict=False)), dim.value, dim.measured_at
 
 
-def parts(snapshot: Snapshot) -> Iterator[tuple[Device, Device]]:
-    """Return each device with the GPU that it is, or is cut from; what no GPU here is the parent of is left out."""
+def devices_with_gpus(snapshot: Snapshot) -> Iterator[tuple[Device, Device]]:
+    """Yield each device with its GPU (itself, or its parent). Devices without a GPU in the snapshot are omitted."""
     gpus = {device.key: device for device in snapshot.devices if device.kind is ViewKind.GPU}
     for device in snapshot.devices:
         gpu = device if device.kind is ViewKind.GPU else gpus.get(device.parent or "")
@@ -105,7 +108,7 @@ def parts(snapshot: Snapshot) -> Iterator[tuple[Device, Device]]:
             yield device, gpu
 
 
-def text(readings: Mapping[str, Reading], name: str) -> str:
-    """Return a reading as a label, empty where it has no value."""
+def reading_text(readings: Mapping[str, Reading], name: str) -> str:
+    """Return a reading as a label value, empty if it has no value."""
     reading = readings.get(name)
     return "" if reading is None or reading.value is None else str(reading.value)

@@ -1,15 +1,15 @@
-"""GPUs of virtual machines under the names of KubeVirt's proposal; only what was read inside the guest."""
+"""GPUs of virtual machines under the names of KubeVirt's proposal. Only readings from inside the guest are written."""
 
 from gpufleet.dialects.kubevirt import KUBEVIRT
-from gpufleet.exporters.exposition import Page
-from gpufleet.exporters.families import Shown, add_families, each_once
+from gpufleet.exporters.exposition import MetricsPage
+from gpufleet.exporters.families import LabelledSubject, add_families, without_duplicates
 from gpufleet.model.catalogue import Subject
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.view import ViewKind
 
 
-def add_kubevirt(page: Page, snapshot: Snapshot) -> None:
-    """Add the families to a page; a virtual machine without a namespace has an empty one."""
+def add_kubevirt(page: MetricsPage, snapshot: Snapshot) -> None:
+    """Add the KubeVirt families to a page. A virtual machine without a namespace has an empty label."""
     shown = []
     for guest in snapshot.guests:
         for device in guest.devices:
@@ -23,5 +23,5 @@ def add_kubevirt(page: Page, snapshot: Snapshot) -> None:
                 "gpu_uuid": device.uuid,
                 "gpu_name": device.name or "",
             }
-            shown.append(Shown(subject=Subject.GPU, readings=device.readings, labels=labels))
-    add_families(page, KUBEVIRT, list(each_once(shown)))
+            shown.append(LabelledSubject(subject=Subject.GPU, readings=device.readings, labels=labels))
+    add_families(page, KUBEVIRT, list(without_duplicates(shown)))

@@ -1,19 +1,18 @@
-"""The series of a snapshot under gpufleet's own names, one by one with the instants of their measurements.
+"""The series of a snapshot under gpufleet's own names, each with its instant of measurement.
 
-The page is written otherwise (`prometheus`, which keeps its lines from round to round); a test holds both to the same
-series.
+For remote write. The page is rendered by `prometheus`, which caches its lines between rounds. A test compares both.
 """
 
 import datetime as dt
 from collections.abc import Generator, Iterable, Mapping
 
 from gpufleet.dialects.native import MEASURED, PREFIX
-from gpufleet.exporters.exposition import Page, labelled
+from gpufleet.exporters.exposition import MetricsPage, format_labels
 from gpufleet.exporters.prometheus import (
+    DEVICE_LABEL_TEXTS,
     GPU_INFO,
     HOST_INFO,
-    JOINED_ELSEWHERE,
-    OWN_FAMILY,
+    UNLABELLED_TEXTS,
     add_agent,
     guest_labels,
     subjects_of,
@@ -24,42 +23,44 @@ from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Device, Snapshot, Source
 
 
-def add_native(page: Page, snapshot: Snapshot) -> Generator[None, None, None]:
-    """Add everything that a snapshot knows of devices, machine and agent, in small steps."""
+def add_native(page: MetricsPage, snapshot: Snapshot) -> Generator[None, None, None]:
+    """Add the readings of devices, machine and agent to a page, in small steps."""
     for name, metric in CATALOGUE.items():
         page.declare(PREFIX + name, "counter" if metric.kind is MetricKind.COUNTER else "gauge", metric.help)
     for family in (GPU_INFO, HOST_INFO, ABSENT, MEASURED):
         page.declare(family, "gauge", "")
-    node = labelled({"node": snapshot.node.name})
+    node = format_labels({"node": snapshot.node.name})
     shown = subjects_of(node, snapshot.devices, snapshot.host)
     for guest in snapshot.guests:
-        shown += subjects_of(f"{node},{labelled(guest_labels(guest))}", guest.devices, guest.host)
+        shown += subjects_of(f"{node},{format_labels(guest_labels(guest))}", guest.devices, guest.host)
     for base, one in shown:
         yield
-        _readings(page, base, one.readings, one.dimensions)
-        _measured(page, base, one.sources)
+        _add_readings(page, base, one.readings, one.dimensions)
+        _add_measured(page, base, one.sources)
         if isinstance(one, Device):
-            _texts(page, GPU_INFO, base, one.readings, JOINED_ELSEWHERE)
+            _add_info(page, GPU_INFO, base, one.readings, DEVICE_LABEL_TEXTS)
         else:
-            _texts(page, HOST_INFO, base, one.readings, OWN_FAMILY)
+            _add_info(page, HOST_INFO, base, one.readings, UNLABELLED_TEXTS)
     add_agent(page, snapshot)
 
 
-def _readings(page: Page, base: str, readings: Mapping[str, Reading], dimensions: Iterable[DimReading]) -> None:
+def _add_readings(
+    page: MetricsPage, base: str, readings: Mapping[str, Reading], dimensions: Iterable[DimReading]
+) -> None:
     for name, reading in readings.items():
         if reading.value is None:
             page.add(ABSENT, f'{base},metric="{name}",reason="{reading.absent}"', 1, reading.measured_at)
         else:
-            _value(page, CATALOGUE[name], base, reading.value, reading.measured_at)
+            _add_value(page, CATALOGUE[name], base, reading.value, reading.measured_at)
     for dim in dimensions:
         if dim.value is None:
-            where = labelled({f"dim_{name}": value for name, value in dim.labels.items()})
+            where = format_labels({f"dim_{name}": value for name, value in dim.labels.items()})
             page.add(ABSENT, f'{base},{where},metric="{dim.metric}",reason="{dim.absent}"', 1, dim.measured_at)
         else:
-            _value(page, CATALOGUE[dim.metric], f"{base},{labelled(dim.labels)}", dim.value, dim.measured_at)
+            _add_value(page, CATALOGUE[dim.metric], f"{base},{format_labels(dim.labels)}", dim.value, dim.measured_at)
 
 
-def _value(page: Page, metric: Metric, labels: str, value: Value, at: dt.datetime | None) -> None:
+def _add_value(page: MetricsPage, metric: Metric, labels: str, value: Value, at: dt.datetime | None) -> None:
     if metric.kind is MetricKind.STATE:
         for state in metric.states:
             page.add(PREFIX + metric.name, f'{labels},state="{state}"', int(state == value), at)
@@ -67,16 +68,18 @@ def _value(page: Page, metric: Metric, labels: str, value: Value, at: dt.datetim
         page.add(PREFIX + metric.name, labels, value, at)
 
 
-def _measured(page: Page, base: str, sources: Iterable[Source]) -> None:
+def _add_measured(page: MetricsPage, base: str, sources: Iterable[Source]) -> None:
     for source in sources:
-        labels = labelled({"reader": source.reader, "lane": source.lane, "provenance": source.provenance})
+        labels = format_labels({"reader": source.reader, "lane": source.lane, "provenance": source.provenance})
         page.add(MEASURED, f"{base},{labels}", source.measured_at.timestamp(), source.measured_at)
 
 
-def _texts(page: Page, family: str, base: str, readings: Mapping[str, Reading], known: frozenset[str]) -> None:
+def _add_info(
+    page: MetricsPage, family: str, base: str, readings: Mapping[str, Reading], known: frozenset[str]
+) -> None:
     texts = {
         name.removeprefix("gpu_").removeprefix("host_"): str(reading.value)
         for name, reading in readings.items()
         if reading.value is not None and CATALOGUE[name].kind is MetricKind.INFO and name not in known
     }
-    page.add(family, ",".join(filter(None, (base, labelled(texts)))), 1)
+    page.add(family, ",".join(filter(None, (base, format_labels(texts)))), 1)

@@ -1,10 +1,8 @@
-"""What an agent knows, as requests of OTLP: each measurement once, at its own time, under the names of some dialects.
+"""OTLP metric requests of an agent, under the names of the configured dialects.
 
-A reading without a value has no point: nothing is told again with a newer time. Counters are cumulative sums that
-begin with the driver's load (or the device's reset), the host's with its boot; where a counter outlives those its
-beginning is not known, and not told.
-
-Which measurements were told before: none is told twice, and none after a newer one.
+Each measurement is exported once, with its own time. A reading without a value has no point, and no value is exported
+again with a newer time. Counters are cumulative sums. Their start time is the driver load or device reset; for host
+counters it is the boot. A counter that outlives these has no start time.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
@@ -14,13 +12,13 @@ import msgspec
 
 from gpufleet import __version__
 from gpufleet.codecs.otlp.encode import encode_metrics
-from gpufleet.codecs.otlp.records import Attributes, Kind, OtlpMetric, Point, ResourceMetrics
+from gpufleet.codecs.otlp.records import Attributes, Kind, OtlpMetric, OtlpPoint, ResourceMetrics
 from gpufleet.delivery.export import AgentStats, Draft
 from gpufleet.dialects import otel
 from gpufleet.dialects.otel_names import OWN, Instrument
-from gpufleet.exporters.otlp_names import NAMES, Names
-from gpufleet.exporters.otlp_resource import SCOPE, guest_resource, packed, resource, texts
-from gpufleet.exporters.starts import Starts
+from gpufleet.exporters.otlp_dialects import OTLP_DIALECTS, OtlpDialect
+from gpufleet.exporters.otlp_resource import SCOPE, compress_body, guest_resource, info_texts, node_resource
+from gpufleet.exporters.starts import CounterStarts
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.event import Event
 from gpufleet.model.reading import Provenance
@@ -29,37 +27,37 @@ from gpufleet.model.time import to_ns
 
 K = TypeVar("K", bound=Hashable)
 
-AHEAD = 60 * 10**9
-"""A series that was told of so far in the future was told by a wrong clock: it begins anew."""
+MAX_AHEAD_NS = 60 * 10**9
+"""Nanoseconds. A newest instant further in the future came from a wrong clock: the series starts again."""
 
 
-class Fresh(Generic[K]):
-    """The newest instant of each series that the newest look has."""
+class NewestInstants(Generic[K]):
+    """Newest exported instant by series; holds the series of the newest round only."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
-        """Take the clock: nanoseconds since 1970."""
+        """Create an empty record; `now_ns` returns nanoseconds since 1970."""
         self._now_ns = now_ns
         self._latest = 0
-        self._before: dict[K, int] = {}
-        self._told: dict[K, int] = {}
+        self._previous: dict[K, int] = {}
+        self._current: dict[K, int] = {}
 
-    def look(self) -> None:
-        """Begin another look; what the one before did not have is forgotten."""
-        self._before, self._told = self._told, {}
-        self._latest = self._now_ns() + AHEAD
+    def begin_round(self) -> None:
+        """Begin a round. Series that were absent from the previous round are dropped."""
+        self._previous, self._current = self._current, {}
+        self._latest = self._now_ns() + MAX_AHEAD_NS
 
     def is_new(self, series: K, at: int) -> bool:
-        """Tell whether a measurement of this instant is newer than all that were told of the series."""
-        before = self._before.get(series)
+        """Return whether an instant is newer than all exported measurements of the series, and record it."""
+        before = self._previous.get(series)
         if before is not None and at <= before <= self._latest:
-            self._told[series] = before
+            self._current[series] = before
             return False
-        self._told[series] = at
+        self._current[series] = at
         return True
 
 
 PROVENANCE, OWN_PROBE = OWN + "provenance", Provenance.HOST_LOCAL_PROBE
-"""Attribute of points that somebody else measured, or a guest; those of this host's own readers are without."""
+"""Attribute of points from a guest or another exporter. Points of this host's own readers omit it."""
 
 _KINDS = {
     Instrument.GAUGE: Kind.GAUGE,
@@ -68,25 +66,25 @@ _KINDS = {
 }
 
 
-class _Whose(msgspec.Struct):
-    """A machine: the attributes of its resource, and since when its counters count."""
+class _MachineExport(msgspec.Struct):
+    """Resource attributes of a machine, and the start times of its counters."""
 
     attributes: dict[str, str]
-    starts: Starts
+    starts: CounterStarts
 
 
-class _Waiting(msgspec.Struct, frozen=True):
-    """A point that is not sent yet. Where its sum begins is found when it is: events tell of loads a little later."""
+class _PendingPoint(msgspec.Struct, frozen=True):
+    """A point to be sent. Its start time is computed on sending, because driver load events arrive a little later."""
 
-    whose: _Whose
-    point: otel.Point
+    export: _MachineExport
+    point: otel.OtelPoint
     device: str
     at: int
     attributes: Attributes
 
 
 class OtlpMetrics:
-    """Gathers measurements for requests of metrics: one resource for the node, and one for each guest."""
+    """Collector of measurements for metric requests: one resource for the node and one per guest."""
 
     def __init__(
         self,
@@ -95,75 +93,87 @@ class OtlpMetrics:
         now_ns: Callable[[], int],
         dialects: Iterable[str] = ("otel",),
     ) -> None:
-        """Take whose measurements they are, and how they are told.
+        """Create an empty collector.
 
         Args:
-            cluster: its id.
-            attributes: of the resource, beside those that are known.
-            now_ns: the clock.
-            dialects: under whose names, any of `NAMES`.
+            cluster: id of the cluster.
+            attributes: additional resource attributes; they override the known ones.
+            now_ns: clock, nanoseconds since 1970.
+            dialects: names to export under, any of `OTLP_DIALECTS`.
         """
         self._cluster = cluster
-        self._names = [NAMES[name] for name in dict.fromkeys(dialects)]
+        self._dialects = [OTLP_DIALECTS[name] for name in dict.fromkeys(dialects)]
         self._more: dict[str, str] = {}
-        for names in self._names:
-            self._more |= names.resource(cluster)
+        for dialect in self._dialects:
+            self._more |= dialect.resource_attributes(cluster)
         self._more |= attributes
-        self._fresh: Fresh[tuple[str, str, str, tuple[str, ...]]] = Fresh(now_ns)
-        self._waiting: list[_Waiting] = []
-        self._machines: dict[str, _Whose] = {}
+        self._fresh: NewestInstants[tuple[str, str, str, tuple[str, ...]]] = NewestInstants(now_ns)
+        self._pending: list[_PendingPoint] = []
+        self._machines: dict[str, _MachineExport] = {}
 
     def offer(self, snapshot: Snapshot, stats: AgentStats) -> Generator[None, None, None]:
-        """Take what is new in a snapshot, a device at each step."""
-        self._fresh.look()
+        """Collect the new measurements of a snapshot, one device per step."""
+        self._fresh.begin_round()
         before, self._machines = self._machines, {}
-        whose = _Whose(resource(snapshot.node, self._cluster, self._more), _starts(before, ""))
-        whose.starts.see(snapshot.host, snapshot.devices, snapshot.events, stats.started_at)
-        yield from self._machine("", whose, snapshot.host, snapshot.devices)
+        export = _MachineExport(node_resource(snapshot.node, self._cluster, self._more), _counter_starts(before, ""))
+        export.starts.update(snapshot.host, snapshot.devices, snapshot.events, stats.started_at)
+        yield from self._machine("", export, snapshot.host, snapshot.devices)
         for guest in snapshot.guests:
             key = guest.vm_uuid or f"{guest.namespace}/{guest.name}"
             attributes = guest_resource(guest, snapshot.node, self._cluster, self._more)
-            whose = _Whose(attributes, _starts(before, key))
-            whose.starts.see(guest.host, guest.devices, (), stats.started_at)
-            yield from self._machine(key, whose, guest.host, guest.devices)
+            export = _MachineExport(attributes, _counter_starts(before, key))
+            export.starts.update(guest.host, guest.devices, (), stats.started_at)
+            yield from self._machine(key, export, guest.host, guest.devices)
 
-    def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
-        """Pass over events: they are logs."""
+    def add_events(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+        """Ignore events: they are exported as logs."""
 
     def take(self) -> Draft | None:
-        """Return everything gathered as one request, or None."""
-        waiting, self._waiting = self._waiting, []
+        """Return all collected points as one request, or None if there are none."""
+        pending, self._pending = self._pending, []
         resources: dict[int, ResourceMetrics] = {}
         metrics: dict[tuple[int, str, str, Instrument], OtlpMetric] = {}
-        for one in waiting:
-            point, whose = one.point, id(one.whose.starts)
-            metric = metrics.get((whose, point.name, point.unit, point.instrument))
+        for one in pending:
+            point, machine = one.point, id(one.export.starts)
+            metric = metrics.get((machine, point.name, point.unit, point.instrument))
             if metric is None:
                 metric = OtlpMetric(point.name, _KINDS[point.instrument], [], point.unit, CATALOGUE[point.metric].help)
-                metrics[whose, point.name, point.unit, point.instrument] = metric
-                of_machine = resources.setdefault(whose, ResourceMetrics(one.whose.attributes, [], SCOPE, __version__))
+                metrics[machine, point.name, point.unit, point.instrument] = metric
+                of_machine = resources.setdefault(
+                    machine, ResourceMetrics(one.export.attributes, [], SCOPE, __version__)
+                )
                 of_machine.metrics.append(metric)
-            start = 0 if point.instrument is Instrument.GAUGE else one.whose.starts.of(point.metric, one.device, one.at)
-            metric.points.append(Point(point.value, one.at, start, one.attributes))
-        told = list(resources.values())
-        return Draft(len(waiting), lambda: packed(encode_metrics(told))) if waiting else None
+            start = (
+                0
+                if point.instrument is Instrument.GAUGE
+                else one.export.starts.start_of(point.metric, one.device, one.at)
+            )
+            metric.points.append(OtlpPoint(point.value, one.at, start, one.attributes))
+        requests = list(resources.values())
+        return Draft(len(pending), lambda: compress_body(encode_metrics(requests))) if pending else None
 
     def _machine(
-        self, machine: str, whose: _Whose, host: Host, devices: Iterable[Device]
+        self, machine: str, export: _MachineExport, host: Host, devices: Iterable[Device]
     ) -> Generator[None, None, None]:
-        self._machines[machine] = whose
-        of_machine = texts(host.readings)
-        for names in self._names:
-            self._gather(names, machine, whose, "", {}, host)
+        self._machines[machine] = export
+        of_machine = info_texts(host.readings)
+        for dialect in self._dialects:
+            self._gather(dialect, machine, export, "", {}, host)
         for device in devices:
             yield
-            for names in self._names:
-                attributes = names.about(device, of_machine, whose.attributes)
+            for dialect in self._dialects:
+                attributes = dialect.device_attributes(device, of_machine, export.attributes)
                 if attributes is not None:
-                    self._gather(names, machine, whose, device.key, attributes, device)
+                    self._gather(dialect, machine, export, device.key, attributes, device)
 
     def _gather(
-        self, names: Names, machine: str, whose: _Whose, key: str, attributes: Mapping[str, str], of: Device | Host
+        self,
+        dialect: OtlpDialect,
+        machine: str,
+        export: _MachineExport,
+        key: str,
+        attributes: Mapping[str, str],
+        of: Device | Host,
     ) -> None:
         others = {
             source.reader: {PROVENANCE: str(source.provenance)}
@@ -171,27 +181,27 @@ class OtlpMetrics:
             if source.provenance is not OWN_PROBE
         }
 
-        def add(points: Iterable[otel.Point], at: int, reader: str) -> None:
+        def add(points: Iterable[otel.OtelPoint], at: int, reader: str) -> None:
             mine = {**attributes, **others.get(reader, {})}
-            self._waiting += [_Waiting(whose, point, key, at, {**mine, **point.attributes}) for point in points]
+            self._pending += [_PendingPoint(export, point, key, at, {**mine, **point.attributes}) for point in points]
 
         for name, reading in of.readings.items():
             if reading.value is None or reading.measured_at is None:
                 continue
             at = to_ns(reading.measured_at)
             if self._fresh.is_new((machine, key, name, ()), at):
-                add(names.points_of(name, (), reading.value), at, reading.reader)
+                add(dialect.points_of(name, (), reading.value), at, reading.reader)
         for dim in of.dimensions:
             if dim.value is None or dim.measured_at is None:
                 continue
             labels, at = tuple(dim.labels.values()), to_ns(dim.measured_at)
             if self._fresh.is_new((machine, key, dim.metric, labels), at):
-                add(names.points_of(dim.metric, labels, dim.value), at, dim.reader)
-        for point, instant, reader in names.computed(of):
+                add(dialect.points_of(dim.metric, labels, dim.value), at, dim.reader)
+        for point, instant, reader in dialect.derived_points(of):
             at = to_ns(instant)
             if self._fresh.is_new((machine, key, point.name, ()), at):
                 add((point,), at, reader)
 
 
-def _starts(before: Mapping[str, _Whose], machine: str) -> Starts:
-    return before[machine].starts if machine in before else Starts()
+def _counter_starts(before: Mapping[str, _MachineExport], machine: str) -> CounterStarts:
+    return before[machine].starts if machine in before else CounterStarts()

@@ -1,37 +1,37 @@
 """The snapshot as a Prometheus page, under gpufleet's own names.
 
-Every metric of the catalogue is `gpufleet_` and its name. A reading without a value has no series;
-`gpufleet_reading_absent` says which those are, and why. A state has one series for each of its names, 1 for the
-one it is in and 0 for the others. Texts that seldom change are labels of `gpufleet_gpu_info` and
-`gpufleet_host_info`, which are always 1. Series of a MIG device or vGPU instance also carry the UUID of its GPU (`gpu`)
-and which part of it they are about. `gpufleet_measured_timestamp_seconds` says of each subject, reader and lane when it
-was measured, and by whom (`provenance`). Series of a virtual machine that is read from inside carry its namespace, name
-and UUID (`namespace`, `vm_name`, `vm_uid`).
+- A metric of the catalogue is named `gpufleet_` plus its catalogue name.
+- A reading without a value has no series. `gpufleet_reading_absent` names it, with the reason.
+- A state has one series per possible state: 1 for the current state, 0 for the others.
+- Texts that seldom change are labels of `gpufleet_gpu_info` and `gpufleet_host_info`, which are always 1.
+- Series of a MIG device or vGPU instance also carry the UUID of their GPU (`gpu`) and labels of the instance.
+- `gpufleet_measured_timestamp_seconds` is the time of measurement by subject, reader and lane, with `provenance`.
+- Series of a virtual machine read from inside carry `namespace`, `vm_name` and `vm_uid`.
 """
 
 from collections.abc import Generator, Iterable
 
 from gpufleet.dialects.native import MEASURED
-from gpufleet.exporters.exposition import Head, Page, Section, Syntax, labelled, write_page
-from gpufleet.exporters.subjects import ABSENT, Families, Subject, catalogue_heads
+from gpufleet.exporters.exposition import FamilyHeader, MetricsPage, PageFormat, Section, format_labels, write_page
+from gpufleet.exporters.subjects import ABSENT, FamilyBodies, SubjectSeries, catalogue_headers
 from gpufleet.model.snapshot import Device, Guest, Host, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderState
 from gpufleet.model.view import ViewKind
-from gpufleet.runtime import at_once
+from gpufleet.runtime import run_to_end
 
 GPU_INFO, HOST_INFO = "gpufleet_gpu_info", "gpufleet_host_info"
 
 _SUBJECT_HEADS = {
-    family: Head.of(family, "gauge", words, unit)
-    for family, words, unit in (
-        (GPU_INFO, "Texts that seldom change of one device; always 1", ""),
-        (HOST_INFO, "Texts that seldom change of the machine; always 1", ""),
-        (ABSENT, "1 for a reading that has no value, with the reason", ""),
+    family: FamilyHeader.of(family, "gauge", help_, unit)
+    for family, help_, unit in (
+        (GPU_INFO, "Texts of one device that seldom change; always 1", ""),
+        (HOST_INFO, "Texts of the machine that seldom change; always 1", ""),
+        (ABSENT, "1 for a reading without a value, with the reason", ""),
         (MEASURED, "When the newest values of a reader's lane were measured, since 1970", "seconds"),
     )
 }
 
-JOINED_ELSEWHERE = frozenset(
+DEVICE_LABEL_TEXTS = frozenset(
     {
         "gpu_name",
         "gpu_pci_address",
@@ -42,11 +42,11 @@ JOINED_ELSEWHERE = frozenset(
         "vgpu_vm_id",
     }
 )
-"""Info texts that every series of a device already carries as labels."""
+"""Info texts that are already labels of every series of a device, so `gpufleet_gpu_info` omits them."""
 
 
-OWN_FAMILY = frozenset({"guest_problem"})
-"""Info texts of a machine that are no labels: words that are others with every trouble."""
+UNLABELLED_TEXTS = frozenset({"guest_problem"})
+"""Info texts of a machine that are not labels, because their text differs with each problem."""
 
 _INSTANCE_LABELS = {
     ViewKind.MIG: (
@@ -56,52 +56,52 @@ _INSTANCE_LABELS = {
     ),
     ViewKind.VGPU: (("profile", "vgpu_type"), ("vm_id", "vgpu_vm_id")),
 }
-"""Labels of an instance, and the texts they show."""
+"""Labels of an instance, and the info texts that they show."""
 
 
 class PrometheusExporter:
-    """Renders the page of one machine, once."""
+    """Renders the page of one machine from one snapshot."""
 
     def render(self, snapshot: Snapshot) -> bytes:
-        """Return the whole page."""
+        """Return the page in the text format."""
         native = NativePage()
-        at_once(native.update(snapshot))
-        return write_page(native.sections(), Syntax.TEXT)
+        run_to_end(native.update(snapshot))
+        return write_page(native.sections(), PageFormat.TEXT)
 
 
 class NativePage:
-    """The page of one machine, brought up to date again and again: what has not changed is not written anew."""
+    """The page of one machine, updated incrementally: unchanged lines are reused."""
 
     def __init__(self) -> None:
-        """Start without series."""
-        self._heads = {**catalogue_heads(), **_SUBJECT_HEADS}
+        """Create a page without series."""
+        self._heads = {**catalogue_headers(), **_SUBJECT_HEADS}
         self._bases: list[str] = []
-        self._subjects: list[Subject] = []
-        self._families = Families(self._heads, 0)
+        self._subjects: list[SubjectSeries] = []
+        self._families = FamilyBodies(self._heads, 0)
         self._rest: list[Section] = []
 
     def update(self, snapshot: Snapshot) -> Generator[None, None, None]:
-        """Take in everything a snapshot knows, in small steps; the page is whole when they are done."""
-        node = labelled({"node": snapshot.node.name})
+        """Update the page from a snapshot, in small steps. The page is consistent after the last step."""
+        node = format_labels({"node": snapshot.node.name})
         shown = subjects_of(node, snapshot.devices, snapshot.host)
         for guest in snapshot.guests:
-            shown += subjects_of(f"{node},{labelled(guest_labels(guest))}", guest.devices, guest.host)
+            shown += subjects_of(f"{node},{format_labels(guest_labels(guest))}", guest.devices, guest.host)
             yield
         bases = [base for base, _ in shown]
         if bases != self._bases:
             self._bases = bases
             self._subjects = [
-                Subject(base, GPU_INFO, JOINED_ELSEWHERE)
+                SubjectSeries(base, GPU_INFO, DEVICE_LABEL_TEXTS)
                 if isinstance(one, Device)
-                else Subject(base, HOST_INFO, OWN_FAMILY)
+                else SubjectSeries(base, HOST_INFO, UNLABELLED_TEXTS)
                 for base, one in shown
             ]
-            self._families = Families(self._heads, len(self._subjects))
+            self._families = FamilyBodies(self._heads, len(self._subjects))
         for place, (subject, (_, one)) in enumerate(zip(self._subjects, shown, strict=True)):
             yield
             self._families.put(place, subject.update(one.readings, one.dimensions, one.sources))
         yield from self._families.join()
-        self._rest = _of_the_agent(snapshot)
+        self._rest = _agent_sections(snapshot)
 
     def sections(self) -> list[Section]:
         """Return the families."""
@@ -109,37 +109,37 @@ class NativePage:
 
 
 def guest_labels(guest: Guest) -> dict[str, str]:
-    """Return what every series of a virtual machine bears: who it is, as the agent was told."""
+    """Return the labels of every series of a virtual machine: its configured or discovered identity."""
     return {"namespace": guest.namespace, "vm_name": guest.name, "vm_uid": guest.vm_uuid}
 
 
 def subjects_of(base: str, devices: Iterable[Device], host: Host) -> list[tuple[str, Device | Host]]:
-    """Return what series are about, each with its labels: devices, and the machine itself."""
-    found: list[tuple[str, Device | Host]] = [(f"{base},{labelled(device_labels(one))}", one) for one in devices]
+    """Return the devices and the machine itself, each with the labels of its series."""
+    found: list[tuple[str, Device | Host]] = [(f"{base},{format_labels(device_labels(one))}", one) for one in devices]
     return [*found, (base, host)]
 
 
-def _of_the_agent(snapshot: Snapshot) -> list[Section]:
-    page = Page()
+def _agent_sections(snapshot: Snapshot) -> list[Section]:
+    page = MetricsPage()
     add_agent(page, snapshot)
     return page.sections()
 
 
-def add_agent(page: Page, snapshot: Snapshot) -> None:
-    """Add the families about readers and what the agent can do."""
+def add_agent(page: MetricsPage, snapshot: Snapshot) -> None:
+    """Add the families of readers, capabilities and build of the agent."""
     node = {"node": snapshot.node.name}
-    for family, words in _READER_FAMILIES:
-        page.declare(family, "gauge", words, "seconds")
-    _readers(page, node, snapshot.readers)
+    for family, help_ in _READER_FAMILIES:
+        page.declare(family, "gauge", help_, "seconds")
+    _add_readers(page, node, snapshot.readers)
     for guest in snapshot.guests:
-        _readers(page, {**node, **guest_labels(guest)}, guest.readers)
-    page.declare("gpufleet_capability", "gauge", "1 if this agent can do it here, else 0")
-    for name, word in snapshot.capabilities.items():
-        page.add("gpufleet_capability", labelled({**node, "capability": name}), int(word == "available"))
+        _add_readers(page, {**node, **guest_labels(guest)}, guest.readers)
+    page.declare("gpufleet_capability", "gauge", "1 if the capability is available here, else 0")
+    for name, status in snapshot.capabilities.items():
+        page.add("gpufleet_capability", format_labels({**node, "capability": name}), int(status == "available"))
     page.declare("gpufleet_build_info", "gauge", "Version of gpufleet and of its catalogue; always 1")
     page.add(
         "gpufleet_build_info",
-        labelled({**node, "version": snapshot.version, "catalogue": str(snapshot.catalogue)}),
+        format_labels({**node, "version": snapshot.version, "catalogue": str(snapshot.catalogue)}),
         1,
     )
 
@@ -155,12 +155,12 @@ def device_labels(device: Device) -> dict[str, str]:
     }
     if device.kind is not ViewKind.GPU:
         labels |= _instance_labels(device)
-    # Where no driver tells a UUID, only the instance tells two devices of one board apart.
+    # If the driver reports no UUID, only the instance distinguishes devices of one board.
     return labels if device.uuid or not device.instance else {**labels, "device_instance": device.instance}
 
 
 def _instance_labels(device: Device) -> dict[str, str]:
-    """Return what tells which GPU an instance is cut from, and which part of it that is."""
+    """Return the labels of an instance: its GPU, and the part of the GPU."""
     labels = {"gpu": (device.parent or "").removeprefix(f"{ViewKind.GPU}/")}
     for label, metric in _INSTANCE_LABELS[device.kind]:
         reading = device.readings.get(metric)
@@ -169,20 +169,20 @@ def _instance_labels(device: Device) -> dict[str, str]:
 
 
 _READER_FAMILIES = (
-    ("gpufleet_reader_success", "1 if the newest pass of this reader's lane gave anything, 0 if it failed"),
-    ("gpufleet_reader_partial", "1 if part of the newest pass stayed without values, else 0"),
-    ("gpufleet_reader_duration_seconds", "How long the newest pass took"),
-    ("gpufleet_reader_interval_seconds", "How often the lane is meant to be read"),
+    ("gpufleet_reader_success", "1 if the newest pass of this lane gave readings, 0 if it failed"),
+    ("gpufleet_reader_partial", "1 if part of the newest pass failed, else 0"),
+    ("gpufleet_reader_duration_seconds", "Duration of the newest pass"),
+    ("gpufleet_reader_interval_seconds", "Configured interval of the lane"),
     ("gpufleet_reader_last_attempt_timestamp_seconds", "When the newest pass began, since 1970"),
-    ("gpufleet_reader_last_success_timestamp_seconds", "When a pass last gave anything, since 1970"),
-    ("gpufleet_reader_consecutive_failures", "Passes in a row that failed"),
-    ("gpufleet_reader_error", "1 for a lane whose newest pass failed or was partial, with the class of its error"),
+    ("gpufleet_reader_last_success_timestamp_seconds", "When a pass last gave readings, since 1970"),
+    ("gpufleet_reader_consecutive_failures", "Consecutive failed passes"),
+    ("gpufleet_reader_error", "1 if the newest pass of a lane failed or was partial, with the error class"),
 )
 
 
-def _readers(page: Page, node: dict[str, str], reports: Iterable[ReaderReport]) -> None:
+def _add_readers(page: MetricsPage, node: dict[str, str], reports: Iterable[ReaderReport]) -> None:
     for report in reports:
-        labels = labelled({**node, "reader": report.reader, "lane": report.lane})
+        labels = format_labels({**node, "reader": report.reader, "lane": report.lane})
         page.add("gpufleet_reader_interval_seconds", labels, report.interval_seconds)
         if report.last_success is not None:
             page.add("gpufleet_reader_last_success_timestamp_seconds", labels, report.last_success.timestamp())
@@ -195,4 +195,4 @@ def _readers(page: Page, node: dict[str, str], reports: Iterable[ReaderReport]) 
         if report.last_attempt is not None:
             page.add("gpufleet_reader_last_attempt_timestamp_seconds", labels, report.last_attempt.timestamp())
         if report.error_class:
-            page.add("gpufleet_reader_error", f"{labels},{labelled({'error_class': report.error_class})}", 1)
+            page.add("gpufleet_reader_error", f"{labels},{format_labels({'error_class': report.error_class})}", 1)

@@ -1,11 +1,11 @@
-"""The catalogue as the reference page of metrics."""
+"""Reference page of metrics, rendered from the catalogue."""
 
 from collections.abc import Iterable
 
 from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Metric, MetricKind, Subject
 
 _SECTIONS = (("GPUs, MIG devices and vGPU instances", False), ("The machine", True))
-"""Title, and whether its metrics are about the machine."""
+"""Titles, and whether the section covers metrics of the machine."""
 
 
 def render_metrics_reference() -> str:

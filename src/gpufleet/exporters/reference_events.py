@@ -1,14 +1,14 @@
-"""Kinds of events and the table of XIDs as a reference page."""
+"""Reference page of event kinds and XIDs."""
 
-from gpufleet.model.event import KINDS
+from gpufleet.model.event import EVENT_KINDS
 from gpufleet.model.xid import TABLE_DATE, TABLE_SOURCE, XIDS
 
 
 def render_events_reference() -> str:
     """Return the page as Markdown."""
     kinds = [
-        f"| `{row.kind}` | {row.help} | {row.code or '–'} | {_names(row.attributes)} | {row.told_by} |"
-        for row in KINDS.values()
+        f"| `{row.kind}` | {row.help} | {row.code or '–'} | {_names(row.attributes)} | {row.reporter} |"
+        for row in EVENT_KINDS.values()
     ]
     xids = [f"| {row.code} | {row.name} | {row.cls} | `{row.action}` |" for row in XIDS.values()]
     lines = [
@@ -16,19 +16,19 @@ def render_events_reference() -> str:
         "",
         "Rendered from the tables by `make docs`; do not edit.",
         "",
-        "An event has a time, a device (or none: then it is the machine's), a kind, a code and attributes. `sources`",
-        "names who told it where several can; `count` how often it was told where more than once.",
+        "An event has a time, a kind, a code, attributes, and a device unless it concerns the whole machine. `sources`",
+        "names the reporters if there are several. `count` is the number of reports if there was more than one.",
         "",
-        "| kind | meaning | code | attributes | told by |",
+        "| kind | meaning | code | attributes | source |",
         "|---|---|---|---|---|",
         *kinds,
         "",
         "## XIDs",
         "",
-        f"After NVIDIA's catalogue ({TABLE_SOURCE}) as of {TABLE_DATE}, in our words; `action` is what it",
-        "advises to do first. A number that is not here is `unknown` in class and action. One number can have causes",
-        "in several places: the class is the likeliest. `investigate`: what comes with it decides; `as_told`: the",
-        "message names the action.",
+        f"From NVIDIA's catalogue ({TABLE_SOURCE}) as of {TABLE_DATE}, rephrased. `action` is the first action that it",
+        "recommends. An XID that is not listed has class and action `unknown`. An XID can have several causes: the",
+        "class is the most likely. `investigate`: the accompanying events decide. `as_reported`: the message names the",
+        "action.",
         "",
         "| XID | meaning | class | action |",
         "|---|---|---|---|",

@@ -1,10 +1,10 @@
-"""How serious an event is, and what it says in one line, for systems that keep logs."""
+"""Severity and one-line message of an event, for log systems."""
 
-from gpufleet.model.event import KINDS, Event, EventKind
+from gpufleet.model.event import EVENT_KINDS, Event, EventKind
 from gpufleet.model.xid import XidClass
 
 INFO, WARN, ERROR = 9, 13, 17
-"""OTLP's SeverityNumber."""
+"""Values of OTLP's SeverityNumber."""
 
 _K = EventKind
 _ERRORS = frozenset(
@@ -16,12 +16,15 @@ _MILD = {XidClass.APPLICATION: WARN, XidClass.NOTICE: INFO}
 
 
 def severity(event: Event) -> tuple[int, str]:
-    """Return OTLP's number and a line for people. An XID is an error unless its table says that it is milder."""
-    row = KINDS.get(event.kind)
-    words = row.help if row is not None else event.kind
+    """Return the OTLP severity number and a message.
+
+    An XID is an error, unless its class is in `_MILD`.
+    """
+    row = EVENT_KINDS.get(event.kind)
+    message = row.help if row is not None else event.kind
     if event.kind == _K.XID:
         name = event.attributes.get("name", "")
-        words = f"XID {event.code}: {name}" if name else f"XID {event.code}"
-        return next((level for cls, level in _MILD.items() if event.attributes.get("class") == cls), ERROR), words
+        message = f"XID {event.code}: {name}" if name else f"XID {event.code}"
+        return next((level for cls, level in _MILD.items() if event.attributes.get("class") == cls), ERROR), message
     level = ERROR if event.kind in _ERRORS else WARN if event.kind in _WARNINGS else INFO
-    return level, words
+    return level, message

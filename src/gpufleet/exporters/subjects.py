@@ -1,13 +1,13 @@
-"""Series of devices and of the machine, whose lines are kept from page to page: only what has changed is written anew.
+"""Series of devices and of the machine. Their lines are cached, so that only changed ones are rendered.
 
-What has changed is seen by identity: documents of one assembler share what is the same in them (`agent/collect/readings.py`).
-A line whose value is another one keeps what stands before the value.
+Changes are detected by identity: snapshots of one assembler share unchanged objects (`agent/collect/readings.py`).
+If only the value of a line changes, the part before the value is reused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpufleet.dialects.native import MEASURED, PREFIX
-from gpufleet.exporters.exposition import Head, Section, labelled, line, number
+from gpufleet.exporters.exposition import FamilyHeader, Section, format_labels, format_number, format_sample
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.reading import DimReading, Reading, Value
@@ -15,64 +15,68 @@ from gpufleet.model.snapshot import Source
 
 ABSENT = "gpufleet_reading_absent"
 
-Lines = dict[str, str]
-"""Family to lines of one subject; empty where it has none any more."""
+FamilyLines = dict[str, str]
+"""Family to lines of one subject; empty if the subject no longer has any."""
 
 
-class Families:
-    """What several subjects say, family by family."""
+class FamilyBodies:
+    """Lines of several subjects by family."""
 
-    def __init__(self, heads: Mapping[str, Head], subjects: int) -> None:
-        """Take the families in their order, and how many subjects there are."""
+    def __init__(self, heads: Mapping[str, FamilyHeader], subjects: int) -> None:
+        """Create empty families in order, for a number of subjects."""
         self._heads = heads
         self._parts: dict[str, list[str]] = {family: [""] * subjects for family in heads}
         self._bodies: dict[str, bytes] = dict.fromkeys(heads, b"")
         self._stale: set[str] = set()
 
-    def put(self, subject: int, lines: Lines) -> None:
-        """Take lines of one subject in place of those that it had."""
+    def put(self, subject: int, lines: FamilyLines) -> None:
+        """Replace lines of one subject."""
         for family, text in lines.items():
             self._parts[family][subject] = text
         self._stale |= lines.keys()
 
     def join(self) -> Iterator[None]:
-        """Put the lines of families together that have new ones, in small steps."""
+        """Join the lines of changed families, in small steps."""
         while self._stale:
             family = self._stale.pop()
             self._bodies[family] = "".join(self._parts[family]).encode()
             yield
 
     def sections(self) -> Iterable[Section]:
-        """Return the families."""
+        """Return the families in order."""
         return [(self._heads[family], body) for family, body in self._bodies.items()]
 
 
-class Subject:
+class SubjectSeries:
     """The series of one device, or of the machine itself."""
 
     def __init__(self, base: str, info: str, texts: frozenset[str]) -> None:
-        """Start with nothing written.
+        """Create a subject without lines.
 
         Args:
-            base: the labels of each of its series, as `labelled` writes them.
-            info: the family whose labels are its texts.
-            texts: info texts that its labels say already.
+            base: labels of each of its series, as written by `format_labels`.
+            info: the info family of the subject.
+            texts: info texts that the info family omits.
         """
         self._base, self._info, self._texts = base, info, texts
         self._readings: dict[str, Reading] = {}
         self._dims: tuple[DimReading, ...] = ()
         self._dim_lines: list[str] = []
-        self._at: dict[str, list[int]] = {}  # family to where its dimensions stand
+        self._at: dict[str, list[int]] = {}  # family to positions in `_dim_lines`
         self._sources: tuple[Source, ...] = ()
         self._written = False
 
-    def update(self, readings: dict[str, Reading], dims: tuple[DimReading, ...], sources: tuple[Source, ...]) -> Lines:
-        """Return the lines that are not as they were."""
-        fresh: Lines = {}
+    def update(
+        self, readings: dict[str, Reading], dims: tuple[DimReading, ...], sources: tuple[Source, ...]
+    ) -> FamilyLines:
+        """Return the changed lines."""
+        fresh: FamilyLines = {}
         infos = self._update_readings(readings, fresh)
         self._update_dims(dims, fresh)
         if infos or not self._written:
-            fresh[self._info] = line(self._info, ",".join(filter(None, (self._base, self._info_labels()))), "1")
+            fresh[self._info] = format_sample(
+                self._info, ",".join(filter(None, (self._base, self._info_labels()))), "1"
+            )
         if ABSENT in fresh:
             fresh[ABSENT] = self._absences()
         if sources != self._sources:
@@ -81,8 +85,11 @@ class Subject:
         self._written = True
         return fresh
 
-    def _update_readings(self, readings: dict[str, Reading], fresh: Lines) -> bool:
-        """Write what has changed, ask for the absences by an empty text; return whether an info text has changed."""
+    def _update_readings(self, readings: dict[str, Reading], fresh: FamilyLines) -> bool:
+        """Render changed readings; return whether an info text changed.
+
+        An empty text under `ABSENT` requests rendering of the absences.
+        """
         before, self._readings = self._readings, readings
         if before is readings:
             return False
@@ -94,28 +101,28 @@ class Subject:
             infos = any(map(_is_info, gone))
         for name, reading in readings.items():
             known = before.get(name)
-            if known is reading or (known is not None and _says_the_same(known, reading)):
+            if known is reading or (known is not None and _renders_equal(known, reading)):
                 continue
             if reading.value is None or (known is not None and known.value is None):
                 fresh[ABSENT] = ""
             if _is_info(name):
                 infos = True
             else:
-                fresh[PREFIX + name] = _lines(name, self._base, reading.value)
+                fresh[PREFIX + name] = _metric_lines(name, self._base, reading.value)
         return infos
 
-    def _update_dims(self, dims: tuple[DimReading, ...], fresh: Lines) -> None:
+    def _update_dims(self, dims: tuple[DimReading, ...], fresh: FamilyLines) -> None:
         before, self._dims = self._dims, dims
         if before is dims:
             return
         changed = [place for place, (one, other) in enumerate(zip(before, dims, strict=False)) if one is not other]
-        if len(before) != len(dims) or not all(_is_the_same_series(before[place], dims[place]) for place in changed):
+        if len(before) != len(dims) or not all(_is_same_series(before[place], dims[place]) for place in changed):
             self._write_dims(fresh)
             return
         families: set[str] = set()
         for place in changed:
             known, reading = before[place], dims[place]
-            if _says_the_same(known, reading):
+            if _renders_equal(known, reading):
                 continue
             if reading.value is None or known.value is None:
                 fresh[ABSENT] = ""
@@ -124,8 +131,8 @@ class Subject:
         for family in families:
             fresh[family] = "".join([self._dim_lines[place] for place in self._at[family]])
 
-    def _write_dims(self, fresh: Lines) -> None:
-        """Write all of them: other series than before are there."""
+    def _write_dims(self, fresh: FamilyLines) -> None:
+        """Render all dimension lines, because the set of series changed."""
         fresh.update(dict.fromkeys(self._at, ""))
         fresh[ABSENT] = ""
         self._at = {}
@@ -136,11 +143,11 @@ class Subject:
             fresh[family] = "".join([self._dim_lines[place] for place in places])
 
     def _dim_line(self, reading: DimReading, known: str) -> str:
-        """Write a reading; in front of its value stands what stood there in the line as it was known."""
+        """Render a reading. The part of a known line before the value is reused."""
         value = reading.value
         if known and CATALOGUE[reading.metric].kind is not MetricKind.STATE and isinstance(value, int | float):
-            return f"{known[: known.rindex(' ')]} {number(value)}\n"
-        return _lines(reading.metric, f"{self._base},{labelled(reading.labels)}", value)
+            return f"{known[: known.rindex(' ')]} {format_number(value)}\n"
+        return _metric_lines(reading.metric, f"{self._base},{format_labels(reading.labels)}", value)
 
     def _absences(self) -> str:
         found = [
@@ -150,13 +157,13 @@ class Subject:
         ]
         for dim in self._dims:
             if dim.value is None:
-                # A dimension can be called `reason` too, so all of them are written `dim_...` here.
-                where = labelled({f"dim_{name}": value for name, value in dim.labels.items()})
+                # A dimension can be named `reason` too, so all dimensions get the prefix `dim_` here.
+                where = format_labels({f"dim_{name}": value for name, value in dim.labels.items()})
                 found.append(_absence(f"{self._base},{where}", dim.metric, dim.absent))
         return "".join(found)
 
     def _info_labels(self) -> str:
-        return labelled(
+        return format_labels(
             {
                 name.removeprefix("gpu_").removeprefix("host_"): str(reading.value)
                 for name, reading in self._readings.items()
@@ -169,17 +176,17 @@ def _is_info(name: str) -> bool:
     return CATALOGUE[name].kind is MetricKind.INFO
 
 
-def _says_the_same(one: Reading | DimReading, other: Reading | DimReading) -> bool:
-    """Tell whether both are written alike; 1 and 1.0 are not."""
+def _renders_equal(one: Reading | DimReading, other: Reading | DimReading) -> bool:
+    """Return whether two readings render alike; 1 and 1.0 do not."""
     return one.value == other.value and one.absent is other.absent and one.value.__class__ is other.value.__class__
 
 
-def _is_the_same_series(one: DimReading, other: DimReading) -> bool:
+def _is_same_series(one: DimReading, other: DimReading) -> bool:
     return one.metric == other.metric and (one.labels is other.labels or one.labels == other.labels)
 
 
-def _lines(name: str, labels: str, value: Value | None) -> str:
-    """Write a reading of a metric: a line, or one for each name of a state; nothing without a value."""
+def _metric_lines(name: str, labels: str, value: Value | None) -> str:
+    """Render a reading: one line, one per state for a state metric, or nothing without a value."""
     metric = CATALOGUE[name]
     if value is None:
         return ""
@@ -187,7 +194,7 @@ def _lines(name: str, labels: str, value: Value | None) -> str:
         return "".join(
             [f'{PREFIX}{name}{{{labels},state="{state}"}} {int(state == value)}\n' for state in metric.states]
         )
-    return "" if isinstance(value, str) else f"{PREFIX}{name}{{{labels}}} {number(value)}\n"
+    return "" if isinstance(value, str) else f"{PREFIX}{name}{{{labels}}} {format_number(value)}\n"
 
 
 def _absence(where: str, name: str, reason: Reason | None) -> str:
@@ -195,14 +202,14 @@ def _absence(where: str, name: str, reason: Reason | None) -> str:
 
 
 def _measured(base: str, source: Source) -> str:
-    labels = labelled({"reader": source.reader, "lane": source.lane, "provenance": source.provenance})
-    return f"{MEASURED}{{{base},{labels}}} {number(source.measured_at.timestamp())}\n"
+    labels = format_labels({"reader": source.reader, "lane": source.lane, "provenance": source.provenance})
+    return f"{MEASURED}{{{base},{labels}}} {format_number(source.measured_at.timestamp())}\n"
 
 
-def catalogue_heads() -> dict[str, Head]:
-    """Return the families of every metric that has series, in the catalogue's order."""
+def catalogue_headers() -> dict[str, FamilyHeader]:
+    """Return the headers of every metric with series, in the order of the catalogue."""
     return {
-        PREFIX + name: Head.of(
+        PREFIX + name: FamilyHeader.of(
             PREFIX + name, "counter" if metric.kind is MetricKind.COUNTER else "gauge", metric.help, metric.unit
         )
         for name, metric in CATALOGUE.items()

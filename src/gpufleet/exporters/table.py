@@ -1,7 +1,4 @@
-"""The snapshot as one screen for a person.
-
-Who uses the GPUs, for the screen.
-"""
+"""The snapshot as a terminal screen: devices, host, readers and processes."""
 
 import io
 from collections.abc import Sequence
@@ -11,7 +8,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.exporters.words import Words, bytes_words, percent_words, seconds_words, value_words
+from gpufleet.exporters.display import ValueFormatter, bytes_text, percent_text, seconds_text, value_text
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.machine import OK as GUEST_OK
 from gpufleet.model.reading import Reading
@@ -20,12 +17,12 @@ from gpufleet.model.status import ReaderState
 from gpufleet.model.text import clean
 from gpufleet.model.view import Side, ViewKind
 
-MOST = 8
-"""Processes of one device on the screen: those that hold the most memory. JSON has all."""
+MAX_PROCESSES = 8
+"""Most processes shown per device, by memory. JSON output lists all."""
 
 
 def process_table(snapshot: Snapshot) -> Table | None:
-    """Return the table, or None where no process is known."""
+    """Return the table of processes, or None if no process is known."""
     used = [device for device in snapshot.devices if device.processes]
     if not used:
         return None
@@ -36,54 +33,54 @@ def process_table(snapshot: Snapshot) -> Table | None:
         table.add_column(title, justify="right" if right else "left", overflow="fold")
     indices = {device.key: device.index for device in snapshot.devices}
     for device in used:
-        processes = sorted(device.processes or (), key=_held)
-        for process in processes[:MOST]:
+        processes = sorted(device.processes or (), key=_memory_order)
+        for process in processes[:MAX_PROCESSES]:
             table.add_row(
-                _table_processes_number(device, indices),
+                _gpu_number(device, indices),
                 str(process.pid),
                 process.name,
                 ", ".join(process.kinds),
-                _table_processes_shown(process.readings.get("memory_bytes"), bytes_words),
-                _table_processes_shown(process.readings.get("sm_utilization_ratio"), percent_words),
+                _reading_text(process.readings.get("memory_bytes"), bytes_text),
+                _reading_text(process.readings.get("sm_utilization_ratio"), percent_text),
             )
-        if len(processes) > MOST:
-            table.add_row(_table_processes_number(device, indices), f"and {len(processes) - MOST} more", "", "", "", "")
+        if len(processes) > MAX_PROCESSES:
+            table.add_row(_gpu_number(device, indices), f"and {len(processes) - MAX_PROCESSES} more", "", "", "", "")
     return table
 
 
-def _held(process: ProcessReport) -> tuple[float, int]:
+def _memory_order(process: ProcessReport) -> tuple[float, int]:
     reading = process.readings.get("memory_bytes")
-    held = reading.value if reading is not None else None
-    return (-held if isinstance(held, int | float) else 1, process.pid)
+    size = reading.value if reading is not None else None
+    return (-size if isinstance(size, int | float) else 1, process.pid)
 
 
-def _table_processes_number(device: Device, indices: dict[str, int | None]) -> str:
-    """Return the GPU's number, and what names a part of it there."""
+def _gpu_number(device: Device, indices: dict[str, int | None]) -> str:
+    """Return the index of the GPU; for an instance also its name within the GPU."""
     index = device.index if device.kind is ViewKind.GPU else indices.get(device.parent or "")
     number = "–" if index is None else str(index)
     return number if device.kind is ViewKind.GPU else f"{number}:{device.instance or '?'}"
 
 
-def _table_processes_shown(reading: Reading | None, words: Words) -> str:
+def _reading_text(reading: Reading | None, formatter: ValueFormatter) -> str:
     if reading is None or not isinstance(reading.value, int | float):
         return f"({reading.absent})" if reading is not None and reading.absent is not None else "–"
-    return words(reading.value)
+    return formatter(reading.value)
 
 
 NOTHING = "–"
 AVAILABLE = "available"
-MOST_COLUMNS = 10_000
-"""More than any table of ours needs."""
+MAX_COLUMNS = 10_000
+"""Wider than any table here."""
 
 WRAPPED = ("GPU", "memory", "power", "state")
-"""Columns that become lines of several words where there is no room."""
+"""Columns that may wrap on a narrow terminal."""
 
-UUID_LETTERS = 12
-"""Enough of a UUID to tell devices of a machine apart, and for `gpufleet why`."""
+UUID_LENGTH = 12
+"""Characters of a UUID shown: enough to distinguish the devices of a machine, and for `gpufleet why`."""
 
 
 class TableExporter:
-    """Renders for a terminal.
+    """Renders the snapshot for a terminal.
 
     Args:
         width: columns of the terminal.
@@ -95,7 +92,7 @@ class TableExporter:
         self._colour = colour
 
     def render(self, snapshot: Snapshot) -> bytes:
-        """Return the screen."""
+        """Return the screen as text."""
         page = io.StringIO()
         console = Console(
             file=page,
@@ -106,34 +103,34 @@ class TableExporter:
             markup=False,
             emoji=False,
         )
-        console.print(_head(snapshot))
+        console.print(_header(snapshot))
         if snapshot.devices:
             self._print_gpus(console, snapshot.devices)
             if (processes := process_table(snapshot)) is not None:
                 console.print(processes)
-        for line in (*_host(snapshot), *_readers(snapshot)):
+        for line in (*_host_lines(snapshot), *_reader_lines(snapshot)):
             console.print(line)
         for guest in snapshot.guests:
-            console.print(_guest(guest))
+            console.print(_guest_line(guest))
             if guest.devices:
                 self._print_gpus(console, guest.devices)
         return page.getvalue().encode()
 
     def _print_gpus(self, console: Console, devices: Sequence[Device]) -> None:
-        gpus = _gpus(devices)
-        # On a terminal that is too narrow its rows wrap: half a figure would be another one.
-        roomy = console.options.update(max_width=MOST_COLUMNS)
+        gpus = _device_table(devices)
+        # On a narrow terminal rows wrap, because a truncated number would read as a different one.
+        roomy = console.options.update(max_width=MAX_COLUMNS)
         console.width = max(self._width, Measurement.get(console, roomy, gpus).minimum)
         console.print(gpus)
         console.width = self._width
 
 
-def _head(snapshot: Snapshot) -> Text:
+def _header(snapshot: Snapshot) -> Text:
     host = snapshot.host.readings
-    facts = [_text(host, "host_os_name"), _text(host, "host_kernel_release"), f"gpufleet {snapshot.version}"]
-    for words, metric in (("driver", "nvidia_driver_version"), ("CUDA", "nvidia_cuda_version")):
-        if version := _text(host, metric):
-            facts.append(f"{words} {version}")
+    facts = [_info_text(host, "host_os_name"), _info_text(host, "host_kernel_release"), f"gpufleet {snapshot.version}"]
+    for label, metric in (("driver", "nvidia_driver_version"), ("CUDA", "nvidia_cuda_version")):
+        if version := _info_text(host, metric):
+            facts.append(f"{label} {version}")
     facts.append(snapshot.measured_at.strftime("%Y-%m-%d %H:%M:%S UTC"))
     line = Text(snapshot.node.name, style="bold")
     line.append("  " + " · ".join(fact for fact in facts if fact), style="dim")
@@ -145,24 +142,24 @@ def _head(snapshot: Snapshot) -> Text:
         line.append("GPUs: unknown, the PCI bus was not read")
     else:
         others = sum(function.vendor != NVIDIA_VENDOR for function in snapshot.host.pci)
-        line.append("GPUs: none by NVIDIA on the PCI bus" + (f" ({others} by others)" if others else ""))
+        line.append("GPUs: none by NVIDIA on the PCI bus" + (f" ({others} of other vendors)" if others else ""))
     return line
 
 
-def _guest(guest: Guest) -> Text:
-    """Return a virtual machine's line: who it is, and how the agent gets on with it, in words of whoever said so."""
+def _guest_line(guest: Guest) -> Text:
+    """Return the line of a virtual machine: name, state, and the detail given by its source."""
     line = Text("guest    ", style="dim")
     line.append(guest.machine.name, style="bold")
-    line.append(f" {guest.vm_uuid[:UUID_LETTERS]} ", style="dim")
+    line.append(f" {guest.vm_uuid[:UUID_LENGTH]} ", style="dim")
     good = guest.state == GUEST_OK
     line.append(guest.state or NOTHING, style="green" if good else "red")
-    way = _text(guest.host.readings, "guest_way")
-    words = guest.detail or (f"by {way}" if good and way else "")
-    line.append(f" · {clean(words)}" if words else "", style="dim")
+    way = _info_text(guest.host.readings, "guest_access_path")
+    detail = guest.detail or (f"by {way}" if good and way else "")
+    line.append(f" · {clean(detail)}" if detail else "", style="dim")
     return line
 
 
-def _gpus(devices: Sequence[Device]) -> Table:
+def _device_table(devices: Sequence[Device]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title, right in (
         ("#", True), ("GPU", False), ("UUID", False), ("PCI", False), ("util", True), ("memory", True), ("temp", True),
@@ -175,19 +172,19 @@ def _gpus(devices: Sequence[Device]) -> Table:
         table.add_row(
             NOTHING if device.index is None else str(device.index),
             _title(device),
-            (device.uuid or device.instance or NOTHING)[:UUID_LETTERS],
+            (device.uuid or device.instance or NOTHING)[:UUID_LENGTH],
             device.pci_address or NOTHING,
-            _shown(readings, "gpu_utilization_ratio", percent_words),
-            _pair(readings, "gpu_memory_used_bytes", "gpu_memory_total_bytes", bytes_words),
-            _shown(readings, "gpu_temperature_celsius", lambda value: f"{value:.0f} °C"),
-            _pair(readings, "gpu_power_watts", "gpu_power_limit_watts", lambda value: f"{value:.0f} W"),
+            _number_text(readings, "gpu_utilization_ratio", percent_text),
+            _usage_text(readings, "gpu_memory_used_bytes", "gpu_memory_total_bytes", bytes_text),
+            _number_text(readings, "gpu_temperature_celsius", lambda value: f"{value:.0f} °C"),
+            _usage_text(readings, "gpu_power_watts", "gpu_power_limit_watts", lambda value: f"{value:.0f} W"),
             Text(state, style="green" if good else "red"),
         )
     return table
 
 
 def _title(device: Device) -> str:
-    """Return what to call the device; a part of a GPU is set off from it."""
+    """Return the title of a device; an instance is indented."""
     name = device.name or f"{device.kind} ({device.side})"
     if device.kind is ViewKind.GPU:
         return name
@@ -196,55 +193,59 @@ def _title(device: Device) -> str:
 
 
 def _state(device: Device) -> tuple[str, bool]:
-    """Return the device's state, or why its readings are absent, and whether that is good."""
+    """Return the state of a device, or the reason of its absent readings, and whether the state is good."""
     if device.kind is not ViewKind.GPU and _has_values(device):
         license_ = device.readings.get("vgpu_license_state")
         bad = license_ is not None and str(license_.value).startswith("unlicensed")
         return (str(license_.value), False) if license_ is not None and bad else ("ok", True)
     state = device.readings.get("gpu_state")
     if state is None and device.side is not Side.PCI_ONLY and _has_values(device):
-        return NOTHING, False  # whoever reads it does not tell; that something else is absent is no state
-    asked = [state] if state is not None and state.absent is not None else []
-    asked += [reading for reading in device.readings.values() if reading.absent is not None]
+        return NOTHING, False  # the reader does not report a state, and absence of another reading is not a state
+    absent = [state] if state is not None and state.absent is not None else []
+    absent += [reading for reading in device.readings.values() if reading.absent is not None]
     if state is not None and state.value == "ok":
-        wanted = _wanted(device)
-        return ", ".join(["ok", *wanted]), not wanted
-    words = [str(state.value)] if state is not None and state.value is not None else []
-    if asked:
-        words.append(f"{asked[0].absent}: {asked[0].detail}" if asked[0].detail else str(asked[0].absent))
-    return ", ".join(words) or NOTHING, False
+        actions = _required_actions(device)
+        return ", ".join(["ok", *actions]), not actions
+    texts = [str(state.value)] if state is not None and state.value is not None else []
+    if absent:
+        texts.append(f"{absent[0].absent}: {absent[0].detail}" if absent[0].detail else str(absent[0].absent))
+    return ", ".join(texts) or NOTHING, False
 
 
 def _has_values(device: Device) -> bool:
     return any(reading.value is not None for reading in device.readings.values())
 
 
-def _wanted(device: Device) -> list[str]:
-    """Return what a GPU that answers well still asks an operator for."""
-    wanted = []
+def _required_actions(device: Device) -> list[str]:
+    """Return the operator actions that a responding GPU still needs."""
+    actions = []
     action = device.readings.get("gpu_recovery_action")
     if action is not None and action.value not in (None, "none"):
-        wanted.append(f"asks for {action.value}")
-    for metric, words in (("gpu_row_remap_pending", "remap pending"), ("gpu_row_remap_failed", "remap failed")):
+        actions.append(f"needs {action.value}")
+    for metric, text in (("gpu_row_remap_pending", "remap pending"), ("gpu_row_remap_failed", "remap failed")):
         if _number(device.readings, metric):
-            wanted.append(words)
-    return wanted
+            actions.append(text)
+    return actions
 
 
-def _host(snapshot: Snapshot) -> list[Text]:
+def _host_lines(snapshot: Snapshot) -> list[Text]:
     host = snapshot.host.readings
     lines: list[Text] = []
     facts = [
-        f"{_shown(host, 'host_cpu_utilization_ratio', percent_words)} of {_shown(host, 'host_cpus', str)} cores",
-        "load " + " ".join(_shown(host, f"host_load_{span}", lambda v: f"{v:.2f}") for span in ("1m", "5m", "15m")),
+        (
+            f"{_number_text(host, 'host_cpu_utilization_ratio', percent_text)} of "
+            f"{_number_text(host, 'host_cpus', str)} cores"
+        ),
+        "load "
+        + " ".join(_number_text(host, f"host_load_{span}", lambda v: f"{v:.2f}") for span in ("1m", "5m", "15m")),
     ]
     if "host_cpus" in host or "host_cpu_utilization_ratio" in host:
-        lines.append(_line("cpu", " · ".join(facts)))
+        lines.append(_summary_line("cpu", " · ".join(facts)))
     total, available = _number(host, "host_memory_total_bytes"), _number(host, "host_memory_available_bytes")
     if total is not None and available is not None:
-        lines.append(_line("memory", f"{bytes_words(total - available)} of {bytes_words(total)} in use"))
+        lines.append(_summary_line("memory", f"{bytes_text(total - available)} of {bytes_text(total)} in use"))
     pressure = [
-        f"{dim.labels['resource']} {percent_words(dim.value)}"
+        f"{dim.labels['resource']} {percent_text(dim.value)}"
         for dim in snapshot.host.dimensions
         if dim.metric == "host_pressure_ratio"
         and dim.labels["share"] == "some"
@@ -252,60 +253,60 @@ def _host(snapshot: Snapshot) -> list[Text]:
         and isinstance(dim.value, int | float)
     ]
     if pressure:
-        lines.append(_line("waiting", " · ".join(pressure)))
-    lines += _disks(snapshot)
+        lines.append(_summary_line("waiting", " · ".join(pressure)))
+    lines += _disk_lines(snapshot)
     return lines
 
 
-def _disks(snapshot: Snapshot) -> list[Text]:
+def _disk_lines(snapshot: Snapshot) -> list[Text]:
     figures: dict[str, dict[str, float]] = {}
     for dim in snapshot.host.dimensions:
         if dim.metric.startswith("host_filesystem_") and isinstance(dim.value, int | float):
             figures.setdefault(dim.labels["mountpoint"], {})[dim.metric] = dim.value
     facts = [
-        f"{mount} {bytes_words(known['host_filesystem_available_bytes'])} free of "
-        f"{bytes_words(known['host_filesystem_size_bytes'])}"
+        f"{mount} {bytes_text(known['host_filesystem_available_bytes'])} free of "
+        f"{bytes_text(known['host_filesystem_size_bytes'])}"
         for mount, known in figures.items()
         if known.get("host_filesystem_size_bytes") and "host_filesystem_available_bytes" in known
     ]
     shown = " · ".join(facts[:4]) + (f" · and {len(facts) - 4} more" if len(facts) > 4 else "")
-    return [_line("disks", shown)] if facts else []
+    return [_summary_line("disks", shown)] if facts else []
 
 
-def _readers(snapshot: Snapshot) -> list[Text]:
+def _reader_lines(snapshot: Snapshot) -> list[Text]:
     lines: list[Text] = []
-    told: set[tuple[str, str]] = set()
+    shown: set[tuple[str, str]] = set()
     for report in snapshot.readers:
-        if report.state in (ReaderState.OK, ReaderState.NEVER) or (report.reader, report.last_error) in told:
+        if report.state in (ReaderState.OK, ReaderState.NEVER) or (report.reader, report.last_error) in shown:
             continue
-        told.add((report.reader, report.last_error))
+        shown.add((report.reader, report.last_error))
         bad = report.state is ReaderState.FAILED
-        words = f"failed ({report.error_class})" if bad else str(report.state)
-        lines.append(_line(report.reader, f"{words}: {report.last_error}", style="red" if bad else "yellow"))
+        text = f"failed ({report.error_class})" if bad else str(report.state)
+        lines.append(_summary_line(report.reader, f"{text}: {report.last_error}", style="red" if bad else "yellow"))
     working = dict.fromkeys(
         report.reader
         for report in snapshot.readers
-        if report.state is ReaderState.OK and report.reader not in {reader for reader, _ in told}
+        if report.state is ReaderState.OK and report.reader not in {reader for reader, _ in shown}
     )
     idle = [reader for reader in working if snapshot.capabilities.get(reader, AVAILABLE) != AVAILABLE]
     for reader in idle:
         del working[reader]
-        lines.append(_line(reader, "nothing to read on this machine", style="dim"))
+        lines.append(_summary_line(reader, "nothing to read on this machine", style="dim"))
     if working:
         longest = max(report.duration_seconds for report in snapshot.readers)
-        lines.append(_line("readers", f"{', '.join(working)} ok · longest pass {seconds_words(longest)}"))
+        lines.append(_summary_line("readers", f"{', '.join(working)} ok · longest pass {seconds_text(longest)}"))
     return lines
 
 
-def _line(title: str, words: str, style: str = "") -> Text:
+def _summary_line(title: str, text: str, style: str = "") -> Text:
     line = Text(f"{title:<8} ", style="dim")
-    line.append(words, style=style)
+    line.append(text, style=style)
     return line
 
 
-def _text(readings: dict[str, Reading], metric: str) -> str:
+def _info_text(readings: dict[str, Reading], metric: str) -> str:
     reading = readings.get(metric)
-    return "" if reading is None or reading.value is None else value_words(metric, reading.value)
+    return "" if reading is None or reading.value is None else value_text(metric, reading.value)
 
 
 def _number(readings: dict[str, Reading], metric: str) -> float | None:
@@ -313,10 +314,10 @@ def _number(readings: dict[str, Reading], metric: str) -> float | None:
     return reading.value if reading is not None and isinstance(reading.value, int | float) else None
 
 
-def _shown(readings: dict[str, Reading], metric: str, words: Words) -> str:
+def _number_text(readings: dict[str, Reading], metric: str, formatter: ValueFormatter) -> str:
     value = _number(readings, metric)
-    return NOTHING if value is None else words(value)
+    return NOTHING if value is None else formatter(value)
 
 
-def _pair(readings: dict[str, Reading], used: str, limit: str, words: Words) -> str:
-    return f"{_shown(readings, used, words)} / {_shown(readings, limit, words)}"
+def _usage_text(readings: dict[str, Reading], used: str, limit: str, formatter: ValueFormatter) -> str:
+    return f"{_number_text(readings, used, formatter)} / {_number_text(readings, limit, formatter)}"

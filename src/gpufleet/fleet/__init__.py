@@ -1,1 +1,1 @@
-"""What agent and hub both know about devices: pure code, the clock is an argument."""
+"""Device and allocation rules shared by agent and hub. Pure: the clock is an argument."""

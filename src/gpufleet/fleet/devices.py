@@ -1,14 +1,7 @@
-"""GPUs that a fallback reader knows only by their place in a list: shown where nothing better is, never twice. Pure.
-
-A place in a list names nothing, so such a GPU is never joined to another one.
-
-MIG devices and vGPU instances: which of those that were told of are no more, and what to call one.
-
-What a MIG device's answer tells of the GPU that it is cut from, marked as such. Pure.
-"""
+"""Devices of one machine: duplicates, ended instances, names, and the parents of MIG devices."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -18,17 +11,46 @@ from gpufleet.model.catalogue import CATALOGUE, MetricKind, Subject
 from gpufleet.model.reading import Reading
 from gpufleet.model.view import Scope, ViewKind
 
-ELSEWHERE = frozenset({Reason.NO_DRIVER, Reason.BOUND_TO_VFIO, Reason.OTHER_DRIVER})
-"""Why the bus shows a GPU that NVIDIA's driver on this host does not hold."""
+NOT_HELD_BY_DRIVER = frozenset({Reason.NO_DRIVER, Reason.BOUND_TO_VFIO, Reason.OTHER_DRIVER})
+"""Reasons for which the PCI bus lists a GPU that NVIDIA's driver on this host does not hold."""
 
 
-class Shown(NamedTuple):
-    """One GPU of a machine as it would be shown.
+class ListedDevice(Protocol):
+    """The part of a device that decides whether it duplicates another one."""
+
+    @property
+    def kind(self) -> ViewKind:
+        """GPU, MIG device or vGPU instance."""
+        ...
+
+    @property
+    def uuid(self) -> str | None:
+        """UUID, if its reader reports one."""
+        ...
+
+    @property
+    def pci_address(self) -> str | None:
+        """PCI address, if its reader reports one."""
+        ...
+
+    @property
+    def parent(self) -> str | None:
+        """View key of the GPU that it is a part of."""
+        ...
+
+    @property
+    def readings(self) -> Mapping[str, Reading]:
+        """Merged readings."""
+        ...
+
+
+class GpuListing(NamedTuple):
+    """GPU of a machine before duplicates are removed.
 
     Attributes:
         key: of the GPU.
-        unnamed: whether it is known by its place in a list only.
-        why: why there is no value of it at all; None if there is one.
+        unnamed: whether only its index in a list identifies it: no UUID, no PCI address.
+        why: why it has no value at all; None if it has one.
     """
 
     key: str
@@ -36,8 +58,8 @@ class Shown(NamedTuple):
     why: Reason | None = None
 
     @classmethod
-    def of(cls, key: str, *, named: bool, readings: Mapping[str, Reading]) -> "Shown":
-        """Judge a GPU by its readings."""
+    def of(cls, key: str, *, named: bool, readings: Mapping[str, Reading]) -> "GpuListing":
+        """Return the listing of a GPU with these readings."""
         absent = None
         for reading in readings.values():
             if reading.absent is None:
@@ -46,47 +68,68 @@ class Shown(NamedTuple):
         return cls(key, not named, absent)
 
 
-def left_out(gpus: Iterable[Shown]) -> frozenset[str]:
-    """Return the keys of those that are not to be shown, because another one may be the same.
+def hidden_devices(devices: Mapping[str, ListedDevice]) -> frozenset[str]:
+    """Return the view keys of devices that duplicate another one of the same machine.
 
-    Unnamed ones are left out where another reader has values of GPUs. Where the others have none, and there are as
-    many of them that NVIDIA's driver holds, they are the same ones, and those without values are left out; where the
-    numbers differ nobody can tell which is which, and the named ones stay; so they do where no unnamed one has a value.
+    These are the GPUs of `duplicate_gpus`, and MIG devices without a UUID on a GPU whose MIG devices another reader
+    lists by UUID.
+    """
+    duplicates = duplicate_gpus(
+        GpuListing.of(key, named=bool(device.uuid or device.pci_address), readings=device.readings)
+        for key, device in devices.items()
+        if device.kind is ViewKind.GPU
+    )
+    mig = {key: device for key, device in devices.items() if device.kind is ViewKind.MIG}
+    named_parents = {device.parent for device in mig.values() if device.uuid is not None}
+    unnamed = {key for key, device in mig.items() if device.uuid is None and device.parent in named_parents}
+    return duplicates | unnamed
+
+
+def duplicate_gpus(gpus: Iterable[GpuListing]) -> frozenset[str]:
+    """Return the keys of GPUs that are not listed because another one may be the same.
+
+    A fallback reader may know a GPU only by its index in a list. An index identifies nothing, so such a GPU is never
+    joined with another one:
+
+    - If any named GPU has a value, the unnamed GPUs are hidden.
+    - If no named GPU has a value, and as many of them belong to NVIDIA's driver as there are unnamed ones, both lists
+      are the same GPUs: the named ones without values are hidden.
+    - If the numbers differ, or no unnamed GPU has a value, the unnamed GPUs are hidden.
     """
     gpus = list(gpus)
     unnamed = frozenset(gpu.key for gpu in gpus if gpu.unnamed)
     named = [gpu for gpu in gpus if not gpu.unnamed]
-    held = frozenset(gpu.key for gpu in named if gpu.why is not None and gpu.why not in ELSEWHERE)
-    read = any(gpu.why is None for gpu in named)
-    told = any(gpu.why is None for gpu in gpus if gpu.unnamed)
+    held = frozenset(gpu.key for gpu in named if gpu.why is not None and gpu.why not in NOT_HELD_BY_DRIVER)
+    any_named_value = any(gpu.why is None for gpu in named)
+    any_unnamed_value = any(gpu.why is None for gpu in gpus if gpu.unnamed)
     if not unnamed:
         return frozenset()
-    return unnamed if read or (held and (len(held) != len(unnamed) or not told)) else held
+    return unnamed if any_named_value or (held and (len(held) != len(unnamed) or not any_unnamed_value)) else held
 
 
-Source = TypeVar("Source", bound=Hashable)
+SourceKey = TypeVar("SourceKey", bound=Hashable)
 
 
-def is_gone(instance: Mapping[Source, float], parent: Mapping[Source, float]) -> bool:
-    """Tell whether a newer pass over the GPU did not list the instance: a pass lists every one there is.
+def is_gone(instance: Mapping[SourceKey, float], parent: Mapping[SourceKey, float]) -> bool:
+    """Return whether a newer pass over the GPU did not list the instance. A pass lists every existing instance.
 
     Args:
         instance: reader and lane to the time of its newest sample.
-        parent: the same of the GPU it is cut from, by a clock that gives everything of one pass the same time.
+        parent: the same for its GPU. All samples of a pass must have the same time.
     """
     return any(parent.get(source, at) > at for source, at in instance.items())
 
 
 def device_name(readings: Mapping[str, Reading]) -> str | None:
-    """Return what people call a device: its product, its vGPU type or its MIG profile; None while none is known."""
-    for metric, words in (("gpu_name", ""), ("vgpu_type", ""), ("mig_profile", "MIG ")):
+    """Return the display name of a device: its product, vGPU type or MIG profile; None if none is known."""
+    for metric, prefix in (("gpu_name", ""), ("vgpu_type", ""), ("mig_profile", "MIG ")):
         reading = readings.get(metric)
         if reading is not None and reading.value is not None:
-            return f"{words}{reading.value}"
+            return f"{prefix}{reading.value}"
     return None
 
 
-PARENTAL = frozenset(
+PARENT_METRICS = frozenset(
     metric.name
     for metric in CATALOGUE.values()
     if Subject.GPU in metric.subjects
@@ -95,11 +138,11 @@ PARENTAL = frozenset(
     and metric.role is None
     and not any(case.reason is Reason.NOT_IN_MIG_MODE for case in metric.absent_when)
 )
-"""Metrics that are measured of a whole GPU only and mean something to who has a part of it: power, heat, ECC, ..."""
+"""Metrics that exist only for a whole GPU but also concern its MIG devices: power, temperature, ECC, ..."""
 
 
 def with_parents(chosen: Iterable[AnswerDevice], every: Sequence[AnswerDevice]) -> tuple[AnswerDevice, ...]:
-    """Give each MIG device the readings of its GPU that it cannot have of its own, in scope `parent`.
+    """Add to each MIG device the readings that only its whole GPU has, in scope `parent`.
 
     Args:
         chosen: the devices of an answer.
@@ -109,8 +152,8 @@ def with_parents(chosen: Iterable[AnswerDevice], every: Sequence[AnswerDevice]) 
     return tuple(_with_parent(one, by_key.get(one.parent or "")) for one in chosen)
 
 
-def units(devices: Sequence[AnswerDevice]) -> list[Mapping[str, Reading]]:
-    """Return the readings of the devices that are no part of another one among them, for totals."""
+def independent_readings(devices: Sequence[AnswerDevice]) -> list[Mapping[str, Reading]]:
+    """Return the readings of the devices that are not part of another listed device, for totals."""
     keys = {_key(one) for one in devices}
     return [one.readings for one in devices if one.parent not in keys]
 
@@ -121,7 +164,7 @@ def _with_parent(device: AnswerDevice, parent: AnswerDevice | None) -> AnswerDev
     added = {
         name: msgspec.structs.replace(reading, scope=Scope.PARENT)
         for name, reading in parent.readings.items()
-        if name in PARENTAL and name not in device.readings
+        if name in PARENT_METRICS and name not in device.readings
     }
     return msgspec.structs.replace(device, readings=device.readings | added)
 

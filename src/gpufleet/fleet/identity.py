@@ -1,12 +1,11 @@
-"""Which machine a piece of evidence belongs to: pure, so that the rules can be tested on every order of events.
+"""Matching of evidence to machines. Pure, so that the rules can be tested on every order of events.
 
 Rule 1. The strongest evidence that two records share decides: system UUID, Kubernetes node UID, cloud instance
         id, machine-id, and last the host name.
 Rule 2. Records that differ in stronger evidence are two machines, whatever weaker evidence they share.
-Rule 3. A boot id tells a clone from a restart. It never comes back: one that does is another machine's.
-        Two host names with two boot ids at one time are two machines. Late word of an earlier boot is neither.
-Rule 4. What an id was given to is never overwritten by a stranger: the stranger gets an id of its own, and the
-        conflict stands on both.
+Rule 3. A boot id distinguishes a clone from a restart. A boot id never recurs: a recurring one is another machine's.
+        Two host names with two boot ids at the same time are two machines. Late reports of an earlier boot are neither.
+Rule 4. The machine that first had an id keeps it. A clone gets a new id, and both carry the conflict.
 Rule 5. A guest's evidence is its own claim. It is compared with guests of the same hypervisor only.
 """
 
@@ -19,75 +18,75 @@ from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.time import NANOS
 
 EVIDENCE = ("system_uuid", "k8s_node_uid", "instance_id", "machine_id", "name")
-"""Fields of `Machine` that identify, the strongest first."""
+"""Identifying fields of `Machine`, strongest first."""
 
-ALIVE_NS = 60 * NANOS
-"""A machine that was heard of this recently has not been reinstalled or renamed over a restart: two heartbeats."""
+LIVE_NS = 60 * NANOS
+"""A machine seen this recently was not reinstalled or renamed during a restart: two heartbeats."""
 
 RETURN_NS = 600 * NANOS
-"""A boot id that comes back within this time after another one shows two machines; later it may be late data."""
+"""A boot id that recurs within this time after another one shows two machines; later it may be late data."""
 
 BOOTS_KEPT = 4
-STRANGERS_KEPT = 8
+CLONE_BOOTS_KEPT = 8
 
 
 class Boot(msgspec.Struct, frozen=True, array_like=True):
-    """A boot id and when it was last heard of."""
+    """Boot id and the time it was last seen."""
 
     boot_id: str
     last_seen: int
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine as far as matching cares.
+class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """Machine as used for matching.
 
     Attributes:
         id: the hub's id.
         machine: merged evidence.
         last_seen: nanoseconds since 1970 by the hub's clock.
-        boots: its newest boots, the newest last.
-        strangers: boot ids that were found to be a clone's.
-        named_only: nobody heard of it; somebody else named it, last at `last_seen`.
+        boots: its newest boots, newest last.
+        clone_boots: boot ids that were found to be a clone's.
+        named_only: listed by another source but never reported, last listed at `last_seen`.
     """
 
     id: str
     machine: Machine
     last_seen: int
     boots: tuple[Boot, ...] = ()
-    strangers: tuple[str, ...] = ()
+    clone_boots: tuple[str, ...] = ()
     named_only: bool = False
 
 
-class Verdict(enum.Enum):
-    """What the evidence amounts to."""
+class MatchOutcome(enum.Enum):
+    """Result of matching the evidence."""
 
-    SAME = enum.auto()  # it is this machine
-    RETURNED = enum.auto()  # it is this machine, and another one spoke under its id in between
-    NEW = enum.auto()  # it is none of the known ones
+    SAME = enum.auto()  # the known machine
+    RETURNED = enum.auto()  # the known machine, after another one reported under its id
+    NEW = enum.auto()  # none of the known machines
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a match.
+class MatchDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcome of a match.
 
     Attributes:
-        verdict: what it is.
-        known: the machine as it is to be kept from now on; None when it is new.
+        verdict: the result.
+        known: the machine record to store; None if it is new.
         rivals: ids of other machines that the evidence contradicts.
-        shared: field of the evidence that is contradicted, empty without rivals or return.
+        shared: field of the contradicted evidence, empty without rivals or return.
     """
 
-    verdict: Verdict
-    known: Known | None = None
+    verdict: MatchOutcome
+    known: KnownMachine | None = None
     rivals: tuple[str, ...] = ()
     shared: str = ""
 
 
-def decide(known: Iterable[Known], machine: Machine, at: int) -> Decision:
+def decide(known: Iterable[KnownMachine], machine: Machine, at: int) -> MatchDecision:
     """Match evidence against the machines of its cluster that share any evidence with it.
 
-    `at` is when it was received; for late word, which was overtaken by newer, when it was sent.
+    `at` is the time of receipt; for a late report, which newer ones overtook, the time of sending.
     """
-    rivals: list[Known] = []
+    rivals: list[KnownMachine] = []
     shared = ""
     candidates = [one for one in known if _comparable(one.machine, machine)]
     for level, field in enumerate(EVIDENCE):
@@ -95,31 +94,31 @@ def decide(known: Iterable[Known], machine: Machine, at: int) -> Decision:
         holders = [one for one in candidates if value and getattr(one.machine, field) == value]
         fits = [one for one in holders if _compatible(one, machine, level)]
         chosen = _choose(fits, machine, at)
-        if chosen is not None and _spoke_before(chosen, machine, at):
-            return Decision(verdict=Verdict.SAME, known=chosen)
+        if chosen is not None and _is_late(chosen, machine, at):
+            return MatchDecision(verdict=MatchOutcome.SAME, known=chosen)
         if chosen is not None and _boot_returned(chosen, machine, at):
-            return Decision(verdict=Verdict.RETURNED, known=_given_back(chosen, machine, at), shared=field)
+            return MatchDecision(verdict=MatchOutcome.RETURNED, known=_given_back(chosen, machine, at), shared=field)
         if chosen is not None:
             new_rivals = [one for one in rivals if one.id != chosen.id]
-            return Decision(
-                verdict=Verdict.SAME,
-                known=_heard(chosen, machine, at),
+            return MatchDecision(
+                verdict=MatchOutcome.SAME,
+                known=_merge(chosen, machine, at),
                 rivals=tuple(one.id for one in new_rivals),
                 shared=shared if new_rivals else "",
             )
         if field != "name":
-            contradicting = [one for one in holders if one in fits or _alive(one, at) or _stranger(one, machine)]
+            contradicting = [one for one in holders if one in fits or _live(one, at) or _is_clone(one, machine)]
             rivals += [one for one in contradicting if one not in rivals]
             shared = shared or (field if contradicting else "")
         if fits:
-            break  # something of this strength is shared and it is none of them: weaker evidence cannot mend that
-    return Decision(verdict=Verdict.NEW, rivals=tuple(one.id for one in rivals), shared=shared)
+            break  # shared evidence of this strength matches none of them: weaker evidence cannot decide
+    return MatchDecision(verdict=MatchOutcome.NEW, rivals=tuple(one.id for one in rivals), shared=shared)
 
 
-def introduce(id: str, machine: Machine, at: int) -> Known:  # noqa: A002 - the word of the domain
-    """Make the record of a machine that was never seen before."""
+def new_machine(id: str, machine: Machine, at: int) -> KnownMachine:  # noqa: A002 - the API's name
+    """Return the record of a machine that was never seen before."""
     boots = (Boot(machine.boot_id, at),) if machine.boot_id else ()
-    return Known(id=id, machine=machine, last_seen=at, boots=boots)
+    return KnownMachine(id=id, machine=machine, last_seen=at, boots=boots)
 
 
 def _comparable(one: Machine, other: Machine) -> bool:
@@ -128,9 +127,9 @@ def _comparable(one: Machine, other: Machine) -> bool:
     return one.kind is not MachineKind.GUEST or one.hypervisor == other.hypervisor
 
 
-def _compatible(one: Known, machine: Machine, level: int) -> bool:
-    """Tell whether nothing stronger than the shared evidence, and no boot id, makes them two machines."""
-    if _stranger(one, machine):
+def _compatible(one: KnownMachine, machine: Machine, level: int) -> bool:
+    """Return whether no stronger evidence, and no boot id, shows that they are two machines."""
+    if _is_clone(one, machine):
         return False
     for field in EVIDENCE[:level]:
         ours, theirs = getattr(one.machine, field), getattr(machine, field)
@@ -139,31 +138,31 @@ def _compatible(one: Known, machine: Machine, level: int) -> bool:
     return True
 
 
-def _stranger(one: Known, machine: Machine) -> bool:
-    return machine.boot_id is not None and machine.boot_id in one.strangers
+def _is_clone(one: KnownMachine, machine: Machine) -> bool:
+    return machine.boot_id is not None and machine.boot_id in one.clone_boots
 
 
-def _alive(one: Known, at: int) -> bool:
-    return at - one.last_seen <= ALIVE_NS
+def _live(one: KnownMachine, at: int) -> bool:
+    return at - one.last_seen <= LIVE_NS
 
 
-def _boot_returned(one: Known, machine: Machine, at: int) -> bool:
+def _boot_returned(one: KnownMachine, machine: Machine, at: int) -> bool:
     return any(boot.boot_id == machine.boot_id and at - boot.last_seen <= RETURN_NS for boot in one.boots[:-1])
 
 
-def _spoke_before(one: Known, machine: Machine, at: int) -> bool:
-    """Tell whether this is late word of an earlier boot, from before the newest one was heard of."""
+def _is_late(one: KnownMachine, machine: Machine, at: int) -> bool:
+    """Return whether this is a late report of an earlier boot, from before the newest boot was seen."""
     return any(boot.boot_id == machine.boot_id for boot in one.boots[:-1]) and at < one.boots[-1].last_seen
 
 
-def _at_odds(one: Known, machine: Machine, at: int) -> bool:
-    """Tell whether both live now under two names and two boots."""
+def _at_odds(one: KnownMachine, machine: Machine, at: int) -> bool:
+    """Return whether both are live now under two names and two boots."""
     if one.machine.boot_id is None or machine.boot_id is None or _boot_returned(one, machine, at):
         return False
-    return _alive(one, at) and one.machine.boot_id != machine.boot_id and one.machine.name != machine.name
+    return _live(one, at) and one.machine.boot_id != machine.boot_id and one.machine.name != machine.name
 
 
-def _choose(fits: list[Known], machine: Machine, at: int) -> Known | None:
+def _choose(fits: list[KnownMachine], machine: Machine, at: int) -> KnownMachine | None:
     same_boot = [one for one in fits if machine.boot_id and one.machine.boot_id == machine.boot_id]
     if len(same_boot) == 1:
         return same_boot[0]
@@ -176,12 +175,12 @@ def _choose(fits: list[Known], machine: Machine, at: int) -> Known | None:
     named = [one for one in fits if one.machine.name == machine.name]
     if len(named) == 1:
         return named[0]
-    silent = [one for one in fits if not _alive(one, at)]
-    return silent[0] if len(silent) == 1 else None
+    not_live = [one for one in fits if not _live(one, at)]
+    return not_live[0] if len(not_live) == 1 else None
 
 
-def _heard(one: Known, machine: Machine, at: int) -> Known:
-    """Keep the newest evidence, and what it does not say as it was."""
+def _merge(one: KnownMachine, machine: Machine, at: int) -> KnownMachine:
+    """Merge the newest evidence; fields that it lacks keep their values."""
     merged = msgspec.structs.replace(
         machine,
         **{
@@ -191,15 +190,15 @@ def _heard(one: Known, machine: Machine, at: int) -> Known:
     )
     boots = one.boots
     if machine.boot_id:
-        # The newest boot was alive for as long as the machine was: that is where a later boot follows it.
+        # The newest boot was live for as long as the machine was: a later boot follows at that time.
         earlier = (*boots[:-1], Boot(boots[-1].boot_id, one.last_seen)) if boots else ()
         kept = tuple(boot for boot in earlier if boot.boot_id != machine.boot_id)
         boots = (*kept, Boot(machine.boot_id, at))[-BOOTS_KEPT:]
     return msgspec.structs.replace(one, machine=merged, last_seen=max(at, one.last_seen), boots=boots)
 
 
-def _given_back(one: Known, machine: Machine, at: int) -> Known:
-    """Give the id back to the machine that had it first; the boots that came after are a stranger's."""
+def _given_back(one: KnownMachine, machine: Machine, at: int) -> KnownMachine:
+    """Return the id to the machine that had it first; all later boots are a clone's."""
     assert machine.boot_id is not None
     position = next(i for i, boot in enumerate(one.boots) if boot.boot_id == machine.boot_id)
     later = tuple(boot.boot_id for boot in one.boots[position + 1 :])
@@ -208,5 +207,5 @@ def _given_back(one: Known, machine: Machine, at: int) -> Known:
         machine=machine,
         last_seen=max(at, one.last_seen),
         boots=(*one.boots[:position], Boot(machine.boot_id, at)),
-        strangers=(*one.strangers, *later)[-STRANGERS_KEPT:],
+        clone_boots=(*one.clone_boots, *later)[-CLONE_BOOTS_KEPT:],
     )

@@ -1,17 +1,21 @@
-"""Stored samples as readings: one a metric, from the reader that comes first, stale ones absent. Pure.
+"""Readings of samples: precedence between readers, freshness, and merging. The only copy of these rules.
 
-How old a sample may be before it is no longer current.
+Agent and hub both answer from this module. An agent judges staleness by its own monotonic clock, a hub by its clock at
+receipt; both pass the verdict in, so the merge itself is the same code and needs no clock.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.fleet.devices import Shown, device_name, is_gone, left_out
+from gpufleet.fleet.devices import device_name, hidden_devices, is_gone
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.process import Process
 from gpufleet.model.reading import DimReading, Reading, Sample, Value, precedence
+from gpufleet.model.snapshot import ProcessReport
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS, to_datetime
@@ -21,111 +25,263 @@ MISSED_PASSES = 3
 """Passes of a lane that may be missed before its values are stale."""
 
 LONGEST_SECONDS = 3600.0
-"""However slow a sender says its lane is, nothing older is current."""
+"""Upper limit of freshness: no sample older than this is current, however slow its lane is declared."""
 
 LANE_SECONDS = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0, Lane.EVENT: 10.0}
-"""Intervals of lanes whose reader has not said its own."""
+"""Default intervals of lanes whose reader has not declared its own."""
+
+_ORDER = {name: position for position, name in enumerate(CATALOGUE)}
+
+Dims = dict[tuple[str, ...], DimReading]
+"""Readings of one metric, by the values of its dimensions."""
 
 
 class Freshness:
-    """Judges samples of one machine by the hub's clock on receipt."""
+    """Judges the samples of one machine by the hub's clock at receipt."""
 
     def __init__(self, now: int, stale_after_seconds: float, readers: Sequence[ReaderStatus]) -> None:
+        """Take the hub's time in nanoseconds since 1970, its freshness limit, and the intervals of the readers."""
         self._now = now
         self._stale_after = stale_after_seconds
         self._intervals = {(one.reader, one.lane): one.interval_seconds for one in readers}
 
     def age_seconds(self, received_at: int) -> float:
-        """Return seconds since receipt; a clock that was stepped back gives 0."""
+        """Return the seconds since receipt; 0 if the hub's clock moved back since."""
         return max(0, self._now - received_at) / NANOS
 
-    def is_heard(self, received_at: int) -> bool:
-        """Tell whether something received then shows that its machine is heard of now."""
+    def is_live(self, received_at: int) -> bool:
+        """Return whether a receipt at that time proves that its machine is live now."""
         return not self._is_ahead(received_at) and self.age_seconds(received_at) <= self._stale_after
 
     def is_current(self, stored: StoredSample) -> bool:
-        """Tell whether the sample's values are current, by the interval of its lane."""
+        """Return whether the sample's values are current, by the interval of its lane."""
         sample = stored.sample
         passes = MISSED_PASSES * self.interval_of(sample)
         limit = min(max(self._stale_after, passes), max(LONGEST_SECONDS, self._stale_after))
         return not self._is_ahead(stored.received_at) and self.age_seconds(stored.received_at) <= limit
 
     def interval_of(self, sample: Sample) -> float:
-        """Return how often the lane of a sample is read, in seconds."""
+        """Return the interval of the sample's lane in seconds."""
         return self._intervals.get((sample.reader, sample.lane), LANE_SECONDS[sample.lane])
 
     def _is_ahead(self, received_at: int) -> bool:
-        """Tell whether it was received before the hub's clock was set back: its age is not known."""
+        """Return whether the receipt lies in the future: the hub's clock moved back, and the age is unknown."""
         return received_at - self._now > self._stale_after * NANOS
 
 
-def merge(samples: Sequence[StoredSample], freshness: Freshness) -> dict[str, Reading]:
-    """Return one reading a metric, in the catalogue's order: the first reader's value, else the first one's absence."""
-    merged: dict[str, Reading] = {}
-    for stored in sorted(samples, key=lambda stored: precedence(stored.sample)):
-        reading_of = _readings(stored, freshness)
-        for metric, value in stored.sample.values.items():
-            before = merged.get(metric)
-            if before is not None and before.absent is None:
-                continue
-            reading = reading_of(value)
-            if before is None or reading.absent is None:
-                merged[metric] = reading
-    return {metric: merged[metric] for metric in CATALOGUE if metric in merged}
+class SampleReadings:
+    """The readings of one sample under one freshness verdict. Immutable; dimensions are built on first use.
 
-
-def merge_dimensions(samples: Sequence[StoredSample], freshness: Freshness) -> tuple[DimReading, ...]:
-    """Return the readings of metrics with dimensions, each metric from the first current reader that has it.
-
-    Stale ones are left out: a core, port or mount point that is no longer spoken of may be gone.
+    Attributes:
+        sample: the source of the readings.
+        stale: the absence that replaces each value because the sample is too old; None while it is current.
+        measured_at: the sample's time of measurement.
+        readings: catalogue name to reading.
     """
-    taken: dict[str, str] = {}
-    merged: list[DimReading] = []
-    for stored in sorted(samples, key=lambda stored: precedence(stored.sample)):
-        if not freshness.is_current(stored):
-            continue
-        for dim in stored.sample.dims:
-            if taken.setdefault(dim.metric, stored.sample.reader) != stored.sample.reader:
-                continue
-            metric = CATALOGUE.get(dim.metric)
-            if metric is None:
-                continue
-            value, absent, detail = _split(dim.value)
-            merged.append(
-                DimReading(
-                    metric=dim.metric,
-                    labels=dict(zip(metric.dims, dim.labels, strict=False)),
-                    value=value,
-                    absent=absent,
-                    detail=detail,
-                    reader=stored.sample.reader,
-                    measured_at=to_datetime(stored.sample.measured_at),
-                )
+
+    __slots__ = ("_age", "_dims", "_known", "_received_at", "measured_at", "readings", "sample", "stale")
+
+    def __init__(
+        self,
+        sample: Sample,
+        stale: Absent | None,
+        *,
+        received_at: int | None = None,
+        age_seconds: float | None = None,
+        before: "SampleReadings | None" = None,
+    ) -> None:
+        """Build the readings.
+
+        Args:
+            sample: as read or stored.
+            stale: None if the sample is current.
+            received_at: nanoseconds since 1970 of the receipt by a hub; None on an agent.
+            age_seconds: age by the hub's clock; None on an agent.
+            before: the readings of the previous sample of the same source; equal label sets are shared with it.
+        """
+        self.sample, self.stale = sample, stale
+        self.measured_at = to_datetime(sample.measured_at)
+        self._received_at = None if received_at is None else to_datetime(received_at)
+        self._age = age_seconds
+        self._dims: dict[str, Dims] | None = None
+        self._known: dict[str, Dims] = {} if before is None else before.dims
+        side = sample.view.side if sample.view else ""
+        self.readings = {name: self._reading(stale or value, side) for name, value in sample.values.items()}
+
+    @property
+    def dims(self) -> dict[str, Dims]:
+        """Readings of metrics with dimensions, by catalogue name. A metric that this build lacks is left out."""
+        if self._dims is None:
+            self._dims = self._build_dims(self._known)
+            self._known = {}
+        return self._dims
+
+    @property
+    def processes(self) -> tuple[ProcessReport, ...] | None:
+        """Processes on the device; None if the sample lists none or is stale: an old list of processes is no list."""
+        if self.sample.processes is None or self.stale is not None:
+            return None
+        side = self.sample.view.side if self.sample.view else ""
+        return tuple(
+            [process_report(process, self.sample.reader, side, self.measured_at) for process in self.sample.processes]
+        )
+
+    def _reading(self, value: Value | Absent, side: str) -> Reading:
+        if isinstance(value, Absent):
+            return Reading(
+                absent=value.reason,
+                detail=value.detail,
+                reader=self.sample.reader,
+                side=side,
+                measured_at=self.measured_at,
+                received_at=self._received_at,
+                age_seconds=self._age,
             )
-    return tuple(merged)
+        return Reading(
+            value=value,
+            reader=self.sample.reader,
+            side=side,
+            measured_at=self.measured_at,
+            received_at=self._received_at,
+            age_seconds=self._age,
+        )
+
+    def _build_dims(self, known: Mapping[str, Dims]) -> dict[str, Dims]:
+        dims: dict[str, Dims] = {}
+        for dim in self.sample.dims:
+            row = CATALOGUE.get(dim.metric)
+            if row is None:
+                continue
+            before = known.get(dim.metric, {}).get(dim.labels)
+            labels = before.labels if before else dict(zip(row.dims, dim.labels, strict=False))
+            value = self.stale or dim.value
+            reading = DimReading(
+                metric=dim.metric,
+                labels=labels,
+                value=None if isinstance(value, Absent) else value,
+                absent=value.reason if isinstance(value, Absent) else None,
+                detail=value.detail if isinstance(value, Absent) else "",
+                reader=self.sample.reader,
+                measured_at=self.measured_at,
+            )
+            _put(dims.setdefault(dim.metric, {}), dim.labels, reading)
+        return dims
+
+
+def stored_readings(samples: Iterable[StoredSample], freshness: Freshness) -> tuple[SampleReadings, ...]:
+    """Return the readings of stored samples of one subject, the most trusted reader first."""
+    return tuple(
+        [
+            SampleReadings(
+                stored.sample,
+                None if freshness.is_current(stored) else Absent(Reason.STALE),
+                received_at=stored.received_at,
+                age_seconds=freshness.age_seconds(stored.received_at),
+            )
+            for stored in sorted(samples, key=lambda stored: precedence(stored.sample))
+        ]
+    )
+
+
+def merge(sources: Sequence[SampleReadings], before: Mapping[str, Reading] | None = None) -> dict[str, Reading]:
+    """Return one reading a metric in the catalogue's order.
+
+    The first source with a value gives the reading. If no source has a value, the first source's absence stands.
+
+    Args:
+        sources: readings of one subject, the most trusted reader first.
+        before: the previous merge of this subject; its order is reused if the metrics are the same.
+    """
+    merged: dict[str, Reading] = {}
+    for source in sources:
+        merged.update(source.readings)
+    if len(merged) != sum([len(source.readings) for source in sources]):
+        merged = {}
+        for source in sources:
+            for name, reading in source.readings.items():
+                known = merged.get(name)
+                if known is None or (known.value is None and reading.value is not None):
+                    merged[name] = reading
+    if before is not None and merged.keys() == before.keys():
+        return {name: merged[name] for name in before}
+    return {name: merged[name] for name in sorted(merged.keys() & _ORDER.keys(), key=_ORDER.__getitem__)}
+
+
+def merge_dimensions(sources: Sequence[SampleReadings]) -> tuple[DimReading, ...]:
+    """Return the readings of metrics with dimensions, in the catalogue's order.
+
+    The values of a metric come from one reader, because readers may label dimensions differently: the first reader
+    that has any. Absences of readers before it stay for labels that it lacks: one fan that timed out is still listed.
+
+    Args:
+        sources: readings of one subject, the most trusted reader first.
+    """
+    merged: dict[str, Dims] = {}
+    owners: dict[str, str] = {}
+    for source in sources:
+        reader = source.sample.reader
+        for metric, found in source.dims.items():
+            known = merged.get(metric)
+            if known is None:
+                merged[metric], owners[metric] = found, reader
+                continue
+            if owners[metric] != reader and _any_value(known):
+                continue
+            if _any_value(found):
+                owners[metric] = reader
+            merged[metric] = known = dict(known)
+            for labels, reading in found.items():
+                _put(known, labels, reading)
+    return tuple([reading for metric in sorted(merged, key=_ORDER.__getitem__) for reading in merged[metric].values()])
+
+
+def first_processes(sources: Iterable[SampleReadings]) -> tuple[ProcessReport, ...] | None:
+    """Return the process list of the most trusted reader that has a current one."""
+    return next((listed for source in sources if (listed := source.processes) is not None), None)
+
+
+def process_report(process: Process, reader: str = "", side: str = "", at: dt.datetime | None = None) -> ProcessReport:
+    """Return a process as documents show it; `reader`, `side` and `at` go into each of its readings."""
+    return ProcessReport(
+        pid=process.pid,
+        kinds=process.kinds,
+        start_time=process.start_time,
+        name=process.name,
+        readings={
+            name: Reading(absent=value.reason, detail=value.detail, reader=reader, side=side, measured_at=at)
+            if isinstance(value, Absent)
+            else Reading(value=value, reader=reader, side=side, measured_at=at)
+            for name, value in process.values.items()
+        },
+    )
+
+
+def all_stale(readings: Mapping[str, Reading]) -> dict[str, Reading]:
+    """Return the readings with each value replaced by `stale`: a lost machine's last values are not current."""
+    return {
+        metric: msgspec.structs.replace(reading, value=None, absent=Reason.STALE, detail="")
+        for metric, reading in readings.items()
+    }
 
 
 def devices(
     cluster: str, machine: str, samples: Sequence[StoredSample], freshness: Freshness
 ) -> tuple[AnswerDevice, ...]:
-    """Put the samples of a machine's views together as devices, in the order of their addresses.
+    """Return the devices of a machine, in the order of their PCI addresses.
 
-    A MIG device or vGPU instance that a newer pass over its GPU no longer found is not a device any more.
+    A MIG device or vGPU instance that a newer pass over its GPU did not list is left out, as are devices that
+    `hidden_devices` finds to be another name of a listed one.
     """
     by_key = _by_view(samples)
     newest = _present(by_key)
-    every = [_device(cluster, machine, newest[key], by_key[key], freshness) for key in newest]
-    doubles = left_out(
-        Shown.of(device.id, named=bool(device.uuid or device.pci_address), readings=device.readings)
-        for device in every
-        if device.kind is ViewKind.GPU
-    )
-    built = [device for device in every if device.id not in doubles]
+    every = {key: _device(cluster, machine, newest[key], by_key[key], freshness) for key in newest}
+    hidden = hidden_devices(every)
+    built = [device for key, device in every.items() if key not in hidden]
     return tuple(sorted(built, key=lambda device: (device.pci_address or "~", device.kind, device.id)))
 
 
 def device_views(samples: Sequence[StoredSample]) -> dict[str, View]:
-    """Return the views of the devices that `devices` puts together, by their keys, and of those that it leaves out."""
+    """Return the views of the devices that `devices` lists, by key, and of those that `hidden_devices` hides."""
     return _present(_by_view(samples))
 
 
@@ -135,18 +291,18 @@ def _present(by_key: Mapping[str, Sequence[StoredSample]]) -> dict[str, View]:
 
 
 def known_views(samples: Sequence[StoredSample]) -> dict[str, View]:
-    """Return every view that was ever told of by its key, also those whose device has another key by now."""
+    """Return every view among the samples by key, including earlier keys of a device."""
     return {key: newest_view(of_view) for key, of_view in _by_view(samples).items()}
 
 
 def present_keys(samples: Sequence[StoredSample]) -> frozenset[str]:
-    """Return the keys of the views that the newest passes still found."""
+    """Return the keys of the views that the newest passes listed."""
     by_key = _by_view(samples)
     return frozenset(by_key) - _gone(by_key)
 
 
 def _gone(by_key: Mapping[str, Sequence[StoredSample]]) -> frozenset[str]:
-    """Return the keys of instances that are no more; by both clocks, since a pass may travel in two batches."""
+    """Return the keys of instances that ended, judged by both clocks: one pass may travel in two batches."""
     parents = {key: newest_view(of_view).parent for key, of_view in by_key.items()}
     cut = {key: parent for key, parent in parents.items() if parent is not None and parent in by_key}
     return frozenset(
@@ -173,16 +329,8 @@ def _by_view(samples: Sequence[StoredSample]) -> dict[str, list[StoredSample]]:
     return by_key
 
 
-def all_stale(readings: Mapping[str, Reading]) -> dict[str, Reading]:
-    """Return the readings without a value: what a machine that fell silent said last is not what is."""
-    return {
-        metric: msgspec.structs.replace(reading, value=None, absent=Reason.STALE, detail="")
-        for metric, reading in readings.items()
-    }
-
-
 def newest_view(samples: Sequence[StoredSample]) -> View:
-    """Return the view as the newest sample describes it, with what only older ones knew filled in."""
+    """Return the view of the newest sample; fields that it lacks are filled from older samples."""
     ordered = sorted(samples, key=lambda stored: (stored.received_at, stored.sample.measured_at))
     merged: View | None = None
     for stored in ordered:
@@ -201,9 +349,10 @@ def newest_view(samples: Sequence[StoredSample]) -> View:
 
 
 def _one_key_a_unit(by_key: Mapping[str, Sequence[StoredSample]]) -> dict[str, View]:
-    """Choose one key per physical unit of the host: a GPU known by address first has a UUID after its driver loads.
+    """Choose one key per physical unit of the host.
 
-    The key that was heard of last stands; a tie goes to the one with a UUID.
+    A GPU that was known by its PCI address gets a UUID once its driver loads. The newest key stands; in a tie, the key
+    with a UUID.
     """
     views = {key: newest_view(samples) for key, samples in by_key.items()}
     standing: dict[str, str] = {}
@@ -211,7 +360,7 @@ def _one_key_a_unit(by_key: Mapping[str, Sequence[StoredSample]]) -> dict[str, V
         if view.kind is not ViewKind.GPU or view.side not in (Side.HOST, Side.PCI_ONLY) or not view.pci_address:
             continue
         other = standing.get(view.pci_address)
-        if other is None or _heard(by_key[key], view) > _heard(by_key[other], views[other]):
+        if other is None or _recency(by_key[key], view) > _recency(by_key[other], views[other]):
             standing[view.pci_address] = key
     kept = set(standing.values())
     return {
@@ -224,7 +373,7 @@ def _one_key_a_unit(by_key: Mapping[str, Sequence[StoredSample]]) -> dict[str, V
     }
 
 
-def _heard(samples: Sequence[StoredSample], view: View) -> tuple[int, int, bool]:
+def _recency(samples: Sequence[StoredSample], view: View) -> tuple[int, int, bool]:
     newest = max(samples, key=lambda stored: (stored.received_at, stored.sample.measured_at))
     return newest.received_at, newest.sample.measured_at, view.uuid is not None
 
@@ -232,8 +381,8 @@ def _heard(samples: Sequence[StoredSample], view: View) -> tuple[int, int, bool]
 def _device(
     cluster: str, machine: str, view: View, samples: Sequence[StoredSample], freshness: Freshness
 ) -> AnswerDevice:
-    readings = merge(samples, freshness)
-    first = min(samples, key=lambda stored: precedence(stored.sample))
+    sources = stored_readings(samples, freshness)
+    readings = merge(sources)
     return AnswerDevice(
         id=f"{cluster}/{machine}/{view.key}",
         machine=machine,
@@ -243,37 +392,18 @@ def _device(
         pci_address=view.pci_address,
         parent=view.parent,
         name=device_name(readings),
-        source=first.sample.provenance,
+        source=sources[0].sample.provenance,
         readings=readings,
-        dimensions=merge_dimensions(samples, freshness),
+        dimensions=merge_dimensions(sources),
     )
 
 
-def _readings(stored: StoredSample, freshness: Freshness) -> Callable[[Value | Absent], Reading]:
-    """Return what makes a reading of each of a sample's values: what all of them share is worked out once."""
-    sample = stored.sample
-    is_current = freshness.is_current(stored)
-    side = sample.view.side if sample.view else "host"
-    measured_at, received_at = to_datetime(sample.measured_at), to_datetime(stored.received_at)
-    age = freshness.age_seconds(stored.received_at)
-
-    def reading(given: Value | Absent) -> Reading:
-        value, absent, detail = _split(given) if is_current else (None, Reason.STALE, "")
-        return Reading(
-            value=value,
-            absent=absent,
-            detail=detail,
-            reader=sample.reader,
-            side=side,
-            measured_at=measured_at,
-            received_at=received_at,
-            age_seconds=age,
-        )
-
-    return reading
+def _put(known: Dims, labels: tuple[str, ...], reading: DimReading) -> None:
+    """Add a reading where there is none, or only an absence."""
+    there = known.get(labels)
+    if there is None or (there.value is None and reading.value is not None):
+        known[labels] = reading
 
 
-def _split(given: Value | Absent) -> tuple[Value | None, Reason | None, str]:
-    if isinstance(given, Absent):
-        return None, given.reason, given.detail
-    return given, None, ""
+def _any_value(dims: Dims) -> bool:
+    return any(reading.value is not None for reading in dims.values())

@@ -1,1 +1,1 @@
-"""The hub: takes batches, keeps them, and answers from them."""
+"""The hub: receives batches, stores them and answers queries."""

@@ -1,8 +1,8 @@
-"""Who may do what: roles, tokens as they are kept, and who stands behind a request.
+"""Access control: roles, stored tokens, and the principal of a request.
 
 A token is `gpf_ID_SECRET`. The id names it in lists, logs and the audit log; the secret is 32 random bytes and is
-kept nowhere: what is kept is the SHA-256 of the whole token. A slow hash would add nothing, for it protects secrets
-that can be guessed, and 256 random bits cannot; it would cost the hub its time on every batch.
+not stored. The registry stores the SHA-256 of the whole token. A slow hash protects secrets that can be guessed; 256
+random bits cannot be guessed, and a slow hash would cost the hub time on every batch.
 """
 
 import datetime as dt
@@ -14,26 +14,26 @@ import msgspec
 
 
 class Role(enum.StrEnum):
-    """What a token is for."""
+    """Role of a token."""
 
-    SENDER = "sender"  # posts batches of one cluster, and reads nothing
+    SENDER = "sender"  # posts batches of one cluster; reads nothing
     TENANT = "tenant"  # reads the allocations of one tenant
     OPERATOR = "operator"  # reads everything
-    ADMIN = "admin"  # reads everything, and registers clusters and allocations
+    ADMIN = "admin"  # reads everything; registers clusters and allocations
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A token without its secret.
 
     Attributes:
-        id: stays the same when the secret is rotated.
-        role: what it is for.
-        created_at: when it was made.
-        cluster: the one that a sender posts for; None for every other role.
-        tenant: the one whose allocations a tenant reads; None for every other role.
-        note: what people wrote about it.
-        expires_at: from then on it is refused; None means never.
-        revoked_at: since then it is refused.
+        id: unchanged when the secret is rotated.
+        role: role of the token.
+        created_at: creation time.
+        cluster: cluster that a sender posts for; None for every other role.
+        tenant: tenant whose allocations the token reads; None for every other role.
+        note: free text.
+        expires_at: time from which the token is rejected; None means never.
+        revoked_at: time since which the token is rejected.
     """
 
     id: str
@@ -47,11 +47,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Secret(msgspec.Struct, frozen=True):
-    """One secret of a token as it is kept.
+    """One stored secret of a token.
 
     Attributes:
         digest: see `digest`.
-        valid_until: end of the overlap after a rotation; None for the newest.
+        valid_until: end of the overlap after a rotation; None for the newest secret.
     """
 
     digest: bytes
@@ -59,20 +59,20 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 class KnownToken(msgspec.Struct, frozen=True):
-    """A token with every secret that may still be presented."""
+    """A token with all secrets that are still valid."""
 
     token: Token
     secrets: tuple[Secret, ...]
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Who stands behind a request.
+    """Authenticated principal of a request.
 
     Attributes:
-        id: of the token; `local` where the hub asks for none.
-        roles: what it may do.
-        cluster: the only one that it may post for; None for any.
-        tenant: the only one whose allocations it may see; None for any.
+        id: token id; `local` on a hub that requires no tokens.
+        roles: roles of the principal.
+        cluster: the only cluster that it may post for; None for any.
+        tenant: the only tenant whose allocations it may see; None for any.
     """
 
     id: str
@@ -82,18 +82,18 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LOCAL = Principal(id="local", roles=frozenset(Role))
-"""Everybody, on a hub that asks for no tokens; whoever works on the registry itself."""
+"""Principal of all requests on a hub that requires no tokens, and of commands that work on the registry itself."""
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was written, or attempted by somebody who may write.
+    """A write, or an attempted write by a principal with write access.
 
     Attributes:
-        at: by the hub's clock.
-        actor: id of the token, or `local`.
-        method, path: of the request; `token` and what was done, for work on the registry itself.
-        status: of the answer; 0 where there was no request.
-        detail: what was asked for, cut short.
+        at: time by the hub's clock.
+        actor: token id, or `local`.
+        method, path: of the request; `token` and the action for work on the registry itself.
+        status: HTTP status of the response; 0 if there was no request.
+        detail: content of the request, truncated.
     """
 
     at: dt.datetime
@@ -105,7 +105,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry as the log keeps it; the numbers grow."""
+    """Stored audit entry; numbers are ascending."""
 
     number: int
     entry: AuditEntry
@@ -114,17 +114,17 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
 _TOKEN = re.compile(r"gpf_([a-z2-7]{12})_[A-Za-z0-9_-]{43}")
 
 
-def write_token(id: str, secret: str) -> str:  # noqa: A002 - the word of the domain
-    """Put a token together."""
+def write_token(id: str, secret: str) -> str:  # noqa: A002 - the domain term
+    """Return the token of an id and a secret."""
     return f"gpf_{id}_{secret}"
 
 
 def token_id(token: str) -> str | None:
-    """Return the id in a token, or None if it is no token."""
+    """Return the id in a token, or None if the text is not a token."""
     found = _TOKEN.fullmatch(token)
     return found[1] if found else None
 
 
 def digest(token: str) -> bytes:
-    """Return what is kept of a token: 32 bytes."""
+    """Return the stored digest of a token: 32 bytes."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

@@ -1,4 +1,4 @@
-"""Totals over several GPUs, which always say over how many."""
+"""Totals over several GPUs, each with the number of GPUs that reported."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,21 +22,21 @@ AGGREGATED: dict[str, str] = {
     "gpu_temperature_celsius": "max",
     "gpu_memory_temperature_celsius": "max",
 }
-"""Metric to how it is put together. A metric that is not here has no total that means anything."""
+"""Metric to its aggregation. Other metrics have no meaningful total."""
 
 
 def aggregate(devices: Sequence[Mapping[str, Reading]], expected: int = 0) -> Aggregate:
-    """Put the readings of several GPUs together.
+    """Aggregate the readings of several GPUs.
 
     Args:
-        devices: the readings of each GPU by catalogue name. Give devices of kind `gpu` only, and each
-            physical unit once: a MIG device or vGPU instance is a part of one that is already here.
-        expected: GPUs that there should be; where fewer are known, it is the m of "n of m".
+        devices: the readings of each GPU by catalogue name. Pass devices of kind `gpu` only, and each
+            physical unit once: a MIG device or vGPU instance is part of a GPU in the list.
+        expected: expected number of GPUs; it is the m of "n of m" if fewer are known.
 
     Returns:
-        One total for every metric of `AGGREGATED`, with None as its value where no device reported; no
-        totals where there is no device to speak of. An absent reading, and one that is not about the
-        device itself (scope other than own), counts in "m" and not in "n".
+        One total for every metric of `AGGREGATED`, with the value None if no device reported. No totals
+        if there is no device. An absent reading, and a reading that is not about the device itself (scope other
+        than own), counts in "m" but not in "n".
     """
     metrics: dict[str, AggregateValue] = {}
     reporting: set[int] = set()

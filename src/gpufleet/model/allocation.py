@@ -1,4 +1,4 @@
-"""An allocation: what a tenant was given, and for how long."""
+"""Allocation: devices assigned to a tenant for an interval."""
 
 import datetime as dt
 import enum
@@ -7,25 +7,25 @@ from typing import Annotated
 import msgspec
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-"""Names given from outside: short enough to show and to store."""
+"""Externally supplied name, bounded for display and storage."""
 
 
 class AllocationKind(enum.StrEnum):
-    """What kind of thing was allocated; it decides who may answer for it."""
+    """Kind of allocation; it decides which sources may answer for it."""
 
     BARE_METAL = "bare_metal"  # a whole machine: the host's own readings answer
-    GPU_SLICE = "gpu_slice"  # a virtual machine: only its inside, or its own vGPU instance, answers
+    GPU_SLICE = "gpu_slice"  # a virtual machine: only readings from inside it, or of its own vGPU instance, answer
     KUBERNETES_POD = "kubernetes_pod"
     SLURM_JOB = "slurm_job"
     KUBEVIRT_VMI = "kubevirt_vmi"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the allocation points at; the kind says which fields it needs.
+    """Target of an allocation; the kind determines the required fields.
 
     Attributes:
-        cluster: the cluster it is in.
-        machine: the hub's machine id, or the machine's host name if that is unique in the cluster
+        cluster: cluster of the target.
+        machine: the hub's machine id, or the machine's host name if the name is unique in the cluster
             (bare_metal).
         vm_uuid: UUID of the virtual machine (gpu_slice, kubevirt_vmi).
         pod_uid: UID of the pod (kubernetes_pod).
@@ -40,16 +40,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
 
 
 class AllocationSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The body of `PUT /v1/allocations/{id}`.
+    """Body of `PUT /v1/allocations/{id}`.
 
     Attributes:
-        kind: what was allocated.
-        target: what it points at.
-        tenant: who pays.
-        team: who owns.
-        devices: UUIDs or PCI addresses, where only some of the machine's devices belong to it.
-        expected: number of GPUs per class name that it should have; an empty map claims nothing.
-        valid_from: start; None means from the moment it was put.
+        kind: kind of allocation.
+        target: machine, VM, pod or job.
+        tenant: paying tenant.
+        team: owning team.
+        devices: UUIDs or PCI addresses, if only some of the machine's devices belong to the allocation.
+        expected: expected number of GPUs per class name; an empty map expects nothing.
+        valid_from: start; None means the time of the request.
         valid_to: end, after the start; None means open.
     """
 
@@ -70,18 +70,18 @@ REQUIRED_TARGET_FIELD = {
     AllocationKind.SLURM_JOB: "job_id",
     AllocationKind.KUBEVIRT_VMI: "vm_uuid",
 }
-"""The field of `Target` that each kind cannot do without; the others of the four stay unset."""
+"""The field of `Target` that each kind requires; the other three of these fields stay unset."""
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An allocation as the registry keeps it.
+    """Stored allocation.
 
     Attributes:
-        id: given by the caller.
-        generation: 1 at first, one more whenever a PUT changes the spec.
-        spec: what the caller said, with `valid_from` filled in.
-        created_at: when it was first put.
-        closed_at: when it was deleted (closed, never erased), or None.
+        id: chosen by the client.
+        generation: 1 at first, incremented whenever a PUT changes the spec.
+        spec: spec of the client, with `valid_from` filled in.
+        created_at: time of the first PUT.
+        closed_at: time of deletion (closed, never erased), or None.
     """
 
     id: str

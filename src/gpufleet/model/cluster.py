@@ -1,4 +1,4 @@
-"""A cluster as it was registered with a hub."""
+"""Clusters registered with a hub."""
 
 import datetime as dt
 from typing import Annotated
@@ -7,17 +7,17 @@ import msgspec
 
 from gpufleet.model.allocation import Name
 from gpufleet.model.api.answer import Coverage
-from gpufleet.model.liveness import Freshness
+from gpufleet.model.liveness import ClusterFreshness
 
 
 class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The body of `PUT /v1/clusters/{id}`.
+    """Body of `PUT /v1/clusters/{id}`.
 
     Attributes:
         environment: such as `production`.
-        team: who runs it.
-        contact: whom to ask.
-        expected: number of GPUs per class name that it should have; an empty map claims nothing.
+        team: responsible team.
+        contact: contact of the team.
+        expected: expected number of GPUs per class name; an empty map expects nothing.
     """
 
     environment: Name | None = None
@@ -27,13 +27,13 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A cluster as the registry keeps it.
+    """Stored cluster.
 
     Attributes:
-        id: given by the caller; agents name it in every batch.
-        known_since: when the hub first knew of it.
-        spec: what was registered; None if only a configuration ever named it.
-        closed_at: when it was deleted (closed, never erased), or None.
+        id: chosen by the client; agents send it in every batch.
+        known_since: time when the hub first knew the cluster.
+        spec: registered spec; None if the cluster is only named in a configuration.
+        closed_at: time of deletion (closed, never erased), or None.
     """
 
     id: str
@@ -43,18 +43,18 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A cluster in an answer.
+    """Cluster in a response.
 
     Attributes:
-        cluster: as it is kept.
-        served: whether the hub takes batches of it now.
+        cluster: stored cluster.
+        served: whether the hub accepts its batches now.
         configured: whether the hub's configuration names it.
-        freshness: who of it was heard of how recently, and up to when it is complete.
-        coverage: how many of its GPUs report.
+        freshness: liveness of its senders and machines, and the instant up to which its data is complete.
+        coverage: number of its GPUs that report.
     """
 
     cluster: Cluster
     served: bool
     configured: bool
-    freshness: Freshness | None = None
+    freshness: ClusterFreshness | None = None
     coverage: Coverage | None = None

@@ -1,4 +1,4 @@
-"""What Kubernetes says of machines: somebody else's word, which is kept beside what they say of themselves."""
+"""GPUs that Kubernetes declares for machines, stored beside the machines' own readings."""
 
 import datetime as dt
 
@@ -6,23 +6,23 @@ import msgspec
 
 from gpufleet.model.time import NANOS
 
-BELIEVED_NS = 600 * NANOS
-"""What nobody said again for so long, nobody says any more."""
+DECLARATION_TTL_NS = 600 * NANOS
+"""Lifetime of a declaration that is not repeated."""
 
 
 class DeclaredGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """What one teller says that Kubernetes counts in a cluster.
+    """GPUs of a cluster as Kubernetes counts them, from one reporter.
 
     Attributes:
-        reader: who says it: how its word came, and whose it is, such as `remote_write/kube_state_metrics`.
-        machines: of which it says so.
-        gpus: what they have of the resource of whole GPUs.
-        allocatable: what of it pods may be given, of those machines of which it says so; None where it says so of none.
-        counted: of `gpus`, those of machines of which nobody said anything later.
-        shares: of `counted`, what can be no GPUs of their own: a machine has more than its label `nvidia.com/gpu.count`
-            says, or some times what is on its buses.
-        measured_at: of its newest word.
-        received_at: when the hub had that.
+        reader: transport and origin of the report, such as `remote_write/kube_state_metrics`.
+        machines: number of machines that it reports.
+        gpus: sum of their capacity of the whole-GPU resource.
+        allocatable: sum over the machines with a reported allocatable count; None if no machine has one.
+        counted: part of `gpus` on machines without a later report from another reporter.
+        shares: part of `counted` that cannot be whole GPUs: the capacity of a machine exceeds its label
+            `nvidia.com/gpu.count`, or is a multiple of the GPUs on its buses.
+        measured_at: time of the newest report.
+        received_at: time when the hub received that report.
     """
 
     reader: str
@@ -36,15 +36,15 @@ class DeclaredGpus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
-    """What Kubernetes says of one machine and resource.
+    """One resource of one machine as Kubernetes declares it.
 
     Attributes:
-        resource: with every character that no label may have as `_`, such as `nvidia_com_gpu`; of the machine's label,
-            `nvidia.com/gpu.count`.
-        capacity: how many there are; None where nobody says.
-        allocatable: how many of them pods may be given; None where nobody says.
-        reader: who says it.
-        measured_at, received_at: when, and when the hub had it.
+        resource: name of the resource with every character that labels do not allow replaced by `_`, such as
+            `nvidia_com_gpu`; for the machine's label, `nvidia.com/gpu.count`.
+        capacity: capacity of the node; None if not reported.
+        allocatable: allocatable part of the capacity; None if not reported.
+        reader: reporter, as in `DeclaredGpus`.
+        measured_at, received_at: time of the report, and of its receipt by the hub.
     """
 
     resource: str

@@ -1,23 +1,21 @@
-"""The errors gpufleet raises on purpose. Everything else is a defect.
+"""Exceptions that gpufleet raises on purpose. Any other exception is a defect.
 
 GpufleetError
 ├── ConfigError         a configuration file, variable or flag is wrong
-├── WireError           bytes from another process are not what the format says
-│   ├── WireVersionError    a version this build cannot read
-│   └── WireLimitError      larger than the stated bound
-├── ChannelError        a question could not be carried to where it should be read
-│   └── ChannelTimeoutError  it was carried there, and no answer came in time
+├── WireError           bytes from another process do not follow the format
+│   ├── WireVersionError    unsupported format version
+│   └── WireLimitError      larger than a limit
+├── ChannelError        a request could not be carried to its target
+│   └── ChannelTimeoutError  no answer in time
 ├── ReaderError         a reader cannot work at all (no library, no driver, ...)
-├── CrowdedError        one more is more than there may be, and the rest goes on
-├── SpoolError          the disk queue cannot do what was asked
-├── StoreError          the store refused or is unreachable
-│   ├── UnstorableError     what is to be stored does not fit, and nothing of it was written
-│   └── SqlError            a person's statement is not one that is answered
-└── RegistryError       the registry refused
-    ├── ConflictError       what is asked contradicts what is known
-    └── NotFoundError       there is no such thing
-
-Why a question could not be carried.
+├── CrowdedError        a limit on the number of entries is reached; existing entries are unaffected
+├── SpoolError          the disk queue cannot be opened, written or read
+├── StoreError          the store rejected a statement or is unreachable
+│   ├── UnstorableError     the data does not fit the store; no part was written
+│   └── SqlError            a user's SQL statement is rejected
+└── RegistryError       the registry rejected a request
+    ├── ConflictError       the request contradicts a stored entry
+    └── NotFoundError       the entry does not exist
 """
 
 import enum
@@ -27,34 +25,34 @@ from gpufleet.model.reading import Round
 
 
 class ChannelProblem(enum.StrEnum):
-    """What stood in the way; a closed set, which guests' states are told from."""
+    """Cause of a channel failure. The set is closed; guest states are derived from it."""
 
-    FAILED = "failed"  # none of the others
-    NO_SUCH_VM = "no_such_vm"  # nothing at this address: the machine is not there, or gone
-    UNREACHABLE = "unreachable"  # no way to the address
-    NOT_UP = "not_up"  # the machine is there, and its side of the channel is not up yet
-    NOBODY_LISTENS = "nobody_listens"  # the machine answers, and no service does
+    FAILED = "failed"  # any other cause
+    NO_SUCH_VM = "no_such_vm"  # no machine at this address
+    UNREACHABLE = "unreachable"  # the address cannot be reached
+    NOT_UP = "not_up"  # the machine exists, but its side of the channel is not up yet
+    NO_LISTENER = "no_listener"  # the machine answers, but no service listens
     TIMEOUT = "timeout"  # no answer in time
     NOT_PERMITTED = "not_permitted"  # this process may not use the channel
-    NOT_ENABLED = "not_enabled"  # the other side has switched it off
-    AUTHENTICATION = "authentication"  # the other side does not take our key
-    IDENTITY_MISMATCH = "identity_mismatch"  # somebody else answers than who was dialled
-    TOO_LARGE = "too_large"  # more was said than the stated bound
-    PROTOCOL = "protocol"  # what came is not the channel's language
-    ENDED = "ended"  # the other side hung up
+    NOT_ENABLED = "not_enabled"  # the other side has disabled it
+    AUTHENTICATION = "authentication"  # the other side rejects the key
+    IDENTITY_MISMATCH = "identity_mismatch"  # the peer is not the dialled machine
+    TOO_LARGE = "too_large"  # the answer exceeds the limit
+    PROTOCOL = "protocol"  # the answer does not follow the channel's protocol
+    ENDED = "ended"  # the other side closed the connection
 
 
 class GpufleetError(Exception):
-    """Base of every error raised on purpose; its text names what, where and what to do."""
+    """Base of every error raised on purpose; the message names the fault, its place and the remedy."""
 
 
 class ConfigError(GpufleetError):
-    """A configuration source is wrong.
+    """Invalid configuration source.
 
     Attributes:
-        source: the file, environment variable or flag it came from.
-        key: dotted key inside that source, or an empty string for the whole of it.
-        reason: what is wrong and what would be right.
+        source: the file, environment variable or flag of the value.
+        key: dotted key inside that source, or an empty string for the whole source.
+        reason: the fault and the allowed values.
     """
 
     def __init__(self, source: str, key: str, reason: str) -> None:
@@ -75,41 +73,41 @@ class WireError(GpufleetError):
 
 
 class WireVersionError(WireError):
-    """The bytes claim a format version that this build cannot read."""
+    """Unsupported format version in received bytes."""
 
 
 class WireLimitError(WireError):
-    """The bytes, or what they would unpack to, pass a stated bound."""
+    """Received bytes, or their unpacked content, exceed a limit."""
 
 
 class ChannelError(GpufleetError):
-    """A channel could not carry the question; `problem` says what stood in the way."""
+    """Failure of a channel; `problem` is the cause."""
 
-    def __init__(self, words: str, problem: ChannelProblem = ChannelProblem.FAILED) -> None:
+    def __init__(self, message: str, problem: ChannelProblem = ChannelProblem.FAILED) -> None:
         self.problem = problem
-        super().__init__(words)
+        super().__init__(message)
 
 
 class ChannelTimeoutError(ChannelError):
-    """What was asked over a channel did not end in time."""
+    """Timeout of a request over a channel."""
 
 
 class ReaderError(GpufleetError):
     """A reader cannot work at all.
 
     Attributes:
-        absence: the reason that every reading of this reader is absent with.
-        round: what could be told all the same (the machine's driver state), or None.
+        absence: absence reason of all readings of this reader.
+        round: readings that are available all the same (the machine's driver state), or None.
     """
 
-    def __init__(self, absence: Reason, words: str, *, round: Round | None = None) -> None:  # noqa: A002 - its word
+    def __init__(self, absence: Reason, message: str, *, round: Round | None = None) -> None:  # noqa: A002 - the domain term
         self.absence = absence
         self.round = round
-        super().__init__(words)
+        super().__init__(message)
 
 
-class CrowdedError(GpufleetError):
-    """There are as many of something as there may be; those that are there go on."""
+class CapacityError(GpufleetError):
+    """Limit on the number of entries reached; existing entries are unaffected."""
 
 
 class SpoolError(GpufleetError):
@@ -117,24 +115,24 @@ class SpoolError(GpufleetError):
 
 
 class StoreError(GpufleetError):
-    """The store refused a statement or cannot be reached."""
+    """The store rejected a statement or cannot be reached."""
 
 
 class UnstorableError(StoreError):
-    """What is to be stored does not fit the store, so that nothing of it was written."""
+    """The data does not fit the store; no part was written."""
 
 
 class SqlError(StoreError):
-    """A person's statement is wrong, asks for what it may not, or for more than it may; the text says which."""
+    """A user's SQL statement is invalid, not permitted, or exceeds a limit; the message names the cause."""
 
 
 class RegistryError(GpufleetError):
-    """The registry refused."""
+    """The registry rejected a request."""
 
 
 class ConflictError(RegistryError):
-    """What is asked contradicts what the registry knows."""
+    """The request contradicts a stored entry."""
 
 
 class NotFoundError(RegistryError):
-    """The registry has no such thing."""
+    """The registry has no such entry."""

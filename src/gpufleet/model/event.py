@@ -1,7 +1,4 @@
-"""Something happened to a device or machine at an instant.
-
-What events there are: one table of kinds. Who makes, stores, shows or documents an event reads it here.
-"""
+"""Events of devices and machines, and the table of event kinds."""
 
 import datetime as dt
 import enum
@@ -21,10 +18,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         view: the device, or None for the machine.
-        kind: what happened, of `event_kinds`; a newer sender may know more.
-        code: the number that goes with it (an XID), or 0.
+        kind: a name of `EventKind`; newer senders may have more.
+        code: code of the event (such as an XID), or 0.
         at: nanoseconds since 1970 UTC.
-        attributes: short texts that say more.
+        attributes: additional short texts.
     """
 
     view: View | None
@@ -35,10 +32,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EventReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event as documents show it.
+    """Event in documents.
 
     Attributes:
-        at: when it happened.
+        at: time of the event.
         kind, code, attributes: as in `Event`.
         device: key of the view, or None for the machine.
         uuid, pci_address: of the view.
@@ -54,7 +51,7 @@ class EventReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def event_report(event: Event) -> EventReport:
-    """Return the event as documents show it."""
+    """Return the event for documents."""
     view = event.view
     return EventReport(
         at=to_datetime(event.at),
@@ -68,9 +65,9 @@ def event_report(event: Event) -> EventReport:
 
 
 class EventKind(enum.StrEnum):
-    """What happened. Stores and hubs take other kinds too: a sender may be newer."""
+    """Kind of an event. Stores and hubs accept other kinds too: a sender may be newer."""
 
-    # what the driver says of a device
+    # the driver reports about a device
     XID = "xid"
     SXID = "sxid"
     GPU_LOST = "gpu_lost"
@@ -94,7 +91,7 @@ class EventKind(enum.StrEnum):
     GPU_REMOVED = "gpu_removed"
     DRIVER_BOUND = "driver_bound"
     DRIVER_UNBOUND = "driver_unbound"
-    # what readings tell
+    # derived from readings
     MIG_CHANGED = "mig_changed"
     THROTTLE_STARTED = "throttle_started"
     THROTTLE_ENDED = "throttle_ended"
@@ -112,76 +109,76 @@ class EventKind(enum.StrEnum):
     DEVICES_RESUMED = "devices_resumed"
 
 
-class KindRow(NamedTuple):
-    """One row of the table.
+class EventKindRow(NamedTuple):
+    """Row of the table of event kinds.
 
     Attributes:
-        kind: the name.
-        help: one line for people.
-        code: what the number means, or empty where it is 0.
-        attributes: which texts come with it.
-        told_by: who tells it.
+        kind: name.
+        help: one-line description.
+        code: meaning of the code, or empty if it is always 0.
+        attributes: names of the attributes.
+        reporter: source of the event.
     """
 
     kind: EventKind
     help: str
     code: str
     attributes: tuple[str, ...]
-    told_by: str
+    reporter: str
 
 
 _K = EventKind
 _PARTS = ("gpu_instance", "compute_instance")
 _LOG, _NVML, _READINGS, _BUS = "kernel log", "NVML", "change of readings", "change of the PCI bus"
 
-KINDS: dict[str, KindRow] = {
+EVENT_KINDS: dict[str, EventKindRow] = {
     row.kind: row
     for row in (
-        KindRow(_K.XID, "The driver reported an error of the GPU", "the XID",
+        EventKindRow(_K.XID, "The driver reported an error of the GPU", "the XID",
                 ("name", "class", "action", "sources", "count", "message", "pid", "process", "gpu_instance",
                  "compute_instance", "recovery"), f"{_LOG}, {_NVML}, DCGM"),
-        KindRow(_K.SXID, "The driver reported an error of an NVSwitch", "the SXID",
+        EventKindRow(_K.SXID, "The driver reported an error of an NVSwitch", "the SXID",
                 ("pci_address", "switch", "severity", "link", "message"), _LOG),
-        KindRow(_K.GPU_LOST, "The GPU does not answer on the bus any more", "", ("call", "message"),
+        EventKindRow(_K.GPU_LOST, "The GPU no longer answers on the bus", "", ("call", "message"),
                 f"{_NVML}, {_LOG}"),
-        KindRow(_K.GPU_UNAVAILABLE, "The driver takes the GPU for unusable", "", ("sources", *_PARTS), _NVML),
-        KindRow(_K.GPU_RESET_REQUIRED, "The GPU answers nothing until it is reset", "", ("call",), _NVML),
-        KindRow(_K.GPU_RECOVERED, "A GPU that was lost or needed a reset answers again", "", (), _NVML),
-        KindRow(_K.GPU_INIT_FAILED, "The driver could not start the GPU", "", ("message",), _LOG),
-        KindRow(_K.GPU_RESET, "The GPU was reset while the driver stayed loaded", "", ("evidence",), _READINGS),
-        KindRow(_K.VGPU_FAILED, "The vGPU manager reported a failure of an instance", "", ("instance", "message"),
+        EventKindRow(_K.GPU_UNAVAILABLE, "The driver reports the GPU as unavailable", "", ("sources", *_PARTS), _NVML),
+        EventKindRow(_K.GPU_RESET_REQUIRED, "The GPU answers nothing until it is reset", "", ("call",), _NVML),
+        EventKindRow(_K.GPU_RECOVERED, "A GPU that was lost or needed a reset answers again", "", (), _NVML),
+        EventKindRow(_K.GPU_INIT_FAILED, "The driver could not start the GPU", "", ("message",), _LOG),
+        EventKindRow(_K.GPU_RESET, "The GPU was reset while the driver stayed loaded", "", ("evidence",), _READINGS),
+        EventKindRow(_K.VGPU_FAILED, "The vGPU manager reported a failure of an instance", "", ("instance", "message"),
                 _LOG),
-        KindRow(_K.HANG_STARTED, "The driver does not come back from a call about the GPU", "", ("call",), _NVML),
-        KindRow(_K.HANG_ENDED, "The driver came back", "", ("call",), _NVML),
-        KindRow(_K.DRIVER_LOADED, "The kernel loaded the driver", "", ("version",), _LOG),
-        KindRow(_K.DRIVER_RELOADED, "The driver was loaded anew: its counters begin again", "", ("version",),
+        EventKindRow(_K.HANG_STARTED, "A driver call about the GPU does not return", "", ("call",), _NVML),
+        EventKindRow(_K.HANG_ENDED, "The driver call returned", "", ("call",), _NVML),
+        EventKindRow(_K.DRIVER_LOADED, "The kernel loaded the driver", "", ("version",), _LOG),
+        EventKindRow(_K.DRIVER_RELOADED, "The driver was reloaded: its counters start again", "", ("version",),
                 _READINGS),
-        KindRow(_K.DRIVER_UPGRADED, "The driver is of another version than before", "", ("from", "to"), _READINGS),
-        KindRow(_K.DRIVER_MISMATCH, "Library and kernel driver are of different versions", "", ("message",),
+        EventKindRow(_K.DRIVER_UPGRADED, "The version of the driver changed", "", ("from", "to"), _READINGS),
+        EventKindRow(_K.DRIVER_MISMATCH, "Library and kernel driver have different versions", "", ("message",),
                 f"{_LOG}, {_READINGS}"),
-        KindRow(_K.DRIVER_FAILED, "The driver stopped working for this agent", "", ("state", "before"), _READINGS),
-        KindRow(_K.DRIVER_WORKS, "The driver works again", "", ("before",), _READINGS),
-        KindRow(_K.GPU_ADDED, "The bus shows a GPU that it did not show before", "", ("driver",), _BUS),
-        KindRow(_K.GPU_REMOVED, "The bus does not show the GPU any more", "", ("driver",), _BUS),
-        KindRow(_K.DRIVER_BOUND, "A kernel driver took the GPU", "", ("driver", "before"), _BUS),
-        KindRow(_K.DRIVER_UNBOUND, "No kernel driver has the GPU any more", "", ("before",), _BUS),
-        KindRow(_K.MIG_CHANGED, "MIG was turned on or off, or cut anew", "", ("from", "to"), f"{_READINGS}, {_NVML}"),
-        KindRow(_K.THROTTLE_STARTED, "The clocks are held down", "", ("cause",), _READINGS),
-        KindRow(_K.THROTTLE_ENDED, "The clocks are free again", "", ("cause", "seconds"), _READINGS),
-        KindRow(_K.ECC_UNCORRECTED, "Memory errors that could not be corrected", "how many more", (), _READINGS),
-        KindRow(_K.ECC_STORM, "Corrected memory errors come in masses", "", ("sources", *_PARTS), _NVML),
-        KindRow(_K.MEMORY_RETIRED, "The driver takes a piece of memory out of use", "", ("sources", *_PARTS), _NVML),
-        KindRow(_K.MEMORY_NOT_RETIRED, "The driver could not take a piece of memory out of use", "",
+        EventKindRow(_K.DRIVER_FAILED, "The driver stopped working for this agent", "", ("state", "before"), _READINGS),
+        EventKindRow(_K.DRIVER_WORKS, "The driver works again", "", ("before",), _READINGS),
+        EventKindRow(_K.GPU_ADDED, "A GPU appeared on the bus", "", ("driver",), _BUS),
+        EventKindRow(_K.GPU_REMOVED, "The GPU disappeared from the bus", "", ("driver",), _BUS),
+        EventKindRow(_K.DRIVER_BOUND, "A kernel driver was bound to the GPU", "", ("driver", "before"), _BUS),
+        EventKindRow(_K.DRIVER_UNBOUND, "The kernel driver was unbound from the GPU", "", ("before",), _BUS),
+        EventKindRow(_K.MIG_CHANGED, "MIG was enabled, disabled or repartitioned", "", ("from", "to"), f"{_READINGS}, {_NVML}"),
+        EventKindRow(_K.THROTTLE_STARTED, "The clocks are throttled", "", ("cause",), _READINGS),
+        EventKindRow(_K.THROTTLE_ENDED, "The clocks are no longer throttled", "", ("cause", "seconds"), _READINGS),
+        EventKindRow(_K.ECC_UNCORRECTED, "Memory errors that could not be corrected", "number of new errors", (), _READINGS),
+        EventKindRow(_K.ECC_STORM, "Corrected memory errors occur at a high rate", "", ("sources", *_PARTS), _NVML),
+        EventKindRow(_K.MEMORY_RETIRED, "The driver retired a piece of memory", "", ("sources", *_PARTS), _NVML),
+        EventKindRow(_K.MEMORY_NOT_RETIRED, "The driver could not retire a piece of memory", "",
                 ("sources", *_PARTS), _NVML),
-        KindRow(_K.POISON, "A memory error reached an application, and was contained", "", ("sources", *_PARTS),
+        EventKindRow(_K.POISON, "A memory error reached an application and was contained", "", ("sources", *_PARTS),
                 _NVML),
-        KindRow(_K.FATAL_POISON, "A memory error spread beyond an application", "", ("sources", *_PARTS), _NVML),
-        KindRow(_K.ROW_REMAP_PENDING, "A memory row will be remapped at the next reset", "", (), _READINGS),
-        KindRow(_K.ROW_REMAP_FAILED, "A memory row could not be remapped", "", (), _READINGS),
-        KindRow(_K.RECOVERY_ACTION_CHANGED, "The driver asks for another action to recover the GPU", "",
+        EventKindRow(_K.FATAL_POISON, "A memory error spread beyond an application", "", ("sources", *_PARTS), _NVML),
+        EventKindRow(_K.ROW_REMAP_PENDING, "A memory row will be remapped at the next reset", "", (), _READINGS),
+        EventKindRow(_K.ROW_REMAP_FAILED, "A memory row could not be remapped", "", (), _READINGS),
+        EventKindRow(_K.RECOVERY_ACTION_CHANGED, "The driver's recommended recovery action changed", "",
                 ("from", "to"), _READINGS),
-        KindRow(_K.DEVICES_RELEASED, "An operator made the agent let go of the devices", "", ("until",), "agent"),
-        KindRow(_K.DEVICES_RESUMED, "The agent reads the devices again", "", ("why",), "agent"),
+        EventKindRow(_K.DEVICES_RELEASED, "An operator made the agent release the devices", "", ("until",), "agent"),
+        EventKindRow(_K.DEVICES_RESUMED, "The agent reads the devices again", "", ("why",), "agent"),
     )
 }  # fmt: skip
 """Every kind, in the order of the documentation."""

@@ -1,4 +1,4 @@
-"""A finding: what a rule says is wrong, with its evidence."""
+"""Finding: a problem reported by a rule, with its evidence."""
 
 import enum
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Severity(enum.StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     CRITICAL = "critical"
     WARNING = "warning"
@@ -14,7 +14,7 @@ class Severity(enum.StrEnum):
 
 
 class FindingState(enum.StrEnum):
-    """Whether it still holds. A rule that could not run says unknown, never closed."""
+    """State of a finding. A rule that could not run yields unknown, never closed."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -26,12 +26,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         rule: name of the rule.
-        scope: what it is about: cluster, machine or view key.
-        severity: how bad.
-        state: whether it holds.
-        evidence: what was seen, by name.
-        first, last: nanoseconds since 1970, when it was first and last seen.
-        acknowledged_until: silenced until then, or None.
+        scope: cluster, machine or view key.
+        severity: severity.
+        state: current state.
+        evidence: observed values by name.
+        first, last: first and last observation, nanoseconds since 1970.
+        acknowledged_until: end of the acknowledgement, nanoseconds since 1970, or None.
     """
 
     rule: str

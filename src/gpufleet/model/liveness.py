@@ -1,4 +1,4 @@
-"""How recently something was heard of, and how complete and believable what it told is."""
+"""Liveness: age, completeness and plausibility of reported data."""
 
 import datetime as dt
 import enum
@@ -7,42 +7,43 @@ import msgspec
 
 
 class State(enum.StrEnum):
-    """How long something has been silent, measured while its hub could hear. `docs/freshness.md` has the limits."""
+    """Liveness state, by the time without data while the hub was ingesting. `docs/freshness.md` has the limits."""
 
-    NEVER_SEEN = "never_seen"  # expected, and nothing ever came of it
+    NEVER_SEEN = "never_seen"  # expected, but never reported
     LIVE = "live"
     LATE = "late"
     STALE = "stale"
-    LOST = "lost"  # counted in no current total; what it told last is shown with its age
-    RETIRED = "retired"  # an operator said that it is gone; it is expected no more
+    LOST = "lost"  # excluded from current totals; its last data is shown with its age
+    RETIRED = "retired"  # retired by an operator; no longer expected
 
 
 class Liveness(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a sender, machine, view or cluster.
 
     Attributes:
-        state: by its silence.
-        silent_seconds: since its newest word was made, as far as the hub could hear; None where it never spoke.
-        unverified: it has not spoken since the hub started, and had no time to yet: the state is the one from before.
-        partial: what is missing of it, in words; nothing where nothing is known to be missing.
-        suspect: why what it tells may not be what it seems, in words.
+        state: by the time without data.
+        unseen_seconds: time since the newest data was created, counting only time when the hub was ingesting; None if
+            it never reported.
+        unverified: no data since the hub started, and not overdue yet: the state is that before the start.
+        partial: descriptions of known gaps in its data.
+        suspect: reasons to doubt its data.
     """
 
     state: State
-    silent_seconds: float | None
+    unseen_seconds: float | None
     unverified: bool = False
     partial: tuple[str, ...] = ()
     suspect: tuple[str, ...] = ()
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """How many GPUs there should be, by everyone who can tell; None where one cannot.
+    """Expected number of GPUs by source; None if the source has no count.
 
     Attributes:
-        registration: as the cluster was registered, all classes together.
-        pci: NVIDIA's display and 3D controllers on the buses of the machines, whoever has them bound.
-        nvml: GPUs that the machines' drivers told of last.
-        kubernetes: what the cluster's nodes have of the resource of whole GPUs, as Kubernetes says.
+        registration: registered with the cluster, all classes together.
+        pci: NVIDIA display and 3D controllers on the PCI buses of the machines, whichever driver is bound.
+        nvml: GPUs that the machines' drivers reported last.
+        kubernetes: capacity of the whole-GPU resource of the cluster's nodes in Kubernetes.
     """
 
     registration: int | None = None
@@ -51,36 +52,37 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     kubernetes: int | None = None
 
     def best(self, shares: int = 0) -> tuple[int, str] | None:
-        """The number to hold totals against, and who says it: the registration, else the largest of the others.
+        """Return the reference for totals and its source: the registration, else the largest of the other counts.
 
-        Of those that say the same, the first of bus, driver and Kubernetes. `shares` of what Kubernetes says can be no
-        GPUs of their own.
+        On a tie, the first of PCI, NVML and Kubernetes. `shares` is the part of the Kubernetes count that cannot be
+        whole GPUs.
         """
         if self.registration is not None:
             return self.registration, "registration"
         whole = None if self.kubernetes is None else self.kubernetes - shares
-        told = [(self.pci, "pci"), (self.nvml, "nvml"), (whole, "kubernetes")]
-        return max(((count, name) for count, name in told if count is not None), key=lambda one: one[0], default=None)
+        counts = [(self.pci, "pci"), (self.nvml, "nvml"), (whole, "kubernetes")]
+        return max(((count, name) for count, name in counts if count is not None), key=lambda one: one[0], default=None)
 
 
-class Freshness(msgspec.Struct, frozen=True, kw_only=True):
-    """How fresh and complete a cluster is.
+class ClusterFreshness(msgspec.Struct, frozen=True, kw_only=True):
+    """Freshness and completeness of a cluster.
 
     Attributes:
-        liveness: of the cluster: it has the state of its sender that was heard last.
-        heard_at: when that was, by the hub's clock; None where nobody ever spoke.
-        senders, machines: how many there are in each state; states that nobody is in are left out.
-        complete_up_to: up to when everything that was measured is here, but for `missing_batches`: the earliest of its
-            senders', by their clocks; None where nobody can say.
-        not_waited_for: senders that are lost, retired or never said when: `complete_up_to` leaves them out.
-        missing_batches: lost or still on the way, over all senders.
-        dropped_batches: what senders say that they gave up.
-        queued_batches: what senders say that waits at them.
-        clock_ahead_seconds: of the sender whose clock is furthest off; negative where it is behind; None without any.
+        liveness: liveness of the cluster; its state is that of the sender seen last.
+        last_seen_at: time of that by the hub's clock; None if no sender ever reported.
+        senders, machines: number in each state; empty states are omitted.
+        complete_up_to: instant up to which all measured data has arrived, except `missing_batches`: the earliest
+            instant of its senders, by their clocks; None if unknown.
+        not_waited_for: senders that are lost, retired or without such an instant; `complete_up_to` excludes them.
+        missing_batches: batches of all senders that are lost or still in transit.
+        dropped_batches: batches that senders report as dropped.
+        queued_batches: batches that senders report as queued.
+        clock_ahead_seconds: offset of the sender clock that is furthest off, negative if it is behind; None if there
+            is no sender.
     """
 
     liveness: Liveness
-    heard_at: dt.datetime | None
+    last_seen_at: dt.datetime | None
     senders: dict[State, int]
     machines: dict[State, int]
     complete_up_to: dt.datetime | None

@@ -1,6 +1,6 @@
-"""A machine: a node or a guest. Its identity is given by the hub; here is the evidence for it.
+"""Machines (nodes and guests): evidence of identity, PCI devices, and the states of a guest.
 
-How a virtual machine is doing that an agent reads from inside.
+The hub assigns the identity of a machine.
 """
 
 import enum
@@ -11,24 +11,24 @@ from gpufleet.model.absence import Reason
 
 
 class MachineKind(enum.StrEnum):
-    """What the machine is."""
+    """Kind of a machine."""
 
     NODE = "node"
     GUEST = "guest"  # a virtual machine, read through its host's agent
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a machine is known by: evidence, not identity.
+    """Evidence of a machine's identity.
 
     Attributes:
-        name: host name as its own kernel says it; for display and as the weakest evidence.
+        name: host name reported by its kernel; for display and as the weakest evidence.
         kind: node or guest.
         machine_id: /etc/machine-id, 32 hexadecimal digits. Cloned images share it.
         system_uuid: DMI product UUID in canonical lower case, or None (needs root to read).
-        boot_id: random per boot; tells a clone from a restart.
+        boot_id: random per boot; distinguishes a clone from a restart.
         k8s_node_uid: UID of the Kubernetes Node object.
-        instance_id: the cloud's name for the instance.
-        hypervisor: for a guest, the `name` of the node it runs on.
+        instance_id: instance id of the cloud provider.
+        hypervisor: for a guest, the `name` of its node.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PciFunction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A display or 3D controller on the PCI bus, as sysfs shows it without any driver's help.
+    """A display or 3D controller on the PCI bus, as sysfs shows it, independent of any driver.
 
     Attributes:
         address: `dddd:bb:dd.f`, lower case.
@@ -50,8 +50,8 @@ class PciFunction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         device: PCI device number.
         class_code: 24-bit class (0x0300xx VGA, 0x0302xx 3D controller, 0x0380xx other display).
         driver: name of the bound kernel driver, or None when none is bound.
-        numa_node: NUMA node, or None when the platform does not tell (sysfs says -1).
-        physical_function: address of the physical function where this is an SR-IOV virtual one.
+        numa_node: NUMA node, or None when the platform does not report it (-1 in sysfs).
+        physical_function: address of the physical function if this is an SR-IOV virtual function.
     """
 
     address: str
@@ -64,7 +64,7 @@ class PciFunction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 PCI_READER = "pci"
-"""What `reader` says of readings that are absent because only the PCI bus shows the device."""
+"""Value of `reader` in readings that are absent because only the PCI bus shows the device."""
 
 NVIDIA_VENDOR = 0x10DE
 """PCI vendor number of NVIDIA (PCI-SIG list)."""
@@ -73,14 +73,14 @@ NVIDIA_VENDOR = 0x10DE
 OK = "ok"
 
 REMOVED = "removed"
-"""The agent was told to read it no more."""
+"""State of a guest that was removed from the agent's targets."""
 
-SILENT = (Reason.GUEST_UNREACHABLE, Reason.GUEST_BOOTING, Reason.TIMEOUT)
-"""States in which nothing is heard from inside: what was heard before ages, and is not contradicted."""
+UNANSWERED_STATES = (Reason.GUEST_UNREACHABLE, Reason.GUEST_BOOTING, Reason.TIMEOUT)
+"""States without data from inside the guest: earlier data ages, but is not contradicted."""
 
 STATES = (
     OK,
-    *(str(reason) for reason in SILENT),
+    *(str(reason) for reason in UNANSWERED_STATES),
     *(
         str(reason)
         for reason in (
@@ -106,5 +106,5 @@ STATES = (
 
 
 def state_of(reason: Reason) -> str:
-    """Return the state that a failure puts a guest in."""
+    """Return the guest state for a failure."""
     return str(reason) if str(reason) in STATES else str(Reason.READER_FAILED)

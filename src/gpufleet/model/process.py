@@ -1,4 +1,4 @@
-"""A process on a device."""
+"""Processes on a device."""
 
 from collections.abc import Mapping
 
@@ -9,11 +9,11 @@ from gpufleet.model.catalogue.metric import ValueType
 
 
 class ProcessReading(msgspec.Struct, frozen=True):
-    """What can be measured of a process.
+    """Definition of a measured value of a process.
 
     Attributes:
-        type, unit, low, high: of its values, as in the catalogue's rows.
-        help: one line for people.
+        type, unit, low, high: as in catalogue rows.
+        help: one-line description.
     """
 
     type: ValueType
@@ -34,23 +34,23 @@ PROCESS_READINGS: Mapping[str, ProcessReading] = {
     "encoder_utilization_ratio": _share("encoders' time"),
     "decoder_utilization_ratio": _share("decoders' time"),
 }
-"""Name to what it is; the same names wherever a process is told of."""
+"""Definitions by name; all interfaces use the same names."""
 
-MAX_TOLD = 256
-"""Processes of one device that leave the agent: those that hold the most of its memory."""
+MAX_PROCESSES = 256
+"""Maximum number of processes per device that the agent reports: those with the most device memory."""
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One process that uses a view.
 
     Attributes:
-        pid: process id as the driver tells it; it means something in the agent's PID namespace only if the agent sees
-            all of the machine's processes.
-        kinds: what it holds: `compute`, `graphics`, `mps`.
-        start_time: kernel start time in clock ticks since boot, which names the process together with its id; None
-            where the kernel shows no such process.
+        pid: process id as the driver reports it; valid in the agent's PID namespace only if the agent sees all of the
+            machine's processes.
+        kinds: kinds of its contexts: `compute`, `graphics`, `mps`.
+        start_time: kernel start time in clock ticks since boot, which identifies the process together with its id;
+            None if the kernel shows no such process.
         values: name in `PROCESS_READINGS` to value or absence.
-        name: the kernel's short name of it, empty unless the agent is told to read names.
+        name: the kernel's short name, empty unless the agent is configured to read names.
     """
 
     pid: int
@@ -61,6 +61,6 @@ class Process(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 def most_memory_first(process: Process) -> tuple[float, int]:
-    """Sort key: who holds the most memory comes first; where that is not known, at the end, by process id."""
+    """Sort key: most memory first; processes with unknown memory at the end, by process id."""
     held = process.values.get("memory_bytes")
     return (1 if held is None or isinstance(held, Absent) else -held, process.pid)

@@ -1,9 +1,4 @@
-"""A reading: a value measured at an instant, or an absence with its reason.
-
-Where an answer comes from: the `source` field of the allocation contract.
-
-A round of a reader: what one pass gave.
-"""
+"""Readings: values measured at an instant, or absences with a reason. Samples and rounds of readers."""
 
 import datetime as dt
 import enum
@@ -19,14 +14,14 @@ from gpufleet.model.view import Scope, View
 
 
 class Provenance(enum.StrEnum):
-    """Who measured the values of an answer."""
+    """Source of the values of an answer; the `source` field of the allocation contract."""
 
     HOST_LOCAL_PROBE = "host_local_probe"  # gpufleet on the machine itself
     HOST_NETDATA = "host_netdata"  # the operator's Netdata: fallback for bare metal, never for a guest
     SLICE_GUEST = "slice_guest"  # read from inside the guest
-    SLICE_VGPU_HOST = "slice_vgpu_host"  # the guest is silent; the host sees that very vGPU instance
+    SLICE_VGPU_HOST = "slice_vgpu_host"  # the guest does not report; the host sees that very vGPU instance
     IMPORTED = "imported"  # another exporter's values
-    UNAVAILABLE = "unavailable"  # nobody measured: a reason says why
+    UNAVAILABLE = "unavailable"  # no source measured; a reason is given
 
 
 Value = int | float | str
@@ -34,7 +29,7 @@ Value = int | float | str
 
 
 class DimValue(msgspec.Struct, frozen=True, gc=False):
-    """One value of a metric that has dimensions (a core, a port, a mount point).
+    """One value of a metric that has dimensions (CPU core, port, mount point).
 
     Attributes:
         metric: name in the catalogue.
@@ -48,21 +43,21 @@ class DimValue(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one reader measured of one subject in one pass of one lane: the unit that travels.
+    """Readings of one subject from one pass of one lane of one reader: the unit of transfer.
 
     Attributes:
         view: the device, or None for the machine itself.
-        reader: who read it, such as `nvml` or `host`.
-        lane: the schedule it was read on. A metric belongs to exactly one lane.
-        measured_at: nanoseconds since 1970 UTC, taken when the last value was read; identity of the
-            sample together with view, reader and lane, so that a replay collapses.
-        values: catalogue name to value or absence, for metrics without dimensions. Every metric the
-            reader is responsible for on this lane is there: what is missing was not the reader's to give.
+        reader: name of the reader, such as `nvml` or `host`.
+        lane: schedule. A metric belongs to exactly one lane.
+        measured_at: nanoseconds since 1970 UTC, taken when the last value was read. Together with
+            view, reader and lane it identifies the sample, so that replayed samples collapse.
+        values: catalogue name to value or absence, for metrics without dimensions. It has every metric
+            that the reader covers on this lane.
         dims: values of metrics with dimensions.
-        provenance: who measured.
-        driver_session: identity of the driver load or boot that counters count from; a new number means
-            that counters started again. 0 where there is none.
-        processes: who uses the view, or None where the reader does not list them, or they are not told again.
+        provenance: source of the values.
+        driver_session: identity of the driver load or boot that counters start at; a new number means
+            that counters were reset. 0 if there is none.
+        processes: processes on the view; None if the reader does not list them, or the list is unchanged and not repeated.
     """
 
     view: View | None
@@ -77,30 +72,30 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 READER_PRECEDENCE = ("host", "nvml", "dcgm", "nvidia_smi", "netdata")
-"""Whose word counts where several readers tell of one subject; readers that are not here come after, by name."""
+"""Precedence of readers of the same subject, the most trusted first; other readers follow by name."""
 
 
 def precedence(sample: Sample) -> tuple[bool, int, str]:
-    """Sort key of samples of one subject, the most trusted first; imported ones come last."""
+    """Sort key of samples of one subject, the most trusted first; imported samples come last."""
     rank = READER_PRECEDENCE.index(sample.reader) if sample.reader in READER_PRECEDENCE else len(READER_PRECEDENCE)
     return sample.provenance is Provenance.IMPORTED, rank, sample.reader
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One reading as documents and answers show it: exactly one of `value` and `absent` is set.
+    """Reading in documents and responses; exactly one of `value` and `absent` is set.
 
     Attributes:
-        value: the measured value in the catalogue's unit.
-        absent: why there is none.
+        value: measured value in the catalogue's unit.
+        absent: reason of the absence.
         detail: adds to `absent`.
-        scope: what it is about; own unless told.
-        reader: who read it.
-        side: whose view it came from, where an answer joins several.
-        measured_at: when it was measured (or found absent).
-        received_at: when the hub received it; only in a hub's answers.
-        age_seconds: by the hub's clock on receipt; only in a hub's answers.
-        last_known: what the value was when it was last measured, as old as `age_seconds` says and no word of now; only
-            in a hub's answers about guests that are not heard of.
+        scope: subject of the reading; own by default.
+        reader: name of the reader.
+        side: side of the view, if a response joins several.
+        measured_at: time of measurement (or of the absence).
+        received_at: time of receipt; only in a hub's responses.
+        age_seconds: by the hub's clock on receipt; only in a hub's responses.
+        last_known: value of the last measurement, `age_seconds` old; not a current value. Only in a hub's responses about
+            guests that do not report.
     """
 
     value: Value | None = None
@@ -116,7 +111,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DimReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A reading of a metric with dimensions, as documents show it.
+    """Reading of a metric with dimensions in documents and responses.
 
     Attributes:
         metric: name in the catalogue.
@@ -134,14 +129,14 @@ class DimReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pass of one lane of one reader gave.
+    """Result of one pass of one lane of one reader.
 
     Attributes:
-        samples: one a subject, complete for the lane: a device of an earlier round that is not here is gone.
-        events: what happened since the pass before.
+        samples: one per subject, complete for the lane: a device of an earlier round that is missing here is gone.
+        events: events since the previous pass.
         inventory: the PCI display controllers, if this reader lists them.
         machine: evidence of the machine's identity, if this reader reads it.
-        errors: words of failures that left part of the pass without values; the agent shows the first
+        errors: messages of failures that left part of the pass without values; the agent shows the first
             as `last_error` and calls the pass partial.
     """
 

@@ -1,4 +1,4 @@
-"""The snapshot: everything one agent knows of its machine and guests at an instant, as a document."""
+"""Snapshot document: all that an agent knows about its machine and guests at an instant."""
 
 import datetime as dt
 import enum
@@ -13,17 +13,17 @@ from gpufleet.model.status import ReaderState
 from gpufleet.model.view import Side, View, ViewKind
 
 SNAPSHOT_SCHEMA = "gpufleet.snapshot/1"
-"""Name and version of the document; a new number means that old readers would misread it."""
+"""Name and version of the document; a new number means that old clients would misread it."""
 
 
 class AggregateValue(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric over several devices.
+    """Aggregate of one metric over several devices.
 
     Attributes:
         value: in the catalogue's unit, or None when no device reported.
         operation: `sum`, `mean` or `max`.
         reporting: devices that gave a value (the n of "n of m").
-        devices: devices asked (the m).
+        devices: all devices (the m).
     """
 
     value: float | int | None
@@ -36,9 +36,9 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     """Totals over a machine's or allocation's GPUs.
 
     Attributes:
-        coverage: "n of m devices": how many of them gave at least one value.
+        coverage: "n of m devices": devices that gave at least one value.
         reporting, devices: n and m.
-        metrics: catalogue name to total; each says its own n of m.
+        metrics: catalogue name to total; each has its own n of m.
     """
 
     coverage: str
@@ -48,7 +48,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One process on a device, as documents show it.
+    """Process on a device in documents.
 
     Attributes:
         pid, kinds, start_time, name: as in `Process`.
@@ -63,12 +63,12 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Where readings of one subject are from.
+    """Source of readings of one subject.
 
     Attributes:
-        reader, lane: who read them, on which schedule.
-        provenance: who measured.
-        measured_at: when the newest of them were measured; how old they are is judged by it, also once they are stale.
+        reader, lane: reader and schedule.
+        provenance: source of the values.
+        measured_at: time of the newest measurement; it determines the age of the readings, also of stale ones.
     """
 
     reader: str
@@ -78,16 +78,16 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One view with its readings.
+    """View with its readings.
 
     Attributes:
         key: identity within the machine, see `View.key`.
         kind, side, uuid, pci_address, instance, parent, index: as in `View`.
-        name: product name if it is known.
+        name: product name if known.
         readings: catalogue name to reading, merged over readers by their precedence.
         dimensions: readings of metrics with dimensions.
-        processes: who uses it, or None where no reader lists them, or not lately.
-        sources: where the readings are from, the most trusted reader first.
+        processes: processes on the device, or None if no reader lists them, or not recently.
+        sources: sources of the readings, the most trusted reader first.
     """
 
     key: str
@@ -106,7 +106,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def view(self) -> View:
-        """Whose readings they are."""
+        """View of the readings."""
         return View(
             kind=self.kind,
             side=self.side,
@@ -123,7 +123,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         readings, dimensions, sources: as in `Device`.
-        pci: every display and 3D controller on the bus, or None while it was not read.
+        pci: every display and 3D controller on the bus, or None until it was read.
     """
 
     readings: dict[str, Reading]
@@ -133,7 +133,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one lane of one reader is doing, as documents show it; fields as in `ReaderStatus`."""
+    """Status of one lane of one reader in documents; fields as in `ReaderStatus`."""
 
     reader: str
     lane: str
@@ -147,28 +147,28 @@ class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     last_error: str = ""
 
 
-class WayState(enum.StrEnum):
-    """How a way into a virtual machine did when it was last asked."""
+class AccessPathState(enum.StrEnum):
+    """Result of the last attempt on an access path."""
 
     ANSWERS = "answers"
     FAILS = "fails"
-    NOT_ASKED = "not_asked"  # another one answers, or it shares a channel that did not open
+    NOT_TRIED = "not_tried"  # another path is active, or its channel did not open for another path
 
 
-class WayReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One way into a virtual machine.
+class AccessPathReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An access path into a virtual machine.
 
     Attributes:
-        way: what is asked, and over which channel.
-        asks: for what: `gpus`, or `host` (processor, memory, network).
-        state: how it did.
-        last_attempt, last_success, last_failure: when it was asked, gave something, and did not.
-        reason, last_error: of the last failure, however long ago; in the words of whoever said so.
+        name: reader and channel.
+        reads: `gpus`, or `host` (processor, memory, network).
+        state: result of the last attempt.
+        last_attempt, last_success, last_failure: times of attempts.
+        reason, last_error: of the last failure, kept after a success.
     """
 
-    way: str
-    asks: str
-    state: WayState = WayState.NOT_ASKED
+    name: str
+    reads: str
+    state: AccessPathState = AccessPathState.NOT_TRIED
     last_attempt: dt.datetime | None = None
     last_success: dt.datetime | None = None
     last_failure: dt.datetime | None = None
@@ -177,19 +177,19 @@ class WayReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Guest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A virtual machine read from inside. Who it is, is what the agent was told; the readings are its own claims.
+    """A virtual machine that is read from inside. Its identity is configured; the readings are its own claims.
 
     Attributes:
-        machine: who it is.
-        namespace, name: of the virtual machine.
+        machine: identity of the machine.
+        namespace, name: namespace and name of the virtual machine.
         vm_uuid: its UUID.
-        allocation: id of the allocation that it is for, if the agent was told of one.
-        state: `ok`, or why there are no readings of its GPUs (the states of `guest_state`).
-        detail: what is wrong, in the words of whoever said so.
-        found_by: who told the agent of it: `configuration`, `folder` or `libvirt`, and what it is called there.
-        ways: the ways into it, the preferred first.
-        devices, host: its devices and its own processor, memory and network, and how the agent gets on with it.
-        readers: how each reader is doing in it.
+        allocation: id of its allocation, if configured.
+        state: `ok`, or why its GPUs cannot be read (the states of `guest_state`).
+        detail: description of the problem.
+        found_by: source and label: `configuration`, `folder` or `libvirt`, and its name there.
+        access_paths: access paths into it in order of preference.
+        devices, host: its devices; its processor, memory and network.
+        readers: status of each reader in it.
     """
 
     machine: Machine
@@ -200,28 +200,28 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: str = ""
     detail: str = ""
     found_by: str = ""
-    ways: tuple[WayReport, ...] = ()
+    access_paths: tuple[AccessPathReport, ...] = ()
     devices: tuple[Device, ...] = ()
     host: Host
     readers: tuple[ReaderReport, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole document.
+    """Snapshot document.
 
     Attributes:
         schema: `gpufleet.snapshot/1`.
-        catalogue: version of the catalogue the names are from.
-        version: of gpufleet.
+        catalogue: version of the catalogue.
+        version: gpufleet version.
         node: the machine.
-        measured_at: when the newest reading was measured; each reading has its own time beside.
+        measured_at: time of the newest reading; each reading has its own time.
         devices: GPUs, MIG devices and vGPU instances seen from this machine.
         host: the machine's own readings.
         guests: virtual machines read from inside.
-        readers: how each reader is doing.
-        capabilities: what this agent can do here, by name: `available`, or a reason why not.
+        readers: status of each reader.
+        capabilities: capabilities of this agent by name: `available`, or the reason of the absence.
         aggregate: totals over the machine's physical GPUs.
-        events: what happened of late, the newest first; a bounded number.
+        events: most recent events, the newest first; a bounded number.
     """
 
     schema: str

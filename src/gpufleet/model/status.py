@@ -1,4 +1,4 @@
-"""How a reader is doing, and what a sender says of itself."""
+"""Status of readers, and heartbeats of senders."""
 
 import enum
 
@@ -8,13 +8,13 @@ from gpufleet.model.catalogue.metric import Lane
 
 
 class ReaderState(enum.StrEnum):
-    """What the last pass of a reader's lane came to. A name that a newer build has and this one not is `UNKNOWN`."""
+    """Result of the last pass of a reader's lane. A name from a newer build decodes as `UNKNOWN`."""
 
     OK = "ok"
     PARTIAL = "partial"  # some devices answered, some did not
     FAILED = "failed"
-    NEVER = "never"  # not completed a pass yet
-    UNKNOWN = "unknown"  # a newer build has a name for it that this one does not know
+    NEVER = "never"  # no pass completed yet
+    UNKNOWN = "unknown"  # a state of a newer build that this build does not know
 
     @classmethod
     def _missing_(cls, value: object) -> "ReaderState | None":
@@ -22,20 +22,20 @@ class ReaderState(enum.StrEnum):
 
 
 class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One lane of one reader on one machine.
+    """Status of one lane of one reader on one machine.
 
     Attributes:
-        reader, lane: which.
-        state: what the last pass came to.
-        interval_seconds: how often it is meant to run.
+        reader, lane: names of both.
+        state: result of the last pass.
+        interval_seconds: configured interval.
         last_attempt: nanoseconds since 1970 when the last pass began, or None.
         last_success: when a pass last ended ok or partial, or None.
-        duration_seconds: how long the last pass took.
-        failures: passes in a row that failed.
+        duration_seconds: duration of the last pass.
+        failures: consecutive failed passes.
         error_class: short class of the last error for counting (`timeout`, a `Reason`, an exception's
             name); empty after success.
-        last_error: the words of the last error, the driver's own where there are any; kept until a
-            pass succeeds.
+        last_error: message of the last error, the driver's own if it has one; kept until a pass
+            succeeds.
     """
 
     reader: str
@@ -51,18 +51,18 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A sender's word that it lives, sent even when there is no data.
+    """Heartbeat of a sender, sent even without data.
 
     Attributes:
-        interval_seconds: when the next one may be expected.
-        version: of gpufleet.
+        interval_seconds: interval to the next heartbeat.
+        version: gpufleet version.
         started_at: nanoseconds since 1970 when the process started.
-        config_hash: of the configuration in force.
-        queue_records, queue_bytes: what waits in the spool.
+        config_hash: hash of the active configuration.
+        queue_records, queue_bytes: backlog in the spool.
         oldest_unsent: nanoseconds since 1970 of the oldest unsent measurement, or None.
         dropped_total: records dropped since the epoch began.
-        answered_at: of a target that is asked and does not speak by itself: nanoseconds since 1970, by the clock of who
-            asks, when it last answered; 0 where it never did. None for everyone else.
+        answered_at: time of the last response of a scraped target, nanoseconds since 1970 by the scraper's clock; 0 if it
+            never responded. None for senders that post themselves.
     """
 
     interval_seconds: float

@@ -1,18 +1,18 @@
-"""Texts that come from strangers."""
+"""Sanitizing of texts from untrusted sources."""
 
 import unicodedata
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What a spreadsheet may take the rest of a text for a formula after (OWASP, CSV injection)."""
+"""First characters that make a spreadsheet treat a text as a formula (OWASP, CSV injection)."""
 
 
 def clean(text: str) -> str:
-    """Return the text without control characters: they can drive a terminal, and name nothing."""
+    """Return the text without control characters: they can control a terminal and are not part of a name."""
     if text.isprintable():
         return text
     return "".join(character for character in text if unicodedata.category(character) != "Cc")
 
 
 def no_formula(text: str) -> str:
-    """Return the text with an apostrophe before it if a spreadsheet would calculate it."""
+    """Return the text with an apostrophe before it if a spreadsheet would evaluate it."""
     return f"'{text}" if text.startswith(_FORMULA) else text

@@ -1,4 +1,4 @@
-"""Instants: integers of nanoseconds since 1970 in UTC inside, RFC 3339 text in documents."""
+"""Instants: nanoseconds since 1970 UTC as integers internally, RFC 3339 text in documents."""
 
 import datetime as dt
 
@@ -16,7 +16,7 @@ def to_ns(at: dt.datetime) -> int:
     """Turn an aware datetime into an instant.
 
     Raises:
-        ValueError: if `at` has no time zone; a naive time is a guess.
+        ValueError: if `at` has no time zone; a naive time is ambiguous.
     """
     if at.tzinfo is None:
         raise ValueError(f"{at.isoformat()} has no time zone: write it with Z or an offset")

@@ -1,4 +1,4 @@
-"""A view: one device as one side sees it."""
+"""Views: a device as one side sees it."""
 
 import enum
 import uuid
@@ -8,7 +8,7 @@ import msgspec
 
 
 class ViewKind(enum.StrEnum):
-    """What the device is."""
+    """Kind of a device."""
 
     GPU = "gpu"
     MIG = "mig"
@@ -16,20 +16,20 @@ class ViewKind(enum.StrEnum):
 
 
 class Side(enum.StrEnum):
-    """From where the device is seen."""
+    """Side from which a device is seen."""
 
     HOST = "host"  # by the driver of the machine that holds the physical device
     GUEST = "guest"  # from inside a virtual machine
     VGPU_HOST = "vgpu_host"  # a guest's vGPU instance, as the host's vGPU manager sees it
-    PCI_ONLY = "pci_only"  # the PCI bus shows it; no driver here can read it
+    PCI_ONLY = "pci_only"  # on the PCI bus, but not readable by a driver of this machine
 
 
 class Scope(enum.StrEnum):
-    """What a reading in an answer is about."""
+    """Subject of a reading in a response."""
 
     OWN = "own"
-    PARENT = "parent"  # of the device this one is cut from (a MIG tenant's board power)
-    SHARED_DEVICE = "shared_device"  # of a whole GPU that several holders share
+    PARENT = "parent"  # the device that contains this one (board power for a MIG tenant)
+    SHARED_DEVICE = "shared_device"  # a whole GPU that several holders share
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,16 +38,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     At least one of `uuid`, `pci_address` and `instance` is set.
 
     Attributes:
-        kind: what the device is.
-        side: from where it is seen.
-        uuid: the driver's UUID (`GPU-...`, `MIG-...`), or None where no driver tells.
+        kind: kind of device.
+        side: side that sees it.
+        uuid: the driver's UUID (`GPU-...`, `MIG-...`), or None if no driver reports it.
         pci_address: `dddd:bb:dd.f` in lower case with a four-digit domain, as sysfs writes it.
         instance: the driver's number of a vGPU instance, or `gi/ci` of a MIG device (ids of its GPU instance and
-            compute instance), with `@` and its GPU's address behind it where no UUID is known. They are reused, so
-            they name the view only where there is no UUID.
-        parent: key of the view this one is cut from.
-        index: the driver's position number in this round. It changes over reboots and names nothing:
-            for display only, never for identity.
+            compute instance), followed by `@` and its GPU's address if no UUID is known. Instance numbers are reused, so they
+            identify the view only if there is no UUID.
+        parent: key of the view that contains this one.
+        index: the driver's position number in this round. It changes over reboots: for display
+            only, never for identity.
     """
 
     kind: ViewKind
@@ -60,11 +60,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """Identity within the machine that observed it: `kind/uuid`, else `kind/pci/address`, else instance.
+        """Identity within the observing machine: `kind/uuid`, else `kind/pci/address`, else instance.
 
         `index`, `side` and `parent` are not part of it.
         """
-        # Added up, for it is asked of every device of every batch: an enumeration formats itself four times as slowly.
+        # Concatenated, not formatted: formatting an enumeration is four times slower, and this runs per device and batch.
         if self.uuid:
             return self.kind + "/" + self.uuid
         if self.pci_address:
@@ -73,7 +73,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def named(self) -> bool:
-        """Whether something of the device's own names it, and not only its place in a list."""
+        """Return whether the device has an identity of its own, not only a position in a list."""
         return bool(self.uuid or self.pci_address)
 
 
@@ -95,7 +95,7 @@ def normalise_pci_address(address: str) -> str:
 
 
 def normalise_uuid(text: str) -> str | None:
-    """Write the UUID of a machine as `8-4-4-4-12` hexadecimal digits in lower case, or return None if it is none."""
+    """Write the UUID of a machine as `8-4-4-4-12` hexadecimal digits in lower case, or return None if the text is not a UUID."""
     try:
         return str(uuid.UUID(text.strip()))
     except ValueError:
@@ -103,12 +103,12 @@ def normalise_uuid(text: str) -> str | None:
 
 
 class ViewList(list[View]):
-    """Views with their keys, which are worked out once. It must not be changed.
+    """Views with their keys, computed once. Must not be modified.
 
     Attributes:
-        keys: one a view.
-        kinds: of all of them.
-        has_doubles: whether two have one key.
+        keys: one per view.
+        kinds: kinds of all views.
+        has_doubles: whether two views have the same key.
     """
 
     __slots__ = ("has_doubles", "keys", "kinds")

@@ -1,8 +1,8 @@
-"""XIDs: the numbers by which NVIDIA's driver reports an error of a GPU. One dated table.
+"""XIDs, the error codes of NVIDIA's driver: one dated table.
 
 The facts are from NVIDIA's public documentation "Xid Errors" (https://docs.nvidia.com/deploy/xid-errors/), its
-catalogue for Ampere and newer as of `TABLE_DATE`, and for a few codes of older chips its older list. Names are in our
-words. A code that is not in the table is `unknown` in class and action: it is never guessed from its neighbours.
+catalogue for Ampere and newer as of `TABLE_DATE`, and for a few codes of older chips its older list. The names are
+our own. A code that is not in the table has class and action `unknown`; they are never guessed from adjacent codes.
 """
 
 import enum
@@ -10,24 +10,24 @@ from typing import NamedTuple
 
 TABLE_SOURCE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 TABLE_DATE = "2025-10-29"
-"""When the catalogue that this table follows was taken."""
+"""Date of the catalogue snapshot."""
 
 
 class XidClass(enum.StrEnum):
-    """Where the cause of an XID most likely is; one code can have causes in several places."""
+    """Most likely origin of an XID; a code can have several origins."""
 
-    APPLICATION = "application"  # a program did what it must not
+    APPLICATION = "application"  # an invalid operation of a program
     DRIVER = "driver"  # the driver or its programming of the device
     FIRMWARE = "firmware"  # a processor on the device that the driver relies on
     MEMORY = "memory"  # the device's memory: errors and their repair
     LINK = "link"  # NVLink, C2C
     HARDWARE = "hardware"  # the board, its power, its place on the bus
-    NOTICE = "notice"  # no error of its own
+    NOTICE = "notice"  # informational
     UNKNOWN = "unknown"  # not in the table
 
 
 class XidAction(enum.StrEnum):
-    """What NVIDIA advises to do first."""
+    """First action that NVIDIA recommends."""
 
     NONE = "none"
     RESTART_APP = "restart_app"
@@ -36,8 +36,8 @@ class XidAction(enum.StrEnum):
     REBOOT_NODE = "reboot_node"
     UPDATE_SOFTWARE = "update_software"
     CHECK_HARDWARE = "check_hardware"  # power, seating, cables
-    INVESTIGATE = "investigate"  # has a procedure of its own: what comes with it decides
-    AS_TOLD = "as_told"  # the message names the action
+    INVESTIGATE = "investigate"  # has its own procedure, which depends on accompanying events
+    AS_REPORTED = "as_reported"  # the message names the action
     CONTACT_VENDOR = "contact_vendor"
     UNKNOWN = "unknown"  # not in the table, or listed without advice
 
@@ -57,7 +57,7 @@ _A = XidAction
 
 
 def _series(codes: range, unit: str, first: int, cls: XidClass = XidClass.HARDWARE) -> list[Xid]:
-    """Return rows of like engines with consecutive codes."""
+    """Return rows of engines of one type with consecutive codes."""
     return [Xid(code, f"{unit} {first + at} error", cls, _A.RESTART_APP) for at, code in enumerate(codes)]
 
 
@@ -109,7 +109,7 @@ _ROWS = (
     *_series(range(96, 99), "video decoder", 5),
     *_series(range(99, 106), "JPEG engine", 1),
     Xid(106, "SMBPBI test message", _NOTE, _A.NONE),
-    Xid(107, "SMBPBI test message (silent)", _NOTE, _A.NONE),
+    Xid(107, "SMBPBI test message (no effect)", _NOTE, _A.NONE),
     Xid(108, "NVLink remote translation error", _LINK, _A.NONE),
     Xid(109, "context switch timeout", _DRV, _A.RESET_GPU),
     Xid(110, "security fault", _HW, _A.RESET_GPU),
@@ -134,7 +134,7 @@ _ROWS = (
     Xid(151, "key rotation error", _DRV, _A.RESTART_VM),
     Xid(152, "DLA SMMU error", _HW, _A.NONE),
     Xid(153, "DLA timeout", _HW, _A.NONE),
-    Xid(154, "recovery action changed", _NOTE, _A.AS_TOLD),
+    Xid(154, "recovery action changed", _NOTE, _A.AS_REPORTED),
     Xid(155, "NVLink error defined by software", _LINK, _A.RESET_GPU),
     Xid(156, "resource retired", _MEM, _A.RESET_GPU),
     Xid(157, "resource could not be retired", _MEM, _A.NONE),
@@ -151,8 +151,8 @@ _ROWS = (
     Xid(168, "memory capacity is reduced", _MEM, _A.UNKNOWN),
     Xid(169, "internal microcontroller halt (SEC2)", _FW, _A.UNKNOWN),
     Xid(170, "NVLink interrupt in confidential mode", _LINK, _A.UNKNOWN),
-    Xid(171, "uncorrectable DRAM error (tells more of a 48)", _MEM, _A.UNKNOWN),
-    Xid(172, "uncorrectable SRAM error (tells more of a 48)", _MEM, _A.UNKNOWN),
+    Xid(171, "uncorrectable DRAM error (details of XID 48)", _MEM, _A.UNKNOWN),
+    Xid(172, "uncorrectable SRAM error (details of XID 48)", _MEM, _A.UNKNOWN),
 )
 
 XIDS: dict[int, Xid] = {row.code: row for row in _ROWS}
@@ -160,5 +160,5 @@ XIDS: dict[int, Xid] = {row.code: row for row in _ROWS}
 
 
 def xid(code: int) -> Xid:
-    """Return the row of a code; for one that is not in the table a row that says so."""
+    """Return the row of a code, or an `unknown` row for a code that is not in the table."""
     return XIDS.get(code) or Xid(code, "", XidClass.UNKNOWN, XidAction.UNKNOWN)

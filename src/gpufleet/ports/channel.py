@@ -5,13 +5,9 @@ from typing import Protocol
 
 import msgspec
 
-from gpufleet.model.reading import Round as Round
-
-# --- channels -----------------------------------------------------------------------------------
-
 
 class FilesystemStat(msgspec.Struct, frozen=True, kw_only=True):
-    """What statvfs says of a mount point; bytes and counts."""
+    """Result of statvfs for a mount point, in bytes and counts."""
 
     size_bytes: int
     free_bytes: int
@@ -21,13 +17,13 @@ class FilesystemStat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader wants to see of another machine's files, in one question.
+    """Files, links and file systems that a reader requests from a machine in one fetch.
 
     Attributes:
         files: absolute paths or glob patterns (`*` and `[...]` within one path segment) to read.
         links: absolute paths or glob patterns of symbolic links to resolve.
         filesystems: mount points to statvfs.
-        max_file_bytes: a longer file is an error for that file.
+        max_file_bytes: a larger file is reported as an error.
     """
 
     files: tuple[str, ...] = ()
@@ -37,12 +33,12 @@ class FetchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetched(msgspec.Struct, kw_only=True):
-    """What came back. A pattern that matches nothing leaves nothing; a named path that is missing is an error.
+    """Result of a `FetchPlan`. A pattern without matches gives nothing; a missing literal path is an error.
 
     Attributes:
         files: path to content.
-        links: path to the link's text.
-        filesystems: mount point to figures.
+        links: path to the link's target.
+        filesystems: mount point to sizes.
         errors: path to a POSIX error name (`ENOENT`, `EACCES`, `EIO`, `EFBIG`, `ETIMEDOUT`).
     """
 
@@ -59,13 +55,13 @@ class Files(Protocol):
         """Read everything in the plan.
 
         Raises:
-            ChannelError: if the channel as a whole failed; a single path's failure is in `Fetched.errors`.
+            ChannelError: if the channel fails as a whole; errors of single paths are in `Fetched.errors`.
         """
         ...
 
 
 class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command came to."""
+    """Result of a command."""
 
     exit_code: int
     stdout: bytes
@@ -76,13 +72,13 @@ class Exec(Protocol):
     """A channel that can run one of its fixed commands."""
 
     async def run(self, argv: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
-        """Run a command to its end, without a shell.
+        """Run a command to completion, without a shell.
 
-        A command that is not there ends with code 127, one that may not be run with 126, as a shell has it.
+        As in a shell, the exit code is 127 for a missing command and 126 for a command without execute permission.
 
         Raises:
-            ChannelTimeoutError: if it did not end in time, or an earlier run of it still has not.
-            ChannelError: if it could not be started, or printed more than `max_output_bytes` on either stream.
+            ChannelTimeoutError: if the command exceeds the timeout, or an earlier run of it has not ended.
+            ChannelError: if the command cannot be started, or prints more than `max_output_bytes` on either stream.
         """
         ...
 
@@ -91,19 +87,19 @@ class Stream(Protocol):
     """A channel that carries bytes both ways."""
 
     async def send(self, data: bytes) -> None:
-        """Send all of `data`. Raises ChannelError when the other side is gone."""
+        """Send all of `data`. Raises ChannelError if the peer is gone."""
         ...
 
     async def receive(self, most: int) -> bytes:
-        """Receive at least a byte and at most `most`; nothing once the other side has ended. Raises ChannelError."""
+        """Receive 1 to `most` bytes, or empty bytes at the end of the stream. Raises ChannelError."""
         ...
 
     async def receive_exactly(self, count: int) -> bytes:
-        """Receive `count` bytes. Raises ChannelError when the other side ends before that."""
+        """Receive `count` bytes. Raises ChannelError if the stream ends before that."""
         ...
 
     async def close(self) -> None:
-        """Close; a second close does nothing."""
+        """Close the stream; a second close has no effect."""
         ...
 
 
@@ -114,6 +110,6 @@ class Dialer(Protocol):
         """Open a stream.
 
         Raises:
-            ChannelError: if nobody answers in the channel's own time; its `problem` says why.
+            ChannelError: if the peer does not answer within the channel's timeout; `problem` gives the cause.
         """
         ...

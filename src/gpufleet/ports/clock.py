@@ -2,16 +2,14 @@
 
 from typing import Protocol
 
-from gpufleet.model.reading import Round as Round
-
 
 class Clock(Protocol):
-    """The two clocks: one names instants, one measures spans."""
+    """A wall clock for instants, and a monotonic clock for durations."""
 
     def now_ns(self) -> int:
-        """Return nanoseconds since 1970 UTC. It can be stepped: never subtract two of these."""
+        """Return nanoseconds since 1970 UTC. The clock can be stepped: do not subtract two readings."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds from an arbitrary start; only differences mean something."""
+        """Return seconds from an arbitrary start; only differences are meaningful."""
         ...

@@ -2,15 +2,12 @@
 
 from typing import Protocol
 
-from gpufleet.model.reading import Round as Round
 from gpufleet.model.snapshot import Snapshot
-
-# --- out ----------------------------------------------------------------------------------------
 
 
 class Exporter(Protocol):
-    """Turns a completed snapshot into what someone else reads."""
+    """Renders a complete snapshot in the format of another system."""
 
     def render(self, snapshot: Snapshot) -> bytes:
-        """Return the whole page or document."""
+        """Return the complete page or document."""
         ...

@@ -1,14 +1,13 @@
-"""The holder port: who holds which device."""
+"""The holder port: holders of devices."""
 
 from typing import Protocol
 
-from gpufleet.model.holding import Holding
-from gpufleet.model.reading import Round as Round
+from gpufleet.model.holdings import Holding
 
 
 class HolderSource(Protocol):
-    """Tells who holds which device."""
+    """Source of device holdings."""
 
     async def holdings(self) -> tuple[Holding, ...]:
-        """Return what is held now, by identity."""
+        """Return the current holdings; devices are named by identity."""
         ...

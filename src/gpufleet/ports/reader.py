@@ -3,36 +3,34 @@
 from typing import Protocol
 
 from gpufleet.model.catalogue.metric import Lane
-from gpufleet.model.reading import Round as Round
-
-# --- readers ------------------------------------------------------------------------------------
+from gpufleet.model.reading import Round
 
 
 class Reader(Protocol):
-    """Reads one kind of thing."""
+    """Reader of one kind of source."""
 
     @property
     def name(self) -> str:
-        """Its name in samples, status and self-metrics."""
+        """Name in samples, status and self-metrics."""
         ...
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """The lanes it has something to read on."""
+        """Lanes on which the reader reads."""
         ...
 
     async def read(self, lane: Lane) -> Round:
-        """Make one pass of one lane. Opens whatever it needs; the caller never runs two passes at once.
+        """Read one lane once, opening what is needed. The caller never runs two reads at once.
 
         Raises:
-            ReaderError: if it cannot work at all; carries the reason and the source's own words.
+            ReaderError: if the reader cannot work at all, with the reason and the message of the source.
         """
         ...
 
     async def close(self) -> None:
-        """Give back what it holds; a later `read` opens it again.
+        """Release all resources; a later `read` opens them again.
 
         Raises:
-            ReaderError: if something is held all the same, because the driver does not let go of it.
+            ReaderError: if the driver does not release a resource.
         """
         ...

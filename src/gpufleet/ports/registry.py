@@ -1,4 +1,8 @@
-"""Registry ports: clusters, machines, allocations, ledger, tokens, audit."""
+"""Registry ports: durable records of clusters, machines, allocations, the ledger, tokens and the audit log.
+
+Methods block, are thread-safe, and are durable when they return, unless stated otherwise. Every method raises
+RegistryError if the registry refuses or cannot be reached.
+"""
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
@@ -9,73 +13,43 @@ from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.machine import Machine, MachineKind
-from gpufleet.model.reading import Round as Round
 from gpufleet.model.stored.ledger import (
     FlushIntent,
-    Held,
-    MachineMark,
+    MachineFreshness,
+    MachineFreshnessColumns,
     MachineMatch,
-    MachinesHeard,
     SenderState,
     SequenceKey,
+    SequenceState,
 )
 
 
-class Registry(Protocol):
-    """Keeps what must never be lost or doubled: clusters, machines, allocations, sequence numbers.
-
-    Blocking, safe to call from several threads, and durable when a method returns. Every method raises
-    RegistryError when the registry refuses or cannot be reached.
-    """
-
-    def migrate(self) -> None:
-        """Bring the schema to this build's version, forward only; called once before anything else.
-
-        Raises:
-            RegistryError: if a newer build has been here.
-        """
-        ...
+class ClusterRegistry(Protocol):
+    """Clusters, by id."""
 
     def register_clusters(self, ids: Sequence[str], at: int) -> None:
-        """Make the clusters known; those that are known already stay as they are."""
+        """Register clusters; known clusters are unchanged. `at` is in nanoseconds since 1970."""
         ...
 
     def put_cluster(self, id: str, spec: ClusterSpec, at: dt.datetime) -> tuple[Cluster, bool]:  # noqa: A002
-        """Keep what belongs to a cluster and return it, and whether it had nothing before; opens a closed one again."""
+        """Store the spec of a cluster; return the cluster and whether it had no spec before. Reopens a closed one."""
         ...
 
     def cluster(self, id: str) -> Cluster:  # noqa: A002
-        """Return one cluster. Raises NotFoundError."""
+        """Return a cluster. Raises NotFoundError."""
         ...
 
     def clusters(self) -> tuple[Cluster, ...]:
-        """Return every cluster that is known, closed ones too, by id."""
+        """Return every cluster, closed ones included, in order of id."""
         ...
 
     def close_cluster(self, id: str, at: dt.datetime) -> Cluster:  # noqa: A002
-        """Close it; one that is closed stays as it was. Raises NotFoundError."""
+        """Close a cluster; a closed cluster is unchanged. Raises NotFoundError."""
         ...
 
-    def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
-        """Return the machine that the evidence belongs to, a new one if to none that is known.
 
-        `at` is the hub's clock on receipt; for late word, which newer of its run overtook, the time it was sent.
-        `now` is that clock now, `at` unless given: what was heard or retired long after it was so before it was set
-        back. Two machines that share evidence and cannot be one become two ids with a conflict on both; nothing known
-        is overwritten by a stranger. What is learned here is durable from the next `begin_flush`: no id is written to
-        the store before that.
-
-        Raises:
-            CrowdedError: if it would be one more than the cluster may have; those that are known are matched.
-        """
-        ...
-
-    def name(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
-        """Return the machine that somebody else than itself names, as Kubernetes does: a new one if none is known so.
-
-        Nothing that is known of a machine changes by it, and it was not heard of. `at`, `now` and raises as `match`.
-        """
-        ...
+class MachineRegistry(Protocol):
+    """Known machines and their freshness."""
 
     def machines(
         self,
@@ -85,54 +59,65 @@ class Registry(Protocol):
         after: tuple[str, str, str] | None = None,
         limit: int | None = None,
     ) -> tuple[MachineRecord, ...]:
-        """Return every machine (of one cluster, of one kind), by cluster, name and id.
+        """Return machines (of one cluster, of one kind) in order of cluster, name and id.
 
-        Only those that come after a cluster, name and id, and at most so many, where that is given. `gpus` and
-        `age_seconds` are the caller's to fill.
+        The caller fills in `gpus` and `age_seconds`.
+
+        Args:
+            cluster: only machines of this cluster.
+            kind: only machines of this kind.
+            after: only machines after this cluster, name and id.
+            limit: maximum number of machines.
         """
         ...
 
-    def machines_called(self, cluster: str, word: str) -> tuple[MachineRecord, ...]:
-        """Return the machine of this id, or those of this host name, as `machines` does."""
+    def find_machines(self, cluster: str, name: str) -> tuple[MachineRecord, ...]:
+        """Return the machine with this id, or the machines with this host name, as `machines` does."""
         ...
 
     def machines_with_uuid(self, cluster: str, uuid: str) -> tuple[MachineRecord, ...]:
-        """Return every machine of this system UUID, nodes and guests, as `machines` does."""
+        """Return the machines, nodes and guests, with this system UUID, as `machines` does."""
         ...
 
-    def machine(self, id: str) -> MachineRecord:  # noqa: A002 - the word of the domain
-        """Return one machine. Raises NotFoundError."""
+    def machine(self, id: str) -> MachineRecord:  # noqa: A002 - the term of the domain
+        """Return a machine. Raises NotFoundError."""
         ...
 
-    def machine_marks(self, cluster: str | None = None, *, beside_retired: bool = False) -> tuple[MachineMark, ...]:
-        """Return how recently each machine (of one cluster) was heard of, in any order.
+    def machine_freshness(
+        self, cluster: str | None = None, *, siblings_of_retired: bool = False
+    ) -> tuple[MachineFreshness, ...]:
+        """Return the freshness of every machine (of one cluster), in any order.
 
-        With `beside_retired` only the machines of senders that speak for one that was retired, which are few.
+        With `siblings_of_retired`, only of machines whose sender also reports a retired machine. These are few.
         """
         ...
 
-    def machines_heard(self, cluster: str) -> MachinesHeard:
-        """Return the same of all machines of a cluster, in columns."""
+    def machine_freshness_columns(self, cluster: str) -> MachineFreshnessColumns:
+        """Return the freshness of every machine of a cluster, in columns."""
         ...
 
     def retire_machine(self, id: str, at: int) -> MachineRecord:  # noqa: A002
-        """Keep that a machine is gone since `at`, nanoseconds since 1970; what is heard of it later brings it back.
+        """Mark a machine as retired since `at`, nanoseconds since 1970. A later report of the machine revives it.
 
-        It is kept as gone since it was heard of last, if that is later: the clock was set back in between.
+        If the newest report is later than `at`, because the clock moved back, the machine is retired as of that report.
 
         Raises:
-            NotFoundError: if there is none.
+            NotFoundError: if there is no such machine.
         """
         ...
 
-    def put_allocation(self, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002
-        """Keep the allocation and return it, and whether it is new.
 
-        The same spec again changes nothing; another one is the next generation. A spec without
-        `valid_from` keeps the one it has, or starts `at`.
+class AllocationRegistry(Protocol):
+    """Allocations and their generations."""
+
+    def put_allocation(self, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002
+        """Store an allocation; return it and whether it is new.
+
+        An unchanged spec changes nothing; a changed spec makes the next generation. A spec without `valid_from` keeps
+        the present one, or starts `at`.
 
         Raises:
-            ConflictError: if it is closed, or is of a tenant and the spec is not of the same.
+            ConflictError: if the allocation is closed, or the spec has another tenant than the allocation.
         """
         ...
 
@@ -140,71 +125,117 @@ class Registry(Protocol):
         """Return the newest generation.
 
         Raises:
-            NotFoundError: if there is none; in the same words if a tenant is given and it is not this tenant's.
+            NotFoundError: if there is no such allocation, or `tenant` is given and does not own it. The message is the
+                same in both cases.
         """
         ...
 
     def allocations(self, tenant: str | None = None) -> tuple[Allocation, ...]:
-        """Return the newest generation of every allocation (of one tenant), closed ones too, by id."""
+        """Return the newest generation of every allocation (of one tenant), closed ones included, in order of id."""
         ...
 
     def close_allocation(self, id: str, at: dt.datetime) -> Allocation:  # noqa: A002
-        """Close it; one that is closed stays as it was. Raises NotFoundError."""
+        """Close an allocation; a closed allocation is unchanged. Raises NotFoundError."""
         ...
 
-    def sequences(self) -> dict[SequenceKey, Held]:
-        """Return the numbers of every batch that has been flushed, and what is remembered of the newest."""
+
+class LedgerRegistry(Protocol):
+    """Ledger of the flush: matched machines, flushed sequence numbers and the intent of the present flush."""
+
+    def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
+        """Return the machine that the evidence belongs to; register a new machine if no known machine fits.
+
+        Two machines that share evidence but cannot be the same get two ids, with a conflict on both. An unknown
+        machine never overwrites what is known. Matches are durable from the next `begin_flush`; no id is written to
+        the store before.
+
+        Args:
+            cluster: the cluster of the sender.
+            sender: the sender.
+            machine: the evidence.
+            at: the hub's clock on receipt; for a late report, overtaken by a newer one of its epoch, its send time.
+            now: the hub's clock now, `at` if None. Reports and retirements far later than this were recorded before
+                the clock moved back.
+
+        Raises:
+            CrowdedError: if a new machine would exceed the cluster's limit; known machines are still matched.
+        """
+        ...
+
+    def match_named(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
+        """Return the machine that a third party such as Kubernetes names; register a new one if it is not known.
+
+        The record of a known machine does not change, and the call does not count as a report of the machine.
+        Arguments and errors as in `match`.
+        """
+        ...
+
+    def sequences(self) -> dict[SequenceKey, SequenceState]:
+        """Return the flushed sequence numbers of every sender epoch, with details of the newest batches."""
         ...
 
     def senders(self) -> tuple[SenderState, ...]:
-        """Return the newest word of every sender."""
+        """Return the newest report of every sender."""
         ...
 
     def begin_flush(self, intent: FlushIntent) -> None:
-        """Remember what is about to be written; replaces an earlier intent of the same log."""
+        """Store the intent of a flush, in place of an earlier intent of the same log."""
         ...
 
     def pending_flush(self, wal: str) -> FlushIntent | None:
-        """Return the intent of a flush that was begun and not finished."""
+        """Return the intent of an unfinished flush, or None."""
         ...
 
     def finish_flush(
         self,
         intent: FlushIntent,
-        sequences: Mapping[SequenceKey, Held],
+        sequences: Mapping[SequenceKey, SequenceState],
         senders: Sequence[SenderState],
         *,
         has_rest: bool = False,
     ) -> None:
-        """Forget the intent, unless some of it is still to be written, and keep what is held (whole runs) and words
-        of senders, all or nothing.
+        """Delete the intent and store the states of sequences and senders, in one transaction.
+
+        With `has_rest` a part of the intent is still to be written, and the intent stays.
+        """
+        ...
+
+
+class Registry(ClusterRegistry, MachineRegistry, AllocationRegistry, LedgerRegistry, Protocol):
+    """The whole registry, for the process that opens it."""
+
+    def migrate(self) -> None:
+        """Bring the schema to this build's version, forward only. Called once, before any other method.
+
+        Raises:
+            RegistryError: if the registry has a newer schema version.
         """
         ...
 
     def close(self) -> None:
-        """Close; what was kept stays."""
+        """Close every connection."""
         ...
 
 
 class Tokens(Protocol):
-    """The tokens that a hub takes; they can change under it. Blocking; raises RegistryError as the registry does."""
+    """The tokens that a hub accepts. Other processes may change them at any time."""
 
     def changes(self) -> int:
-        """Return a number that is another one whenever a token has changed."""
+        """Return a number that differs after every change of a token."""
         ...
 
     def known(self) -> tuple[KnownToken, ...]:
-        """Return every token, those that are refused too, with their secrets."""
+        """Return every token with its secrets, revoked and expired ones included."""
         ...
 
 
 class Audit(Protocol):
-    """The log of writes; nothing leaves it. Blocking; raises RegistryError as the registry does."""
+    """The append-only log of writes."""
 
     def append(self, entry: AuditEntry) -> None:
-        """Add an entry, durably."""
+        """Append an entry, durably."""
         ...
 
     def newest(self, before: int | None, limit: int) -> tuple[AuditRecord, ...]:
-        """Return up to `limit` entries (of lower numbers than `before`), newest first."""
+        """Return up to `limit` entries (with numbers below `before`), newest first."""
         ...

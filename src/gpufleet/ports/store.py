@@ -1,124 +1,131 @@
-"""The store port: samples and everything derived from them."""
+"""Store ports: samples and everything derived from them, split by use.
+
+Methods block. One writing and several reading threads may call them at once. Every method raises StoreError if the
+store refuses or cannot be reached. Times are nanoseconds since 1970, ends of intervals excluded.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from gpufleet.model.api.inventory import ChangeQuestion, GpuPool, StoredChange, StoredSlot
-from gpufleet.model.api.sql import Selected, SqlViewRecord
-from gpufleet.model.api.usage import Stretch, Worked
+from gpufleet.model.api.inventory import ChangeQuery, GpuPool, StoredChange, StoredSlot
+from gpufleet.model.api.sql import QueryResult, SqlViewRecord
+from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.declared import DeclaredGpus, DeclaredResource
-from gpufleet.model.holding import Holding
+from gpufleet.model.holdings import Holding
 from gpufleet.model.reading import Provenance
-from gpufleet.model.reading import Round as Round
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.retention import Retention
 from gpufleet.model.stored.samples import (
-    Accepted,
-    EventQuestion,
+    AcceptedBatch,
+    EventQuery,
+    HourRollup,
     KnownGpus,
-    ProcessQuestion,
-    RolledHour,
-    Standing,
+    ProcessQuery,
+    SampleSummary,
     StoredEvent,
     StoredProcesses,
     StoredSample,
     StoredSeries,
 )
 
-# --- hub ----------------------------------------------------------------------------------------
 
+class SampleWriter(Protocol):
+    """Writer of accepted batches."""
 
-class Store(Protocol):
-    """Keeps samples. Blocking, and safe to call from one writing and several reading threads.
-
-    Every method raises StoreError when the store refuses or cannot be reached.
-    """
-
-    def migrate(self, retention: Retention | None = None, hub: str = "") -> None:
-        """Bring the schema to this build's version, forward only; called once before anything else.
-
-        Rows go by `retention`; None leaves that as it is. `hub` names who is going to write, the same after a restart;
-        an empty text will not.
-
-        Raises:
-            StoreError: if a newer build has been here, or another hub writes to it.
-        """
-        ...
-
-    def write(self, accepted: Sequence[Accepted], token: str, *, begun: bool = False) -> None:
-        """Write all of it, durably, before returning.
+    def write(self, accepted: Sequence[AcceptedBatch], token: str, *, is_retry: bool = False) -> None:
+        """Write all batches, durably, before returning.
 
         Args:
             accepted: the batches.
-            token: names the write; it goes with the same batches for ever.
-            begun: whether they may be there already, all or some, however the process that wrote them ended: then
-                what is there stays as it is, and the rest is added.
+            token: identifies the write; a token is always used with the same batches.
+            is_retry: whether an earlier write of these batches may have succeeded in full or in part. Rows that are
+                already there are kept, and missing rows are added.
 
         Raises:
-            UnstorableError: if a batch does not fit as it is; nothing was written.
+            UnstorableError: if a batch cannot be stored; nothing was written.
             StoreError: if the store fails otherwise; any part may have been written.
         """
         ...
 
+
+class SampleStore(Protocol):
+    """Newest state of machines."""
+
     def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:
-        """Return the newest sample per view, reader and lane of one machine (of one view, if its key is given)."""
+        """Return the newest sample per view, reader and lane of a machine (of one view, by its key)."""
         ...
 
     def latest_of(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[StoredSample, ...]]:
-        """Return the newest samples of many machines by id, as `latest` of each; one without any may be left out."""
+        """Return machine id to newest samples, as `latest` does; machines without samples may be left out."""
         ...
 
-    def standings(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[Standing, ...]]:
-        """Return the newest samples of many machines by id, without what was measured: enough to count by."""
+    def sample_summaries(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[SampleSummary, ...]]:
+        """Return machine id to newest samples without their values: enough to count GPUs."""
         ...
+
+    def processes(self, query: ProcessQuery) -> tuple[StoredProcesses, ...]:
+        """Return the newest process list per view and reader that matches, in order of view and reader."""
+        ...
+
+    def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
+        """Return the last reported status of each reader of a machine."""
+        ...
+
+    def readers_of(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[ReaderStatus, ...]]:
+        """Return machine id to the status of its readers; machines without any may be left out."""
+        ...
+
+    def holdings_of(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[Holding, ...]]:
+        """Return machine id to its current holdings as last reported, in order of view."""
+        ...
+
+    def declared_resources(
+        self, cluster: str, machines: Sequence[str], since: int
+    ) -> Mapping[str, tuple[DeclaredResource, ...]]:
+        """Return machine id to the GPUs that Kubernetes declares, received since then; empty ones are left out."""
+        ...
+
+    def pci_gpu_counts(self, cluster: str, machines: Sequence[str]) -> Mapping[str, int]:
+        """Return machine id to the number of GPUs on its PCI buses; machines that never reported them are left out."""
+        ...
+
+    def reporters_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
+        """Return the ids of the machines that ever reported the view with this key, in order."""
+        ...
+
+    def reporters_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
+        """Return the ids of the machines with this text of an info metric in a newest sample, in order."""
+        ...
+
+
+class FleetStore(Protocol):
+    """GPU counts of whole clusters."""
 
     def reporting_gpus(self, since: int, until: int) -> Mapping[str, int]:
-        """Return cluster to GPUs of which a number of a metric that totals are made of was received between the two.
+        """Return cluster to the GPUs that reported a number of a metric that contributes to totals, in the interval.
 
-        Those of a machine that are known by their place in a list only count where none with a name told one.
+        GPUs identified only by their index on a machine count only if no GPU with a UUID or address reported there.
         """
         ...
 
     def known_gpus(self, without: Sequence[str] = ()) -> Mapping[str, KnownGpus]:
-        """Return cluster to how many GPUs its machines have, but for some machines by id."""
+        """Return cluster to the number of GPUs of its machines, except machines with the ids in `without`."""
         ...
 
     def declared_gpus(self, since: int, without: Sequence[str] = ()) -> Mapping[str, tuple[DeclaredGpus, ...]]:
-        """Return cluster to how many GPUs Kubernetes counts in it, by each who says so, but for some machines by id.
+        """Return cluster to the GPU counts that Kubernetes declares, by source, except machines in `without`.
 
-        What was received before `since` (nanoseconds since 1970), or has ended, nobody says any more.
+        Declarations that were received before `since`, or have ended, do not count.
         """
         ...
 
-    def declared_of(
-        self, cluster: str, machines: Sequence[str], since: int
-    ) -> Mapping[str, tuple[DeclaredResource, ...]]:
-        """Return what Kubernetes says of machines by id, received since then; one without any is left out."""
+    def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
+        """Return groups of GPUs (of one cluster) with equal name, driver and VBIOS, in that order."""
         ...
 
-    def gpus_on_buses(self, cluster: str, machines: Sequence[str]) -> Mapping[str, int]:
-        """Return how many GPUs machines by id have on their buses; one that never told of those is left out."""
-        ...
 
-    def tellers_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
-        """Return the ids of the machines that ever told of the view of this key, in order."""
-        ...
-
-    def tellers_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
-        """Return the ids of the machines of which a newest sample has this text of an info metric, in order."""
-        ...
-
-    def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
-        """Return how each reader of the machine was doing when last heard of."""
-        ...
-
-    def readers_of(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[ReaderStatus, ...]]:
-        """Return the same of many machines by id; one without any may be left out."""
-        ...
-
-    def holdings_of(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[Holding, ...]]:
-        """Return the holdings of many machines by id that have not ended, as they were told last, by view."""
-        ...
+class HistoryStore(Protocol):
+    """Series, usage, events and changes over time."""
 
     def series(
         self,
@@ -130,76 +137,91 @@ class Store(Protocol):
         step: int,
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
     ) -> StoredSeries:
-        """Return (view key, metric) to (start of step, value) for steps in which something was measured that way.
+        """Return (view key, metric) to (start of step, value), for steps with measurements of this provenance.
 
-        Times in nanoseconds, `end` excluded. A gauge gives the mean of its step, a counter its last
-        value, a state the last. Metrics without dimensions only. Long spans may be answered from minutes and hours.
+        A gauge gives the mean of its step; a counter and a state give the last value. Only metrics without dimensions.
+        Long intervals may be answered from minute and hour rollups.
         """
         ...
 
-    def worked(self, stretches: Sequence[Stretch]) -> Sequence[Worked]:
-        """Return what is known of a device within each stretch, as `docs/usage.md` says.
+    def device_usage(self, intervals: Sequence[DeviceInterval]) -> Sequence[DeviceUsage]:
+        """Return the usage of a device within each interval, as defined in `docs/usage.md`.
 
-        Of several who tell of one device at once, one is taken for each hour: who knows most of it.
-        """
-        ...
-
-    def roll_up(self, now: int, stopped: Callable[[], bool] = ...) -> RolledHour | None:
-        """Make the minutes and hours of the oldest hour that should be: one that is over, and quiet.
-
-        An hour that something is written to after it was made is made again. Again and again is what it takes; what was
-        begun and did not come to its end counts for nothing.
-
-        Args:
-            now: nanoseconds since 1970.
-            stopped: asked now and then; once it is true the hour is left as it was.
-
-        Returns:
-            None where no hour should be made.
+        If several readers report a device at once, each hour is taken from the reader that covers most of it.
         """
         ...
 
     def slots(
         self, cluster: str, machines: Sequence[str], *, view: str | None = None, address: str | None = None
     ) -> tuple[StoredSlot, ...]:
-        """Return which GPUs were ever told of in which slots of machines: of one view, or in one slot, where given."""
+        """Return the GPUs ever reported in PCI slots of machines (only this view, only this PCI address)."""
         ...
 
-    def changes(self, question: ChangeQuestion) -> tuple[StoredChange, ...]:
-        """Return which GPUs moved and which were replaced, as hosts tell, the newest first."""
+    def changes(self, query: ChangeQuery) -> tuple[StoredChange, ...]:
+        """Return GPUs that moved or were replaced, as reported by hosts, newest first."""
         ...
 
-    def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
-        """Return which GPUs (of one cluster) are alike in name, driver and VBIOS, in that order."""
+    def events(self, query: EventQuery) -> tuple[StoredEvent, ...]:
+        """Return matching events, newest first; an event that was written twice is returned once."""
         ...
 
-    def events(self, question: EventQuestion) -> tuple[StoredEvent, ...]:
-        """Return the events that are asked for, the newest first; one that was written twice comes once."""
-        ...
 
-    def processes(self, question: ProcessQuestion) -> tuple[StoredProcesses, ...]:
-        """Return the newest list of processes per view and reader of those that are asked for, by view and reader."""
-        ...
+class SqlStore(Protocol):
+    """Read-only SQL for users."""
 
-    def select(self, statement: str) -> Selected:
-        """Answer a statement of a person's: one SELECT over the views, within bounds. It can only read.
+    def select(self, statement: str) -> QueryResult:
+        """Run a user's statement: one SELECT over the SQL views, within limits. It can only read.
 
         Raises:
-            SqlError: if it is refused or wrong, or came to more than it may; the text says which.
+            SqlError: if the statement is rejected, wrong or exceeds a limit; the message names the cause.
         """
         ...
 
     def sql_views(self) -> tuple[SqlViewRecord, ...]:
-        """Return what a statement may read."""
+        """Return the views that a statement may read."""
         ...
 
-    def hang_up(self) -> None:
-        """Have every method that waits for a server's answer fail now, and every later call: `close` comes next.
 
-        From any thread. It does nothing where no server is asked.
+class StoreAdmin(Protocol):
+    """Lifecycle and maintenance."""
+
+    def migrate(self, retention: Retention | None = None, hub: str = "") -> None:
+        """Bring the schema to this build's version, forward only. Called once, before any other method.
+
+        Args:
+            retention: how long rows are kept; None leaves it unchanged.
+            hub: identifies the writing hub, the same after a restart; empty for a process that will not write.
+
+        Raises:
+            StoreError: if the store has a newer schema version, or another hub writes to it.
+        """
+        ...
+
+    def roll_up(self, now: int, stopped: Callable[[], bool] = ...) -> HourRollup | None:
+        """Compute the minute and hour rollups of the oldest hour that is due: past, and not written to recently.
+
+        Repeat until None. An hour that is written to later becomes due again. Rollups of an incomplete run are ignored.
+
+        Args:
+            now: nanoseconds since 1970.
+            stopped: polled during the work; once it returns true, the hour is left unchanged.
+
+        Returns:
+            None if no hour is due.
+        """
+        ...
+
+    def abort_requests(self) -> None:
+        """Make every call that waits for a server, and every later call, fail at once; `close` follows.
+
+        Callable from any thread. No effect on an embedded store.
         """
         ...
 
     def close(self) -> None:
-        """Close; whatever `write` returned from stays."""
+        """Close; completed writes persist."""
         ...
+
+
+class Store(SampleWriter, SampleStore, FleetStore, HistoryStore, SqlStore, StoreAdmin, Protocol):
+    """The whole store, for the process that opens it."""

@@ -1,4 +1,4 @@
 """The registry: clusters, machines, allocations and sequence numbers, in SQLite or PostgreSQL.
 
-One hub process uses one registry: the machines are matched in memory. Every test of it runs on both.
+Machines are matched in memory, so one registry serves one hub process. Every registry test runs on both databases.
 """

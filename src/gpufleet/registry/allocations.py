@@ -1,4 +1,4 @@
-"""Allocations: every generation is kept, and closing erases nothing."""
+"""Allocations: every generation is kept, also after closing."""
 
 import datetime as dt
 
@@ -12,7 +12,7 @@ from gpufleet.registry.tables import ALLOCATIONS
 
 
 def put(connection: sa.Connection, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002
-    """Keep the allocation; see `ports.Registry.put_allocation`."""
+    """Store an allocation; see `ports.Registry.put_allocation`."""
     before = _newest(connection, id)
     if before is None:
         spec = spec if spec.valid_from else msgspec.structs.replace(spec, valid_from=at)
@@ -21,12 +21,12 @@ def put(connection: sa.Connection, id: str, spec: AllocationSpec, at: dt.datetim
         return allocation, True
     if before.closed_at is not None:
         raise ConflictError(
-            f"allocation {id!r} was closed at {before.closed_at.isoformat()}: a closed one stays; use another id"
+            f"allocation {id!r} was closed at {before.closed_at.isoformat()} and cannot be changed: use another id"
         )
     if before.spec.tenant is not None and spec.tenant != before.spec.tenant:
         raise ConflictError(
-            f"allocation {id!r} is tenant {before.spec.tenant!r}'s, whose past another one must not see: "
-            "close it and put another"
+            f"allocation {id!r} belongs to tenant {before.spec.tenant!r}, and its history must stay with that tenant: "
+            "close it and create another"
         )
     if spec.valid_from is None:
         spec = msgspec.structs.replace(spec, valid_from=before.spec.valid_from)
@@ -38,10 +38,11 @@ def put(connection: sa.Connection, id: str, spec: AllocationSpec, at: dt.datetim
 
 
 def get(connection: sa.Connection, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002
-    """Return the newest generation, if it is of the tenant or none is given.
+    """Return the newest generation.
 
     Raises:
-        NotFoundError: if there is none, or it is another tenant's: the same words, so that neither is told.
+        NotFoundError: if there is none, or it belongs to another tenant. The message is the same in both cases, so that
+            a tenant cannot detect allocations of others.
     """
     found = _newest(connection, id)
     if found is None or (tenant is not None and found.spec.tenant != tenant):
@@ -50,7 +51,7 @@ def get(connection: sa.Connection, id: str, tenant: str | None = None) -> Alloca
 
 
 def list_all(connection: sa.Connection) -> tuple[Allocation, ...]:
-    """Return the newest generation of each, by id."""
+    """Return the newest generation of every allocation, in order of id."""
     newest = (
         sa.select(ALLOCATIONS.c.id, sa.func.max(ALLOCATIONS.c.generation).label("generation"))
         .group_by(ALLOCATIONS.c.id)

@@ -1,4 +1,4 @@
-"""The audit log: what was written, and by whom. Only ever added to."""
+"""The audit log of writes and their actors. Append-only."""
 
 import sqlalchemy as sa
 
@@ -15,9 +15,9 @@ class SqlAudit:
         self._database = database
 
     def append(self, entry: AuditEntry) -> None:
-        """Add an entry."""
+        """Append an entry."""
         with self._database.writing() as connection:
-            add(connection, entry)
+            append(connection, entry)
 
     def newest(self, before: int | None, limit: int) -> tuple[AuditRecord, ...]:
         """Return entries, newest first."""
@@ -28,8 +28,8 @@ class SqlAudit:
             return tuple(_read(row) for row in connection.execute(query))
 
 
-def add(connection: sa.Connection, entry: AuditEntry) -> None:
-    """Add an entry inside the caller's transaction."""
+def append(connection: sa.Connection, entry: AuditEntry) -> None:
+    """Append an entry inside the caller's transaction."""
     connection.execute(
         AUDIT.insert().values(
             at=to_ns(entry.at),
@@ -43,7 +43,7 @@ def add(connection: sa.Connection, entry: AuditEntry) -> None:
 
 
 def _storable(text: str) -> str:
-    """Return a text from outside without NUL, which PostgreSQL's texts cannot have."""
+    """Replace NUL in external text: PostgreSQL cannot store it."""
     return text.replace("\0", "\N{SYMBOL FOR NULL}")
 
 

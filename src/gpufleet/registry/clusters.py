@@ -1,4 +1,4 @@
-"""Clusters: made known by a configuration, or registered with what belongs to them; closed, never erased."""
+"""Clusters: registered by configuration or with a spec; closed, never deleted."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.registry.tables import CLUSTERS
 
 
-def make_known(connection: sa.Connection, ids: Sequence[str], at: int) -> None:
-    """See `ports.Registry.register_clusters`."""
+def register(connection: sa.Connection, ids: Sequence[str], at: int) -> None:
+    """Register clusters that are not known yet; see `ports.Registry.register_clusters`."""
     known = set(connection.scalars(sa.select(CLUSTERS.c.id)))
     new = [{"id": cluster, "registered_at": at} for cluster in dict.fromkeys(ids) if cluster not in known]
     if new:
@@ -21,10 +21,10 @@ def make_known(connection: sa.Connection, ids: Sequence[str], at: int) -> None:
 
 
 def put(connection: sa.Connection, id: str, spec: ClusterSpec, at: dt.datetime) -> tuple[Cluster, bool]:  # noqa: A002
-    """Keep what belongs to a cluster; see `ports.Registry.put_cluster`."""
+    """Store the spec of a cluster; see `ports.Registry.put_cluster`."""
     before = _find(connection, id)
     if before is None:
-        make_known(connection, [id], to_ns(at))
+        register(connection, [id], to_ns(at))
         before = Cluster(id=id, known_since=at)
     values = {"spec": msgspec.msgpack.encode(spec), "closed_at": None}
     connection.execute(CLUSTERS.update().where(CLUSTERS.c.id == id).values(**values))
@@ -32,7 +32,7 @@ def put(connection: sa.Connection, id: str, spec: ClusterSpec, at: dt.datetime) 
 
 
 def get(connection: sa.Connection, id: str) -> Cluster:  # noqa: A002
-    """Return one. Raises NotFoundError."""
+    """Return a cluster. Raises NotFoundError."""
     found = _find(connection, id)
     if found is None:
         raise NotFoundError(f"there is no cluster {id!r}")
@@ -40,12 +40,12 @@ def get(connection: sa.Connection, id: str) -> Cluster:  # noqa: A002
 
 
 def list_all(connection: sa.Connection) -> tuple[Cluster, ...]:
-    """Return every one, by id."""
+    """Return every cluster in order of id."""
     return tuple(_read(row) for row in connection.execute(sa.select(CLUSTERS).order_by(CLUSTERS.c.id)))
 
 
 def close(connection: sa.Connection, id: str, at: dt.datetime) -> Cluster:  # noqa: A002
-    """Close one; see `ports.Registry.close_cluster`."""
+    """Close a cluster; see `ports.Registry.close_cluster`."""
     before = get(connection, id)
     if before.closed_at is not None:
         return before

@@ -1,9 +1,7 @@
-"""The database behind a registry: SQLite by default, PostgreSQL by DSN.
+"""The database of a registry: SQLite by default, PostgreSQL by DSN, with fast bulk writes.
 
-Many rows with one statement, without what SQLAlchemy does with each of them.
-
-A flush writes a row or three of every sender that spoke. SQLAlchemy looks at each value on its way; here it renders the
-statement, and the driver is handed the rows as they are: texts, integers and bytes.
+A flush writes one to three rows per reporting sender. SQLAlchemy processes each value of each row; `upsert` and
+`execute_rows` only use it to render the statement and pass the rows to the driver unchanged: texts, integers and bytes.
 """
 
 import contextlib
@@ -23,7 +21,7 @@ _BUSY_MILLISECONDS = 10_000
 
 
 class Database:
-    """Transactions; safe to use from several threads, and beside other processes."""
+    """Transactions on a database. Thread-safe, and safe to use beside other processes."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -33,7 +31,7 @@ class Database:
         """Open by SQLAlchemy DSN: `sqlite:////path/to/registry.sqlite` or `postgresql+psycopg://...`.
 
         Raises:
-            RegistryError: if the DSN or its driver is unknown.
+            RegistryError: if the DSN or its driver is not usable.
         """
         try:
             engine = sa.create_engine(dsn)
@@ -50,21 +48,21 @@ class Database:
         return cls(engine)
 
     def migrate(self) -> None:
-        """Bring the schema to this build's version; see `migrations.migrate`."""
+        """Bring the schema to this build's version; see `migrations.migrate`. Raises RegistryError."""
         with self.writing() as connection:
             migrations.migrate(connection)
 
     def version(self) -> int:
-        """Return the schema's version, 0 where there is none yet. Raises RegistryError."""
+        """Return the schema version, 0 if there is no schema yet. Raises RegistryError."""
         with self.reading() as connection:
             if not sa.inspect(connection).has_table(VERSION.name):
                 return 0
             return int(connection.execute(sa.select(VERSION.c.version)).scalar_one_or_none() or 0)
 
     def damage(self) -> str:
-        """Return what the database's own check of its files finds, empty for nothing. Reads all of an SQLite file.
+        """Return the problems that SQLite's integrity check finds, or an empty text. Reads the whole file.
 
-        A server checks its own files: there the answer is always empty. Raises RegistryError.
+        Always empty for PostgreSQL, which checks its own files. Raises RegistryError.
         """
         if self._engine.dialect.name != "sqlite":
             return ""
@@ -74,13 +72,13 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """Open a transaction that only reads: it waits for no writer. Raises RegistryError."""
+        """Open a read-only transaction, which does not wait for writers. Raises RegistryError."""
         with self._transaction(reading=True) as connection:
             yield connection
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """Open a transaction that may write; durable when the context ends. Raises RegistryError."""
+        """Open a read-write transaction, durable when the context ends. Raises RegistryError."""
         with self._transaction(reading=False) as connection:
             yield connection
 
@@ -94,17 +92,17 @@ class Database:
             with self._engine.connect().execution_options(reading=reading) as connection, connection.begin():
                 yield connection
         except SQLAlchemyError as error:
-            # The database's own words: SQLAlchemy's name the statement and its values, which belong in no log.
-            words = error.orig if isinstance(error, DBAPIError) else error
-            raise RegistryError(f"registry {self._engine.url!r}: {words}") from error
+            # The driver's message: SQLAlchemy's includes the statement and its values, which must not reach a log.
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            raise RegistryError(f"registry {self._engine.url!r}: {cause}") from error
 
 
 def sqlite_file(dsn: str) -> Path | None:
-    """Return the file of an SQLite DSN; None for another database, one in memory, or no DSN at all."""
+    """Return the file of an SQLite DSN; None for another database, an in-memory one, or an invalid DSN."""
     try:
         url = sa.make_url(dsn)
     except ArgumentError:
-        return None  # opening says what is wrong with it
+        return None  # `Database.open` reports the error
     if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
         return None
     return Path(str(url.database))
@@ -124,7 +122,7 @@ def _set_pragmas(connection: sa.engine.interfaces.DBAPIConnection, _record: obje
 
 
 def _begin(connection: sa.Connection) -> None:
-    # A transaction that starts reading cannot safely go on to write; one that only reads need not wait for writers.
+    # A deferred transaction cannot safely turn from reading to writing, so a writing one takes the lock at once.
     reading = connection.get_execution_options().get("reading")
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
@@ -132,25 +130,27 @@ def _begin(connection: sa.Connection) -> None:
 Row = tuple[str | int | bytes, ...]
 
 
-def replace(connection: sa.Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """Insert rows, or put their values in the place of those of the rows with the same primary key.
+def upsert(connection: sa.Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    """Insert rows, or update the rows with the same primary key.
 
     Args:
         connection: in a transaction.
-        table: which; its other columns stay as they are, or take their defaults.
-        columns: names, the primary key's among them.
-        rows: a value for each of the columns.
+        table: the table; columns that are not named keep their values, or take their defaults.
+        columns: column names, including the primary key.
+        rows: a value for each column.
     """
     keys = [column.name for column in table.primary_key]
     insert = _insert(connection, table)
     statement = insert.on_conflict_do_update(
         index_elements=keys, set_={name: insert.excluded[name] for name in columns if name not in keys}
     )
-    run(connection, statement, columns, rows)
+    execute_rows(connection, statement, columns, rows)
 
 
-def run(connection: sa.Connection, statement: sa.sql.dml.UpdateBase, names: Sequence[str], rows: Sequence[Row]) -> None:
-    """Run a statement once a row, whose values are those of the bound parameters `names`."""
+def execute_rows(
+    connection: sa.Connection, statement: sa.sql.dml.UpdateBase, names: Sequence[str], rows: Sequence[Row]
+) -> None:
+    """Execute a statement once per row; `names` are the bound parameters in the order of a row's values."""
     if not rows:
         return
     compiled = statement.compile(dialect=connection.dialect, column_keys=list(names))
@@ -158,14 +158,14 @@ def run(connection: sa.Connection, statement: sa.sql.dml.UpdateBase, names: Sequ
     if compiled.positional:
         assert compiled.positiontup is not None
         order = [names.index(name) for name in compiled.positiontup]
-        straight = order == list(range(len(names)))
-        connection.exec_driver_sql(sql, list(rows) if straight else [tuple(row[at] for at in order) for row in rows])
+        in_order = order == list(range(len(names)))
+        connection.exec_driver_sql(sql, list(rows) if in_order else [tuple(row[at] for at in order) for row in rows])
     else:
         connection.exec_driver_sql(sql, [dict(zip(names, row, strict=True)) for row in rows])
 
 
 def _insert(connection: sa.Connection, table: sa.Table) -> Any:
-    """Return an INSERT of this database's kind: how to replace a row is the same in both, and in no standard."""
+    """Return an INSERT with ON CONFLICT, which both dialects have and standard SQL lacks."""
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)

@@ -1,7 +1,4 @@
-"""The machines of a registry: matched in memory, learned changes kept until they are saved together.
-
-Machines in the order in which they are listed: a page is found without sorting all of them.
-"""
+"""In-memory cache of a registry's machines: matching by evidence, sorted listing, and changes saved in batches."""
 
 import base64
 import bisect
@@ -11,37 +8,37 @@ from collections.abc import Collection, Iterator
 import msgspec
 import sqlalchemy as sa
 
-from gpufleet.fleet.identity import EVIDENCE, Decision, Known, Verdict, decide, introduce
+from gpufleet.fleet.identity import EVIDENCE, KnownMachine, MatchDecision, MatchOutcome, decide, new_machine
 from gpufleet.model.api.answer import MachineRecord
-from gpufleet.model.errors import CrowdedError, NotFoundError, RegistryError
+from gpufleet.model.errors import CapacityError, NotFoundError, RegistryError
 from gpufleet.model.machine import Machine, MachineKind
-from gpufleet.model.stored.ledger import MachineMark, MachineMatch, MachinesHeard
+from gpufleet.model.stored.ledger import MachineFreshness, MachineFreshnessColumns, MachineMatch
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
-from gpufleet.registry.database import Row, replace, run
+from gpufleet.registry.database import Row, execute_rows, upsert
 
 
 class MachineOrder:
-    """Ids of machines by cluster, name and id."""
+    """Sorted index of machine ids by cluster, name and id: a page is found without sorting all machines."""
 
     def __init__(self) -> None:
         self._clusters: dict[str, list[tuple[str, str]]] = {}
 
-    def add(self, cluster: str, name: str, id: str) -> None:  # noqa: A002 - the word of the domain
-        """Put a machine where it belongs."""
+    def add(self, cluster: str, name: str, id: str) -> None:  # noqa: A002 - the term of the domain
+        """Insert a machine."""
         bisect.insort(self._clusters.setdefault(cluster, []), (name, id))
 
     def remove(self, cluster: str, name: str, id: str) -> None:  # noqa: A002
-        """Take one out that was put there under this name."""
+        """Remove a machine that was added with this name."""
         machines = self._clusters[cluster]
         del machines[bisect.bisect_left(machines, (name, id))]
 
     def count(self, cluster: str) -> int:
-        """Return how many a cluster has."""
+        """Return the number of machines of a cluster."""
         return len(self._clusters.get(cluster, ()))
 
     def after(self, cluster: str | None, place: tuple[str, str, str] | None) -> Iterator[str]:
-        """Go through those of one cluster, or of all, that come after a cluster, name and id."""
+        """Yield machine ids (of one cluster) after a place: a cluster, name and id."""
         for one in sorted(self._clusters) if cluster is None else (cluster,):
             machines = self._clusters.get(one, [])
             if place is None or one > place[0]:
@@ -56,30 +53,30 @@ class MachineOrder:
 
 _COLUMNS = ("id", "cluster", "sender", "known", "first_seen", "last_seen")
 
-_HEARD = (
+_UPDATE_LAST_SEEN = (
     tables.MACHINES.update()
     .where(tables.MACHINES.c.id == sa.bindparam("which"))
     .values(last_seen=sa.bindparam("last_seen"))
 )
-"""What is written of a machine of which nothing is new but that it was heard of."""
+"""Update of a machine whose only change is a newer report."""
 
-_RETIRED = (
+_UPDATE_RETIRED_AT = (
     tables.MACHINES.update()
     .where(tables.MACHINES.c.id == sa.bindparam("which"))
     .values(retired_at=sa.bindparam("retired_at"))
 )
-"""What is written of one whose retirement was of a time to come."""
+"""Update of a machine whose retirement lay in the future, because the hub's clock moved back."""
 
 
-BACK_NS = 60 * NANOS
-"""What was heard or retired so long after a receipt was so before the hub's clock was set back."""
+CLOCK_TOLERANCE_NS = 60 * NANOS
+"""Instants further ahead of the hub's clock than this were recorded before that clock moved back."""
 
-MAX_MACHINES = 100_000
-"""Machines that one cluster may have; each takes about 1.4 kB of memory, and a row."""
+MAX_MACHINES_PER_CLUSTER = 100_000
+"""Maximum machines of a cluster; each takes about 1.4 kB of memory and a database row."""
 
 
-class Conflict(msgspec.Struct, frozen=True):
-    """One machine's evidence contradicts another's; `other` is empty where only boots alternate under one id."""
+class EvidenceConflict(msgspec.Struct, frozen=True):
+    """Contradiction between the evidence of two machines; `other` is empty if boot ids alternate under one id."""
 
     machine: str
     other: str
@@ -87,87 +84,91 @@ class Conflict(msgspec.Struct, frozen=True):
     value: str
 
 
-class _Row(msgspec.Struct):
+class _CachedMachine(msgspec.Struct):
     cluster: str
     sender: str
-    known: Known
+    known: KnownMachine
     first_seen: int
-    said: Machine  # the newest evidence exactly as it came
+    evidence: Machine  # the newest evidence, unchanged
     retired_at: int | None = None
 
 
-class Machines:
-    """Every machine of a registry. Not thread-safe: the registry holds its lock around each call."""
+class MachineCache:
+    """All machines of a registry. Not thread-safe: the registry takes its lock around each call."""
 
-    def __init__(self, max_machines: int = MAX_MACHINES) -> None:
+    def __init__(self, max_machines: int = MAX_MACHINES_PER_CLUSTER) -> None:
         self._max_machines = max_machines
         self._in_order = MachineOrder()
-        self._retired: set[str] = set()  # at any time: what was heard of since is not
-        self._rows: dict[str, _Row] = {}
-        self._by_cluster: dict[str, dict[str, _Row]] = {}
+        self._retired: set[str] = set()  # ever retired; a machine that reported again is still in it
+        self._rows: dict[str, _CachedMachine] = {}
+        self._by_cluster: dict[str, dict[str, _CachedMachine]] = {}
         self._by_evidence: dict[tuple[str, str, str], set[str]] = {}
-        self._by_words: dict[tuple[str, str, Machine], str] = {}
-        self._conflicts: dict[str, dict[Conflict, int]] = {}
+        self._by_report: dict[tuple[str, str, Machine], str] = {}
+        self._conflicts: dict[str, dict[EvidenceConflict, int]] = {}
         self._changed: dict[str, None] = {}
-        self._heard: dict[str, None] = {}
-        self._new_conflicts: list[Conflict] = []
-        self._retired_before: dict[str, int] = {}
+        self._seen: dict[str, None] = {}
+        self._new_conflicts: list[EvidenceConflict] = []
+        self._clamped_retirements: dict[str, int] = {}
 
     def load(self, connection: sa.Connection) -> None:
-        """Read everything."""
+        """Load all machines and conflicts."""
         for row in connection.execute(sa.select(tables.MACHINES)):
-            known = msgspec.msgpack.decode(row.known, type=Known)
+            known = msgspec.msgpack.decode(row.known, type=KnownMachine)
             known = msgspec.structs.replace(known, last_seen=max(known.last_seen, row.last_seen))
-            self._keep(_Row(row.cluster, row.sender, known, row.first_seen, known.machine, row.retired_at))
+            self._store(_CachedMachine(row.cluster, row.sender, known, row.first_seen, known.machine, row.retired_at))
         for row in connection.execute(sa.select(tables.CONFLICTS)):
-            conflict = Conflict(row.machine, row.other, row.field, row.value)
+            conflict = EvidenceConflict(row.machine, row.other, row.field, row.value)
             self._conflicts.setdefault(row.machine, {})[conflict] = row.since
         self._changed.clear()
 
     def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int) -> MachineMatch:
         """Return the machine that the evidence belongs to; see `ports.Registry.match`."""
-        words = (cluster, sender, machine)
-        known_id = self._by_words.get(words)
-        if known_id is not None and self._rows[known_id].said == machine and not self._rows[known_id].known.named_only:
-            row = self._rows[known_id]  # the same words as last time, nothing else said under this id since
-            self._set_back(row, now)
+        report = (cluster, sender, machine)
+        known_id = self._by_report.get(report)
+        if (
+            known_id is not None
+            and self._rows[known_id].evidence == machine
+            and not self._rows[known_id].known.named_only
+        ):
+            row = self._rows[known_id]  # same evidence as in the previous report of this id
+            self._clamp_future(row, now)
             row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
-            self._heard[known_id] = None
-            return MachineMatch(known_id, self._conflict_words(known_id))
+            self._seen[known_id] = None
+            return MachineMatch(known_id, self._conflict_text(known_id))
         for one in self._candidates(cluster, machine):
-            self._set_back(self._rows[one.id], now)
+            self._clamp_future(self._rows[one.id], now)
         decision = decide(self._candidates(cluster, machine), machine, at)
-        row = self._settle(decision, cluster, sender, machine, at)
+        row = self._apply(decision, cluster, sender, machine, at)
         row.known = msgspec.structs.replace(row.known, named_only=False)
-        self._keep(row)
+        self._store(row)
         self._record_conflicts(row, decision, at)
-        self._by_words[words] = row.known.id
-        return MachineMatch(row.known.id, self._conflict_words(row.known.id))
+        self._by_report[report] = row.known.id
+        return MachineMatch(row.known.id, self._conflict_text(row.known.id))
 
-    def name(self, cluster: str, sender: str, machine: Machine, at: int, now: int) -> MachineMatch:
-        """Return the machine that somebody else names; see `ports.Registry.name`."""
+    def match_named(self, cluster: str, sender: str, machine: Machine, at: int, now: int) -> MachineMatch:
+        """Return the machine that a third party names; see `ports.Registry.match_named`."""
         decision = decide(self._candidates(cluster, machine), machine, at)
-        if decision.verdict is Verdict.NEW:
-            row = self._settle(decision, cluster, sender, machine, at)
+        if decision.verdict is MatchOutcome.NEW:
+            row = self._apply(decision, cluster, sender, machine, at)
             row.known = msgspec.structs.replace(row.known, named_only=True)
-            self._keep(row)
+            self._store(row)
             return MachineMatch(row.known.id)
         assert decision.known is not None
         row = self._rows[decision.known.id]
         if row.known.named_only:
-            self._set_back(row, now)
+            self._clamp_future(row, now)
         if row.known.named_only and row.retired_at is None and at > row.known.last_seen:
             row.known, row.sender = msgspec.structs.replace(row.known, last_seen=at), sender
             self._changed[row.known.id] = None
-        return MachineMatch(row.known.id, self._conflict_words(row.known.id))
+        return MachineMatch(row.known.id, self._conflict_text(row.known.id))
 
-    def _set_back(self, row: _Row, now: int) -> None:
-        """Make what is of a time to come older than what is heard now."""
-        if row.known.last_seen > now + BACK_NS:
+    def _clamp_future(self, row: _CachedMachine, now: int) -> None:
+        """Move instants from before a clock step to just before now."""
+        if row.known.last_seen > now + CLOCK_TOLERANCE_NS:
             row.known = msgspec.structs.replace(row.known, last_seen=now - 1)
             self._changed[row.known.id] = None
-        if row.retired_at is not None and row.retired_at > now + BACK_NS:
-            row.retired_at = self._retired_before[row.known.id] = now - 1
+        if row.retired_at is not None and row.retired_at > now + CLOCK_TOLERANCE_NS:
+            row.retired_at = self._clamped_retirements[row.known.id] = now - 1
 
     def records(
         self,
@@ -176,7 +177,7 @@ class Machines:
         after: tuple[str, str, str] | None = None,
         limit: int | None = None,
     ) -> tuple[MachineRecord, ...]:
-        """Return every machine, or a part of them; see `ports.Registry.machines`."""
+        """Return machines in order; see `ports.Registry.machines`."""
         found: list[MachineRecord] = []
         for id_ in self._in_order.after(cluster, after):
             if len(found) == limit:
@@ -186,110 +187,110 @@ class Machines:
                 found.append(self._record(row))
         return tuple(found)
 
-    def called(self, cluster: str, word: str) -> tuple[MachineRecord, ...]:
-        """Return the machine of this id, or those of this host name; see `ports.Registry.machines_called`."""
-        row = self._rows.get(word)
+    def find(self, cluster: str, name: str) -> tuple[MachineRecord, ...]:
+        """Return the machine with this id or those with this host name; see `ports.Registry.find_machines`."""
+        row = self._rows.get(name)
         if row is not None and row.cluster == cluster:
             return (self._record(row),)
-        rows = [self._rows[id_] for id_ in self._by_evidence.get((cluster, "name", word), ())]
+        rows = [self._rows[id_] for id_ in self._by_evidence.get((cluster, "name", name), ())]
         return tuple(self._record(row) for row in sorted(rows, key=_order))
 
     def with_uuid(self, cluster: str, uuid: str) -> tuple[MachineRecord, ...]:
-        """Return the machines of this system UUID; see `ports.Registry.machines_with_uuid`."""
+        """Return the machines with this system UUID; see `ports.Registry.machines_with_uuid`."""
         rows = [self._rows[id_] for id_ in self._by_evidence.get((cluster, "system_uuid", uuid), ())]
         return tuple(self._record(row) for row in sorted(rows, key=_order))
 
-    def record(self, id: str) -> MachineRecord:  # noqa: A002 - the word of the domain
-        """Return one machine. Raises NotFoundError."""
+    def record(self, id: str) -> MachineRecord:  # noqa: A002 - the term of the domain
+        """Return a machine. Raises NotFoundError."""
         row = self._rows.get(id)
         if row is None:
             raise NotFoundError(f"there is no machine {id!r}")
         return self._record(row)
 
     def last_seen(self, id: str) -> int:  # noqa: A002
-        """Return when one was heard of last. Raises NotFoundError."""
+        """Return the instant of the newest report of a machine. Raises NotFoundError."""
         self.record(id)
         return self._rows[id].known.last_seen
 
-    def marks(self, cluster: str | None) -> tuple[MachineMark, ...]:
-        """Return how recently each machine was heard of; see `ports.Registry.machine_marks`."""
-        return tuple(map(self._mark, self._rows_of(cluster)))
+    def freshness(self, cluster: str | None) -> tuple[MachineFreshness, ...]:
+        """Return the freshness of every machine; see `ports.Registry.machine_freshness`."""
+        return tuple(map(self._freshness, self._rows_of(cluster)))
 
-    def marks_beside_retired(self, cluster: str | None) -> tuple[MachineMark, ...]:
-        """Return those of senders that speak for a retired machine."""
+    def freshness_of_siblings(self, cluster: str | None) -> tuple[MachineFreshness, ...]:
+        """Return the freshness of machines whose sender also reports a retired machine."""
         retired = [self._rows[id_] for id_ in self._retired]
-        speakers = {(row.cluster, row.sender) for row in retired if cluster in (None, row.cluster)}
-        found = (row for one in {cluster for cluster, _ in speakers} for row in self._rows_of(one))
-        return tuple(self._mark(row) for row in found if (row.cluster, row.sender) in speakers)
+        senders = {(row.cluster, row.sender) for row in retired if cluster in (None, row.cluster)}
+        found = (row for one in {cluster for cluster, _ in senders} for row in self._rows_of(one))
+        return tuple(self._freshness(row) for row in found if (row.cluster, row.sender) in senders)
 
-    def heard(self, cluster: str) -> MachinesHeard:
-        """Return how recently the machines of a cluster were heard of; see `ports.Registry.machines_heard`."""
-        rows, doubted = self._rows_of(cluster), self._conflicts
+    def freshness_columns(self, cluster: str) -> MachineFreshnessColumns:
+        """Return the freshness of a cluster's machines; see `ports.Registry.machine_freshness_columns`."""
+        rows, conflicts = self._rows_of(cluster), self._conflicts
         plain = [
-            row for row in rows if row.retired_at is None and not row.known.named_only and row.known.id not in doubted
+            row for row in rows if row.retired_at is None and not row.known.named_only and row.known.id not in conflicts
         ]
-        has_others = len(plain) < len(rows)  # one look at each of 125,000 rows more takes 20 ms
+        has_others = len(plain) < len(rows)  # another pass over 125,000 rows takes 20 ms
         ids = [row.known.id for row in plain]
         others = (set(self._by_cluster[cluster]) - set(ids)) if has_others else ()
-        return MachinesHeard(
+        return MachineFreshnessColumns(
             ids=ids,
             senders=[row.sender for row in plain],
             last_seen=[row.known.last_seen for row in plain],
-            others=tuple(self._mark(self._rows[id_]) for id_ in others),
+            others=tuple(self._freshness(self._rows[id_]) for id_ in others),
         )
 
-    def _mark(self, row: _Row) -> MachineMark:
+    def _freshness(self, row: _CachedMachine) -> MachineFreshness:
         id_ = row.known.id
-        return MachineMark(
+        return MachineFreshness(
             id=id_,
             cluster=row.cluster,
             sender=row.sender,
             last_seen=row.known.last_seen,
             retired_at=row.retired_at,
-            conflict=id_ in self._conflicts and self._conflict_words(id_) is not None,
+            conflict=id_ in self._conflicts and self._conflict_text(id_) is not None,
             named_only=row.known.named_only,
         )
 
-    def _rows_of(self, cluster: str | None) -> Collection[_Row]:
+    def _rows_of(self, cluster: str | None) -> Collection[_CachedMachine]:
         """Return the machines of one cluster, or of all, in any order."""
         return (self._rows if cluster is None else self._by_cluster.get(cluster, {})).values()
 
     def retire(self, connection: sa.Connection, id: str, at: int) -> None:  # noqa: A002
-        """Keep that a machine is gone, inside the caller's transaction; call `retired` after. Raises NotFoundError."""
+        """Write a retirement inside the caller's transaction; call `confirm_retired` after. Raises NotFoundError."""
         self.record(id)
         table = tables.MACHINES
         if connection.execute(table.update().where(table.c.id == id).values(retired_at=at)).rowcount != 1:
             connection.execute(
                 table.insert(), [{**dict(zip(_COLUMNS, _values(self._rows[id]), strict=True)), "retired_at": at}]
-            )  # matched just now
+            )  # matched, but not saved yet
 
-    def retired(self, id: str, at: int) -> None:  # noqa: A002
-        """Remember what `retire` kept."""
+    def confirm_retired(self, id: str, at: int) -> None:  # noqa: A002
+        """Apply a committed retirement to the cache."""
         self._rows[id].retired_at = at
         self._retired.add(id)
 
     def save(self, connection: sa.Connection) -> None:
-        """Write what changed, inside the caller's transaction; call `saved` after it was committed."""
+        """Write changes inside the caller's transaction; call `confirm_saved` after the commit."""
         rows = [self._rows[machine] for machine in self._changed]
         if rows:
-            replace(connection, tables.MACHINES, _COLUMNS, [_values(row) for row in rows])
+            upsert(connection, tables.MACHINES, _COLUMNS, [_values(row) for row in rows])
             _save_evidence(connection, rows)
-        heard = [(self._rows[id].known.last_seen, id) for id in self._heard if id not in self._changed]  # noqa: A001
-        run(connection, _HEARD, ("last_seen", "which"), heard)
-        retired = [(at, id) for id, at in self._retired_before.items()]  # noqa: A001
-        run(connection, _RETIRED, ("retired_at", "which"), retired)
+        seen = [(self._rows[id].known.last_seen, id) for id in self._seen if id not in self._changed]  # noqa: A001
+        execute_rows(connection, _UPDATE_LAST_SEEN, ("last_seen", "which"), seen)
+        retired = [(at, id) for id, at in self._clamped_retirements.items()]  # noqa: A001
+        execute_rows(connection, _UPDATE_RETIRED_AT, ("retired_at", "which"), retired)
         for conflict in self._new_conflicts:
             since = self._conflicts[conflict.machine][conflict]
             connection.execute(tables.CONFLICTS.insert().values(**msgspec.structs.asdict(conflict), since=since))
 
-    def saved(self) -> None:
-        """Forget what was to be written."""
+    def confirm_saved(self) -> None:
+        """Clear the list of unsaved changes."""
         self._changed.clear()
-        self._heard.clear()
-        self._retired_before.clear()
+        self._seen.clear()
+        self._clamped_retirements.clear()
         self._new_conflicts.clear()
 
-    def _candidates(self, cluster: str, machine: Machine) -> list[Known]:
+    def _candidates(self, cluster: str, machine: Machine) -> list[KnownMachine]:
         ids: dict[str, None] = {}
         for field in EVIDENCE:
             value = getattr(machine, field)
@@ -297,30 +298,30 @@ class Machines:
                 ids.update(dict.fromkeys(sorted(self._by_evidence.get((cluster, field, value), ()))))
         return [self._rows[machine_id].known for machine_id in ids]
 
-    def _settle(self, decision: Decision, cluster: str, sender: str, machine: Machine, at: int) -> _Row:
-        if decision.verdict is Verdict.NEW:
+    def _apply(self, decision: MatchDecision, cluster: str, sender: str, machine: Machine, at: int) -> _CachedMachine:
+        if decision.verdict is MatchOutcome.NEW:
             count = self._in_order.count(cluster)
             if count >= self._max_machines:
-                raise CrowdedError(
-                    f"{machine.name!r} would be machine {count + 1} of cluster {cluster!r}, which may "
-                    f"have {self._max_machines}: somebody makes them up with its token, or it should be several"
+                raise CapacityError(
+                    f"{machine.name!r} would be machine {count + 1} of cluster {cluster!r}, which has "
+                    f"a limit of {self._max_machines}: check its senders for made-up machines, or split the cluster"
                 )
-            return _Row(cluster, sender, introduce(self._new_id(), machine, at), at, machine)
+            return _CachedMachine(cluster, sender, new_machine(self._new_id(), machine, at), at, machine)
         assert decision.known is not None
         before = self._rows[decision.known.id]
-        # What was true before somebody else's newer word does not make its sender the machine's.
+        # A late report does not make its sender the sender of the machine.
         is_newest = at >= before.known.last_seen or before.known.named_only
-        speaker = sender if is_newest else before.sender
-        return _Row(cluster, speaker, decision.known, before.first_seen, machine, before.retired_at)
+        newest_sender = sender if is_newest else before.sender
+        return _CachedMachine(cluster, newest_sender, decision.known, before.first_seen, machine, before.retired_at)
 
     def _new_id(self) -> str:
         for _ in range(8):
             id = "m-" + base64.b32encode(secrets.token_bytes(8)).decode().lower()[:12]  # noqa: A001
             if id not in self._rows:
                 return id
-        raise RegistryError("could not find an unused machine id: the random source repeats itself")
+        raise RegistryError("found no unused machine id in 8 attempts: check the random source of this host")
 
-    def _keep(self, row: _Row) -> None:
+    def _store(self, row: _CachedMachine) -> None:
         id = row.known.id  # noqa: A001
         before = self._rows.get(id)
         if before is None:
@@ -333,44 +334,44 @@ class Machines:
                 self._by_evidence[key].discard(id)
         for key in _evidence_keys(row):
             self._by_evidence.setdefault(key, set()).add(id)
-        if before is not None and (before.cluster, before.sender, before.said) != (row.cluster, row.sender, row.said):
-            self._by_words.pop((before.cluster, before.sender, before.said), None)
+        if before is not None and _report(before) != _report(row):
+            self._by_report.pop(_report(before), None)
         self._rows[id] = self._by_cluster.setdefault(row.cluster, {})[id] = row
         if row.retired_at is not None:
             self._retired.add(id)
         self._changed[id] = None
 
-    def _record_conflicts(self, row: _Row, decision: Decision, at: int) -> None:
+    def _record_conflicts(self, row: _CachedMachine, decision: MatchDecision, at: int) -> None:
         if not decision.shared:
             return
-        id, machine = row.known.id, row.said  # noqa: A001
-        if decision.verdict is Verdict.RETURNED:
+        id, machine = row.known.id, row.evidence  # noqa: A001
+        if decision.verdict is MatchOutcome.RETURNED:
             assert machine.boot_id is not None
-            self._conflict(Conflict(id, "", "boot_id", machine.boot_id), at)
+            self._conflict(EvidenceConflict(id, "", "boot_id", machine.boot_id), at)
         value = getattr(machine, decision.shared)
         for rival in decision.rivals:
-            self._conflict(Conflict(id, rival, decision.shared, value), at)
-            self._conflict(Conflict(rival, id, decision.shared, value), at)
+            self._conflict(EvidenceConflict(id, rival, decision.shared, value), at)
+            self._conflict(EvidenceConflict(rival, id, decision.shared, value), at)
 
-    def _conflict(self, conflict: Conflict, at: int) -> None:
+    def _conflict(self, conflict: EvidenceConflict, at: int) -> None:
         known = self._conflicts.setdefault(conflict.machine, {})
         if conflict not in known:
             known[conflict] = at
             self._new_conflicts.append(conflict)
 
-    def _conflict_words(self, id: str) -> str | None:  # noqa: A002
-        """Say the conflicts whose evidence the machine still shows: one that was mended is silent."""
+    def _conflict_text(self, id: str) -> str | None:  # noqa: A002
+        """Return the text of the conflicts whose evidence the machine still reports, or None."""
         machine = self._rows[id].known.machine
-        words = [
+        texts = [
             f"shares {one.field} {one.value} with {one.other}: one of them is a clone"
             if one.other
-            else f"boot id {one.value} came back after another one: two machines report under this evidence"
+            else f"boot id {one.value} returned after another boot id: two machines report with this evidence"
             for one in self._conflicts.get(id, ())
             if getattr(machine, one.field) == one.value
         ]
-        return "; ".join(words) or None
+        return "; ".join(texts) or None
 
-    def _record(self, row: _Row) -> MachineRecord:
+    def _record(self, row: _CachedMachine) -> MachineRecord:
         return MachineRecord(
             id=row.known.id,
             cluster=row.cluster,
@@ -378,42 +379,46 @@ class Machines:
             sender=row.sender,
             first_seen=to_datetime(row.first_seen),
             last_seen=to_datetime(row.known.last_seen),
-            conflict=self._conflict_words(row.known.id),
+            conflict=self._conflict_text(row.known.id),
             named_only=row.known.named_only,
             retired_at=None if row.retired_at is None else to_datetime(row.retired_at),
         )
 
 
-def _order(row: _Row) -> tuple[str, str, str]:
+def _report(row: _CachedMachine) -> tuple[str, str, Machine]:
+    return row.cluster, row.sender, row.evidence
+
+
+def _order(row: _CachedMachine) -> tuple[str, str, str]:
     return row.cluster, row.known.machine.name, row.known.id
 
 
-def _evidence_keys(row: _Row) -> list[tuple[str, str, str]]:
+def _evidence_keys(row: _CachedMachine) -> list[tuple[str, str, str]]:
     pairs = ((field, getattr(row.known.machine, field)) for field in EVIDENCE)
     return [(row.cluster, field, value) for field, value in pairs if value]
 
 
-def _values(row: _Row) -> Row:
-    """Return the values of `_COLUMNS`."""
+def _values(row: _CachedMachine) -> Row:
+    """Return the values of `_COLUMNS` in order."""
     known = row.known
     return known.id, row.cluster, row.sender, msgspec.msgpack.encode(known), row.first_seen, known.last_seen
 
 
-def _save_evidence(connection: sa.Connection, rows: list[_Row]) -> None:
-    """Add evidence that was not seen on the machine before; what was once seen stays."""
+def _save_evidence(connection: sa.Connection, rows: list[_CachedMachine]) -> None:
+    """Add evidence that is new for a machine; earlier evidence is kept."""
     ids = [row.known.id for row in rows]
     table = tables.EVIDENCE
-    held: set[tuple[str, str, str]] = set()
+    saved: set[tuple[str, str, str]] = set()
     for start in range(0, len(ids), 500):
         query = sa.select(table.c.machine, table.c.field, table.c.value).where(
             table.c.machine.in_(ids[start : start + 500])
         )
-        held.update((row.machine, row.field, row.value) for row in connection.execute(query))
+        saved.update((row.machine, row.field, row.value) for row in connection.execute(query))
     new = [
         {"machine": row.known.id, "field": field, "value": value, "since": row.known.last_seen}
         for row in rows
         for _, field, value in _evidence_keys(row)
-        if (row.known.id, field, value) not in held
+        if (row.known.id, field, value) not in saved
     ]
     if new:
         connection.execute(table.insert(), new)

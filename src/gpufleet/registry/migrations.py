@@ -1,7 +1,7 @@
-"""How the schema came to be: numbered, forward only, never edited once released.
+"""Schema migrations of the registry: numbered, forward only, never edited once released.
 
-Portable SQL: TEXT, BIGINT, INTEGER and the dialect's words for bytes and for a key that counts up. Bytes columns hold
-MessagePack records, or digests.
+Portable SQL: TEXT, BIGINT and INTEGER. `{bytes}`, `{serial}` and the triggers are rendered for each dialect. Bytes
+columns hold MessagePack records or digests.
 """
 
 import sqlalchemy as sa
@@ -11,10 +11,11 @@ from gpufleet.registry.tables import VERSION
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        "CREATE TABLE clusters (id TEXT PRIMARY KEY, registered_at BIGINT NOT NULL)",
+        "CREATE TABLE clusters (id TEXT PRIMARY KEY, registered_at BIGINT NOT NULL, spec {bytes}, closed_at BIGINT)",
         (
             "CREATE TABLE machines (id TEXT PRIMARY KEY, cluster TEXT NOT NULL REFERENCES clusters (id),"
-            " sender TEXT NOT NULL, known {bytes} NOT NULL, first_seen BIGINT NOT NULL, last_seen BIGINT NOT NULL)"
+            " sender TEXT NOT NULL, known {bytes} NOT NULL, first_seen BIGINT NOT NULL, last_seen BIGINT NOT NULL,"
+            " retired_at BIGINT)"
         ),
         (
             "CREATE TABLE machine_evidence (machine TEXT NOT NULL REFERENCES machines (id), field TEXT NOT NULL,"
@@ -31,17 +32,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ),
         (
             "CREATE TABLE sequences (cluster TEXT NOT NULL, sender TEXT NOT NULL, epoch TEXT NOT NULL,"
-            " ranges {bytes} NOT NULL, PRIMARY KEY (cluster, sender, epoch))"
+            " state {bytes} NOT NULL, PRIMARY KEY (cluster, sender, epoch))"
         ),
         (
-            "CREATE TABLE senders (cluster TEXT NOT NULL, sender TEXT NOT NULL, heard {bytes} NOT NULL,"
+            "CREATE TABLE senders (cluster TEXT NOT NULL, sender TEXT NOT NULL, newest_report {bytes} NOT NULL,"
             " PRIMARY KEY (cluster, sender))"
         ),
         "CREATE TABLE flush_intents (wal TEXT PRIMARY KEY, intent {bytes} NOT NULL)",
-    ),
-    (
-        "ALTER TABLE clusters ADD COLUMN spec {bytes}",
-        "ALTER TABLE clusters ADD COLUMN closed_at BIGINT",
         (
             "CREATE TABLE tokens (id TEXT PRIMARY KEY, role TEXT NOT NULL, cluster TEXT, tenant TEXT,"
             " note TEXT NOT NULL, created_at BIGINT NOT NULL, expires_at BIGINT, revoked_at BIGINT)"
@@ -56,40 +53,38 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             "CREATE TABLE audit (number {serial}, at BIGINT NOT NULL, actor TEXT NOT NULL, method TEXT NOT NULL,"
             " path TEXT NOT NULL, status INTEGER NOT NULL, detail TEXT NOT NULL)"
         ),
-        "{never_update_audit}",
-        "{never_delete_audit}",
+        "{reject_audit_update}",
+        "{reject_audit_delete}",
     ),
-    ("ALTER TABLE sequences ADD COLUMN held {bytes}",),
-    ("ALTER TABLE machines ADD COLUMN retired_at BIGINT",),
 )
-"""Statements by version: the first tuple makes version 1."""
+"""Statements by schema version: the first tuple makes version 1."""
 
 NEWEST = len(MIGRATIONS)
-"""The version that this build makes."""
+"""The schema version of this build."""
 
-_WORDS = {
+_DIALECT_TERMS = {
     "sqlite": {
         "bytes": "BLOB",
         "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
-        "never_update_audit": (
+        "reject_audit_update": (
             "CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit"
-            " BEGIN SELECT RAISE(ABORT, 'the audit log is only added to'); END"
+            " BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END"
         ),
-        "never_delete_audit": (
+        "reject_audit_delete": (
             "CREATE TRIGGER audit_no_delete BEFORE DELETE ON audit"
-            " BEGIN SELECT RAISE(ABORT, 'the audit log is only added to'); END"
+            " BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END"
         ),
     },
     "postgresql": {
         "bytes": "BYTEA",
         "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-        "never_update_audit": (
-            "CREATE FUNCTION audit_only_grows() RETURNS trigger LANGUAGE plpgsql AS"
-            " 'BEGIN RAISE EXCEPTION ''the audit log is only added to''; END'"
+        "reject_audit_update": (
+            "CREATE FUNCTION audit_append_only() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN RAISE EXCEPTION ''the audit log is append-only''; END'"
         ),
-        "never_delete_audit": (
-            "CREATE TRIGGER audit_only_grows BEFORE UPDATE OR DELETE OR TRUNCATE ON audit"
-            " FOR EACH STATEMENT EXECUTE FUNCTION audit_only_grows()"
+        "reject_audit_delete": (
+            "CREATE TRIGGER audit_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit"
+            " FOR EACH STATEMENT EXECUTE FUNCTION audit_append_only()"
         ),
     },
 }
@@ -99,7 +94,7 @@ def migrate(connection: sa.Connection) -> None:
     """Bring the schema to this build's version, inside the caller's transaction.
 
     Raises:
-        RegistryError: if a newer build has been here.
+        RegistryError: if the database has a newer schema version.
     """
     VERSION.create(connection, checkfirst=True)
     version = connection.execute(sa.select(VERSION.c.version)).scalar_one_or_none()
@@ -108,10 +103,10 @@ def migrate(connection: sa.Connection) -> None:
         version = 0
     if version > len(MIGRATIONS):
         raise RegistryError(
-            f"the registry's schema is version {version} and this build knows {len(MIGRATIONS)}: "
-            "a newer gpufleet wrote it; run that one, or point this one at another registry"
+            f"the registry has schema version {version}, this build supports {len(MIGRATIONS)}: "
+            "run a newer gpufleet, or configure another registry"
         )
     for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
         for statement in statements:
-            connection.execute(sa.text(statement.format(**_WORDS[connection.dialect.name])))
+            connection.execute(sa.text(statement.format(**_DIALECT_TERMS[connection.dialect.name])))
         connection.execute(VERSION.update().values(version=number))

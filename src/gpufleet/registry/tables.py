@@ -1,4 +1,4 @@
-"""The tables as queries see them. `migrations.py` makes them; a test holds the two together."""
+"""Table definitions for queries. `migrations.py` creates the tables; a test compares the two."""
 
 import sqlalchemy as sa
 
@@ -63,8 +63,7 @@ SEQUENCES = sa.Table(
     sa.Column("cluster", sa.Text, primary_key=True),
     sa.Column("sender", sa.Text, primary_key=True),
     sa.Column("epoch", sa.Text, primary_key=True),
-    sa.Column("ranges", sa.LargeBinary, nullable=False),
-    sa.Column("held", sa.LargeBinary),
+    sa.Column("state", sa.LargeBinary, nullable=False),
 )
 
 SENDERS = sa.Table(
@@ -72,7 +71,7 @@ SENDERS = sa.Table(
     METADATA,
     sa.Column("cluster", sa.Text, primary_key=True),
     sa.Column("sender", sa.Text, primary_key=True),
-    sa.Column("heard", sa.LargeBinary, nullable=False),
+    sa.Column("newest_report", sa.LargeBinary, nullable=False),
 )
 
 FLUSH_INTENTS = sa.Table(
@@ -105,7 +104,7 @@ TOKEN_SECRETS = sa.Table(
 )
 
 TOKEN_CHANGES = sa.Table("token_changes", METADATA, sa.Column("number", sa.BigInteger, nullable=False))
-"""One row, one more with every change: a running hub looks here whether to read the tokens again."""
+"""One row, incremented by every change: a running hub polls it and reloads the tokens when it differs."""
 
 AUDIT = sa.Table(
     "audit",

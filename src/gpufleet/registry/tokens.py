@@ -1,4 +1,4 @@
-"""Tokens: made, rotated and revoked on the registry itself, so that the first one needs no server."""
+"""Tokens: created, rotated and revoked in the registry itself, so that the first token needs no running hub."""
 
 import base64
 import datetime as dt
@@ -18,13 +18,13 @@ SECRET_BYTES = 32
 
 
 class SqlTokens:
-    """A `ports.Tokens`, and what an operator does with tokens; every change is in the audit log."""
+    """A `ports.Tokens` with the operator's commands; every change is written to the audit log."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def changes(self) -> int:
-        """Return a number that is another one whenever a token has changed."""
+        """Return a number that differs after every change of a token."""
         with self._database.reading() as connection:
             number: int = connection.execute(sa.select(TOKEN_CHANGES.c.number)).scalar_one()
             return number
@@ -32,15 +32,15 @@ class SqlTokens:
     def known(self) -> tuple[KnownToken, ...]:
         """Return every token with its secrets."""
         with self._database.reading() as connection:
-            held: dict[str, list[Secret]] = {}
+            secrets_of: dict[str, list[Secret]] = {}
             for row in connection.execute(sa.select(TOKEN_SECRETS)):
-                held.setdefault(row.token, []).append(Secret(row.digest, _instant(row.valid_until)))
+                secrets_of.setdefault(row.token, []).append(Secret(row.digest, _instant(row.valid_until)))
             rows = connection.execute(sa.select(TOKENS).order_by(TOKENS.c.created_at, TOKENS.c.id))
-            return tuple(KnownToken(_read(row), tuple(held.get(row.id, ()))) for row in rows)
+            return tuple(KnownToken(_read(row), tuple(secrets_of.get(row.id, ()))) for row in rows)
 
     def tokens(self) -> tuple[Token, ...]:
-        """Return every token, the oldest first."""
-        return tuple(one.token for one in self.known())
+        """Return every token, oldest first."""
+        return tuple(known.token for known in self.known())
 
     def create(
         self,
@@ -52,14 +52,14 @@ class SqlTokens:
         note: str = "",
         expires_at: dt.datetime | None = None,
     ) -> tuple[Token, str]:
-        """Make a token, and return it with what is shown once: its secret is kept nowhere.
+        """Create a token, and return it with its text, which is shown once: only a digest is stored.
 
         Raises:
-            ConflictError: if a sender has no cluster or a tenant's token no tenant, or another role has one.
+            ConflictError: if a sender token has no cluster, a tenant token has no tenant, or another role has either.
         """
-        for wanted, given, name in ((Role.SENDER, cluster, "cluster"), (Role.TENANT, tenant, "tenant")):
-            if (role is wanted) != (given is not None):
-                raise ConflictError(f"a {wanted} token is bound to one {name}, and no other role is")
+        for required, given, name in ((Role.SENDER, cluster, "cluster"), (Role.TENANT, tenant, "tenant")):
+            if (role is required) != (given is not None):
+                raise ConflictError(f"a {required} token requires a {name}, and no other role accepts a {name}")
         token = Token(
             id=base64.b32encode(secrets.token_bytes(8)).decode().lower()[:12],
             role=role,
@@ -81,13 +81,13 @@ class SqlTokens:
         overlap: dt.timedelta,
         expires_at: dt.datetime | None = None,
     ) -> tuple[Token, str]:
-        """Give a token a new secret and return both; the old secret goes on for `overlap`.
+        """Create a new secret for a token and return both; the old secrets stay valid for `overlap`.
 
         Args:
-            id: which one.
-            at: now.
-            overlap: how long what was presented until now is still taken.
-            expires_at: another expiry than it has.
+            id: the token's id.
+            at: the current time.
+            overlap: time for which the old secrets stay valid.
+            expires_at: a new expiry, or None to keep the present one.
 
         Raises:
             NotFoundError: if there is no such token.
@@ -96,10 +96,10 @@ class SqlTokens:
         with self._database.writing() as connection:
             token = self._get(connection, id)
             if token.revoked_at is not None:
-                raise ConflictError(f"token {id} was revoked at {token.revoked_at.isoformat()}: make another one")
+                raise ConflictError(f"token {id} was revoked at {token.revoked_at.isoformat()}: create another token")
             token = msgspec.structs.replace(token, expires_at=expires_at or token.expires_at)
             if token.expires_at is not None and token.expires_at <= at:
-                raise ConflictError(f"token {id} has expired at {token.expires_at.isoformat()}: give it a new expiry")
+                raise ConflictError(f"token {id} expired at {token.expires_at.isoformat()}: give it a new expiry")
             own, until = TOKEN_SECRETS.c.token == id, TOKEN_SECRETS.c.valid_until
             connection.execute(TOKEN_SECRETS.delete().where(own & (until <= to_ns(at))))
             end = to_ns(at + overlap)
@@ -110,14 +110,14 @@ class SqlTokens:
             return token, self._new_secret(connection, token, at, "rotate")
 
     def revoke(self, id: str, at: dt.datetime) -> Token:  # noqa: A002
-        """Refuse a token from now on; one that is revoked stays as it was. Raises NotFoundError."""
+        """Revoke a token; a revoked token is unchanged. Raises NotFoundError."""
         with self._database.writing() as connection:
             token = self._get(connection, id)
             if token.revoked_at is not None:
                 return token
             token = msgspec.structs.replace(token, revoked_at=at)
             connection.execute(TOKENS.update().where(TOKENS.c.id == id).values(**_values(token)))
-            self._changed(connection, token, at, "revoke")
+            self._record_change(connection, token, at, "revoke")
             return token
 
     def _get(self, connection: sa.Connection, id: str) -> Token:  # noqa: A002
@@ -126,19 +126,19 @@ class SqlTokens:
             raise NotFoundError(f"there is no token {id!r}: give its id, not its secret")
         return _read(row)
 
-    def _new_secret(self, connection: sa.Connection, token: Token, at: dt.datetime, done: str) -> str:
+    def _new_secret(self, connection: sa.Connection, token: Token, at: dt.datetime, action: str) -> str:
         text = write_token(token.id, secrets.token_urlsafe(SECRET_BYTES))
         connection.execute(
             TOKEN_SECRETS.insert().values(token=token.id, digest=digest(text), created_at=to_ns(at), valid_until=None)
         )
-        self._changed(connection, token, at, done)
+        self._record_change(connection, token, at, action)
         return text
 
-    def _changed(self, connection: sa.Connection, token: Token, at: dt.datetime, done: str) -> None:
+    def _record_change(self, connection: sa.Connection, token: Token, at: dt.datetime, action: str) -> None:
         connection.execute(TOKEN_CHANGES.update().values(number=TOKEN_CHANGES.c.number + 1))
         detail = msgspec.json.encode(token).decode()
-        entry = AuditEntry(at=at, actor=LOCAL.id, method="token", path=done, status=0, detail=detail)
-        audit.add(connection, entry)
+        entry = AuditEntry(at=at, actor=LOCAL.id, method="token", path=action, status=0, detail=detail)
+        audit.append(connection, entry)
 
 
 def _values(token: Token) -> dict[str, object]:

@@ -1,1 +1,1 @@
-"""Stand-ins for what gpufleet reads and is sent, with faults on demand. Nothing here shares code with a reader."""
+"""Simulators of the systems that gpufleet reads and of its senders, with injectable faults. No code of the readers."""

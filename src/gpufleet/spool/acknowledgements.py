@@ -1,4 +1,4 @@
-"""Which records of a segment were acknowledged: a small file beside it that only grows, and goes with it."""
+"""Acknowledged record numbers of a segment: an append-only file beside it, deleted together with it."""
 
 import struct
 import zlib
@@ -8,21 +8,21 @@ from pathlib import Path
 _ENTRY = struct.Struct("<QI")
 
 
-def path_beside(segment: Path) -> Path:
-    """Return where a segment's acknowledgements are kept."""
+def acknowledgement_path(segment: Path) -> Path:
+    """Return the path of a segment's acknowledgement file."""
     return segment.with_suffix(".acks")
 
 
 def save(segment: Path, seed: int, seqs: Iterable[int]) -> None:
-    """Add numbers; without waiting for the disk, as losing some only shows their records again."""
-    with path_beside(segment).open("ab", buffering=0) as file:
+    """Append numbers without sync: losing some only causes their records to be read again."""
+    with acknowledgement_path(segment).open("ab", buffering=0) as file:
         file.write(b"".join(_ENTRY.pack(seq, _checksum(seed, seq)) for seq in seqs))
 
 
 def load(segment: Path, seed: int) -> list[int]:
-    """Return the numbers that were saved whole, up to the first that was not."""
+    """Return the saved numbers up to the first damaged entry."""
     try:
-        data = path_beside(segment).read_bytes()
+        data = acknowledgement_path(segment).read_bytes()
     except FileNotFoundError:
         return []
     seqs: list[int] = []
@@ -34,8 +34,8 @@ def load(segment: Path, seed: int) -> list[int]:
 
 
 def rewrite(segment: Path, seed: int, seqs: Sequence[int]) -> None:
-    """Keep these numbers and nothing else: a number that is given out again must not be found acknowledged."""
-    path = path_beside(segment)
+    """Reduce the file to these numbers, so that a number that is assigned again is not found acknowledged."""
+    path = acknowledgement_path(segment)
     if path.exists() and path.stat().st_size != len(seqs) * _ENTRY.size:
         path.unlink()
         if seqs:

@@ -1,7 +1,7 @@
-"""Bytes of segment files: pure packing, and a scan that finds every whole record around any damage.
+"""Byte format of segment files: packing, and a scan that finds every intact record around any damage. Pure.
 
-Checksums are seeded with the spool's epoch, which its writers' bodies cannot know: a body that imitates a
-record is never taken for one.
+Checksums are seeded with the spool's epoch, which the authors of bodies do not know. So a body that imitates a record
+is never mistaken for one.
 """
 
 import struct
@@ -22,13 +22,13 @@ RECORD_HEADER_BYTES = _RECORD.size + _CHECKSUM.size
 
 
 class SegmentHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The first bytes of a segment.
+    """Header of a segment file.
 
     Attributes:
         epoch: 32 hexadecimal digits.
-        first_seq: number of its first record.
-        previous_seq: `first_seq` of the segment made before it, or 0.
-        dropped_total: records dropped since the epoch began, when the segment was made.
+        first_seq: number of the first record.
+        previous_seq: `first_seq` of the segment created before this one, or 0.
+        dropped_total: records dropped from the start of the epoch to the creation of this segment.
     """
 
     epoch: str
@@ -37,15 +37,15 @@ class SegmentHeader(msgspec.Struct, frozen=True, kw_only=True):
     dropped_total: int
 
 
-class Scan(msgspec.Struct, kw_only=True):
-    """What a segment's bytes hold.
+class SegmentScan(msgspec.Struct, kw_only=True):
+    """Result of scanning a segment's bytes.
 
     Attributes:
-        seqs, offsets, lengths: of each whole record: its number, where its body starts, the body's bytes.
-        end: where the last whole record ends.
-        lost_records: numbers missing between whole records.
-        damaged_bytes: bytes before `end` that belong to no whole record.
-        torn: what follows `end` is nothing, zeros, or the beginning of the next record: what a crash leaves.
+        seqs, offsets, lengths: number, body offset and body length in bytes of each intact record.
+        end: offset at which the last intact record ends.
+        lost_records: numbers missing between intact records.
+        damaged_bytes: bytes before `end` that belong to no intact record.
+        torn: whether only the traces of a crash follow `end`: nothing, zeros, or the beginning of the next record.
     """
 
     seqs: "array[int]"
@@ -58,12 +58,12 @@ class Scan(msgspec.Struct, kw_only=True):
 
 
 def seed_of(epoch: str) -> int:
-    """Return the start value of every checksum of a spool."""
+    """Return the CRC seed of a spool."""
     return zlib.crc32(bytes.fromhex(epoch))
 
 
 def pack_segment_header(header: SegmentHeader) -> bytes:
-    """Return the first bytes of a segment file."""
+    """Return the header bytes of a segment file."""
     head = _SEGMENT.pack(
         SEGMENT_MAGIC, bytes.fromhex(header.epoch), header.first_seq, header.previous_seq, header.dropped_total
     )
@@ -71,7 +71,7 @@ def pack_segment_header(header: SegmentHeader) -> bytes:
 
 
 def unpack_segment_header(data: bytes) -> SegmentHeader | None:
-    """Return the header at the start of `data`, or None if it is not whole."""
+    """Return the header at the start of `data`, or None if it is incomplete or damaged."""
     if len(data) < SEGMENT_HEADER_BYTES:
         return None
     magic, epoch, first_seq, previous_seq, dropped_total = _SEGMENT.unpack_from(data)
@@ -81,19 +81,19 @@ def unpack_segment_header(data: bytes) -> SegmentHeader | None:
 
 
 def pack_record_header(seed: int, seq: int, body: bytes) -> bytes:
-    """Return what stands before a body."""
+    """Return the header bytes that precede a body."""
     head = _RECORD.pack(RECORD_MAGIC, len(body), seq, zlib.crc32(body, seed))
     return head + _CHECKSUM.pack(zlib.crc32(head, seed))
 
 
 def is_whole(seed: int, header: bytes, seq: int, body: bytes) -> bool:
-    """Tell whether a body read back is the one that was written."""
+    """Return whether a header and body read back are those that were written."""
     return header == pack_record_header(seed, seq, body)
 
 
-def scan_segment(data: bytes, seed: int, first_seq: int) -> Scan:
-    """Find every whole record of a segment, in order."""
-    scan = Scan(seqs=array("Q"), offsets=array("Q"), lengths=array("I"), end=SEGMENT_HEADER_BYTES)
+def scan_segment(data: bytes, seed: int, first_seq: int) -> SegmentScan:
+    """Find every intact record of a segment, in order."""
+    scan = SegmentScan(seqs=array("Q"), offsets=array("Q"), lengths=array("I"), end=SEGMENT_HEADER_BYTES)
     view = memoryview(data)
     expected = first_seq
     at = SEGMENT_HEADER_BYTES
@@ -117,7 +117,7 @@ def scan_segment(data: bytes, seed: int, first_seq: int) -> Scan:
 
 
 def _read_header(data: bytes, at: int, seed: int) -> tuple[int, int, int] | None:
-    """Return number, length and checksum of the record at `at`, if its header is whole and its body ends in `data`."""
+    """Return number, length and checksum of the record at `at`; None if its header is damaged or its body cut off."""
     body_at = at + RECORD_HEADER_BYTES
     if body_at > len(data):
         return None
@@ -130,7 +130,7 @@ def _read_header(data: bytes, at: int, seed: int) -> tuple[int, int, int] | None
 
 
 def _is_torn(tail: bytes, seed: int, expected: int) -> bool:
-    """Tell what a crash leaves (never durable) from damage to a record that may have been durable."""
+    """Return whether `tail` is left by a crash (never durable), not damage to a record that may have been durable."""
     if tail.count(0) == len(tail):
         return True
     if len(tail) < RECORD_HEADER_BYTES:

@@ -1,8 +1,7 @@
-"""Opening what an earlier process left, whole or not.
+"""Recovery of a spool's files on opening, read-only inspection, and replacement of a spool by its successor.
 
-Looking into a spool without owning it: nothing is locked, cut off or written.
-
-A spool that was made whole inside another one's folder takes that one's place.
+A successor is a spool under a new epoch, written in a folder inside the old one. Once complete, it takes the old one's
+place.
 """
 
 import os
@@ -18,19 +17,19 @@ from gpufleet.model.errors import SpoolError
 from gpufleet.spool import acknowledgements
 from gpufleet.spool.folder import load_epoch, save_epoch, sync_folder
 from gpufleet.spool.record import SEGMENT_HEADER_BYTES, SegmentHeader, scan_segment, seed_of, unpack_segment_header
-from gpufleet.spool.segment import Segment
+from gpufleet.spool.segment import SpoolSegment
 
 SUFFIX = ".seg"
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """What opening a spool found.
+    """Summary of opening a spool.
 
     Attributes:
-        records: that still wait.
-        torn_bytes: cut off the end of the newest segment, where a crash interrupted a write.
-        damaged_bytes: that hold no whole record though they once did.
-        lost_records: whose numbers are known to be missing because of damage.
+        records: unacknowledged records.
+        torn_bytes: bytes cut off the end of the newest segment, where a crash interrupted a write.
+        damaged_bytes: bytes that no longer hold an intact record.
+        lost_records: records known to be missing because of damage.
     """
 
     records: int = 0
@@ -40,18 +39,18 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovered(msgspec.Struct, kw_only=True):
-    """A spool's state as found on disk; `intact` tells whether its newest segment can be written on."""
+    """State of a spool as found on disk; `intact` is whether its newest segment can be appended to."""
 
     epoch: str
-    segments: list[Segment]
+    segments: list[SpoolSegment]
     next_seq: int
     dropped_total: int
     intact: bool
     report: Recovery
 
 
-class _Found(msgspec.Struct, kw_only=True):
-    segment: Segment
+class _RecoveredSegment(msgspec.Struct, kw_only=True):
+    segment: SpoolSegment
     has_header: bool
     torn: bool
     size: int
@@ -60,24 +59,24 @@ class _Found(msgspec.Struct, kw_only=True):
 
 
 def segment_path(folder: Path, first_seq: int) -> Path:
-    """Return the file of the segment that begins with this number."""
+    """Return the path of the segment whose first record has this number."""
     return folder / f"{first_seq:020d}{SUFFIX}"
 
 
 def recover(folder: Path, now: float) -> Recovered:
-    """Read every segment, keep every whole record, and cut off what a crash left half written.
+    """Read every segment, keep every intact record, and cut off a half-written record at the end.
 
     Args:
-        folder: the spool's.
-        now: the monotonic clock; how old a segment is by now, its file tells.
+        folder: of the spool.
+        now: monotonic clock in seconds; the age of a segment comes from its file's modification time.
 
     Raises:
-        SpoolError: if the files are of two different spools.
+        SpoolError: if the files belong to two different spools.
         OSError: if a file cannot be read.
     """
     paths = [path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.stem.isdigit() and len(path.stem) == 20]
-    epoch = _settle_epoch(folder, paths)
-    found = [_read(path, epoch, now) for path in paths]
+    epoch = _resolve_epoch(folder, paths)
+    found = [_recover_segment(path, epoch, now) for path in paths]
     torn_bytes = _cut_tail(found[-1]) if found else 0
     newest = found[-1] if found else None
     next_seq = max((f.segment.next_seq for f in found), default=1)
@@ -103,8 +102,8 @@ def recover(folder: Path, now: float) -> Recovered:
     )
 
 
-def _settle_epoch(folder: Path, paths: list[Path]) -> str:
-    """Return the spool's epoch: the file's, else the segments', else a new one (always, without segments)."""
+def _resolve_epoch(folder: Path, paths: list[Path]) -> str:
+    """Return the epoch of the epoch file, else of the segments, else a new one; always a new one without segments."""
     in_segments = set()
     for path in paths:
         with path.open("rb") as file:
@@ -113,24 +112,24 @@ def _settle_epoch(folder: Path, paths: list[Path]) -> str:
             in_segments.add(header.epoch)
     kept = load_epoch(folder) if paths else None
     if len(in_segments | ({kept} if kept else set())) > 1:
-        raise SpoolError(f"spool {folder}: holds files of two spools; keep those of one")
+        raise SpoolError(f"spool {folder}: contains files of two spools; remove the files of one")
     epoch = kept or next(iter(in_segments), None) or secrets.token_hex(16)
     if epoch != kept:
         save_epoch(folder, epoch)
     return epoch
 
 
-def _read(path: Path, epoch: str, now: float) -> _Found:
+def _recover_segment(path: Path, epoch: str, now: float) -> _RecoveredSegment:
     with path.open("rb") as file:
         data = file.read()
         age = max(0.0, time.time() - os.fstat(file.fileno()).st_mtime)
-        os.fsync(file.fileno())  # what a killed process left in the page cache counts as durable from now on
+        os.fsync(file.fileno())  # a killed process may have left data in the page cache only
     seed = seed_of(epoch)
     first_seq = int(path.stem)
     header = unpack_segment_header(data)
     scan = scan_segment(data, seed, first_seq)
-    made_half = header is None and len(data) < SEGMENT_HEADER_BYTES
-    segment = Segment(
+    lacks_header = header is None and len(data) < SEGMENT_HEADER_BYTES  # its creation was interrupted
+    segment = SpoolSegment(
         path,
         header or SegmentHeader(epoch=epoch, first_seq=first_seq, previous_seq=0, dropped_total=0),
         scan,
@@ -138,18 +137,18 @@ def _read(path: Path, epoch: str, now: float) -> _Found:
     )
     acknowledgements.rewrite(path, seed, segment.remove(acknowledgements.load(path, seed)))
     tail = 0 if scan.torn else max(0, len(data) - scan.end)
-    return _Found(
+    return _RecoveredSegment(
         segment=segment,
         has_header=header is not None,
-        torn=scan.torn or made_half,
+        torn=scan.torn or lacks_header,
         size=len(data),
         lost_records=scan.lost_records,
         damaged_bytes=scan.damaged_bytes + tail,
     )
 
 
-def _cut_tail(newest: _Found) -> int:
-    """Cut the newest segment after its last whole record; return how many bytes went."""
+def _cut_tail(newest: _RecoveredSegment) -> int:
+    """Truncate the newest segment after its last intact record; return the number of bytes removed."""
     excess = newest.size - newest.segment.end
     if excess <= 0:
         return 0
@@ -162,16 +161,18 @@ def _cut_tail(newest: _Found) -> int:
     return excess
 
 
-class Look(msgspec.Struct, frozen=True):
-    """What waits in a spool: records, the size of their bodies in bytes, and the oldest body (None for none)."""
+class SpoolContents(msgspec.Struct, frozen=True):
+    """Unacknowledged records of a spool: their number, size of bodies in bytes, and oldest body (None if empty)."""
 
     records: int
     size: int
     oldest: bytes | None
 
 
-def look(folder: Path) -> Look:
-    """Read every segment, as opening would; beside a running owner the answer is of a moment ago, more or less.
+def inspect_spool(folder: Path) -> SpoolContents:
+    """Read every segment without locking or changing anything.
+
+    If another process owns the spool, the result may already be slightly out of date.
 
     Raises:
         OSError: if a file cannot be read.
@@ -181,7 +182,7 @@ def look(folder: Path) -> Look:
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            continue  # its owner has just deleted it: everything in it was acknowledged
+            continue  # just deleted by its owner: all its records were acknowledged
         header = unpack_segment_header(data)
         if header is None:
             continue
@@ -194,54 +195,54 @@ def look(folder: Path) -> Look:
             records, size = records + 1, size + length
             if oldest is None:
                 oldest = data[offset : offset + length]
-    return Look(records, size, oldest)
+    return SpoolContents(records, size, oldest)
 
 
 _NEXT = "next"
-_WHOLE = "whole"
+_COMPLETE = "whole"
 
 
-def successor(folder: Path) -> Path:
-    """Return where the successor of the spool in `folder` is made."""
+def successor_folder(folder: Path) -> Path:
+    """Return the folder of the successor of the spool in `folder`."""
     return folder / _NEXT
 
 
-def clear(folder: Path) -> None:
-    """Remove a successor that is not to be. Raises OSError."""
-    if successor(folder).exists():
-        shutil.rmtree(successor(folder))
+def remove_successor(folder: Path) -> None:
+    """Delete an unused successor. Raises OSError."""
+    if successor_folder(folder).exists():
+        shutil.rmtree(successor_folder(folder))
 
 
-def declare_whole(folder: Path) -> None:
-    """Say durably that the successor has everything. Raises OSError."""
-    fd = os.open(successor(folder) / _WHOLE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def mark_successor_complete(folder: Path) -> None:
+    """Mark the successor as complete, durably. Raises OSError."""
+    fd = os.open(successor_folder(folder) / _COMPLETE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
-    sync_folder(successor(folder))
+    sync_folder(successor_folder(folder))
     sync_folder(folder)
 
 
-def settle(folder: Path) -> None:
-    """Put a whole successor in the spool's place, from wherever that was interrupted; remove one that is not whole.
+def adopt_successor(folder: Path) -> None:
+    """Replace the spool by its complete successor, also after an interruption; delete an incomplete successor.
 
     Raises:
-        OSError: if the disk refuses; it is done the next time then.
+        OSError: if the disk refuses; the next opening tries again.
     """
-    following = successor(folder)
-    epoch = load_epoch(following) if (following / _WHOLE).exists() else None
+    following = successor_folder(folder)
+    epoch = load_epoch(following) if (following / _COMPLETE).exists() else None
     if epoch is None:
-        clear(folder)
+        remove_successor(folder)
         return
     for path in folder.glob(f"*{SUFFIX}"):
         if _epoch_of(path) != epoch:
             path.unlink()
-            acknowledgements.path_beside(path).unlink(missing_ok=True)
+            acknowledgements.acknowledgement_path(path).unlink(missing_ok=True)
     for path in following.glob(f"*{SUFFIX}"):
         path.replace(folder / path.name)
     save_epoch(folder, epoch)
-    clear(folder)
+    remove_successor(folder)
 
 
 def _epoch_of(segment: Path) -> str | None:

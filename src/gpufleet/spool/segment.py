@@ -1,4 +1,4 @@
-"""One segment file, and which of its records still wait."""
+"""Segment files of a spool and the index of their unacknowledged records."""
 
 import os
 from array import array
@@ -6,23 +6,23 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpufleet.spool.record import RECORD_HEADER_BYTES, Scan, SegmentHeader, is_whole
+from gpufleet.spool.record import RECORD_HEADER_BYTES, SegmentHeader, SegmentScan, is_whole
 
-Place = tuple[int, int, int]
-"""Where a record is: its number, the offset of its body, and the body's length."""
+RecordPlace = tuple[int, int, int]
+"""Number of a record, offset of its body, and length of its body in bytes."""
 
 AGE_STEPS = 16
-"""A segment spans at most this part of the greatest age: records go within that much of it."""
+"""A segment spans at most 1/16 of the maximum age, so records are dropped at most that much too late."""
 
 
-class Segment:
-    """Records of one file by number: 21 bytes of memory each, whatever their bodies are.
+class SpoolSegment:
+    """Index of the records in one file: 21 bytes of memory for each record, whatever its size.
 
     Attributes:
-        born, touched: when its first and its last record were written, by the monotonic clock.
+        born, touched: monotonic times in seconds at which the first and the last record were written.
     """
 
-    def __init__(self, path: Path, header: SegmentHeader, scan: Scan, *, touched: float) -> None:
+    def __init__(self, path: Path, header: SegmentHeader, scan: SegmentScan, *, touched: float) -> None:
         self.born = self.touched = touched
         self.path = path
         self.header = header
@@ -39,36 +39,36 @@ class Segment:
 
     @property
     def first_seq(self) -> int:
-        """Number of the first record it may hold."""
+        """Number of the first record."""
         return self.header.first_seq
 
     @property
     def next_seq(self) -> int:
-        """One more than the number of its last record."""
+        """Number of the last record plus one."""
         return self._seqs[-1] + 1 if self._seqs else self.first_seq
 
     @property
     def descriptor(self) -> int:
-        """The open file: a segment is open while it is the newest, and until it is durable."""
-        assert self.fd is not None, "open while it is the newest, and until it is durable"
+        """Descriptor of the file, which is open while the segment is the newest or not yet durable."""
+        assert self.fd is not None, "a segment is open while it is the newest or not yet durable"
         return self.fd
 
     def is_long(self, now: float, max_age: float) -> bool:
-        """Tell whether it spans enough time to be followed by another."""
+        """Return whether the segment spans enough time to start the next one."""
         return now - self.born > max_age / AGE_STEPS
 
     def is_expired(self, now: float, max_age: float) -> bool:
-        """Tell whether something waits here, and nothing of it is young enough."""
+        """Return whether the segment has unacknowledged records and all of them exceed the maximum age."""
         return self.waiting_records > 0 and now - self.touched > max_age
 
     def create(self, header: bytes) -> None:
-        """Make the file with its header, durable but for its name. Raises OSError."""
+        """Create the file with its header, durable except for its directory entry. Raises OSError."""
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         write_all(self.fd, [header], len(header), 0)
         os.fsync(self.fd)
 
     def note(self, seq: int, length: int, now: float) -> None:
-        """Take in a record that was just written at the end."""
+        """Index a record that was just written at the end."""
         if not self._seqs:
             self.born = now
         self.touched = now
@@ -81,7 +81,7 @@ class Segment:
         self.waiting_bytes += length
 
     def cut_back(self) -> None:
-        """Forget the records past the durable end; `cut_excess` takes them out of the file."""
+        """Drop the records past the durable end from the index; `cut_excess` removes them from the file."""
         while self._offsets and self._offsets[-1] + self._lengths[-1] > self.durable_end:
             seq = self._seqs[-1]
             self.remove([seq])
@@ -91,12 +91,12 @@ class Segment:
         self.has_excess = True
 
     def cut_excess(self) -> None:
-        """Cut the file after the last record that counts. Raises OSError, and then it is still to be done."""
+        """Truncate the file after the last indexed record. Raises OSError; the call must then be repeated."""
         os.ftruncate(self.descriptor, self.end)
         self.has_excess = False
 
     def remove(self, seqs: Iterable[int]) -> list[int]:
-        """Mark records as no longer waiting; return the numbers of those that were."""
+        """Mark records as acknowledged; return the numbers that were not yet marked."""
         removed = []
         for seq in seqs:
             at = bisect_left(self._seqs, seq)
@@ -107,22 +107,22 @@ class Segment:
                 removed.append(seq)
         return removed
 
-    def waiting(self, after: int) -> Iterator[Place]:
-        """Give the place of each waiting record past `after`, oldest first."""
+    def waiting(self, after: int) -> Iterator[RecordPlace]:
+        """Yield the place of each unacknowledged record after number `after`, oldest first."""
         at = bisect_left(self._seqs, after + 1)
         while (at := self._gone.find(0, at)) >= 0:
             yield self._seqs[at], self._offsets[at], self._lengths[at]
             at += 1
 
-    def waiting_newest(self, after: int) -> Iterator[Place]:
-        """Give the same, newest first."""
+    def waiting_newest(self, after: int) -> Iterator[RecordPlace]:
+        """Yield the places of `waiting` in reverse order, newest first."""
         first = bisect_left(self._seqs, after + 1)
         at = len(self._seqs)
         while (at := self._gone.rfind(0, first, at)) >= 0:
             yield self._seqs[at], self._offsets[at], self._lengths[at]
 
     def oldest(self) -> int | None:
-        """Return the number of the first waiting record."""
+        """Return the number of the first unacknowledged record, or None."""
         at = self._gone.find(0)
         return self._seqs[at] if at >= 0 else None
 
@@ -133,11 +133,11 @@ class Segment:
             self.fd = None
 
 
-def read_bodies(path: Path, seed: int, places: Iterable[Place]) -> Iterator[tuple[int, bytes | None]]:
-    """Give number and body of each place in a segment; None for a body that is not what was written.
+def read_bodies(path: Path, seed: int, places: Iterable[RecordPlace]) -> Iterator[tuple[int, bytes | None]]:
+    """Yield number and body of each place in a segment; None for a damaged body.
 
     Raises:
-        OSError: if the file cannot be read; FileNotFoundError if it was dropped meanwhile.
+        OSError: if the file cannot be read; FileNotFoundError if it was deleted meanwhile.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -150,7 +150,7 @@ def read_bodies(path: Path, seed: int, places: Iterable[Place]) -> Iterator[tupl
 
 
 def write_all(fd: int, parts: list[bytes], size: int, offset: int) -> None:
-    """Write `parts`, `size` bytes together, at a place of a file. Raises OSError, perhaps after some of them."""
+    """Write `parts`, `size` bytes in total, at an offset of a file. Raises OSError, possibly after a partial write."""
     written = os.pwritev(fd, parts, offset)
     while written < size:
         written += os.pwrite(fd, b"".join(parts)[written:], offset + written)

@@ -1,7 +1,4 @@
-"""A queue of byte strings on disk: numbered, checksummed, bounded, with one owner.
-
-Which records a read should take, before anything is read.
-"""
+"""Bounded queue of byte strings on disk, with numbered and checksummed records and a single owner."""
 
 import contextlib
 import os
@@ -15,7 +12,7 @@ import msgspec
 
 from gpufleet.model.errors import SpoolError
 from gpufleet.spool import acknowledgements
-from gpufleet.spool.folder import GroupCommit, lock, sync_folder, words
+from gpufleet.spool.folder import GroupCommit, disk_error, lock, sync_folder
 from gpufleet.spool.record import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -25,20 +22,20 @@ from gpufleet.spool.record import (
     scan_segment,
     seed_of,
 )
-from gpufleet.spool.recovery import Recovered, recover, segment_path, settle
-from gpufleet.spool.segment import Place, Segment, read_bodies, write_all
+from gpufleet.spool.recovery import Recovered, adopt_successor, recover, segment_path
+from gpufleet.spool.segment import RecordPlace, SpoolSegment, read_bodies, write_all
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a read asks for.
+class ReadSelection(msgspec.Struct, frozen=True, kw_only=True):
+    """Records that a read selects.
 
     Attributes:
-        after: only numbers past this one.
-        until: only numbers up to this one.
-        skip: but not these.
-        max_records: at most this many.
-        max_bytes: of bodies; the first is taken even if it alone has more.
-        newest_first: the highest numbers, highest first, rather than the lowest.
+        after: exclusive lower bound on the numbers.
+        until: inclusive upper bound on the numbers.
+        skip: numbers to leave out.
+        max_records: maximum number of records.
+        max_bytes: bound on the total size of the bodies; the first record is selected even if it exceeds the bound.
+        newest_first: select the highest numbers, highest first, instead of the lowest.
     """
 
     after: int
@@ -49,28 +46,30 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     newest_first: bool
 
 
-def choose(segments: Sequence[Segment], wanted: Wanted) -> list[tuple[Path, list[Place]]]:
-    """Return the places to read, by segment, in the order in which they were asked for."""
-    chosen: list[tuple[Path, list[Place]]] = []
+def select_places(segments: Sequence[SpoolSegment], selection: ReadSelection) -> list[tuple[Path, list[RecordPlace]]]:
+    """Return the places of the selected records by segment, in the requested order."""
+    chosen: list[tuple[Path, list[RecordPlace]]] = []
     records = total = 0
-    for segment in reversed(segments) if wanted.newest_first else segments:
-        places: list[Place] = []
+    for segment in reversed(segments) if selection.newest_first else segments:
+        places: list[RecordPlace] = []
         chosen.append((segment.path, places))
-        for place in segment.waiting_newest(wanted.after) if wanted.newest_first else segment.waiting(wanted.after):
-            if place[0] > wanted.until or place[0] in wanted.skip:
+        for place in (
+            segment.waiting_newest(selection.after) if selection.newest_first else segment.waiting(selection.after)
+        ):
+            if place[0] > selection.until or place[0] in selection.skip:
                 continue
-            if records and total + place[2] > wanted.max_bytes:
+            if records and total + place[2] > selection.max_bytes:
                 return [(path, some) for path, some in chosen if some]
             places.append(place)
             records += 1
             total += place[2]
-            if records >= wanted.max_records:  # at once: past them there may be many to skip
+            if records >= selection.max_records:  # return here: many records to skip may follow
                 return [(path, some) for path, some in chosen if some]
     return [(path, some) for path, some in chosen if some]
 
 
 class SpoolDepth(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits: not acknowledged yet. `oldest_seq` is None when nothing does."""
+    """Number and size of the unacknowledged records; `oldest_seq` is None if there are none."""
 
     records: int
     bytes: int
@@ -78,10 +77,10 @@ class SpoolDepth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spool:
-    """The queue. Methods may be called from several threads; `put` from one event loop.
+    """A durable queue. Methods may be called from several threads, `put` and `put_all` from one event loop.
 
     Attributes:
-        recovery: what opening found.
+        recovery: summary of opening the spool.
     """
 
     def __init__(
@@ -110,9 +109,9 @@ class Spool:
         self._next_seq = found.next_seq
         self._durable_seq = found.next_seq - 1
         self._dropped_total = found.dropped_total
-        self._taken_back = 0
+        self._rollbacks = 0
         self._closed = False
-        self._retired: list[Segment] = []
+        self._retired: list[SpoolSegment] = []
         self._state = threading.RLock()
         self._syncing = threading.Lock()
         self._commit = GroupCommit(self._sync)
@@ -128,26 +127,26 @@ class Spool:
         drops: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> "Spool":
-        """Open the spool in `folder`, or make one. Blocking: reads all that is there.
+        """Open or create the spool in `folder`. Blocking: reads all its files.
 
         Args:
-            folder: made if missing; one process at a time may have it open.
-            max_bytes: of all segments; when it is passed the oldest segments are dropped and counted. What was
-                acknowledged counts until its whole segment was.
+            folder: created if missing; one process at a time may have it open.
+            max_bytes: bound on all segments; beyond it, the oldest segments are dropped and their records counted.
+                Acknowledged records count until their whole segment is acknowledged.
             segment_bytes: size of a segment, and so the bound on one body; at most half of `max_bytes`.
-            max_age_seconds: when the next record is appended, segments without a younger record are dropped and
-                counted. A process that runs measures it by `monotonic`, so that setting the clock drops nothing;
-                how old what it finds on opening is, the files' times of change tell.
-            drops: if not, `append` refuses what there is no room for, and nothing is ever dropped for room or age.
-            monotonic: seconds from any start.
+            max_age_seconds: on append, segments without a younger record are dropped and their records counted. Age is
+                measured by `monotonic`, so that setting the clock drops nothing. The age of segments found on opening
+                comes from the files' modification times.
+            drops: if False, nothing is dropped for room or age, and `append` raises SpoolError when the spool is full.
+            monotonic: returns seconds from any start.
 
         Raises:
             SpoolDiskError: if the disk is full, read-only or broken.
-            SpoolError: if it is open elsewhere or the system refuses otherwise; says what the system said.
+            SpoolError: if another process has the spool open, or for any other system error.
         """
         lock_fd = lock(folder)
         try:
-            settle(folder)
+            adopt_successor(folder)
             found = recover(folder, monotonic())
             spool = cls(
                 folder,
@@ -162,7 +161,7 @@ class Spool:
             spool._continue(found.intact)
         except OSError as error:
             os.close(lock_fd)
-            raise words(folder, "read or repair it", error) from error
+            raise disk_error(folder, "read or repair it", error) from error
         except SpoolError:
             os.close(lock_fd)
             raise
@@ -170,32 +169,32 @@ class Spool:
 
     @property
     def epoch(self) -> str:
-        """32 hexadecimal digits, random, made with the spool."""
+        """Random identifier of the spool, 32 hexadecimal digits, created with the spool."""
         return self._epoch
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
+        """Folder of the spool."""
         return self._folder
 
     @property
     def segment_bytes(self) -> int:
-        """Size of a segment, and so the bound on one body with its header."""
+        """Size of a segment in bytes, and so the bound on one body with its header."""
         return self._segment_bytes
 
     @property
     def next_seq(self) -> int:
-        """The number that the next record will get: 1, 2, 3, ... without a break over restarts."""
+        """Number of the next record: 1, 2, 3, ... continued across restarts."""
         return self._next_seq
 
     @property
     def dropped_total(self) -> int:
-        """Records dropped unacknowledged, since the epoch began, to stay within the bounds."""
+        """Unacknowledged records dropped or found damaged since the epoch began."""
         return self._dropped_total
 
     @property
     def depth(self) -> SpoolDepth:
-        """What waits now."""
+        """Current number and size of the unacknowledged records."""
         with self._state:
             waiting = [segment for segment in self._segments if segment.waiting_records]
             return SpoolDepth(
@@ -205,22 +204,24 @@ class Spool:
             )
 
     def append(self, body: bytes) -> int:
-        """Write a record and return its number. It is readable, and survives a power cut, from the next `sync`.
+        """Write a record and return its number. From the next `sync`, it is readable and survives a power cut.
 
         Raises:
-            SpoolError: if it is larger than a segment, there is no room in a spool that drops nothing, or the disk
-                refuses; nothing was added then.
+            SpoolError: if the body is larger than a segment, the spool is full and `drops` is False, or the disk
+                refuses; nothing is added then.
         """
         size = RECORD_HEADER_BYTES + len(body)
         if SEGMENT_HEADER_BYTES + size > self._segment_bytes:
-            raise SpoolError(f"spool {self._folder}: a body of {len(body)} bytes does not fit in a segment")
+            raise SpoolError(
+                f"spool {self._folder}: a body of {len(body)} bytes exceeds the segment size of {self._segment_bytes}"
+            )
         with self._state:
             self._check_open()
             segment = self._segments[-1]
             if segment.end + size > self._segment_bytes or self._is_aged():
-                if not self._drops and self._doomed():
+                if not self._drops and self._expendable():
                     raise SpoolError(
-                        f"spool {self._folder}: is full: {len(self._segments)} segments hold something that still waits"
+                        f"spool {self._folder}: is full: {len(self._segments)} segments hold unacknowledged records"
                     )
                 segment = self._roll()
             seq = self._next_seq
@@ -230,18 +231,18 @@ class Spool:
             return seq
 
     def sync(self) -> None:
-        """Make everything appended so far durable. Blocking: run it in a thread.
+        """Make all appended records durable. Blocking: run it in a thread.
 
         Raises:
-            SpoolError: if the disk refuses; all that was not durable is taken back, its numbers too.
+            SpoolError: if the disk refuses; records that were not durable are rolled back, with their numbers.
         """
         self._sync()
 
     async def put(self, body: bytes) -> int:
-        """Append a record and return its number once it is durable; puts at the same time share one sync.
+        """Append a record and return its number once it is durable; concurrent calls share one sync.
 
         Raises:
-            SpoolError: as `append` and `sync`.
+            SpoolError: see `append` and `sync`.
         """
         (put,) = await self.put_all([body])
         if isinstance(put, SpoolError):
@@ -249,17 +250,17 @@ class Spool:
         return put
 
     async def put_all(self, bodies: Iterable[bytes]) -> list[int | SpoolError]:
-        """Append records and return, once they are durable, the number of each, or why it was not appended.
+        """Append records; return, once they are durable, the number of each or the error that prevented it.
 
         Raises:
-            SpoolError: as `sync`: none of them is there then.
+            SpoolError: see `sync`; no record is added then.
         """
         with self._state:
-            put = [self._try_append(body) for body in bodies]
-            taken_back = self._taken_back
-        if any(isinstance(one, int) for one in put) and await self._commit.wait() != taken_back:
-            raise SpoolError(f"spool {self._folder}: the record was taken back when a sync failed")
-        return put
+            results = [self._try_append(body) for body in bodies]
+            rollbacks = self._rollbacks
+        if any(isinstance(one, int) for one in results) and await self._commit.wait() != rollbacks:
+            raise SpoolError(f"spool {self._folder}: the record was rolled back because a sync failed")
+        return results
 
     def _try_append(self, body: bytes) -> int | SpoolError:
         try:
@@ -270,10 +271,10 @@ class Spool:
     def read(
         self, after: int = 0, *, max_records: int, max_bytes: int, skip: Container[int] = ()
     ) -> list[tuple[int, bytes]]:
-        """Return durable records past number `after` that still wait and are not in `skip`, oldest first. Blocking.
+        """Return durable, unacknowledged records after number `after` and not in `skip`, oldest first. Blocking.
 
-        At least one, if there is one, even if it is larger than `max_bytes`. A record that the disk gives
-        back damaged is counted as dropped and passed over.
+        At least one record is returned if there is any, even if it exceeds `max_bytes`. A damaged record is skipped and
+        counted as dropped.
 
         Raises:
             SpoolError: if the disk refuses.
@@ -283,7 +284,7 @@ class Spool:
     def read_newest(
         self, after: int = 0, *, max_records: int, max_bytes: int, skip: Container[int] = ()
     ) -> list[tuple[int, bytes]]:
-        """Return the newest of those records, newest first; otherwise as `read`."""
+        """Return the newest records, newest first; otherwise like `read`."""
         return self._read(after, max_records, max_bytes, skip, newest_first=True)
 
     def _read(
@@ -291,7 +292,7 @@ class Spool:
     ) -> list[tuple[int, bytes]]:
         with self._state:
             self._check_open()
-            wanted = Wanted(
+            wanted = ReadSelection(
                 after=after,
                 until=self._durable_seq,
                 skip=skip,
@@ -299,7 +300,7 @@ class Spool:
                 max_bytes=max_bytes,
                 newest_first=newest_first,
             )
-            chosen = choose(self._segments, wanted)
+            chosen = select_places(self._segments, wanted)
         records: list[tuple[int, bytes]] = []
         for path, places in chosen:
             try:
@@ -309,15 +310,15 @@ class Spool:
                     else:
                         self._drop_damaged(seq)
             except FileNotFoundError:
-                continue  # dropped, or acknowledged, since it was chosen
+                continue  # dropped or acknowledged since it was selected
             except OSError as error:
-                raise words(self._folder, "read it", error) from error
+                raise disk_error(self._folder, "read it", error) from error
         return records
 
     def acknowledge(self, seqs: Iterable[int]) -> None:
-        """Take records out of the queue, in any order; unknown numbers, and ones not durable yet, are passed over.
+        """Remove records from the queue, in any order; unknown and not yet durable numbers are ignored.
 
-        Saved without waiting for the disk: after a crash a record may be shown again, never lost.
+        Acknowledgements are saved without sync: after a crash a record may be read again, but is never lost.
         """
         with self._state:
             self._check_open()
@@ -328,14 +329,14 @@ class Spool:
                 if removed and not segment.waiting_records and segment is not self._segments[-1]:
                     self._discard(segment)
                 elif removed:
-                    with contextlib.suppress(OSError):  # a full disk may lose this: the records are shown again
+                    with contextlib.suppress(OSError):  # harmless on a full disk: the records are read again
                         acknowledgements.save(segment.path, self._seed, removed)
 
     def close(self) -> None:
-        """Make everything durable, close and unlock; a second close does nothing.
+        """Make all records durable, close and unlock; a second close does nothing.
 
         Raises:
-            SpoolError: if what was appended cannot be made durable; it is closed all the same.
+            SpoolError: if the records cannot be made durable; the spool is closed nevertheless.
         """
         if self._closed:
             return
@@ -349,7 +350,7 @@ class Spool:
                 os.close(self._lock_fd)
 
     def _continue(self, intact: bool) -> None:
-        """Make ready to append: on the newest segment if it is intact, else on a new one."""
+        """Prepare to append to the newest segment if it is intact, else to a new one."""
         for segment in self._segments[:-1]:
             if not segment.waiting_records:
                 self._discard(segment)
@@ -358,7 +359,7 @@ class Spool:
             newest.fd = os.open(newest.path, os.O_RDWR | os.O_CLOEXEC)
             return
         if self._segments and self._segments[-1].first_seq == self._next_seq:
-            self._discard(self._segments[-1])  # its making was interrupted: the new one takes its name
+            self._discard(self._segments[-1])  # its creation was interrupted; the new segment has the same name
         self._roll()
 
     def _check_open(self) -> None:
@@ -366,49 +367,54 @@ class Spool:
             raise SpoolError(f"spool {self._folder}: is closed")
 
     def _is_aged(self) -> bool:
-        """Tell whether age asks for a new segment: this one spans enough, or the oldest is to go."""
+        """Return whether age requires a new segment: the newest spans enough time, or the oldest has expired."""
         newest = self._segments[-1]
         if newest.next_seq == newest.first_seq:
-            return False  # still empty: there cannot be two of one name
+            return False  # still empty: a new segment would have the same name
         now = self._monotonic()
         return newest.is_long(now, self._max_age) or self._segments[0].is_expired(now, self._max_age)
 
-    def _roll(self) -> Segment:
-        """Make the next segment, drop what has to go if it drops anything, and return it."""
-        doomed = self._doomed() if self._drops else []
-        dropped_total = self._dropped_total + sum(segment.waiting_records for segment in doomed)
+    def _roll(self) -> SpoolSegment:
+        """Create and return the next segment; delete segments that are acknowledged, expired or over the size bound."""
+        expendable = self._expendable() if self._drops else []
+        dropped_total = self._dropped_total + sum(segment.waiting_records for segment in expendable)
         header = SegmentHeader(
             epoch=self._epoch,
             first_seq=self._next_seq,
             previous_seq=self._segments[-1].first_seq if self._segments else 0,
             dropped_total=dropped_total,
         )
-        self._segments.append(self._make(header))
+        self._segments.append(self._create_segment(header))
         self._dropped_total = dropped_total
-        for segment in doomed:
+        for segment in expendable:
             self._discard(segment)
         for segment in self._segments[:-1]:
             if not segment.waiting_records:
                 self._discard(segment)
         return self._segments[-1]
 
-    def _doomed(self) -> list[Segment]:
-        """Return the oldest segments, those that a further one would take the room of, or that are too old."""
-        doomed: list[Segment] = []
+    def _expendable(self) -> list[SpoolSegment]:
+        """Return the oldest segments that are expired or must go to make room for another segment."""
+        expendable: list[SpoolSegment] = []
         kept_bytes = sum(segment.end for segment in self._segments)
         now = self._monotonic()
         for segment in self._segments:
             if kept_bytes + self._segment_bytes <= self._max_bytes and not segment.is_expired(now, self._max_age):
                 break
-            doomed.append(segment)
+            expendable.append(segment)
             kept_bytes -= segment.end
-        return doomed
+        return expendable
 
-    def _make(self, header: SegmentHeader) -> Segment:
-        """Make a segment's file, durable with its name: the numbering goes on from it if all others are deleted."""
+    def _create_segment(self, header: SegmentHeader) -> SpoolSegment:
+        """Create a segment's file and make it and its name durable.
+
+        The numbering continues from its header when all other segments are deleted.
+        """
         path = segment_path(self._folder, header.first_seq)
         data = pack_segment_header(header)
-        segment = Segment(path, header, scan_segment(data, self._seed, header.first_seq), touched=self._monotonic())
+        segment = SpoolSegment(
+            path, header, scan_segment(data, self._seed, header.first_seq), touched=self._monotonic()
+        )
         try:
             segment.create(data)
             sync_folder(self._folder)
@@ -416,10 +422,10 @@ class Spool:
             if segment.fd is not None:
                 segment.close()
                 path.unlink(missing_ok=True)
-            raise words(self._folder, "make a segment", error) from error
+            raise disk_error(self._folder, "create a segment", error) from error
         return segment
 
-    def _write(self, segment: Segment, parts: list[bytes], size: int) -> None:
+    def _write(self, segment: SpoolSegment, parts: list[bytes], size: int) -> None:
         try:
             if segment.has_excess:
                 segment.cut_excess()
@@ -427,25 +433,25 @@ class Spool:
             write_all(segment.descriptor, parts, size, segment.end)
             segment.has_excess = False
         except OSError as error:
-            with contextlib.suppress(OSError):  # tried again before anything is appended
+            with contextlib.suppress(OSError):  # repeated before the next append
                 segment.cut_excess()
-            raise words(self._folder, "append to it", error) from error
+            raise disk_error(self._folder, "append to it", error) from error
 
-    def _discard(self, segment: Segment) -> None:
-        """Delete a segment. Its file stays open until no sync can be using it."""
+    def _discard(self, segment: SpoolSegment) -> None:
+        """Delete a segment. Its file is closed by a later sync, because the current one may be using it."""
         self._segments.remove(segment)
         if segment.fd is not None:
             self._retired.append(segment)
-        with contextlib.suppress(OSError):  # what cannot be deleted is found, and deleted or shown, on opening
+        with contextlib.suppress(OSError):  # the next opening finds the file, and deletes or reads it again
             segment.path.unlink(missing_ok=True)
-            acknowledgements.path_beside(segment.path).unlink(missing_ok=True)
+            acknowledgements.acknowledgement_path(segment.path).unlink(missing_ok=True)
 
     def _sync(self) -> int:
-        """Sync; return how often records had been taken back when it began."""
+        """Make all appended records durable; return the number of rollbacks before it began."""
         with self._syncing:
             with self._state:
                 self._check_open()
-                target, taken_back = self._next_seq - 1, self._taken_back
+                target, rollbacks = self._next_seq - 1, self._rollbacks
                 dirty = [(segment, segment.end) for segment in self._segments if segment.end > segment.durable_end]
                 retired, self._retired = self._retired, []
             for segment in retired:
@@ -455,8 +461,8 @@ class Spool:
                     os.fsync(segment.descriptor)
             except OSError as error:
                 with self._state:
-                    self._take_back()
-                raise words(self._folder, "make it durable", error) from error
+                    self._roll_back()
+                raise disk_error(self._folder, "make it durable", error) from error
             with self._state:
                 for segment, end in dirty:
                     segment.durable_end = end
@@ -464,18 +470,18 @@ class Spool:
                 for segment in self._segments[:-1]:
                     if segment.durable_end == segment.end:
                         segment.close()
-            return taken_back
+            return rollbacks
 
-    def _take_back(self) -> None:
-        """Forget everything that is not durable: after a failed sync the system may have dropped any of it."""
-        self._taken_back += 1
+    def _roll_back(self) -> None:
+        """Drop all records that are not durable: after a failed sync the kernel may have lost any of them."""
+        self._rollbacks += 1
         self._next_seq = self._durable_seq + 1
         while len(self._segments) > 1 and self._segments[-1].first_seq > self._next_seq:
             self._discard(self._segments[-1])
         for segment in self._segments:
             if segment.end > segment.durable_end:
                 segment.cut_back()
-                with contextlib.suppress(OSError):  # tried again before anything is appended
+                with contextlib.suppress(OSError):  # repeated before the next append
                     segment.cut_excess()
 
     def _drop_damaged(self, seq: int) -> None:

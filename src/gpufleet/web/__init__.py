@@ -1,1 +1,1 @@
-"""HTTP edges of agent and hub."""
+"""HTTP servers of agent, hub and relay."""

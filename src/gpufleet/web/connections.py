@@ -1,4 +1,4 @@
-"""The connections of a server: a bounded number, of which those that ask nothing make room for those that come."""
+"""Bounded set of a server's connections. When it is full, connections without a request make room for new ones."""
 
 import asyncio
 import logging
@@ -9,123 +9,126 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SHARE = 4
-"""A TLS handshake takes 50 KB until it ends: this part of all connections may be in one."""
+"""At most 1/`HANDSHAKE_SHARE` of all connections may be in a TLS handshake, which takes 50 KB until it ends."""
 
 ACCEPT_PAUSE_SECONDS = 0.1
-"""Pause after the system refused to accept: it has no descriptor or no memory to give."""
+"""Pause after `accept` failed because the system is out of descriptors or memory."""
 
 
-class Place:
-    """One connection's place among them."""
+class ConnectionSlot:
+    """State of a connection in its `Connections`."""
 
     def __init__(self, connections: "Connections", address: str) -> None:
         self._connections = connections
         self.address = address
-        self.leave: Callable[[], object] = lambda: None
-        """Ends the connection, or the handshake before it, at once."""
+        self.abort: Callable[[], object] = lambda: None
+        """Abort the connection, or the handshake before it."""
 
-    def greeted(self, leave: Callable[[], object]) -> None:
-        """There is a connection, that was not asked anything yet."""
-        self.leave = leave
-        self._connections.greeted(self)
+    def handshake_done(self, abort: Callable[[], object]) -> None:
+        """Record the end of the handshake."""
+        self.abort = abort
+        self._connections.handshake_done(self)
 
     def busy(self) -> None:
-        """A request is being answered: it is not disturbed."""
+        """Record that a request is being answered: the connection is not evicted."""
         self._connections.busy(self)
 
     def idle(self) -> None:
-        """Everything that was asked is answered."""
+        """Record that all requests are answered."""
         self._connections.idle(self)
 
-    def gone(self) -> None:
-        """The connection is no more."""
-        self._connections.gone(self)
+    def closed(self) -> None:
+        """Record that the connection is closed."""
+        self._connections.closed(self)
 
 
-class Waiting:
-    """Connections that may be sent away, by age and by address."""
+class EvictionQueue:
+    """Connections that may be evicted, by age and by address."""
 
     def __init__(self) -> None:
-        # The order of insertion is that of age.
-        self._all: dict[Place, None] = {}
-        self._by_address: dict[str, dict[Place, None]] = {}
+        # Insertion order is age.
+        self._all: dict[ConnectionSlot, None] = {}
+        self._by_address: dict[str, dict[ConnectionSlot, None]] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, place: Place) -> None:
-        """Add one, as the youngest."""
-        self._all[place] = None
-        self._by_address.setdefault(place.address, {})[place] = None
+    def add(self, slot: ConnectionSlot) -> None:
+        """Add a connection as the youngest."""
+        self._all[slot] = None
+        self._by_address.setdefault(slot.address, {})[slot] = None
 
-    def discard(self, place: Place) -> None:
-        """Take one out, if it is there."""
-        if place in self._all:
-            del self._all[place]
-            of_address = self._by_address[place.address]
-            del of_address[place]
+    def discard(self, slot: ConnectionSlot) -> None:
+        """Remove a connection if present."""
+        if slot in self._all:
+            del self._all[slot]
+            of_address = self._by_address[slot.address]
+            del of_address[slot]
             if not of_address:
-                del self._by_address[place.address]
+                del self._by_address[slot.address]
 
-    def oldest_for(self, address: str) -> Place:
-        """Return who makes room for one of an address: its own oldest if it has more than its share."""
+    def oldest_for(self, address: str) -> ConnectionSlot:
+        """Return the connection to evict for a new one from an address.
+
+        It is the oldest of that address if the address has more than its share, otherwise the oldest of all.
+        """
         own = self._by_address.get(address, {})
         has_more = len(own) * len(self._by_address) > len(self._all)
         return next(iter(own if has_more else self._all))
 
 
 class Connections:
-    """Accepts them.
+    """Accept connections up to a limit.
 
-    Beyond `limit` one is closed that has not sent a whole head since it came, or else one that is idle: the oldest of
-    the address that the new one comes from if that has more than its share, or else the oldest of all. While all are
-    being answered, who comes waits in the system's queue. So thousands that connect and say nothing keep nobody out
-    who asks promptly, and use up neither memory nor descriptors.
+    At the limit, a new connection evicts one that has not sent a complete request head yet, or else an idle one: the
+    oldest of the new connection's address if that address has more than its share, otherwise the oldest of all. While
+    all connections are being answered, new ones wait in the listen queue. Thousands of connections without a request
+    thus use up neither memory nor descriptors, and do not block prompt clients.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._all: set[Place] = set()
-        self._greeting = Waiting()
-        self._new = Waiting()  # those in a handshake too
-        self._idle = Waiting()
+        self._all: set[ConnectionSlot] = set()
+        self._handshaking = EvictionQueue()
+        self._new = EvictionQueue()  # includes connections in a handshake
+        self._idle = EvictionQueue()
         self._left = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def accept(
         self,
         listener: socket.socket,
-        protocol: Callable[[Place], asyncio.Protocol],
+        protocol: Callable[[ConnectionSlot], asyncio.Protocol],
         *,
         tls: ssl.SSLContext | None,
         handshake_seconds: float,
         close_seconds: float,
     ) -> None:
-        """Accept until cancelled; `protocol` makes what serves one connection."""
+        """Accept until cancelled; `protocol` returns the protocol of one connection."""
         loop = asyncio.get_running_loop()
         seconds = {"ssl_handshake_timeout": handshake_seconds, "ssl_shutdown_timeout": close_seconds} if tls else {}
 
-        async def greet(sock: socket.socket, place: Place) -> None:
+        async def handshake(sock: socket.socket, slot: ConnectionSlot) -> None:
             try:
-                await loop.connect_accepted_socket(lambda: protocol(place), sock, ssl=tls, **seconds)
-            except (OSError, asyncio.CancelledError):  # who came speaks no TLS, or left, or was sent away
-                self.gone(place)
+                await loop.connect_accepted_socket(lambda: protocol(slot), sock, ssl=tls, **seconds)
+            except (OSError, asyncio.CancelledError):  # no TLS, disconnected, or evicted
+                self.closed(slot)
 
         try:
             while True:
                 try:
                     sock, address = await loop.sock_accept(listener)
                 except OSError as error:
-                    log.debug("a connection was not accepted: %s", error)
+                    log.debug("cannot accept a connection: %s", error)
                     await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
                     continue
-                place = Place(self, address[0])
-                await self._make_room(place.address)
-                self._all.add(place)
-                self._greeting.add(place)
-                self._new.add(place)
-                task = asyncio.create_task(greet(sock, place))
-                place.leave = task.cancel
+                slot = ConnectionSlot(self, address[0])
+                await self._make_room(slot.address)
+                self._all.add(slot)
+                self._handshaking.add(slot)
+                self._new.add(slot)
+                task = asyncio.create_task(handshake(sock, slot))
+                slot.abort = task.cancel
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         finally:
@@ -133,39 +136,39 @@ class Connections:
                 task.cancel()
 
     async def _make_room(self, address: str) -> None:
-        """Make room for one more, or wait until there is."""
-        if len(self._greeting) >= max(1, self._limit // HANDSHAKE_SHARE):
-            self._send_away(self._greeting, address)
+        """Evict a connection if the limit is reached, or wait until one closes."""
+        if len(self._handshaking) >= max(1, self._limit // HANDSHAKE_SHARE):
+            self._evict(self._handshaking, address)
         while len(self._all) >= self._limit:
-            waiting = self._new or self._idle
-            if waiting:
-                self._send_away(waiting, address)
+            queue = self._new or self._idle
+            if queue:
+                self._evict(queue, address)
                 continue
             self._left.clear()
             await self._left.wait()
 
-    def _send_away(self, waiting: Waiting, address: str) -> None:
-        place = waiting.oldest_for(address)
-        self.gone(place)
-        place.leave()
+    def _evict(self, queue: EvictionQueue, address: str) -> None:
+        slot = queue.oldest_for(address)
+        self.closed(slot)
+        slot.abort()
 
-    def greeted(self, place: Place) -> None:
-        """Note that a handshake is over."""
-        self._greeting.discard(place)
+    def handshake_done(self, slot: ConnectionSlot) -> None:
+        """Record the end of a handshake."""
+        self._handshaking.discard(slot)
 
-    def busy(self, place: Place) -> None:
-        """Note that a connection is not to be disturbed."""
-        self._new.discard(place)
-        self._idle.discard(place)
+    def busy(self, slot: ConnectionSlot) -> None:
+        """Record that a connection is being answered."""
+        self._new.discard(slot)
+        self._idle.discard(slot)
 
-    def idle(self, place: Place) -> None:
-        """Note that a connection may go."""
-        if place in self._all:  # and was not sent away meanwhile
-            self._idle.add(place)
+    def idle(self, slot: ConnectionSlot) -> None:
+        """Record that a connection may be evicted."""
+        if slot in self._all:  # not evicted meanwhile
+            self._idle.add(slot)
 
-    def gone(self, place: Place) -> None:
-        """Note that a connection is no more."""
-        for waiting in (self._greeting, self._new, self._idle):
-            waiting.discard(place)
-        self._all.discard(place)
+    def closed(self, slot: ConnectionSlot) -> None:
+        """Remove a closed connection."""
+        for queue in (self._handshaking, self._new, self._idle):
+            queue.discard(slot)
+        self._all.discard(slot)
         self._left.set()

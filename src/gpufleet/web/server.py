@@ -1,4 +1,4 @@
-"""The socket and the HTTP server in front of an ASGI application; agent and hub share it."""
+"""HTTP server for ASGI applications, shared by agent and hub."""
 
 import asyncio
 import contextlib
@@ -14,39 +14,39 @@ from typing import Any
 import uvicorn
 
 from gpufleet.model.errors import GpufleetError
-from gpufleet.runtime import keep
-from gpufleet.web.connections import Connections, Place
-from gpufleet.web.protocol import HEAD_SECONDS, BoundedProtocol, Bounds, Sparse
+from gpufleet.runtime import supervise
+from gpufleet.web.connections import Connections, ConnectionSlot
+from gpufleet.web.protocol import HEAD_SECONDS, BoundedProtocol, ProtocolLimits, RateLimitFilter
 from gpufleet.web.tls import ServerTls
 
 CLOSE_SECONDS = 5.0
-"""How long a TLS connection that is closed may take to say so."""
+"""Timeout of the TLS shutdown of a connection."""
 
 BACKLOG = 1024
 
 FILES_SHARE = 2
-"""Connections take no more than this part of the descriptors that the process may have: others need some too."""
+"""Connections use at most 1/`FILES_SHARE` of the process's descriptor limit."""
 
-ACCEPT_AGAIN_SECONDS = 1.0
-"""Nobody is served until accepting begins again."""
+ACCEPT_RESTART_SECONDS = 1.0
+"""Delay before accepting is restarted after a crash; short, because no new client is served meanwhile."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its hold on the process's signals, which belong to the command, and with our connections."""
+    """Uvicorn server with bounded connections, and without signal handlers, which the command installs."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections, bounds: Bounds) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections, limits: ProtocolLimits) -> None:
         super().__init__(config)
         self._ours = connections
-        self._bounds = bounds
+        self._limits = limits
         self._accepting: list[asyncio.Task[None]] = []
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Leave the signals alone."""
+        """Install no signal handlers."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections at the sockets."""
+        """Accept connections on the sockets."""
         await self.lifespan.startup()
         self.servers = []
         for sock in sockets or ():
@@ -58,20 +58,20 @@ class _Server(uvicorn.Server):
                 handshake_seconds=HEAD_SECONDS,
                 close_seconds=CLOSE_SECONDS,
             )
-            accepting = keep(accept, "accepting connections", again_seconds=ACCEPT_AGAIN_SECONDS)
+            accepting = supervise(accept, "accepting connections", restart_seconds=ACCEPT_RESTART_SECONDS)
             self._accepting.append(asyncio.create_task(accepting, name="accept"))
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, and let what is being answered end."""
+        """Stop accepting, and finish requests in progress."""
         for task in self._accepting:
             task.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
         await super().shutdown(sockets)
 
-    def _protocol(self, place: Place) -> BoundedProtocol:
+    def _protocol(self, slot: ConnectionSlot) -> BoundedProtocol:
         return BoundedProtocol(
-            place, self._bounds, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            slot, self._limits, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 
 
@@ -86,17 +86,16 @@ async def serve(
     body_seconds: float = HEAD_SECONDS,
     tls: ServerTls | None = None,
 ) -> AsyncIterator[int]:
-    """Serve while the context is open; gives the port, which the kernel chose where `port` is 0.
+    """Serve while the context is open; yields the port.
 
     Args:
         app: the ASGI application.
         host: address or name to bind.
-        port: TCP port.
-        connections: at once; fewer where the process may not open twice as many files. Beyond it, those that ask
-            nothing are closed, and while none does, who comes waits.
-        stop_seconds: how long stopping waits for answers under way.
-        body_seconds: a body that takes longer to arrive ends its connection.
-        tls: the certificate to show; None means plain HTTP.
+        port: TCP port; 0 lets the kernel choose.
+        connections: maximum number of connections, at most half of the process's descriptor limit. See `Connections`.
+        stop_seconds: how long stopping waits for requests in progress.
+        body_seconds: timeout of a request body; the connection is then closed.
+        tls: server certificate; None means plain HTTP.
 
     Raises:
         GpufleetError: if the address cannot be bound.
@@ -119,17 +118,17 @@ async def serve(
     config.load()
     reloading: asyncio.Task[None] | None = None
     if tls is not None:
-        config.ssl = tls.context  # the server's own way to one takes files, and keeps them for ever
-        reloading = asyncio.create_task(keep(tls.run, "looking for another certificate"), name="tls")
+        config.ssl = tls.context  # uvicorn's own option takes files and never reloads them
+        reloading = asyncio.create_task(supervise(tls.run, "certificate reload"), name="tls")
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     server = _Server(
         config,
         Connections(max(1, min(connections, files // FILES_SHARE))),
-        Bounds(body_seconds=body_seconds, logger=_sparse_logger()),
+        ProtocolLimits(body_seconds=body_seconds, logger=_sparse_logger()),
     )
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http")
     try:
-        # Connections queue at the socket until the server takes them.
+        # Connections wait in the listen queue until the server accepts them.
         yield sock.getsockname()[1]
     finally:
         server.should_exit = True
@@ -142,11 +141,11 @@ async def serve(
 
 
 def _sparse_logger() -> logging.Logger:
-    """Return what takes words about clients, who cannot make it say much."""
+    """Return the rate-limited logger for messages about clients."""
     logger = logging.getLogger("gpufleet.web.http")
     logger.setLevel(logging.WARNING)
     if not logger.filters:
-        logger.addFilter(Sparse(time.monotonic))
+        logger.addFilter(RateLimitFilter(time.monotonic))
     return logger
 
 
@@ -157,10 +156,10 @@ def _bind(host: str, port: int) -> socket.socket:
         sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]
-        taken = "; does gpufleet run here already?" if error.errno == errno.EADDRINUSE else ""
-        raise GpufleetError(f"cannot listen on {where}: {reason}{taken}") from error
+        hint = "; is gpufleet already running here?" if error.errno == errno.EADDRINUSE else ""
+        raise GpufleetError(f"cannot listen on {where}: {reason}{hint}") from error
     sock.setblocking(False)
-    # Connections inherit it. asyncio sets it for sockets that it makes itself; without it the body of an answer waits
-    # for the client to acknowledge its head: 40 ms.
+    # Connections inherit it. asyncio sets it only on its own sockets. Without it the body of a response waits 40 ms
+    # for the client to acknowledge the head.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock

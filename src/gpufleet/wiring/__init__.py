@@ -1,1 +1,1 @@
-"""Literal registries, and construction from configuration. Each file puts one daemon together."""
+"""Construction of the daemons from their configuration, and literal registries. One module per daemon."""

@@ -1,4 +1,4 @@
-"""The agent, put together from its configuration."""
+"""Construction of the agent from its configuration."""
 
 import asyncio
 import contextlib
@@ -12,38 +12,38 @@ import msgspec
 
 from gpufleet.agent.agent import Agent
 from gpufleet.agent.collect.release import ReleaseFolder
-from gpufleet.agent.events.timeline import Keeper
+from gpufleet.agent.events.timeline import EventFile
 from gpufleet.config.agent import AgentConfig, parse_listen
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.machine import Machine
 from gpufleet.ports.clock import Clock
 from gpufleet.runtime import SystemClock
+from gpufleet.wiring.connections import make_hub_client, token_reader
 from gpufleet.wiring.exports import make_exports
 from gpufleet.wiring.guests import make_guests
-from gpufleet.wiring.once import intervals
-from gpufleet.wiring.readers import HOLDERS, capabilities, has_binding, make_readers, paces
-from gpufleet.wiring.sending import hub_client, token_of
+from gpufleet.wiring.readers import RELEASABLE_READERS, capabilities, has_binding, lane_overrides, make_readers
+from gpufleet.wiring.snapshot import intervals
 
 if TYPE_CHECKING:
     from gpufleet.agent.publish.outbox import Delivery
 
 CONNECTIONS = 256
-"""Open at once."""
+"""Maximum open connections."""
 
 AGENT_FOLDER = "agent"
-"""The agent's part of the state folder."""
+"""Name of the agent's folder in the state folder."""
 
 STOP_SECONDS = 2
-"""How long stopping waits for answers under way."""
+"""Time that stopping waits for responses in progress."""
 
 
 class RunningAgent(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that runs.
+    """A running agent.
 
     Attributes:
-        host, port: where it answers; the port is the kernel's choice where the configuration says 0.
-        secure: whether it speaks TLS.
-        task: ends only when the agent fails.
+        host, port: listening address; the port is chosen by the kernel if it is 0 in the configuration.
+        secure: whether it uses TLS.
+        task: ends only if the agent fails.
     """
 
     host: str
@@ -53,7 +53,7 @@ class RunningAgent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """Root of its HTTP surface."""
+        """Root URL of its HTTP API."""
         return (
             f"{'https' if self.secure else 'http'}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
         )
@@ -61,14 +61,14 @@ class RunningAgent(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.asynccontextmanager
 async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
-    """Run an agent while the context is open; leaving it stops the agent within a few seconds.
+    """Run an agent while the context is open. Leaving the context stops it within a few seconds.
 
     Raises:
-        ConfigError: if a token, headers or authorities cannot be read.
+        ConfigError: if a token, headers file or CA file cannot be read.
         GpufleetError: if it cannot listen, or its certificate cannot be loaded.
         SpoolError: if a hub is configured and the spool cannot be opened.
     """
-    # Imported here: a command that only reads this machine once does without the server.
+    # Imported here: a single snapshot does not load the server.
     from gpufleet.web.agent import AgentApp
     from gpufleet.web.server import serve
     from gpufleet.web.tls import ServerTls
@@ -77,7 +77,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
     name = config.node or socket.gethostname()
     host, port = parse_listen(config.listen)
     tls = ServerTls.of(config.tls)
-    token = token_of(config.token_file)
+    token = token_reader(config.token_file)
     async with contextlib.AsyncExitStack() as stack:
         readers = make_readers(config.readers, clock)
         folder = Path(config.state, AGENT_FOLDER)
@@ -90,12 +90,12 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             pages=AgentPages(config.metrics.dialect_names),
             delivery=await _delivery(config, name, clock, stack),
             capabilities=capabilities(config.readers, binding=has_binding()),
-            keeper=Keeper(folder / "events.json"),
+            keeper=EventFile(folder / "events.json"),
             boot=_boot_id(),
             release=ReleaseFolder(folder, clock.now_ns),
-            holders=HOLDERS & {reader.name for reader, _ in readers},
+            holders=RELEASABLE_READERS & {reader.name for reader, _ in readers},
             guests=make_guests(config, folder, clock),
-            paces=paces(config.readers, intervals(config)),
+            paces=lane_overrides(config.readers, intervals(config)),
             exports=make_exports(config, name, clock),
         )
         bound = await stack.enter_async_context(
@@ -121,12 +121,12 @@ async def _delivery(
 ) -> "Delivery | None":
     if config.hub.url is None:
         return None
-    # Imported here: an agent that pushes nowhere does without the HTTP client.
+    # Imported here: an agent without a hub does not load the HTTP client.
     from gpufleet.agent.publish.outbox import Delivery, Outbox
     from gpufleet.agent.publish.push import Pusher
-    from gpufleet.agent.publish.queue import Memory, Queue
-    from gpufleet.delivery.pacing import Pace
-    from gpufleet.delivery.post import Refused
+    from gpufleet.agent.publish.queue import BatchQueue, MemoryQueue
+    from gpufleet.delivery.pacing import Pacer
+    from gpufleet.delivery.post import RejectedBatches
     from gpufleet.spool import Spool
 
     folder = Path(config.state, AGENT_FOLDER)
@@ -136,7 +136,7 @@ async def _delivery(
             folder / "spool", max_bytes=config.spool.max_bytes, max_age_seconds=config.spool.max_age_seconds
         )
 
-    queue = Queue(open_spool, Memory())
+    queue = BatchQueue(open_spool, MemoryQueue())
     await queue.open()
     stack.callback(queue.close)
     outbox = Outbox(
@@ -149,15 +149,15 @@ async def _delivery(
     )
     pusher = Pusher(
         queue,
-        hub_client(
+        make_hub_client(
             config.hub.url,
             name="gpufleet-agent",
             timeout_seconds=config.hub.timeout_seconds,
             token_file=config.hub.token_file,
             ca=config.hub.ca,
         ),
-        backfill=Pace(config.spool.backfill_per_second),
-        refused=Refused(folder / "refused"),
+        backfill=Pacer(config.spool.backfill_per_second),
+        refused=RejectedBatches(folder / "refused"),
         stats=outbox.stats,
         clock=clock,
     )

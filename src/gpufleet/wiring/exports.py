@@ -1,15 +1,12 @@
-"""Ways to other systems, put together from their configuration.
-
-Readers of exporters, put together from their targets.
-"""
+"""Construction of exports to other systems, and of readers of exporters."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from gpufleet.channels.stream.dialers import dialer_of
+from gpufleet.channels.stream.dialers import make_dialer
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.guests import MetricsChannel
-from gpufleet.config.push import OtlpConfig, Receiver, RemoteWriteConfig, full_names
+from gpufleet.config.push import OtlpConfig, ReceiverConfig, RemoteWriteConfig, full_names
 from gpufleet.config.scrape import ExporterTarget
 from gpufleet.config.secret_files import HeadersFile
 from gpufleet.dialects.all_smi import ALL_SMI
@@ -19,23 +16,23 @@ from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER
 from gpufleet.model.errors import ConfigError
 from gpufleet.model.view import Side
 from gpufleet.ports.clock import Clock
-from gpufleet.readers.exporter.fetch import Pages, Room, StreamPages, UrlPages
+from gpufleet.readers.exporter.fetch import MemoryBudget, PageFetcher, StreamPageFetcher, UrlPageFetcher
 from gpufleet.readers.exporter.reader import ExporterReader
-from gpufleet.wiring.sending import token_of, trust_of
+from gpufleet.wiring.connections import tls_context, token_reader
 
 if TYPE_CHECKING:
     from gpufleet.delivery.export import Export
     from gpufleet.delivery.receivers import HttpSender
 
 OTLP_METRICS, OTLP_LOGS, REMOTE_WRITE = "otlp_metrics", "otlp_logs", "remote_write"
-"""Names of exports in figures and capabilities."""
+"""Export names in counters and capabilities."""
 
 
 def make_exports(config: AgentConfig, name: str, clock: Clock) -> "list[Export]":
-    """Return the exports that are configured; `name` is the node's.
+    """Return the configured exports. `name` is the node's name.
 
     Raises:
-        ConfigError: if a token, headers, authorities or a certificate cannot be read.
+        ConfigError: if a token, headers file, CA file or certificate cannot be read.
     """
     exports = []
     if config.push.otlp.endpoint is not None:
@@ -46,19 +43,19 @@ def make_exports(config: AgentConfig, name: str, clock: Clock) -> "list[Export]"
 
 
 def _otlp(config: OtlpConfig, endpoint: str, cluster: str, clock: Clock) -> "list[Export]":
-    # Imported here: an agent that pushes nowhere does without the HTTP client and protobuf.
-    from gpufleet.delivery.export import Export, Source
-    from gpufleet.delivery.outlet import Outlet
-    from gpufleet.delivery.receivers import OtlpWire
+    # Imported here: without exports the agent does not load the HTTP client and protobuf.
+    from gpufleet.delivery.export import Export, ExportSource
+    from gpufleet.delivery.outlet import ExportQueue
+    from gpufleet.delivery.receivers import OtlpTransport
     from gpufleet.exporters.otlp import OtlpMetrics
     from gpufleet.exporters.otlp_logs import OtlpLogs
 
-    def export(what: str, source: Source, path: str, *, logs: bool) -> Export:
-        wire = OtlpWire(http_sender(f"{endpoint.rstrip('/')}{path}", config), logs=logs)
-        outlet = Outlet(what, wire, max_bytes=config.queue_bytes, now_ns=clock.now_ns)
-        return Export(source, outlet, interval_seconds=config.interval_seconds)
+    def export(export_name: str, source: ExportSource, path: str, *, logs: bool) -> Export:
+        transport = OtlpTransport(make_http_sender(f"{endpoint.rstrip('/')}{path}", config), logs=logs)
+        queue = ExportQueue(export_name, transport, max_bytes=config.queue_bytes, now_ns=clock.now_ns)
+        return Export(source, queue, interval_seconds=config.interval_seconds)
 
-    attributes = config.more_attributes
+    attributes = config.attribute_pairs
     metrics = OtlpMetrics(cluster, attributes, clock.now_ns, config.dialects)
     made = [export(OTLP_METRICS, metrics, "/v1/metrics", logs=False)]
     if config.events:
@@ -68,11 +65,11 @@ def _otlp(config: OtlpConfig, endpoint: str, cluster: str, clock: Clock) -> "lis
 
 def _remote_write(config: RemoteWriteConfig, url: str, agent: AgentConfig, name: str, clock: Clock) -> "Export":
     from gpufleet.delivery.export import Export
-    from gpufleet.delivery.outlet import Outlet
-    from gpufleet.delivery.receivers import RemoteWriteWire
+    from gpufleet.delivery.outlet import ExportQueue
+    from gpufleet.delivery.receivers import RemoteWriteTransport
     from gpufleet.exporters.remote_write import RemoteWriteSeries
 
-    labels = {"cluster": agent.cluster, "job": config.job, "instance": name, **config.more_labels}
+    labels = {"cluster": agent.cluster, "job": config.job, "instance": name, **config.label_pairs}
     source = RemoteWriteSeries(
         full_names(config.dialects),
         labels,
@@ -80,26 +77,26 @@ def _remote_write(config: RemoteWriteConfig, url: str, agent: AgentConfig, name:
         interval_seconds=config.interval_seconds,
         now_ns=clock.now_ns,
     )
-    wire = RemoteWriteWire(http_sender(url, config), config.version)
-    outlet = Outlet(REMOTE_WRITE, wire, max_bytes=config.queue_bytes, now_ns=clock.now_ns)
-    return Export(source, outlet, interval_seconds=config.interval_seconds)
+    transport = RemoteWriteTransport(make_http_sender(url, config), config.version)
+    queue = ExportQueue(REMOTE_WRITE, transport, max_bytes=config.queue_bytes, now_ns=clock.now_ns)
+    return Export(source, queue, interval_seconds=config.interval_seconds)
 
 
-def http_sender(url: str, config: Receiver) -> "HttpSender":
-    """Return what posts to an address with the credentials that are configured; raises as `make_exports`."""
+def make_http_sender(url: str, config: ReceiverConfig) -> "HttpSender":
+    """Return a sender for an address with the configured credentials. Raises as `make_exports`."""
     from gpufleet.delivery.receivers import HttpSender
 
     return HttpSender(
         url,
         timeout_seconds=config.timeout_seconds,
         headers=_credentials(config.token_file, config.headers_file),
-        tls=trust_of(config.ca, config.certificate, config.key),
+        tls=tls_context(config.ca, config.certificate, config.key),
     )
 
 
 def _credentials(token_file: str | None, headers_file: str | None) -> Callable[[], Mapping[str, str]]:
-    """Return what gives the headers of a request now, having read their files once."""
-    token = token_of(token_file)
+    """Return a function for the headers of a request. The files are read once now, so that errors surface at start."""
+    token = token_reader(token_file)
     file = HeadersFile(headers_file) if headers_file is not None else None
 
     def headers() -> dict[str, str]:
@@ -112,67 +109,67 @@ def _credentials(token_file: str | None, headers_file: str | None) -> Callable[[
 
 GUEST_SECONDS, GUEST_BYTES = 15.0, 4 << 20
 
-DECLARED = {
+DIALECTS = {
     "auto": None,
     "native": NATIVE,
     "dcgm": DCGM_EXPORTER,
     "all-smi": ALL_SMI,
     "nvidia-gpu-exporter": NVIDIA_GPU_EXPORTER,
 }
-"""Dialects by their names in the configuration."""
+"""Configuration value to dialect."""
 
 
-def exporter_reader(
+def make_exporter_reader(
     target: ExporterTarget,
     clock: Clock,
     key: str,
     *,
-    room: Room | None = None,
+    budget: MemoryBudget | None = None,
     drift: Callable[[Mapping[str, int], Mapping[str, int]], None] = lambda *_: None,
 ) -> ExporterReader:
-    """Return the reader of a target, which has not asked anybody anything yet.
+    """Return the reader of a target. Nothing is requested yet.
 
     Args:
-        target: what is scraped.
-        clock: the clocks.
-        key: where in the configuration it stands, for words of errors.
-        room: bounds pages of all targets that are held at once.
-        drift: hears of names and labels that its dialect's table lacks, see `ExporterReader`.
+        target: the exporter.
+        clock: wall and monotonic time.
+        key: its key in the configuration, for error messages.
+        budget: limit of the memory of all targets' pages.
+        drift: called with names and labels that the dialect's table lacks; see `ExporterReader`.
 
     Raises:
-        ConfigError: if a token or authorities cannot be read, or the address is none.
+        ConfigError: if a token or CA file cannot be read, or the address is invalid.
     """
-    pages = pages_of(target, key, room)
-    return ExporterReader(target.name, pages, clock, dialect=DECLARED[target.dialect], drift=drift)
+    pages = make_pages(target, key, budget)
+    return ExporterReader(target.name, pages, clock, dialect=DIALECTS[target.dialect], drift=drift)
 
 
-def guest_exporter(channel: MetricsChannel, clock: Clock) -> ExporterReader:
-    """Return the reader of an exporter inside of a guest: what it tells is of that guest, seen from inside.
+def make_guest_exporter_reader(channel: MetricsChannel, clock: Clock) -> ExporterReader:
+    """Return the reader of an exporter in a guest. Its readings are the guest's own.
 
-    Its time is that of the pass, which whoever reads guests bounds.
+    Its time limit is that of the pass, which the reader of the guest sets.
     """
-    pages = StreamPages(
-        dialer_of(channel.address),
+    pages = StreamPageFetcher(
+        make_dialer(channel.address),
         where=channel.address,
         path=channel.path,
         timeout_seconds=GUEST_SECONDS,
         max_bytes=GUEST_BYTES,
     )
-    return ExporterReader("guest", pages, clock, dialect=DECLARED[channel.dialect], side=Side.GUEST)
+    return ExporterReader("guest", pages, clock, dialect=DIALECTS[channel.dialect], side=Side.GUEST)
 
 
-def pages_of(target: ExporterTarget, key: str, room: Room | None = None) -> Pages:
-    """Return where a target's pages come from; raises as `exporter_reader` does."""
-    token = token_of(target.token_file)
+def make_pages(target: ExporterTarget, key: str, budget: MemoryBudget | None = None) -> PageFetcher:
+    """Return the page fetcher of a target. Raises as `make_exporter_reader`."""
+    token = token_reader(target.token_file)
     if target.url is not None:
-        return UrlPages(
-            target.url, timeout_seconds=target.timeout_seconds, token=token, tls=trust_of(target.ca), room=room
+        return UrlPageFetcher(
+            target.url, timeout_seconds=target.timeout_seconds, token=token, tls=tls_context(target.ca), budget=budget
         )
     assert target.address is not None
     try:
-        dialer = dialer_of(target.address)
+        dialer = make_dialer(target.address)
     except ValueError as error:
         raise ConfigError("configuration", f"{key}.address", str(error)) from error
-    return StreamPages(
+    return StreamPageFetcher(
         dialer, where=target.address, path=target.path, timeout_seconds=target.timeout_seconds, token=token
     )

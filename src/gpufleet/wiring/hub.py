@@ -1,4 +1,4 @@
-"""The hub, put together from its configuration."""
+"""Construction of the hub from its configuration."""
 
 import asyncio
 import contextlib
@@ -12,66 +12,66 @@ from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig, UsageConfig
 from gpufleet.fleet.attribution.contract import Claims
 from gpufleet.fleet.usage.totals import Prices
-from gpufleet.hub.flush.flusher import Flusher, rolling
+from gpufleet.hub.flush.flusher import Flusher, run_rollups
 from gpufleet.hub.flush.quarantine import Quarantine
-from gpufleet.hub.flush.writer import Writer
-from gpufleet.hub.forward.forwarder import Forwarder
-from gpufleet.hub.imports.receiver import Writes
-from gpufleet.hub.imports.scrape_status import Standings
-from gpufleet.hub.liveness.senders import Senders, heard, is_news
-from gpufleet.hub.liveness.uptime import Listening, Mark, Past, watching
+from gpufleet.hub.flush.writer import StoreWriter
+from gpufleet.hub.forward.forwarder import SeriesForwarder
+from gpufleet.hub.imports.receiver import ImportReceiver
+from gpufleet.hub.imports.scrape_status import TargetStatuses
+from gpufleet.hub.liveness.senders import Senders, is_newer, next_report
+from gpufleet.hub.liveness.uptime import HistoryFile, IngestClock, IngestHistory, run_ingest_clock
 from gpufleet.hub.query import Queries
 from gpufleet.hub.query.overview import Overview
-from gpufleet.hub.query.records import Covering
+from gpufleet.hub.query.records import CoverageCounter
 from gpufleet.hub.query.status import HubStatus
 from gpufleet.hub.receive.clusters import Clusters
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.credentials import Credentials
-from gpufleet.hub.receive.decoded import Unpacked
+from gpufleet.hub.receive.decoded import DecodedBatchCache
 from gpufleet.hub.receive.ingest import Ingest
 from gpufleet.hub.receive.ledger import Ledger, key_of
-from gpufleet.hub.receive.limits import Pressure
+from gpufleet.hub.receive.limits import ByteBudget
 from gpufleet.hub.receive.log import Wal
-from gpufleet.hub.receive.sequences import Conflicts, digest_of
+from gpufleet.hub.receive.sequences import EpochConflicts, digest_of
 from gpufleet.model.api.usage import Price
 from gpufleet.model.errors import StoreError, WireError
 from gpufleet.model.stored.ledger import SenderState
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Audit, Registry, Tokens
 from gpufleet.ports.store import Store
-from gpufleet.runtime import SystemClock, keep, named_threads
-from gpufleet.wiring.forward import forwarding, make_forwarder
-from gpufleet.wiring.polled import Pulling, polling
-from gpufleet.wiring.sending import open_store
+from gpufleet.runtime import SystemClock, named_threads, supervise
+from gpufleet.wiring.connections import open_store
+from gpufleet.wiring.forward import make_forwarder, run_forwarder
+from gpufleet.wiring.polling import PollingContext, run_polling
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 4096
-"""Open at once."""
+"""Maximum open connections."""
 
 ANSWER_SECONDS = 5.0
-"""How much longer than the configured time for a body its connection stays, so that 408 can be said."""
+"""Time that a connection stays open after the time limit of a body, so that 408 can be sent."""
 
 STOP_SECONDS = 5
-"""How long stopping waits for answers under way."""
+"""Time that stopping waits for responses in progress."""
 
 STORE_SECONDS = 20
-"""How long stopping waits for a store on a server; then what it was asked is given up, and the log has the rest."""
+"""Time that stopping waits for a store on a server. Then its requests are aborted; the log keeps the unwritten rest."""
 
-MARK = "alive.json"
-"""File in the hub's folder that says when it last lived."""
+HISTORY_FILE = "alive.json"
+"""File of the ingest history, in the hub's folder."""
 
 READER_THREADS = 4
-"""Questions that are asked of the store at once."""
+"""Maximum concurrent queries of the store."""
 
 
 class RunningHub(msgspec.Struct, frozen=True, kw_only=True):
-    """A hub that runs.
+    """A running hub.
 
     Attributes:
-        host, port: where it answers; the port is the kernel's choice where the configuration says 0.
-        secure: whether it speaks TLS.
-        task: what empties the log; ends only when the hub is stopped.
+        host, port: listening address; the port is chosen by the kernel if it is 0 in the configuration.
+        secure: whether it uses TLS.
+        task: flushes the log; ends only when the hub is stopped.
     """
 
     host: str
@@ -81,7 +81,7 @@ class RunningHub(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """Root of its HTTP surface."""
+        """Root URL of its HTTP API."""
         return (
             f"{'https' if self.secure else 'http'}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
         )
@@ -94,14 +94,14 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     audit: Audit
     store: Store
     ledger: Ledger
-    writer: Writer
-    unpacked: Unpacked
+    writer: StoreWriter
+    decoded_cache: DecodedBatchCache
     counters: Counters
     senders: tuple[SenderState, ...]
-    mark: Mark
-    past: Past
+    history_file: HistoryFile
+    history: IngestHistory
     is_caught_up: Callable[[], bool]
-    forwarder: Forwarder | None
+    forwarder: SeriesForwarder | None
 
 
 @contextlib.asynccontextmanager
@@ -112,25 +112,25 @@ async def running_hub(
     clock: Clock | None = None,
     store_seconds: float = STORE_SECONDS,
 ) -> AsyncIterator[RunningHub]:
-    """Run a hub while the context is open; leaving it flushes what can be flushed, and keeps the rest in the log.
+    """Run a hub while the context is open. Leaving the context flushes what it can; the rest stays in the log.
 
     Args:
         config: the configuration in force.
         store: opens the store at a DSN.
-        clock: the hub's clock; the system's unless given.
-        store_seconds: how long leaving waits for a store on a server.
+        clock: the hub's clock; the system's by default.
+        store_seconds: time that leaving waits for a store on a server.
 
     Raises:
         GpufleetError: if it cannot listen, or its log, registry or store cannot be opened.
     """
-    # Imported here: whoever imports this module to read a configuration does without the server.
-    from gpufleet.web.hub.access import BATCHES, LOGS, METRICS, WRITE, Door
-    from gpufleet.web.hub.app import Endpoint, HubApp, build_api
-    from gpufleet.web.hub.audit import Recorder
+    # Imported here: reading a configuration does not load the server.
+    from gpufleet.web.hub.access import BATCHES, LOGS, METRICS, WRITE, Authenticator
+    from gpufleet.web.hub.app import HubApp, IngestEndpoint, build_api
+    from gpufleet.web.hub.audit import AuditRecorder
     from gpufleet.web.hub.imports import ImportEndpoint
     from gpufleet.web.hub.ingest import BatchEndpoint
-    from gpufleet.web.hub.otlp import Otlp
-    from gpufleet.web.hub.remote_write import RemoteWrite
+    from gpufleet.web.hub.otlp import OtlpFormat
+    from gpufleet.web.hub.remote_write import RemoteWriteFormat
     from gpufleet.web.server import serve
     from gpufleet.web.tls import ServerTls
 
@@ -143,11 +143,11 @@ async def running_hub(
         importing = stack.enter_context(named_threads(1, "hub-importer"))
         pulling = stack.enter_context(named_threads(1, "hub-puller"))
         reading = stack.enter_context(named_threads(READER_THREADS, "hub-reader"))
-        asking = stack.enter_context(named_threads(1, "hub-sql"))
-        probing = stack.enter_context(named_threads(1, "hub-prober"))
+        sql_executor = stack.enter_context(named_threads(1, "hub-sql"))
+        probe_executor = stack.enter_context(named_threads(1, "hub-prober"))
         loop = asyncio.get_running_loop()
         parts = await loop.run_in_executor(writing, _open, config, store, clock, stack)
-        listening = Listening(clock, parts.past)
+        ingest_clock = IngestClock(clock, parts.history)
         flusher = Flusher(
             wal=parts.wal,
             writer=parts.writer,
@@ -159,9 +159,9 @@ async def running_hub(
             max_bytes=config.flush.max_bytes,
         )
         clusters = Clusters(config.clusters, registry=parts.registry, threads=reading, clock=clock)
-        pressure = Pressure(config.ingest.max_pending_bytes)
-        conflicts = Conflicts()
-        senders = Senders(listening, parts.senders)
+        pressure = ByteBudget(config.ingest.max_pending_bytes)
+        conflicts = EpochConflicts()
+        senders = Senders(ingest_clock, parts.senders)
         ingest = Ingest(
             wal=parts.wal,
             ledger=parts.ledger,
@@ -170,7 +170,7 @@ async def running_hub(
             decoding=decoding,
             conflicts=conflicts,
             accepted=senders.note,
-            unpacked=parts.unpacked,
+            unpacked=parts.decoded_cache,
         )
         endpoint = BatchEndpoint(
             ingest=ingest,
@@ -179,9 +179,9 @@ async def running_hub(
             clock=clock,
             max_body_bytes=config.ingest.max_body_bytes,
             body_timeout_seconds=config.ingest.body_timeout_seconds,
-            listening=listening,
+            ingest_clock=ingest_clock,
         )
-        standings = Standings()
+        target_statuses = TargetStatuses()
         status = HubStatus(
             counters=parts.counters,
             wal=parts.wal,
@@ -189,16 +189,16 @@ async def running_hub(
             flusher=flusher,
             pressure=pressure,
             clock=clock,
-            standings=standings,
+            target_statuses=target_statuses,
             forwarder=parts.forwarder,
         )
         overview = Overview(
             senders=senders,
-            listening=listening,
+            ingest_clock=ingest_clock,
             ledger=parts.ledger,
             conflicts=conflicts,
             clusters=clusters,
-            covering=Covering(
+            covering=CoverageCounter(
                 registry=parts.registry,
                 store=parts.store,
                 clock=clock,
@@ -215,26 +215,26 @@ async def running_hub(
             store=parts.store,
             claims=Claims(parts.registry.allocations()),
             threads=reading,
-            sql_thread=asking,
-            probe_thread=probing,
+            sql_thread=sql_executor,
+            probe_thread=probe_executor,
             clock=clock,
             clusters=clusters,
             stale_after_seconds=config.stale_after_seconds,
             instant=overview.instant,
-            prices=prices_of(config.usage),
+            prices=make_prices(config.usage),
         )
         task = asyncio.create_task(flusher.run(), name="flusher")
         try:
-            door = Door(
-                await credentials_of(parts.tokens, stack, parts.counters) if config.auth == "tokens" else None,
+            authenticator = Authenticator(
+                await load_credentials(parts.tokens, stack, parts.counters) if config.auth == "tokens" else None,
                 counters=parts.counters,
                 clock=clock,
             )
-            recorder = Recorder(parts.audit, clock)
-            api = build_api(door, queries, overview, clusters, recorder, status)
-            # Of its own for what is asked: those who push can neither hold it up nor take its places.
-            writes, pulls = (
-                Writes(
+            recorder = AuditRecorder(parts.audit, clock)
+            api = build_api(authenticator, queries, overview, clusters, recorder, status)
+            # Pushed and polled data have separate receivers, so that pushes cannot delay polls.
+            push_receiver, pull_receiver = (
+                ImportReceiver(
                     ingest=ingest,
                     clusters=clusters,
                     registry=parts.registry,
@@ -246,36 +246,36 @@ async def running_hub(
                 )
                 for threads in (importing, pulling)
             )
-            of_others = {
+            import_endpoints = {
                 path: ImportEndpoint(
                     form,
-                    writes=writes,
+                    writes=push_receiver,
                     served=lambda: clusters.served,
                     pressure=pressure,
                     counters=parts.counters,
-                    listening=listening,
+                    ingest_clock=ingest_clock,
                     body_timeout_seconds=config.ingest.body_timeout_seconds,
                 )
-                for path, form in ((WRITE, RemoteWrite()), (METRICS, Otlp()), (LOGS, Otlp(logs=True)))
+                for path, form in ((WRITE, RemoteWriteFormat()), (METRICS, OtlpFormat()), (LOGS, OtlpFormat(logs=True)))
             }
-            endpoints: dict[str, Endpoint] = {BATCHES: endpoint, **of_others}
-            app = HubApp(door=door, endpoints=endpoints, api=api, recorder=recorder)
+            endpoints: dict[str, IngestEndpoint] = {BATCHES: endpoint, **import_endpoints}
+            app = HubApp(authenticator=authenticator, endpoints=endpoints, api=api, recorder=recorder)
             async with (
-                watching(listening, parts.mark, parts.counters.defect("watch")),
-                forwarding(parts.forwarder, parts.counters),
-                polling(
+                run_ingest_clock(ingest_clock, parts.history_file, parts.counters.restart_counter("watch")),
+                run_forwarder(parts.forwarder, parts.counters),
+                run_polling(
                     config,
-                    Pulling(
+                    PollingContext(
                         ingest=ingest,
-                        writes=pulls,
+                        writes=pull_receiver,
                         counters=parts.counters,
                         pressure=pressure,
-                        standings=standings,
+                        target_statuses=target_statuses,
                         clock=clock,
                         states=parts.senders,
                     ),
                 ),
-                rolling(parts.store, parts.counters, clock),
+                run_rollups(parts.store, parts.counters, clock),
                 serve(
                     app,
                     host,
@@ -289,34 +289,36 @@ async def running_hub(
                 try:
                     yield RunningHub(host=host, port=bound, secure=tls is not None, task=task)
                 finally:
-                    giving_up = loop.call_later(store_seconds, parts.store.hang_up)
-                    stack.callback(giving_up.cancel)
+                    abort_timer = loop.call_later(store_seconds, parts.store.abort_requests)
+                    stack.callback(abort_timer.cancel)
         finally:
-            flusher.stop()  # after the server: nothing comes in any more
+            flusher.stop()  # after the server, so that no batch arrives afterwards
             await task
 
 
-def prices_of(config: UsageConfig) -> Prices:
-    """Return what GPUs cost."""
+def make_prices(config: UsageConfig) -> Prices:
+    """Return the configured prices of GPUs."""
     return Prices(
         config.currency or None,
-        tuple(Price(model=one.model, per_gpu_hour=one.per_gpu_hour, valid_from=one.valid_from) for one in config.price),
+        tuple(
+            Price(model=item.model, per_gpu_hour=item.per_gpu_hour, valid_from=item.valid_from) for item in config.price
+        ),
     )
 
 
-async def credentials_of(tokens: Tokens, stack: contextlib.AsyncExitStack, counters: Counters) -> Credentials:
-    """Read the tokens, and see that changes are seen."""
+async def load_credentials(tokens: Tokens, stack: contextlib.AsyncExitStack, counters: Counters) -> Credentials:
+    """Load the tokens and start a task that reloads changed tokens."""
     credentials = Credentials(tokens)
     if await asyncio.to_thread(credentials.load) == 0:
-        log.warning("there is no token yet: make one on this host with `gpufleet token create`")
-    run = keep(credentials.run, "looking for changes of tokens", ended=counters.defect("tokens"))
-    watching = asyncio.create_task(run, name="tokens")
-    stack.callback(watching.cancel)
+        log.warning("no token exists: create one on this host with `gpufleet token create`")
+    run = supervise(credentials.run, "token reload", on_end=counters.restart_counter("tokens"))
+    task = asyncio.create_task(run, name="tokens")
+    stack.callback(task.cancel)
     return credentials
 
 
 def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stack: contextlib.AsyncExitStack) -> _Parts:
-    """Open everything on disk, and learn what the log holds. Blocking."""
+    """Open all files and databases and replay the log. Blocking."""
     from gpufleet.registry.audit import SqlAudit
     from gpufleet.registry.database import Database
     from gpufleet.registry.sql import SqlRegistry
@@ -325,7 +327,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
     try:
         config.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"cannot make the hub's folder {config.folder}: {error.strerror}") from error
+        raise StoreError(f"cannot create the hub's folder {config.folder}: {error.strerror}") from error
     wal = Wal.open(
         config.folder / "wal", max_bytes=config.ingest.wal_max_bytes, max_body_bytes=config.ingest.max_body_bytes
     )
@@ -340,19 +342,20 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
     store.migrate(config.retention.kept, hub=wal.epoch)
     counters = Counters()
     ledger = Ledger(registry.sequences(), max_senders=config.ingest.max_senders)
-    senders = {(one.cluster, one.sender): one for one in registry.senders()}
+    senders = {(item.cluster, item.sender): item for item in registry.senders()}
     replay(wal, ledger, senders)
-    mark, unpacked = Mark(config.folder / MARK), Unpacked()
+    history_file, decoded_cache = HistoryFile(config.folder / HISTORY_FILE), DecodedBatchCache()
     forwarder = make_forwarder(config, clock)
     if forwarder is not None:
         stack.callback(forwarder.queue.close)
-    writer = Writer(
+    newest_received_at = max((state.newest_report.received_at for state in senders.values()), default=0)
+    writer = StoreWriter(
         wal=wal.epoch,
         store=store,
         registry=registry,
         quarantine=Quarantine(config.folder / "quarantine"),
         counters=counters,
-        unpacked=unpacked,
+        unpacked=decoded_cache,
         written=forwarder.offer if forwarder is not None else lambda _: None,
         now=clock.now_ns,
     )
@@ -364,26 +367,26 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
         store=store,
         ledger=ledger,
         writer=writer,
-        unpacked=unpacked,
+        decoded_cache=decoded_cache,
         counters=counters,
         senders=tuple(senders.values()),
-        mark=mark,
-        past=mark.load() or Past.until(max((one.heard.received_at for one in senders.values()), default=0)),
-        is_caught_up=wal.what_waits(),
+        history_file=history_file,
+        history=history_file.load() or IngestHistory.until(newest_received_at),
+        is_caught_up=wal.make_drain_check(),
         forwarder=forwarder,
     )
 
 
 def replay(wal: Wal, ledger: Ledger, senders: dict[tuple[str, str], SenderState] | None = None) -> None:
-    """Hold every batch that was acknowledged and not flushed before the last stop or crash; `senders` learn of it."""
+    """Enter every batch that was acknowledged but not flushed into the ledger and, if given, the sender states."""
     for record in wal.replay():
         try:
             batch = decode(record.body)
         except WireError:
-            continue  # the writer will put it aside, and say so
-        key, who = key_of(batch), (batch.cluster, batch.sender)
-        before = senders[who].heard if senders is not None and who in senders else None
-        if senders is not None and is_news(before, batch, known_epoch=ledger.knows(key)):
-            newest = heard(before, batch, received_at=record.received_at)
-            senders[who] = SenderState(cluster=batch.cluster, sender=batch.sender, heard=newest)
+            continue  # the writer quarantines and logs it
+        key, sender_key = key_of(batch), (batch.cluster, batch.sender)
+        before = senders[sender_key].newest_report if senders is not None and sender_key in senders else None
+        if senders is not None and is_newer(before, batch, known_epoch=ledger.knows(key)):
+            newest = next_report(before, batch, received_at=record.received_at)
+            senders[sender_key] = SenderState(cluster=batch.cluster, sender=batch.sender, newest_report=newest)
         ledger.hold(key, batch, digest_of(record.body), record.came_at)

@@ -1,4 +1,4 @@
-"""Hosts that a hub reads by itself: what an agent would post of them, taken in by the same way."""
+"""Hosts that the hub polls itself. Their data is ingested like an agent's batches."""
 
 import asyncio
 import logging
@@ -8,8 +8,8 @@ from gpufleet import __version__
 from gpufleet.agent.collect.schedule import ReaderLoop
 from gpufleet.agent.collect.state import Outcome
 from gpufleet.codecs.batch import encode
-from gpufleet.hub.imports.federation import offset
-from gpufleet.hub.imports.scrape_status import Standing
+from gpufleet.hub.imports.federation import start_offset
+from gpufleet.hub.imports.scrape_status import TargetStatus
 from gpufleet.hub.receive.ingest import Ingest
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import GpufleetError
@@ -27,11 +27,10 @@ HEARTBEAT_SECONDS = 30.0
 
 
 class PolledHost:
-    """One host: a reader, and its batches under a sender of its own.
+    """A polled host: its reader, and its batches under a sender of its own.
 
-    Its epoch begins with the hub's process. What cannot be taken in is lost, counted, and said in the log: there is no
-    spool in front of a hub that is full. A host that does not answer is as silent as an agent that does not speak:
-    batches about it say when it last did.
+    Its epoch starts with the hub process. A batch that cannot be ingested is lost, counted and logged, because there is
+    no spool. The batches of a host that does not answer carry the time of its last answer.
     """
 
     def __init__(
@@ -41,22 +40,22 @@ class PolledHost:
         reader: Reader,
         ingest: Ingest,
         clock: Clock,
-        standing: Standing,
+        target_status: TargetStatus,
         answered_at: int,
     ) -> None:
-        """Prepare it.
+        """Take the parts.
 
         Args:
-            cluster, node: whose it is, and what it is called.
-            reader: how it is read.
-            ingest: takes its batches in.
-            clock: the clocks.
-            standing: learns how it goes.
-            answered_at: nanoseconds since 1970 when it last answered an earlier process; 0 for never.
+            cluster, node: cluster and name of the host.
+            reader: reads the host.
+            ingest: ingests its batches.
+            clock: wall and monotonic time.
+            target_status: records successes and failures.
+            answered_at: time of its last answer to an earlier process, nanoseconds since 1970; 0 for never.
         """
         self._cluster, self._node, self._ingest, self._clock = cluster, node, ingest, clock
-        self._sender = sender_of(reader, node)
-        self._standing = standing
+        self._sender = polled_sender(reader, node)
+        self._target_status = target_status
         self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
         self._loop = ReaderLoop(
             reader, intervals=INTERVALS, timeout_seconds=PASS_SECONDS, clock=clock, report=self._outcomes.put_nowait
@@ -64,16 +63,16 @@ class PolledHost:
         self._epoch, self._seq = secrets.token_hex(16), 0
         self._started_at = clock.now_ns()
         self._answered_at = answered_at
-        self._warned = ""
+        self._last_problem = ""
 
     @property
     def answered_at(self) -> int:
-        """When it last answered, in nanoseconds since 1970; 0 for never."""
+        """Time of its last answer, nanoseconds since 1970; 0 for never."""
         return self._answered_at
 
     async def run(self) -> None:
-        """Read and take in until cancelled."""
-        await asyncio.sleep(offset(f"{self._cluster}/{self._sender}", INTERVALS[Lane.FAST]))
+        """Read and ingest until cancelled."""
+        await asyncio.sleep(start_offset(f"{self._cluster}/{self._sender}", INTERVALS[Lane.FAST]))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._loop.run())
             tasks.create_task(self._take_in())
@@ -82,21 +81,21 @@ class PolledHost:
         while True:
             outcome = await self._outcomes.get()
             if outcome.failure is None:
-                self._standing.answered()
+                self._target_status.record_success()
                 self._answered_at = self._clock.now_ns()
             else:
-                self._standing.failed(outcome.status.last_error)  # the reader's loop has said it
+                self._target_status.record_failure(outcome.status.last_error)  # logged by the reader's loop
             batch = self._batch(outcome)
             try:
                 await self._ingest.take(encode(batch), self._clock.now_ns())
-            except Exception as error:  # noqa: BLE001 - the one catch point: a pass that is not taken in costs itself
-                self._standing.lost += 1
-                words = str(error) if isinstance(error, GpufleetError) else f"{type(error).__name__}: {error}"
-                if words != self._warned:
-                    log.warning("%s: a pass was not taken in: %s", self._sender, words)
-                self._warned = words
+            except Exception as error:  # noqa: BLE001 - the one catch point: a failed pass does not stop the task
+                self._target_status.lost += 1
+                problem = str(error) if isinstance(error, GpufleetError) else f"{type(error).__name__}: {error}"
+                if problem != self._last_problem:
+                    log.warning("%s: pass not ingested: %s", self._sender, problem)
+                self._last_problem = problem
             else:
-                self._seq, self._warned = batch.seq, ""
+                self._seq, self._last_problem = batch.seq, ""
 
     def _batch(self, outcome: Outcome) -> Batch:
         now = self._clock.now_ns()
@@ -114,11 +113,11 @@ class PolledHost:
                 started_at=self._started_at,
                 answered_at=self._answered_at,
             ),
-            # A name in a list is no machine yet: something has to have answered under it.
+            # A name in a list is not a machine until it has answered.
             reports=(report,) if self._answered_at else (),
         )
 
 
-def sender_of(reader: Reader, node: str) -> str:
-    """Return a host's name as a sender: how it is read, and the node."""
+def polled_sender(reader: Reader, node: str) -> str:
+    """Return a host's sender name: reader and node."""
     return f"{reader.name}/{node}"

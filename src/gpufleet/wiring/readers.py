@@ -1,4 +1,4 @@
-"""The readers an agent can have: one line each."""
+"""Registry of the agent's readers, one line each, and their construction."""
 
 import importlib.util
 import shutil
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpufleet.channels.local import LocalExec, LocalFiles
-from gpufleet.config.agent import Readers
+from gpufleet.config.agent import ReadersConfig
 from gpufleet.model.catalogue import Lane
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.reader import Reader
@@ -18,41 +18,41 @@ from gpufleet.readers.nvml.reader import NvmlReader
 PARSE_SECONDS = 5.0
 
 BINDING = "pynvml"
-"""Module of `nvidia-ml-py`."""
+"""Module of the Python package `nvidia-ml-py`."""
 
 
-def _host(_: Readers, clock: Clock) -> Reader:
+def _host(_: ReadersConfig, clock: Clock) -> Reader:
     return HostReader(LocalFiles(), clock)
 
 
-def _nvml(config: Readers, _: Clock) -> Reader:
+def _nvml(config: ReadersConfig, _: Clock) -> Reader:
     return NvmlReader(process_names=config.nvml.process_names)
 
 
-def _nvidia_smi(config: Readers, clock: Clock) -> Reader:
+def _nvidia_smi(config: ReadersConfig, clock: Clock) -> Reader:
     return NvidiaSmiReader(LocalExec(), clock, command=config.nvidia_smi.command)
 
 
-def _kmsg(config: Readers, clock: Clock) -> Reader:
+def _kmsg(config: ReadersConfig, clock: Clock) -> Reader:
     return KmsgReader(clock, path=Path(config.kmsg.path))
 
 
-def _netdata(config: Readers, clock: Clock) -> Reader:
-    from gpufleet.readers.netdata.reader import NetdataReader  # its HTTP client is only loaded where it reads
+def _netdata(config: ReadersConfig, clock: Clock) -> Reader:
+    from gpufleet.readers.netdata.reader import NetdataReader  # loads an HTTP client only if used
 
     assert config.netdata.url is not None
     return NetdataReader(config.netdata.url, clock, timeout_seconds=config.netdata.timeout_seconds)
 
 
-def _dcgm(config: Readers, clock: Clock) -> Reader:
-    from gpufleet.channels.stream.dialers import dialer_of  # only loaded where it reads
+def _dcgm(config: ReadersConfig, clock: Clock) -> Reader:
+    from gpufleet.channels.stream.dialers import make_dialer  # loaded only if used
     from gpufleet.readers.dcgm.reader import DcgmReader
 
     assert config.dcgm.address is not None
-    return DcgmReader(dialer_of(config.dcgm.address), clock, profiling=config.dcgm.profiling)
+    return DcgmReader(make_dialer(config.dcgm.address), clock, profiling=config.dcgm.profiling)
 
 
-READERS: dict[str, Callable[[Readers, Clock], Reader]] = {
+READERS: dict[str, Callable[[ReadersConfig, Clock], Reader]] = {
     "host": _host,
     "nvml": _nvml,
     "nvidia_smi": _nvidia_smi,
@@ -60,50 +60,53 @@ READERS: dict[str, Callable[[Readers, Clock], Reader]] = {
     "dcgm": _dcgm,
     "netdata": _netdata,
 }
-"""Name, as in the configuration, to how it is made for this machine."""
+"""Configuration name to a function that makes the reader for this machine."""
 
-READ_TWICE = frozenset({"host"})
-"""Readers with shares of time, which one look at the machine cannot tell."""
+RATE_READERS = frozenset({"host"})
+"""Readers of rates, which need two passes for a single snapshot."""
 
-HOLDERS = frozenset({"nvml", "nvidia_smi", "dcgm"})
-"""Readers that hold devices, or make an engine use them, and let go of them when an operator asks."""
+RELEASABLE_READERS = frozenset({"nvml", "nvidia_smi", "dcgm"})
+"""Readers that hold devices, or make an engine use them, and release them on an operator's request."""
 
 
-def make_readers(config: Readers, clock: Clock) -> list[tuple[Reader, float]]:
-    """Make every reader that is to read, each with the seconds a pass of it may take."""
-    names = chosen(config, binding=has_binding())
+def make_readers(config: ReadersConfig, clock: Clock) -> list[tuple[Reader, float]]:
+    """Return every enabled reader with the time limit of its passes in seconds."""
+    names = enabled_readers(config, binding=has_binding())
     readers = [(READERS[name](config, clock), getattr(config, name).timeout_seconds) for name in names]
     if config.exporter:
-        from gpufleet.wiring.exports import exporter_reader  # its HTTP clients are only loaded where it reads
+        from gpufleet.wiring.exports import make_exporter_reader  # loads HTTP clients only if used
 
-        # The fetch has its own time; beside it only this process's own work is waited for.
+        # The fetch has its own time limit. The rest is for parsing in this process.
         readers += [
-            (exporter_reader(target, clock, f"readers.exporter {target.name}"), target.timeout_seconds + PARSE_SECONDS)
+            (
+                make_exporter_reader(target, clock, f"readers.exporter {target.name}"),
+                target.timeout_seconds + PARSE_SECONDS,
+            )
             for target in config.exporter
         ]
     return readers
 
 
-def paces(config: Readers, intervals: Mapping[Lane, float]) -> dict[str, dict[Lane, float]]:
-    """Return reader to the pace of lanes in which it does not keep the agent's.
+def lane_overrides(config: ReadersConfig, intervals: Mapping[Lane, float]) -> dict[str, dict[Lane, float]]:
+    """Return intervals of lanes that differ from the agent's, by reader.
 
-    An exporter tells of events as states: they come with its page, and it is not asked each second.
+    An exporter reports events as states on its page. They are read on the fast lane's interval, not each second.
     """
     return {f"exporter/{target.name}": {Lane.EVENT: intervals[Lane.FAST]} for target in config.exporter}
 
 
 def has_binding() -> bool:
-    """Tell whether NVML's Python binding is installed, without importing it."""
+    """Return whether NVML's Python binding is installed, without importing it."""
     return importlib.util.find_spec(BINDING) is not None
 
 
-def chosen(config: Readers, *, binding: bool) -> tuple[str, ...]:
-    """Return the names of the readers that are to read on this machine; `binding` is whether NVML's is installed."""
-    instead = _smi_instead(config, binding)
+def enabled_readers(config: ReadersConfig, *, binding: bool) -> tuple[str, ...]:
+    """Return the names of the readers to run on this machine. `binding` is whether NVML's binding is installed."""
+    use_smi = _replaces_nvml(config, binding)
     wanted = {
         "host": config.host.enabled,
-        "nvml": config.nvml.enabled and not instead,
-        "nvidia_smi": config.nvidia_smi.use == "always" or instead,
+        "nvml": config.nvml.enabled and not use_smi,
+        "nvidia_smi": config.nvidia_smi.use == "always" or use_smi,
         "kmsg": config.kmsg.enabled,
         "dcgm": config.dcgm.address is not None,
         "netdata": config.netdata.url is not None,
@@ -111,14 +114,14 @@ def chosen(config: Readers, *, binding: bool) -> tuple[str, ...]:
     return tuple(name for name in READERS if wanted[name])
 
 
-def capabilities(config: Readers, *, binding: bool) -> dict[str, str]:
-    """Return what there is to say of readers that were enabled and do not read."""
-    if not _smi_instead(config, binding):
+def capabilities(config: ReadersConfig, *, binding: bool) -> dict[str, str]:
+    """Return explanations of enabled readers that do not run."""
+    if not _replaces_nvml(config, binding):
         return {}
-    return {"nvml": "no_library: the Python package nvidia-ml-py is not installed: nvidia_smi reads in its place"}
+    return {"nvml": "no_library: the Python package nvidia-ml-py is not installed; nvidia_smi is used instead"}
 
 
-def _smi_instead(config: Readers, binding: bool) -> bool:
-    """Tell whether nvidia-smi reads because NVML cannot: its binding is not installed, and the command is."""
+def _replaces_nvml(config: ReadersConfig, binding: bool) -> bool:
+    """Return whether nvidia-smi replaces NVML, because its binding is missing and the command is installed."""
     wanted = config.nvidia_smi.use == "auto" and config.nvml.enabled and not binding
     return wanted and shutil.which(config.nvidia_smi.command) is not None

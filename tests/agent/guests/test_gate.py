@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.agent.guests.gate import MAX_ERRORS, MAX_EVENTS, MAX_TEXT, MAX_VIEWS, admit
+from gpufleet.agent.guests.validation import MAX_ERRORS, MAX_EVENTS, MAX_TEXT, MAX_VIEWS, validate_round
 from gpufleet.codecs.batch import decode, encode
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
@@ -51,7 +51,7 @@ SAMPLES = st.builds(
 
 @given(st.lists(SAMPLES, max_size=6), st.lists(st.text(max_size=600), max_size=9))
 def test_what_is_let_in_is_the_guests_own_and_can_travel(samples: list[Sample], errors: list[str]) -> None:
-    done = admit(Round(samples=tuple(samples), errors=tuple(errors)))
+    done = validate_round(Round(samples=tuple(samples), errors=tuple(errors)))
     for sample in done.samples:
         assert sample.provenance is Provenance.SLICE_GUEST
         assert sample.view is None or (sample.view.side is Side.GUEST and sample.view.kind is not ViewKind.VGPU)
@@ -71,10 +71,10 @@ def test_what_is_let_in_is_the_guests_own_and_can_travel(samples: list[Sample], 
 
 def test_a_guest_tells_no_bus_and_no_identity() -> None:
     bus = (PciFunction(address="0000:01:00.0", vendor=1, device=1, class_code=1),)
-    assert admit(Round(inventory=bus, machine=Machine(name="another"))) == Round()
+    assert validate_round(Round(inventory=bus, machine=Machine(name="another"))) == Round()
 
 
-def test_xids_of_its_own_devices_are_let_in_and_nothing_else_that_happens() -> None:
+def test_only_xids_of_the_guests_own_devices_are_admitted() -> None:
     gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
     good = Event(kind="xid", code=79, at=5, view=gpu, attributes={"sources": "dcgm\x1b[2J" + "x" * 999})
     others = (
@@ -84,11 +84,11 @@ def test_xids_of_its_own_devices_are_let_in_and_nothing_else_that_happens() -> N
         Event(kind="xid", code=1, at=5, view=View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="U")),
         Event(kind="xid", code=1, at=5, view=View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU 1\n")),
     )
-    (event,) = admit(Round(events=(good, *others))).events
+    (event,) = validate_round(Round(events=(good, *others))).events
     assert event.view == View(kind=ViewKind.GPU, side=Side.GUEST, uuid="GPU-1")
     assert (event.code, event.at, len(event.attributes["sources"])) == (79, 5, MAX_TEXT)
     assert "\x1b" not in event.attributes["sources"]
-    assert len(admit(Round(events=(good,) * 1000)).events) == MAX_EVENTS
+    assert len(validate_round(Round(events=(good,) * 1000)).events) == MAX_EVENTS
 
 
 def test_more_devices_than_there_can_be_are_not_kept() -> None:
@@ -102,6 +102,6 @@ def test_more_devices_than_there_can_be_are_not_kept() -> None:
         )
         for number in range(MAX_VIEWS + 10)
     )
-    done = admit(Round(samples=samples))
+    done = validate_round(Round(samples=samples))
     assert len(done.samples) == MAX_VIEWS
     assert "left out" in done.errors[0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.agent.guests.health import AWAITED, Standing, judge
+from gpufleet.agent.guests.health import AWAITING_ANSWER, GuestHealth, judge_health
 from gpufleet.config.guests import DcgmChannel, GuestConfig
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.machine import OK, STATES, state_of
@@ -19,13 +19,13 @@ def judged(
     one: GuestConfig,
     failure: Reason | None,
     *shown: str,
-    before: Standing = AWAITED,
-    awaited: bool = False,
-    late: bool = False,
+    before: GuestHealth = AWAITING_ANSWER,
+    is_booting: bool = False,
+    is_late: bool = False,
 ) -> str:
     absent = None if failure is None else Absent(failure, "words")
     keys = {f"gpu/{number}": name for number, name in enumerate(shown)}
-    return judge(one, absent, keys, before=before, awaited=awaited, late=late).state
+    return judge_health(one, absent, keys, before=before, is_booting=is_booting, is_late=is_late).state
 
 
 @pytest.mark.parametrize(
@@ -53,20 +53,20 @@ def test_none_is_a_number_too() -> None:
     assert judged(guest(), Reason.NO_SUPPORTED_GPU) == Reason.NO_SUPPORTED_GPU
 
 
-def test_silence_is_booting_then_unreachable_and_one_lost_pass_is_nothing() -> None:
+def test_guest_without_answers_is_booting_then_unreachable() -> None:
     quiet = Reason.GUEST_UNREACHABLE
-    assert judged(guest(), quiet, awaited=True) == Reason.GUEST_BOOTING
+    assert judged(guest(), quiet, is_booting=True) == Reason.GUEST_BOOTING
     assert judged(guest(), quiet) == quiet
-    assert judged(guest(), quiet, before=Standing(OK)) == OK
-    assert judged(guest(), quiet, before=Standing(OK), late=True) == quiet
+    assert judged(guest(), quiet, before=GuestHealth(OK)) == OK
+    assert judged(guest(), quiet, before=GuestHealth(OK), is_late=True) == quiet
 
 
 @pytest.mark.parametrize("reason", [Reason.IDENTITY_MISMATCH, Reason.NO_DRIVER, Reason.GUEST_REFUSED])
 def test_what_is_said_is_believed_at_once(reason: Reason) -> None:
-    assert judged(guest(), reason, before=Standing(OK), awaited=True) == reason
+    assert judged(guest(), reason, before=GuestHealth(OK), is_booting=True) == reason
 
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_failure_is_a_state_of_the_catalogue(reason: Reason) -> None:
     assert state_of(reason) in STATES
-    assert judged(guest(), reason, late=True) in STATES
+    assert judged(guest(), reason, is_late=True) in STATES

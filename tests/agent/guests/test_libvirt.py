@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpufleet.agent.guests.libvirt import LibvirtSource, ask_domains
-from gpufleet.agent.guests.sources import Listing
+from gpufleet.agent.guests.libvirt import LibvirtSource, query_domains
+from gpufleet.agent.guests.sources import GuestListing
 from gpufleet.channels.local import LocalFiles
 from gpufleet.channels.stream.dialers import UnixDialer
 from gpufleet.codecs.libvirt_domain import parse_domain
@@ -76,12 +76,12 @@ def host(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def source(libvirt: Libvirt, host: Path, uri: str, *, look_seconds: float = 60.0) -> LibvirtSource:
+def source(libvirt: Libvirt, host: Path, uri: str, *, query_seconds: float = 60.0) -> LibvirtSource:
     settings = LibvirtConfig(enabled=True, socket=str(libvirt.socket), uri=uri)
-    return LibvirtSource(UnixDialer(libvirt.socket), LocalFiles(host), settings, look_seconds=look_seconds)
+    return LibvirtSource(UnixDialer(libvirt.socket), LocalFiles(host), settings, query_seconds=query_seconds)
 
 
-async def look(libvirt: Libvirt, host: Path, *domains: str) -> Listing:
+async def look(libvirt: Libvirt, host: Path, *domains: str) -> GuestListing:
     file = libvirt.put("node.xml", f"<node>{''.join(domains)}</node>")
     return await source(libvirt, host, f"test://{file}").look()
 
@@ -130,7 +130,7 @@ async def test_domains_stay_while_libvirt_does_not_answer(libvirt: Libvirt, host
     assert gone.guests == before
     assert "cannot be asked" in gone.problems[str(libvirt.socket)]
     libvirt.put("node.xml", f"<node>{domain(2, pci(NIC))}</node>")
-    assert await asked.look() == Listing({}, {})
+    assert await asked.look() == GuestListing({}, {})
 
 
 async def test_it_is_left_in_peace(libvirt: Libvirt, host: Path) -> None:
@@ -158,7 +158,7 @@ async def test_one_that_hangs_or_lies_is_given_up(tmp_path: Path, host: Path) ->
         path = tmp_path / act.__name__
         async with await asyncio.start_unix_server(act, path):
             settings = LibvirtConfig(enabled=True, socket=str(path))
-            asked = LibvirtSource(UnixDialer(path), LocalFiles(host), settings, look_seconds=0.2)
+            asked = LibvirtSource(UnixDialer(path), LocalFiles(host), settings, query_seconds=0.2)
             assert words in (await asked.look()).problems[str(path)]
 
 
@@ -183,15 +183,15 @@ async def test_a_domain_that_really_runs_is_read_by_the_same_words(libvirt: Libv
     asked, dialer = source(libvirt, host, "qemu:///session"), UnixDialer(libvirt.socket)
     libvirt.virsh("create", str(libvirt.folder / "real.xml"))
     try:
-        (real,) = (await ask_domains(dialer, "qemu:///session")).items()
+        (real,) = (await query_domains(dialer, "qemu:///session")).items()
         assert (real[0].name, str(uuid.UUID(bytes=real[0].uuid))) == ("real", UID)
         assert parse_domain(real[1]).channels == {"org.gpufleet.guest_agent.0": f"{libvirt.folder}/agent.sock"}
         assert (await asked.look()).guests == {}  # it holds no GPU
         libvirt.virsh("suspend", "real")
-        assert len(await ask_domains(dialer, "qemu:///session")) == 1
+        assert len(await query_domains(dialer, "qemu:///session")) == 1
     finally:
         libvirt.virsh("destroy", "real")
-    assert await ask_domains(dialer, "qemu:///session") == {}
+    assert await query_domains(dialer, "qemu:///session") == {}
 
 
 def test_an_agent_follows_the_domains(libvirt: Libvirt, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_an_agent_follows_the_domains(libvirt: Libvirt, tmp_path: Path) -> None:
         (tmp_path / "guests.d" / ".a").rename(tmp_path / "guests.d" / "a.toml")
         wait_until(lambda: list(guests()) == ["by-file"], seconds=60, what="the file's word to go first")
         assert guests()["by-file"]["found_by"] == "folder: a.toml"
-        assert guests()["by-file"]["ways"][0]["reason"] == "guest_unreachable"
+        assert guests()["by-file"]["access_paths"][0]["reason"] == "guest_unreachable"
         assert get_json(f"{url}/v1/snapshot")["capabilities"]["guests"] == "available"
         libvirt.put("node.xml", f"<node>{domain(2, MDEV)}</node>")
         wait_until(lambda: sorted(guests()) == ["by-file", "train-2"], seconds=60, what="the new domain")

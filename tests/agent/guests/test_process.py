@@ -77,26 +77,11 @@ class Host:
         return found
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """Give one agent to all tests; each has guests with numbers of its own."""
     with ExitStack() as stack:
-        yield Host(tmp_path, stack)
-
-
-def test_a_guest_comes_is_read_and_goes(host: Host) -> None:
-    host.boot(1, gpus=2)
-    wait_until(lambda: [one.get("name") for one in found(host, 1)] == [NAME, NAME], what="names of its GPUs")
-    one = host.wait_for(1, "ok")
-    assert [device["uuid"] for device in one["devices"]] == [uuid_of(1, 0), uuid_of(1, 1)]
-    assert {device["side"] for device in one["devices"]} == {"guest"}
-    assert one["machine"] == {"name": "ml/vm-1", "kind": "guest", "system_uuid": uid(1), "hypervisor": "node-1"}
-    host_readings = one["host"]["readings"]
-    assert host_readings["host_memory_total_bytes"]["value"] > 0
-    stamps = [host_readings[f"guest_{name}_timestamp_seconds"]["value"] for name in STAMPS]
-    assert stamps == sorted(stamps)
-    assert get_json(f"{host.url}/v1/snapshot")["capabilities"]["guests"] == "available"
-    (host.folder / "1.toml").unlink()
-    wait_until(lambda: not host.guests(), what="the guest to be gone")
+        yield Host(tmp_path_factory.mktemp("host"), stack)
 
 
 STAMPS = ("seen", "channel_open", "first_answer", "driver_ready")
@@ -107,80 +92,85 @@ def found(host: Host, number: int) -> list[dict[str, Any]]:
     return devices
 
 
-def test_every_state_has_its_reason_and_words(host: Host) -> None:
-    guest, smi = host.boot(1)
-    host.wait_for(1, "ok")
-    smi.say("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", 9)
-    assert "couldn't communicate" in host.wait_for(1, "no_driver")["detail"]
-    smi.say("Failed to initialize NVML: Driver/library version mismatch", 18)
-    assert "version mismatch" in host.wait_for(1, "driver_mismatch")["detail"]
-    smi.heal()
-    host.wait_for(1, "ok")
-    smi.show(2)
-    assert host.wait_for(1, "gpu_count_differs")["detail"] == "it should have 1 GPUs and shows 2"
-    smi.show(1)
-    host.wait_for(1, "ok")
-    guest.stop()
-    host.wait_for(1, "guest_unreachable")
-    kept = guest.host_key
-    guest.new_host_key()
-    guest.start()
-    assert "not the virtual machine" in host.wait_for(1, "identity_mismatch")["detail"]
-    assert kept != guest.host_key
-    assert "tenant@127.0.0.1" in host.guests()[uid(1)]["detail"]
+def capability(host: Host) -> str:
+    return str(get_json(f"{host.url}/v1/snapshot")["capabilities"]["guests"])
 
 
-def test_another_virtual_machine_at_the_same_address_has_a_key_of_its_own(host: Host) -> None:
-    guest, _ = host.boot(1)
-    host.wait_for(1, "ok")
-    before = guest.host_key
+def utilization(host: Host, number: int) -> dict[str, Any]:
+    reading: dict[str, Any] = found(host, number)[0]["readings"]["gpu_utilization_ratio"]
+    return reading
+
+
+def test_described_guest_is_read_until_its_file_goes(host: Host) -> None:
+    host.boot(1, gpus=2)
+    wait_until(lambda: [one.get("name") for one in found(host, 1)] == [NAME, NAME], what="names of its GPUs")
+    one = host.wait_for(1, "ok")
+    assert [device["uuid"] for device in one["devices"]] == [uuid_of(1, 0), uuid_of(1, 1)]
+    assert {device["side"] for device in one["devices"]} == {"guest"}
+    assert one["machine"] == {"name": "ml/vm-1", "kind": "guest", "system_uuid": uid(1), "hypervisor": "node-1"}
+    host_readings = one["host"]["readings"]
+    assert host_readings["host_memory_total_bytes"]["value"] > 0
+    stamps = [host_readings[f"guest_{name}_timestamp_seconds"]["value"] for name in STAMPS]
+    assert stamps == sorted(stamps)
+    assert capability(host) == "available"
     (host.folder / "1.toml").unlink()
-    wait_until(lambda: not host.guests(), what="the guest to be gone")
+    wait_until(lambda: uid(1) not in host.guests(), what="the guest to be gone")
+
+
+def test_each_state_has_its_reason(host: Host) -> None:
+    """From a driver that fails to another virtual machine at the same address, which has a pin of its own."""
+    guest, smi = host.boot(2)
+    host.wait_for(2, "ok")
+    smi.say("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", 9)
+    assert "couldn't communicate" in host.wait_for(2, "no_driver")["detail"]  # as nvidia-smi printed it
+    smi.say("Failed to initialize NVML: Driver/library version mismatch", 18)
+    assert "version mismatch" in host.wait_for(2, "driver_mismatch")["detail"]
+    smi.heal()
+    smi.show(2)
+    host.wait_for(2, "gpu_count_differs")
+    smi.show(1)
+    host.wait_for(2, "ok")
+
     guest.stop()
+    host.wait_for(2, "guest_unreachable")
+    wait_until(lambda: utilization(host, 2).get("absent") == "stale", what="its readings to be stale")
+    assert "node-1" in get_text(f"{host.url}/metrics")
+
+    pinned = guest.host_key
     guest.new_host_key()
     guest.start()
-    host.tell(2, guest)
-    host.wait_for(2, "ok")
+    assert f"{USER}@127.0.0.1" in host.wait_for(2, "identity_mismatch")["detail"]
+    assert pinned != guest.host_key
+
+    (host.folder / "2.toml").unlink()
+    wait_until(lambda: uid(2) not in host.guests(), what="the guest to be gone")
+    host.tell(3, guest)
+    host.wait_for(3, "ok")
     pins = host.kept / "agent" / "host_keys"
-    assert {file.name: file.read_text().strip() for file in pins.iterdir()} == {
-        uid(1): before,
-        uid(2): guest.host_key,
-    }
+    assert (pins / uid(2)).read_text().strip() == pinned
+    assert (pins / uid(3)).read_text().strip() == guest.host_key
 
 
-def test_what_one_guest_does_costs_no_other(host: Host) -> None:
-    _, good = host.boot(1)
-    _, hung = host.boot(2)
-    _, flooding = host.boot(3)
-    for number in (1, 2, 3):
+def test_failing_guests_do_not_affect_another(host: Host) -> None:
+    _, good = host.boot(11)
+    _, hung = host.boot(12)
+    _, flooding = host.boot(13)
+    for number in (11, 12, 13):
         host.wait_for(number, "ok")
     hung.do("hang")
     flooding.do("flood")
     host.put("bad.toml", "vm_uuid = 1")
-    host.put("4.toml", (host.folder / "1.toml").read_text())
-    host.wait_for(3, "reader_failed")
-    host.wait_for(2, "timeout")
-    good.show(1, utilization_gpu="37 %")
-
-    def reading() -> Any:
-        return found(host, 1)[0]["readings"]["gpu_utilization_ratio"].get("value")
-
-    wait_until(lambda: reading() == 0.37, what="the good guest's new reading")
-    assert host.state(1) == "ok"
-    capability = get_json(f"{host.url}/v1/snapshot")["capabilities"]["guests"]
-    assert "is read already" in capability
-    assert "and 1 more" in capability
-    assert host.process.process.poll() is None
-
-
-def test_readings_of_a_silent_guest_grow_old_and_are_not_shown_as_new(host: Host) -> None:
-    guest, _ = host.boot(1)
-    host.wait_for(1, "ok")
-    guest.stop()
-    host.wait_for(1, "guest_unreachable")
-    wait_until(
-        lambda: found(host, 1)[0]["readings"]["gpu_utilization_ratio"].get("absent") == "stale",
-        what="its readings to be stale",
-    )
-    page = get_text(f"{host.url}/metrics")
-    assert "node-1" in page
+    host.put("14.toml", (host.folder / "11.toml").read_text())
+    try:
+        host.wait_for(13, "reader_failed")
+        host.wait_for(12, "timeout")
+        good.show(1, utilization_gpu="37 %")
+        wait_until(lambda: utilization(host, 11).get("value") == 0.37, what="the good guest's new reading")
+        assert host.state(11) == "ok"
+        assert uid(11) in capability(host)
+        assert capability(host).startswith("failing: ")
+        assert host.process.process.poll() is None
+    finally:
+        for name in ("bad", "11", "12", "13", "14"):
+            (host.folder / f"{name}.toml").unlink()
+    wait_until(lambda: capability(host) == "available", what="the capability without the bad files")

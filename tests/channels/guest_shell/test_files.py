@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.channels.guest_shell import ShellFiles
-from gpufleet.channels.guest_shell.files import errno_of, parse_frames
-from gpufleet.channels.guest_shell.shell import NAME, Answer, is_plain, script
+from gpufleet.channels.guest_shell.files import parse_errno, parse_frames
+from gpufleet.channels.guest_shell.shell import NAME, ShellReply, is_plain, script
 from gpufleet.model.errors import ChannelError, ChannelProblem, WireError
 from gpufleet.ports.channel import ExecResult, Fetched, FetchPlan, Files
 from tests.channels.contract import FilesContract, FilesFactory
@@ -24,7 +24,7 @@ class LocalShell:
     def __init__(self, *shell: str | Path, environment: dict[str, str] | None = None) -> None:
         self.shell, self.environment = shell, environment
 
-    async def ask(self, words: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
+    async def execute(self, words: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
         process = await asyncio.create_subprocess_exec(
             *self.shell,
             *words,
@@ -41,7 +41,7 @@ class LocalShell:
 class KeptShell(LocalShell):
     """The same, kept: asked something else before, in the same shell."""
 
-    async def ask(self, words: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
+    async def execute(self, words: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
         assert all(map(is_plain, words))
         process = await asyncio.create_subprocess_exec(
             *self.shell,
@@ -57,7 +57,7 @@ class KeptShell(LocalShell):
         assert process.stderr is not None
         done: ExecResult | None = None
         for question in (("run", "5", "id"), tuple(words)):
-            answer = Answer(question, max_output_bytes=max_output_bytes)
+            answer = ShellReply(question, max_output_bytes=max_output_bytes)
             process.stdin.write(answer.line)
             waiting = {True: process.stderr, False: process.stdout}
             async with asyncio.timeout(timeout_seconds):
@@ -237,13 +237,13 @@ async def test_a_guest_without_the_program_is_told_so(tmp_path: Path, program: s
 class TestForced:
     """As a key's forced command: words come as SSH_ORIGINAL_COMMAND, and only what is allowed is answered."""
 
-    async def ask(self, tmp_path: Path, command: str) -> ExecResult:
+    async def execute(self, tmp_path: Path, command: str) -> ExecResult:
         (tmp_path / "gpufleet-guest").write_text(script())
         (tmp_path / "nvidia-smi").write_text('#!/bin/sh\necho "smi $*"\n')
         (tmp_path / "nvidia-smi").chmod(0o755)
         environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SSH_ORIGINAL_COMMAND": command}
         shell = LocalShell("sh", tmp_path / "gpufleet-guest", environment=environment)
-        return await shell.ask((), timeout_seconds=20, max_output_bytes=1 << 20)
+        return await shell.execute((), timeout_seconds=20, max_output_bytes=1 << 20)
 
     @pytest.mark.parametrize(
         "command",
@@ -266,7 +266,7 @@ class TestForced:
         ],
     )
     async def test_everything_else_is_refused(self, tmp_path: Path, command: str) -> None:
-        done = await self.ask(tmp_path, command)
+        done = await self.execute(tmp_path, command)
         assert (done.exit_code, done.stdout) == (126, b"")
         assert b"not permitted" in done.stderr
 
@@ -288,15 +288,19 @@ class TestForced:
         ],
     )
     async def test_no_other_file_is_read(self, tmp_path: Path, path: str) -> None:
-        done = await self.ask(tmp_path, f"gpufleet-guest files ab 100 f:{path} l:{path}")
+        done = await self.execute(tmp_path, f"gpufleet-guest files ab 100 f:{path} l:{path}")
         assert done.stdout.count(b"Permission denied") == 2
         assert b"root:" not in done.stdout
 
     async def test_what_is_allowed_is_answered(self, tmp_path: Path) -> None:
-        assert (await self.ask(tmp_path, "gpufleet-guest hello")).stdout == b"gpufleet-guest 1 forced\n"
-        done = await self.ask(tmp_path, "gpufleet-guest run 5 nvidia-smi --query-gpu=uuid,name --format=csv,noheader")
+        assert (await self.execute(tmp_path, "gpufleet-guest hello")).stdout == b"gpufleet-guest 1 forced\n"
+        done = await self.execute(
+            tmp_path, "gpufleet-guest run 5 nvidia-smi --query-gpu=uuid,name --format=csv,noheader"
+        )
         assert done.stdout == b"smi --query-gpu=uuid,name --format=csv,noheader\n"
-        done = await self.ask(tmp_path, "gpufleet-guest files ab 100000 f:/proc/loadavg f:/sys/class/net/*/type s:/")
+        done = await self.execute(
+            tmp_path, "gpufleet-guest files ab 100000 f:/proc/loadavg f:/sys/class/net/*/type s:/"
+        )
         fetched = parse_frames(done.stdout, "ab", 100_000)
         assert {"/proc/loadavg", "/sys/class/net/lo/type"} <= set(fetched.files)
         assert list(fetched.filesystems) == ["/"]
@@ -328,7 +332,9 @@ class TestAnswers:
 
     async def test_a_cut_answer_is_not_taken_for_a_whole_one(self) -> None:
         class Cut:
-            async def ask(self, words: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
+            async def execute(
+                self, words: Sequence[str], *, timeout_seconds: float, max_output_bytes: int
+            ) -> ExecResult:
                 return ExecResult(exit_code=0, stdout=f"\n{words[1]} f /proc/stat\ncpu 1".encode(), stderr=b"")
 
         with pytest.raises(ChannelError) as caught:
@@ -336,7 +342,7 @@ class TestAnswers:
         assert caught.value.problem is ChannelProblem.PROTOCOL
 
     def test_words_of_errors_are_known_by_their_names(self) -> None:
-        assert errno_of(b"cat: /x: No such file or directory\n") == "ENOENT"
-        assert errno_of(b"sh: can't open '/x': Permission denied") == "EACCES"
-        assert errno_of(b"head: error reading '/s': Invalid argument") == "EINVAL"
-        assert errno_of(b"whatever") == "EIO"
+        assert parse_errno(b"cat: /x: No such file or directory\n") == "ENOENT"
+        assert parse_errno(b"sh: can't open '/x': Permission denied") == "EACCES"
+        assert parse_errno(b"head: error reading '/s': Invalid argument") == "EINVAL"
+        assert parse_errno(b"whatever") == "EIO"

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.channels.bounded import TooMuchError
-from gpufleet.channels.guest_shell.shell import Answer
+from gpufleet.channels.guest_shell.shell import ShellReply
+from gpufleet.channels.output import OutputTooLargeError
 from gpufleet.model.errors import WireError
 from gpufleet.ports.channel import ExecResult
 
 MOST = 1000
 
 
-def asked(most: int = MOST) -> tuple[Answer, bytes]:
+def asked(most: int = MOST) -> tuple[ShellReply, bytes]:
     """Return a question, and its mark."""
-    answer = Answer(("run", "5", "nvidia-smi", "-L"), max_output_bytes=most)
+    answer = ShellReply(("run", "5", "nvidia-smi", "-L"), max_output_bytes=most)
     mark, _, words = answer.line.partition(b" ")
     assert words == b"run 5 nvidia-smi -L\n"
     return answer, mark
@@ -31,7 +31,7 @@ def quiet(mark: bytes, err: bytes = b"", code: int = 0) -> bytes:
     return err + b"\n" + mark + f" {code}\n".encode()
 
 
-def take(answer: Answer, pieces: Iterable[tuple[bytes, bool]]) -> ExecResult | None:
+def take(answer: ShellReply, pieces: Iterable[tuple[bytes, bool]]) -> ExecResult | None:
     done = None
     for piece, error in pieces:
         assert done is None
@@ -40,9 +40,7 @@ def take(answer: Answer, pieces: Iterable[tuple[bytes, bool]]) -> ExecResult | N
 
 
 @given(st.binary(max_size=300), st.binary(max_size=100), st.integers(0, 255), st.data())
-def test_an_answer_is_whole_with_its_last_piece_however_it_is_cut(
-    out: bytes, err: bytes, code: int, data: st.DataObject
-) -> None:
+def test_answer_is_complete_with_its_last_piece(out: bytes, err: bytes, code: int, data: st.DataObject) -> None:
     answer, mark = asked()
     streams = [(printed(mark, out, code), False), (quiet(mark, err, code), True)]
     pieces: list[tuple[bytes, bool]] = []
@@ -99,7 +97,7 @@ def test_as_much_as_it_may_be_and_not_a_byte_more(error: bool) -> None:
         answer, mark = asked()
         whole = quiet(mark, b"x" * size) if error else printed(mark, b"x" * size)
         if size > MOST:
-            with pytest.raises(TooMuchError):
+            with pytest.raises(OutputTooLargeError):
                 answer.take(whole, error=error)
         else:
             assert answer.take(whole, error=error) is None
@@ -109,12 +107,12 @@ def test_as_much_as_it_may_be_and_not_a_byte_more(error: bool) -> None:
 def test_what_never_ends_is_cut(error: bool) -> None:
     answer, mark = asked()
     start = b"" if error else mark + b"\n"
-    with pytest.raises(TooMuchError):
+    with pytest.raises(OutputTooLargeError):
         take(answer, [(start, error), *((bytes(100), error) for _ in range(MOST // 100 + 2))])
 
 
 @given(st.lists(st.tuples(st.binary(max_size=60), st.booleans()), max_size=20))
 def test_any_bytes_are_awaited_or_refused(pieces: list[tuple[bytes, bool]]) -> None:
     answer, _ = asked(200)
-    with contextlib.suppress(WireError, TooMuchError):
+    with contextlib.suppress(WireError, OutputTooLargeError):
         assert take(answer, pieces) is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpufleet.channels.guest_shell import ShellExec, ShellFiles
 from gpufleet.channels.qemu_agent import QemuAgentShell, protocol
-from gpufleet.channels.qemu_agent.protocol import Conversation
+from gpufleet.channels.qemu_agent.protocol import QemuAgentConnection
 from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError
 from gpufleet.ports.channel import ExecResult, FetchPlan
 from tests.fakes.qemu_agent import FakeQemuAgent
@@ -80,7 +80,7 @@ async def test_what_is_switched_off_is_said_and_not_tried(agent: FakeQemuAgent, 
     assert "guest-exec" not in agent.asked
 
 
-async def test_a_guest_that_stands_still_is_not_up_and_works_again_later(agent: FakeQemuAgent) -> None:
+async def test_frozen_guest_is_not_up_and_recovers(agent: FakeQemuAgent) -> None:
     agent.frozen = True
     one = QemuAgentShell(agent.socket, sync_seconds=0.2)
     with pytest.raises(ChannelError) as caught:
@@ -175,6 +175,6 @@ class Recorded:
 @given(st.binary(max_size=200))
 async def test_any_bytes_end_in_a_named_error(data: bytes) -> None:
     with pytest.raises(ChannelError):
-        await Conversation(Recorded(data), "x").synchronise()
+        await QemuAgentConnection(Recorded(data), "x").synchronise()
     with pytest.raises(ChannelError):
-        await Conversation(Recorded(data), "x").ask("guest-info")
+        await QemuAgentConnection(Recorded(data), "x").execute("guest-info")

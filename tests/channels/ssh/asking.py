@@ -7,7 +7,7 @@ import pytest
 
 from gpufleet.channels.guest_shell import ShellExec
 from gpufleet.channels.ssh.shell import SshShell
-from gpufleet.channels.ssh.target import GivenPin, Pin, SshTarget
+from gpufleet.channels.ssh.target import ConfiguredHostKey, HostKeyPin, SshTarget
 from gpufleet.model.errors import ChannelError, ChannelProblem
 from gpufleet.ports.channel import ExecResult
 from tests.support.sshd import USER, Guest
@@ -25,8 +25,8 @@ def target(guest: Guest, *, port: int | None = None, seconds: float = 15) -> Ssh
 
 
 @asynccontextmanager
-async def shell_of(guest: Guest, pin: Pin | None = None) -> AsyncIterator[SshShell]:
-    shell = SshShell(target(guest), pin or GivenPin(guest.host_key))
+async def shell_of(guest: Guest, pin: HostKeyPin | None = None) -> AsyncIterator[SshShell]:
+    shell = SshShell(target(guest), pin or ConfiguredHostKey(guest.host_key))
     try:
         yield shell
     finally:

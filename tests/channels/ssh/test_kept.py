@@ -99,9 +99,7 @@ class TestKept:
         await asyncio.to_thread(wait_until, lambda: not Path(f"/proc/{first}").exists(), what="its end")
         assert await whose(shell) != first
 
-    async def test_two_questions_at_a_time_have_one_each_and_no_third_is_kept(
-        self, guest: Guest, shell: SshShell
-    ) -> None:
+    async def test_two_concurrent_commands_keep_two_processes(self, guest: Guest, shell: SshShell) -> None:
         guest.program("nvidia-smi", WHOSE + 'echo >>"$FAKE_FOLDER/up"; until [ -e "$FAKE_FOLDER/go" ]; do :; done\n')
         asked = [asyncio.create_task(whose(shell)) for _ in range(3)]
         up = guest.folder / "up"

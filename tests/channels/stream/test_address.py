@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.channels.stream.dialers import HybridVsockDialer, TcpDialer, UnixDialer, VsockDialer, dialer_of
+from gpufleet.channels.stream.dialers import HybridVsockDialer, TcpDialer, UnixDialer, VsockDialer, make_dialer
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from gpufleet.channels.stream.dialers import HybridVsockDialer, TcpDialer, UnixD
     ],
 )
 def test_addresses(address: str, kind: type) -> None:
-    assert type(dialer_of(address)) is kind
+    assert type(make_dialer(address)) is kind
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def test_addresses(address: str, kind: type) -> None:
 )
 def test_what_is_no_address(address: str) -> None:
     with pytest.raises(ValueError, match="vsock"):
-        dialer_of(address)
+        make_dialer(address)

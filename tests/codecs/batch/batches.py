@@ -7,7 +7,7 @@ from gpufleet.codecs.batch import encode_wire, to_wire
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
-from gpufleet.model.holding import Holder, HolderKind, Holding, Verdict
+from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
 from gpufleet.model.machine import Machine, MachineKind, PciFunction
 from gpufleet.model.reading import DimValue, Provenance, Sample
 from gpufleet.model.status import Heartbeat, ReaderState, ReaderStatus
@@ -72,7 +72,7 @@ EXAMPLE = Batch(
                     holder=Holder(kind=HolderKind.POD, id="uid-1", name="train", namespace="ml"),
                     since=NOW - 9,
                     methods=("kubelet",),
-                    verdict=Verdict.AGREED,
+                    verdict=HoldingVerdict.AGREED,
                 ),
             ),
             inventory=(PciFunction(address="0000:1b:00.0", vendor=0x10DE, device=0x2335, class_code=0x030200),),

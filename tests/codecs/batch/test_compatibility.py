@@ -24,7 +24,7 @@ def elements() -> list[Any]:
     return plain
 
 
-def test_bytes_stay_the_same_but_for_the_version_of_the_catalogue() -> None:
+def test_encoding_changes_only_with_the_catalogue_version() -> None:
     """A part has gained a list of processes since these were stored."""
     *before, parts = [elements()[0], CATALOGUE_VERSION, *elements()[2:]]
     expected = [*before, [[*part, []] for part in parts]]

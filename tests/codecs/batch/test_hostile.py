@@ -237,7 +237,7 @@ def test_a_large_batch_within_the_limits_is_read() -> None:
     assert decode(body) == wire
 
 
-def test_a_lone_surrogate_is_refused_by_the_encoder_in_its_own_words() -> None:
+def test_encoder_rejects_a_lone_surrogate() -> None:
     with pytest.raises(WireError, match="lone surrogate"):
         encode(msgspec.structs.replace(EXAMPLE, sender="node-\ud800"))
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import Limits, decode, encode_wire, in_version, to_rows, version_of
-from gpufleet.codecs.batch.tables import Tables
+from gpufleet.codecs.batch.tables import TableCache
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Cell, WireBatch
@@ -118,7 +118,7 @@ def test_the_field_is_named(change: Callable[[list[Any]], None], words: str) -> 
 
 
 @pytest.mark.parametrize("names", [["made_up", "gpu_memory_used_bytes"], ["gpu_power_watts", "gpu_state"]])
-def test_numbers_that_are_not_of_their_metric_s_type_are_told_one_by_one(names: list[str]) -> None:
+def test_values_of_the_wrong_type_are_reported_one_by_one(names: list[str]) -> None:
     """As of a newer catalogue, or of a sender that makes things up: the hub judges them as in version 1."""
     changed = elements()
     changed[11][0][3][:2] = names
@@ -138,11 +138,12 @@ def test_what_a_newer_sender_adds_is_passed_over() -> None:
 
 
 def test_numbers_count_as_items() -> None:
-    with pytest.raises(WireLimitError, match="more than 3 items"):
+    with pytest.raises(WireLimitError) as caught:
         decode(encode_wire(newer(BLOCK)), limits=Limits(items=3))
+    assert caught.value.field == "samples"
 
 
-def test_lists_that_come_again_are_one_for_who_does_not_change_them() -> None:
+def test_repeated_lists_are_shared_on_request() -> None:
     first, second = (decode(body(seq, NOW), as_matrix=True) for seq in (1, 2))
     assert first.views is second.views
     assert first.machines is second.machines
@@ -153,14 +154,14 @@ def test_lists_that_come_again_are_one_for_who_does_not_change_them() -> None:
     assert again == decode(body(2, NOW)) == decode(body(2, NOW), as_matrix=True)
 
 
-def test_of_lists_there_are_only_so_many_kept_those_that_are_in_use() -> None:
+def test_shared_lists_in_use_stay_within_the_bound() -> None:
     made = 0
 
     def check(views: list[View]) -> None:
         nonlocal made
         made += 1
 
-    tables = Tables("views", View, check, most_bytes=64 << 10)
+    tables = TableCache("views", View, check, most_bytes=64 << 10)
     raws = [
         msgspec.Raw(msgspec.msgpack.encode([View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{number}")]))
         for number in range(1000)
@@ -180,8 +181,9 @@ def test_what_is_wrong_is_wrong_again() -> None:
     changed = elements()
     changed[9][0] = {"kind": "gpu", "side": "host"}
     for _ in range(2):
-        with pytest.raises(WireError, match=r"views\[0\]"):
+        with pytest.raises(WireError) as caught:
             decode(msgspec.msgpack.encode(changed))
+        assert caught.value.field == "views[0]"
 
 
 def test_the_example_is_no_larger_packed() -> None:

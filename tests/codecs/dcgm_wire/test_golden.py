@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 
 from gpufleet.codecs.dcgm_wire import requests
-from gpufleet.codecs.dcgm_wire.commands import ALL_GPUS, LADDER, READ_ONLY
+from gpufleet.codecs.dcgm_wire.commands import ALL_GPUS, LATEST_FORMS, READ_ONLY
 from gpufleet.codecs.dcgm_wire.frame import HEADER
 from gpufleet.codecs.dcgm_wire.values import GPU, Entity, FieldValue, decode_values, encode_value
 
 LINES = (Path(__file__).parents[2] / "data" / "dcgm" / "golden-frames.txt").read_text().splitlines()
 GOLDEN = {name: rest for name, _, rest in (line.partition(" ") for line in LINES if not line.startswith("#"))}
 ASKED = {
-    "version": requests.ask_version(7),
-    "entities": requests.ask_entities(8, GPU),
-    "fg": requests.ask_fields(9, "fg1", [203, 252]),
-    "watch": requests.ask_watch(10, ALL_GPUS, 5, every_seconds=5, keep_seconds=30, keep_samples=2),
-    "latest": requests.ask_latest(LADDER[0], 11, [Entity(GPU, 0)], [203, 252]),
-    "update": requests.ask_update(12),
-    "multi": requests.ask_history(13, Entity(GPU, 0), 230, 123, 64),
+    "version": requests.version_request(7),
+    "entities": requests.entities_request(8, GPU),
+    "fg": requests.create_fields_request(9, "fg1", [203, 252]),
+    "watch": requests.watch_request(10, ALL_GPUS, 5, every_seconds=5, keep_seconds=30, keep_samples=2),
+    "latest": requests.latest_request(LATEST_FORMS[0], 11, [Entity(GPU, 0)], [203, 252]),
+    "update": requests.update_request(12),
+    "multi": requests.history_request(13, Entity(GPU, 0), 230, 123, 64),
 }
 
 

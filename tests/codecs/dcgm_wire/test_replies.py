@@ -17,7 +17,7 @@ from gpufleet.codecs.dcgm_wire.commands import (
     GROUP_CREATE,
     HIERARCHY,
     HISTORY,
-    LADDER,
+    LATEST_FORMS,
     MODULE,
     VERSION,
     Command,
@@ -46,7 +46,7 @@ READERS: list[Callable[[bytes], object]] = [
     replies.read_group,
     replies.read_fields,
     lambda body: replies.read_history(body, MOST),
-    *((lambda body, form=form: replies.read_latest(form, body, MOST)) for form in LADDER),
+    *((lambda body, form=form: replies.read_latest(form, body, MOST)) for form in LATEST_FORMS),
 ]
 VALUES = st.builds(
     FieldValue,
@@ -66,7 +66,7 @@ def body_of(command: Command, size: int, *parts: tuple[int, bytes]) -> bytes:
     return bytes(body)
 
 
-@given(st.lists(VALUES, max_size=20), st.sampled_from(LADDER))
+@given(st.lists(VALUES, max_size=20), st.sampled_from(LATEST_FORMS))
 def test_values_come_back_as_they_were_sent(values: list[FieldValue], form: Latest) -> None:
     buffer = b"".join(map(encode_value, values))
     body = body_of(form.command, form.fixed, (form.fixed - 4, struct.pack("<I", len(buffer)))) + buffer
@@ -75,7 +75,7 @@ def test_values_come_back_as_they_were_sent(values: list[FieldValue], form: Late
 
 
 def test_what_follows_a_buffer_is_not_read() -> None:
-    form, buffer = LADDER[0], encode_value(FieldValue(Entity(GPU, 1), 252, 0, 1, 5))
+    form, buffer = LATEST_FORMS[0], encode_value(FieldValue(Entity(GPU, 1), 252, 0, 1, 5))
     body = body_of(form.command, form.fixed, (form.fixed - 4, struct.pack("<I", len(buffer)))) + buffer + b"\xff" * 100
     assert len(replies.read_latest(form, body, 1)) == 1
 
@@ -88,7 +88,7 @@ def test_history() -> None:
 
 
 def test_version_entities_and_groups() -> None:
-    version = requests.ask_version(1)[HEADER.size :]
+    version = requests.version_request(1)[HEADER.size :]
     said = version[:28] + b"version:4.6.0;arch:x86_64;odd;buildtype:Release".ljust(512, b"\0")
     assert replies.read_version(said) == {"version": "4.6.0", "arch": "x86_64", "buildtype": "Release"}
     listed = body_of(ENTITIES, ENTITIES.size, (28, struct.pack("<3I", 4, 0, 7)), (4124, struct.pack("<I", 3)))
@@ -121,23 +121,26 @@ def test_a_count_beyond_the_room_is_refused(
 
 
 def test_a_reply_to_another_question_is_refused() -> None:
-    with pytest.raises(WireError, match="command 14"):
+    with pytest.raises(WireError) as caught:
         replies.read_hierarchy(body_of(ENTITIES, HIERARCHY.size))
+    assert caught.value.field == "GET_GPU_INSTANCE_HIERARCHY"
 
 
 @pytest.mark.parametrize("length", [0, 1, RECORD.size - 1, RECORD.size + 9, 0xFFFF])
 def test_a_record_whose_length_lies_is_refused(length: int) -> None:
     record = bytearray(encode_value(FieldValue(Entity(GPU, 0), 252, 0, 1, 5)))
     record[:2] = struct.pack("<H", length)
-    with pytest.raises(WireError, match="a record of"):
+    with pytest.raises(WireError) as caught:
         decode_values(bytes(record), 1)
+    assert caught.value.field == "values[0]"
 
 
 def test_records_are_bounded() -> None:
     record = encode_value(FieldValue(Entity(GPU, 0), 252, 0, 1, 5))
     assert len(decode_values(record * 10, most=10)) == 10
-    with pytest.raises(WireError, match="more than 10"):
+    with pytest.raises(WireError) as caught:
         decode_values(record * 11, most=10)
+    assert caught.value.field == "values"
 
 
 @given(
@@ -153,7 +156,7 @@ def test_nothing_but_the_declared_error(reader: Callable[[bytes], object], data:
     )
 
 
-@given(st.sampled_from(LADDER), st.binary(max_size=200), st.integers(0, 2**32 - 1) | st.integers(0, 200))
+@given(st.sampled_from(LATEST_FORMS), st.binary(max_size=200), st.integers(0, 2**32 - 1) | st.integers(0, 200))
 def test_a_wild_buffer_is_refused_or_read(form: Latest, buffer: bytes, size: int) -> None:
     body = body_of(form.command, form.fixed, (form.fixed - 4, struct.pack("<I", size))) + buffer
     try:
@@ -165,8 +168,9 @@ def test_a_wild_buffer_is_refused_or_read(form: Latest, buffer: bytes, size: int
 def test_frames() -> None:
     frame = encode_frame(5, b"abc")
     assert decode_header(frame[: HEADER.size]) == Header(5, 3, 0x300, 0)
-    with pytest.raises(WireError, match="version 3"):
+    with pytest.raises(WireError) as caught:
         decode_header(b"\xad\xcb\xbc\xab" + frame[4:20])
+    assert caught.value.field == "magic"
     for length in (-1, MAX_BODY_BYTES + 1):
         with pytest.raises(WireLimitError):
             decode_header(HEADER.pack(0xADBCBCAD, 1, length, 0x300, 0))

@@ -25,7 +25,7 @@ def test_a_column_that_was_asked_for_twice_is_read_once() -> None:
     assert table.messages == ()
 
 
-def test_of_a_column_that_is_there_twice_with_two_values_none_is_read() -> None:
+def test_duplicate_columns_that_disagree_are_dropped() -> None:
     table = parse_csv(b"uuid, memory.used [MiB], memory.used [MiB], index\nGPU-1, 55 MiB, 56 MiB, 0\n")
     assert table.rows == ({"uuid": "GPU-1", "index": "0"},)
     assert table.messages == ("memory.used is there twice, and its values differ: it is not read",)
@@ -53,13 +53,13 @@ def test_a_row_that_is_cut_off_is_no_row() -> None:
     assert table.messages == ("a row has 2 of 3 values: 1, 55 M",)
 
 
-def test_the_last_value_of_an_output_that_ends_within_a_line_is_not_read() -> None:
+def test_value_of_a_truncated_last_line_is_dropped() -> None:
     table = parse_csv(b"index, uuid, memory.used [MiB]\n0, GPU-1, 143771 MiB\n1, GPU-2, 14")
     assert [row.get("memory.used") for row in table.rows] == ["143771 MiB", None]
     assert "memory.used, is not read" in table.messages[0]
 
 
-def test_an_error_as_last_line_without_a_line_feed_costs_no_value() -> None:
+def test_error_in_an_unterminated_last_line_drops_no_value() -> None:
     table = parse_csv(b"0, 55 MiB, GPU-1\nGPU is lost", COLUMNS)
     assert table.rows[0]["uuid"] == "GPU-1"
     assert table.messages == ("GPU is lost",)
@@ -83,17 +83,20 @@ def test_control_characters_do_not_reach_a_message() -> None:
 
 
 def test_without_a_header_where_one_is_due_it_is_an_error() -> None:
-    with pytest.raises(WireError, match="--format=csv"):
+    with pytest.raises(WireError, match="--format=csv") as caught:
         parse_csv(b"0, 55 MiB, GPU-1\n")
+    assert caught.value.field == "csv"
 
 
 def test_too_many_lines_and_values() -> None:
-    with pytest.raises(WireLimitError, match="lines"):
+    with pytest.raises(WireLimitError, match="50000") as caught:
         parse_csv(b"a, b\n" + b"1, 2\n" * MAX_LINES)
+    assert caught.value.field == "csv"
     columns = tuple(f"a{n}" for n in range(1000))
     row = ", ".join("1" for _ in columns) + "\n"
-    with pytest.raises(WireLimitError, match="values"):
+    with pytest.raises(WireLimitError, match="100000") as caught:
         parse_csv((row * (MAX_VALUES // 1000 + 1)).encode(), columns)
+    assert caught.value.field == "csv"
 
 
 def test_many_words_are_counted_and_not_kept() -> None:

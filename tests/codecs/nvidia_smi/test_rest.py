@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.codecs.nvidia_smi import judge, parse_capture, parse_help, parse_listing
+from gpufleet.codecs.nvidia_smi import classify_failure, parse_capture, parse_help, parse_listing
 from gpufleet.codecs.nvidia_smi.failure import named_device
 from gpufleet.codecs.nvidia_smi.values import slug, token
 from gpufleet.model.absence import Reason
@@ -93,17 +93,17 @@ def test_a_capture_is_parted_by_its_commands() -> None:
     ],
 )  # fmt: skip
 def test_what_failures_mean(code: int, stdout: str, stderr: str, reason: Reason) -> None:
-    failure = judge(code, stdout.encode(), stderr.encode())
+    failure = classify_failure(code, stdout.encode(), stderr.encode())
     assert failure.reason is reason
-    assert failure.words
-    assert (stdout or stderr).split("\n")[0] in failure.words
+    assert failure.message
+    assert (stdout or stderr).split("\n")[0] in failure.message
 
 
 def test_the_drivers_words_are_kept_clean_and_bounded() -> None:
-    failure = judge(1, b"\x1b[2Jfirst\x07\r\nfirst\n" + b"second " * 10_000, b"third\xff\n")
-    assert "\x1b" not in failure.words
-    assert failure.words.startswith("[2Jfirst; first; second")
-    assert len(failure.words) < 1024
+    failure = classify_failure(1, b"\x1b[2Jfirst\x07\r\nfirst\n" + b"second " * 10_000, b"third\xff\n")
+    assert "\x1b" not in failure.message
+    assert failure.message.startswith("[2Jfirst; first; second")
+    assert len(failure.message) < 1024
 
 
 @pytest.mark.parametrize(

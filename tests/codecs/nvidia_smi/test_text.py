@@ -87,8 +87,9 @@ def test_words_before_and_between_devices_are_messages() -> None:
 
 
 def test_text_without_a_device_is_an_error() -> None:
-    with pytest.raises(WireError, match="begins a GPU"):
+    with pytest.raises(WireError) as caught:
         parse_text(b"No devices were found\n")
+    assert caught.value.field == "-q"
 
 
 def test_too_deep() -> None:
@@ -98,15 +99,16 @@ def test_too_deep() -> None:
 
 
 def test_too_many_lines() -> None:
-    with pytest.raises(WireLimitError, match="lines"):
+    with pytest.raises(WireLimitError, match="50000") as caught:
         parse_text(b"GPU 00000000:83:00.0\n" + b"\n" * MAX_LINES)
+    assert caught.value.field == "-q"
 
 
 GPU = b"GPU 00000000:01:00.0\n    Product Name      : NVIDIA H200\n    Processes\n"
 PROCESS = b"        GPU instance ID : N/A\n            Process ID  : %d\n            Type        : C\n"
 
 
-def test_who_uses_a_device_is_not_told_by_an_output_that_ends_within_a_line() -> None:
+def test_truncated_output_has_no_processes() -> None:
     whole, cut = GPU + PROCESS % 12 + PROCESS % 13, GPU + PROCESS % 12 + b"        GPU inst"
     assert len(parse_text(whole).devices[0].processes or ()) == 2
     assert parse_text(cut).devices[0].processes is None

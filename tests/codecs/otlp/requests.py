@@ -2,7 +2,15 @@
 
 from hypothesis import strategies as st
 
-from gpufleet.codecs.otlp.records import Attributes, Kind, LogRecord, OtlpMetric, Point, ResourceLogs, ResourceMetrics
+from gpufleet.codecs.otlp.records import (
+    Attributes,
+    Kind,
+    LogRecord,
+    OtlpMetric,
+    OtlpPoint,
+    ResourceLogs,
+    ResourceMetrics,
+)
 
 AT = 1_790_000_000_123_456_789
 
@@ -11,7 +19,7 @@ SCALARS = st.one_of(TEXTS, st.booleans(), st.integers(-(2**63), 2**63 - 1), st.f
 ATTRIBUTES: st.SearchStrategy[Attributes] = st.dictionaries(TEXTS, SCALARS, max_size=4)
 INSTANTS = st.integers(1, 2**63 - 1)
 POINTS = st.builds(
-    Point,
+    OtlpPoint,
     st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False)),
     INSTANTS,
     st.integers(0, 2**63 - 1),

@@ -21,8 +21,8 @@ from gpufleet.codecs.otlp.records import (
     Kind,
     LogRecord,
     OtlpMetric,
+    OtlpPoint,
     OtlpProblem,
-    Point,
     ResourceLogs,
     ResourceMetrics,
 )
@@ -38,10 +38,10 @@ def test_protobufs_own_classes_read_what_we_write() -> None:
                 {"host.name": "gpu-17"},
                 [
                     OtlpMetric(
-                        "hw.power", Kind.GAUGE, [Point(312.5, AT, 0, {"hw.id": "GPU-1", "n": 3, "b": True})], "W"
+                        "hw.power", Kind.GAUGE, [OtlpPoint(312.5, AT, 0, {"hw.id": "GPU-1", "n": 3, "b": True})], "W"
                     ),
-                    OtlpMetric("hw.energy", Kind.COUNTER, [Point(2**60 + 1, AT, AT - 5)], "J", "Energy"),
-                    OtlpMetric("hw.gpu.memory.usage", Kind.SUM, [Point(0, AT), Point(None, AT)], "By"),
+                    OtlpMetric("hw.energy", Kind.COUNTER, [OtlpPoint(2**60 + 1, AT, AT - 5)], "J", "Energy"),
+                    OtlpMetric("hw.gpu.memory.usage", Kind.SUM, [OtlpPoint(0, AT), OtlpPoint(None, AT)], "By"),
                 ],
                 "gpufleet",
                 "1.0",
@@ -101,9 +101,13 @@ def test_the_specifications_example_of_metrics() -> None:
     assert (resource.scope, resource.version) == ("my.library", "1.0.0")
     assert resource.metrics == [
         OtlpMetric(
-            "my.counter", Kind.COUNTER, [Point(5.0, at, at, {"my.counter.attr": "some value"})], "1", "I am a Counter"
+            "my.counter",
+            Kind.COUNTER,
+            [OtlpPoint(5.0, at, at, {"my.counter.attr": "some value"})],
+            "1",
+            "I am a Counter",
         ),
-        OtlpMetric("my.gauge", Kind.GAUGE, [Point(10, at)], "1"),
+        OtlpMetric("my.gauge", Kind.GAUGE, [OtlpPoint(10, at)], "1"),
     ]
     assert found.problems == {("my.histogram", OtlpProblem.HISTOGRAM): 1}
 
@@ -126,7 +130,7 @@ def test_the_specifications_example_of_logs() -> None:
 @BOTH
 def test_numbers_keep_every_digit(content_type: str) -> None:
     values = [2**53 + 1, -(2**63), 2**63 - 1, 0.1, -0.0, math.inf, 5e-324, 2**70]
-    points = [Point(value, AT) for value in values]
+    points = [OtlpPoint(value, AT) for value in values]
     body = encode_metrics([ResourceMetrics({}, [OtlpMetric("m", Kind.GAUGE, points)])], content_type)
     found = [point.value for point in decode_metrics(body, content_type).resources[0].metrics[0].points]
     assert found == [*values[:-1], float(2**70)]
@@ -135,7 +139,7 @@ def test_numbers_keep_every_digit(content_type: str) -> None:
 
 @BOTH
 def test_a_lone_surrogate_costs_nothing_but_itself(content_type: str) -> None:
-    points = [Point(1, AT, 0, {"mount": "/mnt/\udcff"})]
+    points = [OtlpPoint(1, AT, 0, {"mount": "/mnt/\udcff"})]
     body = encode_metrics([ResourceMetrics({}, [OtlpMetric("m", Kind.GAUGE, points)])], content_type)
     (metric,) = decode_metrics(body, content_type).resources[0].metrics
     assert metric.points[0].attributes == {"mount": "/mnt/?"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.codecs.remote_write.decode import WriteDecoder
-from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
+from gpufleet.codecs.remote_write.encode import WritePoint, encode_1, encode_2
 from gpufleet.codecs.remote_write.known import RENEWED_AFTER
 from gpufleet.codecs.remote_write.records import WriteLimits, WriteProblem, WriteRequest
 from gpufleet.model.errors import WireError, WireLimitError
@@ -80,8 +80,8 @@ def test_version_2() -> None:
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_stale_marker_is_told_from_other_nans(version: int) -> None:
     points = [
-        Point({"__name__": "m", "i": "0"}, None, AT * 1_000_000),
-        Point({"__name__": "m", "i": "1"}, math.nan, AT * 1_000_000),
+        WritePoint({"__name__": "m", "i": "0"}, None, AT * 1_000_000),
+        WritePoint({"__name__": "m", "i": "1"}, math.nan, AT * 1_000_000),
     ]
     decoder = WriteDecoder()
     found = decoder.decode_1(encode_1(points)) if version == 1 else decoder.decode_2(encode_2(points))
@@ -91,7 +91,7 @@ def test_a_stale_marker_is_told_from_other_nans(version: int) -> None:
 
 POINTS = st.lists(
     st.builds(
-        Point,
+        WritePoint,
         st.dictionaries(
             st.from_regex(r"[a-z_]{1,8}", fullmatch=True),
             st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12),
@@ -106,7 +106,7 @@ POINTS = st.lists(
 
 
 @given(POINTS)
-def test_both_versions_round_trip_and_protobuf_reads_the_same(points: list[Point]) -> None:
+def test_both_versions_round_trip_and_protobuf_reads_the_same(points: list[WritePoint]) -> None:
     expected = [
         (p.labels["__name__"], {k: v for k, v in p.labels.items() if k != "__name__"}, p.value, p.at) for p in points
     ]
@@ -134,7 +134,9 @@ def test_one_series_is_one_object_however_it_is_written() -> None:
     decoder = WriteDecoder()
     one = decoder.decode_1(request(1, timeseries=[series_1((1, AT), name="m", a="1", b="2")])).series[0]
     two = decoder.decode_1(request(1, timeseries=[series_1((1, AT), b="2", a="1", name="m")])).series[0]
-    three = decoder.decode_2(encode_2([Point({"__name__": "m", "a": "1", "b": "2"}, 1.0, AT * 1_000_000)])).series[0]
+    three = decoder.decode_2(encode_2([WritePoint({"__name__": "m", "a": "1", "b": "2"}, 1.0, AT * 1_000_000)])).series[
+        0
+    ]
     assert one is two is three
 
 
@@ -168,7 +170,7 @@ def test_control_characters_are_taken_out() -> None:
     assert series.labels == {"a": "[2Jx"}
 
 
-def test_samples_without_an_instant_and_native_histograms_are_counted() -> None:
+def test_untimed_samples_and_native_histograms_are_counted() -> None:
     odd = {**series_1((1, 0), (2, -5), (3, 2**62), name="m"), "histograms": [{"count": 3, "timestamp": AT}]}
     found = WriteDecoder().decode_1(request(1, timeseries=[odd]))
     assert found.problems == {WriteProblem.TIMESTAMP: 3, WriteProblem.HISTOGRAM: 1}
@@ -177,32 +179,38 @@ def test_samples_without_an_instant_and_native_histograms_are_counted() -> None:
 
 def test_symbols_that_are_not_there() -> None:
     for refs in ([1, 2, 3], [1, 9], [1, 2, 3, 4, 1]):
-        with pytest.raises(WireError, match="labels_refs"):
+        with pytest.raises(WireError) as caught:
             WriteDecoder().decode_2(
                 request(2, symbols=["", "__name__", "m"], timeseries=[{"labels_refs": refs, "samples": [{"value": 1}]}])
             )
-    with pytest.raises(WireError, match="first symbol"):
+        assert caught.value.field == "labels_refs"
+    with pytest.raises(WireError) as caught:
         WriteDecoder().decode_2(request(2, symbols=["a"]))
+    assert caught.value.field == "symbols[0]"
 
 
 def test_a_request_of_the_other_version_is_no_empty_one() -> None:
-    points = [Point({"__name__": "m"}, 1.0, AT * 1_000_000)]
-    with pytest.raises(WireError, match="a request of 2"):
+    points = [WritePoint({"__name__": "m"}, 1.0, AT * 1_000_000)]
+    with pytest.raises(WireError) as caught:
         WriteDecoder().decode_1(encode_2(points))
-    with pytest.raises(WireError, match="a request of 1"):
+    assert caught.value.field == "symbols"
+    with pytest.raises(WireError) as caught:
         WriteDecoder().decode_2(encode_1(points))
+    assert caught.value.field == "timeseries"
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
     body = pack(b"\0" * 10_000_000)
     assert len(body) < 600_000
-    with pytest.raises(WireLimitError, match="after decompression"):
+    with pytest.raises(WireLimitError, match="1000000") as caught:
         WriteDecoder(WriteLimits(message_bytes=1_000_000)).decode_1(body)
+    assert caught.value.field == "body"
     lies = b"\x05" + body[4:]  # says that it holds five bytes
     with pytest.raises(WireError):
         WriteDecoder().decode_1(lies)
-    with pytest.raises(WireLimitError, match="of 1000 allowed"):
+    with pytest.raises(WireLimitError, match="1000") as caught:
         WriteDecoder(WriteLimits(body_bytes=1000)).decode_1(b"\0" * 1001)
+    assert caught.value.field == "body"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +218,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
     [(WriteLimits(samples=3), "samples"), (WriteLimits(series=3), "series"), (WriteLimits(symbols=3), "symbols")],
 )
 def test_bounds(limits: WriteLimits, field: str) -> None:
-    points = [Point({"__name__": "m", "i": str(i)}, 1.0, AT * 1_000_000) for i in range(4)]
+    points = [WritePoint({"__name__": "m", "i": str(i)}, 1.0, AT * 1_000_000) for i in range(4)]
     with pytest.raises(WireLimitError, match=field):
         WriteDecoder(limits).decode_2(encode_2(points))
     if field != "symbols":
@@ -221,17 +229,17 @@ def test_bounds(limits: WriteLimits, field: str) -> None:
 def test_what_is_kept_between_requests_is_bounded() -> None:
     decoder = WriteDecoder(WriteLimits(kept=10))
     for number in range(50):
-        points = [Point({"__name__": "m", "i": f"{number}-{i}"}, 1.0, AT * 1_000_000) for i in range(8)]
+        points = [WritePoint({"__name__": "m", "i": f"{number}-{i}"}, 1.0, AT * 1_000_000) for i in range(8)]
         decoder.decode_1(encode_1(points))
         decoder.decode_2(encode_2(points))
         assert decoder.known.kept <= 10
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_there_is_no_room_for_is_read_anew_and_leaves_the_rest_remembered(version: int) -> None:
+def test_full_label_cache_keeps_its_entries(version: int) -> None:
     decoder = WriteDecoder(WriteLimits(kept=10))
     encode, decode = (encode_1, decoder.decode_1) if version == 1 else (encode_2, decoder.decode_2)
-    points = [Point({"__name__": "m", "i": str(i)}, float(i), AT * 1_000_000) for i in range(15)]
+    points = [WritePoint({"__name__": "m", "i": str(i)}, float(i), AT * 1_000_000) for i in range(15)]
     first = decode(encode(points))
     for _ in range(5):
         again = decode(encode(points))
@@ -252,7 +260,7 @@ def test_series_that_ended_make_room_in_the_end() -> None:
     decoder = WriteDecoder(WriteLimits(kept=10))
 
     def missed(start: int) -> int:
-        points = [Point({"__name__": "m", "i": str(start + i)}, 1.0, AT * 1_000_000) for i in range(10)]
+        points = [WritePoint({"__name__": "m", "i": str(start + i)}, 1.0, AT * 1_000_000) for i in range(10)]
         decoder.decode_1(encode_1(points))
         return decoder.known.missed
 
@@ -269,10 +277,14 @@ def test_series_that_ended_make_room_in_the_end() -> None:
 def test_what_is_of_no_use_is_remembered_by_its_name_alone(second: bool) -> None:
     decoder = WriteDecoder(WriteLimits(others=10), lambda name: name.startswith("DCGM_"))
     for number in range(50):
-        points = [Point({"__name__": "node_cpu", "i": f"{number}-{i}"}, float(i), AT * 1_000_000) for i in range(8)]
-        points += [Point({"__name__": f"other_{number}", "Host": "x"}, 1.0, AT * 1_000_000)]  # a capital comes first
-        points += [Point({"__name__": f"more_{number}", "host": "x"}, 1.0, AT * 1_000_000)]
-        points += [Point({"__name__": "DCGM_FI_DEV_GPU_TEMP", "gpu": "1"}, 50.0, AT * 1_000_000)]
+        points = [
+            WritePoint({"__name__": "node_cpu", "i": f"{number}-{i}"}, float(i), AT * 1_000_000) for i in range(8)
+        ]
+        points += [
+            WritePoint({"__name__": f"other_{number}", "Host": "x"}, 1.0, AT * 1_000_000)
+        ]  # a capital comes first
+        points += [WritePoint({"__name__": f"more_{number}", "host": "x"}, 1.0, AT * 1_000_000)]
+        points += [WritePoint({"__name__": "DCGM_FI_DEV_GPU_TEMP", "gpu": "1"}, 50.0, AT * 1_000_000)]
         read = decoder.decode_2(encode_2(points)) if second else decoder.decode_1(encode_1(points))
         told = [(one.name, one.labels, value) for one, value in zip(read.series, read.values, strict=True)]
         assert told == [
@@ -288,10 +300,10 @@ def test_what_is_of_no_use_is_remembered_by_its_name_alone(second: bool) -> None
 @pytest.mark.parametrize("second", [False, True])
 def test_what_is_of_no_use_has_no_problems(second: bool) -> None:
     bad = [
-        Point({"__name__": "kube_pod_annotations", "annotation": "x" * 5000}, 1.0, AT * 1_000_000),
-        Point({"__name__": "kube_pod_labels", **{f"l{i}": "x" for i in range(299)}}, 1.0, AT * 1_000_000),
-        Point({"__name__": "x" * 300, "A": "b"}, 1.0, AT * 1_000_000),
-        Point({"__name__": "of_no_time"}, 1.0, 0),
+        WritePoint({"__name__": "kube_pod_annotations", "annotation": "x" * 5000}, 1.0, AT * 1_000_000),
+        WritePoint({"__name__": "kube_pod_labels", **{f"l{i}": "x" for i in range(299)}}, 1.0, AT * 1_000_000),
+        WritePoint({"__name__": "x" * 300, "A": "b"}, 1.0, AT * 1_000_000),
+        WritePoint({"__name__": "of_no_time"}, 1.0, 0),
     ]
     for is_wanted, problems in ((False, 0), (True, 3)):  # a long name alone is no problem
         decoder = WriteDecoder(is_wanted=lambda _, wanted=is_wanted: wanted)  # type: ignore[misc]
@@ -322,7 +334,7 @@ def test_any_message_gives_a_request_or_the_declared_error(message: bytes, secon
 
 @given(st.data())
 def test_a_damaged_request_gives_a_request_or_the_declared_error(data: st.DataObject) -> None:
-    points = [Point({"__name__": "m", "i": str(i)}, 1.0, AT * 1_000_000, "gauge") for i in range(3)]
+    points = [WritePoint({"__name__": "m", "i": str(i)}, 1.0, AT * 1_000_000, "gauge") for i in range(3)]
     second = data.draw(st.booleans())
     message = bytearray(cramjam.snappy.decompress_raw(encode_2(points) if second else encode_1(points)))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -353,11 +365,11 @@ def test_the_stale_nan_is_the_specified_one() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_name_of_no_use_is_remembered_only_if_it_is_no_longer_than_names_are(version: int) -> None:
+def test_overlong_unknown_names_are_not_cached(version: int) -> None:
     decoder = WriteDecoder(is_wanted=lambda _: False)
     encode, decode = (encode_1, decoder.decode_1) if version == 1 else (encode_2, decoder.decode_2)
     for length, kept in ((100_000, 0), (200, 1)):
-        found = decode(encode([Point({"__name__": "x" * length}, 1.0, AT * 1_000_000)]))
+        found = decode(encode([WritePoint({"__name__": "x" * length}, 1.0, AT * 1_000_000)]))
         assert [one.name for one in found.series] == ["x" * min(length, 256)]
         assert len(decoder.known.others) == kept
 
@@ -366,10 +378,10 @@ def test_a_name_of_no_use_is_remembered_only_if_it_is_no_longer_than_names_are(v
 def test_series_with_long_labels_count_for_as_many_as_they_take(version: int) -> None:
     decoder = WriteDecoder()
     encode, decode = (encode_1, decoder.decode_1) if version == 1 else (encode_2, decoder.decode_2)
-    decode(encode([Point({"__name__": "m"}, 1.0, AT * 1_000_000)]))
+    decode(encode([WritePoint({"__name__": "m"}, 1.0, AT * 1_000_000)]))
     assert decoder.known.kept == 1
     long = {f"label_{number}": "x" * 1000 for number in range(20)}
-    decode(encode([Point({"__name__": "m", **long, "n": str(n)}, 1.0, AT * 1_000_000) for n in range(10)]))
+    decode(encode([WritePoint({"__name__": "m", **long, "n": str(n)}, 1.0, AT * 1_000_000) for n in range(10)]))
     assert 180 <= decoder.known.kept <= 220
-    decoder.known.forget()
+    decoder.known.clear()
     assert decoder.known.kept == 0

@@ -7,7 +7,7 @@
 /* What takes the place of the C library's. */
 #define SHOWN __attribute__((visibility("default")))
 
-/* The mapped file, native endian. `folder` and `skipped` end with a zero. */
+/* The mapped file, native endian. `skipped`, `folder` and `counted` end with a zero. */
 struct control {
     volatile int64_t clock_offset_ns;
     volatile int64_t sync_delay_us;
@@ -17,6 +17,7 @@ struct control {
     volatile int64_t dies_before; /* and before this change, or 0; they are counted while it is not 0 */
     char skipped[64];             /* changes of paths that contain this are not counted; or empty */
     char folder[400];             /* syncs and changes below it */
+    char counted[32];             /* only steps that start so are counted, such as "rename to wal/"; or empty */
 };
 
 struct path {

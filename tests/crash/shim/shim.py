@@ -11,8 +11,8 @@ from tests.support.compiler import compile_library
 FOLDER = Path(__file__).parent
 SOURCES = [FOLDER / "crash_shim.c", FOLDER / "steps.c"]
 CACHE = FOLDER.parents[2] / ".cache" / "crash-shim"
-_CONTROL = struct.Struct("=qqqqqq64s400s")
-_DIES_BEFORE, _SKIPPED, _FOLDER = 40, 48, 112
+_CONTROL = struct.Struct("=qqqqqq64s400s32s")
+_DIES_BEFORE, _SKIPPED, _FOLDER, _COUNTED = 40, 48, 112, 512
 
 UNSEEN = "tmp_"
 """In the paths of what the embedded engine builds before it takes it into a table, or takes apart after."""
@@ -64,13 +64,15 @@ class Shim:
         self._set_folder(folder)
         struct.pack_into("=q", self._map, 32, number)
 
-    def die_before(self, folder: Path, step: int, *, skipped: str = "") -> None:
+    def die_before(self, folder: Path, step: int, *, skipped: str = "", counted: str = "") -> None:
         """Make the process kill itself before its so manieth change of what is below the folder, counted from now on.
 
-        Files made, written, cut, renamed and removed, folders made and removed: but no paths that contain `skipped`.
+        Files made, written, cut, renamed and removed, folders made and removed, except paths that contain `skipped`.
+        With `counted`, only steps that start so are counted, such as "rename to wal/".
         """
         self._set_folder(folder)
         struct.pack_into("=64s", self._map, _SKIPPED, skipped.encode())
+        struct.pack_into("=32s", self._map, _COUNTED, counted.encode())
         struct.pack_into("=q", self._map, _DIES_BEFORE, step)
 
     def leave_alone(self) -> None:

@@ -25,6 +25,10 @@ static void step(const char *what, const char *path) {
     static int64_t count;
     if (!control || !control->dies_before || !path || !is_below(path)) return;
     if (control->skipped[0] && strstr(path, control->skipped)) return;
+    char words[512];
+    const char *inside = path + strnlen(control->folder, sizeof control->folder);
+    snprintf(words, sizeof words, "%s %s", what, *inside == '/' ? inside + 1 : inside);
+    if (strncmp(words, control->counted, strnlen(control->counted, sizeof control->counted)) != 0) return;
     int64_t number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
     dprintf(2, "step %s %s\n", what, path);
     if (number < control->dies_before) return;

@@ -1,9 +1,10 @@
-"""The stand-in `nvidia-smi`: prints what its scenario says. Run as a process of its own, with nothing but Python."""
+"""The stand-in `nvidia-smi`: prints what its scenario says. Run as a process of its own, with nothing but Python.
+
+Tests start hundreds of it, so it imports only what a call needs.
+"""
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 
@@ -40,8 +41,12 @@ def kind(first: str) -> str:
 
 def act(fault: dict[str, object]) -> int:
     if fault.get("child"):
+        import subprocess
+
         subprocess.Popen([sys.executable, "-c", f"import time; print('{fault['child']}'); time.sleep(600)"])
     if fault.get("deaf"):
+        import signal
+
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.stdout.write(str(fault.get("stdout", "")))
     sys.stderr.write(str(fault.get("stderr", "")))

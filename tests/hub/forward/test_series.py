@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gpufleet.codecs.remote_write.decode import WriteDecoder
-from gpufleet.codecs.remote_write.encode import Point, encode_1
+from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
 from gpufleet.hub.forward.series import ForwardSeries
 from gpufleet.hub.imports.remote_write import read_request
 from gpufleet.model.absence import Absent, Reason
@@ -25,7 +25,7 @@ def told(series: ForwardSeries, *samples: Sample, machine: str = "m1") -> list[t
     ]
 
 
-def points(series: ForwardSeries, samples: Sequence[Sample], machine: str = "m1") -> list[Point]:
+def points(series: ForwardSeries, samples: Sequence[Sample], machine: str = "m1") -> list[WritePoint]:
     return list(series.points([accept("east", machine, samples)]))
 
 
@@ -54,7 +54,7 @@ def test_labels_are_the_hubs_own_knowledge() -> None:
     }
 
 
-def test_a_state_is_a_series_for_each_of_its_names_a_text_is_none_and_integers_keep_their_digits() -> None:
+def test_states_texts_and_integers_as_series() -> None:
     state = next(one for one in CATALOGUE.values() if one.states and not one.dims and one.name.startswith("gpu_"))
     series = ForwardSeries({}, sends_late=False)
     sample = gpu(0, **{state.name: state.states[1], "gpu_name": "H100", "gpu_energy_joules_total": 2**53 + 2})
@@ -64,7 +64,7 @@ def test_a_state_is_a_series_for_each_of_its_names_a_text_is_none_and_integers_k
     assert [one.value for one in found if "state" not in one.labels] == [2**53 + 2]
 
 
-def test_a_value_that_is_absent_ends_its_series_where_it_ended_and_not_before_all_of_the_instant_is_there() -> None:
+def test_absent_value_ends_its_series() -> None:
     series = ForwardSeries({}, sends_late=False)
     assert told(series, gpu(0, gpu_power_watts=1.0, gpu_temperature_celsius=40)) == [
         ("gpu_power_watts", 1.0, 0),
@@ -105,7 +105,7 @@ def test_late_values_go_to_a_receiver_that_takes_them() -> None:
     assert series.late == 0
 
 
-def test_two_machines_of_one_name_and_two_readers_of_one_gpu_are_series_of_their_own() -> None:
+def test_machines_and_readers_have_series_of_their_own() -> None:
     series = ForwardSeries({}, sends_late=False)
     first = points(series, [gpu(10, gpu_power_watts=1.0)], "m1")
     second = points(series, [gpu(0, gpu_power_watts=2.0)], "m2")

@@ -1,7 +1,7 @@
 """Holders out of labels: told when they change, however a scrape was cut, and over a restart."""
 
-from gpufleet.hub.imports.writers import METHOD, Holders
-from gpufleet.model.holding import Holder, HolderKind, Holding, Share, Verdict
+from gpufleet.hub.imports.writers import METHOD, HolderTracker
+from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
 from gpufleet.model.machine import Machine
 
 NODE = Machine(name="n")
@@ -15,15 +15,15 @@ def pod(name: str) -> Holder:
 A, B = pod("a"), pod("b")
 
 
-def say(holders: Holders, at: int, *named: Holder, view: str = GPU) -> list[tuple[str, int, int | None, str]]:
+def say(holders: HolderTracker, at: int, *named: Holder, view: str = GPU) -> list[tuple[str, int, int | None, str]]:
     """Return (name, since, until, share) of what is told after one part of a scrape."""
     told, kept = holders.changes(NODE, {(view, at): frozenset(named)})
     holders.keep(kept)
     return sorted((one.holder.name, one.since, one.until, one.share.value) for one in told)
 
 
-def test_a_holder_is_told_once_and_its_end_once_the_next_scrape_begins() -> None:
-    holders = Holders()
+def test_holder_is_reported_once_and_ends_at_the_next_scrape() -> None:
+    holders = HolderTracker()
     assert say(holders, 10) == []
     assert say(holders, 20, A) == [("a", 20, None, "exclusive")]
     assert say(holders, 30, A) == []
@@ -35,7 +35,7 @@ def test_a_holder_is_told_once_and_its_end_once_the_next_scrape_begins() -> None
 
 
 def test_one_that_shared_until_its_end_did() -> None:
-    holders = Holders()
+    holders = HolderTracker()
     say(holders, 10, A)
     say(holders, 20, A, B)
     say(holders, 30, B)
@@ -43,7 +43,7 @@ def test_one_that_shared_until_its_end_did() -> None:
 
 
 def test_parts_of_one_scrape_are_one() -> None:
-    holders = Holders()
+    holders = HolderTracker()
     say(holders, 10, A)
     assert say(holders, 20) == []  # a series of it that names nobody
     assert say(holders, 20, A) == []
@@ -52,7 +52,7 @@ def test_parts_of_one_scrape_are_one() -> None:
 
 
 def test_what_was_not_made_durable_is_told_again() -> None:
-    holders = Holders()
+    holders = HolderTracker()
     first, _ = holders.changes(NODE, {(GPU, 10): frozenset({A})})
     again, _ = holders.changes(NODE, {(GPU, 10): frozenset({A})})
     assert first == again
@@ -60,24 +60,24 @@ def test_what_was_not_made_durable_is_told_again() -> None:
 
 
 def test_several_share_and_a_slice_is_a_slice() -> None:
-    holders = Holders()
+    holders = HolderTracker()
     assert say(holders, 10, A, B) == [("a", 10, None, "timeslice"), ("b", 10, None, "timeslice")]
     assert say(holders, 10, A, view=SLICE) == [("a", 10, None, "mig")]
 
 
-def test_after_a_restart_a_holder_holds_since_it_did_and_one_that_went_meanwhile_has_gone() -> None:
+def test_holders_keep_their_start_over_a_restart() -> None:
     def stored(holder: Holder, since: int, until: int | None = None, method: str = METHOD) -> Holding:
         return Holding(
-            view=GPU, holder=holder, since=since, until=until, methods=(method,), verdict=Verdict.OBSERVED_ONLY,
+            view=GPU, holder=holder, since=since, until=until, methods=(method,), verdict=HoldingVerdict.OBSERVED_ONLY,
             share=Share.EXCLUSIVE,
         )  # fmt: skip
 
-    holders = Holders()
+    holders = HolderTracker()
     holders.remember(NODE, [stored(A, 5), stored(pod("old"), 1, 4), stored(pod("others"), 1, None, "kubelet")])
     assert say(holders, 100, A) == []
     assert say(holders, 110) == []
     assert say(holders, 120) == [("a", 5, 110, "exclusive")]
-    again = Holders()
+    again = HolderTracker()
     again.remember(NODE, [stored(A, 5)])
     assert say(again, 100, B) == [("a", 5, None, "timeslice"), ("b", 100, None, "timeslice")]
     assert say(again, 110, B) == [("a", 5, 100, "timeslice"), ("b", 100, None, "exclusive")]

@@ -7,31 +7,31 @@ import pytest
 from gpufleet.codecs.otlp.decode import decode_metrics
 from gpufleet.codecs.otlp.encode import encode_metrics
 from gpufleet.codecs.otlp.records import Kind, OtlpMetric, ResourceMetrics
-from gpufleet.codecs.otlp.records import Point as OtlpPoint
+from gpufleet.codecs.otlp.records import OtlpPoint as OtlpPoint
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.codecs.remote_write.decode import WriteDecoder
-from gpufleet.codecs.remote_write.encode import Point as Written
+from gpufleet.codecs.remote_write.encode import WritePoint as Written
 from gpufleet.codecs.remote_write.encode import encode_1
 from gpufleet.codecs.remote_write.records import WriteRequest
 from gpufleet.hub.imports.federation import as_request
 from gpufleet.hub.imports.otlp import read_metrics_request as read_points
 from gpufleet.hub.imports.remote_write import read_request
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.time import NANOS
 
 T0 = 1_700_000_000 * NANOS
 STALE = struct.unpack("<d", bytes.fromhex("020000000000f07f"))[0]
 
 
-def request(*told: tuple[Series, float, int], stale: tuple[int, ...] = ()) -> WriteRequest:
+def request(*told: tuple[ImportedSeries, float, int], stale: tuple[int, ...] = ()) -> WriteRequest:
     return WriteRequest(
         [one for one, _, _ in told], [value for _, value, _ in told], [at for _, _, at in told], list(stale), {}, {}
     )
 
 
-def series(name: str, /, **labels: str) -> Series:
-    return Series(name, labels)
+def series(name: str, /, **labels: str) -> ImportedSeries:
+    return ImportedSeries(name, labels)
 
 
 def test_what_kubernetes_says_of_nodes_is_told_of_them() -> None:
@@ -72,7 +72,7 @@ def test_what_kubernetes_says_of_nodes_is_told_of_them() -> None:
 
 
 @pytest.mark.parametrize("road", ["remote write", "page", "otlp"])
-def test_a_node_may_have_all_the_labels_that_node_feature_discovery_gives_it(road: str) -> None:
+def test_node_with_all_feature_discovery_labels_is_accepted(road: str) -> None:
     features = {f"label_feature_node_kubernetes_io_cpu_cpuid_{number}": "true" for number in range(150)}
     labels = {"node": "n1", "label_nvidia_com_gpu_count": "8", **features}
     if road == "remote write":

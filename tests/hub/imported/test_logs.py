@@ -62,4 +62,4 @@ def test_a_request_counts_what_it_leaves() -> None:
     assert {machine: [one.code for one in events] for machine, events in found.events.items()} == {
         Machine(name="node-1"): [31]
     }
-    assert (found.samples, dict(found.others), found.nameless, found.taken) == (3, {"app.log": 1}, 1, 1)
+    assert (found.samples, dict(found.others), found.nameless, found.accepted) == (3, {"app.log": 1}, 1, 1)

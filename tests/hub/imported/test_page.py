@@ -12,7 +12,7 @@ def page(*lines: str) -> bytes:
     return "\n".join(["# TYPE DCGM_FI_DEV_POWER_USAGE untyped", *lines, ""]).encode()
 
 
-def test_every_machine_of_a_page_has_its_own_instants_and_what_has_none_is_not_taken() -> None:
+def test_machines_of_a_page_have_instants_of_their_own() -> None:
     content = page(
         f'DCGM_FI_DEV_POWER_USAGE{{UUID="GPU-1",Hostname="a",instance="10.0.0.1:9400"}} 300.5 {T}250',
         f'DCGM_FI_DEV_POWER_USAGE{{UUID="GPU-2",node="b",instance="10.0.0.2:9400"}} 200 {T - 240}000',

@@ -1,6 +1,6 @@
 """Requests of OTLP as samples of machines."""
 
-from gpufleet.codecs.otlp.records import Kind, MetricsRequest, OtlpMetric, OtlpProblem, Point, ResourceMetrics
+from gpufleet.codecs.otlp.records import Kind, MetricsRequest, OtlpMetric, OtlpPoint, OtlpProblem, ResourceMetrics
 from gpufleet.hub.imports.otlp import machine_of, read_metrics_request
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -13,7 +13,7 @@ GPU = {"hw.id": "GPU-00000000-0000-0000-0000-000000000001", "hw.type": "gpu"}
 
 
 def metric(name: str, *values: float | None, unit: str = "1", attributes: dict[str, str] = GPU) -> OtlpMetric:
-    points = [Point(value, T0 + number * 15 * NANOS, 0, attributes) for number, value in enumerate(values)]
+    points = [OtlpPoint(value, T0 + number * 15 * NANOS, 0, attributes) for number, value in enumerate(values)]
     return OtlpMetric(name, Kind.GAUGE, points, unit)
 
 
@@ -22,7 +22,7 @@ def request(*metrics: OtlpMetric, **attributes: str) -> MetricsRequest:
     return MetricsRequest([ResourceMetrics(told, list(metrics))], {("hw.energy", OtlpProblem.DELTA): 2})
 
 
-def test_points_of_the_conventions_are_readings_of_the_resource_s_machine() -> None:
+def test_convention_points_belong_to_the_resource_machine() -> None:
     found = read_metrics_request(
         request(
             metric("hw.gpu.utilization", 0.5, 0.75, None),
@@ -46,7 +46,7 @@ def test_points_of_the_conventions_are_readings_of_the_resource_s_machine() -> N
         found.nameless,
         dict(found.drift),
         dict(found.problems),
-        found.taken,
+        found.accepted,
     ) == (
         8,
         {"http.server.duration": 1},
@@ -69,7 +69,7 @@ def test_what_cannot_be_taken_is_a_problem_only_of_what_is_known() -> None:
         ("", OtlpProblem.NO_NAME): 7,
     }
     found = read_metrics_request(MetricsRequest([], told))
-    assert (dict(found.problems), dict(found.drift), found.samples, found.taken) == (
+    assert (dict(found.problems), dict(found.drift), found.samples, found.accepted) == (
         {"histogram": 2, "timestamp": 2, "no_name": 7},
         {"hw.gpu.of_tomorrow": 3},
         29,
@@ -91,7 +91,7 @@ def scraped(name: str, *values: float | None, **labels: str) -> OtlpMetric:
     return metric(name, *values, unit="", attributes={**GPU_0, **labels})
 
 
-def test_what_a_collector_scrapes_of_an_exporter_is_read_as_its_series() -> None:
+def test_scraped_points_are_read_as_exporter_series() -> None:
     pod = {"exported_pod": "train-0", "exported_namespace": "team", "container": "exporter", "pod": "dcgm-exporter-x"}
     found = read_metrics_request(
         request(
@@ -119,10 +119,10 @@ def test_what_a_collector_scrapes_of_an_exporter_is_read_as_its_series() -> None
         {"of_tomorrow": 1},
         {"up": 1},
     )
-    assert (found.samples, found.taken) == (6 + 2, 4)
+    assert (found.samples, found.accepted) == (6 + 2, 4)
 
 
-def test_the_machine_of_what_a_collector_scrapes_is_the_target_s_and_not_its_own() -> None:
+def test_scraped_points_belong_to_the_target_machine() -> None:
     def machine(instance: str, **attributes: str) -> str:
         told = request(scraped("DCGM_FI_DEV_GPU_UTIL", 50.0), service_instance_id=instance, **attributes)
         return next(iter(read_metrics_request(told).machines)).name
@@ -134,7 +134,7 @@ def test_the_machine_of_what_a_collector_scrapes_is_the_target_s_and_not_its_own
     ] * 4
 
 
-def test_plain_pods_of_what_a_collector_scrapes_are_believed_where_it_is_said() -> None:
+def test_scraped_pod_labels_are_used_if_configured() -> None:
     told = request(scraped("DCGM_FI_DEV_GPU_UTIL", 50.0, Hostname="node-1", pod="train-0", namespace="team"))
     for plain, names in ((False, set()), (True, {"train-0"})):
         holders = read_metrics_request(told, plain_pods=plain).holders
@@ -153,7 +153,7 @@ def test_a_resource_names_its_machine() -> None:
 
 def test_a_part_may_be_named_by_a_number() -> None:
     told = [{"cpu.logical_number": number, "cpu.mode": "user"} for number in (0, 1)]
-    points = [Point(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(told)]
+    points = [OtlpPoint(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(told)]
     times = OtlpMetric("system.cpu.time", Kind.COUNTER, points, "s")
     ((_, (sample,)),) = read_metrics_request(request(times, host_name="node-1")).machines.items()
     assert {one.labels: one.value for one in sample.dims} == {("0", "user"): 100.0, ("1", "user"): 101.0}
@@ -161,6 +161,6 @@ def test_a_part_may_be_named_by_a_number() -> None:
 
 def test_parts_that_are_named_otherwise_are_not_taken_for_one() -> None:
     told = [{"cpu": f"cpu{number}", "state": "user"} for number in (0, 1)]  # as the Collector's hostmetrics has it
-    points = [Point(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(told)]
+    points = [OtlpPoint(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(told)]
     found = read_metrics_request(request(OtlpMetric("system.cpu.time", Kind.COUNTER, points, "s"), host_name="node-1"))
     assert (found.machines, dict(found.others), dict(found.drift), found.nameless) == ({}, {}, {}, 0)

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.imports.partial_rows import Rows
+from gpufleet.hub.imports.partial_rows import RowCache
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
@@ -39,62 +39,62 @@ def test_whatever_the_cut_the_last_row_is_the_whole(gpus: int, instants: int, di
     ]
     parts += dice.choices(parts, k=5)  # some come twice
     dice.shuffle(parts)
-    rows, store = Rows(), {}
+    rows, store = RowCache(), {}
     for start in range(0, len(parts), bodies):
-        joined = rows.joined(NODE, parts[start : start + bodies])
+        joined = rows.merge(NODE, parts[start : start + bodies])
         rows.keep(NODE, joined, 0.0)
         store.update({(one.view.uuid, one.measured_at): one for one in joined if one.view})  # as a store does
     for (gpu, at), row in whole.items():
         stored = store[f"GPU-{gpu}", T0 + at]
         assert stored.values == row
         assert {one.labels[0]: one.value for one in stored.dims} == links[gpu, at]
-    assert rows.joined(NODE, parts) == []  # and all of it again adds nothing
+    assert rows.merge(NODE, parts) == []  # and all of it again adds nothing
 
 
 def test_what_was_not_made_durable_is_joined_again() -> None:
-    rows = Rows()
+    rows = RowCache()
     part = sample(0, T0, {"gpu_power_watts": 1.0})
-    assert rows.joined(NODE, [part]) == rows.joined(NODE, [part]) == [part]
+    assert rows.merge(NODE, [part]) == rows.merge(NODE, [part]) == [part]
 
 
 def test_where_two_series_of_one_device_differ_neither_is_right() -> None:
-    rows = Rows()
-    rows.keep(NODE, rows.joined(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]), 0.0)
-    (joined,) = rows.joined(NODE, [sample(0, T0, {"gpu_power_watts": 2.0})])
+    rows = RowCache()
+    rows.keep(NODE, rows.merge(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]), 0.0)
+    (joined,) = rows.merge(NODE, [sample(0, T0, {"gpu_power_watts": 2.0})])
     assert joined.values["gpu_power_watts"] == Absent(Reason.INVALID_VALUE, "several series of one device differ")
     rows.keep(NODE, [joined], 0.0)
-    assert rows.joined(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]) == []
+    assert rows.merge(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]) == []
 
 
 def test_of_two_measurements_close_together_each_has_its_own_row() -> None:
-    rows = Rows(NANOS // 2)
+    rows = RowCache(NANOS // 2)
     first = [sample(0, T0, {"gpu_power_watts": 1.0}), sample(0, T0 + 1, {"gpu_temperature_celsius": 50.0})]
-    (row,) = rows.joined(NODE, first)  # a look at the clock for each metric
+    (row,) = rows.merge(NODE, first)  # a look at the clock for each metric
     assert (row.measured_at, row.values) == (T0, {"gpu_power_watts": 1.0, "gpu_temperature_celsius": 50.0})
     rows.keep(NODE, [row], 0.0)
     link = DimValue("gpu_nvlink_crc_errors_total", ("0",), 4)
     later = [sample(0, T0 + 9, {"gpu_power_watts": 2.0}, link), sample(0, T0 + 10, {"gpu_temperature_celsius": 51.0})]
-    (row,) = rows.joined(NODE, later)
+    (row,) = rows.merge(NODE, later)
     assert (row.measured_at, row.values) == (T0 + 9, {"gpu_power_watts": 2.0, "gpu_temperature_celsius": 51.0})
     rows.keep(NODE, [row], 0.0)
-    assert rows.joined(NODE, [*first, *later]) == []
+    assert rows.merge(NODE, [*first, *later]) == []
     more = DimValue("gpu_nvlink_crc_errors_total", ("0",), 5)
-    (row,) = rows.joined(NODE, [sample(0, T0 + 20, {}, more)])
+    (row,) = rows.merge(NODE, [sample(0, T0 + 20, {}, more)])
     assert (row.measured_at, row.dims) == (T0 + 20, (more,))
 
 
 def test_one_machine_s_parts_are_never_another_s() -> None:
-    rows = Rows()
-    rows.keep(Machine(name="a"), rows.joined(Machine(name="a"), [sample(0, T0, {"gpu_power_watts": 1.0})]), 0.0)
-    (other,) = rows.joined(Machine(name="b"), [sample(0, T0, {"gpu_temperature_celsius": 40.0})])
+    rows = RowCache()
+    rows.keep(Machine(name="a"), rows.merge(Machine(name="a"), [sample(0, T0, {"gpu_power_watts": 1.0})]), 0.0)
+    (other,) = rows.merge(Machine(name="b"), [sample(0, T0, {"gpu_temperature_celsius": 40.0})])
     assert other.values == {"gpu_temperature_celsius": 40.0}
 
 
-def test_what_never_changes_is_written_every_ten_minutes_and_when_it_changes() -> None:
-    rows = Rows()
+def test_constant_rows_are_written_every_ten_minutes() -> None:
+    rows = RowCache()
 
     def said(at: int, name: str) -> bool:
-        joined = rows.joined(NODE, [sample(0, at, {"gpu_name": name}, lane=Lane.STATIC)])
+        joined = rows.merge(NODE, [sample(0, at, {"gpu_name": name}, lane=Lane.STATIC)])
         rows.keep(NODE, joined, 0.0)
         return bool(joined)
 
@@ -102,20 +102,20 @@ def test_what_never_changes_is_written_every_ten_minutes_and_when_it_changes() -
     assert [at for at, name in seconds.items() if said(T0 + at * NANOS, name)] == [0, 600, 630]
 
 
-def test_memory_is_of_the_newest_instants_and_of_who_is_written_of() -> None:
-    rows = Rows()
+def test_cache_keeps_the_newest_instants_of_written_subjects() -> None:
+    rows = RowCache()
     for at in range(100):
-        rows.keep(NODE, rows.joined(NODE, [sample(0, T0 + at * NANOS, {"gpu_power_watts": 1.0})]), float(at))
-    assert rows.joined(NODE, [sample(0, T0 + 99 * NANOS, {"gpu_power_watts": 1.0})]) == []
-    assert rows.joined(NODE, [sample(0, T0 + 50 * NANOS, {"gpu_power_watts": 1.0})]) != []
-    rows.forget_before(99.0)
+        rows.keep(NODE, rows.merge(NODE, [sample(0, T0 + at * NANOS, {"gpu_power_watts": 1.0})]), float(at))
+    assert rows.merge(NODE, [sample(0, T0 + 99 * NANOS, {"gpu_power_watts": 1.0})]) == []
+    assert rows.merge(NODE, [sample(0, T0 + 50 * NANOS, {"gpu_power_watts": 1.0})]) != []
+    rows.drop_before(99.0)
     assert rows.machines == {NODE}
-    rows.forget_before(100.0)
+    rows.drop_before(100.0)
     assert rows.machines == set()
 
 
 def test_what_never_changes_is_told_again_once_it_was_gone() -> None:
-    rows, name = Rows(), "gpu_name"
+    rows, name = RowCache(), "gpu_name"
     told: list[tuple[int, Value | Absent, bool]] = [
         (0, "H200", True),
         (1, Absent(Reason.NO_DATA, "ended"), True),
@@ -124,16 +124,16 @@ def test_what_never_changes_is_told_again_once_it_was_gone() -> None:
     ]
     for second, value, is_news in told:
         part = sample(0, T0 + second * NANOS, {name: value}, lane=Lane.STATIC)
-        joined = rows.joined(NODE, [part])
+        joined = rows.merge(NODE, [part])
         assert bool(joined) is is_news, second
         rows.keep(NODE, joined, 0.0)
 
 
-def test_queues_of_one_writer_that_catch_up_unevenly_lose_nothing_to_each_other() -> None:
-    rows = Rows()
+def test_uneven_queues_of_a_writer_lose_nothing() -> None:
+    rows = RowCache()
 
     def write(at: int, metric: str, written: float) -> list[set[str]]:
-        joined = rows.joined(NODE, [sample(0, T0 + at * NANOS, {metric: 1.0})])
+        joined = rows.merge(NODE, [sample(0, T0 + at * NANOS, {metric: 1.0})])
         rows.keep(NODE, joined, written)
         return [set(one.values) for one in joined]
 
@@ -149,14 +149,14 @@ def test_queues_of_one_writer_that_catch_up_unevenly_lose_nothing_to_each_other(
     assert sum(map(len, rows._kept.values())) <= 256  # whatever comes at once
 
 
-def test_earlier_instants_of_all_subjects_are_bounded_and_the_newest_stay() -> None:
-    rows, gpus = Rows(earlier_most=100), 20
+def test_cached_instants_are_bounded_and_newest_kept() -> None:
+    rows, gpus = RowCache(max_earlier=100), 20
     for at in range(60):
         rows.keep(NODE, [sample(gpu, T0 + at, {"gpu_power_watts": 1.0}) for gpu in range(gpus)], 1.0)
         assert sum(map(len, rows._kept.values())) <= 100 + 2 * gpus
         for gpu in range(gpus):
-            (joined,) = rows.joined(NODE, [sample(gpu, T0 + at, {"gpu_utilization_ratio": 1.0})])
+            (joined,) = rows.merge(NODE, [sample(gpu, T0 + at, {"gpu_utilization_ratio": 1.0})])
             assert set(joined.values) == {"gpu_power_watts", "gpu_utilization_ratio"}
-    rows.forget_before(2.0)
+    rows.drop_before(2.0)
     rows.keep(NODE, [sample(0, T0 + at, {"gpu_power_watts": 1.0}) for at in range(102)], 2.0)
     assert sum(map(len, rows._kept.values())) == 102

@@ -11,7 +11,7 @@ from gpufleet.hub.imports.remote_write import host_of, read_request
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.time import NANOS
 
 PAGES = Path(__file__).parents[2] / "data" / "exposition"
@@ -19,19 +19,21 @@ T0 = 1_700_000_000 * NANOS
 STALE = struct.unpack("<d", bytes.fromhex("020000000000f07f"))[0]
 
 
-def request(*told: tuple[Series, float, int], stale: tuple[int, ...] = ()) -> WriteRequest:
+def request(*told: tuple[ImportedSeries, float, int], stale: tuple[int, ...] = ()) -> WriteRequest:
     return WriteRequest(
         [one for one, _, _ in told], [value for _, value, _ in told], [at for _, _, at in told], list(stale), {}, {}
     )
 
 
-def series(name: str, /, **labels: str) -> Series:
-    return Series(name, labels)
+def series(name: str, /, **labels: str) -> ImportedSeries:
+    return ImportedSeries(name, labels)
 
 
 def test_a_captured_page_that_a_prometheus_scraped() -> None:
     page = TextParser().parse((PAGES / "dcgm-exporter-l40s-vm.txt").read_bytes())
-    scraped = [Series(one.name, {**one.labels, "instance": "10.0.0.7:9400", "job": "dcgm"}) for one in page.series]
+    scraped = [
+        ImportedSeries(one.name, {**one.labels, "instance": "10.0.0.7:9400", "job": "dcgm"}) for one in page.series
+    ]
     up = series("up", instance="10.0.0.7:9400", job="dcgm")
     found = read_request(
         request(*((one, value, T0) for one, value in zip(scraped, page.values, strict=True)), (up, 1.0, T0))
@@ -57,7 +59,7 @@ def test_a_captured_page_that_a_prometheus_scraped() -> None:
         )
 
 
-def test_where_the_exporter_does_not_name_its_machine_the_target_does() -> None:
+def test_target_names_the_machine_if_the_exporter_does_not() -> None:
     power = "DCGM_FI_DEV_POWER_USAGE"
     found = read_request(
         request(
@@ -94,10 +96,8 @@ def test_where_the_exporter_does_not_name_its_machine_the_target_does() -> None:
         ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-1", "Hostname": "node-1", "pod": "exp-7k", "node": "k8s-1"}, "node-1"),
     ],
 )
-def test_a_machine_is_called_as_it_calls_itself_whatever_scraped_it(
-    name: str, labels: dict[str, str], machine: str
-) -> None:
-    told = Series(name, {"instance": "10.0.0.1:9400", **labels})
+def test_own_machine_name_wins_over_the_scraper(name: str, labels: dict[str, str], machine: str) -> None:
+    told = ImportedSeries(name, {"instance": "10.0.0.1:9400", **labels})
     assert [one.name for one in read_request(request((told, 0.5, T0))).machines] == [machine]
 
 
@@ -133,7 +133,7 @@ def test_unknown_names_of_a_known_project_are_counted_by_name() -> None:
     )
 
 
-def test_labels_that_no_table_has_are_counted_by_name_once_for_each_series() -> None:
+def test_unknown_labels_are_counted_once_per_series() -> None:
     renamed = series("DCGM_FI_DEV_GPU_TEMP", gpu_uuid="GPU-1", gpu="0", Hostname="n", region="eu", exported_pod="p")
     told = request(
         (renamed, 50.0, T0),
@@ -172,13 +172,13 @@ def test_names_that_no_batch_could_carry_are_left_out() -> None:
     assert found.nameless == 1
 
 
-def test_what_an_agent_says_of_its_guests_makes_no_machine_and_is_not_its_hosts() -> None:
+def test_guest_series_of_an_agent_are_not_of_the_host() -> None:
     own = {"uuid": "GPU-1", "pci_address": "", "kind": "gpu", "name": "A", "node": "node-1", "instance": "node-1:9470"}
     guest = {**own, "namespace": "ml", "vm_name": "train-0", "vm_uid": "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"}
     found = read_request(
         request(
-            (Series("gpufleet_gpu_power_watts", {**own, "side": "host"}), 300.0, T0),
-            (Series("gpufleet_gpu_power_watts", {**guest, "side": "guest"}), 400.0, T0),
+            (ImportedSeries("gpufleet_gpu_power_watts", {**own, "side": "host"}), 300.0, T0),
+            (ImportedSeries("gpufleet_gpu_power_watts", {**guest, "side": "guest"}), 400.0, T0),
         )
     )
     (machine,) = found.machines

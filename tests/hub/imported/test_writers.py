@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import decode
-from gpufleet.codecs.remote_write.encode import Point, encode_1
-from gpufleet.hub.imports.receiver import AT_ONCE, Writes
-from gpufleet.hub.imports.request import Written
-from gpufleet.hub.imports.writers import ROWS_KEPT_SECONDS, WRITERS_KEPT, Writer, Writers
+from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
+from gpufleet.hub.imports.receiver import MAX_CONCURRENT, ImportReceiver
+from gpufleet.hub.imports.request import ImportedRequest
+from gpufleet.hub.imports.writers import MAX_WRITERS, ROWS_KEPT_SECONDS, ImportWriter, ImportWriters
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireLimitError
-from gpufleet.model.holding import Holder, HolderKind
+from gpufleet.model.holdings import Holder, HolderKind
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.time import NANOS
@@ -26,13 +26,13 @@ from tests.fakes.clock import FakeClock
 from tests.support.waiting import wait_until_async
 
 NOW = 1_800_000_000_000_000_000
-NOTHING = Written(machines={}, samples=0, drift={}, others={}, nameless=0, problems={})
+NOTHING = ImportedRequest(machines={}, samples=0, drift={}, others={}, nameless=0, problems={})
 
 
 class Unknown:
     """A registry that knows no machine."""
 
-    def machines_called(self, cluster: str, name: str) -> tuple[()]:
+    def find_machines(self, cluster: str, name: str) -> tuple[()]:
         return ()
 
 
@@ -50,7 +50,7 @@ class Disk:
         self.newest = body
 
 
-def written(machine: str, *gpus: int, at: int = NOW, metric: str = "gpu_power_watts") -> Written:
+def written(machine: str, *gpus: int, at: int = NOW, metric: str = "gpu_power_watts") -> ImportedRequest:
     samples = tuple(
         Sample(
             view=View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{gpu}"),
@@ -63,10 +63,10 @@ def written(machine: str, *gpus: int, at: int = NOW, metric: str = "gpu_power_wa
         for gpu in gpus
     )
     told = {Machine(name=machine): samples}
-    return Written(machines=told, samples=len(samples), drift={}, others={}, nameless=0, problems={})
+    return ImportedRequest(machines=told, samples=len(samples), drift={}, others={}, nameless=0, problems={})
 
 
-def held(machine: str, *gpus: int, at: int = NOW) -> Written:
+def held(machine: str, *gpus: int, at: int = NOW) -> ImportedRequest:
     """Return the same with a pod that holds each."""
     told = written(machine, *gpus, at=at)
     pod = frozenset({Holder(kind=HolderKind.POD, id="team/pod")})
@@ -78,10 +78,10 @@ def held(machine: str, *gpus: int, at: int = NOW) -> Written:
 
 @contextlib.contextmanager
 def running(
-    clock: FakeClock, writers: Writers | None = None, ingest: Any = None, counters: Counters | None = None
-) -> Iterator[Writes]:
+    clock: FakeClock, writers: ImportWriters | None = None, ingest: Any = None, counters: Counters | None = None
+) -> Iterator[ImportReceiver]:
     with ThreadPoolExecutor(1) as thread:
-        yield Writes(
+        yield ImportReceiver(
             ingest=ingest,
             registry=Unknown(),  # type: ignore[arg-type]
             store=None,  # type: ignore[arg-type]  # of machines that nobody knows it is not asked
@@ -94,20 +94,20 @@ def running(
         )
 
 
-async def test_a_cluster_of_many_writers_leaves_room_for_another_and_silent_ones_are_forgotten() -> None:
+async def test_inactive_writers_expire_and_leave_room() -> None:
     clock = FakeClock()
     with running(clock) as writes:
 
         async def write(cluster: str, sender: str) -> None:
             await writes.take(cluster, sender, lambda _: NOTHING)
 
-        for number in range(WRITERS_KEPT):
+        for number in range(MAX_WRITERS):
             await write("many", f"pod-{number}")
-        with pytest.raises(WireLimitError, match="'many' has 64 writers"):
+        with pytest.raises(WireLimitError, match=r"'many'.*64"):
             await write("many", "one-more")
         await write("one", "prometheus")
         clock.advance(ROWS_KEPT_SECONDS)
-        for number in range(1, WRITERS_KEPT):
+        for number in range(1, MAX_WRITERS):
             await write("many", f"pod-{number}")
         await write("many", "one-more")  # in the place of pod-0
         with pytest.raises(WireLimitError):
@@ -117,14 +117,16 @@ async def test_a_cluster_of_many_writers_leaves_room_for_another_and_silent_ones
 class Sender:
     """Writes series of its own; `missed` of them were not remembered when it wrote last."""
 
-    def __init__(self, writes: Writes, cluster: str, name: str, series: int) -> None:
+    def __init__(self, writes: ImportReceiver, cluster: str, name: str, series: int) -> None:
         self._writes, self._cluster, self._name, self._series = writes, cluster, name, series
         self.missed = self.kept = 0
 
     async def write(self) -> None:
-        def read(writer: Writer) -> Written:
-            points = [Point({"__name__": "DCGM_X", "UUID": f"{self._name}-{i}"}, 1.0, NOW) for i in range(self._series)]
-            writer.decoder.decode_1(encode_1([*points, Point({"__name__": "node_x", "i": self._name}, 1.0, NOW)]))
+        def read(writer: ImportWriter) -> ImportedRequest:
+            points = [
+                WritePoint({"__name__": "DCGM_X", "UUID": f"{self._name}-{i}"}, 1.0, NOW) for i in range(self._series)
+            ]
+            writer.decoder.decode_1(encode_1([*points, WritePoint({"__name__": "node_x", "i": self._name}, 1.0, NOW)]))
             self.missed = writer.decoder.known.missed
             return NOTHING
 
@@ -141,7 +143,7 @@ async def settled(senders: Sequence[Sender]) -> list[int]:
 
 async def test_a_writer_of_many_series_costs_itself_and_nobody_else() -> None:
     clock = FakeClock()
-    with running(clock, Writers(clock, series_kept=100)) as writes:
+    with running(clock, ImportWriters(clock, max_series=100)) as writes:
         small, large = Sender(writes, "many", "small", 30), Sender(writes, "many", "large", 1000)
         assert await settled([small]) == [0]
         for _ in range(3):
@@ -151,40 +153,40 @@ async def test_a_writer_of_many_series_costs_itself_and_nobody_else() -> None:
         assert await settled([small, large]) == [0, 930]  # what the other does not want is its own
 
 
-async def test_two_writers_that_want_all_of_it_have_a_half_each_and_neither_forgets() -> None:
+async def test_two_greedy_writers_share_the_cache_equally() -> None:
     clock = FakeClock()
     counters = Counters()
-    with running(clock, Writers(clock, series_kept=100), counters=counters) as writes:
+    with running(clock, ImportWriters(clock, max_series=100), counters=counters) as writes:
         both = [Sender(writes, "many", name, 60) for name in ("a", "b")]
         assert await settled(both) == [10, 10]
-        before = counters.unremembered_series.copy()
+        before = counters.uncached_series.copy()
         assert await settled(both) == [10, 10]
-        assert counters.unremembered_series - before == {"many/a": 40, "many/b": 40}
+        assert counters.uncached_series - before == {"many/a": 40, "many/b": 40}
 
 
 async def test_a_cluster_of_many_writers_has_one_cluster_s_share() -> None:
     clock = FakeClock()
-    with running(clock, Writers(clock, series_kept=100)) as writes:
+    with running(clock, ImportWriters(clock, max_series=100)) as writes:
         many = [Sender(writes, "many", f"pod-{number}", 50) for number in range(5)]
         assert await settled([*many, Sender(writes, "one", "prometheus", 50)]) == [*[40] * 5, 0]
 
 
 async def test_who_fell_silent_leaves_its_room_to_others() -> None:
     clock = FakeClock()
-    with running(clock, Writers(clock, series_kept=100)) as writes:
+    with running(clock, ImportWriters(clock, max_series=100)) as writes:
         gone, there = Sender(writes, "many", "gone", 80), Sender(writes, "many", "there", 80)
         assert await settled([gone, there]) == [30, 30]
         clock.advance(ROWS_KEPT_SECONDS)
         assert await settled([there]) == [0]
 
 
-async def test_what_a_cluster_s_writers_tell_of_is_bounded_and_what_was_told_before_still_is_taken() -> None:
+async def test_device_quota_of_a_cluster_keeps_known_devices() -> None:
     clock, disk = FakeClock(NOW), Disk()
     disk.works.set()
-    with running(clock, Writers(clock, subjects_kept=5), disk) as writes:
+    with running(clock, ImportWriters(clock, max_subjects=5), disk) as writes:
         await writes.take("many", "a", lambda _: written("node-1", 1, 2, 3))
         await writes.take("many", "b", lambda _: written("node-2", 4, 5))
-        with pytest.raises(WireLimitError, match="'many' tell of 5 devices"):
+        with pytest.raises(WireLimitError, match=r"'many'.*5"):
             await writes.take("many", "b", lambda _: written("node-2", 6))
         await writes.take("many", "a", lambda _: written("node-1", 1, 2, 3))
         await writes.take("one", "a", lambda _: written("node-1", 1, 2, 3))  # of another cluster
@@ -193,10 +195,10 @@ async def test_what_a_cluster_s_writers_tell_of_is_bounded_and_what_was_told_bef
         await writes.take("many", "b", lambda _: written("node-2", 6))
 
 
-async def test_what_a_writer_that_fell_silent_told_of_leaves_room_for_another_one() -> None:
+async def test_devices_of_an_inactive_writer_leave_room() -> None:
     clock, disk = FakeClock(NOW), Disk()
     disk.works.set()
-    with running(clock, Writers(clock, subjects_kept=5), disk) as writes:
+    with running(clock, ImportWriters(clock, max_subjects=5), disk) as writes:
         await writes.take("many", "old", lambda _: held("node-1", 1, 2, 3))
         with pytest.raises(WireLimitError):
             await writes.take("many", "new", lambda _: held("node-1", 1, 2, 3))
@@ -204,10 +206,10 @@ async def test_what_a_writer_that_fell_silent_told_of_leaves_room_for_another_on
         await writes.take("many", "new", lambda _: held("node-1", 1, 2, 3))
 
 
-async def test_a_writer_that_is_refused_for_what_it_told_of_is_not_for_ever() -> None:
+async def test_refused_writer_is_accepted_again_later() -> None:
     clock, disk = FakeClock(NOW), Disk()
     disk.works.set()
-    with running(clock, Writers(clock, subjects_kept=3), disk) as writes:
+    with running(clock, ImportWriters(clock, max_subjects=3), disk) as writes:
         await writes.take("many", "a", lambda _: written("node-1", 1, 2, 3))
         for _ in range(ROWS_KEPT_SECONDS // 60):
             clock.advance(60)
@@ -217,10 +219,10 @@ async def test_a_writer_that_is_refused_for_what_it_told_of_is_not_for_ever() ->
         await writes.take("many", "a", lambda _: written("node-1", 2, 3, 4))
 
 
-async def test_who_holds_what_a_cluster_s_writers_tell_of_refuses_nothing_that_is_known() -> None:
+async def test_full_quota_refuses_no_known_holder() -> None:
     clock, disk = FakeClock(NOW), Disk()
     disk.works.set()
-    with running(clock, Writers(clock, subjects_kept=5), disk) as writes:
+    with running(clock, ImportWriters(clock, max_subjects=5), disk) as writes:
         for seconds in range(3):
             await writes.take("many", "a", lambda _, at=NOW + seconds: held("node-1", 1, 2, 3, at=at))  # type: ignore[misc]
         with pytest.raises(WireLimitError):
@@ -232,7 +234,7 @@ async def test_only_a_few_requests_are_read_while_the_disk_is_slow() -> None:
     disk = Disk()
     with running(FakeClock(NOW), None, disk) as writes:
 
-        def reading(name: str) -> Written:
+        def reading(name: str) -> ImportedRequest:
             read.append(name)
             return written("node", 1)
 
@@ -240,18 +242,18 @@ async def test_only_a_few_requests_are_read_while_the_disk_is_slow() -> None:
         tasks = [asyncio.create_task(writes.take("many", name, lambda _, name=name: reading(name))) for name in names]  # type: ignore[misc]
 
         async def waits() -> bool:
-            return len(read) == AT_ONCE
+            return len(read) == MAX_CONCURRENT
 
         await wait_until_async(waits, what="the first to wait for the disk")
         for _ in range(50):
             await asyncio.sleep(0)
-        assert len(read) == AT_ONCE
+        assert len(read) == MAX_CONCURRENT
         disk.works.set()
         await asyncio.gather(*tasks)
     assert (sorted(read), disk.batches) == (sorted(names), 10)
 
 
-async def test_parts_of_a_scrape_that_waited_for_hours_are_joined_as_those_of_now() -> None:
+async def test_delayed_parts_of_a_scrape_are_joined() -> None:
     clock, disk = FakeClock(NOW), Disk()
     disk.works.set()
     with running(clock, None, disk) as writes:

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from gpufleet.codecs.batch import encode
 from gpufleet.hub.flush.quarantine import Quarantine
-from gpufleet.hub.flush.writer import Writer
+from gpufleet.hub.flush.writer import StoreWriter
 from gpufleet.hub.liveness.senders import Senders
-from gpufleet.hub.liveness.uptime import Listening, Mark
+from gpufleet.hub.liveness.uptime import HistoryFile, IngestClock
 from gpufleet.hub.query.overview import Overview
-from gpufleet.hub.query.paging import Asked
-from gpufleet.hub.query.records import Covering
+from gpufleet.hub.query.paging import PageRequest
+from gpufleet.hub.query.records import CoverageCounter
 from gpufleet.hub.receive.clusters import Clusters
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.ingest import EpochConflictError, Ingest
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.log import Wal
-from gpufleet.hub.receive.sequences import Conflicts
+from gpufleet.hub.receive.sequences import EpochConflicts
 from gpufleet.model.api.answer import SenderRecord
 from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.machine import Machine
@@ -98,12 +98,12 @@ class HubInTime:
         self.registry = SqlRegistry.open(f"sqlite:///{self.folder / 'registry.sqlite'}")
         self.registry.migrate()
         self.registry.register_clusters(self.configured, self.clock.now_ns())
-        self.mark = Mark(self.folder / "alive.json")
-        self.ledger, self.conflicts = Ledger(self.registry.sequences()), Conflicts()
+        self.mark = HistoryFile(self.folder / "alive.json")
+        self.ledger, self.conflicts = Ledger(self.registry.sequences()), EpochConflicts()
         states: dict[tuple[str, str], SenderState] = {(one.cluster, one.sender): one for one in self.registry.senders()}
         replay(self.wal, self.ledger, states)
-        self.listening = Listening(self.clock, self.mark.load())
-        self.senders = Senders(self.listening, states.values())
+        self.ingest_clock = IngestClock(self.clock, self.mark.load())
+        self.senders = Senders(self.ingest_clock, states.values())
         self._look()
         clusters = Clusters(self.configured, registry=self.registry, threads=self.threads, clock=self.clock)
         self.ingest = Ingest(
@@ -115,7 +115,7 @@ class HubInTime:
             conflicts=self.conflicts,
             accepted=self.senders.note,
         )
-        self.writer = Writer(
+        self.writer = StoreWriter(
             wal=self.wal.epoch,
             store=self.store,
             registry=self.registry,
@@ -125,11 +125,13 @@ class HubInTime:
         )
         self.overview = Overview(
             senders=self.senders,
-            listening=self.listening,
+            ingest_clock=self.ingest_clock,
             ledger=self.ledger,
             conflicts=self.conflicts,
             clusters=clusters,
-            covering=Covering(registry=self.registry, store=self.store, clock=self.clock, stale_after_seconds=120),
+            covering=CoverageCounter(
+                registry=self.registry, store=self.store, clock=self.clock, stale_after_seconds=120
+            ),
             registry=self.registry,
             threads=self.threads,
             clock=self.clock,
@@ -148,7 +150,7 @@ class HubInTime:
 
     def _look(self) -> None:
         """Look at the clocks, as `watch` does."""
-        self.mark.save(self.listening.past)
+        self.mark.save(self.ingest_clock.past)
 
     def _lag(self) -> float:
         oldest = self.wal.oldest_received_at
@@ -189,6 +191,6 @@ class HubInTime:
         return await self.overview.cluster(name)
 
     async def sender(self, node: Node) -> SenderRecord:
-        page = await self.overview.senders(Asked())
+        page = await self.overview.senders(PageRequest())
         (found,) = [one for one in page.items if (one.cluster, one.sender) == (node.cluster, node.name)]
         return found

@@ -67,10 +67,10 @@ def machines(record: ClusterRecord | FleetAnswer) -> dict[State, int]:
 
 def counts(record: ClusterRecord) -> tuple[str, Expected]:
     assert record.coverage is not None
-    return record.coverage.words, record.coverage.sources
+    return record.coverage.summary, record.coverage.sources
 
 
-async def test_a_node_that_only_kubernetes_names_is_expected_and_was_never_seen(hub: HubInTime) -> None:
+async def test_node_known_to_kubernetes_only_was_never_seen(hub: HubInTime) -> None:
     agents, kubernetes = [Node("node-0"), Node("node-1")], Kubernetes(node_0=2, node_1=2, node_2=2)
     await hub.lets_pass(2 * INTERVAL, [*agents, kubernetes])
     record = await hub.cluster()
@@ -164,7 +164,7 @@ async def test_an_operator_s_word_stands_against_kubernetes(hub: HubInTime) -> N
     await hub.lets_pass(4 * INTERVAL, [kubernetes])
     record = await hub.cluster()
     assert machines(record) == {State.RETIRED: 1}
-    assert counts(record) == ("0, expected: not said", Expected())
+    assert counts(record) == ("0, expected: unknown", Expected())
     assert (await hub.sender(kubernetes)).liveness.state is State.LIVE
     await hub.lets_pass(INTERVAL, [Node("node-0")])
     assert machines(await hub.cluster()) == {State.LIVE: 1}
@@ -196,7 +196,7 @@ async def test_a_clock_that_is_set_changes_nothing_of_who_is_named(hub: HubInTim
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 1, State.RETIRED: 1}
 
 
-async def test_what_kubernetes_names_stays_expected_while_the_store_takes_nothing(hub: HubInTime) -> None:
+async def test_kubernetes_nodes_stay_expected_without_a_store(hub: HubInTime) -> None:
     kubernetes = Kubernetes(node_0=8)
     await hub.lets_pass(2 * INTERVAL, [kubernetes])
     hub.flushes = False

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from gpufleet.hub.liveness.limits import judge, limits_of
-from gpufleet.hub.liveness.senders import SenderLife, Senders, Word
-from gpufleet.hub.liveness.states import Instant, complete_up_to, judge_view
-from gpufleet.hub.liveness.uptime import Listening
+from gpufleet.hub.liveness.limits import limits_of, state_after
+from gpufleet.hub.liveness.senders import SenderFreshness, SenderReport, Senders
+from gpufleet.hub.liveness.states import LivenessSnapshot, complete_up_to, view_liveness
+from gpufleet.hub.liveness.uptime import IngestClock
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
@@ -34,7 +34,7 @@ LATE, STALE, LOST = State.LATE, State.STALE, State.LOST
 )
 def test_a_sender_is_late_stale_and_lost_by_its_interval(interval: float | None, late: float, stale: float) -> None:
     limits = limits_of(interval)
-    told = [judge(second, limits) for second in (0, late - 0.01, late, stale - 0.01, stale, 3599.9, 3600, 1e9)]
+    told = [state_after(second, limits) for second in (0, late - 0.01, late, stale - 0.01, stale, 3599.9, 3600, 1e9)]
     assert told == [State.LIVE, State.LIVE, LATE, LATE, STALE, STALE, LOST, LOST]
 
 
@@ -52,37 +52,35 @@ def test_a_sender_is_late_stale_and_lost_by_its_interval(interval: float | None,
         (50.0, -40.0, 10.0, LATE),  # never less silent than its machine
     ],
 )
-def test_a_view_is_as_silent_as_its_machine_and_as_its_newest_sample_is_behind(
-    machine: float, behind: float, interval: float, state: State
-) -> None:
-    judged = judge_view(Liveness(state=State.LIVE, silent_seconds=machine, unverified=True), behind, interval)
-    assert (judged.state, judged.silent_seconds) == (state, machine + max(0.0, behind))
+def test_view_age_adds_machine_age_and_sample_lag(machine: float, behind: float, interval: float, state: State) -> None:
+    judged = view_liveness(Liveness(state=State.LIVE, unseen_seconds=machine, unverified=True), behind, interval)
+    assert (judged.state, judged.unseen_seconds) == (state, machine + max(0.0, behind))
     assert judged.unverified
 
 
 @pytest.mark.parametrize("state", [State.NEVER_SEEN, State.RETIRED, LOST])
 def test_a_view_of_a_machine_that_never_spoke_is_as_that(state: State) -> None:
-    assert judge_view(Liveness(state=state, silent_seconds=None), 5.0, 10.0).state is state
+    assert view_liveness(Liveness(state=state, unseen_seconds=None), 5.0, 10.0).state is state
 
 
 def test_a_view_of_a_retired_machine_is_retired() -> None:
-    assert judge_view(Liveness(state=State.RETIRED, silent_seconds=9.0), 0.0, 10.0).state is State.RETIRED
+    assert view_liveness(Liveness(state=State.RETIRED, unseen_seconds=9.0), 0.0, 10.0).state is State.RETIRED
 
 
-class Heard:
+class NewestReport:
     """One sender, and what is made of its words."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.listening = Listening(self.clock)
-        self.senders = Senders(self.listening)
+        self.ingest_clock = IngestClock(self.clock)
+        self.senders = Senders(self.ingest_clock)
         self.seq = 0
 
     def passes(self, seconds: float) -> None:
         while seconds > 0:
             step = min(seconds, 2.5)
             self.clock.advance(step)
-            _ = self.listening.seconds
+            _ = self.ingest_clock.seconds
             seconds -= step
 
     def speaks(self, *, off: float = 0.0, way: float = 0.0, relayed: bool = False, **beat: object) -> None:
@@ -94,15 +92,15 @@ class Heard:
             version=1, catalogue=1, cluster=CLUSTER, sender="s", epoch="e", seq=self.seq, sent_at=sent,
             heartbeat=heartbeat, machines=[], views=[], absences=[], samples=[], dims=[], parts=[],
         )  # fmt: skip
-        word = Word(batch=batch, received_at=self.clock.now_ns(), known_epoch=self.seq > 1, relayed=relayed)
+        word = SenderReport(batch=batch, received_at=self.clock.now_ns(), known_epoch=self.seq > 1, relayed=relayed)
         self.senders.note(word)
 
     @property
-    def instant(self) -> Instant:
-        return Instant(self.senders, now=self.clock.now_ns(), unflushed_since=None)
+    def instant(self) -> LivenessSnapshot:
+        return LivenessSnapshot(self.senders, now=self.clock.now_ns(), unflushed_since=None)
 
     @property
-    def life(self) -> SenderLife:
+    def life(self) -> SenderFreshness:
         found = self.instant.life(CLUSTER, "s")
         assert found is not None
         return found
@@ -113,7 +111,7 @@ class Heard:
 
 @pytest.mark.parametrize(("seconds", "words"), [(299.0, 0), (300.0, 1)])
 def test_what_has_waited_for_five_minutes_is_missing(seconds: float, words: int) -> None:
-    heard = Heard()
+    heard = NewestReport()
     heard.speaks(oldest_unsent=heard.clock.now_ns() - int(290 * NANOS), queue_records=7)
     heard.passes(seconds - 290)
     assert len(heard.judged().partial) == words
@@ -121,13 +119,13 @@ def test_what_has_waited_for_five_minutes_is_missing(seconds: float, words: int)
 
 @pytest.mark.parametrize(("off", "words"), [(60.0, 0), (-60.0, 0), (60.1, 1), (-60.1, 1)])
 def test_a_clock_that_is_more_than_a_minute_off_is_suspect(off: float, words: int) -> None:
-    heard = Heard()
+    heard = NewestReport()
     heard.speaks(off=off)
     assert len(heard.judged().suspect) == words
 
 
-def test_how_far_a_clock_is_off_is_less_the_way_of_the_fastest_of_eight_words() -> None:
-    heard = Heard()
+def test_clock_offset_is_less_the_fastest_of_eight_delays() -> None:
+    heard = NewestReport()
     ways = [0.5, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0]
     told = []
     for way in ways:
@@ -137,21 +135,21 @@ def test_how_far_a_clock_is_off_is_less_the_way_of_the_fastest_of_eight_words() 
     assert told == [9.5] * 8 + [7.0]
 
 
-def test_how_long_a_relayed_word_waited_is_told_against_the_fastest_of_sixty_four() -> None:
-    heard = Heard()
+def test_relay_delay_is_relative_to_the_fastest_of_64() -> None:
+    heard = NewestReport()
     heard.speaks(way=0.0, relayed=True)
     heard.passes(10)
     told = []
     for _ in range(64):
         heard.speaks(way=9.0, relayed=True)  # the relay became slow, and stays so
-        told.append(heard.life.silent_seconds)
+        told.append(heard.life.unseen_seconds)
         heard.passes(10)
     assert told == pytest.approx([9.0] * 63 + [0.0])
 
 
 @pytest.mark.parametrize(("apart", "ahead"), [(0.1, -1.0), (0.6, -3.0), (5.0, -3.0)])
 def test_words_that_come_within_five_seconds_count_as_one(apart: float, ahead: float) -> None:
-    heard = Heard()
+    heard = NewestReport()
     heard.speaks(way=1.0)
     heard.passes(10)
     for _ in range(70):  # in 7, 42 and 350 s: two, eight and seventy that count
@@ -161,7 +159,7 @@ def test_words_that_come_within_five_seconds_count_as_one(apart: float, ahead: f
 
 
 def test_of_words_that_come_together_the_fastest_counts() -> None:
-    heard = Heard()
+    heard = NewestReport()
     for way in (4.0, 3.0, 2.0, 2.5):
         heard.speaks(way=way)
         heard.passes(1)
@@ -171,18 +169,18 @@ def test_of_words_that_come_together_the_fastest_counts() -> None:
 def listened(steps: Sequence[tuple[str, float]]) -> tuple[float, float]:
     """Return the seconds that were heard and those that were not."""
     clock = FakeClock()
-    listening = Listening(clock)
+    ingest_clock = IngestClock(clock)
     for what, seconds in steps:
         if what == "passes":
             for _ in range(round(seconds / 0.5)):
                 clock.advance(0.5)
-                _ = listening.seconds
+                _ = ingest_clock.seconds
         elif what == "jumps":
             clock.advance(seconds)
-            _ = listening.seconds
+            _ = ingest_clock.seconds
         else:
-            getattr(listening, what)()
-    return listening.seconds, listening.deaf_seconds
+            getattr(ingest_clock, what)()
+    return ingest_clock.seconds, ingest_clock.not_ingesting_seconds
 
 
 @pytest.mark.parametrize(
@@ -191,38 +189,38 @@ def listened(steps: Sequence[tuple[str, float]]) -> tuple[float, float]:
         ([("passes", 100)], 100, 0),
         ([("passes", 10), ("jumps", 5.0), ("passes", 10)], 25, 0),
         ([("passes", 10), ("jumps", 5.1), ("passes", 10)], 20, 5.1),
-        ([("passes", 10), ("turned_away", 0), ("passes", 30), ("took", 0), ("passes", 10)], 20, 30),
-        ([("turned_away", 0), ("passes", 100)], 40, 60),  # 60 s at most
-        ([("turned_away", 0), ("passes", 40), ("turned_away", 0), ("passes", 100)], 40, 100),
-        ([("took", 0), ("passes", 10)], 10, 0),
-        ([("turned_away", 0), ("took", 0), ("passes", 10)], 10, 0),
+        ([("passes", 10), ("note_rejected", 0), ("passes", 30), ("note_accepted", 0), ("passes", 10)], 20, 30),
+        ([("note_rejected", 0), ("passes", 100)], 40, 60),  # 60 s at most
+        ([("note_rejected", 0), ("passes", 40), ("note_rejected", 0), ("passes", 100)], 40, 100),
+        ([("note_accepted", 0), ("passes", 10)], 10, 0),
+        ([("note_rejected", 0), ("note_accepted", 0), ("passes", 10)], 10, 0),
     ],
 )
 def test_what_a_hub_could_hear(steps: list[tuple[str, float]], heard: float, deaf: float) -> None:
     assert listened(steps) == pytest.approx((heard, deaf))
 
 
-def test_complete_up_to_is_what_waits_or_the_newest_word_and_nothing_of_one_that_is_lost() -> None:
-    heard = Heard()
+def test_watermark_is_oldest_backlog_or_newest_heartbeat() -> None:
+    heard = NewestReport()
     heard.speaks()
     made = heard.clock.now_ns()
     assert complete_up_to(heard.life) == made
     heard.speaks(oldest_unsent=made - 5 * NANOS, queue_records=1)
     assert complete_up_to(heard.life) == made - 5 * NANOS
-    assert complete_up_to(msgspec.structs.replace(heard.life, silent_seconds=3599.9)) == made - 5 * NANOS
-    assert complete_up_to(msgspec.structs.replace(heard.life, silent_seconds=3600.0)) is None
+    assert complete_up_to(msgspec.structs.replace(heard.life, unseen_seconds=3599.9)) == made - 5 * NANOS
+    assert complete_up_to(msgspec.structs.replace(heard.life, unseen_seconds=3600.0)) is None
     heard.speaks(oldest_unsent=heard.clock.now_ns() + 7200 * NANOS, queue_records=1)  # its clock was set back since
     assert complete_up_to(heard.life) == heard.clock.now_ns()
     heard.speaks(oldest_unsent=None, queue_records=1)  # its disk does not say what waits
     assert complete_up_to(heard.life) is None
 
 
-def test_how_far_one_word_is_behind_another_counts_what_the_hub_could_hear_between_them() -> None:
-    heard = Heard()
+def test_heartbeat_lag_counts_only_ingesting_time() -> None:
+    heard = NewestReport()
     heard.passes(100)
     word = heard.clock.now_ns()
     heard.clock.advance(3600)  # it stood still
-    _ = heard.listening.seconds
+    _ = heard.ingest_clock.seconds
     heard.passes(20)
     newest = heard.clock.now_ns()
     assert heard.instant.behind(word, newest) == pytest.approx(20, abs=1)

@@ -34,30 +34,30 @@ async def test_two_outages_in_a_row_are_nobody_s_silence(tmp_path: Path) -> None
             _, (sender,) = await site.ask("/v1/senders")
         assert sender["liveness"]["state"] == "live"
         assert sender["liveness"]["unverified"]
-        assert sender["liveness"]["silent_seconds"] < 10
+        assert sender["liveness"]["unseen_seconds"] < 10
 
 
-async def test_a_hub_that_turns_batches_away_is_deaf_until_it_takes_one_and_says_so(tmp_path: Path) -> None:
+async def test_hub_is_not_ingesting_until_it_accepts_a_batch(tmp_path: Path) -> None:
     clock = FakeClock()
     ingest = IngestConfig(wal_max_bytes=16_384, max_body_bytes=4096)
     async with hub_in(tmp_path, clock, ingest=ingest) as site:
         await site.post(body(1, clock.now_ns()))
-        assert (await hearing(site))["deaf"] is False
+        assert (await hearing(site))["rejecting"] is False
         site.store.down = True
         statuses: list[int] = []
         while 503 not in statuses:
             statuses.append(await site.try_post(body(len(statuses) + 2, clock.now_ns())))
         before = await hearing(site)
-        assert before["deaf"] is True
+        assert before["rejecting"] is True
         for _ in range(10):
             clock.advance(4)
-            assert (await hearing(site))["deaf"] is True
+            assert (await hearing(site))["rejecting"] is True
         after = await hearing(site)
-        assert after["deaf_seconds"] - before["deaf_seconds"] == pytest.approx(40)
+        assert after["not_ingesting_seconds"] - before["not_ingesting_seconds"] == pytest.approx(40)
         _, (sender,) = await site.ask("/v1/senders")
         assert sender["liveness"]["state"] == "live"
         page = await site.text("/metrics")
-        assert "gpufleet_hub_deaf_seconds_total 4" in page
+        assert "gpufleet_hub_not_ingesting_seconds_total 4" in page
         assert 'gpufleet_hub_senders{cluster="local",state="live"} 1' in page
         site.store.down = False
 
@@ -65,7 +65,7 @@ async def test_a_hub_that_turns_batches_away_is_deaf_until_it_takes_one_and_says
             return await site.try_post(body(len(statuses) + 2, clock.now_ns())) == 200
 
         await wait_until_async(taken, what="room in the log")
-        assert (await hearing(site))["deaf"] is False
+        assert (await hearing(site))["rejecting"] is False
 
 
 async def hearing(site: Site) -> dict[str, Any]:

@@ -36,14 +36,14 @@ async def test_a_cluster_that_nobody_spoke_of_was_never_seen(hub: HubInTime) -> 
     record = await hub.cluster()
     assert record.freshness is not None
     assert record.freshness.liveness == msgspec.structs.replace(
-        record.freshness.liveness, state=State.NEVER_SEEN, silent_seconds=None, partial=(), suspect=()
+        record.freshness.liveness, state=State.NEVER_SEEN, unseen_seconds=None, partial=(), suspect=()
     )
     assert record.freshness.complete_up_to is None
     assert record.coverage is not None
-    assert (record.coverage.expected, record.coverage.words) == (None, "0, expected: not said")
+    assert (record.coverage.expected, record.coverage.summary) == (None, "0, expected: unknown")
 
 
-async def test_a_cluster_that_falls_silent_is_late_then_stale_then_lost_and_another_one_is_not(hub: HubInTime) -> None:
+async def test_cluster_becomes_late_stale_and_lost_in_turn(hub: HubInTime) -> None:
     silent, speaking = nodes(3), nodes(2, "other")
     await hub.lets_pass(INTERVAL, [*silent, *speaking])
     seen = []
@@ -61,7 +61,7 @@ async def test_a_cluster_that_falls_silent_is_late_then_stale_then_lost_and_anot
         {State.LIVE: 2, State.LOST: 3},
     )
     assert (fleet.gpus_reporting, fleet.gpus_expected) == (4, 10)
-    assert fleet.words == "4 of 10 GPUs report; 1 of 2 clusters are live"
+    assert fleet.summary == "4 of 10 GPUs report; 1 of 2 clusters are live"
     await hub.take(silent[0].body(hub.clock))
     assert state(await hub.cluster()) is State.LIVE
 
@@ -108,7 +108,7 @@ async def test_an_agent_that_starts_again_was_never_gone(hub: HubInTime) -> None
     assert (sender.liveness.state, sender.liveness.suspect, sender.missing) == (State.LIVE, (), 0)
 
 
-async def test_a_wiped_spool_is_a_new_run_of_numbers_and_what_was_in_it_stays_missing(hub: HubInTime) -> None:
+async def test_wiped_spool_starts_an_epoch_and_stays_missing(hub: HubInTime) -> None:
     (node,) = nodes(1)
     await hub.lets_pass(INTERVAL, [node])
     node.seq += 3  # they were in the spool, and one after them arrived
@@ -123,7 +123,7 @@ async def test_a_wiped_spool_is_a_new_run_of_numbers_and_what_was_in_it_stays_mi
 
 
 @pytest.mark.parametrize("by", [3600.0, -3600.0])
-async def test_a_sender_s_clock_that_was_set_makes_it_suspect_and_never_silent(hub: HubInTime, by: float) -> None:
+async def test_clock_step_makes_a_sender_suspect_not_stale(hub: HubInTime, by: float) -> None:
     (node,) = nodes(1)
     await hub.lets_pass(INTERVAL, [node])
     node.off = by
@@ -182,17 +182,17 @@ async def test_who_was_silent_before_the_hub_went_down_is_so_after_it(hub: HubIn
     assert await state_of(hub, node) is State.STALE
 
 
-async def test_a_hub_that_stood_still_or_turned_batches_away_holds_it_against_nobody(hub: HubInTime) -> None:
+async def test_frozen_or_full_hub_makes_no_sender_stale(hub: HubInTime) -> None:
     (node,) = nodes(1)
     await hub.lets_pass(INTERVAL, [node])
     hub.clock.advance(1800)  # the process was stopped
     assert await state_of(hub, node) is State.LIVE
     for _ in range(60):
-        hub.listening.turned_away()  # its log is full
+        hub.ingest_clock.note_rejected()  # its log is full
         await hub.lets_pass(20)
-    assert hub.listening.is_deaf
+    assert hub.ingest_clock.is_not_ingesting
     assert await state_of(hub, node) is State.LIVE
-    assert hub.listening.deaf_seconds == pytest.approx(3000, abs=10)
+    assert hub.ingest_clock.not_ingesting_seconds == pytest.approx(3000, abs=10)
     await hub.lets_pass(60)  # nobody was turned away any more
     await hub.lets_pass(80)
     assert await state_of(hub, node) is State.LATE
@@ -227,26 +227,26 @@ async def test_a_day_of_backlog_closes_its_gap_and_moves_the_watermark(hub: HubI
     sender = await hub.sender(node)
     assert (sender.liveness.state, sender.missing, sender.complete_up_to) == (State.LIVE, 24, to_datetime(cut))
     assert sender.liveness.partial == (
-        f"99 batches wait at it, the oldest since {to_datetime(cut):%Y-%m-%d %H:%M:%S}Z",
+        f"99 batches are queued at it, the oldest since {to_datetime(cut):%Y-%m-%d %H:%M:%S}Z",
     )
     freshness = (await hub.cluster()).freshness
     assert freshness is not None
     assert freshness.complete_up_to == to_datetime(cut)
-    assert freshness.liveness.partial == ("batches wait at node-0",)
+    assert freshness.liveness.partial == ("batches are queued at node-0",)
     await hub.take(*missed)
     node.oldest_unsent = None
     await hub.take(node.body(hub.clock))
     sender = await hub.sender(node)
     assert (sender.missing, sender.complete_up_to) == (0, to_datetime(hub.clock.now_ns()))
     assert sender.liveness.partial == ()
-    (machine,) = hub.registry.machine_marks()
+    (machine,) = hub.registry.machine_freshness()
     points = hub.store.series(
         "local", machine.id, ["gpu_power_watts"], cut - 1, hub.clock.now_ns() + 1, 3600 * 10**9
     ).points
     assert len(points["gpu/GPU-0", "gpu_power_watts"]) == 25  # each at its own time
 
 
-async def test_a_sender_that_dies_when_all_that_waited_has_come_holds_no_watermark_back(hub: HubInTime) -> None:
+async def test_dead_sender_without_backlog_keeps_no_watermark(hub: HubInTime) -> None:
     (node,) = nodes(1)
     await hub.lets_pass(INTERVAL, [node])
     cut = node.now(hub.clock)
@@ -270,7 +270,7 @@ async def test_a_sender_that_dies_when_all_that_waited_has_come_holds_no_waterma
     assert not any(words.startswith("batches wait") for words in freshness.liveness.partial)
 
 
-async def test_what_waited_at_a_relay_is_not_taken_for_what_waits_at_its_sender(hub: HubInTime) -> None:
+async def test_relay_backlog_is_not_the_backlog_of_the_sender(hub: HubInTime) -> None:
     (node,) = nodes(1)
     await hub.lets_pass(INTERVAL, [node], relayed=True)
     cut = node.now(hub.clock)
@@ -282,7 +282,7 @@ async def test_what_waited_at_a_relay_is_not_taken_for_what_waits_at_its_sender(
     assert (sender.complete_up_to, sender.queue_records) == (to_datetime(cut), 5)
 
 
-async def test_batches_made_after_a_heartbeat_are_none_of_those_that_waited_then(hub: HubInTime) -> None:
+async def test_backlog_excludes_batches_after_the_heartbeat(hub: HubInTime) -> None:
     (node,) = nodes(1)
     await hub.lets_pass(INTERVAL, [node])
     cut = node.now(hub.clock)
@@ -303,14 +303,14 @@ async def test_backlog_alone_does_not_make_a_relayed_sender_live(hub: HubInTime)
     waiting = []
     for _ in range(60):
         hub.clock.advance(4)
-        _ = hub.listening.seconds
+        _ = hub.ingest_clock.seconds
         waiting.append(node.body(hub.clock))
     for _ in range(200):  # it dies, and its relay is cut off for longer
         hub.clock.advance(4)
-        _ = hub.listening.seconds
+        _ = hub.ingest_clock.seconds
     await hub.take(*waiting, relayed=True)
     assert await state_of(hub, node) is State.STALE
-    assert (await hub.sender(node)).liveness.silent_seconds == pytest.approx(800, abs=5)
+    assert (await hub.sender(node)).liveness.unseen_seconds == pytest.approx(800, abs=5)
 
 
 async def test_what_waited_at_a_relay_is_of_when_it_came_there(hub: HubInTime) -> None:
@@ -323,7 +323,7 @@ async def test_what_waited_at_a_relay_is_of_when_it_came_there(hub: HubInTime) -
     await hub.take(*waiting, relayed=True, waited=600)
     for _ in range(2):
         assert await state_of(hub, node) is State.STALE
-        assert (await hub.sender(node)).liveness.silent_seconds == pytest.approx(600, abs=1)
+        assert (await hub.sender(node)).liveness.unseen_seconds == pytest.approx(600, abs=1)
         assert (await hub.sender(node)).clock_ahead_seconds == pytest.approx(0, abs=1)
         record = await hub.cluster()
         assert record.coverage is not None
@@ -337,9 +337,7 @@ async def test_what_waited_at_a_relay_is_of_when_it_came_there(hub: HubInTime) -
 
 
 @pytest.mark.parametrize("set_forward", [3_600.0, 50 * 365 * 86_400.0])
-async def test_a_relay_whose_clock_was_set_forward_makes_nothing_old_and_loses_nothing(
-    hub: HubInTime, set_forward: float
-) -> None:
+async def test_fast_relay_clock_ages_and_loses_nothing(hub: HubInTime, set_forward: float) -> None:
     """As when it starts without a clock of its own: what it took before it was told the time seems to have waited."""
     (node,) = nodes(1)
     for waited in (0.0, set_forward, 0.0):
@@ -374,7 +372,9 @@ async def test_a_cloned_machine_makes_sender_and_machines_suspect(hub: HubInTime
     clone.seq, clone.off = one.seq - 1, 1.0
     await hub.take(clone.body(hub.clock))  # its number with another content
     sender = await hub.sender(one)
-    assert sender.liveness.suspect == ("two machines count under its epoch: number 1 came with another content",)
+    assert sender.liveness.suspect == (
+        "two machines number their batches under its epoch: number 1 came with another content",
+    )
     clone.name, clone.epoch, clone.seq = "node-1", "e" * 32, 0
     clone.machine = msgspec.structs.replace(clone.machine, name="node-1", boot_id="boot-other")
     await hub.take(clone.body(hub.clock), one.body(hub.clock))
@@ -383,11 +383,11 @@ async def test_a_cloned_machine_makes_sender_and_machines_suspect(hub: HubInTime
     assert freshness.liveness.suspect[-1] == "evidence of 2 machines contradicts another machine's"
 
 
-async def test_a_retired_machine_is_expected_no_more_until_it_is_heard_of_again(hub: HubInTime) -> None:
+async def test_retired_machine_is_not_expected_until_it_reports(hub: HubInTime) -> None:
     every = nodes(2)
     await hub.lets_pass(INTERVAL, every)
     await hub.lets_pass(400, every[:1])
-    (gone,) = [one for one in hub.registry.machine_marks() if one.sender == "node-1"]
+    (gone,) = [one for one in hub.registry.machine_freshness() if one.sender == "node-1"]
     hub.registry.retire_machine(gone.id, hub.clock.now_ns())
     hub.is_down_for(1)  # it is kept
     await hub.lets_pass(INTERVAL, every[:1])
@@ -396,7 +396,7 @@ async def test_a_retired_machine_is_expected_no_more_until_it_is_heard_of_again(
     assert record.freshness.machines == record.freshness.senders == {State.LIVE: 1, State.RETIRED: 1}
     assert record.freshness.liveness.partial == ()
     assert record.coverage is not None
-    assert record.coverage.words == "2 of 2 expected by nvml"
+    assert record.coverage.summary == "2 of 2 expected by nvml"
     await hub.lets_pass(INTERVAL, every)
     record = await hub.cluster()
     assert record.freshness is not None
@@ -412,7 +412,7 @@ async def test_a_closed_cluster_is_retired_and_in_no_total(hub: HubInTime) -> No
     assert (fleet.gpus_reporting, fleet.gpus_expected, fleet.not_counted) == (2, 2, ("other",))
 
 
-async def test_a_target_that_does_not_answer_is_as_silent_as_an_agent_though_the_hub_speaks_of_it(
+async def test_unreachable_target_is_stale_like_an_agent(
     hub: HubInTime,
 ) -> None:
     target = Node("exporter/dcgm/gpu-1")
@@ -428,15 +428,15 @@ async def test_a_target_that_does_not_answer_is_as_silent_as_an_agent_though_the
         State.LIVE, State.LATE, State.LATE, State.STALE, State.STALE, State.LOST,
     ]  # fmt: skip
     record = await hub.sender(target)
-    assert record.liveness.silent_seconds is not None
-    assert abs(record.liveness.silent_seconds - 3630) < INTERVAL
+    assert record.liveness.unseen_seconds is not None
+    assert abs(record.liveness.unseen_seconds - 3630) < INTERVAL
     assert record.age_seconds < INTERVAL  # its words are new, and not its own
     target.answered_at = hub.clock.now_ns()
     await hub.take(target.body(hub.clock))
     assert (await state_of(hub, target), await machine_states(hub)) == (State.LIVE, State.LIVE)
 
 
-async def test_the_silence_of_a_target_goes_on_over_a_restart_of_the_hub(hub: HubInTime) -> None:
+async def test_target_stays_stale_over_a_restart(hub: HubInTime) -> None:
     target = Node("exporter/dcgm/gpu-1")
     target.answered_at = hub.clock.now_ns()
     await hub.take(target.body(hub.clock))
@@ -448,12 +448,12 @@ async def test_the_silence_of_a_target_goes_on_over_a_restart_of_the_hub(hub: Hu
     await hub.take(target.body(hub.clock))
     record = await hub.sender(target)
     assert record.liveness.state is State.STALE
-    assert record.liveness.silent_seconds is not None
-    assert record.liveness.silent_seconds >= 330 - INTERVAL
+    assert record.liveness.unseen_seconds is not None
+    assert record.liveness.unseen_seconds >= 330 - INTERVAL
 
 
 @pytest.mark.parametrize("by", [-3600.0, 3600.0])
-async def test_setting_the_hubs_clock_makes_no_target_silent_and_none_live(hub: HubInTime, by: float) -> None:
+async def test_hub_clock_step_changes_no_target_state(hub: HubInTime, by: float) -> None:
     answers, silent = Node("exporter/dcgm/gpu-1"), Node("exporter/dcgm/gpu-2")
     answers.answered_at = silent.answered_at = hub.clock.now_ns()
     await hub.take(answers.body(hub.clock), silent.body(hub.clock))
@@ -472,12 +472,12 @@ async def test_a_target_that_never_answered_was_never_seen(hub: HubInTime) -> No
     target.answered_at = 0
     await hub.lets_pass(100, [target])
     record = await hub.sender(target)
-    assert (record.liveness.state, record.liveness.silent_seconds) == (State.NEVER_SEEN, None)
+    assert (record.liveness.state, record.liveness.unseen_seconds) == (State.NEVER_SEEN, None)
     assert record.complete_up_to is None
     assert state(await hub.cluster()) is State.NEVER_SEEN
 
 
-async def test_a_target_that_is_gone_does_not_make_the_machine_of_an_agent_silent(hub: HubInTime) -> None:
+async def test_removed_target_leaves_the_agent_machine_live(hub: HubInTime) -> None:
     agent, target = nodes(1)[0], Node("exporter/dcgm/node-0")
     target.machine, target.answered_at = agent.machine, hub.clock.now_ns()
     await hub.lets_pass(400, [agent, target])
@@ -494,7 +494,7 @@ async def machine_states(hub: HubInTime) -> State:
     return found
 
 
-async def test_a_hub_that_starts_again_and_again_after_an_hour_holds_none_of_it_against_anybody(hub: HubInTime) -> None:
+async def test_restart_loop_after_an_outage_ages_no_sender(hub: HubInTime) -> None:
     every = nodes(3)
     await hub.lets_pass(INTERVAL, every)
     hub.is_down_for(3600)
@@ -505,12 +505,12 @@ async def test_a_hub_that_starts_again_and_again_after_an_hour_holds_none_of_it_
     assert record.freshness is not None
     assert record.freshness.senders == record.freshness.machines == {State.LIVE: 3}
     assert record.freshness.liveness.unverified
-    silent = record.freshness.liveness.silent_seconds
+    silent = record.freshness.liveness.unseen_seconds
     assert silent is not None
     assert silent == pytest.approx(50, abs=1)  # in which it could hear
 
 
-async def test_what_a_hub_could_not_hear_before_it_started_again_stays_nobody_s_silence(hub: HubInTime) -> None:
+async def test_outage_before_a_restart_ages_no_sender(hub: HubInTime) -> None:
     (node,) = nodes(1)
     await hub.lets_pass(INTERVAL, [node])
     hub.clock.advance(1800)  # the process was stopped
@@ -520,7 +520,7 @@ async def test_what_a_hub_could_not_hear_before_it_started_again_stays_nobody_s_
 
 
 @pytest.mark.parametrize("by", [86400.0, -86400.0, 30 * 365 * 86400.0])
-async def test_a_hub_s_clock_that_was_mended_makes_nobody_silent_over_a_restart(hub: HubInTime, by: float) -> None:
+async def test_corrected_hub_clock_ages_no_sender_over_a_restart(hub: HubInTime, by: float) -> None:
     every, gone = nodes(3), Node("gone")
     hub.clock.step(by)
     await hub.lets_pass(INTERVAL, [*every, gone])
@@ -530,10 +530,10 @@ async def test_a_hub_s_clock_that_was_mended_makes_nobody_silent_over_a_restart(
     record = await hub.cluster()
     assert record.freshness is not None
     assert record.freshness.senders == {State.LIVE: 3, State.LATE: 1}
-    assert (await hub.sender(gone)).liveness.silent_seconds == pytest.approx(90, abs=1)
+    assert (await hub.sender(gone)).liveness.unseen_seconds == pytest.approx(90, abs=1)
 
 
-async def test_a_cluster_that_was_late_when_the_hub_went_down_is_late_until_it_speaks_or_had_time_to(
+async def test_late_cluster_stays_late_over_an_outage_of_the_hub(
     hub: HubInTime,
 ) -> None:
     every = nodes(2)
@@ -544,8 +544,8 @@ async def test_a_cluster_that_was_late_when_the_hub_went_down_is_late_until_it_s
     for seconds in (0, 70, 10, 110, 20):
         await hub.lets_pass(seconds)
         liveness = (await hub.cluster()).freshness.liveness  # type: ignore[union-attr]
-        assert liveness.silent_seconds is not None
-        seen.append((liveness.state, liveness.unverified, round(liveness.silent_seconds / 10) * 10))
+        assert liveness.unseen_seconds is not None
+        seen.append((liveness.state, liveness.unverified, round(liveness.unseen_seconds / 10) * 10))
     assert seen == [
         (State.LATE, True, 100), (State.LATE, True, 100), (State.LATE, False, 180), (State.LATE, False, 290),
         (State.STALE, False, 310),

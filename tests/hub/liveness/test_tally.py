@@ -7,17 +7,18 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.hub.liveness.senders import Senders, Word, answered_at
-from gpufleet.hub.liveness.states import Instant, complete_up_to
+from gpufleet.hub.liveness.senders import SenderReport, Senders, answered_at
+from gpufleet.hub.liveness.states import LivenessSnapshot, complete_up_to
 from gpufleet.hub.liveness.tally import NO_MACHINES, in_order, roll_up, tally
-from gpufleet.hub.liveness.uptime import STANDSTILL_SECONDS, Listening, Past
+from gpufleet.hub.liveness.uptime import SUSPENDED_SECONDS, IngestClock, IngestHistory
 from gpufleet.model.api.answer import EpochConflict
-from gpufleet.model.liveness import Freshness, State
+from gpufleet.model.liveness import ClusterFreshness, State
 from gpufleet.model.status import Heartbeat
-from gpufleet.model.stored.ledger import Heard, MachineMark, MachinesHeard, SenderState
+from gpufleet.model.stored.ledger import MachineFreshness, MachineFreshnessColumns, NewestReport, SenderState
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.wire.batch import WireBatch
 from tests.fakes.clock import FakeClock
+from tests.support.profiles import examples
 
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 CONFLICT = EpochConflict(epoch="e", batches=1, first_at=AT, last_at=AT, detail="two of them")
@@ -91,7 +92,7 @@ def batch_of(name: str, one: Spoke, sent_at: int) -> WireBatch:
     )
 
 
-def fleet_of(spoke: list[Spoke]) -> tuple[Instant, list[MachineMark]]:
+def fleet_of(spoke: list[Spoke]) -> tuple[LivenessSnapshot, list[MachineFreshness]]:
     """Let every sender speak when it did; return now, and the machines: one of each sender."""
     clock = FakeClock()
     start = clock.now_ns()
@@ -99,7 +100,7 @@ def fleet_of(spoke: list[Spoke]) -> tuple[Instant, list[MachineMark]]:
         SenderState(
             cluster=CLUSTER,
             sender=f"s{number:02d}",
-            heard=Heard(
+            newest_report=NewestReport(
                 epoch="e",
                 seq=1,
                 sent_at=start - int((100 - one.ahead) * NANOS),
@@ -110,8 +111,8 @@ def fleet_of(spoke: list[Spoke]) -> tuple[Instant, list[MachineMark]]:
         for number, one in enumerate(spoke)
         if not one.since_start
     ]
-    listening = Listening(clock, Past.until(start))
-    senders = Senders(listening, before)
+    ingest_clock = IngestClock(clock, IngestHistory.until(start))
+    senders = Senders(ingest_clock, before)
     words = sorted((one.ago, number) for number, one in enumerate(spoke) if one.since_start)
     left = max((ago for ago, _ in words), default=10)
     while True:
@@ -119,32 +120,32 @@ def fleet_of(spoke: list[Spoke]) -> tuple[Instant, list[MachineMark]]:
             number = words.pop()[1]
             now = clock.now_ns()
             batch = batch_of(f"s{number:02d}", spoke[number], now + int(spoke[number].ahead * NANOS))
-            senders.note(Word(batch=batch, received_at=now, known_epoch=False))
+            senders.note(SenderReport(batch=batch, received_at=now, known_epoch=False))
         if left <= 0:
             break
-        step = min(left - max((ago for ago, _ in words), default=0), STANDSTILL_SECONDS)
+        step = min(left - max((ago for ago, _ in words), default=0), SUSPENDED_SECONDS)
         clock.advance(step)
-        _ = listening.seconds
+        _ = ingest_clock.seconds
         left -= int(step)
-    instant = Instant(senders, now=clock.now_ns(), unflushed_since=None)
+    instant = LivenessSnapshot(senders, now=clock.now_ns(), unflushed_since=None)
     marks = []
     for number, one in enumerate(spoke):
         life = instant.life(CLUSTER, f"s{number:02d}")
         assert life is not None
-        seen = max(1, life.heard.received_at - one.machine_behind * NANOS)
+        seen = max(1, life.newest.received_at - one.machine_behind * NANOS)
         gone = seen if one.retired else None
         name = f"s{number:02d}"
         marks.append(
-            MachineMark(
+            MachineFreshness(
                 id=f"m{number}", cluster=CLUSTER, sender=name, last_seen=seen, retired_at=gone, conflict=one.cloned
             )
         )
     return instant, marks
 
 
-def heard(marks: list[MachineMark]) -> MachinesHeard:
+def heard(marks: list[MachineFreshness]) -> MachineFreshnessColumns:
     plain = [one for one in marks if not one.conflict and one.retired_at is None and not one.named_only]
-    return MachinesHeard(
+    return MachineFreshnessColumns(
         ids=[one.id for one in plain],
         senders=[one.sender for one in plain],
         last_seen=[one.last_seen for one in plain],
@@ -152,7 +153,9 @@ def heard(marks: list[MachineMark]) -> MachinesHeard:
     )
 
 
-def one_by_one(instant: Instant, marks: list[MachineMark], conflicts: dict[str, EpochConflict]) -> Freshness:
+def one_by_one(
+    instant: LivenessSnapshot, marks: list[MachineFreshness], conflicts: dict[str, EpochConflict]
+) -> ClusterFreshness:
     """Say the same, judging everybody."""
     gone = {one.sender for one in marks if one.is_retired}
     senders = [
@@ -164,12 +167,12 @@ def one_by_one(instant: Instant, marks: list[MachineMark], conflicts: dict[str, 
     order = (State.LIVE, State.LATE, State.STALE, State.LOST, State.NEVER_SEEN, State.RETIRED)
     best = min(
         active or senders,
-        key=lambda one: (one[0].never, one[0].silent_seconds, order.index(one[1].state), one[1].unverified),
+        key=lambda one: (one[0].never_answered, one[0].unseen_seconds, order.index(one[1].state), one[1].unverified),
         default=None,
     )
     upper = [None if one.state is State.RETIRED else complete_up_to(life) for life, one in senders]
     known = [at for at in upper if at is not None]
-    beats = [(one.state, life.heard.heartbeat) for life, one in senders if life.heard.heartbeat]
+    beats = [(one.state, life.newest.heartbeat) for life, one in senders if life.newest.heartbeat]
     partial = []
     for what, found in (("senders", [one for _, one in senders]), ("machines", machines)):
         expected = [one for one in found if one.state is not State.RETIRED]
@@ -177,7 +180,7 @@ def one_by_one(instant: Instant, marks: list[MachineMark], conflicts: dict[str, 
         partial += [f"{len(silent)} of {len(expected)} {what} are not live"] if silent else []
     backlog = [life.sender for life, one in senders if one.partial]
     more = f" and {len(backlog) - 5} more" if len(backlog) > 5 else ""
-    partial += [f"batches wait at {', '.join(backlog[:5])}{more}"] if backlog else []
+    partial += [f"batches are queued at {', '.join(backlog[:5])}{more}"] if backlog else []
     words = [f"{life.sender}: {why}" for life, one in senders for why in one.suspect]
     clones = sum(bool(one.suspect) for one in machines if one.state is not State.RETIRED)
     suspect = [*words[:5], *([f"and {len(words) - 5} more"] if len(words) > 5 else [])]
@@ -185,16 +188,16 @@ def one_by_one(instant: Instant, marks: list[MachineMark], conflicts: dict[str, 
     empty = roll_up(tally(instant, "nobody", NO_MACHINES, frozenset(), {}), None, closed=False, missing=0)
     if best is None:
         return empty
-    return Freshness(
+    return ClusterFreshness(
         liveness=msgspec.structs.replace(
             empty.liveness,
             state=best[1].state,
-            silent_seconds=best[1].silent_seconds,
+            unseen_seconds=best[1].unseen_seconds,
             unverified=best[1].unverified,
             partial=tuple(partial),
             suspect=tuple(suspect),
         ),
-        heard_at=to_datetime(answered_at(best[0].heard)) if not best[0].never else None,
+        last_seen_at=to_datetime(answered_at(best[0].newest)) if not best[0].never_answered else None,
         senders=in_order(Counter(one.state for _, one in senders)),
         machines=in_order(Counter(one.state for one in machines)),
         complete_up_to=to_datetime(min(known)) if known else None,
@@ -206,7 +209,7 @@ def one_by_one(instant: Instant, marks: list[MachineMark], conflicts: dict[str, 
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(100, 1000), deadline=None)
 @given(st.lists(SPOKE, max_size=14))
 def test_it_says_what_everybody_judged_one_by_one_does(spoke: list[Spoke]) -> None:
     instant, marks = fleet_of(spoke)
@@ -215,17 +218,17 @@ def test_it_says_what_everybody_judged_one_by_one_does(spoke: list[Spoke]) -> No
     total = tally(instant, CLUSTER, heard(marks), retired, conflicts)
     found = roll_up(total, None, closed=False, missing=0)
     wanted = one_by_one(instant, marks, conflicts)
-    for field in ("heard_at", "clock_ahead_seconds"):  # of those that are equally near, or far off, it is any
+    for field in ("last_seen_at", "clock_ahead_seconds"):  # of those that are equally near, or far off, it is any
         mine, theirs = getattr(found, field), getattr(wanted, field)
         if field == "clock_ahead_seconds" and mine is not None:
             assert abs(mine) == abs(theirs)
         wanted = msgspec.structs.replace(wanted, **{field: mine})
     assert found == wanted
     assert sorted(total.aheads) == sorted(life.clock_ahead_seconds for life in instant.lives())
-    assert (found.heard_at is None) == all(life.never for life in instant.lives())
+    assert (found.last_seen_at is None) == all(life.never_answered for life in instant.lives())
 
 
-def test_of_two_that_are_equally_silent_the_one_that_is_not_late_says_how_the_cluster_is() -> None:
+def test_equally_stale_senders_prefer_the_one_not_late() -> None:
     plain = {
         "ago": 40, "since_start": True, "ahead": 0.0, "unsent_ago": None, "queued": 0, "answered_ago": None,
         "conflict": False, "machine_behind": 0, "retired": False, "cloned": False,
@@ -240,14 +243,14 @@ def test_of_two_that_are_equally_silent_the_one_that_is_not_late_says_how_the_cl
 
 def test_senders_after_a_place_are_by_cluster_and_name() -> None:
     clock = FakeClock()
-    senders = Senders(Listening(clock))
+    senders = Senders(IngestClock(clock))
     one = Spoke(
         ago=0, since_start=True, ahead=0.0, interval=30.0, unsent_ago=None, queued=0, dropped=0, answered_ago=None,
         conflict=False, machine_behind=0, retired=False, cloned=False,
     )  # fmt: skip
     for cluster, name in (("b", "y"), ("a", "z"), ("b", "x"), ("a", "a"), ("c", "a")):
         batch = msgspec.structs.replace(batch_of(name, one, clock.now_ns()), cluster=cluster)
-        senders.note(Word(batch=batch, received_at=clock.now_ns(), known_epoch=False))
+        senders.note(SenderReport(batch=batch, received_at=clock.now_ns(), known_epoch=False))
     every = [("a", "a"), ("a", "z"), ("b", "x"), ("b", "y"), ("c", "a")]
     assert senders.after(None, 9) == every
     assert senders.after(None, 3) == every[:3]

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gpufleet.hub.imports.federation import ClusterPage, KubernetesPage
-from gpufleet.hub.imports.request import Written
-from gpufleet.hub.imports.scrape_status import Standings
+from gpufleet.hub.imports.federation import ClusterPuller, KubeStateReader
+from gpufleet.hub.imports.request import ImportedRequest
+from gpufleet.hub.imports.scrape_status import TargetStatuses
 from gpufleet.model.absence import Absent
 from gpufleet.model.errors import SpoolError
 from tests.fakes.clock import FakeClock
@@ -32,8 +32,8 @@ class Cluster:
     async def fetch(self) -> Page:
         return Page(*self.nodes)
 
-    async def take(self, _cluster: str, _sender: str, read: Any, *, beat: object) -> Written:
-        written: Written = read(None)
+    async def take(self, _cluster: str, _sender: str, read: Any, *, heartbeat: object) -> ImportedRequest:
+        written: ImportedRequest = read(None)
         if self.is_full:
             raise SpoolError("full")
         for machine, samples in written.machines.items():
@@ -41,22 +41,22 @@ class Cluster:
         return written
 
 
-async def test_a_node_that_left_while_the_log_was_full_has_ended_with_the_next_page() -> None:
+async def test_node_that_left_during_a_full_log_ends_on_the_next_page() -> None:
     cluster, clock = Cluster(), FakeClock()
-    read = KubernetesPage(clock)
-    standing = Standings().open("local", "scrape/kube-state-metrics", "http://page")
-    page = ClusterPage(
-        "local", "scrape/kube-state-metrics", cluster, read, cluster, clock, standing,  # type: ignore[arg-type]
-        interval_seconds=30, taken=read.taken,
+    read = KubeStateReader(clock)
+    target_status = TargetStatuses().open("local", "scrape/kube-state-metrics", "http://page")
+    page = ClusterPuller(
+        "local", "scrape/kube-state-metrics", cluster, read, cluster, clock, target_status,  # type: ignore[arg-type]
+        interval_seconds=30, on_durable=read.commit,
     )  # fmt: skip
-    await page.ask()
+    await page.pull()
     assert cluster.told == {"n1": True, "n2": True}
     cluster.nodes, cluster.is_full = ("n1",), True
-    await page.ask()
-    assert standing.error
+    await page.pull()
+    assert target_status.error
     cluster.is_full = False
-    await page.ask()
+    await page.pull()
     assert cluster.told == {"n1": True, "n2": False}
     cluster.told.clear()
-    await page.ask()
+    await page.pull()
     assert cluster.told == {"n1": True}

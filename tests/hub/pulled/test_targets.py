@@ -6,36 +6,39 @@ import pytest
 
 from gpufleet.codecs.target_files import TargetGroup
 from gpufleet.config.scrape import DiscoveryConfig
-from gpufleet.hub.imports.targets import MAX_TARGETS, Target, targets_of
+from gpufleet.hub.imports.targets import MAX_TARGETS, ScrapeTarget, targets_of
 
 
 def config(**more: Any) -> DiscoveryConfig:
     return DiscoveryConfig(files=("/x.yml",), **more)
 
 
-def of(group: TargetGroup, **more: Any) -> tuple[tuple[Target, ...], tuple[str, ...]]:
+def of(group: TargetGroup, **more: Any) -> tuple[tuple[ScrapeTarget, ...], tuple[str, ...]]:
     return targets_of(config(**more), [group])
 
 
 def test_labels_say_cluster_and_node_and_how_the_page_is_asked() -> None:
     labels = {"cluster": "east", "node": "gpu-1", "__scheme__": "https", "__metrics_path__": "/gpu", "job": "dcgm"}
-    assert of(TargetGroup(("10.0.0.1:9400",), labels)) == ((Target("east", "gpu-1", "https://10.0.0.1:9400/gpu"),), ())
+    assert of(TargetGroup(("10.0.0.1:9400",), labels)) == (
+        (ScrapeTarget("east", "gpu-1", "https://10.0.0.1:9400/gpu"),),
+        (),
+    )
 
 
-def test_what_labels_do_not_say_the_configuration_and_the_address_do() -> None:
+def test_missing_labels_come_from_config_and_address() -> None:
     group = TargetGroup(("gpu-1:9400", "gpu-2", "[fd00::1]:9400"))
     found, left_out = of(group, cluster="local", scheme="https", path="/m")
     assert not left_out
     assert found == (
-        Target("local", "gpu-1", "https://gpu-1:9400/m"),
-        Target("local", "gpu-2", "https://gpu-2/m"),
-        Target("local", "fd00::1", "https://[fd00::1]:9400/m"),
+        ScrapeTarget("local", "gpu-1", "https://gpu-1:9400/m"),
+        ScrapeTarget("local", "gpu-2", "https://gpu-2/m"),
+        ScrapeTarget("local", "fd00::1", "https://[fd00::1]:9400/m"),
     )
 
 
 def test_netdata_is_asked_at_its_root() -> None:
     found, _ = of(TargetGroup(("gpu-1:19999",)), cluster="local", reads="netdata")
-    assert found == (Target("local", "gpu-1", "http://gpu-1:19999"),)
+    assert found == (ScrapeTarget("local", "gpu-1", "http://gpu-1:19999"),)
 
 
 @pytest.mark.parametrize(
@@ -56,12 +59,12 @@ def test_a_target_that_cannot_be_meant_costs_itself(address: str, labels: dict[s
     found, left_out = targets_of(config(), [TargetGroup((address,), labels), TargetGroup(("ok:1",), {"cluster": "a"})])
     assert [one.node for one in found] == ["ok"]
     assert len(left_out) == 1
-    assert words in left_out[0]
+    assert address in left_out[0]
 
 
 def test_a_token_does_not_go_over_the_network_in_the_clear() -> None:
     group = TargetGroup(("gpu-1:9400",))
-    assert "in the clear" in of(group, cluster="a", token_file="/t")[1][0]
+    assert len(of(group, cluster="a", token_file="/t")[1]) == 1
     assert len(of(group, cluster="a", token_file="/t", insecure=True)[0]) == 1
     assert len(of(group, cluster="a", token_file="/t", scheme="https")[0]) == 1
 
@@ -69,9 +72,9 @@ def test_a_token_does_not_go_over_the_network_in_the_clear() -> None:
 def test_a_node_is_asked_once_and_there_may_be_so_many() -> None:
     found, left_out = of(TargetGroup(("gpu-1:9400", "gpu-1:9401", "gpu-1:9400")), cluster="a")
     assert [one.url for one in found] == ["http://gpu-1:9400/metrics"]
-    assert left_out == (
-        "gpu-1:9401: node 'gpu-1' is asked at http://gpu-1:9400/metrics already: set another label node",
-    )
+    assert len(left_out) == 1
+    assert "gpu-1:9401" in left_out[0]
+    assert "http://gpu-1:9400/metrics" in left_out[0]
     many = TargetGroup(tuple(f"n{number}:1" for number in range(MAX_TARGETS + 2)))
     found, left_out = of(many, cluster="a")
     assert (len(found), len(left_out)) == (MAX_TARGETS, 2)

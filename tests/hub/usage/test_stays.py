@@ -4,7 +4,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpufleet.fleet.usage.residence import ALWAYS, APART_NS, Stay, doubtful, last_told, stays_of
+from gpufleet.fleet.usage.residence import (
+    MAX_CLOCK_SKEW_NS,
+    UNBOUNDED,
+    Residence,
+    bounded_residences,
+    last_reported,
+    possibly_moved,
+)
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.inventory import StoredSlot
 from gpufleet.model.catalogue import Lane
@@ -24,7 +31,7 @@ def slot(machine: str, view: str, first: int, address: str = "0000:01:00.0", new
 
 
 def stays(slots: list[StoredSlot], told: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], tuple[int, int]]:
-    return {place: (stay.begin, stay.end) for place, stay in stays_of(slots, told).items()}
+    return {place: (stay.begin, stay.end) for place, stay in bounded_residences(slots, told).items()}
 
 
 def test_what_stays_where_it_is_is_not_bounded() -> None:
@@ -37,17 +44,17 @@ def test_a_gpu_that_moved_was_in_one_machine_at_a_time() -> None:
     assert found == {
         ("a", X): (0, 3 * HOUR),
         ("b", X): (3 * HOUR, 10 * HOUR),
-        ("c", X): (10 * HOUR, ALWAYS),
+        ("c", X): (10 * HOUR, UNBOUNDED),
     }
 
 
 @pytest.mark.parametrize("both", [1, 5 * HOUR])
 def test_a_gpu_of_which_two_machines_tell_at_once_has_not_moved(both: int) -> None:
-    told = {("a", X): 3 * HOUR + APART_NS + both, ("b", X): 9 * HOUR}
+    told = {("a", X): 3 * HOUR + MAX_CLOCK_SKEW_NS + both, ("b", X): 9 * HOUR}
     assert stays([slot("a", X, HOUR), slot("b", X, 3 * HOUR)], told) == {}
 
 
-def test_a_gpu_that_moved_back_was_in_the_other_machine_while_that_told_of_it() -> None:
+def test_gpu_moved_back_keeps_the_interval_elsewhere() -> None:
     told = {("a", X): 20 * HOUR, ("b", X): 5 * HOUR}
     assert stays([slot("a", X, HOUR), slot("b", X, 3 * HOUR)], told) == {("b", X): (3 * HOUR, 5 * HOUR)}
 
@@ -58,15 +65,15 @@ def test_a_gpu_that_moved_back_from_the_second_of_two_machines() -> None:
     assert found == {("b", X): (3 * HOUR, 5 * HOUR), ("c", X): (6 * HOUR, 9 * HOUR)}
 
 
-def test_one_of_two_machines_that_tell_at_once_has_not_given_it_back_while_it_tells() -> None:
-    told = {("a", X): 9 * HOUR, ("b", X): 9 * HOUR - APART_NS}
+def test_gpu_reported_by_two_machines_stays_with_both() -> None:
+    told = {("a", X): 9 * HOUR, ("b", X): 9 * HOUR - MAX_CLOCK_SKEW_NS}
     assert stays([slot("a", X, HOUR), slot("b", X, 3 * HOUR)], told) == {}
 
 
 def test_what_came_into_its_slot_is_there_since_then() -> None:
     told = {("a", X): 2 * HOUR, ("a", Y): 9 * HOUR, ("b", X): 9 * HOUR}
     found = stays([slot("a", X, HOUR), slot("a", Y, 4 * HOUR), slot("b", X, 6 * HOUR)], told)
-    assert found == {("a", X): (0, 4 * HOUR), ("a", Y): (4 * HOUR, ALWAYS), ("b", X): (6 * HOUR, ALWAYS)}
+    assert found == {("a", X): (0, 4 * HOUR), ("a", Y): (4 * HOUR, UNBOUNDED), ("b", X): (6 * HOUR, UNBOUNDED)}
 
 
 def test_a_slot_that_it_had_left_before_says_nothing() -> None:
@@ -78,7 +85,7 @@ def test_a_slot_that_it_had_left_before_says_nothing() -> None:
         slot("b", X, 8 * HOUR),
     ]
     found = stays(slots, {("a", X): 7 * HOUR, ("a", Y): 9 * HOUR, ("b", X): 9 * HOUR})
-    assert found == {("a", X): (0, 8 * HOUR), ("b", X): (8 * HOUR, ALWAYS)}
+    assert found == {("a", X): (0, 8 * HOUR), ("b", X): (8 * HOUR, UNBOUNDED)}
 
 
 def test_a_swap_of_two_machines() -> None:
@@ -87,8 +94,8 @@ def test_a_swap_of_two_machines() -> None:
     assert stays(slots, told) == {
         ("a", X): (0, 5 * HOUR),
         ("b", Y): (0, 5 * HOUR),
-        ("a", Y): (5 * HOUR, ALWAYS),
-        ("b", X): (5 * HOUR, ALWAYS),
+        ("a", Y): (5 * HOUR, UNBOUNDED),
+        ("b", X): (5 * HOUR, UNBOUNDED),
     }
 
 
@@ -104,16 +111,16 @@ def test_only_what_a_host_said_a_value_of_counts() -> None:
         "guest": [sample(Side.GUEST, 7, 1.0)],
         "silent": [sample(Side.HOST, 7, lost)],
     }
-    assert last_told(stored) == {("host", X): 5}
+    assert last_reported(stored) == {("host", X): 5}
 
 
 def test_only_machines_that_share_a_gpu_are_asked_about() -> None:
-    assert doubtful([("a", X), ("b", Y), ("c", X)]) == ["a", "c"]
-    assert doubtful([("a", X), ("b", Y), ("a", "gpu/GPU-z")]) == []
+    assert possibly_moved([("a", X), ("b", Y), ("c", X)]) == ["a", "c"]
+    assert possibly_moved([("a", X), ("b", Y), ("a", "gpu/GPU-z")]) == []
 
 
 @pytest.mark.parametrize(
     ("span", "there"), [((0, 9), (3, 6)), ((4, 5), (4, 5)), ((0, 2), (2, 2)), ((7, 9), (7, 7)), ((5, 9), (5, 6))]
 )
 def test_a_stay_within_a_span(span: tuple[int, int], there: tuple[int, int]) -> None:
-    assert Stay(3, 6).within(*span) == there
+    assert Residence(3, 6).within(*span) == there

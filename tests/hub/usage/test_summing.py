@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.fleet.usage.segments import Holding, Segment, segments, stretches
-from gpufleet.fleet.usage.totals import Known, rows
-from gpufleet.fleet.usage.units import WHOLE, Part, Unit
+from gpufleet.fleet.usage.segments import Segment, UnitHolding, cut_segments, device_intervals
+from gpufleet.fleet.usage.totals import MeasuredSegment, usage_rows
+from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, UnitPart
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
-from gpufleet.model.api.usage import Dimension, EnergySource, Price, UsageRow, Worked
+from gpufleet.model.api.usage import DeviceUsage, EnergySource, Price, UsageDimension, UsageRow
 from gpufleet.model.time import NANOS, to_ns
 
 T0 = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
@@ -20,8 +20,10 @@ START = to_ns(T0)
 PARTS = {"MIG-1": 0.25, "MIG-2": 0.5}
 SECONDS = 12
 UNITS = {
-    ("c", "u0"): Unit("c", "u0", (("m", "gpu/0"),), "H200", {n: Part(r, (("m", n),)) for n, r in PARTS.items()}),
-    ("c", "u1"): Unit("c", "u1", (("m", "gpu/1"),), None, {}),
+    ("c", "u0"): PhysicalUnit(
+        "c", "u0", (("m", "gpu/0"),), "H200", {n: UnitPart(r, (("m", n),)) for n, r in PARTS.items()}
+    ),
+    ("c", "u1"): PhysicalUnit("c", "u1", (("m", "gpu/1"),), None, {}),
 }
 
 
@@ -42,10 +44,10 @@ def ns(second: int) -> int:
 
 
 @st.composite
-def holdings(draw: st.DrawFn) -> Holding:
+def holdings(draw: st.DrawFn) -> UnitHolding:
     unit, part = draw(st.sampled_from([("u0", WHOLE), ("u0", "MIG-1"), ("u0", "MIG-2"), ("u1", WHOLE)]))
     start, end = draw(st.integers(0, SECONDS)), draw(st.integers(0, SECONDS))
-    return Holding(("c", unit), part, draw(st.sampled_from(sorted(ALLOCATIONS))), ns(start), ns(end))
+    return UnitHolding(("c", unit), part, draw(st.sampled_from(sorted(ALLOCATIONS))), ns(start), ns(end))
 
 
 states = st.lists(st.sampled_from(["used", "idle", None]), min_size=SECONDS, max_size=SECONDS)
@@ -55,24 +57,24 @@ worlds = st.fixed_dictionaries(
 World = dict[tuple[str, str], list[str | None]]
 
 
-def seen(segment: Segment, part: str, world: World) -> Worked:
+def seen(segment: Segment, part: str, world: World) -> DeviceUsage:
     first, last = ((at - START) // NANOS for at in (segment.start, segment.end))
     told = world[segment.unit[1], part][first:last]
-    return Worked(used_seconds=told.count("used"), idle_seconds=told.count("idle"))
+    return DeviceUsage(used_seconds=told.count("used"), idle_seconds=told.count("idle"))
 
 
 def summed(
-    held: Sequence[Holding], world: World, by: Sequence[Dimension], prices: Sequence[Price] = ()
+    held: Sequence[UnitHolding], world: World, by: Sequence[UsageDimension], prices: Sequence[Price] = ()
 ) -> tuple[tuple[UsageRow, ...], UsageRow]:
     known = []
-    for segment in segments(held, ALLOCATIONS, [to_ns(one.valid_from) for one in prices]):
+    for segment in cut_segments(held, ALLOCATIONS, [to_ns(one.valid_from) for one in prices]):
         unit = UNITS[segment.unit]
-        names = [name for name, _ in stretches(segment, unit)]
-        known.append(Known(segment, unit, {name: seen(segment, name, world) for name in names}))
-    return rows(known, ALLOCATIONS, frozenset(ALLOCATIONS), by, prices)
+        names = [name for name, _ in device_intervals(segment, unit)]
+        known.append(MeasuredSegment(segment, unit, {name: seen(segment, name, world) for name in names}))
+    return usage_rows(known, ALLOCATIONS, frozenset(ALLOCATIONS), by, prices)
 
 
-def brute(held: Sequence[Holding], world: World, key: str | None) -> dict[str | None, list[float]]:
+def brute(held: Sequence[UnitHolding], world: World, key: str | None) -> dict[str | None, list[float]]:
     """Held, used and idle seconds of each group, a second and a unit at a time."""
     found: dict[str | None, list[float]] = {}
     for second in range(SECONDS):
@@ -104,10 +106,10 @@ def brute(held: Sequence[Holding], world: World, key: str | None) -> dict[str | 
 
 
 @given(held=st.lists(holdings(), max_size=8), world=worlds, by=st.sampled_from(["allocation", "tenant"]))
-def test_every_second_of_every_unit_counts_once(held: list[Holding], world: World, by: str) -> None:
-    groups, total = summed(held, world, (Dimension(by),))
+def test_every_second_of_every_unit_counts_once(held: list[UnitHolding], world: World, by: str) -> None:
+    groups, total = summed(held, world, (UsageDimension(by),))
     expected = brute(held, world, by)
-    assert {one.group[Dimension(by)]: one.held_gpu_hours * 3600 for one in groups} == {
+    assert {one.group[UsageDimension(by)]: one.held_gpu_hours * 3600 for one in groups} == {
         name: pytest.approx(sums[0]) for name, sums in expected.items()
     }
     (whole,) = brute(held, world, None).values() or ([0.0, 0.0, 0.0],)
@@ -122,13 +124,13 @@ parts_and_plain = holdings().filter(lambda one: (one.unit[1], one.part) != ("u0"
 
 
 @given(held=st.lists(parts_and_plain, max_size=8), world=worlds)
-def test_what_a_unit_or_a_part_did_is_what_was_read_of_it(held: list[Holding], world: World) -> None:
-    groups, _ = summed(held, world, (Dimension.ALLOCATION,))
+def test_what_a_unit_or_a_part_did_is_what_was_read_of_it(held: list[UnitHolding], world: World) -> None:
+    groups, _ = summed(held, world, (UsageDimension.ALLOCATION,))
     expected = brute(held, world, "allocation")
     assert len(groups) == len(expected)
     for one in groups:
         did = (one.used_gpu_hours * 3600, one.idle_gpu_hours * 3600)
-        assert did == pytest.approx(expected[one.group[Dimension.ALLOCATION]][1:])
+        assert did == pytest.approx(expected[one.group[UsageDimension.ALLOCATION]][1:])
 
 
 def world_of(**told: str | None) -> World:
@@ -140,7 +142,9 @@ def world_of(**told: str | None) -> World:
 
 def test_a_gpu_in_mig_mode_did_what_its_devices_did() -> None:
     (row,), _ = summed(
-        [Holding(("c", "u0"), WHOLE, "a", ns(0), ns(12))], world_of(MIG_1="used", MIG_2="idle"), (Dimension.MODEL,)
+        [UnitHolding(("c", "u0"), WHOLE, "a", ns(0), ns(12))],
+        world_of(MIG_1="used", MIG_2="idle"),
+        (UsageDimension.MODEL,),
     )
     assert row.group == {"model": "H200"}
     hours = (row.held_gpu_hours, row.used_gpu_hours, row.idle_gpu_hours, row.unknown_gpu_hours)
@@ -148,24 +152,24 @@ def test_a_gpu_in_mig_mode_did_what_its_devices_did() -> None:
 
 
 def test_what_is_two_tenants_at_once_is_held_by_both_and_unknown() -> None:
-    held = [Holding(("c", "u1"), WHOLE, "a", ns(0), ns(12)), Holding(("c", "u1"), WHOLE, "c", ns(6), ns(12))]
-    groups, total = summed(held, world_of(u1="used"), (Dimension.TENANT,))
-    told = {one.group[Dimension.TENANT]: (one.held_gpu_hours * 3600, one.used_gpu_hours * 3600) for one in groups}
+    held = [UnitHolding(("c", "u1"), WHOLE, "a", ns(0), ns(12)), UnitHolding(("c", "u1"), WHOLE, "c", ns(6), ns(12))]
+    groups, total = summed(held, world_of(u1="used"), (UsageDimension.TENANT,))
+    told = {one.group[UsageDimension.TENANT]: (one.held_gpu_hours * 3600, one.used_gpu_hours * 3600) for one in groups}
     assert told == {"t1": (12, 6), "t2": (6, 0)}
     assert (total.held_gpu_hours * 3600, total.unknown_gpu_hours * 3600, total.gpus) == (12, 6, 1)
 
 
-def test_a_price_is_the_one_in_force_and_without_one_there_is_no_cost() -> None:
+def test_cost_uses_the_price_in_force() -> None:
     later = T0 + dt.timedelta(seconds=4)
     prices = [
         Price(model="h200", per_gpu_hour=3600.0, valid_from=T0),
         Price(model="H200", per_gpu_hour=7200.0, valid_from=later),
     ]
-    held = [Holding(("c", "u0"), WHOLE, "a", ns(0), ns(10)), Holding(("c", "u0"), "MIG-1", "b", ns(0), ns(10))]
-    groups, total = summed(held, world_of(), (Dimension.ALLOCATION,), prices)
+    held = [UnitHolding(("c", "u0"), WHOLE, "a", ns(0), ns(10)), UnitHolding(("c", "u0"), "MIG-1", "b", ns(0), ns(10))]
+    groups, total = summed(held, world_of(), (UsageDimension.ALLOCATION,), prices)
     assert [one.cost for one in groups] == [pytest.approx(4 + 12), pytest.approx((4 + 12) / 4)]
     assert total.cost == pytest.approx(16)
-    unpriced, _ = summed([Holding(("c", "u1"), WHOLE, "a", ns(0), ns(1))], world_of(), (), prices)
+    unpriced, _ = summed([UnitHolding(("c", "u1"), WHOLE, "a", ns(0), ns(1))], world_of(), (), prices)
     assert (unpriced[0].cost, unpriced[0].cost_absent) == (None, Reason.NO_DATA)
     assert "unknown model" in unpriced[0].cost_detail
     (bare,), _ = summed(held[:1], world_of(), ())
@@ -178,14 +182,17 @@ def test_a_price_is_the_one_in_force_and_without_one_there_is_no_cost() -> None:
 
 def test_energy_says_where_it_comes_from() -> None:
     segment = Segment(("c", "u1"), ns(0), ns(10), {"a": frozenset({WHOLE})}, contested=False)
-    counter = Worked(power_joules=900, power_seconds=10, energy_joules=1000, energy_seconds=9.5)
-    power = Worked(power_joules=900, power_seconds=10, energy_joules=1000, energy_seconds=2)
+    counter = DeviceUsage(power_joules=900, power_seconds=10, energy_joules=1000, energy_seconds=9.5)
+    power = DeviceUsage(power_joules=900, power_seconds=10, energy_joules=1000, energy_seconds=2)
     for worked, joules, source in ((counter, 1000, EnergySource.COUNTER), (power, 900, EnergySource.POWER)):
-        known = [Known(segment, UNITS["c", "u1"], {WHOLE: worked})]
-        _, total = rows(known, ALLOCATIONS, frozenset("a"), (), ())
+        known = [MeasuredSegment(segment, UNITS["c", "u1"], {WHOLE: worked})]
+        _, total = usage_rows(known, ALLOCATIONS, frozenset("a"), (), ())
         assert total.energy_kwh == pytest.approx(joules / 3.6e6)
         assert total.energy_source is source
-    both = [Known(segment, UNITS["c", "u1"], {WHOLE: counter}), Known(segment, UNITS["c", "u1"], {WHOLE: power})]
-    assert rows(both, ALLOCATIONS, frozenset("a"), (), ())[1].energy_source is EnergySource.MIXED
-    (_, nothing) = rows([Known(segment, UNITS["c", "u1"], {})], ALLOCATIONS, frozenset("a"), (), ())
+    both = [
+        MeasuredSegment(segment, UNITS["c", "u1"], {WHOLE: counter}),
+        MeasuredSegment(segment, UNITS["c", "u1"], {WHOLE: power}),
+    ]
+    assert usage_rows(both, ALLOCATIONS, frozenset("a"), (), ())[1].energy_source is EnergySource.MIXED
+    (_, nothing) = usage_rows([MeasuredSegment(segment, UNITS["c", "u1"], {})], ALLOCATIONS, frozenset("a"), (), ())
     assert (nothing.energy_kwh, nothing.energy_source, nothing.unknown_gpu_hours * 3600) == (None, None, 10)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gpufleet.fleet.usage.units import WHOLE, Units
+from gpufleet.fleet.usage.units import WHOLE, PhysicalUnits
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.stored.samples import StoredSample
@@ -23,8 +23,8 @@ def gpu(uuid: str | None, address: str | None = "0000:01:00.0", side: Side = Sid
     return View(kind=ViewKind.GPU, side=side, uuid=uuid, pci_address=address)
 
 
-def units(machines: Mapping[str, list[StoredSample]]) -> Units:
-    return Units("c", machines)
+def units(machines: Mapping[str, list[StoredSample]]) -> PhysicalUnits:
+    return PhysicalUnits("c", machines)
 
 
 def test_two_machines_that_see_one_uuid_see_one_gpu() -> None:
@@ -42,7 +42,7 @@ def test_two_readers_and_the_bus_see_one_gpu() -> None:
     assert len(seen.whole("m")) == len(seen.by_id) == 1
 
 
-def test_a_gpu_that_its_host_gave_to_a_guest_is_one_with_the_guests() -> None:
+def test_passed_through_gpu_is_the_gpu_of_the_guest() -> None:
     seen = units(
         {
             "host": [told(gpu(A), at=1), told(gpu(None, side=Side.PCI_ONLY), at=5, reader="pci")],
@@ -57,8 +57,8 @@ def unread(*addresses: str) -> list[StoredSample]:
     return [told(gpu(None, address, Side.PCI_ONLY), reader="pci") for address in addresses]
 
 
-def test_a_gpu_that_its_host_never_read_is_one_with_the_only_guests() -> None:
-    seen = Units(
+def test_gpu_unread_by_the_host_is_that_of_its_only_guest() -> None:
+    seen = PhysicalUnits(
         "c",
         {"host": unread("0000:01:00.0"), "guest": [told(gpu(A, "0000:00:05.0", Side.GUEST))]},
         guests={"host": ["guest"]},
@@ -67,13 +67,13 @@ def test_a_gpu_that_its_host_never_read_is_one_with_the_only_guests() -> None:
     assert len(seen.whole("host")) == 1
 
 
-def test_of_several_that_a_host_never_read_as_many_are_its_guests_as_those_see() -> None:
+def test_unread_gpus_match_the_number_seen_by_guests() -> None:
     machines = {
         "host": [told(gpu(B, "0000:09:00.0")), *unread("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")],
         "one": [told(gpu(A, "0000:00:05.0", Side.GUEST))],
         "two": [told(gpu("GPU-0000000c", "0000:00:05.0", Side.GUEST))],
     }
-    seen = Units("c", machines, guests={"host": ["one", "two"]})
+    seen = PhysicalUnits("c", machines, guests={"host": ["one", "two"]})
     assert len(seen.whole("host")) == 4
     assert set(seen.whole("host")) >= {*seen.whole("one"), *seen.whole("two")}
     # which of them is in which slot nobody knows: what is asked for by its slot is nobody else's
@@ -82,12 +82,12 @@ def test_of_several_that_a_host_never_read_as_many_are_its_guests_as_those_see()
     assert not {*seen.whole("one"), *seen.whole("two")} & set(slots)
 
 
-def test_guests_that_see_more_than_their_host_lacks_are_not_put_in_its_slots() -> None:
+def test_guest_gpus_beyond_the_missing_ones_get_no_slot() -> None:
     machines = {
         "host": unread("0000:01:00.0"),
         "guest": [told(gpu(A, "0000:00:05.0", Side.GUEST)), told(gpu(B, "0000:00:06.0", Side.GUEST))],
     }
-    seen = Units("c", machines, guests={"host": ["guest"]})
+    seen = PhysicalUnits("c", machines, guests={"host": ["guest"]})
     assert len({*seen.whole("host"), *seen.whole("guest")}) == 3
 
 
@@ -96,12 +96,12 @@ def test_what_a_host_reads_is_not_given_away() -> None:
         "host": [told(gpu(A)), *unread("0000:02:00.0")],
         "guest": [told(gpu(A, "0000:00:05.0", Side.GUEST))],
     }
-    seen = Units("c", machines, guests={"host": ["guest"]})
+    seen = PhysicalUnits("c", machines, guests={"host": ["guest"]})
     assert len(seen.whole("host")) == 2
     assert seen.whole("guest")[0] in seen.whole("host")
 
 
-def test_a_slot_with_another_gpu_in_it_counts_once_and_a_swap_twice() -> None:
+def test_replaced_gpu_counts_once_and_a_swap_twice() -> None:
     seen = units({"m": [told(gpu(A), at=1), told(gpu(B), at=2)]})
     assert len(seen.whole("m")) == len(seen.by_id) == 1
     swapped = units(

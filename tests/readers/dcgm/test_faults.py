@@ -9,33 +9,40 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.reading import Round, Sample
-from gpufleet.simulate.dcgm.state import EngineState, Fault
+from gpufleet.simulate.dcgm.state import EngineFault, EngineState
 from tests.readers.dcgm.engines import reading
 
 BROKEN = {
-    Fault.WRONG_MAGIC: "not DCGM's",
-    Fault.HANG_UP: "ended",
-    Fault.NO_REPLY: "no answer in 0.3 s",
-    Fault.UNKNOWN_VERSION: "9.0.0 is not spoken",
-    Fault.LONG_BODY: "2147483647 bytes",
-    Fault.SHORT_BODY: "a reply of 30 bytes",
-    Fault.DRIP: "no answer in 0.3 s",
-    Fault.FLOOD: "none was the answer",
-    Fault.ERROR: "GENERIC_ERROR",
-    Fault.VERSION_MISMATCH: "none of the forms",
-    Fault.OTHER_COMMAND: "a reply to command 999",
-    Fault.LYING_COUNT: "5000",
-    Fault.ZERO_RECORD: "a record of 0 bytes",
-    Fault.LONG_RECORD: "a record of 65535 bytes",
-    Fault.UNASKED: "that an answer can have",
-    Fault.HUGE: "4194612 bytes, of",
+    EngineFault.WRONG_MAGIC: "",
+    EngineFault.HANG_UP: "",
+    EngineFault.NO_REPLY: r"\b0\.3\b",
+    EngineFault.UNKNOWN_VERSION: r"9\.0\.0",
+    EngineFault.LONG_BODY: "2147483647",
+    EngineFault.SHORT_BODY: r"\b30\b",
+    EngineFault.DRIP: r"\b0\.3\b",
+    EngineFault.FLOOD: "",
+    EngineFault.ERROR: "GENERIC_ERROR",
+    EngineFault.VERSION_MISMATCH: "",
+    EngineFault.OTHER_COMMAND: r"\b999\b",
+    EngineFault.WRONG_COUNT: "5000",
+    EngineFault.ZERO_RECORD: r"\b0\b",
+    EngineFault.LONG_RECORD: "65535",
+    EngineFault.UNREQUESTED: "",
+    EngineFault.HUGE: "4194612",
 }
-"""No pass comes about; with the words of why."""
+"""Faults that fail a pass, with the number or name that the error has to show."""
 
-HARMLESS = {Fault.TRICKLE, Fault.REORDER, Fault.NOTIFY, Fault.WRONG_LENGTH, Fault.ESCAPES}
+HARMLESS = {EngineFault.TRICKLE, EngineFault.REORDER, EngineFault.NOTIFY, EngineFault.WRONG_LENGTH, EngineFault.ESCAPES}
 """Everything is read."""
 
-OF_SOME = {Fault.PARTIAL, Fault.BLOBS, Fault.FROZEN, Fault.STALE, Fault.WIDE_IDS, Fault.SAME_NAME}
+OF_SOME = {
+    EngineFault.PARTIAL,
+    EngineFault.BLOBS,
+    EngineFault.FROZEN,
+    EngineFault.STALE,
+    EngineFault.WIDE_IDS,
+    EngineFault.SAME_NAME,
+}
 """Part of it is not; each has a test of its own."""
 
 
@@ -60,11 +67,11 @@ def assert_true(samples: tuple[Sample, ...]) -> None:
 
 
 def test_every_fault_is_tried() -> None:
-    assert set(Fault) == {*BROKEN, *HARMLESS, *OF_SOME}
+    assert set(EngineFault) == {*BROKEN, *HARMLESS, *OF_SOME}
 
 
-@pytest.mark.parametrize("fault", HARMLESS)
-async def test_an_odd_engine_is_read_all_the_same(fault: Fault, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", sorted(HARMLESS))
+async def test_an_odd_engine_is_read_all_the_same(fault: EngineFault, tmp_path: Path) -> None:
     state = EngineState.healthy(2)
     state.faults.add(fault)
     async with reading(tmp_path, state) as (reader, _):
@@ -74,8 +81,8 @@ async def test_an_odd_engine_is_read_all_the_same(fault: Fault, tmp_path: Path) 
     assert_true((*static.samples, *fast.samples))
 
 
-@pytest.mark.parametrize("fault", BROKEN)
-async def test_a_broken_engine_costs_its_reader_a_pass_and_no_more(fault: Fault, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", sorted(BROKEN))
+async def test_a_broken_engine_costs_its_reader_a_pass_and_no_more(fault: EngineFault, tmp_path: Path) -> None:
     state = EngineState.healthy(2)
     async with reading(tmp_path, state, reply_seconds=0.3) as (reader, _):
         for _ in range(2):
@@ -86,8 +93,8 @@ async def test_a_broken_engine_costs_its_reader_a_pass_and_no_more(fault: Fault,
             assert values_of(await reader.read(Lane.FAST), 1)["gpu_power_watts"] == 313.25
 
 
-@pytest.mark.parametrize("fault", Fault)
-async def test_a_neighbour_is_read_meanwhile(fault: Fault, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", EngineFault)
+async def test_a_neighbour_is_read_meanwhile(fault: EngineFault, tmp_path: Path) -> None:
     bad = EngineState.healthy(1)
     bad.faults.add(fault)
     (tmp_path / "bad").mkdir()
@@ -113,7 +120,7 @@ async def test_what_is_missing_is_not_reported(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     async with reading(tmp_path, state) as (reader, _):
         whole = values_of(await reader.read(Lane.FAST))
-        state.faults.add(Fault.PARTIAL)
+        state.faults.add(EngineFault.PARTIAL)
         found = values_of(await reader.read(Lane.FAST))
     missing = {
         name for name, value in found.items() if isinstance(value, Absent) and value.reason is Reason.NOT_REPORTED
@@ -124,7 +131,7 @@ async def test_what_is_missing_is_not_reported(tmp_path: Path) -> None:
 
 async def test_values_that_are_bytes_name_and_tell_nothing(tmp_path: Path) -> None:
     state = EngineState.healthy(2)
-    state.faults.add(Fault.BLOBS)
+    state.faults.add(EngineFault.BLOBS)
     async with reading(tmp_path, state) as (reader, _):
         found = await reader.read(Lane.FAST)
     assert not [sample for sample in found.samples if sample.view is not None]
@@ -133,17 +140,17 @@ async def test_values_that_are_bytes_name_and_tell_nothing(tmp_path: Path) -> No
 
 async def test_an_answer_of_before_is_no_answer(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
-    state.faults.add(Fault.FROZEN)
+    state.faults.add(EngineFault.FROZEN)
     async with reading(tmp_path, state) as (reader, _):
         await reader.read(Lane.FAST)
-        with pytest.raises(ReaderError, match="pass before") as caught:
+        with pytest.raises(ReaderError) as caught:
             await reader.read(Lane.FAST)
     assert caught.value.absence is Reason.STALE
 
 
 async def test_numbers_of_another_hour_than_the_texts_beside_them(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
-    state.faults.add(Fault.STALE)
+    state.faults.add(EngineFault.STALE)
     async with reading(tmp_path, state) as (reader, _):
         found = values_of(await reader.read(Lane.FAST))
     power = found["gpu_power_watts"]
@@ -153,7 +160,7 @@ async def test_numbers_of_another_hour_than_the_texts_beside_them(tmp_path: Path
 
 async def test_group_ids_that_fit_nowhere_cost_what_is_watched(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
-    state.faults.add(Fault.WIDE_IDS)
+    state.faults.add(EngineFault.WIDE_IDS)
     async with reading(tmp_path, state) as (reader, _):
         found = values_of(await reader.read(Lane.FAST))
     assert found["gpu_power_watts"] == 312.25
@@ -164,7 +171,7 @@ async def test_group_ids_that_fit_nowhere_cost_what_is_watched(tmp_path: Path) -
 
 async def test_gpus_with_one_name_are_none_of_them(tmp_path: Path) -> None:
     state = EngineState.healthy(2)
-    state.faults.add(Fault.SAME_NAME)
+    state.faults.add(EngineFault.SAME_NAME)
     async with reading(tmp_path, state) as (reader, _):
         found = await reader.read(Lane.FAST)
     assert not [sample for sample in found.samples if sample.view is not None]

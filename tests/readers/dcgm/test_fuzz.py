@@ -17,9 +17,10 @@ from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
 from gpufleet.model.reading import Round
 from gpufleet.readers.dcgm.reader import DcgmReader
 from gpufleet.runtime import SystemClock
-from gpufleet.simulate.dcgm.answers import Answers, Connection
+from gpufleet.simulate.dcgm.answers import ClientState, CommandHandler
 from gpufleet.simulate.dcgm.state import COMPUTE_INSTANCE, GPU, EngineState
 from tests.readers.dcgm.test_faults import assert_true
+from tests.support.profiles import examples
 
 MAGIC, COMMAND, HEADER = 0xADBCBCAD, 0x300, 20
 Change = tuple[int, int, bytes]
@@ -29,14 +30,14 @@ class Spoiling:
     """A dialer and a stream: a simulated engine's replies, some with bytes written over at some place."""
 
     def __init__(self, changes: list[Change], state: EngineState | None = None) -> None:
-        state = state or EngineState.cut(2)
+        state = state or EngineState.with_mig(2)
         state.xids = {(GPU, 0): [(2**62, 79)], (COMPUTE_INSTANCE, 1): [(2**40, 31)]}
-        self._answers, self._changes = Answers(state), {reply: (at, noise) for reply, at, noise in changes}
-        self._connection, self._said, self._replies = Connection(), b"", 0
+        self._answers, self._changes = CommandHandler(state), {reply: (at, noise) for reply, at, noise in changes}
+        self._connection, self._said, self._replies = ClientState(), b"", 0
         self.most = 0
 
     async def dial(self) -> "Spoiling":
-        self._said, self._connection = b"", Connection()
+        self._said, self._connection = b"", ClientState()
         return self
 
     async def send(self, data: bytes) -> None:
@@ -71,7 +72,7 @@ noise = st.binary(min_size=1, max_size=40) | st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(60, 2000))
 @given(st.lists(st.tuples(st.integers(0, 25), places, noise), max_size=6))
 def test_whatever_the_bytes_are(changes: list[Change]) -> None:
     engine = Spoiling(changes)

@@ -12,7 +12,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import Side, ViewKind
-from gpufleet.readers.dcgm.session import entities_of, parts_of
+from gpufleet.readers.dcgm.session import mig_devices_of, mig_entities_of
 from gpufleet.simulate.dcgm.state import EngineState
 from tests.readers.dcgm.engines import reading
 from tests.readers.dcgm.test_faults import values_of
@@ -27,7 +27,7 @@ def parts(found: Round) -> dict[str, Sample]:
 
 
 async def test_each_part_has_its_own_readings(tmp_path: Path) -> None:
-    async with reading(tmp_path, EngineState.cut(2), side=Side.GUEST) as (reader, _):
+    async with reading(tmp_path, EngineState.with_mig(2), side=Side.GUEST) as (reader, _):
         fast, slow = await reader.read(Lane.FAST), await reader.read(Lane.SLOW)
     found = parts(fast)
     assert set(found) == {"1/0@0000:05:00.0", "2/0@0000:05:00.0", "2/1@0000:05:00.0"}
@@ -53,15 +53,15 @@ async def test_each_part_has_its_own_readings(tmp_path: Path) -> None:
 
 
 async def test_a_part_that_tells_its_uuid_is_named_by_it(tmp_path: Path) -> None:
-    state = EngineState.cut(1)
+    state = EngineState.with_mig(1)
     state.parts[COMPUTE_INSTANCE, 0][54] = "MIG-6a3c1ac4-4b1e-5d9f-8d6a-000000000001"
     async with reading(tmp_path, state) as (reader, _):
         views = {one.view.key for one in (await reader.read(Lane.FAST)).samples if one.view is not None}
     assert "mig/MIG-6a3c1ac4-4b1e-5d9f-8d6a-000000000001" in views
 
 
-async def test_parts_that_cannot_be_listed_any_more_are_absent_and_not_gone(tmp_path: Path) -> None:
-    state = EngineState.cut(1)
+async def test_parts_that_cannot_be_listed_are_absent_and_kept(tmp_path: Path) -> None:
+    state = EngineState.with_mig(1)
     async with reading(tmp_path, state) as (reader, _):
         await reader.read(Lane.FAST)
         state.hierarchy_error = -3
@@ -76,7 +76,7 @@ async def test_parts_that_cannot_be_listed_any_more_are_absent_and_not_gone(tmp_
 
 
 async def test_mig_that_is_turned_off_leaves_no_part(tmp_path: Path) -> None:
-    state = EngineState.cut(1)
+    state = EngineState.with_mig(1)
     async with reading(tmp_path, state) as (reader, engine):
         assert parts(await reader.read(Lane.FAST))
         state.gpus[0].values |= {67: 0, 203: 50}
@@ -92,7 +92,7 @@ entities = st.builds(Entity, st.integers(0, 6), st.integers(0, 4))
 
 @given(st.lists(st.builds(Instance, entities, entities, st.just("GPU-1"), *[st.integers(0, 5)] * 5), max_size=12))
 def test_any_hierarchy_gives_parts_of_gpus_only(hierarchy: list[Instance]) -> None:
-    found = parts_of(hierarchy)
+    found = mig_devices_of(hierarchy)
     assert len({part.compute_instance for part in found}) == len(found)
     for part in found:
         assert (part.gpu.group, part.gpu_instance.group, part.compute_instance.group) == (
@@ -100,4 +100,4 @@ def test_any_hierarchy_gives_parts_of_gpus_only(hierarchy: list[Instance]) -> No
             GPU_INSTANCE,
             COMPUTE_INSTANCE,
         )
-    assert len(set(entities_of(found))) == len(entities_of(found))
+    assert len(set(mig_entities_of(found))) == len(mig_entities_of(found))

@@ -22,7 +22,7 @@ class Hands:
         return self.at
 
 
-class NobodyThere:
+class NoListener:
     """A dialer that counts in vain."""
 
     def __init__(self, clock: Hands) -> None:
@@ -31,12 +31,12 @@ class NobodyThere:
 
     async def dial(self) -> Stream:
         self.dialled.append(self._clock.at - 1000)
-        raise ChannelError("vsock://42:5555: nobody listens", ChannelProblem.NOBODY_LISTENS)
+        raise ChannelError("vsock://42:5555: nobody listens", ChannelProblem.NO_LISTENER)
 
 
-async def test_an_engine_that_is_not_there_is_dialled_less_and_less_often() -> None:
+async def test_missing_engine_is_dialled_with_backoff() -> None:
     clock = Hands()
-    dialer = NobodyThere(clock)
+    dialer = NoListener(clock)
     reader = DcgmReader(dialer, clock)
     words = set()
     for _ in range(300):
@@ -50,8 +50,8 @@ async def test_an_engine_that_is_not_there_is_dialled_less_and_less_often() -> N
 
 async def test_a_guest_that_boots_is_dialled_as_often_as_it_is_asked() -> None:
     clock = Hands()
-    dialer = NobodyThere(clock)
-    reader = DcgmReader(dialer, clock, most_wait_seconds=1.0)
+    dialer = NoListener(clock)
+    reader = DcgmReader(dialer, clock, max_backoff_seconds=1.0)
     for _ in range(50):
         with pytest.raises(ReaderError):
             await reader.read(Lane.FAST)

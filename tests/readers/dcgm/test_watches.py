@@ -22,14 +22,14 @@ def watched_by(engine: SimulatedEngine) -> set[int]:
     return {field for pairs in connection.watched.values() for _, _, field in pairs}
 
 
-async def test_fields_are_watched_once_a_connection_and_forgotten_with_it(tmp_path: Path) -> None:
+async def test_fields_are_watched_once_per_connection(tmp_path: Path) -> None:
     async with reading(tmp_path, EngineState.healthy(2)) as (reader, engine):
         for _ in range(3):
             await reader.read(Lane.FAST)
             await reader.read(Lane.EVENT)
-        assert engine.asked.count(WATCH) == 2  # profiling, and XIDs apart from it
+        assert engine.commands.count(WATCH) == 2  # profiling, and XIDs apart from it
         assert watched_by(engine) == {*range(1001, 1017), 230}
-        assert set(engine.asked) <= READ_ONLY
+        assert set(engine.commands) <= READ_ONLY
         await reader.close()
 
         async def ended() -> bool:
@@ -37,7 +37,7 @@ async def test_fields_are_watched_once_a_connection_and_forgotten_with_it(tmp_pa
 
         await wait_until_async(ended, what="the connection to end")
         await reader.read(Lane.FAST)
-        assert engine.asked.count(WATCH) == 3
+        assert engine.commands.count(WATCH) == 3
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ async def test_an_engine_that_does_not_profile(code: int, reason: Reason, tmp_pa
         assert isinstance(activity, Absent)
         assert activity.reason is reason
         assert found["gpu_power_watts"] == 312.25
-        asked = engine.asked.count(FIELDS_CREATE)
-        assert asked == engine.asked.count(FIELDS_DESTROY) == 8  # halves, then three alone; nothing is left behind
+        asked = engine.commands.count(FIELDS_CREATE)
+        assert asked == engine.commands.count(FIELDS_DESTROY) == 8  # halves, then three alone; nothing is left behind
         await reader.read(Lane.FAST)
-        assert engine.asked.count(FIELDS_CREATE) == asked
+        assert engine.commands.count(FIELDS_CREATE) == asked
         state.unwatchable.clear()
         await reader.read(Lane.STATIC)  # it is tried again now and then
         assert values_of(await reader.read(Lane.FAST))["gpu_sm_activity_ratio"] == pytest.approx(0.72)
 
 
 @pytest.mark.parametrize("odd", [{1016: -36}, {1001: -6, 1011: -36, 1012: -36}, dict.fromkeys(range(1002, 1017), -6)])
-async def test_fields_that_fail_their_watch_do_not_take_the_others_along(odd: dict[int, int], tmp_path: Path) -> None:
+async def test_fields_that_fail_their_watch_affect_no_other(odd: dict[int, int], tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.unwatchable = odd
     async with reading(tmp_path, state) as (reader, engine):
@@ -89,28 +89,28 @@ async def test_fields_that_the_engine_does_not_know_do_not_either(tmp_path: Path
 async def test_profiling_can_be_left_to_others(tmp_path: Path) -> None:
     async with reading(tmp_path, EngineState.healthy(1), profiling=False) as (reader, engine):
         found = values_of(await reader.read(Lane.FAST))
-        assert WATCH not in engine.asked
+        assert WATCH not in engine.commands
     activity = found["gpu_sm_activity_ratio"]
     assert isinstance(activity, Absent)
     assert activity.reason is Reason.NOT_COLLECTED
 
 
 async def test_groups_are_given_back_when_the_parts_of_a_gpu_change(tmp_path: Path) -> None:
-    state = EngineState.cut(1)
+    state = EngineState.with_mig(1)
     async with reading(tmp_path, state) as (reader, engine):
         await reader.read(Lane.FAST)
-        assert engine.asked.count(GROUP_CREATE) == 1
+        assert engine.commands.count(GROUP_CREATE) == 1
         await reader.read(Lane.FAST)
-        assert engine.asked.count(GROUP_CREATE) == 1
+        assert engine.commands.count(GROUP_CREATE) == 1
         state.gpus[0].instances.pop()
         await reader.read(Lane.FAST)
         (connection,) = engine.held
         assert len(connection.groups) == len(connection.fields) == len(connection.watched) == 1
-        assert engine.asked.count(GROUP_DESTROY) == engine.asked.count(UNWATCH) == 1
+        assert engine.commands.count(GROUP_DESTROY) == engine.commands.count(UNWATCH) == 1
 
 
-async def test_an_engine_that_takes_no_groups_costs_what_is_watched_and_is_left_clean(tmp_path: Path) -> None:
-    state = EngineState.cut(1)
+async def test_engine_without_groups_is_left_clean(tmp_path: Path) -> None:
+    state = EngineState.with_mig(1)
     state.group_error = -3
     async with reading(tmp_path, state) as (reader, engine):
         for _ in range(3):
@@ -123,7 +123,7 @@ async def test_an_engine_that_takes_no_groups_costs_what_is_watched_and_is_left_
 
 
 async def test_what_an_engine_lost_need_not_be_given_back(tmp_path: Path) -> None:
-    state = EngineState.cut(1)
+    state = EngineState.with_mig(1)
     async with reading(tmp_path, state) as (reader, engine):
         await reader.read(Lane.FAST)
         engine.held[0].groups.clear()

@@ -69,7 +69,7 @@ async def test_a_clock_that_is_set_back_loses_no_xid(tmp_path: Path) -> None:
 
 
 async def test_an_xid_of_a_mig_device_names_it(tmp_path: Path) -> None:
-    state = EngineState.cut(1)
+    state = EngineState.with_mig(1)
     async with reading(tmp_path, state) as (reader, _):
         await reader.read(Lane.EVENT)
         state.xids = {(COMPUTE_INSTANCE, 2): [(now(), 43)]}
@@ -108,7 +108,7 @@ async def test_a_storm_is_told_in_parts(tmp_path: Path) -> None:
     assert counts == [64, 36, 0]
 
 
-async def test_an_engine_that_refuses_the_watch_says_that_nobody_watches(tmp_path: Path) -> None:
+async def test_refused_watch_reports_events_as_not_watched(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.unwatchable = {230: -6}
     async with reading(tmp_path, state) as (reader, _):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.channels.stream.dialers import dialer_of
+from gpufleet.channels.stream.dialers import make_dialer
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.dialect import Dialect
@@ -23,13 +23,14 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
 from gpufleet.model.reading import Provenance, Round, Sample, Value
 from gpufleet.model.view import Side
-from gpufleet.readers.exporter.fetch import MAX_PAGE_BYTES, Answer, StreamPages, UrlPages
+from gpufleet.readers.exporter.fetch import MAX_PAGE_BYTES, ScrapedPage, StreamPageFetcher, UrlPageFetcher
 from gpufleet.readers.exporter.mapping import samples_of
 from gpufleet.readers.exporter.reader import SHARED_SECONDS, ExporterReader
 from gpufleet.readers.exporter.trust import MAX_DEVICES, MAX_VALUES
 from tests.fakes.clock import FakeClock
 from tests.support.authority import Authority
 from tests.support.exporters import serving
+from tests.support.profiles import examples
 
 DATA = Path(__file__).parents[2] / "data" / "exposition"
 L40S = (DATA / "dcgm-exporter-l40s-vm.txt").read_bytes()
@@ -45,10 +46,10 @@ class FakePages:
         self.page = page
         self.fetched = 0
 
-    async def fetch(self) -> Answer:
+    async def fetch(self) -> ScrapedPage:
         self.fetched += 1
         page = self.page() if callable(self.page) else self.page
-        return Answer(page.encode() if isinstance(page, str) else page, openmetrics=False)
+        return ScrapedPage(page.encode() if isinstance(page, str) else page, openmetrics=False)
 
 
 def reader_of(
@@ -58,7 +59,7 @@ def reader_of(
 
 
 def url_reader(url: str, *, token: Callable[[], str] | None = None, seconds: float = 5.0) -> ExporterReader:
-    return ExporterReader("x", UrlPages(url, timeout_seconds=seconds, token=token), FakeClock())
+    return ExporterReader("x", UrlPageFetcher(url, timeout_seconds=seconds, token=token), FakeClock())
 
 
 def passed(reader: ExporterReader, lane: Lane = Lane.FAST) -> Round:
@@ -90,13 +91,13 @@ def test_a_page_of_a_real_exporter_to_the_unit(over: str, chunked: bool, tmp_pat
         clock = FakeClock()
         if over == "unix":
             reader = ExporterReader(
-                "x", StreamPages(dialer_of(address), where=address, timeout_seconds=5), clock, side=Side.GUEST
+                "x", StreamPageFetcher(make_dialer(address), where=address, timeout_seconds=5), clock, side=Side.GUEST
             )
         else:
-            reader = ExporterReader("x", UrlPages(address, timeout_seconds=5), clock)
+            reader = ExporterReader("x", UrlPageFetcher(address, timeout_seconds=5), clock)
         fast, slow, static = (passed(reader, lane) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC))
-        assert len(server.asked) == 1  # lanes that are due together share a page
-        assert server.asked[0]["accept-encoding"] == "identity"
+        assert len(server.requests) == 1  # lanes that are due together share a page
+        assert server.requests[0]["accept-encoding"] == "identity"
     values = told(fast)[f"gpu/{UUID}"]
     assert values["gpu_power_watts"] == 35.686
     assert values["gpu_sm_clock_hertz"] == 210_000_000
@@ -127,15 +128,15 @@ def test_anything_but_the_page_is_refused(
     with serving(L40S, tmp_path / "socket" if over == "unix" else None) as (server, address):
         server.status, server.headers = status, {**server.headers, **headers}
         pages = (
-            StreamPages(dialer_of(address), where=address, timeout_seconds=5)
+            StreamPageFetcher(make_dialer(address), where=address, timeout_seconds=5)
             if over == "unix"
-            else UrlPages(address, timeout_seconds=5)
+            else UrlPageFetcher(address, timeout_seconds=5)
         )
         error = refused(ExporterReader("x", pages, FakeClock()))
         assert words in str(error)
         assert address in str(error)
         assert error.absence is reason
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -144,11 +145,11 @@ def test_a_flood_is_cut_off(over: str, chunked: bool, tmp_path: Path) -> None:
     with serving(b"#" * (MAX_PAGE_BYTES + 2), tmp_path / "s" if over == "unix" else None) as (server, address):
         server.chunked = chunked
         pages = (
-            StreamPages(dialer_of(address), where=address, timeout_seconds=20)
+            StreamPageFetcher(make_dialer(address), where=address, timeout_seconds=20)
             if over == "unix"
-            else UrlPages(address, timeout_seconds=20)
+            else UrlPageFetcher(address, timeout_seconds=20)
         )
-        with pytest.raises(ChannelError, match=f"more than {MAX_PAGE_BYTES}") as caught:
+        with pytest.raises(ChannelError, match=str(MAX_PAGE_BYTES)) as caught:
             asyncio.run(pages.fetch())
         assert caught.value.problem is ChannelProblem.TOO_LARGE
 
@@ -191,11 +192,11 @@ def raw_server(path: Path, answer: bytes, *, hang: bool = False) -> Iterator[str
         (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf", True, ChannelProblem.TIMEOUT),
     ],
 )
-def test_a_stream_that_speaks_no_http_or_stops_ends_with_the_declared_error(
+def test_stream_without_http_ends_with_the_declared_error(
     answer: bytes, hang: bool, problem: ChannelProblem, tmp_path: Path
 ) -> None:
     with raw_server(tmp_path / "socket", answer, hang=hang) as address:
-        pages = StreamPages(dialer_of(address), where=address, timeout_seconds=0.5 if hang else 5)
+        pages = StreamPageFetcher(make_dialer(address), where=address, timeout_seconds=0.5 if hang else 5)
         with pytest.raises(ChannelError) as caught:
             asyncio.run(pages.fetch())
         assert caught.value.problem is problem
@@ -206,7 +207,7 @@ def test_nobody_there_is_a_failure_with_its_words(tmp_path: Path) -> None:
     error = refused(url_reader("http://127.0.0.1:1/metrics"))
     assert error.absence is Reason.READER_FAILED
     address = f"unix://{tmp_path}/none"
-    pages = StreamPages(dialer_of(address), where=address, timeout_seconds=1)
+    pages = StreamPageFetcher(make_dialer(address), where=address, timeout_seconds=1)
     assert str(tmp_path) in str(refused(ExporterReader("x", pages, FakeClock())))
 
 
@@ -219,7 +220,7 @@ async def test_a_failure_that_is_kept_keeps_no_page() -> None:
     class Endless:
         where = "unix:///endless"
 
-        async def fetch(self) -> Answer:
+        async def fetch(self) -> ScrapedPage:
             page = Page()
             pages.append(weakref.ref(page))
             raise ChannelError("more than there may be", ChannelProblem.TOO_LARGE)
@@ -247,7 +248,7 @@ def test_an_exporter_that_hangs_is_a_timeout(tmp_path: Path) -> None:
 def test_a_token_is_presented() -> None:
     with serving(L40S) as (server, address):
         passed(url_reader(address, token=lambda: "secret"))
-        assert server.asked[0]["authorization"] == "Bearer secret"
+        assert server.requests[0]["authorization"] == "Bearer secret"
 
 
 def test_only_who_the_authority_vouches_for_is_asked(tmp_path: Path) -> None:
@@ -258,11 +259,11 @@ def test_only_who_the_authority_vouches_for_is_asked(tmp_path: Path) -> None:
     server_side.load_cert_chain(certificate, key)
     with serving(L40S, tls=server_side) as (server, address):
         assert address.startswith("https://")
-        trusted = ExporterReader("x", UrlPages(address, timeout_seconds=5, tls=mine.trusting), FakeClock())
+        trusted = ExporterReader("x", UrlPageFetcher(address, timeout_seconds=5, tls=mine.trusting), FakeClock())
         assert told(passed(trusted))
-        stranger = ExporterReader("x", UrlPages(address, timeout_seconds=5, tls=other.trusting), FakeClock())
+        stranger = ExporterReader("x", UrlPageFetcher(address, timeout_seconds=5, tls=other.trusting), FakeClock())
         assert "certificate" in str(refused(stranger)).lower()
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 # --- whose machine ------------------------------------------------------------------------------
@@ -313,7 +314,7 @@ def test_a_page_in_two_dialects_is_refused_until_one_is_declared() -> None:
     assert told(passed(reader_of(page, dialect=DCGM_EXPORTER)))[f"gpu/{UUID}"] == {"gpu_utilization_ratio": 0.4}
 
 
-def test_a_page_of_our_own_with_others_names_beside_is_taken_once() -> None:
+def test_own_page_with_foreign_names_is_read_once() -> None:
     own = (
         f'gpufleet_gpu_utilization_ratio{{node="n",uuid="{UUID}",pci_address="",kind="gpu",side="host",name="A"}} 0.5\n'
     )
@@ -342,13 +343,13 @@ def test_a_machine_without_a_gpu_is_read_all_the_same() -> None:
     assert told(passed(reader_of(page))) == {None: {"host_memory_total_bytes": 64}}
 
 
-def test_a_page_that_says_nothing_known_is_a_failure_and_not_an_empty_machine() -> None:
+def test_page_without_known_metrics_is_a_failure() -> None:
     for page in ("", "node_load1 0.5\n", "go_goroutines 7\n"):
         assert refused(reader_of(page)).absence is Reason.NO_DATA
     assert refused(reader_of("<html>no</html>")).absence is Reason.READER_FAILED
 
 
-def test_another_pass_of_a_lane_fetches_anew_and_a_page_grows_old() -> None:
+def test_second_pass_of_a_lane_fetches_the_page_again() -> None:
     clock = FakeClock()
     pages = FakePages(dcgm("GPU_UTIL", 40))
     reader = ExporterReader("x", pages, clock)
@@ -378,7 +379,7 @@ def test_a_samples_own_timestamp_is_when_it_was_measured() -> None:
 @pytest.mark.parametrize(
     ("age", "value"), [(-3600, 0.4), (0, 0.4), (299, 0.4), (301, Reason.STALE), (10**9, Reason.STALE)]
 )
-def test_what_is_too_old_by_its_own_word_is_no_value_and_the_future_is_now(age: int, value: float | Reason) -> None:
+def test_outdated_sample_is_no_value_and_a_future_one_is_now(age: int, value: float | Reason) -> None:
     clock = FakeClock()
     ms = clock.now_ns() // 1_000_000 - age * 1000
     (sample,) = passed(reader_of(dcgm("GPU_UTIL", 40, stamp=f" {ms}"), clock)).samples
@@ -465,7 +466,7 @@ def test_a_gpu_that_only_looks_steady_is_believed(page: Callable[[int], str]) ->
         assert not any(isinstance(value, Absent) for value in values)
 
 
-def test_an_idle_gpu_whose_energy_stands_still_while_it_draws_power_is_frozen() -> None:
+def test_constant_energy_under_power_draw_is_frozen() -> None:
     assert not is_believed(scrape(lambda _: working(util=0))[-1])
 
 
@@ -510,7 +511,7 @@ FRAGMENTS = st.sampled_from(
 
 
 @given(st.lists(FRAGMENTS | st.text(max_size=5), max_size=60).map("".join))
-@settings(max_examples=300)
+@settings(max_examples=examples(100, 3000))
 def test_only_the_declared_error_leaves_whatever_the_page_is(page: str) -> None:
     with contextlib.suppress(ReaderError):
         done = passed(reader_of(page.encode("utf-8", "replace")))

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from gpufleet.hub.receive.limits import Pressure
+from gpufleet.hub.receive.limits import ByteBudget
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
-from gpufleet.readers.exporter.fetch import UrlPages
-from gpufleet.readers.exporter.reader import BESIDE_BYTES, ExporterReader
+from gpufleet.readers.exporter.fetch import UrlPageFetcher
+from gpufleet.readers.exporter.reader import THREAD_BYTES, ExporterReader
 from tests.fakes.clock import FakeClock
 from tests.support.exporters import serving
 from tests.support.waiting import wait_until_async
@@ -17,12 +17,12 @@ LINE = b'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-1"} 100\n'
 PADDING = b"# " + b"x" * 1000 + b"\n"
 
 
-def pages(url: str, room: Pressure, max_bytes: int = 1 << 24) -> UrlPages:
-    return UrlPages(url, timeout_seconds=5, room=room, max_bytes=max_bytes)
+def pages(url: str, room: ByteBudget, max_bytes: int = 1 << 24) -> UrlPageFetcher:
+    return UrlPageFetcher(url, timeout_seconds=5, budget=room, max_bytes=max_bytes)
 
 
 async def test_a_page_holds_its_room_until_it_was_read() -> None:
-    room = Pressure(1 << 20)
+    room = ByteBudget(1 << 20)
     with serving(LINE) as (_, url):
         answer = await pages(url, room).fetch()
         assert room.held == len(LINE)
@@ -30,12 +30,12 @@ async def test_a_page_holds_its_room_until_it_was_read() -> None:
         assert room.held == 0
 
 
-async def test_where_there_is_no_room_the_page_is_given_up_and_the_others_are_not() -> None:
-    room = Pressure(1 << 20)
+async def test_page_without_room_is_dropped_and_others_are_not() -> None:
+    room = ByteBudget(1 << 20)
     with serving(PADDING * 1000) as (server, url):
         first = await pages(url, room).fetch()
         held = room.held
-        with pytest.raises(ChannelError, match="on their way here at once") as caught:
+        with pytest.raises(ChannelError) as caught:
             await pages(url, room).fetch()
         assert caught.value.problem is ChannelProblem.TOO_LARGE
         assert room.held == held  # the first one's alone
@@ -47,7 +47,7 @@ async def test_where_there_is_no_room_the_page_is_given_up_and_the_others_are_no
 
 @pytest.mark.parametrize("page", [LINE, LINE + PADDING * 2000])
 async def test_a_reader_gives_the_room_back(page: bytes) -> None:
-    room = Pressure(1 << 26)
+    room = ByteBudget(1 << 26)
     with serving(page) as (_, url):
         done = await ExporterReader("x", pages(url, room), FakeClock()).read(Lane.FAST)
     assert done.samples[0].values["gpu_power_watts"] == 100
@@ -56,25 +56,25 @@ async def test_a_reader_gives_the_room_back(page: bytes) -> None:
 
 @pytest.mark.parametrize("page", [b"no page\x00 at all {", b"gibberish {\n" * 100_000])
 async def test_a_reader_gives_the_room_back_of_what_is_no_page(page: bytes) -> None:
-    room = Pressure(1 << 26)
+    room = ByteBudget(1 << 26)
     with serving(page) as (_, url), pytest.raises(ReaderError):
         await ExporterReader("x", pages(url, room), FakeClock()).read(Lane.FAST)
     assert room.held == 0
 
 
-async def test_a_page_over_its_own_bound_and_one_that_is_given_up_hold_nothing() -> None:
-    room = Pressure(1 << 26)
+async def test_dropped_pages_hold_no_room() -> None:
+    room = ByteBudget(1 << 26)
     with serving(PADDING * 100) as (_, url):
-        with pytest.raises(ChannelError, match="more than 5000 bytes"):
+        with pytest.raises(ChannelError, match="5000"):
             await pages(url, room, max_bytes=5000).fetch()
         assert room.held == 0
-    assert len(PADDING * 1000) > BESIDE_BYTES
+    assert len(PADDING * 1000) > THREAD_BYTES
     with serving(LINE + PADDING * 1000) as (_, url):
         reader = ExporterReader("x", pages(url, room), FakeClock())
         task = asyncio.create_task(reader.read(Lane.FAST))
 
         async def is_on_its_way() -> bool:
-            return room.held >= BESIDE_BYTES or task.done()
+            return room.held >= THREAD_BYTES or task.done()
 
         await wait_until_async(is_on_its_way, what="most of the page")
         task.cancel()

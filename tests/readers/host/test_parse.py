@@ -90,7 +90,7 @@ class TestNumbers:
 
     @given(st.text())
     def test_shown_texts_are_bounded_and_printable(self, value: str) -> None:
-        got = text.shown(value)
+        got = text.printable(value)
         assert len(got) <= text.MAX_TEXT
         assert re.search(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", got) is None
         got.encode("utf-8")
@@ -295,24 +295,24 @@ class TestServices:
 
     def test_names_are_compared_as_the_kernel_cuts_them(self) -> None:
         table = services.build_processes({2: ("kthreadd", "S"), 9: ("nv-fabricmanage", "S")})
-        assert services.judge_service(self.FABRIC, table, frozenset()) == "running"
+        assert services.service_state(self.FABRIC, table, frozenset()) == "running"
 
     def test_a_zombie_does_not_run(self) -> None:
         table = services.build_processes({2: ("kthreadd", "S"), 9: ("kubelet", "Z")})
-        assert services.judge_service(self.KUBELET, table, frozenset({"kubelet"})) == "not_running"
+        assert services.service_state(self.KUBELET, table, frozenset({"kubelet"})) == "not_running"
 
     def test_hidden_processes_prove_nothing(self) -> None:
         table = services.build_processes({1: ("agent", "S")})
-        assert services.judge_service(self.KUBELET, table, frozenset({"kubelet"})) is None
+        assert services.service_state(self.KUBELET, table, frozenset({"kubelet"})) is None
 
     def test_what_is_seen_runs_even_where_others_are_hidden(self) -> None:
         table = services.build_processes({1: ("systemd", "S"), 9: ("kubelet", "S")})
-        assert services.judge_service(self.KUBELET, table, None) == "running"
+        assert services.service_state(self.KUBELET, table, None) == "running"
 
     @given(st.text(alphabet=st.characters(codec="ascii", exclude_characters="\n\r"), max_size=15))
     def test_a_process_may_choose_any_name(self, name: str) -> None:
         got, state = services.parse_process_stat(f"7 ({name}) S 1 2 3\n".encode(), "f")
-        assert (got, state) == (text.shown(name), "S")
+        assert (got, state) == (text.printable(name), "S")
 
 
 class TestVirtualization:
@@ -336,7 +336,7 @@ class TestVirtualization:
         ],
     )
     def test_machines(self, evidence: identity.MachineEvidence, expected: str | None) -> None:
-        assert identity.judge_virtualization(evidence) == expected
+        assert identity.detect_virtualization(evidence) == expected
 
     @pytest.mark.parametrize(
         ("evidence", "expected"),
@@ -354,7 +354,7 @@ class TestVirtualization:
         ],
     )
     def test_containers(self, evidence: identity.ContainerEvidence, expected: str | None) -> None:
-        assert identity.judge_container(evidence) == expected
+        assert identity.detect_container(evidence) == expected
 
     def test_only_one_variable_of_the_environment_is_taken(self) -> None:
         assert identity.parse_container_variable(b"TOKEN=x\0container=podman\0A=b") == "podman"
@@ -363,4 +363,4 @@ class TestVirtualization:
 
 def test_a_partition_leads_to_its_disk() -> None:
     part = storage.BlockDevice(name="sda3", link="../../devices/x/block/sda/sda3", is_partition=True, parts=())
-    assert storage.below(part) == ("sda",)
+    assert storage.underlying_devices(part) == ("sda",)

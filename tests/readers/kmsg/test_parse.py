@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpufleet.model.event import EventKind
-from gpufleet.readers.kmsg.parse import MAX_TEXT, Named, Record, Sayings, Told, parse_line
+from gpufleet.readers.kmsg.parse import MAX_TEXT, DriverMessage, KmsgRecord, MessageParser, UuidMessage, parse_line
 
 # The shapes are those of NVIDIA's public documentation and its open kernel modules' format strings.
 XIDS = {
@@ -35,14 +35,14 @@ XIDS = {
 @pytest.mark.parametrize(("text", "expected"), XIDS.items(), ids=range(len(XIDS)))
 def test_every_shape_of_an_xid(text: str, expected: tuple[str, int, dict[str, str]]) -> None:
     pci, code, attributes = expected
-    assert Sayings().parse(text) == Told("xid", pci, code, attributes)
+    assert MessageParser().parse(text) == DriverMessage("xid", pci, code, attributes)
 
 
 @pytest.mark.parametrize("name", ["secret-project", "a secret", "a,secret", "a, secret", "12345678,secret", "secret"])
 @pytest.mark.parametrize("message", ["Ch 00000008, intr 10", "0ced(3044) 00000000"])
 def test_the_name_of_a_process_does_not_leave_the_log(name: str, message: str) -> None:
-    told = Sayings().parse(f"NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name={name}, {message}")
-    assert isinstance(told, Told)
+    told = MessageParser().parse(f"NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name={name}, {message}")
+    assert isinstance(told, DriverMessage)
     assert "secret" not in str(told)
     assert told.attributes["message"] == message
 
@@ -100,26 +100,26 @@ def test_the_name_of_a_process_does_not_leave_the_log(name: str, message: str) -
 def test_what_else_is_worth_an_event(
     text: str, kind: str, pci: str | None, code: int, attributes: dict[str, str] | None
 ) -> None:
-    told = Sayings().parse(text)
-    assert isinstance(told, Told)
+    told = MessageParser().parse(text)
+    assert isinstance(told, DriverMessage)
     assert (told.kind, told.pci, told.code) == (kind, pci, code)
     assert attributes is None or told.attributes == attributes
     assert kind in set(EventKind)
 
 
 def test_a_gpu_that_fell_off_the_bus_in_several_records() -> None:
-    sayings = Sayings()
+    sayings = MessageParser()
     assert sayings.parse("NVRM: The NVIDIA GPU 0000:07:00.0 (PCI ID: 10de:1b80)") is None
     assert sayings.parse("NVRM: installed in this system has") is None
     told = sayings.parse("NVRM: fallen off the bus and is not responding to commands.")
-    assert isinstance(told, Told)
+    assert isinstance(told, DriverMessage)
     assert told.pci == "0000:07:00.0"
     assert sayings.parse("NVRM: fallen off the bus and is not responding to commands.") is None
 
 
 def test_the_driver_names_the_uuid_of_an_address() -> None:
     uuid = "GPU-b850f46d-d5ea-c752-ddf3-c697cfb5f0ad"
-    assert Sayings().parse(f"NVRM: GPU at PCI:0000:07:00: {uuid}") == Named("0000:07:00", uuid)
+    assert MessageParser().parse(f"NVRM: GPU at PCI:0000:07:00: {uuid}") == UuidMessage("0000:07:00", uuid)
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def test_the_driver_names_the_uuid_of_an_address() -> None:
     ],
 )
 def test_what_only_looks_like_it(text: str) -> None:
-    assert Sayings().parse(text) is None
+    assert MessageParser().parse(text) is None
 
 
 def test_the_line_of_a_record() -> None:
-    assert parse_line(b"4,1234,5678901,-;NVRM: x") == Record(0, 1234, 5678901, "NVRM: x")
-    assert parse_line(b"12,7,8,-,caller=T42;said by a process") == Record(1, 7, 8, "said by a process")
-    assert parse_line(b"6,1,2,c;a \xff byte") == Record(0, 1, 2, "a � byte")
+    assert parse_line(b"4,1234,5678901,-;NVRM: x") == KmsgRecord(0, 1234, 5678901, "NVRM: x")
+    assert parse_line(b"12,7,8,-,caller=T42;said by a process") == KmsgRecord(1, 7, 8, "said by a process")
+    assert parse_line(b"6,1,2,c;a \xff byte") == KmsgRecord(0, 1, 2, "a � byte")
     long = parse_line(b"6,1,2,-;" + b"x" * 10_000)
     assert long is not None
     assert len(long.text) == MAX_TEXT
@@ -164,7 +164,7 @@ def test_what_is_no_record(line: bytes) -> None:
 def test_any_line_is_a_record_or_none(line: bytes) -> None:
     record = parse_line(line)
     if record is not None:
-        Sayings().parse(record.text)
+        MessageParser().parse(record.text)
 
 
 @given(
@@ -172,7 +172,7 @@ def test_any_line_is_a_record_or_none(line: bytes) -> None:
     st.integers(0, 999_999),
     st.text(max_size=80),
 )
-def test_whatever_an_xid_says_its_number_and_place_are_taken_from_the_front(pci: str, code: int, words: str) -> None:
-    told = Sayings().parse(f"NVRM: Xid (PCI:{pci}): {code}, {words}")
-    assert isinstance(told, Told)
+def test_xid_code_and_address_come_from_the_front_of_a_line(pci: str, code: int, words: str) -> None:
+    told = MessageParser().parse(f"NVRM: Xid (PCI:{pci}): {code}, {words}")
+    assert isinstance(told, DriverMessage)
     assert (told.kind, told.pci, told.code) == ("xid", pci, code)

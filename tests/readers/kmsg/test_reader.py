@@ -77,9 +77,7 @@ async def test_the_log_tells_which_uuid_is_at_an_address(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("stamped", "told"), [(9, 9), (-5000, 0), (+5000, 10)])
-async def test_a_message_that_came_since_the_last_pass_lies_between_the_two(
-    tmp_path: Path, stamped: int, told: int
-) -> None:
+async def test_message_time_lies_between_two_passes(tmp_path: Path, stamped: int, told: int) -> None:
     kernel = Kernel(tmp_path)
     await kernel.events()
     kernel.clock.advance(10)
@@ -108,7 +106,7 @@ async def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
     assert [event.code for event in await kernel.events()] == [79]
 
 
-async def test_a_storm_comes_in_bounded_passes_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+async def test_storm_is_read_in_bounded_passes_without_loss(tmp_path: Path) -> None:
     storm = [line(seq, XID.format(code=31)) for seq in range(2 * MAX_EVENTS + 5)]
     kernel = Kernel(tmp_path, *storm)
     sizes = []
@@ -125,9 +123,7 @@ async def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> No
     assert [event.code for event in await kernel.events()] == [79]
 
 
-async def test_without_a_log_the_reading_says_why_and_the_agent_says_it_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_missing_log_is_an_absence_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kernel = Kernel(tmp_path)
     kernel.path.unlink()
     for _ in range(3):
@@ -162,7 +158,7 @@ async def test_a_reader_that_was_closed_begins_at_the_oldest_message(tmp_path: P
     assert await kernel.events() == before
 
 
-def test_the_kernels_word_that_it_overwrote_records_is_counted_and_reading_goes_on(tmp_path: Path) -> None:
+def test_overwritten_records_are_counted_and_reading_continues(tmp_path: Path) -> None:
     (tmp_path / "kmsg").touch()
     answers: list[bytes | OSError] = [b"6,1,1,-;a\n", OSError(errno.EPIPE, ""), b"6,9,9,-;b\n", BlockingIOError()]
 

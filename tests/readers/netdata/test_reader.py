@@ -193,8 +193,9 @@ def test_what_is_no_page(content: bytes) -> None:
 
 
 def test_more_charts_than_any_host_has() -> None:
-    with pytest.raises(WireError, match="charts"):
+    with pytest.raises(WireError, match=str(MAX_CHARTS)) as caught:
         parse(json.dumps({f"c{n}": 0 for n in range(MAX_CHARTS + 1)}).encode())
+    assert caught.value.field == "allmetrics"
 
 
 JSON = st.recursive(
@@ -227,8 +228,9 @@ def test_a_number_past_all_bounds_costs_itself(value: float) -> None:
 
 def test_more_gpus_or_interfaces_than_any_host_has() -> None:
     many = {f"nvidia_smi.gpu{n}_temperature": chart(temp=1) for n in range(MAX_GPUS + 1)}
-    with pytest.raises(WireError, match="GPUs"):
+    with pytest.raises(WireError, match=str(MAX_GPUS)) as caught:
         samples(page() | many)
+    assert caught.value.field == "allmetrics"
     host, *_ = samples(page() | {f"net.eth{n}": chart(received=1.0) for n in range(2000)})
     assert len(host.dims) < 2 * 2000
 
@@ -245,8 +247,9 @@ async def test_a_chart_of_a_time_that_has_not_come_hides_no_other() -> None:
     pages = {"now": page() | {"disk.odd": chart(2**32, reads=1)}}
     with serving(200, lambda: json.dumps(pages["now"]).encode()) as url:
         reader = NetdataReader(url, FakeClock(NOW * 10**9))
-        with pytest.raises(ReaderError, match="first time"):
+        with pytest.raises(ReaderError) as caught:
             await reader.read(Lane.FAST)
+        assert caught.value.absence is Reason.NO_DATA
         pages["now"] = later(page(), 10) | {"disk.odd": chart(2**32 + 10, reads=1)}
         round_ = await reader.read(Lane.FAST)
     (host,) = round_.samples
@@ -259,7 +262,7 @@ async def test_a_small_answer_that_unpacks_to_a_large_one_is_cut_off() -> None:
     bomb = gzip.compress(bytes(200 << 20), 9)
     with serving(200, lambda: bomb, {"Content-Encoding": "gzip"}) as url:
         tracemalloc.start()
-        with pytest.raises(ReaderError, match="more than"):
+        with pytest.raises(ReaderError, match=str(16 << 20)):
             await NetdataReader(url, FakeClock(NOW * 10**9)).read(Lane.FAST)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -291,7 +294,7 @@ async def test_slow_bytes_are_given_up() -> None:
 
     with serving(200, drip) as url:
         try:
-            with pytest.raises(ReaderError, match="no answer in") as caught:
+            with pytest.raises(ReaderError) as caught:
                 await NetdataReader(url, FakeClock(NOW * 10**9), timeout_seconds=0.5).read(Lane.FAST)
         finally:
             stop.set()
@@ -334,7 +337,7 @@ async def test_a_chart_that_was_collected_only_once_is_not_believed() -> None:
     pages = {"now": page()}
     with serving(200, lambda: json.dumps(pages["now"]).encode()) as url:
         reader = NetdataReader(url, FakeClock(NOW * 10**9))
-        with pytest.raises(ReaderError, match="first time") as caught:
+        with pytest.raises(ReaderError) as caught:
             await reader.read(Lane.FAST)
         assert caught.value.absence is Reason.NO_DATA
         begun = by_index(0, temperature=chart(NOW + 10, temp=0))
@@ -349,23 +352,23 @@ async def test_a_netdata_that_has_stopped_collecting_says_so() -> None:
     clock = FakeClock(NOW * 10**9)
     with serving(200, lambda: json.dumps(page()).encode()) as url:
         clock.step(121)
-        with pytest.raises(ReaderError, match="collected nothing") as caught:
+        with pytest.raises(ReaderError) as caught:
             await NetdataReader(url, clock).read(Lane.FAST)
     assert caught.value.absence is Reason.STALE
 
 
 @pytest.mark.parametrize(
-    ("status", "content", "headers", "words"),
+    ("status", "content", "headers", "named"),
     [
-        (404, b"", {}, "it answers 404"),
-        (302, b"", {"Location": "http://127.0.0.1:1/"}, "it answers 302"),
-        (200, b"no json", {}, "not a Netdata's page"),
-        (200, b"{}", {}, "no chart"),
-        (200, b" " * ((16 << 20) + 1), {}, "more than"),
+        (404, b"", {}, "404"),
+        (302, b"", {"Location": "http://127.0.0.1:1/"}, "302"),
+        (200, b"no json", {}, "allmetrics"),
+        (200, b"{}", {}, ""),
+        (200, b" " * ((16 << 20) + 1), {}, str(16 << 20)),
     ],
 )
-async def test_what_is_no_netdata(status: int, content: bytes, headers: dict[str, str], words: str) -> None:
-    with serving(status, lambda: content, headers) as url, pytest.raises(ReaderError, match=words):
+async def test_what_is_no_netdata(status: int, content: bytes, headers: dict[str, str], named: str) -> None:
+    with serving(status, lambda: content, headers) as url, pytest.raises(ReaderError, match=named):
         await NetdataReader(url, FakeClock(NOW * 10**9)).read(Lane.FAST)
 
 

@@ -10,8 +10,13 @@ from gpufleet.codecs.nvidia_smi.listing import Listing, parse_listing
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.reading import Sample, Value
-from gpufleet.readers.nvidia_smi.mapping.account import READ_OF_CSV, READ_OF_GPU, account
-from gpufleet.readers.nvidia_smi.mapping.devices import WHOLE, Asked, asked_by_columns, asked_by_log
+from gpufleet.readers.nvidia_smi.mapping.account import READ_OF_CSV, READ_OF_GPU, report_unread
+from gpufleet.readers.nvidia_smi.mapping.devices import (
+    ALL_METRICS,
+    RequestedMetrics,
+    metrics_of_columns,
+    metrics_of_log,
+)
 from gpufleet.readers.nvidia_smi.mapping.rows import (
     FAN,
     LANES,
@@ -26,7 +31,7 @@ from gpufleet.readers.nvidia_smi.mapping.rows import (
     VGPU_PATHS,
 )
 from gpufleet.readers.nvidia_smi.mapping.unread import UNREAD
-from gpufleet.readers.nvidia_smi.samples import gpu_sample, modes_by_key, part_samples
+from gpufleet.readers.nvidia_smi.samples import gpu_sample, instance_samples, modes_by_key
 from gpufleet.readers.nvidia_smi.views import identify, rows_as_records
 from tests.fakes.nvidia_smi.standin import DATA
 from tests.support.golden import check_golden
@@ -37,7 +42,9 @@ GOLDEN = Path(__file__).parent / "golden"
 class Output:
     """One captured output."""
 
-    def __init__(self, name: str, devices: Iterable[DeviceRecord], asked: Asked, log: Log | None = None) -> None:
+    def __init__(
+        self, name: str, devices: Iterable[DeviceRecord], asked: RequestedMetrics, log: Log | None = None
+    ) -> None:
         self.name, self.devices, self.asked, self.log = name, list(devices), asked, log
         self.listing: Listing | None = None
 
@@ -47,10 +54,10 @@ def outputs() -> Iterator[Output]:
         content, name = file.read_bytes(), file.name.removesuffix(".xml").removesuffix(".txt")
         if file.suffix == ".xml":
             log = parse_xml(content)
-            yield Output(name, log.devices, asked_by_log(log), log)
+            yield Output(name, log.devices, metrics_of_log(log), log)
         elif file.suffix == ".txt" and file.name.startswith("text-"):
             log = parse_text(content)
-            yield Output(name, log.devices, asked_by_log(log), log)
+            yield Output(name, log.devices, metrics_of_log(log), log)
         elif file.suffix == ".txt":
             listing = None
             for section in parse_capture(content):
@@ -58,12 +65,12 @@ def outputs() -> Iterator[Output]:
                     listing = parse_listing(section.body)
                 elif section.arguments == "-q":
                     log = parse_text(section.body)
-                    made = Output(f"{name}-{section.group}-q", log.devices, WHOLE, log)
+                    made = Output(f"{name}-{section.group}-q", log.devices, ALL_METRICS, log)
                     made.listing = listing
                     yield made
                 elif section.arguments.startswith("--query-gpu="):
                     table = parse_csv(section.body)
-                    asked = asked_by_columns(table.columns)
+                    asked = metrics_of_columns(table.columns)
                     yield Output(f"{name}-{section.group}-csv", rows_as_records(table.rows), asked)
 
 
@@ -76,7 +83,7 @@ def test_there_are_captures() -> None:
 
 @pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: output.name)
 def test_no_value_is_left_without_a_word(output: Output) -> None:
-    assert account(output.devices, output.log.leaves if output.log else ()).unknown == []
+    assert report_unread(output.devices, output.log.leaves if output.log else ()).unknown == []
 
 
 def test_a_new_value_would_be_noticed() -> None:
@@ -90,7 +97,7 @@ def test_a_new_value_would_be_noticed() -> None:
         vgpus=(vgpu,),
         processes=({"type": "C", "new_word": "x"},),
     )
-    found = account([device], ["driver_version", "new_head"])
+    found = report_unread([device], ["driver_version", "new_head"])
     assert found.unknown == ["new/mig", "new/value", "new/vgpu", "new_head", "new_word", "power.new"]
 
 
@@ -100,11 +107,11 @@ def test_nothing_stands_unread_that_is_read() -> None:
     assert UNREAD.keys() & (READ_OF_GPU | READ_OF_CSV) <= of_others
 
 
-def test_every_name_that_is_left_alone_is_in_a_capture_and_there_are_no_patterns() -> None:
+def test_every_skipped_name_is_in_a_capture_and_no_pattern() -> None:
     """So that the list can only say what somebody has looked at."""
     printed: set[str] = set()
     for output in OUTPUTS:
-        printed |= account(output.devices, output.log.leaves if output.log else ()).unread.keys()
+        printed |= report_unread(output.devices, output.log.leaves if output.log else ()).unread.keys()
     assert set(UNREAD) == printed
     assert not [name for name in UNREAD if "*" in name]
 
@@ -117,7 +124,7 @@ def test_what_is_read(output: Output) -> None:
     samples: list[Sample] = []
     for lane in LANES:
         samples += [gpu_sample(gpu, lane, output.asked, modes[gpu.view.key], 1) for gpu in gpus]
-        parts, words = part_samples(gpus, output.listing, lane, 1)
+        parts, words = instance_samples(gpus, output.listing, lane, 1)
         samples += parts
         lines += [f"! {one}" for one in words if lane is Lane.FAST]
     for sample in samples:
@@ -175,7 +182,7 @@ def test_every_metric_is_one_of_what_it_is_read_of() -> None:
         assert [name for name in tables if subject not in CATALOGUE[name].subjects] == []
 
 
-def test_every_metric_of_the_catalogue_with_a_query_name_is_asked_for() -> None:
+def test_every_metric_with_a_query_name_is_queried() -> None:
     named = {metric.name for metric in CATALOGUE.values() if metric.nvidia_smi}
     assert {name for name in named if not CATALOGUE[name].dims} == set(QUERIES)
     assert FAN in named

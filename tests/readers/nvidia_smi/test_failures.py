@@ -92,7 +92,7 @@ async def test_without_the_program(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) 
 
 async def test_a_program_that_hangs_is_ended(smi: FakeNvidiaSmi) -> None:
     smi.fault("table", hang=True)
-    with pytest.raises(ReaderError, match="did not end within") as raised:
+    with pytest.raises(ReaderError) as raised:
         await make_reader(smi, timeout_seconds=1).read(Lane.FAST)
     assert raised.value.absence is Reason.TIMEOUT
 
@@ -102,9 +102,7 @@ LOST = (
 )
 
 
-async def test_an_error_line_before_good_rows_costs_the_device_it_names(
-    smi: FakeNvidiaSmi, reader: NvidiaSmiReader
-) -> None:
+async def test_error_line_costs_the_device_that_it_names(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     await reader.read(Lane.FAST)
     rows = [row for row in smi.scenario["rows"] if row["index"] != "1"]
     smi.write(before=LOST, rows=rows, code=15)
@@ -127,9 +125,7 @@ async def test_a_device_that_only_an_error_names_is_not_made_up(smi: FakeNvidiaS
     assert LOST.strip() in done.errors
 
 
-async def test_an_error_about_a_device_that_was_printed_takes_nothing_from_it(
-    smi: FakeNvidiaSmi, reader: NvidiaSmiReader
-) -> None:
+async def test_error_about_a_printed_device_takes_nothing_from_it(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     await reader.read(Lane.FAST)
     smi.write(before=LOST)
     done = await reader.read(Lane.FAST)
@@ -171,9 +167,7 @@ async def test_gpus_that_share_a_uuid_are_named_by_their_addresses(smi: FakeNvid
     assert any("names none of them" in words for words in done.errors)
 
 
-async def test_processes_that_cannot_be_asked_for_cost_their_own_metric(
-    smi: FakeNvidiaSmi, reader: NvidiaSmiReader
-) -> None:
+async def test_failed_process_query_costs_its_own_metric(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     smi.fault("apps", code=4, stdout="Insufficient Permissions\n")
     done = await reader.read(Lane.FAST)
     first = gpus(done)["0000:53:00.0"]
@@ -193,5 +187,6 @@ async def test_control_characters_of_the_driver_do_not_reach_the_words(
 
 async def test_endless_output_is_bounded(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     smi.fault("table", endless=True)
-    with pytest.raises(ReaderError, match="printed more than"):
+    with pytest.raises(ReaderError) as raised:
         await reader.read(Lane.FAST)
+    assert raised.value.absence is Reason.READER_FAILED

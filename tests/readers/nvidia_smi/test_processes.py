@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.process import PROCESS_READINGS, Process
-from gpufleet.readers.nvidia_smi.mapping.devices import Modes
+from gpufleet.readers.nvidia_smi.mapping.devices import GpuModes
 from gpufleet.readers.nvidia_smi.mapping.processes import list_processes
-from gpufleet.readers.nvidia_smi.samples import gpu_sample, part_samples
+from gpufleet.readers.nvidia_smi.samples import gpu_sample, instance_samples
 from gpufleet.readers.nvidia_smi.views import identify
 from tests.readers.nvidia_smi.test_captures import OUTPUTS
 
@@ -41,7 +41,7 @@ def test_a_row_without_an_id_is_of_nobody(row: dict[str, str]) -> None:
     assert list_processes([row]) == ()
 
 
-def test_one_process_on_two_mig_devices_is_one_with_the_memory_of_both() -> None:
+def test_process_on_two_mig_devices_has_the_memory_of_both() -> None:
     rows = [{"pid": "5", "type": "C", "used_memory": f"{size} MiB"} for size in (3, 4)]
     assert list_processes(rows) == (process(5, 7 << 20, "compute"),)
     assert list_processes([*rows, {"pid": "5", "type": "C", "used_memory": "N/A"}]) == (
@@ -63,8 +63,8 @@ def test_the_processes_of_captured_machines() -> None:
     found: dict[str, list[tuple[int, int | float | Absent]]] = {}
     for output in OUTPUTS:
         gpus, _ = identify(output.devices)
-        samples = [gpu_sample(gpu, Lane.FAST, output.asked, Modes(), 1) for gpu in gpus]
-        samples += part_samples(gpus, output.listing, Lane.FAST, 1)[0]
+        samples = [gpu_sample(gpu, Lane.FAST, output.asked, GpuModes(), 1) for gpu in gpus]
+        samples += instance_samples(gpus, output.listing, Lane.FAST, 1)[0]
         for sample in samples:
             assert sample.view is not None
             place = f"{sample.view.kind} {sample.view.instance or ''}".strip()

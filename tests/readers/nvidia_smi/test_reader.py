@@ -130,7 +130,7 @@ async def test_mig_devices_are_read_and_named_by_their_uuids(mig: FakeNvidiaSmi)
     assert machine(fast).values["nvidia_devices"] == 1
 
 
-async def test_mig_devices_that_change_while_they_are_read_are_not_read(mig: FakeNvidiaSmi) -> None:
+async def test_mig_devices_that_change_during_a_pass_are_skipped(mig: FakeNvidiaSmi) -> None:
     reader = make_reader(mig)
     await reader.read(Lane.STATIC)
     mig.write(list=mig.scenario["list"].replace("Device  3", "Device  5"))
@@ -140,7 +140,7 @@ async def test_mig_devices_that_change_while_they_are_read_are_not_read(mig: Fak
     assert "disagree about its MIG devices" in done.errors[0]
 
 
-async def test_mig_devices_that_were_made_anew_while_they_were_read_are_not_read(mig: FakeNvidiaSmi) -> None:
+async def test_mig_devices_recreated_during_a_pass_are_skipped(mig: FakeNvidiaSmi) -> None:
     before = mig.scenario["list"]
     mig.write(lists=[before, before.replace("MIG-00000003-aaaa", "MIG-00000003-bbbb")])
     reader = make_reader(mig)
@@ -158,7 +158,7 @@ async def test_mig_devices_without_a_list_are_not_read(mig: FakeNvidiaSmi) -> No
     assert any("MIG devices" in words for words in done.errors)
 
 
-async def test_a_table_alone_does_not_say_that_there_are_no_mig_devices(mig: FakeNvidiaSmi) -> None:
+async def test_table_alone_does_not_prove_that_there_is_no_mig(mig: FakeNvidiaSmi) -> None:
     reader = make_reader(mig)
     await reader.read(Lane.STATIC)
     mig.fault("log", code=255, stdout="Unknown Error\n")

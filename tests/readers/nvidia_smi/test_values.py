@@ -10,9 +10,9 @@ from gpufleet.codecs.nvidia_smi import DeviceRecord
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, ValueType
 from gpufleet.model.reading import Value
-from gpufleet.readers.nvidia_smi.mapping.account import account
-from gpufleet.readers.nvidia_smi.mapping.devices import WHOLE, Modes, map_gpu
-from gpufleet.readers.nvidia_smi.mapping.values import read, total
+from gpufleet.readers.nvidia_smi.mapping.account import report_unread
+from gpufleet.readers.nvidia_smi.mapping.devices import ALL_METRICS, GpuModes, map_gpu
+from gpufleet.readers.nvidia_smi.mapping.values import read_text, sum_counts
 from gpufleet.readers.nvidia_smi.views import address_of, uuid_of
 
 INVALID = Absent(Reason.INVALID_VALUE, "x")
@@ -78,18 +78,18 @@ INVALID = Absent(Reason.INVALID_VALUE, "x")
     ],
 )
 def test_texts(metric: str, text: str, value: Value | Absent) -> None:
-    assert read(CATALOGUE[metric], text, "x") == value
+    assert read_text(CATALOGUE[metric], text, "x") == value
 
 
 def test_a_sum_is_absent_where_a_part_is() -> None:
     metric = CATALOGUE["gpu_ecc_corrected_errors_total"]
-    assert total(metric, {"sram": "3", "dram": "4"}) == 7
-    assert total(metric, {"sram": "N/A", "dram": "4"}) == Absent(Reason.NOT_SUPPORTED, "sram")
+    assert sum_counts(metric, {"sram": "3", "dram": "4"}) == 7
+    assert sum_counts(metric, {"sram": "N/A", "dram": "4"}) == Absent(Reason.NOT_SUPPORTED, "sram")
 
 
 @given(metric=st.sampled_from(list(CATALOGUE.values())), text=st.text(max_size=60))
 def test_whatever_is_printed_only_valid_values_come_of_it(metric: Metric, text: str) -> None:
-    value = read(metric, text, "x")
+    value = read_text(metric, text, "x")
     if isinstance(value, Absent):
         return
     if metric.type is ValueType.ENUM:
@@ -122,7 +122,7 @@ def test_errors_of_chips_before_turing_are_told_by_wrong_bits(shared: str) -> No
         for c, name in enumerate(names)
     }
     record = DeviceRecord(name="", leaves={**leaves, "ecc_errors/volatile/single_bit/cbu": "N/A"})
-    found = {lane: map_gpu(record, lane, WHOLE, Modes()) for lane in (Lane.FAST, Lane.SLOW)}
+    found = {lane: map_gpu(record, lane, ALL_METRICS, GpuModes()) for lane in (Lane.FAST, Lane.SLOW)}
     totals = {name: value for values, _ in found.values() for name, value in values.items() if "_ecc_" in name}
     assert {name: totals[f"gpu_ecc_{name}_errors_total"] for name in ("corrected", "uncorrected")} == {
         "corrected": 117,
@@ -135,4 +135,4 @@ def test_errors_of_chips_before_turing_are_told_by_wrong_bits(shared: str) -> No
     assert dims["gpu_ecc_location_errors_total", "texture_shm", "uncorrected"] == 125
     assert dims["gpu_ecc_location_lifetime_errors_total", "register_file", "uncorrected"] == 221
     assert ("gpu_ecc_location_errors_total", "cbu", "corrected") not in dims
-    assert account([record]).unknown == []
+    assert report_unread([record]).unknown == []

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from gpufleet.readers.nvml.reader import NvmlReader
-from gpufleet.readers.nvml.watch import Limits
+from gpufleet.readers.nvml.watch import NvmlLimits
 from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.fixtures import short_waits as short_waits
 from tests.fakes.nvml.scenario import Scenario
 from tests.readers.nvml.rig import PATIENT, Start
 
@@ -24,7 +25,7 @@ async def start() -> AsyncIterator[Start]:
     closers: list[Callable[[], Awaitable[None]]] = []
 
     def make(
-        fake: FakeNvml, limits: Limits = PATIENT, root: Path = Path("/"), *, process_names: bool = False
+        fake: FakeNvml, limits: NvmlLimits = PATIENT, root: Path = Path("/"), *, process_names: bool = False
     ) -> NvmlReader:
         reader = NvmlReader(limits=limits, environment=fake.environment, root=root, process_names=process_names)
         closers.append(reader.close)

@@ -5,13 +5,16 @@ from collections.abc import Callable
 from gpufleet.model.absence import Absent
 from gpufleet.model.reading import DimValue, Round, Sample, Value
 from gpufleet.readers.nvml.reader import NvmlReader
-from gpufleet.readers.nvml.watch import Limits
+from gpufleet.readers.nvml.watch import NvmlLimits
 
-PATIENT = Limits(call=20, init=20, hang=60, grace=10, retry=0)
+PATIENT = NvmlLimits(call=20, init=20, hang=60, grace=10, retry=0)
 """For tests in which nothing hangs: no deadline that a busy machine could miss."""
 
-HASTY = Limits(call=2.5, init=4, hang=3600, grace=10, retry=0)
-"""For tests in which something hangs and nothing is to be ended for it."""
+HASTY = NvmlLimits(call=1, init=20, hang=3600, grace=10, retry=0)
+"""For tests in which a device hangs and nothing is to be ended for it."""
+
+NO_START = NvmlLimits(call=1, init=0.5, hang=3600, grace=10, retry=0)
+"""For tests in which NVML does not start."""
 
 Start = Callable[..., NvmlReader]
 

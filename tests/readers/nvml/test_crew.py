@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpufleet.readers.nvml.pool import Alarm, Crew, Job, Outlet
+from gpufleet.readers.nvml.pool import Alarm, Job, RecordWriter, WorkerPool
 from gpufleet.readers.nvml.protocol import BusyRecord, Frames, Record
 
 NEVER, AT_ONCE, DEADLINE = 600.0, 0.001, 30.0
@@ -36,19 +36,19 @@ class Device:
 
 
 class Rig:
-    """A crew with everything around it: requests, a pipe for its records, and somebody who hears the alarm."""
+    """A pool with everything around it: requests, a pipe for its records, and somebody who hears the alarm."""
 
     def __init__(self, patience: float) -> None:
         self._requests: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         self._replies, self._pipe = os.pipe()
         os.set_blocking(self._replies, False)
-        self.outlet, self.alarm = Outlet(self._pipe), Alarm(patience)
-        self.crew = Crew(self._lead, self.outlet, self.alarm)
+        self.outlet, self.alarm = RecordWriter(self._pipe), Alarm(patience)
+        self.pool = WorkerPool(self._lead, self.outlet, self.alarm)
         self._frames = Frames()
         self._over, self._ended = os.pipe()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
-        self.crew.start()
+        self.pool.start()
 
     def give(self, *devices: Device) -> None:
         """Ask for a pass over these devices."""
@@ -82,13 +82,13 @@ class Rig:
         watched.register(self.alarm.descriptor, select.POLLIN)
         watched.register(self._over, 0)
         while self._over not in dict(watched.poll()):
-            self.alarm.hear()
-            self.crew.look()
+            self.alarm.acknowledge()
+            self.pool.check_progress()
 
 
 @pytest.fixture
 def prompt() -> Iterator[Rig]:
-    """Give a crew that never loses patience."""
+    """Give a pool that never loses patience."""
     rig = Rig(NEVER)
     yield rig
     rig.close()
@@ -96,7 +96,7 @@ def prompt() -> Iterator[Rig]:
 
 @pytest.fixture
 def hasty() -> Iterator[Rig]:
-    """Give a crew that loses patience at once."""
+    """Give a pool that loses patience at once."""
     rig = Rig(AT_ONCE)
     yield rig
     rig.close()

@@ -94,7 +94,7 @@ async def test_one_handle_that_fails_costs_only_itself(fake: FakeNvml, start: St
     assert again.values["gpu_name"] == Absent(Reason.DRIVER_ERROR, "nvmlDeviceGetHandleByIndex_v2: UNKNOWN")
 
 
-async def test_over_a_restart_a_nameless_device_is_named_by_elimination_only(fake: FakeNvml, start: Start) -> None:
+async def test_nameless_device_is_named_by_elimination_only(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await reader.read(Lane.FAST)
     await reader.close()
@@ -270,7 +270,7 @@ async def test_a_driver_of_branch_535_lacks_what_came_later(tmp_path: Path, star
     assert slow.values["gpu_recovery_action"] == Absent(Reason.NOT_IN_DRIVER, "FI 230")
 
 
-async def test_a_driver_older_than_535_still_gives_its_clock_event_reasons(tmp_path: Path, start: Start) -> None:
+async def test_driver_before_535_gives_clock_event_reasons(tmp_path: Path, start: Start) -> None:
     scenario = Scenario.healthy(2)
     scenario.driver = "525.147.05"
     fast = device(await start(FakeNvml(tmp_path, scenario, branch=525)).read(Lane.FAST), 1)
@@ -309,7 +309,7 @@ async def test_a_batch_of_fields_that_is_refused_is_asked_one_by_one(tmp_path: P
     assert fast.values["gpu_power_instant_watts"] == Absent(Reason.DRIVER_ERROR, "FI 186: INVALID_ARGUMENT")
 
 
-async def test_a_uuid_that_two_devices_claim_names_neither_and_loses_neither(fake: FakeNvml, start: Start) -> None:
+async def test_uuid_of_two_devices_names_neither_and_keeps_both(fake: FakeNvml, start: Start) -> None:
     shared = fake.scenario.devices[1].uuid
     fake.scenario.devices[2].texts["nvmlDeviceGetUUID"] = shared
     fake.apply()

@@ -6,7 +6,7 @@ import pytest
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
-from gpufleet.readers.nvml.child import version_of
+from gpufleet.readers.nvml.child import parse_version
 from tests.fakes.nvml.driver import EARLY_535, FakeNvml
 from tests.fakes.nvml.scenario import ULONGLONG, Field, Scenario
 from tests.readers.nvml.rig import Start, device, dim
@@ -33,7 +33,7 @@ def scenario(driver: str, gpus: int = 2) -> Scenario:
         ("610.43.02", 610, None),
     ],
 )
-async def test_numbers_that_mean_something_else_in_other_drivers_are_not_asked(
+async def test_driver_dependent_numbers_are_not_queried_elsewhere(
     tmp_path: Path, start: Start, driver: str, branch: int, why: Absent | None
 ) -> None:
     """Power smoothing has 251 to 253 in 570 and since 580.82; in between these were clock event counters."""
@@ -59,7 +59,7 @@ async def test_an_older_fabric_struct_has_no_summary(tmp_path: Path, start: Star
     slow = device(await start(FakeNvml(tmp_path, made, branch=branch)).read(Lane.SLOW), 1)
     assert slow.values["gpu_fabric_state"] == "completed"
     assert slow.values["gpu_fabric_clique"] == "4712"
-    assert slow.values["gpu_fabric_health_word"] == "not_told"
+    assert slow.values["gpu_fabric_health_summary"] == "not_reported"
     assert dim(slow, "gpu_fabric_health")["route_recovery"] == 1
 
 
@@ -89,7 +89,7 @@ async def test_longer_process_records_of_early_535_drivers(tmp_path: Path, start
         ("610.43.02", 610),
     ],
 )
-async def test_in_every_branch_every_row_is_told_and_nothing_is_an_error_of_the_driver(
+async def test_every_branch_reads_every_metric_without_driver_error(
     tmp_path: Path, start: Start, driver: str, branch: int
 ) -> None:
     made = scenario(driver)
@@ -111,13 +111,13 @@ async def test_in_every_branch_every_row_is_told_and_nothing_is_an_error_of_the_
 
 
 def test_versions_are_compared_as_numbers() -> None:
-    assert version_of("580.159.04") == (580, 159, 4)
-    assert version_of("580.9") < version_of("580.82.07") < version_of("580.159.04")
-    assert version_of(None) == version_of("unknown") == ()
-    assert version_of("610.43-open") == (610,)
+    assert parse_version("580.159.04") == (580, 159, 4)
+    assert parse_version("580.9") < parse_version("580.82.07") < parse_version("580.159.04")
+    assert parse_version(None) == parse_version("unknown") == ()
+    assert parse_version("610.43-open") == (610,)
 
 
-async def test_an_unknown_driver_version_is_asked_nothing_that_depends_on_it(fake: FakeNvml, start: Start) -> None:
+async def test_unknown_driver_version_skips_version_dependent_calls(fake: FakeNvml, start: Start) -> None:
     fake.scenario.driver = "built-by-hand"
     fake.apply()
     reader = start(fake)
@@ -126,7 +126,7 @@ async def test_an_unknown_driver_version_is_asked_nothing_that_depends_on_it(fak
     assert fast.values["gpu_memory_temperature_celsius"] == 42
 
 
-async def test_fields_that_make_the_driver_refuse_the_batch_are_found_once(tmp_path: Path, start: Start) -> None:
+async def test_fields_that_break_the_batch_are_found_once(tmp_path: Path, start: Start) -> None:
     made = scenario("610.43.02", gpus=1)  # its number says that it knows 301 and 302; its library does not
     fake = FakeNvml(tmp_path, made, branch=595, log=True)
     reader = start(fake)
@@ -143,7 +143,7 @@ async def test_fields_that_make_the_driver_refuse_the_batch_are_found_once(tmp_p
     assert dim(again, "gpu_remapped_rows_inactive") == dim(slow, "gpu_remapped_rows_inactive")
 
 
-async def test_what_is_not_supported_is_left_out_of_the_next_batch_and_still_told(fake: FakeNvml, start: Start) -> None:
+async def test_unsupported_field_is_dropped_and_still_reported_absent(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     first = device(await reader.read(Lane.FAST), 1)
     fake.scenario.devices[1].fields[186, 1] = Field(5000)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Value
-from gpufleet.readers.nvml.calls.gpm import LEAST_NS
+from gpufleet.readers.nvml.calls.activity import MIN_SAMPLE_INTERVAL_NS
 from gpufleet.readers.nvml.reader import NvmlReader
-from gpufleet.readers.nvml.watch import Limits
+from gpufleet.readers.nvml.watch import NvmlLimits
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.parts import add_mig, cut_into_mig
 from tests.readers.nvml.rig import HASTY, Start, device
@@ -45,7 +45,7 @@ async def second(reader: NvmlReader, gpus: Iterable[int] = range(8)) -> Round:
 
     async def compared() -> bool:
         nonlocal ended
-        if time.monotonic() - ended < 2 * LEAST_NS / 1e9:
+        if time.monotonic() - ended < 2 * MIN_SAMPLE_INTERVAL_NS / 1e9:
             return False
         rounds.append(await reader.read(Lane.FAST))
         ended = time.monotonic()
@@ -142,8 +142,9 @@ async def test_samples_do_not_straddle_a_change_of_the_mig_mode(fake: FakeNvml, 
     assert fake.calls()["nvmlGpmSampleFree", -1] == taken + 2  # those from before are given back
 
 
-async def test_one_that_hangs_inside_holds_the_others_up_only_for_a_moment(fake: FakeNvml, start: Start) -> None:
-    reader = start(fake, limits=Limits(call=10, init=HASTY.init, hang=3600, grace=10, retry=0))
+async def test_gpu_hung_in_a_sample_does_not_block_the_others(fake: FakeNvml, start: Start) -> None:
+    # Each of the others waits 0.5 s for its turn, which `call` has to allow for.
+    reader = start(fake, limits=NvmlLimits(call=2.5, init=HASTY.init, hang=3600, grace=10, retry=0))
     await second(reader)
     fake.scenario.hang("nvmlGpmSampleGet", gpu=1)
     fake.apply()

@@ -176,7 +176,7 @@ async def test_place_in_the_rack(superchips: FakeNvml, start: Start) -> None:
         assert values["gpu_fabric_guid"] == "0x" + bytes(255 - byte for byte in serial.encode().ljust(16, b"\0")).hex()
 
 
-async def test_ecc_errors_by_place_tell_only_places_that_the_chip_counts(fake: FakeNvml, start: Start) -> None:
+async def test_ecc_errors_list_only_locations_of_the_chip(fake: FakeNvml, start: Start) -> None:
     round_ = await start(fake).read(Lane.SLOW)
     for index, said in enumerate(fake.scenario.devices):
         for counter, metric in enumerate(("gpu_ecc_location_errors_total", "gpu_ecc_location_lifetime_errors_total")):
@@ -392,7 +392,7 @@ async def test_the_fabric(superchips: FakeNvml, start: Start) -> None:
             "fabric_manager_disconnected": int(index == 5),
         }
         assert slow.values["gpu_fabric_incorrect_configuration"] == configurations[index]
-        assert slow.values["gpu_fabric_health_word"] == ("healthy", "unhealthy", "limited_capacity")[index % 3]
+        assert slow.values["gpu_fabric_health_summary"] == ("healthy", "unhealthy", "limited_capacity")[index % 3]
 
 
 async def test_a_fabric_that_is_not_joined_yet_tells_nothing_of_it(fake: FakeNvml, start: Start) -> None:
@@ -405,10 +405,10 @@ async def test_a_fabric_that_is_not_joined_yet_tells_nothing_of_it(fake: FakeNvm
     assert joining.values["gpu_fabric_state"] == "in_progress"
     for name in ("gpu_fabric_status", "gpu_fabric_clique", "gpu_fabric_cluster_uuid"):
         assert joining.values[name] == Absent(Reason.NO_DATA, info)
-    assert joining.values["gpu_fabric_health_word"] == "not_told"
+    assert joining.values["gpu_fabric_health_summary"] == "not_reported"
     assert set(dim(joining, "gpu_fabric_health").values()) == {Absent(Reason.NOT_SUPPORTED, info)}
     assert failed.values["gpu_fabric_status"] == "GPU_IS_LOST"
-    assert failed.values["gpu_fabric_incorrect_configuration"] == "not_told"
+    assert failed.values["gpu_fabric_incorrect_configuration"] == "not_reported"
 
 
 async def test_confidential_computing_of_devices(fake: FakeNvml, start: Start) -> None:

@@ -135,7 +135,7 @@ async def test_views_are_named_by_uuid_and_address(fake: FakeNvml, start: Start)
         assert view.pci_address == f"0000:{0x1B + 0x10 * index:02x}:00.0"
 
 
-async def test_every_catalogue_row_of_a_gpu_is_answered_on_its_own_lane(fake: FakeNvml, start: Start) -> None:
+async def test_every_metric_of_a_gpu_is_read_on_its_lane(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     for lane in (Lane.STATIC, Lane.FAST, Lane.SLOW):
         sample = device(await reader.read(lane), 2)
@@ -172,7 +172,7 @@ async def test_each_round_measures_anew(fake: FakeNvml, start: Start) -> None:
     assert after.driver_session == before.driver_session != 0
 
 
-async def test_what_a_driver_does_not_offer_is_asked_once_until_attached_again(fake: FakeNvml, start: Start) -> None:
+async def test_unsupported_call_is_made_once_per_attachment(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     for _ in range(3):
         await reader.read(Lane.FAST)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.readers.nvml import processes
-from gpufleet.readers.nvml.processes import Lives, start_time, stat_of
+from gpufleet.readers.nvml.processes import StartTimeCache, parse_start_time, read_stat
 
 ROOT = Path("/")
 
@@ -28,26 +28,26 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def look(root: Path, pid: int) -> bytes:
         found.append(pid)
-        return stat_of(root, pid)
+        return read_stat(root, pid)
 
-    monkeypatch.setattr(processes, "stat_of", look)
+    monkeypatch.setattr(processes, "read_stat", look)
     return found
 
 
 @pytest.fixture
-def known() -> Iterator[Lives]:
+def known() -> Iterator[StartTimeCache]:
     """Give the lives of this machine."""
-    made = Lives(ROOT)
+    made = StartTimeCache(ROOT)
     yield made
     made.close()
 
 
 def kernels_word(pid: int) -> int | None:
-    return start_time(stat_of(ROOT, pid))
+    return parse_start_time(read_stat(ROOT, pid))
 
 
 def test_a_process_that_lives_on_is_asked_about_once(
-    process: subprocess.Popen[bytes], asked: list[int], known: Lives
+    process: subprocess.Popen[bytes], asked: list[int], known: StartTimeCache
 ) -> None:
     for _ in range(3):
         known.begin()
@@ -55,7 +55,7 @@ def test_a_process_that_lives_on_is_asked_about_once(
     assert asked == [process.pid]
 
 
-def test_one_that_ended_is_not_there_any_more(process: subprocess.Popen[bytes], known: Lives) -> None:
+def test_one_that_ended_is_not_there_any_more(process: subprocess.Popen[bytes], known: StartTimeCache) -> None:
     assert known.start_time(process.pid) is not None
     process.kill()
     process.wait()
@@ -64,7 +64,7 @@ def test_one_that_ended_is_not_there_any_more(process: subprocess.Popen[bytes], 
 
 
 def test_whoever_gets_the_number_of_one_that_ended_is_another(
-    process: subprocess.Popen[bytes], known: Lives, monkeypatch: pytest.MonkeyPatch
+    process: subprocess.Popen[bytes], known: StartTimeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numbers of processes cannot be had for the asking: this process stands in for the other."""
     known.start_time(process.pid)
@@ -72,21 +72,21 @@ def test_whoever_gets_the_number_of_one_that_ended_is_another(
     process.wait()
     own, descriptor_of = os.getpid(), os.pidfd_open
     monkeypatch.setattr(os, "pidfd_open", lambda _: descriptor_of(own))
-    monkeypatch.setattr(processes, "stat_of", lambda *_: stat_of(ROOT, own))
+    monkeypatch.setattr(processes, "read_stat", lambda *_: read_stat(ROOT, own))
     known.begin()
     assert known.start_time(process.pid) == kernels_word(own) is not None
 
 
-def test_one_that_ended_while_it_was_read_about_is_asked_about_again(
-    process: subprocess.Popen[bytes], known: Lives, monkeypatch: pytest.MonkeyPatch
+def test_process_that_ended_during_a_read_is_read_again(
+    process: subprocess.Popen[bytes], known: StartTimeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(root: Path, pid: int) -> bytes:
-        said = stat_of(root, pid)
+        said = read_stat(root, pid)
         process.kill()
         process.wait()
         return said
 
-    monkeypatch.setattr(processes, "stat_of", look)
+    monkeypatch.setattr(processes, "read_stat", look)
     known.start_time(process.pid)
     monkeypatch.undo()
     known.begin()
@@ -97,7 +97,7 @@ def held() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_nothing_is_held_of_what_nobody_asks_about(process: subprocess.Popen[bytes], known: Lives) -> None:
+def test_nothing_is_held_of_what_nobody_asks_about(process: subprocess.Popen[bytes], known: StartTimeCache) -> None:
     before = held()
     known.start_time(process.pid)
     assert held() == before + 1
@@ -107,9 +107,9 @@ def test_nothing_is_held_of_what_nobody_asks_about(process: subprocess.Popen[byt
 
 
 def test_no_more_is_held_than_allowed(
-    process: subprocess.Popen[bytes], asked: list[int], known: Lives, monkeypatch: pytest.MonkeyPatch
+    process: subprocess.Popen[bytes], asked: list[int], known: StartTimeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "MOST_KEPT", 1)
+    monkeypatch.setattr(processes, "MAX_PIDFDS", 1)
     own = os.getpid()
     for _ in range(2):
         known.begin()
@@ -125,7 +125,7 @@ def test_numbers_of_another_namespace_are_read_and_not_asked_for(
     folder = tmp_path / "proc" / str(process.pid)
     folder.mkdir(parents=True)
     (tmp_path / "proc/self").symlink_to("1")
-    fields, elsewhere = " ".join(["0"] * 19), Lives(tmp_path)
+    fields, elsewhere = " ".join(["0"] * 19), StartTimeCache(tmp_path)
     for began in (77, 88):
         (folder / "stat").write_text(f"{process.pid} (there) S {fields[:-2]} {began} 0\n")
         elsewhere.begin()
@@ -134,7 +134,7 @@ def test_numbers_of_another_namespace_are_read_and_not_asked_for(
 
 
 def test_where_the_kernel_gives_no_descriptors_each_is_read(
-    process: subprocess.Popen[bytes], asked: list[int], known: Lives, monkeypatch: pytest.MonkeyPatch
+    process: subprocess.Popen[bytes], asked: list[int], known: StartTimeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: int) -> int:
         raise PermissionError
@@ -147,7 +147,7 @@ def test_where_the_kernel_gives_no_descriptors_each_is_read(
 
 
 def test_what_is_no_process_has_no_start() -> None:
-    known = Lives(ROOT)
+    known = StartTimeCache(ROOT)
     for pid in (0, 4_194_305, 2**31, 2**70):
         assert known.start_time(pid) is None
     known.begin()

@@ -10,7 +10,7 @@ from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.reading import Round, Value
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.readers.nvml.mapping.mig import profile_in
-from gpufleet.readers.nvml.processes import SHARES
+from gpufleet.readers.nvml.processes import UTILIZATION_METRICS
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.parts import add_mig, cut_into_mig
 from tests.fakes.nvml.scenario import Device
@@ -67,7 +67,7 @@ def attributes_of(said: Device, fake: FakeNvml, gpu: int, slot: int) -> dict[str
     }
 
 
-async def test_every_catalogue_row_of_a_mig_device_is_answered_on_its_own_lane(fake: FakeNvml, start: Start) -> None:
+async def test_every_metric_of_a_mig_device_is_read_on_its_lane(fake: FakeNvml, start: Start) -> None:
     (said,) = cut_into_mig(fake.scenario, 2, (4,)).values()
     fake.apply()
     reader = start(fake)
@@ -86,7 +86,7 @@ async def test_utilisation_is_not_defined_and_never_zero(fake: FakeNvml, start: 
             assert sample.values[metric] == Absent(Reason.NOT_IN_MIG_MODE)
 
 
-async def test_what_several_compute_instances_did_together_is_nobody_s_own(fake: FakeNvml, start: Start) -> None:
+async def test_shared_activity_is_attributed_to_no_compute_instance(fake: FakeNvml, start: Start) -> None:
     cut = cut_into_mig(fake.scenario, 1, (0, 1, 2))
     cut[1].numbers[f"{G}GpuInstanceId"] = 7  # slots 0 and 1 are compute instances of GPU instance 7
     fake.apply()
@@ -104,9 +104,7 @@ async def test_what_several_compute_instances_did_together_is_nobody_s_own(fake:
         assert values["mig_gpu_instance"] == "7"
 
 
-async def test_a_device_with_an_empty_uuid_is_not_named_by_ids_that_other_gpus_have_too(
-    fake: FakeNvml, start: Start
-) -> None:
+async def test_empty_uuid_is_not_replaced_by_ambiguous_ids(fake: FakeNvml, start: Start) -> None:
     kept = [cut_into_mig(fake.scenario, gpu, (0, 1))[1] for gpu in (1, 2)]
     for gpu in (1, 2):
         fake.scenario.devices[gpu].parts[f"{gpu}.0"].texts[f"{G}UUID"] = ""
@@ -134,7 +132,7 @@ async def test_without_rights_the_placement_is_not_permitted(fake: FakeNvml, sta
     assert values["mig_multiprocessors"] == 26
 
 
-async def test_a_device_made_anew_is_another_view_though_its_ids_are_the_same(fake: FakeNvml, start: Start) -> None:
+async def test_recreated_device_with_the_same_ids_is_another_view(fake: FakeNvml, start: Start) -> None:
     before = cut_into_mig(fake.scenario, 1, (0, 1))
     fake.apply()
     reader = start(fake)
@@ -152,9 +150,7 @@ async def test_a_device_made_anew_is_another_view_though_its_ids_are_the_same(fa
     assert parts(second, 1)[after.uuid].values["gpu_memory_total_bytes"] == after.numbers[f"{G}MemoryInfo_total"]
 
 
-async def test_a_device_made_anew_with_the_uuid_of_the_one_before_is_told_as_what_it_is(
-    fake: FakeNvml, start: Start
-) -> None:
+async def test_recreated_device_with_the_same_uuid_has_its_new_profile(fake: FakeNvml, start: Start) -> None:
     """The driver makes the UUID of the place alone: 2g.35gb and 1g.35gb in one place have the same."""
     (said,) = cut_into_mig(fake.scenario, 1, (0,)).values()
     fake.apply()
@@ -208,7 +204,7 @@ async def test_reconfigured_in_the_middle_of_a_pass(fake: FakeNvml, start: Start
     assert (await reader.read(Lane.SLOW)).errors == ()
 
 
-async def test_a_call_that_a_driver_refuses_for_mig_devices_costs_itself(fake: FakeNvml, start: Start) -> None:
+async def test_call_refused_for_mig_devices_affects_only_itself(fake: FakeNvml, start: Start) -> None:
     cut = cut_into_mig(fake.scenario, 3, (0, 1))
     fake.scenario.fault(f"{G}Attributes_v2", gpu=3, code=2)
     fake.apply()
@@ -358,7 +354,7 @@ async def test_a_gpu_without_mig_is_asked_nothing_of_it(fake: FakeNvml, start: S
         ("", Absent(Reason.NO_DATA, f"{G}Name")),
     ],
 )
-def test_a_profile_is_all_of_what_the_name_says(name: str, profile: str | Absent) -> None:
+def test_profile_is_parsed_from_the_whole_name(name: str, profile: str | Absent) -> None:
     assert profile_in(name) == profile
 
 
@@ -374,16 +370,16 @@ async def test_each_mig_device_has_its_own_processes_and_nobody_else_s(fake: Fak
         listed = [(process.pid, process.values["memory_bytes"]) for process in processes]
         assert listed == [row[:2] for row in said.rows[f"{G}ComputeRunningProcesses"]]
         assert len(listed) == slot
-        shares = {value for process in processes for name, value in process.values.items() if name in SHARES}
+        shares = {
+            value for process in processes for name, value in process.values.items() if name in UTILIZATION_METRICS
+        }
         assert shares <= {Absent(Reason.NOT_IN_MIG_MODE)}
     whole = device(round_, 1).processes
     assert whole is not None
     assert {process.pid for process in whole} >= {row[0] for row in everybody}
 
 
-async def test_what_a_second_compute_instance_did_is_not_the_first_one_s_when_it_is_gone(
-    fake: FakeNvml, start: Start
-) -> None:
+async def test_activity_of_a_removed_compute_instance_is_not_inherited(fake: FakeNvml, start: Start) -> None:
     """The samples before and after would have all that both did between them."""
     cut = cut_into_mig(fake.scenario, 1, (0, 2))
     fake.apply()

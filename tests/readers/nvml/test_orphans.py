@@ -1,12 +1,10 @@
 """A child whose parent was killed ends by itself, wherever in the driver it is, and holds no device any more."""
 
+import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
@@ -14,72 +12,69 @@ from tests.readers.nvml.test_hang import runs
 from tests.support.waiting import wait_until
 
 PARENT = """
-import asyncio, sys
+import asyncio, contextlib, json, os, sys
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.readers.nvml.reader import NvmlReader
 from gpufleet.readers.nvml.watch import Limits
 
-async def main():
-    starts = 20 if "closing" in sys.argv else 1  # a child that is still starting NVML would not shut it down
-    reader = NvmlReader(limits=Limits(call=1, init=starts, hang=3600, grace=3600))
-    try:
+closings = []
+
+async def start(environment, init, closes):
+    limits = Limits(call=1, init=init, hang=3600, grace=3600, end=1)
+    reader = NvmlReader(limits=limits, environment=os.environ | environment)
+    with contextlib.suppress(ReaderError):
         await reader.read(Lane.FAST)
-    except ReaderError:
-        pass
-    print(reader.child_pid, flush=True)
-    if "closing" in sys.argv:
-        closing = asyncio.create_task(reader.close())
-    await asyncio.sleep(3600)
+    pid = reader.child_pid
+    if closes:
+        closings.append(asyncio.create_task(reader.close()))
+    return pid
+
+async def main():
+    pids = await asyncio.gather(*(start(*one) for one in json.loads(sys.argv[1])))
+    print(json.dumps(pids), flush=True)
+    await asyncio.Event().wait()
 
 asyncio.run(main())
 """
 
+CLOSING = "closing"
+"""The child of a parent that closes its reader, and hangs in nvmlShutdown: `gpufleet agent release` closes so."""
 
-@pytest.fixture
-def fake(tmp_path: Path) -> FakeNvml:
-    return FakeNvml(tmp_path, Scenario.healthy(2), log=True)
+INSIDE = ("nvmlInitWithFlags", "nvmlDeviceGetPowerUsage", "nvmlEventSetWait_v2")
+"""Calls that a child is in while its parent lives."""
 
-
-@pytest.fixture
-def parents() -> Iterator[list[subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-    yield started
-    for parent in started:
-        parent.kill()
-        parent.communicate()
+ENDING = ("nvmlEventSetFree", "nvmlShutdown")
+"""Calls that a child makes at its end."""
 
 
-def child_of(parents: list[subprocess.Popen[str]], fake: FakeNvml, *arguments: str) -> int:
-    command = [sys.executable, "-c", PARENT, *arguments]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=fake.environment)
-    parents.append(parent)
-    assert parent.stdout is not None
-    return int(parent.stdout.readline())
+def inside(fake: FakeNvml, function: str) -> bool:
+    return any(called == function for called, _ in fake.calls())
 
 
-@pytest.mark.parametrize(
-    "function",
-    ["", "nvmlInitWithFlags", "nvmlDeviceGetPowerUsage", "nvmlEventSetWait_v2", "nvmlEventSetFree", "nvmlShutdown"],
-)
-def test_whatever_hangs_the_child_ends_after_its_parent_was_killed(
-    fake: FakeNvml, parents: list[subprocess.Popen[str]], function: str
-) -> None:
-    if function:
-        fake.scenario.hang(function)
-        fake.apply()
-    child = child_of(parents, fake)
-    assert runs(child)
-    parents[0].send_signal(signal.SIGKILL)
-    wait_until(lambda: not runs(child), seconds=40, what="the orphan to end")
-
-
-def test_a_child_that_is_being_closed_ends_too(fake: FakeNvml, parents: list[subprocess.Popen[str]]) -> None:
-    """As under `gpufleet agent release`: the agent waits for the child, and is killed meanwhile."""
-    fake.scenario.hang("nvmlShutdown")
-    fake.apply()
-    child = child_of(parents, fake, "closing")
-    wait_until(lambda: fake.calls()["nvmlShutdown", -1] == 1, what="the child to be inside")
-    assert runs(child)
-    parents[0].send_signal(signal.SIGKILL)
-    wait_until(lambda: not runs(child), seconds=40, what="the orphan to end")
+def test_orphans_end_wherever_the_driver_hangs(tmp_path: Path) -> None:
+    """All children are of one parent, which is killed once each of them is where it should be."""
+    fakes: dict[str, FakeNvml] = {}
+    starts = []
+    for case in ("none", *INSIDE, *ENDING, CLOSING):
+        folder = tmp_path / case
+        folder.mkdir()
+        fakes[case] = fake = FakeNvml(folder, Scenario.healthy(2), log=True)
+        if case != "none":
+            fake.scenario.hang("nvmlShutdown" if case == CLOSING else case)
+            fake.apply()
+        own = {name: fake.environment[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML", "FAKE_NVML_LOG")}
+        # Only a child that hangs in nvmlInitWithFlags is not waited for: the others must have started NVML.
+        starts.append((own, 1 if case == "nvmlInitWithFlags" else 60, case == CLOSING))
+    command = [sys.executable, "-c", PARENT, json.dumps(starts)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None
+            children = dict(zip(fakes, json.loads(parent.stdout.readline()), strict=True))
+            for case in INSIDE:
+                wait_until(lambda case=case: inside(fakes[case], case), what=f"a child to be in {case}")  # type: ignore[misc]
+            wait_until(lambda: inside(fakes[CLOSING], "nvmlShutdown"), what="the closing child to be in nvmlShutdown")
+            assert [case for case, child in children.items() if not runs(child)] in ([], [CLOSING])
+        finally:
+            parent.send_signal(signal.SIGKILL)
+    wait_until(lambda: not any(map(runs, children.values())), seconds=40, what="the orphans to end")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.readers.nvml.calls import CALLS
-from gpufleet.readers.nvml.calls.processes import COMPUTE, UTILIZATION
-from gpufleet.readers.nvml.processes import SHARES, ProcessLister
-from gpufleet.readers.nvml.protocol import Answer, DeviceRecord
+from gpufleet.readers.nvml.calls.activity import COMPUTE_PROCESSES, PROCESS_UTILIZATION
+from gpufleet.readers.nvml.processes import UTILIZATION_METRICS, ProcessLister
+from gpufleet.readers.nvml.protocol import CallResult, GpuPassRecord
 from tests.fakes.nvml.driver import FakeNvml
 from tests.readers.nvml.rig import Start, device
 
@@ -34,7 +34,7 @@ async def test_every_process_with_its_memory_and_shares(fake: FakeNvml, start: S
         }
         assert {pid: (*p.kinds, p.values["memory_bytes"]) for pid, p in found.items()} == listed
         for pid, _, *percent in said.rows[f"{G}ProcessUtilization"]:
-            assert [found[pid].values[name] for name in SHARES] == [value / 100 for value in percent]
+            assert [found[pid].values[name] for name in UTILIZATION_METRICS] == [value / 100 for value in percent]
         assert sample.values["gpu_compute_processes"] == index
         assert sample.values["gpu_graphics_processes"] == index // 2
         assert sample.values["gpu_mps_processes"] == index // 3
@@ -47,17 +47,15 @@ def held_still(fake: FakeNvml, index: int) -> None:
     fake.apply()
 
 
-async def test_what_a_process_used_long_before_the_first_look_is_not_told_as_of_now(
-    fake: FakeNvml, start: Start
-) -> None:
+async def test_old_process_samples_are_not_current_at_the_first_pass(fake: FakeNvml, start: Start) -> None:
     rows = fake.scenario.devices[3].rows
     (first, *_), (second, ago, *used), *_ = rows[f"{G}ProcessUtilization"]
     rows[f"{G}ProcessUtilization"] = [(first, 60_000_000, 90, 91, 92, 93), (second, ago, *used)]
     fake.apply()
     processes = device(await start(fake).read(Lane.FAST), 3).processes
     assert processes
-    found = {process.pid: [process.values[name] for name in SHARES] for process in processes}
-    assert set(found[first]) == {Absent(Reason.NO_DATA, UTILIZATION)}
+    found = {process.pid: [process.values[name] for name in UTILIZATION_METRICS] for process in processes}
+    assert set(found[first]) == {Absent(Reason.NO_DATA, PROCESS_UTILIZATION)}
     assert found[second] == [value / 100 for value in used]
 
 
@@ -82,7 +80,9 @@ async def test_only_newer_samples_count_and_none_is_no_error(fake: FakeNvml, sta
     quiet = device(await reader.read(Lane.FAST), 2)
     assert quiet.processes is not None
     why = Absent(Reason.NO_DATA, f"{G}ProcessUtilization")
-    assert {value for process in quiet.processes for name, value in process.values.items() if name in SHARES} == {why}
+    assert {
+        value for process in quiet.processes for name, value in process.values.items() if name in UTILIZATION_METRICS
+    } == {why}
     pid, at = 4_194_020, time.time_ns() // 1000
     fake.scenario.devices[2].rows[f"{G}ProcessUtilization"] += [
         (pid, at, 99, 98, 97, 96),
@@ -92,7 +92,7 @@ async def test_only_newer_samples_count_and_none_is_no_error(fake: FakeNvml, sta
     busy = device(await reader.read(Lane.FAST), 2)
     assert busy.processes is not None
     (process,) = [each for each in busy.processes if each.pid == pid]
-    assert [process.values[name] for name in SHARES] == [0.99, 0.98, 0.97, 0.96]
+    assert [process.values[name] for name in UTILIZATION_METRICS] == [0.99, 0.98, 0.97, 0.96]
 
 
 def proc(root: Path, second: str) -> Path:
@@ -142,7 +142,7 @@ async def test_memory_that_the_driver_does_not_tell_is_absent(fake: FakeNvml, st
     fake.apply()
     sample = device(await start(fake).read(Lane.FAST), 0)
     assert sample.processes is not None
-    assert sample.processes[0].values["memory_bytes"] == Absent(Reason.NOT_REPORTED, COMPUTE)
+    assert sample.processes[0].values["memory_bytes"] == Absent(Reason.NOT_REPORTED, COMPUTE_PROCESSES)
 
 
 async def test_where_no_kind_can_be_listed_there_is_no_list(fake: FakeNvml, start: Start) -> None:
@@ -152,10 +152,10 @@ async def test_where_no_kind_can_be_listed_there_is_no_list(fake: FakeNvml, star
     fake.apply()
     round_ = await start(fake).read(Lane.FAST)
     assert device(round_, 1).processes is None
-    assert device(round_, 1).values["gpu_compute_processes"] == Absent(Reason.NOT_SUPPORTED, COMPUTE)
+    assert device(round_, 1).values["gpu_compute_processes"] == Absent(Reason.NOT_SUPPORTED, COMPUTE_PROCESSES)
     two = device(round_, 2).processes
     assert two is not None
-    assert two[0].values["sm_utilization_ratio"] == Absent(Reason.NOT_SUPPORTED, UTILIZATION)
+    assert two[0].values["sm_utilization_ratio"] == Absent(Reason.NOT_SUPPORTED, PROCESS_UTILIZATION)
     assert device(round_, 0).processes == ()  # nobody: that is known
 
 
@@ -167,9 +167,7 @@ async def test_many_processes(fake: FakeNvml, start: Start) -> None:
     assert [process.values["memory_bytes"] for process in sample.processes] == list(range(1, 1001))
 
 
-async def test_a_list_that_grows_and_shrinks_is_whole_in_every_pass_and_asked_for_once_while_it_fits(
-    fake: FakeNvml, start: Start
-) -> None:
+async def test_growing_list_is_whole_in_every_pass(fake: FakeNvml, start: Start) -> None:
     reader, function = start(fake), f"{G}ComputeRunningProcesses"
     asked = []
     for count in (3, 5, 300, 302, 2, 40, 0, 1):
@@ -189,11 +187,11 @@ entries = st.lists(st.none() | st.text(max_size=3) | st.lists(st.integers(-1, 2*
 
 @given(st.integers(-5, 30), entries, entries)
 def test_any_answer_gives_a_list_or_none(code: int, processes: list[object], uses: list[object]) -> None:
-    answers = [Answer(3)] * len(CALLS["fast"])
+    answers = [CallResult(3)] * len(CALLS["fast"])
     keys = [call.key for call in CALLS["fast"]]
-    answers[keys.index(COMPUTE)] = Answer(code, processes)
-    answers[keys.index(UTILIZATION)] = Answer(0, uses)
-    found = ProcessLister(Path("/nowhere")).of_device(DeviceRecord(1, 0, 1, answers=tuple(answers)))
+    answers[keys.index(COMPUTE_PROCESSES)] = CallResult(code, processes)
+    answers[keys.index(PROCESS_UTILIZATION)] = CallResult(0, uses)
+    found = ProcessLister(Path("/nowhere")).list_device(GpuPassRecord(1, 0, 1, answers=tuple(answers)))
     assert (found is None) == (code != 0)
     for process in found or ():
         for value in process.values.values():
@@ -206,11 +204,11 @@ async def test_a_sample_of_process_0_is_nobody_s(fake: FakeNvml, start: Start) -
     fake.apply()
     sample = device(await start(fake).read(Lane.FAST), 2)
     assert sample.processes
-    shares = {process.values[name] for process in sample.processes for name in SHARES}
-    assert shares == {Absent(Reason.NO_DATA, UTILIZATION)}
+    shares = {process.values[name] for process in sample.processes for name in UTILIZATION_METRICS}
+    assert shares == {Absent(Reason.NO_DATA, PROCESS_UTILIZATION)}
 
 
-async def test_a_sample_is_not_told_again_after_the_device_was_attached_anew(fake: FakeNvml, start: Start) -> None:
+async def test_sample_is_not_repeated_after_reattaching(fake: FakeNvml, start: Start) -> None:
     held_still(fake, 3)
     reader = start(fake)
     first = device(await reader.read(Lane.FAST), 3).processes
@@ -219,11 +217,11 @@ async def test_a_sample_is_not_told_again_after_the_device_was_attached_anew(fak
     await reader.read(Lane.STATIC)
     second = device(await reader.read(Lane.FAST), 3).processes
     assert second
-    why = Absent(Reason.NO_DATA, UTILIZATION)
-    assert {process.values[name] for process in second for name in SHARES} == {why}
+    why = Absent(Reason.NO_DATA, PROCESS_UTILIZATION)
+    assert {process.values[name] for process in second for name in UTILIZATION_METRICS} == {why}
 
 
-async def test_samples_of_before_the_clock_was_set_back_are_none_of_now(fake: FakeNvml, start: Start) -> None:
+async def test_samples_from_before_a_clock_step_are_dropped(fake: FakeNvml, start: Start) -> None:
     said = fake.scenario.devices[3]
     pid, at = said.rows[f"{G}ProcessUtilization"][0][:2]
     said.rows[f"{G}ProcessUtilization"] = [(pid, 4_000_000_000_000_000, 90, 91, 92, 93), (pid, at, 1, 2, 3, 4)]
@@ -231,4 +229,4 @@ async def test_samples_of_before_the_clock_was_set_back_are_none_of_now(fake: Fa
     processes = device(await start(fake).read(Lane.FAST), 3).processes
     assert processes
     (process,) = [each for each in processes if each.pid == pid]
-    assert [process.values[name] for name in SHARES] == [0.01, 0.02, 0.03, 0.04]
+    assert [process.values[name] for name in UTILIZATION_METRICS] == [0.01, 0.02, 0.03, 0.04]

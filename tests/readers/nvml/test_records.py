@@ -13,30 +13,31 @@ from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import Value
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS, LABELS
 from gpufleet.readers.nvml.calls.fields import FIELD, decode_fields
-from gpufleet.readers.nvml.calls.nvlink import STATE
+from gpufleet.readers.nvml.calls.links import NVLINK_STATE
 from gpufleet.readers.nvml.mapping import ROWS, absent_instance, cuda_version, map_device, map_instance, modes_of
-from gpufleet.readers.nvml.mapping.lane import Memory
-from gpufleet.readers.nvml.mapping.row import Modes, Row, read, read_every
+from gpufleet.readers.nvml.mapping.lane import LaneCache
+from gpufleet.readers.nvml.mapping.row import DeviceModes, MetricRow, read, read_entries
 from gpufleet.readers.nvml.parse import absence_of
 from gpufleet.readers.nvml.protocol import (
     NO_VALUE,
     UNTOUCHED,
-    Answer,
     AttachedRecord,
     BusyRecord,
-    DeviceRecord,
+    CallResult,
     Frames,
+    GpuPassRecord,
     InstanceRecord,
     Record,
     SessionRecord,
     encode_frame,
 )
+from tests.support.profiles import examples
 
 codes = st.just(0) | st.integers(-10, 1100)
 scalars = st.none() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=20)
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4), max_leaves=8)
 coded = st.lists(st.tuples(codes, st.integers(0, 100) | scalars).map(list), max_size=50)
-answers = st.builds(Answer, codes, values | coded | st.lists(coded, max_size=4), st.integers(0, 2**31))
+answers = st.builds(CallResult, codes, values | coded | st.lists(coded, max_size=4), st.integers(0, 2**31))
 records: st.SearchStrategy[Record] = st.one_of(
     st.builds(BusyRecord, st.integers(0, 2**40), st.integers(0, 1000)),
     st.builds(AttachedRecord, st.integers(0, 1000), st.text(max_size=50), st.text(max_size=20)),
@@ -63,25 +64,25 @@ def test_what_is_no_record_is_a_value_error(data: bytes) -> None:
 
 
 @given(st.sampled_from(ROWS), answers, st.booleans(), st.booleans())
-def test_any_answer_gives_a_value_the_catalogue_admits_or_an_absence(
-    row: Row, answer: Answer, mig: bool, guest: bool
+def test_any_answer_maps_to_a_valid_value_or_an_absence(
+    row: MetricRow, answer: CallResult, mig: bool, guest: bool
 ) -> None:
     metric = CATALOGUE[row.metric]
-    assert_admitted(row.metric, read(row, metric, answer, Modes(mig, guest)))
+    assert_admitted(row.metric, read(row, metric, answer, DeviceModes(mig, guest)))
     if row.every:
-        told = list(read_every(row, metric, answer, Modes(mig, guest)))
-        assert told or row.silent
+        told = list(read_entries(row, metric, answer, DeviceModes(mig, guest)))
+        assert told or row.omit_if_none
         for labels, value in told:
             assert len(labels) == len(metric.dims)
             assert_admitted(row.metric, value)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(15, 500))
 @given(st.sampled_from(["fast", "slow", "static"]), st.data())
 def test_any_device_record_is_mapped(lane: str, data: st.DataObject) -> None:
     count = len(CALLS[lane])
     given_answers = tuple(data.draw(st.lists(answers, min_size=count, max_size=count)))
-    record = DeviceRecord(1, 0, 1, mig=data.draw(answers), virtualization=data.draw(answers), answers=given_answers)
+    record = GpuPassRecord(1, 0, 1, mig=data.draw(answers), virtualization=data.draw(answers), answers=given_answers)
     mapped, dims = map_device(record, Lane(lane))
     assert mapped.items() >= one_by_one(record, Lane(lane)).items()
     for name, value in mapped.items():
@@ -90,7 +91,7 @@ def test_any_device_record_is_mapped(lane: str, data: st.DataObject) -> None:
         assert_admitted(each.metric, each.value)
 
 
-def one_by_one(record: DeviceRecord, lane: Lane) -> dict[str, Value | Absent]:
+def one_by_one(record: GpuPassRecord, lane: Lane) -> dict[str, Value | Absent]:
     """Return the readings without dimensions, each looked at as if it were an odd one."""
     modes, positions = modes_of(record.roles), [call.key for call in CALLS[lane]]
     rows = [(row, CATALOGUE[row.metric]) for row in ROWS if CATALOGUE[row.metric].lane is lane]
@@ -103,31 +104,31 @@ def one_by_one(record: DeviceRecord, lane: Lane) -> dict[str, Value | Absent]:
 
 def test_links_whose_states_are_no_states_are_an_invalid_value() -> None:
     calls = [call.key for call in CALLS["slow"]]
-    given_answers = [Answer(0, [[]]) if key == STATE else Answer(3) for key in calls]
-    values, _ = map_device(DeviceRecord(1, 0, 1, answers=tuple(given_answers)), Lane.SLOW)
+    given_answers = [CallResult(0, [[]]) if key == NVLINK_STATE else CallResult(3) for key in calls]
+    values, _ = map_device(GpuPassRecord(1, 0, 1, answers=tuple(given_answers)), Lane.SLOW)
     (active,) = [value for name, value in values.items() if name == "gpu_nvlinks_active"]
     assert isinstance(active, Absent)
     assert active.reason is Reason.INVALID_VALUE
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(10, 300))
 @given(st.sampled_from(["fast", "slow", "static"]), st.data())
 def test_a_device_is_mapped_as_if_it_had_not_been_before(lane: str, data: st.DataObject) -> None:
     """Some answers of the second pass are those of the first, others are not."""
-    count, memory = len(CALLS[lane]), Memory()
+    count, memory = len(CALLS[lane]), LaneCache()
     first = data.draw(st.lists(answers, min_size=count, max_size=count))
     second = [data.draw(st.sampled_from([answer]) | answers) for answer in first]
     mig = data.draw(st.lists(answers, min_size=2, max_size=2))
     for given_answers, mode in zip((first, second, first), (*mig, mig[0]), strict=True):
-        record = DeviceRecord(1, 0, 1, mig=mode, answers=tuple(given_answers))
+        record = GpuPassRecord(1, 0, 1, mig=mode, answers=tuple(given_answers))
         assert repr(map_device(record, Lane(lane), memory)) == repr(map_device(record, Lane(lane)))
 
 
 @pytest.mark.parametrize("lane", ["fast", "slow", "static"])
 def test_a_list_that_grows_is_another_word(lane: str) -> None:
-    memory, entry = Memory(), [0, 1]
+    memory, entry = LaneCache(), [0, 1]
     for value in ([], [entry], [entry] * 2, [entry] * 400, [entry], []):
-        record = DeviceRecord(1, 0, 1, answers=tuple(Answer(0, value) for _ in CALLS[lane]))
+        record = GpuPassRecord(1, 0, 1, answers=tuple(CallResult(0, value) for _ in CALLS[lane]))
         assert repr(map_device(record, Lane(lane), memory)) == repr(map_device(record, Lane(lane)))
 
 

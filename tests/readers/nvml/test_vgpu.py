@@ -10,7 +10,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.catalogue.instances import ARR_MODES, LICENSE_STATES, SCHEDULER_POLICIES
 from gpufleet.model.view import Side, ViewKind
-from gpufleet.readers.nvml.calls.vgpu_use import newest
+from gpufleet.readers.nvml.calls.vgpu import newest_samples
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.parts import add_vgpu, cut_into_mig, share_as_vgpus, stop_vgpu, use_of, vm_of
 from tests.fakes.nvml.scenario import DOUBLE, SINT, UINT, ULONGLONG, USHORT, Device, Scenario
@@ -102,7 +102,7 @@ async def test_the_host_s_own_rows(fake: FakeNvml, start: Start, instances: dict
     assert (capabilities["migration_streaming"], capabilities["warm_update"]) == (1, 0)
 
 
-async def test_every_catalogue_row_of_an_instance_is_answered_on_its_own_lane(
+async def test_every_metric_of_an_instance_is_read_on_its_lane(
     fake: FakeNvml, start: Start, instances: dict[int, Device]
 ) -> None:
     reader = start(fake)
@@ -128,9 +128,7 @@ async def test_policy_and_adaptive_round_robin_have_names(
     assert values["gpu_vgpu_scheduler_time_slice_seconds"] == 0.002000002
 
 
-async def test_a_scheduler_that_cannot_be_asked_is_absent_and_not_unknown(
-    fake: FakeNvml, start: Start, instances: dict[int, Device]
-) -> None:
+async def test_unreadable_scheduler_is_absent(fake: FakeNvml, start: Start, instances: dict[int, Device]) -> None:
     fake.scenario.fault("nvmlDeviceGetVgpuSchedulerState", gpu=2, code=999)
     fake.apply()
     values = device(await start(fake).read(Lane.SLOW), 2).values
@@ -164,7 +162,7 @@ async def test_without_a_new_sample_there_is_no_value_and_no_error(
     assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.08
 
 
-async def test_a_sample_is_not_told_again_after_the_device_was_attached_anew(fake: FakeNvml, start: Start) -> None:
+async def test_sample_is_not_repeated_after_reattaching(fake: FakeNvml, start: Start) -> None:
     (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
     fake.scenario.devices[2].rows[USE] = [use_of(3200, time.time_ns() // 1000)]
     fake.apply()
@@ -176,7 +174,7 @@ async def test_a_sample_is_not_told_again_after_the_device_was_attached_anew(fak
     assert told.reason is Reason.NO_DATA
 
 
-async def test_samples_of_before_the_clock_was_set_back_are_none_of_now(fake: FakeNvml, start: Start) -> None:
+async def test_samples_from_before_a_clock_step_are_dropped(fake: FakeNvml, start: Start) -> None:
     (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
     host, ahead = fake.scenario.devices[2], 4_000_000_000_000_000
     host.rows[USE] = [(ahead, 3200, 90, 91, 92, 93, 94, 95)]
@@ -189,9 +187,7 @@ async def test_samples_of_before_the_clock_was_set_back_are_none_of_now(fake: Fa
         assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.2
 
 
-async def test_what_an_instance_used_long_before_the_first_look_is_not_told_as_of_now(
-    fake: FakeNvml, start: Start
-) -> None:
+async def test_old_instance_samples_are_not_current_at_the_first_pass(fake: FakeNvml, start: Start) -> None:
     (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
     fake.scenario.devices[2].rows[USE] = [use_of(3200, 60_000_000)]
     fake.apply()
@@ -216,10 +212,10 @@ async def test_the_newest_of_many_samples_counts(fake: FakeNvml, start: Start) -
     assert old.reason is Reason.NO_DATA
 
 
-def test_the_newest_sample_of_each_and_none_much_older_than_the_others() -> None:
+def test_newest_sample_of_each_counts_unless_outdated() -> None:
     samples = [(1, 10, [1]), (1, 30, [3]), (1, 20, [2]), (2, 29, [4]), (3, 30 - 5_000_001, [5])]
-    assert newest(samples) == {1: (30, [3]), 2: (29, [4])}  # type: ignore[arg-type]
-    assert newest([]) == {}
+    assert newest_samples(samples) == {1: (30, [3]), 2: (29, [4])}  # type: ignore[arg-type]
+    assert newest_samples([]) == {}
 
 
 @pytest.mark.parametrize("kind", [DOUBLE, UINT, ULONGLONG, SINT, USHORT])
@@ -270,7 +266,7 @@ async def test_use_is_asked_once_a_gpu_and_pass(fake: FakeNvml, start: Start, in
 # --- coming and going ---------------------------------------------------------------------------------------
 
 
-async def test_an_instance_that_ends_between_list_and_detail_takes_no_other_along(
+async def test_instance_that_ends_during_a_pass_affects_no_other(
     fake: FakeNvml, start: Start, instances: dict[int, Device]
 ) -> None:
     stop_vgpu(fake.scenario, 2, 3201, still_listed=True)
@@ -372,7 +368,7 @@ async def test_an_instance_without_uuid_is_not_given_another_s_name(
     assert "the vGPU instance in instance 3203 cannot be named" in words
 
 
-async def test_an_instance_that_cannot_be_named_now_is_not_gone_and_one_that_ended_meanwhile_is(
+async def test_unnamed_instance_is_kept_and_an_ended_one_is_gone(
     fake: FakeNvml, start: Start, instances: dict[int, Device]
 ) -> None:
     reader = start(fake)

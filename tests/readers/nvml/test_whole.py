@@ -8,7 +8,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.readers.nvml.reader import NvmlReader
-from gpufleet.readers.nvml.watch import Limits
+from gpufleet.readers.nvml.watch import NvmlLimits
 from tests.fakes.nvml.driver import FakeNvml
 from tests.readers.nvml.rig import PATIENT, Start, own
 
@@ -29,7 +29,7 @@ async def failure(reader: NvmlReader, lane: Lane = Lane.FAST) -> ReaderError:
         (17, Reason.DRIVER_ERROR, "error", "An error with no words"),
     ],
 )
-async def test_a_start_that_fails_says_why_and_the_next_one_starts_afresh(
+async def test_failed_start_has_its_reason_and_is_retried(
     fake: FakeNvml, start: Start, code: int, reason: Reason, state: str, words: str
 ) -> None:
     fake.scenario.fault("nvmlInitWithFlags", code=code)
@@ -68,7 +68,7 @@ async def test_without_the_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-async def test_an_unknown_error_is_lost_access_only_where_the_device_file_says_so(
+async def test_unknown_error_is_no_access_only_if_the_file_is_refused(
     fake: FakeNvml, start: Start, tmp_path: Path, reachable: bool
 ) -> None:
     if reachable:
@@ -154,7 +154,7 @@ async def test_a_reload_of_the_driver_is_another_driver_session(fake: FakeNvml, 
 async def test_a_failed_start_is_not_repeated_before_it_is_due(fake: FakeNvml, start: Start) -> None:
     fake.scenario.fault("nvmlInitWithFlags", code=9)
     fake.apply()
-    reader = start(fake, limits=Limits(init=20, call=20, retry=3600, retry_most=3600))
+    reader = start(fake, limits=NvmlLimits(init=20, call=20, retry=3600, max_retry=3600))
     first, second = await failure(reader), await failure(reader)
     assert fake.calls()[("nvmlInitWithFlags", -1)] == 1
     assert first.round is not None

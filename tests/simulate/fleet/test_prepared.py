@@ -8,28 +8,32 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.faults import parse_faults
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
-from gpufleet.simulate.fleet.prepared import WHOLE, Herd
+from gpufleet.simulate.fleet.prepared import WHOLE_GPU_ROLES, LoadGenerator
 from gpufleet.simulate.fleet.values import gpu_fast
 
 START = 1_795_000_005 * NANOS
 FLEET = Fleet(FleetSpec(nodes=40, faults=parse_faults("gpu-hung@+0s/1h:c1/n1/g2", START)))
-HERD = Herd(FLEET, cluster="local", prefix="light", started_at=START, period_seconds=15)
+LOAD_GENERATOR = LoadGenerator(FLEET, cluster="local", prefix="light", started_at=START, period_seconds=15)
 
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("number", [0, 5, 1000])
-def test_a_body_tells_what_its_twin_says_at_the_begin_of_the_period(number: int, packed: bool) -> None:
-    node, twin = HERD.prepare(number), HERD.twin(number)
-    assert twin.role in WHOLE
+def test_body_has_its_twin_s_values_at_the_period_start(number: int, packed: bool) -> None:
+    node, twin = LOAD_GENERATOR.prepare(number), LOAD_GENERATOR.twin(number)
+    assert twin.role in WHOLE_GPU_ROLES
     for step in range(3):
         at = START + (15 * step + 11) * NANOS
         begin = at // (15 * NANOS) * (15 * NANOS)
         wire = decode(node.next_body(at, packed=packed))
-        assert (wire.cluster, wire.sender, wire.epoch) == ("local", HERD.name(number), HERD.epoch(number))
+        assert (wire.cluster, wire.sender, wire.epoch) == (
+            "local",
+            LOAD_GENERATOR.name(number),
+            LOAD_GENERATOR.epoch(number),
+        )
         assert (wire.seq, wire.sent_at) == (step + 1, at)
         (block,) = wire.samples
         for row, gpu in enumerate(twin.gpus):
-            said = gpu_fast(gpu, begin, FLEET.booted_at(twin, begin), FLEET.strain(twin, gpu, begin))
+            said = gpu_fast(gpu, begin, FLEET.booted_at(twin, begin), FLEET.activity(twin, gpu, begin))
             told = dict(zip(block.metrics, (column[row] for column in block.columns), strict=True))
             assert told == {name: None if isinstance(value, Absent) else value for name, value in said.items()}
             assert block.measured_at[row] == begin
@@ -39,15 +43,15 @@ def test_a_body_tells_what_its_twin_says_at_the_begin_of_the_period(number: int,
 
 
 def test_every_node_has_names_of_its_own_and_the_twin_s_numbers() -> None:
-    count = sum(node.role in WHOLE for node in FLEET.nodes())
-    one, other = (decode(HERD.prepare(number).next_body(START)) for number in (3, 3 + count))
+    count = sum(node.role in WHOLE_GPU_ROLES for node in FLEET.nodes())
+    one, other = (decode(LOAD_GENERATOR.prepare(number).next_body(START)) for number in (3, 3 + count))
     assert one.samples == other.samples
     assert one.machines[0].machine_id != other.machines[0].machine_id
     assert {view.uuid for view in one.views}.isdisjoint(view.uuid for view in other.views)
 
 
 def test_what_a_twin_does_not_say_is_absent_with_its_reason() -> None:
-    wire = decode(HERD.prepare(0).next_body(START + 30 * NANOS))
+    wire = decode(LOAD_GENERATOR.prepare(0).next_body(START + 30 * NANOS))
     (block,) = wire.samples
     assert block.absence == [-1, -1, 0, -1, -1, -1, -1, -1]
     assert {one.reason for one in wire.absences[0]} == {Reason.TIMEOUT}

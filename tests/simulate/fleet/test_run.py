@@ -8,12 +8,12 @@ from typing import Self
 import pytest
 
 from gpufleet.codecs.batch import decode
-from gpufleet.delivery.post import Answer
+from gpufleet.delivery.post import HubAnswer
 from gpufleet.model.time import NANOS
-from gpufleet.simulate.fleet.agents import Timing
+from gpufleet.simulate.fleet.agents import AgentTiming
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
-from gpufleet.simulate.fleet.posting import ALONE, BUNDLED, IN_ORDER, Manner
-from gpufleet.simulate.fleet.run import Run
+from gpufleet.simulate.fleet.posting import BUNDLED, ORDERED, SEPARATE, SendMode
+from gpufleet.simulate.fleet.run import FleetRun
 
 START = 1_795_000_000 * NANOS
 RETRY_AFTER = 0.3
@@ -36,10 +36,10 @@ class Hub:
     ) -> None:
         return
 
-    async def post(self, body: bytes) -> Answer:
+    async def post(self, body: bytes) -> HubAnswer:
         return (await self.post_bundle([body]))[0]
 
-    async def post_bundle(self, bodies: list[bytes]) -> list[Answer]:
+    async def post_bundle(self, bodies: list[bytes]) -> list[HubAnswer]:
         assert time.monotonic() >= self.turned_away_until, "posted before the hub asked for it"
         await asyncio.sleep(0)
         self.asked.set()
@@ -47,26 +47,26 @@ class Hub:
             self.busy -= 1
             if self.busy == 0:  # those that are on their way together have all been answered
                 self.turned_away_until = time.monotonic() + RETRY_AFTER * 0.99
-            return [Answer(503, "overloaded", RETRY_AFTER, "overloaded")] * len(bodies)
+            return [HubAnswer(503, "overloaded", RETRY_AFTER, "overloaded")] * len(bodies)
         for body in bodies:
             batch = decode(body)
             self.taken.append((batch.sender, batch.epoch, batch.seq))
-        return [Answer(200, "accepted")] * len(bodies)
+        return [HubAnswer(200, "accepted")] * len(bodies)
 
 
-async def ran(hub: Hub, manner: Manner, nodes: int = 3) -> Run:
+async def ran(hub: Hub, manner: SendMode, nodes: int = 3) -> FleetRun:
     fleet = Fleet(FleetSpec(nodes=nodes, gpus=1))
-    run = Run(fleet, Timing(start=START, interval=30), speed=1e6, seconds=300)
+    run = FleetRun(fleet, AgentTiming(start=START, interval=30), speed=1e6, seconds=300)
     await run.run({"sim-1": hub}, manner)
     return run
 
 
-@pytest.mark.parametrize("manner", [ALONE, BUNDLED, IN_ORDER])
-async def test_a_hub_that_is_busy_gets_everything_once_and_not_before_it_asked(manner: Manner) -> None:
+@pytest.mark.parametrize("manner", [SEPARATE, BUNDLED, ORDERED])
+async def test_busy_hub_gets_each_batch_once_after_retry_after(manner: SendMode) -> None:
     hub = Hub(busy=manner.connections)
     summary = (await ran(hub, manner)).summary
     assert (summary.made, summary.acknowledged, summary.waiting) == (30, 30, 0)
-    assert summary.again >= manner.connections
+    assert summary.retries >= manner.connections
     assert sorted(seq for _, _, seq in hub.taken) == sorted([*range(1, 11)] * 3)
     assert len({(sender, seq) for sender, _, seq in hub.taken}) == 30
     assert summary.error == ""
@@ -74,19 +74,19 @@ async def test_a_hub_that_is_busy_gets_everything_once_and_not_before_it_asked(m
 
 async def test_what_is_told_in_other_words_goes_in_its_order() -> None:
     hub = Hub(busy=1)
-    await ran(hub, IN_ORDER, nodes=1)
+    await ran(hub, ORDERED, nodes=1)
     assert [seq for _, _, seq in hub.taken] == [*range(1, 11)]
 
 
 async def test_an_agent_s_newest_batch_goes_before_what_waits() -> None:
     hub = Hub()
-    await ran(hub, Manner(connections=1), nodes=1)  # time is so fast that all wait when the first can go
+    await ran(hub, SendMode(connections=1), nodes=1)  # time is so fast that all wait when the first can go
     assert [seq for _, _, seq in hub.taken] == [*range(10, 0, -1)]
 
 
 async def test_a_stop_ends_it_though_the_hub_takes_nothing() -> None:
     hub = Hub(busy=10**9)
-    run = Run(Fleet(FleetSpec(nodes=2, gpus=1)), Timing(start=START, at_once=True), seconds=10)
+    run = FleetRun(Fleet(FleetSpec(nodes=2, gpus=1)), AgentTiming(start=START, at_once=True), seconds=10)
     running = asyncio.create_task(run.run({"sim-1": hub}))
     await hub.asked.wait()
     run.stop()
@@ -98,17 +98,19 @@ async def test_a_stop_ends_it_though_the_hub_takes_nothing() -> None:
 async def test_a_run_with_an_end_gives_a_hub_up_that_takes_nothing() -> None:
     for nodes, speed, seconds in ((2, 1.0, 10), (3000, 1e6, 3600)):  # all looks made; waiting for room
         fleet = Fleet(FleetSpec(nodes=nodes, gpus=1))
-        timing = Timing(start=START, at_once=True)
-        run = Run(fleet, timing, speed=speed, seconds=seconds, patience_seconds=0.2)
-        summary = await run.run({"sim-1": Hub(busy=10**9)}, ALONE)
+        timing = AgentTiming(start=START, at_once=True)
+        run = FleetRun(fleet, timing, speed=speed, seconds=seconds, give_up_seconds=0.2)
+        summary = await run.run({"sim-1": Hub(busy=10**9)}, SEPARATE)
         assert summary.waiting >= nodes
         assert summary.acknowledged == 0
-        assert summary.silent_seconds >= 0.2
+        assert summary.stalled_seconds >= 0.2
 
 
 async def test_a_hub_that_takes_little_by_little_is_waited_for() -> None:
     hub = Hub(busy=1)
     fleet = Fleet(FleetSpec(nodes=3, gpus=1))
-    run = Run(fleet, Timing(start=START, interval=30), speed=1e6, seconds=300, patience_seconds=RETRY_AFTER * 5)
-    summary = await run.run({"sim-1": hub}, IN_ORDER)
-    assert (summary.waiting, summary.silent_seconds) == (0, 0.0)
+    run = FleetRun(
+        fleet, AgentTiming(start=START, interval=30), speed=1e6, seconds=300, give_up_seconds=RETRY_AFTER * 5
+    )
+    summary = await run.run({"sim-1": hub}, ORDERED)
+    assert (summary.waiting, summary.stalled_seconds) == (0, 0.0)

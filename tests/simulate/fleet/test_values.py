@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import decode
@@ -18,12 +18,12 @@ from gpufleet.hub.flush.normalise import normalise
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
 from gpufleet.model.time import NANOS
-from gpufleet.simulate.fleet.agents import Agent, Timing, agents_of
+from gpufleet.simulate.fleet.agents import AgentTiming, SimulatedAgent, create_agents
 from gpufleet.simulate.fleet.faults import FAULTS, parse_faults
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
 from gpufleet.simulate.fleet.hardware import MODELS
-from gpufleet.simulate.fleet.layout import PATTERN, Gpu, Node, Role
-from gpufleet.simulate.fleet.reports import Look, reports_of
+from gpufleet.simulate.fleet.layout import PATTERN, FleetGpu, FleetNode, NodeRole
+from gpufleet.simulate.fleet.reports import CollectionPass, machine_reports
 from gpufleet.simulate.fleet.values import gpu_fast, gpu_slow
 
 START = 1_795_000_000 * NANOS
@@ -35,14 +35,14 @@ places = st.tuples(st.integers(1, len(MODELS)), st.integers(1, len(PATTERN)), st
 
 
 def bodies(seed: int, rounds: int = 3) -> list[bytes]:
-    agents = agents_of(Fleet(FleetSpec(seed=seed, clusters=2, nodes=8)), Timing(start=START))
+    agents = create_agents(Fleet(FleetSpec(seed=seed, clusters=2, nodes=8)), AgentTiming(start=START))
     for _ in range(rounds):
         for agent in agents:
-            agent.look()
+            agent.collect()
     return [body.content for agent in agents for body in agent.waiting]
 
 
-def test_one_seed_is_one_fleet_to_the_byte_and_another_one_is_another() -> None:
+def test_seed_determines_the_fleet_to_the_byte() -> None:
     assert bodies(7) == bodies(7)
     assert not set(bodies(7)) & set(bodies(8))
 
@@ -57,16 +57,16 @@ print(hashlib.sha256(b"".join(every_fault())).hexdigest())
 def every_fault() -> list[bytes]:
     """Make what a fleet in which everything goes wrong sends in five minutes."""
     kinds = ",".join(f"{kind}@+{10 * at}s:c{at % 2 + 1}" for at, kind in enumerate(FAULTS))
-    agents = agents_of(
-        Fleet(FleetSpec(seed=7, clusters=2, nodes=8, faults=parse_faults(kinds, START))), Timing(start=START)
+    agents = create_agents(
+        Fleet(FleetSpec(seed=7, clusters=2, nodes=8, faults=parse_faults(kinds, START))), AgentTiming(start=START)
     )
     for _ in range(30):
         for agent in agents:
-            agent.look()
+            agent.collect()
     return [body.content for agent in agents for body in agent.waiting]
 
 
-def test_two_processes_send_the_same_bytes_whatever_order_their_sets_are_in() -> None:
+def test_bytes_do_not_depend_on_the_hash_seed() -> None:
     told = {
         subprocess.run(
             [sys.executable, "-c", IN_ANOTHER_PROCESS],
@@ -82,10 +82,10 @@ def correlation(one: list[float], other: list[float]) -> float:
     return statistics.correlation(one, other)
 
 
-def test_power_follows_load_temperature_follows_power_and_clocks_fall_under_load() -> None:
-    node, gpu = busy(FLEET, Role.INFERENCE)  # whose load follows the day, and never rests
+def test_power_temperature_and_clocks_follow_load() -> None:
+    node, gpu = busy(FLEET, NodeRole.INFERENCE)  # whose load follows the day, and never rests
     every = [START + 60 * step * NANOS for step in range(1440)]
-    strains = [FLEET.strain(node, gpu, at) for at in every]
+    strains = [FLEET.activity(node, gpu, at) for at in every]
     boot = FLEET.booted_at(node, START)
     told = [gpu_fast(gpu, at, boot, one) for at, one in zip(every, strains, strict=True)]
 
@@ -107,7 +107,7 @@ def said(fleet: Fleet, place: tuple[int, int, int], at: int) -> dict[str, object
     cluster, number, which = place
     node = fleet.node(cluster, number)
     gpu = node.all_gpus[which]
-    return dict(gpu_fast(gpu, at, fleet.booted_at(node, at), fleet.strain(node, gpu, at)))
+    return dict(gpu_fast(gpu, at, fleet.booted_at(node, at), fleet.activity(node, gpu, at)))
 
 
 def test_an_instant_needs_none_of_those_before_it() -> None:
@@ -149,15 +149,17 @@ def test_forty_that_are_the_same_of_every_gpu_in_one_order() -> None:
     assert len({tuple(said(FLEET, (c, n, 0), START)) for c in (1, 2, 3, 4) for n in range(1, 21)}) == 1
 
 
-def busy(fleet: Fleet, role: Role = Role.TRAINING) -> tuple[Node, Gpu]:
+def busy(fleet: Fleet, role: NodeRole = NodeRole.TRAINING) -> tuple[FleetNode, FleetGpu]:
     node = next(node for node in fleet.nodes() if node.role is role)
     return node, node.gpus[0]
 
 
-@pytest.mark.parametrize("role", [Role.TRAINING, Role.INFERENCE, Role.BATCH, Role.MIG, Role.VGPU, Role.IDLE])
-def test_energy_is_the_integral_of_power(role: Role) -> None:
+@pytest.mark.parametrize(
+    "role", [NodeRole.TRAINING, NodeRole.INFERENCE, NodeRole.BATCH, NodeRole.MIG, NodeRole.VGPU, NodeRole.IDLE]
+)
+def test_energy_is_the_integral_of_power(role: NodeRole) -> None:
     node, gpu = busy(FLEET, role)
-    strains = [FLEET.strain(node, gpu, START + 3 * step * NANOS) for step in range(8_000)]
+    strains = [FLEET.activity(node, gpu, START + 3 * step * NANOS) for step in range(8_000)]
     power = sum(3 * (low.watts + high.watts) / 2 for low, high in itertools.pairwise(strains))
     assert strains[-1].joules - strains[0].joules == pytest.approx(power, rel=1e-3)
     assert strains[-1].joules > 24_000 * gpu.model.idle_watts
@@ -168,11 +170,12 @@ def test_energy_is_the_integral_of_power_while_a_gpu_is_too_hot() -> None:
     fleet = Fleet(FleetSpec(nodes=1, faults=(fault,)))
     node = fleet.node(1, 1)
     gpu, healthy = node.gpus[0], Fleet(FleetSpec(nodes=1))
-    strains = [fleet.strain(node, gpu, START + step * NANOS) for step in range(3600)]
+    strains = [fleet.activity(node, gpu, START + step * NANOS) for step in range(3600)]
     power = sum((low.watts + high.watts) / 2 for low, high in itertools.pairwise(strains))
     assert strains[-1].joules - strains[0].joules == pytest.approx(power, rel=1e-3)
     spared = (
-        healthy.strain(node, gpu, START + 3600 * NANOS).joules - fleet.strain(node, gpu, START + 3600 * NANOS).joules
+        healthy.activity(node, gpu, START + 3600 * NANOS).joules
+        - fleet.activity(node, gpu, START + 3600 * NANOS).joules
     )
     assert spared > 0
     assert [one.hot for one in strains].count(True) == 1200
@@ -187,15 +190,14 @@ def test_a_hot_gpu_is_slowed_down_and_both_ends_are_events() -> None:
     assert (cool["gpu_clock_event_reasons_mask"], hot["gpu_clock_event_reasons_mask"]) == (0, 0x48)
     told = {name: (cool[name], hot[name]) for name in ("gpu_sm_clock_hertz", "gpu_power_watts")}
     assert all(isinstance(a, int | float) and isinstance(b, int | float) and b < a for a, b in told.values()), told
-    look = Look(at=fault.end, since=fault.begin - 1, lanes=[Lane.FAST], intervals={Lane.FAST: 10.0})
-    (report,) = reports_of(fleet, node, look)
+    look = CollectionPass(at=fault.end, since=fault.begin - 1, lanes=[Lane.FAST], intervals={Lane.FAST: 10.0})
+    (report,) = machine_reports(fleet, node, look)
     assert [(event.kind, event.at) for event in report.events] == [
         ("throttle_started", fault.begin),
         ("throttle_ended", fault.end),
     ]
 
 
-@settings(max_examples=50)
 @given(places, instants, st.lists(st.integers(1, 3 * DAY), min_size=2, max_size=8))
 def test_counters_only_grow_until_the_next_boot(place: tuple[int, int, int], at: int, spans: list[int]) -> None:
     node = FLEET.node(*place[:2])
@@ -214,7 +216,7 @@ def test_counters_only_grow_until_the_next_boot(place: tuple[int, int, int], at:
 
 def test_a_board_warms_up_behind_its_power() -> None:
     node, gpu = busy(FLEET)
-    strains = [FLEET.strain(node, gpu, START + 30 * step * NANOS) for step in range(2880)]
+    strains = [FLEET.activity(node, gpu, START + 30 * step * NANOS) for step in range(2880)]
     begin = next(at for at, (one, then) in enumerate(itertools.pairwise(strains)) if one.load == 0 < then.load)
     cold, soon, later = strains[begin], strains[begin + 4], strains[begin + 40]
     assert cold.celsius < soon.celsius < later.celsius
@@ -234,37 +236,37 @@ def test_cuts_are_those_that_the_hardware_allows() -> None:
 
 
 def test_a_cut_gpu_draws_what_its_parts_ask_for() -> None:
-    node, gpu = busy(FLEET, Role.MIG)
-    now = FLEET.strain(node, gpu, START)
+    node, gpu = busy(FLEET, NodeRole.MIG)
+    now = FLEET.activity(node, gpu, START)
     load = sum(part.share * part.work.cycle.load_at(part.work.day(START)[1]) for part in gpu.parts)
     assert now.load == pytest.approx(load)
     assert len({part.view.uuid for part in gpu.parts}) == len(gpu.parts) >= 2
 
 
 def test_a_cut_gpu_tells_what_its_parts_are_shares_of() -> None:
-    node, gpu = busy(FLEET, Role.MIG)
-    now = FLEET.strain(node, gpu, START)
+    node, gpu = busy(FLEET, NodeRole.MIG)
+    now = FLEET.activity(node, gpu, START)
     assert gpu_slow(gpu, START, now)["gpu_mig_devices_max"] == 7
     whole = FLEET.node(1, 1).gpus[0]
     assert "gpu_mig_devices_max" not in gpu_slow(whole, START, now)
 
 
 def test_a_hub_finds_nothing_to_mend_in_any_of_it() -> None:
-    for agent in agents_of(FLEET, Timing(start=START)):
-        agent.look()
+    for agent in create_agents(FLEET, AgentTiming(start=START)):
+        agent.collect()
         found = normalise(decode(agent.take().content), START + DAY)
         assert (found.unknown_metrics, found.invalid_values, found.future_rows, found.repeated_rows) == ({}, {}, 0, 0)
 
 
-def test_neighbours_in_a_training_run_hold_one_job_and_every_kind_of_holder_is_there() -> None:
+def test_training_neighbours_share_a_job_and_all_holders_occur() -> None:
     node, other = FLEET.node(1, 1), FLEET.node(1, 2)
-    assert node.role is other.role is Role.TRAINING
+    assert node.role is other.role is NodeRole.TRAINING
     ids = {gpu.loads[0][1].holder(START + 5 * step * 60 * NANOS) for gpu in (*node.gpus, *other.gpus) for step in (1,)}
     assert len(ids) == 1
-    agents = [agent for agent in agents_of(FLEET, Timing(start=START)) if agent.cluster == 1]
+    agents = [agent for agent in create_agents(FLEET, AgentTiming(start=START)) if agent.cluster == 1]
     kinds = set()
     for agent in agents:
-        assert isinstance(agent, Agent)
-        agent.look()
+        assert isinstance(agent, SimulatedAgent)
+        agent.collect()
         kinds |= {held.holder.kind for part in decode(agent.take().content).parts for held in part.holdings}
     assert kinds == {"job", "pod", "vm"}

@@ -11,13 +11,14 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.reading import Sample
-from gpufleet.model.stored.samples import Accepted, KnownGpus
+from gpufleet.model.stored.samples import AcceptedBatch, KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.machines.standings import fetch_counts
+from gpufleet.stores.clickhouse.machines.summaries import fetch_gpu_counts
 from tests.support.accepted import accept
+from tests.support.profiles import examples
 
 T0 = 1_700_000_000 * NANOS
 FOR_EVER = 2**63 - 1
@@ -27,7 +28,7 @@ SELECT cluster, sum(if(named > 0, named, unnamed)) FROM (
     SELECT cluster, uniqExactIf(view, NOT startsWith(view, 'gpu/instance/')) AS named,
         uniqExactIf(view, startsWith(view, 'gpu/instance/')) AS unnamed
     FROM latest
-    WHERE startsWith(view, 'gpu/') AND toUnixTimestamp64Nano(received_at) >= {since:Int64} AND tells
+    WHERE startsWith(view, 'gpu/') AND toUnixTimestamp64Nano(received_at) >= {since:Int64} AND has_totals
     GROUP BY cluster, machine)
 GROUP BY cluster
 """
@@ -96,13 +97,13 @@ def sample(view: View | None, reader: str = "nvml", lane: Lane = Lane.FAST, at: 
     return Sample(view=view, reader=reader, lane=lane, measured_at=at, values={"gpu_power_watts": value})
 
 
-def write(store: ClickHouseStore, *accepted: Accepted) -> None:
+def write(store: ClickHouseStore, *accepted: AcceptedBatch) -> None:
     store.write(accepted, next(_tokens))
 
 
 @pytest.mark.costly
 @settings(
-    max_examples=25,
+    max_examples=examples(8, 100),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
@@ -124,7 +125,7 @@ def test_after_any_history_they_are_those_of_the_rows(store: ClickHouseStore, hi
             accepted.append(accept(of, machine, samples, part=part, received_at=at, reported_at=at))
         write(store, *accepted)
     handle = store._handles.reader
-    begun_again = fetch_counts(handle)
+    begun_again = fetch_gpu_counts(handle)
     for since in instants:
         rows = dict(handle.query(REPORTING, parameters={"since": since}).result_rows)
         for found in (store.reporting_gpus(since, FOR_EVER), begun_again.reporting(since, FOR_EVER)):
@@ -143,7 +144,7 @@ def mine(found: dict[str, object] | dict[str, int] | dict[str, KnownGpus], clust
     return {cluster: told for cluster, told in found.items() if cluster in clusters}
 
 
-def test_one_that_told_a_number_lately_reports_whatever_came_since(store: ClickHouseStore, cluster: str) -> None:
+def test_gpu_with_a_recent_value_counts_as_reporting(store: ClickHouseStore, cluster: str) -> None:
     for at, tells in ((T0, True), (T0 + 10 * NANOS, False)):
         told = [sample(VIEWS[1], at=at, tells=tells)]
         write(store, accept(cluster, "m", told, received_at=at, reported_at=at))
@@ -161,7 +162,7 @@ def test_a_clock_that_was_set_back_hides_nothing(store: ClickHouseStore, cluster
     assert store.known_gpus()[cluster] == KnownGpus(pci=None, nvml=1)  # the other was there before, not now
 
 
-def test_what_waited_for_long_takes_nothing_from_what_came_before_it(store: ClickHouseStore, cluster: str) -> None:
+def test_backlog_lowers_no_gpu_count(store: ClickHouseStore, cluster: str) -> None:
     """As a relay brings it that was cut off: the newest first, and what waited after it."""
     now, then = T0 + 3600 * NANOS, T0
     both, one = [VIEWS[1], VIEWS[3]], [VIEWS[1]]

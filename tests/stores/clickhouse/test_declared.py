@@ -5,7 +5,7 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.declared import DeclaredGpus, DeclaredResource
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.reading import DimValue, Sample, Value
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
@@ -39,7 +39,7 @@ class Telling:
         accepted.batch.parts.append(MachinePart(machine=0, inventory=functions))
         self._write(accepted)
 
-    def _write(self, accepted: Accepted) -> None:
+    def _write(self, accepted: AcceptedBatch) -> None:
         self.count += 1
         self.store.write([accepted], f"{self.cluster}-{self.count}")
 
@@ -100,7 +100,7 @@ def test_what_can_be_no_gpus_of_their_own_is_told_apart(store: ClickHouseStore, 
     tell.say("none", T0, (CAPACITY, GPU, 0))
     (told,) = store.declared_gpus(T0)[cluster]
     assert (told.machines, told.counted, told.shares) == (5, 32 + 8 + 16 + 16, 24 + 12)
-    assert store.gpus_on_buses(cluster, ["sliced", "lost-one", "alone", "none"]) == {
+    assert store.pci_gpu_counts(cluster, ["sliced", "lost-one", "alone", "none"]) == {
         "sliced": 8,
         "lost-one": 7,
         "none": 0,
@@ -119,11 +119,11 @@ def test_each_machine_by_resource_and_teller(store: ClickHouseStore, cluster: st
             measured_at=to_datetime(at), received_at=to_datetime(at + NANOS),
         )  # fmt: skip
 
-    assert store.declared_of(cluster, ["m1", "m9"], T0) == {
+    assert store.declared_resources(cluster, ["m1", "m9"], T0) == {
         "m1": (
             one(GPU, 8, None, ASKED, T0 + NANOS),
             one("nvidia.com/gpu.count", 8, None, WRITTEN, T0),
             one(GPU, 8, 7, WRITTEN, T0),
         )
     }
-    assert store.declared_of(cluster, ["m2"], T0 + 2 * NANOS) == {}
+    assert store.declared_resources(cluster, ["m2"], T0 + 2 * NANOS) == {}

@@ -4,7 +4,7 @@ import pytest
 
 from gpufleet.model.errors import SqlError
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.connection.client import translated
+from gpufleet.stores.clickhouse.connection.client import translate_errors
 
 FAILS = "SELECT toString(number) AS a, throwIf(number = 300000) AS b FROM numbers(1000000)"
 """It has written rows of two columns before it fails."""
@@ -13,7 +13,7 @@ FAILS = "SELECT toString(number) AS a, throwIf(number = 300000) AS b FROM number
 def test_what_a_failed_question_had_found_is_in_no_other_answer(embedded: ClickHouseStore) -> None:
     handle = embedded._handles.reader
     for number in range(3):
-        with pytest.raises(Exception, match="throwIf"), translated("it"):
+        with pytest.raises(Exception, match="throwIf"), translate_errors("it"):
             handle.query(FAILS)
         found = handle.query(f"SELECT 'mine' AS a, toUInt8({number}) AS b")
         assert found.result_rows == [("mine", number)]
@@ -24,7 +24,7 @@ def test_what_a_failed_question_had_found_is_in_no_other_answer(embedded: ClickH
 
 def test_a_handle_keeps_its_bounds_after_a_failure(embedded: ClickHouseStore) -> None:
     embedded.select("SELECT 1")  # opens the handle with its bounds
-    handle = embedded._handles.guarded({})
+    handle = embedded._handles.restricted({})
     for _ in range(2):
         with pytest.raises(Exception, match=r"(?i)readonly"):
             handle.command("CREATE TABLE x (a Int8) ENGINE = Memory")

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gpufleet.model.event import Event
-from gpufleet.model.stored.samples import EventQuestion, EventSpan
+from gpufleet.model.stored.samples import EventQuery, EventSpan
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
@@ -30,16 +30,16 @@ def span(cluster: str, **changes: object) -> EventSpan:
 
 
 def told(store: ClickHouseStore, *spans: EventSpan, **more: object) -> list[tuple[str, str | None, int]]:
-    question = EventQuestion(spans=spans, limit=100)
+    question = EventQuery(spans=spans, limit=100)
     found = store.events(msgspec.structs.replace(question, **more))
     return [(one.machine, one.view, (one.at - T0) // NANOS) for one in found]
 
 
-def test_an_event_comes_back_as_it_was_and_once_though_written_twice(store: ClickHouseStore, cluster: str) -> None:
+def test_event_written_twice_is_returned_once(store: ClickHouseStore, cluster: str) -> None:
     one = event(5, name="fell", sources="kmsg,nvml")
     put(store, cluster, "m", one)
     put(store, cluster, "m", one, seq=2)
-    (found,) = store.events(EventQuestion(spans=(span(cluster),), limit=10))
+    (found,) = store.events(EventQuery(spans=(span(cluster),), limit=10))
     assert (found.cluster, found.machine, found.view) == (cluster, "m", gpu(0).key)
     assert (found.kind, found.code, found.at, found.attributes) == (one.kind, 79, one.at, one.attributes)
     assert found.received_at > 0
@@ -63,13 +63,11 @@ def test_whose_and_when(store: ClickHouseStore, cluster: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_pages_give_everything_once_also_where_instants_are_the_same(
-    store: ClickHouseStore, cluster: str, size: int
-) -> None:
+def test_pages_return_events_of_one_instant_once(store: ClickHouseStore, cluster: str, size: int) -> None:
     put(store, cluster, "m", *(event(number // 3, code=number) for number in range(10)))
     codes: list[int] = []
     before = None
-    while page := store.events(EventQuestion(spans=(span(cluster),), before=before, limit=size)):
+    while page := store.events(EventQuery(spans=(span(cluster),), before=before, limit=size)):
         codes += [one.code for one in page]
         before = (page[-1].at, page[-1].id)
     assert sorted(codes) == list(range(10))

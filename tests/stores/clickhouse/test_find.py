@@ -24,17 +24,17 @@ def test_the_newest_text_counts(store: ClickHouseStore, cluster: str) -> None:
         store.write([batch], f"{cluster}-{number}")
     store.write([accept(f"{cluster}-x", "m-a", [told("vm-3")])], f"{cluster}-x")
 
-    assert store.tellers_of_text(cluster, "vgpu_vm_id", "vm-1") == ("m-a",)
-    assert store.tellers_of_text(cluster, "vgpu_vm_id", "vm-2") == ("m-b",)
-    assert store.tellers_of_text(cluster, "vgpu_vm_id", "vm-4") == ()
-    assert store.tellers_of_text(cluster, "vgpu_vm_id_kind", "uuid") == ("m-a", "m-b", "m-c")
-    assert store.tellers_of_text(cluster, "vgpu_type", "vm-1") == ()
+    assert store.reporters_of_text(cluster, "vgpu_vm_id", "vm-1") == ("m-a",)
+    assert store.reporters_of_text(cluster, "vgpu_vm_id", "vm-2") == ("m-b",)
+    assert store.reporters_of_text(cluster, "vgpu_vm_id", "vm-4") == ()
+    assert store.reporters_of_text(cluster, "vgpu_vm_id_kind", "uuid") == ("m-a", "m-b", "m-c")
+    assert store.reporters_of_text(cluster, "vgpu_type", "vm-1") == ()
 
 
 def test_a_view_is_found_on_every_machine_that_told_of_it(store: ClickHouseStore, cluster: str) -> None:
     other = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="U-2", instance="8")
     store.write([accept(cluster, "m-a", [told("vm", view=other)])], f"{cluster}-a")
     store.write([accept(cluster, "m-b", [told("vm"), told("vm", view=other)])], f"{cluster}-b")
-    assert store.tellers_of_view(cluster, other.key) == ("m-a", "m-b")
-    assert store.tellers_of_view(cluster, VGPU.key) == ("m-b",)
-    assert store.tellers_of_view(cluster, "vgpu/U-3") == ()
+    assert store.reporters_of_view(cluster, other.key) == ("m-a", "m-b")
+    assert store.reporters_of_view(cluster, VGPU.key) == ("m-b",)
+    assert store.reporters_of_view(cluster, "vgpu/U-3") == ()

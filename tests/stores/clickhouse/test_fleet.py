@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.hub.liveness.senders import Senders
-from gpufleet.hub.liveness.states import Instant
-from gpufleet.hub.liveness.uptime import Listening
-from gpufleet.hub.query.fleet import Lists
-from gpufleet.hub.query.paging import Asked
+from gpufleet.hub.liveness.states import LivenessSnapshot
+from gpufleet.hub.liveness.uptime import IngestClock
+from gpufleet.hub.query.fleet import FleetPages
+from gpufleet.hub.query.paging import PageRequest
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.catalogue import CATALOGUE, Lane, ValueType
@@ -25,6 +25,7 @@ from gpufleet.registry.sql import SqlRegistry
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.fakes.clock import FakeClock
 from tests.support.accepted import accept
+from tests.support.profiles import examples
 
 T0 = 1_700_000_000_000_000_000
 LATER = T0 + 10**9
@@ -75,7 +76,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlRegistry]:
 
 @pytest.mark.costly
 @settings(
-    max_examples=25,
+    max_examples=examples(8, 100),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
@@ -97,18 +98,18 @@ def test_counting_is_the_same_as_looking_at_every_value(
     latest = store.latest_of(cluster, ids)
     assert all(latest.get(id_, ()) == store.latest(cluster, id_) for id_ in ids)
     clock = FakeClock(T0)
-    lists = Lists(registry=registry, store=store, clock=clock, stale_after_seconds=90.0)
-    instant = Instant(Senders(Listening(clock)), now=T0, unflushed_since=None)
+    lists = FleetPages(registry=registry, store=store, clock=clock, stale_after_seconds=90.0)
+    instant = LivenessSnapshot(Senders(IngestClock(clock)), now=T0, unflushed_since=None)
     shown: dict[str, list[Mapping[str, Reading]]] = {id_: [] for id_ in ids}
-    for one in lists.gpus(cluster, None, Asked(), instant).items:
+    for one in lists.gpus(cluster, None, PageRequest(), instant).items:
         if one.device.kind is ViewKind.GPU:
             shown[one.device.machine].append(one.device.readings)
     totals = {id_: aggregate(readings) for id_, readings in shown.items()}
-    nodes = lists.nodes(cluster, Asked(), instant).items
+    nodes = lists.nodes(cluster, PageRequest(), instant).items
     assert {one.machine.id: (one.gpus, one.gpus_reporting) for one in nodes} == {
         id_: (total.devices, total.reporting) for id_, total in totals.items()
     }
-    assert {one.id: one.gpus for one in lists.machines(cluster, Asked(), instant).items} == {
+    assert {one.id: one.gpus for one in lists.machines(cluster, PageRequest(), instant).items} == {
         id_: total.devices for id_, total in totals.items()
     }
 
@@ -124,7 +125,7 @@ def test_readers_of_many_are_those_of_each(store: ClickHouseStore, cluster: str)
         "a": [Lane.FAST, Lane.SLOW],
         "b": [Lane.FAST],
     }
-    assert store.readers_of(cluster, []) == {} == store.standings(cluster, [])
+    assert store.readers_of(cluster, []) == {} == store.sample_summaries(cluster, [])
     assert store.latest_of(cluster, []) == {}
 
 
@@ -137,9 +138,7 @@ def test_gpus_that_report_are_those_that_told_a_number_lately(store: ClickHouseS
     assert store.reporting_gpus(T0 - 9, T0 - 1)[cluster] == 2
 
 
-def test_gpus_known_by_their_place_are_not_counted_beside_those_with_a_name(
-    store: ClickHouseStore, cluster: str
-) -> None:
+def test_gpus_without_a_name_do_not_add_to_named_ones(store: ClickHouseStore, cluster: str) -> None:
     listed = [gpu(None, 100.0, number) for number in range(3)]
     for machine, samples, count in (
         ("both", [*listed, gpu("1", 100.0), gpu("2", 100.0)], 2),
@@ -157,7 +156,7 @@ def gpu(uuid: str | None, value: float | Absent, place: int = 0) -> Sample:
     return Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=T0, values={"gpu_power_watts": value})
 
 
-def test_known_gpus_are_those_that_drivers_told_of_last_and_those_on_buses(store: ClickHouseStore) -> None:
+def test_known_gpus_come_from_drivers_and_buses(store: ClickHouseStore) -> None:
     cluster = f"known-{next(numbers)}"
     gpus = [View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{n}", index=n) for n in range(4)]
     bare = [View(kind=ViewKind.GPU, side=Side.HOST, instance=f"netdata/gpu{n}", index=n) for n in range(2)]

@@ -8,15 +8,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.model.absence import Absent
-from gpufleet.model.api.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange
+from gpufleet.model.api.inventory import ChangeKind, ChangeQuery, GpuPool, StoredChange
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample, Value
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.fakes.store import MemoryStore
 from tests.support.accepted import accept
+from tests.support.profiles import examples
 
 T0 = 1_700_000_000 * NANOS
 
@@ -33,15 +34,15 @@ def told(
     second: int,
     side: Side = Side.HOST,
     texts: Mapping[str, Value] = {},
-) -> Accepted:
+) -> AcceptedBatch:
     at = T0 + second * NANOS
     values: dict[str, Value | Absent] = {"gpu_pci_address": slot, "gpu_power_watts": float(second), **texts}
     sample = Sample(view=gpu(name, side), reader="nvml", lane=Lane.STATIC, measured_at=at, values=values)
     return accept(cluster, machine, [sample], received_at=at + 1, reported_at=at, seq=second + 1)
 
 
-def question(cluster: str, **more: object) -> ChangeQuestion:
-    return ChangeQuestion(cluster=cluster, start=T0 - NANOS, end=T0 + 10_000 * NANOS, limit=1_000, **more)  # type: ignore[arg-type]
+def question(cluster: str, **more: object) -> ChangeQuery:
+    return ChangeQuery(cluster=cluster, start=T0 - NANOS, end=T0 + 10_000 * NANOS, limit=1_000, **more)  # type: ignore[arg-type]
 
 
 def shown(changes: tuple[StoredChange, ...]) -> list[tuple[object, ...]]:
@@ -55,7 +56,7 @@ words = st.lists(
 
 
 @pytest.mark.costly
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8, 100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words)
 def test_what_moved_and_what_was_replaced(store: ClickHouseStore, words: list[tuple[str, str, str]]) -> None:
     number = next(numbers)
@@ -89,7 +90,7 @@ def test_pages_and_filters_of_changes(store: ClickHouseStore, cluster: str) -> N
     assert [one.at for one in whole] == sorted((one.at for one in whole), reverse=True)
     paged: list[StoredChange] = []
     while found := store.changes(
-        ChangeQuestion(
+        ChangeQuery(
             cluster=cluster,
             start=0,
             end=2**62,

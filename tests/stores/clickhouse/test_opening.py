@@ -86,7 +86,7 @@ def test_somebody_elses_configuration_is_not_the_engines(tmp_path: Path, monkeyp
     """The embedded engine takes a `config.xml` where the process was started for its own: users, folders, all of it."""
     (tmp_path / "config.xml").write_text("<clickhouse/>")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(StoreError, match=rf"{tmp_path}/config\.xml.*start it in another folder"):
+    with pytest.raises(StoreError, match=rf"{tmp_path}/config\.xml"):
         ClickHouseStore.open(f"chdb://{tmp_path}/db")
     assert not (tmp_path / "db").exists()
 

@@ -8,7 +8,7 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.process import PROCESS_READINGS, Process
 from gpufleet.model.reading import Sample
-from gpufleet.model.stored.samples import Accepted, ProcessQuestion, StoredProcesses
+from gpufleet.model.stored.samples import AcceptedBatch, ProcessQuery, StoredProcesses
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.stores.clickhouse import ClickHouseStore
@@ -45,12 +45,12 @@ def put(store: ClickHouseStore, cluster: str, second: int, *processes: Process, 
     )
     report = MachineReport(machine=Machine(name="n"), samples=(sample,))
     batch = Batch(cluster=cluster, sender="s", epoch="0" * 32, seq=seq, sent_at=T0, reports=(report,))
-    accepted = Accepted(received_at=T0 + 1, reported_at=T0, machine_ids=("m",), batch=to_wire(batch))
+    accepted = AcceptedBatch(received_at=T0 + 1, reported_at=T0, machine_ids=("m",), batch=to_wire(batch))
     store.write([accepted], f"{cluster}-{seq}")
 
 
 def ask(store: ClickHouseStore, cluster: str, **changes: object) -> tuple[StoredProcesses, ...]:
-    whole = ProcessQuestion(cluster=cluster, machine="m", start=T0, end=T0 + 1000 * NANOS)
+    whole = ProcessQuery(cluster=cluster, machine="m", start=T0, end=T0 + 1000 * NANOS)
     return store.processes(msgspec.structs.replace(whole, **changes))
 
 

@@ -11,10 +11,11 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind, Storage, ValueType
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.support.profiles import examples
 
 pytestmark = pytest.mark.costly
 
@@ -69,7 +70,7 @@ numbers = itertools.count(1)
 
 
 @settings(
-    max_examples=15,
+    max_examples=examples(6, 50),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -100,7 +101,7 @@ def test_latest_is_the_newest_of_each_and_equal(
             reports=(MachineReport(machine=Machine(name="n"), samples=tuple(samples)),),
         )
         wire = decode(encode(batch))
-        accepted = Accepted(received_at=2**62, reported_at=T0 + seq * 1000, machine_ids=("m",), batch=wire)
+        accepted = AcceptedBatch(received_at=2**62, reported_at=T0 + seq * 1000, machine_ids=("m",), batch=wire)
         store.write([accepted], f"{cluster}-{time}")
     for samples in writes:
         for sample in sorted(samples, key=lambda sample: sample.measured_at):

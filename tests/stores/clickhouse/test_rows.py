@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from gpufleet.hub.receive.decoded import pack
+from gpufleet.hub.receive.decoded import pack_columns
 from gpufleet.model.errors import UnstorableError
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import Cell, WireBatch
+from gpufleet.stores.clickhouse.insert import build_columns
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
-from gpufleet.stores.clickhouse.schema.sets import Known
+from gpufleet.stores.clickhouse.schema.sets import WriteCache
 from gpufleet.stores.clickhouse.schema.tables import tables
-from gpufleet.stores.clickhouse.store import build
 from tests.hub.test_normalise import NOW, batch_of
 
 TABLES = {table.name: table for table in tables()}
@@ -20,10 +20,12 @@ TABLES = {table.name: table for table in tables()}
 def rows(*batches: WireBatch) -> list[dict[str, Any]]:
     """Return the rows of `samples`."""
     accepted = [
-        Accepted(received_at=NOW + number, reported_at=NOW + number, machine_ids=(f"m{number}",), batch=batch)
+        AcceptedBatch(received_at=NOW + number, reported_at=NOW + number, machine_ids=(f"m{number}",), batch=batch)
         for number, batch in enumerate(batches)
     ]
-    found: list[dict[str, Any]] = arrow_table(TABLES["samples"], build(accepted, Known())["samples"]).to_pylist()
+    found: list[dict[str, Any]] = arrow_table(
+        TABLES["samples"], build_columns(accepted, WriteCache())["samples"]
+    ).to_pylist()
     return found
 
 
@@ -62,7 +64,7 @@ def test_packed_batches_come_to_the_same_rows() -> None:
 
     packed = batches()
     for batch in packed[1:]:
-        pack(batch)
+        pack_columns(batch)
     assert rows(*packed) == rows(*batches())
 
 
@@ -76,6 +78,6 @@ def test_tails_have_what_is_there_and_no_more() -> None:
 
 def test_a_packed_number_that_does_not_fit_its_column_is_told() -> None:
     batch = batch_of({"gpu_memory_used_bytes": [-1]})  # nobody has checked it
-    pack(batch)
+    pack_columns(batch)
     with pytest.raises(UnstorableError, match="gpu_memory_used_bytes"):
         rows(batch)

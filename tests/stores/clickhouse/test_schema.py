@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from gpufleet.model.catalogue import CATALOGUE, CORE_METRICS, Storage, ValueType
-from gpufleet.stores.clickhouse.rollup.tables import every_table
+from gpufleet.stores.clickhouse.rollup.tables import all_tables
 from gpufleet.stores.clickhouse.schema.statements import render_alters, render_create
-from gpufleet.stores.clickhouse.schema.tables import Engine, Table, tables
+from gpufleet.stores.clickhouse.schema.tables import Engine, TableDefinition, tables
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -16,11 +16,11 @@ GOLDEN = Path(__file__).parent / "golden"
 @pytest.mark.parametrize("engine", list(Engine))
 def test_statements_are_as_reviewed(engine: Engine) -> None:
     """Regenerate with `python tests/stores/clickhouse/golden/render.py`, and read the difference."""
-    rendered = ";\n\n".join(render_create(table, engine) for table in every_table()) + ";\n"
+    rendered = ";\n\n".join(render_create(table, engine) for table in all_tables()) + ";\n"
     assert rendered == (GOLDEN / f"{engine}.sql").read_text()
 
 
-def test_every_core_metric_has_a_column_in_samples_and_none_in_latest() -> None:
+def test_core_metrics_are_columns_of_samples_only() -> None:
     samples, latest, *_ = tables()
     names = {metric.name for metric in CORE_METRICS}
     assert names <= {column.name for column in samples.columns}
@@ -53,5 +53,5 @@ def test_a_newer_tables_columns_are_left_alone() -> None:
     assert render_alters(tables(older)[0], _present(tables()[0])) == []
 
 
-def _present(table: Table) -> dict[str, str]:
+def _present(table: TableDefinition) -> dict[str, str]:
     return {column.name: column.type for column in table.columns}

@@ -1,10 +1,10 @@
-"""What was begun is ended by looking at what is there, not by what a token says."""
+"""A repeated insert is completed by comparing rows with the table, not by its token."""
 
 import pytest
 
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import DimValue, Sample
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
@@ -15,7 +15,7 @@ T0 = 1_700_000_000_123_456_789
 GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:1b:00.0", index=0)
 
 
-def one(cluster: str, number: int, *, at: int | None = None, reported_at: int | None = None) -> Accepted:
+def one(cluster: str, number: int, *, at: int | None = None, reported_at: int | None = None) -> AcceptedBatch:
     at = T0 + number if at is None else at
     values = {"gpu_power_watts": float(number)}
     fan = DimValue("gpu_fan_speed_ratio", ("0",), number / 100)
@@ -47,10 +47,10 @@ def test_a_token_without_its_rows_keeps_nothing_out(
     there = rows(store, cluster)
     store.write([one(cluster, 2)], f"{cluster}-token")
     assert rows(store, cluster) == there  # the token says that this is a repetition
-    store.write([one(cluster, 2)], f"{cluster}-token", begun=True)
-    assert "1 rows of samples were not there, though their insert was" in caplog.text
+    store.write([one(cluster, 2)], f"{cluster}-token", is_retry=True)
+    assert "1 rows of samples" in caplog.text
     caplog.clear()
-    store.write([one(cluster, 2)], f"{cluster}-token", begun=True)
+    store.write([one(cluster, 2)], f"{cluster}-token", is_retry=True)
     assert caplog.text == ""
     grown = rows(store, cluster)
     assert (grown["samples"], grown["dim_samples"]) == (there["samples"] + 1, there["dim_samples"] + 1)
@@ -62,14 +62,14 @@ def test_a_token_without_its_rows_keeps_nothing_out(
 def test_what_is_there_is_not_written_again_under_any_token(store: ClickHouseStore, cluster: str) -> None:
     both = [one(cluster, 1, at=T0 - DAY), one(cluster, 2)]  # two days: two parts, one of which came to be
     store.write(both[:1], f"{cluster}-first")
-    store.write(both, f"{cluster}-another", begun=True)
+    store.write(both, f"{cluster}-another", is_retry=True)
     there = rows(store, cluster)
     assert (there["samples"], there["dim_samples"]) == (3, 3)  # an insert with a token of its own is not held back
-    store.write(both, f"{cluster}-another", begun=True)
+    store.write(both, f"{cluster}-another", is_retry=True)
     assert rows(store, cluster) == there
 
 
-def test_reports_that_gave_way_to_newer_ones_of_their_insert_are_not_taken_for_lost(
+def test_replaced_reports_of_an_insert_are_not_lost(
     store: ClickHouseStore, cluster: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reports = [one(cluster, number) for number in (1, 3, 2)]
@@ -77,7 +77,7 @@ def test_reports_that_gave_way_to_newer_ones_of_their_insert_are_not_taken_for_l
     store._handles.writer.command("OPTIMIZE TABLE latest FINAL")  # as the engine does at any time
     there = rows(store, cluster)
     assert (there["samples"], there["latest"]) == (3, 1)
-    store.write(reports, f"{cluster}-token", begun=True)
+    store.write(reports, f"{cluster}-token", is_retry=True)
     assert rows(store, cluster) == there
     assert caplog.text == ""
     (latest,) = store.latest(cluster, "m")
@@ -86,6 +86,6 @@ def test_reports_that_gave_way_to_newer_ones_of_their_insert_are_not_taken_for_l
 
 def test_nothing_of_the_search_stays_behind(store: ClickHouseStore, cluster: str) -> None:
     tables = {name for (name,) in store._handles.reader.query("SHOW TABLES").result_rows}
-    store.write([one(cluster, 1)], f"{cluster}-token", begun=True)
+    store.write([one(cluster, 1)], f"{cluster}-token", is_retry=True)
     assert {name for (name,) in store._handles.reader.query("SHOW TABLES").result_rows} == tables
     assert watts(store, cluster) == [1.0]

@@ -10,7 +10,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import StoreError
 from gpufleet.model.event import Event
-from gpufleet.model.holding import Holder, HolderKind, Holding, Share, Verdict
+from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.reading import DimValue, Provenance, Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
@@ -108,9 +108,7 @@ def test_an_older_sample_does_not_replace_a_newer_one(store: ClickHouseStore, cl
     assert stored.sample.measured_at == T0 - 1000
 
 
-def test_of_two_samples_in_one_report_the_one_measured_later_is_the_newest(
-    store: ClickHouseStore, cluster: str
-) -> None:
+def test_newest_sample_of_a_report_is_the_last_measured(store: ClickHouseStore, cluster: str) -> None:
     for order in ((1, 2), (2, 1)):
         samples = [fast(T0 + at, gpu_power_watts=float(at)) for at in order]
         store.write([accept(cluster, f"m{order}", samples)], f"{cluster}-{order}")
@@ -144,9 +142,7 @@ def test_a_view_is_described_as_its_newest_report_does(store: ClickHouseStore, c
     assert stored.sample.view.index == 3
 
 
-def test_what_a_write_says_anew_of_a_machine_is_answered_whatever_was_answered_before(
-    store: ClickHouseStore, cluster: str
-) -> None:
+def test_answers_follow_each_write_about_a_machine(store: ClickHouseStore, cluster: str) -> None:
     idle = DimValue("gpu_clock_event_active", ("gpu_idle",), 1)
     told: list[tuple[int, tuple[DimValue, ...]]] = [(0, ()), (3, ()), (3, (idle,)), (3, ()), (0, (idle,))]
     for number, (index, dims) in enumerate(told):
@@ -196,7 +192,7 @@ def test_events_holdings_and_inventory_are_kept(store: ClickHouseStore, cluster:
                 holder=Holder(kind=HolderKind.POD, id="uid", name="p", namespace="ns"),
                 since=T0,
                 methods=("kubelet",),
-                verdict=Verdict.AGREED,
+                verdict=HoldingVerdict.AGREED,
             )
         ],
         inventory=[PciFunction(address="0000:1b:00.0", vendor=0x10DE, device=0x2335, class_code=0x030200)],
@@ -215,7 +211,7 @@ def test_events_holdings_and_inventory_are_kept(store: ClickHouseStore, cluster:
     assert grown("holdings") >= 1
 
 
-def test_a_holding_is_what_was_told_of_it_last_and_is_open_until_it_ends(store: ClickHouseStore, cluster: str) -> None:
+def test_holding_is_its_last_report_and_open_until_it_ends(store: ClickHouseStore, cluster: str) -> None:
     vm = Holder(kind=HolderKind.VM, id="vm-1", name="guest")
     first = Holding(
         view=GPU.key,
@@ -223,9 +219,9 @@ def test_a_holding_is_what_was_told_of_it_last_and_is_open_until_it_ends(store: 
         parent=vm,
         since=T0 + 1,
         methods=("exporter_labels",),
-        verdict=Verdict.OBSERVED_ONLY,
+        verdict=HoldingVerdict.OBSERVED_ONLY,
     )
-    second = Holding(view=GPU.key, holder=vm, since=T0 + 2, methods=("declared",), verdict=Verdict.DECLARED_ONLY)
+    second = Holding(view=GPU.key, holder=vm, since=T0 + 2, methods=("declared",), verdict=HoldingVerdict.DECLARED_ONLY)
     shared = msgspec.structs.replace(first, share=Share.TIMESLICE)
     ended = msgspec.structs.replace(shared, until=T0 + 3)
     for seq, (told, kept) in enumerate(
@@ -287,9 +283,7 @@ def test_threads_read_while_one_writes(store: ClickHouseStore, cluster: str) -> 
     assert stored.sample.measured_at == T0 + rounds - 1
 
 
-def test_what_a_write_said_is_answered_when_it_is_over_whoever_asks_beside_it(
-    store: ClickHouseStore, cluster: str
-) -> None:
+def test_finished_write_is_visible_to_concurrent_readers(store: ClickHouseStore, cluster: str) -> None:
     failures: list[BaseException] = []
     done = threading.Event()
 

@@ -4,7 +4,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import MaxRetryError, NewConnectionError, ProtocolError, ReadTimeoutError
 
-from gpufleet.stores.clickhouse.connection.client import MOST, words_of
+from gpufleet.stores.clickhouse.connection.client import MAX_MESSAGE_CHARS, error_text
 
 URL = "/?session_id=1f&query_id=2e&database=fleet&param_machines=%5B%27secret-node%27%5D"
 
@@ -12,14 +12,14 @@ URL = "/?session_id=1f&query_id=2e&database=fleet&param_machines=%5B%27secret-no
 def of_transport(cause: Exception) -> str:
     error = OperationalError(f"Error {cause} executing HTTP request attempt 1 (http://db:8123)")
     error.__cause__ = cause
-    return words_of(error)
+    return error_text(error)
 
 
-def test_a_server_that_is_away_is_told_of_without_the_address_of_a_request() -> None:
+def test_error_of_an_unreachable_server_has_no_request_url() -> None:
     refused = NewConnectionError(
         HTTPConnection("db", 8123), "Failed to establish a new connection: [Errno 111] refused"
     )
-    words = "the server does not answer: "
+    words = "the server does not respond: "
     assert of_transport(MaxRetryError(None, URL, refused)) == (  # type: ignore[arg-type]
         f"{words}Failed to establish a new connection: [Errno 111] refused"
     )
@@ -34,14 +34,14 @@ def test_what_a_server_says_comes_without_its_wrapping() -> None:
         "Received ClickHouse exception, code: 60, server response: Code: 60. DB::Exception: Table fleet.x does not\n "
         "exist. (UNKNOWN_TABLE) (version 25.8.1.1 (official build)) (for url http://db:8123)"
     )
-    assert words_of(told) == "Code: 60. DB::Exception: Table fleet.x does not exist. (UNKNOWN_TABLE)"
-    assert words_of(DatabaseError("Code: 36. DB::Exception: no. (BAD_ARGUMENTS) (version 26.9.2.1)")) == (
+    assert error_text(told) == "Code: 60. DB::Exception: Table fleet.x does not exist. (UNKNOWN_TABLE)"
+    assert error_text(DatabaseError("Code: 36. DB::Exception: no. (BAD_ARGUMENTS) (version 26.9.2.1)")) == (
         "Code: 36. DB::Exception: no. (BAD_ARGUMENTS)"
     )
-    assert words_of(ProgrammingError("")) == "ProgrammingError"
-    assert len(words_of(DatabaseError("x" * 5000))) == MOST
+    assert error_text(ProgrammingError("")) == "ProgrammingError"
+    assert len(error_text(DatabaseError("x" * 5000))) == MAX_MESSAGE_CHARS
 
 
 def test_what_to_do_is_said_with_it() -> None:
-    assert "docs/operations.md has its grants" in words_of(ProgrammingError("Setting async_insert is readonly"))
-    assert words_of(DatabaseError("Code: 516. no (AUTHENTICATION_FAILED)")).endswith("is written as %XX")
+    assert "docs/operations/databases.md" in error_text(ProgrammingError("Setting async_insert is readonly"))
+    assert error_text(DatabaseError("Code: 516. no (AUTHENTICATION_FAILED)")).endswith("is written as %XX")

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.exporters.exposition import Syntax
+from gpufleet.exporters.exposition import PageFormat
 from gpufleet.web.agent.negotiation import accepts_gzip, choose_syntax
 
-TEXT, OPENMETRICS = Syntax.TEXT, Syntax.OPENMETRICS
+TEXT, OPENMETRICS = PageFormat.TEXT, PageFormat.OPENMETRICS
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
@@ -49,7 +49,7 @@ PROMETHEUS_3 = (
         (";;,,;q=,=", TEXT),
     ],
 )
-def test_who_asks_gets_the_syntax_that_he_likes_best(accept: str, syntax: Syntax) -> None:
+def test_who_asks_gets_the_syntax_that_he_likes_best(accept: str, syntax: PageFormat) -> None:
     choice = choose_syntax(accept)
     assert choice.syntax is syntax
     assert choice.content_type.startswith(syntax.value)

@@ -93,9 +93,8 @@ async def test_an_allocation_is_put_changed_and_closed(site: Site) -> None:
     assert (await site.ask("/v1/allocations/a/metrics"))[1]["reason"] == "ended"
 
 
-@pytest.mark.parametrize(
-    ("document", "field"),
-    [
+async def test_what_cannot_be_meant_is_refused(site: Site) -> None:
+    for document, field in [
         ({"kind": "bare_metal", "target": {"cluster": "local"}}, "target.machine"),
         ({"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": "v", "machine": "m"}}, "target.machine"),
         ({"kind": "bare_metal", "target": {"cluster": "elsewhere", "machine": "m"}}, "target.cluster"),
@@ -107,24 +106,21 @@ async def test_an_allocation_is_put_changed_and_closed(site: Site) -> None:
         ({**BARE, "valid_from": "yesterday"}, "valid_from"),
         ({**BARE, "expected": {"H200": -1}}, "expected[...]"),
         ([], ""),
-    ],
-)
-async def test_what_cannot_be_meant_is_refused(site: Site, document: object, field: str) -> None:
-    status, answer = await site.ask("/v1/allocations/a", "PUT", document)
-    assert (status, answer["error"]) == (400, "bad_request")
-    assert answer["detail"]
-    assert answer.get("field", "") in (field, field.rpartition(".")[0])
+    ]:
+        status, answer = await site.ask("/v1/allocations/a", "PUT", document)
+        assert (status, answer["error"]) == (400, "bad_request"), (document, field)
+        assert answer["detail"], (document, field)
+        assert answer.get("field", "") in (field, field.rpartition(".")[0]), (document, field)
 
 
-@pytest.mark.parametrize("id_", ["-a", "a%20b", "a" * 129, "%C3%A9"])
-async def test_an_id_is_plain(site: Site, id_: str) -> None:
-    status, answer = await site.ask(f"/v1/allocations/{id_}", "PUT", BARE)
-    assert (status, answer.get("field")) == (400, "id")
+async def test_an_id_is_plain(site: Site) -> None:
+    for id_ in ["-a", "a%20b", "a" * 129, "%C3%A9"]:
+        status, answer = await site.ask(f"/v1/allocations/{id_}", "PUT", BARE)
+        assert (status, answer.get("field")) == (400, "id"), id_
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
+async def test_a_series_that_cannot_be_meant_is_refused(site: Site) -> None:
+    for query, field in [
         ("", "metric"),
         ("metric=made_up", "metric"),
         ("metric=gpu_name", "metric"),
@@ -135,17 +131,14 @@ async def test_an_id_is_plain(site: Site, id_: str) -> None:
         ("metric=gpu_power_watts&start=2026-01-01T00:00:00", "start"),
         ("metric=gpu_power_watts&start=2020-01-01T00:00:00Z&end=2026-01-01T00:00:00Z", "step"),
         ("metric=gpu_power_watts&start=2026-01-01T00:00:00Z&end=2025-01-01T00:00:00Z", "end"),
-    ],
-)
-async def test_a_series_that_cannot_be_meant_is_refused(site: Site, query: str, field: str) -> None:
-    await site.ask("/v1/allocations/a", "PUT", BARE)
-    status, answer = await site.ask(f"/v1/allocations/a/series?{query}")
-    assert (status, answer["error"], answer["field"]) == (400, "bad_request", field)
+    ]:
+        await site.ask("/v1/allocations/a", "PUT", BARE)
+        status, answer = await site.ask(f"/v1/allocations/a/series?{query}")
+        assert (status, answer["error"], answer["field"]) == (400, "bad_request", field), (query, field)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+async def test_what_is_not_there_is_not_found(site: Site) -> None:
+    for path in [
         "/v1/allocations/none",
         "/v1/allocations/none/metrics",
         "/v1/allocations/none/series?metric=gpu_power_watts",
@@ -153,11 +146,9 @@ async def test_a_series_that_cannot_be_meant_is_refused(site: Site, query: str, 
         "/v1/gpus/none",
         "/v1/gpus/local/none/gpu/none",
         "/nowhere",
-    ],
-)
-async def test_what_is_not_there_is_not_found(site: Site, path: str) -> None:
-    status, answer = await site.ask(path)
-    assert (status, answer["error"]) == (404, "not_found")
+    ]:
+        status, answer = await site.ask(path)
+        assert (status, answer["error"]) == (404, "not_found"), path
 
 
 async def test_another_method_is_refused_in_the_same_shape(site: Site) -> None:

@@ -63,15 +63,15 @@ async def test_what_was_registered_outlives_the_hub(tmp_path: Path) -> None:
         assert (await site.ask("/v1/clusters/b"))[1]["cluster"]["spec"] == SPEC
 
 
-@pytest.mark.parametrize("cluster", ["none", "-x", "a%20b", "x" * 300])
-async def test_what_is_not_there_or_cannot_be(site: Site, cluster: str) -> None:
-    assert (await site.ask(f"/v1/clusters/{cluster}"))[0] == 404
-    assert (await site.ask(f"/v1/clusters/{cluster}", "DELETE"))[0] == 404
-    if cluster != "none":
-        assert (await site.ask(f"/v1/clusters/{cluster}", "PUT", {}))[0] == 400
+async def test_what_is_not_there_or_cannot_be(site: Site) -> None:
+    for cluster in ["none", "-x", "a%20b", "x" * 300]:
+        assert (await site.ask(f"/v1/clusters/{cluster}"))[0] == 404, cluster
+        assert (await site.ask(f"/v1/clusters/{cluster}", "DELETE"))[0] == 404, cluster
+        if cluster != "none":
+            assert (await site.ask(f"/v1/clusters/{cluster}", "PUT", {}))[0] == 400, cluster
 
 
-@pytest.mark.parametrize("document", [{"surprise": 1}, {"expected": {"H200": -1}}, {"team": ""}, [], {"contact": 7}])
-async def test_a_body_that_cannot_be_meant(site: Site, document: object) -> None:
-    assert (await site.ask("/v1/clusters/b", "PUT", document))[0] == 400
-    assert (await site.ask("/v1/clusters/b"))[0] == 404
+async def test_a_body_that_cannot_be_meant(site: Site) -> None:
+    for document in [{"surprise": 1}, {"expected": {"H200": -1}}, {"team": ""}, [], {"contact": 7}]:
+        assert (await site.ask("/v1/clusters/b", "PUT", document))[0] == 400, document
+        assert (await site.ask("/v1/clusters/b"))[0] == 404, document

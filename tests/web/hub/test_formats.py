@@ -24,8 +24,8 @@ from gpufleet.model.event import Event
 from gpufleet.model.liveness import State
 from gpufleet.model.machine import Machine
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.web.hub.formats import PIECE, encode_json
-from gpufleet.web.hub.tables import Column, answered_columns, columns_of, encode_arrow, encode_csv
+from gpufleet.web.hub.formats import PIECE_RECORDS, encode_json
+from gpufleet.web.hub.tables import TableColumn, columns_of, encode_arrow, encode_csv, sql_columns
 from tests.fakes.batches import body, gpu_view, make_batch
 from tests.web.hub.site import Site, now, running_site
 
@@ -56,11 +56,13 @@ MACHINES = tuple(
         id=f"m-{number}", cluster="local", machine=Machine(name=f"node-{number}"), sender="s",
         first_seen=dt.datetime(2026, 1, 1, tzinfo=dt.UTC), last_seen=dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC),
     )
-    for number in range(2 * PIECE + 1)
+    for number in range(2 * PIECE_RECORDS + 1)
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 2 * PIECE + 1])
+@pytest.mark.parametrize(
+    "count", [0, 1, PIECE_RECORDS - 1, PIECE_RECORDS, PIECE_RECORDS + 1, 2 * PIECE_RECORDS, 2 * PIECE_RECORDS + 1]
+)
 def test_a_list_in_pieces_is_the_same_json(count: int) -> None:
     some = MACHINES[:count]
     page = MachinePage(items=some, coverage=(), next="more")
@@ -70,13 +72,13 @@ def test_a_list_in_pieces_is_the_same_json(count: int) -> None:
         assert encode_json(content) == msgspec.json.encode(content)
 
 
-async def test_a_long_list_answered_as_json_has_all_of_it_and_a_version(tmp_path: Path) -> None:
+async def test_long_json_list_is_complete_and_has_an_etag(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
-        nodes = (Machine(name=f"node-{number:03d}", machine_id=f"{number:032x}") for number in range(PIECE + 1))
+        nodes = (Machine(name=f"node-{number:03d}", machine_id=f"{number:032x}") for number in range(PIECE_RECORDS + 1))
         await site.post(*(body(number, now(), machine=node) for number, node in enumerate(nodes, 1)))
         reply = await get(site, "/v1/machines")
         assert [one["machine"]["name"] for one in reply.document["items"]] == [
-            f"node-{number:03d}" for number in range(PIECE + 1)
+            f"node-{number:03d}" for number in range(PIECE_RECORDS + 1)
         ]
         assert reply.headers["Content-Type"] == "application/json"
         assert (await get(site, "/v1/machines", if_none_match="*")).status == 304
@@ -123,23 +125,23 @@ LISTS = (
 )
 
 
-@pytest.mark.parametrize("path", LISTS)
-async def test_one_list_in_three_formats(site: Site, path: str) -> None:
-    plain = await get(site, path)
-    assert plain.headers["Content-Type"] == "application/json"
-    document = plain.document
-    items = document if isinstance(document, list) else document.get("items", document.get("events"))
-    for reply in (await get(site, path, Accept="text/csv"), await get(site, f"{path}?format=csv", Accept=ARROW)):
-        assert (reply.status, reply.headers["Content-Type"]) == (200, "text/csv; charset=utf-8")
-        assert len(reply.rows) == len(items)
-    arrow = await get(site, path, Accept=f"text/csv;q=0.5, {ARROW}")
-    assert arrow.headers["Content-Type"] == ARROW
-    assert arrow.table.num_rows == len(items)
-    assert arrow.table.column_names == next(csv.reader(io.StringIO(reply.content.decode())))
-    assert (await get(site, path, Accept="text/html, */*")).headers["Content-Type"] == "application/json"
-    for wrong in ("xml", "CSV", ""):
-        refused = await get(site, f"{path}?format={wrong}")
-        assert (refused.status, refused.document["field"]) == (400, "format")
+async def test_one_list_in_three_formats(site: Site) -> None:
+    for path in LISTS:
+        plain = await get(site, path)
+        assert plain.headers["Content-Type"] == "application/json", path
+        document = plain.document
+        items = document if isinstance(document, list) else document.get("items", document.get("events"))
+        for reply in (await get(site, path, Accept="text/csv"), await get(site, f"{path}?format=csv", Accept=ARROW)):
+            assert (reply.status, reply.headers["Content-Type"]) == (200, "text/csv; charset=utf-8"), path
+            assert len(reply.rows) == len(items), path
+        arrow = await get(site, path, Accept=f"text/csv;q=0.5, {ARROW}")
+        assert arrow.headers["Content-Type"] == ARROW, path
+        assert arrow.table.num_rows == len(items), path
+        assert arrow.table.column_names == next(csv.reader(io.StringIO(reply.content.decode()))), path
+        assert (await get(site, path, Accept="text/html, */*")).headers["Content-Type"] == "application/json", path
+        for wrong in ("xml", "CSV", ""):
+            refused = await get(site, f"{path}?format={wrong}")
+            assert (refused.status, refused.document["field"]) == (400, "format"), path
 
 
 async def test_cells_say_what_the_json_says(site: Site) -> None:
@@ -329,7 +331,7 @@ def test_whatever_is_in_records_comes_back(rows: list[Record]) -> None:
 
 
 def test_numbers_of_sql_keep_their_types() -> None:
-    columns = answered_columns(
+    columns = sql_columns(
         ["a", "b", "c", "d"], ["UInt64", "LowCardinality(Nullable(Float32))", "Array(String)", "UInt256"]
     )
     rows = [(2**64 - 1, None, ["=x"], 2**200), (0, -1.5, [], 0)]
@@ -343,7 +345,7 @@ class Counted(msgspec.Struct):
     machines: dict[State, int]
 
 
-def test_a_map_of_a_closed_set_has_a_column_for_each_that_there_can_be() -> None:
+def test_map_of_a_closed_set_has_a_column_per_key() -> None:
     rows = [Counted({State.LIVE: 3}), Counted({})]
     columns = columns_of(Counted, rows)
     assert [one.name for one in columns] == [f"machines.{state.value}" for state in State]
@@ -353,4 +355,4 @@ def test_a_map_of_a_closed_set_has_a_column_for_each_that_there_can_be() -> None
 
 def test_columns_of_nothing() -> None:
     assert encode_csv(columns_of(Record, []), []) == b"id,part.word,part.number,part.counts,at,tags\r\n"
-    assert pa.ipc.open_stream(encode_arrow([Column("=a", "text", lambda one: one)], [])).read_all().num_rows == 0
+    assert pa.ipc.open_stream(encode_arrow([TableColumn("=a", "text", lambda one: one)], [])).read_all().num_rows == 0

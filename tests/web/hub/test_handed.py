@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
-from gpufleet.fleet.attribution.passthrough import with_guests
+from gpufleet.fleet.attribution.passthrough import add_guest_views
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.answer import AllocationAnswer
 from gpufleet.model.catalogue import Lane
@@ -63,7 +63,7 @@ async def answered(site: Site, *devices: str) -> dict[str, Any]:
     return found
 
 
-async def test_a_gpu_that_its_host_read_before_is_the_guests_that_shows_it(site: Site) -> None:
+async def test_gpu_passed_to_a_guest_belongs_to_the_guest(site: Site) -> None:
     at = now()
     await post(site, 1, at - 2 * NANOS, (gpu_sample(gpu_view(1), at - 2 * NANOS),))
     await post(site, 2, at, (vfio(1, at),), report(at, 1))
@@ -71,26 +71,26 @@ async def test_a_gpu_that_its_host_read_before_is_the_guests_that_shows_it(site:
     for listed in ((), ("GPU-1",), ("0000:01:00.0",), ("GPU-1", "0000:01:00.0")):
         answer = await answered(site, *listed)
         (device,) = answer["devices"]
-        told = device["in_guest"]
+        told = device["passthrough"]
         assert (told["known"], told["views"]) == (True, [f"local/{guest['id']}/gpu/GPU-1"])
-        assert "a virtual machine of this host has it" in told["detail"]
+        assert told["detail"]
         status, gpu = await site.ask(f"/v1/gpus/{told['views'][0]}")
         assert (status, gpu["device"]["readings"]["gpu_power_watts"]["value"]) == (200, 77.0)
     bare = msgspec.convert(answer, AllocationAnswer)
-    (shown,) = with_guests(bare, {device["id"]: told["views"]}, name=False).devices  # as a tenant is told
-    assert shown.in_guest is not None
-    assert (shown.in_guest.known, shown.in_guest.views) == (True, ())
+    (shown,) = add_guest_views(bare, {device["id"]: told["views"]}, name=False).devices  # as a tenant is told
+    assert shown.passthrough is not None
+    assert (shown.passthrough.known, shown.passthrough.views) == (True, ())
 
 
 async def test_where_the_host_never_read_it_that_is_said(site: Site) -> None:
     at = now()
     await post(site, 1, at, (vfio(1, at), vfio(2, at)), report(at, 7))
     answer = await answered(site)
-    assert [one["in_guest"]["known"] for one in answer["devices"]] == [False, False]
-    assert "both are one GPU" in answer["devices"][0]["in_guest"]["detail"]
+    assert [one["passthrough"]["known"] for one in answer["devices"]] == [False, False]
+    assert "both are one GPU" in answer["devices"][0]["passthrough"]["detail"]
     assert answer["detail"] == ""
     answer = await answered(site, "0000:01:00.0", "0000:02:00.0", "GPU-7")
-    by_name = {one["uuid"] or one["pci_address"]: one.get("in_guest") for one in answer["devices"]}
+    by_name = {one["uuid"] or one["pci_address"]: one.get("passthrough") for one in answer["devices"]}
     assert by_name["GPU-7"]["known"] is True
     assert by_name["0000:01:00.0"]["known"] is False
     assert answer["detail"].startswith(
@@ -98,11 +98,11 @@ async def test_where_the_host_never_read_it_that_is_said(site: Site) -> None:
     )
 
 
-async def test_what_no_virtual_machine_of_the_host_shows_is_not_said_to_be_in_one(site: Site) -> None:
+async def test_unseen_device_is_not_assigned_to_a_guest(site: Site) -> None:
     at = now()
     await post(site, 1, at - 2 * NANOS, (gpu_sample(gpu_view(1), at - 2 * NANOS), gpu_sample(gpu_view(2), at)))
     await post(site, 2, at, (gpu_sample(gpu_view(2), at), vfio(1, at)), report(at, 1, hypervisor="node-b"))
     answer = await answered(site, "0000:01:00.0", "GPU-2", "GPU-gone")
-    by_name = {one["uuid"] or one["pci_address"]: one.get("in_guest") for one in answer["devices"]}
+    by_name = {one["uuid"] or one["pci_address"]: one.get("passthrough") for one in answer["devices"]}
     assert by_name["0000:01:00.0"]["known"] is False
     assert (by_name["GPU-2"], by_name["GPU-gone"]) == (None, None)

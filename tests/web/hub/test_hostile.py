@@ -163,10 +163,10 @@ async def test_too_large_without_saying_so_is_cut_off(site: Site) -> None:
     await still_works(site)
 
 
-@pytest.mark.parametrize("content_type", ["", "application/json", "text/plain; charset=utf-8"])
-async def test_another_content_type_is_refused(site: Site, content_type: str) -> None:
-    answer = await post(site, body(1, NOW), content_type=content_type)
-    assert (answer.status, answer.document["error"]) == (415, "bad_content_type")
+async def test_another_content_type_is_refused(site: Site) -> None:
+    for content_type in ["", "application/json", "text/plain; charset=utf-8"]:
+        answer = await post(site, body(1, NOW), content_type=content_type)
+        assert (answer.status, answer.document["error"]) == (415, "bad_content_type"), content_type
 
 
 async def test_other_methods_are_refused(site: Site) -> None:
@@ -278,7 +278,7 @@ async def test_json_that_is_no_utf_8_is_refused(site: Site) -> None:
     assert "UTF-8" in str(answer.document["detail"])
 
 
-async def test_who_asks_a_store_that_does_not_answer_is_told_when_to_ask_again(site: Site) -> None:
+async def test_store_timeout_is_answered_with_retry_after(site: Site) -> None:
     def broken(*_: object) -> None:
         raise StoreError("it is gone")
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gpufleet.cli.query_tables import fleet, render
-from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
+from gpufleet.codecs.remote_write.encode import WritePoint, encode_1, encode_2
 from gpufleet.model.api.fleet import FleetAnswer
 from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, running_site
@@ -20,14 +20,14 @@ from tests.web.hub.test_write import V1, V2, now_ms, write
 OWN = {"instance": "10.1.1.1:8080", "job": "kube-state-metrics"}
 
 
-def said(node: str, resource: str, count: float | None, at: int, kind: str = "capacity") -> Point:
+def said(node: str, resource: str, count: float | None, at: int, kind: str = "capacity") -> WritePoint:
     name = f"kube_node_status_{kind}"
-    return Point({"__name__": name, "node": node, "resource": resource, "unit": "integer", **OWN}, count, at)
+    return WritePoint({"__name__": name, "node": node, "resource": resource, "unit": "integer", **OWN}, count, at)
 
 
-def power(node: str, gpu: int, at: int) -> Point:
+def power(node: str, gpu: int, at: int) -> WritePoint:
     labels = {"gpu": str(gpu), "UUID": f"GPU-{node}-{gpu}", "Hostname": node, "instance": f"{node}:9400"}
-    return Point({"__name__": "DCGM_FI_DEV_POWER_USAGE", **labels}, 100.0, at)
+    return WritePoint({"__name__": "DCGM_FI_DEV_POWER_USAGE", **labels}, 100.0, at)
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ async def sources(site: Site) -> dict[str, Any]:
     return found
 
 
-def otlp(points: list[Point]) -> bytes:
+def otlp(points: list[WritePoint]) -> bytes:
     """Encode as a collector does that scraped them."""
-    by_name: dict[str, list[Point]] = {}
+    by_name: dict[str, list[WritePoint]] = {}
     for one in points:
         by_name.setdefault(one.labels["__name__"], []).append(one)
     metrics = [
@@ -70,7 +70,7 @@ def otlp(points: list[Point]) -> bytes:
     return json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": metrics}]}]}).encode()
 
 
-async def bring(site: Site, road: str, points: list[Point]) -> None:
+async def bring(site: Site, road: str, points: list[WritePoint]) -> None:
     if road == "otlp":
         status, _, body = await write(
             site.hub.url, otlp(points), "application/json", path="/v1/metrics", **{"Content-Encoding": "identity"}
@@ -104,7 +104,7 @@ async def test_what_kubernetes_says_stands_beside_the_other_counts(site: Site, r
     _, cluster = await site.ask("/v1/clusters/local")
     coverage = cluster["coverage"]
     assert (coverage["expected"], coverage["expected_by"]) == (12, "kubernetes")
-    assert coverage["words"] == "2 of 12 expected by kubernetes"
+    assert coverage["summary"] == "2 of 12 expected by kubernetes"
     (told,) = coverage["kubernetes"]
     assert (told["reader"], told["machines"], told["gpus"], told["allocatable"]) == (reader, 2, 12, 3)
     assert cluster["freshness"]["machines"] == {"live": 1, "never_seen": 1}
@@ -138,4 +138,4 @@ async def test_what_kubernetes_says_stands_beside_the_other_counts(site: Site, r
 
     await wait_until_async(gone, what="the end of a series")
     _, cluster = await site.ask("/v1/clusters/local")
-    assert cluster["coverage"]["words"] == "2 of 2 expected by nvml"
+    assert cluster["coverage"]["summary"] == "2 of 2 expected by nvml"

@@ -9,7 +9,7 @@ import pytest
 
 from gpufleet.config.hub import HubConfig, RelayConfig
 from gpufleet.web.hub.access import ACCESS
-from gpufleet.web.hub.http import Methods
+from gpufleet.web.hub.http import PathMethods
 from gpufleet.wiring.relay import running_relay
 from tests.fakes.hub import FakeHub
 from tests.web.hub.site import running_site
@@ -30,7 +30,7 @@ async def ask(url: str, method: str) -> Said:
     return await asyncio.to_thread(exchange)
 
 
-async def test_head_is_get_without_the_body_and_every_other_method_learns_which_there_are(tmp_path: Path) -> None:
+async def test_head_has_no_body_and_405_lists_methods(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
         for path in sorted({path for method, path in ACCESS if method == "GET"}):
             url = site.hub.url + path.replace("{cluster_id}", "local").replace("{path}", "x")
@@ -85,4 +85,4 @@ async def test_a_relay_says_so_too(tmp_path: Path) -> None:
 )
 def test_methods_of_a_path(path: str, methods: tuple[str, ...]) -> None:
     routes = [("PUT", "/v1/x/{id}"), ("GET", "/v1/x/{id}"), ("GET", "/v1/x"), ("POST", "/v1/x/more")]
-    assert Methods(routes).of(path) == methods
+    assert PathMethods(routes).of(path) == methods

@@ -89,10 +89,10 @@ async def test_what_is_not_taken_is_said(site: Site) -> None:
     assert partial.error_message == "not known here: hw.gpu.of_tomorrow"
     figures = await site.text("/metrics")
     assert 'gpufleet_hub_unknown_metrics_total{metric="hw.gpu.of_tomorrow"} 1' in figures
-    assert 'gpufleet_hub_other_metrics_total{metric="http.server.duration"} 1' in figures
+    assert 'gpufleet_hub_unrecognised_metrics_total{metric="http.server.duration"} 1' in figures
 
 
-async def test_a_collector_that_sends_its_whole_host_is_told_of_no_rejects(site: Site) -> None:
+async def test_foreign_host_metrics_are_not_rejected_points(site: Site) -> None:
     request = export()
     metrics = request.resource_metrics[0].scope_metrics[0].metrics
     at = time.time_ns()
@@ -112,9 +112,9 @@ async def test_a_collector_that_sends_its_whole_host_is_told_of_no_rejects(site:
     assert (status, answer) == (200, b"")
     figures = await site.text("/metrics")
     for name in ("http.server.request.duration", "rpc.client.duration", "go_gc_duration_seconds", "process.cpu.time"):
-        assert f'gpufleet_hub_other_metrics_total{{metric="{name}"}} 1' in figures
-    assert 'gpufleet_hub_other_metrics_total{metric="process.memory.usage"} 1' in figures
-    assert "gpufleet_hub_unwritten_samples_total{" not in figures
+        assert f'gpufleet_hub_unrecognised_metrics_total{{metric="{name}"}} 1' in figures
+    assert 'gpufleet_hub_unrecognised_metrics_total{metric="process.memory.usage"} 1' in figures
+    assert "gpufleet_hub_rejected_samples_total{" not in figures
     metrics.add(name="hw.energy").histogram.data_points.add(time_unix_nano=at, count=3)
     _, _, answer = await post(site, request.SerializeToString())
     partial = service.ExportMetricsServiceResponse.FromString(answer).partial_success
@@ -133,8 +133,8 @@ async def test_logs_of_other_things_are_not_rejected(site: Site) -> None:
     partial = logs_service.ExportLogsServiceResponse.FromString(answer).partial_success
     assert (status, partial.rejected_log_records, partial.error_message) == (200, 1, "1 points: timestamp")
     figures = await site.text("/metrics")
-    assert 'gpufleet_hub_other_metrics_total{metric="log_record"} 1' in figures
-    assert 'gpufleet_hub_other_metrics_total{metric="shop.bought"} 1' in figures
+    assert 'gpufleet_hub_unrecognised_metrics_total{metric="log_record"} 1' in figures
+    assert 'gpufleet_hub_unrecognised_metrics_total{metric="shop.bought"} 1' in figures
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ async def figure(site: Site, line: str) -> float:
     return sum(float(one.split()[-1]) for one in page.splitlines() if one.startswith(line))
 
 
-async def test_files_of_targets_are_followed_and_hostile_neighbours_cost_themselves(tmp_path: Path) -> None:
+async def test_target_files_are_followed_beside_hostile_targets(tmp_path: Path) -> None:
     file = tmp_path / "targets.yml"
     unknown = b'DCGM_FI_DEV_OF_TOMORROW{gpu="0",UUID="GPU-1"} 1\nDCGM_FI_DEV_SM_CLOCK{slot="1",gpu="1"} 1\n'
     with serving(PAGE + unknown) as (_, url):
@@ -154,7 +154,7 @@ async def test_a_federation_keeps_each_machines_own_instants(tmp_path: Path) -> 
                 return {one["node"]: one["device"]["readings"]["gpu_power_watts"] for one in found["items"]}
 
             async def complete() -> bool:
-                return set(await readings()) == {"n1", "n2", "n200"} and len(server.asked) > 3
+                return set(await readings()) == {"n1", "n2", "n200"} and len(server.requests) > 3
 
             await wait_until_async(complete, seconds=60, what="three machines of one page")
             found = await readings()
@@ -189,7 +189,7 @@ def kube_page(*nodes: str) -> bytes:
     return "\n".join(lines).encode() + b"\n"
 
 
-async def test_kube_state_metrics_is_asked_by_itself_and_a_node_that_it_lists_no_more_is_counted_no_more(
+async def test_node_removed_from_kube_state_metrics_is_not_counted(
     tmp_path: Path,
 ) -> None:
     page = [kube_page("n1", "n2", "n3")]
@@ -209,7 +209,7 @@ async def test_kube_state_metrics_is_asked_by_itself_and_a_node_that_it_lists_no
             _, (sender,) = await site.ask("/v1/senders")
             assert (sender["sender"], sender["liveness"]["state"]) == ("scrape/kube-state-metrics", "live")
             # What it says of pods and processors is not even counted.
-            assert await figure(site, "gpufleet_hub_written_other_samples_total") == 0
+            assert await figure(site, "gpufleet_hub_unrecognised_samples_total") == 0
 
             page[0] = kube_page("n1", "n2")
 

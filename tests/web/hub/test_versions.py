@@ -11,7 +11,7 @@ import pytest
 from gpufleet.codecs.batch import decode, to_rows
 from gpufleet.codecs.bundle import unpack
 from gpufleet.delivery.post import HubClient
-from gpufleet.hub.receive.counters import NAMES_KEPT
+from gpufleet.hub.receive.counters import MAX_NAMES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.status import ReaderState
 from gpufleet.spool import Spool
@@ -95,17 +95,17 @@ async def test_metrics_that_are_not_known_here_are_counted_by_name(site: Site) -
 async def test_names_from_outside_do_not_grow_the_page_without_bound(site: Site) -> None:
     def change(batch: list[Any]) -> None:
         block = batch[11][0]
-        for number in range(NAMES_KEPT + 50):
+        for number in range(MAX_NAMES + 50):
             add(block, f"new_{number}", [1] * len(block[4]))
 
     await site.post(newer(change))
     counted = await unknown(site)
-    assert len(counted) == NAMES_KEPT + 1
+    assert len(counted) == MAX_NAMES + 1
     rows = counted["new_0"]
     assert counted["_other"] == 50 * rows > 0
 
 
-async def test_a_reason_or_a_state_that_is_not_known_here_is_unknown_and_never_healthy(site: Site) -> None:
+async def test_unknown_reason_or_state_is_never_healthy(site: Site) -> None:
     def change(batch: list[Any]) -> None:
         batch[10][0][0][1] = "sulking"
         batch[13][0][2][0]["state"] = "superb"
@@ -118,7 +118,7 @@ async def test_a_reason_or_a_state_that_is_not_known_here_is_unknown_and_never_h
     assert [one.state for one in report.readers] == [ReaderState.UNKNOWN]
 
 
-async def test_a_state_of_a_metric_that_is_not_known_here_costs_its_cell_alone(site: Site) -> None:
+async def test_unknown_state_of_a_metric_affects_only_its_cell(site: Site) -> None:
     def change(batch: list[Any]) -> None:
         for block in batch[11]:
             if block[0] == "nvml":
@@ -144,7 +144,7 @@ async def test_what_says_whose_a_value_is_is_never_guessed(site: Site, field: st
     async with HubClient(site.hub.url, name="test", timeout_seconds=20) as client:
         answer = await client.post(newer(CLOSED[field]))  # type: ignore[arg-type]  # what it returns is of no use
     assert (answer.status, answer.error) == (400, "bad_batch")
-    assert field in answer.words
+    assert field in answer.detail
 
     async def counted() -> bool:
         return 'gpufleet_hub_rejected_batches_total{reason="bad_batch"} 1' in await site.text("/metrics")

@@ -1,14 +1,18 @@
-"""What the agent knows, as the snapshot document. Pure: readers merged by precedence, old readings judged stale."""
+"""The snapshot document: the state of an agent, merged by reader precedence. Pure.
+
+Most samples stay the newest of their lane from round to round. The readings built from a sample are kept with it, so a
+round costs what it brings, and a caller sees by identity which parts of two documents are equal.
+"""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpufleet import __version__
 from gpufleet.agent.collect.pci import NVIDIA, PCI_ONLY_METRICS, pci_only
-from gpufleet.agent.collect.readings import ReaderLane, Told, merge, merge_dimensions, processes_of, told
-from gpufleet.agent.collect.state import EVENTS_READER, Kept, State
-from gpufleet.fleet.devices import Shown, device_name, left_out
-from gpufleet.model.absence import Absent
+from gpufleet.agent.collect.state import EVENTS_READER, AgentState, KeptSample
+from gpufleet.fleet.devices import device_name, hidden_devices
+from gpufleet.fleet.readings import SampleReadings, first_processes, merge, merge_dimensions
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.catalogue import CATALOGUE_VERSION, Lane
 from gpufleet.model.event import event_report
@@ -18,21 +22,24 @@ from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ReaderReport,
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.runtime import at_once
+from gpufleet.runtime import run_to_end
 
 _MACHINE = ""
-"""Stands for the machine itself among the keys of views."""
+"""Key of the machine itself among the keys of views."""
+
+ReaderLane = tuple[str, Lane]
+"""A reader and its lane."""
 
 
-def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str, str]) -> Snapshot:
-    """Write the document, once and without memory; as `Assembler.steps`."""
-    return at_once(Assembler().steps(state, now=now, now_ns=now_ns, capabilities=capabilities))
+def assemble(state: AgentState, *, now: float, now_ns: int, capabilities: Mapping[str, str]) -> Snapshot:
+    """Build one document without a cache; arguments as for `Assembler.steps`."""
+    return run_to_end(Assembler().steps(state, now=now, now_ns=now_ns, capabilities=capabilities))
 
 
-class _Made(NamedTuple):
-    """What was made of one subject, and of what."""
+class _Assembled(NamedTuple):
+    """The parts of a document about one subject, and the readings that they were built from."""
 
-    tolds: dict[ReaderLane, Told]
+    sample_readings: dict[ReaderLane, SampleReadings]
     readings: dict[str, Reading]
     dimensions: tuple[DimReading, ...]
     sources: tuple[Source, ...]
@@ -40,22 +47,22 @@ class _Made(NamedTuple):
 
 
 class Assembler:
-    """Writes the document again and again; what has not changed since is the same object in the next one."""
+    """Builds documents in turn; parts that have not changed are the same objects in the next document."""
 
     def __init__(self) -> None:
-        """Start without memory."""
-        self._made: dict[str, _Made] = {}
+        """Start with an empty cache."""
+        self._assembled: dict[str, _Assembled] = {}
 
     def steps(
-        self, state: State, *, now: float, now_ns: int, capabilities: Mapping[str, str]
+        self, state: AgentState, *, now: float, now_ns: int, capabilities: Mapping[str, str]
     ) -> Generator[None, None, Snapshot]:
-        """Write the document in small steps; what passes bring meanwhile is not in it.
+        """Build the document in small steps; passes that end meanwhile are not part of it.
 
         Args:
-            state: what the agent knows.
-            now: by the monotonic clock; staleness is judged by it.
-            now_ns: nanoseconds since 1970; the document's time when nothing has been measured yet.
-            capabilities: what this agent can do beside reading, to `available` or why not.
+            state: the agent's state.
+            now: monotonic seconds; staleness is judged by it.
+            now_ns: nanoseconds since 1970; the document's time if nothing has been measured yet.
+            capabilities: capability to `available`, or to the reason why it is not.
         """
         machine = dict(state.machine_samples())
         views = {key: dict(kept) for key, kept in state.views().items() if not _superseded(kept, state, now)}
@@ -65,18 +72,19 @@ class Assembler:
         readers = tuple([_report(state.judged(status)) for status in state.statuses.values()])
         events = tuple([event_report(event) for event in reversed(state.events)])
         capabilities = {**_reader_capabilities(state), **capabilities}
-        made: dict[str, _Made] = {}
+        assembled: dict[str, _Assembled] = {}
         devices: list[Device] = []
         for key, kept in views.items():
             yield
-            made[key] = one = self._make(key, kept, state, now)
-            assert one.device is not None
-            devices.append(one.device)
+            assembled[key] = subject = self._assemble(key, kept, state, now)
+            assert subject.device is not None
+            devices.append(subject.device)
         yield
-        made[_MACHINE] = host = self._make(_MACHINE, machine, state, now)
-        self._made = made
-        devices = _without_doubles([*devices, *pci])
-        by_key = {device.key: device for device in devices}
+        assembled[_MACHINE] = host = self._assemble(_MACHINE, machine, state, now)
+        self._assembled = assembled
+        by_key = {device.key: device for device in (*devices, *pci)}
+        hidden = hidden_devices(by_key)
+        devices = [device for key, device in by_key.items() if key not in hidden]
         devices.sort(key=lambda device: _display_order(device, by_key.get(device.parent or "")))
         return Snapshot(
             schema=SNAPSHOT_SCHEMA,
@@ -98,31 +106,56 @@ class Assembler:
             aggregate=aggregate([device.readings for device in devices if device.kind is ViewKind.GPU]),
         )
 
-    def _make(self, key: str, kept: Mapping[ReaderLane, Kept], state: State, now: float) -> _Made:
-        before = self._made.get(key, _NOTHING)
-        tolds = {
-            source: told(source, kept[source], state, now, before.tolds.get(source))
+    def _assemble(self, key: str, kept: Mapping[ReaderLane, KeptSample], state: AgentState, now: float) -> _Assembled:
+        before = self._assembled.get(key, _NOTHING)
+        by_source = {
+            source: _sample_readings(source, kept[source], state, now, before.sample_readings.get(source))
             for source in sorted(kept, key=lambda source: precedence(kept[source].sample))
         }
-        if before is not _NOTHING and _same(tolds, before.tolds):
+        if before is not _NOTHING and _same(by_source, before.sample_readings):
             return before
-        ordered = list(tolds.values())
+        ordered = list(by_source.values())
         readings, dimensions = merge(ordered, before.readings), merge_dimensions(ordered)
+        sources = tuple([_source(one) for one in ordered])
         device = None
         if key != _MACHINE:
-            device = _device(key, _view(kept), readings, dimensions, ordered)
-        return _Made(tolds, readings, dimensions, tuple([one.source for one in ordered]), device)
+            device = _device(key, _view(kept), readings, dimensions, ordered, sources)
+        return _Assembled(by_source, readings, dimensions, sources, device)
 
 
-_NOTHING = _Made({}, {}, (), (), None)
+_NOTHING = _Assembled({}, {}, (), (), None)
 
 
-def _same(tolds: Mapping[ReaderLane, Told], before: Mapping[ReaderLane, Told]) -> bool:
-    return len(tolds) == len(before) and all(before.get(source) is one for source, one in tolds.items())
+def _sample_readings(
+    source: ReaderLane, kept: KeptSample, state: AgentState, now: float, before: SampleReadings | None
+) -> SampleReadings:
+    """Return the readings of a kept sample: `before` if sample and verdict are the same."""
+    stale = None
+    if state.is_stale(*source, kept.ended, now):
+        stale = Absent(Reason.STALE, state.statuses[source].last_error)
+    if before is not None and before.sample is kept.sample and before.stale == stale:
+        return before
+    return SampleReadings(kept.sample, stale, before=before)
+
+
+def _source(readings: SampleReadings) -> Source:
+    sample = readings.sample
+    return Source(
+        reader=sample.reader, lane=sample.lane, provenance=sample.provenance, measured_at=readings.measured_at
+    )
+
+
+def _same(readings: Mapping[ReaderLane, SampleReadings], before: Mapping[ReaderLane, SampleReadings]) -> bool:
+    return len(readings) == len(before) and all(before.get(source) is one for source, one in readings.items())
 
 
 def _device(
-    key: str, view: View, readings: dict[str, Reading], dimensions: tuple[DimReading, ...], tolds: Sequence[Told]
+    key: str,
+    view: View,
+    readings: dict[str, Reading],
+    dimensions: tuple[DimReading, ...],
+    ordered: Sequence[SampleReadings],
+    sources: tuple[Source, ...],
 ) -> Device:
     return Device(
         key=key,
@@ -136,12 +169,12 @@ def _device(
         name=device_name(readings),
         readings=readings,
         dimensions=dimensions,
-        processes=processes_of(tolds),
-        sources=tuple([one.source for one in tolds]),
+        processes=first_processes(ordered),
+        sources=sources,
     )
 
 
-def _pci_devices(state: State, views: Sequence[View], now: float, now_ns: int) -> list[Device]:
+def _pci_devices(state: AgentState, views: Sequence[View], now: float, now_ns: int) -> list[Device]:
     """Return the GPUs that only the bus shows, beside these."""
     gpus = [view for view in views if view.kind is ViewKind.GPU]
     unplaced = sum(view.uuid is not None and view.pci_address is None for view in gpus)
@@ -150,32 +183,18 @@ def _pci_devices(state: State, views: Sequence[View], now: float, now_ns: int) -
     return [_pci_device(view, absent, at) for view, absent in pci_only(state, shown, now, unplaced=unplaced)]
 
 
-def _without_doubles(devices: Sequence[Device]) -> list[Device]:
-    doubles = left_out(
-        Shown.of(device.key, named=bool(device.uuid or device.pci_address), readings=device.readings)
-        for device in devices
-        if device.kind is ViewKind.GPU
-    )
-    # A GPU whose MIG devices are known by name has no others: what has none is one of those.
-    cut = {device.parent for device in devices if device.kind is ViewKind.MIG and device.uuid is not None}
-    unnamed = {
-        device.key for device in devices if device.kind is ViewKind.MIG and device.uuid is None and device.parent in cut
-    }
-    return [device for device in devices if device.key not in doubles and device.key not in unnamed]
-
-
-def _view(kept: Mapping[ReaderLane, Kept]) -> View:
-    """Return the view as its most trusted reader's newest sample words it."""
+def _view(kept: Mapping[ReaderLane, KeptSample]) -> View:
+    """Return the view as the newest sample of its most trusted reader describes it."""
     best = min(kept.values(), key=lambda k: (precedence(k.sample), -k.sample.measured_at))
     assert best.sample.view is not None
     return best.sample.view
 
 
-def _superseded(kept: Mapping[ReaderLane, Kept], state: State, now: float) -> bool:
-    """Whether a device that has gone silent is known, from the PCI bus, to be another driver's, nobody's or gone.
+def _superseded(kept: Mapping[ReaderLane, KeptSample], state: AgentState, now: float) -> bool:
+    """Return whether the PCI bus proves that a device without new samples was rebound, unbound or removed.
 
-    Its fastest lane tells that it is silent: what slower ones read before may not be old enough to be stale. It is
-    gone if the bus showed it and does not any more; that the bus never showed it proves nothing.
+    The device's fastest lane decides that it has no new samples: what slower lanes read may not be stale yet. It was
+    removed if an earlier PCI listing had it and the newest has not; a device that was never listed proves nothing.
     """
     if state.inventory is None:
         return False
@@ -215,7 +234,7 @@ def _display_order(device: Device, parent: Device | None) -> tuple[object, ...]:
     return top.index is None, top.index or 0, top.pci_address or "", top.key, device is not top, numbers, device.key
 
 
-def _measured_instants(subjects: Iterable[Mapping[ReaderLane, Kept]]) -> Iterable[int]:
+def _measured_instants(subjects: Iterable[Mapping[ReaderLane, KeptSample]]) -> Iterable[int]:
     return [one.sample.measured_at for kept in subjects for one in kept.values()]
 
 
@@ -234,7 +253,7 @@ def _report(status: ReaderStatus) -> ReaderReport:
     )
 
 
-def _reader_capabilities(state: State) -> dict[str, str]:
+def _reader_capabilities(state: AgentState) -> dict[str, str]:
     capabilities: dict[str, str] = {}
     for reader in dict.fromkeys(reader for reader, _ in state.statuses):
         why_not = state.why_not(reader)

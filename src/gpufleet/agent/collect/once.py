@@ -1,10 +1,10 @@
-"""One look at everything, for a command that reads this machine and ends."""
+"""A single collection of all readers, for commands that read this machine once."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 
 from gpufleet.agent.collect.schedule import ReaderLoop
-from gpufleet.agent.collect.state import FIRST_PASS_ORDER, Outcome, State
+from gpufleet.agent.collect.state import FIRST_PASS_ORDER, AgentState, Outcome
 from gpufleet.agent.events.timeline import Timeline, status_before
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
@@ -12,7 +12,7 @@ from gpufleet.ports.clock import Clock
 from gpufleet.ports.reader import Reader
 
 SHARE_SECONDS = 0.5
-"""Between the two fast passes of readers that measure shares of time."""
+"""Pause between the two fast passes of readers that measure shares of time."""
 
 
 async def read_once(
@@ -23,23 +23,23 @@ async def read_once(
     clock: Clock,
     machine: Machine,
     name: str | None = None,
-) -> State:
-    """Make one pass of every lane of every reader, all readers at once, and close them.
+) -> AgentState:
+    """Run one pass of every lane of every reader, all readers concurrently, then close the readers.
 
     Args:
-        readers: each with the seconds that a pass of it may take.
-        intervals: seconds of each lane, as an agent would have them.
+        readers: each with its time limit for a pass in seconds.
+        intervals: the lanes' intervals in seconds.
         twice: readers whose fast lane is read a second time, because shares of time need two readings.
-        clock: the clocks.
-        machine: evidence until a reader brings better.
-        name: what to call the machine instead of its host name.
+        clock: wall and monotonic time.
+        machine: identity evidence until a reader provides better.
+        name: replaces the machine's host name.
     """
     outcomes: list[Outcome] = []
     loops = [
         ReaderLoop(reader, intervals=intervals, timeout_seconds=seconds, clock=clock, report=outcomes.append)
         for reader, seconds in readers
     ]
-    state = State(machine, [*(status for loop in loops for status in loop.statuses), status_before()], name=name)
+    state = AgentState(machine, [*(status for loop in loops for status in loop.statuses), status_before()], name=name)
 
     timeline = Timeline(clock)
 

@@ -1,8 +1,9 @@
-"""GPUs that only the PCI bus shows, each with the true reason why no driver here reads it. Pure."""
+"""GPUs that only the PCI bus lists, each with the reason why no reader of this host covers it. Pure."""
 
 from collections.abc import Collection
 
-from gpufleet.agent.collect.state import STALE_INTERVALS, State
+from gpufleet.agent.collect.state import AgentState
+from gpufleet.fleet.readings import MISSED_PASSES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER, PciFunction
@@ -15,11 +16,10 @@ PCI_ONLY_METRICS = tuple(
     for metric in CATALOGUE.values()
     if Subject.GPU in metric.subjects and not metric.dims and metric.role is None and metric.name != "gpu_pci_address"
 )
-"""What is absent of such a device: every metric of every GPU without dimensions but the address, which is
-known."""
+"""Metrics that are absent for such a device: every GPU metric without dimensions, except the known PCI address."""
 
 DRIVER_READERS = ("nvml", "nvidia_smi")
-"""Readers that ask the NVIDIA driver, the most trusted first."""
+"""Readers that query the NVIDIA driver, the most trusted first."""
 
 VFIO = "vfio-pci"
 NVIDIA = "nvidia"
@@ -27,7 +27,7 @@ _DISPLAY_CLASSES = (0x0300, 0x0302, 0x0380)
 
 
 def is_nvidia_gpu(function: PciFunction) -> bool:
-    """Whether it is an NVIDIA display or 3D controller in its own right, not a cut of one (SR-IOV)."""
+    """Return whether it is an NVIDIA display or 3D controller, and not an SR-IOV virtual function."""
     return (
         function.vendor == NVIDIA_VENDOR
         and function.class_code >> 8 in _DISPLAY_CLASSES
@@ -36,39 +36,42 @@ def is_nvidia_gpu(function: PciFunction) -> bool:
 
 
 def judge(function: PciFunction, driver: Absent | None) -> Absent:
-    """Say why no reader shows this function; `driver` is why who asks the driver gives nothing, None when one works."""
+    """Return why no reader lists this function.
+
+    `driver` is the failure of the readers that query the driver; None if one of them works.
+    """
     if function.driver is None:
-        return Absent(Reason.NO_DRIVER, "no kernel driver is bound to it")
+        return Absent(Reason.NO_DRIVER, "no kernel driver is bound")
     if function.driver == VFIO:
-        return Absent(Reason.BOUND_TO_VFIO, "it is handed to a guest")
+        return Absent(Reason.BOUND_TO_VFIO, "passed through to a guest")
     if function.driver != NVIDIA:
-        return Absent(Reason.OTHER_DRIVER, f"the driver {function.driver} is bound to it")
-    return driver or Absent(Reason.DRIVER_ERROR, "the driver does not show it")
+        return Absent(Reason.OTHER_DRIVER, f"bound to the kernel driver {function.driver}")
+    return driver or Absent(Reason.DRIVER_ERROR, "the driver does not list this GPU")
 
 
-def why_no_driver(state: State) -> Absent | None:
-    """Return why no reader gives what the driver says, by the most trusted that is to read; None if one works."""
-    there = {reader for reader, _ in state.statuses}
-    asked = [state.why_not(reader) for reader in DRIVER_READERS if reader in there]
-    if not asked:
+def why_no_driver(state: AgentState) -> Absent | None:
+    """Return the failure of the most trusted enabled reader of the driver; None if any such reader works."""
+    enabled = {reader for reader, _ in state.statuses}
+    failures = [state.why_not(reader) for reader in DRIVER_READERS if reader in enabled]
+    if not failures:
         return state.why_not(DRIVER_READERS[0])
-    return None if None in asked else asked[0]
+    return None if None in failures else failures[0]
 
 
-def pci_only(state: State, shown: Collection[str], now: float, *, unplaced: int = 0) -> list[tuple[View, Absent]]:
-    """Return every NVIDIA GPU of the inventory whose PCI address no reader shows, with the reason.
+def pci_only(state: AgentState, shown: Collection[str], now: float, *, unplaced: int = 0) -> list[tuple[View, Absent]]:
+    """Return each NVIDIA GPU of the PCI inventory whose address no reader lists, with the reason.
 
     Args:
-        state: what the agent knows.
-        shown: PCI addresses of the devices that readers show.
-        now: by the monotonic clock.
-        unplaced: GPUs that readers show and that no address names, because several claim one: as many functions of
-            the driver's are theirs.
+        state: the agent's state.
+        shown: PCI addresses of the devices that readers list.
+        now: monotonic seconds.
+        unplaced: number of GPUs that readers list without an address, because several claim one. As many functions
+            bound to NVIDIA's driver belong to them.
     """
     inventory = state.inventory
     if inventory is None:
         return []
-    stale = now - inventory.ended > STALE_INTERVALS * inventory.interval_seconds
+    stale = now - inventory.ended > MISSED_PASSES * inventory.interval_seconds
     driver = why_no_driver(state)
     left = [one for one in inventory.functions if is_nvidia_gpu(one) and one.address not in shown]
     if sum(one.driver == NVIDIA for one in left) <= unplaced:
@@ -83,7 +86,7 @@ def pci_only(state: State, shown: Collection[str], now: float, *, unplaced: int 
 
 
 def pci_samples(snapshot: Snapshot, at: int) -> tuple[Sample, ...]:
-    """Write the snapshot's devices of this kind as samples judged at `at`, so that a hub can tell the same reasons."""
+    """Return the snapshot's PCI-only devices as samples of the time `at`, so that a hub reports the same reasons."""
     return tuple(
         Sample(
             view=View(kind=device.kind, side=device.side, pci_address=device.pci_address),

@@ -1,9 +1,8 @@
-"""Letting go of the devices because an operator asks: two files in the agent's state folder.
+"""Device release: an operator makes the agent close all GPUs, for example before passthrough.
 
-`release.json` is the operator's word: while it is there, the agent holds no device. `released.json` is the agent's
-answer: it is there once every device is closed. Both are only believed of root or the agent's own user.
-
-Whether the agent holds the devices: carries out what an operator asks, and tells what became of it.
+Two files in the agent's state folder carry it. `release.json` is the operator's request: while it exists, the agent
+holds no device. `released.json` is the agent's answer: it exists once every device is closed. Both files count only if
+root or the agent's own user owns them.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from gpufleet.agent.collect.pci import NVIDIA
-from gpufleet.agent.collect.state import Outcome, State
+from gpufleet.agent.collect.state import AgentState, Outcome
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.event import Event, EventKind
@@ -26,17 +25,17 @@ from gpufleet.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 
-WORDS = "released by operator"
+RELEASED_DETAIL = "released by operator"
 REQUEST, ANSWER = "release.json", "released.json"
 MAX_BYTES = 4096
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator asked.
+    """The operator's request.
 
     Attributes:
-        since: nanoseconds since 1970 when it was asked.
-        until: when it ends by itself, or None.
+        since: time of the request, nanoseconds since 1970.
+        until: when the release ends by itself, or None.
     """
 
     since: int
@@ -44,7 +43,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's answer: `pid` holds no device since `at` (nanoseconds since 1970), for the release of these times."""
+    """The agent's answer: process `pid` has held no device since `at` (nanoseconds since 1970), for this request."""
 
     pid: int
     at: int
@@ -53,7 +52,7 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReleaseFolder:
-    """The agent's side. Blocking, but only on small local files."""
+    """The agent's access to the two files. Blocking, but only on small local files."""
 
     def __init__(self, folder: Path, now_ns: Callable[[], int]) -> None:
         """Take the folder of the two files, and the wall clock."""
@@ -62,7 +61,7 @@ class ReleaseFolder:
         self._refused = False
 
     def current(self) -> Release | None:
-        """Return the release in force, or None. One that is over is removed."""
+        """Return the release in force, or None. An expired request is removed."""
         release = self._read()
         if release is not None and release.until is not None and self._now_ns() >= release.until:
             with contextlib.suppress(OSError):
@@ -71,16 +70,16 @@ class ReleaseFolder:
         return release
 
     def answer(self, release: Release) -> None:
-        """Say that every device is closed."""
-        put(self._answer, Released(pid=os.getpid(), at=self._now_ns(), since=release.since, until=release.until))
+        """Record that every device is closed."""
+        write_file(self._answer, Released(pid=os.getpid(), at=self._now_ns(), since=release.since, until=release.until))
 
     def answered(self) -> Release | None:
-        """Return the release that an agent, maybe an earlier one, last answered; None if its answer was taken back."""
+        """Return the release that this or an earlier agent answered last; None if the answer was retracted."""
         answer = read_answer(self._answer.parent)
         return None if answer is None else Release(since=answer.since, until=answer.until)
 
     def retract(self) -> None:
-        """Take the answer back: devices are held, or are about to be."""
+        """Remove the answer: devices are held, or are about to be."""
         with contextlib.suppress(OSError):
             self._answer.unlink()
 
@@ -93,18 +92,20 @@ class ReleaseFolder:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode) or about.st_uid not in (0, os.geteuid()):
                 if not self._refused:
-                    log.warning("%s is not of root or of this agent's user: it is passed over", self._request)
+                    log.warning("%s is ignored: root or the agent's user must own it", self._request)
                 self._refused = True
                 return None
             self._refused = False
             try:
                 return msgspec.json.decode(file.read(MAX_BYTES), type=Release)
             except (msgspec.MsgspecError, UnicodeDecodeError, OSError):
-                return Release(since=about.st_mtime_ns)  # somebody asked, in whatever words: letting go harms nobody
+                return Release(
+                    since=about.st_mtime_ns
+                )  # unreadable content still means a release: releasing is the safe choice
 
 
-def put(path: Path, content: Release | Released) -> None:
-    """Write a file as a whole, for the agent's user and root to read; raises OSError."""
+def write_file(path: Path, content: Release | Released) -> None:
+    """Replace a file atomically. Raises OSError."""
     fresh = path.with_suffix(f".{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     with os.fdopen(descriptor, "wb") as file:
@@ -121,35 +122,35 @@ def read_answer(folder: Path) -> Released | None:
 
 
 def withheld() -> Absent:
-    """Return why nothing is read of a device that was let go."""
-    return Absent(Reason.NOT_COLLECTED, WORDS)
+    """Return the absence of every value of a released device."""
+    return Absent(Reason.NOT_COLLECTED, RELEASED_DETAIL)
 
 
-class Holding:
-    """Lives on the event loop.
+class DeviceRelease:
+    """Carries out the operator's requests and reports the result. Lives on the event loop.
 
     Attributes:
-        release: what is asked now, or None.
+        release: the release in force, or None.
     """
 
     def __init__(self, folder: ReleaseFolder | None, readers: Iterable[str], clock: Clock) -> None:
-        """Take where the operator's word is found, and the readers that hold devices."""
+        """Take the folder of the two files, and the names of the readers that hold devices."""
         self._folder = folder
         self._readers = frozenset(readers)
         self._clock = clock
-        self._let_go: set[str] = set()
+        self._released: set[str] = set()
         self.release: Release | None = None
         self._before: Release | None = None
         if folder is not None:
-            self._before = folder.answered()  # by the agent before: that it let go is told already
+            self._before = folder.answered()  # an earlier agent reported this release already
             folder.retract()
 
     def look(self) -> list[Event]:
-        """See what is asked now; return the events that this is."""
+        """Check for a request; return an event for each change."""
         before, self.release = self._before, self._folder.current() if self._folder is not None else None
         self._before = self.release
         if before is not None and self.release is not None and before != self.release:
-            self._answer()  # another release in its place: what was let go already is its answer too
+            self._answer()  # a new request replaced the old one: devices released before count for it too
         if (before is None) == (self.release is None):
             return []
         at = self._clock.now_ns()
@@ -160,25 +161,25 @@ class Holding:
         assert before is not None
         if self._folder is not None:
             self._folder.retract()
-        self._let_go.clear()
+        self._released.clear()
         over = before.until is not None and at >= before.until
-        why = "its time is over" if over else "an operator asked for it"
+        why = "the release expired" if over else "an operator resumed it"
         return [Event(view=None, kind=EventKind.DEVICES_RESUMED, at=at, attributes={"why": why})]
 
     def why_not(self, reader: str) -> Absent | None:
-        """Return why this reader may not read now, or None."""
+        """Return why this reader must not read now, or None."""
         return withheld() if self.release is not None and reader in self._readers else None
 
-    def take(self, outcome: Outcome, state: State) -> Outcome:
-        """Note a reader that has let go; return its pass with the absence of everything it read before."""
+    def take(self, outcome: Outcome, state: AgentState) -> Outcome:
+        """Note a reader that released its devices; return its pass with an absence for each value it read before."""
         reader, lane = outcome.status.reader, outcome.status.lane
         if not outcome.withheld or outcome.failure is None or reader not in self._readers:
             return outcome
-        if reader not in self._let_go:
-            self._let_go.add(reader)
+        if reader not in self._released:
+            self._released.add(reader)
             self._answer()
         if lane is Lane.STATIC:
-            return outcome  # what a device is does not change because nobody looks
+            return outcome  # identity and static properties stay true while the device is released
         samples = tuple(
             _emptied(sample, outcome.failure, outcome.ended_at)
             for sample in _samples(state, reader, lane)
@@ -194,17 +195,17 @@ class Holding:
         )
 
     def _answer(self) -> None:
-        if self._folder is not None and self.release is not None and self._let_go >= self._readers:
+        if self._folder is not None and self.release is not None and self._released >= self._readers:
             self._folder.answer(self.release)
 
 
-def _samples(state: State, reader: str, lane: Lane) -> list[Sample]:
+def _samples(state: AgentState, reader: str, lane: Lane) -> list[Sample]:
     kept = [state.machine_samples(), *state.views().values()]
     return [one[reader, lane].sample for one in kept if (reader, lane) in one]
 
 
-def _is_taken(sample: Sample, state: State) -> bool:
-    """Whether the bus shows the device with another driver, or not at all any more: it is no longer ours to tell of."""
+def _is_taken(sample: Sample, state: AgentState) -> bool:
+    """Return whether the PCI bus lists the device with another driver or no longer: this agent stops reporting it."""
     address = sample.view.pci_address if sample.view is not None else None
     if address is None or state.inventory is None:
         return False

@@ -1,4 +1,4 @@
-"""The loop of one reader: each lane on its interval, one pass at a time, every failure turned into a status."""
+"""The loop of one reader: each lane on its interval, one pass at a time. Every failure becomes a status."""
 
 import asyncio
 import logging
@@ -15,11 +15,11 @@ from gpufleet.ports.reader import Reader
 
 log = logging.getLogger(__name__)
 
-MAX_TOLD = 64
-"""Different errors that are told until the reader works again: a stranger may word each of them anew."""
+MAX_LOGGED_ERRORS = 64
+"""Distinct errors that are logged until the reader works again: a hostile source may vary its errors."""
 
-MAX_WORDS = 1024
-"""Letters of an error that are kept: as many as a batch can carry."""
+MAX_ERROR_LENGTH = 1024
+"""Characters of an error that are kept: the limit of the batch format."""
 
 
 class ReaderLoop:
@@ -39,13 +39,13 @@ class ReaderLoop:
         """Take the parts.
 
         Args:
-            reader: what is read.
+            reader: the reader to run.
             intervals: seconds between passes by lane.
-            timeout_seconds: the bound of a pass.
-            clock: the clocks.
-            report: hears of each pass.
-            excuses: whether a failure only says that there is nothing to read here; None while that is not known.
-            withheld: why the reader may not read now, or None. While it may not, it is closed and holds nothing.
+            timeout_seconds: limit of one pass.
+            clock: wall and monotonic time.
+            report: called with the outcome of each pass.
+            excuses: returns whether a failure only means that this machine has nothing to read; None while unknown.
+            withheld: returns why the reader must not read now, or None. A withheld reader is closed.
         """
         self.reader = reader
         self._intervals = {lane: intervals[lane] for lane in FIRST_PASS_ORDER if lane in reader.lanes}
@@ -55,7 +55,7 @@ class ReaderLoop:
         self._excuses = excuses
         self._withheld = withheld
         self._is_closed = True
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._statuses = {
             lane: ReaderStatus(reader=reader.name, lane=lane, state=ReaderState.NEVER, interval_seconds=interval)
             for lane, interval in self._intervals.items()
@@ -63,7 +63,7 @@ class ReaderLoop:
 
     @property
     def statuses(self) -> tuple[ReaderStatus, ...]:
-        """How each lane is doing."""
+        """Status of each lane."""
         return tuple(self._statuses.values())
 
     async def run(self) -> None:
@@ -82,7 +82,7 @@ class ReaderLoop:
                 log.warning("reader %s: %s", self.reader.name, error)
 
     async def run_pass(self, lane: Lane) -> Outcome:
-        """Make one pass of one lane, within its time."""
+        """Run one pass of one lane within the time limit."""
         began_at, began = self._clock.now_ns(), self._clock.monotonic()
         done: Round | None = None
         failure: Absent | None = None
@@ -106,18 +106,18 @@ class ReaderLoop:
             log.debug("reader %s, lane %s: defect", self.reader.name, lane, exc_info=True)
         ended = self._clock.monotonic()
         before = self._statuses[lane]
-        words = failure.detail if failure else _first(done.errors if done else ())
+        message = failure.detail if failure else _first(done.errors if done else ())
         status = ReaderStatus(
             reader=self.reader.name,
             lane=lane,
-            state=ReaderState.FAILED if failure else ReaderState.PARTIAL if words else ReaderState.OK,
+            state=ReaderState.FAILED if failure else ReaderState.PARTIAL if message else ReaderState.OK,
             interval_seconds=before.interval_seconds,
             last_attempt=began_at,
             last_success=before.last_success if failure else self._clock.now_ns(),
             duration_seconds=ended - began,
             failures=before.failures + 1 if failure else 0,
-            error_class=error_class or ("partial" if words else ""),
-            last_error=words,
+            error_class=error_class or ("partial" if message else ""),
+            last_error=message,
         )
         self._statuses[lane] = status
         self._log_change(status, failure)
@@ -138,18 +138,18 @@ class ReaderLoop:
         return why
 
     def _log_change(self, status: ReaderStatus, failure: Absent | None) -> None:
-        """Tell each error once, from whichever lane, until every lane works again."""
-        if status.last_error and status.last_error not in self._told and len(self._told) < MAX_TOLD:
+        """Log each error once, from whichever lane, until every lane works again."""
+        if status.last_error and status.last_error not in self._logged and len(self._logged) < MAX_LOGGED_ERRORS:
             excused = failure is not None and self._excuses(failure)
             if excused is None:
-                return  # a later pass knows
-            self._told.add(status.last_error)
+                return  # a later pass decides
+            self._logged.add(status.last_error)
             if excused:
                 log.info("reader %s: nothing to read on this machine: %s", status.reader, status.last_error)
                 return
             log.warning("reader %s, lane %s: %s: %s", status.reader, status.lane, status.state, status.last_error)
-        elif self._told and not any(one.last_error for one in self._statuses.values()):
-            self._told.clear()
+        elif self._logged and not any(lane.last_error for lane in self._statuses.values()):
+            self._logged.clear()
             log.info("reader %s works again", status.reader)
 
 
@@ -157,6 +157,6 @@ def _first(errors: tuple[str, ...]) -> str:
     return _bounded(errors[0]) if errors else ""
 
 
-def _bounded(words: str) -> str:
-    words = words.encode("utf-8", "replace").decode()  # a lone surrogate could not travel
-    return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 1] + "…"
+def _bounded(message: str) -> str:
+    message = message.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded in a batch
+    return message if len(message) <= MAX_ERROR_LENGTH else message[: MAX_ERROR_LENGTH - 1] + "…"

@@ -1,11 +1,4 @@
-"""What the agent knows: the newest sample of every view, reader and lane, and how each reader is doing.
-
-What one pass of one lane of one reader came to.
-
-When each lane of a reader is due. Pure: the instants are given.
-
-MIG devices that one reader cannot name and another one can: shown once, under their name. Pure.
-"""
+"""The state of an agent: newest samples, reader statuses, PCI inventory, recent events; and the lanes' timetable."""
 
 import math
 from collections import deque
@@ -14,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from gpufleet.fleet.devices import is_gone
+from gpufleet.fleet.readings import MISSED_PASSES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.event import RECENT_EVENTS, Event
@@ -24,15 +18,15 @@ from gpufleet.model.view import View, ViewKind
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One pass, ended.
+    """The outcome of one pass of one lane of one reader.
 
     Attributes:
-        status: how the lane is doing after this pass; names reader and lane.
-        round: what was read; after a failure, what could be told all the same, or None.
-        failure: why the reader could not work at all, or None when it could.
-        ended_at: nanoseconds since 1970 when the pass ended.
-        ended: the same by the monotonic clock, in seconds.
-        withheld: the reader was not asked, because the devices were let go; it holds none.
+        status: the lane's status after this pass; names reader and lane.
+        round: the samples read; after a failure, those that could be read anyway, or None.
+        failure: why the reader failed as a whole, or None.
+        ended_at: end of the pass, nanoseconds since 1970.
+        ended: the same in monotonic seconds.
+        withheld: the reader was not called because its devices are released.
     """
 
     status: ReaderStatus
@@ -43,26 +37,29 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     withheld: bool = False
 
 
-OF_THE_STACK = frozenset({Reason.NO_LIBRARY, Reason.NO_DRIVER, Reason.NO_SUPPORTED_GPU})
-"""What a reader of NVIDIA GPUs says where their library or driver, or all of them, are missing."""
-
-STALE_INTERVALS = 3
-"""A sample is stale when its lane has not succeeded for it within this many intervals."""
-
+DRIVER_STACK_REASONS = frozenset({Reason.NO_LIBRARY, Reason.NO_DRIVER, Reason.NO_SUPPORTED_GPU})
+"""Failures of a GPU reader whose library, driver or GPUs are missing."""
 
 EVENTS_READER = "events"
-"""What `reader` says of readings that the agent makes of events: counts of XIDs."""
+"""Reader name of readings that the agent derives from events, such as XID counts."""
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """A sample, and when its pass ended by the monotonic clock."""
+class KeptSample(msgspec.Struct, frozen=True):
+    """A sample and the end of its pass in monotonic seconds."""
 
     sample: Sample
     ended: float
 
 
-class Inventory(msgspec.Struct, frozen=True):
-    """The PCI display controllers, when they were listed (wall clock and monotonic), and on which lane."""
+class PciInventory(msgspec.Struct, frozen=True):
+    """The PCI display controllers.
+
+    Attributes:
+        functions: the controllers.
+        at: time of the listing, nanoseconds since 1970.
+        ended: the same in monotonic seconds.
+        interval_seconds: interval of the lane that lists them.
+    """
 
     functions: tuple[PciFunction, ...]
     at: int
@@ -70,8 +67,8 @@ class Inventory(msgspec.Struct, frozen=True):
     interval_seconds: float
 
 
-class State:
-    """Changes only by `apply`; everything else looks."""
+class AgentState:
+    """The newest sample of each view, reader and lane, and the status of each reader. Changed by `apply` only."""
 
     def __init__(
         self,
@@ -81,62 +78,62 @@ class State:
         name: str | None = None,
         events: Iterable[Event] = (),
     ) -> None:
-        """Start knowing nothing but the machine's name and which lanes there will be.
+        """Start without samples.
 
         Args:
-            machine: evidence until a reader brings better.
+            machine: identity evidence until a reader provides better.
             statuses: one for each lane of each reader.
-            name: what to call the machine instead of its host name.
-            events: the newest events before, the oldest first.
+            name: replaces the machine's host name.
+            events: events from before the start, oldest first.
         """
         self._name = name
         self.machine = self._named(machine)
         self.statuses: dict[tuple[str, Lane], ReaderStatus] = {(s.reader, s.lane): s for s in statuses}
-        self.inventory: Inventory | None = None
+        self.inventory: PciInventory | None = None
         self.events: deque[Event] = deque(events, maxlen=RECENT_EVENTS)
-        self._kept: dict[str, dict[tuple[str, Lane], Kept]] = {}
-        self._machine_kept: dict[tuple[str, Lane], Kept] = {}
+        self._kept: dict[str, dict[tuple[str, Lane], KeptSample]] = {}
+        self._machine_kept: dict[tuple[str, Lane], KeptSample] = {}
         self._was_on_bus: set[str] = set()
         self._members: dict[tuple[str, Lane], frozenset[str]] = {}
         self._failures: dict[str, Absent | None] = {}
 
     def apply(self, outcome: Outcome) -> None:
-        """Take in what a pass came to."""
+        """Apply the outcome of a pass."""
         status = outcome.status
         self.statuses[status.reader, status.lane] = status
         if status.lane is not Lane.EVENT or outcome.failure is not None:
-            # A pass over events asks nothing: that it went well does not say that the reader works.
+            # A pass over events queries nothing: its success does not prove that the reader works.
             self._failures[status.reader] = outcome.failure
         if outcome.round is not None:
             self.events += outcome.round.events
-            self._forget_renamed(status.reader, outcome.round)
+            self._drop_renamed(status.reader, outcome.round)
             self._keep(outcome, outcome.round)
-            self._forget_gone_instances()
+            self._drop_ended_instances()
             if outcome.failure is None and not outcome.round.errors:
-                self._forget_the_gone(status.reader, status.lane, outcome.round)
+                self._drop_removed(status.reader, status.lane, outcome.round)
 
     def left_the_bus(self, address: str) -> bool:
-        """Whether the bus showed a function at this address once, and its newest list does not."""
+        """Return whether an earlier PCI listing had a function at this address and the newest has not."""
         return (
             self.inventory is not None
             and address in self._was_on_bus
             and all(function.address != address for function in self.inventory.functions)
         )
 
-    def views(self) -> dict[str, dict[tuple[str, Lane], Kept]]:
-        """Return view key to what is kept of it, by reader and lane."""
+    def views(self) -> dict[str, dict[tuple[str, Lane], KeptSample]]:
+        """Return view key to its newest samples, by reader and lane."""
         return self._kept
 
-    def machine_samples(self) -> dict[tuple[str, Lane], Kept]:
-        """Return what is kept of the machine itself, by reader and lane."""
+    def machine_samples(self) -> dict[tuple[str, Lane], KeptSample]:
+        """Return the newest samples of the machine itself, by reader and lane."""
         return self._machine_kept
 
     def is_stale(self, reader: str, lane: Lane, ended: float, now: float) -> bool:
-        """Whether a pass of the lane that ended then is too old to speak for now (both monotonic)."""
-        return now - ended > STALE_INTERVALS * self.statuses[reader, lane].interval_seconds
+        """Return whether a pass of the lane that ended at `ended` is stale at `now`, both in monotonic seconds."""
+        return now - ended > MISSED_PASSES * self.statuses[reader, lane].interval_seconds
 
     def why_not(self, reader: str) -> Absent | None:
-        """Return why a reader gives nothing: not there, not begun, or its newest pass failed; None when it works."""
+        """Return why a reader has no values: not enabled, no pass yet, or its newest pass failed. None if it works."""
         states = [status.state for (name, _), status in self.statuses.items() if name == reader]
         if not states:
             return Absent(Reason.NOT_COLLECTED, f"the {reader} reader is not enabled")
@@ -145,18 +142,18 @@ class State:
         return self._failures.get(reader)
 
     def excuses(self, failure: Absent) -> bool | None:
-        """Whether a reader failed for want of what this machine has no need of: there is no NVIDIA GPU on its PCI bus.
+        """Return whether a reader failed only because this machine has no NVIDIA GPU on its PCI bus.
 
-        None while the bus may still be listed for the first time. A bus that is not listed excuses nothing.
+        None before the first PCI listing. If no reader lists the bus, no failure is excused.
         """
-        if failure.reason not in OF_THE_STACK:
+        if failure.reason not in DRIVER_STACK_REASONS:
             return False
         if self.inventory is None:
             return None if self.missing() else False
         return all(function.vendor != NVIDIA_VENDOR for function in self.inventory.functions)
 
     def judged(self, status: ReaderStatus) -> ReaderStatus:
-        """Return how a lane is doing, where a failure that this machine excuses is none: there is nothing to read."""
+        """Return the status of a lane, with an excused failure turned into `ok`: there is nothing to read."""
         failure = self._failures.get(status.reader)
         if status.state is not ReaderState.FAILED or failure is None or not self.excuses(failure):
             return status
@@ -170,7 +167,7 @@ class State:
         )
 
     def missing(self) -> tuple[str, ...]:
-        """Return `reader/lane` of every lane that has not ended its first pass, whatever that pass came to."""
+        """Return `reader/lane` of each lane whose first pass has not ended yet."""
         return tuple(
             f"{reader}/{lane}" for (reader, lane), status in self.statuses.items() if status.state is ReaderState.NEVER
         )
@@ -178,18 +175,20 @@ class State:
     def _keep(self, outcome: Outcome, done: Round) -> None:
         source = (outcome.status.reader, outcome.status.lane)
         for sample in done.samples:
-            kept = Kept(sample, outcome.ended)
+            kept = KeptSample(sample, outcome.ended)
             if sample.view is None:
                 self._machine_kept[source] = kept
             else:
                 self._kept.setdefault(sample.view.key, {})[source] = kept
         if done.inventory is not None:
             self._was_on_bus |= {function.address for function in done.inventory}
-            self.inventory = Inventory(done.inventory, outcome.ended_at, outcome.ended, outcome.status.interval_seconds)
+            self.inventory = PciInventory(
+                done.inventory, outcome.ended_at, outcome.ended, outcome.status.interval_seconds
+            )
         if done.machine is not None:
             self.machine = self._named(done.machine)
 
-    def _forget_the_gone(self, reader: str, lane: Lane, done: Round) -> None:
+    def _drop_removed(self, reader: str, lane: Lane, done: Round) -> None:
         members = frozenset(sample.view.key for sample in done.samples if sample.view is not None)
         for key in self._members.get((reader, lane), frozenset()) - members:
             of_view = self._kept.get(key, {})
@@ -199,8 +198,8 @@ class State:
                 self._kept.pop(key, None)
         self._members[reader, lane] = members
 
-    def _forget_renamed(self, reader: str, done: Round) -> None:
-        """Forget what this reader told of a GPU under another name: at one place on the bus there is one."""
+    def _drop_renamed(self, reader: str, done: Round) -> None:
+        """Drop this reader's samples of a GPU under its previous key: one PCI address has one GPU."""
         names: dict[str | None, str] = {
             sample.view.pci_address: sample.view.key
             for sample in done.samples
@@ -216,8 +215,8 @@ class State:
             if all(source[0] == EVENTS_READER for source in kept):
                 del self._kept[key]
 
-    def _forget_gone_instances(self) -> None:
-        """Forget instances that a newer pass over their GPU did not list, also where part of the pass failed."""
+    def _drop_ended_instances(self) -> None:
+        """Drop instances that a newer pass over their GPU did not list, even if a part of that pass failed."""
         ended = {key: {source: one.ended for source, one in kept.items()} for key, kept in self._kept.items()}
         parents = {key: next(iter(kept.values())).sample.view for key, kept in self._kept.items()}
         for key, view in parents.items():
@@ -229,36 +228,37 @@ class State:
 
 
 FIRST_PASS_ORDER = (Lane.STATIC, Lane.SLOW, Lane.FAST, Lane.EVENT)
-"""Lanes that are due together run in this order: identity before what changes."""
+"""Order of lanes that are due together: identity before values."""
 
 
 class Timetable:
-    """Every lane is due at once, and then at whole intervals from the start: late passes do not move later ones.
+    """Due times of a reader's lanes.
 
-    An instant that is missed, because a pass took longer than its interval, is not made up for.
+    Each lane is due at the start and then at whole intervals from the start, so a late pass does not shift later
+    passes. A due time missed by a long pass is skipped.
     """
 
     def __init__(self, intervals: Mapping[Lane, float], start: float) -> None:
-        """Take the seconds between passes of each lane, and the start by the monotonic clock."""
+        """Take each lane's interval in seconds and the start in monotonic seconds."""
         self._intervals = dict(intervals)
         self._start = start
         self._due = {lane: start for lane in FIRST_PASS_ORDER if lane in intervals}
 
     def next(self) -> tuple[float, Lane]:
-        """Return the earliest instant at which a lane is due, and that lane."""
+        """Return the earliest due time and its lane."""
         lane = min(self._due, key=lambda candidate: self._due[candidate])
         return self._due[lane], lane
 
     def done(self, lane: Lane, now: float) -> None:
-        """Say that a pass of the lane ended at `now`."""
+        """Record the end of a pass of the lane."""
         interval = self._intervals[lane]
         self._due[lane] = self._start + interval * (math.floor((now - self._start) / interval) + 1)
 
 
-def without_unnamed(outcome: Outcome, state: State) -> Outcome:
-    """Return a pass without MIG devices that have no UUID, of GPUs whose MIG devices another reader tells by UUID.
+def without_unnamed(outcome: Outcome, state: AgentState) -> Outcome:
+    """Drop MIG devices without a UUID from a pass if another reader lists the MIG devices of that GPU by UUID.
 
-    They are not joined by their instance ids: those are reused, and whose they are now only a new list can tell.
+    They are not joined by instance id: ids are reused, and only a new listing shows which device has one now.
     """
     done = outcome.round
     if done is None or not any(_is_unnamed(sample.view) for sample in done.samples):

@@ -1,4 +1,4 @@
-"""Events that nobody tells, but that readings show: what is another one than in the pass before. Pure."""
+"""Events derived from readings: values that differ from the previous pass. Pure."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,8 +11,8 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 
 THROTTLES = {"hw_thermal": 0x40, "sw_thermal": 0x20, "power_brake": 0x80, "hw_slowdown": 0x8}
-"""Cause of a throttle to its bit in `gpu_clock_event_reasons_mask`. The plain hardware slowdown is told only where
-the driver names no closer cause; the power cap, idleness and set clocks are no throttles but the normal course."""
+"""Cause of throttling to its bit in `gpu_clock_event_reasons_mask`. The generic hardware slowdown counts only if the
+driver names no specific cause. Power cap, idle and application clocks are normal operation, not throttling."""
 
 _CLOSER = THROTTLES["hw_thermal"] | THROTTLES["power_brake"]
 
@@ -20,162 +20,164 @@ _CLOSER = THROTTLES["hw_thermal"] | THROTTLES["power_brake"]
 _MACHINE = ""
 _OF_DRIVER = frozenset({"nvidia_driver_version", "nvidia_driver_state"})
 
-SILENT_NANOS = 180 * NANOS
-"""For so long the reader whose word goes first may say nothing of a subject before another one's is taken."""
+REPORTER_TIMEOUT_NS = 180 * NANOS
+"""Time without a sample of a subject after which a less trusted reader replaces its reader."""
 
 
-class _Device:
-    """What is known of one device."""
+class _DeviceHistory:
+    """The last values of one device."""
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}
         self.session = 0
-        self.throttled: dict[str, int | None] = {}  # cause to when it began; None when it was there at the first look
+        self.throttled: dict[str, int | None] = {}  # cause to its start; None if it was active at the first sample
 
 
-class _Tellers:
-    """Who is listened to about each subject: two readers' values are a moment apart, and are no change."""
+class _Reporters:
+    """The reader that counts for each subject: values of two readers differ by moments, which is no change."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, Sample] = {}  # key of the view, empty for the machine, to the newest sample
+        self._newest: dict[str, Sample] = {}  # view key, empty for the machine, to the newest sample
 
     def take(self, key: str, sample: Sample) -> bool | None:
-        """Return whether a sample counts; None if it does, and is the first of its reader's since another's did."""
-        heard = self._heard.get(key)
-        if heard is not None and heard.reader != sample.reader:
-            silent = sample.measured_at - heard.measured_at > SILENT_NANOS
-            if not silent and precedence(heard) < precedence(sample):
+        """Return whether a sample counts; None if it counts and its reader has just replaced another one."""
+        newest = self._newest.get(key)
+        if newest is not None and newest.reader != sample.reader:
+            timed_out = sample.measured_at - newest.measured_at > REPORTER_TIMEOUT_NS
+            if not timed_out and precedence(newest) < precedence(sample):
                 return False
-        self._heard[key] = sample
-        return True if heard is None or heard.reader == sample.reader else None
+        self._newest[key] = sample
+        return True if newest is None or newest.reader == sample.reader else None
 
 
-class Changes:
-    """Remembers what it needs of the newest pass; one for a machine."""
+class ChangeDetector:
+    """Compares each pass of one machine with the previous one."""
 
     def __init__(self, *, driver: str = "", session: int = 0) -> None:
-        """Begin with what was known of the driver before the agent started, if anything."""
+        """Start with the driver version and session from before the agent's start, if known."""
         self.driver, self.session = driver, session
-        self._devices: dict[str, _Device] = {}
-        self._tellers = _Tellers()
+        self._devices: dict[str, _DeviceHistory] = {}
+        self._reporters = _Reporters()
         self._driver_state: str | None = None
         self._functions: dict[str, PciFunction] | None = None
 
     def of_machine(self, sample: Sample) -> list[Event]:
-        """Return what a sample of the machine itself shows."""
+        """Return the events that a sample of the machine itself shows."""
         events = []
 
-        def tell(kind: EventKind, **attributes: str) -> None:
-            events.append(Event(view=None, kind=kind, at=sample.measured_at, attributes=_told(attributes)))
+        def emit(kind: EventKind, **attributes: str) -> None:
+            events.append(Event(view=None, kind=kind, at=sample.measured_at, attributes=_non_empty(attributes)))
 
         version = sample.values.get("nvidia_driver_version")
-        counts = self._tellers.take(_MACHINE, sample) if sample.values.keys() & _OF_DRIVER else False
+        counts = self._reporters.take(_MACHINE, sample) if sample.values.keys() & _OF_DRIVER else False
         if isinstance(version, str) and counts is not False:
             if counts and self.driver and version != self.driver:
-                tell(EventKind.DRIVER_UPGRADED, **{"from": self.driver, "to": version})
+                emit(EventKind.DRIVER_UPGRADED, **{"from": self.driver, "to": version})
             self.driver = version
         state = sample.values.get("nvidia_driver_state")
         if isinstance(state, str):
             if sample.driver_session:
                 if self.session and sample.driver_session != self.session:
-                    tell(EventKind.DRIVER_RELOADED, version=self.driver)
+                    emit(EventKind.DRIVER_RELOADED, version=self.driver)
                 self.session = sample.driver_session
             before, self._driver_state = self._driver_state, state
             if before not in (None, state):
                 if state == "ok":
-                    tell(EventKind.DRIVER_WORKS, before=before or "")
+                    emit(EventKind.DRIVER_WORKS, before=before or "")
                 elif state == "mismatch":
-                    tell(EventKind.DRIVER_MISMATCH, sources="nvml")
+                    emit(EventKind.DRIVER_MISMATCH, sources="nvml")
                 else:
-                    tell(EventKind.DRIVER_FAILED, state=state, before=before or "")
+                    emit(EventKind.DRIVER_FAILED, state=state, before=before or "")
         return events
 
     def of_device(self, sample: Sample) -> list[Event]:
-        """Return what a sample of a device shows."""
+        """Return the events that a sample of a device shows."""
         view = sample.view
         assert view is not None
-        counts = self._tellers.take(view.key, sample)
+        counts = self._reporters.take(view.key, sample)
         if counts is False:
             return []
         if counts is None:
             self._devices.pop(view.key, None)
-        known = self._devices.setdefault(view.key, _Device())
+        known = self._devices.setdefault(view.key, _DeviceHistory())
         events: list[Event] = []
 
-        def tell(kind: EventKind, code: int = 0, **attributes: str) -> None:
-            events.append(Event(view=view, kind=kind, code=code, at=sample.measured_at, attributes=_told(attributes)))
+        def emit(kind: EventKind, code: int = 0, **attributes: str) -> None:
+            events.append(
+                Event(view=view, kind=kind, code=code, at=sample.measured_at, attributes=_non_empty(attributes))
+            )
 
         same_session = known.session in (0, sample.driver_session)
         if sample.driver_session:
             known.session = sample.driver_session
-        for name, look in _LOOKS.items():
+        for name, compare in _COMPARISONS.items():
             value = sample.values.get(name)
             if value is None or isinstance(value, Absent):
                 continue
             before = known.values.get(name)
             known.values[name] = value
             if before is not None and before != value:
-                look(tell, before, value, same_session)
+                compare(emit, before, value, same_session)
         mask = sample.values.get("gpu_clock_event_reasons_mask")
         if isinstance(mask, int):
-            _look_at_clocks(tell, known, mask, sample.measured_at)
+            _compare_clocks(emit, known, mask, sample.measured_at)
         return events
 
     def of_bus(self, functions: tuple[PciFunction, ...], at: int) -> list[Event]:
-        """Return what a list of the bus shows."""
+        """Return the events that a PCI listing shows."""
         now = {function.address: function for function in functions if is_nvidia_gpu(function)}
         before, self._functions = self._functions, now
         if before is None:
             return []
         events: list[Event] = []
 
-        def tell(address: str, kind: EventKind, **attributes: str) -> None:
+        def emit(address: str, kind: EventKind, **attributes: str) -> None:
             view = View(kind=ViewKind.GPU, side=Side.HOST, pci_address=address)
-            events.append(Event(view=view, kind=kind, at=at, attributes=_told(attributes)))
+            events.append(Event(view=view, kind=kind, at=at, attributes=_non_empty(attributes)))
 
         for address in sorted(before.keys() | now.keys()):
             was, is_now = before.get(address), now.get(address)
             if was is None:
                 assert is_now is not None
-                tell(address, EventKind.GPU_ADDED, driver=is_now.driver or "")
+                emit(address, EventKind.GPU_ADDED, driver=is_now.driver or "")
             elif is_now is None:
-                tell(address, EventKind.GPU_REMOVED, driver=was.driver or "")
+                emit(address, EventKind.GPU_REMOVED, driver=was.driver or "")
             elif was.driver != is_now.driver and is_now.driver is None:
-                tell(address, EventKind.DRIVER_UNBOUND, before=was.driver or "")
+                emit(address, EventKind.DRIVER_UNBOUND, before=was.driver or "")
             elif was.driver != is_now.driver:
-                tell(address, EventKind.DRIVER_BOUND, driver=is_now.driver or "", before=was.driver or "")
+                emit(address, EventKind.DRIVER_BOUND, driver=is_now.driver or "", before=was.driver or "")
         return events
 
 
-_Tell = Callable[..., None]
+_Emit = Callable[..., None]
 
 
-def _on_fall(tell: _Tell, before: Value, value: Value, same_session: bool) -> None:
+def _on_fall(emit: _Emit, before: Value, value: Value, same_session: bool) -> None:
     if same_session and isinstance(before, int | float) and isinstance(value, int | float) and value < before:
-        tell(EventKind.GPU_RESET, evidence="the energy counter began again")
+        emit(EventKind.GPU_RESET, evidence="the energy counter restarted")
 
 
-def _on_ecc(tell: _Tell, before: Value, value: Value, same_session: bool) -> None:
+def _on_ecc(emit: _Emit, before: Value, value: Value, same_session: bool) -> None:
     if same_session and isinstance(before, int) and isinstance(value, int) and value > before:
-        tell(EventKind.ECC_UNCORRECTED, value - before)
+        emit(EventKind.ECC_UNCORRECTED, value - before)
 
 
-def _on_rise(kind: EventKind) -> Callable[[_Tell, Value, Value, bool], None]:
-    def look(tell: _Tell, before: Value, value: Value, same_session: bool) -> None:
+def _on_rise(kind: EventKind) -> Callable[[_Emit, Value, Value, bool], None]:
+    def compare(emit: _Emit, before: Value, value: Value, same_session: bool) -> None:
         if value == 1:
-            tell(kind)
+            emit(kind)
 
-    return look
-
-
-def _on_change(kind: EventKind) -> Callable[[_Tell, Value, Value, bool], None]:
-    def look(tell: _Tell, before: Value, value: Value, same_session: bool) -> None:
-        tell(kind, **{"from": str(before), "to": str(value)})
-
-    return look
+    return compare
 
 
-_LOOKS: Mapping[str, Callable[[_Tell, Value, Value, bool], None]] = {
+def _on_change(kind: EventKind) -> Callable[[_Emit, Value, Value, bool], None]:
+    def compare(emit: _Emit, before: Value, value: Value, same_session: bool) -> None:
+        emit(kind, **{"from": str(before), "to": str(value)})
+
+    return compare
+
+
+_COMPARISONS: Mapping[str, Callable[[_Emit, Value, Value, bool], None]] = {
     "gpu_energy_joules_total": _on_fall,
     "gpu_ecc_uncorrected_errors_total": _on_ecc,
     "gpu_row_remap_pending": _on_rise(EventKind.ROW_REMAP_PENDING),
@@ -183,23 +185,23 @@ _LOOKS: Mapping[str, Callable[[_Tell, Value, Value, bool], None]] = {
     "gpu_recovery_action": _on_change(EventKind.RECOVERY_ACTION_CHANGED),
     "gpu_mig_mode": _on_change(EventKind.MIG_CHANGED),
 }
-"""Metric to what looks at a value that is another one than before."""
+"""Metric to the function that handles a changed value."""
 
 
-def _look_at_clocks(tell: _Tell, known: _Device, mask: int, at: int) -> None:
-    """Tell where throttles begin and end, as far apart as the samples are."""
-    first_look = "gpu_clock_event_reasons_mask" not in known.values
+def _compare_clocks(emit: _Emit, known: _DeviceHistory, mask: int, at: int) -> None:
+    """Emit the start and end of throttling, at the resolution of the samples."""
+    is_first = "gpu_clock_event_reasons_mask" not in known.values
     known.values["gpu_clock_event_reasons_mask"] = mask
     for cause, bit in THROTTLES.items():
         active = bool(mask & bit) and not (cause == "hw_slowdown" and mask & _CLOSER)
         if active and cause not in known.throttled:
-            known.throttled[cause] = None if first_look else at
-            tell(EventKind.THROTTLE_STARTED, cause=cause, **({"began": "before it was watched"} if first_look else {}))
+            known.throttled[cause] = None if is_first else at
+            emit(EventKind.THROTTLE_STARTED, cause=cause, **({"began": "before the first sample"} if is_first else {}))
         elif not active and cause in known.throttled:
             began = known.throttled.pop(cause)
             seconds = "" if began is None else f"{(at - began) / NANOS:.1f}"
-            tell(EventKind.THROTTLE_ENDED, cause=cause, seconds=seconds)
+            emit(EventKind.THROTTLE_ENDED, cause=cause, seconds=seconds)
 
 
-def _told(attributes: dict[str, str]) -> dict[str, str]:
+def _non_empty(attributes: dict[str, str]) -> dict[str, str]:
     return {name: text for name, text in attributes.items() if text}

@@ -1,8 +1,6 @@
-"""The machine's events: taken from every reader, made one where several tell the same, counted, and told once.
+"""The event timeline of a machine: events of all readers, grouped, counted, and emitted once.
 
-What the agent remembers of events over a restart: one small file in its state folder.
-
-How many XIDs each GPU had, since when. Pure.
+XID counts and the newest events survive a restart in a small file in the agent's state folder.
 """
 
 import contextlib
@@ -14,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from gpufleet.agent.collect.state import EVENTS_READER as READER
-from gpufleet.agent.collect.state import Outcome, State
-from gpufleet.agent.events.changes import Changes
-from gpufleet.agent.events.groups import Groups, log_seq
+from gpufleet.agent.collect.state import AgentState, Outcome
+from gpufleet.agent.events.changes import ChangeDetector
+from gpufleet.agent.events.groups import EventGroups, log_seq
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.events import (
@@ -38,21 +36,21 @@ from gpufleet.model.xid import xid
 from gpufleet.ports.clock import Clock
 
 MAX_CODES = 256
-"""Different numbers that are counted for one GPU; the driver has fewer."""
+"""Distinct XIDs that are counted for one GPU; the driver has fewer."""
 
 MAX_DEVICES = 1024
 
-NOBODY_WATCHES = Absent(Reason.NOT_COLLECTED, "neither the kernel's log nor the driver's events can be watched here")
-NONE_YET = Absent(Reason.NO_DATA, "none was seen since the watch began")
+NO_WATCHER = Absent(Reason.NOT_COLLECTED, "neither the kernel log nor the driver's events can be read here")
+NONE_YET = Absent(Reason.NO_DATA, "none since counting began")
 
 
 class XidCounts(msgspec.Struct, kw_only=True):
-    """What was counted in one boot of the machine.
+    """XID counts of one boot of the machine.
 
     Attributes:
-        since: nanoseconds since 1970; from here on every XID that was told is counted.
-        counts: view key to XID to how many.
-        last: view key to the newest XID and when it happened.
+        since: start of counting, nanoseconds since 1970.
+        counts: view key to XID to count.
+        last: view key to the newest XID and its time.
     """
 
     since: int
@@ -75,7 +73,7 @@ class XidCounts(msgspec.Struct, kw_only=True):
                 self.last[key] = (event.code, event.at)
 
     def rename(self, before: str, after: str) -> None:
-        """Give what was counted under a device's first name (its address) to the name that is known by now."""
+        """Move the counts of a device from its first key, the PCI address, to its UUID key."""
         for code, count in self.counts.pop(before, {}).items():
             of_device = self.counts.setdefault(after, {})
             of_device[code] = of_device.get(code, 0) + count
@@ -84,9 +82,9 @@ class XidCounts(msgspec.Struct, kw_only=True):
             self.last[after] = last
 
     def values(self, key: str, *, watched: bool) -> tuple[dict[str, Value | Absent], tuple[DimValue, ...]]:
-        """Return the readings of a device, and those by number."""
+        """Return the XID readings of a device, and its counts by XID."""
         if not watched:
-            return dict.fromkeys((XID_ALL, XID_LAST, XID_LAST_AT, XID_SINCE), NOBODY_WATCHES), ()
+            return dict.fromkeys((XID_ALL, XID_LAST, XID_LAST_AT, XID_SINCE), NO_WATCHER), ()
         counts = self.counts.get(key, {})
         last = self.last.get(key)
         values: dict[str, Value | Absent] = {
@@ -98,13 +96,13 @@ class XidCounts(msgspec.Struct, kw_only=True):
         return values, tuple(DimValue(XID_ERRORS, (str(code),), count) for code, count in sorted(counts.items()))
 
 
-def explained(event: Event) -> Event:
-    """Return an XID's event with what the table says of its number; other events as they are."""
+def with_xid_meaning(event: Event) -> Event:
+    """Return an XID event with name, class and action of its XID; other events unchanged."""
     if event.kind != EventKind.XID:
         return event
     row = xid(event.code)
-    words = {"name": row.name, "class": row.cls.value, "action": row.action.value}
-    return msgspec.structs.replace(event, attributes={**{k: v for k, v in words.items() if v}, **event.attributes})
+    meaning = {"name": row.name, "class": row.cls.value, "action": row.action.value}
+    return msgspec.structs.replace(event, attributes={**{k: v for k, v in meaning.items() if v}, **event.attributes})
 
 
 log = logging.getLogger(__name__)
@@ -112,15 +110,15 @@ log = logging.getLogger(__name__)
 MAX_BYTES = 8 << 20
 
 
-class Remembered(msgspec.Struct, kw_only=True):
-    """What is in the file.
+class SavedEvents(msgspec.Struct, kw_only=True):
+    """Content of the event file.
 
     Attributes:
         boot: id of the boot that `log_seq`, `xids` and `session` belong to.
-        log_seq: number of the newest record of the kernel's log whose event has been told, or -1.
-        xids: what was counted in that boot.
-        driver, session: version and session of the driver when it was read last.
-        events: the newest, the oldest first.
+        log_seq: the newest kernel log record whose event was emitted, or -1.
+        xids: counts of that boot.
+        driver, session: version and session of the driver at its last reading.
+        events: the newest events, oldest first.
     """
 
     boot: str
@@ -131,27 +129,27 @@ class Remembered(msgspec.Struct, kw_only=True):
     events: tuple[Event, ...] = ()
 
 
-class Keeper:
-    """Loads and saves it. Blocking."""
+class EventFile:
+    """Loads and saves the event file. Blocking."""
 
     def __init__(self, path: Path) -> None:
-        """Take the file's path; its folder is made when it is first saved."""
+        """Take the file's path; the first save creates its folder."""
         self._path = path
         self._failing = False
 
-    def load(self) -> Remembered | None:
-        """Return what was saved, or None where there is nothing, or nothing that can be read."""
+    def load(self) -> SavedEvents | None:
+        """Return the saved events, or None if there is no readable file."""
         try:
             with self._path.open("rb") as file:
-                return msgspec.json.decode(file.read(MAX_BYTES), type=Remembered)
+                return msgspec.json.decode(file.read(MAX_BYTES), type=SavedEvents)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            log.warning("%s cannot be read, events are counted anew: %s", self._path, error)
+            log.warning("%s cannot be read, event counts restart: %s", self._path, error)
             return None
 
-    def save(self, remembered: Remembered) -> None:
-        """Put it in place of what was there. A disk that refuses is told of once; then memory alone remembers."""
+    def save(self, remembered: SavedEvents) -> None:
+        """Replace the file. A disk failure is logged once; until it works again only memory keeps the events."""
         fresh = self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -162,7 +160,7 @@ class Keeper:
             fresh.replace(self._path)
         except OSError as error:
             if not self._failing:
-                log.warning("%s cannot be written, a restart would tell events again: %s", self._path, error)
+                log.warning("%s cannot be written, a restart would repeat events: %s", self._path, error)
             self._failing = True
             with contextlib.suppress(OSError):
                 fresh.unlink()
@@ -171,7 +169,7 @@ class Keeper:
 
 
 SAMPLE_SECONDS = 60.0
-"""Between samples of the counts while nothing happens."""
+"""Interval between samples of the counts without new events."""
 
 
 def status_before() -> ReaderStatus:
@@ -180,56 +178,58 @@ def status_before() -> ReaderStatus:
 
 
 class Timeline:
-    """Takes what passes tell, and gives passes of its own: events that are settled, and the counts."""
+    """Takes events from passes and returns passes of its own with due events and XID counts."""
 
-    def __init__(self, clock: Clock, *, boot: str = "", remembered: Remembered | None = None) -> None:
-        """Take the clocks, the id of this boot, and what was remembered over the restart."""
+    def __init__(self, clock: Clock, *, boot: str = "", remembered: SavedEvents | None = None) -> None:
+        """Take the clocks, the id of this boot, and the events saved before the restart."""
         self._clock = clock
         self._boot = boot
         old = remembered if remembered is not None and boot and remembered.boot == boot else None
         self._xids = old.xids if old else XidCounts(since=clock.now_ns())
         self._seen_seq = old.log_seq if old else -1
-        self._changes = Changes(driver=remembered.driver if remembered else "", session=old.session if old else 0)
-        self._groups = Groups()
+        self._changes = ChangeDetector(
+            driver=remembered.driver if remembered else "", session=old.session if old else 0
+        )
+        self._groups = EventGroups()
         self._next_sample = clock.monotonic()
 
-    def take(self, outcome: Outcome, state: State) -> Outcome:
-        """Take the events of a pass, and what its readings show; return the pass without its events."""
+    def take(self, outcome: Outcome, state: AgentState) -> Outcome:
+        """Take the events of a pass and those that its readings show; return the pass without events."""
         done = outcome.round
         if done is None:
             return outcome
         now = self._clock.monotonic()
-        told = [event for event in done.events if not self._is_known(event)]
+        found = [event for event in done.events if not self._is_known(event)]
         for sample in done.samples:
             if sample.provenance is Provenance.IMPORTED:
-                continue  # of another time than our own readings: the two beside each other would look like changes
-            told += self._changes.of_machine(sample) if sample.view is None else self._changes.of_device(sample)
+                continue  # imported values are from other times: beside our own readings they would look like changes
+            found += self._changes.of_machine(sample) if sample.view is None else self._changes.of_device(sample)
         if done.inventory is not None:
-            told += self._changes.of_bus(done.inventory, outcome.ended_at)
-        for event in told:
-            self._groups.take(explained(msgspec.structs.replace(event, view=_resolve(event.view, state))), now)
+            found += self._changes.of_bus(done.inventory, outcome.ended_at)
+        for event in found:
+            self._groups.take(with_xid_meaning(msgspec.structs.replace(event, view=_resolve(event.view, state))), now)
         if not done.events:
             return outcome
         return msgspec.structs.replace(outcome, round=msgspec.structs.replace(done, events=()))
 
-    def tell(self, event: Event) -> None:
-        """Take an event of the agent itself."""
+    def add(self, event: Event) -> None:
+        """Add an event of the agent itself."""
         self._groups.take(event, self._clock.monotonic())
 
     def due_in(self) -> float:
-        """Return the seconds until `settle` has something to give."""
+        """Return the seconds until `settle` has a pass."""
         now = self._clock.monotonic()
         held = self._groups.due_in(now)
         sample = max(0.0, self._next_sample - now)
         return sample if held is None else min(held, sample)
 
-    def settle(self, state: State, *, released: bool | None = None, everything: bool = False) -> Outcome | None:
-        """Return a pass with the events that are settled and the counts, or None while there is nothing to tell.
+    def settle(self, state: AgentState, *, released: bool | None = None, everything: bool = False) -> Outcome | None:
+        """Return a pass with the due events and the counts, or None if there are none.
 
         Args:
-            state: what the agent knows.
-            released: whether the devices were let go; None where nobody could ask for that.
-            everything: hold nothing back, because nothing more will come.
+            state: the agent's state.
+            released: whether the devices are released; None if this agent supports no release.
+            everything: emit held groups too, because the agent stops.
         """
         now, now_ns = self._clock.monotonic(), self._clock.now_ns()
         events = self._groups.settle(now, everything=everything)
@@ -246,10 +246,10 @@ class Timeline:
         done = Round(samples=tuple(samples), events=tuple(events))
         return Outcome(status=status, round=done, failure=None, ended_at=now_ns, ended=now)
 
-    def remembered(self, state: State) -> Remembered:
-        """Return what is to survive a restart: of the kernel's log, that everything before what is held was told."""
+    def remembered(self, state: AgentState) -> SavedEvents:
+        """Return the content of the event file. Kernel log records before the oldest held one count as emitted."""
         held = self._groups.held_log_seq()
-        return Remembered(
+        return SavedEvents(
             boot=self._boot,
             log_seq=self._seen_seq if held is None else held - 1,
             xids=self._xids,
@@ -259,7 +259,7 @@ class Timeline:
         )
 
     def _is_known(self, event: Event) -> bool:
-        """Whether it is a record of the kernel's log that was taken before: the log is read anew at each start."""
+        """Return whether the event is a known kernel log record: each start reads the log from the beginning."""
         seq = log_seq(event)
         if seq is None:
             return False
@@ -268,7 +268,7 @@ class Timeline:
         self._seen_seq = seq
         return False
 
-    def _samples(self, state: State, at: int) -> Iterable[Sample]:
+    def _samples(self, state: AgentState, at: int) -> Iterable[Sample]:
         log = [kept.sample.values.get(LOG_LOST) for kept in state.machine_samples().values()]
         log_is_read = any(value is not None and not isinstance(value, Absent) for value in log)
         for key, kept in state.views().items():
@@ -278,8 +278,8 @@ class Timeline:
                 continue
             if view.uuid and view.pci_address:
                 self._xids.rename(f"{view.kind}/pci/{view.pci_address}", key)
-            driver_tells = any(sample.values.get(DRIVER_EVENTS) == 1 for sample in others)
-            values, dims = self._xids.values(key, watched=log_is_read or driver_tells)
+            driver_reports = any(sample.values.get(DRIVER_EVENTS) == 1 for sample in others)
+            values, dims = self._xids.values(key, watched=log_is_read or driver_reports)
             yield _sample(view, at, values, dims)
 
 
@@ -289,8 +289,8 @@ def _sample(
     return Sample(view=view, reader=READER, lane=Lane.EVENT, measured_at=at, values=dict(values), dims=dims)
 
 
-def _resolve(view: View | None, state: State) -> View | None:
-    """Return the view by which the machine's readers know the device now, where the event has only its place."""
+def _resolve(view: View | None, state: AgentState) -> View | None:
+    """Return the view with the UUID of the device if the event has only its PCI address."""
     if view is None or view.pci_address is None:
         return view
     for kept in state.views().values():

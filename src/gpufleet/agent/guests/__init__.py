@@ -1,1 +1,1 @@
-"""Virtual machines that the agent reads from inside: found, dialled, asked, each on its own."""
+"""Virtual machines that the agent reads from inside: discovery, connection, polling and health of each."""

@@ -1,18 +1,19 @@
-"""One virtual machine: its readers' loops, what is known of it, and how it is doing."""
+"""The watch over one virtual machine: its reader loops, state and health."""
 
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 
 import msgspec
 
 from gpufleet.agent.collect.assemble import Assembler
 from gpufleet.agent.collect.schedule import ReaderLoop
-from gpufleet.agent.collect.state import STALE_INTERVALS, Outcome, State, Timetable
-from gpufleet.agent.guests.health import AWAITED, NO_WAY, Stamps, Standing, judge
-from gpufleet.agent.guests.sources import Found
-from gpufleet.agent.guests.ways import HEARD, FirstAnswer, Link, Way
+from gpufleet.agent.collect.state import AgentState, Outcome, Timetable
+from gpufleet.agent.guests.access_paths import GUEST_ANSWERED_REASONS, AccessPath, FailoverReader, Link
+from gpufleet.agent.guests.health import AWAITING_ANSWER, NO_ACCESS_PATH, GuestHealth, ReadinessTimes, judge_health
+from gpufleet.agent.guests.sources import DiscoveredGuest
+from gpufleet.fleet.readings import MISSED_PASSES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
@@ -25,99 +26,99 @@ from gpufleet.model.wire.batch import MachineReport
 from gpufleet.ports.clock import Clock
 
 READER = "guests"
-"""What `reader` says of readings that the agent makes of the virtual machine."""
+"""Reader name of readings that the agent makes about the virtual machine itself."""
 
-BOOT_SECONDS = 600.0
-"""How long a virtual machine that was never heard of is awaited, and asked more often."""
+BOOT_WAIT_SECONDS = 600.0
+"""How long a virtual machine that never answered counts as booting and is polled more often."""
 
 EAGER_SECONDS, PATIENT_SECONDS, EAGER_FOR_SECONDS = 1.0, 5.0, 60.0
-"""Between passes while it is awaited: at first, and after `EAGER_FOR_SECONDS`."""
+"""Interval between passes while a guest boots: at first, and after `EAGER_FOR_SECONDS`."""
 
 MAX_PENDING = 200
-"""Samples, and events, that wait for a batch; the oldest go first."""
+"""Maximum samples, and events, that are queued for a batch. The oldest are dropped."""
 
 MAX_VIEWS = 512
-"""Devices that are remembered: one that shows others every time starts anew."""
+"""Maximum devices that are kept. The state is reset beyond it: a guest may send new devices each time."""
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """What a virtual machine is reached by.
+class GuestAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """Connections and access paths into a virtual machine.
 
     Attributes:
-        links: every channel that is kept open.
-        gpus: ways to its GPUs, the preferred first.
-        host: ways to its processor, memory and network.
+        links: channels that are kept open.
+        gpus: access paths to its GPUs in order of preference.
+        host: access paths to its processor, memory and network.
     """
 
     links: tuple[Link, ...]
-    gpus: tuple[Way, ...]
-    host: tuple[Way, ...]
+    gpus: tuple[AccessPath, ...]
+    host: tuple[AccessPath, ...]
 
 
 class GuestWatch:
-    """Reads one virtual machine until cancelled. Nothing that it does or says costs another one."""
+    """Reads one virtual machine until cancelled. Its failures do not affect other machines."""
 
     def __init__(
         self,
-        found: Found,
-        access: Access,
+        found: DiscoveredGuest,
+        access: GuestAccess,
         *,
         intervals: Mapping[Lane, float],
         clock: Clock,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         collects: bool,
         spread: bool,
     ) -> None:
         """Take the parts.
 
         Args:
-            found: who it is, and who told of it.
-            access: how it is reached.
+            found: the virtual machine and its source.
+            access: connections and access paths into it.
             intervals: seconds between passes by lane.
-            clock: the clocks.
-            changed: hears that there is something new.
-            collects: whether samples wait for a batch.
-            spread: whether it begins at its own instant of the fast interval, beside many that begin now.
+            clock: wall and monotonic time.
+            on_change: called after each change.
+            collects: whether samples are collected for a batch.
+            spread: start at the guest's own phase of the fast interval, because many guests start now.
         """
         self.found, self.guest = found, found.guest
         guest = found.guest
-        self._access, self._clock, self._changed, self._collects = access, clock, changed, collects
+        self._access, self._clock, self._on_change, self._collects = access, clock, on_change, collects
         self._intervals = intervals
-        self._began = clock.monotonic()
-        self._stamps = Stamps(seen=clock.now_ns())
-        self._delay = _place(guest.uid) * intervals[Lane.FAST] if spread else 0.0
-        self._gpus = FirstAnswer("gpus", access.gpus, clock, wants_devices=True, opened=self._opened)
-        self._host = FirstAnswer("host", access.host, clock, wants_devices=False, opened=self._opened)
+        self._started = clock.monotonic()
+        self._times = ReadinessTimes(seen=clock.now_ns())
+        self._delay = _phase(guest.uid) * intervals[Lane.FAST] if spread else 0.0
+        self._gpus = FailoverReader("gpus", access.gpus, clock, requires_devices=True, on_open=self._record_open)
+        self._host = FailoverReader("host", access.host, clock, requires_devices=False, on_open=self._record_open)
         self._loops = [
-            self._loop(reader, ways) for reader, ways in ((self._gpus, access.gpus), (self._host, access.host)) if ways
+            self._loop(reader) for reader, paths in ((self._gpus, access.gpus), (self._host, access.host)) if paths
         ]
-        self._standing = AWAITED if access.gpus else NO_WAY
-        self._heard = self._began
-        self._shown: tuple[str, ...] = ()
+        self._health = AWAITING_ANSWER if access.gpus else NO_ACCESS_PATH
+        self._answered_at = self._started
+        self._gpu_keys: tuple[str, ...] = ()
         self._names: dict[str, str] = {}
         self._pending: deque[Sample] = deque(maxlen=MAX_PENDING)
         self._events: deque[Event] = deque(maxlen=MAX_PENDING)
         self._statuses: dict[tuple[str, Lane], ReaderStatus] = {}
-        self._told: Standing | None = None
-        self._told_at = self._began
+        self._reported: GuestHealth | None = None
+        self._reported_at = self._started
         self._document: Guest | None = None
-        self._assembled = self._began
+        self._assembled = self._started
         self._assembler, self._changes = Assembler(), 0
-        self._start_anew()
-        self._tell()
+        self._reset_state()
+        self._report_health()
 
     @property
-    def standing(self) -> Standing:
-        """How it is doing."""
-        return self._standing
+    def health(self) -> GuestHealth:
+        """The guest's current health."""
+        return self._health
 
     async def run(self) -> None:
-        """Run until cancelled, then hang up."""
+        """Run until cancelled, then close all connections."""
         try:
             await asyncio.sleep(self._delay)
             async with asyncio.TaskGroup() as tasks:
                 for loop in self._loops:
-                    tasks.create_task(self._keep(loop), name=f"{loop.reader.name} of {self.guest.title}")
+                    tasks.create_task(self._run_loop(loop), name=f"{loop.reader.name} of {self.guest.title}")
         finally:
             for reader in (self._gpus, self._host):
                 await reader.close()
@@ -125,36 +126,36 @@ class GuestWatch:
                 await link.close()
 
     def document(self, hypervisor: str) -> Generator[None, None, Guest]:
-        """Return what snapshots show of it; made anew after a change, and as readings grow old."""
+        """Return the guest's part of a snapshot. It is rebuilt after a change and each fast interval."""
         now = self._clock.monotonic()
         if self._document is None or now - self._assembled >= self._intervals[Lane.FAST]:
             changes = self._changes
             found = yield from self._assembler.steps(self._state, now=now, now_ns=self._clock.now_ns(), capabilities={})
-            made = Guest(
+            document = Guest(
                 machine=self.machine(hypervisor),
                 namespace=self.guest.namespace,
                 name=self.guest.name,
                 vm_uuid=self.guest.uid,
                 allocation=self.guest.allocation,
-                state=self._standing.state,
-                detail=self._standing.detail,
+                state=self._health.state,
+                detail=self._health.detail,
                 found_by=self.found.by,
-                ways=tuple(dict.fromkeys((*self._gpus.tried, *self._host.tried))),
+                access_paths=tuple(dict.fromkeys((*self._gpus.tried, *self._host.tried))),
                 devices=found.devices,
                 host=found.host,
                 readers=found.readers,
             )
             if changes != self._changes:
-                return made  # what came while it was made is in the next one
-            self._document, self._assembled = made, now
+                return document  # changes during assembly are in the next document
+            self._document, self._assembled = document, now
         return self._document
 
     def machine(self, hypervisor: str) -> Machine:
-        """Return who it is: what was dialled."""
+        """Return the guest's identity: that of the virtual machine that was dialled."""
         return Machine(name=self.guest.title, kind=MachineKind.GUEST, system_uuid=self.guest.uid, hypervisor=hypervisor)
 
     def take(self, hypervisor: str) -> MachineReport | None:
-        """Return what is new since the last time, or None."""
+        """Return the new samples, events and statuses since the last call, or None."""
         if not self._pending and not self._statuses:
             return None
         report = MachineReport(
@@ -168,109 +169,109 @@ class GuestWatch:
         self._statuses = {}
         return report
 
-    def farewell(self, hypervisor: str) -> MachineReport:
-        """Return the last word: it is read no more."""
-        self._standing = Standing(REMOVED, "its agent was told to read it no more")
+    def removal_report(self, hypervisor: str) -> MachineReport:
+        """Return the final report: the guest is no longer read."""
+        self._health = GuestHealth(REMOVED, "removed from its agent's configuration")
         sample = self._own_sample()
         return MachineReport(machine=self.machine(hypervisor), samples=(sample,))
 
-    def _loop(self, reader: FirstAnswer, ways: Sequence[Way]) -> ReaderLoop:
+    def _loop(self, reader: FailoverReader) -> ReaderLoop:
         return ReaderLoop(
             reader,
             intervals=self._intervals,
             timeout_seconds=reader.pass_seconds,
             clock=self._clock,
-            report=self._take,
+            report=self._apply,
         )
 
-    async def _keep(self, loop: ReaderLoop) -> None:
-        await self._await_first(loop)
+    async def _run_loop(self, loop: ReaderLoop) -> None:
+        await self._await_first_answer(loop)
         start = self._clock.monotonic()
         timetable = Timetable({lane: self._intervals[lane] for lane in loop.reader.lanes}, start)
         while True:
             due, lane = timetable.next()
             await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
-            self._take(await loop.run_pass(lane))
+            self._apply(await loop.run_pass(lane))
             timetable.done(lane, self._clock.monotonic())
 
-    async def _await_first(self, loop: ReaderLoop) -> None:
-        """Ask often until it gives something, so that it is known when it was ready."""
+    async def _await_first_answer(self, loop: ReaderLoop) -> None:
+        """Poll often until the first answer, so that the readiness times are precise."""
         while True:
             outcome = await loop.run_pass(Lane.FAST)
-            self._take(outcome)
-            waited = self._clock.monotonic() - self._began
-            if outcome.failure is None or waited > BOOT_SECONDS:
+            self._apply(outcome)
+            waited = self._clock.monotonic() - self._started
+            if outcome.failure is None or waited > BOOT_WAIT_SECONDS:
                 return
             await asyncio.sleep(EAGER_SECONDS if waited < EAGER_FOR_SECONDS else PATIENT_SECONDS)
 
-    def _opened(self) -> None:
-        if self._stamps.channel_open is None:
-            self._stamps.channel_open = self._clock.now_ns()
+    def _record_open(self) -> None:
+        if self._times.channel_open is None:
+            self._times.channel_open = self._clock.now_ns()
 
-    def _take(self, outcome: Outcome) -> None:
+    def _apply(self, outcome: Outcome) -> None:
         events = outcome.round.events if outcome.round is not None else ()
         known = self._state.statuses[outcome.status.reader, outcome.status.lane].state
         if outcome.status.lane is Lane.EVENT and known is outcome.status.state and not events:
-            return  # nothing happened, and nobody waits to hear it
+            return  # no event and no change of state
         if max(len(self._state.views()), len(self._names)) > MAX_VIEWS:
-            self._start_anew()
+            self._reset_state()
         self._state.apply(outcome)
         self._statuses[outcome.status.reader, outcome.status.lane] = outcome.status
         if self._collects and outcome.round is not None:
             self._pending += outcome.round.samples
             self._events += events
-        answered = outcome.failure is None or outcome.failure.reason in HEARD
-        if answered and self._stamps.first_answer is None:
-            self._stamps.first_answer = outcome.ended_at
+        answered = outcome.failure is None or outcome.failure.reason in GUEST_ANSWERED_REASONS
+        if answered and self._times.first_answer is None:
+            self._times.first_answer = outcome.ended_at
         if outcome.status.reader == self._gpus.name:
             self._judge(outcome)
-        self._tell()
+        self._report_health()
         self._document = None
         self._changes += 1
-        self._changed()
+        self._on_change()
 
     def _judge(self, outcome: Outcome) -> None:
-        """Judge by the fast lane; names of products come on the static one."""
+        """Derive the health from the fast lane. Product names come on the static lane."""
         if outcome.round is not None and outcome.failure is None:
             self._names |= _names_of(outcome.round)
         if outcome.status.lane is not Lane.FAST:
             return
-        if outcome.failure is None or outcome.failure.reason in HEARD:
-            self._heard = outcome.ended
+        if outcome.failure is None or outcome.failure.reason in GUEST_ANSWERED_REASONS:
+            self._answered_at = outcome.ended
         if outcome.round is not None and outcome.failure is None:
-            self._shown = _gpus_of(outcome.round)
-            if self._stamps.driver_ready is None:
-                self._stamps.driver_ready = outcome.ended_at
-        self._standing = judge(
+            self._gpu_keys = _gpus_of(outcome.round)
+            if self._times.driver_ready is None:
+                self._times.driver_ready = outcome.ended_at
+        self._health = judge_health(
             self.guest,
             outcome.failure,
-            {key: self._names.get(key, "") for key in self._shown},
-            before=self._standing,
-            awaited=self._stamps.first_answer is None and outcome.ended - self._began <= BOOT_SECONDS,
-            late=outcome.ended - self._heard > STALE_INTERVALS * self._intervals[Lane.FAST],
+            {key: self._names.get(key, "") for key in self._gpu_keys},
+            before=self._health,
+            is_booting=self._times.first_answer is None and outcome.ended - self._started <= BOOT_WAIT_SECONDS,
+            is_late=outcome.ended - self._answered_at > MISSED_PASSES * self._intervals[Lane.FAST],
         )
 
-    def _tell(self) -> None:
-        """Make a sample of how it is doing: after a change, and once a fast interval."""
+    def _report_health(self) -> None:
+        """Add a sample of the guest's health after a change, and once per fast interval."""
         now = self._clock.monotonic()
         sample = self._own_sample()
         self._state.apply(self._own_outcome(sample, now))
-        if self._collects and (self._told != self._standing or now - self._told_at >= self._intervals[Lane.FAST]):
+        if self._collects and (self._reported != self._health or now - self._reported_at >= self._intervals[Lane.FAST]):
             self._pending.append(sample)
-            self._told, self._told_at = self._standing, now
+            self._reported, self._reported_at = self._health, now
 
     def _own_sample(self) -> Sample:
         expected = self.guest.gpus if self.guest.gpus is not None else sum(self.guest.gpu_types.values()) or None
-        not_told = Absent(Reason.NOT_COLLECTED, "not told")
-        heard = self._standing.state in (OK, Reason.GPU_COUNT_DIFFERS)
+        not_configured = Absent(Reason.NOT_COLLECTED, "not configured")
+        gpus_known = self._health.state in (OK, Reason.GPU_COUNT_DIFFERS)
         values: dict[str, Value | Absent] = {
-            "guest_state": str(self._standing.state),
-            "guest_problem": self._standing.detail,
-            "guest_way": self._gpus.chosen or Absent(Reason.NO_DATA, "none answers"),
-            "guest_allocation": self.guest.allocation or not_told,
-            "guest_gpus": len(self._shown) if heard else Absent(Reason.NO_DATA, "its GPUs are not read"),
-            "guest_expected_gpus": not_told if expected is None else expected,
-            **self._stamps.readings(),
+            "guest_state": str(self._health.state),
+            "guest_problem": self._health.detail,
+            "guest_access_path": self._gpus.chosen or Absent(Reason.NO_DATA, "no access path answers"),
+            "guest_allocation": self.guest.allocation or not_configured,
+            "guest_gpus": len(self._gpu_keys) if gpus_known else Absent(Reason.NO_DATA, "its GPUs cannot be read"),
+            "guest_expected_gpus": not_configured if expected is None else expected,
+            **self._times.readings(),
         }
         return Sample(view=None, reader=READER, lane=Lane.FAST, measured_at=self._clock.now_ns(), values=values)
 
@@ -284,24 +285,26 @@ class GuestWatch:
             reader=READER, lane=Lane.FAST, state=ReaderState.NEVER, interval_seconds=self._intervals[Lane.FAST]
         )
 
-    def _start_anew(self) -> None:
+    def _reset_state(self) -> None:
         statuses = [status for loop in self._loops for status in loop.statuses]
-        self._state = State(self.machine(""), [*statuses, self._own_status()])
+        self._state = AgentState(self.machine(""), [*statuses, self._own_status()])
         self._names = {}
 
 
-def _gpus_of(done: Round) -> tuple[str, ...]:
+def _gpus_of(result: Round) -> tuple[str, ...]:
     """Return the keys of a pass's GPUs."""
-    keys = (one.view.key for one in done.samples if one.view is not None and one.view.kind is ViewKind.GPU)
+    keys = (
+        sample.view.key for sample in result.samples if sample.view is not None and sample.view.kind is ViewKind.GPU
+    )
     return tuple(dict.fromkeys(keys))
 
 
-def _names_of(done: Round) -> dict[str, str]:
-    """Return what a pass tells of products, by key."""
-    told = ((one.view, one.values.get("gpu_name")) for one in done.samples)
-    return {view.key: name for view, name in told if view is not None and isinstance(name, str)}
+def _names_of(result: Round) -> dict[str, str]:
+    """Return product names by key."""
+    named = ((sample.view, sample.values.get("gpu_name")) for sample in result.samples)
+    return {view.key: name for view, name in named if view is not None and isinstance(name, str)}
 
 
-def _place(uid: str) -> float:
-    """Return where in an interval a virtual machine begins, from 0 to 1: always the same."""
+def _phase(uid: str) -> float:
+    """Return a guest's constant phase within an interval, from 0 to 1."""
     return int.from_bytes(hashlib.sha256(uid.encode()).digest()[:4], "big") / 2**32

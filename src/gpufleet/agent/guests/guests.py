@@ -1,11 +1,11 @@
-"""Every virtual machine of this host that somebody tells of: they come and go while the agent runs."""
+"""Supervision of all virtual machines that the sources report. Machines come and go while the agent runs."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 
-from gpufleet.agent.guests.guest import Access, GuestWatch
-from gpufleet.agent.guests.sources import Found, Listing, Source
+from gpufleet.agent.guests.guest import GuestAccess, GuestWatch
+from gpufleet.agent.guests.sources import DiscoveredGuest, GuestListing, GuestSource
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Guest
@@ -14,22 +14,22 @@ from gpufleet.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 
-_NOTHING = Listing({}, {})
+_NOTHING = GuestListing({}, {})
 
-SHOW_SECONDS = 2.0
-"""What guests bring within this time is shown together."""
+PUBLISH_SECONDS = 2.0
+"""Changes of guests within this time are published together."""
 
-AGAIN_SECONDS = 60.0
-"""After a defect in the reading of one virtual machine."""
+RESTART_SECONDS = 60.0
+"""Delay before the task of a virtual machine is restarted after a crash."""
 
 
-class Guests:
-    """Runs a task for each virtual machine; adds and removes them as the sources say."""
+class GuestSupervisor:
+    """Runs one task per virtual machine; adds and removes them as the sources report."""
 
     def __init__(
         self,
-        sources: Sequence[Source],
-        reach: Callable[[GuestConfig], Access],
+        sources: Sequence[GuestSource],
+        connect: Callable[[GuestConfig], GuestAccess],
         *,
         intervals: Mapping[Lane, float],
         clock: Clock,
@@ -38,25 +38,25 @@ class Guests:
         """Take the parts.
 
         Args:
-            sources: who tells of virtual machines; what several tell of is as the first of them says.
-            reach: makes what one is reached by.
+            sources: sources of virtual machines. For a machine in several sources, the first description applies.
+            connect: returns the access paths into a virtual machine.
             intervals: seconds between passes by lane.
-            clock: the clocks.
-            collects: whether there is a hub that samples are collected for.
+            clock: wall and monotonic time.
+            collects: whether samples are collected for a hub.
         """
-        self._sources, self._reach = tuple(sources), reach
-        self._listings: dict[str, Listing] = {}
-        self._following = asyncio.Lock()
+        self._sources, self._connect = tuple(sources), connect
+        self._listings: dict[str, GuestListing] = {}
+        self._reconciling = asyncio.Lock()
         self._intervals, self._clock, self._collects = intervals, clock, collects
         self._watches: dict[str, GuestWatch] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._left: list[GuestWatch] = []
+        self._removed: list[GuestWatch] = []
         self._problems: dict[str, str] = {}
-        self._news = asyncio.Event()
+        self._changes = asyncio.Event()
 
     @property
     def capability(self) -> str:
-        """`available`, or what is wrong with a file."""
+        """`available`, or `failing` with the first problem of the sources."""
         if not self._problems:
             return "available"
         first = min(self._problems)
@@ -64,53 +64,53 @@ class Guests:
         return f"failing: {self._problems[first]}{more}"
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Run until cancelled, then hang up everywhere; `changed` hears that there is something new to show."""
+        """Run until cancelled, then close all connections. `changed` is called after changes."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._keep_telling(changed), name="guests' news")
+                tasks.create_task(self._publish_changes(changed), name="guest changes")
                 for source in self._sources:
-                    tasks.create_task(self._keep_looking(source), name=f"guests of the {source.name}")
+                    tasks.create_task(self._poll_source(source), name=f"guests from {source.name}")
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def documents(self, hypervisor: str) -> Generator[None, None, tuple[Guest, ...]]:
-        """Return what snapshots show, by namespace and name, in small steps."""
+        """Return the guests' part of a snapshot, sorted by namespace and name, in small steps."""
         found: list[Guest] = []
         for watch in list(self._watches.values()):
             yield
             found.append((yield from watch.document(hypervisor)))
-        return tuple(sorted(found, key=lambda one: (one.namespace, one.name, one.vm_uuid)))
+        return tuple(sorted(found, key=lambda guest: (guest.namespace, guest.name, guest.vm_uuid)))
 
     def take(self, hypervisor: str) -> tuple[MachineReport, ...]:
-        """Return what is new of each since the last time."""
+        """Return the new reports of all guests since the last call."""
         reports = [report for watch in self._watches.values() if (report := watch.take(hypervisor)) is not None]
-        reports += [watch.farewell(hypervisor) for watch in self._left]
-        self._left.clear()
+        reports += [watch.removal_report(hypervisor) for watch in self._removed]
+        self._removed.clear()
         return tuple(reports)
 
-    async def _keep_looking(self, source: Source) -> None:
+    async def _poll_source(self, source: GuestSource) -> None:
         first = True
         while True:
-            self._listings[source.name] = await self._look(source)
-            async with self._following:
-                await self._follow(first=first)
+            self._listings[source.name] = await self._query(source)
+            async with self._reconciling:
+                await self._reconcile(first=first)
             first = False
             await asyncio.sleep(source.every_seconds)
 
-    async def _look(self, source: Source) -> Listing:
+    async def _query(self, source: GuestSource) -> GuestListing:
         try:
             return await source.look()
-        except Exception:  # the one catch point: a defect of a source costs what it has to tell, and nothing that runs
-            log.exception("the %s: a defect in looking for virtual machines", source.name)
+        except Exception:  # the one catch point: a defect of a source does not stop running guests
+            log.exception("guest source %s failed unexpectedly", source.name)
             before = self._listings.get(source.name, _NOTHING)
-            words = f"{source.name}: a defect in looking for virtual machines; the log has more"
-            return Listing(before.guests, {source.name: words})
+            message = f"{source.name}: failed unexpectedly; see the log"
+            return GuestListing(before.guests, {source.name: message})
 
-    async def _follow(self, *, first: bool) -> None:
-        """Begin with those that came, and end with those that went or are described anew."""
-        wanted: dict[str, Found] = {}
+    async def _reconcile(self, *, first: bool) -> None:
+        """Start the tasks of new guests; stop those of guests that are gone or changed."""
+        wanted: dict[str, DiscoveredGuest] = {}
         problems: dict[str, str] = {}
         for source in self._sources:
             listing = self._listings.get(source.name, _NOTHING)
@@ -119,56 +119,58 @@ class Guests:
                 if guest.uid in wanted:
                     if not source.adds:
                         other = wanted[guest.uid].guest.title
-                        problems[label] = f"{label}: {guest.uid} is {other}, which is read already"
+                        problems[label] = f"{label}: {guest.uid} is already read as {other}"
                 elif len(wanted) >= MAX_GUESTS:
-                    problems[label] = f"{label}: more than {MAX_GUESTS} virtual machines: it is not read"
+                    problems[label] = f"{label}: not read: the limit is {MAX_GUESTS} virtual machines"
                 else:
-                    wanted[guest.uid] = Found(guest, f"{source.name}: {label}")
+                    wanted[guest.uid] = DiscoveredGuest(guest, f"{source.name}: {label}")
         if problems != self._problems:
             self._problems = problems
-            self._news.set()
+            self._changes.set()
         for uid in [uid for uid, watch in self._watches.items() if wanted.get(uid) != watch.found]:
-            await self._end(uid, gone=uid not in wanted)
+            await self._stop(uid, gone=uid not in wanted)
         for uid, found in wanted.items():
             if uid not in self._watches:
-                self._begin(found, spread=first)
+                self._start(found, spread=first)
 
-    def _begin(self, found: Found, *, spread: bool) -> None:
+    def _start(self, found: DiscoveredGuest, *, spread: bool) -> None:
         guest = found.guest
         watch = GuestWatch(
             found,
-            self._reach(guest),
+            self._connect(guest),
             intervals=self._intervals,
             clock=self._clock,
-            changed=self._news.set,
+            on_change=self._changes.set,
             collects=self._collects,
             spread=spread,
         )
         self._watches[guest.uid] = watch
         self._tasks[guest.uid] = asyncio.create_task(self._run(watch), name=f"guest {guest.title}")
-        log.info("virtual machine %s (%s, %s): read from now on", guest.title, guest.uid, found.by)
-        self._news.set()
+        log.info("virtual machine %s (%s, %s): added", guest.title, guest.uid, found.by)
+        self._changes.set()
 
-    async def _end(self, uid: str, *, gone: bool) -> None:
+    async def _stop(self, uid: str, *, gone: bool) -> None:
         watch, task = self._watches.pop(uid), self._tasks.pop(uid)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if gone and self._collects:
-            self._left.append(watch)
-        log.info("virtual machine %s (%s): read no more", watch.guest.title, uid)
-        self._news.set()
+            self._removed.append(watch)
+        log.info("virtual machine %s (%s): removed", watch.guest.title, uid)
+        self._changes.set()
 
     async def _run(self, watch: GuestWatch) -> None:
         while True:
             try:
                 await watch.run()
             except Exception:  # the one catch point: a defect costs this virtual machine alone
-                log.exception("virtual machine %s: a defect; again in %g s", watch.guest.title, AGAIN_SECONDS)
-            await asyncio.sleep(AGAIN_SECONDS)
+                log.exception(
+                    "virtual machine %s: task crashed, restarting in %g s", watch.guest.title, RESTART_SECONDS
+                )
+            await asyncio.sleep(RESTART_SECONDS)
 
-    async def _keep_telling(self, changed: Callable[[], None]) -> None:
+    async def _publish_changes(self, changed: Callable[[], None]) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._changes.wait()
+            self._changes.clear()
             changed()
-            await asyncio.sleep(SHOW_SECONDS)
+            await asyncio.sleep(PUBLISH_SECONDS)

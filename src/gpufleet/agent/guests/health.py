@@ -1,7 +1,4 @@
-"""How a virtual machine is doing: from what its readers came to. Pure.
-
-When a virtual machine got how far: the boot and readiness times that people compare.
-"""
+"""Health of a virtual machine, derived from the passes of its readers, and its boot and readiness times. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,77 +7,83 @@ import msgspec
 
 from gpufleet.config.guests import GuestConfig
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.machine import OK, SILENT, state_of
+from gpufleet.model.machine import OK, UNANSWERED_STATES, state_of
 from gpufleet.model.reading import Value
 from gpufleet.model.time import NANOS
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """A state of `guest_state`, and what is wrong in words (empty while nothing is)."""
+class GuestHealth(msgspec.Struct, frozen=True):
+    """A state of `guest_state` and a description of the problem, empty while the guest is healthy."""
 
     state: str
     detail: str = ""
 
     @property
-    def is_silent(self) -> bool:
-        """Whether nothing is heard from inside."""
-        return self.state in SILENT
+    def is_unanswered(self) -> bool:
+        """Return whether the state means that nothing inside the guest answers."""
+        return self.state in UNANSWERED_STATES
 
 
-AWAITED = Standing(Reason.GUEST_BOOTING, "it has not answered yet")
+AWAITING_ANSWER = GuestHealth(Reason.GUEST_BOOTING, "it has not answered yet")
 
-NO_WAY = Standing(Reason.NOT_ENABLED, "no way into it: it has no vsock device, and nothing describes another way")
+NO_ACCESS_PATH = GuestHealth(Reason.NOT_ENABLED, "it has no vsock device, and no other access path is configured")
 
 
-def judge(
-    guest: GuestConfig, failure: Absent | None, shown: Mapping[str, str], *, before: Standing, awaited: bool, late: bool
-) -> Standing:
-    """Return how it is doing after a pass over its GPUs.
+def judge_health(
+    guest: GuestConfig,
+    failure: Absent | None,
+    shown: Mapping[str, str],
+    *,
+    before: GuestHealth,
+    is_booting: bool,
+    is_late: bool,
+) -> GuestHealth:
+    """Return the guest's health after a pass over its GPUs.
 
     Args:
-        guest: what it should have.
-        failure: why the pass gave nothing, or None.
-        shown: GPUs of the pass by key, with their product names (empty where it is not told).
-        before: how it was doing.
-        awaited: it was never heard from inside, and not so long ago told of that this is a failure.
-        late: nothing was heard for several intervals: one lost pass is no outage.
+        guest: its configuration with the expected GPUs.
+        failure: why the pass failed, or None.
+        shown: product names of the pass's GPUs by key; empty where unknown.
+        before: the previous health.
+        is_booting: it never answered and was discovered recently, so that failures are expected.
+        is_late: it has not answered for several intervals. A single lost pass is no outage.
     """
     if failure is None:
         return _counted(guest, shown)
     if failure.reason is Reason.NO_SUPPORTED_GPU and guest.gpus == 0:
-        return Standing(OK)
+        return GuestHealth(OK)
     if failure.reason is Reason.NO_SUPPORTED_GPU and guest.gpus:
-        return Standing(Reason.GPU_COUNT_DIFFERS, f"it should have {guest.gpus} GPUs and shows none")
-    found = Standing(state_of(failure.reason), failure.detail)
-    if not found.is_silent:
+        return GuestHealth(Reason.GPU_COUNT_DIFFERS, f"expected {guest.gpus} GPUs, found none")
+    found = GuestHealth(state_of(failure.reason), failure.detail)
+    if not found.is_unanswered:
         return found
-    if awaited:
-        return Standing(Reason.GUEST_BOOTING, failure.detail)
-    return before if before.state == OK and not late else found
+    if is_booting:
+        return GuestHealth(Reason.GUEST_BOOTING, failure.detail)
+    return before if before.state == OK and not is_late else found
 
 
-def _counted(guest: GuestConfig, shown: Mapping[str, str]) -> Standing:
+def _counted(guest: GuestConfig, shown: Mapping[str, str]) -> GuestHealth:
     if guest.gpus is not None and len(shown) != guest.gpus:
-        return Standing(Reason.GPU_COUNT_DIFFERS, f"it should have {guest.gpus} GPUs and shows {len(shown)}")
-    have = Counter(shown.values())
-    lacking = [f"{count} {name}" for name, count in guest.gpu_types.items() if have[name] != count]
-    if lacking and "" not in have:  # a name that is not told contradicts nothing
-        there = ", ".join(f"{count} {name}" for name, count in sorted(have.items())) or "none"
-        return Standing(Reason.GPU_COUNT_DIFFERS, f"it should have {', '.join(lacking)} and shows {there}")
-    return Standing(OK)
+        return GuestHealth(Reason.GPU_COUNT_DIFFERS, f"expected {guest.gpus} GPUs, found {len(shown)}")
+    counts = Counter(shown.values())
+    missing = [f"{count} {name}" for name, count in guest.gpu_types.items() if counts[name] != count]
+    if missing and "" not in counts:  # an unknown product name contradicts nothing
+        present = ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
+        return GuestHealth(Reason.GPU_COUNT_DIFFERS, f"expected {', '.join(missing)}, found {present}")
+    return GuestHealth(OK)
 
 
 _NOT_YET = Absent(Reason.NO_DATA, "not yet")
 
 
-class Stamps(msgspec.Struct, kw_only=True):
-    """Nanoseconds since 1970, each set once.
+class ReadinessTimes(msgspec.Struct, kw_only=True):
+    """Boot and readiness times in nanoseconds since 1970. Each is set once.
 
     Attributes:
-        seen: the agent was told of it.
-        channel_open: a way into it was open.
-        first_answer: somebody inside answered.
-        driver_ready: there were readings of a GPU.
+        seen: the agent discovered the guest.
+        channel_open: the first connection to it was open.
+        first_answer: the first answer came from inside.
+        driver_ready: the first GPU readings were available.
     """
 
     seen: int
@@ -89,7 +92,7 @@ class Stamps(msgspec.Struct, kw_only=True):
     driver_ready: int | None = None
 
     def readings(self) -> dict[str, Value | Absent]:
-        """Return the rows of the catalogue."""
+        """Return the times as catalogue metrics."""
         named = {
             "seen": self.seen,
             "channel_open": self.channel_open,

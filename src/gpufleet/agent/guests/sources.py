@@ -1,7 +1,4 @@
-"""Who tells the agent of virtual machines. Another one adds a file beside this and a line in the wiring.
-
-The folder in which others put a file for each virtual machine to be read, and remove it when it is gone.
-"""
+"""Sources of virtual machines: the agent's configuration and a watched folder. A new source is added in the wiring."""
 
 import asyncio
 import logging
@@ -21,36 +18,36 @@ log = logging.getLogger(__name__)
 SUFFIX = ".toml"
 
 _Mark = tuple[int, ...]
-"""Of a file's content and of its rights: either may mend what is wrong with it."""
+"""Identity of a file's content and permissions. A change of either may fix a problem."""
 
-_ANYBODY = "may be written by anybody: whoever writes here is believed"
+_WORLD_WRITABLE = "is world-writable: remove the write permission of others"
 
 
-class Listing(msgspec.Struct, frozen=True):
-    """What is in the folder: virtual machines by the file's name, and what is wrong with the others."""
+class GuestListing(msgspec.Struct, frozen=True):
+    """Virtual machines by label, and problems by label."""
 
     guests: dict[str, GuestConfig]
     problems: dict[str, str]
 
 
 class GuestFolder:
-    """Reads the folder again and again; a file is only opened when it changed. Blocking, on small local files."""
+    """A watched folder with one file per virtual machine. Reads changed files only. Blocking, on small local files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._marks: dict[str, _Mark] = {}
         self._read: dict[str, GuestConfig | str] = {}
 
-    def look(self) -> Listing:
-        """Return what is there now, or what was while the folder cannot be read.
+    def look(self) -> GuestListing:
+        """Return the current content of the folder, or the last known content if it cannot be read.
 
-        A folder that is missing is empty; one that anybody may write to is refused. Of more files than are read those
-        that are read already stay.
+        A missing folder is empty; a world-writable one is refused. Beyond `MAX_GUESTS` files, files read before have
+        precedence.
         """
         try:
             if self._path.stat().st_mode & stat.S_IWOTH:
                 self._marks, self._read = {}, {}
-                return self._listing(_ANYBODY)
+                return self._listing(_WORLD_WRITABLE)
             names = self._names()
         except FileNotFoundError:
             names = []
@@ -58,39 +55,39 @@ class GuestFolder:
             return self._listing(f"cannot be read: {error.strerror}")
         names.sort(key=lambda name: (name not in self._read, name))
         for name in set(self._read) - set(names[:MAX_GUESTS]):
-            self._forget(name)
+            self._drop(name)
         for name in names[:MAX_GUESTS]:
-            self._look_at(name)
-        more = len(names) - MAX_GUESTS
-        return self._listing(f"has {more} files more than {MAX_GUESTS}: they are not read" if more > 0 else "")
+            self._read_if_changed(name)
+        excess = len(names) - MAX_GUESTS
+        return self._listing(f"has {excess} files too many: the limit is {MAX_GUESTS}" if excess > 0 else "")
 
     def _names(self) -> list[str]:
         with os.scandir(self._path) as entries:
             names = [entry.name for entry in entries]
         return [name for name in names if name.endswith(SUFFIX) and not name.startswith(".")]
 
-    def _look_at(self, name: str) -> None:
-        """Read a file if it changed; one that went away in between is not there."""
+    def _read_if_changed(self, name: str) -> None:
+        """Read a file if it changed; ignore it if it was removed meanwhile."""
         file = self._path / name
         try:
             found = file.stat()
         except OSError as error:
-            self._forget(name)
+            self._drop(name)
             if file.is_symlink():
-                self._read[name] = f"{file}: leads to no file: {error.strerror}"
+                self._read[name] = f"{file}: broken link: {error.strerror}"
             return
         mark = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
         if self._marks.get(name) == mark and name in self._read:
             return
         self._marks[name] = mark
         if not stat.S_ISREG(found.st_mode):
-            self._read[name] = f"{file}: is no file"
+            self._read[name] = f"{file}: not a regular file"
         elif found.st_mode & stat.S_IWOTH:
-            self._read[name] = f"{file}: {_ANYBODY}"
+            self._read[name] = f"{file}: {_WORLD_WRITABLE}"
         else:
             self._read[name] = self._parse(name)
 
-    def _forget(self, name: str) -> None:
+    def _drop(self, name: str) -> None:
         self._read.pop(name, None)
         self._marks.pop(name, None)
 
@@ -98,62 +95,62 @@ class GuestFolder:
         try:
             return read_guest(self._path / name)
         except ConfigError as error:
-            log.error("%s: this virtual machine is not read", error)
+            log.error("%s: virtual machine ignored", error)
             return str(error)
 
-    def _listing(self, wrong: str) -> Listing:
-        problems = {name: one for name, one in self._read.items() if isinstance(one, str)}
-        guests = {name: one for name, one in sorted(self._read.items()) if not isinstance(one, str)}
-        return Listing(guests, problems | ({str(self._path): f"{self._path} {wrong}"} if wrong else {}))
+    def _listing(self, problem: str) -> GuestListing:
+        problems = {name: entry for name, entry in self._read.items() if isinstance(entry, str)}
+        guests = {name: entry for name, entry in sorted(self._read.items()) if not isinstance(entry, str)}
+        return GuestListing(guests, problems | ({str(self._path): f"{self._path} {problem}"} if problem else {}))
 
 
-class Source(Protocol):
-    """Tells which virtual machines there are. What two tell of is read as the first of them says."""
+class GuestSource(Protocol):
+    """Discovers virtual machines. For a machine in several sources, the first source's description applies."""
 
     @property
     def name(self) -> str:
-        """What it is, for people."""
+        """Name for people."""
         ...
 
     @property
     def every_seconds(self) -> float:
-        """Between two looks."""
+        """Interval between two calls of `look`."""
         ...
 
     @property
     def adds(self) -> bool:
-        """Whether it may tell of what others described: theirs holds then, and nothing is wrong."""
+        """Whether the source may repeat machines of earlier sources without that being a problem."""
         ...
 
-    async def look(self) -> Listing:
-        """Return what is there now. What is wrong is in the answer."""
+    async def look(self) -> GuestListing:
+        """Return the virtual machines that exist now. Problems are part of the result."""
         ...
 
 
-class Found(msgspec.Struct, frozen=True):
-    """A virtual machine to be read, and who told of it."""
+class DiscoveredGuest(msgspec.Struct, frozen=True):
+    """A virtual machine to read, and the source and label under which it was found."""
 
     guest: GuestConfig
     by: str
 
 
-class Configured:
-    """Those of the agent's configuration: they never change."""
+class ConfiguredGuests:
+    """Virtual machines of the agent's configuration. They never change."""
 
     name = "configuration"
     every_seconds = 3600.0
     adds = False
 
     def __init__(self, guests: Sequence[GuestConfig]) -> None:
-        self._listing = Listing({guest.title: guest for guest in guests}, {})
+        self._listing = GuestListing({guest.title: guest for guest in guests}, {})
 
-    async def look(self) -> Listing:
+    async def look(self) -> GuestListing:
         """Return them."""
         return self._listing
 
 
-class InFolder:
-    """Those of the folder in which others write and remove files."""
+class FolderGuests:
+    """Virtual machines of the watched folder, where other programs add and remove files."""
 
     name = "folder"
     every_seconds = 0.5
@@ -162,6 +159,6 @@ class InFolder:
     def __init__(self, folder: GuestFolder) -> None:
         self._folder = folder
 
-    async def look(self) -> Listing:
-        """Read what changed."""
+    async def look(self) -> GuestListing:
+        """Read the changed files."""
         return await asyncio.to_thread(self._folder.look)

@@ -1,7 +1,4 @@
-"""What is new since the batch before, as the next batch. Pure.
-
-Which lists of processes travel: not every one, or they would outweigh everything else. Pure.
-"""
+"""Collects what passes bring since the previous batch, as the next report. Pure."""
 
 from collections.abc import Callable
 
@@ -19,43 +16,43 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side
 from gpufleet.model.wire.batch import MachineReport
 
-TELL_SECONDS = 60.0
-"""So often a list travels that names the same processes as the one before."""
+REPEAT_SECONDS = 60.0
+"""Interval at which an unchanged process list is sent again."""
 
-FORGET_SECONDS = 3600.0
-"""After so long a view that is not spoken of any more is forgotten."""
+EXPIRE_SECONDS = 3600.0
+"""Time after which the process list of a view without samples is dropped."""
 
-_Place = tuple[str, str, Lane]
-_Who = frozenset[tuple[int, int | None]]
+_ListKey = tuple[str, str, Lane]
+_ProcessIds = frozenset[tuple[int, int | None]]
 
 
 class ProcessLists:
-    """Remembers which list of each view was told last."""
+    """Decides which process lists are sent: each would outweigh all other readings."""
 
     def __init__(self) -> None:
-        self._told: dict[_Place, tuple[_Who, int]] = {}  # who was there, and when
+        self._sent: dict[_ListKey, tuple[_ProcessIds, int]] = {}  # processes, and when they were sent
 
     def due(self, sample: Sample) -> Sample:
-        """Return the sample, without its processes unless somebody came or went, or it is time to tell them again."""
+        """Return the sample; its processes are dropped if they are the same as in a recent list."""
         if sample.view is None:
             return sample
-        place, at = (sample.view.key, sample.reader, sample.lane), sample.measured_at
+        key, at = (sample.view.key, sample.reader, sample.lane), sample.measured_at
         if sample.processes is None:
-            self._told.pop(place, None)
+            self._sent.pop(key, None)
             return sample
-        who: _Who = frozenset((process.pid, process.start_time) for process in sample.processes)
-        before, told_at = self._told.get(place, (None, 0))
-        if who == before and 0 <= at - told_at < TELL_SECONDS * NANOS:
+        ids: _ProcessIds = frozenset((process.pid, process.start_time) for process in sample.processes)
+        before, sent_at = self._sent.get(key, (None, 0))
+        if ids == before and 0 <= at - sent_at < REPEAT_SECONDS * NANOS:
             return msgspec.structs.replace(sample, processes=None)
         if before is None:
-            oldest = at - int(FORGET_SECONDS * NANOS)
-            self._told = {one: last for one, last in self._told.items() if last[1] >= oldest}
-        self._told[place] = (who, at)
+            oldest = at - int(EXPIRE_SECONDS * NANOS)
+            self._sent = {one: last for one, last in self._sent.items() if last[1] >= oldest}
+        self._sent[key] = (ids, at)
         return sample
 
 
-class Pending:
-    """Collects what passes bring until somebody takes it."""
+class PendingReport:
+    """Collects outcomes of passes for the next batch."""
 
     def __init__(self) -> None:
         self._samples: list[Sample] = []
@@ -63,14 +60,14 @@ class Pending:
         self._statuses: dict[tuple[str, Lane], ReaderStatus] = {}
         self._inventory: tuple[PciFunction, ...] | None = None
         self._pci_due = False
-        self._pci_told: dict[str, Reading] = {}
+        self._pci_sent: dict[str, Reading] = {}
         self._processes = ProcessLists()
 
     def __bool__(self) -> bool:
         return bool(self._statuses)
 
     def add(self, outcome: Outcome) -> None:
-        """Take in what a pass came to."""
+        """Add the outcome of a pass."""
         self._statuses[outcome.status.reader, outcome.status.lane] = outcome.status
         if outcome.round is None:
             return
@@ -81,23 +78,23 @@ class Pending:
             self._pci_due = True
 
     def take(self, snapshot: Snapshot, now_ns: int, judged: Callable[[ReaderStatus], ReaderStatus]) -> MachineReport:
-        """Return everything collected, with the GPUs that only PCI shows, and start again.
+        """Return everything collected and start again.
 
-        Those are told when the bus was read, and whenever the reason that no reader shows them has changed.
+        GPUs that only the PCI bus lists are added after each PCI listing, and when their reason has changed.
 
         Args:
-            snapshot: the newest one, assembled after the last `add`.
-            now_ns: nanoseconds since 1970, when such reasons are judged.
-            judged: says how a lane is doing on this machine.
+            snapshot: assembled after the last `add`.
+            now_ns: time of those reasons, nanoseconds since 1970.
+            judged: returns the status of a lane with excused failures removed.
         """
         only_pci = {
             device.key: next(iter(device.readings.values()))
             for device in snapshot.devices
             if device.side is Side.PCI_ONLY
         }
-        if _reasons(only_pci) != _reasons(self._pci_told) or (self._pci_due and only_pci):
+        if _reasons(only_pci) != _reasons(self._pci_sent) or (self._pci_due and only_pci):
             self._samples += pci_samples(snapshot, now_ns)
-        self._pci_told = only_pci
+        self._pci_sent = only_pci
         report = MachineReport(
             machine=snapshot.node,
             samples=tuple(self._samples),

@@ -1,13 +1,10 @@
-"""Batches, numbered and on disk before anybody is asked to take them.
-
-The way to the hub, when there is one.
-"""
+"""The outbox: builds batches and queues them durably before any is posted."""
 
 import logging
 
 from gpufleet import __version__
 from gpufleet.agent.publish.push import Pusher
-from gpufleet.agent.publish.queue import Queue, Queued
+from gpufleet.agent.publish.queue import BatchQueue, QueuedBatch
 from gpufleet.codecs.batch import decode, encode
 from gpufleet.delivery.export import QueueStats, SendStats
 from gpufleet.model.errors import SpoolError, WireError
@@ -19,11 +16,11 @@ log = logging.getLogger(__name__)
 
 
 class Outbox:
-    """Makes batches and puts them in the queue. What is lost is counted, and said in heartbeats."""
+    """Builds batches and puts them in the queue. Losses are counted and reported in heartbeats."""
 
     def __init__(
         self,
-        queue: Queue,
+        queue: BatchQueue,
         *,
         cluster: str,
         sender: str,
@@ -31,7 +28,7 @@ class Outbox:
         config_hash: str,
         clock: Clock,
     ) -> None:
-        """Take the queue, who we are, and how often we say that we live."""
+        """Take the queue, this sender's identity, and the heartbeat interval."""
         self._queue = queue
         self._cluster = cluster
         self._sender = sender
@@ -42,25 +39,25 @@ class Outbox:
         self._next_heartbeat = clock.monotonic()
         self._not_made = 0
         self._failing = False
-        self._oldest: tuple[str, int, int] | None = None  # epoch, number, and when it was measured
+        self._oldest: tuple[str, int, int] | None = None  # epoch, number and time of measurement
         self.stats = SendStats()
 
     def heartbeat_due_in(self) -> float:
-        """Return the seconds until a heartbeat is due; 0 when it is."""
+        """Return the seconds until the next heartbeat is due."""
         return max(0.0, self._next_heartbeat - self._clock.monotonic())
 
     def queue_stats(self) -> QueueStats:
-        """Return the queue as it is now."""
+        """Return the current depth of the queue."""
         queue = self._queue
         return QueueStats(
             records=queue.records, bytes=queue.waiting_bytes, dropped=queue.dropped, in_memory=queue.memory_records
         )
 
     async def post(self, *reports: MachineReport | None) -> bool:
-        """Put the reports in the queue, with a heartbeat if one is due; say whether there is a new record."""
+        """Queue the reports, with a heartbeat if one is due; return whether a batch was queued."""
         beats = self.heartbeat_due_in() == 0.0
-        told = tuple(report for report in reports if report is not None)
-        if not told and not beats:
+        present = tuple(report for report in reports if report is not None)
+        if not present and not beats:
             return False
         sent_at = self._clock.now_ns()
         heartbeat = await self._heartbeat() if beats else None
@@ -74,7 +71,7 @@ class Outbox:
                     seq=seq,
                     sent_at=sent_at,
                     heartbeat=heartbeat,
-                    reports=told,
+                    reports=present,
                 )
             )
 
@@ -84,11 +81,11 @@ class Outbox:
             self._not_made += 1
             self.stats.lost = self._lost
             if not self._failing:
-                log.error("a batch is lost, and so are those after it until this is mended: %s", error)
+                log.error("batches are lost until this is fixed: %s", error)
             self._failing = True
             return False
         if self._failing:
-            log.info("batches are made again; %d were lost", self._lost)
+            log.info("batches are queued again; %d were lost", self._lost)
         self._failing = False
         self.stats.batches += 1
         self.stats.lost = self._lost
@@ -102,7 +99,7 @@ class Outbox:
 
     async def _heartbeat(self) -> Heartbeat:
         oldest = await self._oldest_unsent()
-        queue = self.queue_stats()  # after it: what waits only becomes less meanwhile
+        queue = self.queue_stats()  # read afterwards: the backlog only shrinks meanwhile
         return Heartbeat(
             interval_seconds=self._heartbeat_seconds,
             version=__version__,
@@ -115,11 +112,11 @@ class Outbox:
         )
 
     async def _oldest_unsent(self) -> int | None:
-        """Return when the oldest batch that waits was measured. It is read once, however long it waits."""
+        """Return the measurement time of the oldest queued batch. Each batch is decoded once."""
         try:
             oldest = await self._queue.oldest()
         except SpoolError:
-            return None  # unknown; the pusher, which reads the same, counts and says it
+            return None  # unknown; the pusher reads the same file, counts the error and logs it
         if oldest is None:
             return None
         if self._oldest is None or self._oldest[:2] != (oldest.epoch, oldest.seq):
@@ -127,23 +124,23 @@ class Outbox:
         return self._oldest[2]
 
 
-def _measured_at(one: Queued) -> int:
-    """Return the first instant of a batch's measurements; when it was made if it has none."""
+def _measured_at(one: QueuedBatch) -> int:
+    """Return the earliest measurement of a batch, or its creation time if it has none."""
     batch = decode(one.body)
     times = [block.measured_at for block in batch.samples] + [block.measured_at for block in batch.dims]
     return min((min(some) for some in times if some), default=batch.sent_at)
 
 
 class Delivery:
-    """Both ends of the queue."""
+    """Both ends of the queue to the hub."""
 
     def __init__(self, outbox: Outbox, pusher: Pusher) -> None:
-        """Take what fills the queue and what empties it."""
+        """Take the producer and the consumer of the queue."""
         self.outbox = outbox
         self.pusher = pusher
 
     @property
     def capability(self) -> str:
-        """`available`, or why pushing does not work."""
+        """`available`, or the error that prevents pushing."""
         error = self.outbox.stats.last_error
         return f"failing: {error}" if error else "available"

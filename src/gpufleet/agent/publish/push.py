@@ -1,7 +1,6 @@
-"""Posts batches to the hub until each is taken: the newest first, then what waits from before at a bounded rate.
+"""Posts queued batches to the hub until each is accepted: new batches first, the backlog at a bounded rate.
 
-So after an outage the hub knows at once how things stand, and learns in its own time how they were. One bad batch
-costs itself and not the ones behind it: it is set aside.
+After an outage the hub gets current values first. A bad batch is set aside and does not block the batches behind it.
 """
 
 import asyncio
@@ -10,44 +9,44 @@ import logging
 import random
 from collections.abc import Callable
 
-from gpufleet.agent.publish.queue import Queue, Queued
+from gpufleet.agent.publish.queue import BatchQueue, QueuedBatch
 from gpufleet.delivery.export import SendStats
-from gpufleet.delivery.pacing import Pace, retry_delay
-from gpufleet.delivery.post import Answer, HubClient, Refused, Verdict
+from gpufleet.delivery.pacing import Pacer, retry_delay
+from gpufleet.delivery.post import HubAnswer, HubClient, HubVerdict, RejectedBatches
 from gpufleet.model.errors import SpoolError
 from gpufleet.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 
 NOT_DURABLE_SECONDS = 0.05
-"""Pause for a record that is in the queue and not on the disk yet."""
+"""Pause for a record that is queued but not durable yet."""
 
 
 class _NotNowError(Exception):
-    """The hub did not take it; it may later."""
+    """The hub did not accept the batch now; retry later."""
 
-    def __init__(self, words: str, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
-        super().__init__(words)
+        super().__init__(message)
 
 
 class Pusher:
-    """One queue, one hub."""
+    """Posts one queue to one hub."""
 
     def __init__(
         self,
-        queue: Queue,
+        queue: BatchQueue,
         hub: HubClient,
         *,
-        backfill: Pace,
-        refused: Refused,
+        backfill: Pacer,
+        refused: RejectedBatches,
         stats: SendStats,
         clock: Clock,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Take the queue, the hub, how fast old batches go, and where refused ones go.
+        """Take the queue, the hub, the backfill rate, and the folder of rejected batches.
 
-        `jitter` gives numbers from 0 to 1.
+        `jitter` returns numbers from 0 to 1.
         """
         self._queue = queue
         self._hub = hub
@@ -60,7 +59,7 @@ class Pusher:
         self._failures = 0
 
     def wake(self) -> None:
-        """Say that there is a new record."""
+        """Signal a new record."""
         self._new.set()
 
     async def run(self) -> None:
@@ -78,7 +77,7 @@ class Pusher:
                         await self._new.wait()
 
     async def flush(self) -> None:
-        """Post what waits, once, without regard to the rate; what the hub does not take stays where it is."""
+        """Post the whole queue once, regardless of the rate; batches that the hub does not accept stay queued."""
         async with self._hub:
             try:
                 while True:
@@ -89,7 +88,7 @@ class Pusher:
                 log.info("%d batches stay in the spool: %s", self._queue.records, error)
 
     async def _post_due(self) -> float | None:
-        """Post all that may go now; return the seconds until more may, or None when only a new record can."""
+        """Post everything that is due. Return the seconds until more is due, or None if the queue is empty."""
         while True:
             await self._post_live()
             if self._queue.records == 0:
@@ -101,9 +100,9 @@ class Pusher:
             self._backfill.step()
 
     async def _post_live(self) -> None:
-        while waiting := await self._live():
-            for one in waiting:
-                await self._post(one)
+        while newest := await self._live():
+            for batch in newest:
+                await self._post(batch)
 
     async def _post_oldest(self) -> bool:
         try:
@@ -114,7 +113,7 @@ class Pusher:
             await self._post(oldest)
         return oldest is not None
 
-    async def _live(self) -> list[Queued]:
+    async def _live(self) -> list[QueuedBatch]:
         try:
             return await self._queue.live()
         except SpoolError as error:
@@ -124,50 +123,50 @@ class Pusher:
         self._fail(f"the spool cannot be read: {error}")
         return _NotNowError(str(error))
 
-    async def _post(self, one: Queued) -> None:
+    async def _post(self, one: QueuedBatch) -> None:
         answer = await self._hub.post(one.body)
         match answer.verdict:
-            case Verdict.TAKEN:
-                await self._taken(one)
-            case Verdict.REFUSED:
-                await self._set_aside(one, f"{self._hub.url} refuses batch {one.seq}: {answer}")
-            case Verdict.CONFLICT:
+            case HubVerdict.ACCEPTED:
+                await self._accepted(one)
+            case HubVerdict.REJECTED:
+                await self._set_aside(one, f"{self._hub.url} rejects batch {one.seq}: {answer}")
+            case HubVerdict.CONFLICT:
                 await self._renew(one, answer)
                 raise _NotNowError(str(answer), answer.retry_after)
-            case Verdict.LATER:
+            case HubVerdict.RETRY:
                 self._fail(f"{self._hub.url}: {answer}")
                 raise _NotNowError(str(answer), answer.retry_after)
 
-    async def _taken(self, one: Queued) -> None:
+    async def _accepted(self, one: QueuedBatch) -> None:
         await self._queue.acknowledge(one)
         if self._failures:
-            log.info("the hub takes batches again; %d waiting", self._queue.records)
+            log.info("the hub accepts batches again; %d queued", self._queue.records)
         self._failures = 0
         self._stats.acknowledged += 1
         self._stats.last_success = self._clock.now_ns()
         self._stats.last_error = ""
 
-    async def _set_aside(self, one: Queued, words: str) -> None:
+    async def _set_aside(self, one: QueuedBatch, message: str) -> None:
         where = await self._refused.keep(one.epoch, one.seq, one.body)
         await self._queue.acknowledge(one)
         self._stats.refused += 1
-        self._stats.last_error = words
-        log.error("%s; set aside in %s", words, where)
+        self._stats.last_error = message
+        log.error("%s; set aside in %s", message, where)
         self._failures = 0
 
-    async def _renew(self, one: Queued, answer: Answer) -> None:
-        """Number what waits anew. It counts as a failure, so that a hub that never has enough of it is not flooded."""
+    async def _renew(self, one: QueuedBatch, answer: HubAnswer) -> None:
+        """Renumber the queue under a new epoch. Counts as a failure, so that repeated conflicts back off."""
         self._fail(f"{self._hub.url}: {answer}")
         try:
             await self._queue.renew(one.epoch)
         except SpoolError as error:
             raise self._unreadable(error) from error
         self._stats.renewals += 1
-        log.warning("epoch %s is another machine's too: what waits is posted again under a new one", one.epoch)
+        log.warning("epoch %s is also used by another machine: the queue is posted under a new epoch", one.epoch)
 
-    def _fail(self, words: str) -> None:
-        if words != self._stats.last_error:
-            log.warning("not sent, will be tried again: %s", words)
+    def _fail(self, message: str) -> None:
+        if message != self._stats.last_error:
+            log.warning("not sent, will be retried: %s", message)
         self._stats.failures += 1
-        self._stats.last_error = words
+        self._stats.last_error = message
         self._failures += 1

@@ -1,4 +1,4 @@
-"""What is asked of a guest's shell, over any channel that reaches one: fixed questions, in fixed words."""
+"""Fixed commands and file reads of a guest's shell, over any channel that runs the guest script."""
 
 from gpufleet.channels.guest_shell.files import ShellFiles
 from gpufleet.channels.guest_shell.shell import ShellExec

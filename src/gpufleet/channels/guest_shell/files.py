@@ -1,11 +1,9 @@
-"""Files of a guest, read in bulk by one command of its shell.
+"""Files of a guest, read in bulk by one command of its shell. The guest's output is hostile input.
 
-What `gpufleet-guest files` prints, read. Pure; the guest that printed it may lie, and only about itself.
-
-A frame is a line end, the question's nonce, a kind, a path and a line end; then its content up to the next frame:
-`f` a file's bytes, `l` a link's text, `s` figures of a filesystem, `e` words of an error, which takes back what came
-of the same path before it, `m` what `head` prints of many files of the kernel's, `x` its words about those that failed,
-and at last `end`.
+Output of `gpufleet-guest files`: frames, each a line end, the request's nonce, a kind, a path and a line end, followed
+by content up to the next frame. Kinds: `f` content of a file; `l` target of a link; `s` sizes of a file system; `e` an
+error message, which replaces earlier content of the same path; `m` output of `head` for many kernel files; `x` error
+messages of that `head`; at last `end`.
 """
 
 import errno
@@ -14,44 +12,44 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator
 
-from gpufleet.channels.guest_shell.shell import Shell
+from gpufleet.channels.guest_shell.shell import GuestShell
 from gpufleet.model.errors import ChannelError, ChannelProblem, WireError
 from gpufleet.ports.channel import Fetched, FetchPlan, FilesystemStat
 
 MAX_FRAMES = 100_000
 
 _HEAD = re.compile(rb"(?:^|\n)==> (/[^\n]*) <==\n")
-"""What `head` puts before each of several files: POSIX's own words, a line end before all but the first."""
+"""Header that `head` prints before each of several files (POSIX), with a line end before all but the first."""
 
 _FAILED = re.compile(rb"[^/\n]*(/[^'\n]*?)(?:'[^:\n]*)?: ([^:\n]+)")
-"""A line of `head` about a file, as coreutils (`head: cannot open '/x' for reading: ...`) and busybox have it."""
+"""An error line of `head`, as in coreutils (`head: cannot open '/x' for reading: ...`) and busybox."""
 
 _FIRST = b"/dev/null"
-"""Read before the others, so that they are several."""
+"""Read before the other files, so that `head` always has several and prints headers."""
 
-_NAMES = {os.strerror(number): name for number, name in errno.errorcode.items()} | {
-    # coreutils' words for ENOTSUP, whose number is EOPNOTSUPP's
+_ERRNO_NAMES = {os.strerror(number): name for number, name in errno.errorcode.items()} | {
+    # coreutils' text for ENOTSUP, which has the number of EOPNOTSUPP
     "Operation not supported": "EOPNOTSUPP",
     "Connection timed out": "ETIMEDOUT",
 }
 
 
 def parse_frames(printed: bytes, nonce: str, max_file_bytes: int) -> Fetched:
-    """Return what was fetched.
+    """Return the files in a command's output.
 
     Args:
-        printed: all of it.
-        nonce: as it was asked with.
-        max_file_bytes: a longer file is EFBIG.
+        printed: the complete output.
+        nonce: the request's nonce.
+        max_file_bytes: a larger file is reported as EFBIG.
 
     Raises:
-        WireError: if it is cut off, or is not frames.
+        WireError: if the output is truncated or malformed.
     """
     parts = printed.split(f"\n{nonce} ".encode())
     if len(parts) > MAX_FRAMES:
         raise WireError("files", f"more than {MAX_FRAMES} frames")
     if parts[0] or len(parts) < 2 or parts[-1] != b"end .\n":
-        raise WireError("files", "the output is cut off, or not of gpufleet-guest")
+        raise WireError("files", "the output is truncated, or not from gpufleet-guest")
     fetched = Fetched(files={}, links={}, filesystems={}, errors={})
     for part in parts[1:-1]:
         head, line_end, content = part.partition(b"\n")
@@ -71,9 +69,9 @@ def _take(fetched: Fetched, kind: bytes, path: str, content: bytes, max_file_byt
     elif kind == b"l":
         fetched.links[path] = content.removesuffix(b"\n").decode("utf-8", "surrogateescape")
     elif kind == b"s":
-        figures = _figures(content)
-        if figures is not None:
-            fetched.filesystems[path] = figures
+        sizes = _parse_sizes(content)
+        if sizes is not None:
+            fetched.filesystems[path] = sizes
     elif kind == b"e":
         _take_error(fetched, path, content)
     elif kind == b"m":
@@ -83,32 +81,32 @@ def _take(fetched: Fetched, kind: bytes, path: str, content: bytes, max_file_byt
                 _take(fetched, b"f", name.decode("utf-8", "surrogateescape"), text, max_file_bytes)
     elif kind == b"x":
         for line in content.splitlines():
-            said = _FAILED.fullmatch(line)
-            if said is None:
-                raise WireError("files", f"head says {line[:100].decode('utf-8', 'replace')!r}")
-            _take_error(fetched, said[1].decode("utf-8", "surrogateescape"), said[2])
+            match = _FAILED.fullmatch(line)
+            if match is None:
+                raise WireError("files", f"unknown error of head: {line[:100].decode('utf-8', 'replace')!r}")
+            _take_error(fetched, match[1].decode("utf-8", "surrogateescape"), match[2])
     else:
-        raise WireError("files", "a frame of no known kind")
+        raise WireError("files", "unknown kind of frame")
 
 
-def _take_error(fetched: Fetched, path: str, words: bytes) -> None:
+def _take_error(fetched: Fetched, path: str, message: bytes) -> None:
     for found in (fetched.files, fetched.links, fetched.filesystems):
         found.pop(path, None)
-    fetched.errors[path] = errno_of(words)
+    fetched.errors[path] = parse_errno(message)
 
 
-def errno_of(words: bytes) -> str:
-    """Return the name of the error in a program's words, EIO where they are not known."""
-    text = words.decode("utf-8", "replace").strip()
-    return _NAMES.get(text.rpartition(": ")[2], "EIO")
+def parse_errno(message: bytes) -> str:
+    """Return the name of the error in a program's message, EIO if unknown."""
+    text = message.decode("utf-8", "replace").strip()
+    return _ERRNO_NAMES.get(text.rpartition(": ")[2], "EIO")
 
 
-def _figures(content: bytes) -> FilesystemStat | None:
-    """Read `unit blocks free available files files-free`; None where an error is to follow."""
-    words = content.split()
-    if len(words) != 6 or not all(word.isdigit() and len(word) < 20 for word in words):
+def _parse_sizes(content: bytes) -> FilesystemStat | None:
+    """Parse `unit blocks free available files files-free`. Returns None if an error frame follows instead."""
+    fields = content.split()
+    if len(fields) != 6 or not all(field.isdigit() and len(field) < 20 for field in fields):
         return None
-    unit, blocks, free, available, inodes, inodes_free = map(int, words)
+    unit, blocks, free, available, inodes, inodes_free = map(int, fields)
     return FilesystemStat(
         size_bytes=blocks * unit,
         free_bytes=free * unit,
@@ -120,11 +118,11 @@ def _figures(content: bytes) -> FilesystemStat | None:
 
 TIMEOUT_SECONDS = 10.0
 
-MAX_BYTES = 4 << 20
-"""Of one answer: what a guest may take of this side's memory for a moment."""
+MAX_OUTPUT_BYTES = 4 << 20
+"""Maximum output of one command, which is held in memory."""
 
 MAX_COMMAND_BYTES = 48 << 10
-"""Of the words of one question: with the script beside them they fit in one argument (128 KiB on Linux)."""
+"""Maximum arguments of one command. With the script they fit in one argument (128 KiB on Linux)."""
 
 _PATTERN = re.compile(r"[*?\[]")
 
@@ -132,67 +130,68 @@ _GONE = ("ENOENT", "ENOTDIR", "ESRCH")
 
 
 class ShellFiles:
-    """The Files port over a guest's shell.
-
-    Only regular files are read. One that hangs costs the whole fetch: it ends after `timeout_seconds`.
+    """The Files port over a guest's shell. Only regular files are read. A file that hangs fails the whole fetch after
+    `timeout_seconds`.
     """
 
-    def __init__(self, shell: Shell, *, timeout_seconds: float = TIMEOUT_SECONDS, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, shell: GuestShell, *, timeout_seconds: float = TIMEOUT_SECONDS, max_bytes: int = MAX_OUTPUT_BYTES
+    ) -> None:
         self._shell, self._timeout, self._max_bytes = shell, timeout_seconds, max_bytes
 
     async def fetch(self, plan: FetchPlan) -> Fetched:
         """Read everything in the plan; see `Files.fetch`."""
         fetched = Fetched(files={}, links={}, filesystems={}, errors={})
-        for words in _questions(plan):
-            part = await self._ask(words, plan.max_file_bytes)
+        for arguments in _batches(plan):
+            part = await self._fetch_batch(arguments, plan.max_file_bytes)
             fetched.files |= part.files
             fetched.links |= part.links
             fetched.filesystems |= part.filesystems
             fetched.errors |= part.errors
         named = {*plan.files, *plan.links, *plan.filesystems}
-        # A pattern asks for what is there: a name that went away in between left nothing.
+        # A pattern matches existing paths only. A path removed meanwhile is not an error.
         gone = [path for path, name in fetched.errors.items() if name in _GONE and path not in named]
         for path in gone:
             del fetched.errors[path]
-        # What cannot be put into words, or was passed over in silence, is not missing: it was not read.
-        told = fetched.files.keys() | fetched.links.keys() | fetched.filesystems.keys() | fetched.errors.keys()
+        # A path that could not be sent, or that the answer omits, was not read. It is not missing.
+        known = fetched.files.keys() | fetched.links.keys() | fetched.filesystems.keys() | fetched.errors.keys()
         for path in plan.filesystems + tuple(path for path in plan.files + plan.links if not _PATTERN.search(path)):
-            if path not in told:
+            if path not in known:
                 fetched.errors[path] = "EINVAL"
         return fetched
 
-    async def _ask(self, words: list[str], max_file_bytes: int) -> Fetched:
+    async def _fetch_batch(self, arguments: list[str], max_file_bytes: int) -> Fetched:
         nonce = secrets.token_hex(16)
-        done = await self._shell.ask(
-            ("files", nonce, str(max_file_bytes), *words),
+        done = await self._shell.execute(
+            ("files", nonce, str(max_file_bytes), *arguments),
             timeout_seconds=self._timeout,
             max_output_bytes=self._max_bytes,
         )
         if done.exit_code:
-            said = done.stderr[:200].decode("utf-8", "replace").strip()
-            words_ = f"the guest's shell cannot read files (exit code {done.exit_code}): {said}"
+            match = done.stderr[:200].decode("utf-8", "replace").strip()
+            message = f"the guest's shell cannot read files (exit code {done.exit_code}): {match}"
             problem = ChannelProblem.NOT_PERMITTED if done.exit_code == 126 else ChannelProblem.FAILED
-            raise ChannelError(words_, problem)
+            raise ChannelError(message, problem)
         try:
             return parse_frames(done.stdout, nonce, max_file_bytes)
         except WireError as error:
             raise ChannelError(f"the guest's files cannot be read: {error}", ChannelProblem.PROTOCOL) from error
 
 
-def _questions(plan: FetchPlan) -> Iterator[list[str]]:
-    words: list[str] = []
+def _batches(plan: FetchPlan) -> Iterator[list[str]]:
+    arguments: list[str] = []
     size = 0
-    for word in _words(plan):
-        if words and size + len(word) > MAX_COMMAND_BYTES:
-            yield words
-            words, size = [], 0
-        words.append(word)
-        size += 4 * len(word) + 3  # quoting may lengthen it
-    if words:
-        yield words
+    for argument in _arguments(plan):
+        if arguments and size + len(argument) > MAX_COMMAND_BYTES:
+            yield arguments
+            arguments, size = [], 0
+        arguments.append(argument)
+        size += 4 * len(argument) + 3  # quoting may lengthen it
+    if arguments:
+        yield arguments
 
 
-def _words(plan: FetchPlan) -> Iterable[str]:
+def _arguments(plan: FetchPlan) -> Iterable[str]:
     for kind, paths in (("f", plan.files), ("l", plan.links), ("s", plan.filesystems)):
         for path in dict.fromkeys(paths):
             if "\n" not in path and "\0" not in path:

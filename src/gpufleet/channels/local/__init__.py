@@ -1,4 +1,4 @@
-"""The local channel: this machine's own files and commands."""
+"""The local channel: files and commands of this machine."""
 
 from gpufleet.channels.local.exec import LocalExec
 from gpufleet.channels.local.files import LocalFiles

@@ -7,29 +7,29 @@ from functools import partial
 from pathlib import Path
 
 from gpufleet.channels.local.paths import expand, is_pattern, locate
-from gpufleet.channels.local.watched import Job, WatchedThreads
+from gpufleet.channels.local.threads import Job, WatchedThreads
 from gpufleet.ports.channel import Fetched, FetchPlan, FilesystemStat
 
 JOB_SECONDS = 2.0
-"""How long one path may take. Kernel files take microseconds; only what hangs comes near."""
+"""Time limit for one path. Kernel files take microseconds; only a hanging file reaches it."""
 
 TOTAL_SECONDS = 10.0
-"""How long one fetch may take."""
+"""Time limit for one fetch."""
 
 _Outcome = bytes | str | FilesystemStat | list[str] | OSError
 
 
 class LocalFiles:
-    """The Files port over this machine's own kernel.
+    """The Files port over this machine.
 
-    Only regular files are read (`/proc` and `/sys` hold such): opening a device or a pipe can act on it or
-    block, so these are `EINVAL`. A path that hangs costs itself: it is `ETIMEDOUT`, also in later fetches while
-    its thread is still stuck, and the rest goes on.
+    Only regular files are read, which includes files of `/proc` and `/sys`. Devices and pipes are `EINVAL`, because
+    opening them may act on them or block. A path that hangs is `ETIMEDOUT`, also in later fetches while its thread is
+    stuck. Other paths are not affected.
 
     Args:
-        root: folder taken for `/`; links under another root than `/` cannot lead out of it.
-        job_seconds: limit for one path.
-        total_seconds: limit for one fetch; what is not read by then is `ETIMEDOUT`.
+        root: folder that stands for `/`. Links below a root other than `/` cannot lead out of it.
+        job_seconds: time limit for one path.
+        total_seconds: time limit for one fetch. Unread paths are then `ETIMEDOUT`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LocalFiles:
         self._threads: WatchedThreads[_Outcome] = WatchedThreads(job_seconds=job_seconds, total_seconds=total_seconds)
 
     async def fetch(self, plan: FetchPlan) -> Fetched:
-        """Read everything in the plan. A single path's failure is in `Fetched.errors`."""
+        """Read everything in the plan. Failures of single paths are in `Fetched.errors`."""
         fetched = Fetched(files={}, links={}, filesystems={}, errors={})
         files, links = await self._expand(plan, fetched)
         jobs: list[Job[_Outcome]] = []
@@ -54,7 +54,7 @@ class LocalFiles:
         for key, outcome in outcomes.items():
             verb, _, path = key.partition(" ")
             if isinstance(outcome, OSError):
-                # A pattern asks for what is there: a name that went away in between left nothing.
+                # A pattern matches existing paths only. A path removed meanwhile is not an error.
                 if not (_is_gone(outcome) and path not in plan.files and path not in plan.links and verb != "stat"):
                     fetched.errors[path] = _posix_name(outcome)
             elif isinstance(outcome, bytes):
@@ -68,7 +68,7 @@ class LocalFiles:
         return fetched
 
     async def _expand(self, plan: FetchPlan, fetched: Fetched) -> tuple[list[str], list[str]]:
-        """Return the files and links to read; a pattern that cannot be expanded is noted in `fetched.errors`."""
+        """Return the files and links to read. Patterns that cannot be expanded are added to `fetched.errors`."""
         listings: dict[str, list[str]] = {}
         patterns = [path for path in dict.fromkeys((*plan.files, *plan.links)) if is_pattern(path)]
         matched, timed_out = await self._threads.run(
@@ -119,21 +119,21 @@ class LocalFiles:
 
     def _stat(self, path: str) -> _Outcome:
         try:
-            figures = os.statvfs(locate(self._root, path))
+            sizes = os.statvfs(locate(self._root, path))
         except OSError as error:
             return error
-        unit = figures.f_frsize
+        unit = sizes.f_frsize
         return FilesystemStat(
-            size_bytes=figures.f_blocks * unit,
-            free_bytes=figures.f_bfree * unit,
-            available_bytes=figures.f_bavail * unit,
-            files=figures.f_files,
-            files_free=figures.f_ffree,
+            size_bytes=sizes.f_blocks * unit,
+            free_bytes=sizes.f_bfree * unit,
+            available_bytes=sizes.f_bavail * unit,
+            files=sizes.f_files,
+            files_free=sizes.f_ffree,
         )
 
 
 def _read_all(descriptor: int, path: str, limit: int) -> bytes | OSError:
-    """Read to the end, however short the pieces (seq_file gives a page at a time)."""
+    """Read to the end, however short the pieces: seq_file returns a page at a time."""
     pieces: list[bytes] = []
     left = limit + 1
     while left > 0:

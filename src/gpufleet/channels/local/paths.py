@@ -1,4 +1,4 @@
-"""Paths under a root: glob patterns, and links that may not lead outside."""
+"""Paths below a root: glob patterns, and links that cannot lead outside."""
 
 import errno
 import fnmatch
@@ -7,30 +7,30 @@ import re
 from functools import lru_cache
 
 MAX_LINKS = 40
-"""Links followed in one path before it is called a loop, as the kernel counts (ELOOP)."""
+"""Maximum links in one path before ELOOP, the kernel's limit."""
 
 MAX_MATCHES = 65_536
-"""Names that one pattern may match; what is beyond is left out, and the pattern reported as E2BIG."""
+"""Maximum matches of one pattern. Beyond it the pattern is E2BIG."""
 
 _MAGIC = re.compile(r"[*?\[]")
 
 
 def is_pattern(path: str) -> bool:
-    """Tell whether `path` has a wildcard."""
+    """Return whether `path` has a wildcard."""
     return _MAGIC.search(path) is not None
 
 
 def locate(root: str, path: str, *, follow_last: bool = True) -> str:
-    """Return where `path` is on this machine when `root` is taken for `/`.
+    """Return the real location of `path` when `root` stands for `/`.
 
-    Under a root other than `/` every link on the way is followed as if in a chroot: an absolute link starts
-    again at the root, and `..` never climbs above it. Under `/` the kernel does that itself.
+    Below a root other than `/`, links are resolved as in a chroot: an absolute link starts at the root, and `..` never
+    climbs above it. For `/` the kernel resolves links.
 
     Raises:
-        OSError: EINVAL for a path with a NUL, ELOOP after 40 links, and whatever reading a link raises.
+        OSError: EINVAL for a path with a NUL, ELOOP after 40 links, and errors of reading links.
     """
     if "\0" in path:
-        raise OSError(errno.EINVAL, "a path has no NUL", path)
+        raise OSError(errno.EINVAL, "the path contains a NUL", path)
     if root == "/":
         return path
     todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
@@ -59,18 +59,16 @@ def locate(root: str, path: str, *, follow_last: bool = True) -> str:
 def expand(root: str, pattern: str, listings: dict[str, list[str]]) -> list[str]:
     """Return the paths that may match `pattern`, sorted.
 
-    A wildcard stays within its path segment and, as in a shell, does not stand for a dot that begins a name.
-
-    A folder that is not there has no matches. Whether a literal name behind a wildcard is there is left to
-    whoever opens it: that saves a call a path.
+    A wildcard stays within its path segment and, as in a shell, does not match a leading dot. A missing folder has no
+    matches. Literal names behind a wildcard are not checked for existence, which saves a system call per path.
 
     Args:
         root: as for `locate`.
         pattern: the path with wildcards.
-        listings: folders already listed, by path; filled here, so that the patterns of one plan list each once.
+        listings: cache of folder listings by path, filled here. The patterns of one plan share it.
 
     Raises:
-        OSError: E2BIG past `MAX_MATCHES`; EACCES and the like for a folder that cannot be listed.
+        OSError: E2BIG past `MAX_MATCHES`, or the error of a folder that cannot be listed, such as EACCES.
     """
     found = [""]
     for segment in pattern.strip("/").split("/"):

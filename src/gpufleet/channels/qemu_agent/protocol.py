@@ -1,8 +1,8 @@
-"""The agent's lines: JSON, one answer a question, in order, without numbers of their own.
+"""The QEMU guest agent's protocol: one JSON document per line, answered in order and without request ids.
 
-Protocol: QEMU's `docs/interop/qemu-ga-ref`; what is said of timeouts and stale answers was measured against
-qemu-ga 7.2. An answer carries nothing that tells whose question it is of. So every conversation begins with 0xFF and
-`guest-sync-delimited`, whose answer has a number of ours behind an 0xFF of its own: what came before it is dropped.
+Protocol: QEMU's `docs/interop/qemu-ga-ref`; timeouts and stale answers were measured with qemu-ga 7.2. An answer does
+not identify its request. Each connection therefore begins with 0xFF and `guest-sync-delimited`, whose answer carries
+our id after an 0xFF of its own. Everything before that answer is dropped.
 """
 
 import json
@@ -19,33 +19,33 @@ MAX_LINE_BYTES = 8 << 20
 """4 MiB of output are 5.6 MB of base64 in one line."""
 
 MAX_DROPPED_BYTES = 32 << 20
-"""What may come before the answer to a synchronisation: one answer that nobody waited for has at most 22 MB."""
+"""Maximum bytes before the answer to a synchronisation. One unread answer has at most 22 MB."""
 
 MAX_DEPTH_BYTES = 2000
-"""Nesting characters in a line: deeper ones are no answer of an agent."""
+"""Maximum brackets in a line. A line with more is not parsed: it cannot be an agent's answer."""
 
 _CHUNK = 64 << 10
-_WORDS = 200
+_MAX_ERROR_LENGTH = 200
 
 
-class Conversation:
-    """Questions and answers over one stream that was synchronised."""
+class QemuAgentConnection:
+    """Requests and answers over one stream."""
 
     def __init__(self, stream: Stream, name: str) -> None:
         self._stream, self._name = stream, name
         self._rest = b""
 
     async def synchronise(self) -> None:
-        """Drop what others left unread, and find the place where our own answers begin. Raises ChannelError."""
+        """Drop answers to other clients' requests up to the answer to our own. Raises ChannelError."""
         number = secrets.randbelow(1 << 53)
-        question = {"execute": "guest-sync-delimited", "arguments": {"id": number}}
-        await self._stream.send(SYNC + json.dumps(question).encode() + b"\n")
+        request = {"execute": "guest-sync-delimited", "arguments": {"id": number}}
+        await self._stream.send(SYNC + json.dumps(request).encode() + b"\n")
         dropped = 0
         while True:
-            before, mark, self._rest = self._rest.partition(SYNC)
-            dropped += len(before)
+            stale, mark, self._rest = self._rest.partition(SYNC)
+            dropped += len(stale)
             if dropped > MAX_DROPPED_BYTES:
-                raise self._wrong("it never stops answering others", ChannelProblem.TOO_LARGE)
+                raise self._error(f"more than {MAX_DROPPED_BYTES} bytes of stale answers", ChannelProblem.TOO_LARGE)
             if not mark:
                 self._rest = await self._receive()
                 continue
@@ -57,26 +57,26 @@ class Conversation:
                 self._rest = rest
                 return
 
-    async def ask(self, command: str, **arguments: object) -> Any:
-        """Ask, and return what is answered.
+    async def execute(self, command: str, **arguments: object) -> Any:
+        """Send a request and return the agent's answer.
 
         Raises:
-            ChannelError: if the agent refuses (`NOT_ENABLED` where it does not know the command or has it switched
-                off), hangs up, or what comes is no answer.
+            ChannelError: if the agent refuses, closes the socket or gives a malformed answer. The problem is
+                `NOT_ENABLED` if the command is unknown or disabled.
         """
-        question: dict[str, object] = {"execute": command}
+        request: dict[str, object] = {"execute": command}
         if arguments:
-            question["arguments"] = arguments
-        await self._stream.send(json.dumps(question).encode() + b"\n")
+            request["arguments"] = arguments
+        await self._stream.send(json.dumps(request).encode() + b"\n")
         answer = _loads(await self._line())
         if isinstance(answer, dict) and "return" in answer:
             return answer["return"]
         error = answer.get("error") if isinstance(answer, dict) else None
         if not isinstance(error, dict):
-            raise self._wrong(f"{command}: what came is no answer", ChannelProblem.PROTOCOL)
-        words = clean(str(error.get("desc", "")))[:_WORDS]
+            raise self._error(f"{command}: malformed answer", ChannelProblem.PROTOCOL)
+        message = clean(str(error.get("desc", "")))[:_MAX_ERROR_LENGTH]
         unknown = error.get("class") == "CommandNotFound"
-        raise self._wrong(f"{command}: {words}", ChannelProblem.NOT_ENABLED if unknown else ChannelProblem.FAILED)
+        raise self._error(f"{command}: {message}", ChannelProblem.NOT_ENABLED if unknown else ChannelProblem.FAILED)
 
     async def _line(self) -> bytes:
         pieces: list[bytes] = []
@@ -86,7 +86,7 @@ class Conversation:
             pieces.append(piece)
             size += len(piece)
             if size > MAX_LINE_BYTES:
-                raise self._wrong(f"a line of more than {MAX_LINE_BYTES} bytes", ChannelProblem.TOO_LARGE)
+                raise self._error(f"a line of more than {MAX_LINE_BYTES} bytes", ChannelProblem.TOO_LARGE)
             piece = await self._receive()
         last, _, self._rest = piece.partition(b"\n")
         return b"".join([*pieces, last])
@@ -94,15 +94,15 @@ class Conversation:
     async def _receive(self) -> bytes:
         chunk = await self._stream.receive(_CHUNK)
         if not chunk:
-            raise self._wrong("the agent's socket was closed", ChannelProblem.ENDED)
+            raise self._error("the socket was closed", ChannelProblem.ENDED)
         return chunk
 
-    def _wrong(self, words: str, problem: ChannelProblem) -> ChannelError:
-        return ChannelError(f"{self._name}: {words}", problem)
+    def _error(self, message: str, problem: ChannelProblem) -> ChannelError:
+        return ChannelError(f"{self._name}: {message}", problem)
 
 
 def _loads(line: bytes) -> Any:
-    """Return what a line holds, or None if it is not JSON that an agent could have written."""
+    """Return the value of a line, or None if the line is not JSON or is nested too deeply."""
     if line.count(b"[") + line.count(b"{") > MAX_DEPTH_BYTES:
         return None
     try:

@@ -1,1 +1,1 @@
-"""SSH to a guest: one kept connection, a pinned host key, fixed commands."""
+"""SSH to a guest: a persistent connection, a pinned host key and fixed commands."""

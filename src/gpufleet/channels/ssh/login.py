@@ -1,19 +1,19 @@
-"""One SSH login: who answers is checked against the pin, and every failure gets its channel problem.
+"""SSH login with a check of the host key. Every failure is mapped to a channel problem.
 
-The only module that imports asyncssh, which takes about 40 MB: it is imported when a guest is first dialled.
+The only module that imports asyncssh, which takes about 40 MB. It is imported when a guest is first dialled.
 """
 
 import asyncio
 
 import asyncssh
 
-from gpufleet.channels.ssh.target import Pin, SshTarget
+from gpufleet.channels.ssh.target import HostKeyPin, SshTarget
 from gpufleet.model.errors import ChannelError, ChannelProblem
 from gpufleet.model.text import clean
 
 KEEPALIVE_SECONDS = 15
 KEEPALIVES_MISSED = 2
-_WORDS = 200
+_MAX_ERROR_LENGTH = 200
 
 _HOST_KEYS = (
     "ssh-ed25519",
@@ -23,39 +23,42 @@ _HOST_KEYS = (
     "rsa-sha2-512",
     "rsa-sha2-256",
 )
-"""Kinds of host keys that are taken; old ones with SHA-1 are not."""
+"""Accepted host key algorithms; those with SHA-1 are not accepted."""
 
 _CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
-"""Asked for first, the library's own choice after them: of a pass over a guest its first one (ChaCha20, which it makes
-anew for each packet in Python) costs a third more of this side's processor time."""
+"""Preferred ciphers, followed by the library's defaults.
+
+The library's first choice, ChaCha20, is initialised in Python for each packet. It costs a third more local processor
+time in a pass over a guest.
+"""
 
 
-async def log_in(target: SshTarget, pin: Pin) -> asyncssh.SSHClientConnection:
-    """Log in; a key that was shown where none was known is pinned once the login succeeded.
+async def log_in(target: SshTarget, pin: HostKeyPin) -> asyncssh.SSHClientConnection:
+    """Log in. If no host key is pinned, the key that the guest sends is pinned after a successful login.
 
     Raises:
-        ChannelError: with its problem; a host key that is not the pinned one is `IDENTITY_MISMATCH`.
+        ChannelError: with its problem; a host key that differs from the pinned one is `IDENTITY_MISMATCH`.
     """
-    asyncssh.set_log_level("ERROR")  # it tells every step; what fails is raised here
-    own = _own_key(target)
+    asyncssh.set_log_level("ERROR")  # its default level logs every step; errors are raised here
+    client_key = _client_key(target)
     pinned = pin.key()
-    client = _Client(takes_any=pinned is None)
+    client = _Client(accepts_any=pinned is None)
     try:
         trusted = [] if pinned is None else [asyncssh.import_public_key(pinned)]
-        # The pinned key's kind first; the others too, so that a guest without it shows another key, and is known by it.
-        own_kind = [name.decode("ascii") for key in trusted for name in key.sig_algorithms]
+        # The pinned key's algorithms come first. The others let a guest without that key send a different key.
+        pinned_algorithms = [name.decode("ascii") for key in trusted for name in key.sig_algorithms]
     except asyncssh.KeyImportError as error:
-        raise ChannelError(f"{target.name}: its host key: {error}", ChannelProblem.IDENTITY_MISMATCH) from error
+        raise ChannelError(f"{target.name}: pinned host key: {error}", ChannelProblem.IDENTITY_MISMATCH) from error
     try:
         async with asyncio.timeout(target.login_seconds):
             connection = await asyncssh.connect(
                 target.host,
                 target.port,
                 username=target.user,
-                client_keys=[own],
+                client_keys=[client_key],
                 client_factory=lambda: client,
                 known_hosts=(trusted, [], []),
-                server_host_key_algs=list(dict.fromkeys((*own_kind, *_HOST_KEYS))),
+                server_host_key_algs=list(dict.fromkeys((*pinned_algorithms, *_HOST_KEYS))),
                 preferred_auth="publickey",
                 agent_path=None,
                 gss_host=None,
@@ -69,10 +72,10 @@ async def log_in(target: SshTarget, pin: Pin) -> asyncssh.SSHClientConnection:
                 keepalive_count_max=KEEPALIVES_MISSED,
             )
     except (OSError, asyncssh.Error, ValueError) as error:
-        raise ChannelError(f"{target.name}: {_words(error)}", _problem(error)) from error
+        raise ChannelError(f"{target.name}: {_error_text(error)}", _problem(error)) from error
     if pinned is None:
         try:
-            pin.keep(client.shown)
+            pin.keep(client.host_key)
         except ChannelError:
             connection.abort()
             raise
@@ -80,23 +83,23 @@ async def log_in(target: SshTarget, pin: Pin) -> asyncssh.SSHClientConnection:
 
 
 class _Client(asyncssh.SSHClient):
-    """Asked only about keys that are not the pinned one."""
+    """Decides on host keys that are not the pinned one."""
 
-    def __init__(self, *, takes_any: bool) -> None:
-        self._takes_any = takes_any
-        self.shown = ""
+    def __init__(self, *, accepts_any: bool) -> None:
+        self._accepts_any = accepts_any
+        self.host_key = ""
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        self.shown = " ".join(key.export_public_key().decode("ascii").split()[:2])
-        return self._takes_any
+        self.host_key = " ".join(key.export_public_key().decode("ascii").split()[:2])
+        return self._accepts_any
 
 
-def _own_key(target: SshTarget) -> asyncssh.SSHKey:
+def _client_key(target: SshTarget) -> asyncssh.SSHKey:
     try:
         return asyncssh.read_private_key(target.key_file)
     except (OSError, asyncssh.KeyImportError) as error:
-        words = error.strerror if isinstance(error, OSError) else error
-        raise ChannelError(f"{target.key_file}: not a private key to log in with: {words}", _NO_KEY) from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ChannelError(f"{target.key_file}: not a usable private key: {reason}", _NO_KEY) from error
 
 
 _NO_KEY = ChannelProblem.NOT_PERMITTED
@@ -106,7 +109,7 @@ _PROBLEMS: tuple[tuple[type[Exception], ChannelProblem], ...] = (
     (asyncssh.PermissionDenied, ChannelProblem.AUTHENTICATION),
     (asyncssh.IllegalUserName, ChannelProblem.AUTHENTICATION),
     (asyncssh.ConnectionLost, ChannelProblem.ENDED),
-    (ConnectionRefusedError, ChannelProblem.NOBODY_LISTENS),
+    (ConnectionRefusedError, ChannelProblem.NO_LISTENER),
     (TimeoutError, ChannelProblem.TIMEOUT),
     (ConnectionError, ChannelProblem.ENDED),
     (OSError, ChannelProblem.UNREACHABLE),
@@ -117,10 +120,10 @@ def _problem(error: Exception) -> ChannelProblem:
     return next((problem for kind, problem in _PROBLEMS if isinstance(error, kind)), ChannelProblem.PROTOCOL)
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, asyncssh.HostKeyNotVerifiable):
-        return "another host key than the pinned one: this is not the virtual machine that was here before"
+        return "the host key differs from the pinned key: this may be another virtual machine"
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    words = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-    return clean(words)[:_WORDS]
+    reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+    return clean(reason)[:_MAX_ERROR_LENGTH]

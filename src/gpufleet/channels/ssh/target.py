@@ -1,8 +1,6 @@
-"""Whom an SSH login is to.
+"""Targets of SSH logins, and the pinned host keys of guests: one per virtual machine, not per address.
 
-Host keys that guests are known by: one a virtual machine, not one an address.
-
-A pin is the first two words of a public key file: `ssh-ed25519 AAAA...`.
+A pin is the first two fields of a public key file: `ssh-ed25519 AAAA...`.
 """
 
 import contextlib
@@ -18,14 +16,14 @@ from gpufleet.model.errors import ChannelError, ChannelProblem
 
 
 class SshTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to dial, and as whom.
+    """Address and account of an SSH login.
 
     Attributes:
-        host, port: of the guest.
+        host, port: address of the guest.
         user: account in the guest.
         key_file: private key, without a passphrase.
-        connect_seconds: until somebody answers.
-        login_seconds: until the login is over, the connection included.
+        connect_seconds: time limit of the TCP connection.
+        login_seconds: time limit of the login, the TCP connection included.
     """
 
     host: str
@@ -37,7 +35,7 @@ class SshTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """How it is called in words of errors."""
+        """Name in error messages."""
         return f"ssh {self.user}@{self.host}:{self.port}"
 
 
@@ -46,73 +44,73 @@ MAX_BYTES = 16 << 10
 _KEY = re.compile(r"(?:ssh-|ecdsa-)[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,2}", re.ASCII)
 
 
-class Pin(Protocol):
-    """The host key that one virtual machine is known by."""
+class HostKeyPin(Protocol):
+    """The pinned host key of one virtual machine."""
 
     def key(self) -> str | None:
-        """Return it, or None while none is known. Raises ChannelError if what was kept cannot be read."""
+        """Return the key, or None if none is pinned. Raises ChannelError if the stored key cannot be read."""
         ...
 
     def keep(self, key: str) -> None:
-        """Keep the key that it showed when none was known. Raises ChannelError if that fails."""
+        """Pin the key that the guest sent when none was pinned. Raises ChannelError if it cannot be stored."""
         ...
 
 
-def is_key(text: str) -> bool:
-    """Tell whether a text is a type of key and a key, and nothing else."""
+def is_host_key(text: str) -> bool:
+    """Return whether a text is exactly a key type and a key."""
     return len(text) <= MAX_BYTES and _KEY.fullmatch(text) is not None
 
 
-class GivenPin:
-    """A key that was given with the guest: the only one that is ever taken."""
+class ConfiguredHostKey:
+    """A host key from the configuration. No other key is accepted."""
 
     def __init__(self, key: str) -> None:
         self._key = key
 
     def key(self) -> str | None:
-        """Return it."""
+        """Return the key."""
         return self._key
 
     def keep(self, key: str) -> None:
-        """Nothing is learned."""
+        """Do nothing: the key is fixed."""
 
 
-class FirstPin:
-    """The first key that a virtual machine shows, kept in a file over restarts of the agent.
+class FirstUseHostKey:
+    """Trust on first use: the first key of a virtual machine is stored in a file.
 
-    A virtual machine that is to have another key from now on needs its file removed, by an operator.
+    To accept a new key of a virtual machine, an operator removes its file.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def key(self) -> str | None:
-        """Return what was kept."""
+        """Return the stored key."""
         try:
-            with self._file.open(encoding="ascii") as opened:
-                text = opened.read(MAX_BYTES + 1).strip()
+            with self._file.open(encoding="ascii") as stream:
+                text = stream.read(MAX_BYTES + 1).strip()
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise ChannelError(f"{self._file}: {error}", ChannelProblem.NOT_PERMITTED) from error
-        if not is_key(text):
-            words = f"{self._file} holds no host key: remove it to take the next key that the guest shows"
-            raise ChannelError(words, ChannelProblem.IDENTITY_MISMATCH)
+        if not is_host_key(text):
+            message = f"{self._file} holds no host key: remove it to pin the next key that the guest sends"
+            raise ChannelError(message, ChannelProblem.IDENTITY_MISMATCH)
         return text
 
     def keep(self, key: str) -> None:
-        """Keep it, whole or not at all."""
+        """Store the key atomically."""
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._file.parent, prefix=".pin-")
             with contextlib.ExitStack() as stack:
                 stack.callback(Path(name).unlink, missing_ok=True)
-                with os.fdopen(handle, "w", encoding="ascii") as opened:
-                    opened.write(f"{key}\n")
-                    opened.flush()
-                    os.fsync(opened.fileno())
+                with os.fdopen(handle, "w", encoding="ascii") as stream:
+                    stream.write(f"{key}\n")
+                    stream.flush()
+                    os.fsync(stream.fileno())
                 Path(name).replace(self._file)
-                stack.pop_all()  # it has its place
+                stack.pop_all()  # the file is in place
         except OSError as error:
-            words = f"{self._file}: the guest's host key cannot be kept: {error.strerror}"
-            raise ChannelError(words, ChannelProblem.NOT_PERMITTED) from error
+            message = f"{self._file}: cannot store the guest's host key: {error.strerror}"
+            raise ChannelError(message, ChannelProblem.NOT_PERMITTED) from error

@@ -1,7 +1,7 @@
-"""A stream over a connected socket of any family, and how one is connected.
+"""Connected sockets of any address family as streams.
 
-Built on the event loop's socket calls: its transports (uvloop's above all) take only the families they know, and
-AF_VSOCK is none of them.
+Uses the socket methods of the event loop. Its transports, above all uvloop's, support only some address families, not
+AF_VSOCK.
 """
 
 import asyncio
@@ -19,42 +19,42 @@ RETRY_SECONDS = 0.02
 
 
 class SocketStream:
-    """The Stream port over a socket that is connected."""
+    """The Stream port over a connected socket."""
 
     def __init__(self, connected: socket.socket, name: str) -> None:
         self._socket = connected
         self._name = name
 
     async def send(self, data: bytes) -> None:
-        """Send all of `data`. Raises ChannelError when the other side is gone."""
+        """Send all of `data`. Raises ChannelError if the peer is gone."""
         try:
             await asyncio.get_running_loop().sock_sendall(self._socket, data)
         except OSError as error:
-            raise self._ended(error) from None
+            raise self._error(error) from None
 
     async def receive(self, most: int) -> bytes:
-        """Receive at least a byte and at most `most`; nothing once the other side has ended. Raises ChannelError."""
+        """Receive 1 to `most` bytes, or empty bytes at the end of the stream. Raises ChannelError."""
         try:
             return await asyncio.get_running_loop().sock_recv(self._socket, min(most, CHUNK_BYTES))
         except OSError as error:
-            raise self._ended(error) from None
+            raise self._error(error) from None
 
     async def receive_exactly(self, count: int) -> bytes:
-        """Receive `count` bytes. Raises ChannelError when the other side ends before that."""
+        """Receive `count` bytes. Raises ChannelError if the stream ends before that."""
         data = bytearray()
         while len(data) < count:
             chunk = await self.receive(count - len(data))
             if not chunk:
-                words = f"{self._name}: the other side ended after {len(data)} of {count} bytes"
-                raise ChannelError(words, ChannelProblem.ENDED)
+                message = f"{self._name}: the stream ended after {len(data)} of {count} bytes"
+                raise ChannelError(message, ChannelProblem.ENDED)
             data += chunk
         return bytes(data)
 
     async def close(self) -> None:
-        """Close; a second close does nothing."""
+        """Close the socket; a second close has no effect."""
         self._socket.close()
 
-    def _ended(self, error: OSError) -> ChannelError:
+    def _error(self, error: OSError) -> ChannelError:
         return ChannelError(f"{self._name}: {error.strerror or error}", ChannelProblem.ENDED)
 
 
@@ -64,21 +64,21 @@ async def connect(
     name: str,
     *,
     timeout_seconds: float,
-    silence: ChannelProblem,
+    on_timeout: ChannelProblem,
     problems: Mapping[int, ChannelProblem],
 ) -> SocketStream:
-    """Connect a socket; it is closed if that fails.
+    """Connect a socket. The socket is closed on failure.
 
     Args:
-        unconnected: of any family; becomes non-blocking.
-        address: of its family.
-        name: of the address, for the words of errors.
-        timeout_seconds: for the connection.
-        silence: what it means that nobody answers in that time.
-        problems: errno to what it means on this channel.
+        unconnected: socket of any family; becomes non-blocking.
+        address: address in the socket's family.
+        name: name of the address in error messages.
+        timeout_seconds: time limit of the connection.
+        on_timeout: problem that a timeout means on this channel.
+        problems: errno to problem on this channel.
 
     Raises:
-        ChannelError: if it does not come about.
+        ChannelError: if the connection fails.
     """
     with contextlib.ExitStack() as stack:
         stack.callback(unconnected.close)
@@ -87,13 +87,13 @@ async def connect(
             async with asyncio.timeout(timeout_seconds):
                 code = unconnected.connect_ex(address)
                 while code == errno.EAGAIN and unconnected.family == socket.AF_UNIX:
-                    await asyncio.sleep(RETRY_SECONDS)  # its queue is full; nothing tells when that is over
+                    await asyncio.sleep(RETRY_SECONDS)  # its queue is full; there is no event for the end of that
                     code = unconnected.connect_ex(address)
                 if code == errno.EINPROGRESS:
                     code = await _outcome(unconnected)
         except TimeoutError:
-            raise ChannelError(f"{name}: no answer in {timeout_seconds:g} s", silence) from None
-        except OSError as error:  # an address that its family does not take
+            raise ChannelError(f"{name}: no answer in {timeout_seconds:g} s", on_timeout) from None
+        except OSError as error:  # an address that its family does not accept
             raise ChannelError(f"{name}: {error.strerror or error}", ChannelProblem.FAILED) from None
         if code:
             problem = problems.get(code, _COMMON.get(code, ChannelProblem.FAILED))
@@ -103,10 +103,10 @@ async def connect(
 
 
 async def _outcome(connecting: socket.socket) -> int:
-    """Wait until a connection has come about or failed; return its errno."""
+    """Wait until a connection is established or fails; return its errno."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_writer(connecting, _settle, ready)
+    loop.add_writer(connecting, _set_ready, ready)
     try:
         await ready
     finally:
@@ -114,7 +114,7 @@ async def _outcome(connecting: socket.socket) -> int:
     return connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
-def _settle(ready: "asyncio.Future[None]") -> None:
+def _set_ready(ready: "asyncio.Future[None]") -> None:
     if not ready.done():
         ready.set_result(None)
 
@@ -122,7 +122,7 @@ def _settle(ready: "asyncio.Future[None]") -> None:
 _COMMON = {
     errno.EACCES: ChannelProblem.NOT_PERMITTED,
     errno.EPERM: ChannelProblem.NOT_PERMITTED,
-    errno.ECONNREFUSED: ChannelProblem.NOBODY_LISTENS,
+    errno.ECONNREFUSED: ChannelProblem.NO_LISTENER,
     errno.EHOSTUNREACH: ChannelProblem.UNREACHABLE,
     errno.ENETUNREACH: ChannelProblem.UNREACHABLE,
     errno.ETIMEDOUT: ChannelProblem.UNREACHABLE,

@@ -1,4 +1,4 @@
-"""The native batch: MessagePack, columnar, optionally zstd. `docs/reference/batch.md` documents the bytes."""
+"""Native batch format: MessagePack, columnar, optionally zstd. `docs/reference/batch.md` documents the bytes."""
 
 from gpufleet.codecs.batch.codec import (
     CONTENT_TYPE,

@@ -1,4 +1,4 @@
-"""The whole way between a batch and its bytes."""
+"""Encoding and decoding of batches."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ from gpufleet.model.errors import WireError, WireLimitError, WireVersionError
 from gpufleet.model.wire.batch import OLDEST_VERSION, WIRE_VERSION, Batch, WireBatch
 
 CONTENT_TYPE = "application/vnd.gpufleet.batch"
-"""Of the body of `POST /v1/batches`, compressed or not."""
+"""Content type of `POST /v1/batches`, compressed or not."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(WireBatch)
@@ -23,33 +23,35 @@ _DEFAULT_LIMITS = Limits()
 
 
 class _Head(msgspec.Struct, array_like=True):
-    """The one field that every version of the format begins with."""
+    """First field of every version of the format."""
 
     version: int
 
 
 _HEAD_DECODER = msgspec.msgpack.Decoder(_Head)
 _BEGINNING = bytes((0x90 + len(WireBatch.__struct_fields__),))
-"""A list of so many elements (MessagePack specification, fixarray)."""
+"""Header of the message: a list of all fields (MessagePack specification, fixarray)."""
 
 
 def encode(batch: Batch, *, compress: bool = True) -> bytes:
-    """Turn a batch into the body of a post, in the newest version of the format.
+    """Encode a batch as a request body, in the newest version of the format.
 
     Raises:
-        WireLimitError: if a receiver with the default limits would refuse it: split it.
-        WireError: if a field of the batch cannot be said, or zstd is asked for and not installed.
+        WireLimitError: if the batch exceeds the default limits of a receiver: split it.
+        WireError: if a field cannot be encoded, or `compress` is set and zstandard is not installed.
     """
     return encode_wire(to_wire(batch), compress=compress)
 
 
 def encode_wire(wire: WireBatch, *, compress: bool = True) -> bytes:
-    """Turn columns into the body of a post, in the version that they say; raises as `encode`."""
+    """Encode columns as a request body, in the version of `wire`. Raises as `encode`."""
     check(wire, _DEFAULT_LIMITS)
     try:
         message = _ENCODER.encode(wire) if wire.version == OLDEST_VERSION else packed.pack(wire)
     except UnicodeEncodeError as error:
-        raise WireError("", f"a text with a lone surrogate, which UTF-8 cannot say: {error.object[:100]!r}") from error
+        raise WireError(
+            "", f"a text with a lone surrogate, which UTF-8 cannot encode: {error.object[:100]!r}"
+        ) from error
     if len(message) > _DEFAULT_LIMITS.message_bytes:
         raise WireLimitError("", f"message of {len(message)} bytes, more than {_DEFAULT_LIMITS.message_bytes}")
     if len(message) >= MEASURED_FROM:
@@ -61,24 +63,24 @@ def encode_wire(wire: WireBatch, *, compress: bool = True) -> bytes:
 
 
 def weigh(body: bytes) -> int:
-    """Return how many bytes decoding a body will look at, told by its first few alone; see `unpacked_bytes`."""
+    """Return the message size of a body, read from its header alone; see `unpacked_bytes`."""
     return unpacked_bytes(body, _DEFAULT_LIMITS.message_bytes)
 
 
 def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS, as_matrix: bool = False) -> WireBatch:
-    """Turn the body of a post into columns, with everything about its structure checked.
+    """Decode a request body into columns and validate the structure.
 
-    Metrics that the catalogue does not know, and values that it does not allow, are not errors here.
+    Unknown metrics, and values that the catalogue does not allow, are not errors here.
 
     Args:
-        body: as it came.
-        limits: what it may cost.
-        as_matrix: leave the numbers of a block together, as a `Matrix`, where they came so. Lists of machines, views
-            and names are then those of other batches too, and must not be changed.
+        body: request body.
+        limits: bounds on the batch.
+        as_matrix: keep packed numbers of a block as a `Matrix`. Lists of machines, views and names are then shared
+            with other batches and must not be modified.
 
     Raises:
-        WireVersionError: if it is of another version of the format.
-        WireLimitError: if it passes one of `limits`.
+        WireVersionError: if the format version is not supported.
+        WireLimitError: if it exceeds one of `limits`.
         WireError: if it does not follow the format; names the field.
     """
     if len(body) > limits.body_bytes:
@@ -102,7 +104,7 @@ def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS, as_matrix: bool = F
 
 
 def version_of(body: bytes) -> int:
-    """Return the version of the format that a body says it has. Raises as `decode`."""
+    """Return the format version of a body. Raises as `decode`."""
     message = decompress(body, _DEFAULT_LIMITS.message_bytes) if body.startswith(MAGIC) else body
     try:
         return _HEAD_DECODER.decode(message).version
@@ -113,24 +115,24 @@ def version_of(body: bytes) -> int:
 
 
 def _version_of(message: bytes) -> int:
-    """Read the version; where it is a small number, as all are, by its two bytes alone."""
+    """Read the version; small numbers, as all are, from the first two bytes alone."""
     if message[:1] == _BEGINNING and len(message) > 1 and message[1] < 0x80:
         return message[1]
     return _HEAD_DECODER.decode(message).version
 
 
 def in_version(body: bytes, version: int) -> bytes:
-    """Return the same batch in another version, without whatever in it is newer than this build. Raises as `decode`."""
+    """Re-encode a batch in another version, without fields newer than this build. Raises as `decode`."""
     wire = decode(body)
     return encode_wire(msgspec.structs.replace(wire, version=version), compress=body.startswith(MAGIC))
 
 
 def renumber(body: bytes, epoch: str, seq: int) -> bytes:
-    """Return the same batch under another epoch and number, with whatever in it is newer than this build.
+    """Return the same batch with another epoch and number; fields newer than this build are kept.
 
     Raises as `decode`.
     """
-    decode(body)  # what is not well formed is not passed on
+    decode(body)  # malformed batches are not forwarded
     is_packed = body.startswith(MAGIC)
     message = decompress(body, _DEFAULT_LIMITS.message_bytes) if is_packed else body
     elements = _ELEMENTS_DECODER.decode(message)

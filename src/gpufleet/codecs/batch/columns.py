@@ -1,11 +1,11 @@
-"""From rows to columns: samples that share reader, lane, provenance and metrics become one block."""
+"""Rows to columns: samples with the same reader, lane, provenance and metrics become one block."""
 
 from collections.abc import Sequence
 
 import msgspec
 
-from gpufleet.codecs.batch.processes import list_of
-from gpufleet.codecs.batch.records import MAX_WORDS
+from gpufleet.codecs.batch.processes import encode_processes
+from gpufleet.codecs.batch.records import MAX_MESSAGE
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE_VERSION
 from gpufleet.model.event import Event
@@ -32,12 +32,12 @@ _LOWEST, _HIGHEST = -(2**63), 2**64 - 1
 
 
 def to_wire(batch: Batch) -> WireBatch:
-    """Turn a batch of rows into columns.
+    """Convert a batch of rows into columns.
 
-    What the wire cannot carry (an integer past 64 bits, a boolean, a text past its bound) becomes
-    `Absent(invalid_value)`, as it would on receipt; words and labels past their bound are cut.
+    Values that the format cannot carry (an integer beyond 64 bits, a boolean, a text over its limit) become
+    `Absent(invalid_value)`, as on receipt. Messages and labels over their limit are truncated.
     """
-    maker = _Maker()
+    maker = _ColumnBuilder()
     for index, report in enumerate(batch.reports):
         maker.add(index, report)
     return WireBatch(
@@ -61,8 +61,8 @@ def to_wire(batch: Batch) -> WireBatch:
     )
 
 
-class _Maker:
-    """Collects blocks and the lists that they point into. Dicts keep the order of first use."""
+class _ColumnBuilder:
+    """Builder of blocks and the lists that they reference. Dicts keep the order of first use."""
 
     def __init__(self) -> None:
         self.views: dict[View, int] = {}
@@ -79,7 +79,7 @@ class _Maker:
             for value in sample.dims:
                 self._add_dim(machine, sample, value)
             if sample.view is not None and sample.processes is not None:
-                processes.append(list_of(sample, self._view(sample.view), _cell, self._absence))
+                processes.append(encode_processes(sample, self._view(sample.view), _cell, self._absence))
         if report.events or report.readers or report.holdings or report.inventory is not None or processes:
             self.parts.append(
                 MachinePart(
@@ -133,7 +133,7 @@ class _Maker:
 
 
 def _cell(metric: str, value: Value | Absent, absent: list[tuple[str, Absent]]) -> Cell:
-    """Return what goes into the column; for an absence, None, with its reason added to `absent`."""
+    """Return the cell of a value; for an absence None, with its reason appended to `absent`."""
     problem = ""
     if isinstance(value, Absent):
         absent.append(
@@ -153,12 +153,12 @@ def _cell(metric: str, value: Value | Absent, absent: list[tuple[str, Absent]]) 
 
 
 def _cut_status(status: ReaderStatus) -> ReaderStatus:
-    if len(status.last_error) <= MAX_WORDS:
+    if len(status.last_error) <= MAX_MESSAGE:
         return status
-    return msgspec.structs.replace(status, last_error=status.last_error[:MAX_WORDS])
+    return msgspec.structs.replace(status, last_error=status.last_error[:MAX_MESSAGE])
 
 
 def _cut_event(event: Event) -> Event:
-    if all(len(text) <= MAX_WORDS for text in event.attributes.values()):
+    if all(len(text) <= MAX_MESSAGE for text in event.attributes.values()):
         return event
-    return msgspec.structs.replace(event, attributes={k: text[:MAX_WORDS] for k, text in event.attributes.items()})
+    return msgspec.structs.replace(event, attributes={k: text[:MAX_MESSAGE] for k, text in event.attributes.items()})

@@ -1,4 +1,4 @@
-"""The optional zstd layer around the message. The package comes with the `agent` and `hub` extras."""
+"""Optional zstd compression of the message. The package zstandard comes with the `agent` and `hub` extras."""
 
 import functools
 import threading
@@ -29,8 +29,8 @@ def decompress(body: bytes, limit: int) -> bytes:
     """Return the content of one zstd frame.
 
     Raises:
-        WireLimitError: if it holds more than `limit` bytes; no more than that is ever unpacked.
-        WireError: if it is not exactly one whole frame, or the zstandard package is not installed.
+        WireLimitError: if the content is larger than `limit` bytes; at most that much is unpacked.
+        WireError: if the body is not exactly one whole frame, or the zstandard package is not installed.
     """
     zstandard = import_zstandard()
     try:
@@ -41,14 +41,14 @@ def decompress(body: bytes, limit: int) -> bytes:
     except zstandard.ZstdError as error:
         raise WireError("", f"not one whole zstd frame of at most {limit} bytes: {error}") from error
     except MemoryError as error:
-        raise WireLimitError("", "no memory to unpack it") from error
+        raise WireLimitError("", "not enough memory to unpack it") from error
     return message
 
 
 def unpacked_bytes(body: bytes, limit: int) -> int:
-    """Return how many bytes a body's message has, by the head of its frame alone: `limit` where that does not say.
+    """Return the message size of a body from its frame header alone; `limit` if the header has no size.
 
-    What is no frame counts as it is; of a frame that is damaged nothing will be unpacked.
+    An uncompressed body, and one with a damaged frame header, counts with its own length.
 
     Raises:
         WireError: if the zstandard package is not installed.
@@ -67,7 +67,7 @@ _LOCAL = threading.local()
 
 
 def _decompressor() -> Any:
-    """Return this thread's own: each has 128 KiB of tables, which to make anew costs more than a small batch."""
+    """Return the decompressor of this thread: creating its 128 KiB of tables costs more than a small batch."""
     found = getattr(_LOCAL, "decompressor", None)
     if found is None:
         found = _LOCAL.decompressor = import_zstandard().ZstdDecompressor()
@@ -76,7 +76,7 @@ def _decompressor() -> Any:
 
 @functools.cache
 def import_zstandard() -> ModuleType:
-    """Return the package.
+    """Return the package zstandard.
 
     Raises:
         WireError: if it is not installed.

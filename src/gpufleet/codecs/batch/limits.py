@@ -1,7 +1,4 @@
-"""What a batch may cost its receiver.
-
-Names places in a message by field, where the decoder knows positions only.
-"""
+"""Limits of a batch, and field names for the positions in decoder errors."""
 
 import re
 import types
@@ -14,16 +11,16 @@ from gpufleet.model.wire.batch import WireBatch
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on one batch, checked before the memory they guard is taken.
+    """Limits of one batch, checked before the memory is allocated.
 
     Attributes:
-        body_bytes: of the body as it came.
-        message_bytes: of the MessagePack message after decompression.
-        items: elements of all lists together (a record beside the samples counts for 16); bounds the memory
+        body_bytes: size of the body as received.
+        message_bytes: size of the MessagePack message after decompression.
+        items: elements of all lists together (a record beside the samples counts as 16); bounds the memory
             of a decoded batch to about 300 MB. Counted for messages of a megabyte and more.
         machines, views, absences: entries of these lists; `absences` counts sets.
         blocks: sample blocks, and dimension blocks.
-        days: different days (UTC) on which its rows and events say that they happened; a store keeps each by itself.
+        days: number of distinct UTC days of its rows and events; the store has one partition per day.
     """
 
     body_bytes: int = 8 << 20
@@ -40,9 +37,9 @@ _STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.(\w+)")
 
 
 def name_place(error: msgspec.ValidationError, root: Any = WireBatch, within: str = "") -> tuple[str, str]:
-    """Split the decoder's words into field and reason: `$[11][0][9]` is `samples[0].columns`.
+    """Split a decoder error into field and reason: `$[11][0][9]` is `samples[0].columns`.
 
-    `root` is what the message is as a whole; what was decoded stands at `within` in there.
+    `root` is the type of the whole message; the decoded part is at `within` in it.
     """
     reason, _, path = str(error).partition(" - at `$")
     place: Any = root
@@ -63,7 +60,7 @@ def name_place(error: msgspec.ValidationError, root: Any = WireBatch, within: st
 
 
 def _plain(place: Any) -> Any:
-    """Take bounds and `| None` off a type."""
+    """Strip bounds and `| None` from a type."""
     while True:
         if typing.get_origin(place) is typing.Annotated or (
             isinstance(place, types.UnionType) and len(typing.get_args(place)) == 2

@@ -1,7 +1,7 @@
-"""Version 2 of the message: the numbers of a block in one binary, and tables that are told again known by their bytes.
+"""Version 2 of the message: packed numbers per block, and repeated tables cached by their bytes.
 
-All else is as in version 1. Making Python's objects of a batch, and fetching them again when it is written, took most
-of what a batch cost a hub.
+The rest is as in version 1. Creating Python objects for a batch, and reading them again when it is written, was most
+of the cost of a batch on the hub.
 """
 
 import sys
@@ -13,7 +13,7 @@ import msgspec
 from gpufleet.codecs.batch.limits import Limits, name_place
 from gpufleet.codecs.batch.records import check_machines, check_views
 from gpufleet.codecs.batch.structure import check, check_metrics
-from gpufleet.codecs.batch.tables import Tables
+from gpufleet.codecs.batch.tables import TableCache
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.machine import Machine
 from gpufleet.model.status import Heartbeat
@@ -30,30 +30,30 @@ from gpufleet.model.wire.batch import (
     WireAbsence,
     WireBatch,
 )
-from gpufleet.model.wire.matrix import CELL_BYTES, LISTED, NUMBER_CODES, Layout, Matrix
+from gpufleet.model.wire.matrix import CELL_BYTES, LISTED, NUMBER_CODES, Matrix, MatrixLayout
 
 VIEWS_BYTES = 576 << 20
-"""Memory for views that are kept, about. Those of a node with 8 GPUs take 4 kB: this is for 140,000 of them."""
+"""Approximate memory for cached views. A node with 8 GPUs takes 4 kB: enough for 140,000 nodes."""
 
 MACHINES_BYTES = 128 << 20
-"""The same for machines."""
+"""Approximate memory for cached machines."""
 
 _MOST_LAYOUTS = 256
-"""Layouts that are kept; nodes of one kind, and readers of one lane, have the same."""
+"""Maximum number of cached layouts; nodes of one kind, and readers of one lane, share them."""
 
 _LARGEST_LAYOUT = 8 << 10
-"""Bytes of the names of a layout that is kept."""
+"""Maximum size of the names of a cached layout in bytes."""
 
 _EXACT = 1 << 53
-"""Integers up to this are floats too."""
+"""Largest range in which every integer is exact as a float."""
 
 
 class PackedBlock(msgspec.Struct, array_like=True):
-    """A `SampleBlock` as version 2 has it. `columns` are those whose code is `-`, in their order.
+    """`SampleBlock` of version 2. `columns` has the columns with code `-`, in order.
 
     Attributes:
-        codes: one a metric: `q` for integers, `d` for floats, `-` for a list in `columns`.
-        cells: the numbers of all other columns, row after row, 8 bytes each, little-endian.
+        codes: one per metric: `q` for integers, `d` for floats, `-` for a list in `columns`.
+        cells: numbers of all other columns, row by row, 8 bytes each, little-endian.
     """
 
     reader: Name
@@ -74,7 +74,7 @@ _NO_LIST = msgspec.Raw(b"\x90")
 
 
 class PackedBatch(msgspec.Struct, array_like=True):
-    """A `WireBatch` as version 2 has it, its tables still bytes."""
+    """`WireBatch` of version 2, with its tables as bytes."""
 
     version: int
     catalogue: int
@@ -97,21 +97,21 @@ _METRICS = SampleBlock.__struct_fields__.index("metrics")
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(PackedBatch)
 _NAMES_DECODER = msgspec.msgpack.Decoder(Annotated[list[Name], msgspec.Meta(max_length=1024)])
-_MACHINES = Tables("machines", Machine, check_machines, most_bytes=MACHINES_BYTES)
-_VIEWS = Tables("views", View, check_views, most_bytes=VIEWS_BYTES, made=ViewList)
-_layouts: dict[tuple[bytes, str], Layout] = {}
+_MACHINES = TableCache("machines", Machine, check_machines, most_bytes=MACHINES_BYTES)
+_VIEWS = TableCache("views", View, check_views, most_bytes=VIEWS_BYTES, made=ViewList)
+_layouts: dict[tuple[bytes, str], MatrixLayout] = {}
 
 
 def unpack(message: bytes, limits: Limits, *, as_matrix: bool) -> WireBatch:
-    """Turn a message of version 2 into columns, with everything about its structure checked.
+    """Decode a message of version 2 into columns and validate the structure.
 
     Args:
-        message: that begins with a 2, and of which the lists are not too long.
+        message: message of version 2 whose list sizes are checked.
         limits: as in `decode`.
-        as_matrix: as in `decode`; numbers stay together where they are all of their metrics' types.
+        as_matrix: as in `decode`; only blocks in which every number has its metric's type stay packed.
 
     Raises:
-        msgspec.DecodeError, WireError: as `decode` finds them.
+        msgspec.DecodeError, WireError: as in `decode`.
     """
     try:
         found = _DECODER.decode(message)
@@ -141,7 +141,7 @@ def unpack(message: bytes, limits: Limits, *, as_matrix: bool) -> WireBatch:
 
 
 def pack(wire: WireBatch) -> bytes:
-    """Return the message of columns that are well formed. Raises UnicodeEncodeError for a text that UTF-8 has not."""
+    """Encode well-formed columns as a message. Raises UnicodeEncodeError for a text that UTF-8 cannot encode."""
     elements = [getattr(wire, name) for name in WireBatch.__struct_fields__]
     elements[_SAMPLES] = [pack_block(block) for block in wire.samples]
     return _ENCODER.encode(elements)
@@ -153,13 +153,13 @@ def _block(index: int, block: PackedBlock, *, as_matrix: bool) -> SampleBlock:
     rows = len(block.machine)
     listed = len(layout.codes) - layout.width
     if len(block.columns) != listed:
-        raise WireError(f"{field}.columns", f"{len(block.columns)} columns, and the codes say {listed}")
+        raise WireError(f"{field}.columns", f"{len(block.columns)} columns, expected {listed} by the codes")
     for at, column in enumerate(block.columns):
         if len(column) != rows:
             raise WireError(f"{field}.columns[{at}]", f"{len(column)} cells for {rows} rows")
     if len(block.cells) != rows * layout.width * CELL_BYTES:
-        words = f"{len(block.cells)} bytes for {rows} rows of {layout.width} numbers"
-        raise WireError(f"{field}.cells", words)
+        reason = f"{len(block.cells)} bytes for {rows} rows of {layout.width} numbers"
+        raise WireError(f"{field}.cells", reason)
     matrix = Matrix(layout, rows, _in_order(block.cells), block.columns)
     columns = matrix if as_matrix and layout.is_typed else [list(column) for column in matrix]
     return SampleBlock(
@@ -176,7 +176,7 @@ def _block(index: int, block: PackedBlock, *, as_matrix: bool) -> SampleBlock:
     )
 
 
-def _layout(index: int, block: PackedBlock) -> Layout:
+def _layout(index: int, block: PackedBlock) -> MatrixLayout:
     key = bytes(block.metrics), block.codes
     found = _layouts.get(key)
     if found is not None:
@@ -189,16 +189,16 @@ def _layout(index: int, block: PackedBlock) -> Layout:
     check_metrics(field, names)
     if len(names) != len(block.codes):
         raise WireError(f"{field}.codes", f"{len(block.codes)} codes for {len(names)} metrics")
-    found = Layout(names, block.codes)
+    found = MatrixLayout(names, block.codes)
     if len(_layouts) >= _MOST_LAYOUTS:
-        _layouts.clear()  # somebody makes up names; those that are in use come back
+        _layouts.clear()  # a sender invents names; layouts in use are cached again
     if len(key[0]) <= _LARGEST_LAYOUT:
         _layouts[key] = found
     return found
 
 
 def pack_block(block: SampleBlock) -> list[object]:
-    """Return the block with its numbers together: of each column that has nothing else, and loses nothing by it."""
+    """Pack a block: columns with only numbers that convert without loss go into the binary."""
     numbers: list[array[int] | array[float]] = []
     lists: list[list[Cell]] = []
     codes: list[str] = []
@@ -230,7 +230,7 @@ def _numbers(code: str | None, column: list[Cell]) -> "array[int] | array[float]
 
 
 def _in_order(cells: bytes) -> bytes:
-    """Return numbers in this machine's order of bytes from those on the wire, or the other way round."""
+    """Convert numbers between the byte order of this machine and that of the wire."""
     if sys.byteorder == "little":
         return cells
     turned = array("q", cells)

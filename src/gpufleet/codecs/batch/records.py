@@ -1,18 +1,18 @@
-"""Bounds of the records that travel beside the columns: machines, views, heartbeat, status, events, holdings."""
+"""Validation of the records beside the columns: machines, views, heartbeat, status, events, holdings."""
 
 import math
 from collections.abc import Iterable
 
 from gpufleet.model.errors import WireError
 from gpufleet.model.event import Event
-from gpufleet.model.holding import Holder, Holding
+from gpufleet.model.holdings import Holder, Holding
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.status import Heartbeat, ReaderStatus
 from gpufleet.model.view import View
 from gpufleet.model.wire.batch import MachinePart, WireBatch
 
 MAX_NAME = 253
-MAX_WORDS = 4096
+MAX_MESSAGE = 4096
 MAX_ATTRIBUTES = 64
 
 _INT64_MAX = 2**63 - 1
@@ -21,7 +21,7 @@ _LONGEST_INTERVAL_SECONDS = 366 * 86_400.0
 
 
 def check_head(wire: WireBatch) -> None:
-    """Check who sends, which batch it is, and the heartbeat. Raises WireError naming the field."""
+    """Check sender, batch number and heartbeat. Raises WireError naming the field."""
     _check_required("cluster", wire.cluster)
     _check_required("sender", wire.sender)
     _check_number("seq", wire.seq, 1, _INT64_MAX)
@@ -31,7 +31,7 @@ def check_head(wire: WireBatch) -> None:
 
 
 def check_machines(machines: list[Machine]) -> None:
-    """Check every machine's evidence. Raises WireError naming the field."""
+    """Check the evidence of every machine. Raises WireError naming the field."""
     for index, machine in enumerate(machines):
         field = f"machines[{index}]"
         _check_required(f"{field}.name", machine.name)
@@ -42,20 +42,20 @@ def check_machines(machines: list[Machine]) -> None:
 
 
 def check_views(views: list[View]) -> None:
-    """Check that every view can be told apart. Raises WireError naming the field."""
+    """Check that every view has an identity. Raises WireError naming the field."""
     for index, view in enumerate(views):
         _check_view(f"views[{index}]", view)
 
 
 def check_parts(parts: list[MachinePart], machines: int) -> None:
-    """Check what is said of machines beside their samples. Raises WireError naming the field."""
+    """Check the parts of machines: events, readers, holdings, inventory. Raises WireError naming the field."""
     seen: set[int] = set()
     for index, part in enumerate(parts):
         field = f"parts[{index}]"
         if part.machine >= machines:
             raise WireError(f"{field}.machine", f"{part.machine} points past the {machines} machines")
         if part.machine in seen:
-            raise WireError(f"{field}.machine", f"machine {part.machine} has a part already")
+            raise WireError(f"{field}.machine", f"machine {part.machine} already has a part")
         seen.add(part.machine)
         for at, event in enumerate(part.events):
             _check_event(f"{field}.events[{at}]", event)
@@ -100,7 +100,7 @@ def _check_event(field: str, event: Event) -> None:
         raise WireError(f"{field}.attributes", f"{len(event.attributes)} attributes, more than {MAX_ATTRIBUTES}")
     for name, text in event.attributes.items():
         _check_required(f"{field}.attributes", name)
-        _check_text(f"{field}.attributes", text, MAX_WORDS)
+        _check_text(f"{field}.attributes", text, MAX_MESSAGE)
 
 
 def _check_status(field: str, status: ReaderStatus) -> None:
@@ -112,7 +112,7 @@ def _check_status(field: str, status: ReaderStatus) -> None:
         raise WireError(f"{field}.duration_seconds", "not a number of seconds from 0 to a year")
     _check_number(f"{field}.failures", status.failures, 0, _INT64_MAX)
     _check_text(f"{field}.error_class", status.error_class, MAX_NAME)
-    _check_text(f"{field}.last_error", status.last_error, MAX_WORDS)
+    _check_text(f"{field}.last_error", status.last_error, MAX_MESSAGE)
 
 
 def _check_holding(field: str, holding: Holding) -> None:
@@ -154,7 +154,7 @@ def _check_required(field: str, text: str) -> None:
     if not text:
         raise WireError(field, "empty")
     if "\0" in text:
-        raise WireError(field, "a NUL character in a name")  # PostgreSQL has none in its texts
+        raise WireError(field, "a NUL character in a name")  # PostgreSQL texts cannot hold it
     if len(text) > MAX_NAME:
         raise WireError(field, f"{len(text)} characters, more than {MAX_NAME}")
 

@@ -1,6 +1,6 @@
-"""From columns back to rows."""
+"""Columns to rows."""
 
-from gpufleet.codecs.batch.processes import processes_of
+from gpufleet.codecs.batch.processes import decode_processes
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.process import Process
@@ -12,16 +12,16 @@ _Values = dict[str, Value | Absent]
 
 
 def to_rows(wire: WireBatch) -> Batch:
-    """Turn a checked batch of columns into rows, one report a machine.
+    """Convert a checked batch of columns into rows, one report per machine.
 
-    Order of samples, and of dimensions within a sample, is not kept. Samples of one identity become one.
-    A cell that is absent without a reason is `not_reported`.
+    The order of samples, and of dimensions within a sample, is not kept. Samples with the same identity are merged.
+    A cell without value and reason is `not_reported`.
     """
     absences = [{a.metric: Absent(a.reason, a.detail) for a in entries} for entries in wire.absences]
     values: dict[_Subject, _Values] = {}
     dims: dict[_Subject, list[DimValue]] = {}
     for block in wire.samples:
-        columns = list(block.columns)  # those of a matrix are made when they are asked for
+        columns = list(block.columns)  # a matrix creates its columns on access
         for row, subject in enumerate(_subjects(block)):
             reasons = absences[block.absence[row]] if block.absence[row] >= 0 else {}
             cells = values.setdefault(subject, {})
@@ -35,16 +35,22 @@ def to_rows(wire: WireBatch) -> Batch:
                 DimValue(dim.metric, labels, _value(dim.metric, dim.values[row], reasons))
             )
     processes = {
-        (part.machine, told.view, told.reader, told.lane, told.provenance, told.measured_at, told.driver_session): (
-            processes_of(told, absences)
-        )
+        (
+            part.machine,
+            block.view,
+            block.reader,
+            block.lane,
+            block.provenance,
+            block.measured_at,
+            block.driver_session,
+        ): (decode_processes(block, absences))
         for part in wire.parts
-        for told in part.processes
+        for block in part.processes
     }
     samples: list[list[Sample]] = [[] for _ in wire.machines]
     for subject in values | dims | processes:
-        one = _sample(wire, subject, values.get(subject, {}), dims.get(subject, []), processes.get(subject))
-        samples[subject[0]].append(one)
+        sample = _sample(wire, subject, values.get(subject, {}), dims.get(subject, []), processes.get(subject))
+        samples[subject[0]].append(sample)
     return Batch(
         cluster=wire.cluster,
         sender=wire.sender,

@@ -1,7 +1,6 @@
-"""How much a message would unpack to, found from its list headers before anything in them is made.
+"""Estimate of the unpacked size of a message from its list headers, before any element is decoded.
 
-Sixty-four megabytes of one-byte elements would become gigabytes of Python objects; a header of five
-bytes says how many there are.
+64 MB of one-byte elements would become gigabytes of Python objects; a list header of five bytes has their number.
 """
 
 from collections.abc import Iterator
@@ -14,16 +13,16 @@ from gpufleet.model.wire.batch import MachinePart
 from gpufleet.model.wire.matrix import CELL_BYTES
 
 MEASURED_FROM = 1 << 20
-"""Bytes from which a message is measured: the objects of a smaller one stay under 70 MB whatever it holds."""
+"""Message size in bytes from which elements are counted: objects of smaller messages stay under 70 MB."""
 
 _RECORD_WEIGHT = 16
-"""An event, a status or a holding takes about as much memory as this many cells."""
+"""Memory of an event, status or holding, in cells."""
 
 _PROCESSES_PLACE = MachinePart.__struct_fields__.index("processes")
-"""Its elements are columns, not records."""
+"""Position of the process lists, whose elements are columns and not records."""
 
 _BINARIES = (b"\xc4", b"\xc5", b"\xc6")
-"""What a binary begins with, by the size of its length."""
+"""First bytes of a MessagePack binary, by the size of its length field."""
 
 _EMPTY = msgspec.Raw(b"\x90")
 _LIST_DECODER = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -71,19 +70,19 @@ def check_size(message: bytes, limits: Limits) -> None:
         for place, records in counter.open(f"parts[{index}]", part):
             counter.take(f"parts[{index}]", records, weight=_RECORD_WEIGHT)
             if place == _PROCESSES_PLACE:
-                for at, told in counter.open(f"parts[{index}].processes", records):
-                    counter.take_block(f"parts[{index}].processes[{at}]", told)
+                for at, block in counter.open(f"parts[{index}].processes", records):
+                    counter.take_block(f"parts[{index}].processes[{at}]", block)
 
 
 class _Counter:
-    """Adds up elements until there are too many."""
+    """Counter of elements with a limit."""
 
     def __init__(self, allowed: int) -> None:
         self._allowed = allowed
         self._left = allowed
 
     def take(self, field: str, value: msgspec.Raw, limit: int | None = None, *, weight: int = 1) -> int:
-        """Take the length of a list off what is left and return it; what is not a list has no length."""
+        """Count the elements of a list and return its length; 0 for any other value."""
         length = _list_length(value)
         if limit is not None and length > limit:
             raise WireLimitError(field, f"{length} entries, more than {limit}")
@@ -93,14 +92,14 @@ class _Counter:
         return length
 
     def open(self, field: str, value: msgspec.Raw, limit: int | None = None) -> Iterator[tuple[int, msgspec.Raw]]:
-        """Take a list and give its elements, each still bytes; what is not a list has none."""
+        """Count a list and yield its elements as bytes; none for any other value."""
         if self.take(field, value, limit):
             yield from enumerate(_LIST_DECODER.decode(value))
 
     def take_block(self, field: str, block: msgspec.Raw) -> None:
-        """Take the lists of a block, and the lists in those that begin with a list.
+        """Count the lists of a block, and the inner lists of a list that begins with a list.
 
-        One that begins otherwise and has lists later is refused by the typed decoder at its first element.
+        The typed decoder rejects a list that begins otherwise and has lists later at its first element.
         """
         for _, value in self.open(field, block):
             if _first_is_list(value):
@@ -113,7 +112,7 @@ class _Counter:
 def _list_length(value: msgspec.Raw) -> int:
     """Read a list's length from its header; 0 for anything else (MessagePack specification, array family).
 
-    A binary counts for the numbers that it may be.
+    A binary counts as the numbers that it can hold.
     """
     start = bytes(memoryview(value)[:5])
     if start[:1] in _BINARIES:
@@ -128,7 +127,7 @@ def _first_is_list(value: msgspec.Raw) -> bool:
 
 
 def _read_header(data: bytes) -> tuple[int, int]:
-    """Return the length of the list that starts here and the size of its header; (0, 0) for no list."""
+    """Return the length of the list that starts here and the size of its header; (0, 0) for any other value."""
     first = data[0] if data else 0xC0
     if 0x90 <= first <= 0x9F:
         return first & 0x0F, 1

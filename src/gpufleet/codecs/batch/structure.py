@@ -1,4 +1,4 @@
-"""What must hold between the fields of a batch, beyond what their types say."""
+"""Validation of a batch across fields, beyond their types."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ _PROVENANCES = frozenset(provenance.value for provenance in Provenance)
 
 
 def check(wire: WireBatch, limits: Limits, *, with_tables: bool = True) -> None:
-    """Check lengths, positions and counts; `with_tables` what its machines and views are, too.
+    """Check lengths, positions and counts; with `with_tables` also machines and views.
 
     Raises:
         WireLimitError: if a list is longer than `limits` allow.
@@ -41,7 +41,7 @@ def check(wire: WireBatch, limits: Limits, *, with_tables: bool = True) -> None:
     for index, block in enumerate(wire.samples):
         if not _has_fitting_rows(block, *counts):
             _check_rows(f"samples[{index}]", block, wire)
-        if not isinstance(block.columns, Matrix):  # which is made of columns that fit
+        if not isinstance(block.columns, Matrix):  # a matrix has columns of equal length
             _check_columns(f"samples[{index}]", block)
     for index, dim in enumerate(wire.dims):
         _check_dims(f"dims[{index}]", dim, wire)
@@ -63,7 +63,7 @@ def _check_days(wire: WireBatch, limit: int) -> None:
             first, last = min(instants) // _DAY_NS, max(instants) // _DAY_NS
             days.update((first, last) if last - first < 2 else {at // _DAY_NS for at in instants})
     if len(days) > limit:
-        raise WireLimitError("", f"tells of {len(days)} different days, more than {limit}")
+        raise WireLimitError("", f"has rows of {len(days)} different days, more than {limit}")
 
 
 def _instants(wire: WireBatch) -> Iterator[list[int]]:
@@ -74,11 +74,11 @@ def _instants(wire: WireBatch) -> Iterator[list[int]]:
         yield dim.measured_at
     for part in wire.parts:
         yield [event.at for event in part.events]
-        yield [told.measured_at for told in part.processes]
+        yield [block.measured_at for block in part.processes]
 
 
 def _has_fitting_rows(block: SampleBlock, machines: int, views: int, absences: int) -> bool:
-    """Tell whether `_check_rows` would find nothing: of most blocks nothing has to be named."""
+    """Return whether `_check_rows` would find nothing: a fast test that most blocks pass."""
     rows = len(block.machine)
     return (
         block.lane in _LANES
@@ -96,9 +96,9 @@ def _check_columns(field: str, block: SampleBlock) -> None:
 
 
 def check_metrics(field: str, metrics: Sequence[str]) -> None:
-    """Check that no metric of a block is there twice. Raises WireError naming the field."""
+    """Check that no metric of a block is listed twice. Raises WireError naming the field."""
     if len(set(metrics)) != len(metrics):
-        raise WireError(f"{field}.metrics", "a metric is there twice")
+        raise WireError(f"{field}.metrics", "a metric is listed twice")
 
 
 def _check_dims(field: str, block: DimBlock, wire: WireBatch) -> None:
@@ -135,7 +135,7 @@ def _check_lengths_of_one(field: str, entries: Sequence[object], rows: int) -> N
 
 
 def _check_positions(field: str, positions: list[int], name: str, count: int) -> None:
-    """The types have refused what is below 0 (or below -1, which says none)."""
+    """Check upper bounds of positions; the types reject values below 0 (or below -1, which means none)."""
     highest = max(positions, default=-1)
     if highest >= count:
         raise WireError(f"{field}[{positions.index(highest)}]", f"{highest} points past the {count} {name}")

@@ -1,4 +1,4 @@
-"""Lists that a sender tells with every batch, by their bytes: what is told again is not unpacked and checked again."""
+"""Cache of lists that senders repeat with every batch, so that they are decoded and checked only once."""
 
 import threading
 from collections.abc import Callable, Sized
@@ -11,18 +11,18 @@ from gpufleet.model.errors import WireError
 from gpufleet.model.wire.batch import WireBatch
 
 ENTRY_BYTES = 384
-"""About what an entry takes in memory beside its bytes."""
+"""Approximate memory of an entry beside its bytes."""
 
 LARGEST_BYTES = 64 << 10
-"""Of a list that is kept: a sender that tells of very many machines at once is a rare one."""
+"""Maximum size of a cached list; senders with very many machines are rare."""
 
 _T = TypeVar("_T")
 
 
-class Tables(Generic[_T]):
-    """Lists of one field, unpacked and checked, by their bytes. May be used from several threads.
+class TableCache(Generic[_T]):
+    """Decoded and checked lists of one field by their bytes, with LRU eviction. Thread-safe.
 
-    Whoever gets a list must not change it. What was not asked for the longest goes where there is no more room.
+    Callers must not modify a returned list.
     """
 
     def __init__(
@@ -34,24 +34,29 @@ class Tables(Generic[_T]):
         most_bytes: int,
         made: Callable[[list[_T]], list[_T]] = list,
     ) -> None:
-        """Take the field of `WireBatch`, the type of an entry, and how much memory it may take, about.
+        """Create a cache for a field of `WireBatch`.
 
-        `check` raises WireError for a list that breaks the format; `made` is what is kept of one that does not.
+        Args:
+            field: name of the field.
+            entry: type of an entry.
+            check: raises WireError for an invalid list.
+            most_bytes: approximate memory limit.
+            made: converts a valid list into the cached list.
         """
         self._place = WireBatch.__struct_fields__.index(field)
         self._decoder: msgspec.msgpack.Decoder[list[_T]] = msgspec.msgpack.Decoder(list[entry])
         self._check = check
         self._made = made
         self._most = most_bytes
-        self._kept: dict[bytes, list[_T]] = {}  # asked for longest ago first
+        self._kept: dict[bytes, list[_T]] = {}  # least recently used first
         self._weight = 0
         self._lock = threading.Lock()
 
     def of(self, raw: msgspec.Raw) -> list[_T]:
-        """Return the list that the bytes are.
+        """Return the list encoded in the bytes.
 
         Raises:
-            WireError: if they break the format; names the field.
+            WireError: if they do not follow the format; names the field.
         """
         if len(memoryview(raw)) > LARGEST_BYTES:
             return self._unpack(raw)

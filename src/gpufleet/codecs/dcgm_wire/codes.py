@@ -1,4 +1,4 @@
-"""What the engine says instead of a value: return codes, and sentinels that look like values."""
+"""Return codes of the engine, and sentinels (blank values)."""
 
 import math
 
@@ -63,7 +63,7 @@ REASONS = {
 """Code to reason; every other code is `driver_error`."""
 
 _BLANK = (Reason.NO_DATA, Reason.NO_DATA, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED)
-"""What blank values mean by their last step: blank, not found, not supported, not permitted."""
+"""Meaning of a blank value by its offset: blank, not found, not supported, not permitted."""
 
 INT32_BLANK, INT64_BLANK, DOUBLE_BLANK = 0x7FFF_FFF0, 0x7FFF_FFFF_FFFF_FFF0, 140_737_488_355_328.0
 _TEXT_BLANK = {
@@ -80,7 +80,7 @@ def name_of(code: int) -> str:
 
 
 def blank_of(value: float | str) -> Reason | None:
-    """Return why a value is none, although it came with status 0; None for a value that is one."""
+    """Return the reason of a blank value with status 0; None for a real value."""
     if isinstance(value, str):
         return _TEXT_BLANK.get(value)
     if isinstance(value, float):

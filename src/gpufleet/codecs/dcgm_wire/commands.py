@@ -1,9 +1,9 @@
-"""What can be asked of a host engine, and how its replies are read.
+"""Commands of a host engine, and layouts of requests and replies.
 
-Only what reads stands here: an engine obeys whoever reaches its socket, and among its commands are some that inject
-values, create devices, set power limits or detach GPUs. There is no function here to ask for those.
+Only read commands are defined here. An engine obeys any client that reaches its socket, and some of its commands
+inject values, create devices, set power limits or detach GPUs. There is no function here to send those.
 
-Offsets count from the body's start, the 24 bytes of the module header included.
+Offsets are from the start of the body, including the 24 bytes of the module header.
 """
 
 import struct
@@ -18,11 +18,11 @@ CORE = 0
 MAX_FIELDS, MAX_ENTITIES, MAX_ENTITY_IDS = 128, 64, 1024
 ALL_GPUS = 0x7FFF_FFFF
 LIVE = 1
-"""Flag: read the driver now, watched or not. Profiling fields cannot be read so."""
+"""Flag: read the driver now, watched or not. Not possible for profiling fields."""
 
 
 class Command(NamedTuple):
-    """One command: its number, the version of its struct (which holds the struct's size) and the size."""
+    """Command: its number, the version of its struct (which includes the size), and the size of the struct."""
 
     name: str
     number: int
@@ -31,12 +31,12 @@ class Command(NamedTuple):
 
 
 class Latest(NamedTuple):
-    """One of the forms in which latest values are asked for.
+    """Request version for latest values.
 
     Attributes:
-        command: with its number and struct.
-        entities: room for so many.
-        fixed: bytes that are sent; in the reply a buffer follows them.
+        command: number and struct.
+        entities: maximum number of entities.
+        fixed: size of the request; in the reply a buffer follows it.
     """
 
     command: Command
@@ -58,17 +58,17 @@ UNWATCH = Command("UNWATCH_FIELDS", 30, 0x01000038, 56)
 UPDATE = Command("UPDATE_ALL_FIELDS", 25, 0x01000020, 32)
 HISTORY = Command("GET_MULTIPLE_VALUES", 54, 0x023FE048, 4_186_184)
 
-LADDER: tuple[Latest, ...] = (
+LATEST_FORMS: tuple[Latest, ...] = (
     Latest(Command("ENTITIES_GET_LATEST_V3", 63, 0x03400134, 4_194_612), 1024, 8500),
     Latest(Command("ENTITIES_GET_LATEST_V4", 79, 0x04400000, 4_194_304), 1024, 8500),
     Latest(Command("ENTITIES_GET_LATEST_V2", 52, 0x023FE334, 4_186_932), 64, 820),
     Latest(Command("ENTITIES_GET_LATEST_V1", 22, 0x01004334, 17_204), 64, 820),
 )
-"""In the order in which an engine of unknown version is asked: the first is known to all of 4.0 to 4.6."""
+"""Order of attempts with an engine of unknown version; all of 4.0 to 4.6 support the first."""
 
 _OTHERS = (VERSION, ENTITIES, HIERARCHY, GPU_STATUS, GROUP_CREATE, GROUP_ADD, GROUP_DESTROY, FIELDS_CREATE)
 _MORE = (FIELDS_DESTROY, WATCH, UNWATCH, UPDATE, HISTORY)
-READ_ONLY = frozenset(command.number for command in (*_OTHERS, *_MORE, *(form.command for form in LADDER)))
+READ_ONLY = frozenset(command.number for command in (*_OTHERS, *_MORE, *(form.command for form in LATEST_FORMS)))
 """Every command number that this module can send. Groups and watches are this connection's own and end with it."""
 
 HISTORY_LAYOUT = struct.Struct("<IIIxxxxqqIiiI")
@@ -76,7 +76,7 @@ LATEST_LARGE = struct.Struct("<I2048III128HIIiI")
 LATEST_SMALL = struct.Struct("<I128III128HIIiI")
 FIELDS_LAYOUT = struct.Struct("<IIQ256s128Hi4x")
 WATCH_LAYOUT = struct.Struct("<IIqdii")
-"""Payloads behind the module header."""
+"""Payloads after the module header."""
 
 HISTORY_FIXED = MODULE.size + HISTORY_LAYOUT.size
 RESULT_AT = {
@@ -91,6 +91,6 @@ RESULT_AT = {
     UNWATCH.number: 52,
     UPDATE.number: 28,
     HISTORY.number: 64,
-    **{form.command.number: form.fixed - 8 for form in LADDER},
+    **{form.command.number: form.fixed - 8 for form in LATEST_FORMS},
 }
-"""Where `cmdRet` stands; VERSION and GPU_STATUS have none."""
+"""Offset of `cmdRet`; VERSION and GPU_STATUS have none."""

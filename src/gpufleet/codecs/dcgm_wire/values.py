@@ -1,4 +1,4 @@
-"""Value records, as they stand back to back in a reply's buffer."""
+"""Value records in the buffer of a reply."""
 
 import struct
 from typing import NamedTuple
@@ -11,7 +11,7 @@ RECORD = struct.Struct("<HBBbBHqII")
 RECORD_VERSION = 1
 MOST_TEXT_BYTES = 256
 MOST_RECORD_BYTES = RECORD.size + MOST_TEXT_BYTES
-"""Of a number or text; nothing else is asked for."""
+"""Maximum size of a record of a number or text; other types are never requested."""
 
 _VALUE_AT = RECORD.size
 _INT, _DOUBLE = struct.Struct("<q"), struct.Struct("<d")
@@ -19,7 +19,7 @@ _SEVEN_BIT = {"i": _INT, "t": _INT, "d": _DOUBLE}
 
 
 class Entity(NamedTuple):
-    """One thing that values are of: `group` is `GPU`, `GPU_INSTANCE`, ...; the id is unique within it."""
+    """Entity with values: `group` is `GPU`, `GPU_INSTANCE`, ...; the id is unique within the group."""
 
     group: int
     id: int
@@ -30,14 +30,14 @@ GPU, VGPU, SWITCH, GPU_INSTANCE, COMPUTE_INSTANCE = 1, 2, 3, 4, 5
 
 
 class FieldValue(NamedTuple):
-    """One value of one field.
+    """Value of a field.
 
     Attributes:
-        entity: what it is of.
+        entity: entity of the value.
         field: id of the field.
         status: dcgmReturn_t of this value alone.
-        microseconds: since 1970, by the clock of the engine's machine.
-        value: None for a record of bytes, or of a status that has none.
+        microseconds: time since 1970, by the clock of the engine's machine.
+        value: None for a record of bytes, or for a status without value.
     """
 
     entity: Entity
@@ -51,7 +51,7 @@ def decode_values(buffer: bytes, most: int) -> list[FieldValue]:
     """Decode records until the buffer ends.
 
     Raises:
-        WireError: if a record's length does not hold it, or does not fit; or if there are more than `most`.
+        WireError: if the length of a record is too short or too long, or there are more than `most` records.
     """
     found: list[FieldValue] = []
     at = 0
@@ -72,7 +72,7 @@ def decode_values(buffer: bytes, most: int) -> list[FieldValue]:
 
 
 def encode_value(value: FieldValue) -> bytes:
-    """Return a record; what an engine does."""
+    """Encode a record, as an engine does."""
     if isinstance(value.value, str):
         kind, payload = "s", value.value.encode()[:255] + b"\0"
     elif isinstance(value.value, float):

@@ -1,8 +1,8 @@
-"""What `nvidia-smi` prints, as records: CSV, XML, `-q` text, `-L`, help lists. Pure; nothing is converted here."""
+"""Parsers of `nvidia-smi` output: CSV, XML, `-q` text, `-L`, help lists. Pure; values are not converted here."""
 
 from gpufleet.codecs.nvidia_smi.capture import Section, parse_capture
 from gpufleet.codecs.nvidia_smi.csv import Table, parse_csv
-from gpufleet.codecs.nvidia_smi.failure import Failure, judge
+from gpufleet.codecs.nvidia_smi.failure import Failure, classify_failure
 from gpufleet.codecs.nvidia_smi.listing import ListedGpu, ListedMig, parse_help, parse_listing
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log
 from gpufleet.codecs.nvidia_smi.text import parse_text
@@ -16,7 +16,7 @@ __all__ = [
     "Log",
     "Section",
     "Table",
-    "judge",
+    "classify_failure",
     "parse_capture",
     "parse_csv",
     "parse_help",

@@ -1,11 +1,11 @@
-"""A file with several outputs of nvidia-smi, each under the command that printed it.
+"""Capture files: several outputs of nvidia-smi, each below its command.
 
     ################################################################################
     # idle :: query (-q)
     # $ nvidia-smi -q
     ################################################################################
 
-This is how the public captures of nvidia_gpu_exporter are laid out; any file written like that is read.
+The public captures of nvidia_gpu_exporter have this format.
 """
 
 import re
@@ -22,13 +22,13 @@ _OTHER = re.compile(rb"(?m)^#{8,}\r?\n# [^\r\n]{1,300} :: ")
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """One output.
+    """One output of a capture file.
 
     Attributes:
-        group: what stands before `::` in its title, such as `idle`; empty without that.
-        title: the rest of the title.
-        arguments: what followed `nvidia-smi` on the command line.
-        body: what was printed, without the empty lines around it.
+        group: part of the title before `::`, such as `idle`; empty if there is none.
+        title: rest of the title.
+        arguments: arguments of `nvidia-smi`.
+        body: output without surrounding empty lines.
     """
 
     group: str
@@ -38,22 +38,22 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_capture(content: bytes) -> bool:
-    """Tell whether it looks like such a file."""
+    """Return whether the content looks like a capture file."""
     return _HEAD.search(content[: 1 << 16]) is not None
 
 
 def parse_capture(content: bytes) -> tuple[Section, ...]:
-    """Part a file into its outputs.
+    """Split a capture file into its outputs.
 
     Raises:
-        WireLimitError: if it is too long or has too many.
-        WireError: if it has none.
+        WireLimitError: if it is too long or has too many outputs.
+        WireError: if it has no output.
     """
     if len(content) > MAX_BYTES:
         raise WireLimitError("capture", f"{len(content)} bytes, more than {MAX_BYTES}")
     heads = list(_HEAD.finditer(content))
     if not heads:
-        raise WireError("capture", "no section of it says which nvidia-smi command printed it")
+        raise WireError("capture", "no section with an nvidia-smi command")
     if len(heads) > MAX_SECTIONS:
         raise WireLimitError("capture", f"more than {MAX_SECTIONS} sections")
     sections: list[Section] = []

@@ -1,6 +1,6 @@
-"""`nvidia-smi --query-…=… --format=csv`: a line a device or process, values parted by comma and space.
+"""`nvidia-smi --query-…=… --format=csv`: one line per device or process, values separated by comma and space.
 
-Nothing is quoted, so a comma in a free text (a product or process name) looks like another column.
+Nothing is quoted, so a comma in free text (a product or process name) looks like a column separator.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpufleet.codecs.nvidia_smi.records import MAX_VALUE
-from gpufleet.codecs.nvidia_smi.values import Messages, split_lines
+from gpufleet.codecs.nvidia_smi.values import OutputMessages, split_lines
 from gpufleet.model.errors import WireError, WireLimitError
 
 SEPARATOR = ", "
@@ -24,12 +24,12 @@ FREE_TEXTS = frozenset({"name", "gpu_name", "process_name", "hostname"})
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """One output.
+    """Parsed table.
 
     Attributes:
-        columns: names that were asked for, without the unit of the header.
-        rows: each as name to text.
-        messages: lines that are no rows: errors of the driver, and rows with too few or too many values.
+        columns: column names without the units of the header.
+        rows: column name to text.
+        messages: other lines: errors of the driver, and rows with too few or too many values.
     """
 
     columns: tuple[str, ...]
@@ -38,18 +38,18 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_csv(content: bytes, columns: Sequence[str] | None = None) -> Table:
-    """Read a table.
+    """Parse a table.
 
     Args:
-        content: what was printed.
-        columns: what was asked for, of output without a header (`noheader`); None means that a header is there.
+        content: output.
+        columns: queried columns of output without a header (`noheader`); None if there is a header.
 
     Raises:
-        WireLimitError: if it is too long, too wide or too many rows.
-        WireError: if there should be a header, and no line is one.
+        WireLimitError: if it is too long, too wide or has too many rows.
+        WireError: if the header is missing.
     """
     lines = split_lines(content, "csv")
-    others = Messages()
+    others = OutputMessages()
     units: dict[str, str] = {}
     if columns is None:
         at, columns, units = _header(lines)
@@ -76,13 +76,13 @@ def parse_csv(content: bytes, columns: Sequence[str] | None = None) -> Table:
             if row.setdefault(name, text) != text:
                 differing[name] = None
         for name in differing:
-            others.add(f"{name} is there twice, and its values differ: it is not read")
+            others.add(f"column {name} is duplicated with different values and ignored")
             del row[name]
         if torn and at == len(lines) - 1:
-            others.add(f"the output ends within a line: its last value, {names[-1]}, is not read")
+            others.add(f"the output is truncated within a line: its last value, {names[-1]}, is ignored")
             row.pop(names[-1], None)
         rows.append(row)
-    return Table(columns=names, rows=tuple(rows), messages=others.told())
+    return Table(columns=names, rows=tuple(rows), messages=others.lines())
 
 
 def name_of(heading: str) -> str:
@@ -91,7 +91,7 @@ def name_of(heading: str) -> str:
 
 
 def _header(lines: list[str]) -> tuple[int, tuple[str, ...], dict[str, str]]:
-    """Return where the header is, its names, and their units: the first line that could be nothing else."""
+    """Return the position of the header, its names and units: the first line that can only be a header."""
     for at, line in enumerate(lines[:64]):
         headings = line.strip().split(SEPARATOR)
         if len(headings) > MAX_COLUMNS:
@@ -100,11 +100,11 @@ def _header(lines: list[str]) -> tuple[int, tuple[str, ...], dict[str, str]]:
         if len(headings) > 1 and all(_is_name(name) for name in names):
             units = (heading.partition(" [")[2].removesuffix("]") for heading in headings)
             return at, names, dict(zip(names, units, strict=True))
-    raise WireError("csv", "no line names the columns: ask with --format=csv, which prints a header")
+    raise WireError("csv", "no header line: use --format=csv, which prints a header")
 
 
 def _with_unit(value: str, unit: str | None) -> str:
-    """Return the value with the unit of the heading, where `nounits` left it out."""
+    """Return the value with the unit of the heading, if `nounits` omitted it."""
     value = value.strip()[:MAX_VALUE]
     return f"{value} {unit}" if unit and _BARE.fullmatch(value) is not None else value
 
@@ -119,13 +119,13 @@ def _is_name(name: str) -> bool:
 
 
 def _rejoined(values: list[str], free: int, count: int) -> list[str]:
-    """Give the surplus to the one column that can hold a comma."""
+    """Join surplus values into the only column that can hold a comma."""
     surplus = len(values) - count
     return [*values[:free], SEPARATOR.join(values[free : free + surplus + 1]), *values[free + surplus + 1 :]]
 
 
-def _complaint(line: str, got: int, asked: int) -> str:
-    """Return the line itself if it is a sentence, else what is wrong with the row."""
+def _complaint(line: str, got: int, expected: int) -> str:
+    """Return the line itself if it is a message, else a description of the malformed row."""
     if got == 1:
         return line
-    return f"a row has {got} of {asked} values: {line}"
+    return f"a row has {got} values, expected {expected}: {line}"

@@ -1,7 +1,7 @@
-"""What an exit code and the driver's words mean, when there is no output to read.
+"""Classification of a failed nvidia-smi call by exit code and messages.
 
-Most words come on standard output, and an error line can precede good rows: a failure is judged only by whoever
-found nothing in the output. Codes and sentences: nvidia-smi's manual page, and public logs of drivers 450 to 610.
+Most messages are on standard output, and an error line can precede valid rows: classify a failure only if the output
+has no rows. Codes and messages are from nvidia-smi's manual page, and public logs of drivers 450 to 610.
 """
 
 import re
@@ -26,9 +26,9 @@ SENTENCES = (
     ("is not a valid field to query", Reason.NOT_IN_DRIVER),
     ("failed to initialize nvml: unknown error", Reason.NOT_PERMITTED),
 )
-"""Words that are looked for, in this order, in lower case.
+"""Message fragments in lower case, in order of precedence.
 
-`Failed to initialize NVML: Unknown Error` is what a container prints whose cgroup lost its devices.
+A container whose cgroup lost its devices prints `Failed to initialize NVML: Unknown Error`.
 """
 
 CODES = {
@@ -47,48 +47,50 @@ CODES = {
     127: Reason.READER_FAILED,
     137: Reason.TIMEOUT,
 }
-"""Exit code to reason, where no words tell: nvidia-smi's own, timeout(1)'s 124 and 137, a shell's 126 and 127."""
+"""Exit code to reason if no message matches: nvidia-smi's own, timeout(1)'s 124 and 137, a shell's 126 and 127."""
 
 _OF_CODE = {
-    124: "nvidia-smi did not end in time",
-    126: "nvidia-smi may not be run",
-    127: "there is no nvidia-smi",
-    137: "nvidia-smi was killed: it did not end in time",
+    124: "nvidia-smi timed out",
+    126: "no permission to run nvidia-smi",
+    127: "nvidia-smi not found",
+    137: "nvidia-smi timed out and was killed",
 }
 
 _ADDRESS = re.compile(r"\bGPU ?(?:[0-9]{1,3}: )?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])")
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why there is nothing to read, and the words for it: the driver's own where there are any."""
+    """Reason and message of a failed call; the message is the driver's own if there is one."""
 
     reason: Reason
-    words: str
+    message: str
 
 
-def judge(exit_code: int, stdout: bytes, stderr: bytes) -> Failure:
-    """Return why an output that holds no rows and no devices is as it is."""
+def classify_failure(exit_code: int, stdout: bytes, stderr: bytes) -> Failure:
+    """Classify output without rows and devices."""
     lines = messages_of(decode(stdout[: 1 << 16]).split("\n") + decode(stderr[: 1 << 16]).split("\n"))
-    told = " | ".join(lines).lower()
+    text = " | ".join(lines).lower()
     reason = CODES.get(exit_code) if exit_code in _OF_CODE else None
-    reason = reason or next((reason for words, reason in SENTENCES if words in told), None) or CODES.get(exit_code)
+    reason = (
+        reason or next((reason for fragment, reason in SENTENCES if fragment in text), None) or CODES.get(exit_code)
+    )
     if not lines:
-        said = _OF_CODE.get(exit_code, f"nvidia-smi printed nothing and ended with code {exit_code}")
+        message = _OF_CODE.get(exit_code, f"nvidia-smi printed nothing and ended with code {exit_code}")
     else:
-        said = "; ".join(lines)
-        said = said if len(said) <= 2 * MAX_SHOWN else said[: 2 * MAX_SHOWN - 1] + "…"
+        message = "; ".join(lines)
+        message = message if len(message) <= 2 * MAX_SHOWN else message[: 2 * MAX_SHOWN - 1] + "…"
         if exit_code in _OF_CODE:
-            said = f"{_OF_CODE[exit_code]}: {said}"
+            message = f"{_OF_CODE[exit_code]}: {message}"
     if reason is None:
         reason = Reason.NO_DATA if exit_code == 0 else Reason.DRIVER_ERROR
-    return Failure(reason, said)
+    return Failure(reason, message)
 
 
 def named_device(message: str) -> tuple[str, Reason] | None:
-    """Return the PCI address of the GPU that a message is about, and what it says of it; None if it names none."""
+    """Return the PCI address of the GPU in a message, and the reason; None if it has no address."""
     found = _ADDRESS.search(shown(message))
     if found is None:
         return None
     lower = message.lower()
-    reason = next((reason for words, reason in SENTENCES if words in lower), Reason.DRIVER_ERROR)
+    reason = next((reason for fragment, reason in SENTENCES if fragment in lower), Reason.DRIVER_ERROR)
     return normalise_pci_address(found[1]), reason

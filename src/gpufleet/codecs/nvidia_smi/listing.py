@@ -1,14 +1,11 @@
-"""`nvidia-smi -L`: GPUs, and the MIG devices cut from them, by UUID.
-
-`nvidia-smi --help-query-gpu`: the names that this version can be asked for.
-"""
+"""Parsers of `nvidia-smi -L` (GPUs and MIG devices by UUID) and `--help-query-gpu` (supported field names)."""
 
 import re
 
 import msgspec
 
 from gpufleet.codecs.nvidia_smi.records import MAX_DEVICES, MAX_PARTS
-from gpufleet.codecs.nvidia_smi.values import Messages, split_lines
+from gpufleet.codecs.nvidia_smi.values import OutputMessages, split_lines
 from gpufleet.model.errors import WireError, WireLimitError
 
 _GPU = re.compile(r"GPU ([0-9]{1,5}): (.{0,200}) \(UUID: (GPU-[0-9A-Fa-f-]{1,64})\)\s*", re.ASCII)
@@ -19,10 +16,10 @@ _MIG = re.compile(
 
 
 class ListedMig(msgspec.Struct, frozen=True):
-    """One MIG device.
+    """MIG device of a list.
 
     Attributes:
-        index: its number within its GPU, as the driver counts (`Device 3`; the index that `-q` prints too).
+        index: number within its GPU, as the driver counts (`Device 3`; the index that `-q` prints too).
         profile: such as `1g.18gb`, or `1c.3g.71gb` for a compute instance that is a part of its GPU instance.
         uuid: its UUID.
     """
@@ -33,7 +30,7 @@ class ListedMig(msgspec.Struct, frozen=True):
 
 
 class ListedGpu(msgspec.Struct, frozen=True):
-    """One GPU: its number in this output, name, UUID and MIG devices."""
+    """GPU of a list: number in this output, name, UUID and MIG devices."""
 
     index: int
     name: str
@@ -42,21 +39,21 @@ class ListedGpu(msgspec.Struct, frozen=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """One output; `messages` are its lines that name no device."""
+    """Parsed list; `messages` are the lines without a device."""
 
     gpus: tuple[ListedGpu, ...]
     messages: tuple[str, ...] = ()
 
 
 def parse_listing(content: bytes) -> Listing:
-    """Read a list.
+    """Parse a list.
 
     Raises:
         WireLimitError: if it is too long.
-        WireError: if no line of it is a GPU.
+        WireError: if it has no GPU.
     """
     gpus: list[ListedGpu] = []
-    others = Messages()
+    others = OutputMessages()
     for line in split_lines(content, "-L"):
         if (gpu := _GPU.fullmatch(line)) is not None:
             gpus.append(ListedGpu(int(gpu[1]), gpu[2], gpu[3]))
@@ -68,8 +65,8 @@ def parse_listing(content: bytes) -> Listing:
         if len(gpus) > MAX_DEVICES or (gpus and len(gpus[-1].mig) > MAX_PARTS):
             raise WireLimitError("-L", f"more than {MAX_DEVICES} GPUs, or {MAX_PARTS} MIG devices of one")
     if not gpus:
-        raise WireError("-L", "no line of it is a GPU")
-    return Listing(tuple(gpus), others.told())
+        raise WireError("-L", "no GPU in the list")
+    return Listing(tuple(gpus), others.lines())
 
 
 MAX_NAMES = 4096
@@ -79,11 +76,11 @@ _ENTRY = re.compile(r'"[^"]{1,128}"(?: or "[^"]{1,128}"){0,7}\s*')
 
 
 def parse_help(content: bytes) -> frozenset[str]:
-    """Return every name that stands at the head of an entry, aliases too.
+    """Return all field names, including aliases.
 
     Raises:
         WireLimitError: if it is too long.
-        WireError: if there is no name in it.
+        WireError: if it has no field name.
     """
     names: set[str] = set()
     for line in split_lines(content, "help"):
@@ -92,5 +89,5 @@ def parse_help(content: bytes) -> frozenset[str]:
         if len(names) > MAX_NAMES:
             raise WireLimitError("help", f"more than {MAX_NAMES} names")
     if not names:
-        raise WireError("help", "no name of a field in it")
+        raise WireError("help", "no field name in the help")
     return frozenset(names)

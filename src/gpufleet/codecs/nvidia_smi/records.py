@@ -1,4 +1,4 @@
-"""What every format of nvidia-smi comes to: devices with named texts, as they were printed."""
+"""Records of all formats of nvidia-smi: devices with named texts as printed."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,34 +7,34 @@ import msgspec
 from gpufleet.model.errors import WireLimitError
 
 MAX_BYTES = 8 << 20
-"""Output that is longer is refused: eight GPUs print 0.4 MB of XML."""
+"""Maximum size of an output; eight GPUs print 0.4 MB of XML."""
 
 MAX_LINES = 50_000
-"""Lines, or elements of XML, of one output: eight GPUs print 4,300. A hostile one is read in a second."""
+"""Maximum lines or XML elements of an output: eight GPUs print 4,300. Hostile output of this size parses in 1 s."""
 
 MAX_DEVICES = 256
 MAX_PARTS = 1024
-"""MIG devices, vGPU instances or processes of one device."""
+"""Maximum number of MIG devices, vGPU instances or processes of one device."""
 
 MAX_LEAVES = 20_000
-"""Named texts of one device."""
+"""Maximum number of named texts of one device."""
 
 MAX_DEPTH = 16
 MAX_VALUE = 1024
-"""Letters of one text that are kept."""
+"""Maximum length of a text; the rest is cut off."""
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One device, as it was printed.
+    """Device as printed.
 
     Attributes:
-        name: how the output introduces it: the bus id of a GPU, the index of a MIG device, the id of a vGPU instance.
-        leaves: path to text, of XML and `-q`: `fb_memory_usage/total` to `81559 MiB`. Names are lower case with
-            underscores in both, so most paths are the same; a path that comes again has `[1]`, `[2]` behind it.
-        fields: `--query-gpu` name to text, of CSV.
-        mig, vgpus: devices cut from it.
-        processes: what uses it, each as name to text; None where the output lists none, for the leaf `processes`
-            to say why.
+        name: identifier in the output: the bus id of a GPU, the index of a MIG device, the id of a vGPU instance.
+        leaves: path to text in XML and `-q`: `fb_memory_usage/total` to `81559 MiB`. Names are lower case with
+            underscores in both, so most paths are the same; a repeated path has the suffix `[1]`, `[2]`.
+        fields: `--query-gpu` name to text in CSV.
+        mig, vgpus: its MIG devices and vGPU instances.
+        processes: processes, each as name to text; None if the output lists none; the leaf `processes` then has
+            the cause.
     """
 
     name: str
@@ -46,12 +46,12 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True):
-    """One whole output.
+    """Parsed output.
 
     Attributes:
-        leaves: what is told of the machine, by path.
-        devices: its GPUs, in the order of the output.
-        messages: lines that belong to no device: the driver's words about what went wrong.
+        leaves: texts of the machine by path.
+        devices: GPUs in the order of the output.
+        messages: lines outside of devices: error messages of the driver.
     """
 
     leaves: dict[str, str]
@@ -60,17 +60,17 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leaves:
-    """Collects named texts of one device, within bounds."""
+    """Bounded collection of named texts of one device."""
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
         self._repeats: dict[str, int] = {}
 
     def put(self, path: str, text: str) -> None:
-        """Add one; a path that is taken is numbered.
+        """Add a text; a repeated path gets a number.
 
         Raises:
-            WireLimitError: past `MAX_LEAVES`.
+            WireLimitError: if there are more than `MAX_LEAVES`.
         """
         if len(self.found) >= MAX_LEAVES:
             raise WireLimitError(path[:80], f"more than {MAX_LEAVES} values of one device")
@@ -81,18 +81,18 @@ class Leaves:
         self.found[key] = text[:MAX_VALUE]
 
 
-class Building:
-    """A device whose output is still being read."""
+class DeviceBuilder:
+    """Builder of a `DeviceRecord` during parsing."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.leaves = Leaves()
-        self.mig: list[Building] = []
-        self.vgpus: list[Building] = []
+        self.mig: list[DeviceBuilder] = []
+        self.vgpus: list[DeviceBuilder] = []
         self.processes: list[Leaves] = []
 
     def record(self) -> DeviceRecord:
-        """Return what was read."""
+        """Return the record."""
         return DeviceRecord(
             name=self.name,
             leaves=self.leaves.found,
@@ -102,16 +102,16 @@ class Building:
         )
 
 
-def add_part(parts: list[Building], name: str) -> Building:
-    """Begin another device of a list. Raises WireLimitError past `MAX_PARTS`."""
+def add_part(parts: list[DeviceBuilder], name: str) -> DeviceBuilder:
+    """Append a device to a list. Raises WireLimitError if there are more than `MAX_PARTS`."""
     if len(parts) >= MAX_PARTS:
         raise WireLimitError(name[:80], f"more than {MAX_PARTS} parts of one device")
-    parts.append(Building(name))
+    parts.append(DeviceBuilder(name))
     return parts[-1]
 
 
 def lookup(leaves: Mapping[str, str], path: str) -> str | None:
-    """Return the text at a path, or at the container that stands in its place: `remapped_rows` may just say `N/A`."""
+    """Return the text at a path or its nearest ancestor: `remapped_rows` may be `N/A` instead of a container."""
     while path:
         if path in leaves:
             return leaves[path]
@@ -120,7 +120,7 @@ def lookup(leaves: Mapping[str, str], path: str) -> str | None:
 
 
 def merge(records: Iterable[DeviceRecord]) -> DeviceRecord:
-    """Join several outputs about one device into one record; what comes later replaces what came before."""
+    """Merge records of one device; later values replace earlier ones."""
     leaves: dict[str, str] = {}
     fields: dict[str, str] = {}
     last: DeviceRecord | None = None
@@ -134,5 +134,5 @@ def merge(records: Iterable[DeviceRecord]) -> DeviceRecord:
         mig, vgpus = record.mig or mig, record.vgpus or vgpus
         processes = record.processes or processes
     if last is None:
-        raise ValueError("nothing to join")
+        raise ValueError("no records to merge")
     return DeviceRecord(name=last.name, leaves=leaves, fields=fields, mig=mig, vgpus=vgpus, processes=processes)

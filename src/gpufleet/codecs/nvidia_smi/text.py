@@ -1,4 +1,4 @@
-"""`nvidia-smi -q` and `nvidia-smi vgpu -q`: names and values, nested by indentation."""
+"""Parser of `nvidia-smi -q` and `nvidia-smi vgpu -q`: names and values, nested by indentation."""
 
 import re
 
@@ -7,12 +7,12 @@ from gpufleet.codecs.nvidia_smi.records import (
     MAX_DEVICES,
     MAX_PARTS,
     MAX_VALUE,
-    Building,
+    DeviceBuilder,
     Leaves,
     Log,
     add_part,
 )
-from gpufleet.codecs.nvidia_smi.values import Messages, slug, split_lines
+from gpufleet.codecs.nvidia_smi.values import OutputMessages, slug, split_lines
 from gpufleet.model.errors import WireError, WireLimitError
 
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*")
@@ -20,58 +20,58 @@ _BANNER = re.compile(r"=+ ?NVSMI (?:vGPU )?LOG ?=+", re.IGNORECASE)
 
 
 def parse_text(content: bytes) -> Log:
-    """Read an output. Lines before its first device that are no pairs of name and value are messages.
+    """Parse an output. Lines before the first device that are not name-value pairs are messages.
 
-    Of an output that was cut off, what is there counts: a value that was not printed is nowhere in the records.
+    A truncated output yields the values that it has.
 
     Raises:
         WireLimitError: if it is too long, too deep, or has too many devices or values.
-        WireError: if no line of it begins a GPU.
+        WireError: if it has no GPU.
     """
-    reading = _Reading()
+    reading = _TextReader()
     lines = split_lines(content, "-q")
     torn = False
     if lines[-1].strip():
-        reading.messages.add(f"the output ends within a line, which is not read: {lines.pop()}")
+        reading.messages.add(f"the output is truncated within a line, which is ignored: {lines.pop()}")
         torn = True
     for line in lines:
-        if reading.devices and _BANNER.fullmatch(line.strip()):  # of `--loop`: another instant
-            reading.messages.add("another output follows the first one, and is not read")
+        if reading.devices and _BANNER.fullmatch(line.strip()):  # next round of `--loop`
+            reading.messages.add("the output has several rounds; only the first is used")
             break
         reading.take(line[: 2 * MAX_VALUE].rstrip().expandtabs(4))
     else:
         if torn and reading.devices:
-            reading.devices[-1].processes.clear()  # there may be more of them
+            reading.devices[-1].processes.clear()  # the list may be incomplete
     if not reading.devices:
-        raise WireError("-q", "no line of it begins a GPU, such as `GPU 00000000:1B:00.0`")
+        raise WireError("-q", "no GPU, such as `GPU 00000000:1B:00.0`")
     return Log(
         leaves=reading.leaves.found,
         devices=tuple(device.record() for device in reading.devices),
-        messages=reading.messages.told(),
+        messages=reading.messages.lines(),
     )
 
 
-class _Reading:
-    """Where in an output it is: the names above the line, by how far they are indented."""
+class _TextReader:
+    """Parser state: the enclosing names of the current line, by indentation."""
 
     def __init__(self) -> None:
         self.leaves = Leaves()
-        self.devices: list[Building] = []
-        self.messages = Messages()
+        self.devices: list[DeviceBuilder] = []
+        self.messages = OutputMessages()
         self._above: list[tuple[int, str]] = []
-        self._device: Building | None = None
-        self._part: Building | None = None
+        self._device: DeviceBuilder | None = None
+        self._part: DeviceBuilder | None = None
         self._process: Leaves | None = None
 
     def take(self, line: str) -> None:
-        """Take in the next line."""
+        """Parse the next line."""
         name = line.strip()
         if not name or _BANNER.fullmatch(name):
             return
         if (gpu := _GPU.fullmatch(line)) is not None:
             if len(self.devices) == MAX_DEVICES:
                 raise WireLimitError("-q", f"more than {MAX_DEVICES} GPUs")
-            self._device = Building(gpu[1])
+            self._device = DeviceBuilder(gpu[1])
             self.devices.append(self._device)
             self._part = self._process = None
             self._above = []
@@ -89,12 +89,12 @@ class _Reading:
         else:
             self.leaves.put(slug(pair[0]), pair[1])
 
-    def _take_value(self, device: Building, indent: int, name: str, pair: tuple[str, str] | None) -> None:
+    def _take_value(self, device: DeviceBuilder, indent: int, name: str, pair: tuple[str, str] | None) -> None:
         while self._above and self._above[-1][0] >= indent:
             self._above.pop()
         key = slug(pair[0] if pair is not None else name) or "_"
         if indent == 0 or (not self._above and pair is None and not _looks_like_heading(name)):
-            self.messages.add(name)  # the driver's words between two devices
+            self.messages.add(name)  # a driver message between two devices
             return
         if not self._above:
             self._part = self._process = None
@@ -109,7 +109,7 @@ class _Reading:
         if pair is not None:
             self._put(device, path, pair[1])
 
-    def _put(self, device: Building, path: list[str], value: str) -> None:
+    def _put(self, device: DeviceBuilder, path: list[str], value: str) -> None:
         if self._part is not None:
             self._part.leaves.put("/".join(path[1:] or path), value)
         elif path[0] == "processes" and len(path) > 1:
@@ -117,8 +117,8 @@ class _Reading:
         else:
             device.leaves.put("/".join(path), value)
 
-    def _put_process(self, device: Building, name: str, value: str) -> None:
-        """Add to the last process; a name that it has already begins the next one."""
+    def _put_process(self, device: DeviceBuilder, name: str, value: str) -> None:
+        """Add a value to the last process; a repeated name starts the next process."""
         if self._process is None or name in self._process.found:
             if len(device.processes) == MAX_PARTS:
                 raise WireLimitError("-q", f"more than {MAX_PARTS} processes of one GPU")

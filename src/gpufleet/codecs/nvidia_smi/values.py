@@ -1,7 +1,4 @@
-"""Words of nvidia-smi: names made alike, texts fit to be shown, and what it prints instead of a value.
-
-Times as nvidia-smi prints them.
-"""
+"""Values of nvidia-smi: normalized names, printable texts, placeholders for missing values, and timestamps."""
 
 import datetime as dt
 import re
@@ -12,10 +9,10 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.errors import WireLimitError
 
 MAX_SHOWN = 256
-"""Letters of a message that are shown."""
+"""Maximum length of a message."""
 
 MAX_MESSAGES = 16
-"""Messages of one output that are kept."""
+"""OutputMessages of one output that are kept."""
 
 _BETWEEN = re.compile(r"[^a-z0-9]+")
 _UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
@@ -39,64 +36,64 @@ TOKENS = {
     "err!": Reason.DRIVER_ERROR,
     "error": Reason.DRIVER_ERROR,
 }
-"""What is printed where there is no value, without brackets and in lower case.
+"""Placeholders for a missing value, without brackets and in lower case.
 
 Seen in captures of drivers 535 to 595: `N/A`, `[N/A]`, the deprecation, `Insufficient Permissions`. The others are
-nvmlErrorString's words for the code in question, as nvidia-smi's manual page and public logs show them.
+nvmlErrorString's texts of the codes, as in nvidia-smi's manual page and public logs.
 """
 
 
 def slug(name: str) -> str:
-    """Make a name of XML or `-q` into the one form that both share: `FB Memory Usage` to `fb_memory_usage`."""
+    """Normalize a name of XML or `-q`: `FB Memory Usage` to `fb_memory_usage`."""
     return _BETWEEN.sub("_", name.lower()).strip("_")
 
 
 def token(text: str) -> Reason | None:
-    """Return why there is no value, or None if the text is one."""
+    """Return the reason of a placeholder, or None if the text is a value."""
     return TOKENS.get(text.strip().removeprefix("[").removesuffix("]").strip().lower())
 
 
 def shown(text: str) -> str:
-    """Make a text fit to be shown: control characters become one space, ends are cut, at most `MAX_SHOWN` letters."""
+    """Return a printable text: control characters become a space, ends are stripped, at most `MAX_SHOWN` characters."""
     text = _UNSHOWABLE.sub(" ", text[: 4 * MAX_SHOWN]).strip()
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
 
 
-class Messages:
-    """Collects lines that belong to no device: shown, none empty, none twice, a bounded number of them."""
+class OutputMessages:
+    """Bounded collection of distinct, printable, non-empty message lines."""
 
     def __init__(self) -> None:
         self._kept: dict[str, None] = {}
         self._more = 0
 
     def add(self, line: str) -> None:
-        """Add one; past `MAX_MESSAGES` it is only counted."""
-        words = shown(line)
-        if not words or words in self._kept:
+        """Add a message; beyond `MAX_MESSAGES` messages are only counted."""
+        message = shown(line)
+        if not message or message in self._kept:
             return
         if len(self._kept) < MAX_MESSAGES:
-            self._kept[words] = None
+            self._kept[message] = None
         else:
             self._more += 1
 
-    def told(self) -> tuple[str, ...]:
-        """Return them in the order in which they came, and how many more there were."""
+    def lines(self) -> tuple[str, ...]:
+        """Return the messages in order, with a count of the omitted ones."""
         return (*self._kept, f"and {self._more} more") if self._more else tuple(self._kept)
 
 
 def messages_of(lines: Iterable[str]) -> tuple[str, ...]:
     """Return lines as messages."""
-    messages = Messages()
+    messages = OutputMessages()
     for line in lines:
         messages.add(line)
-    return messages.told()
+    return messages.lines()
 
 
 def split_lines(content: bytes, where: str) -> list[str]:
     """Return the lines of an output; the last one is empty if it ends with a line feed.
 
     Raises:
-        WireLimitError: past `MAX_BYTES` or `MAX_LINES`.
+        WireLimitError: if it exceeds `MAX_BYTES` or `MAX_LINES`.
     """
     if len(content) > MAX_BYTES:
         raise WireLimitError(where, f"{len(content)} bytes, more than {MAX_BYTES}")
@@ -107,7 +104,7 @@ def split_lines(content: bytes, where: str) -> list[str]:
 
 
 def decode(content: bytes) -> str:
-    """Turn bytes into text, without the mark that some editors put first; what is not UTF-8 becomes U+FFFD."""
+    """Decode UTF-8 without a byte order mark; invalid bytes become U+FFFD."""
     return content.decode("utf-8-sig", errors="replace")
 
 
@@ -117,9 +114,9 @@ _OF_CSV = re.compile(r"([0-9]{4})/([0-9]{2})/([0-9]{2}) ([0-9]{2}):([0-9]{2}):([
 
 
 def parse_time(text: str) -> dt.datetime | None:
-    """Return the instant, or None if the text is none.
+    """Return the instant of a timestamp, or None if the text is not a timestamp.
 
-    `Fri Jul  3 22:10:45 2026` of `-q`, `2026/07/03 22:10:46.109` of CSV. Both are the machine's local time without
+    Formats: `Fri Jul  3 22:10:45 2026` in `-q`, `2026/07/03 22:10:46.109` in CSV. Both are the machine's local time without
     its zone; it is taken as UTC, which most servers keep.
     """
     try:
@@ -129,6 +126,6 @@ def parse_time(text: str) -> dt.datetime | None:
         if (of_log := _OF_LOG.fullmatch(text.strip())) is not None and of_log[1].lower() in _MONTHS:
             day, hour, minute, second, year = (int(part) for part in of_log.groups()[1:])
             return dt.datetime(year, _MONTHS.index(of_log[1].lower()) + 1, day, hour, minute, second, tzinfo=dt.UTC)
-    except ValueError:  # the 31st of June
+    except ValueError:  # such as June 31
         return None
     return None

@@ -1,6 +1,6 @@
-"""`nvidia-smi -q -x`: XML of the DTD versions 11 to 13. Nothing outside of it is ever fetched, and no entity expanded.
+"""Parser of `nvidia-smi -q -x`: XML of the DTD versions 11 to 13. No external resource is loaded, no entity expanded.
 
-The document names a DTD that does not exist on most machines; this parser neither looks for it nor needs it.
+The document references a DTD that does not exist on most machines; the parser does not need it.
 """
 
 from xml.parsers import expat
@@ -13,7 +13,7 @@ from gpufleet.codecs.nvidia_smi.records import (
     MAX_LINES,
     MAX_PARTS,
     MAX_VALUE,
-    Building,
+    DeviceBuilder,
     Leaves,
     Log,
     add_part,
@@ -27,43 +27,43 @@ _STARTS = (b"<?xml", b"<!DOCTYPE", b"<nvidia_smi_log")
 
 _NAME, _NAME_END = b"<process_name>", b"</process_name>"
 MAX_NAME = 4096
-"""Bytes of a process's name. Longer ones are not taken out, and count like any other text."""
+"""Maximum size of a removed process name in bytes; longer names are kept as text."""
 
 
 def parse_xml(content: bytes) -> Log:
-    """Read a document. Lines before it are messages; of a document that was cut off, the GPUs that are whole count.
+    """Parse a document. Lines before it are messages; a truncated document yields its complete GPUs.
 
     Raises:
         WireLimitError: if it is too long, too deep, or has too many devices or values.
-        WireError: if it is no such document, uses entities, or is cut off before its first GPU is whole.
+        WireError: if it is not such a document, uses entities, or is truncated before its first GPU is complete.
     """
     if len(content) > MAX_BYTES:
         raise WireLimitError("xml", f"{len(content)} bytes, more than {MAX_BYTES}")
     begin = min((at for start in _STARTS if (at := content.find(start)) >= 0), default=-1)
     if begin < 0:
-        raise WireError("xml", "no XML document in it")
-    words = decode(content[:begin]).split("\n")
-    document = _Document()
+        raise WireError("xml", "no XML document found")
+    lines = decode(content[:begin]).split("\n")
+    document = _LogParser()
     try:
         document.parse(_nameless(content[begin:].rstrip(b"\0 \t\r\n")))
     except expat.ExpatError as error:
-        what = f"the XML ends or breaks at line {error.lineno}: {expat.ErrorString(error.code)}"
+        what = f"the XML is truncated or malformed at line {error.lineno}: {expat.ErrorString(error.code)}"
         if not document.devices:
             raise WireError("xml", what) from error
-        words.append(what)
-    except (UnicodeError, LookupError) as error:  # an encoding that Python does not know, or cannot use
+        lines.append(what)
+    except (UnicodeError, LookupError) as error:  # an encoding that Python does not support
         raise WireError("xml", f"its encoding cannot be read: {error}") from error
     return Log(
         leaves=document.leaves.found,
         devices=tuple(device.record() for device in document.devices),
-        messages=messages_of(words),
+        messages=messages_of(lines),
     )
 
 
 def _nameless(content: bytes) -> bytes:
-    """Take out the names of processes: nobody reads them, and they are printed as they are, so that one breaks XML.
+    """Remove process names: they are unused, and printed without escaping, so that a name can break the XML.
 
-    Whoever runs on a device chooses them. Bytes that are no text were seen (cwltool, pull request 1910).
+    Users choose these names; names with bytes that are not text were seen (cwltool, pull request 1910).
     """
     kept: list[bytes] = []
     at = 0
@@ -80,24 +80,24 @@ def _nameless(content: bytes) -> bytes:
     return b"".join((*kept, content[at:]))
 
 
-class _Document:
-    """Handlers of one parse: the path to where it is, and the device and part that values go to."""
+class _LogParser:
+    """State of one parse: current element path, and the device and part that receive values."""
 
     def __init__(self) -> None:
         self.leaves = Leaves()
-        self.devices: list[Building] = []
-        self._device: Building | None = None
-        self._part: Building | None = None
+        self.devices: list[DeviceBuilder] = []
+        self._device: DeviceBuilder | None = None
+        self._part: DeviceBuilder | None = None
         self._process: Leaves | None = None
         self._path: list[str] = []
-        self._from = 0  # where in the path the names of the values begin
+        self._from = 0  # position in the path where value names start
         self._text: list[str] = []
         self._letters = 0
         self._elements = 0
         self._has_children = [False]
 
     def parse(self, content: bytes) -> None:
-        """Parse it; raises ExpatError and WireError."""
+        """Parse a document; raises ExpatError and WireError."""
         parser = closed_parser("xml", "it declares or uses an entity, which nvidia-smi never does")
         parser.buffer_text = True
         parser.StartElementHandler = self._start
@@ -120,7 +120,7 @@ class _Document:
         if len(self._path) == 2 and tag == "gpu":
             if len(self.devices) == MAX_DEVICES:
                 raise WireLimitError("xml", f"more than {MAX_DEVICES} GPUs")
-            self._device = Building(attributes.get("id", "")[:MAX_VALUE])
+            self._device = DeviceBuilder(attributes.get("id", "")[:MAX_VALUE])
             self._from = 2
         elif self._device is not None and self._within("mig_devices", "mig_device"):
             self._part = add_part(self._device.mig, str(len(self._device.mig)))

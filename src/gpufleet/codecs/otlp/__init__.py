@@ -1,5 +1,5 @@
 """OTLP, the OpenTelemetry protocol: metrics and logs, protobuf and JSON, both ways.
 
-Specification: opentelemetry.io/docs/specs/otlp (1.x). The messages are those of the package `opentelemetry-proto`,
-which comes with the `agent` and `hub` extras; everything else here is plain records.
+Specification: opentelemetry.io/docs/specs/otlp (1.x). Messages come from the package `opentelemetry-proto`
+of the `agent` and `hub` extras; everything else here is plain records.
 """

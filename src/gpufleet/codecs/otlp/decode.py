@@ -1,7 +1,4 @@
-"""Requests of OTLP from senders that are not trusted, and answers of receivers.
-
-Attributes of resources, points and records, bounded.
-"""
+"""Decoding of OTLP requests from untrusted senders, and of receivers' responses, within limits."""
 
 import base64
 from typing import Any
@@ -17,8 +14,8 @@ from gpufleet.codecs.otlp.records import (
     LogsRequest,
     MetricsRequest,
     OtlpMetric,
+    OtlpPoint,
     OtlpProblem,
-    Point,
     ResourceLogs,
     ResourceMetrics,
     Scalar,
@@ -28,22 +25,22 @@ from gpufleet.model.text import clean
 
 
 class AttributesError(Exception):
-    """Attributes that are not taken."""
+    """Rejected attributes: too many, too long, or a duplicate."""
 
 
-def attributes_of(told: Any, limits: OtlpLimits, *, of_resource: bool = False) -> dict[str, Scalar]:
-    """Return a repeated KeyValue as a mapping. Empty values and names are left out: they say nothing.
+def attributes_of(pairs: Any, limits: OtlpLimits, *, of_resource: bool = False) -> dict[str, Scalar]:
+    """Return a repeated KeyValue as a mapping. Empty names and values are omitted.
 
-    Of a resource those that are too long are left out, too: a host tells its command line beside its name.
+    Attributes of a resource that are too long are omitted, too: a host sends its command line beside its name.
 
     Raises:
-        AttributesError: if they are too many or too long, or one comes twice.
+        AttributesError: if there are too many, one is too long, or one is duplicated.
     """
-    if len(told) > limits.attributes:
+    if len(pairs) > limits.attributes:
         raise AttributesError
     attributes: dict[str, Scalar] = {}
-    for one in told:
-        name, held = one.key, one.value
+    for pair in pairs:
+        name, held = pair.key, pair.value
         value = held.string_value or scalar_of(held)
         if len(name) > limits.name_bytes or (isinstance(value, str) and len(value) > limits.value_bytes):
             if of_resource:
@@ -58,7 +55,7 @@ def attributes_of(told: Any, limits: OtlpLimits, *, of_resource: bool = False) -
 
 
 def scalar_of(held: Any) -> Scalar | None:
-    """Return an AnyValue; lists, maps and bytes as a text of JSON; None for an empty one."""
+    """Return an AnyValue as a scalar; lists, maps and bytes as JSON text; None if empty."""
     which = held.WhichOneof("value")
     if which is None or (which == "string_value" and not held.string_value):
         return None
@@ -69,7 +66,7 @@ def scalar_of(held: Any) -> Scalar | None:
 
 
 def _plain(held: Any, which: str | None) -> Any:
-    """Return an AnyValue as JSON has it. protobuf's own bound on nesting holds here."""
+    """Return an AnyValue as JSON data. Nesting is limited by protobuf."""
     if which == "array_value":
         return [_plain(one, one.WhichOneof("value")) for one in held.array_value.values]
     if which == "kvlist_value":
@@ -85,13 +82,13 @@ _NO_VALUE = 1
 
 
 def decode_metrics(message: bytes, content_type: str = PROTOBUF, limits: OtlpLimits | None = None) -> MetricsRequest:
-    """Read an ExportMetricsServiceRequest. A bad point costs itself, a bad resource its points.
+    """Decode an ExportMetricsServiceRequest. A bad point loses only itself, a bad resource its points.
 
     Raises:
-        WireLimitError: if it passes a bound.
-        WireError: if it is no such message, of another content type, or opentelemetry-proto is not installed.
+        WireLimitError: if it exceeds a limit.
+        WireError: if it is not such a message, has another content type, or opentelemetry-proto is not installed.
     """
-    reading = _Reading(limits or OtlpLimits(), message, content_type)
+    reading = _RequestReader(limits or OtlpLimits(), message, content_type)
     resources = []
     for of_resource in parse(messages().metrics, message, content_type).resource_metrics:
         scopes = of_resource.scope_metrics
@@ -109,8 +106,8 @@ def decode_metrics(message: bytes, content_type: str = PROTOBUF, limits: OtlpLim
 
 
 def decode_logs(message: bytes, content_type: str = PROTOBUF, limits: OtlpLimits | None = None) -> LogsRequest:
-    """Read an ExportLogsServiceRequest; raises as `decode_metrics` does."""
-    reading = _Reading(limits or OtlpLimits(), message, content_type)
+    """Decode an ExportLogsServiceRequest; raises as `decode_metrics` does."""
+    reading = _RequestReader(limits or OtlpLimits(), message, content_type)
     resources = []
     for of_resource in parse(messages().logs, message, content_type).resource_logs:
         scopes = of_resource.scope_logs
@@ -126,28 +123,28 @@ def decode_logs(message: bytes, content_type: str = PROTOBUF, limits: OtlpLimits
 
 
 def decode_answer(message: bytes, content_type: str, *, logs: bool = False) -> Answer:
-    """Read what a receiver says of a request that it took; raises as `decode_metrics` does."""
+    """Decode the response to an accepted request; raises as `decode_metrics` does."""
     if len(message) > OtlpLimits().value_bytes:
-        raise WireLimitError("body", f"{len(message)} bytes of an answer")
+        raise WireLimitError("body", f"{len(message)} bytes, too large for a response")
     kinds = messages()
     partial = parse(kinds.logs_answer if logs else kinds.metrics_answer, message, content_type).partial_success
     rejected = partial.rejected_log_records if logs else partial.rejected_data_points
     return Answer(max(0, rejected), clean(partial.error_message))
 
 
-class _Reading:
-    """One request as it is read."""
+class _RequestReader:
+    """State of decoding one request."""
 
     def __init__(self, limits: OtlpLimits, message: bytes, content_type: str) -> None:
         most = min(limits.message_bytes, limits.json_bytes) if content_type == JSON else limits.message_bytes
         if len(message) > most:
-            raise WireLimitError("body", f"{len(message)} bytes, of {most} allowed")
+            raise WireLimitError("body", f"{len(message)} bytes, more than {most}")
         self.limits = limits
         self.problems: dict[tuple[str, OtlpProblem], int] = {}
         self._count = 0
 
     def metric(self, metric: Any) -> OtlpMetric | None:
-        """Read a metric, or count what is wrong with all of it."""
+        """Decode a metric, or count the problem of the whole metric."""
         problem, points = _points(metric)
         self._add(max(1, len(points)))
         name = metric.name
@@ -165,7 +162,7 @@ class _Reading:
         return OtlpMetric(clean(name), kind, taken, self.text(metric.unit), self.text(metric.description))
 
     def record(self, record: Any) -> LogRecord | None:
-        """Read a log record, or count what is wrong with it."""
+        """Decode a log record, or count its problem."""
         self._add(1)
         at, seen = record.time_unix_nano, record.observed_time_unix_nano
         if at > _LAST or seen > _LAST or not (at or seen):
@@ -185,16 +182,16 @@ class _Reading:
         return (self.text(scopes[-1].scope.name), self.text(scopes[-1].scope.version)) if scopes else ("", "")
 
     def text(self, text: str) -> str:
-        """Return a text without control characters, cut to its bound."""
+        """Return a text without control characters, truncated to its limit."""
         return clean(text[: self.limits.value_bytes])
 
     def problem(self, name: str, problem: OtlpProblem, count: int = 1) -> None:
-        """Count points or records of a name that are not taken."""
+        """Count rejected points or records of a name."""
         if count:
             key = clean(name[: self.limits.name_bytes]), problem
             self.problems[key] = self.problems.get(key, 0) + count
 
-    def _point(self, name: str, point: Any) -> Point | None:
+    def _point(self, name: str, point: Any) -> OtlpPoint | None:
         at, start = point.time_unix_nano, point.start_time_unix_nano
         if not 0 < at <= _LAST or start > _LAST:
             self.problem(name, OtlpProblem.TIMESTAMP)
@@ -207,7 +204,7 @@ class _Reading:
                 return None
             value = point.as_int if which == "as_int" else point.as_double
         try:
-            return Point(value, at, start, attributes_of(point.attributes, self.limits))
+            return OtlpPoint(value, at, start, attributes_of(point.attributes, self.limits))
         except AttributesError:
             self.problem(name, OtlpProblem.ATTRIBUTES)
             return None
@@ -219,7 +216,7 @@ class _Reading:
 
 
 def _points(metric: Any) -> tuple[OtlpProblem | None, Any]:
-    """Return a metric's points, and what is wrong with them all."""
+    """Return the problem of a whole metric, and its points."""
     which = metric.WhichOneof("data")
     if which == "gauge":
         return None, metric.gauge.data_points

@@ -1,4 +1,4 @@
-"""Requests of OTLP as a sender makes them, and answers as a receiver does."""
+"""Encoding of OTLP requests and responses."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -39,28 +39,28 @@ def encode_logs(resources: Iterable[ResourceLogs], content_type: str = PROTOBUF)
         scope = of_resource.scope_logs.add()
         scope.scope.name, scope.scope.version = resource.scope, resource.version
         for record in resource.records:
-            told = scope.log_records.add(
+            entry = scope.log_records.add(
                 time_unix_nano=record.at,
                 observed_time_unix_nano=record.observed_at,
                 severity_number=record.severity,
                 event_name=record.event,
             )
             if record.body:
-                told.body.string_value = record.body
-            _set(told.attributes, record.attributes)
+                entry.body.string_value = record.body
+            _set(entry.attributes, record.attributes)
     return write(request, content_type)
 
 
 def encode_answer(answer: Answer, content_type: str, *, logs: bool = False) -> bytes:
-    """Return an ExportMetricsServiceResponse, or one of logs; raises as `encode_metrics` does.
+    """Return an ExportMetricsServiceResponse or ExportLogsServiceResponse; raises as `encode_metrics` does.
 
-    One that says nothing is empty: everything was taken.
+    An empty response means that everything was accepted.
     """
     kinds = messages()
     response = (kinds.logs_answer if logs else kinds.metrics_answer)()
-    if answer.rejected or answer.words:
+    if answer.rejected or answer.detail:
         partial = response.partial_success
-        partial.error_message = answer.words
+        partial.error_message = answer.detail
         if logs:
             partial.rejected_log_records = answer.rejected
         else:
@@ -68,27 +68,27 @@ def encode_answer(answer: Answer, content_type: str, *, logs: bool = False) -> b
     return write(response, content_type)
 
 
-def encode_status(code: int, words: str, content_type: str = PROTOBUF) -> bytes:
-    """Return a google.rpc.Status, the body of an answer that refuses a request.
+def encode_status(code: int, message: str, content_type: str = PROTOBUF) -> bytes:
+    """Return a google.rpc.Status, the body of a response that rejects a request.
 
     Args:
-        code: of gRPC: 3 invalid argument, 7 permission denied, 8 resource exhausted, 14 unavailable, 16 no credentials.
-        words: why.
-        content_type: of the request: `JSON`, or else protobuf.
+        code: gRPC code: 3 invalid argument, 7 permission denied, 8 resource exhausted, 14 unavailable, 16 no credentials.
+        message: cause.
+        content_type: content type of the request: `JSON`, or else protobuf.
     """
     if content_type == JSON:
-        return msgspec.json.encode({"code": code, "message": words})
-    return b"\x08" + write_varint(code) + write_bytes(0x12, words.encode())
+        return msgspec.json.encode({"code": code, "message": message})
+    return b"\x08" + write_varint(code) + write_bytes(0x12, message.encode())
 
 
-def _metric(told: Any, metric: OtlpMetric) -> None:
-    told.name, told.unit, told.description = metric.name, metric.unit, metric.description
+def _metric(message: Any, metric: OtlpMetric) -> None:
+    message.name, message.unit, message.description = metric.name, metric.unit, metric.description
     if metric.kind is Kind.GAUGE:
-        points = told.gauge.data_points
+        points = message.gauge.data_points
     else:
-        told.sum.aggregation_temporality = _CUMULATIVE
-        told.sum.is_monotonic = metric.kind is Kind.COUNTER
-        points = told.sum.data_points
+        message.sum.aggregation_temporality = _CUMULATIVE
+        message.sum.is_monotonic = metric.kind is Kind.COUNTER
+        points = message.sum.data_points
     for point in metric.points:
         value = point.value
         if value is None:
@@ -100,11 +100,11 @@ def _metric(told: Any, metric: OtlpMetric) -> None:
         _set(made.attributes, point.attributes)
 
 
-def _set(told: Any, attributes: Attributes) -> None:
+def _set(pairs: Any, attributes: Attributes) -> None:
     for name, value in attributes.items():
-        held = told.add(key=name).value
+        held = pairs.add(key=name).value
         if isinstance(value, str):
-            # What cannot be encoded (a lone surrogate out of a file name) must not cost the request.
+            # A text that cannot be encoded (a lone surrogate from a file name) must not fail the request.
             held.string_value = value if value.isascii() else value.encode("utf-8", "replace").decode()
         elif isinstance(value, bool):
             held.bool_value = value

@@ -1,7 +1,4 @@
-"""Content encodings of a body, undone within bounds.
-
-What a request may cost its receiver.
-"""
+"""Content encodings of a body, and the limits of a request."""
 
 import zlib
 from collections.abc import Callable
@@ -14,17 +11,17 @@ from gpufleet.model.errors import WireError, WireLimitError
 
 
 class OtlpLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on one request. Passing one of them refuses the request; those of attributes cost only what has them.
+    """Limits of one request. A request over a limit is rejected; attribute limits only reject what has the attributes.
 
     Attributes:
-        body_bytes: as it came.
-        message_bytes: after decompression. Empty messages take two bytes there and about sixty in memory, so a hostile
-            request of this size can take thirty times as much while it is read.
-        json_bytes: of a message in JSON, which takes ten times as long to read as protobuf.
-        points: data points or log records of one request.
-        attributes: of one resource, point or record; a Kubernetes node as a series has more than a hundred.
-        name_bytes, value_bytes: of an attribute's name and value, a metric's name, a record's text. A resource loses an
-            attribute that passes them, and nothing else.
+        body_bytes: size of the body as received.
+        message_bytes: size after decompression. An empty message takes two bytes, and about sixty in memory: a hostile
+            request of this size can take thirty times as much while it is decoded.
+        json_bytes: size of a JSON message, which takes ten times as long to decode as protobuf.
+        points: number of data points or log records of one request.
+        attributes: number per resource, point or record; a Kubernetes node as a series has more than a hundred.
+        name_bytes, value_bytes: size of an attribute's name and value, a metric's name, a record's text. A resource
+            only loses the attribute that is too long.
     """
 
     body_bytes: int = 8 << 20
@@ -37,12 +34,12 @@ class OtlpLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _GZIP_STEP, _ZSTD_STEP = 4 << 10, 256
-"""Bytes that are unpacked at once. Neither comes to more than 8 MiB: deflate makes of each byte 1032 at most, and a
-block of zstd, of 128 KiB at most, has four bytes."""
+"""Input bytes per decompression step. A step yields at most 8 MiB: deflate expands a byte to at most 1032, and a zstd
+block of four bytes to at most 128 KiB."""
 
 
 class _Stream(Protocol):
-    """What both packages have."""
+    """Common interface of the zlib and zstandard decompressors."""
 
     @property
     def eof(self) -> bool: ...
@@ -54,18 +51,18 @@ class _Stream(Protocol):
 
 
 def unpack(body: bytes, encoding: str, limits: OtlpLimits | None = None) -> bytes:
-    """Return the message in a body of that Content-Encoding: `gzip`, `zstd`, or empty or `identity` for none.
+    """Decompress a body with the given Content-Encoding: `gzip`, `zstd`, or empty or `identity` for none.
 
-    A body may have several streams one after the other, as both formats allow (RFC 1952, 2.2; RFC 8878, 3): the
-    message is what they hold together. `x-gzip` is `gzip` (RFC 9110, 8.4.1.3).
+    A body may have several concatenated streams, as both formats allow (RFC 1952, 2.2; RFC 8878, 3); the message is
+    their joined content. `x-gzip` is `gzip` (RFC 9110, 8.4.1.3).
 
     Raises:
-        WireLimitError: if the body, or what it unpacks to, is too large; not much more than the bound is ever unpacked.
-        WireError: if it is not whole streams of it, or of another encoding.
+        WireLimitError: if the body, or its content, is too large; at most one step over the limit is unpacked.
+        WireError: if a stream is invalid or incomplete, or the encoding is not supported.
     """
     limits = limits or OtlpLimits()
     if len(body) > limits.body_bytes:
-        raise WireLimitError("body", f"{len(body)} bytes, of {limits.body_bytes} allowed")
+        raise WireLimitError("body", f"{len(body)} bytes, more than {limits.body_bytes}")
     match encoding:
         case "" | "identity":
             return body
@@ -73,15 +70,15 @@ def unpack(body: bytes, encoding: str, limits: OtlpLimits | None = None) -> byte
             try:
                 return _unpacked(body, lambda: zlib.decompressobj(wbits=31), _GZIP_STEP, limits.message_bytes)
             except zlib.error as error:
-                raise WireError("body", f"no gzip stream: {error}") from None
+                raise WireError("body", f"not a gzip stream: {error}") from None
         case "zstd":
             zstandard = import_zstandard()
             try:
                 begin = zstandard.ZstdDecompressor().decompressobj
                 return _unpacked(body, begin, _ZSTD_STEP, limits.message_bytes)
             except zstandard.ZstdError as error:
-                raise WireError("body", f"no zstd frame: {error}") from None
-    raise WireError("content-encoding", f"{encoding!r}: write gzip, zstd or nothing")
+                raise WireError("body", f"not a zstd frame: {error}") from None
+    raise WireError("content-encoding", f"{encoding!r}: use gzip, zstd or none")
 
 
 def _unpacked(body: bytes, begin: Callable[[], _Stream], step: int, most: int) -> bytes:
@@ -92,7 +89,7 @@ def _unpacked(body: bytes, begin: Callable[[], _Stream], step: int, most: int) -
         while not stream.eof:
             part = body[at : at + step]
             if not part:
-                raise WireError("body", "it ends inside a stream of gzip or zstd")
+                raise WireError("body", "truncated gzip or zstd stream")
             message += stream.decompress(part)
             at += len(part)
             if len(message) > most:

@@ -1,4 +1,4 @@
-"""The protobuf classes of OTLP, imported when they are used: they take 9 MB."""
+"""Protobuf classes of OTLP, imported on first use because they take 9 MB."""
 
 from typing import Any, NamedTuple
 
@@ -9,8 +9,8 @@ JSON = "application/json"
 """Content types."""
 
 
-class Messages(NamedTuple):
-    """The classes."""
+class OtlpMessages(NamedTuple):
+    """Protobuf classes of requests and responses."""
 
     metrics: Any  # ExportMetricsServiceRequest
     logs: Any  # ExportLogsServiceRequest
@@ -18,19 +18,19 @@ class Messages(NamedTuple):
     logs_answer: Any
 
 
-def messages() -> Messages:
-    """Return the classes.
+def messages() -> OtlpMessages:
+    """Return the protobuf classes.
 
     Raises:
-        WireError: if their package is not installed.
+        WireError: if opentelemetry-proto is not installed.
     """
     try:
         from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs
         from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
     except ImportError as error:
-        words = "OTLP needs the package opentelemetry-proto: install gpufleet[agent] or gpufleet[hub]"
-        raise WireError("", words) from error
-    return Messages(
+        message = "OTLP needs the package opentelemetry-proto: install gpufleet[agent] or gpufleet[hub]"
+        raise WireError("", message) from error
+    return OtlpMessages(
         metrics.ExportMetricsServiceRequest,
         logs.ExportLogsServiceRequest,
         metrics.ExportMetricsServiceResponse,
@@ -39,7 +39,7 @@ def messages() -> Messages:
 
 
 def write(message: Any, content_type: str) -> bytes:
-    """Return a message in one of the content types. JSON has enumerations as numbers, as OTLP wants them."""
+    """Serialize a message. JSON has enumerations as numbers, as OTLP requires."""
     if content_type == JSON:
         from google.protobuf import json_format
 
@@ -50,10 +50,10 @@ def write(message: Any, content_type: str) -> bytes:
 
 
 def parse(kind: Any, body: bytes, content_type: str) -> Any:
-    """Read a message.
+    """Parse a message.
 
     Raises:
-        WireError: if it is not one, or of another content type.
+        WireError: if it is not a message of this kind, or has another content type.
     """
     if content_type == PROTOBUF:
         from google.protobuf.message import DecodeError
@@ -61,13 +61,13 @@ def parse(kind: Any, body: bytes, content_type: str) -> Any:
         try:
             return kind.FromString(body)
         except DecodeError as error:
-            raise WireError("body", f"no protobuf message of OTLP: {error}") from None
+            raise WireError("body", f"not a protobuf message of OTLP: {error}") from None
     if content_type == JSON:
         from google.protobuf import json_format
 
         try:
             return json_format.Parse(body, kind(), ignore_unknown_fields=True, max_recursion_depth=40)
         except (json_format.Error, ValueError, RecursionError, TypeError, AttributeError) as error:
-            # The library lets some of Python's own errors through for JSON of other shapes.
-            raise WireError("body", f"no JSON message of OTLP: {error}") from None
-    raise WireError("content-type", f"{content_type!r}: OTLP comes as {PROTOBUF} or {JSON}")
+            # json_format also raises built-in exceptions for JSON with an unexpected structure.
+            raise WireError("body", f"not a JSON message of OTLP: {error}") from None
+    raise WireError("content-type", f"{content_type!r}: use {PROTOBUF} or {JSON}")

@@ -1,4 +1,4 @@
-"""What OTLP requests say, as records."""
+"""Records of OTLP requests and responses."""
 
 import enum
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 import msgspec
 
 Scalar = str | bool | int | float
-"""An attribute's value. What else OTLP allows (lists, maps, bytes) is read as a text of JSON."""
+"""Value of an attribute. Other OTLP values (lists, maps, bytes) are decoded as JSON text."""
 
 Attributes = Mapping[str, Scalar]
 
 
 class Kind(enum.StrEnum):
-    """How a metric behaves over time."""
+    """Behaviour of a metric over time."""
 
     GAUGE = "gauge"
     COUNTER = "counter"  # a cumulative sum that only grows
@@ -20,26 +20,25 @@ class Kind(enum.StrEnum):
 
 
 class OtlpProblem(enum.StrEnum):
-    """Why a point or record was not taken."""
+    """Reason for rejecting a point or record."""
 
     NO_NAME = "no_name"  # a metric without a name
     NO_VALUE = "no_value"  # a point without a number
-    NO_DATA = "no_data"  # a metric without data, or of a kind that is newer than this build
-    TIMESTAMP = "timestamp"  # no instant of this epoch
-    DELTA = "delta"  # a sum of differences: what was missed before it is unknown, so it makes no counter
+    NO_DATA = "no_data"  # a metric without data, or with data of a kind that is newer than this build
+    TIMESTAMP = "timestamp"  # 0, or out of range
+    DELTA = "delta"  # a delta sum: the total before it is unknown, so it cannot become a counter
     HISTOGRAM = "histogram"  # or a summary: no GPU metric is one
-    ATTRIBUTES = "attributes"  # too many, too long, or one of them twice
+    ATTRIBUTES = "attributes"  # too many, too long, or a duplicate
 
 
-class Point(msgspec.Struct, frozen=True, gc=False):
-    """One number at an instant.
+class OtlpPoint(msgspec.Struct, frozen=True, gc=False):
+    """Data point: one number at an instant.
 
     Attributes:
-        value: integers stay integers; may be NaN or infinite. None says that there is no value now (the flag "no
-            recorded value").
-        at: nanoseconds since 1970 when it was measured.
-        start: nanoseconds since 1970 when a sum began, or 0 where that is not known.
-        attributes: what it is about, beside the resource.
+        value: integers stay integers; may be NaN or infinite. None means no value now (flag "no recorded value").
+        at: time of measurement, nanoseconds since 1970.
+        start: start of a sum, nanoseconds since 1970, or 0 if unknown.
+        attributes: attributes beside those of the resource.
     """
 
     value: int | float | None
@@ -49,17 +48,17 @@ class Point(msgspec.Struct, frozen=True, gc=False):
 
 
 class OtlpMetric(msgspec.Struct, frozen=True):
-    """One metric and its points.
+    """Metric and its points.
 
     Attributes:
-        name, unit, description: as OpenTelemetry words them; `unit` is a code of UCUM (`By`, `W`, `Cel`, `1`).
-        kind: how it behaves.
-        points: in order of time for each set of attributes.
+        name, unit, description: as in OpenTelemetry; `unit` is a UCUM code (`By`, `W`, `Cel`, `1`).
+        kind: behaviour over time.
+        points: in order of time per set of attributes.
     """
 
     name: str
     kind: Kind
-    points: list[Point]
+    points: list[OtlpPoint]
     unit: str = ""
     description: str = ""
 
@@ -68,9 +67,9 @@ class ResourceMetrics(msgspec.Struct, frozen=True):
     """Metrics of one resource, such as a host.
 
     Attributes:
-        attributes: who it is.
-        metrics: all scopes' together.
-        scope, version: who made them; of a request that is read, the last scope's.
+        attributes: identity of the resource.
+        metrics: metrics of all scopes.
+        scope, version: instrumentation scope; in a decoded request, the last one.
     """
 
     attributes: Attributes
@@ -80,15 +79,15 @@ class ResourceMetrics(msgspec.Struct, frozen=True):
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """One log record.
+    """Log record.
 
     Attributes:
-        at: nanoseconds since 1970 when it happened, or 0 where that is not known.
-        observed_at: when it was seen.
-        severity: OTLP's number: 5 debug, 9 info, 13 warning, 17 error, 21 fatal; 0 for none.
-        event: name of the kind of event, or empty.
-        body: the text.
-        attributes: what more there is to say.
+        at: time of the event, nanoseconds since 1970, or 0 if unknown.
+        observed_at: time of observation.
+        severity: OTLP severity number: 5 debug, 9 info, 13 warning, 17 error, 21 fatal; 0 for none.
+        event: event name, or empty.
+        body: text.
+        attributes: further attributes.
     """
 
     at: int
@@ -109,11 +108,11 @@ class ResourceLogs(msgspec.Struct, frozen=True):
 
 
 class MetricsRequest(msgspec.Struct, frozen=True):
-    """What an export of metrics brings.
+    """Decoded export of metrics.
 
     Attributes:
         resources: each with its metrics.
-        problems: points that were not taken, by the name of their metric and why.
+        problems: number of rejected points by metric name and problem.
     """
 
     resources: list[ResourceMetrics]
@@ -121,19 +120,19 @@ class MetricsRequest(msgspec.Struct, frozen=True):
 
 
 class LogsRequest(msgspec.Struct, frozen=True):
-    """What an export of logs brings; fields as in `MetricsRequest`, with the names of kinds of events."""
+    """Decoded export of logs; fields as in `MetricsRequest`, with event names."""
 
     resources: list[ResourceLogs]
     problems: dict[tuple[str, OtlpProblem], int] = {}
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a receiver says of a request that it took.
+    """Response to an accepted request.
 
     Attributes:
-        rejected: points or records that it did not take; they are not to be sent again.
-        words: why, or a warning where none was rejected.
+        rejected: number of rejected points or records; they must not be sent again.
+        detail: cause, or a warning if none was rejected.
     """
 
     rejected: int = 0
-    words: str = ""
+    detail: str = ""

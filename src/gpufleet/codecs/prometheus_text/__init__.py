@@ -1,1 +1,1 @@
-"""The Prometheus text format and OpenMetrics text, read from sources that are not trusted. Start with `parser.py`."""
+"""Decoding of the Prometheus text format and OpenMetrics from untrusted sources. Start with `parser.py`."""

@@ -1,12 +1,9 @@
-"""One series' text: its name and labels, with quotes and escapes read as the format says. Read once a series.
-
-The numbers behind a series: its value, and the instant it may carry.
-"""
+"""Parsing of a series (name and labels), its value and its timestamp."""
 
 import re
 import sys
 
-from gpufleet.codecs.prometheus_text.page import Problem, TextLimits
+from gpufleet.codecs.prometheus_text.page import LineProblem, TextLimits
 from gpufleet.model.text import clean
 
 METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
@@ -16,20 +13,20 @@ _ESCAPES = {"\\": "\\", '"': '"', "n": "\n"}
 
 
 class LineError(Exception):
-    """A line that is not taken."""
+    """Rejected line."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: LineProblem) -> None:
         self.problem = problem
         super().__init__(problem)
 
 
 def parse_series(text: str, limits: TextLimits) -> tuple[str, dict[str, str], int]:
-    """Read a series from the start of a line; return its name, its labels and where it ends.
+    """Parse a series at the start of a line; return its name, its labels and its end.
 
     The name stands before the braces, or quoted as the first thing inside them (UTF-8 names).
 
     Raises:
-        LineError: if it is not what the format allows, or passes a bound.
+        LineError: if it does not follow the format, or exceeds a limit.
     """
     end = 0
     while end < len(text) and text[end] not in "{ \t":
@@ -40,25 +37,25 @@ def parse_series(text: str, limits: TextLimits) -> tuple[str, dict[str, str], in
     if at < len(text) and text[at] == "{":
         quoted, labels, end = _labels(text, at + 1, limits)
         if quoted and name:
-            raise LineError(Problem.NAME)
+            raise LineError(LineProblem.NAME)
         name = quoted or name
         if not quoted and not METRIC_NAME.match(name):
-            raise LineError(Problem.NAME)
+            raise LineError(LineProblem.NAME)
     elif not METRIC_NAME.match(name):
-        raise LineError(Problem.NAME)
+        raise LineError(LineProblem.NAME)
     if not name or len(name.encode()) > limits.name_bytes:
-        raise LineError(Problem.NAME)
+        raise LineError(LineProblem.NAME)
     return name, labels, end
 
 
 def _labels(text: str, at: int, limits: TextLimits) -> tuple[str, dict[str, str], int]:
-    """Read from behind the opening brace to behind the closing one."""
+    """Parse labels from after the opening brace to after the closing brace."""
     name = ""
     labels: dict[str, str] = {}
     while True:
         at = _skip(text, at)
         if at >= len(text):
-            raise LineError(Problem.SYNTAX)
+            raise LineError(LineProblem.SYNTAX)
         if text[at] == "}":
             return name, labels, at + 1
         quoted = text[at] == '"'
@@ -74,37 +71,37 @@ def _labels(text: str, at: int, limits: TextLimits) -> tuple[str, dict[str, str]
         if quoted and not name and not labels and text[at : at + 1] in (",", "}"):
             name = label
         elif text[at : at + 1] != "=":
-            raise LineError(Problem.SYNTAX)
+            raise LineError(LineProblem.SYNTAX)
         else:
             at = _skip(text, at + 1)
             if text[at : at + 1] != '"':
-                raise LineError(Problem.SYNTAX)
+                raise LineError(LineProblem.SYNTAX)
             value, at = _quoted(text, at + 1, limits)
             _add(labels, label, value, limits, quoted=quoted)
         at = _skip(text, at)
         if text[at : at + 1] == ",":
             at += 1
         elif text[at : at + 1] != "}":
-            raise LineError(Problem.SYNTAX)
+            raise LineError(LineProblem.SYNTAX)
 
 
 def _add(labels: dict[str, str], label: str, value: str, limits: TextLimits, *, quoted: bool) -> None:
     if not label or len(label) > limits.name_bytes or not (quoted or LABEL_NAME.match(label)):
-        raise LineError(Problem.NAME)
+        raise LineError(LineProblem.NAME)
     if label in labels:
-        raise LineError(Problem.LABEL_TWICE)
+        raise LineError(LineProblem.LABEL_TWICE)
     if len(labels) == limits.labels:
-        raise LineError(Problem.TOO_MANY_LABELS)
+        raise LineError(LineProblem.TOO_MANY_LABELS)
     labels[label] = clean(value)
 
 
 def _quoted(text: str, at: int, limits: TextLimits) -> tuple[str, int]:
-    """Read from behind an opening quote to behind the closing one. An escape that the format lacks stays as it is."""
+    """Parse from after an opening quote to after the closing quote. An unknown escape is kept unchanged."""
     start, parts = at, []
     while True:
         stop = text.find('"', at)
         if stop < 0:
-            raise LineError(Problem.SYNTAX)
+            raise LineError(LineProblem.SYNTAX)
         escape = text.find("\\", at, stop)
         if escape < 0:
             parts.append(text[at:stop])
@@ -114,7 +111,7 @@ def _quoted(text: str, at: int, limits: TextLimits) -> tuple[str, int]:
         parts.append(_ESCAPES.get(following, "\\" + following))
         at = escape + 2
     if stop - start > limits.value_bytes or len(text[start:stop].encode()) > limits.value_bytes:
-        raise LineError(Problem.LABEL_TOO_LONG)
+        raise LineError(LineProblem.LABEL_TOO_LONG)
     return "".join(parts), stop + 1
 
 
@@ -125,13 +122,13 @@ def _skip(text: str, at: int) -> int:
 
 
 MAX_NUMBER_BYTES = 64
-"""Longer than any 64-bit number is written."""
+"""Maximum length of a number; any 64-bit number is shorter."""
 
 INTEGER_DIGITS = 20
-"""Fewer digits than this are an integer that 64 bits hold."""
+"""Number of digits from which an integer may exceed 64 bits."""
 
 INSTANT_DIGITS, FRACTION_DIGITS = 16, 9
-"""No instant has more before and behind the point."""
+"""Maximum digits of a timestamp before and after the point."""
 
 FLOAT_MAX = sys.float_info.max
 
@@ -143,35 +140,35 @@ MILLISECOND, SECOND = 1_000_000, 1_000_000_000
 _LAST = 2**63 - 1
 
 
-def value_of(word: bytes) -> int | float:
-    """Return a value: an int where an integer is written that 64 bits hold, else a float.
+def value_of(token: bytes) -> int | float:
+    """Return a value: an int for an integer of up to 64 bits, else a float.
 
     Raises:
-        LineError: if it is no number.
+        LineError: if the text is not a number.
     """
-    if _INTEGER.match(word):
-        return int(word)
-    if word.lower() in _SPECIAL:
-        return float(word)
-    if len(word) <= MAX_NUMBER_BYTES and _FLOAT.match(word) and -FLOAT_MAX <= (number := float(word)) <= FLOAT_MAX:
+    if _INTEGER.match(token):
+        return int(token)
+    if token.lower() in _SPECIAL:
+        return float(token)
+    if len(token) <= MAX_NUMBER_BYTES and _FLOAT.match(token) and -FLOAT_MAX <= (number := float(token)) <= FLOAT_MAX:
         return number
-    raise LineError(Problem.VALUE)
+    raise LineError(LineProblem.VALUE)
 
 
-def time_of(word: bytes, *, openmetrics: bool) -> int:
+def time_of(token: bytes, *, openmetrics: bool) -> int:
     """Return nanoseconds since 1970 of a timestamp: milliseconds in text, seconds with a fraction in OpenMetrics.
 
     Raises:
-        LineError: if it is none, or not after 1970.
+        LineError: if the text is not a timestamp, or not after 1970.
     """
-    whole, point, fraction = word.partition(b".")
+    whole, point, fraction = token.partition(b".")
     if not whole.isdigit() or len(whole) > INSTANT_DIGITS:
-        raise LineError(Problem.TIMESTAMP)
+        raise LineError(LineProblem.TIMESTAMP)
     instant = int(whole) * (SECOND if openmetrics else MILLISECOND)
     if point:
         if not openmetrics or not fraction.isdigit() or len(fraction) > FRACTION_DIGITS:
-            raise LineError(Problem.TIMESTAMP)
+            raise LineError(LineProblem.TIMESTAMP)
         instant += int(fraction) * 10 ** (FRACTION_DIGITS - len(fraction))
     if not 0 < instant <= _LAST:
-        raise LineError(Problem.TIMESTAMP)
+        raise LineError(LineProblem.TIMESTAMP)
     return instant

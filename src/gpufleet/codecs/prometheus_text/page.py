@@ -1,38 +1,35 @@
-"""What a page of metrics says, as records.
-
-What a page may cost its reader.
-"""
+"""Records of a page of metrics, and the limits of a page."""
 
 import enum
 
 import msgspec
 
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 
 
-class Problem(enum.StrEnum):
-    """Why a line was not taken."""
+class LineProblem(enum.StrEnum):
+    """Reason for rejecting a line."""
 
-    SYNTAX = "syntax"  # it is no sample and no comment
-    NAME = "name"  # a metric's or label's name that the format does not allow, or none
-    VALUE = "value"  # no number, or one that no 64-bit float holds
-    TIMESTAMP = "timestamp"  # no instant of this epoch
+    SYNTAX = "syntax"  # neither a sample nor a comment
+    NAME = "name"  # an invalid or missing metric or label name
+    VALUE = "value"  # not a number, or beyond a 64-bit float
+    TIMESTAMP = "timestamp"  # not a timestamp, or out of range
     LINE_TOO_LONG = "line_too_long"
     TOO_MANY_LABELS = "too_many_labels"
     LABEL_TOO_LONG = "label_too_long"
-    LABEL_TWICE = "label_twice"  # one label name twice in one series
-    SERIES_TWICE = "series_twice"  # one series twice in one page: the first counts
-    TYPE_TWICE = "type_twice"  # a second TYPE of one metric: the first counts
+    LABEL_TWICE = "label_twice"  # duplicate label name
+    SERIES_TWICE = "series_twice"  # duplicate series in a page: the first counts
+    TYPE_TWICE = "type_twice"  # duplicate TYPE of a metric: the first counts
     TOO_MANY_FAMILIES = "too_many_families"
 
 
-class Family(msgspec.Struct):
-    """What the comments say of one metric.
+class TextFamily(msgspec.Struct):
+    """Metadata of a metric from comments.
 
     Attributes:
-        type: `gauge`, `counter`, `histogram`, `summary`, `info`, `stateset`, `unknown`, ... as it was written.
-        help: text for people.
-        unit: as OpenMetrics has it, or empty.
+        type: `gauge`, `counter`, `histogram`, `summary`, `info`, `stateset`, `unknown`, ... as written.
+        help: help text.
+        unit: unit as in OpenMetrics, or empty.
     """
 
     type: str = ""
@@ -40,41 +37,41 @@ class Family(msgspec.Struct):
     unit: str = ""
 
 
-class Page(msgspec.Struct):
-    """One page, as columns: sample i is `series[i]` with `values[i]`.
+class TextPage(msgspec.Struct):
+    """Page as columns: sample i is `series[i]` with `values[i]`.
 
     Attributes:
-        series: of each sample.
-        values: an int where an integer was written (byte counters pass 2**53), else a float; may be NaN or infinite.
-        times: sample to its own instant in nanoseconds since 1970, for those that were written with one.
-        families: metric to what its comments say.
-        problems: lines that were not taken, by why.
-        examples: the first lines that were not taken, cut short, with control characters escaped.
-        complete: whether the page ended as its format wants it (OpenMetrics: `# EOF`; text: always).
+        series: series of each sample.
+        values: int if written as an integer (byte counters pass 2**53), else float; may be NaN or infinite.
+        times: sample to its own instant in nanoseconds since 1970, for samples with a timestamp.
+        families: metric to metadata.
+        problems: number of rejected lines by reason.
+        examples: first rejected lines, truncated, with control characters escaped.
+        complete: whether the page ended as the format requires (OpenMetrics: `# EOF`; text: always).
     """
 
-    series: list[Series]
+    series: list[ImportedSeries]
     values: list[int | float]
     times: dict[int, int]
-    families: dict[str, Family]
-    problems: dict[Problem, int]
-    examples: list[tuple[Problem, str]]
+    families: dict[str, TextFamily]
+    problems: dict[LineProblem, int]
+    examples: list[tuple[LineProblem, str]]
     complete: bool = True
 
 
 class TextLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on one page. What passes a bound of the page ends it; what passes one of a line costs that line.
+    """Limits of one page. A page over a page limit is rejected; a line over a line limit loses only that line.
 
     Attributes:
-        page_bytes: of the page as text, after decompression.
-        line_bytes: of one line.
-        labels: of one series; a Kubernetes node with feature discovery has more than a hundred.
-        name_bytes: of a metric's or label's name.
-        value_bytes: of one label's value, as it came. A longer one costs its line: cut short, it could
-            become somebody else's identity.
-        series: different series of one page.
-        families: different metrics with a TYPE, HELP or UNIT of one page.
-        kept: series that the cache keeps between pages; beyond it the cache starts anew.
+        page_bytes: size of the page after decompression.
+        line_bytes: size of a line.
+        labels: labels per series; a Kubernetes node with feature discovery has more than a hundred.
+        name_bytes: size of a metric or label name.
+        value_bytes: size of a label value as received. A line with a longer value is rejected: truncated, the value
+            could become the identity of another device.
+        series: distinct series per page.
+        families: distinct metrics with TYPE, HELP or UNIT per page.
+        kept: series cached between pages; the cache is cleared when it is larger.
     """
 
     page_bytes: int = 64 << 20

@@ -1,7 +1,4 @@
-"""Bodies of remote write, from writers that are not trusted.
-
-Protobuf's wire format, as far as remote write needs it.
-"""
+"""Decoding of remote-write bodies from untrusted writers, with the part of protobuf that they use."""
 
 import math
 import struct
@@ -9,10 +6,10 @@ from collections.abc import Callable
 
 import cramjam
 
-from gpufleet.codecs.remote_write.known import NAME, Key, KnownSeries, SeriesError, series_of
+from gpufleet.codecs.remote_write.known import NAME, Key, SeriesCache, SeriesError, series_of
 from gpufleet.codecs.remote_write.records import WriteLimits, WriteProblem, WriteRequest
 from gpufleet.model.errors import WireError, WireLimitError
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.text import clean
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -20,10 +17,10 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read an unsigned number; return it and where it ends.
+    """Decode a varint; return it and its end.
 
     Raises:
-        WireError: if it has no end, or more than 64 bits.
+        WireError: if it is truncated, or has more than 64 bits.
     """
     value = shift = 0
     try:
@@ -44,15 +41,15 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """Read a 64-bit number's bits as int64."""
+    """Convert an unsigned 64-bit number to int64."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def span(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Read a length; return where what it measures begins and ends.
+    """Decode a length; return start and end of its content.
 
     Raises:
-        WireError: if that is beyond `end`.
+        WireError: if the content ends beyond `end`.
     """
     length, at = varint(data, at)
     if length > end - at:
@@ -61,10 +58,10 @@ def span(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def skip(data: bytes, at: int, end: int, key: int) -> int:
-    """Return the end of a field of that key that is not wanted.
+    """Return the end of a field to skip.
 
     Raises:
-        WireError: if it has none, or is of a kind that the format gave up (groups).
+        WireError: if it is truncated, or of an unsupported wire type (groups).
     """
     kind = key & 7
     if kind == VARINT:
@@ -74,19 +71,19 @@ def skip(data: bytes, at: int, end: int, key: int) -> int:
     elif kind in (FIXED64, FIXED32):
         at += 8 if kind == FIXED64 else 4
     else:
-        raise WireError(f"byte {at}", f"a field of wire type {kind}")
+        raise WireError(f"byte {at}", f"a field of unsupported wire type {kind}")
     if at > end:
         raise WireError(f"byte {at}", "a field that passes the end of its message")
     return at
 
 
 def text(data: bytes, start: int, end: int) -> str:
-    """Read a text; bytes that are none are replaced."""
+    """Decode UTF-8; invalid bytes are replaced."""
     return data[start:end].decode("utf-8", "replace")
 
 
 def write_varint(value: int) -> bytes:
-    """Write an unsigned number of 64 bits."""
+    """Encode an unsigned 64-bit number as a varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -96,17 +93,17 @@ def write_varint(value: int) -> bytes:
 
 
 def write_bytes(key: int, content: bytes) -> bytes:
-    """Write a field of bytes with its key and length; `key` is of one byte."""
+    """Encode a length-delimited field; `key` is one byte."""
     return bytes((key,)) + write_varint(len(content)) + content
 
 
 STALE = (0x7FF0_0000_0000_0002).to_bytes(8, "little")
-"""The bits of the NaN that says that a series has ended."""
+"""Bits of the stale marker, the NaN that ends a series."""
 
 MILLISECOND = 1_000_000
 _LAST = 2**63 - 1
 _OTHER = 1
-"""The mark of a series of no use: what is wrong with it is no problem of anybody's."""
+"""Mark of an unwanted series; its problems are not counted."""
 
 _DOUBLE = struct.Struct("<d")
 _TYPES = ("unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset")
@@ -116,56 +113,56 @@ _SERIES_1, _METADATA_1 = 1 << 3 | BYTES, 3 << 3 | BYTES
 _SYMBOL, _SERIES_2 = 4 << 3 | BYTES, 5 << 3 | BYTES
 _LABELS, _SAMPLE, _METADATA_2 = (number << 3 | BYTES for number in (1, 2, 5))
 _EXEMPLAR_1, _HISTOGRAM_1 = 3 << 3 | BYTES, 4 << 3 | BYTES
-_HISTOGRAM_2, _EXEMPLAR_2 = _EXEMPLAR_1, _HISTOGRAM_1  # the other way round
+_HISTOGRAM_2, _EXEMPLAR_2 = _EXEMPLAR_1, _HISTOGRAM_1  # swapped in 2.0
 _VALUE, _TIME = 1 << 3 | FIXED64, 2 << 3 | VARINT
 _FIRST, _SECOND = 1 << 3 | BYTES, 2 << 3 | BYTES
 _TYPE = 1 << 3 | VARINT
 
 
 def decompress(body: bytes, limits: WriteLimits) -> bytes:
-    """Return the message in a snappy block.
+    """Decompress a snappy block.
 
     Raises:
-        WireLimitError: if the body, or what it says it holds, is too large.
-        WireError: if it is no snappy block.
+        WireLimitError: if the body, or the size in its header, is too large.
+        WireError: if it is not a snappy block.
     """
     if len(body) > limits.body_bytes:
-        raise WireLimitError("body", f"{len(body)} bytes, of {limits.body_bytes} allowed")
+        raise WireLimitError("body", f"{len(body)} bytes, more than {limits.body_bytes}")
     size, _ = varint(body, 0)
     if size > limits.message_bytes:
-        raise WireLimitError("body", f"{size} bytes after decompression, of {limits.message_bytes} allowed")
+        raise WireLimitError("body", f"{size} bytes after decompression, more than {limits.message_bytes}")
     try:
         return bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError as error:
-        raise WireError("body", f"no snappy block: {error}") from None
+        raise WireError("body", f"not a snappy block: {error}") from None
 
 
 class WriteDecoder:
-    """Reads the requests of one writer, one after the other. Not safe to share between threads.
+    """Decoder of the successive requests of one writer. Not thread-safe.
 
     Attributes:
-        known: what is remembered of them.
+        known: cache of series.
     """
 
     def __init__(self, limits: WriteLimits | None = None, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
-        """Prepare it.
+        """Create a decoder.
 
         Args:
-            limits: None for the default bounds.
-            is_wanted: tells whether a metric of that name is of use. Of any other its samples come as those of one
-                series without labels: a server that writes all of its million should not fill its reader's memory.
+            limits: None for the default limits.
+            is_wanted: returns whether a metric of that name is wanted. Samples of other metrics are attributed to one
+                series without labels, so that a server with a million series does not fill the memory.
         """
         self._limits = limits or WriteLimits()
         self._is_wanted = is_wanted
-        self.known = KnownSeries(self._limits)
+        self.known = SeriesCache(self._limits)
         self._found, self._others = self.known.found, self.known.others
         self._request = WriteRequest([], [], [], [], {}, {})
 
     def decode_1(self, body: bytes) -> WriteRequest:
-        """Read a body of remote write 1.0 (`prometheus.WriteRequest`).
+        """Decode a body of remote write 1.0 (`prometheus.WriteRequest`).
 
         Raises:
-            WireError: if it is not what the format says; WireLimitError if it passes a bound.
+            WireError: if it does not follow the format; WireLimitError if it exceeds a limit.
         """
         data = self._begin(body)
         at, end, count = 0, len(data), 0
@@ -179,14 +176,14 @@ class WriteDecoder:
             elif key == _METADATA_1:
                 start, at = span(data, at, end)
                 self._metadata_1(data, start, at)
-            elif key in (_SYMBOL, _SERIES_2):  # fields that 1.0 does not have, as 2.0 does not have those of 1.0
-                raise WireError("symbols", "a request of 2.0, said to be of 1.0: proto=io.prometheus.write.v2.Request")
+            elif key in (_SYMBOL, _SERIES_2):  # these fields exist only in 2.0
+                raise WireError("symbols", "a 2.0 request declared as 1.0: set proto=io.prometheus.write.v2.Request")
             else:
                 at = skip(data, at, end, key)
         return self._request
 
     def decode_2(self, body: bytes) -> WriteRequest:
-        """Read a body of remote write 2.0 (`io.prometheus.write.v2.Request`); raises as `decode_1` does."""
+        """Decode a body of remote write 2.0 (`io.prometheus.write.v2.Request`); raises as `decode_1` does."""
         data = self._begin(body)
         symbols: list[str] = []
         spans: list[tuple[int, int]] = []
@@ -202,11 +199,11 @@ class WriteDecoder:
                 spans.append((start, at))  # symbols may come after them
                 self._bound("series", len(spans), self._limits.series)
             elif key in (_SERIES_1, _METADATA_1):
-                raise WireError("timeseries", "a request of 1.0, said to be of 2.0: proto=prometheus.WriteRequest")
+                raise WireError("timeseries", "a 1.0 request declared as 2.0: set proto=prometheus.WriteRequest")
             else:
                 at = skip(data, at, end, key)
         if symbols and symbols[0]:
-            raise WireError("symbols[0]", "the first symbol has to be empty")
+            raise WireError("symbols[0]", "the first symbol must be empty")
         for start, stop in spans:
             self._series_2(data, start, stop, symbols)
         return self._request
@@ -217,7 +214,7 @@ class WriteDecoder:
         return decompress(body, self._limits)
 
     def _series_1(self, data: bytes, at: int, end: int) -> None:
-        """Take one series: its labels stand first in what every known writer sends, and are looked up as bytes."""
+        """Decode one series. All known writers send labels first; they are looked up as bytes."""
         start = first = at
         while at < end and data[at] == _LABELS:
             at = span(data, at + 1, end)[1]
@@ -259,37 +256,37 @@ class WriteDecoder:
             self._problem(WriteProblem.NO_NAME)
             return
         at, stop = span(data, at + 1, end)
-        words = []
+        texts = []
         while at < stop:
             number, at = varint(data, at)
             if number >= len(symbols):
                 raise WireError("labels_refs", f"symbol {number}, of {len(symbols)}")
-            words.append(symbols[number])
-        if len(words) % 2:
-            raise WireError("labels_refs", f"{len(words)} of them, and they come in pairs")
-        name = tuple(words[:2])
+            texts.append(symbols[number])
+        if len(texts) % 2:
+            raise WireError("labels_refs", f"{len(texts)} references, expected pairs")
+        name = tuple(texts[:2])
         series = self._others.get(name)
         try:
             if series is None:
-                key = tuple(words)
+                key = tuple(texts)
                 series = self._found.get(key)
                 if series is None:
-                    series = self._new(key, name, list(zip(words[::2], words[1::2], strict=True)))
+                    series = self._new(key, name, list(zip(texts[::2], texts[1::2], strict=True)))
         except SeriesError as error:
             self._problem(error.problem)
             return
         self._samples(data, at, end, series, _HISTOGRAM_2, _EXEMPLAR_2, is_second=True)
 
-    def _new(self, key: Key, first: Key, pairs: list[tuple[str, str]]) -> Series:
-        """Return a series that was not seen before; `first` is the key of its first label alone."""
+    def _new(self, key: Key, first: Key, pairs: list[tuple[str, str]]) -> ImportedSeries:
+        """Return an uncached series; `first` is the key of its first label alone."""
         name = clean(next((value for label, value in pairs if label == NAME), "")[: self._limits.name_bytes])
         if not name or self._is_wanted(name):
             return self.known.keep(key, series_of(pairs, self._limits))
-        other = Series(name, {})
+        other = ImportedSeries(name, {})
         other.mark = _OTHER
         size = len(first) if isinstance(first, bytes) else sum(map(len, first))
         if pairs[0][0] == NAME and size <= self._limits.value_bytes:
-            self._others[first] = other  # else it is read anew: labels in capitals come before it, or it takes much
+            self._others[first] = other  # not cached if other labels sort before the name, or the name is long
         return other
 
     def _samples(
@@ -297,13 +294,13 @@ class WriteDecoder:
         data: bytes,
         at: int,
         end: int,
-        series: Series,
+        series: ImportedSeries,
         histogram: int,
         exemplar: int,
         *,
         is_second: bool = False,
     ) -> None:
-        """Take what stands behind a series' labels."""
+        """Decode the fields after a series' labels."""
         request, before = self._request, len(self._request.values)
         while at < end:
             key, at = varint(data, at)
@@ -312,7 +309,7 @@ class WriteDecoder:
                 self._sample(data, at, stop, series)
                 at = stop
             elif key == _LABELS:
-                raise WireError("labels", "they come before a series' samples")
+                raise WireError("labels", "labels must come before samples")
             elif key == histogram:
                 at = skip(data, at, end, key)
                 if series.mark == _OTHER:
@@ -332,7 +329,7 @@ class WriteDecoder:
         if len(request.values) > before:
             self._bound("samples", len(request.values), self._limits.samples)
 
-    def _sample(self, data: bytes, at: int, end: int, series: Series) -> None:
+    def _sample(self, data: bytes, at: int, end: int, series: ImportedSeries) -> None:
         request = self._request
         bits, instant = b"\0" * 8, 0
         while at < end:
@@ -353,7 +350,7 @@ class WriteDecoder:
             request.stale.append(len(request.values))
         self._take(series, _DOUBLE.unpack(bits)[0], instant)
 
-    def _take(self, series: Series, value: float, instant: int) -> None:
+    def _take(self, series: ImportedSeries, value: float, instant: int) -> None:
         request = self._request
         request.series.append(series)
         request.values.append(value)

@@ -1,4 +1,4 @@
-"""Bodies of remote write, as a sender makes them."""
+"""Encoding of remote-write bodies."""
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,14 +16,14 @@ _DOUBLE = struct.Struct("<d")
 _TYPES = {"counter": 1, "gauge": 2, "histogram": 3, "gaugehistogram": 4, "summary": 5, "info": 6, "stateset": 7}
 
 
-class Point(NamedTuple):
-    """One sample of one series.
+class WritePoint(NamedTuple):
+    """Sample of a series.
 
     Attributes:
-        labels: with the metric's name as `__name__`; they are written sorted, as the format wants it.
+        labels: with the metric name as `__name__`; written sorted, as the format requires.
         value: None is a stale marker: the series has ended.
-        at: nanoseconds since 1970; milliseconds are sent.
-        type: `counter`, `gauge`, ... ; told in version 2.
+        at: nanoseconds since 1970; sent in milliseconds.
+        type: `counter`, `gauge`, ...; sent in version 2.
     """
 
     labels: Mapping[str, str]
@@ -32,31 +32,31 @@ class Point(NamedTuple):
     type: str = ""
 
 
-def encode_1(points: Iterable[Point]) -> bytes:
+def encode_1(points: Iterable[WritePoint]) -> bytes:
     """Return a body of remote write 1.0."""
     parts = []
-    pairs: dict[tuple[str, str], bytes] = {}  # most labels of a series are those of its neighbours
+    pairs: dict[tuple[str, str], bytes] = {}  # neighbouring series share most labels
     for point in points:
-        words = []
+        encoded = []
         for pair in _sorted(point.labels):
-            word = pairs.get(pair)
-            if word is None:
+            label = pairs.get(pair)
+            if label is None:
                 name, value = pair
-                word = write_bytes(0x0A, write_bytes(0x0A, name.encode()) + write_bytes(0x12, value.encode()))
-                pairs[pair] = word
-            words.append(word)
-        labels = b"".join(words)
+                label = write_bytes(0x0A, write_bytes(0x0A, name.encode()) + write_bytes(0x12, value.encode()))
+                pairs[pair] = label
+            encoded.append(label)
+        labels = b"".join(encoded)
         parts.append(write_bytes(0x0A, labels + write_bytes(0x12, _sample(point))))
     return _compress(parts)
 
 
-def encode_2(points: Sequence[Point]) -> bytes:
+def encode_2(points: Sequence[WritePoint]) -> bytes:
     """Return a body of remote write 2.0."""
     symbols: dict[str, int] = {"": 0}
     parts = []
     for point in points:
-        words = [word for pair in _sorted(point.labels) for word in pair]
-        refs = b"".join(write_varint(symbols.setdefault(word, len(symbols))) for word in words)
+        texts = [text for pair in _sorted(point.labels) for text in pair]
+        refs = b"".join(write_varint(symbols.setdefault(text, len(symbols))) for text in texts)
         kind = b"\x08" + write_varint(_TYPES[point.type]) if point.type in _TYPES else b""
         metadata = write_bytes(0x2A, kind) if kind else b""
         parts.append(write_bytes(0x2A, write_bytes(0x0A, refs) + write_bytes(0x12, _sample(point)) + metadata))
@@ -64,13 +64,13 @@ def encode_2(points: Sequence[Point]) -> bytes:
 
 
 def _sorted(labels: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the labels in the order of the format, without empty ones: an empty label is none."""
+    """Return the labels in the order of the format, without empty ones, which mean no label."""
     if not labels.get(NAME):
         raise ValueError(f"a point without {NAME}")
     return sorted((name, value) for name, value in labels.items() if value)
 
 
-def _sample(point: Point) -> bytes:
+def _sample(point: WritePoint) -> bytes:
     bits = STALE if point.value is None else _DOUBLE.pack(point.value)
     return b"\x09" + bits + b"\x10" + write_varint(point.at // MILLISECOND)
 

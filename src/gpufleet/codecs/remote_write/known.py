@@ -1,37 +1,39 @@
-"""Series that were seen before: a source writes the same ones again and again."""
+"""Cache of series: a source writes the same series with every request."""
 
 from collections.abc import Sequence
 
 from gpufleet.codecs.remote_write.records import WriteLimits, WriteProblem
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.text import clean
 
 NAME = "__name__"
-"""The label that holds the metric's name."""
+"""Label of the metric name."""
 
 RENEWED_AFTER = 20
-"""Times as many series as are remembered, read for want of room: then those that ended leave, and it begins anew."""
+"""Uncached series read since the last reset, as a multiple of the capacity, at which the cache is cleared.
+
+This removes series that ended."""
 
 _BYTES_A_SERIES = 1024
-"""Of its labels, that are remembered. One with more counts for as many: a writer may make them as long as a message."""
+"""Label bytes per series; a series with more counts as several, because labels may be as long as a message."""
 
 Key = bytes | tuple[str, ...]
-"""What came: the bytes of a series' labels, or its words."""
+"""Cache key: the bytes of a series' labels (1.0), or its symbols (2.0)."""
 
 
 class SeriesError(Exception):
-    """A series that is not taken."""
+    """Rejected series."""
 
     def __init__(self, problem: WriteProblem) -> None:
         self.problem = problem
         super().__init__(problem)
 
 
-def series_of(pairs: Sequence[tuple[str, str]], limits: WriteLimits) -> Series:
-    """Return a series of labels as they came.
+def series_of(pairs: Sequence[tuple[str, str]], limits: WriteLimits) -> ImportedSeries:
+    """Return the series of received labels.
 
     Raises:
-        SeriesError: if it has no name, a label twice, or passes a bound.
+        SeriesError: if it has no name or a duplicate label, or exceeds a limit.
     """
     if len(pairs) > limits.labels:
         raise SeriesError(WriteProblem.TOO_MANY_LABELS)
@@ -46,45 +48,45 @@ def series_of(pairs: Sequence[tuple[str, str]], limits: WriteLimits) -> Series:
     name = labels.pop(NAME, "")
     if not name:
         raise SeriesError(WriteProblem.NO_NAME)
-    return Series(name, labels)
+    return ImportedSeries(name, labels)
 
 
-class KnownSeries:
-    """Series of one writer by what came, up to so many; what there is no room for is read anew each time.
+class SeriesCache:
+    """Bounded cache of the series of one writer; series beyond the capacity are parsed on every request.
 
     Attributes:
-        found: series by what came.
-        others: those of no use by their names, as they come.
-        missed: series of the newest request that there was no room to remember.
+        found: wanted series by key.
+        others: unwanted series by the key of their name.
+        missed: series of the newest request beyond the capacity.
     """
 
     def __init__(self, limits: WriteLimits) -> None:
-        self.found: dict[Key, Series] = {}
-        self.others: dict[Key, Series] = {}
+        self.found: dict[Key, ImportedSeries] = {}
+        self.others: dict[Key, ImportedSeries] = {}
         self.missed = 0
         self._limits = limits
         self._room = limits.kept
         self._missed_in_all = 0
-        self._bytes = 0  # of labels that are remembered
-        self._same: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}  # by what they mean
+        self._bytes = 0  # of cached labels
+        self._same: dict[tuple[str, tuple[tuple[str, str], ...]], ImportedSeries] = {}  # by name and labels
 
     @property
     def kept(self) -> int:
-        """Series that are remembered; long ones count for several."""
+        """Number of cached series; long ones count as several."""
         return max(len(self.found), len(self._same), self._bytes // _BYTES_A_SERIES)
 
     def begin(self) -> None:
-        """Begin with the next request."""
+        """Prepare for the next request."""
         self._missed_in_all += self.missed
         self.missed = 0
         if self._missed_in_all > RENEWED_AFTER * self._room:
-            self.forget()
+            self.clear()
         if len(self.others) > self._limits.others:
             self.others.clear()
         self.trim()
 
-    def keep(self, key: Key, series: Series) -> Series:
-        """Return the series that means the same, and remember it where there is room."""
+    def keep(self, key: Key, series: ImportedSeries) -> ImportedSeries:
+        """Return the cached series with the same name and labels; cache it if there is capacity."""
         meaning = _meaning(series)
         same = self._same.get(meaning)
         if self.kept >= self._room:
@@ -97,25 +99,25 @@ class KnownSeries:
         return same
 
     def allow(self, room: int) -> None:
-        """Have so many remembered at most, from the next request on; `trim` has it so at once."""
+        """Set the capacity from the next request on; `trim` applies it at once."""
         self._room = min(room, self._limits.kept)
 
     def trim(self) -> None:
-        """Forget what came last of what there is no room for."""
+        """Remove the newest entries beyond the capacity."""
         while self.found and self.kept > self._room:
             key, series = self.found.popitem()
             self._bytes -= _size(key)
             self._same.pop(_meaning(series), None)
 
-    def forget(self) -> None:
-        """Remember none."""
+    def clear(self) -> None:
+        """Clear the cache."""
         self.found.clear()
         self.others.clear()
         self._same.clear()
         self._bytes = self._missed_in_all = 0
 
 
-def _meaning(series: Series) -> tuple[str, tuple[tuple[str, str], ...]]:
+def _meaning(series: ImportedSeries) -> tuple[str, tuple[tuple[str, str], ...]]:
     return series.name, tuple(sorted(series.labels.items()))
 
 

@@ -1,40 +1,37 @@
-"""What a remote-write request says, as records.
-
-What a request may cost its receiver.
-"""
+"""Records of a remote-write request, and the limits of a request."""
 
 import enum
 
 import msgspec
 
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 
 
 class WriteProblem(enum.StrEnum):
-    """Why something of a request was not taken."""
+    """Reason for rejecting a part of a request."""
 
     NO_NAME = "no_name"  # a series without a metric's name
     LABEL_TWICE = "label_twice"
     TOO_MANY_LABELS = "too_many_labels"
     LABEL_TOO_LONG = "label_too_long"
-    TIMESTAMP = "timestamp"  # no instant of this epoch
+    TIMESTAMP = "timestamp"  # 0, or out of range
     HISTOGRAM = "histogram"  # a native histogram: no GPU metric is one
 
 
 class WriteRequest(msgspec.Struct):
-    """One request, as columns: sample i is `series[i]` with `values[i]` at `times[i]`.
+    """Request as columns: sample i is `series[i]` with `values[i]` at `times[i]`.
 
     Attributes:
-        series: of each sample.
+        series: series of each sample.
         values: may be NaN or infinite.
         times: nanoseconds since 1970.
-        stale: samples that are stale markers: the source says that the series has ended.
-        types: metric to its type, as far as metadata came.
-        problems: samples that were not taken, by why (`WriteProblem`).
-        other_histograms, other_exemplars: of series of no use to the reader; such histograms are among the samples.
+        stale: indices of stale markers: the series has ended.
+        types: metric to type, from metadata.
+        problems: number of rejected samples by `WriteProblem`.
+        other_histograms, other_exemplars: number in unwanted series; such histograms are among the samples.
     """
 
-    series: list[Series]
+    series: list[ImportedSeries]
     values: list[float]
     times: list[int]
     stale: list[int]
@@ -45,16 +42,16 @@ class WriteRequest(msgspec.Struct):
 
 
 class WriteLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on one request. Passing one of them refuses the request, but for those of labels, which cost their series.
+    """Limits of one request. A request over a limit is rejected; label limits only reject the series.
 
     Attributes:
-        body_bytes: as it came.
-        message_bytes: after decompression; told by the snappy header, and checked before anything is unpacked.
-        samples, series, symbols: of one request.
-        labels: of one series; a Kubernetes node with feature discovery has more than a hundred.
-        name_bytes, value_bytes: of a label's name and value.
-        kept: series that are remembered between requests; further ones are read anew each time.
-        others: names of no use to the reader that are remembered between requests; so, too.
+        body_bytes: size of the body as received.
+        message_bytes: size after decompression, from the snappy header; checked before decompression.
+        samples, series, symbols: number per request.
+        labels: number per series; a Kubernetes node with feature discovery has more than a hundred.
+        name_bytes, value_bytes: size of a label name and value.
+        kept: series cached between requests; others are parsed on every request.
+        others: unwanted names cached between requests.
     """
 
     body_bytes: int = 16 << 20

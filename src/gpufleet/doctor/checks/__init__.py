@@ -1,15 +1,15 @@
-"""The checks: pure judgements over the facts."""
+"""Checks of node facts. Pure."""
 
 from gpufleet.doctor.checks.agent import AGENT_CHECKS
 from gpufleet.doctor.checks.guests import check_guests, check_libvirt
 from gpufleet.doctor.checks.machine import MACHINE_CHECKS
 from gpufleet.doctor.checks.nvidia import NVIDIA_CHECKS
-from gpufleet.doctor.facts import Check, Facts
+from gpufleet.doctor.facts import CheckResult, NodeFacts
 
 CHECKS = (*NVIDIA_CHECKS, *MACHINE_CHECKS, *AGENT_CHECKS, check_libvirt)
-"""Every check of the node itself, in the order in which a person mends: what is below first."""
+"""Checks of the node itself, in the order of repair: lower layers first."""
 
 
-def examine(facts: Facts) -> tuple[Check, ...]:
-    """Make every check; virtual machines, one each, come last."""
+def examine(facts: NodeFacts) -> tuple[CheckResult, ...]:
+    """Run every check. Virtual machines come last, with one check each."""
     return (*(check(facts) for check in CHECKS), *check_guests(facts))

@@ -1,161 +1,171 @@
-"""GPUs, driver, library, and the services beside them."""
+"""Checks of GPUs, driver, library and NVIDIA services."""
 
 from collections import Counter
 
-from gpufleet.doctor.facts import HANDED_OVER, Check, Facts, Verdict
+from gpufleet.doctor.facts import PASSTHROUGH_DRIVERS, CheckResult, CheckVerdict, NodeFacts
 from gpufleet.model.absence import Absent, Reason
 
-NO_PCI = "the PCI bus could not be listed: is /sys mounted?"
+NO_PCI = "the PCI bus could not be listed: check that /sys is mounted"
 NO_GPU = "no NVIDIA display controller on the PCI bus"
-ALL_HANDED_OVER = "every GPU is handed to guests: the driver is theirs"
+ALL_PASSED_THROUGH = "every GPU is passed through to a guest, which has the driver"
 
 
-def check_gpus(facts: Facts) -> Check:
-    """Look for NVIDIA display controllers, whatever drives them."""
+def check_gpus(facts: NodeFacts) -> CheckResult:
+    """Check for NVIDIA display controllers, whatever their driver."""
     name, proves = "nvidia_gpus", "the machine has NVIDIA GPUs, and each is bound to a driver that uses it"
     gpus = facts.gpus()
     if gpus is None:
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=NO_PCI, mend="mount sysfs at /sys")
+        return CheckResult(
+            name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=NO_PCI, fix="mount sysfs at /sys"
+        )
     if not gpus:
-        return Check(name=name, verdict=Verdict.NOT_APPLICABLE, proves=proves, found=NO_GPU)
+        return CheckResult(name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found=NO_GPU)
     counted = Counter(gpu.driver or "no driver" for gpu in gpus)
-    found = f"{len(gpus)} on the PCI bus: " + ", ".join(f"{number} bound to {who}" for who, number in counted.items())
+    found = f"{len(gpus)} on the PCI bus: " + ", ".join(
+        f"{number} bound to {driver}" for driver, number in counted.items()
+    )
     idle = [gpu.address for gpu in gpus if gpu.driver is None]
-    foreign = [gpu.address for gpu in gpus if gpu.driver not in (None, "nvidia", *HANDED_OVER)]
+    foreign = [gpu.address for gpu in gpus if gpu.driver not in (None, "nvidia", *PASSTHROUGH_DRIVERS)]
     if foreign:
-        mend = f"bind the driver nvidia (is nouveau blacklisted?) to {', '.join(foreign)}"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=mend)
+        fix = f"bind the driver nvidia (is nouveau blacklisted?) to {', '.join(foreign)}"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
     if idle:
-        mend = f"bind nvidia, or vfio-pci for a guest, to {', '.join(idle)}"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
-    return Check(name=name, verdict=Verdict.OK, proves=proves, found=found)
+        fix = f"bind nvidia, or vfio-pci for a guest, to {', '.join(idle)}"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
 
 
-def check_driver(facts: Facts) -> Check:
-    """Look for the loaded kernel module."""
+def check_driver(facts: NodeFacts) -> CheckResult:
+    """Check that the kernel module is loaded."""
     name, proves = "nvidia_driver", "the kernel driver is loaded"
     version = facts.driver_version
     if isinstance(version, str):
-        return Check(name=name, verdict=Verdict.OK, proves=proves, found=f"version {version}")
-    excused = _excused(facts, name, proves)
-    if excused is not None:
-        return excused
+        return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=f"version {version}")
+    skipped = _without_host_gpu(facts, name, proves)
+    if skipped is not None:
+        return skipped
     if isinstance(version, Absent) and version.reason is Reason.NO_DRIVER:
-        mend = "install NVIDIA's driver for this kernel, or load it: modprobe nvidia"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=version.detail, mend=mend)
+        fix = "install NVIDIA's driver for this kernel, or load it: modprobe nvidia"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=version.detail, fix=fix)
     found = version.detail if isinstance(version, Absent) else "/sys/module could not be read"
-    return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=found)
+    return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=found)
 
 
-def check_library(facts: Facts) -> Check:
-    """Look for the management library where the loader looks."""
+def check_library(facts: NodeFacts) -> CheckResult:
+    """Check for the management library in the loader's cache and folders."""
     name, proves = "nvidia_library", "libnvidia-ml.so.1 is where the loader finds it"
     if facts.libraries:
         found = ", ".join(f"{path} {version}".strip() for path, version in facts.libraries.items())
-        return Check(name=name, verdict=Verdict.OK, proves=proves, found=found)
-    excused = _excused(facts, name, proves)
-    if excused is not None:
-        return excused
+        return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
+    skipped = _without_host_gpu(facts, name, proves)
+    if skipped is not None:
+        return skipped
     if facts.libraries is None:
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found="the loader's folders could not be read")
-    mend = (
+        return CheckResult(
+            name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found="the loader's folders could not be read"
+        )
+    fix = (
         "install the driver's libraries (libnvidia-compute, nvidia-driver-cuda-libs); "
         "in a container use the NVIDIA runtime with the capability utility"
     )
     found = "neither in the loader's cache nor in its folders"
-    return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=mend)
+    return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
 
 
-def check_versions(facts: Facts) -> Check:
-    """Compare library and kernel driver: NVML refuses to work across versions."""
-    name, proves = "nvidia_versions", "library and kernel driver are of one version"
-    excused = _excused(facts, name, proves)
-    if excused is not None:
-        return excused
-    told = {version for version in (facts.libraries or {}).values() if version}
-    if not isinstance(facts.driver_version, str) or not told:
-        found = "the version of the library or of the kernel driver is not told"
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=found)
-    if told == {facts.driver_version}:
-        return Check(name=name, verdict=Verdict.OK, proves=proves, found=f"both {facts.driver_version}")
-    found = f"kernel driver {facts.driver_version}, library {', '.join(sorted(told))}"
-    if facts.driver_version in told:
-        mend = "remove the stale copy: which one is loaded depends on the order of the loader's folders"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
-    mend = "after an upgrade of the driver's packages reload the kernel modules, or restart the machine"
-    return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=mend)
+def check_versions(facts: NodeFacts) -> CheckResult:
+    """Compare the versions of library and kernel driver: NVML requires equal versions."""
+    name, proves = "nvidia_versions", "library and kernel driver have the same version"
+    skipped = _without_host_gpu(facts, name, proves)
+    if skipped is not None:
+        return skipped
+    versions = {version for version in (facts.libraries or {}).values() if version}
+    if not isinstance(facts.driver_version, str) or not versions:
+        found = "the version of the library or of the kernel driver is unknown"
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=found)
+    if versions == {facts.driver_version}:
+        return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=f"both {facts.driver_version}")
+    found = f"kernel driver {facts.driver_version}, library {', '.join(sorted(versions))}"
+    if facts.driver_version in versions:
+        fix = "remove the stale copy: the order of the loader's folders decides which copy is loaded"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    fix = "after an upgrade of the driver's packages reload the kernel modules, or restart the machine"
+    return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
 
 
-def check_device_nodes(facts: Facts) -> Check:
-    """Ask whether this user may use the device nodes that NVML opens."""
+def check_device_nodes(facts: NodeFacts) -> CheckResult:
+    """Check the permissions of the device nodes that NVML opens."""
     name, proves = "nvidia_device_nodes", "this user may read and write /dev/nvidiactl and every /dev/nvidia<n>"
-    excused = _excused(facts, name, proves)
-    if excused is not None:
-        return excused
+    skipped = _without_host_gpu(facts, name, proves)
+    if skipped is not None:
+        return skipped
     nodes = facts.device_nodes
     if nodes is None:
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found="/dev could not be read")
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found="/dev could not be read")
     if "/dev/nvidiactl" not in nodes:
-        mend = "run nvidia-smi or nvidia-modprobe once as root; in a container use the NVIDIA runtime"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found="no /dev/nvidiactl", mend=mend)
-    refused = [f"{path} ({error})" for path, error in nodes.items() if error and path != "/dev/nvidia-uvm"]
-    if refused:
-        mend = "give this user access (NVreg_DeviceFileMode, group video), or the container these devices"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=", ".join(refused), mend=mend)
+        fix = "run nvidia-smi or nvidia-modprobe once as root; in a container use the NVIDIA runtime"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found="no /dev/nvidiactl", fix=fix)
+    denied = [f"{path} ({error})" for path, error in nodes.items() if error and path != "/dev/nvidia-uvm"]
+    if denied:
+        fix = "give this user access (NVreg_DeviceFileMode, group video), or the container these devices"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=", ".join(denied), fix=fix)
     numbered = sum(path.removeprefix("/dev/nvidia").isdecimal() for path in nodes)
     driven = sum(gpu.driver == "nvidia" for gpu in facts.gpus() or ())
     found = f"{numbered} GPU nodes for {driven} GPUs bound to nvidia"
     if numbered < driven:
-        mend = "in a container ask for all devices (NVIDIA_VISIBLE_DEVICES=all); else run nvidia-modprobe -c <n>"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
-    return Check(name=name, verdict=Verdict.OK, proves=proves, found=found)
+        fix = "in a container, request all devices (NVIDIA_VISIBLE_DEVICES=all); otherwise run nvidia-modprobe -c <n>"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
 
 
-def check_fabric_manager(facts: Facts) -> Check:
-    """Ask for the fabric manager where there are NVSwitches: without it CUDA does not start."""
+def check_fabric_manager(facts: NodeFacts) -> CheckResult:
+    """Check the fabric manager if there are NVSwitches: without it CUDA does not start."""
     name, proves = "nvidia_fabric_manager", "the NVSwitches have their fabric manager"
     switches = facts.switch_drivers
     if switches is None:
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=NO_PCI)
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=NO_PCI)
     if not switches:
-        return Check(name=name, verdict=Verdict.NOT_APPLICABLE, proves=proves, found="no NVSwitch on the PCI bus")
-    if all(driver in HANDED_OVER for driver in switches):
-        found = f"{len(switches)} NVSwitches are handed to a guest: their fabric manager runs there"
-        return Check(name=name, verdict=Verdict.NOT_APPLICABLE, proves=proves, found=found)
-    mend = "systemctl enable --now nvidia-fabricmanager, of the driver's version"
-    return _check_service(facts, "nvidia-fabricmanager", name, proves, Verdict.FAILED, mend)
+        return CheckResult(
+            name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found="no NVSwitch on the PCI bus"
+        )
+    if all(driver in PASSTHROUGH_DRIVERS for driver in switches):
+        found = f"{len(switches)} NVSwitches are passed through to a guest, which runs their fabric manager"
+        return CheckResult(name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found=found)
+    fix = "systemctl enable --now nvidia-fabricmanager, of the driver's version"
+    return _check_service(facts, "nvidia-fabricmanager", name, proves, CheckVerdict.FAILED, fix)
 
 
-def check_persistence(facts: Facts) -> Check:
-    """Ask for the persistence daemon: without it the driver unloads its state when the last client leaves."""
-    name, proves = "nvidia_persistence", "the driver keeps its state when nobody uses a GPU"
-    excused = _excused(facts, name, proves)
-    if excused is not None:
-        return excused
-    mend = "systemctl enable --now nvidia-persistenced (nvidia-smi -pm 1, its forerunner, cannot be seen from files)"
-    return _check_service(facts, "nvidia-persistenced", name, proves, Verdict.WARNING, mend)
+def check_persistence(facts: NodeFacts) -> CheckResult:
+    """Check the persistence daemon: without it the driver unloads its state when the last client exits."""
+    name, proves = "nvidia_persistence", "the driver keeps its state while no client uses a GPU"
+    skipped = _without_host_gpu(facts, name, proves)
+    if skipped is not None:
+        return skipped
+    fix = "systemctl enable --now nvidia-persistenced (the older nvidia-smi -pm 1 is not visible in files)"
+    return _check_service(facts, "nvidia-persistenced", name, proves, CheckVerdict.WARNING, fix)
 
 
-def _check_service(facts: Facts, service: str, name: str, proves: str, otherwise: Verdict, mend: str) -> Check:
+def _check_service(
+    facts: NodeFacts, service: str, name: str, proves: str, otherwise: CheckVerdict, fix: str
+) -> CheckResult:
     state = (facts.services or {}).get(service)
     if state == "running":
-        return Check(name=name, verdict=Verdict.OK, proves=proves, found=f"{service} is running")
+        return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=f"{service} is running")
     if isinstance(state, str):
         found = f"{service}: {state.replace('_', ' ')}"
-        return Check(name=name, verdict=otherwise, proves=proves, found=found, mend=mend)
+        return CheckResult(name=name, verdict=otherwise, proves=proves, found=found, fix=fix)
     found = state.detail if isinstance(state, Absent) else "the process table could not be read"
-    return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=found)
+    return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=found)
 
 
-def _excused(facts: Facts, name: str, proves: str) -> Check | None:
-    """Excuse a check of the host's NVIDIA stack where the host drives no GPU, or nobody knows whether it does."""
+def _without_host_gpu(facts: NodeFacts, name: str, proves: str) -> CheckResult | None:
+    """Return a result if the host drives no GPU, or if that is unknown; else None."""
     gpus, host_gpus = facts.gpus(), facts.host_gpus()
     if gpus is None:
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=NO_PCI)
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=NO_PCI)
     if not gpus:
-        return Check(name=name, verdict=Verdict.NOT_APPLICABLE, proves=proves, found=NO_GPU)
+        return CheckResult(name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found=NO_GPU)
     if not host_gpus:
-        return Check(name=name, verdict=Verdict.NOT_APPLICABLE, proves=proves, found=ALL_HANDED_OVER)
+        return CheckResult(name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found=ALL_PASSED_THROUGH)
     return None
 
 
@@ -168,4 +178,4 @@ NVIDIA_CHECKS = (
     check_fabric_manager,
     check_persistence,
 )
-"""In the order of the stack."""
+"""Checks in the order of the stack."""

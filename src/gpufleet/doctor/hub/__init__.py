@@ -1,8 +1,8 @@
 """Checks of a hub or relay on its own host, while it runs and while it is stopped.
 
-`gather.py` collects facts: from the files of its state folder, and from the daemon itself where it runs and answers.
-`checks/` judge them and touch nothing. Nothing is changed: files are opened only as the user that owns them, so
-that no file of another user's comes into being beside them, and the embedded store only while nobody has it.
+`gather.py` collects facts from the state folder, and from the daemon if it responds. `checks.py` judges the facts
+without I/O. Nothing is changed. Files are opened only by their owner, as opening can create files beside them. The
+embedded store is opened only while no process has it open.
 """
 
 from gpufleet.doctor.hub.checks import examine_hub

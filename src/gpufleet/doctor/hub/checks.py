@@ -1,311 +1,336 @@
-"""The checks of a hub: pure judgements over its facts.
-
-What the hub keeps: registry, store, and what waits in the log.
-
-What is under the hub: its process, folder, disk and clock.
-
-Who reaches the hub, and by what right: listener, certificate, tokens, and the clocks of those who send.
-"""
+"""Checks of a hub from its facts: host, data and network. Pure."""
 
 import datetime as dt
 
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.tls import is_loopback
-from gpufleet.doctor.facts import Check, Verdict
-from gpufleet.doctor.hub.facts import Certificate, Daemon, Disk, HubFacts, Kept, KernelClock, Waiting
+from gpufleet.doctor.facts import CheckResult, CheckVerdict
+from gpufleet.doctor.hub.facts import (
+    CertificateDetails,
+    DaemonStatus,
+    DatabaseState,
+    DiskUsage,
+    HubFacts,
+    KernelClock,
+    LogBacklog,
+)
 from gpufleet.model.access import Role, Token
 
-LATE_SECONDS = 60.0
-"""The log is emptied about once a second: what waits for longer, waits for something that does not work."""
+MAX_AGE_SECONDS = 60.0
+"""Age of the oldest queued batch that indicates a problem: the log is normally emptied about once a second."""
 
 FULL_RATIO = 0.5
-"""Of what the log may hold: more than this is told."""
+"""Fraction of the log's limit above which the check fails."""
 
 
-def check_registry(facts: HubFacts) -> Check:
-    """Look at the registry's schema and let it check itself."""
-    name, proves = "registry", "clusters, machines, allocations and tokens are readable, and of this build's schema"
+def check_registry(facts: HubFacts) -> CheckResult:
+    """Check the schema version and the integrity of the registry."""
+    name, proves = "registry", "clusters, machines, allocations and tokens are readable, in this build's schema"
     if facts.registry is None:
-        found = "a relay without tokens has none"
-        return Check(name=name, verdict=Verdict.NOT_APPLICABLE, proves=proves, found=found)
-    if isinstance(facts.registry, Kept) and facts.registry.damage:
-        mend = "stop the hub, keep a copy, and restore a backup: docs/operations.md"
+        found = "a relay without tokens has no registry"
+        return CheckResult(name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found=found)
+    if isinstance(facts.registry, DatabaseState) and facts.registry.damage:
+        fix = "stop the hub, keep a copy, and restore a backup: docs/operations/backup.md"
         found = f"its files are damaged: {facts.registry.damage}"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=mend)
-    return _of_version(name, proves, facts.registry, "its own integrity check finds nothing")
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
+    return _check_version(name, proves, facts.registry, "its integrity check found no error")
 
 
-def check_store(facts: HubFacts) -> Check:
-    """Look at the store's schema, or take the word of the hub that has it open."""
-    name, proves = "store", "what was measured can be read, and is of this build's schema"
+def check_store(facts: HubFacts) -> CheckResult:
+    """Check the schema version of the store, or the status of the hub that has it open."""
+    name, proves = "store", "measurements are readable, in this build's schema"
     if facts.store is None:
-        return Check(name=name, verdict=Verdict.NOT_APPLICABLE, proves=proves, found="a relay has none")
-    if isinstance(facts.store, Kept) and facts.store.damage:
-        mend = "see the hub's log; for the whole of it docs/operations.md"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=facts.store.damage, mend=mend)
+        return CheckResult(name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found="a relay has no store")
+    if isinstance(facts.store, DatabaseState) and facts.store.damage:
+        fix = "see the hub's log, and docs/operations/troubleshooting.md"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=facts.store.damage, fix=fix)
     holder = facts.holder if isinstance(facts.holder, int) and facts.holder > 0 else None
-    return _of_version(name, proves, facts.store, f"process {holder} has it open" if holder else "nobody has it open")
+    return _check_version(
+        name, proves, facts.store, f"process {holder} has it open" if holder else "no process has it open"
+    )
 
 
-def check_log(facts: HubFacts) -> Check:
-    """Look at what was acknowledged and has not come through."""
+def check_log(facts: HubFacts) -> CheckResult:
+    """Check the backlog of acknowledged batches."""
     name = "log"
-    through = "the store" if facts.relay_to is None else "the next hub"
-    proves = f"what is acknowledged comes through to {through} within seconds"
-    waiting = facts.waiting
-    if not isinstance(waiting, Waiting):
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=waiting)
-    if not waiting.records:
-        return Check(name=name, verdict=Verdict.OK, proves=proves, found="nothing waits")
-    age = "" if waiting.oldest_seconds is None else f", the oldest for {waiting.oldest_seconds:,.0f} s"
-    found = f"{waiting.records:,} batches of {waiting.bytes / (1 << 20):,.1f} MiB wait{age}"
+    destination = "the store" if facts.relay_to is None else "the next hub"
+    proves = f"acknowledged batches reach {destination} within seconds"
+    backlog = facts.backlog
+    if not isinstance(backlog, LogBacklog):
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=backlog)
+    if not backlog.records:
+        return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found="no backlog")
+    age = "" if backlog.oldest_seconds is None else f", the oldest for {backlog.oldest_seconds:,.0f} s"
+    found = f"{backlog.records:,} batches of {backlog.bytes / (1 << 20):,.1f} MiB queued{age}"
     if facts.holder == 0:
-        mend = "nothing is lost: start it, and it goes on"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
-    if waiting.held:
-        found += f"; {waiting.held:,} of them the next hub does not take though it takes others"
-        mend = "see the log of the relay for whose they are: register the cluster there, or upgrade that hub"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
-    mend = f"see the log of the daemon for why {through} takes nothing, or too little"
-    if waiting.bytes > FULL_RATIO * facts.wal_max_bytes:
-        found += f"; {facts.wal_max_bytes / (1 << 20):,.0f} MiB may"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=mend)
-    if (waiting.oldest_seconds or 0) > LATE_SECONDS:
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
-    return Check(name=name, verdict=Verdict.OK, proves=proves, found=found)
+        fix = "start the daemon: nothing is lost, and it continues"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    if backlog.blocked:
+        found += f"; {backlog.blocked:,} of them rejected by the next hub, which accepts others"
+        fix = "see the relay's log for their senders: register the cluster at the next hub, or upgrade that hub"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    fix = f"see the log of the daemon for why {destination} accepts nothing, or too little"
+    if backlog.bytes > FULL_RATIO * facts.wal_max_bytes:
+        found += f"; {facts.wal_max_bytes / (1 << 20):,.0f} MiB is the limit"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
+    if (backlog.oldest_seconds or 0) > MAX_AGE_SECONDS:
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
 
 
-def _of_version(name: str, proves: str, kept: Kept | str, words: str) -> Check:
-    if not isinstance(kept, Kept):
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=kept)
-    found = f"schema version {kept.version}"
-    if kept.version > kept.known:
-        found += f", and this build knows {kept.known}"
-        mend = "run the gpufleet that wrote it, or a newer one; a roll-back needs a backup from before"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=mend)
-    if kept.version < kept.known:
-        found += f", this build makes it {kept.known} when its daemon starts"
-        mend = "back it up before that: there is no way back"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
-    return Check(name=name, verdict=Verdict.OK, proves=proves, found=f"{found}; {words}")
+def _check_version(name: str, proves: str, state: DatabaseState | str, detail: str) -> CheckResult:
+    if not isinstance(state, DatabaseState):
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=state)
+    found = f"schema version {state.version}"
+    if state.version > state.known:
+        found += f", but this build supports up to {state.known}"
+        fix = "run the version of gpufleet that wrote it, or a newer one; a rollback needs an older backup"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
+    if state.version < state.known:
+        found += f", migrated to {state.known} when the daemon of this build starts"
+        fix = "make a backup first: the migration cannot be undone"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=f"{found}; {detail}")
 
 
 DATA_CHECKS = (check_registry, check_store, check_log)
-"""In the order of their weight."""
+"""Checks, most important first."""
 
 
 GIB = 1 << 30
 
-LEAST_FREE_BYTES = GIB
-"""Less free space than this, and the log refuses batches soon."""
+MIN_FREE_BYTES = GIB
+"""Free space below which the log will soon reject batches."""
 
-DISK_SOON_DAYS = 14.0
-"""A disk that is full within this wants somebody's attention now."""
+DISK_FULL_DAYS = 14.0
+"""Days until the disk is full, below which the check warns."""
 
 
-def check_daemon(facts: HubFacts) -> Check:
-    """Ask whether it runs, and whether it is well."""
-    name, proves = "daemon", "it runs, answers, and gets through to what is behind it"
+def check_daemon(facts: HubFacts) -> CheckResult:
+    """Check that the daemon runs and is ready."""
+    name, proves = "daemon", "the daemon runs, responds, and reaches its store or next hub"
     holder, daemon = facts.holder, facts.daemon
-    who = f"process {holder}" if isinstance(holder, int) and holder > 0 else "a process"
-    if isinstance(daemon, Daemon):
-        found = f"{who} answers, gpufleet {daemon.version}"
+    process = f"process {holder}" if isinstance(holder, int) and holder > 0 else "a process"
+    if isinstance(daemon, DaemonStatus):
+        found = f"{process} responds, gpufleet {daemon.version}"
         if daemon.ready:
-            found += f", and is not ready: {daemon.ready}"
-            mend = "see its log, and the checks below"
-            return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=mend)
-        return Check(name=name, verdict=Verdict.OK, proves=proves, found=found)
-    if facts.another_answers:
-        found = f"nobody has the log in {facts.folder} open: who answers at the address is another hub or relay"
-        mend = "is this its configuration? --config FILE or --state FOLDER, as the daemon has it"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
+            found += f", but is not ready: {daemon.ready}"
+            fix = "see its log, and the checks below"
+            return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
+        return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
+    if facts.foreign_daemon:
+        found = f"no process has the log in {facts.folder} open: another hub or relay responds at the address"
+        fix = "check that --config FILE or --state FOLDER are those of the daemon"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
     if holder == 0:
-        found = "it is stopped: nobody has its log open"
-        mend = "start it: systemctl start gpufleet-hub"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
-    mend = "ask it as people do: --hub URL, --token-file FILE (operator or admin), --ca FILE"
-    found = f"{who} has its log open; {daemon}" if isinstance(holder, int) else f"{daemon}; {holder}"
-    return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=found, mend=mend)
+        found = "it is stopped: no process has its log open"
+        fix = "start it: systemctl start gpufleet-hub"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    fix = "pass the options of a client: --hub URL, --token-file FILE (operator or admin), --ca FILE"
+    found = f"{process} has its log open; {daemon}" if isinstance(holder, int) else f"{daemon}; {holder}"
+    return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=found, fix=fix)
 
 
-def check_folder(facts: HubFacts) -> Check:
-    """Ask whether its folder is there, and whose it is."""
-    name, proves = "state_folder", "there is a folder for log, registry and store, and its user may write there"
+def check_folder(facts: HubFacts) -> CheckResult:
+    """Check existence, owner and permissions of the state folder."""
+    name, proves = "state_folder", "the folder for log, registry and store exists, and its user may write there"
     if facts.folder_error == "ENOENT":
-        mend = "is this its configuration? --config FILE or --state FOLDER, as the daemon has it"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=f"no {facts.folder} yet", mend=mend)
-    if facts.stranger:
-        found = f"{facts.folder} is {facts.stranger}'s: registry, store and log are opened by nobody else"
-        mend = f"run this as {facts.stranger}: sudo -u {facts.stranger} gpufleet doctor hub ..."
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=found, mend=mend)
+        fix = "check that --config FILE or --state FOLDER are those of the daemon"
+        return CheckResult(
+            name=name, verdict=CheckVerdict.WARNING, proves=proves, found=f"{facts.folder} does not exist yet", fix=fix
+        )
+    if facts.other_owner:
+        found = (
+            f"{facts.folder} is owned by {facts.other_owner}: registry, store and log are opened by their owner only"
+        )
+        fix = f"run this as {facts.other_owner}: sudo -u {facts.other_owner} gpufleet doctor hub ..."
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=found, fix=fix)
     if facts.folder_error is None:
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found="it was not looked for")
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found="not checked")
     if facts.folder_error:
-        mend = "make it writable for this user; under systemd name it in ReadWritePaths= or StateDirectory="
+        fix = "make it writable for this user; under systemd set it in ReadWritePaths= or StateDirectory="
         found = f"{facts.folder}: {facts.folder_error}"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=mend)
-    return Check(name=name, verdict=Verdict.OK, proves=proves, found=facts.folder)
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
+    return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=facts.folder)
 
 
-def check_disk(facts: HubFacts) -> Check:
-    """Look at the room that is left, and how long it lasts."""
-    name, proves = "disk", "there is room for the log of an outage, and for the store to grow"
+def check_disk(facts: HubFacts) -> CheckResult:
+    """Check the free space, and how long it lasts."""
+    name, proves = "disk", "there is space for the log during an outage, and for the store to grow"
     disk = facts.disk
-    if not isinstance(disk, Disk):
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=disk)
-    used = ", ".join(f"{what} {_size(size)}" for what, size in sorted(disk.used.items(), key=lambda it: -it[1])[:3])
-    found = f"{_size(disk.free)} free of {_size(disk.size)}" + (f"; {used}" if used else "")
+    if not isinstance(disk, DiskUsage):
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=disk)
+    used = ", ".join(
+        f"{what} {_size_text(size)}" for what, size in sorted(disk.used.items(), key=lambda it: -it[1])[:3]
+    )
+    found = f"{_size_text(disk.free)} free of {_size_text(disk.size)}" + (f"; {used}" if used else "")
     days = None
     if disk.day_bytes:
         days = disk.free / disk.day_bytes
-        found += f"; {disk.day} took {_size(disk.day_bytes)}: full in {days:,.0f} days at that rate"
+        found += f"; {disk.day} used {_size_text(disk.day_bytes)}: full in {days:,.0f} days at that rate"
     elif facts.relay_to is None:
-        found += "; no whole day is stored yet to tell when it is full"
-    if disk.free < LEAST_FREE_BYTES:
-        mend = "make room now: when the log cannot grow, senders are refused and keep what they have"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=mend)
-    if days is not None and days < DISK_SOON_DAYS:
-        mend = "give it a larger disk, or a store on a server (clickhouse://)"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
+        found += "; no complete day is stored yet to estimate when it is full"
+    if disk.free < MIN_FREE_BYTES:
+        fix = "free space now: when the log cannot grow, batches are rejected and stay in the senders' spools"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
+    if days is not None and days < DISK_FULL_DAYS:
+        fix = "use a larger disk, or a store on a server (clickhouse://)"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
     if disk.free < facts.wal_max_bytes:
-        found += f"; the log may take {_size(facts.wal_max_bytes)}"
-        mend = "free more, or set ingest.wal_max_bytes to what there is"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
-    return Check(name=name, verdict=Verdict.OK, proves=proves, found=found)
+        found += f"; the log may take {_size_text(facts.wal_max_bytes)}"
+        fix = "free more space, or lower ingest.wal_max_bytes"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
 
 
-def check_clock(facts: HubFacts) -> Check:
-    """Ask the kernel whether anything steers its clock: freshness is judged by it."""
-    name, proves = "clock", "ages and lateness are judged by a true time (source: the kernel, adjtimex)"
+def check_clock(facts: HubFacts) -> CheckResult:
+    """Check that the clock is synchronised: freshness is judged by it."""
+    name, proves = "clock", "ages are judged by the correct time (source: the kernel, adjtimex)"
     clock = facts.clock
     if not isinstance(clock, KernelClock):
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=clock)
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=clock)
     if not clock.synchronized:
-        found = f"{facts.at:%Y-%m-%d %H:%M:%S}Z; nothing steers it"
-        mend = "run chronyd, systemd-timesyncd or a PTP client"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
-    found = f"synchronised, wrong by at most {clock.max_error_seconds:.3g} s"
-    return Check(name=name, verdict=Verdict.OK, proves=proves, found=found)
+        found = f"{facts.at:%Y-%m-%d %H:%M:%S}Z; not synchronised"
+        fix = "run chronyd, systemd-timesyncd or a PTP client"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    found = f"synchronised, error at most {clock.max_error_seconds:.3g} s"
+    return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
 
 
-def _size(count: int) -> str:
+def _size_text(count: int) -> str:
     return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / (1 << 20):,.1f} MiB"
 
 
 HOST_CHECKS = (check_daemon, check_folder, check_disk, check_clock)
-"""In the order of their weight."""
+"""Checks, most important first."""
 
 
-CERTIFICATE_SOON_DAYS = 21
-"""What expires within this is told."""
+EXPIRY_WARNING_DAYS = 21
+"""Days before expiry from which the check warns."""
 
-AHEAD_SECONDS = 2.0
-"""A sender's clock that is further ahead than this is wrong: nothing arrives before it was sent."""
+MAX_AHEAD_SECONDS = 2.0
+"""A sender's clock further ahead is wrong: no batch arrives before it was sent."""
 
-BEHIND_SECONDS = 60.0
-"""One that is further behind is wrong, or its newest batch was long on the way."""
+MAX_BEHIND_SECONDS = 60.0
+"""A sender's clock further behind is wrong, or its newest batch was delayed."""
 
-NAMED = 3
-"""How many of many are named."""
+MAX_NAMED = 3
+"""Most entries listed by name."""
 
 
-def check_listener(facts: HubFacts) -> Check:
-    """Look at who can connect, and what is asked of them."""
-    name, proves = "listener", "only who may can connect: loopback, or TLS and tokens"
+def check_listener(facts: HubFacts) -> CheckResult:
+    """Check which clients can connect, and their authentication."""
+    name, proves = "listener", "only authorised clients can connect: loopback, or TLS and tokens"
     host, _ = parse_listen(facts.listen)
-    guards = [word for word, on in (("TLS", facts.tls), ("tokens", facts.auth == "tokens")) if on]
+    guards = [guard for guard, on in (("TLS", facts.tls), ("tokens", facts.auth == "tokens")) if on]
     found = f"{facts.listen}, " + (" and ".join(guards) or "without TLS and tokens")
     if is_loopback(host) or len(guards) == 2:
-        return Check(name=name, verdict=Verdict.OK, proves=proves, found=found)
-    mend = 'set [tls] and auth = "tokens", or listen on 127.0.0.1; see docs/security.md'
+        return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
+    fix = 'set [tls] and auth = "tokens", or listen on 127.0.0.1; see docs/security.md'
     found += ", reachable from other machines (insecure_listen)"
-    return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
+    return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
 
 
-def check_certificate(facts: HubFacts) -> Check:
-    """Look at certificate and key: do they fit, until when, for which names, and who can read the key."""
-    name, proves = "certificate", "clients that trust its authority accept it, by the name they use, for weeks to come"
+def check_certificate(facts: HubFacts) -> CheckResult:
+    """Check certificate and key: match, validity, names, and permissions of the key."""
+    name, proves = "certificate", "clients that trust its CA accept it under the name they use, for weeks to come"
     known = facts.certificate
     if known is None:
-        return Check(name=name, verdict=Verdict.NOT_APPLICABLE, proves=proves, found="no [tls] is configured")
-    if not isinstance(known, Certificate):
-        mend = "give it a PEM certificate and its key without a passphrase, readable for its user"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=known, mend=mend)
+        return CheckResult(
+            name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found="no [tls] is configured"
+        )
+    if not isinstance(known, CertificateDetails):
+        fix = "configure a PEM certificate and its key without a passphrase, readable by the daemon's user"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=known, fix=fix)
     days = (known.not_after - facts.at) / dt.timedelta(days=1)
     found = f"for {', '.join(known.names) or 'no name'}, until {known.not_after:%Y-%m-%d %H:%M}Z"
-    renew = "put a new pair in place of the files: the daemon takes it within a second, without a restart"
+    renew = "replace both files: the daemon reloads them within a second, without a restart"
     if days <= 0:
         found = f"expired at {known.not_after:%Y-%m-%d %H:%M}Z"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=renew)
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=renew)
     found += f", {days:.0f} days"
-    if known.right_name is False or not known.names:
-        found += "; not for the name that it is asked by"
-        mend = "issue it for every name and address that clients use (subjectAltName)"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=mend)
+    if known.name_matches is False or not known.names:
+        found += "; not valid for the name that clients use"
+        fix = "issue it for every name and address that clients use (subjectAltName)"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
     if known.key_mode & 0o007:
-        found += f"; everybody on this machine can use the key's file (mode {known.key_mode:04o})"
-        mend = "chmod 640, owned by root and the daemon's group; then get a new key: this one may be known"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=mend)
-    if days < CERTIFICATE_SOON_DAYS:
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=renew)
-    return Check(name=name, verdict=Verdict.OK, proves=proves, found=found)
+        found += f"; every user of this machine can access the key file (mode {known.key_mode:04o})"
+        fix = "chmod 640, owned by root and the daemon's group; then replace the key, as it may be compromised"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
+    if days < EXPIRY_WARNING_DAYS:
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=renew)
+    return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
 
 
-def check_tokens(facts: HubFacts) -> Check:
-    """Look for tokens that ran out or soon do."""
-    name, proves = "tokens", "there are tokens, and none that is in use runs out soon"
+def check_tokens(facts: HubFacts) -> CheckResult:
+    """Check for tokens that have expired or soon will."""
+    name, proves = "tokens", "there are tokens, and no token in use expires soon"
     if facts.tokens is None:
-        return Check(name=name, verdict=Verdict.NOT_APPLICABLE, proves=proves, found='auth = "none"')
+        return CheckResult(name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found='auth = "none"')
     if isinstance(facts.tokens, str):
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=facts.tokens)
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=facts.tokens)
     living = [one for one in facts.tokens if one.revoked_at is None]
     gone = [one for one in living if one.expires_at is not None and one.expires_at <= facts.at]
-    soon_at = facts.at + dt.timedelta(days=CERTIFICATE_SOON_DAYS)
+    soon_at = facts.at + dt.timedelta(days=EXPIRY_WARNING_DAYS)
     soon = [one for one in living if one.expires_at is not None and facts.at < one.expires_at <= soon_at]
     good = len(living) - len(gone)
-    found = f"{good} are taken"
-    found += f", {len(soon)} of them run out within {CERTIFICATE_SOON_DAYS} days: {_named(soon)}" if soon else ""
-    found += f"; {len(gone)} ran out: {_named(gone)}" if gone else ""
+    found = f"{good} valid"
+    found += f", {len(soon)} of them expire within {EXPIRY_WARNING_DAYS} days: {_token_list(soon)}" if soon else ""
+    found += f"; {len(gone)} expired: {_token_list(gone)}" if gone else ""
     if not any(one.role is Role.SENDER for one in living if one not in gone):
-        mend = "gpufleet token create --role sender --cluster ID: until then nobody's batches are taken"
-        return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=f"{found}; none is a sender's", mend=mend)
+        fix = "gpufleet token create --role sender --cluster ID: until then no batches are accepted"
+        return CheckResult(
+            name=name, verdict=CheckVerdict.FAILED, proves=proves, found=f"{found}; no sender token", fix=fix
+        )
     if soon or gone:
-        mend = "gpufleet token rotate ID --overlap 24h --expires-in 90d, or revoke those that nobody uses"
-        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
-    return Check(name=name, verdict=Verdict.OK, proves=proves, found=found)
+        fix = "gpufleet token rotate ID --overlap 24h --expires-in 90d, or revoke unused tokens"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
 
 
-def check_senders(facts: HubFacts) -> Check:
-    """Compare the clocks of senders with the hub's, as far as their newest words tell."""
-    name, proves = "sender_clocks", "measurements carry a time that fits the hub's"
-    if not isinstance(facts.skews, dict):
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found=facts.skews or "there are none")
-    if not facts.skews:
-        return Check(name=name, verdict=Verdict.UNKNOWN, proves=proves, found="no sender was heard in the last hour")
-    wrong = {sender: skew for sender, skew in facts.skews.items() if skew > AHEAD_SECONDS or skew < -BEHIND_SECONDS}
+def check_senders(facts: HubFacts) -> CheckResult:
+    """Compare the clocks of senders with the hub's, from their newest reports."""
+    name, proves = "sender_clocks", "the time of measurements agrees with the hub's clock"
+    if not isinstance(facts.clock_skews, dict):
+        return CheckResult(
+            name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=facts.clock_skews or "no senders"
+        )
+    if not facts.clock_skews:
+        return CheckResult(
+            name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found="no sender was seen in the last hour"
+        )
+    wrong = {
+        sender: skew
+        for sender, skew in facts.clock_skews.items()
+        if skew > MAX_AHEAD_SECONDS or skew < -MAX_BEHIND_SECONDS
+    }
     if not wrong:
-        found = f"{len(facts.skews):,} senders, none ahead by {AHEAD_SECONDS:g} s or behind by {BEHIND_SECONDS:g} s"
-        return Check(name=name, verdict=Verdict.OK, proves=proves, found=found)
+        found = (
+            f"{len(facts.clock_skews):,} senders, none {MAX_AHEAD_SECONDS:g} s ahead or {MAX_BEHIND_SECONDS:g} s behind"
+        )
+        return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
     worst = sorted(wrong.items(), key=lambda item: -abs(item[1]))
-    words = ", ".join(f"{sender} {skew:+,.0f} s" for sender, skew in worst[:NAMED])
-    found = f"{len(wrong):,} of {len(facts.skews):,} senders are off: {words}" + (", …" if len(worst) > NAMED else "")
-    mend = "see `gpufleet doctor` there; one that is behind may also have waited long for the hub"
-    return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
+    listed = ", ".join(f"{sender} {skew:+,.0f} s" for sender, skew in worst[:MAX_NAMED])
+    found = f"{len(wrong):,} of {len(facts.clock_skews):,} senders are off: {listed}" + (
+        ", …" if len(worst) > MAX_NAMED else ""
+    )
+    fix = "run `gpufleet doctor` there; a sender that is behind may also have had a long outage of the hub"
+    return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
 
 
-def _named(tokens: list[Token]) -> str:
-    names = [f"{one.id} ({one.role}{f', {one.note}' if one.note else ''})" for one in tokens[:NAMED]]
-    return ", ".join(names) + (", …" if len(tokens) > NAMED else "")
+def _token_list(tokens: list[Token]) -> str:
+    names = [f"{one.id} ({one.role}{f', {one.note}' if one.note else ''})" for one in tokens[:MAX_NAMED]]
+    return ", ".join(names) + (", …" if len(tokens) > MAX_NAMED else "")
 
 
 NETWORK_CHECKS = (check_listener, check_certificate, check_tokens, check_senders)
-"""In the order of their weight."""
+"""Checks, most important first."""
 
 
 CHECKS = (*HOST_CHECKS, *DATA_CHECKS, *NETWORK_CHECKS)
-"""Every check, in the order in which a person mends: what is below first."""
+"""All checks, in the order of repair: lower layers first."""
 
 
-def examine_hub(facts: HubFacts) -> tuple[Check, ...]:
-    """Make every check."""
+def examine_hub(facts: HubFacts) -> tuple[CheckResult, ...]:
+    """Run every check."""
     return tuple(check(facts) for check in CHECKS)

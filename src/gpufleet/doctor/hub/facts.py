@@ -1,4 +1,4 @@
-"""What was gathered about a hub. A text where something else was wanted says why it could not be had."""
+"""Facts about a hub. A text in place of a value is the reason why it could not be collected."""
 
 import datetime as dt
 
@@ -7,14 +7,14 @@ import msgspec
 from gpufleet.model.access import Token
 
 
-class Disk(msgspec.Struct, frozen=True, kw_only=True):
-    """The file system of the state folder; bytes.
+class DiskUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage of the state folder and its file system, in bytes.
 
     Attributes:
-        free, size: for this user, and of the whole.
-        used: by the hub: name of what is in its folder to bytes.
-        day_bytes: what the newest whole UTC day takes in the embedded store, or None when there is none yet.
-        day: that day.
+        free, size: free bytes for this user, and size of the file system.
+        used: name of each entry of the state folder to its bytes.
+        day_bytes: size of the newest complete UTC day in the embedded store, or None if there is none yet.
+        day: date of that day.
     """
 
     free: int
@@ -25,19 +25,19 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelClock(msgspec.Struct, frozen=True):
-    """What adjtimex(2) says: whether something steers the clock, and the kernel's bound on its error, seconds."""
+    """Result of adjtimex(2): whether the clock is synchronised, and the bound on its error in seconds."""
 
     synchronized: bool
     max_error_seconds: float
 
 
-class Daemon(msgspec.Struct, frozen=True, kw_only=True):
-    """What the running daemon says of itself.
+class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Status reported by the running daemon.
 
     Attributes:
-        version: of gpufleet.
-        ready: empty, or the words of its 503.
-        figures: its metrics without labels, without their `gpufleet_hub_` or `gpufleet_relay_`.
+        version: version of gpufleet.
+        ready: empty, or the message of the 503 response.
+        figures: metrics without labels, by name without the prefix `gpufleet_hub_` or `gpufleet_relay_`.
     """
 
     version: str
@@ -45,79 +45,80 @@ class Daemon(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float]
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """A database: its schema's version and this build's, and what its own check of itself found (empty: nothing)."""
+class DatabaseState(msgspec.Struct, frozen=True):
+    """State of a database: its schema version, this build's version, and the damage found by its integrity check."""
 
     version: int
     known: int
     damage: str = ""
 
 
-class Waiting(msgspec.Struct, frozen=True):
-    """What waits in the log: records, bytes of bodies, and the age of the oldest in seconds (None: unknown).
+class LogBacklog(msgspec.Struct, frozen=True):
+    """Backlog of the log: records, bytes of bodies, and age of the oldest record in seconds (None: unknown).
 
-    `held` of them the next hub of a relay does not take though it takes others.
+    `blocked` counts the records that the next hub of a relay rejects for now, although it accepts others.
     """
 
     records: int
     bytes: int
     oldest_seconds: float | None
-    held: int = 0
+    blocked: int = 0
 
 
-class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client would be shown.
+class CertificateDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """A certificate as seen by a client.
 
     Attributes:
-        names: DNS names and addresses it is for.
-        not_after: until when.
-        key_mode: permission bits of the key's file.
-        right_name: whether it is for the name the hub is asked by, None when that is not known.
+        names: DNS names and addresses of the certificate.
+        not_after: end of validity.
+        key_mode: permission bits of the key file.
+        name_matches: whether it is valid for the name that clients use, None if that name is unknown.
     """
 
     names: tuple[str, ...]
     not_after: dt.datetime
     key_mode: int
-    right_name: bool | None = None
+    name_matches: bool | None = None
 
 
 class HubFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a hub or relay on this host.
 
     Attributes:
-        at: when they were gathered.
-        folder: its own, `hub/` in the state folder.
-        folder_error: error name of making files there, `ENOENT` where there is none yet; None: not asked.
-        stranger: empty where this user owns the folder's files; else the owner.
+        at: time of collection.
+        folder: folder of the hub, `hub/` in the state folder.
+        folder_error: error name of creating files there, `ENOENT` if it does not exist; None if not checked.
+        other_owner: owner of the folder if it is another user, else empty.
         relay_to: the next hub, for a relay.
-        listen, auth, tls, insecure: of the configuration.
-        holder: process that has the log open, 0 for none, or why that is not known.
-        daemon: what the running one says, or why it says nothing.
-        another_answers: at the address there is one that has not opened this log.
-        disk, clock, registry, store, waiting, certificate: see there; None where there is nothing of the kind.
-        wal_max_bytes: what may wait.
-        skews: sender to how many seconds its clock is ahead of the hub's (less what its newest batch travelled).
-        tokens: those that are known.
+        listen, auth, tls, insecure: settings of the configuration.
+        holder: process that has the log open, 0 for none, or why it is unknown.
+        daemon: status of the running daemon, or why there is none.
+        foreign_daemon: whether the daemon at the address is one that does not have this log open.
+        disk, clock, registry, store, backlog, certificate: state of each; None if not applicable.
+        wal_max_bytes: limit of the backlog.
+        clock_skews: sender to seconds by which its clock is ahead of the hub's, less the transfer time of its newest
+            batch.
+        tokens: known tokens.
     """
 
     at: dt.datetime
     folder: str
     folder_error: str | None = None
-    stranger: str = ""
+    other_owner: str = ""
     relay_to: str | None = None
     listen: str = ""
     auth: str = ""
     tls: bool = False
     insecure: bool = False
-    holder: int | str = "not looked for"
-    daemon: Daemon | str = "not asked"
-    another_answers: bool = False
-    disk: Disk | str = "not looked at"
-    clock: KernelClock | str = "not asked"
-    registry: Kept | str | None = "not looked at"
-    store: Kept | str | None = "not looked at"
-    waiting: Waiting | str = "not looked at"
+    holder: int | str = "not checked"
+    daemon: DaemonStatus | str = "not queried"
+    foreign_daemon: bool = False
+    disk: DiskUsage | str = "not checked"
+    clock: KernelClock | str = "not queried"
+    registry: DatabaseState | str | None = "not checked"
+    store: DatabaseState | str | None = "not checked"
+    backlog: LogBacklog | str = "not checked"
     wal_max_bytes: int = 0
-    certificate: Certificate | str | None = "not looked at"
-    skews: dict[str, float] | str | None = "not looked at"
-    tokens: tuple[Token, ...] | str | None = "not looked at"
+    certificate: CertificateDetails | str | None = "not checked"
+    clock_skews: dict[str, float] | str | None = "not checked"
+    tokens: tuple[Token, ...] | str | None = "not checked"

@@ -1,1 +1,1 @@
-"""Which devices belong to an allocation, and who may answer for them."""
+"""Devices of an allocation, and the sources that may answer for them."""

@@ -1,11 +1,11 @@
-"""The allocation contract: who may answer for an allocation, and what. Pure.
+"""Allocation contract: the source and the readings that answer for an allocation. Pure.
 
-A whole machine answers for itself (bare_metal), and so do those of its devices that an allocation lists. Everything
-else that is a part of a machine is answered only by who can see that part: from inside the guest, by the host for a
-guest's own vGPU instance (`fleet.attribution.slices`), or by attribution. Where nobody can, the answer is `unavailable` with a
-reason, and not one value of the host is in it: a host's GPU never speaks for a guest's.
+A bare-metal machine answers for itself, and for the devices of it that an allocation lists. Any other part of a machine
+is answered only by a source that observes that very part: the guest itself, the host for a guest's own vGPU instance
+(`fleet.attribution.slices`), or attribution. Without such a source the answer is `unavailable` with a reason, and has
+no host value: a host's GPU never speaks for a guest's.
 
-Who claims a machine, and who else does: no two tenants are shown the same devices.
+`Claims` finds conflicting allocations: no two tenants see the same devices.
 """
 
 import datetime as dt
@@ -14,8 +14,8 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from gpufleet.fleet.devices import units, with_parents
-from gpufleet.fleet.readings import Freshness, all_stale, devices, known_views, merge, merge_dimensions
+from gpufleet.fleet.devices import independent_readings, with_parents
+from gpufleet.fleet.readings import Freshness, all_stale, devices, known_views, merge, merge_dimensions, stored_readings
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec
@@ -28,7 +28,7 @@ from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address, normalise_uuid
 
-NOBODY_ANSWERS = {
+NO_ANSWERER = {
     AllocationKind.GPU_SLICE: (
         Reason.GUEST_NOT_COLLECTED,
         "nothing collects from inside this virtual machine, and the host's readings are not the guest's",
@@ -37,10 +37,10 @@ NOBODY_ANSWERS = {
         Reason.GUEST_NOT_COLLECTED,
         "nothing collects from inside this virtual machine, and the host's readings are not the guest's",
     ),
-    AllocationKind.KUBERNETES_POD: (Reason.NOT_ATTRIBUTED, "nothing tells which devices this pod holds"),
-    AllocationKind.SLURM_JOB: (Reason.NOT_ATTRIBUTED, "nothing tells which devices this job holds"),
+    AllocationKind.KUBERNETES_POD: (Reason.NOT_ATTRIBUTED, "no source reports the devices of this pod"),
+    AllocationKind.SLURM_JOB: (Reason.NOT_ATTRIBUTED, "no source reports the devices of this job"),
 }
-"""Kinds for which no reader and no attribution exists, with the reason that their answers carry."""
+"""Kinds without reader and attribution, with the reason in their answers."""
 
 
 _ON_THE_HOST = (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA)
@@ -49,7 +49,7 @@ _NEAREST_FIRST = (*_ON_THE_HOST, Provenance.IMPORTED)
 _NOT_YET = Absent(Reason.NO_DATA, "not measured since the allocation began")
 
 
-class Located(msgspec.Struct, frozen=True):
+class LocatedMachine(msgspec.Struct, frozen=True):
     """The machine that may answer for an allocation, or why there is none."""
 
     machine: MachineRecord | None
@@ -57,30 +57,31 @@ class Located(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-def locate(allocation: Allocation, machines: Sequence[MachineRecord]) -> Located:
+def locate(allocation: Allocation, machines: Sequence[MachineRecord]) -> LocatedMachine:
     """Find the machine whose host-side readings are the allocation's own.
 
-    A name is not that of a machine that is gone where another one has it: the node that was put in its place.
+    A retired machine does not match by name if another machine has the name: that is the node that replaced it.
     """
     target = allocation.spec.target
-    nobody = NOBODY_ANSWERS.get(allocation.spec.kind)
-    if nobody is not None:
-        return Located(None, *nobody)
+    no_answerer = NO_ANSWERER.get(allocation.spec.kind)
+    if no_answerer is not None:
+        return LocatedMachine(None, *no_answerer)
     nodes = [one for one in machines if one.cluster == target.cluster and one.machine.kind is MachineKind.NODE]
     fits = [one for one in nodes if one.id == target.machine]
-    called = [one for one in nodes if one.machine.name == target.machine]
-    fits = fits or [one for one in called if not one.is_retired] or called
+    named = [one for one in nodes if one.machine.name == target.machine]
+    fits = fits or [one for one in named if not one.is_retired] or named
     if not fits:
-        words = f"no machine of cluster {target.cluster!r} has the id or name {target.machine!r}"
-        return Located(None, Reason.TARGET_UNKNOWN, words)
+        detail = f"no machine of cluster {target.cluster!r} has the id or name {target.machine!r}"
+        return LocatedMachine(None, Reason.TARGET_UNKNOWN, detail)
     if len(fits) > 1:
         ids = ", ".join(sorted(one.id for one in fits))
-        return Located(None, Reason.AMBIGUOUS_TARGET, f"{target.machine!r} is the name of {ids}: target one by its id")
-    return Located(fits[0])
+        detail = f"{target.machine!r} is the name of several machines: set target.machine to an id ({ids})"
+        return LocatedMachine(None, Reason.AMBIGUOUS_TARGET, detail)
+    return LocatedMachine(fits[0])
 
 
-def standing(allocation: Allocation, now: int) -> tuple[Reason, str] | None:
-    """Return why the allocation is not in force at this instant, or None when it is."""
+def inactive_reason(allocation: Allocation, now: int) -> tuple[Reason, str] | None:
+    """Return why the allocation is not in force at this instant, or None if it is."""
     spec = allocation.spec
     if allocation.closed_at is not None and now >= to_ns(allocation.closed_at):
         return Reason.ENDED, f"closed at {allocation.closed_at.isoformat()}"
@@ -100,19 +101,19 @@ def answer(
     *,
     stale_after_seconds: float,
 ) -> AllocationAnswer:
-    """Answer for an allocation.
+    """Answer for an allocation of a whole machine or listed devices.
 
     Args:
-        allocation: what is asked about.
+        allocation: the queried allocation.
         machines: every machine of the allocation's cluster.
         stored: the newest samples of the machine that `locate` finds.
-        readers: how that machine's readers are doing.
+        readers: status of that machine's readers.
         now: nanoseconds since 1970 by the hub's clock.
-        stale_after_seconds: a machine that was not heard of for longer has no current values.
+        stale_after_seconds: age of the last report beyond which a machine has no current values.
     """
-    over = standing(allocation, now)
-    if over is not None:
-        return unavailable(allocation, *over)
+    inactive = inactive_reason(allocation, now)
+    if inactive is not None:
+        return unavailable(allocation, *inactive)
     located = locate(allocation, machines)
     if located.machine is None:
         assert located.reason is not None
@@ -121,7 +122,7 @@ def answer(
 
 
 def listed_ids(allocation: Allocation, machine: MachineRecord, stored: Sequence[StoredSample]) -> frozenset[str] | None:
-    """Return the ids that the listed devices have or had, or None when the allocation has the whole machine."""
+    """Return the present and former ids of the listed devices, or None if the allocation has the whole machine."""
     names = allocation.spec.devices
     if names is None:
         return None
@@ -135,7 +136,7 @@ def listed_ids(allocation: Allocation, machine: MachineRecord, stored: Sequence[
 
 
 def last_error(readers: Sequence[ReaderStatus]) -> str | None:
-    """Return the newest error of the readers, in their own words."""
+    """Return the newest error of the readers, verbatim."""
     failed = [one for one in readers if one.last_error]
     return max(failed, key=lambda one: (one.last_attempt or 0, one.reader, one.lane)).last_error if failed else None
 
@@ -149,34 +150,34 @@ def _host_answer(
     stale_after_seconds: float,
 ) -> AllocationAnswer:
     freshness = Freshness(now, stale_after_seconds, readers)
-    believed, source = host_side(stored, freshness)
-    own = [since(one, allocation.spec.valid_from) for one in believed]
+    samples, source = host_samples(stored, freshness)
+    own = [clip_to_allocation(one, allocation.spec.valid_from) for one in samples]
     error = last_error(readers)
     if not own:
-        words = "no sample of this machine has been stored yet"
-        bare = unavailable(allocation, Reason.NOT_COLLECTED, words)
+        detail = "no sample of this machine has been stored yet"
+        bare = unavailable(allocation, Reason.NOT_COLLECTED, detail)
         return msgspec.structs.replace(bare, machine=machine.id, last_error=error)
-    heard = [one.received_at for one in own if freshness.is_heard(one.received_at)]
-    received_at = max(heard or [one.received_at for one in own])
+    live = [one.received_at for one in own if freshness.is_live(one.received_at)]
+    received_at = max(live or [one.received_at for one in own])
     homes = {view.uuid: view.pci_address for view in known_views(own).values() if view.uuid and view.pci_address}
     every = devices(machine.cluster, machine.id, own, freshness)
     found = _allocated(every, machine, allocation.spec, homes)
     of_host = [one for one in own if one.sample.view is None]
-    host = merge(of_host, freshness)
-    host_dimensions = merge_dimensions(of_host, freshness)
-    if not heard:
+    host_sources = stored_readings(of_host, freshness)
+    host, host_dimensions = merge(host_sources), merge_dimensions(host_sources)
+    if not live:
         found = tuple(msgspec.structs.replace(one, readings=all_stale(one.readings), dimensions=()) for one in found)
         host, host_dimensions = all_stale(host), ()
     return AllocationAnswer(
         allocation=allocation,
-        source=source if heard else Provenance.UNAVAILABLE,
-        reason=None if heard else Reason.STALE,
-        detail="" if heard else f"nothing was received from this machine for more than {stale_after_seconds:g} s",
+        source=source if live else Provenance.UNAVAILABLE,
+        reason=None if live else Reason.STALE,
+        detail="" if live else f"nothing was received from this machine for more than {stale_after_seconds:g} s",
         measured_at=to_datetime(max(one.sample.measured_at for one in own)),
         received_at=to_datetime(received_at),
         age_seconds=freshness.age_seconds(received_at),
         last_error=error,
-        aggregate=aggregate(units(found), sum(allocation.spec.expected.values())),
+        aggregate=aggregate(independent_readings(found), sum(allocation.spec.expected.values())),
         machine=machine.id,
         devices=found,
         host=host,
@@ -184,10 +185,10 @@ def _host_answer(
     )
 
 
-def since(stored: StoredSample, begin: dt.datetime | None) -> StoredSample:
-    """Leave out what the machine did before the allocation began: it was somebody else's.
+def clip_to_allocation(stored: StoredSample, begin: dt.datetime | None) -> StoredSample:
+    """Remove values measured before the allocation began: they belong to another tenant.
 
-    The static lane tells what the machine is, not what was done with it, and stays. So do absences.
+    The static lane stays, since it describes the machine and not its use. Absences stay, too.
     """
     sample = stored.sample
     if begin is None or sample.lane is Lane.STATIC or sample.measured_at >= to_ns(begin):
@@ -196,19 +197,20 @@ def since(stored: StoredSample, begin: dt.datetime | None) -> StoredSample:
     return msgspec.structs.replace(stored, sample=msgspec.structs.replace(sample, values=values, dims=()))
 
 
-def host_side(stored: Sequence[StoredSample], freshness: Freshness) -> tuple[list[StoredSample], Provenance]:
-    """Return what may be believed of a host, and who measured it: whoever is nearest to it of those that are heard.
+def host_samples(stored: Sequence[StoredSample], freshness: Freshness) -> tuple[list[StoredSample], Provenance]:
+    """Return the usable samples of a host, and their source: the closest one to the host that reports.
 
-    That is the probe on it, with what its operator's Netdata adds; or Netdata alone; or what was imported of it, which
-    is never mixed with either, as it may call the same GPUs otherwise. Where nobody is heard, who was nearest.
+    That is the probe on the host, together with its operator's Netdata; or Netdata alone; or imported samples. Imported
+    samples are never mixed with the others, since they may name the same GPUs differently. If no source reports, the
+    closest one is returned.
     """
     by_source: dict[Provenance, list[StoredSample]] = {}
     for one in stored:
         if _is_of_host(one):
             by_source.setdefault(one.sample.provenance, []).append(one)
     known = [source for source in _NEAREST_FIRST if source in by_source]
-    heard = [source for source in known if any(freshness.is_heard(one.received_at) for one in by_source[source])]
-    nearest = next(iter(heard or known), Provenance.UNAVAILABLE)
+    live = [source for source in known if any(freshness.is_live(one.received_at) for one in by_source[source])]
+    nearest = next(iter(live or known), Provenance.UNAVAILABLE)
     if nearest is Provenance.IMPORTED:
         return by_source[nearest], nearest
     return [one for source in _ON_THE_HOST for one in by_source.get(source, ())], nearest
@@ -222,9 +224,9 @@ def _is_of_host(stored: StoredSample) -> bool:
 def _allocated(
     found: tuple[AnswerDevice, ...], machine: MachineRecord, spec: AllocationSpec, homes: Mapping[str, str]
 ) -> tuple[AnswerDevice, ...]:
-    """Keep the devices that the allocation lists, if it lists any; one that is not there is listed without values.
+    """Return the listed devices, or all if none are listed. A listed device that is not present has no values.
 
-    A UUID that no driver shows any more stands for what the PCI bus shows at its last address (`homes`): that has a
+    A UUID that no driver shows any more stands for the PCI device at its last address (`homes`). That device has a
     reason and no values, so it cannot be another GPU's.
     """
     if spec.devices is None:
@@ -254,7 +256,7 @@ def _never_seen(name: str, machine: MachineRecord) -> AnswerDevice:
     address = _address(name)
     kind = ViewKind.MIG if name.startswith("MIG-") else ViewKind.GPU
     view = View(kind=kind, side=Side.HOST, uuid=None if address else name, pci_address=address)
-    absent = Reading(absent=Reason.NOT_REPORTED, detail="the allocation lists it and this machine does not show it")
+    absent = Reading(absent=Reason.NOT_REPORTED, detail="listed by the allocation, but not reported by this machine")
     return AnswerDevice(
         id=f"{machine.cluster}/{machine.id}/{view.key}",
         machine=machine.id,
@@ -268,7 +270,7 @@ def _never_seen(name: str, machine: MachineRecord) -> AnswerDevice:
 
 
 def unavailable(allocation: Allocation, reason: Reason, detail: str) -> AllocationAnswer:
-    """Return the answer that has no values, and says why."""
+    """Return an answer without values, for a reason."""
     listed = sum(not name.startswith("MIG-") for name in allocation.spec.devices or ())
     return AllocationAnswer(
         allocation=allocation,
@@ -289,25 +291,25 @@ def unavailable(allocation: Allocation, reason: Reason, detail: str) -> Allocati
 
 _END = 2**63
 
-Place = tuple[str, str]
-"""Cluster, and what an allocation calls the machine: its id or its name, or `_VM` and a virtual machine's UUID."""
+ClaimKey = tuple[str, str]
+"""Cluster and target of a claim: the machine's id or name, or `_VM` and a virtual machine's UUID."""
 
 VM_KINDS = frozenset({AllocationKind.GPU_SLICE, AllocationKind.KUBEVIRT_VMI})
 
-_VM = "\0vm/"  # no machine is called so
+_VM = "\0vm/"  # cannot be part of a machine name
 
 
 class Claims:
-    """Tenants' allocations of machines, of their devices, or of virtual machines. Safe to read while it is changed."""
+    """Tenants' allocations of machines, devices or virtual machines. Safe to read during a change."""
 
     def __init__(self, allocations: Iterable[Allocation]) -> None:
         self._by_id = {one.id: one for one in allocations if _is_claim(one)}
-        self._by_place: dict[Place, tuple[str, ...]] = {}
+        self._by_place: dict[ClaimKey, tuple[str, ...]] = {}
         for one in self._by_id.values():
             self._by_place[_place(one)] = (*self._by_place.get(_place(one), ()), one.id)
 
-    def keep(self, allocation: Allocation) -> None:
-        """Take in an allocation as it is now."""
+    def update(self, allocation: Allocation) -> None:
+        """Add or replace an allocation."""
         before = self._by_id.pop(allocation.id, None)
         if before is not None:
             place = _place(before)
@@ -320,11 +322,11 @@ class Claims:
     def rivals(
         self, allocation: Allocation, machines: Sequence[MachineRecord], start: int, end: int
     ) -> tuple[Allocation, ...]:
-        """Return what other tenants have of the same machine within a span of time and the allocation's own.
+        """Return other tenants' allocations of the same machine within an interval and the allocation's own time.
 
         Args:
-            allocation: of any kind; one that is no tenant's or no machine's has no rivals.
-            machines: every machine of its cluster; one that is not among them is told by its name alone.
+            allocation: of any kind; without a tenant or a machine it has no rivals.
+            machines: every machine of its cluster; others are compared by name only.
             start, end: nanoseconds since 1970, `end` excluded.
         """
         if not _is_claim(allocation):
@@ -332,8 +334,8 @@ class Claims:
         machine = locate(allocation, machines).machine
         own = _span(allocation)
         first, last = max(start, own[0]), min(end, own[1])
-        cluster, word = _place(allocation)
-        names = (machine.id, machine.machine.name) if machine else (word,)
+        cluster, target = _place(allocation)
+        names = (machine.id, machine.machine.name) if machine else (target,)
         ids = {id_: None for name in names for id_ in self._by_place.get((cluster, name), ())}
         found = []
         for id_ in ids:
@@ -352,8 +354,8 @@ class Claims:
         return tuple(found)
 
 
-def share(one: AbstractSet[str] | None, other: AbstractSet[str] | None) -> bool:
-    """Tell whether two lists of devices have one in common; None is the whole machine."""
+def devices_overlap(one: AbstractSet[str] | None, other: AbstractSet[str] | None) -> bool:
+    """Return whether two lists of devices have a common element; None is the whole machine."""
     return one is None or other is None or not one.isdisjoint(other)
 
 
@@ -362,7 +364,7 @@ def _is_claim(allocation: Allocation) -> bool:
     return whole and allocation.spec.tenant is not None
 
 
-def _place(allocation: Allocation) -> Place:
+def _place(allocation: Allocation) -> ClaimKey:
     target = allocation.spec.target
     if allocation.spec.kind in VM_KINDS:
         return target.cluster, f"{_VM}{normalise_uuid(target.vm_uuid or '') or target.vm_uuid}"

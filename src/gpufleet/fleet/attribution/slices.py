@@ -1,8 +1,8 @@
-"""Who answers for a virtual machine: it itself (`fleet.attribution.guests`), and its host for its own vGPU instances. Pure.
+"""Answers for a virtual machine: from inside it (`fleet.attribution.guests`), and from its host's vGPU instances. Pure.
 
-An instance belongs to the virtual machine whose UUID the host reads from that very instance. Nothing else of the
-host is in such an answer: no reading of the GPU that the instance is cut from, of the machine, or of a neighbour's
-instance, and no words of the host's readers, which may name them.
+An instance belongs to the virtual machine whose UUID the host reads from that instance. The answer has nothing else of
+the host: no reading of the parent GPU, the machine, or other instances, and no error text of the host's readers, which
+may name them.
 """
 
 from collections.abc import Sequence
@@ -27,42 +27,38 @@ KINDS = VM_KINDS
 VM_ID, VM_ID_KIND = "vgpu_vm_id", "vgpu_vm_id_kind"
 
 
-Host = guests.Told
-"""A machine that may have a vGPU instance of the virtual machine."""
+class _HostInstances(msgspec.Struct, frozen=True):
+    """Samples of the virtual machine's instances on a host, and their freshness."""
 
-
-class _Found(msgspec.Struct, frozen=True):
-    """Samples of the virtual machine's instances on one host, and how fresh that host's are."""
-
-    host: Host
+    host: guests.MachineSamples
     stored: tuple[StoredSample, ...]
     freshness: Freshness
 
     @property
-    def heard(self) -> bool:
-        return any(self.freshness.is_heard(one.received_at) for one in self.stored)
+    def is_live(self) -> bool:
+        return any(self.freshness.is_live(one.received_at) for one in self.stored)
 
 
 def answer(
     allocation: Allocation,
-    hosts: Sequence[Host],
+    hosts: Sequence[guests.MachineSamples],
     now: int,
     *,
     stale_after_seconds: float,
-    inside: Sequence[guests.Told] = (),
+    inside: Sequence[guests.MachineSamples] = (),
 ) -> AllocationAnswer:
-    """Answer for the allocation of a virtual machine: from inside it, and from its host of its own vGPU instances.
+    """Answer for the allocation of a virtual machine: from inside it, and from its own vGPU instances on the host.
 
     Args:
         allocation: of one of `KINDS`.
-        hosts: every machine of its cluster that tells of an instance it may mean.
+        hosts: every machine of its cluster that reports an instance which may belong to it.
         now: nanoseconds since 1970 by the hub's clock.
-        stale_after_seconds: a machine that was not heard of for longer has no current values.
-        inside: every machine of its cluster that is read as a guest of the target's UUID.
+        stale_after_seconds: age of the last report beyond which a machine has no current values.
+        inside: every guest of its cluster with the target's UUID.
     """
-    over = contract.standing(allocation, now)
-    if over is not None:
-        return contract.unavailable(allocation, *over)
+    inactive = contract.inactive_reason(allocation, now)
+    if inactive is not None:
+        return contract.unavailable(allocation, *inactive)
     guest = guests.answer(allocation, inside, now, stale_after_seconds=stale_after_seconds)
     if guest is not None and guest.reason is Reason.AMBIGUOUS_TARGET:
         return guest
@@ -73,36 +69,36 @@ def answer(
         of_instances = host.devices if host.source is Provenance.SLICE_VGPU_HOST else ()
         return msgspec.structs.replace(guest, devices=(*guest.devices, *of_instances))
     if host.source is Provenance.SLICE_VGPU_HOST:
-        words = f"the guest itself is not heard ({guest.reason}): {guest.detail}"
-        return msgspec.structs.replace(host, detail=words, last_error=guest.last_error)
+        detail = f"the guest itself does not answer ({guest.reason}): {guest.detail}"
+        return msgspec.structs.replace(host, detail=detail, last_error=guest.last_error)
     return guest
 
 
 def _from_hosts(
-    allocation: Allocation, hosts: Sequence[Host], now: int, stale_after_seconds: float
+    allocation: Allocation, hosts: Sequence[guests.MachineSamples], now: int, stale_after_seconds: float
 ) -> AllocationAnswer:
     found = []
     for host in hosts:
         own = instances_of(allocation.spec, host)
         if own:
-            found.append(_Found(host, own, Freshness(now, stale_after_seconds, host.readers)))
-    found = [one for one in found if one.heard] or found
+            found.append(_HostInstances(host, own, Freshness(now, stale_after_seconds, host.readers)))
+    found = [one for one in found if one.is_live] or found
     if not found:
-        return contract.unavailable(allocation, *contract.NOBODY_ANSWERS[allocation.spec.kind])
-    if len({one.host.machine.id for one in found if one.heard}) > 1:
+        return contract.unavailable(allocation, *contract.NO_ANSWERER[allocation.spec.kind])
+    if len({one.host.machine.id for one in found if one.is_live}) > 1:
         ids = ", ".join(sorted(one.host.machine.id for one in found))
-        words = f"several machines tell of its vGPU instances: {ids}"
-        return contract.unavailable(allocation, Reason.AMBIGUOUS_TARGET, words)
+        detail = f"several machines report its vGPU instances: {ids}"
+        return contract.unavailable(allocation, Reason.AMBIGUOUS_TARGET, detail)
     newest = max(found, key=lambda one: max(stored.received_at for stored in one.stored))
     return _host_answer(allocation, newest, stale_after_seconds)
 
 
-def instances_of(spec: AllocationSpec, host: Host) -> tuple[StoredSample, ...]:
-    """Return the samples of the instances that are the virtual machine's own.
+def instances_of(spec: AllocationSpec, host: guests.MachineSamples) -> tuple[StoredSample, ...]:
+    """Return the samples of the virtual machine's own instances.
 
-    Those are the ones from which the host reads the target's UUID; of them the listed ones, if devices are listed.
-    A listed instance also is its own when the host's hypervisor gives it no UUID of a virtual machine at all; not when
-    the host could not read it, for then the instance may be another one's by now.
+    These are the instances from which the host reads the target's UUID, restricted to the listed devices, if any. A
+    listed instance also belongs to it if the hypervisor gives the instance no virtual-machine UUID at all. It does not
+    if the host could not read the UUID, since the instance may belong to another virtual machine by now.
     """
     wanted = normalise_uuid(spec.target.vm_uuid or "")
     present = present_keys(host.stored)
@@ -115,15 +111,15 @@ def instances_of(spec: AllocationSpec, host: Host) -> tuple[StoredSample, ...]:
     own: list[StoredSample] = []
     for uuid, samples in by_uuid.items():
         holders = {holder for one in samples if (holder := _holder(one)) is not None}
-        nameless = not holders and any(_has_no_uuid(one) for one in samples)
-        may_be = holders == {wanted} or (listed is not None and nameless)
-        if may_be and (listed is None or uuid in listed):
+        has_no_uuid = not holders and any(_has_no_uuid(one) for one in samples)
+        is_own = holders == {wanted} or (listed is not None and has_no_uuid)
+        if is_own and (listed is None or uuid in listed):
             own += samples
     return tuple(own)
 
 
 def _bare(name: str) -> str:
-    """Write a vGPU's UUID alike, however it was met: its guest's driver puts `GPU-` before it, its host's does not."""
+    """Normalise a vGPU's UUID: the guest's driver adds the prefix `GPU-`, the host's does not."""
     return normalise_uuid(name.removeprefix("GPU-")) or name
 
 
@@ -138,31 +134,31 @@ def _is_instance(stored: StoredSample) -> bool:
 
 
 def _holder(stored: StoredSample) -> str | None:
-    """Return the UUID of the virtual machine that has the instance, or None where no UUID is told."""
+    """Return the UUID of the virtual machine that has the instance, or None if no UUID is reported."""
     values = stored.sample.values
-    told = values.get(VM_ID)
-    return normalise_uuid(told) if isinstance(told, str) and values.get(VM_ID_KIND) == "uuid" else None
+    vm_id = values.get(VM_ID)
+    return normalise_uuid(vm_id) if isinstance(vm_id, str) and values.get(VM_ID_KIND) == "uuid" else None
 
 
 def _has_no_uuid(stored: StoredSample) -> bool:
-    """Whether the hypervisor names the virtual machine otherwise, or the driver cannot tell who it is by nature."""
+    """Return whether the hypervisor uses another kind of id, or the driver cannot report the virtual machine at all."""
     values = stored.sample.values
-    told, kind = values.get(VM_ID), values.get(VM_ID_KIND)
-    if isinstance(told, Absent):
-        return told.reason in (Reason.NOT_SUPPORTED, Reason.NOT_IN_DRIVER)
+    vm_id, kind = values.get(VM_ID), values.get(VM_ID_KIND)
+    if isinstance(vm_id, Absent):
+        return vm_id.reason in (Reason.NOT_SUPPORTED, Reason.NOT_IN_DRIVER)
     return isinstance(kind, str) and kind != "uuid"
 
 
-def _host_answer(allocation: Allocation, found: _Found, stale_after_seconds: float) -> AllocationAnswer:
-    spec, machine, freshness, heard = allocation.spec, found.host.machine, found.freshness, found.heard
-    own = [contract.since(one, spec.valid_from) for one in found.stored]
-    shown = tuple(_device(one, heard=heard) for one in devices(machine.cluster, machine.id, own, freshness))
+def _host_answer(allocation: Allocation, found: _HostInstances, stale_after_seconds: float) -> AllocationAnswer:
+    spec, machine, freshness, live = allocation.spec, found.host.machine, found.freshness, found.is_live
+    own = [contract.clip_to_allocation(one, spec.valid_from) for one in found.stored]
+    shown = tuple(_device(one, live=live) for one in devices(machine.cluster, machine.id, own, freshness))
     received_at = max(one.received_at for one in own)
     return AllocationAnswer(
         allocation=allocation,
-        source=Provenance.SLICE_VGPU_HOST if heard else Provenance.UNAVAILABLE,
-        reason=None if heard else Reason.STALE,
-        detail="" if heard else f"nothing was received from its host for more than {stale_after_seconds:g} s",
+        source=Provenance.SLICE_VGPU_HOST if live else Provenance.UNAVAILABLE,
+        reason=None if live else Reason.STALE,
+        detail="" if live else f"nothing was received from its host for more than {stale_after_seconds:g} s",
         measured_at=to_datetime(max(one.sample.measured_at for one in own)),
         received_at=to_datetime(received_at),
         age_seconds=freshness.age_seconds(received_at),
@@ -175,12 +171,12 @@ def _host_answer(allocation: Allocation, found: _Found, stale_after_seconds: flo
     )
 
 
-def _device(device: AnswerDevice, *, heard: bool) -> AnswerDevice:
-    """Leave out which GPU of the host it is cut from, and what is not current."""
+def _device(device: AnswerDevice, *, live: bool) -> AnswerDevice:
+    """Remove the parent GPU, and values that are not current."""
     return msgspec.structs.replace(
         device,
         parent=None,
-        source=Provenance.SLICE_VGPU_HOST if heard else Provenance.UNAVAILABLE,
-        readings=device.readings if heard else all_stale(device.readings),
-        dimensions=device.dimensions if heard else (),
+        source=Provenance.SLICE_VGPU_HOST if live else Provenance.UNAVAILABLE,
+        readings=device.readings if live else all_stale(device.readings),
+        dimensions=device.dimensions if live else (),
     )

@@ -1,10 +1,10 @@
-"""From when to when a GPU was in a machine, where it moved between machines. Pure.
+"""Intervals in which a GPU was in a machine, for GPUs that move between machines. Pure.
 
-A GPU that one machine told of until another one did has moved: it was the first one's until the other first told of it,
-and what came into its slot has been there since. One that the first machine tells of again, and the others no more, has
-moved back: it was in each of the others from when that first told of it until it last did. Whether it was in the first
-one as well meanwhile is not known, and what is known of it then stays with both, as it does all the time of a GPU of
-which two machines go on telling.
+A GPU that one machine reported until another one did has moved. It belonged to the first machine until the other first
+reported it, and the GPU that came into its slot has been there since. A GPU that only the first machine reports again
+has moved back: it was in each of the others from their first to their last report. Whether it was also in the first
+machine during that time is unknown; usage then counts for both. The same holds for a GPU that two machines keep
+reporting.
 """
 
 from collections import defaultdict
@@ -20,26 +20,26 @@ from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, ViewKind
 
-APART_NS = 600 * NANOS
-"""So much two machines' clocks may differ: a hub stores nothing of one that is further ahead."""
+MAX_CLOCK_SKEW_NS = 600 * NANOS
+"""Largest clock difference between two machines: a hub stores nothing from a machine whose clock is further ahead."""
 
-ALWAYS = 2**63 - 1
+UNBOUNDED = 2**63 - 1
 
 
-class Stay(msgspec.Struct):
-    """When a GPU was in a machine, nanoseconds since 1970, `end` excluded; 0 and `ALWAYS` where that is not bounded."""
+class Residence(msgspec.Struct):
+    """Interval of a GPU in a machine, nanoseconds since 1970, `end` excluded; 0 and `UNBOUNDED` if not bounded."""
 
     begin: int = 0
-    end: int = ALWAYS
+    end: int = UNBOUNDED
 
     def within(self, start: int, end: int) -> tuple[int, int]:
-        """Return the part of a span of time that it was there: within the span, and maybe empty."""
+        """Return the intersection with an interval, which may be empty."""
         first = min(max(start, self.begin), end)
         return first, max(first, min(end, self.end))
 
 
-def last_told(stored: Mapping[str, Sequence[StoredSample]]) -> dict[Place, int]:
-    """Return when each machine last told a value of each GPU that it sees as its host, out of the newest samples."""
+def last_reported(stored: Mapping[str, Sequence[StoredSample]]) -> dict[Place, int]:
+    """Return when each machine last reported a value of each GPU on its host side, from the newest samples."""
     found: dict[Place, int] = {}
     for machine, samples in stored.items():
         for one in samples:
@@ -52,38 +52,38 @@ def last_told(stored: Mapping[str, Sequence[StoredSample]]) -> dict[Place, int]:
     return found
 
 
-def doubtful(told: Iterable[Place]) -> list[str]:
-    """Return the machines that told of a GPU of which another one told, too: it may have moved."""
+def possibly_moved(reported: Iterable[Place]) -> list[str]:
+    """Return the machines with a GPU that another machine reported, too."""
     by_view: dict[str, set[str]] = defaultdict(set)
-    for machine, view in told:
+    for machine, view in reported:
         by_view[view].add(machine)
     return sorted(set().union(*(machines for machines in by_view.values() if len(machines) > 1)))
 
 
-def stays_of(slots: Iterable[StoredSlot], told: Mapping[Place, int]) -> dict[Place, Stay]:
-    """Return the stays that are bounded.
+def bounded_residences(slots: Iterable[StoredSlot], reported: Mapping[Place, int]) -> dict[Place, Residence]:
+    """Return the residences that are bounded.
 
     Args:
-        slots: where the machines' GPUs were told of.
-        told: when a machine last told of a GPU.
+        slots: slots in which the machines' GPUs were reported.
+        reported: last report of a GPU by a machine.
     """
-    rows = [one for one in slots if (one.machine, one.view) in told]
+    rows = [one for one in slots if (one.machine, one.view) in reported]
     first: dict[Place, int] = {}
     newest: dict[Place, int] = {}
     for one in rows:
         place = one.machine, one.view
-        first[place] = min(first.get(place, ALWAYS), one.first)
+        first[place] = min(first.get(place, UNBOUNDED), one.first)
         newest[place] = max(newest.get(place, 0), one.newest)
-    found: dict[Place, Stay] = defaultdict(Stay)
+    found: dict[Place, Residence] = defaultdict(Residence)
     by_view: dict[str, list[Place]] = defaultdict(list)
     for place in first:
         by_view[place[1]].append(place)
     for places in by_view.values():
         ordered = sorted(places, key=lambda place: (first[place], place))
-        if any(told[before] > first[after] + APART_NS for before, after in pairwise(ordered)):
+        if any(reported[before] > first[after] + MAX_CLOCK_SKEW_NS for before, after in pairwise(ordered)):
             home, *others = ordered
-            if all(told[home] > told[other] + APART_NS for other in others):
-                found.update({other: Stay(first[other], told[other]) for other in others})
+            if all(reported[home] > reported[other] + MAX_CLOCK_SKEW_NS for other in others):
+                found.update({other: Residence(first[other], reported[other]) for other in others})
             continue
         for before, after in pairwise(ordered):
             found[before].end = found[after].begin = first[after]
@@ -92,16 +92,16 @@ def stays_of(slots: Iterable[StoredSlot], told: Mapping[Place, int]) -> dict[Pla
 
 
 def _free(
-    rows: Iterable[StoredSlot], first: Mapping[Place, int], newest: Mapping[Place, int], found: dict[Place, Stay]
+    rows: Iterable[StoredSlot], first: Mapping[Place, int], newest: Mapping[Place, int], found: dict[Place, Residence]
 ) -> None:
-    """End the stay of what left a slot when the next GPU came into it, and begin that one's there."""
+    """End the residence of a GPU that left a slot when the next one came into it, which begins there."""
     by_slot: dict[tuple[str, str], list[StoredSlot]] = defaultdict(list)
     for one in rows:
         by_slot[one.machine, one.address].append(one)
     for occupants in by_slot.values():
         for left, came in pairwise(sorted(occupants, key=lambda one: (one.first, one.view))):
             before, after = (left.machine, left.view), (came.machine, came.view)
-            has_left = before in found and found[before].end < ALWAYS and left.newest == newest[before]
+            has_left = before in found and found[before].end < UNBOUNDED and left.newest == newest[before]
             if has_left and came.first == first[after]:
                 found[before].end = min(found[before].end, came.first)
                 found[after].begin = max(found[after].begin, came.first)

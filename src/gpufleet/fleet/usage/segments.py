@@ -1,4 +1,4 @@
-"""Who held which GPU when: stretches of time within which nothing of that changes. Pure."""
+"""Segments: intervals in which the allocations of a GPU do not change. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,16 +6,16 @@ from itertools import pairwise
 
 import msgspec
 
-from gpufleet.fleet.usage.units import WHOLE, Unit
+from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit
 from gpufleet.model.allocation import Allocation
-from gpufleet.model.api.usage import Stretch
+from gpufleet.model.api.usage import DeviceInterval
 
 UnitKey = tuple[str, str]
 """Cluster, and id of the unit."""
 
 
-class Holding(msgspec.Struct, frozen=True):
-    """That an allocation held a unit, or a part of it, for a time; nanoseconds since 1970."""
+class UnitHolding(msgspec.Struct, frozen=True):
+    """Interval in which an allocation held a unit, or a part of it; nanoseconds since 1970."""
 
     unit: UnitKey
     part: str
@@ -25,13 +25,13 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A stretch of time of a unit.
+    """Interval of a unit with constant holders.
 
     Attributes:
-        unit: of which.
+        unit: the unit.
         start, end: nanoseconds since 1970.
-        parts: allocation to what it held.
-        contested: it was several tenants' at once: what it did is nobody's to be told.
+        parts: allocation to the parts that it held.
+        contested: several tenants held the same part: its activity is shown to none of them.
     """
 
     unit: UnitKey
@@ -42,15 +42,15 @@ class Segment(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Length in seconds."""
         return (self.end - self.start) / 1e9
 
 
-def segments(
-    holdings: Iterable[Holding], allocations: Mapping[str, Allocation], cuts: Sequence[int] = ()
+def cut_segments(
+    holdings: Iterable[UnitHolding], allocations: Mapping[str, Allocation], cuts: Sequence[int] = ()
 ) -> list[Segment]:
-    """Cut what was held into segments; also at the instants `cuts`, such as those at which prices change."""
-    by_unit: dict[UnitKey, list[Holding]] = defaultdict(list)
+    """Cut holdings into segments, and additionally at the instants `cuts`, such as price changes."""
+    by_unit: dict[UnitKey, list[UnitHolding]] = defaultdict(list)
     for one in holdings:
         if one.start < one.end:
             by_unit[one.unit].append(one)
@@ -70,27 +70,27 @@ def segments(
 
 
 def _contested(parts: Mapping[str, frozenset[str]], allocations: Mapping[str, Allocation]) -> bool:
-    """Tell whether two tenants held the same part, or one of them the whole of which another held a part."""
+    """Return whether two tenants held the same part, or a tenant held the whole unit while another one held a part."""
     tenants: dict[str, set[str]] = defaultdict(set)
     for id_, held in parts.items():
         tenant = allocations[id_].spec.tenant
         if tenant is not None:
             for part in held:
                 tenants[part].add(tenant)
-    everybody = set().union(*tenants.values())
-    return any(len(who) > 1 for who in tenants.values()) or (WHOLE in tenants and len(everybody) > 1)
+    every = set().union(*tenants.values())
+    return any(len(holders) > 1 for holders in tenants.values()) or (WHOLE in tenants and len(every) > 1)
 
 
-def stretches(segment: Segment, unit: Unit) -> list[tuple[str, Stretch]]:
-    """Return what must be asked for to know what a unit did within a segment, and of which part it is.
+def device_intervals(segment: Segment, unit: PhysicalUnit) -> list[tuple[str, DeviceInterval]]:
+    """Return (part, interval) for each device whose usage is needed to describe a segment.
 
-    The whole of a GPU in MIG mode is what its parts say where it says nothing itself.
+    The usage of a whole GPU in MIG mode is that of its parts if the GPU reports none itself.
     """
     held = frozenset().union(*segment.parts.values())
     wanted = [WHOLE, *unit.parts] if WHOLE in held else [*held]
     places = {WHOLE: unit.views, **{name: part.views for name, part in unit.parts.items()}}
     return [
-        (name, Stretch(cluster=unit.cluster, views=places[name], start=segment.start, end=segment.end))
+        (name, DeviceInterval(cluster=unit.cluster, views=places[name], start=segment.start, end=segment.end))
         for name in wanted
         if places[name]
     ]

@@ -1,48 +1,45 @@
-"""Segments and what is known of them, added up by group. Pure.
-
-What GPUs cost, by model and time. Pure.
-"""
+"""Usage totals by group: hours, energy and cost of measured segments. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from gpufleet.fleet.usage.segments import Segment, UnitKey
-from gpufleet.fleet.usage.units import WHOLE, Unit
+from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
-from gpufleet.model.api.usage import Dimension, EnergySource, Price, UsageRow, Worked
+from gpufleet.model.api.usage import DeviceUsage, EnergySource, Price, UsageDimension, UsageRow
 from gpufleet.model.time import to_ns
 
 
 class Prices(msgspec.Struct, frozen=True):
-    """What GPUs cost; `currency` is None where nobody said."""
+    """Prices of GPUs; `currency` is None if not configured."""
 
     currency: str | None = None
     prices: tuple[Price, ...] = ()
 
 
 def price_of(model: str | None, at: int, prices: Sequence[Price]) -> float | None:
-    """Return what an hour of a GPU costs at an instant, nanoseconds since 1970; None where no price is in force."""
+    """Return the price of a GPU-hour at an instant, nanoseconds since 1970; None if no price is in force."""
     mine = [one for one in prices if model is not None and one.model.casefold() == model.casefold()]
     valid = [one for one in mine if to_ns(one.valid_from) <= at]
     return max(valid, key=lambda one: one.valid_from).per_gpu_hour if valid else None
 
 
-JOULES_A_KWH = 3_600_000
+JOULES_PER_KWH = 3_600_000
 
 Group = tuple[str | None, ...]
 
 
-class Known(msgspec.Struct, frozen=True):
-    """A segment, and what is known of the unit's parts within it."""
+class MeasuredSegment(msgspec.Struct, frozen=True):
+    """Segment with the known usage of the unit's parts."""
 
     segment: Segment
-    unit: Unit
-    worked: Mapping[str, Worked]
+    unit: PhysicalUnit
+    usage: Mapping[str, DeviceUsage]
 
 
-class _Sum(msgspec.Struct):
+class _UsageTotal(msgspec.Struct):
     units: set[UnitKey] = msgspec.field(default_factory=set)
     held: float = 0.0
     used: float = 0.0
@@ -53,24 +50,24 @@ class _Sum(msgspec.Struct):
     without_price: set[str] = msgspec.field(default_factory=set)
 
 
-def rows(
-    known: Iterable[Known],
+def usage_rows(
+    known: Iterable[MeasuredSegment],
     allocations: Mapping[str, Allocation],
     shown: frozenset[str],
-    by: Sequence[Dimension],
+    by: Sequence[UsageDimension],
     prices: Sequence[Price],
 ) -> tuple[tuple[UsageRow, ...], UsageRow]:
-    """Return one row a group, and the total: within each a unit counts once, however many allocations held it.
+    """Return a row per group, and the total. In each, a unit counts once, however many allocations held it.
 
     Args:
         known: every segment in which one of the `shown` allocations held something.
         allocations: by id.
-        shown: of these is told.
+        shown: allocations that the answer is about.
         by: dimensions of the groups.
-        prices: in any order; empty where there are none.
+        prices: in any order; may be empty.
     """
-    sums: dict[Group, _Sum] = {}
-    total = _Sum()
+    sums: dict[Group, _UsageTotal] = {}
+    total = _UsageTotal()
     for one in known:
         groups: dict[Group, set[str]] = {}
         for id_, parts in one.segment.parts.items():
@@ -78,7 +75,7 @@ def rows(
                 group = tuple(_value(dimension, allocations[id_], one.unit) for dimension in by)
                 groups.setdefault(group, set()).update(parts)
         for group, held in groups.items():
-            _add(sums.setdefault(group, _Sum()), one, held, prices)
+            _add(sums.setdefault(group, _UsageTotal()), one, held, prices)
         if groups:
             _add(total, one, set().union(*groups.values()), prices)
     ordered = sorted(sums.items(), key=lambda item: tuple((value is None, value or "") for value in item[0]))
@@ -87,30 +84,30 @@ def rows(
     )
 
 
-def _value(dimension: Dimension, allocation: Allocation, unit: Unit) -> str | None:
+def _value(dimension: UsageDimension, allocation: Allocation, unit: PhysicalUnit) -> str | None:
     match dimension:
-        case Dimension.CLUSTER:
+        case UsageDimension.CLUSTER:
             return allocation.spec.target.cluster
-        case Dimension.ALLOCATION:
+        case UsageDimension.ALLOCATION:
             return allocation.id
-        case Dimension.TENANT:
+        case UsageDimension.TENANT:
             return allocation.spec.tenant
-        case Dimension.TEAM:
+        case UsageDimension.TEAM:
             return allocation.spec.team
-        case Dimension.MODEL:
+        case UsageDimension.MODEL:
             return unit.model
 
 
-def _add(into: _Sum, one: Known, held: set[str], prices: Sequence[Price]) -> None:
+def _add(into: _UsageTotal, one: MeasuredSegment, held: set[str], prices: Sequence[Price]) -> None:
     unit, seconds = one.unit, one.segment.seconds
-    ratio = share(unit, held)
+    ratio = held_ratio(unit, held)
     into.units.add(one.segment.unit)
     into.held += ratio * seconds
     if not one.segment.contested:
-        used, idle = did(one, held)
+        used, idle = activity(one, held)
         into.used += used
         into.idle += idle
-        source, joules, known = energy(one.worked.get(WHOLE, Worked())) if WHOLE in held else (None, 0.0, 0.0)
+        source, joules, known = energy(one.usage.get(WHOLE, DeviceUsage())) if WHOLE in held else (None, 0.0, 0.0)
         if source is not None:
             into.joules[source] = into.joules.get(source, 0.0) + joules
             into.energy_known += known
@@ -121,43 +118,44 @@ def _add(into: _Sum, one: Known, held: set[str], prices: Sequence[Price]) -> Non
         into.cost += ratio * seconds / 3600 * price
 
 
-def share(unit: Unit, held: set[str]) -> float:
-    """Return how much of a GPU is held: 1, or what its MIG devices are of it; one whose share is not told is none."""
+def held_ratio(unit: PhysicalUnit, held: set[str]) -> float:
+    """Return the held fraction of a GPU: 1, or the share of its MIG devices; an unknown share counts as 0."""
     if WHOLE in held:
         return 1.0
     return min(1.0, sum(unit.parts[part].ratio or 0.0 for part in held))
 
 
-def did(one: Known, held: set[str]) -> tuple[float, float]:
-    """Return seconds of use and idleness of what is held, as shares of the GPU."""
+def activity(one: MeasuredSegment, held: set[str]) -> tuple[float, float]:
+    """Return used and idle seconds of the held parts, as shares of the GPU."""
     parts = [name for name in one.unit.parts if WHOLE in held or name in held]
     of_parts = [
-        (ratio * worked.used_seconds, ratio * worked.idle_seconds)
+        (ratio * usage.used_seconds, ratio * usage.idle_seconds)
         for name in parts
-        if (ratio := one.unit.parts[name].ratio) is not None and (worked := one.worked.get(name)) is not None
+        if (ratio := one.unit.parts[name].ratio) is not None and (usage := one.usage.get(name)) is not None
     ]
-    cut_up = sum(used for used, _ in of_parts), sum(idle for _, idle in of_parts)
-    whole = one.worked.get(WHOLE, Worked()) if WHOLE in held else Worked()
+    of_all_parts = sum(used for used, _ in of_parts), sum(idle for _, idle in of_parts)
+    whole = one.usage.get(WHOLE, DeviceUsage()) if WHOLE in held else DeviceUsage()
     own = whole.used_seconds, whole.idle_seconds
-    return _within(own if sum(own) >= sum(cut_up) else cut_up, share(one.unit, held) * one.segment.seconds)
+    seconds = own if sum(own) >= sum(of_all_parts) else of_all_parts
+    return _within(seconds, held_ratio(one.unit, held) * one.segment.seconds)
 
 
-def _within(did_: tuple[float, float], held: float) -> tuple[float, float]:
-    """Keep rounding from making more of it than there was."""
-    known = sum(did_)
-    return did_ if known <= held else (did_[0] * held / known, did_[1] * held / known)
+def _within(seconds: tuple[float, float], held: float) -> tuple[float, float]:
+    """Scale used and idle seconds down to the held time, which rounding may exceed."""
+    known = sum(seconds)
+    return seconds if known <= held else (seconds[0] * held / known, seconds[1] * held / known)
 
 
-def energy(worked: Worked) -> tuple[EnergySource | None, float, float]:
-    """Return where the energy comes from, joules, and the seconds of which it is known: the counter, or else power."""
-    if worked.energy_seconds > 0 and worked.energy_seconds >= 0.9 * worked.power_seconds:
-        return EnergySource.COUNTER, worked.energy_joules, worked.energy_seconds
-    if worked.power_seconds > 0:
-        return EnergySource.POWER, worked.power_joules, worked.power_seconds
+def energy(usage: DeviceUsage) -> tuple[EnergySource | None, float, float]:
+    """Return source, joules, and seconds with known energy: from the counter, or else from power."""
+    if usage.energy_seconds > 0 and usage.energy_seconds >= 0.9 * usage.power_seconds:
+        return EnergySource.COUNTER, usage.energy_joules, usage.energy_seconds
+    if usage.power_seconds > 0:
+        return EnergySource.POWER, usage.power_joules, usage.power_seconds
     return None, 0.0, 0.0
 
 
-def _row(group: Mapping[Dimension, str | None], one: _Sum, prices: Sequence[Price]) -> UsageRow:
+def _row(group: Mapping[UsageDimension, str | None], one: _UsageTotal, prices: Sequence[Price]) -> UsageRow:
     held, known = one.held / 3600, (one.used + one.idle) / 3600
     absent, detail = None, ""
     if not prices:
@@ -175,7 +173,7 @@ def _row(group: Mapping[Dimension, str | None], one: _Sum, prices: Sequence[Pric
         idle_gpu_hours=one.idle / 3600,
         unknown_gpu_hours=max(0.0, held - known),
         known_ratio=min(1.0, known / held) if held else None,
-        energy_kwh=sum(one.joules.values()) / JOULES_A_KWH if one.joules else None,
+        energy_kwh=sum(one.joules.values()) / JOULES_PER_KWH if one.joules else None,
         energy_source=source,
         energy_gpu_hours=one.energy_known / 3600,
         cost=None if absent else one.cost,

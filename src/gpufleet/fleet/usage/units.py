@@ -1,10 +1,13 @@
-"""Physical GPUs behind what many sides see of them: each counts once. Pure.
+"""Physical GPUs behind the views of all observers: each counts once. Pure.
 
-Two views are of one GPU when they have the same UUID, or the same PCI address on one machine. A GPU that its host gave
-to a guest is known by the UUID that the host read before. What is known by its place in a list only counts where the
-machine shows nothing with a name. A MIG device is a part of its GPU. A vGPU instance and the GPU that its guest sees
-are one by the instance's UUID; it counts as a device of its own, since its share of the GPU is not told. GPUs that a
-host could never read, and GPUs that its guests see, are the same; which is which is known where there is one.
+- Two views with the same UUID, or with the same PCI address on a machine, are the same GPU.
+- A GPU that its host passed through to a guest is identified by the UUID that the host read before.
+- A view known only by its list position counts only if its machine shows no identified view.
+- A MIG device is a part of its GPU.
+- A vGPU instance and the GPU seen by its guest are the same device, by the instance's UUID. It counts as a device of
+  its own, since its share of the GPU is not reported.
+- GPUs that a host could never read, and GPUs that only its guests see, are the same GPUs. The pairing is known only if
+  there is a single one.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,39 +19,39 @@ from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.view import Side, View, ViewKind, normalise_uuid
 
 WHOLE = ""
-"""The part of a unit that is all of it."""
+"""Name of the part that is the whole unit."""
 
 Place = tuple[str, str]
 """Machine, and key of a view on it."""
 
 
-class Part(msgspec.Struct):
-    """A MIG device: its share of its GPU (None where that is not told), and who sees it."""
+class UnitPart(msgspec.Struct):
+    """MIG device: its share of its GPU (None if not reported), and its views."""
 
     ratio: float | None
     views: tuple[Place, ...]
 
 
-class Unit(msgspec.Struct):
-    """A physical GPU.
+class PhysicalUnit(msgspec.Struct):
+    """Physical GPU.
 
     Attributes:
-        cluster: whose.
-        id: tells it from the others of the cluster.
-        views: who sees it.
+        cluster: its cluster.
+        id: unique in the cluster.
+        views: its views on all sides.
         model: as the driver names it, or None.
-        parts: MIG devices of it by what names them.
+        parts: its MIG devices, by UUID or key.
     """
 
     cluster: str
     id: str
     views: tuple[Place, ...]
     model: str | None
-    parts: dict[str, Part]
+    parts: dict[str, UnitPart]
 
 
-class Units:
-    """The GPUs of some machines of one cluster."""
+class PhysicalUnits:
+    """Physical GPUs of machines of a cluster."""
 
     def __init__(
         self,
@@ -59,70 +62,70 @@ class Units:
     ) -> None:
         """Take the newest samples of every machine by id.
 
-        `left` are GPUs that have left a machine for another one, `guests` those of the machines that run on another.
+        `left` are GPUs that moved to another machine; `guests` maps a host to the guests among the machines.
         """
         self._cluster = cluster
         self._left = frozenset(left)
         self._parent: dict[str, str] = {}
-        self._standing = {machine: device_views(samples) for machine, samples in stored.items()}
-        uuids = {view.uuid for views in self._standing.values() for view in views.values() if view.uuid}
+        self._current = {machine: device_views(samples) for machine, samples in stored.items()}
+        uuids = {view.uuid for views in self._current.values() for view in views.values() if view.uuid}
         views: dict[Place, View] = {}
         for machine, samples in stored.items():
-            named = any(view.named and view.kind is ViewKind.GPU for view in self._standing[machine].values())
+            named = any(view.named and view.kind is ViewKind.GPU for view in self._current[machine].values())
             for key, view in known_views(samples).items():
-                stands = key in self._standing[machine]
-                was = (machine, key) in self._left or _was_before(view, self._standing[machine], uuids)
-                if (view.named or not named) and (stands or was):
+                is_current = key in self._current[machine]
+                was = (machine, key) in self._left or _was_in_slot(view, self._current[machine], uuids)
+                if (view.named or not named) and (is_current or was):
                     views[machine, key] = view
         for place, view in views.items():
             for name in _names(place, view, has_left=place in self._left):
                 self._join(_key(place), name)
         self._of: dict[Place, tuple[str, str]] = {}
-        self.by_id: dict[str, Unit] = {}
+        self.by_id: dict[str, PhysicalUnit] = {}
         for place, view in views.items():
             if view.kind is not ViewKind.MIG:
                 self._add(place, stored[place[0]])
         for place, view in views.items():
             if view.kind is ViewKind.MIG:
                 self._add_part(place, view, stored[place[0]])
-        self._given: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {}
+        self._paired: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {}
         for host, inside in guests.items():
-            self._give(host, frozenset(inside))
+            self._pair_guests(host, frozenset(inside))
 
     def whole(self, machine: str) -> list[tuple[str, str]]:
         """Return (id, part) of every GPU that a machine has now, and of those that have left it."""
-        standing = (key for key, view in self._standing.get(machine, {}).items() if view.kind is ViewKind.GPU)
+        current = (key for key, view in self._current.get(machine, {}).items() if view.kind is ViewKind.GPU)
         left = sorted(key for of, key in self._left if of == machine)
-        found = self.at((machine, key) for key in (*standing, *left))
-        unread, inside = self._given.get(machine, (frozenset(), ()))
+        found = self.at((machine, key) for key in (*current, *left))
+        unread, inside = self._paired.get(machine, (frozenset(), ()))
         own = [one for one in found if one[0] not in unread]
         return list(dict.fromkeys([*own, *((id_, WHOLE) for id_ in inside)]))
 
     def at(self, places: Iterable[Place]) -> list[tuple[str, str]]:
-        """Return (id, part) of what is seen at places; what is not known is left out."""
+        """Return (id, part) of the views at these places; unknown ones are left out."""
         return list(dict.fromkeys(self._of[place] for place in places if place in self._of))
 
-    def _give(self, host: str, inside: Collection[str]) -> None:
-        """Have what guests alone see stand for as many GPUs of their host as it cannot read."""
+    def _pair_guests(self, host: str, inside: Collection[str]) -> None:
+        """Replace GPUs that a host cannot read by the same number of GPUs that only its guests see."""
         unread: list[Place] = []
         seen: list[str] = []
         for unit in self.by_id.values():
             machines = {machine for machine, _ in unit.views}
-            views = [self._standing[machine].get(key) for machine, key in unit.views]
+            views = [self._current[machine].get(key) for machine, key in unit.views]
             if machines == {host} and all(view and view.side is Side.PCI_ONLY and not view.uuid for view in views):
                 unread += unit.views
             elif machines and machines <= set(inside) and any(view and view.kind is ViewKind.GPU for view in views):
                 seen.append(unit.id)
         if not seen or len(seen) > len(unread):
-            return  # or they have others than those, and nothing tells which
+            return  # its guests may have other GPUs, and the pairing is unknown
         given = sorted(unread)[-len(seen) :]
-        self._given[host] = frozenset(self._of[place][0] for place in given), tuple(sorted(seen))
+        self._paired[host] = frozenset(self._of[place][0] for place in given), tuple(sorted(seen))
         if len(seen) == len(unread) == 1:
             self._of[given[0]] = (seen[0], WHOLE)
 
     def _add(self, place: Place, samples: Sequence[StoredSample]) -> None:
         id_ = self._root(_key(place))
-        unit = self.by_id.setdefault(id_, Unit(self._cluster, id_, (), None, {}))
+        unit = self.by_id.setdefault(id_, PhysicalUnit(self._cluster, id_, (), None, {}))
         unit.views = (*unit.views, place)
         unit.model = unit.model or _text(samples, place[1], "gpu_name")
         self._of[place] = (id_, WHOLE)
@@ -130,7 +133,7 @@ class Units:
     def _add_part(self, place: Place, view: View, samples: Sequence[StoredSample]) -> None:
         above = self._of.get((place[0], view.parent or ""))
         id_ = above[0] if above else self._root(_key(place))
-        unit = self.by_id.setdefault(id_, Unit(self._cluster, id_, (), None, {}))
+        unit = self.by_id.setdefault(id_, PhysicalUnit(self._cluster, id_, (), None, {}))
         name = view.uuid or _key(place)
         own, of_instance, most = (
             _number(samples, place[1], "mig_compute_slices"),
@@ -140,7 +143,9 @@ class Units:
         slices = own or of_instance  # several devices may share the slices of one GPU instance
         ratio = min(1.0, slices / most) if slices and most else None
         before = unit.parts.get(name)
-        unit.parts[name] = Part(ratio or (before.ratio if before else None), (*(before.views if before else ()), place))
+        unit.parts[name] = UnitPart(
+            ratio or (before.ratio if before else None), (*(before.views if before else ()), place)
+        )
         self._of[place] = (id_, name)
 
     def _root(self, name: str) -> str:
@@ -154,7 +159,7 @@ class Units:
 
 
 def _names(place: Place, view: View, *, has_left: bool) -> list[str]:
-    """Return what else is this unit's alone within the cluster: not a slot that it has left, which may be another's."""
+    """Return further names that identify this unit in the cluster; not a slot that it left, which may be reused."""
     if view.kind is ViewKind.MIG:
         return []
     names = [f"uuid/{_bare(view.uuid)}"] if view.uuid else []
@@ -163,14 +168,14 @@ def _names(place: Place, view: View, *, has_left: bool) -> list[str]:
     return names
 
 
-def _was_before(view: View, standing: Mapping[str, View], uuids: Iterable[str | None]) -> bool:
-    """Tell whether a view that stands no more is what now stands in its slot: bound to vfio, or before it was read."""
-    now = next((one for one in standing.values() if one.pci_address and one.pci_address == view.pci_address), None)
+def _was_in_slot(view: View, current: Mapping[str, View], uuids: Iterable[str | None]) -> bool:
+    """Return whether a former view is the device now in its slot, before it was bound to vfio or first read."""
+    now = next((one for one in current.values() if one.pci_address and one.pci_address == view.pci_address), None)
     return now is not None and (view.uuid is None or now.uuid is None or view.uuid not in uuids)
 
 
 def _bare(uuid: str) -> str:
-    """Write a vGPU's UUID as both sides would: its guest's driver puts `GPU-` before it."""
+    """Normalise a vGPU's UUID: the guest's driver adds the prefix `GPU-`."""
     return normalise_uuid(uuid.removeprefix("GPU-")) or uuid
 
 
@@ -189,7 +194,7 @@ def _number(samples: Sequence[StoredSample], key: str | None, metric: str) -> fl
 
 
 def _value(samples: Sequence[StoredSample], key: str | None, metric: str) -> object:
-    """Return the newest value of a view's metric."""
+    """Return the newest value of a metric of a view."""
     of_view = [one for one in samples if one.sample.view is not None and one.sample.view.key == key]
     for one in sorted(of_view, key=lambda one: one.sample.measured_at, reverse=True):
         value = one.sample.values.get(metric)

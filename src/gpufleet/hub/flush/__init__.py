@@ -1,1 +1,1 @@
-"""The flush stage: logged batches are screened, normalised and written to the store."""
+"""Flush stage: screen, normalise and write logged batches to the store."""

@@ -1,7 +1,4 @@
-"""The flusher's loop: about once a second, what the log holds goes to the store.
-
-The loop that has minutes and hours made of what was measured.
-"""
+"""Background loops of the flush stage: flushing the log to the store about once a second, and rollups."""
 
 import asyncio
 import contextlib
@@ -10,34 +7,34 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
-from gpufleet.hub.flush.writer import Writer
+from gpufleet.hub.flush.writer import StoreWriter
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.log import Wal, WalRecord
 from gpufleet.model.errors import StoreError
 from gpufleet.ports.clock import Clock
-from gpufleet.ports.store import Store
+from gpufleet.ports.store import StoreAdmin
 from gpufleet.runtime import named_threads
 
 LOG = logging.getLogger(__name__)
 
 MAX_PAUSE_SECONDS = 5.0
-"""The longest pause between attempts while the store cannot be written: so long may it be back unnoticed."""
+"""Longest pause between attempts while the store fails, and so until a recovered store is noticed."""
 
-TOLD_EVERY = 100
-"""The same words are logged again only after so many failures."""
+LOG_EVERY = 100
+"""An unchanged error is logged again only after this many failures."""
 
 LAST_ATTEMPTS = 2
-"""Failures in a row, while stopping, after which the rest is left in the log for the next start."""
+"""Consecutive failures while stopping, after which the backlog is left in the log for the next start."""
 
 
 class Flusher:
-    """Runs a `Writer` on its own thread, in order, one flush at a time."""
+    """Runs a `StoreWriter` on a separate thread, in order, one flush at a time."""
 
     def __init__(
         self,
         *,
         wal: Wal,
-        writer: Writer,
+        writer: StoreWriter,
         thread: ThreadPoolExecutor,
         counters: Counters,
         clock: Clock,
@@ -54,30 +51,30 @@ class Flusher:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._stop = asyncio.Event()
-        self.failures = 0  # in a row
+        self.failures = 0  # consecutive
 
     def stop(self) -> None:
-        """Flush what there is, then let `run` return."""
+        """Make `run` flush the backlog and return."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Flush until stopped. Trouble is counted, told and tried again: the log holds meanwhile."""
+        """Flush until stopped. Errors are counted, logged and retried; the log keeps the batches meanwhile."""
         loop = asyncio.get_running_loop()
-        told = ""
+        last_error = ""
         while True:
             try:
                 more = await loop.run_in_executor(self._thread, self._flush_once)
                 if self.failures:
-                    LOG.info("flushing works again; %d batches waiting", self._wal.waiting_records)
+                    LOG.info("flushing works again; %d batches in the backlog", self._wal.waiting_records)
                 self.failures = 0
-                told = ""
-            except Exception as error:  # noqa: BLE001 - the loop's one catch point: whatever it is, the log holds
+                last_error = ""
+            except Exception as error:  # noqa: BLE001 - the loop's one catch point; the log keeps the batches
                 more = False
                 self.failures += 1
                 self._counters.flush_failures += 1
-                if (words := str(error)) != told or self.failures % TOLD_EVERY == 0:
-                    LOG.warning("flush failed (%d in a row), will try again: %s", self.failures, words)
-                told = words
+                if (detail := str(error)) != last_error or self.failures % LOG_EVERY == 0:
+                    LOG.warning("flush failed (%d in a row), will retry: %s", self.failures, detail)
+                last_error = detail
             if self._stop.is_set() and self._is_finished():
                 return
             if not more:
@@ -98,9 +95,10 @@ class Flusher:
             return
 
     def _flush_once(self) -> bool:
-        """Flush one group, and return whether the next need not wait: it was a full one, and half as many are left.
+        """Flush one group; return whether to flush the next one without a pause.
 
-        Where the writer takes fewer than the log gives, as they unpack to too much, a small rest is no group by itself.
+        That is so if the group was full and at least half as many records are left. A group also counts as full if the
+        writer finished fewer records than it was given, because they decode to too many cells.
         """
         started = self._clock.monotonic()
         repeat = self._writer.repeats
@@ -118,37 +116,36 @@ class Flusher:
     def _next_records(self, repeat: range | None) -> list[WalRecord]:
         if repeat is None:
             return self._wal.read(0, max_records=self._max_records, max_bytes=self._max_bytes)
-        # Bounds may have been configured smaller since: what was begun is repeated whole.
+        # The limits may have been configured smaller since: the interrupted flush is repeated completely.
         records: list[WalRecord] = []
         after = repeat.start - 1
         while after < repeat.stop - 1:
-            some = self._wal.read(after, max_records=self._max_records, max_bytes=self._max_bytes)
-            records += [record for record in some if record.seq in repeat]
-            if not some:
+            part = self._wal.read(after, max_records=self._max_records, max_bytes=self._max_bytes)
+            records += [record for record in part if record.seq in repeat]
+            if not part:
                 break
-            after = some[-1].seq
-        if self._writer.wants_company:
+            after = part[-1].seq
+        if self._writer.needs_more_records:
             records += self._wal.read(after, max_records=self._max_records, max_bytes=self._max_bytes)
         return records
 
 
-ROLLUP_LOG = logging.getLogger(__name__)
-
-PAUSE_SECONDS = 60.0
-"""Between looks for an hour that should be made."""
+ROLLUP_PAUSE_SECONDS = 60.0
+"""Pause between checks for an hour to roll up."""
 
 
 @contextlib.asynccontextmanager
-async def rolling(
-    store: Store, counters: Counters, clock: Clock, *, pause_seconds: float = PAUSE_SECONDS
+async def run_rollups(
+    store: StoreAdmin, counters: Counters, clock: Clock, *, pause_seconds: float = ROLLUP_PAUSE_SECONDS
 ) -> AsyncIterator[None]:
-    """Have hours made while the context is open, one after the other, on a thread of its own.
+    """Roll up hours while the context is open, one after the other, on a separate thread.
 
-    One that is being made when the context closes is left as it was.
+    A rollup in progress when the context closes is abandoned; its hour is unchanged.
     """
     stop = threading.Event()
     thread = named_threads(1, "hub-roller")
-    task = asyncio.get_running_loop().run_in_executor(thread, _roll, store, counters, clock, stop, pause_seconds)
+    loop = asyncio.get_running_loop()
+    task = loop.run_in_executor(thread, _roll_up_until_stopped, store, counters, clock, stop, pause_seconds)
     try:
         yield
     finally:
@@ -157,23 +154,25 @@ async def rolling(
         thread.shutdown()
 
 
-def _roll(store: Store, counters: Counters, clock: Clock, stop: threading.Event, pause_seconds: float) -> None:
-    told = ""
+def _roll_up_until_stopped(
+    store: StoreAdmin, counters: Counters, clock: Clock, stop: threading.Event, pause_seconds: float
+) -> None:
+    last_error = ""
     while not stop.is_set():
         try:
             hour = store.roll_up(clock.now_ns(), stop.is_set)
-            told = ""
-        except Exception as error:  # noqa: BLE001 - the loop's one catch point: the hour is unchanged and retried
+            last_error = ""
+        except Exception as error:
             if not isinstance(error, StoreError):
-                ROLLUP_LOG.exception("minutes and hours could not be made")
-            elif (words := str(error)) != told:  # a store that is away for hours is told of once
-                ROLLUP_LOG.warning("minutes and hours could not be made: %s", words)
-                told = words
+                LOG.exception("rollup failed")
+            elif (detail := str(error)) != last_error:  # log once while the store is down
+                LOG.warning("rollup failed, will retry: %s", detail)
+                last_error = detail
             counters.rollup_failures += 1
             hour = None
         if hour is None:
             stop.wait(pause_seconds)
             continue
         counters.rolled_hours += 1
-        counters.rolled_again += hour.again
-        ROLLUP_LOG.debug("hour of %d: %d machines in %.1f s", hour.start, hour.machines, hour.seconds)
+        counters.rerolled_hours += hour.again
+        LOG.debug("hour of %d: %d machines in %.1f s", hour.start, hour.machines, hour.seconds)

@@ -1,9 +1,7 @@
-"""Checks every value of a batch against the catalogue. Pure.
+"""Validation of every value of a batch against the catalogue. Pure.
 
-One bad value costs itself: it becomes `Absent(invalid_value)` and its row, column and batch go on. A column that
-is fine is only looked at by whole-column operations; the cell-by-cell way is for columns that are not.
-
-Checks the tables of processes of a batch, as `normalise` checks its samples. Pure.
+An invalid value becomes `Absent(invalid_value)`; the rest of its row, column and batch is kept. Valid columns are only
+checked by whole-column operations; other columns are checked cell by cell. Process lists are checked likewise.
 """
 
 import math
@@ -14,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gpufleet.hub.flush.screening import SUBJECTS, Doubts, is_fine, screen
+from gpufleet.hub.flush.screening import SUBJECTS, SuspectColumns, are_valid, screen
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
 from gpufleet.model.process import PROCESS_READINGS, ProcessReading
@@ -22,29 +20,37 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import ViewList, keys_of
 from gpufleet.model.wire.batch import Cell, DimBlock, MachinePart, ProcessList, SampleBlock, WireAbsence, WireBatch
 
-Explain = Callable[[int, Sequence[WireAbsence]], int]
-"""Takes the position of a set of absences and further ones; returns the position of the set with them."""
+ExtendAbsences = Callable[[int, Sequence[WireAbsence]], int]
+"""Function of the position of an absence set and further absences; returns the position of the extended set."""
 
 
-class ProcessWork:
-    """The lists of one batch on their way.
+class ProcessCleaner:
+    """Cleaner of the process lists of one batch.
 
     Attributes:
-        unknown: name to cells dropped, of readings that this build does not know.
-        invalid: name to cells that were made absent.
-        future: processes dropped because their list says that it was read in the future.
-        repeated: processes dropped because their list, or a process of it, was there already.
+        unknown: cells dropped, by the name of readings unknown to this build.
+        invalid: cells made absent, by name.
+        future: processes dropped because their list was measured in the future.
+        repeated: processes dropped because their list, or a process in it, occurred before.
     """
 
     def __init__(
         self,
         latest: int,
         names: Callable[[int, str], bool],
-        extend: Explain,
+        extend: ExtendAbsences,
         unknown: Counter[str],
         invalid: Counter[str],
     ) -> None:
-        """Take the latest instant allowed, whether a set names a reading, what extends a set, and where to count."""
+        """Prepare a cleaner.
+
+        Args:
+            latest: the latest allowed instant, nanoseconds since 1970.
+            names: returns whether the absence set at a position names a reading.
+            extend: extends an absence set.
+            unknown: counter for dropped cells.
+            invalid: counter for cells made absent.
+        """
         self.unknown = unknown
         self.invalid = invalid
         self.future = 0
@@ -52,26 +58,26 @@ class ProcessWork:
         self._latest, self._names, self._extend = latest, names, extend
 
     def clean(self, part: MachinePart, views: Sequence[str]) -> MachinePart:
-        """Return the part with lists that the store can keep; `views` are the keys of the batch's views."""
+        """Return the part with valid process lists; `views` are the keys of the batch's views."""
         if not part.processes:
             return part
         kept: dict[tuple[str, str, int], ProcessList] = {}
-        for told in part.processes:
-            place = (views[told.view], told.reader, told.measured_at)
-            if told.measured_at > self._latest:
-                self.future += len(told.pids)
+        for listing in part.processes:
+            place = (views[listing.view], listing.reader, listing.measured_at)
+            if listing.measured_at > self._latest:
+                self.future += len(listing.pids)
             elif place in kept:
-                self.repeated += len(told.pids)
+                self.repeated += len(listing.pids)
             else:
-                kept[place] = self._clean(told)
+                kept[place] = self._clean(listing)
         return msgspec.structs.replace(part, processes=list(kept.values()))
 
-    def _clean(self, told: ProcessList) -> ProcessList:
-        first = {pid: row for row, pid in reversed(list(enumerate(told.pids)))}
+    def _clean(self, listing: ProcessList) -> ProcessList:
+        first = {pid: row for row, pid in reversed(list(enumerate(listing.pids)))}
         rows = sorted(first.values())
-        self.repeated += len(told.pids) - len(rows)
+        self.repeated += len(listing.pids) - len(rows)
         added: dict[int, list[WireAbsence]] = {}
-        given = dict(zip(told.readings, told.columns, strict=True))
+        given = dict(zip(listing.readings, listing.columns, strict=True))
         for name in given.keys() - PROCESS_READINGS.keys():
             self.unknown[name] += len(rows)
         columns: list[list[Cell]] = []
@@ -79,31 +85,31 @@ class ProcessWork:
             column = given.get(name)
             fit: list[Cell] = []
             for row in rows:
-                cell, problem = _normalise_processes_judge(kind, None if column is None else column[row])
+                cell, problem = _check_process_cell(kind, None if column is None else column[row])
                 fit.append(cell)
                 if problem:
                     self.invalid[name] += 1
                     added.setdefault(row, []).append(WireAbsence(name, Reason.INVALID_VALUE, problem))
-                elif cell is None and not self._names(told.absence[row], name):
+                elif cell is None and not self._names(listing.absence[row], name):
                     added.setdefault(row, []).append(WireAbsence(name, Reason.NOT_REPORTED))
             columns.append(fit)
         return msgspec.structs.replace(
-            told,
-            total=max(told.total, len(rows)),
+            listing,
+            total=max(listing.total, len(rows)),
             readings=list(PROCESS_READINGS),
-            pids=[told.pids[row] for row in rows],
-            start_times=[told.start_times[row] for row in rows],
-            kinds=[[kind for kind in told.kinds[row] if kind.isidentifier()] for row in rows],
-            names=[told.names[row] for row in rows],
+            pids=[listing.pids[row] for row in rows],
+            start_times=[listing.start_times[row] for row in rows],
+            kinds=[[kind for kind in listing.kinds[row] if kind.isidentifier()] for row in rows],
+            names=[listing.names[row] for row in rows],
             absence=[
-                self._extend(told.absence[row], added[row]) if row in added else told.absence[row] for row in rows
+                self._extend(listing.absence[row], added[row]) if row in added else listing.absence[row] for row in rows
             ],
             columns=columns,
         )
 
 
-def _normalise_processes_judge(kind: ProcessReading, cell: Cell) -> tuple[Cell, str]:
-    """Return the cell and no problem, or None and the problem in words that never quote the value."""
+def _check_process_cell(kind: ProcessReading, cell: Cell) -> tuple[Cell, str]:
+    """Return the cell and an empty text, or None and a problem description that never quotes the value."""
     if cell is None:
         return None, ""
     if isinstance(cell, str):
@@ -120,25 +126,25 @@ def _normalise_processes_judge(kind: ProcessReading, cell: Cell) -> tuple[Cell, 
 
 
 FUTURE_TOLERANCE_SECONDS = 600
-"""A sender's clock may be this much ahead before its rows are dropped."""
+"""Clock skew allowed ahead of the hub before a sender's rows are dropped."""
 
-_NONE: Counter[str] = Counter()
-"""What is said of a batch of which nothing had to be counted. It must not be changed."""
+_NO_COUNTS: Counter[str] = Counter()
+"""Shared empty counter of batches without counts. It must not be modified."""
 
 _Block = TypeVar("_Block", SampleBlock, DimBlock)
 
 
 class Normalised(msgspec.Struct, kw_only=True):
-    """A batch fit for the store, and what it took.
+    """A valid batch, and counts of the changes made.
 
     Attributes:
-        batch: every value valid for its catalogue row, or absent with a reason.
-        unknown_metrics: name to cells dropped, of metrics that this build's catalogue does not have.
-        invalid_values: name to cells that were made absent, or dropped where their labels do not fit.
-        future_rows: rows dropped because they say that they were measured in the future.
-        repeated_rows: rows dropped because an earlier row of the batch is of the same subject, reader, lane and
-            instant (and metric and labels): the store has room for one, and nothing tells which is true. They cost
-            themselves alone, where refusing the batch would cost what nobody doubts.
+        batch: every value is valid for its catalogue row, or absent with a reason.
+        unknown_metrics: cells dropped, by the name of metrics that are not in this build's catalogue.
+        invalid_values: cells made absent, or dropped because their labels do not fit, by metric name.
+        future_rows: rows dropped because their measurement time is in the future.
+        repeated_rows: rows dropped because an earlier row of the batch has the same subject, reader, lane and instant
+            (and metric and labels). The store has room for one, and which is right is unknown. Only the repeated rows
+            are dropped, because rejecting the batch would lose valid rows.
     """
 
     batch: WireBatch
@@ -148,22 +154,24 @@ class Normalised(msgspec.Struct, kw_only=True):
     repeated_rows: int
 
 
-def normalise(batch: WireBatch, came_at: int, doubts: Sequence[Doubts] | None = None) -> Normalised:
-    """Check a batch that `codecs.batch.decode` has found well formed; the input is not changed.
+def normalise(batch: WireBatch, came_at: int, suspects: Sequence[SuspectColumns] | None = None) -> Normalised:
+    """Return a valid copy of a batch decoded by `codecs.batch.decode`; the input is not changed.
 
     Args:
         batch: as decoded.
-        came_at: nanoseconds since 1970 by the hub's clock, whatever a relay says of how long it waited.
-        doubts: what `screen` says of it, where it was asked about many batches at once.
+        came_at: receipt by this hub, nanoseconds since 1970; relay delays are not subtracted.
+        suspects: result of `screen` for this batch; computed here if None.
     """
-    (screened,) = screen([batch]) if doubts is None else (doubts,)
+    (screened,) = screen([batch]) if suspects is None else (suspects,)
     latest = came_at + FUTURE_TOLERANCE_SECONDS * NANOS
-    if not any(screened) and _is_plain(batch, latest):
-        return Normalised(batch=batch, unknown_metrics=_NONE, invalid_values=_NONE, future_rows=0, repeated_rows=0)
-    work = _Work(batch, latest)
+    if not any(screened) and _needs_no_cleaning(batch, latest):
+        return Normalised(
+            batch=batch, unknown_metrics=_NO_COUNTS, invalid_values=_NO_COUNTS, future_rows=0, repeated_rows=0
+        )
+    work = _BatchCleaner(batch, latest)
     samples = [work.clean_samples(block, of_it) for block, of_it in zip(batch.samples, screened, strict=True)]
     dims = [block for block in map(work.clean_dims, batch.dims) if block is not None]
-    processes = ProcessWork(
+    processes = ProcessCleaner(
         work.latest, work.absences.names, work.absences.extend, work.unknown_metrics, work.invalid_values
     )
     views = keys_of(batch.views)
@@ -178,25 +186,25 @@ def normalise(batch: WireBatch, came_at: int, doubts: Sequence[Doubts] | None = 
     )
 
 
-def _is_plain(batch: WireBatch, latest: int) -> bool:
-    """Tell whether nothing but columns of samples has to be looked at, as with most batches: it is cheap to find out.
+def _needs_no_cleaning(batch: WireBatch, latest: int) -> bool:
+    """Return whether a batch without suspect columns needs no further cleaning; a cheap test that most batches pass.
 
-    No is no defect: the long way tells.
+    A batch that fails the test may still be valid.
     """
     if len(batch.machines) != 1 or batch.dims or any(part.processes for part in batch.parts):
         return False
     if not isinstance(batch.views, ViewList) or batch.views.has_doubles:
         return False
-    tellers: set[tuple[str, str]] = set()
+    reporters: set[tuple[str, str]] = set()
     for block in batch.samples:
-        tellers.add((block.reader, block.lane))
+        reporters.add((block.reader, block.lane))
         if len(set(block.view)) < len(block.view) or max(block.measured_at, default=0) > latest:
             return False
-    return len(tellers) == len(batch.samples)
+    return len(reporters) == len(batch.samples)
 
 
-class _Absences:
-    """The batch's sets of absences, and further ones as they are needed."""
+class _AbsenceSets:
+    """The absence sets of a batch, and further sets created on demand."""
 
     def __init__(self, sets: Sequence[list[WireAbsence]]) -> None:
         self.sets = list(sets)
@@ -204,7 +212,7 @@ class _Absences:
         self._made: dict[tuple[int, tuple[WireAbsence, ...]], int] = {}
 
     def names(self, index: int, metric: str) -> bool:
-        """Tell whether a set has an entry for a metric."""
+        """Return whether a set has an entry for a metric."""
         if index < 0:
             return False
         names = self._names.get(index)
@@ -213,7 +221,7 @@ class _Absences:
         return metric in names
 
     def extend(self, index: int, added: Iterable[WireAbsence]) -> int:
-        """Return the index of a set with further entries; they replace entries of the same metric."""
+        """Return the index of a set extended by entries, which replace entries of the same metric."""
         key = index, tuple(added)
         if key not in self._made:
             entries = {entry.metric: entry for entry in (self.sets[index] if index >= 0 else ())}
@@ -223,45 +231,45 @@ class _Absences:
         return self._made[key]
 
 
-class _Work:
-    """One batch on its way."""
+class _BatchCleaner:
+    """Cleaner of the samples and dimensioned values of one batch."""
 
     def __init__(self, batch: WireBatch, latest: int) -> None:
-        self.absences = _Absences(batch.absences)
+        self.absences = _AbsenceSets(batch.absences)
         self.unknown_metrics: Counter[str] = Counter()
         self.invalid_values: Counter[str] = Counter()
         self.future_rows = 0
         self.repeated_rows = 0
         self.latest = latest
-        # Two entries may name one machine, or one view: each stands for the first of its name.
-        self._machines = _firsts(batch.machines)
-        self._views = _firsts(keys_of(batch.views))
+        # Several entries may name the same machine or view: all of them count as the first.
+        self._machines = _first_positions(batch.machines)
+        self._views = _first_positions(keys_of(batch.views))
         if self._views is not None:
             self._views.append(-1)
         self._taken: dict[tuple[str, ...], set[tuple[object, ...]]] = {}
         self._batch_views = batch.views
 
-    def clean_samples(self, block: SampleBlock, doubts: Doubts) -> SampleBlock:
-        """Return the block with known metrics and valid cells only; `doubts` are the columns to look at."""
+    def clean_samples(self, block: SampleBlock, suspects: SuspectColumns) -> SampleBlock:
+        """Return the block with known metrics and valid cells only; `suspects` are the columns to check."""
         block = self._drop_repeated(self._drop_future(block), (block.reader, block.lane))
-        if not doubts:
+        if not suspects:
             return block
         kinds = self._kinds(block.view)
         added: dict[int, list[WireAbsence]] = {}
         columns: list[list[Cell] | None] = list(block.columns)
-        for doubt in doubts:
-            name, column = block.metrics[doubt.column], block.columns[doubt.column]
+        for suspect in suspects:
+            name, column = block.metrics[suspect.column], block.columns[suspect.column]
             metric = CATALOGUE.get(name)
             if metric is None:
                 self.unknown_metrics[name] += len(column)
-                columns[doubt.column] = None
+                columns[suspect.column] = None
             elif metric.dims:
                 self.invalid_values[name] += len(column)
-                columns[doubt.column] = None
-            elif doubt.values:
-                columns[doubt.column] = self._clean_column(metric, column, block, kinds, added)
+                columns[suspect.column] = None
+            elif suspect.values:
+                columns[suspect.column] = self._clean_column(metric, column, block, kinds, added)
             else:
-                self._explain(name, column, block.absence, added)
+                self._add_not_reported(name, column, block.absence, added)
         kept = [(name, column) for name, column in zip(block.metrics, columns, strict=True) if column is not None]
         return msgspec.structs.replace(
             block,
@@ -292,10 +300,10 @@ class _Work:
             return block
         keep = [at <= self.latest for at in block.measured_at]
         self.future_rows += keep.count(False)
-        return _kept(block, keep)
+        return _filter_rows(block, keep)
 
     def _drop_repeated(self, block: _Block, shared: tuple[str, ...], labels: Sequence[list[str]] = ()) -> _Block:
-        """Return the block without rows whose place an earlier row of the batch has."""
+        """Return the block without rows that repeat the machine, view, instant and labels of an earlier row."""
         machines = block.machine if self._machines is None else map(self._machines.__getitem__, block.machine)
         views = block.view if self._views is None else map(self._views.__getitem__, block.view)
         places = list(zip(machines, views, block.measured_at, *labels, strict=True))
@@ -308,7 +316,7 @@ class _Work:
             keep.append(place not in taken)
             taken.add(place)
         self.repeated_rows += keep.count(False)
-        return _kept(block, keep)
+        return _filter_rows(block, keep)
 
     def _kinds(self, views: Sequence[int]) -> set[Subject]:
         return set(map(self._subject, set(views)))
@@ -324,34 +332,34 @@ class _Work:
         kinds: set[Subject],
         added: dict[int, list[WireAbsence]],
     ) -> list[Cell]:
-        """Return the column, or a mended copy; `added` gets the absences that rows need besides theirs."""
+        """Return the column or a corrected copy; add the absences that rows need in addition to `added`."""
         present = [cell for cell in column if cell is not None] if None in column else column
-        if not kinds.issubset(metric.subjects) or not is_fine(metric, present):
-            column = self._mend(metric, column, block, added)
+        if not kinds.issubset(metric.subjects) or not are_valid(metric, present):
+            column = self._clean_cells(metric, column, block, added)
         if None in column:
-            self._explain(metric.name, column, block.absence, added)
+            self._add_not_reported(metric.name, column, block.absence, added)
         return column
 
-    def _mend(
+    def _clean_cells(
         self,
         metric: Metric,
         column: list[Cell],
         block: SampleBlock | DimBlock,
         added: dict[int, list[WireAbsence]],
     ) -> list[Cell]:
-        mended: list[Cell] = []
+        fixed: list[Cell] = []
         for row, (cell, view) in enumerate(zip(column, block.view, strict=True)):
-            fit, problem = (cell, "") if cell is None else _judge(metric, self._subject(view), cell)
-            mended.append(fit)
+            fit, problem = (cell, "") if cell is None else _check_cell(metric, self._subject(view), cell)
+            fixed.append(fit)
             if problem:
                 self.invalid_values[metric.name] += 1
                 added.setdefault(row, []).append(WireAbsence(metric.name, Reason.INVALID_VALUE, problem))
-        return mended
+        return fixed
 
-    def _explain(
+    def _add_not_reported(
         self, name: str, column: list[Cell], absence: Sequence[int], added: dict[int, list[WireAbsence]]
     ) -> None:
-        """Give `not_reported` to cells that are absent without a reason."""
+        """Add the reason `not_reported` for cells that are absent without a reason."""
         empty = [cell is None for cell in column]
         if all(self.absences.names(index, name) for index in set(compress(absence, empty))):
             return
@@ -369,16 +377,16 @@ class _Work:
         return extended
 
 
-def _firsts(names: Sequence[Hashable]) -> list[int] | None:
-    """Return for each entry the position of the first one that equals it, or None where all differ."""
+def _first_positions(names: Sequence[Hashable]) -> list[int] | None:
+    """Return for each entry the position of the first equal entry, or None if all entries differ."""
     if len(names) == 1 or len(set(names)) == len(names):
         return None
     first: dict[Hashable, int] = {}
     return [first.setdefault(name, position) for position, name in enumerate(names)]
 
 
-def _kept(block: _Block, keep: Sequence[bool]) -> _Block:
-    """Return the rows that are to be kept."""
+def _filter_rows(block: _Block, keep: Sequence[bool]) -> _Block:
+    """Return the block with only the rows to keep."""
     rows = ("machine", "view", "measured_at", "driver_session", "absence")
     fewer = {name: list(compress(getattr(block, name), keep)) for name in rows}
     if isinstance(block, SampleBlock):
@@ -388,8 +396,8 @@ def _kept(block: _Block, keep: Sequence[bool]) -> _Block:
     return msgspec.structs.replace(block, labels=labels, values=list(compress(block.values, keep)), **fewer)
 
 
-def _judge(metric: Metric, subject: Subject, cell: float | str) -> tuple[Cell, str]:
-    """Return the cell and no problem, or None and the problem in words that never quote the value."""
+def _check_cell(metric: Metric, subject: Subject, cell: float | str) -> tuple[Cell, str]:
+    """Return the cell and an empty text, or None and a problem description that never quotes the value."""
     if subject not in metric.subjects:
         return None, f"not a metric of a {subject}"
     if metric.type is ValueType.TEXT:
@@ -398,10 +406,10 @@ def _judge(metric: Metric, subject: Subject, cell: float | str) -> tuple[Cell, s
         return (cell, "") if isinstance(cell, str) and cell in metric.states else (None, "not a state")
     if isinstance(cell, (str, bool)):
         return None, "not a number"
-    return _judge_number(metric, cell)
+    return _check_number(metric, cell)
 
 
-def _judge_number(metric: Metric, number: float) -> tuple[Cell, str]:
+def _check_number(metric: Metric, number: float) -> tuple[Cell, str]:
     if isinstance(number, float):
         if math.isnan(number):
             return None, "NaN"

@@ -1,4 +1,4 @@
-"""Where batches go that were acknowledged and cannot be used: kept for a person, never retried."""
+"""Quarantine of acknowledged batches that cannot be stored: kept for inspection, never retried."""
 
 import os
 from pathlib import Path
@@ -6,17 +6,17 @@ from pathlib import Path
 import msgspec
 
 MAX_BYTES = 256 << 20
-"""What the folder may hold; beyond it, batches are only counted and logged."""
+"""Size limit of the folder; beyond it, batches are only counted and logged."""
 
 
 class Quarantine:
-    """A folder of bodies, each beside a note of what was wrong with it."""
+    """A folder of bodies, each with a JSON note of its error."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, name: str, body: bytes, *, received_at: int, step: str, error: str) -> bool:
-        """Keep a body, durably; the same name again replaces it. Returns False when the folder is full.
+        """Store a body durably, replacing one of the same name; return False if the folder is full.
 
         Raises:
             OSError: if the disk refuses.

@@ -1,8 +1,8 @@
-"""Finds the columns of many batches that need a closer look. Pure.
+"""Screening of many batches together for columns that need a cell-by-cell check. Pure.
 
-Batches of one kind of node have the same metrics. Their columns are laid end to end and each metric is looked at once,
-by operations on whole lists: of a column that is fine nothing more has to be asked. A batch of eight GPUs alone has
-forty columns of eight cells, and looking at each costs more than looking at the cells.
+Batches of one kind of node have the same metrics. Their columns are concatenated, and each metric is checked once by
+operations on whole lists; valid columns need no further check. A batch of eight GPUs alone has forty columns of eight
+cells, where the cost of each column exceeds that of its cells.
 """
 
 import importlib
@@ -16,25 +16,25 @@ import msgspec
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
 from gpufleet.model.view import ViewKind, kinds_of
-from gpufleet.model.wire.batch import Cell, SampleBlock, Shapes, WireBatch
-from gpufleet.model.wire.matrix import LISTED, Layout, Matrix, joined, matrix_of, numbers_of
+from gpufleet.model.wire.batch import Cell, MetricListCache, SampleBlock, WireBatch
+from gpufleet.model.wire.matrix import LISTED, Matrix, MatrixLayout, as_matrix, join_matrices, read_column
 
 
-class Doubt(msgspec.Struct, frozen=True):
-    """A column that needs a closer look.
+class SuspectColumn(msgspec.Struct, frozen=True):
+    """A column that needs a cell-by-cell check.
 
     Attributes:
-        column: its position in the block.
-        values: whether its values do; otherwise only its absences.
+        column: position in the block.
+        values: whether the values need the check; otherwise only the absences do.
     """
 
     column: int
     values: bool
 
 
-Doubts = Sequence[Doubt]
+SuspectColumns = Sequence[SuspectColumn]
 
-NONE: Doubts = ()
+NO_SUSPECTS: SuspectColumns = ()
 
 _TYPES: dict[ValueType, frozenset[type]] = {
     ValueType.INT: frozenset((int,)),
@@ -42,49 +42,50 @@ _TYPES: dict[ValueType, frozenset[type]] = {
     ValueType.ENUM: frozenset((str,)),
     ValueType.TEXT: frozenset((str,)),
 }
-"""Types that a column may have without a closer look."""
+"""Types of valid cells, by value type of the metric."""
 
 SUBJECTS = {kind: Subject(kind.value) for kind in ViewKind}
 _STATES = {metric.name: frozenset(metric.states) for metric in CATALOGUE.values() if metric.type is ValueType.ENUM}
 
 
-def screen(batches: Iterable[WireBatch]) -> list[list[Doubts]]:
-    """Return for each batch, for each of its sample blocks, the columns that need a closer look.
+def screen(batches: Iterable[WireBatch]) -> list[list[SuspectColumns]]:
+    """Return the suspect columns of each sample block of each batch.
 
-    A false alarm costs only that look: one bad value has it taken at its metric in all the batches that came with it.
+    A valid column may be suspect: one bad value makes its metric suspect in all batches with the same metrics. This
+    costs time only.
     """
-    shapes = Shapes(_Shape)
-    placed: list[list[tuple[_Shape, SampleBlock]]] = []
+    groups = MetricListCache(_ColumnGroup)
+    placed: list[list[tuple[_ColumnGroup, SampleBlock]]] = []
     for batch in batches:
         kinds = kinds_of(batch.views)
         subjects = {SUBJECTS[kind] for kind in kinds}
-        blocks: list[tuple[_Shape, SampleBlock]] = []
+        blocks: list[tuple[_ColumnGroup, SampleBlock]] = []
         for block in batch.samples:
-            shape = shapes.of(block)
-            shape.blocks.append(block)
+            group = groups.of(block)
+            group.blocks.append(block)
             if len(subjects) > 1:
-                shape.subjects |= {SUBJECTS[batch.views[view].kind] for view in set(block.view) if view >= 0}
+                group.subjects |= {SUBJECTS[batch.views[view].kind] for view in set(block.view) if view >= 0}
             else:
-                shape.subjects |= subjects
+                group.subjects |= subjects
             if -1 in block.view:
-                shape.subjects.add(Subject.MACHINE)
-            blocks.append((shape, block))
+                group.subjects.add(Subject.MACHINE)
+            blocks.append((group, block))
         placed.append(blocks)
-    for shape in shapes.all():
-        shape.look()
-    return [[shape.doubts(block) for shape, block in blocks] for blocks in placed]
+    for group in groups.all():
+        group.check()
+    return [[group.suspects(block) for group, block in blocks] for blocks in placed]
 
 
-def _column(doubt: Doubt) -> int:
-    return doubt.column
+def _column_of(suspect: SuspectColumn) -> int:
+    return suspect.column
 
 
-class _Shape:
-    """Blocks with the same metrics."""
+class _ColumnGroup:
+    """Sample blocks with the same metrics."""
 
     def __init__(self, metrics: tuple[str, ...]) -> None:
         self.blocks: list[SampleBlock] = []
-        self._joined: list[tuple[Layout, bytes, list[Matrix]]] = []
+        self._joined: list[tuple[MatrixLayout, bytes, list[Matrix]]] = []
         self._others: list[SampleBlock] = []
         self.subjects: set[Subject] = set()
         self._metrics = metrics
@@ -92,10 +93,10 @@ class _Shape:
         self._gaps: list[int] = []
         self._listed_gaps: dict[int, list[int]] = {}
 
-    def look(self) -> None:
-        """Look at every column of all blocks at once."""
-        matrices = [matrix_of(block.columns) for block in self.blocks]
-        self._joined = joined(one for one in matrices if one is not None)
+    def check(self) -> None:
+        """Check every column of all blocks together."""
+        matrices = [as_matrix(block.columns) for block in self.blocks]
+        self._joined = join_matrices(one for one in matrices if one is not None)
         self._others = [block for block, one in zip(self.blocks, matrices, strict=True) if one is None]
         for column, name in enumerate(self._metrics):
             metric = CATALOGUE.get(name)
@@ -104,7 +105,7 @@ class _Shape:
                 continue
             columns = self._columns(column)
             packed = [one for one in columns if isinstance(one, array)]
-            if packed and not _is_fine_packed(metric, packed):
+            if packed and not _are_valid_packed(metric, packed):
                 self._bad.append(column)
                 continue
             if len(packed) == len(columns):
@@ -113,7 +114,7 @@ class _Shape:
             if None in cells:
                 self._gaps.append(column)
                 cells = [cell for cell in cells if cell is not None]
-            if not is_fine(metric, cells):
+            if not are_valid(metric, cells):
                 self._bad.append(column)
 
         self._listed_gaps = {
@@ -122,29 +123,32 @@ class _Shape:
         }
 
     def _columns(self, column: int) -> list[Sequence[Cell]]:
-        """Return the column of all blocks: of matrices that are alike in one piece."""
+        """Return the parts of a column from all blocks; matrices of the same layout form one part."""
         found: list[Sequence[Cell]] = [block.columns[column] for block in self._others]
         for layout, cells, matrices in self._joined:
             code, place = layout.codes[column], layout.places[column]
             if code == LISTED:
                 found += [matrix.lists[place] for matrix in matrices]
             else:
-                found.append(numbers_of(cells, code, place, layout.width))
+                found.append(read_column(cells, code, place, layout.width))
         return found
 
-    def doubts(self, block: SampleBlock) -> Doubts:
-        """Return the columns of one block that need a closer look."""
+    def suspects(self, block: SampleBlock) -> SuspectColumns:
+        """Return the suspect columns of one block."""
         if not self._bad and not self._gaps:
-            return NONE
-        matrix = matrix_of(block.columns)
+            return NO_SUSPECTS
+        matrix = as_matrix(block.columns)
         listed = self._gaps if matrix is None else self._listed_gaps[id(matrix.layout)]
         gaps = [column for column in listed if column not in self._bad and None in block.columns[column]]
-        found = [*(Doubt(column, True) for column in self._bad), *(Doubt(column, False) for column in gaps)]
-        return sorted(found, key=_column)  # what is made of a batch does not depend on its company
+        found = [
+            *(SuspectColumn(column, True) for column in self._bad),
+            *(SuspectColumn(column, False) for column in gaps),
+        ]
+        return sorted(found, key=_column_of)  # the result for a batch must not depend on the other batches
 
 
-def _is_fine_packed(metric: Metric, columns: Sequence["array[Any]"]) -> bool:
-    """Tell the same of columns that `packing` has made arrays of numbers of their metric's type."""
+def _are_valid_packed(metric: Metric, columns: Sequence["array[Any]"]) -> bool:
+    """Return whether all numbers are valid in columns that `decoded.pack_columns` has packed into arrays."""
     pa, compute = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.compute"))
     data = pa.py_buffer(b"".join(columns))
     type_ = pa.float64() if columns[0].typecode == "d" else pa.int64()
@@ -157,8 +161,8 @@ def _is_fine_packed(metric: Metric, columns: Sequence["array[Any]"]) -> bool:
     return (metric.low is None or least >= metric.low) and (metric.high is None or most <= metric.high)
 
 
-def is_fine(metric: Metric, cells: Sequence[Cell]) -> bool:
-    """Tell whether all of these cells, of which none is absent, are valid as they are."""
+def are_valid(metric: Metric, cells: Sequence[Cell]) -> bool:
+    """Return whether all cells are valid; none of them may be absent."""
     if not cells:
         return True
     types = set(map(type, cells))

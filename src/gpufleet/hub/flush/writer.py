@@ -1,14 +1,12 @@
-"""One flush: records of the log into the store, exactly once even over kill -9.
+"""Flush of log records to the store, exactly once even across `kill -9`.
 
-What is about to be written is remembered in the registry first (which records, matched to which machines, under
-which token). Whoever starts after a crash repeats exactly that, and tells the store that it may have been begun: the
-store looks for what is there and adds the rest. When the store has it, the sequence numbers are kept in the registry,
-and only then the log forgets the records. A record that is in the log and whose number is kept already was written: it
-is skipped.
+1. The intent (records, matched machines, token) is saved in the registry.
+2. The records are written to the store. After a crash, the next process repeats the intent as a retry: the store checks
+   which rows exist and adds the rest.
+3. The sequence numbers are saved in the registry.
+4. The records are acknowledged in the log. A record whose number is already saved was written, and is skipped.
 
 Everything here blocks and runs on the writer's thread.
-
-Which machines a batch only names: of which it has nothing but what Kubernetes says of them. Pure.
 """
 
 import logging
@@ -20,50 +18,56 @@ import msgspec
 from gpufleet.codecs.batch import decode
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.hub.flush.quarantine import Quarantine
-from gpufleet.hub.flush.screening import Doubts, screen
-from gpufleet.hub.liveness.senders import heard, is_news
-from gpufleet.hub.receive.counters import Counters, bounded
-from gpufleet.hub.receive.decoded import Unpacked
-from gpufleet.hub.receive.ledger import STEP_NS, Ledger, Run, key_of
+from gpufleet.hub.flush.screening import SuspectColumns, screen
+from gpufleet.hub.liveness.senders import is_newer, next_report
+from gpufleet.hub.receive.counters import Counters, count_bounded
+from gpufleet.hub.receive.decoded import DecodedBatchCache
+from gpufleet.hub.receive.ledger import STEP_NS, Ledger, SequenceRun, key_of
 from gpufleet.hub.receive.log import WalRecord
 from gpufleet.hub.receive.sequences import digest_of
-from gpufleet.model.catalogue import SAID_BY_KUBERNETES
+from gpufleet.model.catalogue import KUBERNETES_REPORTED
 from gpufleet.model.errors import RegistryError, UnstorableError
-from gpufleet.model.stored.ledger import FlushIntent, Heard, SenderState, SequenceKey
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.ledger import FlushIntent, NewestReport, SenderState, SequenceKey
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import WireBatch
-from gpufleet.ports.registry import Registry
-from gpufleet.ports.store import Store
+from gpufleet.ports.registry import LedgerRegistry
+from gpufleet.ports.store import SampleWriter
 
 
-def named_only(batch: WireBatch) -> frozenset[int]:
-    """Return the positions of those machines; whoever sends such a batch has not heard of them."""
-    named = {place for block in batch.dims if block.metric in SAID_BY_KUBERNETES for place in block.machine}
+def named_only_machines(batch: WireBatch) -> frozenset[int]:
+    """Return the positions of machines for which a batch has only metrics reported by Kubernetes.
+
+    The sender of such a batch knows these machines by name only.
+    """
+    named = {place for block in batch.dims if block.metric in KUBERNETES_REPORTED for place in block.machine}
     if not named:
         return frozenset()
-    heard = {part.machine for part in batch.parts}
-    heard.update(place for block in batch.samples for place in block.machine)
-    heard.update(place for block in batch.dims if block.metric not in SAID_BY_KUBERNETES for place in block.machine)
-    return frozenset(named - heard)
+    observed = {part.machine for part in batch.parts}
+    observed.update(place for block in batch.samples for place in block.machine)
+    observed.update(place for block in batch.dims if block.metric not in KUBERNETES_REPORTED for place in block.machine)
+    return frozenset(named - observed)
 
 
 LOG = logging.getLogger(__name__)
 
 ISOLATE_AFTER = 2
-"""Failures in a row before records are written one by one, to find one that does not fit the store."""
+"""Consecutive failures before records are written one by one, to find one that cannot be stored."""
 
 STUCK_AFTER = 10
-"""The same where the store may have written a part: that is an outage, unless it goes on for as long as this."""
+"""Like `ISOLATE_AFTER`, if the store may have written a part. This is usually an outage, so the limit is higher."""
 
 GIVE_UP_AFTER = 3
-"""Records in a row that fail alone before the store is taken to be down rather than the records bad."""
+"""Consecutive single records that fail before the store is considered down, instead of the records bad."""
 
 MAX_CELLS = 2_000_000
-"""Cells that one group may unpack to, unless its first record alone has more: bodies compress a thousandfold."""
+"""Bound on the decoded cells of one group, because bodies can compress a thousandfold.
+
+The first record is included even if it alone exceeds the bound.
+"""
 
 
-class _Read(msgspec.Struct, frozen=True):
-    """One record, unpacked."""
+class _DecodedRecord(msgspec.Struct, frozen=True):
+    """A log record with its decoded batch."""
 
     record: WalRecord
     digest: int
@@ -71,42 +75,49 @@ class _Read(msgspec.Struct, frozen=True):
     batch: WireBatch
 
 
-class Item(msgspec.Struct, frozen=True):
-    """One record, ready to be written, with so many `rows` of samples."""
+class FlushItem(msgspec.Struct, frozen=True):
+    """A record ready to be written; `rows` is its number of sample and dimensioned rows."""
 
     record: WalRecord
     digest: int
     key: SequenceKey
-    accepted: Accepted
+    accepted: AcceptedBatch
     rows: int
 
 
-class Writer:
-    """Writes groups of records. `flush` either returns what the log may forget, or raises and is called again."""
+class StoreWriter:
+    """Writer of groups of records. `flush` returns the finished records, or raises and must be called again."""
 
     def __init__(
         self,
         *,
         wal: str,
-        store: Store,
-        registry: Registry,
+        store: SampleWriter,
+        registry: LedgerRegistry,
         quarantine: Quarantine,
         counters: Counters,
         now: Callable[[], int],
-        unpacked: Unpacked | None = None,
+        unpacked: DecodedBatchCache | None = None,
         max_cells: int = MAX_CELLS,
-        written: Callable[[Sequence[Accepted]], None] = lambda _: None,
+        written: Callable[[Sequence[AcceptedBatch]], None] = lambda _: None,
     ) -> None:
-        """Take what it writes to, and the hub's clock, `now` (nanoseconds since 1970).
+        """Load the state from the registry.
 
-        `unpacked` has some of the batches that it will be given records of. `written` is told of batches once they are
-        in the store, before that is remembered: of those that a crash came between it is told again.
+        Args:
+            wal: epoch of the log.
+            store, registry, quarantine: destinations.
+            counters: of the hub.
+            now: the hub's clock, nanoseconds since 1970.
+            unpacked: cache of decoded batches.
+            max_cells: see `MAX_CELLS`.
+            written: called with batches once they are in the store and before that is saved in the registry. After a
+                crash in between, it is called again with the same batches.
         """
         self._wal = wal
-        # A log or registry restored from an older copy counts again from where it was, and the store remembers.
+        # Random, because a log or registry restored from an older copy repeats its numbers, which the store has seen.
         self._run = secrets.token_hex(8)
         self._max_cells = max_cells
-        self._unpacked = unpacked or Unpacked()
+        self._unpacked = unpacked or DecodedBatchCache()
         self._written = written
         self._now = now
         self._store = store
@@ -114,31 +125,31 @@ class Writer:
         self._quarantine = quarantine
         self._counters = counters
         self._flushed = Ledger(registry.sequences())
-        self._senders = {(one.cluster, one.sender): one.heard for one in registry.senders()}
+        self._senders = {(one.cluster, one.sender): one.newest_report for one in registry.senders()}
         self._intent = registry.pending_flush(wal)
-        self._tried = max(self._intent.records) if self._intent else 0  # no record after it was given to the store yet
+        self._tried = max(self._intent.records) if self._intent else 0  # highest record ever passed to the store
         self._failures = 0
         self._matched: dict[SequenceKey, int] = {}
 
     @property
     def repeats(self) -> range | None:
-        """Numbers of the records that the next `flush` must be given, or None when any will do."""
+        """Numbers of the records that the next `flush` must repeat, or None if any records will do."""
         if self._intent is None:
             return None
         return range(min(self._intent.records), max(self._intent.records) + 1)
 
     @property
-    def wants_company(self) -> bool:
-        """Whether it needs records beside those it repeats: whose fault it is shows in the others."""
+    def needs_more_records(self) -> bool:
+        """Whether `flush` needs records besides those it repeats, to distinguish bad records from a failing store."""
         return self._intent is not None and self._failures >= STUCK_AFTER
 
     def flush(self, records: Sequence[WalRecord]) -> list[int]:
-        """Write the records, or as many of the first as may be unpacked at once; return those that are done with.
+        """Write the records, or as many as `max_cells` allows; return the numbers of the finished ones.
 
         Raises:
-            StoreError, RegistryError: if it should be tried again with the same records.
+            StoreError, RegistryError: the caller must retry with the same records.
         """
-        if self._intent is not None and not self.wants_company:
+        if self._intent is not None and not self.needs_more_records:
             records = [record for record in records if record.seq in self._intent.records]
         items, done = self._prepare(records, self._intent)
         if not items:
@@ -154,24 +165,24 @@ class Writer:
         self._failures = 0
         return [*done, *finished]
 
-    def _prepare(self, records: Sequence[WalRecord], intent: FlushIntent | None) -> tuple[list[Item], list[int]]:
+    def _prepare(self, records: Sequence[WalRecord], intent: FlushIntent | None) -> tuple[list[FlushItem], list[int]]:
         batches, done = self._read(records, intent)
-        items: list[Item] = []
-        for read, doubts in zip(batches, _screen(batches), strict=True):
+        items: list[FlushItem] = []
+        for read, suspects in zip(batches, _screen(batches), strict=True):
             try:
                 repeated = intent.records.get(read.record.seq) if intent else None
                 ids = repeated or self._match(read)
-                items.append(self._item(read, ids, doubts))
+                items.append(self._item(read, ids, suspects))
             except RegistryError:
-                raise  # the registry's trouble, not this record's
-            except Exception as error:  # noqa: BLE001 - one bad record costs itself and never its neighbours
-                self._put_aside(read.record, "normalise", error)
+                raise  # the registry failed, not this record
+            except Exception as error:  # noqa: BLE001 - a bad record must not affect its neighbours
+                self._quarantine_record(read.record, "normalise", error)
                 done.append(read.record.seq)
         return items, done
 
-    def _read(self, records: Sequence[WalRecord], intent: FlushIntent | None) -> tuple[list[_Read], list[int]]:
-        """Return the batches of the records, as many of the first as may be unpacked at once, and what is done with."""
-        batches: list[_Read] = []
+    def _read(self, records: Sequence[WalRecord], intent: FlushIntent | None) -> tuple[list[_DecodedRecord], list[int]]:
+        """Decode records within `max_cells`; return them, and the numbers of skipped and quarantined ones."""
+        batches: list[_DecodedRecord] = []
         done: list[int] = []
         seen: set[tuple[SequenceKey, int]] = set()
         cells = 0
@@ -179,24 +190,25 @@ class Writer:
             if cells > self._max_cells and (intent is None or record.seq not in intent.records):
                 break
             try:
-                batch, digest = self._unpacked.take(record.seq) or _unpack(record.body)
-            except Exception as error:  # noqa: BLE001 - one bad record costs itself and never its neighbours
-                self._put_aside(record, "normalise", error)
+                batch, digest = self._unpacked.take(record.seq) or _decode(record.body)
+            except Exception as error:  # noqa: BLE001 - a bad record must not affect its neighbours
+                self._quarantine_record(record, "normalise", error)
                 done.append(record.seq)
                 continue
             key = key_of(batch)
             if self._flushed.holds(key, batch.seq) or (key, batch.seq) in seen:
-                done.append(record.seq)  # the log kept it twice, or it was written just before a crash
+                done.append(record.seq)  # twice in the log, or written just before a crash
                 continue
-            batches.append(_Read(record, digest, key, batch))
+            batches.append(_DecodedRecord(record, digest, key, batch))
             cells += _cells(batch)
             seen.add((key, batch.seq))
         return batches, done
 
-    def _spoken_at(self, record: WalRecord, key: SequenceKey, batch: WireBatch) -> int:
-        """Return when it was received, or for a batch that comes after later ones of its run, when it was sent.
+    def _observed_at(self, record: WalRecord, key: SequenceKey, batch: WireBatch) -> int:
+        """Return the time for which a batch describes its machines.
 
-        What is said of a target that does not answer is of when it last did.
+        This is the time of receipt, or the earlier send time for a batch that arrives after later ones of its run. For
+        a target that does not respond, it is at most the time of its last response.
         """
         if key not in self._matched:
             self._matched[key] = max((end for _, end in self._flushed.ranges(key)), default=0)
@@ -206,35 +218,35 @@ class Writer:
         answered = batch.heartbeat.answered_at if batch.heartbeat is not None else None
         return at if answered is None else min(at, max(1, answered))
 
-    def _match(self, read: _Read) -> tuple[str, ...]:
-        batch, now = read.batch, max(read.record.came_at, self._now())  # it may have waited in the log
-        at, named = self._spoken_at(read.record, read.key, batch), named_only(batch)
+    def _match(self, read: _DecodedRecord) -> tuple[str, ...]:
+        batch, now = read.batch, max(read.record.came_at, self._now())  # the log may have a backlog
+        at, named = self._observed_at(read.record, read.key, batch), named_only_machines(batch)
         ids = []
         for place, machine in enumerate(batch.machines):
             if place in named:
-                match = self._registry.name(batch.cluster, batch.sender, machine, at, now)
+                match = self._registry.match_named(batch.cluster, batch.sender, machine, at, now)
             else:
                 match = self._registry.match(batch.cluster, batch.sender, machine, at, now)
             ids.append(match.id)
         return tuple(ids)
 
-    def _item(self, read: _Read, ids: tuple[str, ...], doubts: Sequence[Doubts] | None) -> Item:
+    def _item(self, read: _DecodedRecord, ids: tuple[str, ...], suspects: Sequence[SuspectColumns] | None) -> FlushItem:
         record = read.record
-        normalised = normalise(read.batch, record.came_at, doubts)
-        if self._failures == 0:  # counted once however often it is tried
+        normalised = normalise(read.batch, record.came_at, suspects)
+        if self._failures == 0:  # count once, not on each retry
             for name, count in normalised.unknown_metrics.items():
-                bounded(self._counters.unknown_metrics, name, count)
+                count_bounded(self._counters.unknown_metrics, name, count)
             for name, count in normalised.invalid_values.items():
-                bounded(self._counters.invalid_values, name, count)
+                count_bounded(self._counters.invalid_values, name, count)
             self._counters.future_rows += normalised.future_rows
             self._counters.repeated_rows += normalised.repeated_rows
         clean = normalised.batch
         rows = sum(len(block.machine) for block in clean.samples) + sum(len(block.machine) for block in clean.dims)
-        accepted = Accepted(received_at=record.received_at, reported_at=0, machine_ids=ids, batch=clean)
-        return Item(record, read.digest, read.key, accepted, rows)
+        accepted = AcceptedBatch(received_at=record.received_at, reported_at=0, machine_ids=ids, batch=clean)
+        return FlushItem(record, read.digest, read.key, accepted, rows)
 
-    def _remember(self, items: Sequence[Item]) -> FlushIntent:
-        """Make durable what is about to be written."""
+    def _remember(self, items: Sequence[FlushItem]) -> FlushIntent:
+        """Save the intent to write these items in the registry."""
         first, last = items[0].record.seq, items[-1].record.seq
         intent = FlushIntent(
             wal=self._wal,
@@ -248,94 +260,94 @@ class Writer:
     def _token(self, first: int, last: int) -> str:
         return f"{self._wal}-{self._run}-{first}-{last}"
 
-    def _repeat(self, items: Sequence[Item], intent: FlushIntent) -> list[int]:
-        """Write what was begun; if that has failed for too long, go on to its records and their company one by one."""
+    def _repeat(self, items: Sequence[FlushItem], intent: FlushIntent) -> list[int]:
+        """Repeat an interrupted flush; if that has failed for too long, write all given records one by one."""
         try:
             return self._write_group([item for item in items if item.record.seq in intent.records], intent)
         except RegistryError:
             raise
-        except Exception:  # a store fails in any way: it is raised, unless it has for so long that others must tell
-            if self._intent is None or not self.wants_company or len(items) == 1:
+        except Exception:  # broad: a store may raise anything; re-raised unless it is time to isolate
+            if self._intent is None or not self.needs_more_records or len(items) == 1:
                 raise
         try:
             return self._isolate(items)
         except RegistryError:
             raise
-        except Exception:  # however it failed, what was begun stands again before it is raised
+        except Exception:  # broad: restore the intent after any failure
             self._registry.begin_flush(intent)
             self._intent = intent
             raise
 
-    def _write_group(self, items: Sequence[Item], intent: FlushIntent) -> list[int]:
+    def _write_group(self, items: Sequence[FlushItem], intent: FlushIntent) -> list[int]:
         try:
             self._write(items, intent)
         except RegistryError:
-            raise  # the same intent again: the store may have it already
+            raise  # keep the intent: the store may already have the records
         except UnstorableError:
             self._failures += 1
-            self._intent = None  # take what came since along: whose fault it is shows beside others
+            self._intent = None  # the next group includes newer records, to show whether these records are bad
             raise
-        except Exception:  # a store fails in any way: it is counted and raised
-            self._failures += 1  # the same intent again: the store may have a part of it
+        except Exception:  # broad: a store may raise anything
+            self._failures += 1  # keep the intent: the store may have a part of the records
             raise
         return [item.record.seq for item in items]
 
-    def _write(self, items: Sequence[Item], intent: FlushIntent) -> None:
-        self._give(items, intent.token, intent, has_rest=False)
+    def _write(self, items: Sequence[FlushItem], intent: FlushIntent) -> None:
+        self._write_items(items, intent.token, intent, has_rest=False)
 
-    def _write_alone(self, item: Item, whole: FlushIntent) -> None:
-        self._give([item], self._token(item.record.seq, item.record.seq), whole, has_rest=True)
+    def _write_alone(self, item: FlushItem, whole: FlushIntent) -> None:
+        self._write_items([item], self._token(item.record.seq, item.record.seq), whole, has_rest=True)
 
-    def _give(self, items: Sequence[Item], token: str, intent: FlushIntent, *, has_rest: bool) -> None:
-        runs: dict[SequenceKey, Run] = {}
-        words: dict[tuple[str, str], Heard] = {}
-        ordered = [self._in_order(item, runs, words) for item in items]
-        begun = items[0].record.seq <= self._tried
+    def _write_items(self, items: Sequence[FlushItem], token: str, intent: FlushIntent, *, has_rest: bool) -> None:
+        runs: dict[SequenceKey, SequenceRun] = {}
+        reports: dict[tuple[str, str], NewestReport] = {}
+        ordered = [self._place_in_order(item, runs, reports) for item in items]
+        is_retry = items[0].record.seq <= self._tried
         self._tried = max(self._tried, items[-1].record.seq)
-        self._store.write(ordered, token, begun=begun)
+        self._store.write(ordered, token, is_retry=is_retry)
         self._written(ordered)
         self._registry.finish_flush(
             intent,
             {key: run.held for key, run in runs.items()},
-            [SenderState(cluster=who[0], sender=who[1], heard=word) for who, word in words.items()],
+            [SenderState(cluster=who[0], sender=who[1], newest_report=newest) for who, newest in reports.items()],
             has_rest=has_rest,
         )
         for key, run in runs.items():
             self._flushed.replace(key, run)
-        self._senders.update(words)
+        self._senders.update(reports)
         self._counters.flushed_batches += len(items)
         self._counters.flushed_rows += sum(item.rows for item in items)
 
-    def _in_order(self, item: Item, runs: dict[SequenceKey, Run], words: dict[tuple[str, str], Heard]) -> Accepted:
-        """Give a batch its place in the order of its sender's reports; `runs` and `words` learn of it."""
+    def _place_in_order(
+        self, item: FlushItem, runs: dict[SequenceKey, SequenceRun], reports: dict[tuple[str, str], NewestReport]
+    ) -> AcceptedBatch:
+        """Return a batch with its place in the order of its sender's reports; update `runs` and `reports`."""
         batch, received_at = item.accepted.batch, item.record.received_at
         run = runs.get(item.key)
         if run is None:
             run = runs[item.key] = self._flushed.run(item.key)
         who = (batch.cluster, batch.sender)
-        before = words.get(who) or self._senders.get(who)
-        is_new = is_news(before, batch, known_epoch=len(run.numbers) > 0)
+        before = reports.get(who) or self._senders.get(who)
+        is_new = is_newer(before, batch, known_epoch=len(run.numbers) > 0)
         least = max(received_at, before.reported_at + STEP_NS) if before else received_at
         reported_at = run.order.place(batch.seq, least if is_new else None)
         if is_new:
-            words[who] = heard(before, batch, received_at=received_at, reported_at=reported_at)
+            reports[who] = next_report(before, batch, received_at=received_at, reported_at=reported_at)
         run.hold(batch, item.digest, item.record.came_at)
-        told = item.accepted
-        return Accepted(
-            received_at=received_at, reported_at=reported_at, machine_ids=told.machine_ids, batch=told.batch
-        )
+        machine_ids = item.accepted.machine_ids
+        return AcceptedBatch(received_at=received_at, reported_at=reported_at, machine_ids=machine_ids, batch=batch)
 
-    def _isolate(self, items: Sequence[Item]) -> list[int]:
-        """Write one by one. A record is bad when it fails, another one succeeds, and it fails again.
+    def _isolate(self, items: Sequence[FlushItem]) -> list[int]:
+        """Write records one by one. A record is bad if it fails, another record succeeds, and it fails again.
 
-        What was begun stays the whole group until the last is done: whoever starts after a crash repeats the rest.
+        The intent covers the whole group until the last record is written, so after a crash the rest is repeated.
 
         Raises:
-            the store's error, if nothing can be written: then it is the store and not the records.
+            Exception: the store's error, if no record can be written: then the store is failing, not the records.
         """
         whole = self._remember(items)
-        start = self._failures * GIVE_UP_AFTER % len(items)  # elsewhere each time: the first few may all be bad
-        suspects: list[Item] = []
+        start = self._failures * GIVE_UP_AFTER % len(items)  # rotate, because the first few may all be bad
+        suspects: list[FlushItem] = []
         finished: list[int] = []
         failure: Exception | None = None
         for item in (*items[start:], *items[:start]):
@@ -344,7 +356,7 @@ class Writer:
                 finished.append(item.record.seq)
             except RegistryError:
                 raise
-            except Exception as error:  # noqa: BLE001 - judged below: whose fault it is shows in the others
+            except Exception as error:  # noqa: BLE001 - judged below by the results of the other records
                 failure = error
                 suspects.append(item)
                 if not finished and len(suspects) >= GIVE_UP_AFTER:
@@ -358,45 +370,46 @@ class Writer:
         self._registry.finish_flush(whole, {}, [])
         return finished
 
-    def _second_chance(self, item: Item, whole: FlushIntent) -> list[int]:
+    def _second_chance(self, item: FlushItem, whole: FlushIntent) -> list[int]:
         try:
             self._write_alone(item, whole)
         except RegistryError:
             raise
-        except Exception as error:  # noqa: BLE001 - it failed twice while others did not: it is put aside
-            self._put_aside(item.record, "write", error)
+        except Exception as error:  # noqa: BLE001 - it failed twice while others succeeded: quarantine it
+            self._quarantine_record(item.record, "write", error)
         return [item.record.seq]
 
-    def _put_aside(self, record: WalRecord, step: str, error: Exception) -> None:
+    def _quarantine_record(self, record: WalRecord, step: str, error: Exception) -> None:
         name = f"{self._wal}-{record.seq}"
-        words = f"{type(error).__name__}: {error}"
-        kept = self._quarantine.put(name, record.body, received_at=record.received_at, step=step, error=words)
+        detail = f"{type(error).__name__}: {error}"
+        kept = self._quarantine.put(name, record.body, received_at=record.received_at, step=step, error=detail)
         self._counters.quarantined[step] += 1
-        LOG.error("batch %s could not be used at step %s%s: %s", name, step, "" if kept else " and is lost", words)
+        result = "quarantined" if kept else "lost, because the quarantine is full"
+        LOG.error("batch %s failed at step %s and is %s: %s", name, step, result, detail)
 
 
-def _unpack(body: bytes) -> tuple[WireBatch, int]:
+def _decode(body: bytes) -> tuple[WireBatch, int]:
     return decode(body, as_matrix=True), digest_of(body)
 
 
-def _screen(batches: Sequence[_Read]) -> Sequence[Sequence[Doubts] | None]:
+def _screen(batches: Sequence[_DecodedRecord]) -> Sequence[Sequence[SuspectColumns] | None]:
     try:
         return screen(read.batch for read in batches)
-    except Exception:  # one of them is not what it was taken for: whose fault it is shows one by one
-        LOG.exception("%d batches cannot be looked at together", len(batches))
+    except Exception:  # broad: a malformed batch; `normalise` then screens each batch alone and finds it
+        LOG.exception("%d batches cannot be screened together", len(batches))
         return [None] * len(batches)
 
 
 def _cells(batch: WireBatch) -> int:
-    """Return about how many cells a batch has; records beside the samples count for sixteen."""
+    """Return the approximate number of cells of a batch; each record besides the samples counts as sixteen."""
     records = len(batch.machines) + len(batch.views)
     cells = 0
     for absences in batch.absences:
         records += len(absences)
     for part in batch.parts:
         records += len(part.events) + len(part.readers) + len(part.holdings) + len(part.inventory or ())
-        for told in part.processes:
-            cells += len(told.pids) * (len(told.columns) + 5) + 8
+        for listing in part.processes:
+            cells += len(listing.pids) * (len(listing.columns) + 5) + 8
     for block in batch.samples:
         cells += len(block.machine) * (len(block.columns) + 5)
     for dim in batch.dims:

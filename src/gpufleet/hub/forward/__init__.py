@@ -1,1 +1,1 @@
-"""What the hub takes in, passed on to a time-series database that the site has: Prometheus remote write."""
+"""Forwarding of stored samples to a time-series database of the site by Prometheus remote write."""

@@ -1,45 +1,45 @@
-"""Batches as series, each value once at the instant of its measurement. Pure, but for what it remembers.
+"""Conversion of batches to remote-write points, each value once at its measurement time. No I/O.
 
-A receiver may refuse a whole request for one sample that is older than another of its series. What was passed on last
-is therefore remembered by subject: machine, device, reader and lane, whose readings share their instants.
+A receiver may reject a whole request for one sample that is older than another of its series. So the newest forwarded
+instant is kept for each subject: machine, device, reader and lane, whose readings share their instants.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.codecs.remote_write.encode import Point
+from gpufleet.codecs.remote_write.encode import WritePoint
 from gpufleet.codecs.remote_write.known import NAME
 from gpufleet.dialects.native import PREFIX
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
-from gpufleet.model.stored.samples import FORWARDED, Accepted
+from gpufleet.model.stored.samples import FORWARDED, AcceptedBatch
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View, ViewKind
 from gpufleet.model.wire.batch import Cell, DimBlock, SampleBlock
 
 MILLISECOND = 10**6
 
-KEPT = 3600 * NANOS
-"""So long a subject of which nothing comes is remembered: whatever comes later is newer than what was passed on."""
+RETENTION_NS = 3600 * NANOS
+"""Retention of a subject without new values. Any later value is newer than those forwarded."""
 
 Subject = tuple[str, str, str, str, str]
 """Cluster, machine, key of the view (empty for the machine itself), reader and lane."""
 
 Place = tuple[Subject, str]
-"""A subject, and a metric with dimensions; an empty text for all of those without."""
+"""A subject, and the name of a metric with dimensions; an empty text for all metrics without dimensions."""
 
 
-Told = tuple[Metric, tuple[str, ...], Cell]
+MetricValue = tuple[Metric, tuple[str, ...], Cell]
 """A metric, the values of its dimensions, and its value."""
 
 
-class _Last(msgspec.Struct):
-    """What was passed on last.
+class _LastSent(msgspec.Struct):
+    """Newest forwarded instant of a place.
 
     Attributes:
-        at: its instant, nanoseconds since 1970.
-        names: metrics, with the values of their dimensions, that had a value then.
-        before: those that had one at the instant before.
+        at: nanoseconds since 1970.
+        names: metrics, with the values of their dimensions, that had a value at this instant.
+        before: metrics that had a value at the preceding instant.
     """
 
     at: int
@@ -48,47 +48,51 @@ class _Last(msgspec.Struct):
 
 
 class ForwardSeries:
-    """Makes points of batches. One thread at a time."""
+    """Converts batches to points. Use it from one thread at a time.
+
+    Attributes:
+        late: values left out because newer values of their series were already forwarded.
+    """
 
     def __init__(self, labels: Mapping[str, str], *, sends_late: bool) -> None:
-        """Take labels for every series, and whether values go out that are older than newer ones of theirs."""
+        """Set labels for every series, and whether to forward values older than others already forwarded."""
         self._more = {**labels, "job": labels.get("job", "gpufleet"), FORWARDED: "gpufleet"}
         self._sends_late = sends_late
-        self._told: dict[Place, _Last] = {}
-        self._newest = self._forgot_at = 0
-        self.late = 0  # values that were not passed on, because newer ones of theirs were
+        self._last_sent: dict[Place, _LastSent] = {}
+        self._newest = self._pruned_at = 0
+        self.late = 0
 
-    def points(self, accepted: Sequence[Accepted]) -> Iterator[Point]:
-        """Return the points of batches, in order of time for each series."""
+    def points(self, accepted: Sequence[AcceptedBatch]) -> Iterator[WritePoint]:
+        """Return the points of batches, in order of time within each series."""
         rows = [
             (block.measured_at[row], one, block, row)
             for one in accepted
             for block in one.batch.samples
             for row in range(len(block.machine))
         ]
-        rows.sort(key=lambda row: row[0])  # what is of one instant stays in the order in which it came
+        rows.sort(key=lambda row: row[0])  # stable: rows of one instant keep their order of arrival
         for _, one, block, row in rows:
             yield from self._samples(one, block, row)
         for one in accepted:
             for dims in one.batch.dims:
                 yield from self._dims(one, dims)
-        self._forget()
+        self._prune()
 
-    def _samples(self, accepted: Accepted, block: SampleBlock, row: int) -> Iterator[Point]:
-        values: list[Told] = [
+    def _samples(self, accepted: AcceptedBatch, block: SampleBlock, row: int) -> Iterator[WritePoint]:
+        values: list[MetricValue] = [
             (metric, (), cell)
             for name, column in zip(block.metrics, block.columns, strict=True)
             if (cell := column[row]) is not None and (metric := CATALOGUE[name]).kind is not MetricKind.INFO
         ]
         yield from self._row(accepted, block, row, (_subject(accepted, block, row), ""), values)
 
-    def _dims(self, accepted: Accepted, block: DimBlock) -> Iterator[Point]:
+    def _dims(self, accepted: AcceptedBatch, block: DimBlock) -> Iterator[WritePoint]:
         metric = CATALOGUE[block.metric]
         together: dict[tuple[int, Subject], list[int]] = {}
         for row, at in enumerate(block.measured_at):
             together.setdefault((at, _subject(accepted, block, row)), []).append(row)
         for (_, subject), rows in sorted(together.items()):
-            values: list[Told] = [
+            values: list[MetricValue] = [
                 (metric, tuple(column[row] for column in block.labels), cell)
                 for row in rows
                 if (cell := block.values[row]) is not None
@@ -97,40 +101,40 @@ class ForwardSeries:
 
     def _row(
         self,
-        accepted: Accepted,
+        accepted: AcceptedBatch,
         block: SampleBlock | DimBlock,
         row: int,
         place: Place,
-        values: list[Told],
-    ) -> Iterator[Point]:
-        """Return the points of what is of one instant.
+        values: list[MetricValue],
+    ) -> Iterator[WritePoint]:
+        """Return the points of one place and instant.
 
-        An instant can come in parts. So what had a value before it and has none in it is marked as stale, at that
-        instant, once the next one begins.
+        An instant can arrive in parts. So a series that has no value at an instant gets a stale marker there, but only
+        once the next instant begins.
         """
         at = block.measured_at[row] // MILLISECOND * MILLISECOND
         base = self._base(accepted, block, row)
         names = frozenset((metric.name, labels) for metric, labels, _ in values)
-        told = self._told.get(place)
-        if told is not None and at == told.at:
-            # A part of the same instant: what was told already is not told again.
-            values = [one for one in values if (one[0].name, one[1]) not in told.names]
-            told.names |= names
-        elif told is not None and at < told.at:
+        last = self._last_sent.get(place)
+        if last is not None and at == last.at:
+            # A further part of the same instant: leave out values already forwarded.
+            values = [one for one in values if (one[0].name, one[1]) not in last.names]
+            last.names |= names
+        elif last is not None and at < last.at:
             if not self._sends_late:
                 self.late += len(values)
                 return
         else:
-            if told is not None:
-                for name, labels in sorted(told.before - told.names):
-                    yield from _points(base, CATALOGUE[name], labels, None, told.at)
-            self._told[place] = _Last(at, names, told.names if told is not None else frozenset())
+            if last is not None:
+                for name, labels in sorted(last.before - last.names):
+                    yield from _points(base, CATALOGUE[name], labels, None, last.at)
+            self._last_sent[place] = _LastSent(at, names, last.names if last is not None else frozenset())
             self._newest = max(self._newest, at)
         for metric, labels, value in values:
             yield from _points(base, metric, labels, value, at)
 
-    def _base(self, accepted: Accepted, block: SampleBlock | DimBlock, row: int) -> dict[str, str]:
-        """Return the labels of every series of a row. Whose it is, the hub says: no sender names a cluster here."""
+    def _base(self, accepted: AcceptedBatch, block: SampleBlock | DimBlock, row: int) -> dict[str, str]:
+        """Return the labels of every series of a row; the identities come from the hub, not from the sender."""
         batch = accepted.batch
         machine = batch.machines[block.machine[row]]
         labels = {
@@ -147,14 +151,16 @@ class ForwardSeries:
         view = block.view[row]
         return labels | _device(batch.views[view]) if view >= 0 else labels
 
-    def _forget(self) -> None:
-        if self._newest - self._forgot_at < KEPT // 4:
+    def _prune(self) -> None:
+        if self._newest - self._pruned_at < RETENTION_NS // 4:
             return
-        self._forgot_at = self._newest
-        self._told = {place: told for place, told in self._told.items() if told.at >= self._newest - KEPT}
+        self._pruned_at = self._newest
+        self._last_sent = {
+            place: last for place, last in self._last_sent.items() if last.at >= self._newest - RETENTION_NS
+        }
 
 
-def _subject(accepted: Accepted, block: SampleBlock | DimBlock, row: int) -> Subject:
+def _subject(accepted: AcceptedBatch, block: SampleBlock | DimBlock, row: int) -> Subject:
     view = block.view[row]
     key = accepted.batch.views[view].key if view >= 0 else ""
     return accepted.batch.cluster, accepted.machine_ids[block.machine[row]], key, block.reader, block.lane
@@ -167,12 +173,14 @@ def _device(view: View) -> dict[str, str]:
     return labels if view.uuid or not view.instance else {**labels, "device_instance": view.instance}
 
 
-def _points(base: Mapping[str, str], metric: Metric, values: tuple[str, ...], value: Cell, at: int) -> Iterator[Point]:
-    """Return the points of a reading, as the native page has its series; None for stale markers."""
+def _points(
+    base: Mapping[str, str], metric: Metric, values: tuple[str, ...], value: Cell, at: int
+) -> Iterator[WritePoint]:
+    """Return the points of a reading, with the series names of the native page; a value of None is a stale marker."""
     kind = "counter" if metric.kind is MetricKind.COUNTER else "gauge"
     labels = {**base, **dict(zip(metric.dims, values, strict=True)), NAME: PREFIX + metric.name}
     if metric.kind is MetricKind.STATE:
         for state in metric.states:
-            yield Point({**labels, "state": state}, None if value is None else float(state == value), at, kind)
+            yield WritePoint({**labels, "state": state}, None if value is None else float(state == value), at, kind)
     elif not isinstance(value, str):
-        yield Point(labels, value, at, kind)
+        yield WritePoint(labels, value, at, kind)

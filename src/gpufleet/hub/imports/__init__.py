@@ -1,1 +1,1 @@
-"""Data from other systems: remote write, OTLP, federation, scraped targets."""
+"""Imports from other systems: remote write, OTLP, federation, scraped targets."""

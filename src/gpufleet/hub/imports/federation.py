@@ -1,12 +1,6 @@
-"""A page that tells of a whole cluster, asked again and again: many machines, each at its own instants.
+"""Pulling of cluster-wide pages: `/federate` of a cluster's Prometheus, and kube-state-metrics.
 
-A cluster's Prometheus, asked for the newest samples that it has.
-
-kube-state-metrics' own page, asked where no Prometheus of its cluster writes here.
-
-A page of a Prometheus' `/federate` as a request. Pure.
-
-Spreading questions over time. Pure.
+kube-state-metrics is pulled directly where no Prometheus of its cluster writes to this hub.
 """
 
 import asyncio
@@ -18,123 +12,131 @@ from typing import Protocol
 from urllib.parse import quote
 
 from gpufleet import __version__
-from gpufleet.codecs.prometheus_text.page import Page, TextLimits
+from gpufleet.codecs.prometheus_text.page import TextLimits, TextPage
 from gpufleet.codecs.prometheus_text.parser import TextParser, wire_error_of
 from gpufleet.codecs.remote_write.records import WriteRequest
 from gpufleet.dialects.known import DIALECTS
 from gpufleet.dialects.kube_state_metrics import HAS, KUBE_STATE_METRICS, SELECTORS, is_of_gpus
-from gpufleet.hub.imports.receiver import NotYetError, Writes
+from gpufleet.hub.imports.receiver import ImportReceiver, NotCaughtUpError
 from gpufleet.hub.imports.remote_write import read_request
-from gpufleet.hub.imports.request import Written
-from gpufleet.hub.imports.scrape_status import Standing
+from gpufleet.hub.imports.request import ImportedRequest
+from gpufleet.hub.imports.scrape_status import TargetStatus
 from gpufleet.model.errors import GpufleetError, WireError
 from gpufleet.model.status import Heartbeat
-from gpufleet.model.stored.samples import Series
+from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.ports.clock import Clock
 
 
-def offset(name: str, interval_seconds: float) -> float:
-    """Return how long after the start a target is asked first, in seconds.
-
-    Always the same for one target, and another for each: a thousand of them are not asked at one instant.
-    """
+def start_offset(name: str, interval_seconds: float) -> float:
+    """Return the delay of a target's first pull in seconds, derived from its name to spread targets evenly."""
     return zlib.crc32(name.encode()) / 2**32 * interval_seconds
 
 
 log = logging.getLogger(__name__)
 
 MAX_PAGE_BYTES = 64 << 20
-"""About 200,000 series, or 8,000 GPUs with 25 each. A larger cluster is asked in several parts, by `match`."""
+"""About 200,000 series, or 8,000 GPUs with 25 series each. A larger cluster is pulled in several parts, by `match`."""
 
 
 class FetchedPage(Protocol):
-    """A page that came; `done` is called once its bytes are not needed any more."""
+    """A fetched page. Call `done` once its body is no longer needed."""
 
     @property
     def body(self) -> bytes:
-        """Its bytes."""
+        """Content of the page."""
         ...
 
     @property
     def done(self) -> Callable[[], None]:
-        """Let go of them."""
+        """Function that releases the body."""
         ...
 
 
-class Pages(Protocol):
-    """Where its pages come from."""
+class PageSource(Protocol):
+    """Source of a page."""
 
     async def fetch(self) -> FetchedPage:
-        """Fetch the page as it is now. Raises ChannelError, or ConfigError where there is no token to present."""
+        """Fetch the current page. Raises ChannelError, or ConfigError if the token is unavailable."""
         ...
 
 
-class ClusterPage:
-    """One page. How often it is asked makes nothing on it younger."""
+class ClusterPuller:
+    """Pulls one page periodically. Samples keep their own instants, whatever the interval."""
 
     def __init__(
         self,
         cluster: str,
         sender: str,
-        pages: Pages,
-        read: Callable[[bytes], Written],
-        writes: Writes,
+        pages: PageSource,
+        read: Callable[[bytes], ImportedRequest],
+        writes: ImportReceiver,
         clock: Clock,
-        standing: Standing,
+        target_status: TargetStatus,
         *,
         interval_seconds: float,
-        taken: Callable[[], None] = lambda: None,
+        on_durable: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take whose it is, how it is asked, what reads it (on a thread), who takes that, who hears how it goes.
+        """Connect the parts of the puller.
 
-        `taken` is called once what was read is durable.
+        Args:
+            cluster: of the page.
+            sender: name of the sender of its batches.
+            pages: source of the page.
+            read: decodes a page, on a thread.
+            writes: receives the decoded content.
+            clock: for the schedule.
+            target_status: records successes and failures.
+            interval_seconds: between pulls.
+            on_durable: called after the content of a page is durable.
         """
         self._cluster, self._sender = cluster, sender
         self._pages, self._read, self._writes = pages, read, writes
-        self._clock, self._standing = clock, standing
-        self._interval, self._taken = interval_seconds, taken
+        self._clock, self._target_status = clock, target_status
+        self._interval, self._on_durable = interval_seconds, on_durable
         self._started_at = clock.now_ns()
 
     async def run(self) -> None:
-        """Ask until cancelled, at whole intervals: a page that is late moves no later one."""
-        due = self._clock.monotonic() + offset(f"{self._cluster}/{self._sender}", min(self._interval, 10.0))
+        """Pull until cancelled, at whole intervals from the start: a late page does not delay later pulls."""
+        due = self._clock.monotonic() + start_offset(f"{self._cluster}/{self._sender}", min(self._interval, 10.0))
         while True:
             await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
-            await self.ask()
+            await self.pull()
             due += self._interval * max(1, -(-(self._clock.monotonic() - due) // self._interval))
 
-    async def ask(self) -> None:
-        """Ask once. One that does not answer is not heard of, as any sender that does not speak."""
+    async def pull(self) -> None:
+        """Pull once. A failure sends no heartbeat, so that the target counts as a sender that is not reporting."""
         try:
             page = await self._pages.fetch()
             try:
-                beat = Heartbeat(interval_seconds=self._interval, version=__version__, started_at=self._started_at)
-                await self._writes.take(self._cluster, self._sender, lambda _: self._read(page.body), beat=beat)
-                self._taken()
+                heartbeat = Heartbeat(interval_seconds=self._interval, version=__version__, started_at=self._started_at)
+                await self._writes.take(
+                    self._cluster, self._sender, lambda _: self._read(page.body), heartbeat=heartbeat
+                )
+                self._on_durable()
             finally:
                 page.done()
-        except NotYetError:
-            return  # just started: the next page says the same, at the same instants
-        except Exception as error:  # the one catch point of this loop: a page that is not taken costs itself
-            is_ours = isinstance(error, GpufleetError)
-            if not is_ours:
+        except NotCaughtUpError:
+            return  # the hub has just started; the next page repeats the samples at their instants
+        except Exception as error:  # broad: the one catch point of this loop; a failure affects this page only
+            is_expected = isinstance(error, GpufleetError)
+            if not is_expected:
                 log.debug("%s: defect", self._sender, exc_info=True)
-            self._said(str(error) if is_ours else f"{type(error).__name__}: {error}")
+            self._record_failure(str(error) if is_expected else f"{type(error).__name__}: {error}")
         else:
-            if self._standing.error:
-                log.info("%s of %s answers again", self._sender, self._cluster)
-            self._standing.answered()
+            if self._target_status.error:
+                log.info("%s of %s responds again", self._sender, self._cluster)
+            self._target_status.record_success()
 
-    def _said(self, words: str) -> None:
-        if self._standing.failed(words):
-            log.warning("%s of %s: %s", self._sender, self._cluster, words)
+    def _record_failure(self, detail: str) -> None:
+        if self._target_status.record_failure(detail):
+            log.warning("%s of %s: pull failed: %s", self._sender, self._cluster, detail)
 
 
-def as_request(page: Page) -> WriteRequest:
-    """Return the samples of a page that say when they were measured.
+def as_request(page: TextPage) -> WriteRequest:
+    """Return the samples of a federation page that have a timestamp.
 
-    The instant of a federated sample is that of its scrape in the cluster, and not of this hub's question. One without
-    could be of any age: it is a problem `no_time`.
+    The timestamp is that of the scrape in the cluster, not of this pull. A sample without one could be of any age, and
+    counts as the problem `no_time`.
     """
     numbers = sorted(page.times)
     problems = {str(problem): count for problem, count in page.problems.items()}
@@ -151,21 +153,21 @@ def as_request(page: Page) -> WriteRequest:
 
 
 READER = "federate"
-"""How its readers and its sender begin; the dialect follows, or the name of the Prometheus."""
+"""Prefix of the reader's name (the dialect follows) and of the sender's (the name of the Prometheus follows)."""
 
 LIMITS = TextLimits(page_bytes=MAX_PAGE_BYTES, value_bytes=1 << 10, series=300_000, kept=300_000)
 
 
-class Federated:
-    """Reads the pages of one Prometheus. Its samples keep the instants that it says."""
+class FederationReader:
+    """Decoder of federation pages of one Prometheus. Samples keep their timestamps."""
 
     def __init__(self, *, plain_pods: bool = False) -> None:
-        """Prepare it; `plain_pods` says that its labels `pod` and `namespace` are those of workloads."""
+        """Create a decoder; `plain_pods` is whether the labels `pod` and `namespace` are those of workloads."""
         self._plain_pods = plain_pods
         self._parser = TextParser(LIMITS)
 
-    def __call__(self, body: bytes) -> Written:
-        """Read a page. One that cannot be read leaves nothing in the next one's cache. Raises WireError."""
+    def __call__(self, body: bytes) -> ImportedRequest:
+        """Decode a page. An invalid page clears the parser's cache. Raises WireError."""
         parser, self._parser = self._parser, TextParser(LIMITS)
         page = parser.parse(body)
         error = wire_error_of(page)
@@ -176,44 +178,44 @@ class Federated:
 
 
 def federate_url(root: str, match: Sequence[str]) -> str:
-    """Return the address of a page; without `match` of every name of a project, and of Kubernetes, that is known."""
-    asked = match or (known_names(), *SELECTORS)
-    return f"{root.rstrip('/')}/federate?" + "&".join(f"match%5B%5D={quote(one, safe='')}" for one in asked)
+    """Return the URL of a federation page; without `match`, it selects all known names of projects and Kubernetes."""
+    selectors = match or (known_names_selector(), *SELECTORS)
+    return f"{root.rstrip('/')}/federate?" + "&".join(f"match%5B%5D={quote(one, safe='')}" for one in selectors)
 
 
-def known_names() -> str:
-    """Return a selector of every name that a dialect has."""
+def known_names_selector() -> str:
+    """Return a selector of all metric names of the dialects."""
     names = "|".join(f"{prefix}.*" for dialect in DIALECTS for prefix in dialect.prefixes)
     return f'{{__name__=~"{names}"}}'
 
 
-KUBERNETES_READER = "scrape"
-"""How its readers and its sender begin; the dialect follows, or the name of the target."""
+KUBE_STATE_READER = "scrape"
+"""Prefix of the reader's name (the dialect follows) and of the sender's (the name of the target follows)."""
 
-KUBERNETES_LIMITS = TextLimits(page_bytes=MAX_PAGE_BYTES, value_bytes=1 << 10, series=100_000, kept=100_000)
+KUBE_STATE_LIMITS = TextLimits(page_bytes=MAX_PAGE_BYTES, value_bytes=1 << 10, series=100_000, kept=100_000)
 
-_OURS = re.compile(f"^(?:{'|'.join(KUBE_STATE_METRICS.prefixes)})[^\n]*".encode(), re.MULTILINE)
-"""The lines that say something here: most of a page is of pods."""
+_USED_LINES = re.compile(f"^(?:{'|'.join(KUBE_STATE_METRICS.prefixes)})[^\n]*".encode(), re.MULTILINE)
+"""Pattern of the lines used here; most of a page is about pods."""
 
 
-class KubernetesPage:
-    """Reads the pages of one kube-state-metrics.
+class KubeStateReader:
+    """Decoder of the pages of one kube-state-metrics.
 
-    What they say is of the instant at which they came. A series that is not on the page any more has ended.
+    Samples get the time of the fetch. A series that is missing from a page has ended.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._parser = TextParser(KUBERNETES_LIMITS)
-        self._before: frozenset[Series] = frozenset()
-        self._newest: frozenset[Series] = frozenset()
+        self._parser = TextParser(KUBE_STATE_LIMITS)
+        self._before: frozenset[ImportedSeries] = frozenset()
+        self._newest: frozenset[ImportedSeries] = frozenset()
 
-    def __call__(self, body: bytes) -> Written:
-        """Read a page. One that cannot be read leaves nothing in the next one's cache. Raises WireError."""
-        parser, self._parser = self._parser, TextParser(KUBERNETES_LIMITS)
-        lines = _OURS.findall(body)
+    def __call__(self, body: bytes) -> ImportedRequest:
+        """Decode a page. An invalid page clears the parser's cache. Raises WireError."""
+        parser, self._parser = self._parser, TextParser(KUBE_STATE_LIMITS)
+        lines = _USED_LINES.findall(body)
         if not lines:
-            raise WireError("page", f"no {HAS}: is it kube-state-metrics', with nodes among its --resources?")
+            raise WireError("page", f"has no {HAS}: check that it is kube-state-metrics with nodes in --resources")
         page = parser.parse(b"\n".join(lines) + b"\n")
         error = wire_error_of(page)
         if error is not None:
@@ -233,8 +235,8 @@ class KubernetesPage:
             types={},
             problems={str(problem): count for problem, count in page.problems.items()},
         )
-        return read_request(request, KUBERNETES_READER)
+        return read_request(request, KUBE_STATE_READER)
 
-    def taken(self) -> None:
-        """Note that what the newest page says is durable: what has ended need not be said again."""
+    def commit(self) -> None:
+        """Record that the newest page is durable, so that its ended series are not reported again."""
         self._before = self._newest

@@ -1,4 +1,4 @@
-"""Taking what other systems write: as batches of senders of the hub's own, on the same way as everyone's."""
+"""Receiver of imports: turns requests of other systems into batches that take the normal ingestion path."""
 
 import asyncio
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -7,48 +7,48 @@ from itertools import islice
 from typing import TypeVar
 
 from gpufleet.codecs.batch import encode
-from gpufleet.hub.imports.request import Written
-from gpufleet.hub.imports.writers import Writer, Writers
-from gpufleet.hub.receive.counters import Counters, bounded
+from gpufleet.hub.imports.request import ImportedRequest
+from gpufleet.hub.imports.writers import ImportWriter, ImportWriters
+from gpufleet.hub.receive.counters import Counters, count_bounded
 from gpufleet.hub.receive.ingest import ForeignClusterError, Ingest
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.wire.batch import MachineReport
 from gpufleet.ports.clock import Clock
-from gpufleet.ports.registry import Registry
-from gpufleet.ports.store import Store
+from gpufleet.ports.registry import MachineRegistry
+from gpufleet.ports.store import SampleStore
 
 T = TypeVar("T")
 
-SAMPLES_A_BATCH = 2000
-"""Rows of one batch; a request that catches up on an outage has many instants of many machines."""
+MAX_BATCH_SAMPLES = 2000
+"""Maximum number of rows in one batch. A request after an outage has many instants of many machines."""
 
-AT_ONCE = 2
-"""Requests that are read and joined at once: what one comes to takes up to a hundred times the memory of its body."""
-
-
-class NotYetError(Exception):
-    """What earlier processes acknowledged is not in the store yet: what is written now could not be joined with it."""
+MAX_CONCURRENT = 2
+"""Requests decoded and merged concurrently. A decoded request takes up to 100 times the memory of its body."""
 
 
-class Writes:
-    """Takes requests. Lives on the event loop; requests of one writer are taken one after the other."""
+class NotCaughtUpError(Exception):
+    """The backlog of earlier processes is not in the store yet, so new rows cannot be merged with it."""
+
+
+class ImportReceiver:
+    """Ingests requests of other systems. Use it from the event loop; each writer's requests are processed in order."""
 
     def __init__(
         self,
         *,
         ingest: Ingest,
         clusters: Container[str],
-        registry: Registry,
-        store: Store,
+        registry: MachineRegistry,
+        store: SampleStore,
         counters: Counters,
         clock: Clock,
         threads: Executor,
         is_caught_up: Callable[[], bool],
-        writers: Writers | None = None,
+        writers: ImportWriters | None = None,
     ) -> None:
-        """Take what is behind it; `is_caught_up` tells whether the store has all that was in the log at the start."""
+        """Connect the receiver; `is_caught_up` returns whether the log's backlog at the start has been flushed."""
         self._ingest = ingest
         self._clusters = clusters
         self._registry = registry
@@ -57,102 +57,105 @@ class Writes:
         self._clock = clock
         self._threads = threads
         self._is_caught_up = is_caught_up
-        self._writers = writers or Writers(clock)
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._writers = writers or ImportWriters(clock)
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def take(
         self,
         cluster: str,
         name: str,
-        read: Callable[[Writer], Written],
+        read: Callable[[ImportWriter], ImportedRequest],
         *,
-        together_ns: int = 0,
-        beat: Heartbeat | None = None,
-    ) -> Written:
-        """Make what a request says durable, and return it.
+        merge_window_ns: int = 0,
+        heartbeat: Heartbeat | None = None,
+    ) -> ImportedRequest:
+        """Make the content of a request durable and return it.
 
         Args:
-            cluster: whose it is, by whom it authenticated.
-            name: of its writer as a sender.
-            read: reads the request, on a thread.
-            together_ns: instants of one subject that are no further apart are one.
-            beat: what is said of the writer beside it, even where there is nothing new.
+            cluster: of the writer, from its authentication.
+            name: of the writer as a sender.
+            read: decodes the request, on a thread.
+            merge_window_ns: instants of one subject that are at most this far apart are merged.
+            heartbeat: sent with the batches, and alone if there is nothing new.
 
         Raises:
-            WireError: what `read` raises; WireLimitError if there are too many writers, or they tell of too much.
-            ForeignClusterError: if its cluster is not served here.
-            NotYetError: if it is too early after the start; it must be sent again.
-            SpoolError: if it cannot be made durable now; it must be sent again.
-            StoreError, RegistryError: if they do not answer; it must be sent again.
+            WireError: from `read`; WireLimitError if there are too many writers or subjects.
+            ForeignClusterError: if the cluster is not served here.
+            NotCaughtUpError: too early after the start; the client must retry.
+            SpoolError: if it cannot be made durable now; the client must retry.
+            StoreError, RegistryError: if they are unavailable; the client must retry.
         """
         if cluster not in self._clusters:
             raise ForeignClusterError(f"cluster {cluster!r} is not served here: register it")
         if not self._is_caught_up():
-            raise NotYetError("what was acknowledged before the start is not in the store yet: send it again")
-        writer = self._writers.of(cluster, name, together_ns)
-        # A task of its own: a client that goes away must not leave memory and disk in disagreement.
-        return await asyncio.shield(asyncio.create_task(self._take(writer, read, beat)))
+            raise NotCaughtUpError("the backlog from before the start is not in the store yet: retry later")
+        writer = self._writers.of(cluster, name, merge_window_ns)
+        # A separate task, so that a disconnecting client cannot cancel between the disk and memory.
+        return await asyncio.shield(asyncio.create_task(self._take(writer, read, heartbeat)))
 
-    async def _take(self, writer: Writer, read: Callable[[Writer], Written], beat: Heartbeat | None) -> Written:
+    async def _take(
+        self, writer: ImportWriter, read: Callable[[ImportWriter], ImportedRequest], heartbeat: Heartbeat | None
+    ) -> ImportedRequest:
         async with writer.lock, self._turns:
-            written = await self._ask(lambda: read(writer))
+            written = await self._in_thread(lambda: read(writer))
             if missed := writer.decoder.known.missed:
-                bounded(self._counters.unremembered_series, f"{writer.cluster}/{writer.name}", missed)
+                count_bounded(self._counters.uncached_series, f"{writer.cluster}/{writer.name}", missed)
             self._writers.bound_series()
             writer.tidy(self._clock)
             self._writers.tidy(writer.cluster)
-            self._writers.check_subjects(writer, await self._ask(lambda: writer.rows.lacks(written.machines)))
+            self._writers.check_subjects(writer, await self._in_thread(lambda: writer.rows.count_new(written.machines)))
             self._count(written)
-            await self._ask(lambda: self._remember(writer, written.machines))
-            rows = await self._ask(
-                lambda: {one: writer.rows.joined(one, parts) for one, parts in written.machines.items()}
+            await self._in_thread(lambda: self._load_stored(writer, written.machines))
+            rows = await self._in_thread(
+                lambda: {one: writer.rows.merge(one, parts) for one, parts in written.machines.items()}
             )
-            events = [MachineReport(machine=one, events=told) for one, told in written.events.items()]
+            events = [MachineReport(machine=one, events=found) for one, found in written.events.items()]
             changed = {one: writer.holders.changes(one, found) for one, found in written.holders.items()}
-            held = [MachineReport(machine=one, holdings=told) for one, (told, _) in changed.items() if told]
+            held = [MachineReport(machine=one, holdings=changes) for one, (changes, _) in changed.items() if changes]
             batches = [*_batches(rows), *([events] if events else []), *([held] if held else [])]
-            for reports in batches or ([[]] if beat is not None else []):
+            for reports in batches or ([[]] if heartbeat is not None else []):
                 now = self._clock.now_ns()
-                content = await self._ask(lambda reports=reports, now=now: encode(writer.batch(reports, now, beat)))  # type: ignore[misc]
+                batch = writer.batch(reports, now, heartbeat)
+                content = await self._in_thread(lambda batch=batch: encode(batch))  # type: ignore[misc]
                 await self._ingest.take(content, now)
                 writer.seq += 1
                 for report in reports:
-                    writer.rows.keep(report.machine, report.samples, writer.heard)
+                    writer.rows.keep(report.machine, report.samples, writer.last_seen)
             for _, kept in changed.values():
                 writer.holders.keep(kept)
         return written
 
-    def _remember(self, writer: Writer, machines: Mapping[Machine, Sequence[Sample]]) -> None:
-        """Learn the newest rows and holders of machines that were not written of since the start: blocking."""
-        new = [one for one in machines if one not in writer.asked]
-        ids = {known.id: one for one in new for known in self._registry.machines_called(writer.cluster, one.name)}
+    def _load_stored(self, writer: ImportWriter, machines: Mapping[Machine, Sequence[Sample]]) -> None:
+        """Load the newest stored rows and holders of machines that are new since the start. Blocking."""
+        new = [one for one in machines if one not in writer.loaded]
+        ids = {known.id: one for one in new for known in self._registry.find_machines(writer.cluster, one.name)}
         if ids:
             for id_, stored in self._store.latest_of(writer.cluster, list(ids)).items():
                 written = [one.sample for one in stored if one.sample.provenance is Provenance.IMPORTED]
-                writer.rows.keep(ids[id_], written, writer.heard)
+                writer.rows.keep(ids[id_], written, writer.last_seen)
             for id_, holdings in self._store.holdings_of(writer.cluster, list(ids)).items():
                 writer.holders.remember(ids[id_], holdings)
-        writer.asked.update(new)
+        writer.loaded.update(new)
 
-    def _count(self, written: Written) -> None:
-        self._counters.written_samples += written.samples
-        self._counters.written_others += sum(written.others.values())
-        self._counters.written_nameless += written.nameless
+    def _count(self, written: ImportedRequest) -> None:
+        self._counters.imported_samples += written.samples
+        self._counters.unrecognised_samples += sum(written.others.values())
+        self._counters.unattributed_samples += written.nameless
         for problem, count in written.problems.items():
-            self._counters.written_problems[problem] += count
+            self._counters.import_problems[problem] += count
         for name, count in written.drift.items():
-            bounded(self._counters.unknown_metrics, name, count)
+            count_bounded(self._counters.unknown_metrics, name, count)
         for name, count in written.labels.items():
-            bounded(self._counters.unknown_labels, name, count)
+            count_bounded(self._counters.unknown_labels, name, count)
         for name, count in written.others.items():
-            bounded(self._counters.other_metrics, name, count)
+            count_bounded(self._counters.unrecognised_metrics, name, count)
 
-    async def _ask(self, question: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, question)
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
 
 def _batches(rows: Mapping[Machine, Sequence[Sample]]) -> list[list[MachineReport]]:
-    """Cut rows into batches of a bounded size."""
+    """Split rows into batches of a bounded size."""
     batches: list[list[MachineReport]] = []
     room = 0
     for machine, samples in rows.items():
@@ -160,7 +163,7 @@ def _batches(rows: Mapping[Machine, Sequence[Sample]]) -> list[list[MachineRepor
         while True:
             if room == 0:
                 batches.append([])
-                room = SAMPLES_A_BATCH
+                room = MAX_BATCH_SAMPLES
             part = tuple(islice(left, room))
             if not part:
                 break

@@ -1,4 +1,4 @@
-"""A remote-write request as samples of machines. Pure."""
+"""Conversion of a remote-write request to samples of machines. Pure."""
 
 from collections import Counter
 from collections.abc import Container, Mapping
@@ -9,65 +9,69 @@ import msgspec
 from gpufleet.codecs.remote_write.records import WriteRequest
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.dialect import Dialect
-from gpufleet.dialects.known import OF_CLUSTERS
+from gpufleet.dialects.known import CLUSTER_DIALECTS
 from gpufleet.dialects.kube_state_metrics import KUBE_STATE_METRICS, is_of_gpus
-from gpufleet.dialects.reading import Meaning, pod_of, read
-from gpufleet.hub.imports.request import Written, can_be_called, has_a_name
-from gpufleet.model.holding import Holder
+from gpufleet.dialects.reading import SeriesMeaning, pod_of, read_series
+from gpufleet.hub.imports.request import ImportedRequest, has_valid_names, is_valid_name
+from gpufleet.model.holdings import Holder
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
-from gpufleet.model.stored.samples import FORWARDED, Series
+from gpufleet.model.stored.samples import FORWARDED, ImportedSeries
 
 READER = "remote_write"
-"""How a reader's name begins in samples that were written; the dialect follows, so that two exporters stay apart."""
+"""Prefix of the reader's name in written samples; the dialect follows, which keeps two exporters apart."""
 
 
-def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: bool = False) -> Written:
-    """Return what a request says; `reader` and the dialect are the reader of its samples.
+def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: bool = False) -> ImportedRequest:
+    """Return the samples and holders of a request by machine.
 
-    A machine is called as the exporter calls it (dcgm-exporter's `Hostname`), or else as its target is (`node`, or
-    `instance` without the port; before them `exported_node` and `exported_instance`, which stand behind a Prometheus
-    that federates). `plain_pods` says that labels `pod` and `namespace` are a workload's, see `pods`.
+    The machine's name is the exporter's own (dcgm-exporter's `Hostname`), or else the target's: `exported_node` or
+    `exported_instance` (behind a federating Prometheus), then `node` or `instance` without the port.
+
+    Args:
+        request: as decoded.
+        reader: prefix of the samples' reader; the dialect is appended.
+        plain_pods: whether the labels `pod` and `namespace` are those of a workload, see `dialects.reading.pod_of`.
     """
-    targets: dict[tuple[str, str], _Target] = {}
+    groups: dict[tuple[str, str], _SeriesGroup] = {}
     dialects: dict[str, Dialect | None] = {}
     others: Counter[str] = Counter()
     nameless = 0
     for number, series in enumerate(request.series):
         if series.name not in dialects:
-            dialects[series.name] = next((one for one in OF_CLUSTERS if one.is_mine(series.name)), None)
+            dialects[series.name] = next((one for one in CLUSTER_DIALECTS if one.is_mine(series.name)), None)
         dialect = dialects[series.name]
         if dialect is None or FORWARDED in series.labels or (dialect is KUBE_STATE_METRICS and not is_of_gpus(series)):
             others[series.name] += 1
         else:
             machine = _target_of(series.labels)
-            target = targets.get((dialect.name, machine))
-            if target is None:
-                target = targets[dialect.name, machine] = _Target(dialect, machine, [])
-            target.numbers.append(number)
+            group = groups.get((dialect.name, machine))
+            if group is None:
+                group = groups[dialect.name, machine] = _SeriesGroup(dialect, machine, [])
+            group.numbers.append(number)
     machines: dict[Machine, list[Sample]] = {}
     holders: dict[Machine, dict[tuple[str, int], frozenset[Holder]]] = {}
     drift: Counter[str] = Counter()
     labels: Counter[str] = Counter()
-    for target in targets.values():
-        found = _read_target(target, request, f"{reader}/{target.dialect.name}")
+    for group in groups.values():
+        found = _read_group(group, request, f"{reader}/{group.dialect.name}")
         nameless += found.nameless
         drift += found.drift
         labels += found.labels
-        for told, samples in found.machines.items():
-            machine = told or target.machine
-            samples = [one for one in samples if has_a_name(one)]
-            if not can_be_called(machine) or told in found.guests:
+        for own_name, samples in found.machines.items():
+            machine = own_name or group.machine
+            samples = [one for one in samples if has_valid_names(one)]
+            if not is_valid_name(machine) or own_name in found.guests:
                 nameless += len(samples)
             elif samples:
                 machines.setdefault(Machine(name=machine), []).extend(samples)
-        if target.dialect is not DCGM_EXPORTER:
-            continue  # no other one names who holds a device, and what it does not name would look let go of
-        for told, at_views in _holders(request, target.numbers, plain=plain_pods).items():
-            observed = Machine(name=told or target.machine)
-            if observed in machines and told not in found.guests:
+        if group.dialect is not DCGM_EXPORTER:
+            continue  # other exporters name no holders, and a missing holder would look like a released device
+        for own_name, at_views in _holders(request, group.numbers, plain=plain_pods).items():
+            observed = Machine(name=own_name or group.machine)
+            if observed in machines and own_name not in found.guests:
                 holders.setdefault(observed, {}).update(at_views)
-    return Written(
+    return ImportedRequest(
         machines={machine: tuple(samples) for machine, samples in machines.items()},
         samples=len(request.values) + sum(request.problems.values()),
         drift=drift,
@@ -81,32 +85,37 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
     )
 
 
-def is_wanted(name: str) -> bool:
-    """Tell whether a metric is of a project that is known here."""
-    return any(one.is_mine(name) for one in OF_CLUSTERS)
+def is_known_metric(name: str) -> bool:
+    """Return whether a metric name belongs to a known project."""
+    return any(one.is_mine(name) for one in CLUSTER_DIALECTS)
 
 
 def _holders(
     request: WriteRequest, numbers: list[int], *, plain: bool
 ) -> dict[str, dict[tuple[str, int], frozenset[Holder]]]:
-    """Return, by the machine that an exporter tells, who is named as holding its views, where anybody ever was."""
+    """Return the holders named by series, by machine name of the exporter and by view and instant."""
     ended = frozenset(request.stale)
     found: dict[str, dict[tuple[str, int], frozenset[Holder]]] = {}
     for number in numbers:
         series = request.series[number]
         meant = series.meaning
-        if number in ended or not isinstance(meant, Meaning) or meant.whose is None or meant.whose.view is None:
+        if (
+            number in ended
+            or not isinstance(meant, SeriesMeaning)
+            or meant.subject is None
+            or meant.subject.view is None
+        ):
             continue
         holder = pod_of(series.labels, plain=plain)
-        at_views = found.setdefault(meant.whose.machine, {})
-        place = meant.whose.view.key, request.times[number]
+        at_views = found.setdefault(meant.subject.machine, {})
+        place = meant.subject.view.key, request.times[number]
         before = at_views.get(place, frozenset())
         at_views[place] = before | {holder} if holder is not None else before
     return found
 
 
 def _target_of(labels: Mapping[str, str]) -> str:
-    """Return what the target of a series is called, or empty."""
+    """Return the name of a series' target, or an empty text."""
     for prefix in ("exported_", ""):
         name = labels.get(f"{prefix}node") or host_of(labels.get(f"{prefix}instance", ""))
         if name:
@@ -122,14 +131,14 @@ def host_of(instance: str) -> str:
     return host if colon and port.isascii() and port.isdigit() and ":" not in host else instance
 
 
-class _Target(NamedTuple):
+class _SeriesGroup(NamedTuple):
     dialect: Dialect
     machine: str
     numbers: list[int]
-    """Of its series in the request."""
+    """Positions of its series in the request."""
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _GroupReading(msgspec.Struct, frozen=True):
     machines: Mapping[str, list[Sample]]
     drift: Counter[str]
     labels: Counter[str]
@@ -137,12 +146,12 @@ class _Found(msgspec.Struct, frozen=True):
     guests: Container[str]
 
 
-def _read_target(target: _Target, request: WriteRequest, reader: str) -> _Found:
-    numbers = target.numbers
-    series: list[Series] = [request.series[number] for number in numbers]
+def _read_group(group: _SeriesGroup, request: WriteRequest, reader: str) -> _GroupReading:
+    numbers = group.numbers
+    series: list[ImportedSeries] = [request.series[number] for number in numbers]
     stale = frozenset(request.stale)
-    read_ = read(
-        target.dialect,
+    read_ = read_series(
+        group.dialect,
         series,
         [request.values[number] for number in numbers],
         {place: request.times[number] for place, number in enumerate(numbers)},
@@ -151,4 +160,4 @@ def _read_target(target: _Target, request: WriteRequest, reader: str) -> _Found:
         ended=frozenset(place for place, number in enumerate(numbers) if number in stale),
     )
     drift = Counter(one.name for one in series if one.name in read_.unknown)
-    return _Found(read_.machines, drift, read_.labels, read_.nameless, read_.guests)
+    return _GroupReading(read_.machines, drift, read_.labels, read_.nameless, read_.guests)

@@ -1,34 +1,35 @@
-"""What a request of another system says, once it is read."""
+"""Normalised content of a request from another system."""
 
 from collections.abc import Mapping
 
 import msgspec
 
 from gpufleet.model.event import Event
-from gpufleet.model.holding import Holder
+from gpufleet.model.holdings import Holder
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
 from gpufleet.model.text import clean
 
 MAX_NAME = 253
-"""Characters of the name of a machine or a device."""
+"""Maximum length of the name of a machine or device, in characters."""
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request says.
+class ImportedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of a request by machine, and counts of what was not used.
 
     Attributes:
-        machines: evidence of each machine, and its samples, of any instants.
-        events: of each machine.
-        holders: of each machine, key of a view and an instant to the holders that series of it name, where any do.
-        samples: how many there were in all, or log records.
-        drift: names under a known project's prefix that its table does not have, to how many samples had them.
-        labels: of a known project's series that its table does not have, to how many series of them are new here.
-        others: names of no known project, to how many samples had them: they are none of the hub's business.
-        nameless: samples of which the labels do not tell which device or which machine they are of, and those of
-            virtual machines that an agent on their host tells of: whose they are is its batches' to say.
-        problems: samples that could not be taken, by why.
-        other_histograms, other_exemplars: of remote write, those of others; histograms are among `samples`, too.
+        machines: samples of each machine, of any instants.
+        events: events of each machine.
+        holders: holders named by series, by machine and by key of the view and instant; only views with holders.
+        samples: total number of samples or log records.
+        drift: samples by name, for names with a known project's prefix that its table does not have.
+        labels: new series by label name, for labels of a known project that its table does not have.
+        others: samples by name, for names of no known project; the hub ignores them.
+        nameless: samples whose labels identify no device or machine, and samples of virtual machines reported by an
+            exporter on their host, which are left to the batches of the agent there.
+        problems: unusable samples, by reason.
+        other_histograms, other_exemplars: in remote write, those of unknown projects; such histograms also count in
+            `samples`.
     """
 
     machines: Mapping[Machine, tuple[Sample, ...]]
@@ -44,19 +45,19 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     other_exemplars: int = 0
 
     @property
-    def taken(self) -> int:
-        """Samples that somebody here knows what to do with."""
-        left = sum(self.others.values()) + self.nameless
-        return self.samples - left - sum(self.drift.values()) - sum(self.problems.values())
+    def accepted(self) -> int:
+        """Number of samples that are used."""
+        ignored = sum(self.others.values()) + self.nameless
+        return self.samples - ignored - sum(self.drift.values()) - sum(self.problems.values())
 
 
-def can_be_called(name: str) -> bool:
-    """Tell whether a machine could be called so."""
+def is_valid_name(name: str) -> bool:
+    """Return whether a text is a valid machine name."""
     return 0 < len(name) <= MAX_NAME and name == clean(name)
 
 
-def has_a_name(sample: Sample) -> bool:
-    """Tell whether a batch could carry the name of what a sample is about."""
+def has_valid_names(sample: Sample) -> bool:
+    """Return whether the names of a sample's view fit into a batch."""
     view = sample.view
     names = () if view is None else (view.uuid, view.instance, view.parent)
     return all(name is None or 0 < len(name) <= MAX_NAME for name in names)

@@ -1,61 +1,66 @@
-"""How it stands with everything that this hub asks by itself."""
+"""Status of the targets that the hub pulls."""
 
 from collections.abc import Iterator
 
 import msgspec
 
-Who = tuple[str, str]
+TargetKey = tuple[str, str]
 """Cluster and sender."""
 
 
-class Standing(msgspec.Struct):
-    """One target since the hub started.
+class TargetStatus(msgspec.Struct):
+    """Status of one target since the hub started.
 
     Attributes:
-        where: its address.
-        up: whether it answered when it was asked last; None before that.
-        answers, failures: passes that brought something, and that did not.
-        lost: passes that brought something which could not be taken in.
-        error: words of the newest failure; empty after an answer.
+        address: of the target.
+        up: whether the newest pull succeeded; None before the first.
+        answers, failures: successful and failed pulls.
+        lost: successful pulls whose data could not be ingested.
+        error: message of the newest failure; empty after a success.
     """
 
-    where: str
+    address: str
     up: bool | None = None
     answers: int = 0
     failures: int = 0
     lost: int = 0
     error: str = ""
 
-    def answered(self) -> None:
-        """Note that it answered."""
+    def record_success(self) -> None:
+        """Record a successful pull."""
         self.up, self.error = True, ""
         self.answers += 1
 
-    def failed(self, words: str) -> bool:
-        """Note why it did not; return whether that is new."""
-        is_new = self.error != words
-        self.up, self.error = False, words
+    def record_failure(self, detail: str) -> bool:
+        """Record a failed pull; return whether the error differs from the previous one."""
+        is_new = self.error != detail
+        self.up, self.error = False, detail
         self.failures += 1
         return is_new
 
 
-class Standings:
-    """All of them; and of lists of targets, what of them is not as it is written. Lives on the event loop."""
+class TargetStatuses:
+    """Status of all targets. Use it from the event loop.
+
+    Attributes:
+        files_refused: target files that cannot be read.
+        targets_refused: targets in those files that are left out.
+    """
 
     def __init__(self) -> None:
-        self._targets: dict[Who, Standing] = {}
+        self._targets: dict[TargetKey, TargetStatus] = {}
         self.files_refused = 0
         self.targets_refused = 0
 
-    def open(self, cluster: str, sender: str, where: str) -> Standing:
-        """Begin with a target."""
-        found = self._targets[cluster, sender] = Standing(where)
-        return found
+    def open(self, cluster: str, sender: str, address: str) -> TargetStatus:
+        """Add a target and return its status."""
+        status = self._targets[cluster, sender] = TargetStatus(address)
+        return status
 
     def close(self, cluster: str, sender: str) -> None:
-        """Forget one that is asked no more."""
+        """Remove a target."""
         self._targets.pop((cluster, sender), None)
 
-    def __iter__(self) -> Iterator[tuple[Who, Standing]]:
-        """Go through them, by cluster and name."""
+    def __iter__(self) -> Iterator[tuple[TargetKey, TargetStatus]]:
+        """Iterate over the targets, sorted by cluster and sender."""
         return iter(sorted(self._targets.items(), key=lambda one: one[0]))

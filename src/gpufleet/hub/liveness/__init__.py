@@ -1,1 +1,1 @@
-"""Who was heard of how recently: judged by the hub's own time, and only by time in which the hub could hear."""
+"""Liveness of senders, machines and views, measured only in time during which the hub ingested."""

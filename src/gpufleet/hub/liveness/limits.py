@@ -1,4 +1,4 @@
-"""After how much silence something is late, stale, lost. Pure."""
+"""Times without heartbeat after which something is late, stale or lost. Pure."""
 
 import functools
 
@@ -6,37 +6,37 @@ import msgspec
 
 from gpufleet.model.liveness import State
 
-UNSAID_INTERVAL_SECONDS = 30.0
-"""The interval of a sender that never said its own."""
+DEFAULT_INTERVAL_SECONDS = 30.0
+"""Assumed interval of a sender that never declared one."""
 
 SLACK_SECONDS = 15.0
-"""What two missed words may be late in addition: a retry, a slow way."""
+"""Additional delay allowed for two missed reports: a retry, a slow network."""
 
-LONGEST_LATE_SECONDS = 1200.0
-LEAST_STALE_SECONDS = 300.0
+MAX_LATE_SECONDS = 1200.0
+MIN_STALE_SECONDS = 300.0
 LOST_SECONDS = 3600.0
-"""Whoever is silent for so long is lost, whatever interval it declared."""
+"""Time without heartbeat after which everything is lost, whatever its interval."""
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """Seconds of silence from which on something is late and stale."""
+class LivenessLimits(msgspec.Struct, frozen=True):
+    """Seconds without heartbeat after which something is late or stale."""
 
     late: float
     stale: float
 
 
 @functools.lru_cache(maxsize=1024)
-def limits_of(interval_seconds: float | None) -> Limits:
-    """Return the limits of something that speaks in this interval: `late` up to 1200 s, `stale` up to 2400 s."""
-    interval = UNSAID_INTERVAL_SECONDS if interval_seconds is None else interval_seconds
-    late = min(2 * interval + SLACK_SECONDS, LONGEST_LATE_SECONDS)
-    return Limits(late=late, stale=max(LEAST_STALE_SECONDS, 2 * late))
+def limits_of(interval_seconds: float | None) -> LivenessLimits:
+    """Return the limits for a report interval: `late` is at most 1200 s, `stale` at most 2400 s."""
+    interval = DEFAULT_INTERVAL_SECONDS if interval_seconds is None else interval_seconds
+    late = min(2 * interval + SLACK_SECONDS, MAX_LATE_SECONDS)
+    return LivenessLimits(late=late, stale=max(MIN_STALE_SECONDS, 2 * late))
 
 
-def judge(silent_seconds: float, limits: Limits) -> State:
-    """Return the state after so much silence."""
-    if silent_seconds >= LOST_SECONDS:
+def state_after(unseen_seconds: float, limits: LivenessLimits) -> State:
+    """Return the state after this time without heartbeat."""
+    if unseen_seconds >= LOST_SECONDS:
         return State.LOST
-    if silent_seconds >= limits.stale:
+    if unseen_seconds >= limits.stale:
         return State.STALE
-    return State.LATE if silent_seconds >= limits.late else State.LIVE
+    return State.LATE if unseen_seconds >= limits.late else State.LIVE

@@ -1,12 +1,6 @@
-"""The newest word of every sender, and how long ago it was. In memory: what is asked of it does not wait for a disk.
+"""Newest report of every sender and the time since, in memory, so that queries do not wait for a disk.
 
-The newest word of a sender. Pure.
-
-The least of the newest numbers of a row, without keeping all of them. Pure.
-
-Only what is less than everything after it can ever be the least of the newest: of 64 numbers in no order that is five.
-
-The newest words of a cluster's senders as rows of numbers: what is counted of 125,000 is counted all at once.
+The reports of a cluster's senders are also kept as rows of numbers: 125,000 of them are counted in numpy at once.
 """
 
 import struct
@@ -17,35 +11,37 @@ import msgspec
 import numpy as np
 
 from gpufleet.hub.liveness.limits import limits_of
-from gpufleet.hub.liveness.uptime import Listening, Past
+from gpufleet.hub.liveness.uptime import IngestClock, IngestHistory
 from gpufleet.model.status import Heartbeat
-from gpufleet.model.stored.ledger import Heard, SenderState
+from gpufleet.model.stored.ledger import NewestReport, SenderState
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire.batch import WireBatch
 
-AHEAD_NS = 60 * NANOS
-"""A word that was sent so long after it came is of a clock that is ahead: no later one can be told by it."""
+MAX_CLOCK_AHEAD_NS = 60 * NANOS
+"""Send time this far after receipt: the sender's clock is ahead, and later reports cannot be compared with it."""
 
 
-def is_news(before: Heard | None, batch: WireBatch, *, known_epoch: bool) -> bool:
-    """Tell whether a batch is newer than the newest word of its sender, or else backlog, which follows it.
+def is_newer(before: NewestReport | None, batch: WireBatch, *, known_epoch: bool) -> bool:
+    """Return whether a batch is newer than the newest report of its sender. An older batch is backlog.
 
-    Within an epoch its numbers tell, not the clocks, which may be set back. An epoch that was never heard of is the
-    newest. A sender may have two (its disk refuses for a while): between those, its own clock is all there is, and not
-    that where the newest word is of a clock that was ahead: once it is right again, nothing would be news until then.
-    A clock that is right shows no time long before that word came: what does is backlog, of a clock still ahead.
+    Within an epoch the sequence number decides, not the clock, which may be set back. An unknown epoch is the newest.
+    A sender may have two epochs (its disk refuses writes for a while): between those its send time decides. If the
+    newest report came from a clock that was ahead, its receipt time is compared instead, since otherwise no batch would
+    be newer until the corrected clock catches up. A batch that claims a time long before that receipt is backlog.
     """
     if before is None or not known_epoch:
         return True
     if before.epoch == batch.epoch:
         return batch.seq > before.seq
-    was_ahead = before.sent_at - before.received_at > AHEAD_NS
-    return batch.sent_at >= (before.received_at - AHEAD_NS if was_ahead else before.sent_at)
+    was_ahead = before.sent_at - before.received_at > MAX_CLOCK_AHEAD_NS
+    return batch.sent_at >= (before.received_at - MAX_CLOCK_AHEAD_NS if was_ahead else before.sent_at)
 
 
-def heard(before: Heard | None, batch: WireBatch, *, received_at: int, reported_at: int = 0) -> Heard:
-    """Return the newest word of a sender after one that is news; a heartbeat stays until the next one."""
-    return Heard(
+def next_report(
+    before: NewestReport | None, batch: WireBatch, *, received_at: int, reported_at: int = 0
+) -> NewestReport:
+    """Return the newest report after a newer batch; a heartbeat stays until the next one."""
+    return NewestReport(
         epoch=batch.epoch,
         seq=batch.seq,
         sent_at=batch.sent_at,
@@ -55,38 +51,41 @@ def heard(before: Heard | None, batch: WireBatch, *, received_at: int, reported_
     )
 
 
-class Entry(NamedTuple):
-    """One of the numbers, and its place in the row."""
+class MinimumEntry(NamedTuple):
+    """Number of a sliding minimum, and its position in the sequence."""
 
     place: int
     number: int
 
 
-Fastest = tuple[Entry, ...]
-"""Those that may yet be the least, in their order; the last is the newest of all."""
+SlidingMinimum = tuple[MinimumEntry, ...]
+"""Candidates for the minimum of the newest numbers, in order; the last is the newest number.
+
+Only numbers smaller than all later ones are kept: about five of 64 numbers in random order.
+"""
 
 
-def begun(number: int) -> Fastest:
-    """Return a row of one."""
-    return (Entry(0, number),)
+def start_minimum(number: int) -> SlidingMinimum:
+    """Return the sliding minimum of a single number."""
+    return (MinimumEntry(0, number),)
 
 
-def followed(row: Fastest, number: int, keep: int) -> Fastest:
-    """Return the row with one more number, of the newest `keep`."""
+def push_minimum(row: SlidingMinimum, number: int, keep: int) -> SlidingMinimum:
+    """Append a number; the window is the newest `keep` numbers."""
     place = row[-1].place + 1
-    return (*(one for one in row if one.number < number and one.place > place - keep), Entry(place, number))
+    return (*(one for one in row if one.number < number and one.place > place - keep), MinimumEntry(place, number))
 
 
-def lowered(row: Fastest, number: int) -> Fastest:
-    """Return the row with its newest number lowered to this one, if that is less."""
+def lower_newest(row: SlidingMinimum, number: int) -> SlidingMinimum:
+    """Lower the newest number to this one, if this one is smaller."""
     newest = row[-1]
     if number >= newest.number:
         return row
-    return (*(one for one in row[:-1] if one.number < number), Entry(newest.place, number))
+    return (*(one for one in row[:-1] if one.number < number), MinimumEntry(newest.place, number))
 
 
-def least(row: Fastest, of: int) -> int:
-    """Return the least of the newest `of` numbers; of as many as are kept, at most."""
+def minimum_of(row: SlidingMinimum, of: int) -> int:
+    """Return the minimum of the newest `of` numbers, at most of the window."""
     first = row[-1].place - of
     return next(one.number for one in row if one.place > first)
 
@@ -97,21 +96,21 @@ _ROW = struct.Struct("<ddddqq??6x")
 
 _TYPE = np.dtype(
     [
-        ("spoke_at", "<f8"),  # the second of listening at which the word was made
-        ("late", "<f8"),  # after how many seconds of silence it is so
+        ("reported_at", "<f8"),  # ingest second of the newest report
+        ("late", "<f8"),  # limits in seconds without heartbeat
         ("stale", "<f8"),
         ("ahead", "<f8"),  # seconds that the sender's clock is ahead
         ("received_at", "<i8"),  # nanoseconds since 1970
         ("sent_at", "<i8"),
-        ("is_plain", "?"),  # but for its silence and its clock there is nothing to be said of it
-        ("since_start", "?"),  # whether it has spoken since the start
+        ("is_plain", "?"),  # only its time without heartbeat and its clock offset describe it
+        ("since_start", "?"),  # whether it reported since the hub started
         ("", "V6"),
     ]
 )
 
 
-class Words:
-    """A row a sender, in the order in which they came. Written on the event loop, read from any thread."""
+class ReportRows:
+    """A row per sender, in the order of arrival. Written on the event loop, read from any thread."""
 
     def __init__(self) -> None:
         self._rows = bytearray()
@@ -120,7 +119,7 @@ class Words:
         self,
         place: int,
         *,
-        spoke_at: float,
+        reported_at: float,
         late: float,
         stale: float,
         ahead: float,
@@ -129,43 +128,43 @@ class Words:
         is_plain: bool,
         since_start: bool,
     ) -> None:
-        """Put a sender's row in its place; that of a new one is after all others."""
+        """Write a sender's row; a new sender's row is appended."""
         if place * _ROW.size == len(self._rows):
             self._rows.extend(bytes(_ROW.size))
         _ROW.pack_into(
-            self._rows, place * _ROW.size, spoke_at, late, stale, ahead, received_at, sent_at, is_plain, since_start
+            self._rows, place * _ROW.size, reported_at, late, stale, ahead, received_at, sent_at, is_plain, since_start
         )
 
     def rows(self) -> Column:
-        """Return the rows as they are now, with the names of `_TYPE`."""
-        # No other thread runs while a row is written, or all of them are copied: none is seen half written.
+        """Return a copy of the rows, with the field names of `_TYPE`."""
+        # The interpreter lock is held while a row is packed and while all are copied: no row is read half written.
         return np.frombuffer(bytes(self._rows), _TYPE)
 
 
-WORDS_COMPARED = 64
-"""Words of which the fastest tells how long a relayed one was on its way."""
+REPORTS_COMPARED = 64
+"""Reports among which the fastest serves to estimate how long a relayed one was on its way."""
 
-WORDS_OF_CLOCK = 8
-"""The newest of them: the fastest tells how far its sender's clock is off."""
+CLOCK_REPORTS = 8
+"""Newest reports among which the fastest gives the clock offset of the sender."""
 
 BURST_SECONDS = 5.0
-"""Words that come within so long count as one, the fastest of them: backlog comes in bursts, and is slow."""
+"""Reports within this time count as one, the fastest: backlog comes in bursts, and is slow."""
 
-Who = tuple[str, str]
+SenderKey = tuple[str, str]
 """Cluster and sender."""
 
-_NOBODY: Mapping[str, "Known"] = {}
+_NO_SENDERS: Mapping[str, "TrackedSender"] = {}
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that was made durable just now.
+class SenderReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Batch that was just made durable.
 
     Attributes:
-        batch: which.
-        received_at: nanoseconds since 1970 by the hub's clock, when the first relay had it, or the hub where none did.
-        known_epoch: whether an earlier batch of its epoch is held.
-        relayed: whether a relay brought it, where it may have waited for longer than was told.
-        waited_ns: how long it waited at relays, as far as those told.
+        batch: its content.
+        received_at: nanoseconds since 1970 by the hub's clock, at the first relay or else at the hub.
+        known_epoch: whether an earlier batch of its epoch was received.
+        relayed: whether it came through a relay, where it may have waited for longer than reported.
+        waited_ns: reported waiting time at relays.
     """
 
     batch: WireBatch
@@ -175,160 +174,160 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     waited_ns: int = 0
 
 
-class SenderLife(msgspec.Struct, frozen=True, kw_only=True):
-    """How recently a sender was heard of.
+class SenderFreshness(msgspec.Struct, frozen=True, kw_only=True):
+    """Freshness of a sender.
 
     Attributes:
-        cluster, sender: which.
-        heard: its newest word.
-        silent_seconds: since that was made, as far as the hub could hear.
-        unverified: it has not spoken since the hub started, and had no time to yet.
-        clock_ahead_seconds: how far its clock is ahead of the hub's, less the time of the fastest of its newest words
-            on the way; negative where it is behind.
-        never: it is a target that was asked and never answered; its silence is since it was first asked.
+        cluster, sender: identity.
+        newest: its newest report.
+        unseen_seconds: ingest time since that was sent.
+        unverified: it has not reported since the hub started, but is not late yet.
+        clock_ahead_seconds: how far its clock is ahead of the hub's, less the transit time of the fastest of its newest
+            reports; negative if behind.
+        never_answered: it is a scrape target that never answered; the time counts from the first scrape.
     """
 
     cluster: str
     sender: str
-    heard: Heard
-    silent_seconds: float
+    newest: NewestReport
+    unseen_seconds: float
     unverified: bool
     clock_ahead_seconds: float
-    never: bool = False
+    never_answered: bool = False
 
 
-class Known(msgspec.Struct, frozen=True):
-    """What is kept of one; replaced as a whole, so that threads may read while the loop writes.
+class TrackedSender(msgspec.Struct, frozen=True):
+    """Record of a sender; replaced as a whole, so that threads may read while the event loop writes.
 
     Attributes:
-        heard: its newest word.
-        spoke_at: the second of listening at which it was made; negative for one from before the start.
-        since_start: whether it has spoken since.
-        differences: receipt less sending of the newest words, nanoseconds; one a burst, those that may be the least.
-        burst_at: the second of listening at which the newest burst began.
+        newest: its newest report.
+        reported_at: ingest second at which that was sent; negative if before the start.
+        since_start: whether it reported since the hub started.
+        differences: receipt minus send time of the newest reports, nanoseconds; the sliding minimum, one per burst.
+        burst_at: ingest second at which the newest burst began.
         ahead: seconds that its clock is ahead of the hub's.
-        beat_seq: number of the batch that its heartbeat came with, in the newest word's epoch; 0 if in another one.
-        place: its row among the words of its cluster.
-        plain: it speaks by itself, nothing waits at it, and it dropped nothing: but for its silence and its clock there
-            is nothing to be said of it.
+        heartbeat_seq: sequence number of the batch with its heartbeat, in the newest report's epoch; 0 if in another.
+        place: its row among the report rows of its cluster.
+        plain: it pushes, has no backlog, and dropped nothing: only its time without heartbeat and its clock matter.
     """
 
-    heard: Heard
-    spoke_at: float
+    newest: NewestReport
+    reported_at: float
     since_start: bool
-    differences: Fastest
+    differences: SlidingMinimum
     burst_at: float
     ahead: float
-    beat_seq: int
+    heartbeat_seq: int
     place: int
     plain: bool
 
 
 class Senders:
-    """Every sender. Written on the event loop, read from any thread."""
+    """All senders. Written on the event loop, read from any thread."""
 
-    def __init__(self, listening: Listening, states: Iterable[SenderState] = ()) -> None:
-        """Take what is remembered of earlier processes."""
-        self._listening = listening
-        now, past = listening.seconds, listening.past
-        self._known: dict[str, dict[str, Known]] = {}
-        self._words: dict[str, Words] = {}
+    def __init__(self, clock: IngestClock, states: Iterable[SenderState] = ()) -> None:
+        """Take the ingest clock and the persistent state of earlier processes."""
+        self._clock = clock
+        now, past = clock.seconds, clock.past
+        self._known: dict[str, dict[str, TrackedSender]] = {}
+        self._rows: dict[str, ReportRows] = {}
         for one in states:
-            spoke_at = now - past.silence_since(answered_at(one.heard) or one.heard.received_at)
-            difference = one.heard.received_at - one.heard.sent_at
-            place = len(self._known.get(one.cluster, _NOBODY))
-            known = _known(one.heard, spoke_at, False, begun(difference), now - BURST_SECONDS, 0, place)
+            newest = one.newest_report
+            reported_at = now - past.unseen_since(answered_at(newest) or newest.received_at)
+            difference = newest.received_at - newest.sent_at
+            place = len(self._known.get(one.cluster, _NO_SENDERS))
+            known = _track(newest, reported_at, False, start_minimum(difference), now - BURST_SECONDS, 0, place)
             self._keep(one.cluster, one.sender, known)
 
     @property
     def now(self) -> float:
-        """The second of listening; to be asked on the event loop."""
-        return self._listening.seconds
+        """Current ingest second; read on the event loop."""
+        return self._clock.seconds
 
-    def note(self, word: Word) -> None:
-        """Take in a batch."""
-        batch = word.batch
-        cluster = self._known.get(batch.cluster, _NOBODY)
+    def note(self, report: SenderReport) -> None:
+        """Record a batch."""
+        batch = report.batch
+        cluster = self._known.get(batch.cluster, _NO_SENDERS)
         known = cluster.get(batch.sender)
-        before = known.heard if known else None
-        if not is_news(before, batch, known_epoch=word.known_epoch):
-            if known is not None and _waited(known, word):
-                self._keep(batch.cluster, batch.sender, _come(known))
+        before = known.newest if known else None
+        if not is_newer(before, batch, known_epoch=report.known_epoch):
+            if known is not None and _was_queued(known, report):
+                self._keep(batch.cluster, batch.sender, _dequeue(known))
             return
-        now, difference = self.now, word.received_at - batch.sent_at
-        if known is None or batch.sent_at < known.heard.sent_at:  # made later: its clock was set back
-            differences, burst_at = begun(difference), now
+        now, difference = self.now, report.received_at - batch.sent_at
+        if known is None or batch.sent_at < known.newest.sent_at:  # sent later: its clock was set back
+            differences, burst_at = start_minimum(difference), now
         elif now - known.burst_at < BURST_SECONDS:
-            differences, burst_at = lowered(known.differences, difference), known.burst_at
+            differences, burst_at = lower_newest(known.differences, difference), known.burst_at
         else:
-            differences, burst_at = followed(known.differences, difference, WORDS_COMPARED), now
-        late = difference - least(differences, WORDS_COMPARED) if word.relayed else 0
-        waited = (word.waited_ns + late) / NANOS
-        news = heard(before, batch, received_at=word.received_at)
-        # A target that did not answer again: what came is who asked, not the target.
-        silent = known if known is not None and _says_the_same(known.heard, news) else None
-        now_known = _known(
-            news,
-            silent.spoke_at if silent is not None else now - waited,
-            silent is None or silent.since_start,
+            differences, burst_at = push_minimum(known.differences, difference, REPORTS_COMPARED), now
+        late = difference - minimum_of(differences, REPORTS_COMPARED) if report.relayed else 0
+        waited = (report.waited_ns + late) / NANOS
+        newest = next_report(before, batch, received_at=report.received_at)
+        # A scrape target that did not answer again: the report shows that its scraper is alive, not the target.
+        unanswered = known if known is not None and _is_same_answer(known.newest, newest) else None
+        now_known = _track(
+            newest,
+            unanswered.reported_at if unanswered is not None else now - waited,
+            unanswered is None or unanswered.since_start,
             differences,
             burst_at,
-            _beat_seq(known, batch),
+            _heartbeat_seq(known, batch),
             len(cluster) if known is None else known.place,
         )
         self._keep(batch.cluster, batch.sender, now_known)
 
-    def _keep(self, cluster: str, sender: str, known: Known) -> None:
+    def _keep(self, cluster: str, sender: str, known: TrackedSender) -> None:
         self._known.setdefault(cluster, {})[sender] = known
-        beat = known.heard.heartbeat
-        limits = limits_of(beat.interval_seconds if beat else None)
-        self._words.setdefault(cluster, Words()).put(
+        heartbeat = known.newest.heartbeat
+        limits = limits_of(heartbeat.interval_seconds if heartbeat else None)
+        self._rows.setdefault(cluster, ReportRows()).put(
             known.place,
-            spoke_at=known.spoke_at,
+            reported_at=known.reported_at,
             late=limits.late,
             stale=limits.stale,
             ahead=known.ahead,
-            received_at=known.heard.received_at,
-            sent_at=known.heard.sent_at,
-            is_plain=known.plain and known.heard.received_at > 0,
+            received_at=known.newest.received_at,
+            sent_at=known.newest.sent_at,
+            is_plain=known.plain and known.newest.received_at > 0,
             since_start=known.since_start,
         )
 
     @property
-    def past(self) -> Past:
-        """When the hub could hear; to be asked on the event loop."""
-        return self._listening.past
+    def past(self) -> IngestHistory:
+        """Ingest history of this process and its predecessors; read on the event loop."""
+        return self._clock.past
 
     @property
     def clusters(self) -> list[str]:
-        """Ids of the clusters that anybody was heard of, sorted."""
+        """Ids of the clusters with a sender, sorted."""
         return sorted(list(self._known))  # noqa: C414 - a list is made at once; a thread may not go through a dict
 
-    def of(self, cluster: str) -> list[tuple[str, Known]]:
-        """Return name and what is kept of every sender of a cluster, in any order."""
-        return list(self._known.get(cluster, _NOBODY).items())
+    def of(self, cluster: str) -> list[tuple[str, TrackedSender]]:
+        """Return (name, record) of every sender of a cluster, in any order."""
+        return list(self._known.get(cluster, _NO_SENDERS).items())
 
-    def words(self, cluster: str) -> Column:
-        """Return the newest words of a cluster's senders as rows; see `Words`. There may be more by now."""
-        words = self._words.get(cluster)
-        return Words().rows() if words is None else words.rows()
+    def report_rows(self, cluster: str) -> Column:
+        """Return a snapshot of the newest reports of a cluster's senders; see `ReportRows`."""
+        rows = self._rows.get(cluster)
+        return ReportRows().rows() if rows is None else rows.rows()
 
     def names(self, cluster: str) -> list[str]:
         """Return the names of a cluster's senders in the order of their rows."""
-        return list(self._known.get(cluster, _NOBODY))
+        return list(self._known.get(cluster, _NO_SENDERS))
 
     def places(self, cluster: str, senders: Iterable[str]) -> list[int]:
-        """Return the row of each of these senders of a cluster, -1 for one that never spoke."""
-        known = self._known.get(cluster, _NOBODY)
+        """Return the row of each of these senders of a cluster, -1 for one that never reported."""
+        known = self._known.get(cluster, _NO_SENDERS)
         return [-1 if (one := known.get(sender)) is None else one.place for sender in senders]
 
-    def called(self, cluster: str, sender: str) -> Known | None:
-        """Return what is kept of one, or None if it never spoke."""
-        return self._known.get(cluster, _NOBODY).get(sender)
+    def find(self, cluster: str, sender: str) -> TrackedSender | None:
+        """Return the record of a sender, or None if it never reported."""
+        return self._known.get(cluster, _NO_SENDERS).get(sender)
 
-    def after(self, place: Who | None, limit: int) -> list[Who]:
-        """Return the first senders that come after a place, by cluster and name; at most so many."""
-        found: list[Who] = []
+    def after(self, place: SenderKey | None, limit: int) -> list[SenderKey]:
+        """Return at most `limit` senders that follow a place, by cluster and name."""
+        found: list[SenderKey] = []
         for cluster in self.clusters:
             if len(found) >= limit or (place is not None and cluster < place[0]):
                 continue
@@ -337,96 +336,103 @@ class Senders:
             found += [(cluster, name) for name in sorted(names)[: limit - len(found)]]
         return found
 
-    def lives(self, now: float, cluster: str | None = None) -> Iterator[SenderLife]:
-        """Go through all of them, or those of one cluster, by cluster and name, as they were at that second."""
+    def lives(self, now: float, cluster: str | None = None) -> Iterator[SenderFreshness]:
+        """Iterate over the senders, or those of a cluster, by cluster and name, as they were at that second."""
         for id_ in self.clusters if cluster is None else (cluster,):
             for name, known in sorted(self.of(id_), key=lambda one: one[0]):
-                yield life_of(id_, name, known, now)
+                yield sender_freshness(id_, name, known, now)
 
-    def life(self, now: float, cluster: str, sender: str) -> SenderLife | None:
-        """Return one, or None if it never spoke."""
-        known = self.called(cluster, sender)
-        return None if known is None else life_of(cluster, sender, known, now)
+    def life(self, now: float, cluster: str, sender: str) -> SenderFreshness | None:
+        """Return the freshness of a sender, or None if it never reported."""
+        known = self.find(cluster, sender)
+        return None if known is None else sender_freshness(cluster, sender, known, now)
 
 
-def answered_at(heard: Heard) -> int:
-    """Return when something of the sender itself came last, in nanoseconds since 1970; 0 for never.
+def answered_at(report: NewestReport) -> int:
+    """Return when data of the sender itself was last received, in nanoseconds since 1970; 0 for never.
 
-    A sender that speaks by itself did so with its newest word.
+    For a sender that pushes, that is its newest report; for a scrape target, its last answer.
     """
-    at = heard.heartbeat.answered_at if heard.heartbeat is not None else None
-    return heard.received_at if at is None else min(at, heard.received_at)
+    at = report.heartbeat.answered_at if report.heartbeat is not None else None
+    return report.received_at if at is None else min(at, report.received_at)
 
 
-def _says_the_same(before: Heard, news: Heard) -> bool:
-    """Tell whether a target that is asked did not answer since the word before.
+def _is_same_answer(before: NewestReport, newest: NewestReport) -> bool:
+    """Return whether a scrape target did not answer since the previous report.
 
-    Another instant is another answer, be it an earlier one: the clock of who asks can be set back.
+    Any other time is another answer, even an earlier one: the scraper's clock can be set back.
     """
-    if news.heartbeat is None or news.heartbeat.answered_at is None:
+    if newest.heartbeat is None or newest.heartbeat.answered_at is None:
         return False
     at = before.heartbeat.answered_at if before.heartbeat is not None else None
-    return news.heartbeat.answered_at == (before.received_at if at is None else at)
+    return newest.heartbeat.answered_at == (before.received_at if at is None else at)
 
 
-def _beat_seq(known: Known | None, batch: WireBatch) -> int:
+def _heartbeat_seq(known: TrackedSender | None, batch: WireBatch) -> int:
     if batch.heartbeat is not None:
         return batch.seq
-    return known.beat_seq if known is not None and known.heard.epoch == batch.epoch else 0
+    return known.heartbeat_seq if known is not None and known.newest.epoch == batch.epoch else 0
 
 
-def _waited(known: Known, word: Word) -> bool:
-    """Tell whether a batch is one of those that waited at its sender when that last said how many do.
+def _was_queued(known: TrackedSender, report: SenderReport) -> bool:
+    """Return whether a batch was in the sender's queue when the sender last reported its length.
 
-    What a relay brings may have waited there instead.
+    A relayed batch may have waited at the relay instead.
     """
-    batch, beat = word.batch, known.heard.heartbeat
-    of_before = batch.epoch == known.heard.epoch and batch.seq < known.beat_seq
-    return of_before and not word.relayed and beat is not None and beat.queue_records > 0
+    batch, heartbeat = report.batch, known.newest.heartbeat
+    is_older = batch.epoch == known.newest.epoch and batch.seq < known.heartbeat_seq
+    return is_older and not report.relayed and heartbeat is not None and heartbeat.queue_records > 0
 
 
-def _come(known: Known) -> Known:
-    """Return what is kept of a sender once one batch more of those that waited at it has come."""
-    beat = known.heard.heartbeat
-    assert beat is not None
-    left = beat.queue_records - 1
-    oldest = beat.oldest_unsent if left else None
-    beat = msgspec.structs.replace(beat, queue_records=left, oldest_unsent=oldest)
-    heard = msgspec.structs.replace(known.heard, heartbeat=beat)
-    return msgspec.structs.replace(known, heard=heard, plain=_is_plain(beat))
+def _dequeue(known: TrackedSender) -> TrackedSender:
+    """Return the record of a sender after the receipt of a batch from its queue."""
+    heartbeat = known.newest.heartbeat
+    assert heartbeat is not None
+    left = heartbeat.queue_records - 1
+    oldest = heartbeat.oldest_unsent if left else None
+    heartbeat = msgspec.structs.replace(heartbeat, queue_records=left, oldest_unsent=oldest)
+    newest = msgspec.structs.replace(known.newest, heartbeat=heartbeat)
+    return msgspec.structs.replace(known, newest=newest, plain=_is_plain(heartbeat))
 
 
-def _known(
-    news: Heard, spoke_at: float, since_start: bool, differences: Fastest, burst_at: float, beat_seq: int, place: int
-) -> Known:
-    beat = news.heartbeat
-    return Known(
-        heard=news,
-        spoke_at=spoke_at,
+def _track(
+    newest: NewestReport,
+    reported_at: float,
+    since_start: bool,
+    differences: SlidingMinimum,
+    burst_at: float,
+    heartbeat_seq: int,
+    place: int,
+) -> TrackedSender:
+    heartbeat = newest.heartbeat
+    return TrackedSender(
+        newest=newest,
+        reported_at=reported_at,
         since_start=since_start,
         differences=differences,
         burst_at=burst_at,
-        ahead=-least(differences, WORDS_OF_CLOCK) / NANOS,
-        beat_seq=beat_seq,
+        ahead=-minimum_of(differences, CLOCK_REPORTS) / NANOS,
+        heartbeat_seq=heartbeat_seq,
         place=place,
-        plain=beat is not None and _is_plain(beat),
+        plain=heartbeat is not None and _is_plain(heartbeat),
     )
 
 
-def _is_plain(beat: Heartbeat) -> bool:
-    return beat.answered_at is None and not (beat.oldest_unsent or beat.queue_records or beat.dropped_total)
+def _is_plain(heartbeat: Heartbeat) -> bool:
+    has_losses = heartbeat.oldest_unsent or heartbeat.queue_records or heartbeat.dropped_total
+    return heartbeat.answered_at is None and not has_losses
 
 
-def life_of(cluster: str, sender: str, known: Known, now: float) -> SenderLife:
-    """Return how recently a sender was heard of, at a second of listening."""
-    interval = known.heard.heartbeat.interval_seconds if known.heard.heartbeat else None
+def sender_freshness(cluster: str, sender: str, known: TrackedSender, now: float) -> SenderFreshness:
+    """Return the freshness of a sender at an ingest second."""
+    interval = known.newest.heartbeat.interval_seconds if known.newest.heartbeat else None
     unverified = not known.since_start and now < limits_of(interval).late
-    return SenderLife(
+    return SenderFreshness(
         cluster=cluster,
         sender=sender,
-        heard=known.heard,
-        silent_seconds=max(0.0, (0.0 if unverified else now) - known.spoke_at),
+        newest=known.newest,
+        unseen_seconds=max(0.0, (0.0 if unverified else now) - known.reported_at),
         unverified=unverified,
         clock_ahead_seconds=known.ahead,
-        never=answered_at(known.heard) == 0,
+        never_answered=answered_at(known.newest) == 0,
     )

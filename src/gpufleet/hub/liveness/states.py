@@ -1,149 +1,152 @@
-"""The states of senders, machines and views at one instant. Pure over what is remembered."""
+"""States of senders, machines and views at an instant. Pure over the recorded reports."""
 
-from gpufleet.hub.liveness.limits import LOST_SECONDS, Limits, judge, limits_of
-from gpufleet.hub.liveness.senders import SenderLife, Senders, answered_at
+from gpufleet.hub.liveness.limits import LOST_SECONDS, LivenessLimits, limits_of, state_after
+from gpufleet.hub.liveness.senders import SenderFreshness, Senders, answered_at
 from gpufleet.model.api.answer import EpochConflict
-from gpufleet.model.declared import BELIEVED_NS
+from gpufleet.model.declared import DECLARATION_TTL_NS
 from gpufleet.model.liveness import Liveness, State
-from gpufleet.model.stored.ledger import MachineMark
+from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.time import NANOS, to_datetime
 
 FLUSH_SLACK_SECONDS = 5.0
-"""What was taken is with the machines after the next flush, which may be so far away."""
+"""Longest expected delay between the acknowledgement of a batch and the flush that updates its machines."""
 
 SKEW_SUSPECT_SECONDS = 60.0
-"""A clock that is further off makes the times of all that its sender measured doubtful."""
+"""Clock offset beyond which the times of a sender's measurements are suspect."""
 
-BACK_NS = 60 * NANOS
-"""Words that are of so much later a time than newer ones show that the hub's clock was set back."""
+CLOCK_STEP_NS = 60 * NANOS
+"""Receipt time this much after a newer report's: the hub's clock was set back in between."""
 
 BACKLOG_SECONDS = 300.0
-"""What waits at a sender for longer is missing here."""
+"""Age of the oldest queued batch from which on a sender's backlog makes its data partial."""
 
 
-class Instant:
-    """One instant, at which everything is judged. Made on the event loop, asked on any thread.
+class LivenessSnapshot:
+    """Liveness of everything at an instant. Created on the event loop, queried from any thread.
 
     Attributes:
         now: nanoseconds since 1970 by the hub's clock.
-        second: of listening.
-        senders: everybody who was heard of.
-        not_flushed: seconds by which what is known of machines may be behind what is known of senders.
+        second: seconds of the ingest clock.
+        senders: all known senders.
+        not_flushed: seconds by which the state of machines may lag behind the state of senders.
     """
 
     def __init__(self, senders: Senders, *, now: int, unflushed_since: int | None) -> None:
-        """Take the hub's clock, and when the oldest batch came that is not flushed yet; nanoseconds since 1970."""
+        """Take the hub's clock and the receipt time of the oldest unflushed batch; nanoseconds since 1970."""
         self.now = now
         self.senders = senders
         self.second = senders.now
         self._past = senders.past
-        lag = 0.0 if unflushed_since is None else self._past.silence_since(unflushed_since)
+        lag = 0.0 if unflushed_since is None else self._past.unseen_since(unflushed_since)
         self.not_flushed = lag + FLUSH_SLACK_SECONDS
 
-    def lives(self, cluster: str | None = None) -> list[SenderLife]:
-        """Return how recently every sender was heard of."""
+    def lives(self, cluster: str | None = None) -> list[SenderFreshness]:
+        """Return the freshness of every sender."""
         return list(self.senders.lives(self.second, cluster))
 
-    def life(self, cluster: str, sender: str) -> SenderLife | None:
-        """Return how recently one was heard of, or None if it never was."""
+    def life(self, cluster: str, sender: str) -> SenderFreshness | None:
+        """Return the freshness of a sender, or None if it never reported."""
         return self.senders.life(self.second, cluster, sender)
 
-    def sender(self, life: SenderLife, *, retired: bool = False, conflict: EpochConflict | None = None) -> Liveness:
-        """Judge a sender; it is retired where all its machines are."""
-        if life.never:
-            return Liveness(state=State.RETIRED if retired else State.NEVER_SEEN, silent_seconds=None)
-        state = State.RETIRED if retired else judge(life.silent_seconds, _limits(life))
-        suspect = [f"two machines count under its epoch: {conflict.detail}"] if conflict else []
+    def sender(
+        self, life: SenderFreshness, *, retired: bool = False, conflict: EpochConflict | None = None
+    ) -> Liveness:
+        """Return the liveness of a sender; it is retired if all its machines are."""
+        if life.never_answered:
+            return Liveness(state=State.RETIRED if retired else State.NEVER_SEEN, unseen_seconds=None)
+        state = State.RETIRED if retired else state_after(life.unseen_seconds, _limits(life))
+        suspect = [f"two machines number their batches under its epoch: {conflict.detail}"] if conflict else []
         if abs(life.clock_ahead_seconds) > SKEW_SUSPECT_SECONDS:
             suspect.append(f"its clock is {_off(life.clock_ahead_seconds)} the hub's")
         return Liveness(
             state=state,
-            silent_seconds=life.silent_seconds,
+            unseen_seconds=life.unseen_seconds,
             unverified=life.unverified,
             partial=tuple(_backlog(life)),
             suspect=tuple(suspect),
         )
 
-    def behind(self, word: int, newest: int) -> float:
-        """Return the seconds in which the hub could hear from one word to a newer one; 0 if it is not newer.
+    def behind(self, report: int, newest: int) -> float:
+        """Return the ingest seconds between a report and a newer one; 0 if it is not newer.
 
-        Both by the hub's clock, nanoseconds since 1970: a word that is of a later time than a newer one was received
+        Both are nanoseconds since 1970 by the hub's clock. A report with a later time than its successor was received
         before that clock was set back.
         """
-        if 0 <= word - newest <= BACK_NS:
+        if 0 <= report - newest <= CLOCK_STEP_NS:
             return 0.0
-        return max(0.0, self._past.silence_since(word) - self._past.silence_since(newest))
+        return max(0.0, self._past.unseen_since(report) - self._past.unseen_since(newest))
 
-    def machine(self, mark: MachineMark) -> Liveness:
-        """Judge a machine: as its sender, and by how far what was said of it last is behind its sender's newest word.
+    def machine(self, mark: MachineFreshness) -> Liveness:
+        """Return the liveness of a machine: its sender's, plus the lag of its last report behind the sender's newest.
 
-        How far that is counts the time in which the hub could hear, so neither an outage nor a step of its clock, nor
-        a store that does not take anything, makes a machine look silent. One that only Kubernetes names was never seen;
-        once who named it no longer does, nobody expects it.
+        The lag counts only time in which the hub ingested. Therefore no outage of the hub, step of its clock, or
+        unavailable store makes a machine look stale. A machine that only Kubernetes lists was never seen. It is
+        retired once its reporter no longer lists it.
         """
         life = self.senders.life(self.second, mark.cluster, mark.sender)
         if mark.named_only:
-            heard_at = mark.last_seen if life is None or life.never else answered_at(life.heard)
-            unnamed = self.behind(mark.last_seen, heard_at) - self.not_flushed
-            gone = mark.is_retired or unnamed > BELIEVED_NS / NANOS
-            return Liveness(state=State.RETIRED if gone else State.NEVER_SEEN, silent_seconds=None)
+            last_seen_at = mark.last_seen if life is None or life.never_answered else answered_at(life.newest)
+            unlisted = self.behind(mark.last_seen, last_seen_at) - self.not_flushed
+            gone = mark.is_retired or unlisted > DECLARATION_TTL_NS / NANOS
+            return Liveness(state=State.RETIRED if gone else State.NEVER_SEEN, unseen_seconds=None)
         if life is None:
-            return Liveness(state=State.RETIRED if mark.is_retired else State.LOST, silent_seconds=None)
-        if life.never:
-            return Liveness(state=State.RETIRED if mark.is_retired else State.NEVER_SEEN, silent_seconds=None)
-        behind = self.behind(mark.last_seen, answered_at(life.heard)) - self.not_flushed
-        silent = life.silent_seconds + max(0.0, behind)
+            return Liveness(state=State.RETIRED if mark.is_retired else State.LOST, unseen_seconds=None)
+        if life.never_answered:
+            return Liveness(state=State.RETIRED if mark.is_retired else State.NEVER_SEEN, unseen_seconds=None)
+        behind = self.behind(mark.last_seen, answered_at(life.newest)) - self.not_flushed
+        unseen = life.unseen_seconds + max(0.0, behind)
         return Liveness(
-            state=State.RETIRED if mark.is_retired else judge(silent, _limits(life)),
-            silent_seconds=silent,
+            state=State.RETIRED if mark.is_retired else state_after(unseen, _limits(life)),
+            unseen_seconds=unseen,
             unverified=life.unverified,
             suspect=("its evidence contradicts another machine's",) if mark.conflict else (),
         )
 
 
-def judge_view(machine: Liveness, behind_seconds: float, interval_seconds: float) -> Liveness:
-    """Judge a view: as its machine, and by how far its newest sample is behind what was said of that last.
+def view_liveness(machine: Liveness, behind_seconds: float, interval_seconds: float) -> Liveness:
+    """Return the liveness of a view: its machine's, plus the lag of its newest sample behind the machine's last report.
 
     Args:
-        machine: its machine's.
-        behind_seconds: between the receipt of the view's newest sample and of the machine's newest word.
-        interval_seconds: of the lane that the sample is of.
+        machine: liveness of its machine.
+        behind_seconds: between the receipt of the view's newest sample and of the machine's newest report.
+        interval_seconds: of the lane of that sample.
     """
-    if machine.silent_seconds is None:
-        return Liveness(state=machine.state, silent_seconds=None)
-    silent = machine.silent_seconds + max(0.0, behind_seconds)
-    state = machine.state if machine.state is State.RETIRED else judge(silent, limits_of(interval_seconds))
-    return Liveness(state=state, silent_seconds=silent, unverified=machine.unverified)
+    if machine.unseen_seconds is None:
+        return Liveness(state=machine.state, unseen_seconds=None)
+    unseen = machine.unseen_seconds + max(0.0, behind_seconds)
+    state = machine.state if machine.state is State.RETIRED else state_after(unseen, limits_of(interval_seconds))
+    return Liveness(state=state, unseen_seconds=unseen, unverified=machine.unverified)
 
 
-def complete_up_to(life: SenderLife) -> int | None:
-    """Return up to when everything that a sender measured is here, but for gaps, in nanoseconds since 1970.
+def complete_up_to(life: SenderFreshness) -> int | None:
+    """Return the time up to which everything that a sender measured was received, except gaps.
 
-    By its own clock. None where it never said what waits at it, or since when, or is lost: totals do not wait for it.
+    In nanoseconds since 1970 by the sender's clock. None if the sender is lost, or never reported its backlog or the
+    age of it: totals do not wait for such a sender.
     """
-    heartbeat = life.heard.heartbeat
-    if heartbeat is None or life.never or life.silent_seconds >= LOST_SECONDS:
+    heartbeat = life.newest.heartbeat
+    if heartbeat is None or life.never_answered or life.unseen_seconds >= LOST_SECONDS:
         return None
     if heartbeat.queue_records and heartbeat.oldest_unsent is None:
-        return None  # it could not read what waits
-    newest = life.heard.sent_at if heartbeat.answered_at is None else heartbeat.answered_at
-    return min(heartbeat.oldest_unsent or newest, newest)  # what waits is later where its clock was set back since
+        return None  # it could not read its queue
+    newest = life.newest.sent_at if heartbeat.answered_at is None else heartbeat.answered_at
+    return min(heartbeat.oldest_unsent or newest, newest)  # a queued batch is newer if its clock was set back since
 
 
-def _limits(life: SenderLife) -> Limits:
-    return limits_of(life.heard.heartbeat.interval_seconds if life.heard.heartbeat else None)
+def _limits(life: SenderFreshness) -> LivenessLimits:
+    return limits_of(life.newest.heartbeat.interval_seconds if life.newest.heartbeat else None)
 
 
-def _backlog(life: SenderLife) -> list[str]:
-    heartbeat = life.heard.heartbeat
+def _backlog(life: SenderFreshness) -> list[str]:
+    heartbeat = life.newest.heartbeat
     if heartbeat is None or not heartbeat.oldest_unsent:
         return []
-    # By its own clock: how long ago it was when the sender said so, and how long ago that is.
-    waits = (life.heard.sent_at - heartbeat.oldest_unsent) / NANOS + life.silent_seconds
+    # Age of the queue at the sender's last report, by its own clock, plus the time since that report.
+    waits = (life.newest.sent_at - heartbeat.oldest_unsent) / NANOS + life.unseen_seconds
     if waits < BACKLOG_SECONDS:
         return []
     since = to_datetime(heartbeat.oldest_unsent)
-    return [f"{heartbeat.queue_records} batches wait at it, the oldest since {since:%Y-%m-%d %H:%M:%S}Z"]
+    return [f"{heartbeat.queue_records} batches are queued at it, the oldest since {since:%Y-%m-%d %H:%M:%S}Z"]
 
 
 def _off(ahead: float) -> str:

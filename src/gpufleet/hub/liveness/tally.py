@@ -1,9 +1,7 @@
-"""What the senders and machines of one cluster amount to, in one pass over each. Pure.
+"""Liveness of a cluster: its senders and machines counted by state. Pure.
 
-A hub may know 125,000 of each, and of nearly all of them only their silence is to be said. Those are counted by it;
-the others are judged one by one, as they are where they are shown.
-
-A cluster's freshness out of what its senders and machines amount to. Pure.
+A hub may have 125,000 of each. For most of them only the time without heartbeat matters: those are counted in numpy.
+The others are judged individually, with the functions that also judge them where they are shown.
 """
 
 from collections import Counter
@@ -12,44 +10,44 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from gpufleet.hub.liveness.limits import LOST_SECONDS, Limits, judge
-from gpufleet.hub.liveness.senders import Column, SenderLife, answered_at
-from gpufleet.hub.liveness.states import BACK_NS, SKEW_SUSPECT_SECONDS, Instant, complete_up_to
+from gpufleet.hub.liveness.limits import LOST_SECONDS, LivenessLimits, state_after
+from gpufleet.hub.liveness.senders import Column, SenderFreshness, answered_at
+from gpufleet.hub.liveness.states import CLOCK_STEP_NS, SKEW_SUSPECT_SECONDS, LivenessSnapshot, complete_up_to
 from gpufleet.model.api.answer import Coverage, EpochConflict
-from gpufleet.model.liveness import Freshness, Liveness, State
-from gpufleet.model.stored.ledger import MachinesHeard
+from gpufleet.model.liveness import ClusterFreshness, Liveness, State
+from gpufleet.model.stored.ledger import MachineFreshnessColumns
 from gpufleet.model.time import NANOS, to_datetime
 
 _STATES = (State.LIVE, State.LATE, State.STALE, State.LOST)
 _LOST = _STATES.index(State.LOST)
 
 _ORDER = {state: place for place, state in enumerate(State)}
-"""Of senders that are equally silent, the one in the best state says how the cluster is."""
+"""Rank of each state: of senders with equal time without heartbeat, the best state counts for the cluster."""
 
 
-NO_MACHINES = MachinesHeard(ids=[], senders=[], last_seen=[])
+NO_MACHINES = MachineFreshnessColumns(ids=[], senders=[], last_seen=[])
 
 
-class Tally:
-    """The counts, and what is to be said of those that are not merely live.
+class ClusterTally:
+    """Counts by state of a cluster, and the details of those that are not plainly live.
 
     Attributes:
-        senders, machines: how many are in each state.
-        nearest: the sender that was heard last and is not retired, or of retired ones where all are; None without any.
-        complete_up_to: the earliest of its senders', nanoseconds since 1970; None where nobody can say.
-        not_waited_for: senders that `complete_up_to` leaves out.
-        dropped, queued: batches that senders gave up, and that wait at those that are not retired.
-        ahead: seconds that the clock furthest off is ahead, of those that are not retired; None without any.
-        aheads: seconds that each sender's clock is ahead.
-        backlog: names of senders at which batches wait.
-        suspect: name of a sender, and why it is suspect.
-        clones: machines whose evidence contradicts another's, but retired ones.
+        senders, machines: number in each state.
+        nearest: the most recently seen sender, of the retired ones only if all are; None if there is none.
+        complete_up_to: the earliest of its senders', nanoseconds since 1970; None if unknown.
+        not_waited_for: number of senders that `complete_up_to` leaves out.
+        dropped, queued: batches that senders dropped; batches queued at senders that are not retired.
+        ahead: clock offset in seconds with the largest absolute value, retired senders excluded; None if unknown.
+        aheads: clock offset in seconds of each sender.
+        backlog: names of senders with a backlog.
+        suspect: (sender, why it is suspect).
+        clones: machines whose evidence contradicts another's, except retired ones.
     """
 
     def __init__(self) -> None:
         self.senders: Counter[State] = Counter()
         self.machines: Counter[State] = Counter()
-        self.nearest: tuple[SenderLife, Liveness] | None = None
+        self.nearest: tuple[SenderFreshness, Liveness] | None = None
         self.complete_up_to: int | None = None
         self.not_waited_for = 0
         self.dropped = 0
@@ -60,10 +58,10 @@ class Tally:
         self.suspect: list[tuple[str, str]] = []
         self.clones = 0
 
-    def add(self, life: SenderLife, judged: Liveness) -> None:
+    def add(self, life: SenderFreshness, judged: Liveness) -> None:
         """Count a sender."""
         self.senders[judged.state] += 1
-        beat = life.heard.heartbeat
+        heartbeat = life.newest.heartbeat
         is_active = judged.state is not State.RETIRED
         complete = complete_up_to(life) if is_active else None
         if complete is None:
@@ -71,9 +69,9 @@ class Tally:
         else:
             self.complete_up_to = complete if self.complete_up_to is None else min(complete, self.complete_up_to)
         if is_active:
-            self.queued += beat.queue_records if beat else 0
+            self.queued += heartbeat.queue_records if heartbeat else 0
             self.ahead = max(self.ahead or 0.0, life.clock_ahead_seconds, key=abs)
-        self.dropped += beat.dropped_total if beat else 0
+        self.dropped += heartbeat.dropped_total if heartbeat else 0
         if self.nearest is None or _distance(life, judged) < _distance(*self.nearest):
             self.nearest = life, judged
         if judged.partial:
@@ -87,22 +85,22 @@ class Tally:
 
 
 def tally(
-    instant: Instant,
+    instant: LivenessSnapshot,
     cluster: str,
-    machines: MachinesHeard,
+    machines: MachineFreshnessColumns,
     retired: frozenset[str],
     conflicts: Mapping[str, EpochConflict],
-) -> Tally:
-    """Count a cluster.
+) -> ClusterTally:
+    """Count the senders and machines of a cluster.
 
     Args:
-        instant: now.
+        instant: liveness now.
         cluster: its id.
         machines: its machines.
-        retired: senders that speak for retired machines only.
-        conflicts: senders under whose epoch two machines count.
+        retired: senders whose machines are all retired.
+        conflicts: senders whose epoch is used by two machines.
     """
-    total = Tally()
+    total = ClusterTally()
     plain = _count_senders(total, instant, cluster, retired, conflicts)
     _count_machines(total, instant, cluster, machines, plain)
     for mark in machines.others:
@@ -112,31 +110,35 @@ def tally(
     return total
 
 
-class _Plain(msgspec.Struct, frozen=True):
-    """Those of whom only their silence is to be said, by the rows of all senders.
+class _PlainSenders(msgspec.Struct, frozen=True):
+    """Senders that only their time without heartbeat describes, with a row for every sender.
 
     Attributes:
-        are: which they are.
-        received_at: when they were heard, nanoseconds since 1970.
-        silent: for how many seconds they are silent.
-        late, stale: after how many they are so.
-        states: the place of each one's state among the states.
+        are: whether the sender belongs to them.
+        received_at: receipt of the newest report, nanoseconds since 1970.
+        unseen: seconds without heartbeat.
+        late, stale: limits in seconds.
+        states: index of the state in `_STATES`.
     """
 
     are: Column
     received_at: Column
-    silent: Column
+    unseen: Column
     late: Column
     stale: Column
     states: Column
 
 
 def _count_senders(
-    total: Tally, instant: Instant, cluster: str, retired: frozenset[str], conflicts: Mapping[str, EpochConflict]
-) -> _Plain:
-    """Count the senders; return those of which only their silence is to be said."""
+    total: ClusterTally,
+    instant: LivenessSnapshot,
+    cluster: str,
+    retired: frozenset[str],
+    conflicts: Mapping[str, EpochConflict],
+) -> _PlainSenders:
+    """Count the senders; return the plain ones."""
     now = instant.second
-    rows = instant.senders.words(cluster)
+    rows = instant.senders.report_rows(cluster)
     names = instant.senders.names(cluster)
     ahead = np.ascontiguousarray(rows["ahead"])
     total.aheads = ahead
@@ -146,20 +148,20 @@ def _count_senders(
     for place in np.flatnonzero(~are):
         name = names[place]
         life = instant.life(cluster, name)
-        assert life is not None, "nobody who was heard of is forgotten"
+        assert life is not None, "senders are never removed"
         total.add(life, instant.sender(life, retired=name in retired, conflict=conflicts.get(name)))
     late, stale = np.ascontiguousarray(rows["late"]), np.ascontiguousarray(rows["stale"])
-    # Whoever has not spoken since the start, and had no time to yet, is as it was then.
-    is_heard = rows["since_start"] | (now >= late)
-    silent = np.maximum(np.where(is_heard, now, 0.0) - rows["spoke_at"], 0.0)
-    states = _judged(silent, late, stale)
-    plain = _Plain(are, np.ascontiguousarray(rows["received_at"]), silent, late, stale, states)
+    # A sender without a report since the start, and not yet late, keeps the state that it had at the start.
+    is_live = rows["since_start"] | (now >= late)
+    unseen = np.maximum(np.where(is_live, now, 0.0) - rows["reported_at"], 0.0)
+    states = _states(unseen, late, stale)
+    plain = _PlainSenders(are, np.ascontiguousarray(rows["received_at"]), unseen, late, stale, states)
     mine = np.flatnonzero(are)
     if len(mine):
-        least = mine[silent[mine] == silent[mine].min()]
-        nearest = least[np.argmin(2 * states[least] + ~is_heard[least])]
+        least = mine[unseen[mine] == unseen[mine].min()]
+        nearest = least[np.argmin(2 * states[least] + ~is_live[least])]
         life = instant.life(cluster, names[nearest])
-        assert life is not None, "as above"
+        assert life is not None, "senders are never removed"
         total.add(life, instant.sender(life))
         others = states[mine[mine != nearest]]
         total.senders.update(_counted(others))
@@ -171,15 +173,21 @@ def _count_senders(
     return plain
 
 
-def _count_machines(total: Tally, instant: Instant, cluster: str, machines: MachinesHeard, plain: _Plain) -> None:
-    """Count the machines of which nothing is to be said but when they were heard of."""
+def _count_machines(
+    total: ClusterTally,
+    instant: LivenessSnapshot,
+    cluster: str,
+    machines: MachineFreshnessColumns,
+    plain: _PlainSenders,
+) -> None:
+    """Count the machines; only those of senders that are not plain, or with a lag, are judged individually."""
     places = np.array(instant.senders.places(cluster, machines.senders), np.int64)
     is_plain = (places >= 0) & (places < len(plain.are))
     is_plain[is_plain] = plain.are[places[is_plain]]
     last_seen = np.array(machines.last_seen, np.int64)
     lag = np.full(len(places), -1, np.int64)
     lag[is_plain] = plain.received_at[places[is_plain]] - last_seen[is_plain]
-    is_near = is_plain & (lag >= -BACK_NS) & (lag <= instant.not_flushed * NANOS)
+    is_near = is_plain & (lag >= -CLOCK_STEP_NS) & (lag <= instant.not_flushed * NANOS)
     total.machines.update(_counted(plain.states[places[is_near]]))
     for number in np.flatnonzero(~is_near):
         place = places[number]
@@ -187,14 +195,14 @@ def _count_machines(total: Tally, instant: Instant, cluster: str, machines: Mach
             total.add_machine(instant.machine(machines.mark(cluster, int(number))))
             continue
         behind = instant.behind(int(last_seen[number]), int(plain.received_at[place])) - instant.not_flushed
-        limits = Limits(late=float(plain.late[place]), stale=float(plain.stale[place]))
-        judged = judge(float(plain.silent[place]) + behind, limits) if behind > 0 else _STATES[plain.states[place]]
-        total.machines[judged] += 1
+        limits = LivenessLimits(late=float(plain.late[place]), stale=float(plain.stale[place]))
+        state = state_after(float(plain.unseen[place]) + behind, limits) if behind > 0 else _STATES[plain.states[place]]
+        total.machines[state] += 1
 
 
-def _judged(silent: Column, late: Column, stale: Column) -> Column:
-    """Return the place of the state of each after so much silence, as `judge` has it."""
-    return np.where(silent >= LOST_SECONDS, 3, np.where(silent >= stale, 2, np.where(silent >= late, 1, 0)))
+def _states(unseen: Column, late: Column, stale: Column) -> Column:
+    """Return the index of each state in `_STATES`, by the rules of `state_after`."""
+    return np.where(unseen >= LOST_SECONDS, 3, np.where(unseen >= stale, 2, np.where(unseen >= late, 1, 0)))
 
 
 def _counted(states: Column) -> dict[State, int]:
@@ -202,33 +210,39 @@ def _counted(states: Column) -> dict[State, int]:
     return {state: int(count) for state, count in zip(_STATES, counts, strict=True) if count}
 
 
-def _distance(life: SenderLife, judged: Liveness) -> tuple[bool, bool, float, int, bool]:
-    return judged.state is State.RETIRED, life.never, life.silent_seconds, _ORDER[judged.state], life.unverified
+def _distance(life: SenderFreshness, judged: Liveness) -> tuple[bool, bool, float, int, bool]:
+    return (
+        judged.state is State.RETIRED,
+        life.never_answered,
+        life.unseen_seconds,
+        _ORDER[judged.state],
+        life.unverified,
+    )
 
 
-NAMED = 5
-"""Senders and machines that are named where something is wrong with them; the rest is counted."""
+MAX_NAMED = 5
+"""Maximum number of senders named in a message; the rest is counted."""
 
 
-def roll_up(total: Tally, coverage: Coverage | None, *, closed: bool, missing: int) -> Freshness:
-    """Return how fresh a cluster is.
+def roll_up(total: ClusterTally, coverage: Coverage | None, *, closed: bool, missing: int) -> ClusterFreshness:
+    """Return the freshness of a cluster.
 
     Args:
         total: its senders and machines.
-        coverage: its GPUs, as far as they are known.
-        closed: it was closed: nothing is expected of it.
-        missing: batches of it lost or on the way.
+        coverage: its GPUs, as far as known.
+        closed: the cluster was closed: nothing is expected of it.
+        missing: batches of it that are lost or still on the way.
     """
     life, judged = total.nearest or (None, None)
-    return Freshness(
+    return ClusterFreshness(
         liveness=Liveness(
             state=State.RETIRED if closed else judged.state if judged else State.NEVER_SEEN,
-            silent_seconds=judged.silent_seconds if judged else None,
+            unseen_seconds=judged.unseen_seconds if judged else None,
             unverified=judged is not None and judged.unverified,
             partial=() if closed else tuple(_partial(total, coverage)),
             suspect=tuple(_suspect(total)),
         ),
-        heard_at=to_datetime(answered_at(life.heard)) if life and not life.never else None,
+        last_seen_at=to_datetime(answered_at(life.newest)) if life and not life.never_answered else None,
         senders=in_order(total.senders),
         machines=in_order(total.machines),
         complete_up_to=to_datetime(total.complete_up_to) if total.complete_up_to is not None else None,
@@ -241,31 +255,31 @@ def roll_up(total: Tally, coverage: Coverage | None, *, closed: bool, missing: i
 
 
 def in_order(counted: Counter[State]) -> dict[State, int]:
-    """Return the states that anybody is in, the best first, with how many are."""
+    """Return the number in each state that occurs, best state first."""
     return {state: counted[state] for state in State if counted[state]}
 
 
-def _partial(total: Tally, coverage: Coverage | None) -> list[str]:
-    words = []
+def _partial(total: ClusterTally, coverage: Coverage | None) -> list[str]:
+    details = []
     for what, found in (("senders", total.senders), ("machines", total.machines)):
         expected = found.total() - found[State.RETIRED]
-        silent = expected - found[State.LIVE]
-        if silent:
-            words.append(f"{silent} of {expected} {what} are not live")
+        not_live = expected - found[State.LIVE]
+        if not_live:
+            details.append(f"{not_live} of {expected} {what} are not live")
     if total.backlog:
-        words.append(f"batches wait at {_named(total.backlog)}")
+        details.append(f"batches are queued at {_named(total.backlog)}")
     if coverage is not None and coverage.expected is not None and coverage.reporting < coverage.expected:
-        words.append(f"GPUs reporting: {coverage.words}")
-    return words
+        details.append(f"GPUs reporting: {coverage.summary}")
+    return details
 
 
-def _suspect(total: Tally) -> list[str]:
-    words = [f"{sender}: {why}" for sender, why in total.suspect]
-    shown = words[:NAMED] + ([f"and {len(words) - NAMED} more"] if len(words) > NAMED else [])
+def _suspect(total: ClusterTally) -> list[str]:
+    details = [f"{sender}: {why}" for sender, why in total.suspect]
+    shown = details[:MAX_NAMED] + ([f"and {len(details) - MAX_NAMED} more"] if len(details) > MAX_NAMED else [])
     clones = total.clones
     return [*shown, *([f"evidence of {clones} machines contradicts another machine's"] if clones else [])]
 
 
 def _named(names: Sequence[str]) -> str:
-    rest = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")

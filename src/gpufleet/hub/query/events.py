@@ -1,57 +1,54 @@
-"""Questions about what happened.
-
-Questions about events: who may see which, and pages of them. Pure.
-"""
+"""Event queries: the events visible to an operator, a tenant or an allocation, in pages."""
 
 from collections.abc import Mapping, Sequence
 
 from gpufleet.fleet.attribution import contract, guests, slices
 from gpufleet.fleet.attribution.contract import VM_KINDS, listed_ids
-from gpufleet.hub.query.history import QuestionError
-from gpufleet.hub.query.paging import Asked
-from gpufleet.hub.query.targets import Asking, Whereabouts
+from gpufleet.hub.query.history import InvalidQueryError
+from gpufleet.hub.query.paging import PageRequest
+from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.api.answer import EventRecord, EventsAnswer, MachineRecord
-from gpufleet.model.stored.samples import EventQuestion, EventSpan, StoredEvent, StoredSample
+from gpufleet.model.stored.samples import EventQuery, EventSpan, StoredEvent, StoredSample
 from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import Store
 
 MAX_ALLOCATIONS = 200
-"""Allocations of a tenant that one question can be about."""
+"""Maximum number of a tenant's allocations per query."""
 
 
-def span_of(
+def visible_span(
     allocation: Allocation, machine: MachineRecord, stored: Sequence[StoredSample], start: int, end: int
 ) -> EventSpan | None:
-    """Return what the allocation's tenant may see: its own devices, in its own time; None if that is nothing.
+    """Return the scope visible to the allocation's tenant: its own devices, in its own time. None if it is empty.
 
-    Who has the whole machine also sees the machine's own events; who has some of its devices sees theirs alone.
+    The tenant of a whole machine also sees the machine's own events; the tenant of some devices sees only theirs.
 
     Args:
-        allocation: whose.
-        machine: where it is.
+        allocation: the allocation.
+        machine: its machine.
         stored: the newest samples of that machine.
-        start, end: what was asked for, in nanoseconds since 1970.
+        start, end: requested interval, in nanoseconds since 1970.
     """
     start, end = _own_time(allocation, start, end)
     if start >= end:
         return None
-    # A virtual machine is its tenant's as a whole, and what it tells is of itself.
+    # A virtual machine belongs to its tenant as a whole, and reports only about itself.
     listed = None if allocation.spec.kind in VM_KINDS else listed_ids(allocation, machine, stored)
     prefix = f"{machine.cluster}/{machine.id}/"
     views = None if listed is None else frozenset(name.removeprefix(prefix) for name in listed)
     return EventSpan(cluster=machine.cluster, machine=machine.id, views=views, start=start, end=end)
 
 
-def touches(allocation: Allocation, start: int, end: int) -> bool:
-    """Whether the allocation was in force at any instant of the time."""
+def is_active_within(allocation: Allocation, start: int, end: int) -> bool:
+    """Return whether the allocation was in force at any instant of the interval."""
     first, last = _own_time(allocation, start, end)
     return first < last
 
 
-def record_of(event: StoredEvent, names: Mapping[str, str]) -> EventRecord:
-    """Return an event as answers show it; `names` is the machines' ids to their names."""
+def event_record(event: StoredEvent, names: Mapping[str, str]) -> EventRecord:
+    """Return an event as shown in answers; `names` maps machine ids to names."""
     return EventRecord(
         cluster=event.cluster,
         machine=event.machine,
@@ -72,13 +69,13 @@ def _own_time(allocation: Allocation, start: int, end: int) -> tuple[int, int]:
 
 
 class EventQueries:
-    """Answers with events: all of them, or what a tenant or the holder of an allocation may see."""
+    """Queries for events: all of them, or those visible to a tenant or an allocation."""
 
-    def __init__(self, *, registry: Registry, store: Store, whereabouts: Whereabouts, asking: Asking) -> None:
+    def __init__(self, *, registry: Registry, store: Store, lookup: MachineLookup, executor: QueryExecutor) -> None:
         self._registry = registry
         self._store = store
-        self._whereabouts = whereabouts
-        self._asking = asking
+        self._lookup = lookup
+        self._executor = executor
 
     async def page(
         self,
@@ -91,54 +88,54 @@ class EventQueries:
         kinds: Sequence[str] = (),
         allocation: str | None = None,
         codes: Sequence[int] = (),
-        asked: Asked,
+        requested: PageRequest,
         tenant: str | None = None,
     ) -> EventsAnswer:
-        """Return a page of events, the newest first.
+        """Return a page of events, newest first.
 
         Args:
             start, end: nanoseconds since 1970, `end` excluded.
             cluster, machine: only of this cluster, of this machine (id or name).
-            view: only of this view, by its key; `machine` for the machines' own.
+            view: only of this view, by its key; `machine` for events of the machine itself.
             kinds, codes: only of these kinds, of these codes.
-            allocation: only what its holder may see: its devices, in its time.
-            asked: which page; a place is an event's time and id.
-            tenant: only what this tenant may see.
+            allocation: only events visible to its tenant: of its devices, in its time.
+            requested: the page; a place is (time, id) of an event.
+            tenant: only events visible to this tenant.
 
         Raises:
             NotFoundError: if there is no such allocation (of the tenant).
-            QuestionError: if the question cannot be meant.
+            InvalidQueryError: if the interval is empty or the tenant has too many allocations.
         """
         if end <= start:
-            raise QuestionError("until", "must be after since")
+            raise InvalidQueryError("until", "must be after since")
 
-        def ask() -> EventsAnswer:
+        def fetch() -> EventsAnswer:
             spans = self._spans(cluster, machine, allocation, tenant, start, end)
-            question = EventQuestion(
+            query = EventQuery(
                 spans=tuple(spans),
                 view="" if view == "machine" else view,
                 kinds=tuple(kinds),
                 codes=tuple(codes),
-                before=asked.after,
-                limit=asked.limit + 1,
+                before=requested.after,
+                limit=requested.limit + 1,
             )
-            found = self._store.events(question)
-            page = found[: asked.limit]
+            found = self._store.events(query)
+            page = found[: requested.limit]
             names = {one.id: one.machine.name for one in self._registry.machines(cluster)}
             return EventsAnswer(
-                events=tuple(record_of(event, names) for event in page),
-                next=asked.cursor((page[-1].at, page[-1].id)) if len(found) > asked.limit else None,
+                events=tuple(event_record(event, names) for event in page),
+                next=requested.cursor((page[-1].at, page[-1].id)) if len(found) > requested.limit else None,
             )
 
-        return await self._asking.ask(ask)
+        return await self._executor.run(fetch)
 
     def _spans(
         self, cluster: str | None, machine: str | None, allocation: str | None, tenant: str | None, start: int, end: int
     ) -> list[EventSpan]:
-        """Return what may be seen of what is asked: everything, or what the tenant or the allocation has."""
+        """Return the visible scopes: everything, or the devices of the tenant or the allocation."""
         ids = None
         if machine is not None:
-            ids = {one.id for one in self._whereabouts.called(cluster, machine)}
+            ids = {one.id for one in self._lookup.find(cluster, machine)}
         if allocation is None and tenant is None:
             if ids is None:
                 return [EventSpan(cluster=cluster, start=start, end=end)]
@@ -146,21 +143,21 @@ class EventQueries:
         mine = (
             [self._registry.allocation(allocation, tenant)]
             if allocation is not None
-            else [one for one in self._registry.allocations(tenant) if touches(one, start, end)]
+            else [one for one in self._registry.allocations(tenant) if is_active_within(one, start, end)]
         )
         if len(mine) > MAX_ALLOCATIONS:
-            most = MAX_ALLOCATIONS
-            raise QuestionError("since", f"{len(mine)} allocations, more than {most}: ask about one, or less time")
+            detail = f"{len(mine)} allocations, at most {MAX_ALLOCATIONS}: name one, or shorten the interval"
+            raise InvalidQueryError("since", detail)
         spans = []
         for one in mine:
-            machines = self._whereabouts.meant(one.spec.target)
-            home = contract.locate(one, machines).machine
+            machines = self._lookup.candidates(one.spec.target)
+            located = contract.locate(one, machines).machine
             if one.spec.kind in slices.KINDS:
-                home = guests.home(one, self._whereabouts.guests(one.spec.target))
-            if tenant is not None and self._whereabouts.contested(one, machines, start, end, name=False):
-                continue  # it is another tenant's too: neither is shown anything of it
-            if home is None or (ids is not None and home.id not in ids) or cluster not in (None, home.cluster):
+                located = guests.guest_machine(one, self._lookup.guests(one.spec.target))
+            if tenant is not None and self._lookup.conflict_detail(one, machines, start, end, name=False):
+                continue  # also allocated to another tenant: neither sees its events
+            if located is None or (ids is not None and located.id not in ids) or cluster not in (None, located.cluster):
                 continue
-            span = span_of(one, home, self._store.latest(home.cluster, home.id), start, end)
+            span = visible_span(one, located, self._store.latest(located.cluster, located.id), start, end)
             spans += [span] if span is not None else []
         return spans

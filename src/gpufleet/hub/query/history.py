@@ -1,4 +1,4 @@
-"""An allocation's values over time: whose, within its own time, with a hole wherever nothing was measured. Pure."""
+"""Series of an allocation: clipped to its own time, with a gap for each step without a measurement. Pure."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -16,25 +16,25 @@ from gpufleet.model.stored.samples import StoredSeries
 from gpufleet.model.time import NANOS, to_datetime, to_ns
 
 MAX_POINTS = 11_000
-"""Steps that one question may ask for."""
+"""Maximum number of steps per query."""
 
 LATEST = 2**63 - 1
-"""The last instant there is, in the year 2262, and the longest step."""
+"""Last representable instant, in the year 2262, and the longest step."""
 
 MAX_METRICS = 20
-"""Metrics that one question may ask for."""
+"""Maximum number of metrics per query."""
 
 
-class QuestionError(GpufleetError):
-    """The question cannot be meant; `field` names the parameter."""
+class InvalidQueryError(GpufleetError):
+    """Invalid query; `field` names the parameter."""
 
     def __init__(self, field: str, reason: str) -> None:
         self.field = field
         super().__init__(f"{field}: {reason}")
 
 
-class Window(msgspec.Struct, frozen=True):
-    """A span of time in steps; nanoseconds since 1970 and nanoseconds, `end` excluded."""
+class SeriesWindow(msgspec.Struct, frozen=True):
+    """Interval in steps; nanoseconds since 1970 and nanoseconds, `end` excluded."""
 
     start: int
     end: int
@@ -42,94 +42,94 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def starts(self) -> range:
-        """The start of each step."""
+        """Start of each step."""
         return range(self.start, self.end, self.step)
 
 
-def window(start: int, end: int, step: int) -> Window:
-    """Make a window out of what was asked for, with its start on a multiple of the step.
+def make_window(start: int, end: int, step: int) -> SeriesWindow:
+    """Make a window with its start rounded down to a multiple of the step.
 
     Raises:
-        QuestionError: if it is empty or past the last instant, the step is under a second, or there are too many.
+        InvalidQueryError: if it is empty, past the last instant, has a step under a second, or too many steps.
     """
     if end > LATEST:
-        raise QuestionError("end", f"must not be after {to_datetime(LATEST):%Y-%m-%d}")
+        raise InvalidQueryError("end", f"must not be after {to_datetime(LATEST):%Y-%m-%d}")
     if end <= start:
-        raise QuestionError("end", "must be after start")
+        raise InvalidQueryError("end", "must be after start")
     if not NANOS <= step <= LATEST:
-        raise QuestionError("step", "must be at least one second, and at most 292 years")
+        raise InvalidQueryError("step", "must be at least one second, and at most 292 years")
     start -= start % step
     if -(-(end - start) // step) > MAX_POINTS:
-        raise QuestionError("step", f"gives more than {MAX_POINTS} points: make it longer, or the time shorter")
-    return Window(start, end, step)
+        raise InvalidQueryError("step", f"gives more than {MAX_POINTS} points: use a longer step or a shorter interval")
+    return SeriesWindow(start, end, step)
 
 
 def check_metrics(names: Sequence[str]) -> None:
-    """Refuse what has no values over time.
+    """Reject metrics without values over time.
 
     Raises:
-        QuestionError: naming the metric.
+        InvalidQueryError: for the first such metric.
     """
     if not names:
-        raise QuestionError("metric", "name at least one, such as gpu_utilization_ratio")
+        raise InvalidQueryError("metric", "is missing: name at least one, such as gpu_utilization_ratio")
     if len(names) > MAX_METRICS:
-        raise QuestionError("metric", f"at most {MAX_METRICS} in one question")
+        raise InvalidQueryError("metric", f"at most {MAX_METRICS} per query")
     for name in names:
         metric = CATALOGUE.get(name)
         if metric is None:
-            raise QuestionError("metric", f"{name!r} is not in the catalogue")
+            raise InvalidQueryError("metric", f"{name!r} is not in the catalogue")
         if metric.dims or metric.kind is MetricKind.INFO:
-            raise QuestionError("metric", f"{name!r} has no plain values over time")
+            raise InvalidQueryError("metric", f"{name!r} has dimensions or is text: it has no plain values over time")
 
 
-def within(allocation: Allocation, asked: Window) -> Window | None:
-    """Cut the window to the allocation's own time: what came before or after it was somebody else's.
+def clip_window(allocation: Allocation, requested: SeriesWindow) -> SeriesWindow | None:
+    """Clip the window to the allocation's own time, since other tenants had the devices before and after.
 
-    A window that is cut at its start has its steps from there. None when nothing is left.
+    The steps of a window that is clipped at its start begin there. None if nothing is left.
     """
     spec = allocation.spec
-    start = max(asked.start, to_ns(spec.valid_from)) if spec.valid_from is not None else asked.start
-    end = min([asked.end, *(to_ns(at) for at in (spec.valid_to, allocation.closed_at) if at is not None)])
-    return Window(start, end, asked.step) if start < end else None
+    start = max(requested.start, to_ns(spec.valid_from)) if spec.valid_from is not None else requested.start
+    end = min([requested.end, *(to_ns(at) for at in (spec.valid_to, allocation.closed_at) if at is not None)])
+    return SeriesWindow(start, end, requested.step) if start < end else None
 
 
 def series_answer(
     allocation: Allocation,
     machine: MachineRecord,
     stored: StoredSeries,
-    asked: Window,
+    window: SeriesWindow,
     *,
     listed: AbstractSet[str] | None,
     source: Provenance = Provenance.HOST_LOCAL_PROBE,
 ) -> SeriesAnswer:
-    """Answer with the points of one machine, measured by `source`; of devices in `listed` (ids) only, unless None."""
+    """Answer with the series of a machine measured by `source`; only of devices in `listed` (ids), unless None."""
     prefix = f"{machine.cluster}/{machine.id}"
     series = tuple(
         Series(
             device=None if view is None else f"{prefix}/{view}",
             metric=name,
             unit=CATALOGUE[name].unit,
-            points=_filled(found, asked),
+            points=_filled(found, window),
         )
         for (view, name), found in sorted(stored.points.items(), key=lambda item: (item[0][1], item[0][0] or ""))
         if view is None or listed is None or f"{prefix}/{view}" in listed
     )
-    return _answer(allocation, asked, source, None, "", series, stored.resolution)
+    return _answer(allocation, window, source, None, "", series, stored.resolution)
 
 
-def no_series(allocation: Allocation, reason: Reason, detail: str, asked: Window) -> SeriesAnswer:
-    """Answer that there is nothing to answer with."""
-    return _answer(allocation, asked, Provenance.UNAVAILABLE, reason, detail, ())
+def empty_series(allocation: Allocation, reason: Reason, detail: str, window: SeriesWindow) -> SeriesAnswer:
+    """Answer without series, for a reason."""
+    return _answer(allocation, window, Provenance.UNAVAILABLE, reason, detail, ())
 
 
-def _filled(found: Sequence[tuple[int, Value]], asked: Window) -> tuple[SeriesPoint, ...]:
+def _filled(found: Sequence[tuple[int, Value]], window: SeriesWindow) -> tuple[SeriesPoint, ...]:
     values = dict(found)
-    return tuple(SeriesPoint(at=to_datetime(at), value=values.get(at)) for at in asked.starts)
+    return tuple(SeriesPoint(at=to_datetime(at), value=values.get(at)) for at in window.starts)
 
 
 def _answer(
     allocation: Allocation,
-    asked: Window,
+    window: SeriesWindow,
     source: Provenance,
     reason: Reason | None,
     detail: str,
@@ -141,9 +141,9 @@ def _answer(
         source=source,
         reason=reason,
         detail=detail,
-        start=to_datetime(asked.start),
-        end=to_datetime(asked.end),
-        step_seconds=asked.step / NANOS,
+        start=to_datetime(window.start),
+        end=to_datetime(window.end),
+        step_seconds=window.step / NANOS,
         resolution=resolution,
         series=series,
     )

@@ -1,23 +1,20 @@
-"""Questions about the inventory's history: what moved, what was replaced, what is alike.
-
-Where a GPU was, and what changed in the inventory, out of what the store tells. Pure.
-"""
+"""Inventory queries: slots of a GPU over time, moves and replacements, and pools of identical GPUs."""
 
 from collections.abc import Mapping, Sequence
 
-from gpufleet.hub.query.history import QuestionError
-from gpufleet.hub.query.paging import Asked
-from gpufleet.hub.query.targets import Asking, Whereabouts
+from gpufleet.hub.query.history import InvalidQueryError
+from gpufleet.hub.query.paging import PageRequest
+from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
 from gpufleet.model.api.answer import GpuRecord
 from gpufleet.model.api.inventory import (
     ChangeKind,
-    ChangeQuestion,
+    ChangeQuery,
     GpuChange,
     GpuChangePage,
     GpuHistory,
     GpuPlace,
     GpuPool,
-    SlotTenant,
+    SlotOccupant,
     StoredChange,
     StoredSlot,
 )
@@ -27,20 +24,20 @@ from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import Store
 
 
-def newest_of(slots: Sequence[StoredSlot]) -> StoredSlot | None:
-    """Return where a view was told of last: on the machine that told of it last, in the slot told there last."""
+def newest_slot(slots: Sequence[StoredSlot]) -> StoredSlot | None:
+    """Return the present slot of a view: the newest one on the machine that reported the view last."""
     return max(slots, key=lambda one: (one.last_seen, one.newest, one.machine), default=None)
 
 
-def history_of(slots: Sequence[StoredSlot], tenants: Sequence[StoredSlot], names: Mapping[str, str]) -> GpuHistory:
-    """Return the history of one GPU.
+def gpu_history(slots: Sequence[StoredSlot], occupants: Sequence[StoredSlot], names: Mapping[str, str]) -> GpuHistory:
+    """Return the history of a GPU.
 
     Args:
-        slots: where it was told of.
-        tenants: what was told of in the slot where it is now.
-        names: the machines' ids to their names.
+        slots: slots in which it was reported.
+        occupants: GPUs reported in its present slot.
+        names: machine ids to names.
     """
-    newest = newest_of(slots)
+    newest = newest_slot(slots)
     ordered = sorted(slots, key=lambda one: (one is newest, one.newest, one.machine), reverse=True)
     places = tuple(
         GpuPlace(
@@ -55,18 +52,18 @@ def history_of(slots: Sequence[StoredSlot], tenants: Sequence[StoredSlot], names
         for one in ordered
     )
     slot = tuple(
-        SlotTenant(
+        SlotOccupant(
             id=f"{one.cluster}/{one.machine}/{one.view}",
             first_seen=to_datetime(one.first),
             last_seen=to_datetime(one.last_seen) if one.last_seen else None,
         )
-        for one in sorted(tenants, key=lambda one: (one.newest, one.view), reverse=True)
+        for one in sorted(occupants, key=lambda one: (one.newest, one.view), reverse=True)
     )
     return GpuHistory(places=places, slot=slot)
 
 
-def change_of(change: StoredChange, names: Mapping[str, str]) -> GpuChange:
-    """Return a change as answers show it; `names` is the machines' ids to their names."""
+def gpu_change(change: StoredChange, names: Mapping[str, str]) -> GpuChange:
+    """Return a change as shown in answers; `names` maps machine ids to names."""
     moved = change.kind is ChangeKind.MOVED
     cluster, machine, address = change.before if moved else (None, None, None)
     return GpuChange(
@@ -85,27 +82,27 @@ def change_of(change: StoredChange, names: Mapping[str, str]) -> GpuChange:
 
 
 class InventoryQueries:
-    """Answers for what the fleet was made of."""
+    """Queries for the history of the inventory."""
 
-    def __init__(self, *, registry: Registry, store: Store, whereabouts: Whereabouts, asking: Asking) -> None:
+    def __init__(self, *, registry: Registry, store: Store, lookup: MachineLookup, executor: QueryExecutor) -> None:
         self._registry = registry
         self._store = store
-        self._whereabouts = whereabouts
-        self._asking = asking
+        self._lookup = lookup
+        self._executor = executor
 
     async def history(self, gpu: GpuRecord) -> GpuHistory | None:
-        """Return where a GPU was; None of what is no GPU or has no name of its own."""
+        """Return the history of a GPU; None if the view is not a GPU or has no UUID."""
         if gpu.device.kind is not ViewKind.GPU or gpu.device.uuid is None:
             return None
         key = gpu.device.id.split("/", 2)[2]
 
-        def ask() -> GpuHistory:
+        def fetch() -> GpuHistory:
             slots: list[StoredSlot] = []
             for cluster in self._registry.clusters():
-                tellers = self._store.tellers_of_view(cluster.id, key)
-                slots += self._store.slots(cluster.id, tellers, view=key) if tellers else ()
-            newest = newest_of(slots)
-            tenants = (
+                reporters = self._store.reporters_of_view(cluster.id, key)
+                slots += self._store.slots(cluster.id, reporters, view=key) if reporters else ()
+            newest = newest_slot(slots)
+            occupants = (
                 self._store.slots(newest.cluster, [newest.machine], address=newest.address)
                 if newest is not None
                 else ()
@@ -113,11 +110,11 @@ class InventoryQueries:
             names = {
                 one.id: one.machine.name
                 for slot in slots
-                for one in self._registry.machines_called(slot.cluster, slot.machine)
+                for one in self._registry.find_machines(slot.cluster, slot.machine)
             }
-            return history_of(slots, tenants, names)
+            return gpu_history(slots, occupants, names)
 
-        return await self._asking.ask(ask)
+        return await self._executor.run(fetch)
 
     async def changes(
         self,
@@ -127,45 +124,45 @@ class InventoryQueries:
         cluster: str | None,
         machine: str | None,
         kind: ChangeKind | None,
-        asked: Asked,
+        requested: PageRequest,
     ) -> GpuChangePage:
-        """Return a page of changes, the newest first.
+        """Return a page of changes, newest first.
 
         Args:
             start, end: nanoseconds since 1970, `end` excluded.
             cluster, machine: only of this cluster, of this machine (id or name).
             kind: only of this kind.
-            asked: which page; a place is a change's time and id.
+            requested: the page; a place is (time, id) of a change.
 
         Raises:
-            QuestionError: if the time is empty.
+            InvalidQueryError: if the interval is empty.
         """
         if end <= start:
-            raise QuestionError("until", "must be after since")
+            raise InvalidQueryError("until", "must be after since")
 
-        def ask() -> GpuChangePage:
+        def fetch() -> GpuChangePage:
             machines = None
             if machine is not None:
-                machines = tuple(one.id for one in self._whereabouts.called(cluster, machine))
-            question = ChangeQuestion(
+                machines = tuple(one.id for one in self._lookup.find(cluster, machine))
+            query = ChangeQuery(
                 start=start,
                 end=end,
                 cluster=cluster,
                 machines=machines,
                 kind=kind,
-                before=asked.after,
-                limit=asked.limit + 1,
+                before=requested.after,
+                limit=requested.limit + 1,
             )
-            found = self._store.changes(question)
-            page = found[: asked.limit]
+            found = self._store.changes(query)
+            page = found[: requested.limit]
             names: Mapping[str, str] = {one.id: one.machine.name for one in self._registry.machines(cluster)}
             return GpuChangePage(
-                items=tuple(change_of(one, names) for one in page),
-                next=asked.cursor((page[-1].at, page[-1].id)) if len(found) > asked.limit else None,
+                items=tuple(gpu_change(one, names) for one in page),
+                next=requested.cursor((page[-1].at, page[-1].id)) if len(found) > requested.limit else None,
             )
 
-        return await self._asking.ask(ask)
+        return await self._executor.run(fetch)
 
     async def pools(self, cluster: str | None) -> tuple[GpuPool, ...]:
-        """Return which GPUs (of one cluster) are alike."""
-        return await self._asking.ask(lambda: self._store.pools(cluster))
+        """Return the pools of identical GPUs, of all clusters or of one."""
+        return await self._executor.run(lambda: self._store.pools(cluster))

@@ -1,6 +1,6 @@
-"""The fleet and its clusters at one instant: who was heard of, how much of it reports, up to when it is complete.
+"""Overview of fleet, clusters and senders at an instant: liveness, coverage and completeness.
 
-A dear answer is made once for all who ask for it meanwhile and shortly after.
+An expensive answer is computed once and shared by concurrent and shortly following requests.
 """
 
 import asyncio
@@ -12,100 +12,101 @@ from typing import Generic, TypeVar
 import msgspec
 import numpy as np
 
-from gpufleet.hub.liveness.senders import Column, Senders, Who
-from gpufleet.hub.liveness.states import Instant
+from gpufleet.hub.liveness.senders import Column, SenderKey, Senders
+from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.liveness.tally import NO_MACHINES, in_order, roll_up, tally
-from gpufleet.hub.liveness.uptime import Listening
-from gpufleet.hub.query.paging import Asked, Page
-from gpufleet.hub.query.records import Covering, sender_record
+from gpufleet.hub.liveness.uptime import IngestClock
+from gpufleet.hub.query.paging import PageRequest, ResultPage
+from gpufleet.hub.query.records import CoverageCounter, sender_record
 from gpufleet.hub.receive.clusters import Clusters
 from gpufleet.hub.receive.ledger import Ledger
-from gpufleet.hub.receive.sequences import Conflicts, Intervals
+from gpufleet.hub.receive.sequences import EpochConflicts, Intervals
 from gpufleet.model.api.answer import EpochConflict, SenderRecord
-from gpufleet.model.api.fleet import FleetAnswer, HubHearing
+from gpufleet.model.api.fleet import FleetAnswer, HubIngestState
 from gpufleet.model.cluster import ClusterRecord
-from gpufleet.model.liveness import Freshness, State
-from gpufleet.model.stored.ledger import MachineMark
+from gpufleet.model.liveness import ClusterFreshness, State
+from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.time import to_datetime
 from gpufleet.ports.clock import Clock
-from gpufleet.ports.registry import Registry
+from gpufleet.ports.registry import MachineRegistry
 
-DEAR_SECONDS = 0.1
-"""What takes no longer is made for each who asks: it is then as new as can be."""
+SHARED_FROM_SECONDS = 0.1
+"""Computation time up to which an answer is computed for each request, and thus always current."""
 
-TIMES_AS_LONG = 9
-"""An answer is given for so many times as long as it took: making it takes a tenth of the time, however many ask."""
+VALIDITY_FACTOR = 9
+"""Validity of a shared answer as a multiple of its computation time: computing takes a tenth of the time at most."""
 
-LONGEST_SECONDS = 15.0
-"""No answer is older, but for what making it takes."""
+MAX_AGE_SECONDS = 15.0
+"""Maximum validity of a shared answer, in seconds after its computation."""
 
 T = TypeVar("T")
 
 
-class Shared(Generic[T]):
-    """One question. Lives on the event loop."""
+class SharedAnswer(Generic[T]):
+    """Shared answer to a query. Lives on the event loop."""
 
-    def __init__(self, make: Callable[[], Awaitable[T]], clock: Clock) -> None:
-        """Take what makes an answer."""
-        self._make = make
+    def __init__(self, compute: Callable[[], Awaitable[T]], clock: Clock) -> None:
+        """Take the function that computes the answer."""
+        self._compute = compute
         self._clock = clock
         self._took = 0.0
-        self._making: asyncio.Task[T] | None = None
-        self._kept: tuple[T, float] | None = None  # with the second from which on it is too old
+        self._task: asyncio.Task[T] | None = None
+        self._shared: tuple[T, float] | None = None  # the answer, and the second at which it expires
 
     async def get(self) -> T:
-        """Return an answer; raises what making it raises."""
-        if self._kept is not None and self._clock.monotonic() < self._kept[1]:
-            return self._kept[0]
-        if self._took <= DEAR_SECONDS:
-            return await self._made()
-        if self._making is None:
-            self._making = asyncio.create_task(self._made())
-            self._making.add_done_callback(self._forget)
-        return await asyncio.shield(self._making)  # who goes away does not take it from the others
+        """Return an answer; errors of the computation propagate."""
+        if self._shared is not None and self._clock.monotonic() < self._shared[1]:
+            return self._shared[0]
+        if self._took <= SHARED_FROM_SECONDS:
+            return await self._run()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._finished)
+        return await asyncio.shield(self._task)  # a client that disconnects does not cancel it for the others
 
-    async def _made(self) -> T:
+    async def _run(self) -> T:
         began = self._clock.monotonic()
-        made = await self._make()
+        answer = await self._compute()
         ended = self._clock.monotonic()
         self._took = ended - began
-        dear = self._took > DEAR_SECONDS
-        self._kept = (made, ended + min(TIMES_AS_LONG * self._took, LONGEST_SECONDS)) if dear else None
-        return made
+        is_expensive = self._took > SHARED_FROM_SECONDS
+        until = ended + min(VALIDITY_FACTOR * self._took, MAX_AGE_SECONDS)
+        self._shared = (answer, until) if is_expensive else None
+        return answer
 
-    def _forget(self, made: "asyncio.Task[T]") -> None:
-        self._making = None
-        if not made.cancelled():
-            made.exception()  # where all who asked went away nobody is left to be told
+    def _finished(self, task: "asyncio.Task[T]") -> None:
+        self._task = None
+        if not task.cancelled():
+            task.exception()  # retrieved here in case that all clients disconnected
 
 
-SENDERS_COMPARED = 3
-"""So many clocks it takes to say that it is the hub's own that is off."""
+MIN_SENDERS_COMPARED = 3
+"""Minimum number of sender clocks for an estimate of the hub's own clock offset."""
 
 
 class Overview:
-    """Answers about everybody at once. Lives on the event loop.
+    """Answers about the fleet, clusters and senders. Lives on the event loop.
 
-    Registry and store are asked on threads, and senders and machines counted there.
+    Registry and store are queried on threads, and senders and machines are counted there.
     """
 
     def __init__(
         self,
         *,
         senders: Senders,
-        listening: Listening,
+        ingest_clock: IngestClock,
         ledger: Ledger,
-        conflicts: Conflicts,
+        conflicts: EpochConflicts,
         clusters: Clusters,
-        covering: Covering,
-        registry: Registry,
+        covering: CoverageCounter,
+        registry: MachineRegistry,
         threads: Executor,
         clock: Clock,
         flush_lag_seconds: Callable[[], float],
         unflushed_since: Callable[[], int | None],
     ) -> None:
         self._senders = senders
-        self._listening = listening
+        self._ingest_clock = ingest_clock
         self._ledger = ledger
         self._conflicts = conflicts
         self._clusters = clusters
@@ -115,73 +116,73 @@ class Overview:
         self._clock = clock
         self._flush_lag = flush_lag_seconds
         self._unflushed_since = unflushed_since
-        self._fleet = Shared(self._whole, clock)
-        self._states = Shared(self._sender_states, clock)
+        self._fleet = SharedAnswer(self._whole, clock)
+        self._states = SharedAnswer(self._sender_states, clock)
 
-    def instant(self) -> Instant:
-        """Return now."""
-        return Instant(self._senders, now=self._clock.now_ns(), unflushed_since=self._unflushed_since())
+    def instant(self) -> LivenessSnapshot:
+        """Return the liveness of everything now."""
+        return LivenessSnapshot(self._senders, now=self._clock.now_ns(), unflushed_since=self._unflushed_since())
 
-    async def senders(self, page: Asked) -> Page[SenderRecord]:
-        """Return a page of senders by cluster and name, with what is missing of them."""
+    async def senders(self, page: PageRequest) -> ResultPage[SenderRecord]:
+        """Return a page of senders by cluster and name, with their missing batches."""
         instant, conflicts = self.instant(), self._conflicts.known()
-        found = await self._ask(lambda: self._senders.after(page.after, page.limit + 1))
+        found = await self._run(lambda: self._senders.after(page.after, page.limit + 1))
         shown = found[: page.limit]
         runs = {who: self._ledger.runs_of(*who) for who in shown}
 
-        def ask() -> tuple[SenderRecord, ...]:
-            retired = _retired(self._registry.machine_marks(beside_retired=True))
+        def fetch() -> tuple[SenderRecord, ...]:
+            retired = _retired(self._registry.machine_freshness(siblings_of_retired=True))
             return tuple(self._sender(who, runs[who], instant, retired, conflicts.get(who)) for who in shown)
 
-        return Page(await self._ask(ask), page.cursor(shown[-1]) if len(found) > len(shown) else None)
+        return ResultPage(await self._run(fetch), page.cursor(shown[-1]) if len(found) > len(shown) else None)
 
     def _sender(
         self,
-        who: Who,
+        who: SenderKey,
         runs: Sequence[tuple[str, Intervals, Intervals]],
-        instant: Instant,
+        instant: LivenessSnapshot,
         retired: Mapping[str, frozenset[str]],
         conflict: EpochConflict | None,
     ) -> SenderRecord:
         cluster, sender = who
         life = instant.life(cluster, sender)
-        assert life is not None, "nobody who was heard of is forgotten"
+        assert life is not None, "senders are never removed"
         liveness = instant.sender(life, retired=sender in retired.get(cluster, ()), conflict=conflict)
         return sender_record(life, runs, liveness, instant.now, conflict)
 
     async def sender_states(self) -> Counter[tuple[str, State]]:
-        """Return how many senders of each cluster are in each state; of a large fleet some seconds ago."""
+        """Return the number of senders by cluster and state; in a large fleet up to some seconds old."""
         return await self._states.get()
 
     async def _sender_states(self) -> Counter[tuple[str, State]]:
         instant = self.instant()
 
-        def ask() -> Counter[tuple[str, State]]:
-            retired = _retired(self._registry.machine_marks(beside_retired=True))
+        def fetch() -> Counter[tuple[str, State]]:
+            retired = _retired(self._registry.machine_freshness(siblings_of_retired=True))
             found: Counter[tuple[str, State]] = Counter()
             for cluster in self._senders.clusters:
                 total = tally(instant, cluster, NO_MACHINES, retired.get(cluster, frozenset()), {})
                 found.update({(cluster, state): count for state, count in total.senders.items() if count})
             return found
 
-        return await self._ask(ask)
+        return await self._run(fetch)
 
     async def clusters(self) -> tuple[ClusterRecord, ...]:
-        """Return every cluster that was ever known, by id."""
+        """Return every cluster that was ever registered, by id."""
         return (await self.fleet()).clusters
 
-    async def cluster(self, id: str) -> ClusterRecord:  # noqa: A002 - the word of the domain
-        """Return one. Raises NotFoundError."""
+    async def cluster(self, id: str) -> ClusterRecord:  # noqa: A002 - the API's name
+        """Return a cluster. Raises NotFoundError."""
         record = await self._clusters.get(id)
         return (await self._complete([record], id))[0][0]
 
     async def fleet(self) -> FleetAnswer:
-        """Return everything; of a large fleet as it was some seconds ago."""
+        """Return the fleet overview; in a large fleet up to some seconds old."""
         return await self._fleet.get()
 
     async def _whole(self) -> FleetAnswer:
         records, behind = await self._complete(await self._clusters.list_all(), None)
-        return self._total(records, self._hearing(behind))
+        return self._total(records, self._ingest_state(behind))
 
     async def _complete(
         self, records: Sequence[ClusterRecord], only: str | None
@@ -192,25 +193,25 @@ class Overview:
         for (cluster, sender), conflict in self._conflicts.known().items():
             conflicts.setdefault(cluster, {})[sender] = conflict
 
-        def ask() -> tuple[tuple[ClusterRecord, ...], float | None]:
-            of_retired = self._registry.machine_marks(only, beside_retired=True)
+        def fetch() -> tuple[tuple[ClusterRecord, ...], float | None]:
+            of_retired = self._registry.machine_freshness(only, siblings_of_retired=True)
             gone = [one.id for one in of_retired if one.is_retired]
             coverage = {one.cluster: one for one in self._covering.of(only, gone)}
             retired = _retired(of_retired)
             completed, aheads = [], []
             for one in records:
                 id_ = one.cluster.id
-                machines = self._registry.machines_heard(id_)
+                machines = self._registry.machine_freshness_columns(id_)
                 total = tally(instant, id_, machines, retired.get(id_, frozenset()), conflicts.get(id_, {}))
                 own = coverage.get(id_)
-                fresh: Freshness = roll_up(total, own, closed=not one.served, missing=missing.get(id_, 0))
+                fresh: ClusterFreshness = roll_up(total, own, closed=not one.served, missing=missing.get(id_, 0))
                 completed.append(msgspec.structs.replace(one, freshness=fresh, coverage=own))
                 aheads.append(total.aheads)
             return tuple(completed), _behind(aheads)
 
-        return await self._ask(ask)
+        return await self._run(fetch)
 
-    def _total(self, records: Sequence[ClusterRecord], hearing: HubHearing) -> FleetAnswer:
+    def _total(self, records: Sequence[ClusterRecord], ingest: HubIngestState) -> FleetAnswer:
         fresh = [one.freshness for one in records if one.freshness is not None]
         open_ = [(one, f) for one, f in zip(records, fresh, strict=True) if f.liveness.state is not State.RETIRED]
         covered = [one.coverage for one, _ in open_ if one.coverage is not None]
@@ -221,7 +222,7 @@ class Overview:
         complete = [f.complete_up_to for _, f in open_ if f.complete_up_to is not None]
         return FleetAnswer(
             at=to_datetime(self._clock.now_ns()),
-            hub=hearing,
+            hub=ingest,
             states=in_order(Counter(one.liveness.state for one in fresh)),
             senders=in_order(sum((Counter(one.senders) for one in fresh), Counter())),
             machines=in_order(sum((Counter(one.machines) for one in fresh), Counter())),
@@ -233,40 +234,40 @@ class Overview:
             complete_up_to=min(complete, default=None),
             missing_batches=sum(f.missing_batches for _, f in open_),
             clusters=tuple(records),
-            words=f"{reporting} of {expected} GPUs report; {live} of {len(open_)} clusters are live",
+            summary=f"{reporting} of {expected} GPUs report; {live} of {len(open_)} clusters are live",
         )
 
-    async def hearing(self) -> HubHearing:
-        """Return how well the hub hears."""
+    async def ingest_state(self) -> HubIngestState:
+        """Return the ingest state of the hub."""
 
-        def ask() -> float | None:
-            return _behind([self._senders.words(cluster)["ahead"] for cluster in self._senders.clusters])
+        def fetch() -> float | None:
+            return _behind([self._senders.report_rows(cluster)["ahead"] for cluster in self._senders.clusters])
 
-        return self._hearing(await self._ask(ask))
+        return self._ingest_state(await self._run(fetch))
 
-    def _hearing(self, behind: float | None) -> HubHearing:
-        return HubHearing(
-            listening_seconds=self._listening.seconds,
-            deaf_seconds=self._listening.deaf_seconds,
-            deaf=self._listening.is_deaf,
+    def _ingest_state(self, behind: float | None) -> HubIngestState:
+        return HubIngestState(
+            ingesting_seconds=self._ingest_clock.seconds,
+            not_ingesting_seconds=self._ingest_clock.not_ingesting_seconds,
+            rejecting=self._ingest_clock.is_not_ingesting,
             flush_lag_seconds=self._flush_lag(),
             clock_behind_seconds=behind,
         )
 
-    async def _ask(self, question: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, question)
+    async def _run(self, query: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, query)
 
 
 def _behind(aheads: Sequence[Column]) -> float | None:
-    """Say how far the hub's clock is behind, out of how far each sender's is ahead of it."""
+    """Estimate how far the hub's clock is behind, from the offset of each sender's clock."""
     every = np.concatenate(aheads) if aheads else np.empty(0)
-    return float(np.median(every)) if len(every) >= SENDERS_COMPARED else None
+    return float(np.median(every)) if len(every) >= MIN_SENDERS_COMPARED else None
 
 
-def _retired(marks: Iterable[MachineMark]) -> dict[str, frozenset[str]]:
-    """Return, by cluster, the senders that speak for retired machines only.
+def _retired(marks: Iterable[MachineFreshness]) -> dict[str, frozenset[str]]:
+    """Return, by cluster, the senders whose machines are all retired.
 
-    `marks` are at least all machines of senders that speak for a retired one. Naming one is not speaking for it.
+    `marks` include all machines of every sender with a retired machine. A machine that a sender only lists is not its.
     """
     of_retired, of_others = (
         {(one.cluster, one.sender) for one in marks if one.is_retired is is_ and not one.named_only}

@@ -1,7 +1,7 @@
-"""Lists in pages: how many, after what, and of which question. Pure.
+"""Pagination with cursors. Pure.
 
-A cursor is the place of the last entry in the list's order, so nothing comes twice whatever changes between two pages,
-and a mark of the question that it is of: with another one it is refused.
+A cursor holds the place of the last entry in the list's order, so no entry repeats whatever changes between two pages.
+It also holds a hash of the query: a cursor of another query is rejected.
 """
 
 import base64
@@ -12,61 +12,63 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gpufleet.hub.query.history import QuestionError
+from gpufleet.hub.query.history import InvalidQueryError
 
 T = TypeVar("T")
 
-MOST = 1000
-"""Entries of one page, unless fewer are asked for."""
+MAX_PAGE_SIZE = 1000
+"""Maximum and default number of entries per page."""
 
 Key = tuple[Any, ...]
-"""Place of an entry in the order of a list: of a machine, its cluster, name and id."""
+"""Place of an entry in the order of a list; for a machine its cluster, name and id."""
 
 MAX_CURSOR = 4096
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """The page that is asked for: at most so many entries (about, for devices), after that place; of which question."""
+class PageRequest(msgspec.Struct, frozen=True):
+    """Page request: at most `limit` entries (about, for devices) after a place; `query` is the hash of the query."""
 
-    limit: int = MOST
+    limit: int = MAX_PAGE_SIZE
     after: Any = None
-    question: bytes = b""
+    query: bytes = b""
 
     def cursor(self, place: Key) -> str:
-        """Return what to ask for the page after a place with."""
-        return base64.urlsafe_b64encode(msgspec.msgpack.encode((self.question, place))).decode().rstrip("=")
+        """Return the cursor of the page that follows a place."""
+        return base64.urlsafe_b64encode(msgspec.msgpack.encode((self.query, place))).decode().rstrip("=")
 
 
-class Page(msgspec.Struct, Generic[T], frozen=True):
-    """A page of a list that is answered plainly; `next` is the cursor of the page after it, None on the last."""
+class ResultPage(msgspec.Struct, Generic[T], frozen=True):
+    """Page of a list without further fields; `next` is the cursor of the next page, None on the last."""
 
     items: tuple[T, ...]
     next: str | None
 
 
-def asked(limit: int | None, cursor: str | None, *question: object, place: Any = tuple[str, str, str]) -> Asked:
-    """Read what was asked for.
+def parse_page_request(
+    limit: int | None, cursor: str | None, *query: object, place: Any = tuple[str, str, str]
+) -> PageRequest:
+    """Parse the page parameters of a request.
 
     Args:
-        limit, cursor: as they were given.
-        question: everything else that says which list it is, and of whom.
+        limit, cursor: parameters as received.
+        query: everything else that identifies the list and its audience.
         place: type of a place in its order.
 
     Raises:
-        QuestionError: naming the parameter.
+        InvalidQueryError: for `limit` or `cursor`.
     """
-    if limit is not None and not 1 <= limit <= MOST:
-        raise QuestionError("limit", f"must be from 1 to {MOST}")
-    mark = blake2b(repr(question).encode("utf-8", "replace"), digest_size=8).digest()
+    if limit is not None and not 1 <= limit <= MAX_PAGE_SIZE:
+        raise InvalidQueryError("limit", f"must be from 1 to {MAX_PAGE_SIZE}")
+    mark = blake2b(repr(query).encode("utf-8", "replace"), digest_size=8).digest()
     after = None if cursor is None else _place(cursor, mark, place)
-    return Asked(MOST if limit is None else limit, after, mark)
+    return PageRequest(MAX_PAGE_SIZE if limit is None else limit, after, mark)
 
 
-def page_of(entries: Sequence[T], key: Callable[[T], Key], asked: Asked) -> Page[T]:
+def cut_page(entries: Sequence[T], key: Callable[[T], Key], request: PageRequest) -> ResultPage[T]:
     """Cut a page out of a whole list, in the order of its keys."""
-    rest = sorted((one for one in entries if asked.after is None or key(one) > asked.after), key=key)
-    items = tuple(rest[: asked.limit])
-    return Page(items, asked.cursor(key(items[-1])) if len(rest) > len(items) else None)
+    rest = sorted((one for one in entries if request.after is None or key(one) > request.after), key=key)
+    items = tuple(rest[: request.limit])
+    return ResultPage(items, request.cursor(key(items[-1])) if len(rest) > len(items) else None)
 
 
 def _place(cursor: str, mark: bytes, place: Any) -> Any:
@@ -74,9 +76,9 @@ def _place(cursor: str, mark: bytes, place: Any) -> Any:
         if len(cursor) > MAX_CURSOR or not cursor.isascii():
             raise ValueError
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
-        question, after = msgspec.msgpack.decode(raw, type=tuple[bytes, msgspec.Raw])
-        if question != mark:
-            raise QuestionError("cursor", "is of another question: ask that one, or begin without a cursor")
+        query, after = msgspec.msgpack.decode(raw, type=tuple[bytes, msgspec.Raw])
+        if query != mark:
+            raise InvalidQueryError("cursor", "is of another query: repeat that query, or start without a cursor")
         return msgspec.msgpack.decode(after, type=place)
     except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
-        raise QuestionError("cursor", "is not the `next` of a page of this list") from error
+        raise InvalidQueryError("cursor", "is not the `next` of a page of this list") from error

@@ -1,37 +1,36 @@
-"""Answers about who uses the devices of a machine. Pure."""
+"""Process tables of a machine. Pure."""
 
 from collections.abc import Sequence
 
-from gpufleet.model.absence import Absent
+from gpufleet.fleet.readings import process_report
 from gpufleet.model.api.answer import MachineRecord, ProcessesAnswer, ProcessTable
-from gpufleet.model.process import Process, most_memory_first
-from gpufleet.model.reading import READER_PRECEDENCE, Reading
-from gpufleet.model.snapshot import ProcessReport
+from gpufleet.model.process import most_memory_first
+from gpufleet.model.reading import READER_PRECEDENCE
 from gpufleet.model.stored.samples import StoredProcesses
 from gpufleet.model.time import NANOS, to_datetime
 
 LOOK_BACK_SECONDS = 3600.0
-"""A table that was read longer ago is not answered: whoever wants it asks about that time."""
+"""Maximum age of a table in an answer; older ones are found by a query for their time."""
 
-TOLD_SECONDS = 60.0
-"""Agents tell a table that names the same processes as the one before once in so long."""
+REPORT_SECONDS = 60.0
+"""Interval at which agents repeat a table without new or ended processes."""
 
-MISSED = 3
-"""Tables that may be missed before the last one is stale."""
+MISSED_REPORTS = 3
+"""Reports that may be missed before the last table is stale."""
 
 
 def answer(
     machine: MachineRecord, stored: Sequence[StoredProcesses], now: int, *, stale_after_seconds: float
 ) -> ProcessesAnswer:
-    """Return the newest table of each device, of the reader that comes first where several told one.
+    """Return the newest table of each device; of several readers, that of the first in precedence.
 
     Args:
-        machine: whose.
-        stored: the newest of each view and reader.
-        now: what is judged by, in nanoseconds since 1970: the hub's clock, or the instant that was asked about.
+        machine: the machine.
+        stored: the newest table of each view and reader.
+        now: reference time, in nanoseconds since 1970: the hub's clock, or the instant of the query.
         stale_after_seconds: the hub's freshness limit.
     """
-    limit = max(stale_after_seconds, MISSED * TOLD_SECONDS)
+    limit = max(stale_after_seconds, MISSED_REPORTS * REPORT_SECONDS)
     chosen: dict[str, StoredProcesses] = {}
     for one in sorted(stored, key=lambda one: (_age(one, now) > limit, _rank(one))):
         chosen.setdefault(one.view, one)
@@ -62,20 +61,5 @@ def _table(one: StoredProcesses, now: int, limit: float) -> ProcessTable:
         age_seconds=age,
         stale=age > limit,
         total=one.total,
-        processes=tuple(_report(process) for process in sorted(one.processes, key=most_memory_first)),
-    )
-
-
-def _report(process: Process) -> ProcessReport:
-    return ProcessReport(
-        pid=process.pid,
-        kinds=process.kinds,
-        start_time=process.start_time,
-        name=process.name,
-        readings={
-            name: Reading(absent=value.reason, detail=value.detail)
-            if isinstance(value, Absent)
-            else Reading(value=value)
-            for name, value in process.values.items()
-        },
+        processes=tuple(process_report(process) for process in sorted(one.processes, key=most_memory_first)),
     )

@@ -1,15 +1,12 @@
-"""Lists around the allocation contract: nodes, GPUs, senders. Pure.
-
-How many GPUs report, of how many there should be, and who says so.
-"""
+"""Records of nodes, GPUs and senders, and the coverage of clusters: reporting against expected GPUs."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from gpufleet.fleet.readings import Freshness, all_stale, device_views, devices
-from gpufleet.hub.liveness.senders import SenderLife
-from gpufleet.hub.liveness.states import complete_up_to, judge_view
+from gpufleet.hub.liveness.senders import SenderFreshness
+from gpufleet.hub.liveness.states import complete_up_to, view_liveness
 from gpufleet.hub.receive.sequences import Intervals
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.api.answer import (
@@ -22,21 +19,21 @@ from gpufleet.model.api.answer import (
     SenderRecord,
 )
 from gpufleet.model.cluster import Cluster
-from gpufleet.model.declared import BELIEVED_NS, DeclaredGpus
+from gpufleet.model.declared import DECLARATION_TTL_NS, DeclaredGpus
 from gpufleet.model.liveness import Expected, Liveness
-from gpufleet.model.stored.samples import KnownGpus, Standing, StoredSample
+from gpufleet.model.stored.samples import KnownGpus, SampleSummary, StoredSample
 from gpufleet.model.time import NANOS, to_datetime, to_ns
 from gpufleet.model.view import ViewKind
 from gpufleet.ports.clock import Clock
-from gpufleet.ports.registry import Registry
-from gpufleet.ports.store import Store
+from gpufleet.ports.registry import ClusterRegistry
+from gpufleet.ports.store import FleetStore
 
 GAPS_SHOWN = 20
-"""Ranges of missing numbers that one run shows."""
+"""Maximum number of gaps shown per epoch."""
 
 
 def with_age(machine: MachineRecord, now: int) -> MachineRecord:
-    """Fill in how long ago the machine was heard of."""
+    """Fill in the time since the machine was last seen."""
     return msgspec.structs.replace(machine, age_seconds=_age(now, to_ns(machine.last_seen)))
 
 
@@ -48,17 +45,17 @@ def gpu_records(
 ) -> tuple[GpuRecord, ...]:
     """Return every view of a machine with its newest readings; values that are too old are absent.
 
-    `behind` says how many seconds in which the hub could hear lie between two words, see `Instant.behind`.
+    `behind` returns the ingest seconds between two reports, see `LivenessSnapshot.behind`.
     """
     records: list[GpuRecord] = []
-    heard = any(freshness.is_heard(one.received_at) for one in stored)
+    live = any(freshness.is_live(one.received_at) for one in stored)
     newest_by_key: dict[str, StoredSample] = {}
     for one in sorted(stored, key=lambda one: (one.received_at, one.sample.measured_at)):
         if one.sample.view is not None:
             newest_by_key[one.sample.view.key] = one
     views = device_views(stored)
     for device in devices(machine.cluster, machine.id, stored, freshness):
-        if not heard:
+        if not live:
             device = msgspec.structs.replace(device, readings=all_stale(device.readings), dimensions=())
         key = device.id.split("/", 2)[2]
         newest = newest_by_key[key]
@@ -72,7 +69,7 @@ def gpu_records(
                 received_at=to_datetime(newest.received_at),
                 age_seconds=freshness.age_seconds(newest.received_at),
                 liveness=machine.liveness
-                and judge_view(
+                and view_liveness(
                     machine.liveness,
                     behind(newest.received_at, to_ns(machine.last_seen)),
                     freshness.interval_of(newest.sample),
@@ -82,39 +79,39 @@ def gpu_records(
     return tuple(records)
 
 
-def may_count_twice(standings: Sequence[Standing]) -> bool:
-    """Tell whether a machine has GPUs with a name and GPUs without: which are shown takes their values to say."""
-    views = device_views([one.stored for one in standings]).values()
+def may_duplicate_gpus(summaries: Sequence[SampleSummary]) -> bool:
+    """Return whether a machine has identified and unidentified GPUs: values decide which are shown."""
+    views = device_views([one.stored for one in summaries]).values()
     return len({view.named for view in views if view.kind is ViewKind.GPU}) > 1
 
 
 def count_shown(records: Sequence[GpuRecord]) -> tuple[int, int]:
-    """Return the same as `count_gpus`, of a machine's records."""
+    """Return the same as `count_gpus`, from a machine's records."""
     total = aggregate([one.device.readings for one in records if one.device.kind is ViewKind.GPU])
     return total.devices, total.reporting
 
 
-def count_gpus(standings: Sequence[Standing], freshness: Freshness) -> tuple[int, int]:
-    """Return how many GPUs a machine has, and how many of them tell a number now that totals are made of.
+def count_gpus(summaries: Sequence[SampleSummary], freshness: Freshness) -> tuple[int, int]:
+    """Return the number of GPUs of a machine, and of those with a current number that contributes to totals.
 
-    Not for one that `may_count_twice`.
+    Not for machines with `may_duplicate_gpus`.
     """
-    stored = [one.stored for one in standings]
+    stored = [one.stored for one in summaries]
     gpus = {key for key, view in device_views(stored).items() if view.kind is ViewKind.GPU}
-    if not any(freshness.is_heard(one.received_at) for one in stored):
+    if not any(freshness.is_live(one.received_at) for one in stored):
         return len(gpus), 0
-    telling = {
+    reporting = {
         one.stored.sample.view.key
-        for one in standings
-        if one.tells and one.stored.sample.view is not None and freshness.is_current(one.stored)
+        for one in summaries
+        if one.has_totals and one.stored.sample.view is not None and freshness.is_current(one.stored)
     }
-    return len(gpus), len(gpus & telling)
+    return len(gpus), len(gpus & reporting)
 
 
 def node_record(
     machine: MachineRecord, gpus: tuple[int, int], last_error: str | None, stale_after_seconds: float
 ) -> NodeRecord:
-    """Say how a node is doing; `gpus` are how many it has, and how many of them tell anything now."""
+    """Return the record of a node; `gpus` is the number of its GPUs, and of those that report."""
     return NodeRecord(
         machine=msgspec.structs.replace(machine, gpus=gpus[0]),
         stale=machine.age_seconds > stale_after_seconds,
@@ -125,32 +122,32 @@ def node_record(
 
 
 def sender_record(
-    life: SenderLife,
+    life: SenderFreshness,
     runs: Sequence[tuple[str, Intervals, Intervals]],
     liveness: Liveness,
     now: int,
     conflict: EpochConflict | None,
 ) -> SenderRecord:
-    """Say how a sender is doing, and what is missing of it; `runs` are epochs, numbers held, and those not missing."""
-    heard = life.heard
-    heartbeat = heard.heartbeat
+    """Return the record of a sender; `runs` are epochs, received numbers, and numbers that are not missing."""
+    newest = life.newest
+    heartbeat = newest.heartbeat
     complete = complete_up_to(life)
     epochs = tuple(
         EpochRecord(
             epoch=epoch,
-            received=len(held),
-            highest=held.highest,
+            received=len(received),
+            highest=received.highest,
             missing=known.missing,
             gaps=known.gaps(GAPS_SHOWN),
         )
-        for epoch, held, known in sorted(runs, key=lambda run: run[0])
+        for epoch, received, known in sorted(runs, key=lambda run: run[0])
     )
     return SenderRecord(
         cluster=life.cluster,
         sender=life.sender,
-        sent_at=to_datetime(heard.sent_at),
-        received_at=to_datetime(heard.received_at),
-        age_seconds=_age(now, heard.received_at),
+        sent_at=to_datetime(newest.sent_at),
+        received_at=to_datetime(newest.received_at),
+        age_seconds=_age(now, newest.received_at),
         heartbeat_interval_seconds=heartbeat.interval_seconds if heartbeat else None,
         liveness=liveness,
         clock_ahead_seconds=life.clock_ahead_seconds,
@@ -169,24 +166,26 @@ def _age(now: int, at: int) -> float:
     return max(0, now - at) / NANOS
 
 
-class Covering:
-    """Counts with a few questions to the store, however many GPUs there are. Everything here blocks."""
+class CoverageCounter:
+    """Counts reporting and expected GPUs per cluster, with a constant number of store queries. Blocks."""
 
-    def __init__(self, *, registry: Registry, store: Store, clock: Clock, stale_after_seconds: float) -> None:
+    def __init__(
+        self, *, registry: ClusterRegistry, store: FleetStore, clock: Clock, stale_after_seconds: float
+    ) -> None:
         self._registry = registry
         self._store = store
         self._clock = clock
         self._stale_after = stale_after_seconds
 
     def of(self, cluster: str | None, retired: Sequence[str]) -> tuple[Coverage, ...]:
-        """Return the coverage of one cluster, or of all that are not closed.
+        """Return the coverage of a cluster, or of all that are not closed.
 
-        `retired` are the ids of their machines of which nothing is expected.
+        `retired` are the ids of retired machines, from which no GPU is expected.
         """
         now, limit = self._clock.now_ns(), int(self._stale_after * NANOS)
-        reporting = self._store.reporting_gpus(now - limit, now + limit)  # not what came before the clock was set back
+        reporting = self._store.reporting_gpus(now - limit, now + limit)  # not samples from before a clock step
         known = self._store.known_gpus(retired)
-        declared = self._store.declared_gpus(now - BELIEVED_NS, retired)
+        declared = self._store.declared_gpus(now - DECLARATION_TTL_NS, retired)
         clusters = {one.id: one for one in self._registry.clusters() if one.closed_at is None}
         names = sorted({*clusters, *reporting}) if cluster is None else [cluster]
         return tuple(_coverage(name, reporting.get(name, 0), clusters, known, declared.get(name, ())) for name in names)
@@ -217,5 +216,5 @@ def _coverage(
         sources=sources,
         kubernetes=declared,
         kubernetes_shares=shares,
-        words=f"{reporting} of {best[0]} expected by {best[1]}" if best else f"{reporting}, expected: not said",
+        summary=f"{reporting} of {best[0]} expected by {best[1]}" if best else f"{reporting}, expected: unknown",
     )

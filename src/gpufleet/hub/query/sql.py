@@ -1,4 +1,4 @@
-"""Statements of people, one after the other, on a thread of their own: other questions do not wait for them."""
+"""SQL statements of users, executed one at a time on their own thread, so that other queries do not wait."""
 
 import asyncio
 import time
@@ -6,41 +6,41 @@ from concurrent.futures import Executor
 
 from gpufleet.model.api.sql import SqlAnswer, SqlViewRecord
 from gpufleet.model.errors import GpufleetError
-from gpufleet.ports.store import Store
+from gpufleet.ports.store import SqlStore
 
-MOST_WAITING = 4
-"""Statements that wait for the one that runs; another one is turned away."""
+MAX_QUEUED = 4
+"""Maximum number of queued statements; further ones are rejected."""
 
 
 class BusyError(GpufleetError):
-    """So much is asked already that this is not: ask again later."""
+    """The hub is too busy for this query: retry later."""
 
 
 class SqlQueries:
-    """Answers statements."""
+    """Executes SQL statements."""
 
-    def __init__(self, *, store: Store, thread: Executor) -> None:
+    def __init__(self, *, store: SqlStore, thread: Executor) -> None:
         self._store = store
         self._thread = thread
-        self._asked = 0
+        self._pending = 0
 
     async def select(self, statement: str) -> SqlAnswer:
-        """Return what a statement comes to.
+        """Return the result of a statement.
 
         Raises:
-            SqlError: if it is refused or wrong, or came to more than it may.
-            BusyError: if too many wait already.
+            SqlError: if it is rejected or invalid, or exceeds a limit.
+            BusyError: if too many statements are queued.
         """
-        if self._asked > MOST_WAITING:
-            raise BusyError(f"{self._asked} statements are asked already: ask again in some seconds")
-        self._asked += 1
+        if self._pending > MAX_QUEUED:
+            raise BusyError(f"{self._pending} SQL statements are running or queued: retry in some seconds")
+        self._pending += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._select, statement)
         finally:
-            self._asked -= 1
+            self._pending -= 1
 
     def views(self) -> tuple[SqlViewRecord, ...]:
-        """Return what a statement may read."""
+        """Return the views that a statement may read."""
         return self._store.sql_views()
 
     def _select(self, statement: str) -> SqlAnswer:

@@ -1,26 +1,23 @@
-"""How the hub itself is doing, at an instant.
-
-Whether registry and store answer, told soon: who is silent has not said no.
-"""
+"""State of the hub: its own metrics, and whether registry and store respond."""
 
 import asyncio
 from concurrent.futures import Executor
 
 from gpufleet.hub.flush.flusher import Flusher
-from gpufleet.hub.forward.forwarder import Forwarder
-from gpufleet.hub.imports.scrape_status import Standings
+from gpufleet.hub.forward.forwarder import SeriesForwarder
+from gpufleet.hub.imports.scrape_status import TargetStatuses
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.ledger import Ledger
-from gpufleet.hub.receive.limits import Pressure
+from gpufleet.hub.receive.limits import ByteBudget
 from gpufleet.hub.receive.log import Wal
 from gpufleet.model.errors import RegistryError, StoreError
 from gpufleet.ports.clock import Clock
-from gpufleet.ports.registry import Registry
-from gpufleet.ports.store import Store
+from gpufleet.ports.registry import ClusterRegistry
+from gpufleet.ports.store import SampleStore
 
 
 class HubStatus:
-    """Numbers of a running hub, read when asked."""
+    """Metrics of a running hub, read on access."""
 
     def __init__(
         self,
@@ -29,13 +26,13 @@ class HubStatus:
         wal: Wal,
         ledger: Ledger,
         flusher: Flusher,
-        pressure: Pressure,
+        pressure: ByteBudget,
         clock: Clock,
-        standings: Standings,
-        forwarder: Forwarder | None = None,
+        target_statuses: TargetStatuses,
+        forwarder: SeriesForwarder | None = None,
     ) -> None:
         self.counters = counters
-        self.standings = standings
+        self.target_statuses = target_statuses
         self.forwarder = forwarder
         self._wal = wal
         self._ledger = ledger
@@ -55,7 +52,7 @@ class HubStatus:
 
     @property
     def wal_lost(self) -> int:
-        """Acknowledged batches that the disk gave back damaged."""
+        """Acknowledged batches that were damaged on disk."""
         return self._wal.lost
 
     @property
@@ -65,17 +62,17 @@ class HubStatus:
 
     @property
     def flush_failures_in_a_row(self) -> int:
-        """0 while flushing works."""
+        """Failed flushes since the last success."""
         return self._flusher.failures
 
     @property
     def unflushed_since(self) -> int | None:
-        """When the oldest acknowledged batch that the store does not have was received; None when it has all."""
+        """Receipt time of the oldest acknowledged batch that the store does not have; None if it has all."""
         return self._wal.oldest_received_at
 
     @property
     def flush_lag_seconds(self) -> float:
-        """Age of the oldest acknowledged batch that the store does not have, 0 when it has all."""
+        """Age of the oldest acknowledged batch that the store does not have, 0 if it has all."""
         oldest = self.unflushed_since
         return 0.0 if oldest is None else max(0, self._clock.now_ns() - oldest) / 1e9
 
@@ -86,48 +83,48 @@ class HubStatus:
 
 
 ANSWER_SECONDS = 3.0
-"""Who does not answer for so long is told of: those who probe wait for seconds, the store for minutes."""
+"""Time after which a dependency counts as not responding: probes wait for seconds, the store may take minutes."""
 
 
 class Readiness:
-    """Asks both something small, on a thread of its own. Lives on the event loop."""
+    """Readiness check: a small query to registry and store, on its own thread. Lives on the event loop."""
 
     def __init__(
         self,
         *,
-        registry: Registry,
-        store: Store,
+        registry: ClusterRegistry,
+        store: SampleStore,
         thread: Executor,
         clock: Clock,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """Take what is asked, and a thread for nothing else: it waits for their silence alone."""
+        """Take the dependencies, and a thread for nothing else: only this check waits for them there."""
         self._registry, self._store = registry, store
         self._thread, self._clock, self._answer_seconds = thread, clock, answer_seconds
-        self._asked: asyncio.Future[None] | None = None
-        self._asked_at = 0.0
+        self._check: asyncio.Future[None] | None = None
+        self._started = 0.0
         self._has_registry = False
 
     async def check(self) -> None:
-        """Raise RegistryError or StoreError where one of them says no, or has been silent for too long."""
-        if self._asked is None or self._asked.done():  # who is silent is asked once, however many want to know
-            self._asked_at, self._has_registry = self._clock.monotonic(), False
-            self._asked = asyncio.get_running_loop().run_in_executor(self._thread, self._ask)
-            self._asked.add_done_callback(_look)
-        asked = self._asked
-        await asyncio.wait({asked}, timeout=self._answer_seconds)
-        if not asked.done():
-            silent = f"has not answered for {self._clock.monotonic() - self._asked_at:.0f} s"
-            raise StoreError(f"the store {silent}") if self._has_registry else RegistryError(f"the registry {silent}")
-        asked.result()
+        """Raise RegistryError or StoreError if one of them fails or does not respond in time."""
+        if self._check is None or self._check.done():  # concurrent callers share a pending check
+            self._started, self._has_registry = self._clock.monotonic(), False
+            self._check = asyncio.get_running_loop().run_in_executor(self._thread, self._query)
+            self._check.add_done_callback(_retrieve)
+        pending = self._check
+        await asyncio.wait({pending}, timeout=self._answer_seconds)
+        if not pending.done():
+            late = f"has not answered for {self._clock.monotonic() - self._started:.0f} s"
+            raise StoreError(f"the store {late}") if self._has_registry else RegistryError(f"the registry {late}")
+        pending.result()
 
-    def _ask(self) -> None:
+    def _query(self) -> None:
         self._registry.clusters()
         self._has_registry = True
         self._store.readers("", "")
 
 
-def _look(asked: asyncio.Future[None]) -> None:
-    """Have what came of it count as seen: whoever asked may have been answered meanwhile."""
-    if not asked.cancelled():
-        asked.exception()
+def _retrieve(check: asyncio.Future[None]) -> None:
+    """Retrieve the exception of a check that no caller waits for any more."""
+    if not check.cancelled():
+        check.exception()

@@ -1,7 +1,4 @@
-"""The question of usage: it fetches what the pure parts need. Everything here blocks.
-
-Questions about what allocations came to.
-"""
+"""Usage queries: GPU-hours, energy and cost of allocations. Fetches the inputs of `fleet.usage`; blocks."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,17 +7,17 @@ from itertools import pairwise
 import msgspec
 
 from gpufleet.fleet.attribution import contract, guests, slices
-from gpufleet.fleet.usage.residence import ALWAYS, Stay, doubtful, last_told, stays_of
-from gpufleet.fleet.usage.segments import Holding, Segment, UnitKey, segments, stretches
-from gpufleet.fleet.usage.totals import Known, Prices, rows
-from gpufleet.fleet.usage.units import WHOLE, Place, Unit, Units
-from gpufleet.hub.query.events import touches
-from gpufleet.hub.query.history import QuestionError
-from gpufleet.hub.query.targets import Asking
+from gpufleet.fleet.usage.residence import UNBOUNDED, Residence, bounded_residences, last_reported, possibly_moved
+from gpufleet.fleet.usage.segments import Segment, UnitHolding, UnitKey, cut_segments, device_intervals
+from gpufleet.fleet.usage.totals import MeasuredSegment, Prices, usage_rows
+from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, PhysicalUnits, Place
+from gpufleet.hub.query.events import is_active_within
+from gpufleet.hub.query.history import InvalidQueryError
+from gpufleet.hub.query.targets import QueryExecutor
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.api.answer import MachineRecord
-from gpufleet.model.api.usage import Dimension, Stretch, Unplaced, UsageAnswer
+from gpufleet.model.api.usage import DeviceInterval, UnresolvedAllocation, UsageAnswer, UsageDimension
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
@@ -29,51 +26,51 @@ from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import Store
 
 MAX_ALLOCATIONS = 10_000
-"""Allocations that one question can be about."""
+"""Maximum number of allocations per query."""
 
 MAX_SPAN_NS = 1100 * 86_400 * 10**9
-"""So much time one question can be about."""
+"""Maximum interval of a query."""
 
-SHORT = "fewer devices are known than it should have"
-NONE_KNOWN = "no GPU of it is known, and nobody said how many it should have"
+SHORT = "fewer devices are known than expected"
+NONE_KNOWN = "no GPU of it is known, and it declares no expected number"
 
 
-class _Placed(msgspec.Struct, frozen=True):
-    """What an allocation has: units of a cluster with their parts, when some of them were there, and why not more."""
+class _AllocatedUnits(msgspec.Struct, frozen=True):
+    """Units of an allocation: (id, part) in a cluster, bounded residences, and why there are not more."""
 
     units: tuple[tuple[str, str], ...]
-    stays: Mapping[str, Stay] = {}
+    residences: Mapping[str, Residence] = {}
     reason: Reason = Reason.NOT_COLLECTED
     detail: str = ""
 
 
-class UsageQuestions:
-    """Asks the registry and the store."""
+class UsageCalculator:
+    """Computes usage from the registry and the store."""
 
     def __init__(self, *, registry: Registry, store: Store, prices: Prices) -> None:
         self._registry = registry
         self._store = store
         self._prices = prices
 
-    def ask(self, start: int, end: int, by: Sequence[Dimension], tenant: str | None = None) -> UsageAnswer:
-        """Answer what was held within a time, nanoseconds since 1970, `end` excluded; of one tenant if given.
+    def compute(self, start: int, end: int, by: Sequence[UsageDimension], tenant: str | None = None) -> UsageAnswer:
+        """Return the usage within an interval, nanoseconds since 1970, `end` excluded; of a single tenant if given.
 
         Raises:
-            QuestionError: if it is about too much, or nothing.
+            InvalidQueryError: if the interval is empty or too long, or if there are too many allocations.
         """
         if end <= start:
-            raise QuestionError("end", "must be after start, by a microsecond at least")
+            raise InvalidQueryError("end", "must be after start, by a microsecond at least")
         if end - start > MAX_SPAN_NS:
-            raise QuestionError("start", "asks for more than 1100 days: ask for less")
-        every = {one.id: one for one in self._registry.allocations() if touches(one, start, end)}
+            raise InvalidQueryError("start", "is more than 1100 days before the end: shorten the interval")
+        every = {one.id: one for one in self._registry.allocations() if is_active_within(one, start, end)}
         shown = frozenset(id_ for id_, one in every.items() if tenant is None or one.spec.tenant == tenant)
         if len(shown) > MAX_ALLOCATIONS:
-            words = f"asks about {len(shown)} allocations, more than {MAX_ALLOCATIONS}: ask for less time"
-            raise QuestionError("start", words)
+            detail = f"matches {len(shown)} allocations, at most {MAX_ALLOCATIONS}: shorten the interval"
+            raise InvalidQueryError("start", detail)
         clusters = {every[id_].spec.target.cluster for id_ in shown}
-        units: dict[UnitKey, Unit] = {}
-        holdings: list[Holding] = []
-        unplaced: list[Unplaced] = []
+        units: dict[UnitKey, PhysicalUnit] = {}
+        holdings: list[UnitHolding] = []
+        unresolved: list[UnresolvedAllocation] = []
         for cluster in sorted(clusters):
             mine = [one for one in every.values() if one.spec.target.cluster == cluster]
             found, placed = self._place(cluster, mine)
@@ -82,22 +79,26 @@ class UsageQuestions:
                 span = max(start, _ns(one, start)), min(end, _end(one, end))
                 had = placed[one.id]
                 for id_, part in had.units:
-                    there = had.stays.get(id_, Stay()).within(*span)
-                    holdings.append(Holding((cluster, id_), part, one.id, *there))
-                short, phantoms = missing(one, had.units, units, had.stays, span)
-                for unit, since, until in phantoms:
+                    there = had.residences.get(id_, Residence()).within(*span)
+                    holdings.append(UnitHolding((cluster, id_), part, one.id, *there))
+                short, stand_ins = missing_devices(one, had.units, units, had.residences, span)
+                for unit, since, until in stand_ins:
                     units[cluster, unit.id] = unit
-                    holdings.append(Holding((cluster, unit.id), WHOLE, one.id, since, until))
-                if one.id in shown and any(_is_unmeasured(found[id_], part) for id_, part in had.units):
-                    words = "what share of its GPU a MIG device is was not told: it is in no total"
-                    unplaced.append(Unplaced(allocation=one.id, devices=0, reason=Reason.NOT_REPORTED, detail=words))
+                    holdings.append(UnitHolding((cluster, unit.id), WHOLE, one.id, since, until))
+                if one.id in shown and any(_has_no_ratio(found[id_], part) for id_, part in had.units):
+                    detail = "its MIG device does not report its share of the GPU: it is in no total"
+                    unresolved.append(
+                        UnresolvedAllocation(allocation=one.id, devices=0, reason=Reason.NOT_REPORTED, detail=detail)
+                    )
                 elif one.id in shown and (short or not had.units):
-                    words = had.detail or (SHORT if short else NONE_KNOWN)
-                    unplaced.append(Unplaced(allocation=one.id, devices=short, reason=had.reason, detail=words))
+                    detail = had.detail or (SHORT if short else NONE_KNOWN)
+                    unresolved.append(
+                        UnresolvedAllocation(allocation=one.id, devices=short, reason=had.reason, detail=detail)
+                    )
         prices = self._prices.prices
         cuts = [to_ns(price.valid_from) for price in prices]
-        told = [one for one in segments(holdings, every, cuts) if not shown.isdisjoint(one.parts)]
-        groups, total = rows(self._known(told, units), every, shown, by, prices)
+        relevant = [one for one in cut_segments(holdings, every, cuts) if not shown.isdisjoint(one.parts)]
+        groups, total = usage_rows(self._measured(relevant, units), every, shown, by, prices)
         return UsageAnswer(
             start=to_datetime(start),
             end=to_datetime(end),
@@ -105,57 +106,59 @@ class UsageQuestions:
             currency=self._prices.currency if prices else None,
             rows=groups,
             total=total,
-            unplaced=tuple(sorted(unplaced, key=lambda one: one.allocation)),
-            words=_words(total.held_gpu_hours, total.unknown_gpu_hours, unplaced),
+            unresolved=tuple(sorted(unresolved, key=lambda one: one.allocation)),
+            summary=_summary(total.held_gpu_hours, total.unknown_gpu_hours, unresolved),
         )
 
-    def _known(self, told: Sequence[Segment], units: dict[UnitKey, Unit]) -> list[Known]:
-        wanted: list[Stretch] = []
+    def _measured(self, relevant: Sequence[Segment], units: dict[UnitKey, PhysicalUnit]) -> list[MeasuredSegment]:
+        intervals: list[DeviceInterval] = []
         places: list[tuple[int, str]] = []
-        for number, segment in enumerate(told):
+        for number, segment in enumerate(relevant):
             if segment.contested:
                 continue
-            for name, stretch in stretches(segment, units[segment.unit]):
+            for name, interval in device_intervals(segment, units[segment.unit]):
                 places.append((number, name))
-                wanted.append(stretch)
-        worked: dict[int, dict[str, object]] = defaultdict(dict)
-        for (number, name), one in zip(places, self._store.worked(wanted), strict=True):
-            worked[number][name] = one
+                intervals.append(interval)
+        usage: dict[int, dict[str, object]] = defaultdict(dict)
+        for (number, name), one in zip(places, self._store.device_usage(intervals), strict=True):
+            usage[number][name] = one
         return [
-            Known(segment, units[segment.unit], worked.get(number, {}))  # type: ignore[arg-type]
-            for number, segment in enumerate(told)
+            MeasuredSegment(segment, units[segment.unit], usage.get(number, {}))  # type: ignore[arg-type]
+            for number, segment in enumerate(relevant)
         ]
 
-    def _place(self, cluster: str, mine: Sequence[Allocation]) -> tuple[dict[str, Unit], dict[str, _Placed]]:
-        """Find the devices of allocations of one cluster; machines are looked at once, however many mean them."""
+    def _place(
+        self, cluster: str, mine: Sequence[Allocation]
+    ) -> tuple[dict[str, PhysicalUnit], dict[str, _AllocatedUnits]]:
+        """Find the devices of the allocations of a cluster; each machine is queried once."""
         machines: dict[str, MachineRecord] = {}
-        meant: dict[str, tuple[MachineRecord | None, Reason, str]] = {}
+        targets: dict[str, tuple[MachineRecord | None, Reason, str]] = {}
         inside: dict[str, tuple[list[MachineRecord], list[MachineRecord]]] = {}
         for one in mine:
             if one.spec.kind in slices.KINDS:
                 inside[one.id] = self._of_vm(one)
                 machines.update({host.id: host for hosts in inside[one.id] for host in hosts})
                 continue
-            word = one.spec.target.machine
-            located = contract.locate(one, self._registry.machines_called(cluster, word) if word else ())
+            name_or_id = one.spec.target.machine
+            located = contract.locate(one, self._registry.find_machines(cluster, name_or_id) if name_or_id else ())
             reason = located.reason or Reason.NOT_COLLECTED
-            meant[one.id] = located.machine, reason, located.detail
+            targets[one.id] = located.machine, reason, located.detail
             if located.machine is not None:
                 machines[located.machine.id] = located.machine
         stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
-        told = last_told(stored)
-        doubted = doubtful(told)
-        stays = stays_of(self._store.slots(cluster, doubted), told) if doubted else {}
-        left = [place for place, stay in stays.items() if stay.end < ALWAYS]
-        units = Units(cluster, stored, left, _guests(machines.values()))
+        reported = last_reported(stored)
+        moved = possibly_moved(reported)
+        residences = bounded_residences(self._store.slots(cluster, moved), reported) if moved else {}
+        left = [place for place, residence in residences.items() if residence.end < UNBOUNDED]
+        units = PhysicalUnits(cluster, stored, left, _guests(machines.values()))
         placed = {}
         for one in mine:
             if one.id in inside:
                 placed[one.id] = self._in_vm(one, *inside[one.id], stored, units)
                 continue
-            machine, reason, detail = meant[one.id]
+            machine, reason, detail = targets[one.id]
             if machine is None:
-                placed[one.id] = _Placed((), {}, reason, detail)
+                placed[one.id] = _AllocatedUnits((), {}, reason, detail)
                 continue
             listed = contract.listed_ids(one, machine, stored.get(machine.id, ()))
             prefix = f"{cluster}/{machine.id}/"
@@ -164,18 +167,22 @@ class UsageQuestions:
                 if listed is None
                 else units.at((machine.id, name.removeprefix(prefix)) for name in sorted(listed))
             )
-            there = {id_: stay for id_, _ in mine_ if (stay := _stay(units.by_id[id_], machine.id, stays)) is not None}
-            placed[one.id] = _Placed(tuple(mine_), there)
+            there = {
+                id_: residence
+                for id_, _ in mine_
+                if (residence := _residence(units.by_id[id_], machine.id, residences)) is not None
+            }
+            placed[one.id] = _AllocatedUnits(tuple(mine_), there)
         return units.by_id, placed
 
     def _of_vm(self, allocation: Allocation) -> tuple[list[MachineRecord], list[MachineRecord]]:
-        """Return the machines that may be its inside, and the nodes that may tell of its vGPU instances."""
+        """Return the guests with the target's UUID, and the nodes that may report its vGPU instances."""
         cluster, uuid = allocation.spec.target.cluster, normalise_uuid(allocation.spec.target.vm_uuid or "")
         found = self._registry.machines_with_uuid(cluster, uuid) if uuid else ()
-        tellers = set(self._store.tellers_of_text(cluster, slices.VM_ID, uuid) if uuid else ())
+        reporters = set(self._store.reporters_of_text(cluster, slices.VM_ID, uuid) if uuid else ())
         for name in allocation.spec.devices or ():
-            tellers.update(self._store.tellers_of_view(cluster, f"{ViewKind.VGPU}/{normalise_uuid(name) or name}"))
-        nodes = [one for id_ in sorted(tellers) for one in self._registry.machines_called(cluster, id_)]
+            reporters.update(self._store.reporters_of_view(cluster, f"{ViewKind.VGPU}/{normalise_uuid(name) or name}"))
+        nodes = [one for id_ in sorted(reporters) for one in self._registry.find_machines(cluster, id_)]
         return (
             [one for one in found if one.machine.kind is MachineKind.GUEST],
             [one for one in nodes if one.machine.kind is MachineKind.NODE],
@@ -187,25 +194,27 @@ class UsageQuestions:
         inside: Sequence[MachineRecord],
         nodes: Sequence[MachineRecord],
         stored: dict[str, tuple[StoredSample, ...]],
-        units: Units,
-    ) -> _Placed:
-        told = [guests.Told(machine=one, stored=stored.get(one.id, ()), readers=()) for one in inside]
-        home = guests.home(allocation, told)
-        found = units.whole(home.id) if home is not None else []
+        units: PhysicalUnits,
+    ) -> _AllocatedUnits:
+        guest_samples = [
+            guests.MachineSamples(machine=one, stored=stored.get(one.id, ()), readers=()) for one in inside
+        ]
+        guest = guests.guest_machine(allocation, guest_samples)
+        found = units.whole(guest.id) if guest is not None else []
         places: list[Place] = [
             (node.id, sample.sample.view.key)
             for node in nodes
             for sample in slices.instances_of(
-                allocation.spec, slices.Host(machine=node, stored=stored.get(node.id, ()), readers=())
+                allocation.spec, guests.MachineSamples(machine=node, stored=stored.get(node.id, ()), readers=())
             )
             if sample.sample.view is not None
         ]
-        reason, detail = contract.NOBODY_ANSWERS[allocation.spec.kind]
-        return _Placed(tuple(dict.fromkeys([*found, *units.at(places)])), {}, reason, detail)
+        reason, detail = contract.NO_ANSWERER[allocation.spec.kind]
+        return _AllocatedUnits(tuple(dict.fromkeys([*found, *units.at(places)])), {}, reason, detail)
 
 
 def _guests(machines: Iterable[MachineRecord]) -> dict[str, list[str]]:
-    """Return the guests of each host among machines of a cluster, as the host's own sender tells of them."""
+    """Return the guests of each host among machines of a cluster, as reported by the host's own sender."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     hosts: dict[str, tuple[str, str]] = {}
     for one in machines:
@@ -213,51 +222,53 @@ def _guests(machines: Iterable[MachineRecord]) -> dict[str, list[str]]:
             hosts[one.id] = (one.sender, one.machine.name)
         elif one.machine.hypervisor is not None:
             found[one.sender, one.machine.hypervisor].append(one.id)
-    return {id_: found[who] for id_, who in hosts.items() if who in found}
+    return {id_: found[host] for id_, host in hosts.items() if host in found}
 
 
-def _is_unmeasured(unit: Unit, part: str) -> bool:
+def _has_no_ratio(unit: PhysicalUnit, part: str) -> bool:
     return part != WHOLE and unit.parts[part].ratio is None
 
 
-def _stay(unit: Unit, machine: str, stays: Mapping[Place, Stay]) -> Stay | None:
-    """Return when a GPU was in a machine, if that is bounded."""
-    return next((stays[place] for place in unit.views if place[0] == machine and place in stays), None)
+def _residence(unit: PhysicalUnit, machine: str, residences: Mapping[Place, Residence]) -> Residence | None:
+    """Return the bounded residence of a GPU in a machine, if there is one."""
+    return next((residences[place] for place in unit.views if place[0] == machine and place in residences), None)
 
 
-def missing(
+def missing_devices(
     allocation: Allocation,
     had: Sequence[tuple[str, str]],
-    units: dict[UnitKey, Unit],
-    stays: Mapping[str, Stay],
+    units: dict[UnitKey, PhysicalUnit],
+    residences: Mapping[str, Residence],
     span: tuple[int, int],
-) -> tuple[int, list[tuple[Unit, int, int]]]:
-    """Return how many devices an allocation lacks at most of those that it should have within a span of time.
+) -> tuple[int, list[tuple[PhysicalUnit, int, int]]]:
+    """Return the largest number of devices that an allocation lacks within an interval, and their stand-ins.
 
-    And units that stand for them, each with from when to when it does: a GPU that moved away is missing from then on,
-    until another one is there.
+    A stand-in is a unit with the interval in which it represents a missing device: a GPU that moved away is missing
+    from then on, until another one is present.
     """
     spec = allocation.spec
     listed = [name for name in spec.devices or () if not name.startswith("MIG-")]
     if any(part != WHOLE for _, part in had) and not listed:
-        return 0, []  # it is given shares of GPUs, which are not counted in GPUs
+        return 0, []  # it has shares of GPUs, and its expected GPUs cannot be compared with them
     wanted = max(len(listed), sum(spec.expected.values()))
     cluster = spec.target.cluster
-    there = [stays.get(id_, Stay()).within(*span) for id_, part in had if part == WHOLE and (cluster, id_) in units]
+    there = [
+        residences.get(id_, Residence()).within(*span) for id_, part in had if part == WHOLE and (cluster, id_) in units
+    ]
     model = _model_of(spec.expected, {units[cluster, id_].model for id_, _ in had if (cluster, id_) in units})
     most, stand_ins = 0, []
-    for start, end in pairwise(sorted({*span, *(at for stay in there for at in stay)})):
+    for start, end in pairwise(sorted({*span, *(at for interval in there for at in interval)})):
         lacking = wanted - sum(first <= start and end <= last for first, last in there)
         most = max(most, lacking)
         names = (f"missing/{allocation.id}/{number}" for number in range(lacking))
-        stand_ins += [(Unit(cluster, name, (), model, {}), start, end) for name in names]
+        stand_ins += [(PhysicalUnit(cluster, name, (), model, {}), start, end) for name in names]
     return most, stand_ins
 
 
 def _model_of(expected: Collection[str], others: Iterable[str | None]) -> str | None:
-    """Return the model of a missing GPU: as the driver names the others of its class, where it names them one way.
+    """Return the model of a missing GPU: the driver's name of the other GPUs of its class, if they have a single name.
 
-    Classes are words such as `H200`; groups and prices go by the driver's `NVIDIA H200`.
+    Classes are short names such as `H200`; groups and prices use the driver's `NVIDIA H200`.
     """
     if len(expected) != 1:
         return None
@@ -274,23 +285,23 @@ def _end(allocation: Allocation, end: int) -> int:
     return min([end, *(to_ns(at) for at in (allocation.spec.valid_to, allocation.closed_at) if at is not None)])
 
 
-def _words(held: float, unknown: float, unplaced: Sequence[Unplaced]) -> str:
-    words = f"{held - unknown:.2f} of {held:.2f} GPU-hours held are known"
-    countless = sum(one.devices == 0 for one in unplaced)
-    return f"{words}; allocations of unknown devices that are in no total: {countless}" if countless else words
+def _summary(held: float, unknown: float, unresolved: Sequence[UnresolvedAllocation]) -> str:
+    text = f"{held - unknown:.2f} of {held:.2f} GPU-hours held are known"
+    uncounted = sum(one.devices == 0 for one in unresolved)
+    return f"{text}; allocations of unknown devices that are in no total: {uncounted}" if uncounted else text
 
 
 class UsageQueries:
-    """Answers with GPU-hours, energy and cost: of all allocations, or of a tenant's."""
+    """Queries for GPU-hours, energy and cost, of all allocations or of a tenant's."""
 
-    def __init__(self, *, registry: Registry, store: Store, asking: Asking, prices: Prices) -> None:
-        self._questions = UsageQuestions(registry=registry, store=store, prices=prices)
-        self._asking = asking
+    def __init__(self, *, registry: Registry, store: Store, executor: QueryExecutor, prices: Prices) -> None:
+        self._calculator = UsageCalculator(registry=registry, store=store, prices=prices)
+        self._executor = executor
 
-    async def of(self, start: int, end: int, by: Sequence[Dimension], tenant: str | None) -> UsageAnswer:
-        """Answer for a time, nanoseconds since 1970, `end` excluded.
+    async def of(self, start: int, end: int, by: Sequence[UsageDimension], tenant: str | None) -> UsageAnswer:
+        """Return the usage within an interval, nanoseconds since 1970, `end` excluded.
 
         Raises:
-            QuestionError: if the question cannot be meant, or is about too much.
+            InvalidQueryError: as `UsageCalculator.compute`.
         """
-        return await self._asking.ask(lambda: self._questions.ask(start, end, by, tenant))
+        return await self._executor.run(lambda: self._calculator.compute(start, end, by, tenant))

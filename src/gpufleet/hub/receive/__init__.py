@@ -1,1 +1,1 @@
-"""The receive stage: authenticate, deduplicate, log, acknowledge."""
+"""Receive stage: authenticate, deduplicate, log and acknowledge batches."""

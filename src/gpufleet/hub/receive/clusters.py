@@ -1,4 +1,4 @@
-"""The clusters that a hub serves: those of its configuration, and those registered with it."""
+"""Clusters served by a hub: those in its configuration and those registered with it."""
 
 import asyncio
 import re
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from gpufleet.hub.query.history import QuestionError
+from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.model.cluster import Cluster, ClusterRecord, ClusterSpec
 from gpufleet.model.errors import ConflictError
 from gpufleet.model.time import to_datetime
 from gpufleet.ports.clock import Clock
-from gpufleet.ports.registry import Registry
+from gpufleet.ports.registry import ClusterRegistry
 
 T = TypeVar("T")
 
@@ -19,72 +19,74 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 class Clusters:
-    """What is served, and changing it. Lives on the event loop; the registry is asked on threads."""
+    """The set of served clusters. Use it from the event loop; the registry is queried on threads."""
 
-    def __init__(self, configured: Iterable[str], *, registry: Registry, threads: Executor, clock: Clock) -> None:
-        """Learn from the registry which are open. Blocking; raises RegistryError."""
+    def __init__(
+        self, configured: Iterable[str], *, registry: ClusterRegistry, threads: Executor, clock: Clock
+    ) -> None:
+        """Load the open clusters from the registry. Blocking; raises RegistryError."""
         self._configured = frozenset(configured)
         self._registry = registry
         self._threads = threads
         self._clock = clock
-        self._changing = asyncio.Lock()  # so that what is served follows the registry in its order
+        self._changing = asyncio.Lock()  # applies changes to the served set in the registry's order
         registered = {one.id for one in registry.clusters() if _is_open(one)}
         self._served = self._configured | registered
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The ids that are served now, sorted."""
+        """Ids of the served clusters, sorted."""
         return tuple(sorted(self._served))
 
     def __contains__(self, cluster: object) -> bool:
         return cluster in self._served
 
-    async def put(self, id: str, spec: ClusterSpec) -> tuple[ClusterRecord, bool]:  # noqa: A002 - the word of the domain
-        """Register a cluster or change what belongs to it, and serve it; tells whether it is new.
+    async def put(self, id: str, spec: ClusterSpec) -> tuple[ClusterRecord, bool]:  # noqa: A002 - the term of the domain
+        """Register or update a cluster and serve it; return its record and whether it is new.
 
         Raises:
-            QuestionError: if the id cannot be one.
+            QuestionError: if the id is invalid.
         """
         if not _ID.fullmatch(id):
-            raise QuestionError(
+            raise InvalidQueryError(
                 "id", "must be 1 to 253 letters, digits, '.', '_' or '-', and start with a letter or digit"
             )
         async with self._changing:
             at = to_datetime(self._clock.now_ns())
-            cluster, is_new = await self._ask(lambda: self._registry.put_cluster(id, spec, at))
+            cluster, is_new = await self._in_thread(lambda: self._registry.put_cluster(id, spec, at))
             self._served |= {id}
         return self._record(cluster), is_new
 
     async def close(self, id: str) -> ClusterRecord:  # noqa: A002
-        """Take no more batches of a cluster; nothing is erased.
+        """Stop accepting batches of a cluster; its data is kept.
 
         Raises:
-            ConflictError: if the configuration names it.
+            ConflictError: if the configuration names the cluster.
             NotFoundError: if there is no such cluster.
         """
         if id in self._configured:
-            raise ConflictError(f"cluster {id!r} is of the hub's configuration: take it out of `clusters` there")
+            raise ConflictError(f"cluster {id!r} is in the hub's configuration: remove it from `clusters` there")
         async with self._changing:
             at = to_datetime(self._clock.now_ns())
-            cluster = await self._ask(lambda: self._registry.close_cluster(id, at))
+            cluster = await self._in_thread(lambda: self._registry.close_cluster(id, at))
             self._served -= {id}
         return self._record(cluster)
 
     async def get(self, id: str) -> ClusterRecord:  # noqa: A002
-        """Return one. Raises NotFoundError."""
-        return self._record(await self._ask(lambda: self._registry.cluster(id)))
+        """Return a cluster's record. Raises NotFoundError."""
+        return self._record(await self._in_thread(lambda: self._registry.cluster(id)))
 
     async def list_all(self) -> tuple[ClusterRecord, ...]:
-        """Return every one that was ever known, by id."""
-        return tuple(self._record(one) for one in await self._ask(self._registry.clusters))
+        """Return the records of all clusters ever registered, sorted by id."""
+        return tuple(self._record(one) for one in await self._in_thread(self._registry.clusters))
 
     def _record(self, cluster: Cluster) -> ClusterRecord:
         return ClusterRecord(
             cluster=cluster, served=cluster.id in self._served, configured=cluster.id in self._configured
         )
 
-    async def _ask(self, question: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, question)
+    async def _in_thread(self, query: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, query)
 
 
 def _is_open(cluster: Cluster) -> bool:

@@ -1,36 +1,36 @@
-"""What the hub counts of itself."""
+"""The hub's counters of its own work."""
 
 from collections import Counter
 from collections.abc import Callable
 
 
 class Counters:
-    """Plain numbers since the process started. Each is written by one thread only: the loop's or the writer's.
+    """Counters since the process started. Each is written by one thread only: the event loop's or the writer's.
 
     Attributes:
-        received_bodies, received_bytes: bodies that arrived whole.
-        accepted, duplicates: batches acknowledged as new, and as held already.
-        rejected: batches refused, by reason.
-        unauthenticated: requests without a token that is taken, by reason.
-        forbidden: requests that the token's role does not cover.
-        written_samples: samples that arrived by remote write.
-        written_others: those of them that are of no project that is known here.
-        other_metrics: the same by metric name; see `bounded`.
-        written_nameless: those of which the labels do not tell whose they are.
-        written_problems: those that could not be taken, by why.
-        unremembered_series: series that were read anew for want of room to remember them, by writer; see `bounded`.
+        received_bodies, received_bytes: bodies received completely.
+        accepted, duplicates: batches acknowledged as new and as already held.
+        rejected: batches rejected, by reason.
+        unauthenticated: requests without a valid token, by reason.
+        forbidden: requests not permitted by the token's role.
+        imported_samples: samples received by remote write, OTLP, federation or scrape.
+        unrecognised_samples: imported samples of no known project.
+        unrecognised_metrics: the same by metric name; see `count_bounded`.
+        unattributed_samples: imported samples whose labels identify no device or machine.
+        import_problems: imported samples that could not be used, by reason.
+        uncached_series: series decoded again because the series cache had no room, by writer; see `count_bounded`.
         flushed_batches, flushed_rows: written to the store.
-        flush_failures: attempts to flush that failed.
-        quarantined: batches put aside, by step.
-        unknown_labels: labels of known projects' series that no table has, by name; see `bounded`.
-        unknown_metrics, invalid_values: what normalising found, by metric name; see `bounded`.
-        future_rows: rows dropped because they say that they were measured in the future.
-        repeated_rows: rows dropped because their batch had another of the same subject and instant.
-        rolled_hours, rolled_again: hours made, and those of them that had been made before, for something came late.
-        rollup_failures: attempts to make one that failed.
-        task_defects: times that a task beside the flushing ended and was begun again, by what it does.
-        last_flush_at: nanoseconds since 1970 of the last flush that succeeded, 0 before.
-        last_flush_seconds: how long it took.
+        flush_failures: failed flushes.
+        quarantined: batches quarantined, by step.
+        unknown_labels: labels of known projects' series that no table has, by name; see `count_bounded`.
+        unknown_metrics, invalid_values: cells dropped or made absent, by metric name; see `count_bounded`.
+        future_rows: rows dropped because their measurement time is in the future.
+        repeated_rows: rows dropped because their batch has another row of the same subject and instant.
+        rolled_hours, rerolled_hours: hours rolled up, and those that were rolled up again for late data.
+        rollup_failures: failed rollups.
+        task_restarts: restarts of background tasks other than the flusher, by task.
+        last_flush_at: nanoseconds since 1970 of the last successful flush, 0 before the first.
+        last_flush_seconds: duration of the last successful flush.
     """
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class Counters:
         self.rejected: Counter[str] = Counter()
         self.unauthenticated: Counter[str] = Counter()
         self.forbidden = 0
-        self.written_samples = 0
-        self.written_others = 0
-        self.other_metrics: Counter[str] = Counter()
-        self.written_nameless = 0
-        self.written_problems: Counter[str] = Counter()
-        self.unremembered_series: Counter[str] = Counter()
+        self.imported_samples = 0
+        self.unrecognised_samples = 0
+        self.unrecognised_metrics: Counter[str] = Counter()
+        self.unattributed_samples = 0
+        self.import_problems: Counter[str] = Counter()
+        self.uncached_series: Counter[str] = Counter()
         self.flushed_batches = 0
         self.flushed_rows = 0
         self.flush_failures = 0
@@ -57,25 +57,25 @@ class Counters:
         self.future_rows = 0
         self.repeated_rows = 0
         self.rolled_hours = 0
-        self.rolled_again = 0
+        self.rerolled_hours = 0
         self.rollup_failures = 0
-        self.task_defects: Counter[str] = Counter()
+        self.task_restarts: Counter[str] = Counter()
         self.last_flush_at = 0
         self.last_flush_seconds = 0.0
 
-    def defect(self, task: str) -> Callable[[str], None]:
-        """Return what counts that a task ended."""
+    def restart_counter(self, task: str) -> Callable[[str], None]:
+        """Return an `on_end` callback for `supervise` that counts restarts of a task."""
 
-        def ended(_: str) -> None:
-            self.task_defects[task] += 1
+        def count(_: str) -> None:
+            self.task_restarts[task] += 1
 
-        return ended
-
-
-NAMES_KEPT = 200
-"""Names from outside that are counted one by one; further ones are counted together."""
+        return count
 
 
-def bounded(counter: Counter[str], name: str, count: int) -> None:
-    """Count under a name from outside, without letting the outside grow the counter."""
-    counter[name if name in counter or len(counter) < NAMES_KEPT else "_other"] += count
+MAX_NAMES = 200
+"""Maximum number of external names counted individually; further names are counted together as `_other`."""
+
+
+def count_bounded(counter: Counter[str], name: str, count: int) -> None:
+    """Count under an external name without unbounded growth of the counter; see `MAX_NAMES`."""
+    counter[name if name in counter or len(counter) < MAX_NAMES else "_other"] += count

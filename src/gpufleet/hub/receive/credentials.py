@@ -1,4 +1,4 @@
-"""Who stands behind a token. The tokens are kept in memory, and read again within a second of a change."""
+"""Token authentication. Tokens are cached in memory and reloaded within a second of a change."""
 
 import asyncio
 import datetime as dt
@@ -11,36 +11,36 @@ from gpufleet.ports.registry import Tokens
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
-"""Pause between looks at whether tokens have changed: how long a revoked one may still be taken."""
+POLL_SECONDS = 1.0
+"""Interval between checks for changed tokens, and so the time for which a revoked token may still be accepted."""
 
-_NOBODY = (Secret(bytes(32)),)
-"""What an unknown id is compared with, so that it takes as long as a known one."""
+_DUMMY_SECRETS = (Secret(bytes(32)),)
+"""Secrets compared for an unknown token id, so that it takes as long as a known one."""
 
 
 class UnauthenticatedError(GpufleetError):
-    """Nobody who is known stands behind a request.
+    """The request has no valid token.
 
     Attributes:
         reason: `no_token`, `bad_token`, `expired_token` or `revoked_token`.
     """
 
-    def __init__(self, reason: str, words: str) -> None:
+    def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
-        super().__init__(words)
+        super().__init__(detail)
 
 
 class Credentials:
-    """The tokens that a hub takes."""
+    """Cache of the tokens accepted by a hub."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._known: dict[str, KnownToken] = {}
         self._changes: int | None = None
-        self._trouble = ""
+        self._last_error = ""
 
     def load(self) -> int:
-        """Read the tokens again if they have changed; return how many there are. Blocking; raises RegistryError."""
+        """Reload the tokens if they have changed; return their number. Blocking; raises RegistryError."""
         changes = self._tokens.changes()
         if changes != self._changes:
             self._known = {one.token.id: one for one in self._tokens.known()}
@@ -48,28 +48,28 @@ class Credentials:
         return len(self._known)
 
     async def run(self) -> None:
-        """Look for changes until cancelled. While the registry does not answer, what was last read stays in force."""
+        """Reload changed tokens until cancelled. If the registry is unavailable, the cached tokens stay valid."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             try:
                 await asyncio.to_thread(self.load)
             except RegistryError as error:
-                if str(error) != self._trouble:
-                    log.warning("changes of tokens are not seen: %s", error)
-                self._trouble = str(error)
+                if str(error) != self._last_error:
+                    log.warning("cannot load changed tokens: %s", error)
+                self._last_error = str(error)
             else:
-                self._trouble = ""
+                self._last_error = ""
 
     def principal(self, token: str, now: dt.datetime) -> Principal:
-        """Return who presents the token.
+        """Return the principal of a token.
 
         Raises:
-            UnauthenticatedError: if it is unknown, has expired or was revoked. Only who holds the right secret is
-                told which.
+            UnauthenticatedError: if the token is unknown, expired or revoked. Expiry and revocation are reported only
+                to a client that presents the right secret.
         """
         presented = digest(token)
         known = self._known.get(token_id(token) or "")
-        secrets = known.secrets if known else _NOBODY
+        secrets = known.secrets if known else _DUMMY_SECRETS
         matching = [one for one in secrets if hmac.compare_digest(one.digest, presented)]
         if known is None or not matching:
             raise UnauthenticatedError("bad_token", "the token is not known here")
@@ -79,7 +79,7 @@ class Credentials:
             raise UnauthenticatedError("expired_token", "the token has expired")
         until = matching[0].valid_until
         if until is not None and until <= now:
-            raise UnauthenticatedError("expired_token", "the token was rotated, and the overlap is over")
+            raise UnauthenticatedError("expired_token", "the token was rotated and its overlap period has ended")
         return Principal(
             id=known.token.id,
             roles=frozenset({known.token.role}),

@@ -1,9 +1,8 @@
-"""Batches as they were unpacked when they were taken, until they are written: few are unpacked twice.
+"""Cache of decoded batches between acknowledgement and flush, so that few batches are decoded twice.
 
-Columns of numbers as arrays: an eighth of the objects, and laid end to end they are one piece of memory.
-
-A number of its own takes 32 bytes wherever there is room for it. By the time that a flush comes to it, a second later,
-it is in none of the processor's caches, and fetching it takes longer than whatever is done with it.
+Numeric columns are packed into arrays. A Python number takes 32 bytes anywhere on the heap. When a flush reads it a
+second later, it is in no processor cache, and fetching it takes longer than the work on it. An array is contiguous and
+has an eighth of the objects.
 """
 
 import threading
@@ -13,22 +12,22 @@ from typing import cast
 from gpufleet.model.wire.batch import Cell, WireBatch
 from gpufleet.model.wire.matrix import NUMBER_CODES, Matrix
 
-_MOST_SHAPES = 1024
-"""Lists of names that are remembered; nodes of one kind, and readers of one lane, have the same."""
+_MAX_SHAPES = 1024
+"""Maximum number of shared lists of metric names. Nodes of one kind and readers of one lane have the same list."""
 
 _shapes: dict[tuple[str, ...], list[str]] = {}
 
 
-def pack(batch: WireBatch) -> None:
-    """Put an array in the place of each column of samples that has nothing but numbers of its metric's type.
+def pack_columns(batch: WireBatch) -> None:
+    """Replace each sample column that has only numbers of its metric's type by an array.
 
-    Everything that a column can be asked for an array answers too: a batch that is packed is the same batch. Integers
-    of a metric that is a float become floats, as the store would have them. What does not fit stays a list: absences,
-    other types, integers past 63 bits. Blocks with the same metrics share one list of their names.
+    An array supports the same operations as a list, so the batch is otherwise unchanged. Integers of a float metric
+    become floats, as in the store. Columns with absences, other types or integers beyond 63 bits remain lists. Blocks
+    with the same metrics share one list of names.
     """
     for block in batch.samples:
         if isinstance(block.columns, Matrix):
-            continue  # its numbers are one piece already
+            continue  # already contiguous
         block.metrics = _shared(block.metrics)
         columns = block.columns
         for position, name in enumerate(block.metrics):
@@ -45,46 +44,52 @@ def _shared(names: list[str]) -> list[str]:
     shape = tuple(names)
     found = _shapes.get(shape)
     if found is None:
-        if len(_shapes) >= _MOST_SHAPES:
-            _shapes.clear()  # somebody makes up names; those that are in use come back
+        if len(_shapes) >= _MAX_SHAPES:
+            _shapes.clear()  # a sender makes up names; the lists in use are added again
         found = _shapes[shape] = names
     return found
 
 
-MOST_BYTES = 48 << 20
-"""Of messages, unpacked: a second of a million GPUs that are told of every 15 s. In memory a batch whose numbers are in
-one piece is half as large again, another one three times as large."""
+MAX_BYTES = 48 << 20
+"""Bound on the uncompressed messages: one second of a million GPUs that report every 15 s.
+
+In memory a batch with a matrix of numbers takes 1.5 times its message, any other batch 3 times.
+"""
 
 
-class Unpacked:
-    """Batches by their number in the log. May be used from several threads.
+class DecodedBatchCache:
+    """Decoded batches by their number in the log. Thread-safe.
 
-    It is no place to rely on: what it has no room for is unpacked from the log, as is what waited there.
+    This is only a cache: batches that do not fit, and those found in the log on start, are decoded from the log.
     """
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most_bytes
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._bytes = 0
         self._kept: dict[int, tuple[WireBatch, int, int]] = {}
         self._lock = threading.Lock()
 
     def keep(self, number: int, batch: WireBatch, digest: int, weight: int) -> None:
-        """Keep a batch, packed from now on, and its body's digest, where there is room: those before it come first.
+        """Pack and keep a batch with its body's digest if there is room; older batches have priority.
 
-        `weight` is how many bytes its message has. Numbers grow.
+        Args:
+            number: of the batch in the log; larger than those of earlier calls.
+            batch: modified in place, see `pack_columns`.
+            digest: of its body.
+            weight: size of its uncompressed message in bytes.
         """
         with self._lock:
-            if self._bytes + weight > self._most:
+            if self._bytes + weight > self._max_bytes:
                 return
             self._bytes += weight
-        pack(batch)
+        pack_columns(batch)
         with self._lock:
             self._kept[number] = (batch, digest, weight)
 
     def take(self, number: int) -> tuple[WireBatch, int] | None:
-        """Return a batch and its body's digest, and keep them no more; None where they are not here.
+        """Remove and return a batch and its body's digest, or None if it is not in the cache.
 
-        The log is written in its order: those before it will not be asked for any more.
+        Batches with a lower number are dropped, because the log is flushed in order.
         """
         with self._lock:
             while self._kept and (oldest := next(iter(self._kept))) < number:

@@ -1,4 +1,4 @@
-"""Taking a batch: look whose it is, make it durable, remember that it is held. What is returned may be acknowledged."""
+"""Ingestion of batches: check the cluster and sequence, append to the log, update the ledger, then acknowledge."""
 
 import asyncio
 import enum
@@ -8,21 +8,21 @@ from concurrent.futures import Executor
 import msgspec
 
 from gpufleet.codecs.batch import decode, weigh
-from gpufleet.hub.liveness.senders import Word
+from gpufleet.hub.liveness.senders import SenderReport
 from gpufleet.hub.receive.counters import Counters
-from gpufleet.hub.receive.decoded import Unpacked
+from gpufleet.hub.receive.decoded import DecodedBatchCache
 from gpufleet.hub.receive.ledger import Ledger, key_of
 from gpufleet.hub.receive.log import Wal
-from gpufleet.hub.receive.sequences import Conflicts, digest_of
+from gpufleet.hub.receive.sequences import EpochConflicts, digest_of
 from gpufleet.model.errors import GpufleetError, SpoolError, WireError
 from gpufleet.model.stored.ledger import SequenceKey
 from gpufleet.model.wire.batch import WireBatch
 
 SMALL_BYTES = 256 << 10
-"""What unpacks to more is unpacked beside the event loop, which it would hold up."""
+"""Bodies that decompress to more are decoded in a thread, so that they do not block the event loop."""
 
-BODIES_A_GROUP = 16
-"""Small bodies that are taken together, before others have a turn on the event loop."""
+MAX_GROUP_BODIES = 16
+"""Maximum number of small bodies processed together without yielding to the event loop."""
 
 
 class ForeignClusterError(GpufleetError):
@@ -34,59 +34,59 @@ class OtherClusterError(GpufleetError):
 
 
 class EpochConflictError(GpufleetError):
-    """Another machine counts under the batch's epoch: it is not held, and cannot be until it comes under another."""
+    """Another machine uses the batch's epoch: the batch is rejected until it is sent under a new epoch."""
 
 
 class TooManySendersError(GpufleetError):
-    """The batch would begin a sender or an epoch more than its cluster may have.
+    """The batch would exceed its cluster's limit of senders or epochs.
 
     Attributes:
-        field: which of the two.
+        field: `sender` or `epoch`.
     """
 
-    def __init__(self, field: str, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(detail)
         self.field = field
 
 
-class TurnedAwayError(GpufleetError):
-    """The next hub of this relay does not take what came of that sender before: this is not held either."""
+class UpstreamRefusalError(GpufleetError):
+    """The next hub of this relay rejects earlier batches of the sender, so the relay does not accept further ones."""
 
 
-class Standing(enum.StrEnum):
-    """What became of a batch that may be acknowledged."""
+class BatchStatus(enum.StrEnum):
+    """Status of an acknowledged batch."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """The acknowledgement."""
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """Acknowledgement of a batch."""
 
-    status: Standing
+    status: BatchStatus
     seq: int
 
 
-class _Coming(msgspec.Struct, frozen=True):
-    """A batch on its way to the disk."""
+class _IncomingBatch(msgspec.Struct, frozen=True):
+    """A batch that is being written to the log."""
 
     key: SequenceKey
-    word: Word
+    report: SenderReport
     body: bytes
     digest: int
     weight: int
 
 
-class _Group:
-    """Batches that go to the disk together. `coming` grows until the task begins, which is not before it is awaited."""
+class _CommitGroup:
+    """Batches written to the log together. `coming` may grow until the caller first awaits, when the task starts."""
 
     def __init__(self) -> None:
-        self.coming: list[_Coming] = []
+        self.coming: list[_IncomingBatch] = []
         self.appended: asyncio.Task[list[int | SpoolError]] | None = None
 
     async def outcome(self, place: int) -> SpoolError | None:
-        """Return why the batch of that place is not durable, once that is known; None where it is."""
-        assert self.appended is not None, "begun with the first batch"
+        """Wait until a batch is durable; return the error if it could not be written, else None."""
+        assert self.appended is not None, "started with the first batch"
         try:
             number = (await asyncio.shield(self.appended))[place]
         except SpoolError as error:
@@ -94,22 +94,22 @@ class _Group:
         return number if isinstance(number, SpoolError) else None
 
 
-class _OnItsWay(msgspec.Struct, frozen=True):
-    """What the answer to a body waits for."""
+class _PendingBatch(msgspec.Struct, frozen=True):
+    """A body whose acknowledgement waits for the log; `place` is its position in the group."""
 
-    group: _Group
+    group: _CommitGroup
     place: int
     digest: int
-    standing: Standing
+    status: BatchStatus
     seq: int
 
 
-def groups(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yield bodies in their order as they may be taken together: some small ones, or one large one alone."""
+def group_bodies(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield bodies in order, in groups to process together: several small bodies, or a single large one."""
     group: list[bytes] = []
     for body in bodies:
         is_large = weigh(body) > SMALL_BYTES
-        if group and (is_large or len(group) == BODIES_A_GROUP):
+        if group and (is_large or len(group) == MAX_GROUP_BODIES):
             yield group
             group = []
         if is_large:
@@ -121,11 +121,9 @@ def groups(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 class Ingest:
-    """Takes batches. Lives on the event loop; at most one copy of a batch is on its way to the disk.
+    """Entry point of the receive stage. Use it from the event loop.
 
-    `decoding` has one thread: two large batches are never unpacked at once. `accepted` is told of each batch once it
-    is durable. `conflicts` remembers whose epoch another one counts under. `unpacked` is handed the small batches, for
-    who writes them to the store.
+    At most one copy of a batch is being written to the log at any time.
     """
 
     def __init__(
@@ -136,39 +134,55 @@ class Ingest:
         clusters: Container[str],
         counters: Counters,
         decoding: Executor,
-        conflicts: Conflicts,
-        turned_away: Callable[[WireBatch], str] = lambda _: "",
-        accepted: Callable[[Word], None] | None = None,
-        unpacked: Unpacked | None = None,
+        conflicts: EpochConflicts,
+        upstream_refusal: Callable[[WireBatch], str] = lambda _: "",
+        accepted: Callable[[SenderReport], None] | None = None,
+        unpacked: DecodedBatchCache | None = None,
     ) -> None:
+        """Connect the parts of the receive stage.
+
+        Args:
+            wal: the log.
+            ledger: of the batches held.
+            clusters: the served clusters.
+            counters: of the hub.
+            decoding: an executor with one thread, so that only one large batch is decoded at a time.
+            conflicts: receives each epoch conflict.
+            upstream_refusal: of a relay, returns why the next hub rejects the sender of a batch, or an empty text.
+            accepted: called with each batch once it is durable.
+            unpacked: cache of small decoded batches, for the flush stage.
+        """
         self._wal = wal
         self._decoding = decoding
         self._ledger = ledger
         self._clusters = clusters
         self._counters = counters
         self._conflicts = conflicts
-        self._turned_away = turned_away
+        self._upstream_refusal = upstream_refusal
         self._accepted = accepted
-        self._coming: dict[str, set[SequenceKey]] = {}  # runs of which nothing is held yet, by cluster
+        self._coming: dict[str, set[SequenceKey]] = {}  # runs whose first batch is being written, by cluster
         self._unpacked = unpacked
-        self._in_flight: dict[tuple[SequenceKey, int], _OnItsWay] = {}
+        self._in_flight: dict[tuple[SequenceKey, int], _PendingBatch] = {}
 
     async def take(
         self, body: bytes, came_at: int, bound_to: str | None = None, *, waited_ns: int | None = None
-    ) -> Taken:
-        """Make a batch durable, unless it is held already.
+    ) -> Acknowledgement:
+        """Make a batch durable, unless it is already held.
 
-        `bound_to` is the only cluster that its sender may post for, if it is bound to one. `waited_ns` is how long it
-        waited at relays, as far as those told; None where it came by none.
+        Args:
+            body: as received.
+            came_at: time of receipt, nanoseconds since 1970.
+            bound_to: the only cluster that the sender's token may post for; None if the token is not bound.
+            waited_ns: time that the batch waited at relays, as reported by them; None if no relay forwarded it.
 
         Raises:
-            WireError: if the body is not a batch; its subclasses say when it is of another version or too large.
-            OtherClusterError: if its cluster is not the one that its sender is bound to.
+            WireError: if the body is not a batch; subclasses for another version or an excessive size.
+            OtherClusterError: if the batch is of another cluster than `bound_to`.
             ForeignClusterError: if its cluster is not served here.
-            TooManySendersError: if its cluster has no room for another sender, or another epoch.
-            TurnedAwayError: if the next hub does not take its sender's.
-            EpochConflictError: if its epoch is another machine's too; its sender must take a new one.
-            SpoolError: if it cannot be made durable now; it must be sent again.
+            TooManySendersError: if its cluster has reached its limit of senders or epochs.
+            UpstreamRefusalError: if the next hub rejects batches of this sender.
+            EpochConflictError: if another machine uses the same epoch; the sender must start a new one.
+            SpoolError: if it cannot be made durable now; the sender must retry.
         """
         waited = None if waited_ns is None else [waited_ns]
         (taken,) = await self.take_all([body], came_at, bound_to, waited=waited)
@@ -183,26 +197,26 @@ class Ingest:
         bound_to: str | None = None,
         *,
         waited: Sequence[int] | None = None,
-    ) -> list[Taken | GpufleetError]:
-        """Make batches durable together; return for each body in turn what `take` would have returned or raised.
+    ) -> list[Acknowledgement | GpufleetError]:
+        """Make batches durable together; return for each body the result or the exception of `take`.
 
-        Between what is unpacked here others have no turn: give it what `groups` says.
+        Small bodies are decoded without yielding to the event loop, so pass one group of `group_bodies` at a time.
         """
-        group = _Group()
-        judged: list[Taken | _OnItsWay | GpufleetError] = []
+        group = _CommitGroup()
+        checked: list[Acknowledgement | _PendingBatch | GpufleetError] = []
         for place, body in enumerate(bodies):
             weight = weigh(body)
             waited_ns = None if waited is None else waited[place]
             try:
-                batch, digest = _read(body) if weight <= SMALL_BYTES else await self._read_beside(body)
-                judged.append(self._judge(group, body, batch, digest, weight, came_at, bound_to, waited_ns))
+                batch, digest = _decode(body) if weight <= SMALL_BYTES else await self._decode_in_thread(body)
+                checked.append(self._check(group, body, batch, digest, weight, came_at, bound_to, waited_ns))
             except GpufleetError as error:
-                judged.append(_bare(error))
-        return [await self._settled(one) if isinstance(one, _OnItsWay) else one for one in judged]
+                checked.append(_without_traceback(error))
+        return [await self._result(one) if isinstance(one, _PendingBatch) else one for one in checked]
 
-    def _judge(
+    def _check(
         self,
-        group: _Group,
+        group: _CommitGroup,
         body: bytes,
         batch: WireBatch,
         digest: int,
@@ -210,103 +224,106 @@ class Ingest:
         came_at: int,
         bound_to: str | None,
         waited_ns: int | None,
-    ) -> Taken | _OnItsWay:
-        """Return the answer, or what it waits for; what is new joins the group. Raises as `take`."""
+    ) -> Acknowledgement | _PendingBatch:
+        """Check a batch and add it to the group if it is new; return its acknowledgement or pending state.
+
+        Raises the exceptions of `take`.
+        """
         if bound_to is not None and batch.cluster != bound_to:
-            raise OtherClusterError(f"the token posts for cluster {bound_to!r}, and the batch is of {batch.cluster!r}")
+            raise OtherClusterError(f"the token is for cluster {bound_to!r}, but the batch is of {batch.cluster!r}")
         if batch.cluster not in self._clusters:
             raise ForeignClusterError(f"cluster {batch.cluster!r} is not served here: register it")
         key = key_of(batch)
         self._check_room(key)
         if self._ledger.has(key, batch.seq, digest):
             return self._duplicate(batch.seq)
-        words = self._ledger.contradiction(key, batch)
-        begun = self._in_flight.get((key, batch.seq))
-        if begun is not None and begun.digest != digest:
-            words = f"number {batch.seq} came with another content"
-        if words:
-            raise self._conflict(batch, words, came_at)
-        if begun is not None:
-            return msgspec.structs.replace(begun, standing=Standing.DUPLICATE)
+        conflict = self._ledger.epoch_conflict(key, batch)
+        in_flight = self._in_flight.get((key, batch.seq))
+        if in_flight is not None and in_flight.digest != digest:
+            conflict = f"number {batch.seq} came with another content"
+        if conflict:
+            raise self._conflict(batch, conflict, came_at)
+        if in_flight is not None:
+            return msgspec.structs.replace(in_flight, status=BatchStatus.DUPLICATE)
         if self._ledger.is_full(key, batch.seq):
-            raise WireError("seq", f"{batch.seq} opens one hole too many in epoch {batch.epoch}: start a new epoch")
-        if words := self._turned_away(batch):
-            raise TurnedAwayError(f"the next hub does not take it yet: {words}")
+            raise WireError("seq", f"{batch.seq} opens one gap too many in epoch {batch.epoch}: start a new epoch")
+        if refusal := self._upstream_refusal(batch):
+            raise UpstreamRefusalError(f"the next hub does not accept it yet: {refusal}")
         known = self._ledger.knows(key)
-        # Nothing waits before it is made: a relay that was told the time only after it began says years.
+        # A batch cannot wait longer than it exists: a relay whose clock was set after its start reports years.
         waited = min(waited_ns or 0, max(0, came_at - batch.sent_at))
-        word = Word(
+        report = SenderReport(
             batch=batch,
             received_at=came_at - waited,
             known_epoch=known,
             relayed=waited_ns is not None,
             waited_ns=waited,
         )
-        way = _OnItsWay(group, len(group.coming), digest, Standing.ACCEPTED, batch.seq)
-        group.coming.append(_Coming(key, word, body, digest, weight))
-        self._in_flight[key, batch.seq] = way
+        pending = _PendingBatch(group, len(group.coming), digest, BatchStatus.ACCEPTED, batch.seq)
+        group.coming.append(_IncomingBatch(key, report, body, digest, weight))
+        self._in_flight[key, batch.seq] = pending
         if not known:
             self._coming.setdefault(key.cluster, set()).add(key)
         if group.appended is None:
-            # A task of its own: a client that goes away must not leave the ledger and the disk in disagreement.
+            # A separate task, so that a disconnecting client cannot cancel between the disk and the ledger.
             group.appended = asyncio.create_task(self._append(group.coming, came_at))
-        return way
+        return pending
 
-    async def _settled(self, way: _OnItsWay) -> Taken | GpufleetError:
-        error = await way.group.outcome(way.place)
+    async def _result(self, pending: _PendingBatch) -> Acknowledgement | GpufleetError:
+        error = await pending.group.outcome(pending.place)
         if error is not None:
             return error
-        if way.standing is Standing.DUPLICATE:
-            return self._duplicate(way.seq)
+        if pending.status is BatchStatus.DUPLICATE:
+            return self._duplicate(pending.seq)
         self._counters.accepted += 1
-        return Taken(Standing.ACCEPTED, way.seq)
+        return Acknowledgement(BatchStatus.ACCEPTED, pending.seq)
 
     def _check_room(self, key: SequenceKey) -> None:
         coming = self._coming.get(key.cluster, set())
         if key in coming or self._ledger.knows(key):
             return
-        field, words = self._ledger.refusal(key, len(coming))
+        field, detail = self._ledger.refusal(key, len(coming))
         if field:
-            raise TooManySendersError(field, words)
+            raise TooManySendersError(field, detail)
 
-    async def _read_beside(self, body: bytes) -> tuple[WireBatch, int]:
-        return await asyncio.get_running_loop().run_in_executor(self._decoding, _read, body)
+    async def _decode_in_thread(self, body: bytes) -> tuple[WireBatch, int]:
+        return await asyncio.get_running_loop().run_in_executor(self._decoding, _decode, body)
 
-    async def _append(self, coming: Sequence[_Coming], came_at: int) -> list[int | SpoolError]:
+    async def _append(self, coming: Sequence[_IncomingBatch], came_at: int) -> list[int | SpoolError]:
         try:
             numbers = await self._wal.append_all(
-                came_at, [one.body for one in coming], [one.word.waited_ns for one in coming]
+                came_at, [one.body for one in coming], [one.report.waited_ns for one in coming]
             )
             for one, number in zip(coming, numbers, strict=True):
                 if isinstance(number, int):
                     self._hold(one, number)
         finally:
             for one in coming:
-                del self._in_flight[one.key, one.word.batch.seq]
+                del self._in_flight[one.key, one.report.batch.seq]
                 self._coming.get(one.key.cluster, set()).discard(one.key)
         return numbers
 
-    def _hold(self, one: _Coming, number: int) -> None:
-        self._ledger.hold(one.key, one.word.batch, one.digest, one.word.received_at + one.word.waited_ns)
+    def _hold(self, one: _IncomingBatch, number: int) -> None:
+        self._ledger.hold(one.key, one.report.batch, one.digest, one.report.received_at + one.report.waited_ns)
         if self._unpacked is not None and one.weight <= SMALL_BYTES:
-            self._unpacked.keep(number, one.word.batch, one.digest, one.weight)
+            self._unpacked.keep(number, one.report.batch, one.digest, one.weight)
         if self._accepted is not None:
-            self._accepted(one.word)
+            self._accepted(one.report)
 
-    def _conflict(self, batch: WireBatch, words: str, at: int) -> EpochConflictError:
-        self._conflicts.note(batch, words, at)
-        return EpochConflictError(f"{words}: two machines count under epoch {batch.epoch}; start a new epoch")
+    def _conflict(self, batch: WireBatch, detail: str, at: int) -> EpochConflictError:
+        self._conflicts.note(batch, detail, at)
+        return EpochConflictError(f"{detail}: two machines use epoch {batch.epoch}; start a new epoch")
 
-    def _duplicate(self, seq: int) -> Taken:
+    def _duplicate(self, seq: int) -> Acknowledgement:
         self._counters.duplicates += 1
-        return Taken(Standing.DUPLICATE, seq)
+        return Acknowledgement(BatchStatus.DUPLICATE, seq)
 
 
-def _bare(error: GpufleetError) -> GpufleetError:
-    """Return an error without the frames that it came through: they hold the message, and the list it goes into."""
+def _without_traceback(error: GpufleetError) -> GpufleetError:
+    """Return an error without traceback and cause, whose frames keep the body and the result list alive."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
-def _read(body: bytes) -> tuple[WireBatch, int]:
+def _decode(body: bytes) -> tuple[WireBatch, int]:
     return decode(body, as_matrix=True), digest_of(body)

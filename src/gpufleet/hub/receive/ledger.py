@@ -1,13 +1,11 @@
-"""Which batches the hub holds: everything it has acknowledged, flushed or not.
+"""Ledger of the batches held by the hub: every acknowledged sequence number, flushed or not. Pure.
 
-One run of sequence numbers: which are held, and whether a body can be of the same sender as those. Pure.
+Two machines can use the same epoch: a copied disk image contains the spool, and a machine restored from a snapshot has
+an older spool. A held number then does not prove that a new body with it is a duplicate. Two rules detect this:
 
-Two machines can count under one epoch: a copied disk image has the spool in it, a machine that was set back to a
-snapshot has an older one. A number that is held says nothing then of the body that comes under it. So a number is only
-taken for a repetition if the body is known to be the same, and a process whose numbers lie among those of another
-process of the sender is another machine's: a sender's processes follow one another, and so do their numbers.
-
-The order of a sender's reports, by the hub's clock: the sender's may be set back, and late word is not new. Pure.
+- A number is a duplicate only if the digests of the bodies match.
+- The processes of one sender run one after the other, and so do their numbers. A process whose numbers lie among those
+  of another process of the sender runs on another machine.
 """
 
 import bisect
@@ -17,25 +15,26 @@ from typing import Self
 
 import msgspec
 
-from gpufleet.hub.receive.limits import Crowd
-from gpufleet.hub.receive.sequences import Digests, Intervals
-from gpufleet.model.stored.ledger import Held, ProcessSpan, Ranges, SequenceKey
+from gpufleet.hub.receive.limits import SenderQuota
+from gpufleet.hub.receive.sequences import BodyDigests, Intervals
+from gpufleet.model.stored.ledger import ProcessSpan, Ranges, SequenceKey, SequenceState
 from gpufleet.model.wire.batch import WireBatch
 
 STEP_NS = 1000
-"""Between the places of two neighbouring numbers: so many instants of one batch can be told apart."""
+"""Distance in nanoseconds between the places of consecutive numbers, and so the distinct instants within a batch."""
 
-GAPS_KEPT = 64
-"""Gaps whose ends are remembered, the highest. What still arrives for a lower one is older than everything."""
+MAX_GAPS = 64
+"""Number of gap ends kept, highest first. A batch that arrives for a lower gap is placed before all others."""
 
-LONGEST_GAP = 10**9
-"""Numbers of one gap that have a place of their own."""
+MAX_GAP = 10**9
+"""Numbers of one gap that get distinct places."""
 
 
-class Order:
-    """Places of the numbers of one run: they grow with the numbers, in whatever order those arrive.
+class ReportOrder:
+    """Order of a sender's reports as places in time, by the hub's clock, because the sender's clock may be set back.
 
-    A number in a gap lies below the one that ended the gap, by one step a number.
+    Places increase with the numbers, in whatever order the batches arrive. A number in a gap is placed below the number
+    that ended the gap, one step for each number between them.
 
     Attributes:
         gaps: numbers that ended a gap, with their places, lowest first.
@@ -43,16 +42,16 @@ class Order:
     """
 
     def __init__(self, gaps: Ranges = (), top: tuple[int, int] | None = None) -> None:
-        """Take what an earlier order's attributes were."""
+        """Restore the attributes of an earlier order."""
         self.gaps = gaps
         self.top = top
 
     def place(self, number: int, at: int | None) -> int:
-        """Return a number's place, in nanoseconds since 1970, and remember it if it is the highest.
+        """Return a number's place in nanoseconds since 1970, and record it if the number is the highest.
 
         Args:
             number: of the run.
-            at: the least place that news may have, or None for backlog.
+            at: lower bound on the place of a current report, or None for backlog.
         """
         if self.top is None or number > self.top[0]:
             return self._append(number, at)
@@ -60,41 +59,41 @@ class Order:
         if upper == len(self.gaps):
             return self.top[1]
         end, place = self.gaps[upper]
-        if upper == 0 and len(self.gaps) == GAPS_KEPT:
-            return min(number, LONGEST_GAP) * STEP_NS  # perhaps of a gap that was forgotten
-        return max(1, place - min(end - number, LONGEST_GAP) * STEP_NS)
+        if upper == 0 and len(self.gaps) == MAX_GAPS:
+            return min(number, MAX_GAP) * STEP_NS  # possibly in a gap that is no longer kept
+        return max(1, place - min(end - number, MAX_GAP) * STEP_NS)
 
     def _append(self, number: int, at: int | None) -> int:
         if self.top is None:
-            ahead, place = number, at or min(number, LONGEST_GAP) * STEP_NS
+            ahead, place = number, at or min(number, MAX_GAP) * STEP_NS
         else:
             ahead = number - self.top[0]
-            place = max(at or 0, self.top[1] + min(ahead, LONGEST_GAP) * STEP_NS)
+            place = max(at or 0, self.top[1] + min(ahead, MAX_GAP) * STEP_NS)
         if ahead > 1:
-            self.gaps = (*self.gaps, (number, place))[-GAPS_KEPT:]
+            self.gaps = (*self.gaps, (number, place))[-MAX_GAPS:]
         self.top = (number, place)
         return place
 
 
-PROCESSES_KEPT = 16
-"""Spans of a sender's processes that are remembered, of the highest numbers."""
+MAX_PROCESSES = 16
+"""Number of process spans kept for a sender, those with the highest numbers."""
 
 
-class Run:
-    """The run of one sender and epoch."""
+class SequenceRun:
+    """Sequence numbers held of one sender and epoch."""
 
-    def __init__(self, held: Held | None = None) -> None:
-        """Take what an earlier run's `held` was."""
-        held = held or Held(ranges=())
+    def __init__(self, held: SequenceState | None = None) -> None:
+        """Restore the `held` of an earlier run."""
+        held = held or SequenceState(ranges=())
         self.numbers = Intervals(held.ranges)
-        self._digests = Digests(held.digests)
+        self._digests = BodyDigests(held.digests)
         self._processes = held.processes
-        self.order = Order(held.gap_ends, held.top)
+        self.order = ReportOrder(held.gap_ends, held.top)
 
     @property
-    def held(self) -> Held:
-        """Everything that is remembered."""
-        return Held(
+    def held(self) -> SequenceState:
+        """State to store, from which an equal run can be created."""
+        return SequenceState(
             ranges=self.numbers.ranges,
             digests=self._digests.content,
             processes=self._processes,
@@ -103,33 +102,33 @@ class Run:
         )
 
     def copy(self) -> Self:
-        """Return another run that remembers the same."""
+        """Return an independent copy."""
         return type(self)(self.held)
 
     def hold(self, batch: WireBatch, digest: int, received_at: int) -> None:
-        """Remember a batch; `received_at` by the hub's clock, nanoseconds since 1970."""
+        """Record a batch; `received_at` is by the hub's clock in nanoseconds since 1970."""
         self.numbers.add(batch.seq)
         self._digests.add(batch.seq, digest, received_at, self.numbers)
-        self._processes = _with(self._processes, batch)
+        self._processes = _with_batch(self._processes, batch)
 
     def has(self, seq: int, digest: int) -> bool:
-        """Tell whether this very body is held under the number."""
+        """Return whether a body with this number and digest is held."""
         return seq in self.numbers and self._digests.get(seq) == digest
 
-    def contradiction(self, batch: WireBatch) -> str:
-        """Say why a body that is not held cannot follow what is; empty where it can."""
+    def epoch_conflict(self, batch: WireBatch) -> str:
+        """Return why a new batch cannot belong to this sender and epoch, or an empty text."""
         if batch.seq in self.numbers:
             if self._digests.get(batch.seq) is None:
-                return f"number {batch.seq} came long ago, and nothing shows that this is the same batch"
+                return f"number {batch.seq} came long ago, and its digest is no longer known"
             return f"number {batch.seq} came with another content"
-        other = _overlapped(self._processes, batch)
+        other = _overlapping_process(self._processes, batch)
         if other is None:
             return ""
         return f"number {batch.seq} is among the numbers {other.first} to {other.last} of another process"
 
 
-def _overlapped(processes: tuple[ProcessSpan, ...], batch: WireBatch) -> ProcessSpan | None:
-    """Return another process that spoke between this process's numbers, or in the middle of whose this one speaks."""
+def _overlapping_process(processes: tuple[ProcessSpan, ...], batch: WireBatch) -> ProcessSpan | None:
+    """Return another process of the sender whose range of numbers overlaps that of the batch's process, or None."""
     if batch.heartbeat is None:
         return None
     started = batch.heartbeat.started_at
@@ -139,7 +138,7 @@ def _overlapped(processes: tuple[ProcessSpan, ...], batch: WireBatch) -> Process
     return next((one for one in others if one.first <= last and first <= one.last), None)
 
 
-def _with(processes: tuple[ProcessSpan, ...], batch: WireBatch) -> tuple[ProcessSpan, ...]:
+def _with_batch(processes: tuple[ProcessSpan, ...], batch: WireBatch) -> tuple[ProcessSpan, ...]:
     if batch.heartbeat is None:
         return processes
     started, seq = batch.heartbeat.started_at, batch.seq
@@ -149,104 +148,104 @@ def _with(processes: tuple[ProcessSpan, ...], batch: WireBatch) -> tuple[Process
                 return processes
             wider = msgspec.structs.replace(one, first=min(one.first, seq), last=max(one.last, seq))
             return (*processes[:place], wider, *processes[place + 1 :])
-    return tuple(sorted((*processes, ProcessSpan(started, seq, seq)), key=lambda one: one.first))[-PROCESSES_KEPT:]
+    return tuple(sorted((*processes, ProcessSpan(started, seq, seq)), key=lambda one: one.first))[-MAX_PROCESSES:]
 
 
 MAX_SENDERS = 10_000
-"""Senders that one cluster may have, unless configured; a sender takes about 3 kB of memory, an epoch more 2 kB."""
+"""Default limit on the senders of one cluster. A sender takes about 3 kB of memory, each further epoch 2 kB."""
 
 MAX_RANGES = 4096
-"""Ranges that one run of sequence numbers may fall into; a sender with more holes is not counting."""
+"""Maximum number of ranges in one run. A sender with more gaps does not number its batches correctly."""
 
 
 def key_of(batch: WireBatch) -> SequenceKey:
-    """Return the run of numbers that a batch is of."""
+    """Return the key of a batch's sequence run."""
     return SequenceKey(batch.cluster, batch.sender, batch.epoch)
 
 
 class Ledger:
-    """Runs of sequence numbers by sender and epoch. Lives on one thread.
+    """Sequence runs by sender and epoch. Use it from one thread.
 
-    An epoch is random, and no cluster knows another's. A sender that counts under one in several clusters was moved
-    between them with its spool, and what came to one of them is not missing in the others.
+    An epoch is random and never shared between clusters. So a sender that uses one epoch in several clusters was moved
+    between them with its spool, and the numbers received by one cluster are not missing in the others.
     """
 
-    def __init__(self, held: Mapping[SequenceKey, Held], *, max_senders: int = MAX_SENDERS) -> None:
-        """Take what is held already, and how many senders one cluster may have."""
-        self._runs: dict[SequenceKey, Run] = {}
-        self._crowd = Crowd(max_senders)
+    def __init__(self, held: Mapping[SequenceKey, SequenceState], *, max_senders: int = MAX_SENDERS) -> None:
+        """Restore stored runs; `max_senders` is the limit for each cluster."""
+        self._runs: dict[SequenceKey, SequenceRun] = {}
+        self._quota = SenderQuota(max_senders)
         self._missing: Counter[str] = Counter()
-        self._first: dict[tuple[str, str], SequenceKey] = {}  # of each sender and epoch the run that was known first
-        self._moved: dict[tuple[str, str], list[SequenceKey]] = {}  # all runs of those that several clusters know
+        self._first: dict[tuple[str, str], SequenceKey] = {}  # by sender and epoch, the first known run
+        self._moved: dict[tuple[str, str], list[SequenceKey]] = {}  # by sender and epoch, runs in several clusters
         for key, one in held.items():
-            self.replace(key, Run(one))
+            self.replace(key, SequenceRun(one))
         self._given_up: set[SequenceKey] = set()
 
     def holds(self, key: SequenceKey, seq: int) -> bool:
-        """Tell whether a batch of that number was acknowledged."""
+        """Return whether a batch with this number was acknowledged."""
         run = self._runs.get(key)
         return run is not None and seq in run.numbers
 
     def has(self, key: SequenceKey, seq: int, digest: int) -> bool:
-        """Tell whether this very body was acknowledged."""
+        """Return whether a body with this number and digest was acknowledged."""
         run = self._runs.get(key)
         return run is not None and run.has(seq, digest)
 
     def knows(self, key: SequenceKey) -> bool:
-        """Tell whether any batch of that run was acknowledged."""
+        """Return whether any batch of the run was acknowledged."""
         return key in self._runs
 
-    def contradiction(self, key: SequenceKey, batch: WireBatch) -> str:
-        """Say why a body that is not held cannot be taken under its epoch; empty where it can."""
+    def epoch_conflict(self, key: SequenceKey, batch: WireBatch) -> str:
+        """Return why a new batch cannot be accepted under its epoch, or an empty text."""
         if key in self._given_up:
-            return "the next hub knows the epoch from another machine"
+            return "another machine uses the epoch at the next hub"
         run = self._runs.get(key)
-        return "" if run is None else run.contradiction(batch)
+        return "" if run is None else run.epoch_conflict(batch)
 
     def hold(self, key: SequenceKey, batch: WireBatch, digest: int, received_at: int) -> None:
-        """Remember a batch; `received_at` by the hub's clock, nanoseconds since 1970."""
+        """Record a batch; `received_at` is by the hub's clock in nanoseconds since 1970."""
         run = self._runs.get(key)
         if run is None:
-            run = Run()
+            run = SequenceRun()
             self.replace(key, run)
-        if not self._moved:  # nearly always, and this is asked for every batch
+        if not self._moved:  # nearly always; a fast path, as this runs for every batch
             missing = run.numbers.missing
             run.hold(batch, digest, received_at)
             self._missing[key.cluster] += run.numbers.missing - missing
             return
-        before = self._lacking(key)
+        before = self._missing_counts(key)
         run.hold(batch, digest, received_at)
         self._recount(before, key)
 
-    def run(self, key: SequenceKey) -> Run:
+    def run(self, key: SequenceKey) -> SequenceRun:
         """Return a copy of one run."""
         run = self._runs.get(key)
-        return Run() if run is None else run.copy()
+        return SequenceRun() if run is None else run.copy()
 
-    def replace(self, key: SequenceKey, run: Run) -> None:
-        """Put a run in the place of what is known of it."""
+    def replace(self, key: SequenceKey, run: SequenceRun) -> None:
+        """Replace the stored state of a run."""
         if key not in self._runs:
-            self._crowd.add(key)
+            self._quota.add(key)
             first = self._first.setdefault((key.sender, key.epoch), key)
             if first != key:
                 self._moved.setdefault((key.sender, key.epoch), [first]).append(key)
-        before = self._lacking(key)
+        before = self._missing_counts(key)
         self._runs[key] = run
         self._recount(before, key)
 
     def refusal(self, key: SequenceKey, coming: int) -> tuple[str, str]:
-        """Return the field and the words for which a run that is not known cannot be held; both empty where it can.
+        """Return the offending field and a message if a new run exceeds a limit, else two empty strings.
 
-        `coming` others of its cluster are on their way to be held.
+        `coming` is the number of other new runs of its cluster that are being written.
         """
-        return self._crowd.refusal(key, coming)
+        return self._quota.refusal(key, coming)
 
     def give_up(self, key: SequenceKey) -> None:
-        """Take nothing more under an epoch."""
+        """Reject all further batches of a run."""
         self._given_up.add(key)
 
     def is_full(self, key: SequenceKey, seq: int) -> bool:
-        """Tell whether another hole would pass the bound."""
+        """Return whether the number would open a gap beyond `MAX_RANGES`."""
         run = self._runs.get(key)
         if run is None:
             return False
@@ -254,21 +253,21 @@ class Ledger:
         return numbers.range_count >= MAX_RANGES and seq - 1 not in numbers and seq + 1 not in numbers
 
     def ranges(self, key: SequenceKey) -> Ranges:
-        """Return the numbers that are held of one run."""
+        """Return the ranges of numbers held of one run."""
         run = self._runs.get(key)
         return () if run is None else run.numbers.ranges
 
     def runs(self) -> Iterator[tuple[SequenceKey, Intervals]]:
-        """Go through the numbers of every run."""
+        """Iterate over the held numbers of every run."""
         return ((key, run.numbers) for key, run in self._runs.items())
 
     def runs_of(self, cluster: str, sender: str) -> list[tuple[str, Intervals, Intervals]]:
-        """Return epoch, held and `known` numbers of every run of a sender."""
-        keys = [SequenceKey(cluster, sender, epoch) for epoch in self._crowd.epochs(cluster, sender)]
+        """Return epoch, held numbers and `known` numbers of every run of a sender."""
+        keys = [SequenceKey(cluster, sender, epoch) for epoch in self._quota.epochs(cluster, sender)]
         return [(key.epoch, self._runs[key].numbers, self.known(key)) for key in keys]
 
     def known(self, key: SequenceKey) -> Intervals:
-        """Return the numbers of one run that are held, and those below its highest that came to other clusters."""
+        """Return the held numbers of one run and those below its highest that other clusters received."""
         run = self._runs.get(key)
         if run is None:
             return Intervals()
@@ -280,20 +279,20 @@ class Ledger:
         below = [(start, min(end, highest)) for start, end in others if start <= highest]
         return Intervals([*run.numbers.ranges, *below])
 
-    def _lacking(self, key: SequenceKey) -> list[tuple[str, int]]:
-        """Return the cluster of a run and how many numbers are missing of it, and the same of it in other clusters."""
+    def _missing_counts(self, key: SequenceKey) -> list[tuple[str, int]]:
+        """Return cluster and number of missing batches for a run and for its counterparts in other clusters."""
         runs = self._moved.get((key.sender, key.epoch), (key,))
         return [(one.cluster, self.known(one).missing) for one in runs]
 
     def _recount(self, before: list[tuple[str, int]], key: SequenceKey) -> None:
-        for (cluster, had), (_, has) in zip(before, self._lacking(key), strict=True):
-            self._missing[cluster] += has - had
+        for (cluster, old), (_, new) in zip(before, self._missing_counts(key), strict=True):
+            self._missing[cluster] += new - old
 
     @property
     def missing(self) -> int:
-        """Batches lost or still on the way, over all runs."""
+        """Batches lost or not yet received, over all runs."""
         return self._missing.total()
 
     def missing_by_cluster(self) -> dict[str, int]:
-        """Return the same by cluster."""
+        """Return `missing` by cluster."""
         return dict(self._missing)

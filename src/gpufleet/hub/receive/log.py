@@ -1,4 +1,4 @@
-"""The hub's write-ahead log: bodies as they came, with the time of receipt, in a spool."""
+"""The hub's write-ahead log: bodies as received, with the time of receipt, in a spool."""
 
 import logging
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -9,19 +9,20 @@ import msgspec
 
 from gpufleet.model.errors import SpoolError
 from gpufleet.spool import Spool
-from gpufleet.spool.recovery import look
+from gpufleet.spool.recovery import inspect_spool
 
 log = logging.getLogger(__name__)
 
 
 class WalRecord(msgspec.Struct, frozen=True):
-    """One acknowledged body.
+    """An acknowledged body.
 
     Attributes:
-        seq: its number in the log.
-        received_at: nanoseconds since 1970 by the hub's clock, when the first relay had it, or the hub where none did.
-        body: as it came.
-        waited_ns: how much of the time since then it waited at relays before it came here.
+        seq: number in the log.
+        received_at: receipt by the first relay, or by the hub if there was none, in nanoseconds since 1970 by the hub's
+            clock.
+        body: as received.
+        waited_ns: time from then until the receipt by this hub.
     """
 
     seq: int
@@ -31,7 +32,7 @@ class WalRecord(msgspec.Struct, frozen=True):
 
     @property
     def came_at(self) -> int:
-        """When it came here."""
+        """Time of receipt by this hub, nanoseconds since 1970."""
         return self.received_at + self.waited_ns
 
 
@@ -43,12 +44,12 @@ class _Payload(msgspec.Struct, frozen=True, array_like=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Payload)
-_LEAST_SEGMENT = 8 << 20
-_PAYLOAD_OVERHEAD = 64 << 10
+_MIN_SEGMENT_BYTES = 8 << 20
+_PAYLOAD_OVERHEAD_BYTES = 64 << 10
 
 
 class Wal:
-    """Acknowledged bodies until the store has them. Unlike a spool it never drops: it refuses when it is full."""
+    """Write-ahead log of acknowledged bodies until they are stored. When full it rejects, unlike a spool that drops."""
 
     def __init__(self, spool: Spool, max_bytes: int) -> None:
         self._spool = spool
@@ -57,19 +58,19 @@ class Wal:
 
     @classmethod
     def open(cls, folder: Path, *, max_bytes: int, max_body_bytes: int) -> Self:
-        """Open the log in `folder`, or make one. Blocking: reads all that is there.
+        """Open or create the log in `folder`. Blocking: reads all its files.
 
         Raises:
-            SpoolError: if another process has it or the disk refuses.
+            SpoolError: if another process has it open or the disk refuses.
         """
-        segment = max(_LEAST_SEGMENT, max_body_bytes + _PAYLOAD_OVERHEAD)
-        # Headers and half-acknowledged segments come on top of the bodies. One body that cannot go yet keeps its whole
-        # segment, so this too may be used up: then the log is full.
+        segment = max(_MIN_SEGMENT_BYTES, max_body_bytes + _PAYLOAD_OVERHEAD_BYTES)
+        # Room for headers and partly acknowledged segments. One unacknowledged body keeps its whole segment, so even
+        # this room may be used up: then the log is full.
         room = 2 * max_bytes + 8 * segment
         spool = Spool.open(folder, max_bytes=room, segment_bytes=segment, drops=False)
         if spool.recovery.damaged_bytes or spool.recovery.lost_records:
             log.error(
-                "the log %s is damaged: %d acknowledged batches are gone, %d bytes cannot be read",
+                "the log %s is damaged: %d acknowledged batches lost, %d bytes unreadable",
                 folder,
                 spool.recovery.lost_records,
                 spool.recovery.damaged_bytes,
@@ -78,45 +79,45 @@ class Wal:
 
     @property
     def epoch(self) -> str:
-        """Names the log: a wiped one is another."""
+        """Identifier of the log; a log created after a wipe has another."""
         return self._spool.epoch
 
     @property
     def waiting_records(self) -> int:
-        """Bodies that wait."""
+        """Number of bodies in the backlog."""
         return self._spool.depth.records
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the bodies that wait."""
+        """Size of the bodies in the backlog, in bytes."""
         return self._spool.depth.bytes
 
     @property
     def lost(self) -> int:
-        """Acknowledged bodies that the disk gave back damaged, or that were not there any more on opening."""
+        """Acknowledged bodies that were damaged on disk or missing on opening."""
         return self._spool.dropped_total + self._spool.recovery.lost_records
 
     @property
     def oldest_received_at(self) -> int | None:
-        """When the oldest body that waits came here, or None when none does."""
+        """Time of receipt of the oldest body in the backlog, nanoseconds since 1970; None if it is empty."""
         oldest = self._spool.depth.oldest_seq
         return None if oldest is None else self._received.get(oldest)
 
-    def what_waits(self) -> Callable[[], bool]:
-        """Return what tells whether everything that waits now is gone."""
+    def make_drain_check(self) -> Callable[[], bool]:
+        """Return a function that returns whether the current backlog has been flushed."""
         newest = max(self._received, default=0)
 
-        def is_gone() -> bool:
+        def is_drained() -> bool:
             oldest = self._spool.depth.oldest_seq
             return oldest is None or oldest > newest
 
-        return is_gone
+        return is_drained
 
     async def append(self, came_at: int, body: bytes, waited_ns: int = 0) -> int:
-        """Make a body durable and return its number; `waited_ns` is how long it waited at relays before it came.
+        """Make a body durable and return its number; `waited_ns` is the time it waited at relays.
 
         Raises:
-            SpoolError: if the log is full or the disk refuses; the body may not be acknowledged then.
+            SpoolError: if the log is full or the disk refuses; the body must not be acknowledged then.
         """
         (number,) = await self.append_all(came_at, [body], [waited_ns])
         if isinstance(number, SpoolError):
@@ -124,19 +125,19 @@ class Wal:
         return number
 
     async def append_all(self, came_at: int, bodies: Sequence[bytes], waited: Sequence[int]) -> list[int | SpoolError]:
-        """Make bodies durable together; return the number of each, or why it may not be acknowledged.
+        """Make bodies durable together; return the number of each, or the error for which it must not be acknowledged.
 
-        `waited` has the nanoseconds that each of them waited at relays before it came.
+        `waited` has the nanoseconds that each body waited at relays.
 
         Raises:
-            SpoolError: if the disk refuses; none of them may be acknowledged then.
+            SpoolError: if the disk refuses; none of the bodies must be acknowledged then.
         """
         waiting = self.waiting_bytes
         numbers: list[int | SpoolError] = []
         fitting: list[bytes] = []
         for body, waited_ns in zip(bodies, waited, strict=True):
             if waiting + len(body) > self._max_bytes:
-                numbers.append(SpoolError(f"the log is full: {waiting} bytes wait, of {self._max_bytes} allowed"))
+                numbers.append(SpoolError(f"the log is full: its backlog is {waiting} of {self._max_bytes} bytes"))
                 continue
             payload = _ENCODER.encode(_Payload(came_at, body, waited_ns))
             fitting.append(payload)
@@ -146,24 +147,24 @@ class Wal:
         numbers = [number if isinstance(number, SpoolError) else next(put) for number in numbers]
         oldest = self._spool.depth.oldest_seq
         for number in numbers:
-            # What is older was written and forgotten before this line was reached.
+            # Lower numbers were already flushed and acknowledged while this call waited.
             if isinstance(number, int) and oldest is not None and oldest <= number:
                 self._received[number] = came_at
         return numbers
 
     def read(self, after: int, *, max_records: int, max_bytes: int) -> list[WalRecord]:
-        """Return the oldest records after number `after` that wait, at least one if there is any."""
+        """Return the oldest records after number `after`, at least one if there is any."""
         return _records(self._spool.read(after, max_records=max_records, max_bytes=max_bytes))
 
     def read_some(
         self, *, newest_first: bool, max_records: int, max_bytes: int, skip: Container[int]
     ) -> list[WalRecord]:
-        """Return the newest or the oldest records that wait and are not in `skip`, at least one if there is any."""
+        """Return the newest or the oldest records not in `skip`, at least one if there is any."""
         read = self._spool.read_newest if newest_first else self._spool.read
         return _records(read(max_records=max_records, max_bytes=max_bytes, skip=skip))
 
     def replay(self) -> Iterator[WalRecord]:
-        """Go through everything that waits, as found on opening."""
+        """Iterate over the backlog found on opening, and record its times of receipt."""
         after = 0
         while records := self.read(after, max_records=1000, max_bytes=16 << 20):
             for record in records:
@@ -172,7 +173,7 @@ class Wal:
             after = records[-1].seq
 
     def acknowledge(self, seqs: Sequence[int]) -> None:
-        """Forget records that the store or the quarantine has."""
+        """Remove records that are in the store or the quarantine."""
         self._spool.acknowledge(seqs)
         for seq in seqs:
             self._received.pop(seq, None)
@@ -189,26 +190,26 @@ def _records(read: list[tuple[int, bytes]]) -> list[WalRecord]:
     ]
 
 
-class WalDepth(msgspec.Struct, frozen=True):
-    """What waits in a log: records, their size in bytes, and when the oldest was received (None for none)."""
+class WalBacklog(msgspec.Struct, frozen=True):
+    """Backlog of a log: number of records, size in bytes, and receipt of the oldest (None if empty)."""
 
     records: int
     size: int
     oldest_received_at: int | None
 
 
-def depth_of(folder: Path) -> WalDepth:
-    """Look into a log that another process may own; changes nothing.
+def read_backlog(folder: Path) -> WalBacklog:
+    """Read the backlog of a log that another process may own, without changing it.
 
     Raises:
         OSError: if it cannot be read.
-        SpoolError: if the oldest record is not one of a log.
+        SpoolError: if the oldest record is not a log record.
     """
-    found = look(folder)
+    found = inspect_spool(folder)
     if found.oldest is None:
-        return WalDepth(found.records, found.size, None)
+        return WalBacklog(found.records, found.size, None)
     try:
         oldest = _DECODER.decode(found.oldest)
     except msgspec.MsgspecError as error:
-        raise SpoolError(f"{folder}: the oldest record is none of a log: {error}") from error
-    return WalDepth(found.records, found.size, oldest.came_at)
+        raise SpoolError(f"{folder}: the oldest record is not a log record: {error}") from error
+    return WalBacklog(found.records, found.size, oldest.came_at)

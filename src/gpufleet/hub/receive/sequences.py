@@ -1,9 +1,4 @@
-"""Sets of sequence numbers, kept as merged ranges: a year without loss is one range.
-
-Digests of the bodies received last in one run of numbers.
-
-Epochs under which two machines were found to count, since this process started.
-"""
+"""Sets of sequence numbers, digests of recent bodies, and epoch conflicts since the process started."""
 
 import bisect
 import hashlib
@@ -20,7 +15,7 @@ from gpufleet.model.wire.batch import WireBatch
 
 
 class Intervals:
-    """A set of positive integers that is cheap while it is mostly contiguous."""
+    """A set of positive integers stored as merged ranges: a year of batches without loss is one range."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._starts: list[int] = []
@@ -43,7 +38,7 @@ class Intervals:
         return self._count
 
     def add(self, number: int) -> bool:
-        """Add a number; returns whether it was new."""
+        """Add a number; return whether it was new."""
         position = bisect.bisect_right(self._starts, number)
         if position and number <= self._ends[position - 1]:
             return False
@@ -63,28 +58,28 @@ class Intervals:
         return True
 
     def end_of(self, number: int) -> int:
-        """Return the end of the range that has the number, or 0 where none has."""
+        """Return the end of the range that contains the number, or 0 if none does."""
         position = bisect.bisect_right(self._starts, number) - 1
         return self._ends[position] if position >= 0 and number <= self._ends[position] else 0
 
     @property
     def ranges(self) -> Ranges:
-        """The set as merged ranges, lowest first."""
+        """Merged ranges, lowest first."""
         return tuple(zip(self._starts, self._ends, strict=True))
 
     @property
     def range_count(self) -> int:
-        """How many ranges it takes to say the set."""
+        """Number of merged ranges."""
         return len(self._starts)
 
     @property
     def highest(self) -> int:
-        """The highest number, 0 when empty."""
+        """The highest number, 0 if the set is empty."""
         return self._ends[-1] if self._ends else 0
 
     @property
     def missing(self) -> int:
-        """How many numbers from 1 to the highest are not in the set."""
+        """Number of integers from 1 to the highest that are not in the set."""
         return self.highest - self._count
 
     def gaps(self, limit: int) -> Ranges:
@@ -100,72 +95,84 @@ class Intervals:
         return tuple(found)
 
 
-LEAST = 32
-"""Bodies that are always remembered, of the last and below each hole: a sender repeats what it had no answer to."""
+MIN_BODIES = 32
+"""Digests always kept of the newest bodies and below each gap, because a sender repeats unacknowledged bodies."""
 
-MOST = 16_384
-"""Bodies that are remembered of a sender that posts fast, as one with a backlog does. Eight times what a relay with one
-sender can have under way: each of its 8 connections posts 256, all unheard if the hub is killed or slow."""
+MAX_BODIES = 16_384
+"""Maximum number of digests kept, reached by a fast sender such as one with a backlog.
 
-FRESH_SECONDS = 180
-"""Beyond the least, a body is remembered for so long; it goes as later ones come, not while nothing does. A relay gives
-a post up after 30 s and makes it again within 15. Memory in all is what a hub receives in this time, 20 bytes each."""
+It is eight times what a relay with one sender can have in flight. Each of the relay's 8 connections posts 256 bodies,
+all unacknowledged if the hub is killed or slow.
+"""
 
-_LOOKED_AT = 2 * LEAST
-"""Bodies, the oldest, of which each that comes may push out some: what this costs is bounded."""
+RETENTION_SECONDS = 180
+"""Retention of digests beyond `MIN_BODIES`. Old digests are evicted only when new ones are added.
 
-_PUSHED_OUT = 2
-"""Bodies that each that comes may push out."""
+A relay abandons a post after 30 s and repeats it within 15 s. Memory in total is 20 bytes for each body that the hub
+receives in this time.
+"""
+
+_MAX_SCANNED = 2 * MIN_BODIES
+"""Oldest digests examined for eviction on each addition, which bounds its cost."""
+
+_MAX_EVICTED = 2
+"""Maximum number of digests evicted on each addition."""
 
 _ENTRY = struct.Struct("<QQI")
 
 
 def digest_of(body: bytes) -> int:
-    """Return 64 bits by which a body is told from another one. It is no signature: nobody gains by forging it."""
+    """Return a 64-bit digest of a body. It is not a signature: forging it gives an attacker no advantage."""
     return int.from_bytes(hashlib.sha1(body, usedforsecurity=False).digest()[:8], "little")
 
 
-class Digests:
-    """Number, digest and second of receipt of each body: 20 bytes, the oldest first."""
+class BodyDigests:
+    """Number, digest and second of receipt of recent bodies, oldest first, in 20 bytes each."""
 
     def __init__(self, content: bytes = b"") -> None:
-        """Take what an earlier one's `content` was."""
+        """Restore the `content` of an earlier instance."""
         self._entries = bytearray(content)
 
     @property
     def content(self) -> bytes:
-        """Everything that is remembered."""
+        """Entries as bytes, for storage."""
         return bytes(self._entries)
 
     def add(self, number: int, digest: int, received_at: int, held: Intervals) -> None:
-        """Remember a body, one of those whose numbers are held; `received_at` in nanoseconds since 1970.
+        """Add a body and evict expired ones.
 
-        An older one goes when its time is over, unless numbers right above it are missing. Its sender has not got past
-        it then: after an outage it posts its newest first, and only later what it had no answer to before.
+        An expired entry is kept while numbers just above it are missing. After an outage a sender posts its newest
+        bodies first, and may still repeat that entry's body later.
+
+        Args:
+            number: of the body; already in `held`.
+            digest: of the body.
+            received_at: nanoseconds since 1970.
+            held: numbers held of the run.
         """
         second = received_at // NANOS & 0xFFFFFFFF
         self._entries += _ENTRY.pack(number, digest, second)
-        self._push_out(second, held)
-        if len(self._entries) > MOST * _ENTRY.size:
+        self._evict(second, held)
+        if len(self._entries) > MAX_BODIES * _ENTRY.size:
             del self._entries[: _ENTRY.size]
 
-    def _push_out(self, now: int, held: Intervals) -> None:
-        room = min(_PUSHED_OUT, len(self._entries) // _ENTRY.size - LEAST)
+    def _evict(self, now: int, held: Intervals) -> None:
+        room = min(_MAX_EVICTED, len(self._entries) // _ENTRY.size - MIN_BODIES)
         at = 0
-        for _ in range(_LOOKED_AT):
+        for _ in range(_MAX_SCANNED):
             if room <= 0:
                 return
             number, _, second = _ENTRY.unpack_from(self._entries, at)
-            if now - second <= FRESH_SECONDS:
+            if now - second <= RETENTION_SECONDS:
                 return
-            if held.end_of(number) < min(number + LEAST, held.highest):
+            if held.end_of(number) < min(number + MIN_BODIES, held.highest):
                 at += _ENTRY.size
             else:
                 del self._entries[at : at + _ENTRY.size]
                 room -= 1
 
     def get(self, number: int) -> int | None:
-        """Return the digest of the body of a number, or None if it is not remembered."""
+        """Return the digest of the body with a number, or None if it is unknown."""
         for known, digest, _ in _ENTRY.iter_unpack(self._entries):
             if known == number:
                 return int(digest)
@@ -174,28 +181,28 @@ class Digests:
 
 LOG = logging.getLogger(__name__)
 
-SENDERS_KEPT = 10_000
-"""Senders whose newest conflict is remembered; beyond it, the one that has been quiet for longest goes."""
+MAX_SENDERS = 10_000
+"""Maximum number of senders with a recorded conflict; beyond it, the least recently updated is dropped."""
 
 
-class Conflicts:
-    """The newest conflict of each sender. Lives on the event loop."""
+class EpochConflicts:
+    """The newest epoch conflict of each sender. Use it from the event loop."""
 
     def __init__(self) -> None:
         self._by_sender: dict[tuple[str, str], EpochConflict] = {}
 
-    def note(self, batch: WireBatch, words: str, at: int) -> None:
-        """Remember that a batch was turned away, and why; `at` is the hub's clock in nanoseconds since 1970."""
+    def note(self, batch: WireBatch, detail: str, at: int) -> None:
+        """Record a rejected batch and the reason; `at` is the hub's clock in nanoseconds since 1970."""
         who = batch.cluster, batch.sender
         before = self._by_sender.pop(who, None)
         now = to_datetime(at)
         if before is not None and before.epoch == batch.epoch:
-            found = msgspec.structs.replace(before, batches=before.batches + 1, last_at=now, detail=words)
+            found = msgspec.structs.replace(before, batches=before.batches + 1, last_at=now, detail=detail)
         else:
-            found = EpochConflict(epoch=batch.epoch, batches=1, first_at=now, last_at=now, detail=words)
-            LOG.warning("two machines post as %s of cluster %s under epoch %s: %s", *reversed(who), batch.epoch, words)
+            found = EpochConflict(epoch=batch.epoch, batches=1, first_at=now, last_at=now, detail=detail)
+            LOG.warning("two machines post as %s of cluster %s under epoch %s: %s", *reversed(who), batch.epoch, detail)
         self._by_sender[who] = found
-        if len(self._by_sender) > SENDERS_KEPT:
+        if len(self._by_sender) > MAX_SENDERS:
             del self._by_sender[next(iter(self._by_sender))]
 
     def of(self, cluster: str, sender: str) -> EpochConflict | None:
@@ -203,5 +210,5 @@ class Conflicts:
         return self._by_sender.get((cluster, sender))
 
     def known(self) -> Mapping[tuple[str, str], EpochConflict]:
-        """Return the newest conflict of each sender that has one, by cluster and sender, as it is now."""
+        """Return a snapshot of the newest conflicts by cluster and sender."""
         return dict(self._by_sender)

@@ -1,1 +1,1 @@
-"""The relay: forwards logged batches to the next hub."""
+"""Relay: forwards logged batches to the next hub."""

@@ -1,14 +1,12 @@
-"""The relay's loop: what the log holds goes to the next hub, each body as it came, many connections at once.
+"""The relay's loop: posts logged bodies unchanged to the next hub, over several connections.
 
-Every other connection takes the newest bodies first and the rest the oldest: after an outage the next hub knows at
-once how things stand, and what waited goes on beside it. Order does not matter to a hub.
+Every other connection posts the newest bodies first, the others the oldest. After an outage the next hub then has the
+current state at once, while the backlog is delivered in parallel. A hub accepts batches in any order.
 
-Bodies that a relay has acknowledged, and that the next hub cannot take under their epoch.
-
-Another machine counts under it, and its sender cannot be asked any more: it was told that the batch is safe. So it is
-passed on under an epoch that is made for it here. Whoever posts under the old one next is turned away, and takes a new
-one itself. What is decided here is forgotten with the process: a body is then passed on under yet another epoch, and is
-the same samples.
+A body may get an epoch conflict at the next hub, because another machine uses its epoch. The relay has already
+acknowledged it, so the sender cannot change it. The relay forwards it under a new epoch, and rejects further batches
+under the old one, so that their sender starts a new epoch. This mapping is lost with the process: the body is then
+forwarded again under yet another epoch, with the same samples.
 """
 
 import asyncio
@@ -22,10 +20,10 @@ import msgspec
 
 from gpufleet.codecs.batch import decode, renumber
 from gpufleet.delivery.pacing import retry_delay
-from gpufleet.delivery.post import Answer, HubClient, Refused, Verdict
+from gpufleet.delivery.post import HubAnswer, HubClient, HubVerdict, RejectedBatches
 from gpufleet.hub.receive.ledger import Ledger, key_of
 from gpufleet.hub.receive.log import Wal, WalRecord
-from gpufleet.hub.relay.senders import Held
+from gpufleet.hub.relay.senders import HeldBatches
 from gpufleet.model.errors import SpoolError, WireError
 from gpufleet.model.stored.ledger import SequenceKey
 
@@ -35,22 +33,22 @@ class _Epoch(msgspec.Struct):
     given: int = 0
 
 
-class Renumbering:
-    """Epochs made by one relay. Lives on the event loop."""
+class Renumberer:
+    """Assigns new epochs to conflicting bodies at a relay. Use it from the event loop."""
 
     def __init__(self, ledger: Ledger) -> None:
-        """Take the ledger of what this relay has taken."""
+        """Connect the relay's ledger."""
         self._ledger = ledger
         self._epochs: dict[SequenceKey, _Epoch] = {}
         self._numbers: dict[int, tuple[str, int]] = {}
 
     def body(self, record: WalRecord) -> bytes:
-        """Return a body as it is to be passed on."""
+        """Return a body as it is to be forwarded."""
         place = self._numbers.get(record.seq)
         return record.body if place is None else renumber(record.body, *place)
 
     def number(self, record: WalRecord) -> bool:
-        """Give a body another epoch and number; returns False if it cannot be read or has another one already."""
+        """Assign a new epoch and number to a body; return False if it cannot be decoded or already has one."""
         if record.seq in self._numbers:
             return False
         try:
@@ -63,8 +61,8 @@ class Renumbering:
         self._numbers[record.seq] = (epoch.name, epoch.given)
         return True
 
-    def forget(self, records: list[int]) -> None:
-        """Forget bodies that the log has forgotten."""
+    def drop(self, records: list[int]) -> None:
+        """Drop the assignments of bodies that are no longer in the log."""
         for number in records:
             self._numbers.pop(number, None)
 
@@ -73,26 +71,26 @@ log = logging.getLogger(__name__)
 
 BUNDLE_RECORDS = 256
 BUNDLE_BYTES = 1 << 20
-"""One post carries at most these."""
+"""Limits of one post."""
 
 HOLD_SECONDS = 30.0
-"""How long a body waits that the next hub will not take yet though it takes others."""
+"""Delay before a held body is posted again."""
 
 STOP_SECONDS = 5.0
-"""How long stopping waits for the next hub to take what is left; the rest stays in the log."""
+"""Time for delivering the backlog when stopping; the rest stays in the log."""
 
 
-class Forwarder:
-    """Empties a log into the next hub. Lives on the event loop.
+class RelayForwarder:
+    """Forwards a log to the next hub. Use it from the event loop.
 
     Attributes:
-        forwarded: bodies that the next hub has taken.
-        refused: bodies that it will never take, set aside.
-        renumbered: bodies under whose epoch another machine counts, passed on under one that is made for them.
-        failures: posts that are made again.
-        failures_in_a_row: 0 while the next hub takes bodies.
-        last_error: words of the newest failure; empty after a success.
-        held: what the next hub will not take yet though it takes others.
+        forwarded: bodies accepted by the next hub.
+        refused: bodies permanently rejected by the next hub and set aside.
+        renumbered: bodies with an epoch conflict, forwarded under a new epoch.
+        failures: posts to be retried.
+        failures_in_a_row: 0 while the next hub accepts bodies.
+        last_error: message of the newest failure; empty after a success.
+        held: batches that the next hub rejects temporarily while it accepts others.
     """
 
     def __init__(
@@ -101,17 +99,25 @@ class Forwarder:
         hub: HubClient,
         *,
         connections: int,
-        refused: Refused,
-        renumbering: Renumbering,
+        refused: RejectedBatches,
+        renumbering: Renumberer,
         now_ns: Callable[[], int],
         jitter: Callable[[], float] = random.random,
         hold_seconds: float = HOLD_SECONDS,
     ) -> None:
-        """Take the log, the next hub, what is done with bodies that it does not take as they are, and a clock.
+        """Connect the parts of the forwarder.
 
-        `jitter` gives numbers from 0 to 1.
+        Args:
+            wal: the relay's log.
+            hub: client of the next hub.
+            connections: number of concurrent posts.
+            refused: receives permanently rejected bodies.
+            renumbering: assigns new epochs to conflicting bodies.
+            now_ns: nanoseconds since 1970.
+            jitter: returns numbers from 0 to 1.
+            hold_seconds: see `HOLD_SECONDS`.
         """
-        self.held = Held()
+        self.held = HeldBatches()
         self._hold_seconds = hold_seconds
         self.forwarded = 0
         self.refused = 0
@@ -126,21 +132,21 @@ class Forwarder:
         self._renumbering = renumbering
         self._now_ns = now_ns
         self._jitter = jitter
-        self._busy: set[int] = set()  # numbers that are being posted, or held back
+        self._busy: set[int] = set()  # numbers of bodies that are being posted or held
         self._reading = asyncio.Lock()
         self._news = asyncio.Event()
         self._woken = 0
-        self._through = asyncio.Event()  # the last post got through
-        self._settled = asyncio.Event()  # a post has come to something
+        self._through = asyncio.Event()  # set while posts succeed
+        self._settled = asyncio.Event()  # set when any post is finished
         self._stop = asyncio.Event()
 
     def wake(self) -> None:
-        """Say that there is a new body."""
+        """Signal that the log has a new body."""
         self._woken += 1
         self._news.set()
 
     def stop(self) -> None:
-        """Post what there is for a little longer, then let `run` return."""
+        """Make `run` deliver the backlog for at most `STOP_SECONDS` and return."""
         self._stop.set()
 
     async def run(self) -> None:
@@ -167,21 +173,21 @@ class Forwarder:
                     self._settled.clear()
                     await self._settled.wait()
         if self._wal.waiting_records:
-            log.info("%d batches stay in the log for the next start", self._wal.waiting_records)
+            log.info("%d batches remain in the log for the next start", self._wal.waiting_records)
 
     async def _work(self, newest_first: bool) -> None:
-        """One connection's worth of posting."""
+        """Post groups of records until cancelled; one task runs for each connection."""
         while True:
             woken = self._woken
             records = await self._take(newest_first)
             if records:
                 await self._post(records)
-            elif woken == self._woken:  # nothing came while this looked
+            elif woken == self._woken:  # no new body arrived during `_take`
                 self._news.clear()
                 await self._news.wait()
 
     async def _take(self, newest_first: bool) -> list[WalRecord]:
-        """Read some that nobody else is posting."""
+        """Read records that no other connection is posting."""
         async with self._reading:
             if self._wal.waiting_records <= len(self._busy):
                 return []
@@ -208,7 +214,7 @@ class Forwarder:
             ]
             if done:
                 await asyncio.to_thread(self._wal.acknowledge, done)
-                self._renumbering.forget(done)
+                self._renumbering.drop(done)
         finally:
             for seconds in set(held_for.values()):
                 held = [seq for seq, until in held_for.items() if until == seconds]
@@ -216,33 +222,33 @@ class Forwarder:
             self._busy.difference_update(record.seq for record in records if record.seq not in held_for)
         if done:
             self._recovered()
-        elif not answers[0].is_of_this_body:
+        elif not answers[0].is_about_body:
             self._failed(answers[0])
         self._settled.set()
         if self.failures_in_a_row:
-            # All connections fail together: what counts in a row is how often each of them has.
-            often = -(-self.failures_in_a_row // self._connections)
-            await self._wait(retry_delay(often, answers[0].retry_after, self._jitter()), answers[0])
+            # All connections fail together, so the failures of each connection determine the delay.
+            failures = -(-self.failures_in_a_row // self._connections)
+            await self._wait(retry_delay(failures, answers[0].retry_after, self._jitter()), answers[0])
 
-    async def _is_done(self, record: WalRecord, answer: Answer, held_for: dict[int, float]) -> bool:
-        """Count what became of a body; True if the log may forget it."""
-        if answer.verdict is not Verdict.LATER:
+    async def _is_done(self, record: WalRecord, answer: HubAnswer, held_for: dict[int, float]) -> bool:
+        """Process the answer to a body; return whether the body may be removed from the log."""
+        if answer.verdict is not HubVerdict.RETRY:
             self.held.release(record.seq)
         match answer.verdict:
-            case Verdict.TAKEN:
+            case HubVerdict.ACCEPTED:
                 self.forwarded += 1
-            case Verdict.REFUSED:
+            case HubVerdict.REJECTED:
                 await self._set_aside(record, answer)
-            case Verdict.CONFLICT if self._renumbering.number(record):
+            case HubVerdict.CONFLICT if self._renumbering.number(record):
                 self.renumbered += 1
-                self._say(answer)
+                self._log_failure(answer)
                 return False
-            case Verdict.CONFLICT:
+            case HubVerdict.CONFLICT:
                 await self._set_aside(record, answer)
-            case Verdict.LATER:
+            case HubVerdict.RETRY:
                 self.failures += 1
-                if answer.is_of_this_body:
-                    self._say(answer)
+                if answer.is_about_body:
+                    self._log_failure(answer)
                     if self.held.note(record, answer) and await self._carry(record):
                         return True
                     held_for[record.seq] = self._hold_seconds
@@ -250,22 +256,22 @@ class Forwarder:
         return True
 
     async def _carry(self, record: WalRecord) -> bool:
-        """Write a body to the log's end, so that its old file may go; False where there is no room."""
+        """Rewrite a body at the end of the log, so that its old file can go; return False if there is no room."""
         try:
             seq = await self._wal.append(record.came_at, self._renumbering.body(record), record.waited_ns)
         except SpoolError as error:
-            log.warning("a batch that the next hub does not take keeps its file of the log: %s", error)
+            log.warning("cannot rewrite a held batch, its log file is kept: %s", error)
             return False
         self.held.move(record.seq, seq)
         return True
 
-    async def _set_aside(self, record: WalRecord, answer: Answer) -> None:
+    async def _set_aside(self, record: WalRecord, answer: HubAnswer) -> None:
         where = await self._aside.keep(self._wal.epoch, record.seq, record.body)
         self.refused += 1
-        log.error("%s refuses a batch: %s; set aside in %s", self._hub.url, answer, where)
+        log.error("%s rejected a batch: %s; set aside in %s", self._hub.url, answer, where)
 
-    async def _wait(self, seconds: float, answer: Answer) -> None:
-        """Wait; if the hub did not itself ask for that, no longer than until another connection gets through."""
+    async def _wait(self, seconds: float, answer: HubAnswer) -> None:
+        """Wait; without a Retry-After of the hub, only until another connection succeeds."""
         if answer.retry_after is not None:
             await asyncio.sleep(seconds)
             return
@@ -273,20 +279,20 @@ class Forwarder:
             async with asyncio.timeout(seconds):
                 await self._through.wait()
 
-    def _failed(self, answer: Answer) -> None:
+    def _failed(self, answer: HubAnswer) -> None:
         self._through.clear()
         self.failures_in_a_row += 1
-        self._say(answer)
+        self._log_failure(answer)
 
-    def _say(self, answer: Answer) -> None:
-        words = f"{self._hub.url}: {answer}"
-        if words != self.last_error:
-            log.warning("not passed on, will be tried again: %s", words)
-        self.last_error = words
+    def _log_failure(self, answer: HubAnswer) -> None:
+        detail = f"{self._hub.url}: {answer}"
+        if detail != self.last_error:
+            log.warning("forwarding failed, will retry: %s", detail)
+        self.last_error = detail
 
     def _recovered(self) -> None:
         if self.failures_in_a_row:
-            log.info("the next hub takes batches again; %d waiting", self._wal.waiting_records)
+            log.info("the next hub accepts batches again; %d in the backlog", self._wal.waiting_records)
             self.last_error = ""
         self.failures_in_a_row = 0
         self._through.set()

@@ -1,125 +1,126 @@
-"""Bodies that a relay has acknowledged, and that the next hub will not take yet though it takes others.
+"""State of senders at a relay: held batches and the senders seen since the start, as a relay keeps no registry.
 
-Their cluster is not served there, or their format is newer than that hub. They wait in the log, where they would pile
-up: so the next ones of the same sender, or of the whole cluster where it is the cluster that is not taken, are turned
-away until one that waits gets through. Their senders keep them.
-
-Who posted to a relay since it started: a relay keeps no registry.
+The next hub may reject single batches temporarily, because it does not serve their cluster or does not read their
+format version. Such batches stay in the relay's log. So that they do not accumulate, the relay rejects further batches
+of the same sender, or of the whole cluster if the cluster is not served, until one of the held batches is accepted. The
+senders keep the rejected batches.
 """
 
 import msgspec
 
 from gpufleet.codecs.batch import decode
-from gpufleet.delivery.post import Answer
-from gpufleet.hub.liveness.senders import SenderLife, Senders, Word
-from gpufleet.hub.liveness.states import Instant
+from gpufleet.delivery.post import HubAnswer
+from gpufleet.hub.liveness.senders import SenderFreshness, SenderReport, Senders
+from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query.records import sender_record
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.log import WalRecord
-from gpufleet.hub.receive.sequences import Conflicts, Intervals
+from gpufleet.hub.receive.sequences import EpochConflicts, Intervals
 from gpufleet.model.api.answer import SenderRecord
 from gpufleet.model.errors import WireError
 from gpufleet.model.stored.ledger import SequenceKey
 from gpufleet.model.wire.batch import WireBatch
 
 CARRY_AFTER = 20
-"""Refusals after which a body is written to the log's end, so that the file that it was in may go: ten minutes."""
+"""Rejections (ten minutes) after which a body is rewritten at the end of the log, so that its old file can go."""
 
-_OF_THE_CLUSTER = frozenset({"foreign_cluster", "other_cluster"})
-_Whose = tuple[str, str]
-_EVERYBODY = ""
+_CLUSTER_ERRORS = frozenset({"foreign_cluster", "other_cluster"})
+_HoldKey = tuple[str, str]
+_WHOLE_CLUSTER = ""
 
 
-class _Body(msgspec.Struct):
-    whose: _Whose | None
-    words: str
+class _HeldBody(msgspec.Struct):
+    key: _HoldKey | None
+    detail: str
     refusals: int = 0
 
 
-class Held:
-    """What one relay holds back. Lives on the event loop."""
+class HeldBatches:
+    """Batches held by a relay because the next hub rejects them temporarily. Use it from the event loop."""
 
     def __init__(self) -> None:
-        self._bodies: dict[int, _Body] = {}
-        self._turned_away: dict[_Whose, set[int]] = {}
+        self._bodies: dict[int, _HeldBody] = {}
+        self._held: dict[_HoldKey, set[int]] = {}
 
     def __len__(self) -> int:
-        """Return how many bodies wait so."""
+        """Return the number of held bodies."""
         return len(self._bodies)
 
-    def note(self, record: WalRecord, answer: Answer) -> bool:
-        """Remember that a body was not taken once more; return whether it is time to carry it to the log's end."""
+    def note(self, record: WalRecord, answer: HubAnswer) -> bool:
+        """Record a rejection of a body; return whether to rewrite it at the end of the log."""
         body = self._bodies.get(record.seq)
         if body is None:
-            body = self._bodies[record.seq] = _Body(_whose(record, answer), str(answer))
-            if body.whose is not None:
-                self._turned_away.setdefault(body.whose, set()).add(record.seq)
+            body = self._bodies[record.seq] = _HeldBody(_hold_key(record, answer), str(answer))
+            if body.key is not None:
+                self._held.setdefault(body.key, set()).add(record.seq)
         body.refusals += 1
         return body.refusals >= CARRY_AFTER
 
     def move(self, seq: int, to: int) -> None:
-        """Remember a body under another number, as if it had just been refused for the first time."""
+        """Change a body's number in the log and reset its rejections."""
         body = self._bodies.pop(seq)
         self._bodies[to] = body
         body.refusals = 0
-        if body.whose is not None:
-            waiting = self._turned_away[body.whose]
-            waiting.discard(seq)
-            waiting.add(to)
+        if body.key is not None:
+            held = self._held[body.key]
+            held.discard(seq)
+            held.add(to)
 
     def release(self, seq: int) -> None:
-        """Forget a body that got through or was set aside."""
+        """Remove a body that was accepted or set aside."""
         body = self._bodies.pop(seq, None)
-        if body is None or body.whose is None:
+        if body is None or body.key is None:
             return
-        waiting = self._turned_away[body.whose]
-        waiting.discard(seq)
-        if not waiting:
-            del self._turned_away[body.whose]
+        held = self._held[body.key]
+        held.discard(seq)
+        if not held:
+            del self._held[body.key]
 
     def refusal(self, batch: WireBatch) -> str:
-        """Return the next hub's words for which a batch is turned away; empty where it is not."""
-        for whose in ((batch.cluster, batch.sender), (batch.cluster, _EVERYBODY)):
-            waiting = self._turned_away.get(whose)
-            if waiting:
-                return self._bodies[next(iter(waiting))].words
+        """Return the next hub's message for which a batch must be rejected, or an empty text."""
+        for key in ((batch.cluster, batch.sender), (batch.cluster, _WHOLE_CLUSTER)):
+            held = self._held.get(key)
+            if held:
+                return self._bodies[next(iter(held))].detail
         return ""
 
 
-def _whose(record: WalRecord, answer: Answer) -> _Whose | None:
+def _hold_key(record: WalRecord, answer: HubAnswer) -> _HoldKey | None:
     try:
         batch = decode(record.body)
     except WireError:
         return None
-    return batch.cluster, _EVERYBODY if answer.error in _OF_THE_CLUSTER else batch.sender
+    return batch.cluster, _WHOLE_CLUSTER if answer.error in _CLUSTER_ERRORS else batch.sender
 
 
-class Relayed:
-    """Senders as one relay heard them. Lives on the event loop."""
+class RelaySenders:
+    """Senders seen by a relay since it started. Use it from the event loop."""
 
-    def __init__(self, ledger: Ledger, conflicts: Conflicts, senders: Senders) -> None:
-        """Take the ledger of what this relay has taken, whose epochs it turned away, and who spoke when."""
+    def __init__(self, ledger: Ledger, conflicts: EpochConflicts, senders: Senders) -> None:
+        """Connect the relay's ledger, its epoch conflicts and the liveness of its senders."""
         self._ledger = ledger
         self._conflicts = conflicts
         self._senders = senders
         self._lowest: dict[SequenceKey, int] = {}
 
-    def note(self, word: Word) -> None:
-        """Remember that a batch came."""
-        batch = word.batch
+    def note(self, report: SenderReport) -> None:
+        """Record an accepted batch."""
+        batch = report.batch
         key = SequenceKey(batch.cluster, batch.sender, batch.epoch)
-        self._senders.note(msgspec.structs.replace(word, known_epoch=key in self._lowest))
+        self._senders.note(msgspec.structs.replace(report, known_epoch=key in self._lowest))
         self._lowest[key] = min(batch.seq, self._lowest.get(key, batch.seq))
 
     def records(self, now: int) -> tuple[SenderRecord, ...]:
-        """Return every sender, by cluster and name. What came before the lowest number seen here is not missing."""
-        instant = Instant(self._senders, now=now, unflushed_since=None)
+        """Return all senders by cluster and name. Numbers below the lowest seen here do not count as missing."""
+        instant = LivenessSnapshot(self._senders, now=now, unflushed_since=None)
         runs: dict[tuple[str, str], list[tuple[str, Intervals, Intervals]]] = {}
         for key, held in self._ledger.runs():
             runs.setdefault((key.cluster, key.sender), []).append((key.epoch, held, self._since(key, held)))
         return tuple(self._record(life, runs.get((life.cluster, life.sender), []), instant) for life in instant.lives())
 
-    def _record(self, life: SenderLife, runs: list[tuple[str, Intervals, Intervals]], instant: Instant) -> SenderRecord:
+    def _record(
+        self, life: SenderFreshness, runs: list[tuple[str, Intervals, Intervals]], instant: LivenessSnapshot
+    ) -> SenderRecord:
         who = life.cluster, life.sender
         conflict = self._conflicts.of(*who)
         return sender_record(life, runs, instant.sender(life, conflict=conflict), instant.now, conflict)

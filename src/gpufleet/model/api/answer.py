@@ -1,4 +1,4 @@
-"""What a hub answers: the allocation contract and the lists around it."""
+"""API answers of the hub: the allocation contract and the lists around it."""
 
 import datetime as dt
 
@@ -16,13 +16,15 @@ from gpufleet.model.stored.retention import Resolution
 from gpufleet.model.view import Side, ViewKind
 
 
-class InGuest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """That a host gave a GPU away (bound to vfio): a virtual machine that has it shows the same GPU under its UUID.
+class PassthroughState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """State of a GPU that its host passed through to a virtual machine (bound to vfio).
+
+    The host shows the GPU by PCI address; the guest shows the same GPU by UUID.
 
     Attributes:
-        known: whether it is known which virtual machine has it: the host read that UUID before it gave the GPU away.
-        views: ids of the GPU inside virtual machines, usable at `/v1/gpus/{id}`; none for a tenant.
-        detail: the same in words.
+        known: the virtual machine is known: the host read the GPU's UUID before it was bound to vfio.
+        views: ids of the GPU inside virtual machines, usable at `/v1/gpus/{id}`; empty in answers to tenants.
+        detail: explanation for people.
     """
 
     known: bool
@@ -31,15 +33,16 @@ class InGuest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AnswerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device in an answer.
+    """Device in an answer.
 
     Attributes:
         id: the hub's id of the view: `cluster/machine/view key`, usable at `/v1/gpus/{id}`.
         machine: the hub's id of the machine that observed it.
         kind, side, uuid, pci_address, parent, name: as in a snapshot's device.
-        source: who measured it.
+        source: source of its readings.
         readings, dimensions: each with its own scope, times and age.
-        in_guest: set where a virtual machine may have it: then one GPU is in its answer, too. In those of allocations.
+        passthrough: set in allocation answers if a virtual machine may have the GPU. The guest's answer then shows the
+            same GPU again.
     """
 
     id: str
@@ -53,22 +56,22 @@ class AnswerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     source: Provenance
     readings: dict[str, Reading]
     dimensions: tuple[DimReading, ...] = ()
-    in_guest: InGuest | None = None
+    passthrough: PassthroughState | None = None
 
 
 class AllocationAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `GET /v1/allocations/{id}/metrics`. Every field is always there.
+    """Answer of `GET /v1/allocations/{id}/metrics`. Every field is always present.
 
     Attributes:
-        allocation: what was asked about.
-        source: who measured; `unavailable` when nobody may answer.
+        allocation: the queried allocation.
+        source: source of the readings; `unavailable` if no source may answer.
         reason: why there is no answer, or None.
         detail: adds to `reason`.
         measured_at: when the newest reading was measured, or None.
         received_at: when the hub received it, or None.
         age_seconds: since receipt, by the hub's clock, or None.
-        last_error: the newest error of the readers behind the answer, in their own words, or None.
-        aggregate: totals over the allocation's GPUs, saying "n of m devices".
+        last_error: the newest error of the readers behind the answer, verbatim, or None.
+        aggregate: totals over the allocation's GPUs, with "n of m devices".
         machine: the hub's id of the machine that answers, or None.
         devices, host: the readings.
     """
@@ -89,14 +92,14 @@ class AllocationAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a series; `value` is None where nothing was measured in the step."""
+    """Step of a series; `value` is None if nothing was measured in the step."""
 
     at: dt.datetime
     value: Value | None
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of one device (or of the machine: `device` is None) over time."""
+    """Metric of a device over time, or of the machine (`device` is None)."""
 
     device: str | None
     metric: str
@@ -105,9 +108,9 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `GET /v1/allocations/{id}/series`; source, reason and detail as in the metrics answer.
+    """Answer of `GET /v1/allocations/{id}/series`; source, reason and detail as in the metrics answer.
 
-    `resolution` is that of the coarsest which it was made of; None where there is nothing in it.
+    `resolution` is the coarsest one that contributed; None if the answer has no points.
     """
 
     allocation: Allocation
@@ -122,22 +125,22 @@ class SeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A machine as the hub knows it.
+    """Machine as the hub knows it.
 
     Attributes:
         id: given by the hub; never reused.
-        cluster: the cluster it is in.
+        cluster: cluster of the machine.
         machine: the newest evidence.
-        sender: who reports it.
+        sender: sender that reports the machine.
         first_seen, last_seen: by the hub's clock on receipt.
-        conflict: set when the evidence contradicts another machine's, with the words for it.
-        retired_at: when an operator said that it is gone; what is heard of it later brings it back.
+        conflict: explanation if the evidence contradicts another machine's, else None.
+        retired_at: when an operator retired the machine; a later report revives it.
         gpus: devices known on it.
-        named_only: nobody ever heard of it, but Kubernetes names it: it was "seen" when that was said.
-        pci_gpus: NVIDIA's controllers on its buses, without virtual functions; None where it never told of them.
-        kubernetes: what Kubernetes says that it has, by each who tells; nothing where nobody does.
-        age_seconds: since it was last heard of, by the hub's clock.
-        liveness: how recently it was heard of, by the time in which the hub could hear; see `docs/freshness.md`.
+        named_only: Kubernetes lists the machine, but nothing on it ever reported; `last_seen` is when it was listed.
+        pci_gpus: NVIDIA controllers on its PCI buses, without virtual functions; None if it never reported its buses.
+        kubernetes: GPU resources that Kubernetes declares for it, by reporter; empty if there is none.
+        age_seconds: since it was last seen, by the hub's clock.
+        liveness: state by the time in which the hub was ingesting; see `docs/freshness.md`.
     """
 
     id: str
@@ -157,22 +160,22 @@ class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def is_retired(self) -> bool:
-        """Whether it is gone: not if it was heard of since an operator said so."""
+        """Return whether it is retired and no report came since."""
         return self.retired_at is not None and self.retired_at >= self.last_seen
 
 
 class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer of `GET /v1/gpus/{id}`.
+    """Answer of `GET /v1/gpus/{id}`.
 
     Attributes:
-        cluster: which.
+        cluster: cluster of the GPU.
         node: name of the machine that observed it.
-        index: the driver's position number when last told; it names nothing.
+        index: last index reported by the driver; not an identity.
         device: the view and its readings.
         measured_at, received_at: of its newest sample.
         age_seconds: since receipt.
-        liveness: how recently it was told of, by the time in which the hub could hear.
-        history: where it was before, and what was where it is; only where one GPU is asked for.
+        liveness: state by the time in which the hub was ingesting.
+        history: earlier slots of the GPU, and earlier GPUs of its slot; only in answers about a single GPU.
     """
 
     cluster: str
@@ -187,14 +190,14 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of `GET /v1/nodes`.
+    """Row of `GET /v1/nodes`.
 
     Attributes:
         machine: the node.
         stale: nothing was received of it for longer than the hub's freshness limit.
         gpus: views of kind gpu known on it.
-        gpus_reporting: those of them that gave at least one current number.
-        last_error: the newest error of its readers, in their own words, or None.
+        gpus_reporting: views of kind gpu with at least one current number.
+        last_error: the newest error of its readers, verbatim, or None.
     """
 
     machine: MachineRecord
@@ -205,18 +208,18 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """How many GPUs of a cluster report, of those that there should be.
+    """Number of reporting and expected GPUs of a cluster.
 
     Attributes:
-        cluster: which.
-        reporting: views of kind gpu of which a number came within the hub's freshness limit; of a machine's, those
-            known by their place in a list only if none with a name told one, since they may be the same.
-        expected: how many there should be, by `expected_by`; None where nobody can say.
-        expected_by: `registration` where that says, or else whoever tells of most.
-        sources: the same by everyone who can tell, side by side.
-        words: "8 of 512 expected by registration".
-        kubernetes: who told what Kubernetes says, and when.
-        kubernetes_shares: what of that can be no GPUs of their own: shares, where GPUs are shared out.
+        cluster: id of the cluster.
+        reporting: views of kind gpu with a number received within the hub's freshness limit. Views known only by their
+            list position count only if no identified view of their machine reports, since they may be the same GPUs.
+        expected: expected GPUs, by `expected_by`; None if unknown.
+        expected_by: `registration` if it declares a number, else the source with the largest number.
+        sources: the expected number of each source.
+        summary: "8 of 512 expected by registration".
+        kubernetes: Kubernetes declarations by reporter, with their times.
+        kubernetes_shares: declared resources that may not be whole GPUs: shares, where GPUs are shared.
     """
 
     cluster: str
@@ -224,18 +227,18 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     expected: int | None
     expected_by: str | None
     sources: Expected
-    words: str
+    summary: str
     kubernetes: tuple[DeclaredGpus, ...] = ()
     kubernetes_shares: int = 0
 
 
 class NodePage(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `GET /v1/nodes`.
+    """Answer of `GET /v1/nodes`.
 
     Attributes:
         items: by cluster and name.
-        coverage: of each cluster that was asked about, whatever page this is.
-        next: the `cursor` of the page after this one; None on the last.
+        coverage: of each queried cluster, the same on every page.
+        next: `cursor` of the next page; None on the last.
     """
 
     items: tuple[NodeRecord, ...]
@@ -244,7 +247,7 @@ class NodePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachinePage(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `GET /v1/machines`; as `NodePage`."""
+    """Answer of `GET /v1/machines`; as `NodePage`."""
 
     items: tuple[MachineRecord, ...]
     coverage: tuple[Coverage, ...]
@@ -252,7 +255,7 @@ class MachinePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuPage(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `GET /v1/gpus`; as `NodePage`, by cluster, machine and address."""
+    """Answer of `GET /v1/gpus`; as `NodePage`, by cluster, machine and address."""
 
     items: tuple[GpuRecord, ...]
     coverage: tuple[Coverage, ...]
@@ -260,14 +263,14 @@ class GpuPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of sequence numbers of a sender.
+    """Run of sequence numbers of a sender.
 
     Attributes:
-        epoch: which.
-        received: batches held.
-        highest: highest sequence number held.
-        missing: numbers from 1 to `highest` that are not held.
-        gaps: ranges of missing numbers, lowest first, at most 20 of them.
+        epoch: id of the run.
+        received: number of batches received.
+        highest: highest sequence number received.
+        missing: numbers from 1 to `highest` that were not received.
+        gaps: ranges of missing numbers, lowest first, at most 20.
     """
 
     epoch: str
@@ -278,13 +281,13 @@ class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpochConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """Two machines count under one epoch of a sender: a copied disk image, or one set back to a snapshot.
+    """Two machines that number their batches under the same epoch: a copied disk image, or a restored snapshot.
 
     Attributes:
-        epoch: which.
-        batches: turned away for it; a sender takes a new epoch then, and posts them again.
+        epoch: the shared epoch.
+        batches: number of batches rejected for it; the sender then starts a new epoch and posts them again.
         first_at, last_at: when the first and the last of them came, by the hub's clock.
-        detail: what showed it, of the last one.
+        detail: evidence of the last conflict.
     """
 
     epoch: str
@@ -295,25 +298,24 @@ class EpochConflict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of `GET /v1/senders`.
+    """Row of `GET /v1/senders`.
 
     Attributes:
-        cluster, sender: which.
-        sent_at: when its newest batch was made, by its clock.
+        cluster, sender: identity.
+        sent_at: creation time of its newest batch, by its clock.
         received_at: when that was received, by the hub's clock.
         age_seconds: since then.
-        heartbeat_interval_seconds: how often it promised to speak, or None when it never did.
-        liveness: how recently it was heard of, by the time in which the hub could hear.
-        clock_ahead_seconds: how far its clock is ahead of the hub's, less the shortest time on the way; negative where
-            it is behind.
-        complete_up_to: up to when everything that it measured is here, but for `missing`, by its clock; None where it
-            is lost or never said what waits.
-        version: of gpufleet, as it says.
-        queue_records: what waits in its spool, as it says, less what has come of it since.
-        oldest_unsent: when the oldest of it was measured, as it says; None when nothing waits.
-        dropped_total: what it dropped since its epoch began, as it says.
+        heartbeat_interval_seconds: its declared interval, or None if it never declared one.
+        liveness: state by the time in which the hub was ingesting.
+        clock_ahead_seconds: seconds that its clock is ahead of the hub's, less the shortest transit time; or negative.
+        complete_up_to: everything that it measured up to this time was received, except `missing`, by its clock; None
+            if the sender is lost or never reported its backlog.
+        version: its gpufleet version, as reported.
+        queue_records: its spool backlog, as reported, less the records received since.
+        oldest_unsent: measurement time of the oldest queued record, as reported; None if the queue is empty.
+        dropped_total: records dropped since its epoch began, as reported.
         missing: batches lost or still on the way, over all epochs.
-        epochs: each run of sequence numbers.
+        epochs: its runs of sequence numbers.
         conflict: the newest since the hub started, or None.
     """
 
@@ -336,13 +338,13 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The one shape of every error.
+    """Body of every error response.
 
     Attributes:
         error: short class of the error, for programs.
-        detail: what, where and what to do, for people.
-        field: what in the request it is about.
-        candidates: ids that were meant by an ambiguous one.
+        detail: what is wrong, where and what to do, for people.
+        field: the request field that is wrong.
+        candidates: ids that match an ambiguous name.
     """
 
     error: str
@@ -352,7 +354,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An event in a hub's answer.
+    """Event in a hub's answer.
 
     Attributes:
         cluster, machine: where it happened, by the hub's ids.
@@ -375,24 +377,24 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of events, the newest first; `next` is the cursor of the page after it, or None on the last one."""
+    """Page of events, newest first; `next` is the cursor of the next page, or None on the last."""
 
     events: tuple[EventRecord, ...]
     next: str | None = None
 
 
 class ProcessTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Who used one device at an instant.
+    """Processes that used a device at an instant.
 
     Attributes:
         device: key of the view.
-        reader, source: who read it.
+        reader, source: reader and source of the list.
         measured_at: when it was read, by the machine's clock.
         received_at: when the hub received it.
         age_seconds: since receipt, by the hub's clock.
-        stale: nothing newer came for longer than the hub's freshness limit: who is there now is not known.
-        total: processes that there were; more than `processes` has where the agent cut the list.
-        processes: those that held the most memory first.
+        stale: nothing newer came within the hub's freshness limit: the current processes are unknown.
+        total: number of processes; more than `processes` has if the agent cut the list.
+        processes: sorted by memory, largest first.
     """
 
     device: str
@@ -407,13 +409,13 @@ class ProcessTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `GET /v1/machines/{id}/processes`.
+    """Answer of `GET /v1/machines/{id}/processes`.
 
     Attributes:
-        machine: the hub's id of it.
+        machine: the hub's id of the machine.
         node: its name.
-        devices: the newest table of each device of which there is one; a device without one is not there: the driver
-            lists no processes of it, or nobody told of it lately.
+        devices: the newest table of each device. A device is missing if its driver lists no processes, or if nothing
+            reported it lately.
     """
 
     machine: str

@@ -1,4 +1,4 @@
-"""The whole fleet in one answer."""
+"""Answer about the whole fleet."""
 
 import datetime as dt
 
@@ -8,45 +8,45 @@ from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.liveness import State
 
 
-class HubHearing(msgspec.Struct, frozen=True, kw_only=True):
-    """How well the hub itself hears: what it could not hear, it does not hold against anybody.
+class HubIngestState(msgspec.Struct, frozen=True, kw_only=True):
+    """Ingest state of the hub. Time in which the hub did not ingest never counts as a sender's missed heartbeats.
 
     Attributes:
-        listening_seconds: since it started, time in which it could hear.
-        deaf_seconds: since it started, time in which it stood still or turned batches away.
-        deaf: it turned batches away just now, and took none since.
+        ingesting_seconds: time since start in which the hub ingested.
+        not_ingesting_seconds: time since start in which it was suspended or rejected batches.
+        rejecting: the last batches were rejected and none was accepted since.
         flush_lag_seconds: age of the oldest acknowledged batch that the store does not have.
-        clock_behind_seconds: how far the hub's clock is behind the clocks of its senders (median; negative where it is
-            ahead); None with fewer than three senders.
+        clock_behind_seconds: how far the hub's clock is behind its senders' clocks (median; negative if ahead); None
+            with fewer than three senders.
     """
 
-    listening_seconds: float
-    deaf_seconds: float
-    deaf: bool
+    ingesting_seconds: float
+    not_ingesting_seconds: float
+    rejecting: bool
     flush_lag_seconds: float
     clock_behind_seconds: float | None
 
 
 class FleetAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `GET /v1/fleet`. Closed clusters are counted as retired, and in no total.
+    """Answer of `GET /v1/fleet`. Closed clusters count as retired, and in no total.
 
     Attributes:
-        at: when it was made, by the hub's clock.
-        hub: how well it hears.
-        states: how many clusters there are in each state.
-        senders, machines: how many there are in each state, over all clusters.
-        gpus_reporting: over the clusters that are not lost, as their `coverage` has it.
-        gpus_expected: over all clusters of which anybody can say.
-        not_counted: clusters of which nobody can say how many GPUs there should be.
-        complete_up_to: up to when everything that was measured anywhere is here, but for what is missing; the earliest
-            of the clusters'.
+        at: creation time of the answer, by the hub's clock.
+        hub: ingest state of the hub.
+        states: number of clusters in each state.
+        senders, machines: number in each state, over all clusters.
+        gpus_reporting: over the clusters that are not lost, as in their `coverage`.
+        gpus_expected: over all clusters with an expected number.
+        not_counted: clusters without an expected number of GPUs.
+        complete_up_to: everything measured up to this time was received, except `missing_batches`; the earliest of the
+            clusters' times.
         missing_batches: lost or still on the way.
-        clusters: each of them, by id.
-        words: "312 of 320 GPUs report; 2 of 3 clusters are live".
+        clusters: every cluster, by id.
+        summary: "312 of 320 GPUs report; 2 of 3 clusters are live".
     """
 
     at: dt.datetime
-    hub: HubHearing
+    hub: HubIngestState
     states: dict[State, int]
     senders: dict[State, int]
     machines: dict[State, int]
@@ -56,4 +56,4 @@ class FleetAnswer(msgspec.Struct, frozen=True, kw_only=True):
     complete_up_to: dt.datetime | None
     missing_batches: int
     clusters: tuple[ClusterRecord, ...]
-    words: str
+    summary: str

@@ -1,4 +1,4 @@
-"""Where devices are and were, and what runs on them: the inventory's history."""
+"""Inventory history: the slots of each GPU over time, and changes between them."""
 
 import datetime as dt
 import enum
@@ -7,23 +7,22 @@ import msgspec
 
 
 class ChangeKind(enum.StrEnum):
-    """What changed in the inventory."""
+    """Kind of inventory change."""
 
-    MOVED = "moved"  # a GPU was told of in another machine or slot than before
+    MOVED = "moved"  # a GPU was reported in another machine or slot than before
     REPLACED = "replaced"  # a slot holds another GPU than before
 
 
 class GpuPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot that a GPU is or was in.
+    """Slot that a GPU is or was in.
 
     Attributes:
-        cluster, machine: where, by the hub's ids.
-        node: name of the machine, as it was last told.
+        cluster, machine: location, by the hub's ids.
+        node: last reported name of the machine.
         pci_address: the slot.
-        first_seen: when the GPU was first told of there, by the machine's clock.
-        last_seen: when the machine last told of the GPU, in whatever slot, by the hub's clock; None where nothing of
-            that is kept.
-        is_newest: it is where the GPU was told of last.
+        first_seen: when the GPU was first reported there, by the machine's clock.
+        last_seen: when the machine last reported the GPU, in any slot, by the hub's clock; None if that is not kept.
+        is_newest: the GPU was last reported here.
     """
 
     cluster: str
@@ -35,8 +34,8 @@ class GpuPlace(msgspec.Struct, frozen=True, kw_only=True):
     is_newest: bool
 
 
-class SlotTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that is or was in one slot; `id` is its view's, the times are as of `GpuPlace`."""
+class SlotOccupant(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU that is or was in a slot; `id` is its view's id, the times are as in `GpuPlace`."""
 
     id: str
     first_seen: dt.datetime
@@ -44,27 +43,27 @@ class SlotTenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a GPU was, and what else was where it is.
+    """Slots of a GPU, and GPUs of its present slot.
 
     Attributes:
-        places: slots that it was told of in, the newest first.
-        slot: GPUs that were told of in the slot where it is now, itself too, the newest first.
+        places: slots in which the GPU was reported, newest first.
+        slot: GPUs reported in its present slot, including itself, newest first.
     """
 
     places: tuple[GpuPlace, ...]
-    slot: tuple[SlotTenant, ...]
+    slot: tuple[SlotOccupant, ...]
 
 
 class GpuChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of `GET /v1/gpus/changes`.
+    """Row of `GET /v1/gpus/changes`.
 
     Attributes:
-        at: when it was first told so, by the machine's clock.
+        at: when the change was first reported, by the machine's clock.
         kind: what changed.
-        cluster, machine, node, pci_address: where, now.
+        cluster, machine, node, pci_address: the present location.
         device: key of the view that is there now.
-        before_cluster, before_machine, before_pci_address: where it was, of one that moved.
-        before_device: key of the view that was there, where it was replaced.
+        before_cluster, before_machine, before_pci_address: earlier location, of a moved GPU.
+        before_device: key of the earlier view, of a replaced GPU.
     """
 
     at: dt.datetime
@@ -81,23 +80,23 @@ class GpuChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuChangePage(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `GET /v1/gpus/changes`, the newest first; `next` is the cursor of the page after it, or None."""
+    """Answer of `GET /v1/gpus/changes`, newest first; `next` is the cursor of the next page, or None."""
 
     items: tuple[GpuChange, ...]
     next: str | None
 
 
 class GpuPool(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of `GET /v1/gpus/pools`: GPUs of one cluster that are alike.
+    """Row of `GET /v1/gpus/pools`: identical GPUs of a cluster.
 
     Attributes:
-        cluster: which.
-        side: who sees them: `host`, or `guest` from inside a virtual machine.
-        name: of the GPU, as its driver calls it; None where nobody told it, as of the rest.
-        driver: version of the driver of their machines.
-        vbios: version of their VBIOS.
-        gpus: how many, of those that each machine told of within 20 minutes before it last told of any.
-        machines: that they are in.
+        cluster: cluster of the GPUs.
+        side: observer: `host`, or `guest` from inside a virtual machine.
+        name: of the GPU, as its driver calls it. None if not reported, as are `driver` and `vbios`.
+        driver: driver version of their machines.
+        vbios: VBIOS version.
+        gpus: number of GPUs, of those reported within 20 minutes before their machine's last GPU report.
+        machines: number of machines with such GPUs.
     """
 
     cluster: str
@@ -110,15 +109,14 @@ class GpuPool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """A view in a slot, as the store kept it.
+    """Stored view in a slot.
 
     Attributes:
-        cluster, machine, view: which view, by the hub's ids and its key.
+        cluster, machine, view: the view, by the hub's ids and its key.
         address: the slot.
-        first, newest: when it was first told to be there, and when that was told anew after it was elsewhere in the
-            machine; nanoseconds since 1970, by the machine's clock.
-        last_seen: nanoseconds since 1970 by the hub's clock when the machine last told of the view; 0 where that is not
-            kept.
+        first: when the view was first reported there; nanoseconds since 1970, by the machine's clock.
+        newest: when it was first reported there again after it was elsewhere in the machine; same clock.
+        last_seen: nanoseconds since 1970 by the hub's clock when the machine last reported the view; 0 if not kept.
     """
 
     cluster: str
@@ -130,15 +128,15 @@ class StoredSlot(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: int
 
 
-class ChangeQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Which changes, the newest first.
+class ChangeQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Query for inventory changes, newest first.
 
     Attributes:
         start, end: nanoseconds since 1970, `end` excluded.
-        cluster, machines: only of this cluster, of these machines (ids).
-        kind: only of this kind.
-        before: only after this one in the answer's order (time, id).
-        limit: most changes.
+        cluster, machines: only this cluster, only these machines (ids).
+        kind: only this kind.
+        before: only changes that follow this (time, id) in the answer's order.
+        limit: maximum number of changes.
     """
 
     start: int
@@ -151,14 +149,14 @@ class ChangeQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change as the store tells it.
+    """Stored inventory change.
 
     Attributes:
-        id: number made of everything that names the change.
+        id: hash of the fields that identify the change.
         at: nanoseconds since 1970, by the machine's clock.
         kind: what changed.
-        cluster, machine, address, view: what is where now.
-        before: cluster, machine and slot of one that moved; or the view that was replaced, alone.
+        cluster, machine, address, view: present location and view.
+        before: cluster, machine and slot of a moved GPU; or only the view of a replaced GPU.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""What people ask the store in SQL, and what it answers."""
+"""SQL over the store: requests, answers and limits."""
 
 from typing import Any
 
@@ -6,27 +6,27 @@ import msgspec
 
 
 class SqlColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """A column of a view: its name, and what it says."""
+    """Column of a view."""
 
     name: str
     help: str
 
 
 class SqlViewRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be read: a view, what one row of it is, and its columns in order."""
+    """SQL view: its name, the meaning of a row, and its columns in order."""
 
     name: str
     help: str
     columns: tuple[SqlColumn, ...]
 
 
-class Selected(msgspec.Struct, frozen=True, kw_only=True):
-    """What a statement came to.
+class QueryResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a statement.
 
     Attributes:
         columns: names, in order.
-        types: of each, as ClickHouse calls them.
-        rows: cells in the order of the columns; instants with a time zone, to the microsecond.
+        types: ClickHouse type of each column.
+        rows: cells in the order of the columns; instants have a time zone and microseconds.
     """
 
     columns: tuple[str, ...]
@@ -35,13 +35,13 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SqlLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one statement may take.
+    """Resource limits of a statement.
 
     Attributes:
-        seconds: until it ends.
-        memory_bytes: of the engine, while it runs.
-        rows, result_bytes: of its answer.
-        threads: that work on it.
+        seconds: execution time.
+        memory_bytes: memory of the engine during execution.
+        rows, result_bytes: size of the answer.
+        threads: engine threads.
     """
 
     seconds: float = 15.0
@@ -51,20 +51,20 @@ class SqlLimits(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 2
 
 
-class SqlQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of `POST /v1/query`: one SELECT over the views."""
+class SqlRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of `POST /v1/query`: a single SELECT over the views."""
 
     sql: str
 
 
 class SqlAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `POST /v1/query`: all of it; a statement that comes to more than it may is refused.
+    """Answer of `POST /v1/query`. It is complete: a statement that exceeds a limit is rejected.
 
     Attributes:
         columns: names, in order.
-        types: of each, as ClickHouse calls them.
+        types: ClickHouse type of each column.
         rows: cells in the order of the columns.
-        seconds: how long it took.
+        seconds: execution time.
     """
 
     columns: tuple[str, ...]

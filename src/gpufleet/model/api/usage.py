@@ -1,4 +1,4 @@
-"""What was held and used, and what it came to."""
+"""GPU usage: hours held and used, energy and cost."""
 
 import datetime as dt
 import enum
@@ -8,16 +8,16 @@ import msgspec
 from gpufleet.model.absence import Reason
 
 USED_RATIO = 0.01
-"""A device of which less was busy is idle."""
+"""Utilisation below which a device counts as idle."""
 
 
-class Worked(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a device within a stretch of time, in seconds and joules.
+class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Known activity and energy of a device within an interval.
 
     Attributes:
-        used_seconds, idle_seconds: how long it was known to be the one or the other.
-        power_joules, power_seconds: what its power came to, and for how long that was known.
-        energy_joules, energy_seconds: by how much its energy counter grew, and for how long that was known.
+        used_seconds, idle_seconds: time known to be used or idle.
+        power_joules, power_seconds: integrated power, and the time for which it is known.
+        energy_joules, energy_seconds: increase of the energy counter, and the time for which it is known.
     """
 
     used_seconds: float = 0.0
@@ -28,12 +28,12 @@ class Worked(msgspec.Struct, frozen=True, kw_only=True):
     energy_seconds: float = 0.0
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """A device within a span of time.
+class DeviceInterval(msgspec.Struct, frozen=True, kw_only=True):
+    """Device within an interval.
 
     Attributes:
-        cluster: of all that see it.
-        views: (machine, key of the view) of each side that sees it.
+        cluster: cluster of all its observers.
+        views: (machine, view key) of each side that sees the device.
         start, end: nanoseconds since 1970, `end` excluded.
     """
 
@@ -43,8 +43,8 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-class Dimension(enum.StrEnum):
-    """What usage can be grouped by."""
+class UsageDimension(enum.StrEnum):
+    """Dimension by which usage can be grouped."""
 
     CLUSTER = "cluster"
     ALLOCATION = "allocation"
@@ -54,20 +54,20 @@ class Dimension(enum.StrEnum):
 
 
 class EnergySource(enum.StrEnum):
-    """Where an amount of energy comes from."""
+    """Source of an amount of energy."""
 
     COUNTER = "counter"  # the devices' energy counters
-    POWER = "power"  # power, each reading of it taken to last until the next
-    MIXED = "mixed"  # some devices' counters, other devices' power
+    POWER = "power"  # integrated power; a reading holds until the next
+    MIXED = "mixed"  # counters for some devices, power for others
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an hour of a GPU of a model costs, from an instant on.
+    """Price of a GPU-hour of a model from an instant on.
 
     Attributes:
-        model: as the driver names it, in any case, such as `NVIDIA H200`.
+        model: as the driver names it, such as `NVIDIA H200`; case is ignored.
         per_gpu_hour: in the hub's currency.
-        valid_from: from when on; until the next price of the same model.
+        valid_from: start; the price holds until the next one of the same model.
     """
 
     model: str
@@ -76,21 +76,21 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group of devices came to. Hours are GPU-hours: a MIG device counts as its share of its GPU.
+    """Usage of a group of devices. Hours are GPU-hours: a MIG device counts as its share of its GPU.
 
     Attributes:
-        group: dimension to its value; null where there is none.
-        gpus: devices that were held at any time, each once; MIG devices of one GPU are one.
-        held, used, idle, unknown: GPU-hours; `held` is the sum of the others.
-        known_ratio: how much of what was held is known; None where nothing was held.
-        energy_kwh: of what was held, None where none of it is known.
-        energy_source: where that comes from.
-        energy_gpu_hours: GPU-hours of which the energy is known.
-        cost: what was held times its price; None where a price is lacking.
+        group: dimension to its value, or null.
+        gpus: distinct devices that were held at any time; MIG devices of one GPU count as one.
+        held, used, idle, unknown: GPU-hours; `held` is the sum of the other three.
+        known_ratio: used and idle hours relative to held hours; None if nothing was held.
+        energy_kwh: energy of the held devices; None if unknown throughout.
+        energy_source: source of `energy_kwh`.
+        energy_gpu_hours: GPU-hours with known energy.
+        cost: held hours times price; None if a price is missing.
         cost_absent, cost_detail: why there is no cost.
     """
 
-    group: dict[Dimension, str | None]
+    group: dict[UsageDimension, str | None]
     gpus: int
     held_gpu_hours: float
     used_gpu_hours: float
@@ -105,13 +105,13 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     cost_detail: str
 
 
-class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation of which some or all devices are not known: what it should have counts as held and unknown.
+class UnresolvedAllocation(msgspec.Struct, frozen=True, kw_only=True):
+    """Allocation with unknown devices. Its missing expected devices count as held and unknown.
 
     Attributes:
         allocation: its id.
-        devices: how many are counted so; 0 where nobody said how many there should be: it is in no total.
-        reason, detail: why they are not known.
+        devices: number of missing devices; 0 if no expected number is declared: they are then in no total.
+        reason, detail: why they are unknown.
     """
 
     allocation: str
@@ -121,23 +121,23 @@ class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `GET /v1/usage`.
+    """Answer of `GET /v1/usage`.
 
     Attributes:
-        start, end: of the time, `end` excluded.
+        start, end: interval, `end` excluded.
         group_by: the dimensions.
-        currency: of every cost; None where the hub has no prices.
-        rows: one a group, by group.
-        total: of everything, each device once.
-        unplaced: allocations that are not wholly accounted for.
-        words: coverage for people.
+        currency: of every cost; None if the hub has no prices.
+        rows: a row per group, sorted by group.
+        total: over all groups, each device counted once.
+        unresolved: allocations whose devices are not all known.
+        summary: coverage, for people.
     """
 
     start: dt.datetime
     end: dt.datetime
-    group_by: tuple[Dimension, ...]
+    group_by: tuple[UsageDimension, ...]
     currency: str | None
     rows: tuple[UsageRow, ...]
     total: UsageRow
-    unplaced: tuple[Unplaced, ...]
-    words: str
+    unresolved: tuple[UnresolvedAllocation, ...]
+    summary: str

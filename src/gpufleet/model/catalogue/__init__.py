@@ -1,4 +1,4 @@
-"""The catalogue: one row a metric. Everything that names, stores, renders or documents a metric reads it here."""
+"""Metric catalogue, one row per metric: the only definition for storage, exporters and documentation."""
 
 from gpufleet.model.catalogue.events import EVENT_METRICS
 from gpufleet.model.catalogue.gpu import GPU_METRICS
@@ -9,20 +9,20 @@ from gpufleet.model.catalogue.gpu_links import LINK_METRICS
 from gpufleet.model.catalogue.guest import GUEST_METRICS
 from gpufleet.model.catalogue.host import HOST_METRICS
 from gpufleet.model.catalogue.instances import INSTANCE_METRICS
-from gpufleet.model.catalogue.kubernetes import KUBERNETES_METRICS, SAID_BY_KUBERNETES
+from gpufleet.model.catalogue.kubernetes import KUBERNETES_METRICS, KUBERNETES_REPORTED
 from gpufleet.model.catalogue.metric import (
     Absence,
+    GpuRole,
     Lane,
     Metric,
     MetricKind,
-    Role,
     Storage,
     Subject,
     ValueType,
 )
 
 CATALOGUE_VERSION = 7
-"""Raised whenever a row is added, or an existing row changes its meaning; carried by documents and batches."""
+"""Version, incremented whenever a row is added, or an existing row changes its meaning; carried by documents and batches."""
 
 ROWS = (
     *GPU_METRICS,
@@ -36,29 +36,29 @@ ROWS = (
     *KUBERNETES_METRICS,
     *GUEST_METRICS,
 )
-"""Every row, in the order in which people want to read them."""
+"""All rows in documentation order."""
 
 CATALOGUE: dict[str, Metric] = {metric.name: metric for metric in ROWS}
-"""Every metric by name."""
+"""All metrics by name."""
 
 CORE_METRICS: tuple[Metric, ...] = tuple(m for m in CATALOGUE.values() if m.storage is Storage.CORE)
-"""Metrics with a typed column of their own in the store."""
+"""Metrics with their own typed column in the store."""
 
 BY_ID: dict[int, Metric] = {metric.id: metric for metric in ROWS}
-"""Every metric by its stored number."""
+"""All metrics by stored id."""
 
 __all__ = [
     "BY_ID",
     "CATALOGUE",
     "CATALOGUE_VERSION",
     "CORE_METRICS",
+    "KUBERNETES_REPORTED",
     "ROWS",
-    "SAID_BY_KUBERNETES",
     "Absence",
+    "GpuRole",
     "Lane",
     "Metric",
     "MetricKind",
-    "Role",
     "Storage",
     "Subject",
     "ValueType",

@@ -1,6 +1,6 @@
-"""Rows of the catalogue about what the parts of the chip do, and about processes. Ids 521 to 539.
+"""Rows of the catalogue about the activity of chip units, and about processes. Ids 521 to 539.
 
-The activities are means between two samples of the driver's (GPM), at least 100 ms apart and normally a round.
+Activities are means between two GPM samples of the driver, at least 100 ms apart and normally one round.
 """
 
 from gpufleet.model.absence import Reason
@@ -17,8 +17,8 @@ from gpufleet.model.catalogue.row import (
     row,
 )
 
-NO_GPM = Absence(Reason.NOT_SUPPORTED, "chips before Hopper do not offer it")
-FIRST_PASS = Absence(Reason.NO_DATA, "first pass, or less than 100 ms after the one before")
+NO_GPM = Absence(Reason.NOT_SUPPORTED, "chips before Hopper do not support it")
+FIRST_PASS = Absence(Reason.NO_DATA, "first pass, or less than 100 ms after the previous pass")
 RESTRICTED = Absence(Reason.NOT_PERMITTED, "profiling is restricted to administrators")
 _ABSENT = (NO_GPM, FIRST_PASS, RESTRICTED, OLD_DRIVER, GUEST)
 
@@ -39,7 +39,7 @@ ACTIVITY_METRICS = (
               (1001,)),
     _activity(522, "gpu_sm_activity_ratio", "Share of time in which a multiprocessor had a warp, over all of them", 2,
               (1002,)),
-    _activity(523, "gpu_sm_occupancy_ratio", "Warps resident on the multiprocessors, as a share of the most possible",
+    _activity(523, "gpu_sm_occupancy_ratio", "Warps resident on the multiprocessors, as a share of the maximum",
               3, (1003,)),
     _activity(524, "gpu_integer_activity_ratio", "Share of time in which integer pipes were busy", 4, (1016,)),
     _activity(525, "gpu_tensor_activity_ratio", "Share of time in which tensor pipes were busy", 5, (1004,)),
@@ -48,7 +48,7 @@ ACTIVITY_METRICS = (
               (1014,)),
     _activity(528, "gpu_tensor_integer_activity_ratio", "Share of time in which tensor pipes did integers (IMMA)", 9,
               (1013,)),
-    _activity(529, "gpu_dram_activity_ratio", "Device memory traffic as a share of the most possible", 10, (1005,)),
+    _activity(529, "gpu_dram_activity_ratio", "Device memory traffic as a share of the maximum", 10, (1005,)),
     _activity(530, "gpu_fp64_activity_ratio", "Share of time in which FP64 pipes were busy", 11, (1006,)),
     _activity(531, "gpu_fp32_activity_ratio", "Share of time in which FP32 pipes were busy", 12, (1007,)),
     _activity(532, "gpu_fp16_activity_ratio", "Share of time in which FP16 pipes were busy", 13, (1008,)),

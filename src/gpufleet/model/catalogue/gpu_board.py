@@ -1,4 +1,4 @@
-"""Rows of the catalogue about a board: limits of heat and power, clocks over time, modes. Ids 81 to 99, 500 to 520."""
+"""Rows of the catalogue about the board: limits of heat and power, clocks over time, modes. Ids 81 to 99, 500 to 520."""
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.metric import Absence
@@ -22,9 +22,9 @@ from gpufleet.model.catalogue.row import (
 
 NO_MODULE = Absence(Reason.NOT_SUPPORTED, "the GPU does not share a module with a CPU")
 NO_FAN = Absence(Reason.NOT_SUPPORTED, "passively cooled boards have no fan")
-NOT_CONFIDENTIAL = Absence(Reason.NOT_SUPPORTED, "confidential computing is off, or the chip does not offer it")
+NOT_CONFIDENTIAL = Absence(Reason.NOT_SUPPORTED, "confidential computing is off, or the chip does not support it")
 NO_RACK = Absence(Reason.NOT_SUPPORTED, "the GPU is not part of a rack-scale system")
-UNPROVEN_NUMBER = Absence(Reason.NOT_COLLECTED, "drivers 575.0 to 580.81 number it in ways that are not proven")
+UNPROVEN_NUMBER = Absence(Reason.NOT_COLLECTED, "the field number in drivers 575.0 to 580.81 is not verified")
 
 TEMPERATURE_THRESHOLDS = (
     "shutdown",
@@ -44,18 +44,18 @@ _ENABLE = ("disabled", "enabled")
 BOARD_METRICS = (
     # heat
     row(81, "gpu_temperature_threshold_celsius", GAUGE, FLOAT, "celsius",
-        "Temperature at which the GPU acts, by what it does there; only what this board has",
+        "Temperature thresholds by action; only thresholds of this board",
         low=-50, high=200, lane=STATIC, storage=DIM, dims=("threshold",), nvml=("nvmlDeviceGetTemperatureThreshold",),
         dcgm=(151, 152, 158, 159), absent=(OLD_CHIP, GUEST), otel="hw.temperature.limit"),
     row(82, "gpu_temperature_margin_threshold_celsius", GAUGE, FLOAT, "celsius",
-        "Margin (`gpu_temperature_margin_celsius`) at which the GPU acts, by what it does there; can be negative",
+        "Thresholds of the margin (`gpu_temperature_margin_celsius`) by action; can be negative",
         low=-200, high=200, lane=STATIC, storage=DIM, dims=("threshold",), nvml=("FI 193-196",),
         absent=(OLD_CHIP, OLD_DRIVER, GUEST)),
     # power
     row(83, "gpu_power_average_watts", GAUGE, FLOAT, "watts", "Board power, averaged over the last second",
         high=5000, storage=TAIL, nvml=("FI 185",), smi=("power.draw.average",),
         absent=(OLD_DRIVER, Absence(Reason.NOT_SUPPORTED, "GA100 does not offer it"), GUEST)),
-    row(84, "gpu_power_requested_limit_watts", GAUGE, FLOAT, "watts", "Power limit that an administrator asked for",
+    row(84, "gpu_power_requested_limit_watts", GAUGE, FLOAT, "watts", "Power limit requested by an administrator",
         high=5000, lane=SLOW, storage=TAIL, nvml=("FI 192",), dcgm=(160,), smi=("power.limit",),
         absent=(OLD_DRIVER, GUEST)),
     row(85, "gpu_power_limit_min_watts", GAUGE, FLOAT, "watts", "Lowest power limit that can be set",
@@ -72,13 +72,13 @@ BOARD_METRICS = (
         "Power of the module that the GPU shares with a CPU, averaged over the last second",
         high=20_000, storage=TAIL, nvml=("FI 185 (module)",), smi=("module.power.draw.average",),
         absent=(NO_MODULE, OLD_DRIVER, GUEST)),
-    row(89, "gpu_module_power_limit_watts", GAUGE, FLOAT, "watts", "Power limit in force of that module",
+    row(89, "gpu_module_power_limit_watts", GAUGE, FLOAT, "watts", "Power limit in force for that module",
         high=20_000, lane=SLOW, storage=TAIL, nvml=("FI 190 (module)",), smi=("module.enforced.power.limit",),
         absent=(NO_MODULE, OLD_DRIVER, GUEST)),
     # clocks
     row(91, "gpu_clock_event_seconds_total", COUNTER, FLOAT, "seconds",
-        "Time for which clocks were held down, by reason; nvml.h calls it nanoseconds, which no real board has "
-        "confirmed to us",
+        "Time with reduced clocks, by reason; the unit is nanoseconds according to nvml.h, not yet verified on a "
+        "real board",
         lane=SLOW, storage=DIM, dims=("reason",), nvml=("FI 74-81", "FI 269-271"),
         dcgm=(240, 241, 242, 243, 244, 245, 246, 247, 1422, 1423, 1424),
         smi=("clocks_event_reasons_counters.sw_power_cap", "clocks_event_reasons_counters.sync_boost",
@@ -86,10 +86,10 @@ BOARD_METRICS = (
              "clocks_event_reasons_counters.hw_thermal_slowdown",
              "clocks_event_reasons_counters.hw_power_brake_slowdown"),
         absent=(OLD_CHIP, OLD_DRIVER, UNPROVEN_NUMBER, GUEST)),
-    row(92, "gpu_clock_event_supported", GAUGE, INT, "", "1 if this GPU can name this reason for slow clocks, else 0",
+    row(92, "gpu_clock_event_supported", GAUGE, INT, "", "1 if this GPU supports this reason for reduced clocks, else 0",
         high=1, lane=STATIC, storage=DIM, dims=("reason",), nvml=("nvmlDeviceGetSupportedClocksEventReasons",),
         smi=("clocks_event_reasons.supported", "clocks_throttle_reasons.supported"), absent=(GUEST,)),
-    row(93, "gpu_fan_speed_rpm", GAUGE, INT, "rpm", "Fan speed as the board intends it, in turns a minute",
+    row(93, "gpu_fan_speed_rpm", GAUGE, INT, "rpm", "Target fan speed in revolutions per minute",
         high=100_000, lane=SLOW, storage=DIM, dims=("fan",), nvml=("nvmlDeviceGetFanSpeedRPM",),
         absent=(NO_FAN, OLD_DRIVER, GUEST)),
     row(94, "gpu_graphics_clock_max_hertz", GAUGE, INT, "hertz", "Highest graphics clock",
@@ -102,10 +102,10 @@ BOARD_METRICS = (
     row(96, "gpu_ecc_mode_pending", STATE, ENUM, "", "Whether memory ECC will be on after the next reset",
         low=None, lane=STATIC, storage=TAIL, states=_ENABLE, nvml=("nvmlDeviceGetEccMode",), dcgm=(301,),
         smi=("ecc.mode.pending",), absent=(OLD_CHIP,)),
-    row(98, "gpu_accounting_mode", STATE, ENUM, "", "Whether the driver keeps account of processes",
+    row(98, "gpu_accounting_mode", STATE, ENUM, "", "Whether process accounting is on",
         low=None, lane=STATIC, storage=TAIL, states=_ENABLE, nvml=("nvmlDeviceGetAccountingMode",),
         smi=("accounting.mode",), absent=(OLD_CHIP,)),
-    row(99, "gpu_gsp_firmware_mode", STATE, ENUM, "", "Whether the driver runs on the GPU's own processor",
+    row(99, "gpu_gsp_firmware_mode", STATE, ENUM, "", "Whether the driver uses the GPU's own processor (GSP)",
         low=None, lane=STATIC, storage=TAIL, states=_ENABLE, nvml=("nvmlDeviceGetGspFirmwareMode",),
         smi=("gsp.mode.current",), absent=(OLD_CHIP, GUEST)),
     row(505, "gpu_display_attached", STATE, ENUM, "", "Whether a display is connected",
@@ -119,7 +119,7 @@ BOARD_METRICS = (
         low=None, lane=STATIC, storage=TAIL, states=("none", "hmm", "ats"), nvml=("nvmlDeviceGetAddressingMode",),
         smi=("addressing_mode",), absent=(OLD_CHIP, OLD_DRIVER)),
     row(508, "gpu_memory_numa_node", GAUGE, INT, "",
-        "NUMA node that the device memory is, on systems where the CPU addresses it; not the node of the nearest CPU",
+        "NUMA node of the device memory on systems where the CPU addresses it; not the node of the nearest CPU",
         lane=STATIC, storage=TAIL, nvml=("nvmlDeviceGetNumaNodeId",), absent=(OLD_CHIP, OLD_DRIVER)),
     row(509, "gpu_cuda_cores", GAUGE, INT, "", "CUDA cores", lane=STATIC, storage=TAIL,
         nvml=("nvmlDeviceGetNumGpuCores",), absent=(GUEST,)),
@@ -137,18 +137,18 @@ BOARD_METRICS = (
         "Protected device memory in use", lane=SLOW, storage=TAIL,
         nvml=("nvmlDeviceGetConfComputeProtectedMemoryUsage.used",), smi=("protected_memory.used",),
         absent=(NOT_CONFIDENTIAL, OLD_DRIVER)),
-    # place in a rack
+    # position in a rack
     info(514, "gpu_chassis_serial", "Serial number of the chassis", nvml="nvmlDeviceGetPlatformInfo",
          smi="platform.chassis_serial_number", absent=(NO_RACK, OLD_DRIVER)),
-    info(515, "gpu_chassis_slot", "Slot of the chassis that the tray is in", nvml="nvmlDeviceGetPlatformInfo",
+    info(515, "gpu_chassis_slot", "Chassis slot of the tray", nvml="nvmlDeviceGetPlatformInfo",
          smi="platform.slot_number", absent=(NO_RACK, OLD_DRIVER)),
-    info(516, "gpu_tray_index", "Tray, counted among the compute trays of the chassis",
+    info(516, "gpu_tray_index", "Index of the tray among the compute trays of the chassis",
          nvml="nvmlDeviceGetPlatformInfo", smi="platform.tray_index", absent=(NO_RACK, OLD_DRIVER)),
     info(517, "gpu_host_id", "Node in the tray", nvml="nvmlDeviceGetPlatformInfo", smi="platform.host_id",
          absent=(NO_RACK, OLD_DRIVER)),
     info(518, "gpu_platform_module_id", "Module in the node", nvml="nvmlDeviceGetPlatformInfo",
          smi="platform.module_id", absent=(NO_RACK, OLD_DRIVER)),
-    info(519, "gpu_fabric_guid", "GUID by which the NVLink fabric knows the GPU", nvml="nvmlDeviceGetPlatformInfo",
+    info(519, "gpu_fabric_guid", "GUID of the GPU in the NVLink fabric", nvml="nvmlDeviceGetPlatformInfo",
          smi="platform.gpu_fabric_guid", absent=(NO_RACK, OLD_DRIVER)),
 )
 # fmt: on

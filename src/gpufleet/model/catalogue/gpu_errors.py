@@ -1,4 +1,4 @@
-"""Rows of the catalogue about memory errors by place, and what was done about them. Ids 100 to 109."""
+"""Rows of the catalogue about memory errors by location, and their repair. Ids 100 to 109."""
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.metric import Absence
@@ -16,12 +16,12 @@ ROW_AVAILABILITY = ("max", "high", "partial", "low", "none")
 # fmt: off
 ERROR_METRICS = (
     row(100, "gpu_ecc_location_errors_total", COUNTER, INT, "",
-        "Memory errors since the driver was loaded, by place and whether ECC corrected them; only places this chip "
+        "Memory errors since the driver was loaded, by location and ECC result; only locations that this chip "
         "counts",
         lane=SLOW, storage=DIM, dims=("location", "severity"), nvml=("nvmlDeviceGetMemoryErrorCounter(VOLATILE)",),
         absent=(NO_ECC,)),
     row(101, "gpu_ecc_location_lifetime_errors_total", COUNTER, INT, "",
-        "Memory errors over the board's life, by place and whether ECC corrected them; only places this chip counts",
+        "Memory errors over the board's life, by location and ECC result; only locations that this chip counts",
         lane=SLOW, storage=DIM, dims=("location", "severity"), nvml=("nvmlDeviceGetMemoryErrorCounter(AGGREGATE)",),
         absent=(NO_ECC,)),
     row(102, "gpu_sram_errors_total", COUNTER, INT, "",
@@ -36,22 +36,22 @@ ERROR_METRICS = (
         "Uncorrected errors in on-chip memory over the board's life, by unit of the chip",
         lane=SLOW, storage=DIM, dims=("unit",), nvml=("nvmlDeviceGetSramEccErrorStatus",), absent=(NO_ECC, OLD_DRIVER)),
     row(105, "gpu_sram_threshold_exceeded", GAUGE, INT, "",
-        "1 if uncorrected errors in on-chip memory are so many that the board should be replaced, else 0",
+        "1 if uncorrected errors in on-chip memory exceed the threshold for replacing the board, else 0",
         high=1, lane=SLOW, storage=TAIL, nvml=("nvmlDeviceGetSramEccErrorStatus.bThresholdExceeded",),
         smi=("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",),
         absent=(NO_ECC, OLD_DRIVER)),
     row(106, "gpu_row_remap_banks", GAUGE, INT, "",
-        "Memory banks, by how many spare rows are left in them",
+        "Memory banks by availability of spare rows",
         lane=SLOW, storage=DIM, dims=("availability",), nvml=("nvmlDeviceGetRowRemapperHistogram",),
         dcgm=(385, 386, 387, 388, 389),
         smi=tuple(f"remapped_rows.histogram.{name}" for name in ROW_AVAILABILITY), absent=(OLD_CHIP, GUEST)),
     row(107, "gpu_remapped_rows_inactive", GAUGE, INT, "",
-        "Row remaps that are recorded and not in force before the next reset, by cause",
+        "Recorded row remaps that take effect at the next reset, by cause",
         lane=SLOW, storage=DIM, dims=("cause",), nvml=("FI 301", "FI 302"), absent=(OLD_CHIP, OLD_DRIVER, GUEST)),
-    row(108, "gpu_retired_pages", GAUGE, INT, "", "Memory pages taken out of use, by cause",
+    row(108, "gpu_retired_pages", GAUGE, INT, "", "Retired memory pages, by cause",
         lane=SLOW, storage=DIM, dims=("cause",), nvml=("FI 29", "FI 30"), dcgm=(390, 391),
         smi=("retired_pages.single_bit_ecc.count", "retired_pages.double_bit.count"), absent=(ROWS_INSTEAD, NO_ECC)),
-    row(109, "gpu_retired_pages_pending", GAUGE, INT, "", "1 if pages are taken out of use at the next restart, else 0",
+    row(109, "gpu_retired_pages_pending", GAUGE, INT, "", "1 if pages will be retired at the next restart, else 0",
         high=1, lane=SLOW, storage=TAIL, nvml=("FI 31",), dcgm=(392,), smi=("retired_pages.pending",),
         absent=(ROWS_INSTEAD, NO_ECC)),
 )

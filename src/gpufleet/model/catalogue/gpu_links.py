@@ -1,4 +1,4 @@
-"""Rows of the catalogue about what joins a GPU to others: PCIe, NVLink, the fabric, chip-to-chip. Ids 110 to 139."""
+"""Rows of the catalogue about links of a GPU: PCIe, NVLink, the fabric, chip-to-chip. Ids 110 to 139."""
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.metric import Absence
@@ -21,7 +21,7 @@ from gpufleet.model.catalogue.row import (
 )
 
 NO_NVLINK = Absence(Reason.NOT_SUPPORTED, "the board has no NVLink, or MIG mode hides it")
-OTHER_COUNTERS = Absence(Reason.NOT_SUPPORTED, "the chip counts in another way")
+OTHER_COUNTERS = Absence(Reason.NOT_SUPPORTED, "the chip uses other counters")
 NO_FABRIC = Absence(Reason.NOT_SUPPORTED, "the GPU is not part of an NVLink fabric")
 NO_C2C = Absence(Reason.NOT_SUPPORTED, "the GPU has no chip-to-chip link to a CPU")
 
@@ -33,13 +33,13 @@ FABRIC_HEALTH = (
     ("partition_assigned", 12),
     ("fabric_manager_disconnected", 14),
 )
-"""Names and shifts in nvmlGpuFabricInfo's health mask: two bits each, 0 not told, 1 true, 2 false (nvml.h).
+"""Names and shifts in nvmlGpuFabricInfo's health mask: two bits each, 0 not reported, 1 true, 2 false (nvml.h).
 
-The last is told the other way round: 1 connected, 2 disconnected.
+The last is inverted: 1 connected, 2 disconnected.
 """
 
 FABRIC_CONFIGURATIONS = (
-    "not_told",
+    "not_reported",
     "none",
     "system_guid",
     "chassis_serial",
@@ -49,7 +49,7 @@ FABRIC_CONFIGURATIONS = (
     "invalid_location",
     "gpu_state",
 )
-"""What is wrong with the fabric's configuration: four bits from the eighth of the health mask."""
+"""Configuration faults of the fabric: four bits of the health mask, from bit 8."""
 
 # fmt: off
 LINK_METRICS = (
@@ -60,11 +60,11 @@ LINK_METRICS = (
     row(111, "gpu_pcie_receive_bytes_total", COUNTER, INT, "bytes",
         "Bytes received over PCIe; the driver's counter can wrap",
         storage=TAIL, nvml=("FI 198",), absent=(OLD_CHIP, OLD_DRIVER, GUEST), otel="hw.gpu.io"),
-    row(112, "gpu_pcie_errors_total", COUNTER, INT, "", "Errors of the PCIe link, by kind; only kinds this chip counts",
+    row(112, "gpu_pcie_errors_total", COUNTER, INT, "", "Errors of the PCIe link, by kind; only kinds that this chip counts",
         lane=SLOW, storage=DIM, dims=("error",), nvml=("FI 95", "FI 169", "FI 173-183"),
         absent=(OLD_CHIP, OLD_DRIVER, GUEST)),
     # NVLink
-    row(113, "gpu_nvlinks", GAUGE, INT, "", "NVLinks that the GPU has",
+    row(113, "gpu_nvlinks", GAUGE, INT, "", "NVLinks of the GPU",
         lane=SLOW, storage=TAIL, nvml=("nvmlDeviceGetNvLinkState",), absent=(NO_NVLINK,)),
     row(114, "gpu_nvlinks_active", GAUGE, INT, "", "NVLinks that are up",
         lane=SLOW, storage=TAIL, nvml=("nvmlDeviceGetNvLinkState",), absent=(NO_NVLINK,)),
@@ -81,10 +81,10 @@ LINK_METRICS = (
     row(120, "gpu_nvlink_link_receive_bytes_total", COUNTER, INT, "bytes", "Payload received over one NVLink",
         lane=SLOW, storage=DIM, dims=("link",), nvml=("FI 139", "FI 204"), absent=(NO_NVLINK,)),
     row(121, "gpu_nvlink_errors_total", COUNTER, INT, "",
-        "Errors of one NVLink, by kind; only kinds this chip counts",
+        "Errors of one NVLink, by kind; only kinds that this chip counts",
         lane=SLOW, storage=DIM, dims=("link", "error"), nvml=("FI 161-163", "FI 206-215", "FI 219", "FI 221"),
         absent=(NO_NVLINK,)),
-    row(122, "gpu_nvlink_peers", GAUGE, INT, "", "Active NVLinks, by what is at their other end",
+    row(122, "gpu_nvlink_peers", GAUGE, INT, "", "Active NVLinks by type of the remote device",
         lane=STATIC, storage=DIM, dims=("peer",), nvml=("nvmlDeviceGetNvLinkRemoteDeviceType",), absent=(NO_NVLINK,)),
     row(123, "gpu_nvswitch_links", GAUGE, INT, "", "NVLinks that end at an NVSwitch",
         lane=SLOW, storage=TAIL, nvml=("FI 147",), absent=(NO_NVLINK,)),
@@ -93,7 +93,7 @@ LINK_METRICS = (
         high=1, lane=SLOW, storage=DIM, dims=("link", "rate"), nvml=("FI 220", "FI 222"),
         absent=(NO_NVLINK, OTHER_COUNTERS)),
     row(138, "gpu_nvlink_corrected_total", COUNTER, INT, "",
-        "Symbol errors that error correction mended on one NVLink, by bin of the driver's histogram",
+        "Symbol errors that error correction fixed on one NVLink, by bin of the driver's histogram",
         lane=STATIC, storage=DIM, dims=("link", "bin"), nvml=("FI 235-250",), absent=(NO_NVLINK, OTHER_COUNTERS)),
     info(124, "gpu_nvlink_version", "Version of NVLink", nvml="nvmlDeviceGetNvLinkVersion", absent=(NO_NVLINK,)),
     # chip to chip
@@ -108,26 +108,26 @@ LINK_METRICS = (
     row(128, "gpu_c2c_errors_total", COUNTER, INT, "", "Errors of one chip-to-chip link, by kind",
         lane=SLOW, storage=DIM, dims=("link", "error"), nvml=("FI 231-233",), absent=(NO_C2C, OLD_DRIVER)),
     # fabric
-    row(130, "gpu_fabric_state", STATE, ENUM, "", "How far the GPU has come in joining the NVLink fabric",
+    row(130, "gpu_fabric_state", STATE, ENUM, "", "Progress of joining the NVLink fabric",
         low=None, lane=SLOW, storage=TAIL, states=("not_supported", "not_started", "in_progress", "completed"),
         nvml=("nvmlDeviceGetGpuFabricInfoV.state",), smi=("fabric.state",), absent=(NO_FABRIC, OLD_DRIVER)),
-    info(131, "gpu_fabric_status", "What came of joining the fabric, once it is completed: `SUCCESS` or an error",
+    info(131, "gpu_fabric_status", "Result of joining the fabric, once completed: `SUCCESS` or an error",
          lane=SLOW, nvml="nvmlDeviceGetGpuFabricInfoV.status", smi="fabric.status",
          absent=(NO_FABRIC, OLD_DRIVER, Absence(Reason.NO_DATA, "the GPU has not joined yet"))),
-    info(132, "gpu_fabric_cluster_uuid", "Fabric that the GPU is part of", lane=SLOW,
+    info(132, "gpu_fabric_cluster_uuid", "UUID of the fabric of the GPU", lane=SLOW,
          nvml="nvmlDeviceGetGpuFabricInfoV.clusterUuid", smi="fabric.clusterUuid",
          absent=(NO_FABRIC, OLD_DRIVER, Absence(Reason.NO_DATA, "the fabric does not span hosts"))),
-    info(133, "gpu_fabric_clique", "Group of GPUs in the fabric that reach each other", lane=SLOW,
+    info(133, "gpu_fabric_clique", "Clique of the GPU: GPUs in the fabric that reach each other", lane=SLOW,
          nvml="nvmlDeviceGetGpuFabricInfoV.cliqueId", smi="fabric.cliqueId", absent=(NO_FABRIC, OLD_DRIVER)),
-    row(134, "gpu_fabric_health", GAUGE, INT, "", "1 if this holds of the GPU's part in the fabric, else 0",
+    row(134, "gpu_fabric_health", GAUGE, INT, "", "1 if this health condition applies to the GPU in the fabric, else 0",
         high=1, lane=SLOW, storage=DIM, dims=("condition",), nvml=("nvmlDeviceGetGpuFabricInfoV.healthMask",),
         absent=(NO_FABRIC, OLD_DRIVER)),
-    row(135, "gpu_fabric_incorrect_configuration", STATE, ENUM, "", "What is wrong with the fabric's configuration",
+    row(135, "gpu_fabric_incorrect_configuration", STATE, ENUM, "", "Fault of the fabric's configuration",
         low=None, lane=SLOW, storage=TAIL, states=FABRIC_CONFIGURATIONS,
         nvml=("nvmlDeviceGetGpuFabricInfoV.healthMask",), smi=("fabric.health.incorrect_configuration",),
         absent=(NO_FABRIC, OLD_DRIVER)),
-    row(136, "gpu_fabric_health_word", STATE, ENUM, "", "Health of the GPU's part in the fabric, in one word",
-        low=None, lane=SLOW, storage=TAIL, states=("not_told", "healthy", "unhealthy", "limited_capacity"),
+    row(136, "gpu_fabric_health_summary", STATE, ENUM, "", "Summary of the health of the GPU in the fabric",
+        low=None, lane=SLOW, storage=TAIL, states=("not_reported", "healthy", "unhealthy", "limited_capacity"),
         nvml=("nvmlDeviceGetGpuFabricInfoV.healthSummary",), smi=("fabric.health.summary",),
         absent=(NO_FABRIC, OLD_DRIVER)),
 )

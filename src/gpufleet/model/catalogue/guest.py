@@ -1,4 +1,4 @@
-"""Rows about a virtual machine that an agent reads from inside, as the agent sees it. Ids 380 to 399."""
+"""Rows of the catalogue about virtual machines that an agent reads from inside. Ids 380 to 399."""
 
 from gpufleet.model.catalogue.metric import Lane, Metric, MetricKind, Storage, Subject, ValueType
 from gpufleet.model.machine import STATES
@@ -41,16 +41,16 @@ def _instant(id: int, name: str, help: str) -> Metric:  # noqa: A002
 
 # fmt: off
 GUEST_METRICS = (
-    _row(380, "guest_state", MetricKind.STATE, ValueType.ENUM, "How the agent gets on with the virtual machine",
+    _row(380, "guest_state", MetricKind.STATE, ValueType.ENUM, "State of access to the virtual machine",
          states=STATES),
-    _text(381, "guest_problem", "What is wrong, in the words of whoever said so; empty while nothing is"),
-    _text(382, "guest_way", "Which of the ways into it gives its GPUs: channel and reader"),
-    _text(383, "guest_allocation", "Id of the allocation that it is for, as its agent was told"),
-    _row(384, "guest_gpus", MetricKind.GAUGE, ValueType.INT, "GPUs that it shows"),
-    _row(385, "guest_expected_gpus", MetricKind.GAUGE, ValueType.INT, "GPUs that it should have"),
-    _instant(386, "guest_seen_timestamp_seconds", "When its agent was told of it, since 1970"),
-    _instant(387, "guest_channel_open_timestamp_seconds", "When a way into it was first open, since 1970"),
-    _instant(388, "guest_first_answer_timestamp_seconds", "When it first answered from inside, since 1970"),
-    _instant(389, "guest_driver_ready_timestamp_seconds", "When it first gave readings of a GPU, since 1970"),
+    _text(381, "guest_problem", "Original message of the problem; empty without a problem"),
+    _text(382, "guest_access_path", "Access path over which its GPUs are read: reader and channel"),
+    _text(383, "guest_allocation", "Id of its allocation, from the agent's targets"),
+    _row(384, "guest_gpus", MetricKind.GAUGE, ValueType.INT, "GPUs visible in the guest"),
+    _row(385, "guest_expected_gpus", MetricKind.GAUGE, ValueType.INT, "Expected GPUs of the guest"),
+    _instant(386, "guest_seen_timestamp_seconds", "Time of its discovery by the agent, since 1970"),
+    _instant(387, "guest_channel_open_timestamp_seconds", "Time when an access path was first open, since 1970"),
+    _instant(388, "guest_first_answer_timestamp_seconds", "Time of the first answer from inside, since 1970"),
+    _instant(389, "guest_driver_ready_timestamp_seconds", "Time of the first GPU reading, since 1970"),
 )
 # fmt: on

@@ -18,7 +18,7 @@ CORE, TAIL, DIM = Storage.CORE, Storage.TAIL, Storage.DIM
 
 FIRST_ROUND = Absence(Reason.NO_DATA, "the first round: a share of time needs two readings")
 NO_PSI = Absence(Reason.NOT_SUPPORTED, "the kernel was built or booted without pressure stall information")
-NO_LINK = Absence(Reason.NO_DATA, "the interface has no link or is virtual: the kernel does not tell")
+NO_LINK = Absence(Reason.NO_DATA, "the interface has no link or is virtual: the kernel does not report it")
 ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
 
 INTERFACE_CLASSES = (
@@ -36,9 +36,9 @@ INTERFACE_CLASSES = (
 """Values of the label `class` of network metrics."""
 
 SERVICE_STATES = ("running", "not_running", "failed", "not_installed")
-"""Running: its process is there. Not running: installed without a process. Failed: systemd says so."""
+"""Running: its process exists. Not running: installed without a process. Failed: reported by systemd."""
 
-NO_CONFIDENTIAL = Absence(Reason.NOT_SUPPORTED, "the chip or the driver does not offer confidential computing")
+NO_CONFIDENTIAL = Absence(Reason.NOT_SUPPORTED, "the chip or the driver does not support confidential computing")
 
 
 def _row(
@@ -87,7 +87,7 @@ def _info(id: int, name: str, help: str, kernel: str, *, absent: tuple[Absence, 
 HOST_METRICS = (
     # processor
     _row(200, "host_cpu_utilization_ratio", GAUGE, FLOAT, "ratio",
-         "Share of processor time not idle since the round before", "/proc/stat", high=1, storage=CORE,
+         "Share of processor time not idle since the previous round", "/proc/stat", high=1, storage=CORE,
          absent=(FIRST_ROUND,)),
     _row(201, "host_cpu_seconds_total", COUNTER, FLOAT, "seconds", "Processor time spent by core and mode",
          "/proc/stat", dims=("cpu", "mode"), otel="system.cpu.time"),
@@ -102,11 +102,11 @@ HOST_METRICS = (
     _row(206, "host_boot_timestamp_seconds", GAUGE, INT, "seconds", "When the kernel booted, since 1970",
          "/proc/stat btime", lane=SLOW),
     # memory
-    _row(210, "host_memory_total_bytes", GAUGE, INT, "bytes", "Memory the kernel manages", "/proc/meminfo",
+    _row(210, "host_memory_total_bytes", GAUGE, INT, "bytes", "Memory managed by the kernel", "/proc/meminfo",
          storage=CORE, otel="system.memory.limit"),
     _row(211, "host_memory_available_bytes", GAUGE, INT, "bytes",
-         "Memory a new program could get without swapping", "/proc/meminfo", storage=CORE),
-    _row(212, "host_memory_free_bytes", GAUGE, INT, "bytes", "Memory not used for anything", "/proc/meminfo"),
+         "Memory available to a new program without swapping", "/proc/meminfo", storage=CORE),
+    _row(212, "host_memory_free_bytes", GAUGE, INT, "bytes", "Unused memory", "/proc/meminfo"),
     _row(213, "host_memory_buffers_bytes", GAUGE, INT, "bytes", "Memory in block buffers", "/proc/meminfo"),
     _row(214, "host_memory_cached_bytes", GAUGE, INT, "bytes", "Memory in the page cache", "/proc/meminfo"),
     _row(215, "host_swap_total_bytes", GAUGE, INT, "bytes", "Swap space", "/proc/meminfo"),
@@ -125,9 +125,9 @@ HOST_METRICS = (
          "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
     _row(232, "host_filesystem_available_bytes", GAUGE, INT, "bytes", "Space free for everyone",
          "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
-    _row(233, "host_filesystem_files", GAUGE, INT, "", "Files the filesystem can hold",
+    _row(233, "host_filesystem_files", GAUGE, INT, "", "Maximum number of files (inodes)",
          "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
-    _row(234, "host_filesystem_files_free", GAUGE, INT, "", "Files that can still be made",
+    _row(234, "host_filesystem_files_free", GAUGE, INT, "", "Free file entries (inodes)",
          "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
     _row(235, "host_filesystem_read_only", GAUGE, INT, "", "1 if the whole filesystem is read-only, else 0",
          "/proc/self/mounts", lane=SLOW, high=1, dims=("mountpoint", "device", "fstype")),
@@ -153,9 +153,9 @@ HOST_METRICS = (
     _row(249, "host_network_transmit_drops_total", COUNTER, INT, "", "Packets dropped before sending",
          "/sys/class/net/*/statistics", dims=("interface", "class"), otel="system.network.packet.dropped"),
     _row(250, "host_network_receive_bytes_per_second", GAUGE, FLOAT, "bytes_per_second",
-         "Rate of receipt, where a source tells rates and no counters", "Netdata net.*", dims=("interface", "class")),
+         "Rate of receipt, if a source reports rates and no counters", "Netdata net.*", dims=("interface", "class")),
     _row(251, "host_network_transmit_bytes_per_second", GAUGE, FLOAT, "bytes_per_second",
-         "Rate of sending, where a source tells rates and no counters", "Netdata net.*", dims=("interface", "class")),
+         "Rate of sending, if a source reports rates and no counters", "Netdata net.*", dims=("interface", "class")),
     # InfiniBand and RoCE
     _row(260, "host_infiniband_port_state", STATE, ENUM, "", "Logical state of the port",
          "/sys/class/infiniband/*/ports/*/state", low=None,
@@ -170,7 +170,7 @@ HOST_METRICS = (
     _row(264, "host_infiniband_errors_total", COUNTER, INT, "", "Errors of the port by the kernel's counter name",
          "counters/*", dims=("device", "port", "link_layer", "interface", "counter")),
     # services and inventory
-    _row(270, "host_service_state", STATE, ENUM, "", "State of a service that a GPU node lives on",
+    _row(270, "host_service_state", STATE, ENUM, "", "State of a service that a GPU node depends on",
          "/proc, /run/systemd, unit files", lane=SLOW, low=None, dims=("service",), states=SERVICE_STATES),
     _row(271, "host_pci_display_devices", GAUGE, INT, "", "Display and 3D controllers on the PCI bus by bound driver",
          "/sys/bus/pci/devices", lane=SLOW, dims=("vendor", "driver")),
@@ -182,7 +182,7 @@ HOST_METRICS = (
           absent=(ROOT_ONLY,)),
     _info(284, "host_system_serial", "Serial number of the system from DMI", "/sys/class/dmi/id/product_serial",
           absent=(ROOT_ONLY,)),
-    _info(285, "host_system_vendor", "Maker of the system", "/sys/class/dmi/id/sys_vendor"),
+    _info(285, "host_system_vendor", "Vendor of the system", "/sys/class/dmi/id/sys_vendor"),
     _info(286, "host_product_name", "Product name of the system", "/sys/class/dmi/id/product_name"),
     _info(287, "host_bios_version", "Version of the system's firmware", "/sys/class/dmi/id/bios_version"),
     _info(288, "host_kernel_release", "Release of the kernel", "/proc/sys/kernel/osrelease"),
@@ -204,33 +204,33 @@ HOST_METRICS = (
     _info(301, "nvidia_library_version", "Version of the management library", "nvmlSystemGetNVMLVersion"),
     _info(302, "nvidia_cuda_version", "Newest CUDA version the driver supports",
           "nvmlSystemGetCudaDriverVersion"),
-    _row(303, "nvidia_devices", GAUGE, INT, "", "GPUs that the driver shows to this process",
+    _row(303, "nvidia_devices", GAUGE, INT, "", "GPUs visible to this process through the driver",
          "nvmlDeviceGetCount_v2"),
-    _row(304, "nvidia_driver_state", STATE, ENUM, "", "State of the driver as its reader finds it",
+    _row(304, "nvidia_driver_state", STATE, ENUM, "", "State of the driver as determined by its reader",
          "nvmlInitWithFlags", low=None,
          states=("ok", "no_library", "no_driver", "mismatch", "no_supported_gpu", "no_access", "hung", "error")),
-    _row(500, "nvidia_confidential_environment", STATE, ENUM, "", "What confidential computing is set up for",
+    _row(500, "nvidia_confidential_environment", STATE, ENUM, "", "Environment of confidential computing",
          "nvmlSystemGetConfComputeState", lane=STATIC, low=None, states=("unavailable", "simulation", "production"),
          absent=(NO_CONFIDENTIAL,)),
     _row(501, "nvidia_confidential_computing", STATE, ENUM, "", "Whether confidential computing is on",
          "nvmlSystemGetConfComputeState", lane=STATIC, low=None, states=("disabled", "enabled"),
          absent=(NO_CONFIDENTIAL,)),
     _row(502, "nvidia_confidential_devtools", STATE, ENUM, "",
-         "Whether confidential computing leaves a door open for developers' tools",
+         "Whether developer tools are enabled in confidential computing",
          "nvmlSystemGetConfComputeState", lane=STATIC, low=None, states=("off", "on"), absent=(NO_CONFIDENTIAL,)),
-    _row(503, "nvidia_confidential_multi_gpu", STATE, ENUM, "", "How confidential GPUs talk to each other",
+    _row(503, "nvidia_confidential_multi_gpu", STATE, ENUM, "", "Multi-GPU mode of confidential computing",
          "nvmlSystemGetConfComputeSettings", lane=STATIC, low=None, states=("none", "protected_pcie", "nvlink"),
          absent=(NO_CONFIDENTIAL,)),
-    _row(504, "nvidia_confidential_gpus_ready", GAUGE, INT, "", "1 if confidential GPUs may be given work, else 0",
+    _row(504, "nvidia_confidential_gpus_ready", GAUGE, INT, "", "1 if confidential GPUs accept work, else 0",
          "nvmlSystemGetConfComputeGpusReadyState", lane=STATIC, high=1, absent=(NO_CONFIDENTIAL,)),
     # a DCGM host engine on the machine
     _info(310, "dcgm_version", "Version of the host engine", "DCGM HOSTENGINE_VERSION"),
-    _row(311, "dcgm_devices", GAUGE, INT, "", "GPUs that the host engine shows", "DCGM GET_ENTITY_GROUP_ENTITIES"),
+    _row(311, "dcgm_devices", GAUGE, INT, "", "GPUs reported by the host engine", "DCGM GET_ENTITY_GROUP_ENTITIES"),
     _row(312, "dcgm_clock_offset_seconds", GAUGE, FLOAT, "seconds",
          "Clock of the engine's machine minus the reader's, at the instant of reading", "DCGM value timestamps",
          low=None),
     _row(313, "dcgm_compatibility", STATE, ENUM, "",
-         "Whether the engine knows the form of latest values that is asked first, only an older or newer one, or none",
+         "Supported request version for latest values: first choice, an older or newer one, or none",
          "DCGM ENTITIES_GET_LATEST", lane=STATIC, low=None, states=("first_choice", "fallback", "incompatible")),
 )
 # fmt: on

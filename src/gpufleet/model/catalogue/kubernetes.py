@@ -1,4 +1,4 @@
-"""Rows of the catalogue about what Kubernetes says of a node: others' word of the machine, and not its own."""
+"""Rows of the catalogue about node resources in Kubernetes, reported by a cluster and not by the machine."""
 
 from gpufleet.model.catalogue.metric import Lane, Metric, MetricKind, Storage, Subject, ValueType
 
@@ -7,7 +7,7 @@ ALLOCATABLE = "kubernetes_allocatable_devices"
 LABELLED = "kubernetes_labelled_devices"
 
 GPU_RESOURCES = ("nvidia_com_gpu", "alpha_kubernetes_io_nvidia_gpu")
-"""Resources of whole GPUs, written as labels are; of shares of them where the device plugin shares them out."""
+"""Resources of whole GPUs in label notation; they count shares if the device plugin shares GPUs."""
 
 
 def _row(id: int, name: str, help: str, dim: str) -> Metric:  # noqa: A002 - the column's own name
@@ -29,10 +29,10 @@ def _row(id: int, name: str, help: str, dim: str) -> Metric:  # noqa: A002 - the
 
 
 KUBERNETES_METRICS = (
-    _row(320, CAPACITY, "What Kubernetes says that the node has of a resource of NVIDIA's", "resource"),
-    _row(321, ALLOCATABLE, "What Kubernetes says that pods may be given of it", "resource"),
+    _row(320, CAPACITY, "Capacity of an NVIDIA resource of the node in Kubernetes", "resource"),
+    _row(321, ALLOCATABLE, "Allocatable part of an NVIDIA resource of the node in Kubernetes", "resource"),
     _row(322, LABELLED, "GPUs of the node by its label nvidia.com/gpu.count", "label"),
 )
 
-SAID_BY_KUBERNETES = frozenset(metric.name for metric in KUBERNETES_METRICS)
-"""What is said of a machine by somebody else: whoever brings it has not heard of the machine itself."""
+KUBERNETES_REPORTED = frozenset(metric.name for metric in KUBERNETES_METRICS)
+"""Metrics reported about a machine by another party; they are no evidence that the machine itself is alive."""

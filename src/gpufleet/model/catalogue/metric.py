@@ -1,4 +1,4 @@
-"""The columns of the catalogue."""
+"""Columns of the catalogue."""
 
 import enum
 
@@ -8,16 +8,16 @@ from gpufleet.model.absence import Reason
 
 
 class MetricKind(enum.StrEnum):
-    """How a metric behaves over time."""
+    """Behaviour of a metric over time."""
 
     GAUGE = "gauge"
     COUNTER = "counter"  # only grows within a driver session or boot
     STATE = "state"  # one of a closed list of names
-    INFO = "info"  # a text that seldom changes
+    INFO = "info"  # a text that rarely changes
 
 
 class ValueType(enum.StrEnum):
-    """What a value is."""
+    """Type of a value."""
 
     INT = "int"  # stays an integer everywhere: byte counters pass 2^53
     FLOAT = "float"
@@ -26,7 +26,7 @@ class ValueType(enum.StrEnum):
 
 
 class Lane(enum.StrEnum):
-    """A reading's schedule."""
+    """Schedule of a reading."""
 
     STATIC = "static"
     FAST = "fast"
@@ -35,7 +35,7 @@ class Lane(enum.StrEnum):
 
 
 class Storage(enum.StrEnum):
-    """Where the store keeps it."""
+    """Location in the store."""
 
     CORE = "core"  # a typed column of the samples table
     TAIL = "tail"  # (metric id, value) arrays of the samples table
@@ -44,7 +44,7 @@ class Storage(enum.StrEnum):
 
 
 class Subject(enum.StrEnum):
-    """What a metric can be about."""
+    """Subject of a metric."""
 
     MACHINE = "machine"
     GPU = "gpu"
@@ -52,47 +52,47 @@ class Subject(enum.StrEnum):
     VGPU = "vgpu"
 
 
-class Role(enum.StrEnum):
-    """What makes of a GPU one that a metric can be told of."""
+class GpuRole(enum.StrEnum):
+    """Role of a GPU that a metric requires."""
 
     MIG_PARENT = "mig_parent"  # MIG mode is on
-    VGPU_HOST = "vgpu_host"  # it is shared out as vGPUs by this machine
+    VGPU_HOST = "vgpu_host"  # this machine shares it as vGPUs
     VGPU_GUEST = "vgpu_guest"  # it is a vGPU, seen from inside the guest
 
 
 class Absence(msgspec.Struct, frozen=True):
-    """A case in which the metric is absent by nature."""
+    """Expected case of absence of a metric."""
 
     reason: Reason
     when: str
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the catalogue.
+    """Row of the catalogue.
 
     Attributes:
-        id: small number that names the metric in stored tails; never reused.
+        id: small number of the metric in stored tails; never reused.
         name: with its base unit, without the `gpufleet_` prefix.
-        kind, type: how it behaves and what a value is.
+        kind, type: behaviour over time and type of a value.
         unit: base unit (`ratio`, `bytes`, `watts`, `joules`, `celsius`, `hertz`, `seconds`,
             `bytes_per_second`), or empty for counts, numbers, states and texts.
         low, high: valid range, both ends included; None is open. A value outside becomes
             `Absent(invalid_value)`.
         dims: names of its dimensions, in order; empty for most.
-        help: one line for people.
-        subjects: what it can be about.
+        help: one-line description.
+        subjects: possible subjects.
         sides: sides that can see it (`host`, `guest`, `vgpu_host`).
-        role: it is told only of GPUs in this role, and of no other GPU is anything said; None for most. Instances
-            (MIG devices, vGPU instances) have no role.
-        lane: its schedule.
-        storage: where the store keeps it.
-        states: for a state, its names; the position is the stored number.
-        nvml: NVML call or `FI <id>` it comes from.
+        role: required role of the GPU; other GPUs have neither a value nor an absence. None for most. Instances (MIG
+            devices, vGPU instances) have no role.
+        lane: schedule.
+        storage: location in the store.
+        states: names of a state metric; the position is the stored number.
+        nvml: NVML call or `FI <id>`.
         dcgm: DCGM field ids.
         nvidia_smi: `--query-gpu` names.
-        kernel: kernel files it comes from.
-        absent_when: cases in which it is absent by nature.
-        otel: OpenTelemetry name, or empty where no convention exists.
+        kernel: kernel files.
+        absent_when: expected cases of absence.
+        otel: OpenTelemetry name, or empty if no convention exists.
     """
 
     id: int
@@ -106,7 +106,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     help: str
     subjects: tuple[Subject, ...]
     sides: tuple[str, ...] = ("host", "guest")
-    role: Role | None = None
+    role: GpuRole | None = None
     lane: Lane
     storage: Storage
     states: tuple[str, ...] = ()

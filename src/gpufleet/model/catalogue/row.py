@@ -1,12 +1,12 @@
-"""Makers of rows about GPUs, MIG devices and vGPU instances, and the words they share."""
+"""Constructors and shared constants of rows about GPUs, MIG devices and vGPU instances."""
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.metric import (
     Absence,
+    GpuRole,
     Lane,
     Metric,
     MetricKind,
-    Role,
     Storage,
     Subject,
     ValueType,
@@ -24,7 +24,7 @@ MIG = (Subject.MIG,)
 VGPU = (Subject.VGPU,)
 
 GUEST = Absence(Reason.NOT_IN_GUEST, "a vGPU guest cannot see it")
-OLD_CHIP = Absence(Reason.NOT_SUPPORTED, "the chip does not offer it")
+OLD_CHIP = Absence(Reason.NOT_SUPPORTED, "the chip does not support it")
 OLD_DRIVER = Absence(Reason.NOT_IN_DRIVER, "the driver is older than the call")
 
 
@@ -48,9 +48,9 @@ def row(
     smi: tuple[str, ...] = (),
     absent: tuple[Absence, ...] = (),
     otel: str = "",
-    role: Role | None = None,
+    role: GpuRole | None = None,
 ) -> Metric:
-    """Return a row of a GPU, a MIG device or a vGPU instance; arguments as the attributes of `Metric`."""
+    """Return a row of a GPU, MIG device or vGPU instance; the arguments are the attributes of `Metric`."""
     return Metric(
         id=id,
         name=name,
@@ -86,9 +86,9 @@ def info(
     lane: Lane = STATIC,
     subjects: tuple[Subject, ...] = GPU,
     absent: tuple[Absence, ...] = (),
-    role: Role | None = None,
+    role: GpuRole | None = None,
 ) -> Metric:
-    """Return a row of a text that seldom changes."""
+    """Return a row of a text that rarely changes."""
     return row(
         id,
         name,
@@ -108,9 +108,9 @@ def info(
     )
 
 
-def _sides(subjects: tuple[Subject, ...], role: Role | None) -> tuple[str, ...]:
+def _sides(subjects: tuple[Subject, ...], role: GpuRole | None) -> tuple[str, ...]:
     if subjects == VGPU:
         return ("vgpu_host",)
-    if role is Role.VGPU_HOST:
+    if role is GpuRole.VGPU_HOST:
         return ("host",)
     return ("host", "guest", "vgpu_host") if Subject.VGPU in subjects else ("host", "guest")

@@ -1,1 +1,1 @@
-"""Records that the store and the ledger keep."""
+"""Records in the store and the ledger."""

@@ -1,18 +1,18 @@
-"""What a hub remembers of its senders: which batches it holds, and which flush it was in the middle of."""
+"""Persistent sender state of a hub: received batches, newest reports, and the pending flush."""
 
 import msgspec
 
 from gpufleet.model.status import Heartbeat
 
 Ranges = tuple[tuple[int, int], ...]
-"""Sequence numbers as merged ranges: sorted, both ends included, never touching one another."""
+"""Merged ranges of sequence numbers: sorted, both ends included, never adjacent."""
 
 
 class ProcessSpan(msgspec.Struct, frozen=True, array_like=True):
-    """The numbers between the first and the last heartbeat of one process of a sender.
+    """Sequence numbers between the first and the last heartbeat of a sender process.
 
     Attributes:
-        started_at: when the process started, as it says: nanoseconds since 1970.
+        started_at: start time of the process, as reported: nanoseconds since 1970.
         first, last: numbers, both included.
     """
 
@@ -21,13 +21,13 @@ class ProcessSpan(msgspec.Struct, frozen=True, array_like=True):
     last: int
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is held of one run of sequence numbers, and by what another body under a number is told from a repetition.
+class SequenceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Received part of a run of sequence numbers, with digests that distinguish a repeated body from a different one.
 
     Attributes:
         ranges: the numbers.
-        digests: number, digest and second of receipt of the bodies received last, 20 bytes each.
-        processes: spans of the sender's processes, lowest first: they never overlap.
+        digests: number, digest and second of receipt of the newest bodies, 20 bytes each.
+        processes: spans of the sender's processes, lowest first; they never overlap.
         gap_ends: numbers that ended a gap, with their place in the order of reports (nanoseconds since 1970).
         top: the highest number, with its place.
     """
@@ -40,23 +40,23 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SequenceKey(msgspec.Struct, frozen=True, order=True):
-    """Names one run of sequence numbers."""
+    """Identity of a run of sequence numbers."""
 
     cluster: str
     sender: str
     epoch: str
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest word of a sender.
+class NewestReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Newest report of a sender.
 
     Attributes:
         epoch: of its newest batch.
         seq: of its newest batch.
         sent_at: nanoseconds since 1970 by the sender's clock.
         received_at: nanoseconds since 1970 by the hub's clock.
-        reported_at: its place in the order of reports, see `Accepted`; 0 where none was given.
-        heartbeat: the newest heartbeat, or None when it never sent one.
+        reported_at: place in the order of reports, see `AcceptedBatch`; 0 if none was given.
+        heartbeat: the newest heartbeat, or None if there was none.
     """
 
     epoch: str
@@ -68,12 +68,12 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlushIntent(msgspec.Struct, frozen=True, kw_only=True):
-    """What is about to be written to the store: made durable first, so that a restart repeats exactly this.
+    """Pending write to the store. It is made durable first, so that a restart repeats exactly this write.
 
     Attributes:
-        wal: epoch of the write-ahead log the records are in.
+        wal: epoch of the write-ahead log with the records.
         token: the insert token.
-        records: sequence number in the log to the machine ids its batch was matched to, in the batch's order.
+        records: sequence number in the log to the machine ids of its batch, in the batch's order.
     """
 
     wal: str
@@ -82,11 +82,11 @@ class FlushIntent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineMatch(msgspec.Struct, frozen=True):
-    """The machine that evidence belongs to.
+    """Machine that a piece of evidence belongs to.
 
     Attributes:
-        id: the hub's id of it.
-        conflict: words for it when the evidence contradicts another machine's, or None.
+        id: the hub's id of the machine.
+        conflict: explanation if the evidence contradicts another machine's, or None.
     """
 
     id: str
@@ -94,27 +94,27 @@ class MachineMatch(msgspec.Struct, frozen=True):
 
 
 class SenderState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of one sender.
+    """Persistent state of a sender.
 
     Attributes:
-        cluster, sender: which.
-        heard: its newest word.
+        cluster, sender: identity.
+        newest_report: its newest report.
     """
 
     cluster: str
     sender: str
-    heard: Heard
+    newest_report: NewestReport
 
 
-class MachineMark(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells how recently a machine was heard of.
+class MachineFreshness(msgspec.Struct, frozen=True, kw_only=True):
+    """Freshness of a machine.
 
     Attributes:
-        id, cluster, sender: which, and who reports it.
-        last_seen: nanoseconds since 1970 by the hub's clock: when what was said of it last was received.
-        retired_at: when an operator said that it is gone, or None.
+        id, cluster, sender: the machine, and the sender that reports it.
+        last_seen: nanoseconds since 1970 by the hub's clock: receipt of the newest report of the machine.
+        retired_at: when an operator retired the machine, or None.
         conflict: its evidence contradicts another machine's.
-        named_only: nobody heard of it: `sender` is who named it, `last_seen` when that was last.
+        named_only: listed but never reported: `sender` listed it, at `last_seen`.
     """
 
     id: str
@@ -127,26 +127,26 @@ class MachineMark(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_retired(self) -> bool:
-        """Whether it is gone: not if it was heard of since."""
+        """Return whether it is retired and no report came since."""
         return self.retired_at is not None and self.retired_at >= self.last_seen
 
 
-class MachinesHeard(msgspec.Struct, frozen=True, kw_only=True):
-    """How recently the machines of a cluster were heard of, in columns: there may be 125,000.
+class MachineFreshnessColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """Freshness of the machines of a cluster, in columns: there may be 125,000.
 
     Attributes:
-        ids, senders, last_seen: as in `MachineMark`, of those of which there is nothing else to say.
-        others: the rest: retired, named only, or in conflict.
+        ids, senders, last_seen: as in `MachineFreshness`, of machines without any other property.
+        others: the retired, named-only and conflicting machines.
     """
 
     ids: list[str]
     senders: list[str]
     last_seen: list[int]
-    others: tuple[MachineMark, ...] = ()
+    others: tuple[MachineFreshness, ...] = ()
 
-    def mark(self, cluster: str, number: int) -> MachineMark:
-        """Return one of the first."""
-        return MachineMark(
+    def mark(self, cluster: str, number: int) -> MachineFreshness:
+        """Return the machine at a position of the columns."""
+        return MachineFreshness(
             id=self.ids[number],
             cluster=cluster,
             sender=self.senders[number],

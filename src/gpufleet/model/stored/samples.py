@@ -1,7 +1,4 @@
-"""What goes into the store and what comes out of it.
-
-A series of another system: a name and labels, before anything of ours is known of it.
-"""
+"""Records written to the store and read from it, and series of other systems before they are mapped."""
 
 import msgspec
 
@@ -11,15 +8,15 @@ from gpufleet.model.stored.retention import Resolution
 from gpufleet.model.wire.batch import WireBatch
 
 
-class Accepted(msgspec.Struct, kw_only=True):
-    """A batch that was authenticated, acknowledged and normalised: values checked, machines known.
+class AcceptedBatch(msgspec.Struct, kw_only=True):
+    """Batch that was authenticated, acknowledged and normalised: values checked, machines known.
 
     Attributes:
         received_at: nanoseconds since 1970 by the hub's clock when its body was complete.
-        reported_at: its place in the order of reports of one sender, by the hub's clock: about `received_at`, and for
-            backlog earlier than everything that its sender said later. Of two reports the later one stands.
+        reported_at: its place in the order of reports of a sender, by the hub's clock: about `received_at`, and for
+            backlog earlier than all newer reports of the sender. Of two reports the later wins.
         machine_ids: the hub's id of each of `batch.machines`, in that order.
-        batch: the columns; every value valid for its catalogue row or absent.
+        batch: the columns; every value is valid for its catalogue row or absent.
     """
 
     received_at: int
@@ -29,10 +26,10 @@ class Accepted(msgspec.Struct, kw_only=True):
 
 
 class StoredSample(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest sample of one view, reader and lane, as the store kept it.
+    """Newest stored sample of a view, reader and lane.
 
     Attributes:
-        sample: with info texts among its values and its dimensions.
+        sample: with info texts among its values, and its dimensions.
         received_at: nanoseconds since 1970 by the hub's clock.
     """
 
@@ -40,25 +37,25 @@ class StoredSample(msgspec.Struct, frozen=True, kw_only=True):
     received_at: int
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How it stands with the newest sample of one view, reader and lane.
+class SampleSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Newest sample of a view, reader and lane without its values.
 
     Attributes:
-        stored: the sample, without its values and dimensions.
-        tells: whether it has a number of a metric that totals are made of.
+        stored: the sample, without values and dimensions.
+        has_totals: whether it has a number of a metric that contributes to totals.
     """
 
     stored: StoredSample
-    tells: bool
+    has_totals: bool
 
 
 class KnownGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """How many GPUs the machines of a cluster have.
+    """Number of GPUs of the machines of a cluster.
 
     Attributes:
-        pci: NVIDIA's display and 3D controllers on their buses, without virtual functions; None where no machine told
-            of its buses.
-        nvml: views of kind gpu that each machine told of within 20 minutes before it last told of any.
+        pci: NVIDIA display and 3D controllers on the PCI buses, without virtual functions; None if no machine reported
+            its buses.
+        nvml: views of kind gpu reported within 20 minutes before their machine's last GPU report.
     """
 
     pci: int | None
@@ -66,11 +63,11 @@ class KnownGpus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose events, and when.
+    """Scope of an event query: machine, views and interval.
 
     Attributes:
-        cluster, machine: of this cluster and machine (the hub's id); None for every one.
-        views: of these views only (keys); None for every one and the machine itself.
+        cluster, machine: this cluster and machine (the hub's id); None for all.
+        views: these views (keys); None for all, and the machine itself.
         start, end: nanoseconds since 1970, `end` excluded.
     """
 
@@ -81,15 +78,15 @@ class EventSpan(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-class EventQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events, the newest first.
+class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Query for events, newest first.
 
     Attributes:
-        spans: an event is asked for if it is in one of them.
-        view: only of this view (key); an empty text is the machine itself.
-        kinds, codes: only of these; empty for every one.
-        before: only after this one in the answer's order (time, id): where the page before ended.
-        limit: most events.
+        spans: an event matches if it is in any of them.
+        view: only this view (key); an empty text is the machine itself.
+        kinds, codes: only these; empty for all.
+        before: only events that follow this (time, id) in the answer's order: the end of the previous page.
+        limit: maximum number of events.
     """
 
     spans: tuple[EventSpan, ...]
@@ -101,10 +98,10 @@ class EventQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event as the store kept it.
+    """Stored event.
 
     Attributes:
-        id: number made of everything that names the event; one that was written twice has one id.
+        id: hash of the fields that identify the event; an event that was written twice has one id.
         cluster, machine: the hub's ids.
         view: key of the view, or None for the machine.
         at, kind, code, attributes: as in `Event`.
@@ -122,13 +119,13 @@ class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
     received_at: int
 
 
-class ProcessQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose processes, and when.
+class ProcessQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Query for process lists.
 
     Attributes:
         cluster, machine: the hub's ids.
-        view: only of this view (key); None for every one.
-        start, end: a list counts that was read within; nanoseconds since 1970, `end` excluded.
+        view: only this view (key); None for all.
+        start, end: only lists read in this interval; nanoseconds since 1970, `end` excluded.
     """
 
     cluster: str
@@ -139,15 +136,15 @@ class ProcessQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredProcesses(msgspec.Struct, frozen=True, kw_only=True):
-    """Who used one view at an instant, as the store kept it.
+    """Stored process list of a view at an instant.
 
     Attributes:
         view: its key.
-        reader, provenance: who read it.
-        measured_at: nanoseconds since 1970, when it was read.
+        reader, provenance: reader and source of the list.
+        measured_at: nanoseconds since 1970 when it was read.
         received_at: nanoseconds since 1970 by the hub's clock.
-        total: processes that there were; more than are listed where the sender cut the list.
-        processes: those that are listed.
+        total: number of processes; more than are listed if the sender cut the list.
+        processes: the listed processes.
     """
 
     view: str
@@ -159,14 +156,14 @@ class StoredProcesses(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[Process, ...]
 
 
-class RolledHour(msgspec.Struct, frozen=True, kw_only=True):
-    """An hour that minutes and hours were made of.
+class HourRollup(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of building the rollups of an hour.
 
     Attributes:
         start: nanoseconds since 1970.
-        machines: that had something measured in it or close by.
-        seconds: how long it took.
-        again: whether it had been made before: something that was measured in it came later.
+        machines: number of machines with samples in the hour or close to it.
+        seconds: duration of the build.
+        again: whether the hour was rebuilt because samples of it arrived late.
     """
 
     start: int
@@ -176,11 +173,11 @@ class RolledHour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """Values over time.
+    """Stored values over time.
 
     Attributes:
         points: (view key, metric) to (start of step, value).
-        resolution: the coarsest of what it was made of.
+        resolution: the coarsest one that contributed.
     """
 
     points: dict[tuple[str | None, str], list[tuple[int, Value]]]
@@ -188,17 +185,19 @@ class StoredSeries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FORWARDED = "forwarded_by"
-"""A label of series that a hub has passed on to a database: no hub takes them in again."""
+"""Label of series that a hub forwarded to a database: a hub never imports them again."""
 
 
-class Series:
-    """One series. A decoder gives the same object for the same series of later bodies of one source.
+class ImportedSeries:
+    """Series of another system: a name and labels, not yet mapped to the catalogue.
+
+    A decoder returns the same object for the same series in later bodies of a source.
 
     Attributes:
         name: of the metric.
-        labels: in the order in which they came; control characters are taken out.
-        mark: the decoder's own note.
-        meaning: a reader's own note: what it found the series to mean, which its values do not change.
+        labels: in the order of arrival, without control characters.
+        mark: private to the decoder.
+        meaning: private to the reader: the mapping of the series, which does not depend on its values.
     """
 
     __slots__ = ("labels", "mark", "meaning", "name")
@@ -210,5 +209,5 @@ class Series:
         self.meaning: object = None
 
     def __repr__(self) -> str:
-        """Show it as the text format writes it."""
+        """Return the series in Prometheus text notation."""
         return self.name + "{" + ",".join(f"{name}={value!r}" for name, value in self.labels.items()) + "}"

@@ -1,1 +1,1 @@
-"""Records of the batch format."""
+"""Records of the batch format (docs/reference/batch.md)."""

@@ -1,11 +1,9 @@
-"""The batch as columns: as it travels and as it is stored, with machines, views and absences named once and pointed at.
+"""Batch as columns, in transit and in the store: machines, views and absences are listed once and referenced by index.
 
-Field order is the format: every struct is a MessagePack array. Fields may be added at the end, with a
-default; nothing is ever removed or reordered within a version. The bounds in the types are part of the format.
+Field order is the format: every struct is a MessagePack array. Fields may be added at the end, with a default; no field
+is removed or reordered within a version. The bounds in the types are part of the format. `codecs/batch` has the bytes.
 
-What a sender posts to a hub, as records. Its bytes are `codecs/batch`'s business.
-
-Blocks with the same metrics, brought together.
+`Batch` and `MachineReport` are the same content as records, before a sender turns it into columns.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,26 +13,26 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.event import Event
-from gpufleet.model.holding import Holding
+from gpufleet.model.holdings import Holding
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.status import Heartbeat, ReaderStatus
 from gpufleet.model.view import View
 
 WIRE_VERSION = 2
-"""The newest version of the format; the first element of every batch."""
+"""Newest version of the format; the first element of every batch."""
 
 OLDEST_VERSION = 1
-"""The oldest that is read, and that every hub reads."""
+"""Oldest supported version; every hub reads it."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 """Name of a cluster, sender, reader or metric."""
 
 Text = Annotated[str, msgspec.Meta(max_length=1024)]
-"""A text that was measured, or that says more about an absence."""
+"""Measured text, or detail of an absence."""
 
 Label = Annotated[str, msgspec.Meta(max_length=4096)]
-"""A value of a dimension; mount points can be as long as a path."""
+"""Value of a dimension; mount points can be as long as a path."""
 
 Instant = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 """Nanoseconds since 1970."""
@@ -46,23 +44,23 @@ IndexOrNone = Annotated[int, msgspec.Meta(ge=-1)]
 """Position in one of the batch's lists, or -1 for none."""
 
 ProcessId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
-"""As the driver tells it."""
+"""Process id as the driver reports it."""
 
 Tick = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """Clock ticks since boot."""
 
 ShortText = Annotated[str, msgspec.Meta(max_length=64)]
-"""The kernel's name of a process."""
+"""Kernel name of a process."""
 
 MAX_PROCESSES = 1024
-"""Of one list."""
+"""Maximum number of processes in a list."""
 
 Cell = int | float | Text | None
-"""A value in a column; None means absent, and the row's absence set says why."""
+"""Value in a column; None means absent, with the reason in the row's absence set."""
 
 
 class WireAbsence(msgspec.Struct, frozen=True, array_like=True):
-    """Why one metric of a row is absent."""
+    """Absence of a metric of a row."""
 
     metric: Name
     reason: Reason
@@ -74,13 +72,13 @@ class SampleBlock(msgspec.Struct, array_like=True):
 
     Attributes:
         reader, lane, provenance: of every row.
-        metrics: catalogue names, one a column. Only metrics without dimensions.
+        metrics: catalogue name of each column. Only metrics without dimensions.
         machine: row to index in `WireBatch.machines`.
         view: row to index in `WireBatch.views`, or -1 for the machine itself.
         measured_at: row to nanoseconds since 1970.
         driver_session: row to identity of the driver load, or 0.
-        absence: row to index in `WireBatch.absences`, or -1 where nothing is absent.
-        columns: one list a metric, in the order of `metrics`; a hub may have arrays in place of lists, or a `Matrix`.
+        absence: row to index in `WireBatch.absences`, or -1 if nothing is absent.
+        columns: a list per metric, in the order of `metrics`; a hub may use arrays or a `Matrix` instead.
     """
 
     reader: Name
@@ -96,15 +94,15 @@ class SampleBlock(msgspec.Struct, array_like=True):
 
 
 class DimBlock(msgspec.Struct, array_like=True):
-    """Values of one metric that has dimensions. All lists are of equal length.
+    """Values of a metric with dimensions. All lists are of equal length.
 
     Attributes:
         metric: catalogue name.
         reader, lane, provenance: of every row.
         machine, view, measured_at, driver_session: as in `SampleBlock`.
-        labels: one list a dimension, in the catalogue's order.
-        values: None where absent.
-        absence: row to index in `WireBatch.absences` (a set of one), or -1.
+        labels: a list per dimension, in the catalogue's order.
+        values: None if absent.
+        absence: row to index in `WireBatch.absences` (a set with a single element), or -1.
     """
 
     metric: Name
@@ -121,19 +119,19 @@ class DimBlock(msgspec.Struct, array_like=True):
 
 
 class ProcessList(msgspec.Struct, array_like=True):
-    """Who uses one view at an instant. The lists from `pids` on, and every column, are of equal length.
+    """Processes of a view at an instant. The lists from `pids` on, and every column, are of equal length.
 
     Attributes:
         view: index in `WireBatch.views`.
-        reader, lane, provenance, measured_at, driver_session: of the sample that the list was read with.
-        total: processes that there were; more than are listed where the list was cut.
-        readings: names of `model.process.PROCESS_READINGS`, one a column.
+        reader, lane, provenance, measured_at, driver_session: of the sample with which the list was read.
+        total: number of processes; more than are listed if the list was cut.
+        readings: names from `model.process.PROCESS_READINGS`, one per column.
         pids: process ids.
         start_times: clock ticks since boot, or None.
-        kinds: what each holds.
-        names: the kernel's short names, or empty texts.
-        absence: process to index in `WireBatch.absences`, or -1 where nothing is absent.
-        columns: one list a reading.
+        kinds: kinds of use of each process.
+        names: short names from the kernel, or empty texts.
+        absence: process to index in `WireBatch.absences`, or -1 if nothing is absent.
+        columns: a list per reading.
     """
 
     view: Index
@@ -153,7 +151,7 @@ class ProcessList(msgspec.Struct, array_like=True):
 
 
 class MachinePart(msgspec.Struct, array_like=True):
-    """What is said of a machine beside its samples; `machine` is an index in `WireBatch.machines`."""
+    """Data of a machine beside its samples; `machine` is an index in `WireBatch.machines`."""
 
     machine: Index
     events: list[Event] = []
@@ -164,16 +162,16 @@ class MachinePart(msgspec.Struct, array_like=True):
 
 
 class WireBatch(msgspec.Struct, array_like=True):
-    """One batch.
+    """Batch in columns.
 
     Attributes:
-        version: of the format that it came in, or is to be told in.
-        catalogue: version of the catalogue its names are from.
-        cluster, sender, epoch, seq, sent_at, heartbeat: as in `model.batch.Batch`.
-        machines: evidence of each machine that is spoken of.
-        views: devices that are spoken of (a view's key is unique within its machine only).
-        absences: sets of absences, each sorted by metric, each once.
-        samples, dims, parts: what was measured and learned.
+        version: format version in which it was received or is to be encoded.
+        catalogue: version of the catalogue that its names are from.
+        cluster, sender, epoch, seq, sent_at, heartbeat: as in `Batch`.
+        machines: evidence of each machine in the batch.
+        views: devices in the batch (a view's key is unique only within its machine).
+        absences: sets of absences, each sorted by metric, without duplicates.
+        samples, dims, parts: measurements and everything else.
     """
 
     version: int
@@ -193,12 +191,12 @@ class WireBatch(msgspec.Struct, array_like=True):
 
 
 class MachineReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was learned of one machine since the report before.
+    """New data of a machine since the previous report.
 
     Attributes:
-        machine: evidence of which machine it is.
-        samples, events, readers, holdings: what was learned.
-        inventory: the whole list of display controllers, or None when it is not part of this report.
+        machine: identity evidence.
+        samples, events, readers, holdings: the data.
+        inventory: the whole list of display controllers, or None if it is not part of this report.
     """
 
     machine: Machine
@@ -210,16 +208,16 @@ class MachineReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One post of one sender.
+    """Batch as records: a single post of a sender.
 
     Attributes:
         cluster: id of the cluster the sender belongs to.
         sender: name of the sender, unique in its cluster.
-        epoch: 32 hexadecimal digits, random, made with the sender's spool: a wiped spool is a new epoch.
+        epoch: 32 random hexadecimal digits, created with the sender's spool: a wiped spool is a new epoch.
         seq: 1, 2, 3, ... within the epoch; a gap is a loss.
-        sent_at: nanoseconds since 1970 when the batch was made.
-        heartbeat: the sender's word that it lives, on the heartbeat's own schedule.
-        reports: one a machine.
+        sent_at: nanoseconds since 1970 when the batch was created.
+        heartbeat: state of the sender, on the heartbeat's own schedule.
+        reports: one per machine.
     """
 
     cluster: str
@@ -234,21 +232,21 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _T = TypeVar("_T")
 
 
-class Shapes(Generic[_T]):
-    """Something for each list of metrics that blocks have.
+class MetricListCache(Generic[_T]):
+    """Cache of an object per distinct list of metrics.
 
-    Many blocks share one list object of names, which is found without a look at the names. So a block must live, and
-    keep its list, for as long as this.
+    Many blocks share a list object of names. Such a list is looked up by identity, without reading the names. A block
+    must therefore live, and keep its list, for as long as the cache.
     """
 
     def __init__(self, make: Callable[[tuple[str, ...]], _T]) -> None:
-        """Take what makes a new one for the names of a block's metrics."""
+        """Take the function that creates the object for a tuple of metric names."""
         self._make = make
         self._by_names: dict[tuple[str, ...], _T] = {}
         self._by_list: dict[int, _T] = {}
 
     def of(self, block: SampleBlock) -> _T:
-        """Return what belongs to the block's metrics."""
+        """Return the object for the block's metrics."""
         found = self._by_list.get(id(block.metrics))
         if found is not None:
             return found
@@ -260,5 +258,5 @@ class Shapes(Generic[_T]):
         return found
 
     def all(self) -> Iterable[_T]:
-        """Return everything, in the order of coming."""
+        """Return all objects, in the order of creation."""
         return self._by_names.values()

@@ -1,6 +1,6 @@
-"""The numbers of a block as one piece of memory, a row after the other: no object a number.
+"""Numbers of a block in contiguous memory, row after row, without an object per number.
 
-Nothing is absent in a matrix: what has an absence is a list of cells.
+A matrix has no absent numbers: a column with an absence is a list of cells.
 """
 
 from array import array
@@ -10,7 +10,7 @@ from typing import Any, overload
 from gpufleet.model.catalogue import CATALOGUE, ValueType
 
 CELL_BYTES = 8
-"""Of a number in a matrix, whichever code it has."""
+"""Size of a number in a matrix, of either code."""
 
 LISTED = "-"
 """Code of a column that is a list of cells."""
@@ -18,25 +18,25 @@ LISTED = "-"
 _CODES = {ValueType.INT: "q", ValueType.FLOAT: "d"}
 
 NUMBER_CODES = {metric.name: _CODES[metric.type] for metric in CATALOGUE.values() if metric.type in _CODES}
-"""Metric to the code, in the module `array`, of its numbers: `q` for integers of 64 bits, `d` for floats."""
+"""Metric to the `array` type code of its numbers: `q` for 64-bit integers, `d` for floats."""
 
 
-class Layout:
-    """What the columns of a block are. Blocks that are alike share one.
+class MatrixLayout:
+    """Column layout of a block. Blocks with equal columns share a layout.
 
     Attributes:
         names: of the metrics.
-        codes: one a metric: `q`, `d`, or `-` for a list of cells.
+        codes: a code per metric: `q`, `d`, or `-` for a list of cells.
         places: metric to its position among the numbers of a row, or among the lists.
-        width: numbers a row.
-        is_typed: whether every column of numbers has the code of its metric. One of a metric that the catalogue does
-            not have, or that is no number, has not.
+        width: numbers per row.
+        is_typed: whether every number column has the code of its metric. False if a number column belongs to a metric
+            that the catalogue does not have or that is not numeric.
     """
 
     __slots__ = ("codes", "is_typed", "names", "places", "width")
 
     def __init__(self, names: list[str], codes: str) -> None:
-        """Take names and codes, as many of one as of the other."""
+        """Take names and codes of equal length."""
         self.names = names
         self.codes = codes
         self.width = len(codes) - codes.count(LISTED)
@@ -54,18 +54,18 @@ class Layout:
 
 
 class Matrix(Sequence[Sequence[Any]]):
-    """The columns of one block. Each one that is asked for is made anew: an array, or the list that it is.
+    """Columns of a block. Each access builds the column: an array, or the existing list.
 
     Attributes:
-        layout: what they are.
-        rows: how many each has.
-        cells: the numbers, row after row, as this machine has them in memory.
+        layout: the column layout.
+        rows: number of rows.
+        cells: the numbers, row after row, in native byte order.
         lists: the columns that are lists.
     """
 
     __slots__ = ("cells", "layout", "lists", "rows")
 
-    def __init__(self, layout: Layout, rows: int, cells: bytes, lists: list[list[Any]]) -> None:
+    def __init__(self, layout: MatrixLayout, rows: int, cells: bytes, lists: list[list[Any]]) -> None:
         self.layout = layout
         self.rows = rows
         self.cells = cells
@@ -84,36 +84,39 @@ class Matrix(Sequence[Sequence[Any]]):
         code, place = self.layout.codes[column], self.layout.places[column]
         if code == LISTED:
             return self.lists[place]
-        return numbers_of(self.cells, code, place, self.layout.width)
+        return read_column(self.cells, code, place, self.layout.width)
 
     def __iter__(self) -> Iterator[Sequence[Any]]:
         return map(self.__getitem__, range(len(self)))
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the other has the same columns, be they lists."""
+        """Compare the columns by value; the other side may have lists."""
         if not isinstance(other, Sequence) or isinstance(other, str):
             return NotImplemented
         return [list(column) for column in self] == [list(column) for column in other]
 
-    __hash__ = None  # type: ignore[assignment]  # as a list has none
+    __hash__ = None  # type: ignore[assignment]  # unhashable, as a list
 
 
-def numbers_of(cells: bytes, code: str, place: int, width: int) -> "array[Any]":
-    """Return one column of rows of `width` numbers."""
+def read_column(cells: bytes, code: str, place: int, width: int) -> "array[Any]":
+    """Return a column of rows with `width` numbers each."""
     column = array(code)
     if cells:
         column.frombytes(memoryview(cells).cast("q")[place::width].tobytes())
     return column
 
 
-def joined(matrices: Iterable[Matrix]) -> list[tuple[Layout, bytes, list[Matrix]]]:
-    """Return the numbers of all matrices of a layout as one piece of memory, with those matrices in their order."""
+def join_matrices(matrices: Iterable[Matrix]) -> list[tuple[MatrixLayout, bytes, list[Matrix]]]:
+    """Concatenate the numbers of all matrices of each layout; return them with those matrices in order."""
     by_layout: dict[int, list[Matrix]] = {}
     for matrix in matrices:
         by_layout.setdefault(id(matrix.layout), []).append(matrix)
-    return [(alike[0].layout, b"".join([one.cells for one in alike]), alike) for alike in by_layout.values()]
+    return [
+        (same_layout[0].layout, b"".join([one.cells for one in same_layout]), same_layout)
+        for same_layout in by_layout.values()
+    ]
 
 
-def matrix_of(columns: object) -> Matrix | None:
-    """Return the columns of a block if they are a matrix, or None where they are lists and arrays."""
+def as_matrix(columns: object) -> Matrix | None:
+    """Return the columns of a block as a matrix, or None if they are lists or arrays."""
     return columns if isinstance(columns, Matrix) else None

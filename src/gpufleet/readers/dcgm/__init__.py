@@ -1,1 +1,1 @@
-"""Reads GPUs through a DCGM host engine, over any stream to it. Start with `reader.py`."""
+"""DCGM reader: GPUs through a DCGM host engine, over any stream. Start with `reader.py`."""

@@ -1,7 +1,4 @@
-"""One connection to a host engine: a question, its answer, and nothing an engine can do beyond that.
-
-How soon an engine that failed is dialled again.
-"""
+"""Client of a DCGM host engine: one connection, one request at a time, and the reconnect backoff."""
 
 import asyncio
 import contextlib
@@ -17,41 +14,45 @@ from gpufleet.codecs.dcgm_wire.replies import read_result
 from gpufleet.model.errors import ChannelError, ChannelProblem, GpufleetError, WireError, WireLimitError
 from gpufleet.ports.channel import Dialer, Stream
 
-FIRST_SECONDS, MOST_SECONDS = 1.0, 60.0
+INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 60.0
 
 
-class Patience:
-    """Waits after each failure in a row but the first: a second, then twice as long each time, up to a bound."""
+class ReconnectBackoff:
+    """Exponential backoff between dials.
 
-    def __init__(self, monotonic: Callable[[], float], most_seconds: float = MOST_SECONDS) -> None:
-        self._monotonic, self._most = monotonic, most_seconds
+    The first failure has no wait. Each further failure in a row doubles the wait, from `INITIAL_BACKOFF_SECONDS` up to
+    the maximum.
+    """
+
+    def __init__(self, monotonic: Callable[[], float], max_seconds: float = MAX_BACKOFF_SECONDS) -> None:
+        self._monotonic, self._max = monotonic, max_seconds
         self._wait = 0.0
         self._until = 0.0
         self._last: ChannelError | WireError | None = None
 
-    def failed(self, error: ChannelError | WireError) -> None:
-        """Take note of a failure."""
+    def record_failure(self, error: ChannelError | WireError) -> None:
+        """Record a failure."""
         self._last = error
         self._until = self._monotonic() + self._wait
-        self._wait = min(max(FIRST_SECONDS, 2 * self._wait), self._most)
+        self._wait = min(max(INITIAL_BACKOFF_SECONDS, 2 * self._wait), self._max)
 
-    def worked(self) -> None:
-        """Take note that the engine answered."""
+    def record_success(self) -> None:
+        """Reset the backoff: the engine answered."""
         self._wait, self._until, self._last = 0.0, 0.0, None
 
     def check(self) -> None:
-        """Raise the last failure once more while it is too early to try again."""
+        """Raise the last failure again until the wait is over."""
         if self._last is not None and self._monotonic() < self._until:
             raise self._last
 
 
 REPLY_SECONDS = 5.0
-"""How long a reply may take. An engine does not answer some malformed or denied requests at all."""
+"""Timeout of a reply. An engine does not answer some malformed or denied requests at all."""
 
-MAX_STRAYS = 64
-"""Frames that answer nothing (pushed by the engine, or late) and are skipped while one answer is awaited."""
+MAX_SKIPPED_FRAMES = 64
+"""Maximum number of unrelated frames (pushed by the engine, or late) that are skipped before a reply."""
 
-Read = TypeVar("Read")
+Result = TypeVar("Result")
 
 
 class EngineError(GpufleetError):
@@ -65,14 +66,14 @@ class EngineError(GpufleetError):
     def __init__(self, command: str, code: int) -> None:
         self.code = code
         self.command = command
-        super().__init__(f"{command}: the engine answers {name_of(code)} ({code})")
+        super().__init__(f"{command}: the engine returned {name_of(code)} ({code})")
 
 
 class EngineClient:
-    """Asks one engine, one question at a time, over one connection that it keeps.
+    """Client of one engine: one request at a time, over one persistent connection.
 
-    Whatever goes wrong on the connection closes it: the engine then forgets this connection's groups and watches.
-    `connection` counts connections, so that a caller notices that what it set up is gone.
+    Any error on the connection closes it, and the engine then drops the groups and watches of the connection.
+    `connection` counts connections, so that a caller notices that its groups and watches are gone.
     """
 
     def __init__(
@@ -80,71 +81,70 @@ class EngineClient:
         dialer: Dialer,
         *,
         reply_seconds: float = REPLY_SECONDS,
-        most_wait_seconds: float = MOST_SECONDS,
+        max_backoff_seconds: float = MAX_BACKOFF_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare it; nothing is dialled yet.
+        """Create the client; nothing is dialled yet.
 
         Args:
             dialer: to the engine.
-            reply_seconds: how long a reply may take.
-            most_wait_seconds: longest time between dials of an engine that fails.
-            monotonic: the clock that waits are measured by.
+            reply_seconds: timeout of a reply.
+            max_backoff_seconds: maximum time between dials of an engine that fails.
+            monotonic: clock of the backoff.
         """
         self._dialer = dialer
-        self._patience = Patience(monotonic, most_wait_seconds)
+        self._backoff = ReconnectBackoff(monotonic, max_backoff_seconds)
         self._reply_seconds = reply_seconds
         self._stream: Stream | None = None
         self._numbers = itertools.cycle(range(1, 2**31))
         self.connection = 0
 
     async def open(self) -> int:
-        """Connect unless that has been done; return the number of the connection.
+        """Connect if there is no connection; return the number of the connection.
 
         Raises:
-            ChannelError: if it cannot be done; or if it could not lately, in the words of then: an engine that fails
-                again and again is not dialled at every question.
-            WireError: so too, where the engine spoke and was not understood.
+            ChannelError: if the dial fails. During the backoff the last failure is raised again, without a dial.
+            WireError: during the backoff, if the last failure was a malformed reply.
         """
         if self._stream is None:
-            self._patience.check()
+            self._backoff.check()
             try:
                 self._stream = await self._dialer.dial()
             except ChannelError as error:
-                self._patience.failed(error)
+                self._backoff.record_failure(error)
                 raise
             self.connection += 1
         return self.connection
 
-    async def ask(
+    async def request(
         self,
         command: Command,
-        request: Callable[[int], bytes],
-        read: Callable[[bytes], Read],
+        encode: Callable[[int], bytes],
+        read: Callable[[bytes], Result],
         *,
-        most_bytes: int | None = None,
-    ) -> Read:
-        """Ask a question and read its answer.
+        max_bytes: int | None = None,
+    ) -> Result:
+        """Send a request and decode its reply.
 
         Args:
-            command: what is asked; names it in errors, and tells where its return code stands.
-            request: makes the frame for a request id.
-            read: reads the reply's body.
-            most_bytes: a longer body is no answer; the command's struct unless told.
+            command: name for errors, and the position of the return code.
+            encode: encodes the frame for a request id.
+            read: decodes the body of the reply.
+            max_bytes: maximum length of the body; None for the size of the command's struct.
 
         Raises:
-            EngineError: if the engine refuses the command; the connection stays.
-            ChannelError: if no answer comes in time, or the connection fails.
-            WireError: if the answer is not what the protocol says.
+            EngineError: if the engine refuses the command; the connection stays open.
+            ChannelError: if no reply arrives in time, or the connection fails.
+            WireError: if the reply violates the protocol.
         """
         await self.open()
         assert self._stream is not None
         number = next(self._numbers)
         try:
             async with asyncio.timeout(self._reply_seconds):
-                await self._stream.send(request(number))
-                status, body = await self._reply(self._stream, number, most_bytes or command.size)
-            self._patience.worked()
+                await self._stream.send(encode(number))
+                status, body = await self._reply(self._stream, number, max_bytes or command.size)
+            self._backoff.record_success()
             if status != OK:
                 raise EngineError(command.name, status)
             if command.number in RESULT_AT and (result := read_result(command, body)) != OK:
@@ -154,39 +154,41 @@ class EngineClient:
             raise
         except TimeoutError:
             await self.close()
-            late = ChannelError(f"{command.name}: no answer in {self._reply_seconds:g} s", ChannelProblem.TIMEOUT)
-            self._patience.failed(late)
+            late = ChannelError(f"{command.name}: no reply within {self._reply_seconds:g} s", ChannelProblem.TIMEOUT)
+            self._backoff.record_failure(late)
             raise late from None
         except (ChannelError, WireError) as error:
             await self.close()
-            self._patience.failed(error)
+            self._backoff.record_failure(error)
             raise
-        except BaseException:  # cancelled in the middle of a frame, too: what comes next could not be told from it
+        except BaseException:  # also on cancellation within a frame: the stream is then out of step
             await self.close()
             raise
 
     async def close(self) -> None:
-        """Close the connection; the next question opens another."""
+        """Close the connection; the next request opens another."""
         stream, self._stream = self._stream, None
         if stream is not None:
             with contextlib.suppress(ChannelError):
                 await stream.close()
 
     @staticmethod
-    async def _reply(stream: Stream, number: int, most: int) -> tuple[int, bytes]:
-        """Return status and body of the reply to a request; a refused request's body is thrown away."""
-        for _ in range(MAX_STRAYS):
+    async def _reply(stream: Stream, number: int, max_bytes: int) -> tuple[int, bytes]:
+        """Return status and body of the reply to a request; the body of a refusal is discarded."""
+        for _ in range(MAX_SKIPPED_FRAMES):
             header = decode_header(await stream.receive_exactly(HEADER.size))
             if header.type == MODULE_COMMAND and header.request == number and header.status == OK:
-                if header.length > most:
-                    raise WireLimitError("length", f"{header.length} bytes, of {most} that an answer can have")
+                if header.length > max_bytes:
+                    raise WireLimitError(
+                        "length", f"{header.length} bytes exceed the maximum of {max_bytes} for this reply"
+                    )
                 return header.status, await stream.receive_exactly(header.length)
             left = header.length
             while left:
                 chunk = await stream.receive(left)
                 if not chunk:
-                    raise ChannelError("the engine ended inside a frame", ChannelProblem.ENDED)
+                    raise ChannelError("the engine closed the connection within a frame", ChannelProblem.ENDED)
                 left -= len(chunk)
             if header.type == MODULE_COMMAND and header.request == number:
                 return header.status, b""
-        raise WireError("reply", f"{MAX_STRAYS} frames came, and none was the answer")
+        raise WireError("reply", f"no reply among {MAX_SKIPPED_FRAMES} frames")

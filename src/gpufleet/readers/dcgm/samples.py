@@ -1,11 +1,11 @@
-"""From what an engine told of its GPUs in one pass to samples. Pure."""
+"""Conversion of one pass over an engine to samples. Pure."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpufleet.codecs.dcgm_wire.codes import REASONS, STALE_DATA
-from gpufleet.codecs.dcgm_wire.commands import LADDER
+from gpufleet.codecs.dcgm_wire.commands import LATEST_FORMS
 from gpufleet.codecs.dcgm_wire.values import GPU, Entity, FieldValue
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -26,140 +26,147 @@ from gpufleet.readers.dcgm.mapping.device import (
     absent_device,
     map_device,
 )
-from gpufleet.readers.dcgm.mapping.part import NAME as PROFILE
-from gpufleet.readers.dcgm.mapping.part import map_part, map_part_size
-from gpufleet.readers.dcgm.mapping.row import Modes, read
-from gpufleet.readers.dcgm.session import Part, Session
+from gpufleet.readers.dcgm.mapping.mig import NAME as PROFILE
+from gpufleet.readers.dcgm.mapping.mig import map_mig, map_mig_size
+from gpufleet.readers.dcgm.mapping.row import EngineGpuModes, read_row
+from gpufleet.readers.dcgm.session import EngineSession, MigDevice
 
 NAME = "dcgm"
 _STATES = {Reason.GPU_LOST: "lost", Reason.RESET_REQUIRED: "reset_required"}
-_TEXT_LETTERS = 128
+MAX_TEXT_LENGTH = 128
 STALE_MICROSECONDS = 10_000_000
-"""A number that is older than this, by the engine's clock, is not of now: it is sampled every second, or read live."""
+"""Age by the engine's clock beyond which a number is stale: the engine samples every second or reads live."""
 
 Values = Mapping[int, FieldValue]
 _NOTHING: Values = {}
 
 
-class Told(NamedTuple):
-    """What one pass brought.
+class PassReadings(NamedTuple):
+    """Raw readings of one pass.
 
     Attributes:
         session: with the engine.
-        live: entity to field to value, read from the driver at the instant of asking.
-        watched: the same of profiling fields, as the engine sampled them.
-        refused: profiling field to the code with which the engine refused to watch it.
-        no_profiling: why no profiling field could be asked, or None.
-        parts: MIG devices, or None where no GPU is in MIG mode.
-        unlisted: why they are those of an earlier pass, or None.
-        xids_watched: whether the engine tells of XIDs.
-        at: nanoseconds since 1970 by our clock.
-        offset_ns: the engine's clock minus ours, or None where no value bore a time.
+        live: entity to field to value, read live from the driver.
+        watched: entity to profiling field to value, as sampled by the engine.
+        refused: profiling fields that the engine refused to watch, with its return code.
+        profiling_absence: reason if profiling fields could not be requested at all, or None.
+        mig_devices: MIG devices, or None if no GPU is in MIG mode.
+        listing_absence: reason if the MIG devices are those of an earlier pass, or None.
+        xids_watched: whether the engine reports XIDs.
+        at: nanoseconds since 1970 by this machine's clock.
+        offset_ns: the engine's clock minus this machine's, or None if no value had a timestamp.
     """
 
-    session: Session
+    session: EngineSession
     live: Mapping[tuple[int, int], Values]
     watched: Mapping[tuple[int, int], Values] = {}
     refused: Mapping[int, int] = {}
-    no_profiling: Absent | None = None
-    parts: tuple[Part, ...] | None = None
-    unlisted: Absent | None = None
+    profiling_absence: Absent | None = None
+    mig_devices: tuple[MigDevice, ...] | None = None
+    listing_absence: Absent | None = None
     xids_watched: bool = False
     at: int = 0
     offset_ns: int | None = None
 
 
-def name_gpus(
-    session: Session, live: Mapping[tuple[int, int], Values], side: Side
+def identify_gpus(
+    session: EngineSession, live: Mapping[tuple[int, int], Values], side: Side
 ) -> tuple[dict[Entity, View], list[str]]:
-    """Return the views of the GPUs that can be named, and words for those that cannot."""
+    """Return the views of the GPUs, and error messages for GPUs without a usable identity."""
     found: dict[Entity, View] = {}
     errors: list[str] = []
-    if session.listed > len(session.gpus):
-        errors.append(f"the engine lists {session.listed} GPUs, the first {len(session.gpus)} are read")
-    taken: dict[str, Entity] = {}
+    if session.gpu_count > len(session.gpus):
+        errors.append(f"the engine lists {session.gpu_count} GPUs, only the first {len(session.gpus)} are read")
+    owners: dict[str, Entity] = {}
     for gpu in session.gpus:
         values = live.get(gpu, _NOTHING)
-        uuid, pci = told_text(values.get(UUID)), told_text(values.get(PCI_BUS_ID))
+        uuid, pci = text_of(values.get(UUID)), text_of(values.get(PCI_BUS_ID))
         try:
             address = normalise_pci_address(pci) if pci else None
         except ValueError:
             address = None
         if not uuid and not address:
-            errors.append(f"GPU {gpu.id} of the engine cannot be named: it tells no UUID and no PCI address")
+            errors.append(f"GPU {gpu.id} of the engine reports no UUID and no PCI address")
             continue
         view = View(kind=ViewKind.GPU, side=side, uuid=uuid or None, pci_address=address, index=gpu.id)
-        other = taken.setdefault(view.key, gpu)
+        other = owners.setdefault(view.key, gpu)
         if other != gpu:
-            errors.append(f"GPU {gpu.id} of the engine has the name of GPU {other.id}: {view.key}")
+            errors.append(f"GPU {gpu.id} and GPU {other.id} of the engine report the same identity: {view.key}")
             found.pop(other, None)
             continue
         found[gpu] = view
     return found, errors
 
 
-def gpu_samples(told: Told, views: Mapping[Entity, View], lane: Lane) -> list[Sample]:
-    """Return a sample a GPU."""
-    return [_gpu(told, gpu, view, lane) for gpu, view in views.items()]
+def gpu_samples(readings: PassReadings, views: Mapping[Entity, View], lane: Lane) -> list[Sample]:
+    """Return one sample per GPU."""
+    return [_gpu(readings, gpu, view, lane) for gpu, view in views.items()]
 
 
-def _gpu(told: Told, gpu: Entity, view: View, lane: Lane) -> Sample:
-    live = told.live.get(gpu, _NOTHING)
-    lost, modes = lost_why(live), modes_of(live)
+def _gpu(readings: PassReadings, gpu: Entity, view: View, lane: Lane) -> Sample:
+    live = readings.live.get(gpu, _NOTHING)
+    lost, modes = lost_reason(live), modes_of(live)
     values: dict[str, Value | Absent]
     dims: tuple[DimValue, ...]
-    values, dims = absent_device(lost, lane) if lost else map_device(live, lane, modes, told.session.unknown)
+    values, dims = absent_device(lost, lane) if lost else map_device(live, lane, modes, readings.session.unknown)
     if lane is Lane.FAST:
         values[STATE] = _STATES.get(lost.reason, "unreadable") if lost else "ok"
-        values |= _activity(told, gpu, lost, modes)
-        if told.parts is not None and modes.mig:
-            values["gpu_mig_devices"] = told.unlisted or sum(part.gpu == gpu for part in told.parts)
+        values |= _activity(readings, gpu, lost, modes)
+        if readings.mig_devices is not None and modes.mig:
+            values["gpu_mig_devices"] = readings.listing_absence or sum(
+                device.gpu == gpu for device in readings.mig_devices
+            )
     elif lane is Lane.STATIC:
         values["gpu_pci_address"] = view.pci_address or Absent(Reason.NO_DATA, f"DCGM {PCI_BUS_ID}")
     else:
-        values[DRIVER_EVENTS] = int(told.xids_watched)
-    return _sample(told, view, lane, values, dims, told_text(live.get(DRIVER)))
+        values[DRIVER_EVENTS] = int(readings.xids_watched)
+    return _sample(readings, view, lane, values, dims, text_of(live.get(DRIVER)))
 
 
-def _activity(told: Told, gpu: Entity, lost: Absent | None, modes: Modes) -> dict[str, Value | Absent]:
-    why = lost or told.no_profiling
+def _activity(
+    readings: PassReadings, gpu: Entity, lost: Absent | None, modes: EngineGpuModes
+) -> dict[str, Value | Absent]:
+    why = lost or readings.profiling_absence
     if why is not None:
         return activity.absent_activity(activity.ROWS, why)
-    return activity.map_activity(activity.ROWS, told.watched.get(gpu, _NOTHING), told.refused, modes)
+    return activity.map_activity(activity.ROWS, readings.watched.get(gpu, _NOTHING), readings.refused, modes)
 
 
-def part_samples(told: Told, views: Mapping[Entity, View], lane: Lane) -> list[Sample]:
-    """Return a sample a MIG device of a GPU that has a name."""
+def mig_samples(readings: PassReadings, views: Mapping[Entity, View], lane: Lane) -> list[Sample]:
+    """Return one sample per MIG device whose GPU has a view."""
     found = []
-    for part in told.parts or ():
-        gpu = views.get(part.gpu)
+    for device in readings.mig_devices or ():
+        gpu = views.get(device.gpu)
         if gpu is None or lane is Lane.STATIC:
             continue
-        live = told.live.get(part.compute_instance, _NOTHING)
-        values = map_part_size(part.slices) if lane is Lane.SLOW else _part(told, part, live)
-        driver = told_text(told.live.get(part.gpu, _NOTHING).get(DRIVER))
-        found.append(_sample(told, _part_view(gpu, part, live), lane, values, (), driver))
+        live = readings.live.get(device.compute_instance, _NOTHING)
+        values = map_mig_size(device.slices) if lane is Lane.SLOW else _mig_values(readings, device, live)
+        driver = text_of(readings.live.get(device.gpu, _NOTHING).get(DRIVER))
+        found.append(_sample(readings, _mig_view(gpu, device, live), lane, values, (), driver))
     return found
 
 
-def _part(told: Told, part: Part, live: Values) -> dict[str, Value | Absent]:
-    above = told.live.get(part.gpu_instance, _NOTHING)
-    values = map_part(live, told_text(above.get(PROFILE)), part.ids, part.slices, told.session.unknown)
-    if told.unlisted is not None:
-        return dict.fromkeys((*values, *activity.absent_activity(activity.RATIO_ROWS, told.unlisted)), told.unlisted)
-    if told.no_profiling is not None:
-        return values | activity.absent_activity(activity.RATIO_ROWS, told.no_profiling)
-    watched = dict(told.watched.get(part.compute_instance, _NOTHING))
-    memory = told.watched.get(part.gpu_instance, _NOTHING).get(activity.DRAM)
+def _mig_values(readings: PassReadings, device: MigDevice, live: Values) -> dict[str, Value | Absent]:
+    above = readings.live.get(device.gpu_instance, _NOTHING)
+    values = map_mig(live, text_of(above.get(PROFILE)), device.ids, device.slices, readings.session.unknown)
+    if readings.listing_absence is not None:
+        return dict.fromkeys(
+            (*values, *activity.absent_activity(activity.RATIO_ROWS, readings.listing_absence)),
+            readings.listing_absence,
+        )
+    if readings.profiling_absence is not None:
+        return values | activity.absent_activity(activity.RATIO_ROWS, readings.profiling_absence)
+    watched = dict(readings.watched.get(device.compute_instance, _NOTHING))
+    memory = readings.watched.get(device.gpu_instance, _NOTHING).get(activity.DRAM)
     if memory is not None:
         watched[activity.DRAM] = memory
-    return values | activity.map_activity(activity.RATIO_ROWS, watched, told.refused, Modes())
+    return values | activity.map_activity(activity.RATIO_ROWS, watched, readings.refused, EngineGpuModes())
 
 
-def _part_view(gpu: View, part: Part, live: Values) -> View:
-    """Name a MIG device: by its own UUID where the engine tells it, else by its ids and its GPU."""
-    uuid = told_text(live.get(UUID))
-    ids = f"{part.ids[0]}/{part.ids[1]}"
+def _mig_view(gpu: View, device: MigDevice, live: Values) -> View:
+    """Return the view of a MIG device, identified by its UUID if reported, otherwise by its ids and its GPU."""
+    uuid = text_of(live.get(UUID))
+    ids = f"{device.ids[0]}/{device.ids[1]}"
     own = uuid.startswith("MIG-")
     return View(
         kind=ViewKind.MIG,
@@ -170,41 +177,44 @@ def _part_view(gpu: View, part: Part, live: Values) -> View:
     )
 
 
-def machine_sample(told: Told, lane: Lane) -> Sample | None:
-    """Return what is told of the engine and its machine."""
+def machine_sample(readings: PassReadings, lane: Lane) -> Sample | None:
+    """Return the sample of the engine and its machine, or None if the lane has none."""
     values: dict[str, Value | Absent]
     if lane is Lane.STATIC:
-        values = engine_values(told.session)
-        live = next((told.live[gpu] for gpu in told.session.gpus if gpu in told.live), _NOTHING)
-        values |= {row.metric: _cleaned(read(row, live, Modes(), told.session.unknown)) for row in MACHINE_ROWS}
+        values = engine_values(readings.session)
+        live = next((readings.live[gpu] for gpu in readings.session.gpus if gpu in readings.live), _NOTHING)
+        values |= {
+            row.metric: _cleaned(read_row(row, live, EngineGpuModes(), readings.session.unknown))
+            for row in MACHINE_ROWS
+        }
     elif lane is Lane.FAST:
-        offset = told.offset_ns
+        offset = readings.offset_ns
         values = {
-            "dcgm_devices": told.session.listed,
+            "dcgm_devices": readings.session.gpu_count,
             "dcgm_clock_offset_seconds": Absent(Reason.NO_DATA) if offset is None else offset / 1e9,
         }
     else:
         return None
-    return Sample(view=None, reader=NAME, lane=lane, measured_at=told.at, values=values)
+    return Sample(view=None, reader=NAME, lane=lane, measured_at=readings.at, values=values)
 
 
-def engine_values(session: Session) -> dict[str, Value | Absent]:
-    """Return which engine it is, and how well it is understood."""
+def engine_values(session: EngineSession) -> dict[str, Value | Absent]:
+    """Return the version of the engine, and its compatibility with this reader."""
     return {
         "dcgm_version": session.version,
-        "dcgm_compatibility": "first_choice" if session.form is LADDER[0] else "fallback",
+        "dcgm_compatibility": "first_choice" if session.form is LATEST_FORMS[0] else "fallback",
     }
 
 
 def incompatible_sample(version: str, at: int) -> Sample:
-    """Return what is told of an engine that is not understood."""
-    told = version or Absent(Reason.NOT_REPORTED, "HOSTENGINE_VERSION")
-    values: dict[str, Value | Absent] = {"dcgm_version": told, "dcgm_compatibility": "incompatible"}
+    """Return the sample of an engine whose version is not supported."""
+    reported = version or Absent(Reason.NOT_REPORTED, "HOSTENGINE_VERSION")
+    values: dict[str, Value | Absent] = {"dcgm_version": reported, "dcgm_compatibility": "incompatible"}
     return Sample(view=None, reader=NAME, lane=Lane.STATIC, measured_at=at, values=values)
 
 
-def without_stale(values: Iterable[FieldValue], engine_now: int) -> list[FieldValue]:
-    """Return the values; a number that is too old by the engine's clock (in microseconds) has a status instead."""
+def mark_stale(values: Iterable[FieldValue], engine_now: int) -> list[FieldValue]:
+    """Return the values, with stale numbers marked by status; `engine_now` in microseconds of the engine's clock."""
     oldest = engine_now - STALE_MICROSECONDS
     return [
         value._replace(status=STALE_DATA)
@@ -215,35 +225,35 @@ def without_stale(values: Iterable[FieldValue], engine_now: int) -> list[FieldVa
 
 
 def newest_microseconds(values: Iterable[FieldValue]) -> int:
-    """Return the newest time that a value bears, by the engine's clock; 0 where none does."""
+    """Return the newest timestamp of the values in microseconds of the engine's clock; 0 if there is none."""
     return max((value.microseconds for value in values if value.status == 0 and value.microseconds > 0), default=0)
 
 
-def modes_of(live: Values) -> Modes:
+def modes_of(live: Values) -> EngineGpuModes:
     """Return the modes of a GPU."""
-    return Modes(told_number(live.get(MIG_MODE)) == 1, told_number(live.get(VIRTUAL_MODE)) == VGPU_GUEST)
+    return EngineGpuModes(int_of(live.get(MIG_MODE)) == 1, int_of(live.get(VIRTUAL_MODE)) == VGPU_GUEST)
 
 
-def lost_why(live: Values) -> Absent | None:
-    """Return why nothing of this GPU can be read, if that is so."""
+def lost_reason(live: Values) -> Absent | None:
+    """Return the reason if the GPU is lost or requires a reset, otherwise None."""
     reasons = {REASONS.get(value.status) for value in live.values()}
     return next((Absent(reason) for reason in _STATES if reason in reasons), None)
 
 
-def told_text(value: FieldValue | None) -> str:
-    """Return a text without control characters and blanks around it, or an empty one."""
+def text_of(value: FieldValue | None) -> str:
+    """Return text without control characters and surrounding whitespace; empty if there is none."""
     if value is None or value.status or not isinstance(value.value, str) or value.value.startswith("<<<"):
         return ""
-    return clean(value.value)[:_TEXT_LETTERS].strip()
+    return clean(value.value)[:MAX_TEXT_LENGTH].strip()
 
 
-def told_number(value: FieldValue | None) -> int | None:
-    """Return a whole number, or None."""
+def int_of(value: FieldValue | None) -> int | None:
+    """Return an integer, or None."""
     return value.value if value is not None and not value.status and isinstance(value.value, int) else None
 
 
 def _sample(
-    told: Told,
+    readings: PassReadings,
     view: View,
     lane: Lane,
     values: dict[str, Value | Absent],
@@ -253,22 +263,24 @@ def _sample(
     session = int.from_bytes(hashlib.blake2b(driver.encode(), digest_size=8).digest(), "big") >> 11 if driver else 0
     cleaned = {name: _cleaned(value) for name, value in values.items()}
     return Sample(
-        view=view, reader=NAME, lane=lane, measured_at=told.at, values=cleaned, dims=dims, driver_session=session
+        view=view, reader=NAME, lane=lane, measured_at=readings.at, values=cleaned, dims=dims, driver_session=session
     )
 
 
 def _cleaned(value: Value | Absent) -> Value | Absent:
-    return clean(value)[:_TEXT_LETTERS] if isinstance(value, str) else value
+    return clean(value)[:MAX_TEXT_LENGTH] if isinstance(value, str) else value
 
 
-def entities_named(views: Mapping[Entity, View], parts: Iterable[Part]) -> dict[Entity, tuple[View, dict[str, str]]]:
-    """Return entity to the view of its GPU, and the words that name the instance on it."""
+def event_subjects(
+    views: Mapping[Entity, View], devices: Iterable[MigDevice]
+) -> dict[Entity, tuple[View, dict[str, str]]]:
+    """Return entity to the view of its GPU and the event attributes that identify an instance on it."""
     found: dict[Entity, tuple[View, dict[str, str]]] = {gpu: (view, {}) for gpu, view in views.items()}
-    for part in parts:
-        view = views.get(part.gpu)
+    for device in devices:
+        view = views.get(device.gpu)
         if view is not None:
-            gpu, compute = map(str, part.ids)
-            found[part.gpu_instance] = (view, {"gpu_instance": gpu})
-            found[part.compute_instance] = (view, {"gpu_instance": gpu, "compute_instance": compute})
+            gpu, compute = map(str, device.ids)
+            found[device.gpu_instance] = (view, {"gpu_instance": gpu})
+            found[device.compute_instance] = (view, {"gpu_instance": gpu, "compute_instance": compute})
     assert all(entity.group >= GPU for entity in found)
     return found

@@ -1,7 +1,4 @@
-"""What holds for one connection to an engine: its version, its GPUs, how it tells values, what it does not know.
-
-MIG: which parts a GPU is cut into, by the engine's hierarchy.
-"""
+"""Engine session: version, GPUs, supported request form and unknown fields of one connection; and its MIG devices."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,150 +11,152 @@ from gpufleet.codecs.dcgm_wire.codes import (
     UNKNOWN_FIELD,
     VERSION_MISMATCH,
 )
-from gpufleet.codecs.dcgm_wire.commands import LADDER, MAX_FIELDS, Latest
+from gpufleet.codecs.dcgm_wire.commands import LATEST_FORMS, MAX_FIELDS, Latest
 from gpufleet.codecs.dcgm_wire.replies import Instance
 from gpufleet.codecs.dcgm_wire.values import COMPUTE_INSTANCE, GPU, GPU_INSTANCE, MOST_RECORD_BYTES, Entity, FieldValue
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.text import clean
 from gpufleet.readers.dcgm.client import EngineClient, EngineError
 
-SPOKEN_MAJOR = "4"
-"""Major version whose structs are known."""
+SUPPORTED_MAJOR = "4"
+"""Major version of DCGM whose structs are implemented."""
 
-VERSION_LETTERS = 64
+MAX_VERSION_LENGTH = 64
 MAX_GPUS = 32
-"""As many as DCGM itself has room for (DCGM_MAX_NUM_DEVICES); what an engine lists beyond them is not read."""
+"""Maximum of DCGM itself (DCGM_MAX_NUM_DEVICES); further GPUs of an engine are not read."""
 
 
 class IncompatibleError(GpufleetError):
-    """The engine is of a version that is not spoken here.
+    """The engine's version is not supported.
 
     Attributes:
-        version: as it says it, or empty.
+        version: as reported, or empty.
     """
 
-    def __init__(self, words: str, version: str) -> None:
+    def __init__(self, message: str, version: str) -> None:
         self.version = version
-        super().__init__(words)
+        super().__init__(message)
 
 
-class Session(NamedTuple):
-    """What an engine said when it was first asked.
+class EngineSession(NamedTuple):
+    """Properties of an engine, valid for one connection.
 
     Attributes:
-        connection: the client's number of the connection.
+        connection: number of the connection, from the client.
         version: of DCGM.
-        form: in which it tells latest values; not the ladder's first means that others were refused.
-        gpus: its GPUs, by DCGM's ids; the first `MAX_GPUS` of them.
-        listed: how many it has.
-        unknown: those of the fields that it was tried with which it does not know.
+        form: request form for latest values: the first of `LADDER` that the engine accepts.
+        gpus: the first `MAX_GPUS` GPUs, by DCGM's ids.
+        gpu_count: number of GPUs that the engine lists.
+        unknown: requested fields that the engine does not know.
     """
 
     connection: int
     version: str
     form: Latest
     gpus: tuple[Entity, ...]
-    listed: int
+    gpu_count: int
     unknown: frozenset[int]
 
 
-async def start(client: EngineClient, fields: Sequence[int]) -> Session:
-    """Ask an engine who it is.
+async def start_session(client: EngineClient, fields: Sequence[int]) -> EngineSession:
+    """Open a session: query version, GPUs, request form and unknown fields.
 
     Args:
         client: of the engine.
-        fields: all that will be asked live.
+        fields: all fields that will be requested live.
 
     Raises:
-        IncompatibleError: if its version is not spoken, or it knows none of the forms.
-        EngineError, ChannelError, WireError: as `EngineClient.ask`.
+        IncompatibleError: if the version is not supported, or the engine accepts none of the request forms.
+        EngineError, ChannelError, WireError: as `EngineClient.request`.
     """
     connection = await client.open()
-    said = await client.ask(commands.VERSION, requests.ask_version, replies.read_version)
-    version = clean(said.get("version", ""))[:VERSION_LETTERS]
-    if version.partition(".")[0] != SPOKEN_MAJOR:
-        words = f"DCGM {version or 'of unknown version'} is not spoken here, {SPOKEN_MAJOR}.x is"
-        raise IncompatibleError(words, version)
-    ids = await client.ask(commands.ENTITIES, lambda n: requests.ask_entities(n, GPU), replies.read_entities)
+    reply = await client.request(commands.VERSION, requests.version_request, replies.read_version)
+    version = clean(reply.get("version", ""))[:MAX_VERSION_LENGTH]
+    if version.partition(".")[0] != SUPPORTED_MAJOR:
+        message = f"DCGM {version or 'of unknown version'} is not supported, only {SUPPORTED_MAJOR}.x"
+        raise IncompatibleError(message, version)
+    ids = await client.request(commands.ENTITIES, lambda n: requests.entities_request(n, GPU), replies.read_entities)
     listed = tuple(Entity(GPU, id_) for id_ in dict.fromkeys(ids))
     gpus = listed[:MAX_GPUS]
-    for form in LADDER:
+    for form in LATEST_FORMS:
         try:
-            await _once(client, form, gpus[:1], fields[:1])
+            await _query(client, form, gpus[:1], fields[:1])
         except EngineError as error:
             if error.code not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
                 raise
         else:
-            unknown = await _unknown(client, form, gpus[:1], fields) if gpus else set()
-            return Session(connection, version, form, gpus, len(listed), frozenset(unknown))
-    raise IncompatibleError(f"DCGM {version} knows none of the forms of latest values that are spoken here", version)
+            unknown = await _unknown_fields(client, form, gpus[:1], fields) if gpus else set()
+            return EngineSession(connection, version, form, gpus, len(listed), frozenset(unknown))
+    raise IncompatibleError(f"DCGM {version} supports none of the implemented requests for latest values", version)
 
 
-async def _unknown(client: EngineClient, form: Latest, gpu: Sequence[Entity], fields: Sequence[int]) -> set[int]:
-    """Return which of the fields an engine does not know: one of them can fail a whole question."""
+async def _unknown_fields(client: EngineClient, form: Latest, gpu: Sequence[Entity], fields: Sequence[int]) -> set[int]:
+    """Return the fields that an engine does not know, by bisection: a single one can fail a whole request."""
     try:
-        told = await latest(client, form, gpu, fields)
+        values = await latest_values(client, form, gpu, fields)
     except EngineError as error:
         if error.code not in (UNKNOWN_FIELD, BAD_PARAMETER):
             raise
         if len(fields) == 1:
             return set(fields)
     else:
-        return {value.field for value in told if value.status == UNKNOWN_FIELD}
+        return {value.field for value in values if value.status == UNKNOWN_FIELD}
     half = len(fields) // 2
-    return await _unknown(client, form, gpu, fields[:half]) | await _unknown(client, form, gpu, fields[half:])
+    return await _unknown_fields(client, form, gpu, fields[:half]) | await _unknown_fields(
+        client, form, gpu, fields[half:]
+    )
 
 
-async def latest(
+async def latest_values(
     client: EngineClient, form: Latest, entities: Sequence[Entity], fields: Sequence[int], *, live: bool = True
 ) -> list[FieldValue]:
-    """Ask for the newest values, in as many questions as the form needs; raises as `EngineClient.ask`."""
+    """Request the latest values, in as many requests as the form needs; raises as `EngineClient.request`."""
     found: list[FieldValue] = []
     for at in range(0, len(entities), form.entities):
         some = entities[at : at + form.entities]
         for first in range(0, len(fields), MAX_FIELDS):
-            found += await _halved(client, form, some, fields[first : first + MAX_FIELDS], live=live)
+            found += await _query_split(client, form, some, fields[first : first + MAX_FIELDS], live=live)
     return found
 
 
-async def _halved(
+async def _query_split(
     client: EngineClient, form: Latest, entities: Sequence[Entity], fields: Sequence[int], *, live: bool
 ) -> list[FieldValue]:
-    """Ask; if the answer does not fit its buffer, ask for half of it twice."""
+    """Send one request; if the reply exceeds its buffer, send two with half of the values each."""
     try:
-        return await _once(client, form, entities, fields, live=live)
+        return await _query(client, form, entities, fields, live=live)
     except EngineError as error:
         if error.code != INSUFFICIENT_SIZE or len(entities) * len(fields) < 2:
             raise
     if len(entities) > 1:
         half = len(entities) // 2
-        parts = [(entities[:half], fields), (entities[half:], fields)]
+        halves = [(entities[:half], fields), (entities[half:], fields)]
     else:
         half = len(fields) // 2
-        parts = [(entities, fields[:half]), (entities, fields[half:])]
-    return [value for some, few in parts for value in await _halved(client, form, some, few, live=live)]
+        halves = [(entities, fields[:half]), (entities, fields[half:])]
+    return [value for some, few in halves for value in await _query_split(client, form, some, few, live=live)]
 
 
-async def _once(
+async def _query(
     client: EngineClient, form: Latest, entities: Sequence[Entity], fields: Sequence[int], *, live: bool = True
 ) -> list[FieldValue]:
-    most = len(entities) * len(fields)
-    return await client.ask(
+    count = len(entities) * len(fields)
+    return await client.request(
         form.command,
-        lambda number: requests.ask_latest(form, number, entities, fields, live=live),
-        lambda body: replies.read_latest(form, body, most),
-        most_bytes=form.fixed + most * MOST_RECORD_BYTES,
+        lambda number: requests.latest_request(form, number, entities, fields, live=live),
+        lambda body: replies.read_latest(form, body, count),
+        max_bytes=form.fixed + count * MOST_RECORD_BYTES,
     )
 
 
-class Part(NamedTuple):
-    """One MIG device: a compute instance.
+class MigDevice(NamedTuple):
+    """MIG device: a compute instance and its GPU instance.
 
     Attributes:
-        gpu: that it is cut from.
-        gpu_instance, compute_instance: entities of DCGM.
-        ids: the driver's ids of both on that GPU.
-        slices: of both.
+        gpu: parent GPU.
+        gpu_instance, compute_instance: DCGM entities.
+        ids: the driver's ids of GPU instance and compute instance, unique within the GPU.
+        slices: number of slices of GPU instance and compute instance.
     """
 
     gpu: Entity
@@ -167,28 +166,32 @@ class Part(NamedTuple):
     slices: tuple[int, int]
 
 
-async def ask_parts(client: EngineClient) -> list[Part]:
-    """Ask an engine for all MIG devices; raises as `EngineClient.ask`."""
-    return parts_of(await client.ask(commands.HIERARCHY, requests.ask_hierarchy, replies.read_hierarchy))
+async def query_mig_devices(client: EngineClient) -> list[MigDevice]:
+    """Query all MIG devices of an engine; raises as `EngineClient.request`."""
+    return mig_devices_of(await client.request(commands.HIERARCHY, requests.hierarchy_request, replies.read_hierarchy))
 
 
-def parts_of(hierarchy: Sequence[Instance]) -> list[Part]:
-    """Return the MIG devices; a compute instance without a GPU instance of a GPU is none."""
-    instances = {one.entity: one for one in hierarchy if one.entity.group == GPU_INSTANCE and one.parent.group == GPU}
-    found: dict[Entity, Part] = {}
-    for one in hierarchy:
-        above = instances.get(one.parent)
-        if one.entity.group == COMPUTE_INSTANCE and above is not None:
-            found[one.entity] = Part(
+def mig_devices_of(hierarchy: Sequence[Instance]) -> list[MigDevice]:
+    """Return the MIG devices; compute instances without a GPU instance and a GPU are left out."""
+    instances = {
+        item.entity: item for item in hierarchy if item.entity.group == GPU_INSTANCE and item.parent.group == GPU
+    }
+    found: dict[Entity, MigDevice] = {}
+    for item in hierarchy:
+        above = instances.get(item.parent)
+        if item.entity.group == COMPUTE_INSTANCE and above is not None:
+            found[item.entity] = MigDevice(
                 gpu=above.parent,
                 gpu_instance=above.entity,
-                compute_instance=one.entity,
-                ids=(above.gpu_instance, one.compute_instance),
-                slices=(above.slices, one.slices),
+                compute_instance=item.entity,
+                ids=(above.gpu_instance, item.compute_instance),
+                slices=(above.slices, item.slices),
             )
     return list(found.values())
 
 
-def entities_of(parts: Sequence[Part]) -> tuple[Entity, ...]:
-    """Return the entities of all parts, each once."""
-    return tuple(dict.fromkeys(entity for part in parts for entity in (part.gpu_instance, part.compute_instance)))
+def mig_entities_of(devices: Sequence[MigDevice]) -> tuple[Entity, ...]:
+    """Return the DCGM entities of MIG devices, each once."""
+    return tuple(
+        dict.fromkeys(entity for device in devices for entity in (device.gpu_instance, device.compute_instance))
+    )

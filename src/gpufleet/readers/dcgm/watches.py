@@ -1,7 +1,7 @@
-"""What an engine samples for us: profiling fields and XIDs, which it does not tell otherwise.
+"""Watches: profiling fields and XIDs, which an engine reports only while it samples them.
 
-Each set has groups of fields of its own, over a group of entities of our own where `all GPUs` does not say it. They
-are this connection's: the engine forgets them when it ends, and nobody else's are touched.
+Each set has its own field groups. They watch DCGM's group of all GPUs, or an entity group of our own if there are MIG
+devices. Groups belong to the connection: the engine drops them when it ends. Groups of other clients are not touched.
 """
 
 import contextlib
@@ -15,19 +15,19 @@ from gpufleet.codecs.dcgm_wire import commands, replies, requests
 from gpufleet.codecs.dcgm_wire.values import GPU, Entity
 from gpufleet.readers.dcgm.client import EngineClient, EngineError
 
-HOPELESS = 3
-"""After so many fields that were refused one by one, and none that was not, the others are not tried."""
+MAX_REFUSALS = 3
+"""If this many single fields were refused and none accepted, the remaining fields are not tried."""
 
 
 class WatchSet(NamedTuple):
-    """Fields that are watched together.
+    """Set of fields that are watched together.
 
     Attributes:
         name: of the set.
         fields: at most `MAX_FIELDS`.
-        every_seconds: how often the engine samples them.
-        keep_seconds: for how long it keeps a sample.
-        keep_samples: how many of each it keeps at the most.
+        every_seconds: sampling interval of the engine.
+        keep_seconds: maximum age of a stored sample.
+        keep_samples: maximum number of stored samples of each field.
     """
 
     name: str
@@ -37,20 +37,20 @@ class WatchSet(NamedTuple):
     keep_samples: int
 
 
-class Watched(NamedTuple):
-    """What became of a set.
+class WatchResult(NamedTuple):
+    """Result of watching a set.
 
     Attributes:
-        fields: those that the engine samples now.
-        refused: the others, to the code with which it refused them.
+        fields: fields that the engine samples.
+        refused: refused fields, with the return code of the engine.
     """
 
     fields: tuple[int, ...]
     refused: dict[int, int]
 
 
-class Watches:
-    """Makes each set once a connection and list of entities."""
+class WatchManager:
+    """Creates each watch set once per connection and list of entities."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
@@ -58,82 +58,84 @@ class Watches:
         self._made_for: tuple[int, tuple[Entity, ...]] | None = None
         self._group: int | None = None
         self._own_group = False
-        self._made: dict[str, Watched] = {}
+        self._made: dict[str, WatchResult] = {}
         self._groups_of_fields: list[int] = []
 
-    async def ensure(self, wanted: WatchSet, entities: tuple[Entity, ...]) -> Watched:
-        """Have a set watched, unless it is already; what was watched for other entities is given back.
+    async def ensure(self, wanted: WatchSet, entities: tuple[Entity, ...]) -> WatchResult:
+        """Watch a set unless it is watched already; watches of earlier entities are removed.
 
         Raises:
-            EngineError, ChannelError, WireError: as `EngineClient.ask`. That fields are refused is no error.
+            EngineError, ChannelError, WireError: as `EngineClient.request`. Refused fields are no error.
         """
         connection = await self._client.open()
         if self._made_for != (connection, entities):
             if self._made_for is not None and self._made_for[0] == connection:
-                await self._give_back()
+                await self._remove_watches()
             self._made_for = (connection, entities)
             self._group, self._own_group, self._made, self._groups_of_fields = None, False, {}, []
         if self._group is None:
-            self._group = await self._group_of(entities)
+            self._group = await self._create_group(entities)
         if wanted.name not in self._made:
-            self._made[wanted.name] = await self._all(wanted, self._group)
+            self._made[wanted.name] = await self._watch_all(wanted, self._group)
         return self._made[wanted.name]
 
-    def try_refused_again(self) -> None:
-        """Forget which sets the engine refused as a whole: a module can be loaded, or resumed, meanwhile."""
+    def retry_refused(self) -> None:
+        """Retry sets whose fields were all refused: a module may have been loaded or resumed since."""
         self._made = {name: made for name, made in self._made.items() if made.fields}
 
-    async def _group_of(self, entities: tuple[Entity, ...]) -> int:
+    async def _create_group(self, entities: tuple[Entity, ...]) -> int:
         if all(entity.group == GPU for entity in entities):
             return commands.ALL_GPUS
-        group = await self._client.ask(
-            commands.GROUP_CREATE, lambda n: requests.ask_group(n, next(self._names)), replies.read_group
+        group = await self._client.request(
+            commands.GROUP_CREATE, lambda n: requests.create_group_request(n, next(self._names)), replies.read_group
         )
         try:
             for entity in entities:
-                await self._client.ask(
+                await self._client.request(
                     commands.GROUP_ADD,
-                    partial(requests.ask_group_add, group=group, entity=entity),
-                    replies.read_nothing,
+                    partial(requests.add_to_group_request, group=group, entity=entity),
+                    replies.read_empty,
                 )
         except EngineError:
-            await self._end_group(group)  # an engine has room for 64, of all its clients
+            await self._destroy_group(group)  # an engine has at most 64 groups, shared by all clients
             raise
         self._own_group = True
         return group
 
-    async def _all(self, wanted: WatchSet, group: int) -> Watched:
-        """Watch a set; where one field fails it as a whole, find out which."""
+    async def _watch_all(self, wanted: WatchSet, group: int) -> WatchResult:
+        """Watch a set; if the engine refuses it, find the refused fields by bisection."""
         refused: dict[int, int] = {}
-        await self._halves(wanted, group, wanted.fields, refused, len(self._groups_of_fields))
-        return Watched(tuple(field for field in wanted.fields if field not in refused), refused)
+        await self._watch_split(wanted, group, wanted.fields, refused, len(self._groups_of_fields))
+        return WatchResult(tuple(field for field in wanted.fields if field not in refused), refused)
 
-    async def _halves(
+    async def _watch_split(
         self, wanted: WatchSet, group: int, fields: Sequence[int], refused: dict[int, int], before: int
     ) -> None:
-        if len(refused) >= HOPELESS and len(self._groups_of_fields) == before:
+        if len(refused) >= MAX_REFUSALS and len(self._groups_of_fields) == before:
             refused |= dict.fromkeys(fields, next(reversed(refused.values())))
             return
-        code = await self._some(wanted, group, fields)
+        code = await self._watch(wanted, group, fields)
         if code and len(fields) == 1:
             refused[fields[0]] = code
         elif code:
             half = len(fields) // 2
-            await self._halves(wanted, group, fields[:half], refused, before)
-            await self._halves(wanted, group, fields[half:], refused, before)
+            await self._watch_split(wanted, group, fields[:half], refused, before)
+            await self._watch_split(wanted, group, fields[half:], refused, before)
 
-    async def _some(self, wanted: WatchSet, group: int, fields: Sequence[int]) -> int:
-        """Watch some fields of a set; return the code with which the engine refuses, or 0."""
+    async def _watch(self, wanted: WatchSet, group: int, fields: Sequence[int]) -> int:
+        """Watch fields of a set in one group; return the code of the refusal, or 0."""
         try:
-            made = await self._client.ask(
-                commands.FIELDS_CREATE, lambda n: requests.ask_fields(n, next(self._names), fields), replies.read_fields
+            made = await self._client.request(
+                commands.FIELDS_CREATE,
+                lambda n: requests.create_fields_request(n, next(self._names), fields),
+                replies.read_fields,
             )
         except EngineError as error:
             return error.code
         try:
-            await self._client.ask(
+            await self._client.request(
                 commands.WATCH,
-                lambda n: requests.ask_watch(
+                lambda n: requests.watch_request(
                     n,
                     group,
                     made,
@@ -141,31 +143,31 @@ class Watches:
                     keep_seconds=wanted.keep_seconds,
                     keep_samples=wanted.keep_samples,
                 ),
-                replies.read_nothing,
+                replies.read_empty,
             )
         except EngineError as error:
-            await self._end_fields(made)
+            await self._destroy_fields(made)
             return error.code
         self._groups_of_fields.append(made)
         return 0
 
-    async def _give_back(self) -> None:
+    async def _remove_watches(self) -> None:
         group = self._group
         if group is None:
             return
         for fields in self._groups_of_fields:
-            await self._end(commands.UNWATCH, partial(requests.ask_unwatch, group=group, fields=fields))
-            await self._end_fields(fields)
+            await self._undo(commands.UNWATCH, partial(requests.unwatch_request, group=group, fields=fields))
+            await self._destroy_fields(fields)
         if self._own_group:
-            await self._end_group(group)
+            await self._destroy_group(group)
 
-    async def _end_group(self, group: int) -> None:
-        await self._end(commands.GROUP_DESTROY, partial(requests.ask_group_end, group=group))
+    async def _destroy_group(self, group: int) -> None:
+        await self._undo(commands.GROUP_DESTROY, partial(requests.destroy_group_request, group=group))
 
-    async def _end_fields(self, fields: int) -> None:
-        await self._end(commands.FIELDS_DESTROY, partial(requests.ask_fields_end, fields=fields))
+    async def _destroy_fields(self, fields: int) -> None:
+        await self._undo(commands.FIELDS_DESTROY, partial(requests.destroy_fields_request, fields=fields))
 
-    async def _end(self, command: commands.Command, request: Callable[[int], bytes]) -> None:
-        """Give something back; what the engine has no more need not be."""
+    async def _undo(self, command: commands.Command, request: Callable[[int], bytes]) -> None:
+        """Remove a watch or group; one that the engine no longer has is no error."""
         with contextlib.suppress(EngineError):
-            await self._client.ask(command, request, replies.read_nothing)
+            await self._client.request(command, request, replies.read_empty)

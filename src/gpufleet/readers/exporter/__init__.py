@@ -1,1 +1,1 @@
-"""Reads a machine through an exporter that already runs there. Start with `reader.py`."""
+"""The exporter reader: a machine through an exporter that already runs there. Start with `reader.py`."""

@@ -1,7 +1,7 @@
-"""One bounded question to an exporter: over HTTP, or over any channel that carries a stream.
+"""Bounded HTTP requests to an exporter, directly or over any channel with streams.
 
-Redirects are not followed and proxies not asked: who answers is who was dialled. Nothing is decompressed: a small
-answer cannot become a large one.
+Redirects are not followed and proxies are not used: the response is from the dialled server. Responses are not
+decompressed, so that a small response cannot expand to a large one.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from gpufleet.model.errors import ChannelError, ChannelProblem
 from gpufleet.ports.channel import Dialer, Stream
 
 MAX_PAGE_BYTES = 16 << 20
-"""A page of 16 GPUs with every counter has about 1 MB."""
+"""Maximum page size; a page of 16 GPUs with every counter has about 1 MB."""
 
 MAX_HEAD_BYTES = 64 << 10
 
@@ -25,25 +25,25 @@ ACCEPT = "text/plain;version=0.0.4, application/openmetrics-text;version=1.0.0;q
 CHUNK_BYTES = 64 << 10
 
 
-class Room(Protocol):
-    """A bound on the memory that pages of many exporters may take together."""
+class MemoryBudget(Protocol):
+    """Limit on the memory of the pages of all exporters together."""
 
     def take(self, count: int) -> bool:
-        """Hold `count` bytes more; False, holding nothing, where there is no room for them."""
+        """Reserve `count` bytes; return False without a reservation if they exceed the limit."""
         ...
 
-    def give_back(self, count: int) -> None:
-        """Let go of bytes that were held."""
+    def release(self, count: int) -> None:
+        """Release reserved bytes."""
         ...
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """A page as it came.
+class ScrapedPage(msgspec.Struct, frozen=True):
+    """Unparsed page of an exporter.
 
     Attributes:
-        body: its bytes.
-        openmetrics: whether the server calls it OpenMetrics.
-        done: to be called once the bytes are not needed any more.
+        body: content of the response.
+        openmetrics: whether the content type is OpenMetrics.
+        done: releases the memory reservation; to be called when `body` is no longer needed.
     """
 
     body: bytes
@@ -51,26 +51,26 @@ class Answer(msgspec.Struct, frozen=True):
     done: Callable[[], None] = lambda: None
 
 
-class Pages(Protocol):
-    """Where pages come from."""
+class PageFetcher(Protocol):
+    """Fetches pages of one exporter."""
 
     @property
     def where(self) -> str:
-        """The address, for words of errors."""
+        """Address, for error messages."""
         ...
 
-    async def fetch(self) -> Answer:
-        """Fetch the page as it is now.
+    async def fetch(self) -> ScrapedPage:
+        """Fetch the current page.
 
         Raises:
-            ChannelError: if it does not come in time, with 200 and within the bounds.
-            ConfigError: if there is no token to present.
+            ChannelError: on timeout, a status other than 200, or a page that exceeds the limits.
+            ConfigError: if the token cannot be read.
         """
         ...
 
 
-class UrlPages:
-    """Pages of an HTTP server."""
+class UrlPageFetcher:
+    """Fetches pages from an HTTP server."""
 
     def __init__(
         self,
@@ -79,27 +79,27 @@ class UrlPages:
         timeout_seconds: float,
         token: Callable[[], str] | None = None,
         tls: ssl.SSLContext | None = None,
-        room: Room | None = None,
+        budget: MemoryBudget | None = None,
         max_bytes: int = MAX_PAGE_BYTES,
     ) -> None:
-        """Prepare it.
+        """Create the fetcher.
 
         Args:
             url: of the page.
-            timeout_seconds: for the whole of it.
-            token: gives the bearer token for now, or None.
-            tls: who is trusted, or None for the system's authorities.
-            room: for pages that are held at once; None for no other bound than that of each.
-            max_bytes: of a page.
+            timeout_seconds: timeout of the whole request.
+            token: returns the current bearer token; None for no authentication.
+            tls: TLS context; None for the system's certificate authorities.
+            budget: shared limit on the memory of pages; None for the limit of each page only.
+            max_bytes: maximum size of a page.
         """
         self.where = url
         self._timeout, self._token, self._tls = timeout_seconds, token, tls
-        self._room, self._max_bytes = room, max_bytes
+        self._budget, self._max_bytes = budget, max_bytes
 
-    async def fetch(self) -> Answer:
+    async def fetch(self) -> ScrapedPage:
         """Fetch the page."""
         headers = _headers(self._token)
-        page = _Body(self.where, self._room, self._max_bytes)
+        page = _BodyBuffer(self.where, self._budget, self._max_bytes)
         try:
             async with (
                 aiohttp.ClientSession(
@@ -112,21 +112,21 @@ class UrlPages:
                     ssl=True if self._tls is None else self._tls,
                 ) as answer,
             ):
-                _check(self.where, answer.status, answer.headers.get("content-encoding", ""))
+                _check_response(self.where, answer.status, answer.headers.get("content-encoding", ""))
                 async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
                     page.add(chunk)
-                taken, page = page, _Body(self.where, None, 0)  # who takes it closes it
-                return Answer(taken.content, _is_openmetrics(answer.headers.get("content-type", "")), taken.close)
+                taken, page = page, _BodyBuffer(self.where, None, 0)  # the caller closes it by `done`
+                return ScrapedPage(taken.content, _is_openmetrics(answer.headers.get("content-type", "")), taken.close)
         except TimeoutError:
-            raise _late(self.where, self._timeout) from None
+            raise _timeout_error(self.where, self._timeout) from None
         except aiohttp.ClientError as error:
             raise ChannelError(f"{self.where}: {error}", ChannelProblem.UNREACHABLE) from None
         finally:
             page.close()
 
 
-class StreamPages:
-    """Pages of an HTTP server behind a channel: a Unix socket, a guest's vsock port."""
+class StreamPageFetcher:
+    """Fetches pages from an HTTP server over a channel: a Unix socket, a guest's vsock port."""
 
     def __init__(
         self,
@@ -138,20 +138,20 @@ class StreamPages:
         max_bytes: int = MAX_PAGE_BYTES,
         token: Callable[[], str] | None = None,
     ) -> None:
-        """Prepare it.
+        """Create the fetcher.
 
         Args:
             dialer: opens a stream to the server.
-            where: its address, for words of errors.
+            where: address of the server, for error messages.
             path: of the page.
-            timeout_seconds: for the whole of it.
-            max_bytes: of a page.
-            token: gives the bearer token for now, or None.
+            timeout_seconds: timeout of the whole request.
+            max_bytes: maximum size of a page.
+            token: returns the current bearer token; None for no authentication.
         """
         self.where, self._max_bytes = where, max_bytes
         self._dialer, self._path, self._timeout, self._token = dialer, path, timeout_seconds, token
 
-    async def fetch(self) -> Answer:
+    async def fetch(self) -> ScrapedPage:
         """Fetch the page."""
         headers = _headers(self._token)
         try:
@@ -162,30 +162,30 @@ class StreamPages:
                 finally:
                     await stream.close()
         except TimeoutError:
-            raise _late(self.where, self._timeout) from None
+            raise _timeout_error(self.where, self._timeout) from None
         except h11.RemoteProtocolError as error:
-            raise ChannelError(f"{self.where}: it does not speak HTTP: {error}", ChannelProblem.PROTOCOL) from None
+            raise ChannelError(f"{self.where}: the response is not HTTP: {error}", ChannelProblem.PROTOCOL) from None
 
-    async def _exchange(self, stream: Stream, headers: dict[str, str]) -> Answer:
+    async def _exchange(self, stream: Stream, headers: dict[str, str]) -> ScrapedPage:
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-        wanted = [("host", "localhost"), ("connection", "close"), *headers.items()]
-        question = connection.send(h11.Request(method="GET", target=self._path, headers=wanted)) or b""
-        await stream.send(question + (connection.send(h11.EndOfMessage()) or b""))
-        page, openmetrics = _Body(self.where, None, self._max_bytes), False
+        fields = [("host", "localhost"), ("connection", "close"), *headers.items()]
+        request = connection.send(h11.Request(method="GET", target=self._path, headers=fields)) or b""
+        await stream.send(request + (connection.send(h11.EndOfMessage()) or b""))
+        page, openmetrics = _BodyBuffer(self.where, None, self._max_bytes), False
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
                 connection.receive_data(await stream.receive(CHUNK_BYTES))
             elif isinstance(event, h11.Response):
-                said = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
-                _check(self.where, event.status_code, said.get("content-encoding", ""))
-                openmetrics = _is_openmetrics(said.get("content-type", ""))
+                received = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
+                _check_response(self.where, event.status_code, received.get("content-encoding", ""))
+                openmetrics = _is_openmetrics(received.get("content-type", ""))
             elif isinstance(event, h11.Data):
                 page.add(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
-                return Answer(page.content, openmetrics)
+                return ScrapedPage(page.content, openmetrics)
             elif not isinstance(event, h11.InformationalResponse):
-                raise ChannelError(f"{self.where}: it hung up", ChannelProblem.ENDED)
+                raise ChannelError(f"{self.where}: the server closed the connection", ChannelProblem.ENDED)
 
 
 def _headers(token: Callable[[], str] | None) -> dict[str, str]:
@@ -193,23 +193,26 @@ def _headers(token: Callable[[], str] | None) -> dict[str, str]:
     return headers if token is None else {**headers, "authorization": f"Bearer {token()}"}
 
 
-def _check(where: str, status: int, encoding: str) -> None:
+def _check_response(where: str, status: int, encoding: str) -> None:
     if 300 <= status < 400:
-        words = f"{where}: it answers {status}, and redirects are not followed: name the page itself"
-        raise ChannelError(words, ChannelProblem.PROTOCOL)
+        message = f"{where}: status {status}: redirects are not followed, configure the final URL"
+        raise ChannelError(message, ChannelProblem.PROTOCOL)
     if status in (401, 403):
-        raise ChannelError(f"{where}: it answers {status}: it asks for a token", ChannelProblem.AUTHENTICATION)
+        raise ChannelError(f"{where}: status {status}: a valid token is required", ChannelProblem.AUTHENTICATION)
     if status != 200:
-        raise ChannelError(f"{where}: it answers {status}", ChannelProblem.PROTOCOL)
+        raise ChannelError(f"{where}: status {status}", ChannelProblem.PROTOCOL)
     if encoding not in ("", "identity"):
-        raise ChannelError(f"{where}: it answers in {encoding[:32]!r}, unasked", ChannelProblem.PROTOCOL)
+        raise ChannelError(
+            f"{where}: the response has the encoding {encoding[:32]!r}, which was not requested",
+            ChannelProblem.PROTOCOL,
+        )
 
 
-class _Body:
-    """A page that is coming, within its own bound and that of all together."""
+class _BodyBuffer:
+    """Buffer of a page, limited by its own maximum and by the shared budget."""
 
-    def __init__(self, where: str, room: Room | None, limit: int) -> None:
-        self._where, self._room, self._limit = where, room, limit
+    def __init__(self, where: str, budget: MemoryBudget | None, limit: int) -> None:
+        self._where, self._budget, self._limit = where, budget, limit
         self._parts: list[bytes] = []
         self._held = 0
 
@@ -219,17 +222,17 @@ class _Body:
 
     def add(self, chunk: bytes) -> None:
         if self._held + len(chunk) > self._limit:
-            raise ChannelError(f"{self._where}: more than {self._limit} bytes", ChannelProblem.TOO_LARGE)
-        if self._room is not None and not self._room.take(len(chunk)):
-            words = f"{self._where}: too many pages and bodies are on their way here at once"
-            raise ChannelError(words, ChannelProblem.TOO_LARGE)
+            raise ChannelError(f"{self._where}: the page exceeds {self._limit} bytes", ChannelProblem.TOO_LARGE)
+        if self._budget is not None and not self._budget.take(len(chunk)):
+            message = f"{self._where}: too many pages and request bodies are being received at once"
+            raise ChannelError(message, ChannelProblem.TOO_LARGE)
         self._held += len(chunk)
         self._parts.append(chunk)
 
     def close(self) -> None:
-        """Let go of the room; a second close does nothing."""
-        if self._room is not None:
-            self._room.give_back(self._held)
+        """Release the reservation; a second call has no effect."""
+        if self._budget is not None:
+            self._budget.release(self._held)
         self._held, self._parts = 0, []
 
 
@@ -237,5 +240,5 @@ def _is_openmetrics(content_type: str) -> bool:
     return content_type.strip().lower().startswith("application/openmetrics-text")
 
 
-def _late(where: str, seconds: float) -> ChannelError:
-    return ChannelError(f"{where}: no answer in {seconds:g} s", ChannelProblem.TIMEOUT)
+def _timeout_error(where: str, seconds: float) -> ChannelError:
+    return ChannelError(f"{where}: no response within {seconds:g} s", ChannelProblem.TIMEOUT)

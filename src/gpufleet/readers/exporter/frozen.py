@@ -1,9 +1,8 @@
-"""An exporter that answers and measures no more: known by readings that are never twice the same. Pure.
+"""Detection of frozen exporters, which still respond but no longer measure. Pure.
 
-Power, temperatures, clocks and activity of a GPU that works change from one moment to the next. Where all of them stay
-the same to the last digit, for longer than any exporter keeps a value on purpose (dcgm-exporter: 30 s), they are old
-ones. A GPU that idles can show the same clocks and temperature for hours: only one that works is judged, or one whose
-energy counter stands still although it draws power.
+Power, temperatures, clocks and activity of a busy GPU change all the time. If all of them stay identical for longer
+than any exporter caches values (dcgm-exporter: 30 s), the values are stale. An idle GPU can repeat its clocks and
+temperature for hours. Therefore only GPUs that draw power are checked, if they are busy or have an energy counter.
 """
 
 from collections.abc import Sequence
@@ -16,13 +15,13 @@ from gpufleet.model.reading import DimValue, Sample, Value
 
 FROZEN_SECONDS = 120.0
 FROZEN_PAGES = 5
-"""For so long, and on so many pages, nothing of it has changed."""
+"""Minimum time and number of pages without any change until a device counts as frozen."""
 
 ENERGY = "gpu_energy_joules_total"
-POWER = ("gpu_power_watts", "gpu_power_instant_watts", "gpu_power_average_watts")
-NOISY = (
+POWER_METRICS = ("gpu_power_watts", "gpu_power_instant_watts", "gpu_power_average_watts")
+VARIABLE_METRICS = (
     ENERGY,
-    *POWER,
+    *POWER_METRICS,
     "gpu_temperature_celsius",
     "gpu_memory_temperature_celsius",
     "gpu_sm_clock_hertz",
@@ -32,64 +31,64 @@ NOISY = (
     "gpu_sm_activity_ratio",
     "gpu_dram_activity_ratio",
 )
-WORK = ("gpu_utilization_ratio", "gpu_graphics_activity_ratio", "gpu_sm_activity_ratio")
-LEAST = 2
-"""Readings of `NOISY` that it takes, one of them of power."""
+ACTIVITY_METRICS = ("gpu_utilization_ratio", "gpu_graphics_activity_ratio", "gpu_sm_activity_ratio")
+MIN_READINGS = 2
+"""Minimum number of `VARIABLE_METRICS` readings for a check, one of them power."""
 
 ABSENT = Absent(
     Reason.STALE, f"the exporter has repeated the same power and temperatures for {FROZEN_SECONDS:g} s: it is frozen"
 )
 
 
-class _Seen(msgspec.Struct):
+class _RepeatedReadings(msgspec.Struct):
     signature: tuple[tuple[str, Value], ...]
     since: float
     pages: int
 
 
-class Frozen:
-    """Remembers one page of one exporter."""
+class FrozenDetector:
+    """Detects frozen devices across the pages of one exporter."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _RepeatedReadings] = {}
 
-    def judge(self, samples: Sequence[Sample], now: float) -> tuple[list[Sample], tuple[str, ...]]:
-        """Return the samples of a page, without fast values of devices that are frozen, and words about those.
+    def check(self, samples: Sequence[Sample], now: float) -> tuple[list[Sample], tuple[str, ...]]:
+        """Return the samples of a page with fast values of frozen devices absent, and messages about these devices.
 
         Args:
-            samples: everything that the page says.
-            now: when it came, in seconds by the monotonic clock.
+            samples: all samples of the page.
+            now: arrival time of the page, in seconds of the monotonic clock.
         """
-        seen: dict[str, _Seen] = {}
-        judged: list[Sample] = []
-        words: list[str] = []
+        seen: dict[str, _RepeatedReadings] = {}
+        checked: list[Sample] = []
+        messages: list[str] = []
         for sample in samples:
             signature = _signature(sample)
             if sample.view is None or signature is None:
-                judged.append(sample)
+                checked.append(sample)
                 continue
             known = self._seen.get(sample.view.key)
             if known is None or known.signature != signature:
-                known = _Seen(signature, now, 0)
+                known = _RepeatedReadings(signature, now, 0)
             known.pages += 1
             seen[sample.view.key] = known
             if known.pages >= FROZEN_PAGES and now - known.since >= FROZEN_SECONDS:
                 sample = _without_values(sample)
-                words.append(f"{sample.view.key if sample.view else ''}: {ABSENT.detail}, and not believed")
-            judged.append(sample)
+                messages.append(f"{sample.view.key if sample.view else ''}: {ABSENT.detail}; its values are ignored")
+            checked.append(sample)
         self._seen = seen
-        return judged, tuple(words)
+        return checked, tuple(messages)
 
 
 def _signature(sample: Sample) -> tuple[tuple[str, Value], ...] | None:
-    """Return the readings that a GPU at work never repeats, or None where they do not tell."""
+    """Return the readings that a busy GPU never repeats, or None if the sample proves nothing."""
     if sample.lane is not Lane.FAST:
         return None
-    found = [(name, value) for name in NOISY if isinstance(value := sample.values.get(name), int | float)]
+    found = [(name, value) for name in VARIABLE_METRICS if isinstance(value := sample.values.get(name), int | float)]
     names = {name for name, _ in found}
-    draws = any(name in POWER and value != 0 for name, value in found)
-    works = any(isinstance(value := sample.values.get(name), int | float) and value > 0 for name in WORK)
-    if len(found) < LEAST or not draws or not (works or ENERGY in names):
+    draws = any(name in POWER_METRICS and value != 0 for name, value in found)
+    works = any(isinstance(value := sample.values.get(name), int | float) and value > 0 for name in ACTIVITY_METRICS)
+    if len(found) < MIN_READINGS or not draws or not (works or ENERGY in names):
         return None
     return tuple(found)
 

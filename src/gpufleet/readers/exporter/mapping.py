@@ -1,60 +1,57 @@
-"""From a page to samples of one machine: which dialect it is read in, and of whom it may speak.
-
-A page, within the bounds of one machine's.
-"""
+"""Mapping of an exporter's page to the samples of one machine: parsing, choice of dialect, limits."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpufleet.codecs.prometheus_text.page import Page, TextLimits
+from gpufleet.codecs.prometheus_text.page import TextLimits, TextPage
 from gpufleet.codecs.prometheus_text.parser import TextParser, wire_error_of
 from gpufleet.dialects.dialect import Dialect
-from gpufleet.dialects.known import DIALECTS, spoken
+from gpufleet.dialects.known import DIALECTS, device_dialects
 from gpufleet.dialects.native import NATIVE
-from gpufleet.dialects.reading import read
+from gpufleet.dialects.reading import read_series
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ReaderError, WireError
 from gpufleet.model.reading import Sample
 from gpufleet.model.view import Side, ViewKind
-from gpufleet.readers.exporter.fetch import MAX_PAGE_BYTES, Answer
-from gpufleet.readers.exporter.trust import MAX_DEVICES, MAX_VALUES, count, nameable, whole
+from gpufleet.readers.exporter.fetch import MAX_PAGE_BYTES, ScrapedPage
+from gpufleet.readers.exporter.trust import MAX_DEVICES, MAX_VALUES, count_values, drop_invalid_names, merge_samples
 
-SHOWN_NAMES = 5
-"""Names of machines or dialects that words of an error give."""
+MAX_NAMES_IN_MESSAGE = 5
+"""Maximum number of machine names in an error message."""
 
 
-def choose(page: Page, where: str) -> Dialect:
-    """Return the dialect in which a page that nobody declared is read.
+def detect_dialect(page: TextPage, where: str) -> Dialect:
+    """Return the dialect of a page without a declared dialect.
 
-    A page of gpufleet is read under its own names, whatever others it speaks beside them: they say the same. Of any
-    other page with devices in two dialects nobody can tell which is to be believed.
+    A page of gpufleet is read by its own names; other dialects on it repeat the same values. Any other page with
+    devices in two dialects is ambiguous.
 
     Raises:
-        ReaderError: if it tells of devices in none that is known, or in several.
+        ReaderError: if the page has devices in no known dialect, or in several.
     """
-    known = spoken(series.name for series in page.series)
+    known = device_dialects(series.name for series in page.series)
     if NATIVE in known:
         return NATIVE
     if len(known) == 1:
         return known[0]
     if not known:
         names = ", ".join(dialect.name for dialect in DIALECTS)
-        raise ReaderError(Reason.NO_DATA, f"{where}: it tells of nothing under the names of {names}")
+        raise ReaderError(Reason.NO_DATA, f"{where}: no metrics of a known dialect ({names})")
     names = " and ".join(dialect.name for dialect in known)
-    words = f"{where}: it speaks {names}, and would be taken in twice: set `dialect` of this target to one of them"
-    raise ReaderError(Reason.READER_FAILED, words)
+    message = f"{where}: metrics of several dialects ({names}): set `dialect` of this target to one of them"
+    raise ReaderError(Reason.READER_FAILED, message)
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What a page says.
+class PageSamples(msgspec.Struct, frozen=True):
+    """Samples of a page.
 
     Attributes:
-        dialect: in which it was read.
+        dialect: dialect of the page.
         samples: of its machine.
-        drift: names under the dialect's prefix that its table lacks, to how many series have them.
-        labels: those that its table lacks, to how many series have them that were not seen before.
+        drift: metric names with the dialect's prefix that its table lacks, with the number of series.
+        labels: labels that its table lacks, with the number of series not seen before.
     """
 
     dialect: Dialect
@@ -63,39 +60,44 @@ class Told(msgspec.Struct, frozen=True):
     labels: Mapping[str, int]
 
 
-def samples_of(page: Page, dialect: Dialect, at: int, *, reader: str, where: str, side: Side | None = None) -> Told:
-    """Return what a page says in one dialect; other names on it are left alone.
+def samples_of(
+    page: TextPage, dialect: Dialect, at: int, *, reader: str, where: str, side: Side | None = None
+) -> PageSamples:
+    """Return the samples of a page in one dialect; other names are ignored.
 
-    Whose machine it is, is not the page's to say: a name in its labels is not believed. A page that speaks of several
-    machines is not one machine's. What an agent says of its guests is theirs, and left out.
+    The identity of the machine is never taken from the page: host names in its labels are ignored. A page with several
+    machines is rejected. An agent's readings of its guests are left out.
 
     Args:
-        page: what was fetched.
-        dialect: how it is read.
-        at: nanoseconds since 1970 when it came, for what does not say when it was measured.
+        page: parsed page.
+        dialect: dialect of the page.
+        at: arrival time in nanoseconds since 1970, for values without a time of measurement.
         reader: name of the reader.
-        where: its address, for words of errors.
-        side: from where its GPUs are seen, where the caller knows better than the page (inside of a guest).
+        where: address of the page, for error messages.
+        side: side of the GPU views, if the caller knows it better than the page (inside a guest).
 
     Raises:
-        ReaderError: if it says nothing in this dialect, speaks of several machines, or of too many devices.
+        ReaderError: if the page has no metrics of this dialect, several machines, or too many devices.
     """
-    found = read(dialect, page.series, page.values, page.times, at, reader=reader)
-    own = {name: told for name, told in found.machines.items() if name not in found.guests}
+    found = read_series(dialect, page.series, page.values, page.times, at, reader=reader)
+    own = {name: samples_of_machine for name, samples_of_machine in found.machines.items() if name not in found.guests}
     names = sorted(name for name in own if name)
     if len(names) > 1:
-        shown = ", ".join(repr(name[:64]) for name in names[:SHOWN_NAMES])
-        words = f"{where}: it speaks of {len(names)} machines ({shown}): a target is one machine's exporter"
-        raise ReaderError(Reason.READER_FAILED, words)
-    samples = whole(nameable(sample for told in own.values() for sample in told), at)
+        shown = ", ".join(repr(name[:64]) for name in names[:MAX_NAMES_IN_MESSAGE])
+        message = f"{where}: the page has {len(names)} machines ({shown}): a target must be one machine's exporter"
+        raise ReaderError(Reason.READER_FAILED, message)
+    samples = merge_samples(
+        drop_invalid_names(sample for samples_of_machine in own.values() for sample in samples_of_machine), at
+    )
     if not samples:
-        raise ReaderError(Reason.NO_DATA, f"{where}: it says nothing under the names of {dialect.name}")
-    devices, values = count(samples)
+        raise ReaderError(Reason.NO_DATA, f"{where}: no metrics of the dialect {dialect.name}")
+    devices, values = count_values(samples)
     if devices > MAX_DEVICES or values > MAX_VALUES:
-        words = f"{where}: {devices} devices with {values} values are more than one machine has"
-        raise ReaderError(Reason.READER_FAILED, f"{words} ({MAX_DEVICES}, {MAX_VALUES})")
-    drift = Counter(one.name for one in page.series if one.name in found.unknown and dialect.is_mine(one.name))
-    return Told(dialect, samples if side is None else _seen_from(samples, side), drift, found.labels)
+        message = f"{where}: {devices} devices with {values} values exceed the maximum of one machine"
+        raise ReaderError(Reason.READER_FAILED, f"{message} ({MAX_DEVICES}, {MAX_VALUES})")
+    names_of_series = (series.name for series in page.series)
+    drift = Counter(name for name in names_of_series if name in found.unknown and dialect.is_mine(name))
+    return PageSamples(dialect, samples if side is None else _seen_from(samples, side), drift, found.labels)
 
 
 def _seen_from(samples: Sequence[Sample], side: Side) -> list[Sample]:
@@ -112,21 +114,21 @@ LIMITS = TextLimits(page_bytes=MAX_PAGE_BYTES, value_bytes=1 << 10, series=100_0
 
 
 class PageParser:
-    """Parses the pages of one exporter; what it learned of one page makes the next one cheap."""
+    """Parser of one exporter's pages; caches parsed series, which makes further pages cheap."""
 
     def __init__(self) -> None:
         self._parsers = {openmetrics: TextParser(LIMITS, openmetrics=openmetrics) for openmetrics in (False, True)}
 
-    def parse(self, answer: Answer) -> Page:
-        """Read a page; a line that cannot be read costs itself.
+    def parse(self, scraped: ScrapedPage) -> TextPage:
+        """Parse a page; an unreadable line is skipped.
 
         Raises:
-            WireError: if nothing of it can be read, it is cut short, or it passes a bound.
+            WireError: if nothing can be read, the page is truncated, or a limit is exceeded.
         """
-        page = self._parsers[answer.openmetrics].parse(answer.body)
+        page = self._parsers[scraped.openmetrics].parse(scraped.body)
         error = wire_error_of(page)
         if error is not None:
             raise error
         if not page.complete:
-            raise WireError("page", "it is cut short: it does not end with # EOF")
+            raise WireError("page", "the page is truncated: # EOF is missing")
         return page

@@ -1,10 +1,10 @@
-"""The exporter reader: a page of another exporter becomes the samples of one machine, provenance `imported`."""
+"""The exporter reader: samples of one machine from another exporter's page, provenance `imported`."""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from gpufleet.codecs.prometheus_text.page import Problem
+from gpufleet.codecs.prometheus_text.page import LineProblem
 from gpufleet.dialects.dialect import Dialect
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
@@ -12,25 +12,25 @@ from gpufleet.model.errors import ChannelError, ChannelProblem, ConfigError, Rea
 from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import Side
 from gpufleet.ports.clock import Clock
-from gpufleet.readers.exporter.fetch import Answer, Pages
-from gpufleet.readers.exporter.frozen import Frozen
-from gpufleet.readers.exporter.mapping import PageParser, Told, choose, samples_of
+from gpufleet.readers.exporter.fetch import PageFetcher, ScrapedPage
+from gpufleet.readers.exporter.frozen import FrozenDetector
+from gpufleet.readers.exporter.mapping import PageParser, PageSamples, detect_dialect, samples_of
 
 PREFIX = "exporter/"
 SHARED_SECONDS = 5.0
-"""Lanes that are due within this time share one page."""
+"""Age within which lanes share one page."""
 
-BESIDE_BYTES = 256 << 10
-"""A larger page is read beside the event loop, which it would hold up; one of 8 GPUs has half of that."""
+THREAD_BYTES = 256 << 10
+"""Larger pages are parsed in a thread, not to block the event loop; a page of 8 GPUs has half of this."""
 
-MAX_WORDS = 20
-"""Words of errors that a pass gives."""
+MAX_ERRORS = 20
+"""Maximum number of error messages of a pass."""
 
 LANES = (Lane.STATIC, Lane.SLOW, Lane.FAST, Lane.EVENT)
 
 
-class _Taken(NamedTuple):
-    """What became of one page; each lane is served from it once."""
+class _CachedPage(NamedTuple):
+    """Result of one page; each lane is served from it once."""
 
     at: float
     served: set[Lane]
@@ -42,34 +42,34 @@ class _Taken(NamedTuple):
 class ExporterReader:
     """Reads one exporter.
 
-    Its dialect is declared, or recognised from the first page and kept: a page that changes its tongue is not believed.
+    The dialect is declared, or detected from the first page and kept. Later pages in another dialect are rejected.
     """
 
     def __init__(
         self,
         name: str,
-        pages: Pages,
+        pages: PageFetcher,
         clock: Clock,
         *,
         dialect: Dialect | None = None,
         side: Side | None = None,
         drift: Callable[[Mapping[str, int], Mapping[str, int]], None] = lambda *_: None,
     ) -> None:
-        """Prepare it.
+        """Create the reader.
 
         Args:
-            name: of the target; the reader is `exporter/` and this.
-            pages: where the pages come from.
-            clock: the clocks.
-            dialect: whose names the page has; None to recognise it.
-            side: from where its GPUs are seen, where that is known better than the page tells.
-            drift: hears of each page which names under the project's prefix its table lacks, and which labels, and how
-                many series had them.
+            name: of the target; the reader's name is `exporter/` and this name.
+            pages: fetches the pages.
+            clock: wall clock and monotonic clock.
+            dialect: dialect of the pages; None to detect it.
+            side: side of the GPU views, if the caller knows it better than the page.
+            drift: called for each page with the metric names and labels that the dialect's table lacks, and their
+                numbers of series.
         """
         self._name, self._pages, self._clock, self._side = PREFIX + name, pages, clock, side
         self._dialect, self._drift = dialect, drift
-        self._parser, self._frozen = PageParser(), Frozen()
-        self._taken: _Taken | None = None
+        self._parser, self._frozen = PageParser(), FrozenDetector()
+        self._cached: _CachedPage | None = None
 
     @property
     def name(self) -> str:
@@ -78,29 +78,29 @@ class ExporterReader:
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """Return all four: a page tells everything at once."""
+        """Return all lanes: a page has everything."""
         return LANES
 
     async def read(self, lane: Lane) -> Round:
         """Make a pass.
 
         Raises:
-            ReaderError: if there is no page, it cannot be read, or it is not one machine's in one dialect.
+            ReaderError: if the page cannot be fetched or parsed, or is not of one machine in one dialect.
         """
-        taken = self._taken
-        if taken is None or lane in taken.served or self._clock.monotonic() - taken.at > SHARED_SECONDS:
-            taken = self._taken = await self._take()
-        taken.served.add(lane)
-        if taken.failure is not None:
-            raise taken.failure.with_traceback(None)
-        samples = tuple(sample for sample in taken.samples if sample.lane is lane)
-        return Round(samples=samples, errors=taken.errors if lane is Lane.FAST else ())
+        cached = self._cached
+        if cached is None or lane in cached.served or self._clock.monotonic() - cached.at > SHARED_SECONDS:
+            cached = self._cached = await self._load()
+        cached.served.add(lane)
+        if cached.failure is not None:
+            raise cached.failure.with_traceback(None)
+        samples = tuple(sample for sample in cached.samples if sample.lane is lane)
+        return Round(samples=samples, errors=cached.errors if lane is Lane.FAST else ())
 
     async def close(self) -> None:
-        """Forget the last page. The dialect is kept."""
-        self._taken = None
+        """Drop the last page; the dialect is kept."""
+        self._cached = None
 
-    async def _take(self) -> _Taken:
+    async def _load(self) -> _CachedPage:
         samples: list[Sample] = []
         errors: tuple[str, ...] = ()
         failure: ReaderError | None = None
@@ -108,16 +108,16 @@ class ExporterReader:
             samples, errors = await self._fetch()
         except ReaderError as error:
             failure = error
-            # It is kept until the next page, and would keep what its frames hold: the page as far as it came.
+            # The error is kept until the next page; its tracebacks would keep the partial page in memory.
             cause: BaseException | None = error
             while cause is not None:
                 cause.__traceback__, cause = None, cause.__cause__
-        return _Taken(self._clock.monotonic(), set(), samples, errors, failure)
+        return _CachedPage(self._clock.monotonic(), set(), samples, errors, failure)
 
     async def _fetch(self) -> tuple[list[Sample], tuple[str, ...]]:
         where = self._pages.where
         try:
-            answer = await self._pages.fetch()
+            page = await self._pages.fetch()
         except ChannelError as error:
             reason = Reason.TIMEOUT if error.problem is ChannelProblem.TIMEOUT else Reason.READER_FAILED
             raise ReaderError(reason, str(error)) from error
@@ -125,25 +125,25 @@ class ExporterReader:
             raise ReaderError(Reason.NOT_PERMITTED, str(error)) from error
         parser = self._parser
         try:
-            self._parser = PageParser()  # what is refused, or given up, leaves nothing in the cache of the next
-            if len(answer.body) > BESIDE_BYTES:
-                told, problems = await asyncio.to_thread(self._understand, parser, answer)
+            self._parser = PageParser()  # a rejected or abandoned page must not leave entries in the cache
+            if len(page.body) > THREAD_BYTES:
+                mapped, problems = await asyncio.to_thread(self._parse, parser, page)
             else:
-                told, problems = self._understand(parser, answer)
+                mapped, problems = self._parse(parser, page)
             self._parser = parser
         except WireError as error:
             raise ReaderError(Reason.READER_FAILED, f"{where}: {error}") from error
         finally:
-            answer.done()
-        self._dialect = told.dialect
-        self._drift(told.drift, told.labels)
-        samples, frozen = self._frozen.judge(told.samples, self._clock.monotonic())
-        lost = [f"{count} lines were not taken: {problem}" for problem, count in problems.items()]
-        return samples, (*frozen, *lost)[:MAX_WORDS]
+            page.done()
+        self._dialect = mapped.dialect
+        self._drift(mapped.drift, mapped.labels)
+        samples, frozen = self._frozen.check(mapped.samples, self._clock.monotonic())
+        lost = [f"{count} lines were skipped: {problem}" for problem, count in problems.items()]
+        return samples, (*frozen, *lost)[:MAX_ERRORS]
 
-    def _understand(self, parser: PageParser, answer: Answer) -> tuple[Told, Mapping[Problem, int]]:
-        """Read a page; on any thread."""
-        where, page = self._pages.where, parser.parse(answer)
-        dialect = self._dialect or choose(page, where)
-        told = samples_of(page, dialect, self._clock.now_ns(), reader=self._name, where=where, side=self._side)
-        return told, page.problems
+    def _parse(self, parser: PageParser, scraped: ScrapedPage) -> tuple[PageSamples, Mapping[LineProblem, int]]:
+        """Parse a page and map it to samples; thread-safe."""
+        where, page = self._pages.where, parser.parse(scraped)
+        dialect = self._dialect or detect_dialect(page, where)
+        mapped = samples_of(page, dialect, self._clock.now_ns(), reader=self._name, where=where, side=self._side)
+        return mapped, page.problems

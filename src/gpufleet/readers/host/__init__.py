@@ -1,4 +1,4 @@
-"""The machine itself, from files of its kernel."""
+"""The host reader: the machine itself, from files of its kernel."""
 
 from gpufleet.readers.host.reader import HostReader
 

@@ -1,4 +1,4 @@
-"""The questions, over any channel that offers Files. Some can only be asked after others are answered."""
+"""Fetching of a lane's files over any channel that offers Files, in several steps if paths depend on results."""
 
 import msgspec
 
@@ -10,23 +10,23 @@ from gpufleet.readers.host.parse.pci import basename, is_address, is_display
 from gpufleet.readers.host.parse.storage import (
     BlockDevice,
     Mount,
-    below,
     choose_filesystems,
     parse_mountinfo,
     root_mount,
+    underlying_devices,
 )
 
 MAX_STEPS = 8
-"""Layers between a root filesystem and its disks (partition, RAID, encryption, volume) that are followed."""
+"""Maximum number of layers between the root filesystem and its disks (partition, RAID, encryption, volume)."""
 
 
 class RootDisk(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found behind the root filesystem.
+    """Block device and disks of the root filesystem.
 
     Attributes:
-        mount: the root's mount, or None if the kernel's list could not be read.
-        device: the kernel's name of the block device, or empty if there is none.
-        disks: names of the disks it lies on; several for RAID and volumes.
+        mount: mount of the root, or None if the mounts could not be read.
+        device: the kernel's name of the block device; empty if there is none.
+        disks: names of the underlying disks; several for RAID and volumes.
     """
 
     mount: Mount | None = None
@@ -35,7 +35,7 @@ class RootDisk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def fetch_lane(files: Files, lane: Lane) -> tuple[Fetched, RootDisk]:
-    """Ask everything of a lane.
+    """Fetch all files of a lane, and find the root disk on the static lane.
 
     Raises:
         ChannelError: if the channel failed.
@@ -64,7 +64,7 @@ def display_addresses(fetched: Fetched) -> tuple[str, ...]:
                 if is_address(address) and is_display(content, path):
                     found.append(address)
             except WireError:
-                continue  # the mapping names it
+                continue  # the mapping reports it
     return tuple(found)
 
 
@@ -79,9 +79,9 @@ async def _fetch_root_disk(files: Files, mount: Mount | None, fetched: Fetched) 
     for _ in range(MAX_STEPS):
         step: set[str] = set()
         for name in sorted(level):
-            parts = below(await _fetch_block(files, name, fetched))
-            step.update(parts)
-            if not parts:
+            lower = underlying_devices(await _fetch_block(files, name, fetched))
+            step.update(lower)
+            if not lower:
                 disks.add(name)
         if not step:
             break
@@ -93,7 +93,7 @@ async def _fetch_root_disk(files: Files, mount: Mount | None, fetched: Fetched) 
 
 
 async def _block_name(files: Files, mount: Mount) -> str:
-    """Name the block device of a mount: by its number, or by its source where the number is the filesystem's own."""
+    """Return the block device of a mount: by number, or by source if the number is the filesystem's own."""
     by_number = f"/sys/dev/block/{mount.device}"
     by_source = f"{plan.BLOCK}/{basename(mount.source)}" if mount.source.startswith("/dev/") else ""
     answer = await files.fetch(FetchPlan(links=tuple(path for path in (by_number, by_source) if path)))
@@ -118,7 +118,7 @@ def _mounts(fetched: Fetched) -> tuple[Mount, ...]:
     try:
         return parse_mountinfo(content, plan.MOUNTINFO)
     except WireError:
-        return ()  # the mapping names it
+        return ()  # the mapping reports it
 
 
 def _merge(into: Fetched, other: Fetched) -> None:

@@ -1,4 +1,4 @@
-"""The paths this reader wants to see, lane by lane. What depends on answers is asked in `fetch.py`."""
+"""Paths of each lane. Paths that depend on earlier results are requested by `fetch.py`."""
 
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.ports.channel import FetchPlan
@@ -75,11 +75,11 @@ _STATIC = FetchPlan(
 )  # fmt: skip
 
 PLANS = {Lane.FAST: _FAST, Lane.SLOW: _SLOW, Lane.STATIC: _STATIC}
-"""What each lane asks first. A machine with hundreds of mounts or processors fits in 8 MiB a file."""
+"""First fetch of each lane. 8 MiB per file are enough for hundreds of mounts or processors."""
 
 
 def pci_plan(addresses: tuple[str, ...]) -> FetchPlan:
-    """Ask for what tells a display controller from another. A pattern for what need not be there."""
+    """Return the fetch plan of display controllers; optional files are patterns, which may match nothing."""
     return FetchPlan(
         files=tuple(f"{PCI}/{address}/{name}" for address in addresses for name in ("vendor", "device", "numa_nod[e]")),
         links=tuple(f"{PCI}/{address}/{name}" for address in addresses for name in ("drive[r]", "physf[n]")),
@@ -87,7 +87,7 @@ def pci_plan(addresses: tuple[str, ...]) -> FetchPlan:
 
 
 def block_plan(name: str) -> FetchPlan:
-    """Ask for what a block device is, and what is below it."""
+    """Return the fetch plan of a block device and its underlying devices."""
     return FetchPlan(
         files=(f"{BLOCK}/{name}/dev", f"{BLOCK}/{name}/[p]artition"),
         links=(f"{BLOCK}/{name}", f"{BLOCK}/{name}/slaves/*"),
@@ -95,7 +95,10 @@ def block_plan(name: str) -> FetchPlan:
 
 
 def disk_plan(name: str, device: str) -> FetchPlan:
-    """Ask for the identity of a disk: SCSI and NVMe keep it on the device, virtio on the disk, udev notes it."""
+    """Return the fetch plan of a disk's identity.
+
+    SCSI and NVMe have it on the device, virtio on the disk, and udev in its properties.
+    """
     return FetchPlan(
         files=(
             f"{BLOCK}/{name}/device/[m]odel", f"{BLOCK}/{name}/device/[s]erial", f"{BLOCK}/{name}/[s]erial",

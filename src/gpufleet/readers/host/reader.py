@@ -1,4 +1,4 @@
-"""The reader of the machine itself."""
+"""The host reader: reads the machine itself from kernel files."""
 
 import hashlib
 
@@ -22,15 +22,15 @@ from gpufleet.readers.host.mapping.kernel import map_boot_time, map_memory, map_
 from gpufleet.readers.host.mapping.network import map_infiniband, map_network
 from gpufleet.readers.host.parse.identity import parse_boot_id
 from gpufleet.readers.host.parse.kernel import ProcessorTimes
-from gpufleet.readers.host.source import Source
+from gpufleet.readers.host.source import FetchedFiles
 
 
 class HostReader:
     """Reads processor, memory, pressure, filesystems, network, PCI, services and identity from kernel files.
 
     Args:
-        files: the channel to the machine's files.
-        clock: names the instant of each pass.
+        files: channel to the machine's files.
+        clock: clock of the samples' times.
     """
 
     def __init__(self, files: Files, clock: Clock) -> None:
@@ -40,19 +40,19 @@ class HostReader:
 
     @property
     def name(self) -> str:
-        """Its name in samples."""
+        """Return `host`."""
         return "host"
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """The lanes it has something to read on."""
+        """Return static, fast and slow."""
         return (Lane.STATIC, Lane.FAST, Lane.SLOW)
 
     async def read(self, lane: Lane) -> Round:
         """Make one pass of one lane.
 
         Raises:
-            ReaderError: if the channel fails, or not one file of the lane could be read.
+            ReaderError: if the channel fails, or no file of the lane could be read.
         """
         try:
             fetched, disk = await fetch_lane(self._files, lane)
@@ -60,9 +60,9 @@ class HostReader:
             raise ReaderError(Reason.READER_FAILED, str(error)) from error
         measured_at = self._clock.now_ns()
         if not fetched.files:
-            words = ", ".join(f"{path}: {name}" for path, name in list(fetched.errors.items())[:3])
-            raise ReaderError(Reason.READER_FAILED, f"no kernel file could be read ({words})")
-        source = Source(fetched)
+            errors = ", ".join(f"{path}: {name}" for path, name in list(fetched.errors.items())[:3])
+            raise ReaderError(Reason.READER_FAILED, f"no kernel file could be read ({errors})")
+        source = FetchedFiles(fetched)
         into = Readings()
         inventory = machine = None
         if lane is Lane.FAST:
@@ -92,12 +92,12 @@ class HostReader:
         return Round(samples=(sample,), inventory=inventory, machine=machine, errors=source.errors)
 
     async def close(self) -> None:
-        """Forget the pass before: the next one is a first one."""
+        """Drop the state of the previous pass."""
         self._times = None
 
 
 def driver_session(boot_id: str | Absent) -> int:
-    """Number a boot: counters of the kernel count from it. 0 where the boot is not told."""
+    """Return a number for the boot, at which kernel counters start; 0 if the boot id is unknown."""
     if isinstance(boot_id, Absent):
         return 0
     return int.from_bytes(hashlib.sha256(boot_id.encode()).digest()[:8], "big") >> 1

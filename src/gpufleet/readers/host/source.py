@@ -1,4 +1,4 @@
-"""What was fetched, as values or absences with their reasons."""
+"""Fetched files, as parsed values or absences with reasons."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -7,51 +7,51 @@ from typing import TypeVar
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
 from gpufleet.ports.channel import Fetched
-from gpufleet.readers.host.parse.text import shown
+from gpufleet.readers.host.parse.text import printable
 
 T = TypeVar("T")
 
 MAX_ERRORS = 20
-"""Words of failures that one pass carries; the rest is counted."""
+"""Maximum number of error messages of a pass; further messages are counted."""
 
-_NOT_THERE = ("ENOENT", "ENOTDIR", "EOPNOTSUPP")
-_NOT_ALLOWED = ("EACCES", "EPERM")
-_NO_ANSWER = ("EINVAL", "ENODEV", "ENXIO", "ENETDOWN")
+_NOT_FOUND_ERRORS = ("ENOENT", "ENOTDIR", "EOPNOTSUPP")
+_PERMISSION_ERRORS = ("EACCES", "EPERM")
+_NO_DATA_ERRORS = ("EINVAL", "ENODEV", "ENXIO", "ENETDOWN")
 
 
-class Source:
-    """The fetched files, and the words of what failed on the way.
+class FetchedFiles:
+    """Fetched files and the error messages of a pass.
 
-    What a kernel lacks or shows to root only is an absence and no failure; a malformed, hanging or broken
-    file is both.
+    A file that the kernel lacks or shows to root only is absent, without an error. A malformed, hanging or broken file
+    is absent and an error.
     """
 
     def __init__(self, fetched: Fetched) -> None:
         self.fetched = fetched
         self._errors: dict[str, None] = {}
         for path, name in fetched.errors.items():
-            if "*" in path:  # a folder that could not be listed: nobody will ask for what is in it
+            if "*" in path:  # a directory that could not be listed: its files are never requested
                 self.fail(f"{path.partition('*')[0]}: {name}")
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """Words of the failures, each once, in the order in which they were met; at most `MAX_ERRORS`."""
-        words = list(self._errors)
-        if len(words) > MAX_ERRORS:
-            words[MAX_ERRORS - 1 :] = [f"and {len(words) - MAX_ERRORS + 1} more"]
-        return tuple(words)
+        """Error messages in order of occurrence, without duplicates; at most `MAX_ERRORS`."""
+        messages = list(self._errors)
+        if len(messages) > MAX_ERRORS:
+            messages[MAX_ERRORS - 1 :] = [f"and {len(messages) - MAX_ERRORS + 1} more"]
+        return tuple(messages)
 
-    def fail(self, words: str) -> None:
-        """Note a failure."""
-        self._errors.setdefault(shown(words))
+    def fail(self, message: str) -> None:
+        """Add an error message."""
+        self._errors.setdefault(printable(message))
 
     def take(self, path: str, parse: Callable[[bytes, str], T], *, required: bool = False) -> T | Absent:
-        """Parse a file, or say why there is nothing.
+        """Parse a file, or return its absence.
 
         Args:
             path: of the file.
-            parse: takes its content and path; raises WireError.
-            required: that the file is missing is a failure too.
+            parse: parser of content and path; raises WireError.
+            required: a missing file is an error too.
         """
         content = self.fetched.files.get(path)
         if content is None:
@@ -63,27 +63,27 @@ class Source:
             return parse(content, path)
         except WireError as error:
             self.fail(str(error))
-            return Absent(Reason.INVALID_VALUE, shown(path))
+            return Absent(Reason.INVALID_VALUE, printable(path))
 
     def absence(self, path: str) -> Absent:
-        """Say why a path has no content."""
+        """Return the reason why a path has no content."""
         name = self.fetched.errors.get(path, "ENOENT")
-        where = shown(path)  # a name in it can be anybody's
-        if name in _NOT_THERE:
-            return Absent(Reason.NOT_SUPPORTED, f"there is no {where}")
-        if name in _NOT_ALLOWED:
-            return Absent(Reason.NOT_PERMITTED, f"{where} may not be read by this user")
-        if name in _NO_ANSWER:
-            return Absent(Reason.NO_DATA, f"{where} has nothing to say")
+        where = printable(path)  # a path can contain names chosen by others
+        if name in _NOT_FOUND_ERRORS:
+            return Absent(Reason.NOT_SUPPORTED, f"{where} does not exist")
+        if name in _PERMISSION_ERRORS:
+            return Absent(Reason.NOT_PERMITTED, f"{where} is not readable by this user")
+        if name in _NO_DATA_ERRORS:
+            return Absent(Reason.NO_DATA, f"{where} has no data")
         self.fail(f"{path}: {name}")
         if name == "ETIMEDOUT":
             return Absent(Reason.TIMEOUT, where)
         if name == "EFBIG":
-            return Absent(Reason.INVALID_VALUE, f"{where} is longer than such a file can be")
+            return Absent(Reason.INVALID_VALUE, f"{where} exceeds the maximum length")
         return Absent(Reason.DRIVER_ERROR, f"{where}: {name}")
 
     def names_under(self, folder: str, suffix: str) -> list[str]:
-        """Return the X of every `folder/X/suffix` that was fetched or failed, sorted."""
+        """Return the sorted names X of all paths `folder/X/suffix` that were fetched or failed."""
         before, after = folder + "/", "/" + suffix
         found = set()
         for path in self._by_last_name.get(suffix.rpartition("/")[2], ()):

@@ -1,4 +1,4 @@
-"""Reads the kernel's log for what the NVIDIA driver says in it."""
+"""Reader of the NVIDIA driver's messages in the kernel log."""
 
 from gpufleet.readers.kmsg.reader import KmsgReader
 

@@ -1,4 +1,4 @@
-"""The kernel's log as a file that is read without waiting."""
+"""Non-blocking reads of the kernel log."""
 
 import errno
 import os
@@ -9,28 +9,28 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ReaderError
 
 BUFFER_BYTES = 1 << 14
-"""Of one read. The kernel gives one record a read, and none is longer than 8 KiB (CONSOLE_EXT_LOG_MAX)."""
+"""Size of one read. The kernel returns one record per read, at most 8 KiB (CONSOLE_EXT_LOG_MAX)."""
 
 MAX_LINE_BYTES = 1 << 16
-"""A longer line, which only a stand-in for the device can give, is thrown away."""
+"""Maximum line; a longer one is dropped. Only a file or FIFO in place of the device can have one."""
 
 
 class KernelLog:
-    """One opening of the log, from its oldest record on. Not for several threads.
+    """Open kernel log, read from its oldest record on. Not thread-safe.
 
     Attributes:
-        overruns: how often the kernel overwrote what had not been read.
+        overruns: number of times that the kernel overwrote unread records.
     """
 
     def __init__(self, path: Path, read: Callable[[int, int], bytes] = os.read) -> None:
-        """Open it.
+        """Open the log.
 
         Args:
-            path: the log.
-            read: what reads from a descriptor, at most so many bytes.
+            path: path of the log.
+            read: function that reads at most so many bytes from a descriptor.
 
         Raises:
-            ReaderError: `not_supported` if it is not there, `not_permitted` if it may not be read.
+            ReaderError: `not_supported` if the file does not exist, `not_permitted` without permission to read it.
         """
         self.overruns = 0
         self._path = path
@@ -41,14 +41,14 @@ class KernelLog:
         except OSError as error:
             raise _reader_error(path, error) from error
 
-    def lines(self, most: int) -> list[bytes]:
-        """Return up to about `most` lines that are there now, complete ones only; empty when there are none.
+    def lines(self, limit: int) -> list[bytes]:
+        """Return about `limit` available lines, complete lines only; empty if there are none.
 
         Raises:
-            ReaderError: if it cannot be read.
+            ReaderError: if the log cannot be read.
         """
         found: list[bytes] = []
-        while len(found) < most:
+        while len(found) < limit:
             data = self._read()
             if not data:
                 break
@@ -59,7 +59,7 @@ class KernelLog:
         return found
 
     def close(self) -> None:
-        """Give the file back; a second close does nothing."""
+        """Close the file; a second close does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -71,17 +71,17 @@ class KernelLog:
             except BlockingIOError:
                 return b""
             except OSError as error:
-                if error.errno == errno.EPIPE:  # records were overwritten; the next read gives the oldest there is
+                if error.errno == errno.EPIPE:  # records were overwritten; the next read returns the oldest record left
                     self.overruns += 1
                     continue
                 raise _reader_error(self._path, error) from error
 
 
 def _reader_error(path: Path, error: OSError) -> ReaderError:
-    words = f"{path}: {error.strerror}"
+    message = f"{path}: {error.strerror}"
     if error.errno in (errno.EACCES, errno.EPERM):
-        words += ": reading the kernel's log takes CAP_SYSLOG, or kernel.dmesg_restrict=0"
-        return ReaderError(Reason.NOT_PERMITTED, words)
+        message += ": reading the kernel log requires CAP_SYSLOG, or kernel.dmesg_restrict=0"
+        return ReaderError(Reason.NOT_PERMITTED, message)
     if error.errno in (errno.ENOENT, errno.ENXIO, errno.ENODEV):
-        return ReaderError(Reason.NOT_SUPPORTED, f"{words}: a container sees it only where it is mounted")
-    return ReaderError(Reason.READER_FAILED, words)
+        return ReaderError(Reason.NOT_SUPPORTED, f"{message}: in a container, mount it")
+    return ReaderError(Reason.READER_FAILED, message)

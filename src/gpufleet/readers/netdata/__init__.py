@@ -1,1 +1,1 @@
-"""Reads a host through the operator's own Netdata: the fallback for bare metal. Start with `reader.py`."""
+"""The Netdata reader: a bare-metal host through the operator's Netdata, as a fallback. Start with `reader.py`."""

@@ -1,8 +1,8 @@
-"""From Netdata's charts to the catalogue: the only place that knows its names and units.
+"""Mapping of Netdata's charts to the catalogue: names and units.
 
-Two generations of GPU charts: python.d's are named by index (`nvidia_smi.gpu0_temperature`), go.d's by UUID
-(`nvidia_smi.gpu_gpu-<uuid>_temperature`). The first were seen on Netdata 1.37.1; the second were read in the
-collector's public source and never seen running.
+There are two generations of GPU charts. Charts of python.d are named by index (`nvidia_smi.gpu0_temperature`), charts
+of go.d by UUID (`nvidia_smi.gpu_gpu-<uuid>_temperature`). The first were seen on Netdata 1.37.1. The second are from
+the collector's public source and were never seen running.
 """
 
 import re
@@ -16,10 +16,10 @@ from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.netdata.parse import Chart
 
 MAX_GPUS, MAX_INTERFACES = 256, 512
-"""More than any host has."""
+"""Limits of one page; more than any host has."""
 
 STALE_SECONDS = 30
-"""A chart this far behind the newest chart of its page was not collected: its value is an old one."""
+"""Age relative to the newest chart of the page beyond which a chart is stale."""
 
 _BY_INDEX = re.compile(r"nvidia_smi[^.]*\.gpu(\d{1,4})_([a-z0-9_]+)\Z")
 _BY_UUID = re.compile(r"nvidia_smi[^.]*\.gpu_(gpu-[0-9a-f-]{36})_([a-z0-9_]+)\Z")
@@ -32,7 +32,7 @@ def _times(factor: int) -> Convert:
 
 
 def _mebibytes(value: float) -> Value:
-    """Memory is counted in KiB or MiB and told in MiB with seven decimals: whole KiB bring the exact number back."""
+    """Convert MiB to bytes. Netdata prints seven decimals; rounding to whole KiB restores the exact number."""
     return round(value * 1024) * 1024
 
 
@@ -44,8 +44,8 @@ def _same(value: float) -> Value:
     return value
 
 
-class Row(NamedTuple):
-    """Where one metric comes from: the end of a chart's name, a dimension of it, and its unit."""
+class ChartRow(NamedTuple):
+    """Row of the mapping: end of a chart's name, dimension and unit conversion of one metric."""
 
     metric: str
     chart: str
@@ -53,82 +53,82 @@ class Row(NamedTuple):
     convert: Convert
 
 
-PYTHON_D: tuple[Row, ...] = (
-    Row("gpu_utilization_ratio", "gpu_utilization", "utilization", _percent),
-    Row("gpu_memory_activity_ratio", "mem_utilization", "utilization", _percent),
-    Row("gpu_encoder_utilization_ratio", "encoder_utilization", "encoder", _percent),
-    Row("gpu_decoder_utilization_ratio", "encoder_utilization", "decoder", _percent),
-    Row("gpu_memory_used_bytes", "mem_usage", "used", _mebibytes),
-    Row("gpu_memory_free_bytes", "mem_usage", "free", _mebibytes),
-    Row("gpu_bar1_used_bytes", "bar1_mem_usage", "used", _mebibytes),
-    Row("gpu_temperature_celsius", "temperature", "temp", _same),
-    Row("gpu_power_watts", "power", "power", _same),
-    Row("gpu_graphics_clock_hertz", "clocks", "graphics", _times(1_000_000)),
-    Row("gpu_sm_clock_hertz", "clocks", "sm", _times(1_000_000)),
-    Row("gpu_memory_clock_hertz", "clocks", "mem", _times(1_000_000)),
-    Row("gpu_video_clock_hertz", "clocks", "video", _times(1_000_000)),
+PYTHON_D: tuple[ChartRow, ...] = (
+    ChartRow("gpu_utilization_ratio", "gpu_utilization", "utilization", _percent),
+    ChartRow("gpu_memory_activity_ratio", "mem_utilization", "utilization", _percent),
+    ChartRow("gpu_encoder_utilization_ratio", "encoder_utilization", "encoder", _percent),
+    ChartRow("gpu_decoder_utilization_ratio", "encoder_utilization", "decoder", _percent),
+    ChartRow("gpu_memory_used_bytes", "mem_usage", "used", _mebibytes),
+    ChartRow("gpu_memory_free_bytes", "mem_usage", "free", _mebibytes),
+    ChartRow("gpu_bar1_used_bytes", "bar1_mem_usage", "used", _mebibytes),
+    ChartRow("gpu_temperature_celsius", "temperature", "temp", _same),
+    ChartRow("gpu_power_watts", "power", "power", _same),
+    ChartRow("gpu_graphics_clock_hertz", "clocks", "graphics", _times(1_000_000)),
+    ChartRow("gpu_sm_clock_hertz", "clocks", "sm", _times(1_000_000)),
+    ChartRow("gpu_memory_clock_hertz", "clocks", "mem", _times(1_000_000)),
+    ChartRow("gpu_video_clock_hertz", "clocks", "video", _times(1_000_000)),
 )
-GO_D: tuple[Row, ...] = (
-    Row("gpu_utilization_ratio", "gpu_utilization", "gpu", _percent),
-    Row("gpu_memory_activity_ratio", "memory_utilization", "memory", _percent),
-    Row("gpu_encoder_utilization_ratio", "encoder_utilization", "encoder", _percent),
-    Row("gpu_decoder_utilization_ratio", "decoder_utilization", "decoder", _percent),
-    Row("gpu_memory_used_bytes", "frame_buffer_memory_usage", "used", _times(1)),
-    Row("gpu_memory_free_bytes", "frame_buffer_memory_usage", "free", _times(1)),
-    Row("gpu_memory_reserved_bytes", "frame_buffer_memory_usage", "reserved", _times(1)),
-    Row("gpu_bar1_used_bytes", "bar1_memory_usage", "used", _times(1)),
-    Row("gpu_temperature_celsius", "temperature", "temperature", _same),
-    Row("gpu_power_watts", "power_draw", "power_draw", _same),
-    Row("gpu_graphics_clock_hertz", "clock_freq", "graphics", _times(1_000_000)),
-    Row("gpu_sm_clock_hertz", "clock_freq", "sm", _times(1_000_000)),
-    Row("gpu_memory_clock_hertz", "clock_freq", "mem", _times(1_000_000)),
-    Row("gpu_video_clock_hertz", "clock_freq", "video", _times(1_000_000)),
+GO_D: tuple[ChartRow, ...] = (
+    ChartRow("gpu_utilization_ratio", "gpu_utilization", "gpu", _percent),
+    ChartRow("gpu_memory_activity_ratio", "memory_utilization", "memory", _percent),
+    ChartRow("gpu_encoder_utilization_ratio", "encoder_utilization", "encoder", _percent),
+    ChartRow("gpu_decoder_utilization_ratio", "decoder_utilization", "decoder", _percent),
+    ChartRow("gpu_memory_used_bytes", "frame_buffer_memory_usage", "used", _times(1)),
+    ChartRow("gpu_memory_free_bytes", "frame_buffer_memory_usage", "free", _times(1)),
+    ChartRow("gpu_memory_reserved_bytes", "frame_buffer_memory_usage", "reserved", _times(1)),
+    ChartRow("gpu_bar1_used_bytes", "bar1_memory_usage", "used", _times(1)),
+    ChartRow("gpu_temperature_celsius", "temperature", "temperature", _same),
+    ChartRow("gpu_power_watts", "power_draw", "power_draw", _same),
+    ChartRow("gpu_graphics_clock_hertz", "clock_freq", "graphics", _times(1_000_000)),
+    ChartRow("gpu_sm_clock_hertz", "clock_freq", "sm", _times(1_000_000)),
+    ChartRow("gpu_memory_clock_hertz", "clock_freq", "mem", _times(1_000_000)),
+    ChartRow("gpu_video_clock_hertz", "clock_freq", "video", _times(1_000_000)),
 )
 _STATES = {"power_state", "performance_state"}
 _FANS = {"fan_speed": "speed", "fan_speed_perc": "fan_speed"}
 STATE, FAN = "gpu_performance_state", "gpu_fan_speed_ratio"
 
-HOST: tuple[Row, ...] = (
-    Row("host_load_1m", "system.load", "load1", _same),
-    Row("host_load_5m", "system.load", "load5", _same),
-    Row("host_load_15m", "system.load", "load15", _same),
-    Row("host_memory_available_bytes", "mem.available", "avail", _mebibytes),
-    Row("host_memory_free_bytes", "system.ram", "free", _mebibytes),
-    Row("host_memory_buffers_bytes", "system.ram", "buffers", _mebibytes),
-    Row("host_memory_cached_bytes", "system.ram", "cached", _mebibytes),
-    Row("host_swap_free_bytes", "system.swap", "free", _mebibytes),
+HOST: tuple[ChartRow, ...] = (
+    ChartRow("host_load_1m", "system.load", "load1", _same),
+    ChartRow("host_load_5m", "system.load", "load5", _same),
+    ChartRow("host_load_15m", "system.load", "load15", _same),
+    ChartRow("host_memory_available_bytes", "mem.available", "avail", _mebibytes),
+    ChartRow("host_memory_free_bytes", "system.ram", "free", _mebibytes),
+    ChartRow("host_memory_buffers_bytes", "system.ram", "buffers", _mebibytes),
+    ChartRow("host_memory_cached_bytes", "system.ram", "cached", _mebibytes),
+    ChartRow("host_swap_free_bytes", "system.swap", "free", _mebibytes),
 )
 _NETWORK = ("net_operstate.", "net_speed.", "net.")
 CPU, CPU_CHART = "host_cpu_utilization_ratio", "system.cpu"
 _IDLE = {"idle", "iowait"}
 _COUNTED_TWICE = {"guest", "guest_nice"}
-"""The kernel counts them in user and nice as well."""
+"""Modes that the kernel also counts in user and nice."""
 
-_MOST = 2.0**42
-"""No value of Netdata's is larger in its own unit; times any factor here it is an integer of 63 bits."""
+_MAX_VALUE = 2.0**42
+"""Largest value accepted, in Netdata's unit; times any factor here it fits in 63 bits."""
 
 UNKNOWN_CLASS = "unknown"
-"""Class of an interface: this page does not tell it."""
+"""Class of network interfaces, which Netdata's page does not have."""
 
 
 class GpuCharts(NamedTuple):
-    """The charts of one GPU, by the end of their names.
+    """Charts of one GPU.
 
     Attributes:
         name: `gpu0`, or the UUID as the driver writes it.
-        uuid: whether `name` is one.
-        rows: of the charts' generation.
-        charts: end of the name to chart.
+        uuid: whether `name` is a UUID.
+        rows: mapping of the charts' generation.
+        charts: charts by the end of their names.
     """
 
     name: str
     uuid: bool
-    rows: tuple[Row, ...]
+    rows: tuple[ChartRow, ...]
     charts: dict[str, Chart]
 
 
-class Found(NamedTuple):
-    """The readings of one subject, and the oldest instant of what they came from (seconds), or None."""
+class ChartReadings(NamedTuple):
+    """Readings of the host or a GPU, and the oldest collection time of their charts (seconds), or None."""
 
     values: dict[str, Value | Absent]
     dims: tuple[DimValue, ...]
@@ -136,7 +136,7 @@ class Found(NamedTuple):
 
 
 def group_gpus(charts: Mapping[str, Chart]) -> list[GpuCharts]:
-    """Return the charts of each GPU; where both generations run, the one that tells UUIDs.
+    """Group the charts by GPU; if both generations run, only charts with UUIDs are returned.
 
     Raises:
         WireError: if there are more than `MAX_GPUS`.
@@ -156,38 +156,38 @@ def group_gpus(charts: Mapping[str, Chart]) -> list[GpuCharts]:
     by_uuid = [group for group in found if group.uuid]
     chosen = by_uuid or found
     if len(chosen) > MAX_GPUS:
-        raise WireError("allmetrics", f"{len(chosen)} GPUs, of {MAX_GPUS} allowed")
+        raise WireError("allmetrics", f"{len(chosen)} GPUs, at most {MAX_GPUS} are allowed")
     return chosen
 
 
-def map_gpu(group: GpuCharts, newest: int) -> Found:
-    """Return a GPU's readings. What this generation of charts never tells is not among them."""
+def map_gpu(group: GpuCharts, newest: int) -> ChartReadings:
+    """Return a GPU's readings, limited to the metrics of its generation of charts."""
     used: list[int] = []
     values = {row.metric: _read(row, group.charts.get(row.chart), newest, used) for row in group.rows}
     values[STATE] = _performance_state(group, newest, used)
     (fan_chart,) = [name for name in _FANS if (name == "fan_speed_perc") == group.uuid]
-    fan = _read(Row(FAN, fan_chart, _FANS[fan_chart], _percent), group.charts.get(fan_chart), newest, used)
-    return Found(values, (DimValue(FAN, ("0",), fan),), min(used, default=None))
+    fan = _read(ChartRow(FAN, fan_chart, _FANS[fan_chart], _percent), group.charts.get(fan_chart), newest, used)
+    return ChartReadings(values, (DimValue(FAN, ("0",), fan),), min(used, default=None))
 
 
-def map_host(charts: Mapping[str, Chart], newest: int) -> Found:
+def map_host(charts: Mapping[str, Chart], newest: int) -> ChartReadings:
     """Return the host's readings on the fast lane."""
     used: list[int] = []
     values = {row.metric: _read(row, charts.get(row.chart), newest, used) for row in HOST}
     values[CPU] = _cpu(charts.get(CPU_CHART), newest, used)
     network = [chart for chart in charts.values() if chart.id.startswith(_NETWORK)][: len(_NETWORK) * MAX_INTERFACES]
     dims = [dim for chart in network for dim in _network(chart, newest, used)]
-    return Found(values, tuple(dims), min(used, default=None))
+    return ChartReadings(values, tuple(dims), min(used, default=None))
 
 
-def _read(row: Row, chart: Chart | None, newest: int, used: list[int]) -> Value | Absent:
+def _read(row: ChartRow, chart: Chart | None, newest: int, used: list[int]) -> Value | Absent:
     why = _unusable(chart, newest)
     if chart is None or why is not None:
         return why or Absent(Reason.NOT_REPORTED)
     value = chart.values.get(row.dimension)
     if value is None:
         return Absent(Reason.NO_DATA, f"{chart.id}: {row.dimension}")
-    if abs(value) > _MOST:
+    if abs(value) > _MAX_VALUE:
         return Absent(Reason.INVALID_VALUE, chart.id)
     return _checked(CATALOGUE[row.metric], row.convert(value), chart, used)
 
@@ -196,7 +196,7 @@ def _unusable(chart: Chart | None, newest: int) -> Absent | None:
     if chart is None:
         return Absent(Reason.NOT_REPORTED, "no such chart")
     if newest - chart.updated > STALE_SECONDS:
-        return Absent(Reason.STALE, f"{chart.id}: Netdata collects it no more")
+        return Absent(Reason.STALE, f"{chart.id}: Netdata no longer collects it")
     return None
 
 
@@ -209,7 +209,7 @@ def _checked(metric: Metric, value: Value, chart: Chart, used: list[int]) -> Val
 
 
 def _performance_state(group: GpuCharts, newest: int, used: list[int]) -> Value | Absent:
-    """Read a chart with one dimension a state, 1 for the one it is in."""
+    """Read a chart with one dimension per state, 1 for the current state."""
     chart = next((group.charts[name] for name in sorted(_STATES) if name in group.charts), None)
     why = _unusable(chart, newest)
     if chart is None or why is not None:
@@ -221,7 +221,7 @@ def _performance_state(group: GpuCharts, newest: int, used: list[int]) -> Value 
 
 
 def _cpu(chart: Chart | None, newest: int, used: list[int]) -> Value | Absent:
-    """Add up the modes: the chart shows every mode but idle, in percent of all processors."""
+    """Sum the modes: the chart has every mode except idle, in percent of all processors."""
     why = _unusable(chart, newest)
     if chart is None or why is not None:
         return why or Absent(Reason.NOT_REPORTED)
@@ -247,10 +247,10 @@ def _network(chart: Chart, newest: int, used: list[int]) -> list[DimValue]:
         ]
     else:
         return []
-    read = _read(Row(metric, chart.id, dimension, convert), chart, newest, used)
+    read = _read(ChartRow(metric, chart.id, dimension, convert), chart, newest, used)
     return [DimValue(metric, (interface, UNKNOWN_CLASS), read)]
 
 
 def _rate(chart: Chart, dimension: str, metric: str, newest: int, used: list[int]) -> Value | Absent:
-    """Read a rate in kilobits a second; what is sent is drawn downwards, as a negative number."""
-    return _read(Row(metric, chart.id, dimension, lambda value: abs(value) * 125), chart, newest, used)
+    """Read a rate in kilobits per second; Netdata shows sent traffic as a negative number."""
+    return _read(ChartRow(metric, chart.id, dimension, lambda value: abs(value) * 125), chart, newest, used)

@@ -1,4 +1,4 @@
-"""A Netdata's page of charts, as records. Pure; the page is a stranger's."""
+"""Parsing of Netdata's page of charts. Pure; the page is untrusted."""
 
 import math
 
@@ -10,15 +10,15 @@ MAX_CHARTS, MAX_DIMENSIONS, MAX_NAME = 20_000, 1_000, 300
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """One chart.
+    """Chart of a page.
 
     Attributes:
         id: such as `system.ram` or `nvidia_smi.gpu0_temperature`.
-        context: what kind of chart it is; several charts share one.
-        family: the group it is shown in.
+        context: kind of the chart, shared by several charts.
+        family: group of the chart on the dashboard.
         units: of its values.
-        updated: when it was last collected, in whole seconds since 1970.
-        values: name of a dimension to its newest value; one that is no number is not here.
+        updated: time of the last collection, in seconds since 1970.
+        values: newest value of each dimension; values that are not numbers are left out.
     """
 
     id: str
@@ -29,43 +29,43 @@ class Chart(msgspec.Struct, frozen=True):
     values: dict[str, float]
 
 
-class _Dimension(msgspec.Struct):
+class _ChartDimension(msgspec.Struct):
     name: str
     value: float | None = None
 
 
-class _Document(msgspec.Struct):
-    dimensions: dict[str, _Dimension]
+class _ChartDocument(msgspec.Struct):
+    dimensions: dict[str, _ChartDimension]
     last_updated: int
     context: str = ""
     family: str = ""
     units: str = ""
 
 
-class Page(msgspec.Struct):
-    """What was read: charts by id, and what could not be read."""
+class ChartPage(msgspec.Struct):
+    """Parsed page: charts by id, and error messages about unreadable charts."""
 
     charts: dict[str, Chart]
     errors: list[str]
 
 
 _decode_page = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_chart = msgspec.json.Decoder(_Document).decode
+_decode_chart = msgspec.json.Decoder(_ChartDocument).decode
 
 
-def parse(page: bytes) -> Page:
-    """Read a page of `allmetrics`; a chart that cannot be read costs itself.
+def parse(page: bytes) -> ChartPage:
+    """Parse a page of `allmetrics`; an unreadable chart is skipped.
 
     Raises:
-        WireError: if it is no such page, or has more charts than any host.
+        WireError: if the page is not of this format, or has more than `MAX_CHARTS` charts.
     """
     try:
         documents = _decode_page(page)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError("allmetrics", f"it is not a Netdata's page of charts: {error}") from None
+        raise WireError("allmetrics", f"not a page of Netdata charts: {error}") from None
     if len(documents) > MAX_CHARTS:
-        raise WireError("allmetrics", f"{len(documents)} charts, of {MAX_CHARTS} allowed")
-    found = Page({}, [])
+        raise WireError("allmetrics", f"{len(documents)} charts, at most {MAX_CHARTS} are allowed")
+    found = ChartPage({}, [])
     for name, raw in documents.items():
         try:
             document = _decode_chart(raw)
@@ -75,7 +75,7 @@ def parse(page: bytes) -> Page:
         lengths = max(len(name), len(document.context), len(document.family), len(document.units))
         long = len(document.dimensions) > MAX_DIMENSIONS or lengths > MAX_NAME
         if long or not 0 < document.last_updated < 2**33:
-            found.errors.append(f"chart {name[:100]!r}: not as Netdata writes one")
+            found.errors.append(f"chart {name[:100]!r}: a field exceeds its limits")
             continue
         values = {
             dimension.name: dimension.value

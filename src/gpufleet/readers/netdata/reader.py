@@ -1,4 +1,4 @@
-"""The Netdata reader: one page of charts becomes the samples of a host and its GPUs."""
+"""The Netdata reader: samples of a host and its GPUs from one page of charts."""
 
 import re
 
@@ -9,16 +9,16 @@ from gpufleet.model.reading import Provenance, Round, Sample
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.ports.clock import Clock
 from gpufleet.readers.netdata.fetch import fetch
-from gpufleet.readers.netdata.mapping import Found, GpuCharts, group_gpus, map_gpu, map_host
-from gpufleet.readers.netdata.parse import Chart, Page, parse
+from gpufleet.readers.netdata.mapping import ChartReadings, GpuCharts, group_gpus, map_gpu, map_host
+from gpufleet.readers.netdata.parse import Chart, ChartPage, parse
 
 NAME = "netdata"
 TIMEOUT_SECONDS = 5.0
-SILENT_SECONDS = 120
-"""How old the newest chart may be."""
+MAX_AGE_SECONDS = 120
+"""Maximum age of the newest chart."""
 
-AHEAD_SECONDS = 600
-"""How far the other machine's clock may be ahead, as a hub allows its senders."""
+MAX_AHEAD_SECONDS = 600
+"""Maximum lead of the other machine's clock, the same as the hub's limit for senders."""
 
 SECOND = 1_000_000_000
 
@@ -28,17 +28,16 @@ _NAME = re.compile(r"gpu\d+ (.{1,200})\Z")
 class NetdataReader:
     """Reads a bare-metal host through its Netdata; never a guest.
 
-    Every value keeps Netdata's own time of collection. A Netdata that has stopped collecting therefore gives samples
-    that grow old, not new ones.
+    Samples have Netdata's own collection times. If Netdata stops collecting, its samples therefore age.
     """
 
     def __init__(self, url: str, clock: Clock, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """Prepare it.
+        """Create the reader.
 
         Args:
             url: root of the Netdata, such as `http://127.0.0.1:19999`.
-            clock: by which a Netdata that collects nothing any more is found out.
-            timeout_seconds: for one page.
+            clock: detects a Netdata that no longer collects.
+            timeout_seconds: timeout of one page.
         """
         self._url, self._clock, self._timeout = url, clock, timeout_seconds
         self._first: dict[str, int] = {}
@@ -57,74 +56,76 @@ class NetdataReader:
         """Make a pass.
 
         Raises:
-            ReaderError: if Netdata does not answer, shows no chart, or has not collected for `SILENT_SECONDS`.
+            ReaderError: if Netdata does not respond, has no chart, or has not collected for `MAX_AGE_SECONDS`.
         """
         try:
-            page = self._of_now(parse(await fetch(self._url, self._timeout)))
+            page = self._without_future_charts(parse(await fetch(self._url, self._timeout)))
         except ChannelError as error:
             reason = Reason.TIMEOUT if error.problem is ChannelProblem.TIMEOUT else Reason.READER_FAILED
             raise ReaderError(reason, str(error)) from error
         except WireError as error:
             raise ReaderError(Reason.READER_FAILED, f"{self._url}: {error}") from error
         if not page.charts:
-            raise ReaderError(Reason.NO_DATA, f"{self._url}: it shows no chart")
-        if self._clock.now_ns() - _newest(page) * SECOND > SILENT_SECONDS * SECOND:
-            words = f"{self._url}: by this machine's clock it has collected nothing for {SILENT_SECONDS} s and more"
-            raise ReaderError(Reason.STALE, words)
+            raise ReaderError(Reason.NO_DATA, f"{self._url}: the page has no charts")
+        if self._clock.now_ns() - _newest(page) * SECOND > MAX_AGE_SECONDS * SECOND:
+            message = f"{self._url}: the newest chart is older than {MAX_AGE_SECONDS} s by this machine's clock"
+            raise ReaderError(Reason.STALE, message)
         if lane is not Lane.STATIC:
-            page = self._collected_again(page)
+            page = self._without_new_charts(page)
         try:
             return round_of(page, lane)
         except WireError as error:
             raise ReaderError(Reason.READER_FAILED, f"{self._url}: {error}") from error
 
     async def close(self) -> None:
-        """Forget the charts that were seen."""
+        """Drop the state of the charts."""
         self._first.clear()
 
-    def _of_now(self, page: Page) -> Page:
-        """Return the page without charts of times to come: the newest chart is what the others are judged by."""
-        latest = self._clock.now_ns() // SECOND + AHEAD_SECONDS
+    def _without_future_charts(self, page: ChartPage) -> ChartPage:
+        """Drop charts with a time in the future, because the newest chart is the reference for staleness."""
+        latest = self._clock.now_ns() // SECOND + MAX_AHEAD_SECONDS
         ahead = [name for name, chart in page.charts.items() if chart.updated > latest]
         if not ahead:
             return page
-        words = f"{len(ahead)} charts are of a time that has not come by this machine's clock, such as {ahead[0]!r}"
+        message = f"{len(ahead)} charts have a time in the future by this machine's clock, such as {ahead[0]!r}"
         charts = {name: chart for name, chart in page.charts.items() if chart.updated <= latest}
-        return Page(charts, [words, *page.errors])
+        return ChartPage(charts, [message, *page.errors])
 
-    def _collected_again(self, page: Page) -> Page:
-        """Return the page without charts that were not collected since they were first seen here.
+    def _without_new_charts(self, page: ChartPage) -> ChartPage:
+        """Drop charts that were not collected again since this reader saw them first.
 
-        Netdata shows zeros in every dimension of a chart that it has collected only once (seen on 1.37.1): whoever
-        looks at that moment cannot tell them from values.
+        Netdata shows zeros in every dimension of a chart that was collected only once (seen on 1.37.1), and the page
+        does not distinguish them from values.
         """
         seen, self._first = self._first, {}
         for name, chart in page.charts.items():
             self._first[name] = seen.get(name, chart.updated)
         charts = {name: chart for name, chart in page.charts.items() if chart.updated > self._first[name]}
         if not charts:
-            words = f"{self._url}: its charts are seen for the first time; the next pass reads what it collects by then"
-            raise ReaderError(Reason.NO_DATA, words)
-        return Page(charts, page.errors)
+            message = f"{self._url}: no chart was collected again since the first pass; the next pass reads its charts"
+            raise ReaderError(Reason.NO_DATA, message)
+        return ChartPage(charts, page.errors)
 
 
-def round_of(page: Page, lane: Lane) -> Round:
-    """Return what a page says; pure."""
+def round_of(page: ChartPage, lane: Lane) -> Round:
+    """Return the samples of a page and lane; pure."""
     newest = _newest(page)
     groups = group_gpus(page.charts)
     if lane is Lane.STATIC:
-        samples = [_sample(_view(group), Found({"gpu_name": _name(group)}, (), None), lane, newest) for group in groups]
+        samples = [
+            _sample(_view(group), ChartReadings({"gpu_name": _name(group)}, (), None), lane, newest) for group in groups
+        ]
     else:
         samples = [_sample(None, map_host(page.charts, newest), lane, newest)]
         samples += [_sample(_view(group), map_gpu(group, newest), lane, newest) for group in groups]
     return Round(samples=tuple(samples), errors=tuple(page.errors[:20]))
 
 
-def _newest(page: Page) -> int:
+def _newest(page: ChartPage) -> int:
     return max(chart.updated for chart in page.charts.values())
 
 
-def _sample(view: View | None, found: Found, lane: Lane, newest: int) -> Sample:
+def _sample(view: View | None, found: ChartReadings, lane: Lane, newest: int) -> Sample:
     return Sample(
         view=view,
         reader=NAME,
@@ -137,7 +138,7 @@ def _sample(view: View | None, found: Found, lane: Lane, newest: int) -> Sample:
 
 
 def _view(group: GpuCharts) -> View:
-    """Return what names a GPU: its UUID, or only the place in nvidia-smi's list, which names it for Netdata alone."""
+    """Return the view of a GPU, identified by its UUID or, for Netdata only, by nvidia-smi's index."""
     if group.uuid:
         return View(kind=ViewKind.GPU, side=Side.HOST, uuid=group.name)
     index = int(group.name.removeprefix("gpu"))
@@ -145,7 +146,7 @@ def _view(group: GpuCharts) -> View:
 
 
 def _name(group: GpuCharts) -> str | Absent:
-    """Return the product's name, which python.d writes into the charts' family."""
+    """Return the product name, which python.d puts into the family of the charts."""
     chart: Chart = next(iter(group.charts.values()))
     match = _NAME.match(chart.family)
-    return match[1] if match else Absent(Reason.NOT_REPORTED, "this generation of charts does not tell it")
+    return match[1] if match else Absent(Reason.NOT_REPORTED, "not in this generation of charts")

@@ -1,4 +1,4 @@
-"""Reads NVIDIA GPUs with the command `nvidia-smi`, over any channel that can run commands."""
+"""The nvidia-smi reader: NVIDIA GPUs by the command `nvidia-smi`, over any channel that can run commands."""
 
 from gpufleet.readers.nvidia_smi.reader import NvidiaSmiReader
 

@@ -1,4 +1,4 @@
-"""The commands, over any channel that can run them."""
+"""Execution of nvidia-smi over any channel that can run commands."""
 
 from gpufleet.codecs.nvidia_smi import Failure
 from gpufleet.model.absence import Reason
@@ -9,21 +9,21 @@ MAX_OUTPUT_BYTES = 8 << 20
 """Sixteen GPUs print less than 1 MB of XML."""
 
 
-class Failed(Exception):  # noqa: N818 - an outcome, turned into a ReaderError or a partial pass
-    """A command gave nothing that could be read; `failure` says why."""
+class CommandFailedError(Exception):
+    """A command gave no usable output; converted to a ReaderError or a partial pass. `failure` has the reason."""
 
     def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.words)
+        super().__init__(failure.message)
         self.failure = failure
 
 
-class Command:
-    """Asks one nvidia-smi.
+class NvidiaSmiCommand:
+    """The nvidia-smi command of one machine.
 
     Args:
-        channel: where it runs.
-        path: its name or path there.
-        timeout_seconds: a command that takes longer hangs; without the persistence daemon eight GPUs take seconds.
+        channel: runs the command.
+        path: name or path of nvidia-smi on that machine.
+        timeout_seconds: timeout of one run; without the persistence daemon eight GPUs take seconds.
     """
 
     def __init__(self, channel: Exec, *, path: str, timeout_seconds: float) -> None:
@@ -32,16 +32,16 @@ class Command:
         self._timeout = timeout_seconds
 
     async def run(self, *arguments: str) -> ExecResult:
-        """Run it with these arguments.
+        """Run nvidia-smi with arguments.
 
         Raises:
-            Failed: if it could not be run to its end.
+            CommandFailedError: if the command could not be run, or did not end in time.
         """
         try:
             return await self._channel.run(
                 (self._path, *arguments), timeout_seconds=self._timeout, max_output_bytes=MAX_OUTPUT_BYTES
             )
         except ChannelTimeoutError as error:
-            raise Failed(Failure(Reason.TIMEOUT, str(error))) from error
+            raise CommandFailedError(Failure(Reason.TIMEOUT, str(error))) from error
         except ChannelError as error:
-            raise Failed(Failure(Reason.READER_FAILED, str(error))) from error
+            raise CommandFailedError(Failure(Reason.READER_FAILED, str(error))) from error

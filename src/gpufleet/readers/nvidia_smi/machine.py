@@ -1,4 +1,4 @@
-"""The machine's own rows: versions, number of devices, and the state of the driver, failures included."""
+"""Machine readings: versions, number of devices, and the state of the driver, failures included."""
 
 from gpufleet.codecs.nvidia_smi import Failure
 from gpufleet.codecs.nvidia_smi.values import shown, token
@@ -17,7 +17,7 @@ DRIVER_STATES = {
     Reason.NOT_PERMITTED: "no_access",
     Reason.TIMEOUT: "hung",
 }
-"""Reason of a failure to the catalogue's `nvidia_driver_state`; of a command that failed by itself nothing follows."""
+"""Reason of a failure to `nvidia_driver_state`. A failure of the command itself implies no driver state."""
 
 DRIVER_VERSION, CUDA_VERSION = "nvidia_driver_version", "nvidia_cuda_version"
 
@@ -25,7 +25,7 @@ DRIVER_VERSION, CUDA_VERSION = "nvidia_driver_version", "nvidia_cuda_version"
 def machine_sample(
     lane: Lane, at: int, *, shown_gpus: int, driver: str | None, cuda: str | None, reader: str = NAME
 ) -> Sample | None:
-    """Return the machine's sample of a lane, or None where the lane has no row of it."""
+    """Return the machine's sample of a lane, or None if the lane has none."""
     values: dict[str, Value | Absent]
     if lane is Lane.FAST:
         values = {"nvidia_devices": shown_gpus, "nvidia_driver_state": "ok"}
@@ -36,8 +36,8 @@ def machine_sample(
     return Sample(view=None, reader=reader, lane=lane, measured_at=at, values=values)
 
 
-def failure_error(failure: Failure, lane: Lane, at: int) -> ReaderError:
-    """Return the error for a pass that gave nothing, with what can be told of the machine all the same."""
+def reader_error(failure: Failure, lane: Lane, at: int) -> ReaderError:
+    """Return the error of a failed pass, with the machine's sample in its round."""
     why = Absent(failure.reason)
     values: dict[str, Value | Absent]
     if lane is Lane.FAST:
@@ -47,9 +47,9 @@ def failure_error(failure: Failure, lane: Lane, at: int) -> ReaderError:
     elif lane is Lane.STATIC:
         values = {DRIVER_VERSION: why, CUDA_VERSION: why}
     else:
-        return ReaderError(failure.reason, failure.words)
+        return ReaderError(failure.reason, failure.message)
     sample = Sample(view=None, reader=NAME, lane=lane, measured_at=at, values=values)
-    return ReaderError(failure.reason, failure.words, round=Round(samples=(sample,), errors=(failure.words,)))
+    return ReaderError(failure.reason, failure.message, round=Round(samples=(sample,), errors=(failure.message,)))
 
 
 def _version(text: str | None) -> Value | Absent:

@@ -1,6 +1,6 @@
-"""Outputs to records; what cannot be read is judged by exit code and words. Pure.
+"""Conversion of outputs to records, and the combined outputs of one pass. Pure.
 
-What came of the commands of one pass.
+An unreadable output becomes a failure, classified by exit code and error message.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from gpufleet.codecs.nvidia_smi import (
     Failure,
     Log,
     Table,
-    judge,
+    classify_failure,
     parse_csv,
     parse_help,
     parse_listing,
@@ -23,79 +23,79 @@ from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
 from gpufleet.ports.channel import ExecResult
-from gpufleet.readers.nvidia_smi.fetch import Failed
+from gpufleet.readers.nvidia_smi.fetch import CommandFailedError
 from gpufleet.readers.nvidia_smi.plan import APPS_COLUMNS, Plan
 from gpufleet.readers.nvidia_smi.views import rows_as_records
 
 
-def offered(result: ExecResult) -> frozenset[str]:
-    """Return the fields that nvidia-smi knows. Raises Failed."""
+def parse_offered_fields(result: ExecResult) -> frozenset[str]:
+    """Return the query fields that nvidia-smi supports. Raises CommandFailedError."""
     try:
         return parse_help(result.stdout)
     except WireError as error:
-        raise _failed(result, error) from error
+        raise _parse_failure(result, error) from error
 
 
 def parse_table(result: ExecResult, columns: Sequence[str], *, may_be_empty: bool = False) -> Table:
-    """Return the rows of a table without header, with the words of what went wrong beside them. Raises Failed."""
+    """Return the rows of a table without header, and its error messages. Raises CommandFailedError."""
     try:
         found = parse_csv(result.stdout, columns)
     except WireError as error:
-        raise _failed(result, error) from error
+        raise _parse_failure(result, error) from error
     if not found.rows and (found.messages or result.exit_code or not may_be_empty):
-        raise Failed(_judged(result))
+        raise CommandFailedError(_failure_of(result))
     return msgspec.structs.replace(found, messages=_with_code(found.messages, result))
 
 
 def parse_log(result: ExecResult) -> Log:
-    """Return the XML's devices, with the words of what went wrong beside them. Raises Failed."""
+    """Return the devices of the XML, and its error messages. Raises CommandFailedError."""
     try:
         found = parse_xml(result.stdout)
     except WireError as error:
-        raise _failed(result, error) from error
+        raise _parse_failure(result, error) from error
     if not found.devices:
-        failure = _judged(result)
+        failure = _failure_of(result)
         if failure.reason in (Reason.NO_DATA, Reason.DRIVER_ERROR):
-            failure = Failure(Reason.NO_SUPPORTED_GPU, "nvidia-smi shows no GPU")
-        raise Failed(failure)
+            failure = Failure(Reason.NO_SUPPORTED_GPU, "nvidia-smi lists no GPU")
+        raise CommandFailedError(failure)
     return msgspec.structs.replace(found, messages=_with_code(found.messages, result))
 
 
-def listing(result: ExecResult) -> Listing:
-    """Return GPUs and MIG devices by UUID. Raises Failed."""
+def parse_device_listing(result: ExecResult) -> Listing:
+    """Return the GPUs and MIG devices of `-L`. Raises CommandFailedError."""
     try:
         return parse_listing(result.stdout)
     except WireError as error:
-        raise _failed(result, error) from error
+        raise _parse_failure(result, error) from error
 
 
-def _failed(result: ExecResult, error: WireError) -> Failed:
-    """Judge an output that could not be read: by the driver's words, or, where there are none, by the fault in it."""
-    failure = _judged(result)
+def _parse_failure(result: ExecResult, error: WireError) -> CommandFailedError:
+    """Classify an unreadable output by the driver's error message, or without one by the parse error."""
+    failure = _failure_of(result)
     if failure.reason in (Reason.NO_DATA, Reason.DRIVER_ERROR) and result.exit_code == 0 and result.stdout.strip():
-        return Failed(Failure(Reason.DRIVER_ERROR, f"the output of nvidia-smi cannot be read: {error}"))
-    return Failed(failure)
+        return CommandFailedError(Failure(Reason.DRIVER_ERROR, f"the output of nvidia-smi cannot be read: {error}"))
+    return CommandFailedError(failure)
 
 
-def _judged(result: ExecResult) -> Failure:
-    return judge(result.exit_code, result.stdout, result.stderr)
+def _failure_of(result: ExecResult) -> Failure:
+    return classify_failure(result.exit_code, result.stdout, result.stderr)
 
 
 def _with_code(messages: tuple[str, ...], result: ExecResult) -> tuple[str, ...]:
     if result.exit_code == 0:
         return messages
-    return (*messages, f"nvidia-smi ended with code {result.exit_code} beside what it printed")
+    return (*messages, f"nvidia-smi exited with code {result.exit_code} although it printed data")
 
 
-class Outputs:
-    """Collects outputs.
+class PassOutputs:
+    """Combined outputs of one pass.
 
     Attributes:
-        records: what they say of GPUs, several records of one GPU among them.
-        messages: the driver's words, and ours about what could not be read.
-        apps: rows of processes, or why there are none.
-        listing: names of MIG devices, if it was the same before and after the MIG devices were read.
-        driver, cuda: versions, where one is told.
+        records: records of GPUs; a GPU can have several.
+        messages: error messages of the driver and of the parsers.
+        apps: rows of processes, or the reason why there are none.
+        listing: `-L`, if it was identical before and after the MIG devices were read.
+        driver, cuda: versions, or None if not printed.
     """
 
     def __init__(self) -> None:
@@ -110,41 +110,41 @@ class Outputs:
 
     @property
     def count(self) -> int:
-        """How many GPUs the driver says there are; without a word of it, how many it shows."""
-        said = [int(text) for text in self._counts if text.isascii() and text.isdigit() and len(text) < 6]
-        return max(said, default=self._seen)
+        """Number of GPUs by the driver's own count; without one, the number of GPUs printed."""
+        counts = [int(text) for text in self._counts if text.isascii() and text.isdigit() and len(text) < 6]
+        return max(counts, default=self._seen)
 
-    def take_log(self, result: ExecResult, _: Plan) -> None:
-        """Take in XML. Raises Failed."""
+    def add_log(self, result: ExecResult, _: Plan) -> None:
+        """Add XML. Raises CommandFailedError."""
         log = parse_log(result)
         self.records += log.devices
         self.messages += log.messages
-        self.driver = _told(log.leaves.get("driver_version")) or self.driver
+        self.driver = _known_text(log.leaves.get("driver_version")) or self.driver
         self.cuda = log.leaves.get("cuda_version")
-        self._note(len(log.devices), log.leaves.get("attached_gpus"))
+        self._add_counts(len(log.devices), log.leaves.get("attached_gpus"))
 
-    def take_table(self, result: ExecResult, plan: Plan) -> None:
-        """Take in a table of GPUs. Raises Failed."""
+    def add_table(self, result: ExecResult, plan: Plan) -> None:
+        """Add a table of GPUs. Raises CommandFailedError."""
         table = parse_table(result, plan.columns)
         self.records += rows_as_records(table.rows)
         self.messages += table.messages
         for row in table.rows:
-            self.driver = _told(row.get("driver_version")) or self.driver
-        self._note(len(table.rows), *{row["count"] for row in table.rows if "count" in row})
+            self.driver = _known_text(row.get("driver_version")) or self.driver
+        self._add_counts(len(table.rows), *{row["count"] for row in table.rows if "count" in row})
 
-    def take_apps(self, result: ExecResult) -> None:
-        """Take in a table of processes. Raises Failed."""
+    def add_apps(self, result: ExecResult) -> None:
+        """Add a table of processes. Raises CommandFailedError."""
         table = parse_table(result, APPS_COLUMNS, may_be_empty=True)
         self.apps = table.rows
         self.messages += table.messages
 
-    def _note(self, seen: int, *counts: str | None) -> None:
+    def _add_counts(self, seen: int, *counts: str | None) -> None:
         self._seen = max(self._seen, seen)
-        said = {text for text in counts if text is not None}
-        self._counts |= said
-        if any(text.isascii() and text.isdigit() and int(text[:9]) != seen for text in said):
-            self.messages.append(f"the driver counts {', '.join(sorted(said))} GPUs, and {seen} were printed")
+        reported = {text for text in counts if text is not None}
+        self._counts |= reported
+        if any(text.isascii() and text.isdigit() and int(text[:9]) != seen for text in reported):
+            self.messages.append(f"the driver counts {', '.join(sorted(reported))} GPUs, but nvidia-smi printed {seen}")
 
 
-def _told(text: str | None) -> str | None:
+def _known_text(text: str | None) -> str | None:
     return text.strip() if text is not None and token(text) is None else None

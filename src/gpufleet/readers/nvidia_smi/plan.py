@@ -1,10 +1,10 @@
-"""What to ask of nvidia-smi on each lane. Pure."""
+"""Commands and fields of each lane. Pure."""
 
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from gpufleet.model.catalogue import CATALOGUE, Lane
-from gpufleet.readers.nvidia_smi.mapping.devices import WHOLE, Asked, Modes
+from gpufleet.readers.nvidia_smi.mapping.devices import ALL_METRICS, GpuModes, RequestedMetrics
 from gpufleet.readers.nvidia_smi.mapping.rows import ACTIVE, FAN, FAN_QUERY, MASK, PATHS, PROCESSES, QUERIES, SUMS
 from gpufleet.readers.nvidia_smi.mapping.tables import SUPPORTED, TABLES, fields_of
 
@@ -15,38 +15,37 @@ APPS_COLUMNS = ("gpu_uuid", "pid", "used_memory")
 APPS = (f"--query-compute-apps={','.join(APPS_COLUMNS)}", "--format=csv,noheader")
 
 IDENTITY = ("pci.bus_id", "index", "count", "driver_version", "mig.mode.current")
-"""Asked with every table, where the driver offers them; `uuid` comes last, so that a row that is cut off shows."""
+"""Fields of every table, if supported. `uuid` is the last column, so that a truncated row is detected."""
 
 
 class Plan(NamedTuple):
-    """One pass of one lane.
+    """Plan of one pass of one lane.
 
     Attributes:
-        columns: fields of one CSV table; empty where none is asked.
-        log: whether the XML is asked, too, and the list that names MIG devices.
-        apps: whether the table of processes is asked: the XML has its own.
-        asked: what they answer for.
+        columns: fields of the CSV table; empty for no table.
+        log: whether to request the XML, and the list that identifies MIG devices.
+        apps: whether to request the table of processes; the XML contains the processes.
+        requested: metrics that the outputs have to provide.
     """
 
     columns: tuple[str, ...]
     log: bool
     apps: bool
-    asked: Asked
+    requested: RequestedMetrics
 
 
-def plan_of(lane: Lane, offered: Collection[str], modes: Iterable[Modes]) -> Plan:
+def plan_of(lane: Lane, offered: Collection[str], modes: Iterable[GpuModes]) -> Plan:
     """Plan a pass.
 
-    CSV costs a tenth of XML and tells most of the fast and slow lanes. Only XML tells of MIG devices and of a
-    guest's licence, so where there are such it is asked as well.
+    CSV costs a tenth of XML and has most metrics of the fast and slow lanes. Only XML has MIG devices and a guest's
+    licence: it is requested too if there are any.
 
     Args:
-        lane: which.
-        offered: the fields that this nvidia-smi knows.
-        modes: what is known of the GPUs.
+        lane: lane of the pass.
+        offered: fields that this nvidia-smi supports.
+        modes: known modes of the GPUs.
     """
-    known = tuple(modes)
-    log = lane is Lane.STATIC or any(one.mig or (one.guest and lane is Lane.SLOW) for one in known)
+    log = lane is Lane.STATIC or any(mode.mig or (mode.guest and lane is Lane.SLOW) for mode in modes)
     metrics, missing, columns = set[str](), set[str](), list[str]()
     for metric, queries in (*QUERIES.items(), (FAN, (FAN_QUERY,))):
         if CATALOGUE[metric].lane is not lane or (lane is Lane.STATIC and (metric in PATHS or metric in SUMS)):
@@ -71,13 +70,13 @@ def plan_of(lane: Lane, offered: Collection[str], modes: Iterable[Modes]) -> Pla
     if apps:
         metrics.add(PROCESSES)
     if log:
-        metrics |= {metric for metric in WHOLE.metrics if CATALOGUE[metric].lane is lane}
-        missing -= WHOLE.metrics
+        metrics |= {metric for metric in ALL_METRICS.metrics if CATALOGUE[metric].lane is lane}
+        missing -= ALL_METRICS.metrics
     if columns:
         columns = [field for field in IDENTITY if field in offered and field not in columns] + columns + ["uuid"]
-    return Plan(tuple(dict.fromkeys(columns)), log, apps, Asked(frozenset(metrics), frozenset(missing)))
+    return Plan(tuple(dict.fromkeys(columns)), log, apps, RequestedMetrics(frozenset(metrics), frozenset(missing)))
 
 
-def table(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the arguments that ask for these fields; none where there are none."""
+def table_arguments(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the arguments of a query for these fields; empty if there are no fields."""
     return (f"--query-gpu={','.join(columns)}", "--format=csv,noheader") if columns else ()

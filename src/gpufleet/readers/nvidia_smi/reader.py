@@ -1,4 +1,4 @@
-"""The nvidia-smi reader: asks for what a lane needs, and turns what is printed into samples."""
+"""The nvidia-smi reader: runs the commands of a lane, and converts their outputs to samples."""
 
 from collections.abc import Iterable
 
@@ -11,28 +11,28 @@ from gpufleet.model.view import View
 from gpufleet.ports.channel import Exec
 from gpufleet.ports.clock import Clock
 from gpufleet.readers.nvidia_smi import machine, parse, plan
-from gpufleet.readers.nvidia_smi.fetch import Command, Failed
-from gpufleet.readers.nvidia_smi.mapping.devices import Asked, Modes, Reads
+from gpufleet.readers.nvidia_smi.fetch import CommandFailedError, NvidiaSmiCommand
+from gpufleet.readers.nvidia_smi.mapping.devices import GpuModes, MetricValues, RequestedMetrics
 from gpufleet.readers.nvidia_smi.mapping.rows import PROCESSES
-from gpufleet.readers.nvidia_smi.parse import Outputs
+from gpufleet.readers.nvidia_smi.parse import PassOutputs
 from gpufleet.readers.nvidia_smi.plan import Plan
-from gpufleet.readers.nvidia_smi.samples import gpu_sample, lost_sample, modes_by_key, part_samples, with_processes
+from gpufleet.readers.nvidia_smi.samples import gpu_sample, instance_samples, lost_sample, modes_by_key, with_processes
 from gpufleet.readers.nvidia_smi.views import Gpu, identify
 
 MAX_ERRORS = 20
 
 TIMEOUT_SECONDS = 15.0
-"""Of one command; below the 20 s that a pass of a reader has by default."""
+"""Timeout of one command; below the default 20 s of a reader's pass."""
 
 
 class NvidiaSmiReader:
     """Reads the NVIDIA GPUs of the machine at the other end of a channel.
 
     Args:
-        channel: runs the command: of this machine, or of a guest.
-        clock: names the instant of each pass.
-        command: name or path of nvidia-smi there.
-        timeout_seconds: a command that takes longer hangs.
+        channel: runs the command, on this machine or in a guest.
+        clock: clock of the samples' times.
+        command: name or path of nvidia-smi on that machine.
+        timeout_seconds: timeout of one command.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class NvidiaSmiReader:
         command: str = "nvidia-smi",
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        self._command = Command(channel, path=command, timeout_seconds=timeout_seconds)
+        self._command = NvidiaSmiCommand(channel, path=command, timeout_seconds=timeout_seconds)
         self._clock = clock
-        self._forget()
+        self._reset()
 
     @property
     def name(self) -> str:
@@ -61,100 +61,102 @@ class NvidiaSmiReader:
         """Make one pass of one lane.
 
         Raises:
-            ReaderError: if nothing could be read: no nvidia-smi, no driver, no devices, no access, another version
-                of the library than of the driver, or no answer in time; with the driver's own words.
+            ReaderError: if nothing could be read: no nvidia-smi, no driver, no devices, no access, versions of library
+                and driver differ, or a timeout. Contains the driver's own message.
         """
         try:
             return await self._round(lane)
-        except Failed as failed:
-            raise machine.failure_error(failed.failure, lane, self._clock.now_ns()) from failed
+        except CommandFailedError as failed:
+            raise machine.reader_error(failed.failure, lane, self._clock.now_ns()) from failed
 
     async def close(self) -> None:
-        """Forget what is known of this nvidia-smi and its devices."""
-        self._forget()
+        """Drop all state about this nvidia-smi and its devices."""
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._offered: frozenset[str] = frozenset()
         self._version: str | None = None
-        self._modes: dict[str, Modes] = {}
-        self._known: dict[str, View] = {}  # by PCI address: an error names a device by nothing else
+        self._modes: dict[str, GpuModes] = {}
+        self._known: dict[str, View] = {}  # by PCI address, the only identity in error messages
 
     async def _round(self, lane: Lane) -> Round:
         if not self._offered:
-            self._offered = parse.offered(await self._command.run(*plan.HELP))
-        asked = plan.plan_of(lane, self._offered, self._modes.values())
-        outputs = await self._outputs(asked)
+            self._offered = parse.parse_offered_fields(await self._command.run(*plan.HELP))
+        planned = plan.plan_of(lane, self._offered, self._modes.values())
+        outputs = await self._outputs(planned)
         gpus, errors = identify(outputs.records)
         errors = [*outputs.messages, *errors]
         self._modes |= modes_by_key(gpus, self._modes)
-        instead: Reads = {PROCESSES: outputs.apps} if isinstance(outputs.apps, Absent) else {}
-        if asked.apps and not isinstance(outputs.apps, Absent):
+        replaced: MetricValues = {PROCESSES: outputs.apps} if isinstance(outputs.apps, Absent) else {}
+        if planned.apps and not isinstance(outputs.apps, Absent):
             gpus = with_processes(gpus, outputs.apps)
         at = self._clock.now_ns()
-        samples = [gpu_sample(gpu, lane, asked.asked, self._modes[gpu.view.key], at, instead) for gpu in gpus]
-        samples += self._lost(gpus, outputs.messages, lane, asked.asked, at)
+        samples = [gpu_sample(gpu, lane, planned.requested, self._modes[gpu.view.key], at, replaced) for gpu in gpus]
+        samples += self._lost(gpus, outputs.messages, lane, planned.requested, at)
         if any(gpu.record.mig for gpu in gpus) and not outputs.listing:
-            errors.append("the MIG devices changed while they were read, or have no list: none of them is read")
+            errors.append("MIG devices are not read: they changed during the pass, or nvidia-smi -L failed")
             gpus = [gpu for gpu in gpus if not gpu.record.mig]
-        parts, disagreements = part_samples(gpus, outputs.listing, lane, at)
+        instances, disagreements = instance_samples(gpus, outputs.listing, lane, at)
         own = machine.machine_sample(lane, at, shown_gpus=outputs.count, driver=outputs.driver, cuda=outputs.cuda)
         self._remember(gpus, outputs)
         return Round(
-            samples=(*samples, *parts, *((own,) if own is not None else ())),
+            samples=(*samples, *instances, *((own,) if own is not None else ())),
             errors=tuple(dict.fromkeys([*errors, *disagreements]))[:MAX_ERRORS],
         )
 
-    async def _outputs(self, asked: Plan) -> Outputs:
-        """Ask everything of a plan; as long as one output tells of devices, what failed beside it is a message."""
-        outputs = Outputs()
-        before = await self._listing(outputs) if asked.log else None
-        failures: list[Failed] = []
-        for arguments, take in (
-            (plan.LOG if asked.log else (), outputs.take_log),
-            (plan.table(asked.columns), outputs.take_table),
+    async def _outputs(self, planned: Plan) -> PassOutputs:
+        """Run the commands of a plan; a failure is only a message if another output has devices."""
+        outputs = PassOutputs()
+        before = await self._listing(outputs) if planned.log else None
+        failures: list[CommandFailedError] = []
+        for arguments, add in (
+            (plan.LOG if planned.log else (), outputs.add_log),
+            (plan.table_arguments(planned.columns), outputs.add_table),
         ):
             if not arguments:
                 continue
             try:
-                take(await self._command.run(*arguments), asked)
-            except Failed as failed:
+                add(await self._command.run(*arguments), planned)
+            except CommandFailedError as failed:
                 failures.append(failed)
         if not outputs.records:
-            self._offered = frozenset()  # what nvidia-smi offers may be another thing when it works again
+            self._offered = frozenset()  # the supported fields can differ after a recovery
             raise failures[0]
         outputs.messages += [str(failed) for failed in failures]
         if any(record.mig for record in outputs.records):
             after = await self._listing(outputs)
             outputs.listing = after if after == before else None
-        if asked.apps:
+        if planned.apps:
             try:
-                outputs.take_apps(await self._command.run(*plan.APPS))
-            except Failed as failed:
+                outputs.add_apps(await self._command.run(*plan.APPS))
+            except CommandFailedError as failed:
                 outputs.messages.append(str(failed))
                 outputs.apps = Absent(failed.failure.reason, "--query-compute-apps")
         return outputs
 
-    async def _listing(self, outputs: Outputs) -> Listing | None:
+    async def _listing(self, outputs: PassOutputs) -> Listing | None:
         try:
-            return parse.listing(await self._command.run(*plan.LIST))
-        except Failed as failed:
+            return parse.parse_device_listing(await self._command.run(*plan.LIST))
+        except CommandFailedError as failed:
             outputs.messages.append(f"-L: {failed}")
             return None
 
-    def _lost(self, gpus: Iterable[Gpu], messages: Iterable[str], lane: Lane, asked: Asked, at: int) -> list[Sample]:
-        """Tell of devices that were known before and that an error names now. None is made up from an error."""
-        there = {gpu.view.pci_address for gpu in gpus}
+    def _lost(
+        self, gpus: Iterable[Gpu], messages: Iterable[str], lane: Lane, requested: RequestedMetrics, at: int
+    ) -> list[Sample]:
+        """Return samples of GPUs that were read before and that an error message names now."""
+        present = {gpu.view.pci_address for gpu in gpus}
         named = dict(found for message in messages if (found := named_device(message)) is not None)
         return [
-            lost_sample(view, lane, asked, self._modes.get(view.key, Modes()), at, Absent(named[address]))
+            lost_sample(view, lane, requested, self._modes.get(view.key, GpuModes()), at, Absent(named[address]))
             for address, view in self._known.items()
-            if address in named and address not in there
+            if address in named and address not in present
         ]
 
-    def _remember(self, gpus: Iterable[Gpu], outputs: Outputs) -> None:
+    def _remember(self, gpus: Iterable[Gpu], outputs: PassOutputs) -> None:
         if not outputs.messages:
             self._known.clear()
         self._known |= {gpu.view.pci_address: gpu.view for gpu in gpus if gpu.view.pci_address is not None}
         if self._version not in (None, outputs.driver):
-            self._offered = frozenset()  # another version: asked anew in the next pass
+            self._offered = frozenset()  # another driver version: the next pass queries the fields again
         self._version = outputs.driver or self._version

@@ -1,4 +1,4 @@
-"""Which device a row or section is: by UUID and PCI address, never by its place in the output. Pure."""
+"""Identity of devices in outputs: by UUID and PCI address, never by position. Pure."""
 
 import re
 from collections import Counter
@@ -17,14 +17,14 @@ _VGPU_UUID = re.compile(r"(?:GPU-)?[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa
 
 
 class Gpu(NamedTuple):
-    """One GPU, and everything that was printed of it."""
+    """A GPU: its view, and its merged record."""
 
     view: View
     record: DeviceRecord
 
 
-class Part(NamedTuple):
-    """One MIG device or vGPU instance: its view, what was printed of it, and how a list names it."""
+class DeviceInstance(NamedTuple):
+    """A MIG device or vGPU instance: its view, its record, and its entry in `-L` (MIG only)."""
 
     view: View
     record: DeviceRecord
@@ -32,31 +32,31 @@ class Part(NamedTuple):
 
 
 def rows_as_records(rows: Iterable[dict[str, str]]) -> list[DeviceRecord]:
-    """Return rows of CSV as records of devices."""
+    """Return CSV rows as device records."""
     return [DeviceRecord(name=row.get("pci.bus_id", row.get("gpu_bus_id", "")), fields=row) for row in rows]
 
 
 def identify(records: Sequence[DeviceRecord]) -> tuple[list[Gpu], list[str]]:
-    """Join what several outputs say of one GPU, and name each; a name that two GPUs of one output claim names none.
+    """Merge the records of each GPU across outputs, and identify it. A UUID that two GPUs report is dropped.
 
     Returns:
-        The GPUs, and words about what could not be named.
+        The GPUs, and error messages about records without a usable identity.
     """
     errors: list[str] = []
     together: dict[str, list[DeviceRecord]] = {}
     for record in records:
         key = address_of(record) or uuid_of(record)
         if key is None:
-            errors.append(f"a GPU without UUID and PCI address is not read: {record.name[:40] or 'nameless'}")
+            errors.append(f"a GPU without UUID and PCI address is not read: {record.name[:40] or 'no name'}")
             continue
         together.setdefault(key, []).append(record)
-    claims = Counter(uuid for group in together.values() for uuid in {uuid_of(one) for one in group} if uuid)
+    claims = Counter(uuid for group in together.values() for uuid in {uuid_of(record) for record in group} if uuid)
     gpus: list[Gpu] = []
     for group in together.values():
         record = merge(group)
         uuid, address = uuid_of(record), address_of(record)
         if uuid is not None and claims[uuid] > 1:
-            errors.append(f"several GPUs say that they are {uuid}: it names none of them")
+            errors.append(f"several GPUs report the UUID {uuid}: it is ignored")
             uuid = None
         if uuid is None and address is None:
             continue
@@ -72,38 +72,38 @@ def identify(records: Sequence[DeviceRecord]) -> tuple[list[Gpu], list[str]]:
     return gpus, list(dict.fromkeys(errors))
 
 
-def mig_parts(gpu: Gpu, listing: Listing | None) -> list[Part] | None:
-    """Name the MIG devices of a GPU; None if the list and the output disagree about which there are.
+def mig_instances(gpu: Gpu, listing: Listing | None) -> list[DeviceInstance] | None:
+    """Identify the MIG devices of a GPU; None if `-L` and the output list different devices.
 
-    `-q` prints no UUIDs and `-L` prints nothing else; both print the driver's index within the GPU. Without a list
-    a MIG device is named by its instance ids and its GPU (`3/0@ADDRESS`): the ids alone are those of another GPU, too.
+    `-q` prints no UUIDs and `-L` prints little else; both print the driver's index within the GPU, which joins them.
+    Without `-L` a MIG device is identified by its instance ids and its GPU (`3/0@ADDRESS`), as ids repeat across GPUs.
     """
     listed: dict[int, ListedMig] = {}
     if listing is not None:
-        listed = {one.index: one for of in listing.gpus if of.uuid == gpu.view.uuid for one in of.mig}
+        listed = {mig.index: mig for entry in listing.gpus if entry.uuid == gpu.view.uuid for mig in entry.mig}
         indexes = {record.leaves.get("index", "") for record in gpu.record.mig}
         if indexes != {str(index) for index in listed} or len(indexes) != len(gpu.record.mig):
             return None
-    parts: list[Part] = []
+    instances: list[DeviceInstance] = []
     for record in gpu.record.mig:
         index = record.leaves.get("index", "")
-        named = listed.get(int(index)) if index.isascii() and index.isdigit() and len(index) < 6 else None
+        known = listed.get(int(index)) if index.isascii() and index.isdigit() and len(index) < 6 else None
         ids = f"{record.leaves.get('gpu_instance_id', '?')}/{record.leaves.get('compute_instance_id', '?')}"
         view = View(
             kind=ViewKind.MIG,
             side=Side.HOST,
-            uuid=named.uuid if named is not None else None,
-            instance=ids if named is not None else f"{ids}@{gpu.view.pci_address or gpu.view.uuid}",
+            uuid=known.uuid if known is not None else None,
+            instance=ids if known is not None else f"{ids}@{gpu.view.pci_address or gpu.view.uuid}",
             parent=gpu.view.key,
-            index=named.index if named is not None else None,
+            index=known.index if known is not None else None,
         )
-        parts.append(Part(view, record, named))
-    return parts
+        instances.append(DeviceInstance(view, record, known))
+    return instances
 
 
-def vgpu_parts(gpus: Iterable[Gpu]) -> tuple[list[Part], list[str]]:
-    """Name the vGPU instances of all GPUs: by UUID, and several of one UUID by number and GPU."""
-    parts: list[Part] = []
+def vgpu_instances(gpus: Iterable[Gpu]) -> tuple[list[DeviceInstance], list[str]]:
+    """Identify the vGPU instances of all GPUs: by UUID, or by number and GPU if several report the same UUID."""
+    instances: list[DeviceInstance] = []
     addresses: dict[str, str] = {}
     for gpu in gpus:
         addresses[gpu.view.key] = gpu.view.pci_address or gpu.view.key
@@ -116,44 +116,47 @@ def vgpu_parts(gpus: Iterable[Gpu]) -> tuple[list[Part], list[str]]:
                 instance=record.name,
                 parent=gpu.view.key,
             )
-            parts.append(Part(view, record))
-    shared = _shared(parts)
-    errors = [f"several vGPU instances say that they are {key}: it names none of them" for key in shared]
-    named = [part._replace(view=_by_place(part.view, addresses)) if part.view.key in shared else part for part in parts]
-    twice = _shared(named)
-    errors += [f"several vGPU instances are in one place, {key}: none of them is read" for key in twice]
-    return [part for part in named if part.view.key not in twice], errors
+            instances.append(DeviceInstance(view, record))
+    shared = _duplicate_keys(instances)
+    errors = [f"several vGPU instances report the identity {key}: it is ignored" for key in shared]
+    named = [
+        instance._replace(view=_location_view(instance.view, addresses)) if instance.view.key in shared else instance
+        for instance in instances
+    ]
+    twice = _duplicate_keys(named)
+    errors += [f"several vGPU instances have the same number and GPU, {key}: none of them is read" for key in twice]
+    return [instance for instance in named if instance.view.key not in twice], errors
 
 
-def _shared(parts: Iterable[Part]) -> list[str]:
-    claims = Counter(part.view.key for part in parts)
+def _duplicate_keys(instances: Iterable[DeviceInstance]) -> list[str]:
+    claims = Counter(instance.view.key for instance in instances)
     return [key for key, claimants in claims.items() if claimants > 1]
 
 
-def _by_place(view: View, addresses: Mapping[str, str]) -> View:
+def _location_view(view: View, addresses: Mapping[str, str]) -> View:
     place = f"{view.instance}@{addresses[view.parent or '']}"
     return msgspec.structs.replace(view, uuid=None, instance=place)
 
 
 def uuid_of(record: DeviceRecord) -> str | None:
-    """Return the UUID that a record tells, or None."""
-    told = (
+    """Return the UUID of a record, or None."""
+    candidates = (
         record.fields.get("uuid") or record.fields.get("gpu_uuid"),
         record.leaves.get("uuid"),
         record.leaves.get("gpu_uuid"),
     )
-    return next((text.strip() for text in told if text and _UUID.fullmatch(text.strip()) is not None), None)
+    return next((text.strip() for text in candidates if text and _UUID.fullmatch(text.strip()) is not None), None)
 
 
 def address_of(record: DeviceRecord) -> str | None:
-    """Return the PCI address that a record tells, or None."""
-    told = (
+    """Return the PCI address of a record, or None."""
+    candidates = (
         record.fields.get("pci.bus_id") or record.fields.get("gpu_bus_id"),
         lookup(record.leaves, "pci/pci_bus_id"),
         lookup(record.leaves, "pci/bus_id"),
         record.name,
     )
-    for text in told:
+    for text in candidates:
         try:
             return normalise_pci_address(text or "")
         except ValueError:

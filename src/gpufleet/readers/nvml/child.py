@@ -1,10 +1,12 @@
-"""The process that talks to the driver: `python -m gpufleet.readers.nvml.child CRUMBS_FD CONTROL_DEVICE`.
+"""Child process that calls the driver.
 
-It can hang or die in the driver without harm to its parent. Requests come on standard input, records leave on
-standard output; before every call its number is left in shared memory, so that the parent can name the call
-that does not come back. Three kinds of threads: the main one watches, others (`crew`) take the requests and ask the
-driver, two listen for events. The end of standard input ends the process, whoever hangs, so that nothing is held for
-a parent that was killed.
+    python -m gpufleet.readers.nvml.child BREADCRUMBS_FD CONTROL_DEVICE END_SECONDS
+
+It can hang or crash in the driver without affecting its parent. Requests arrive on standard input, records leave on
+standard output. Before each call its number is stored in shared memory (a breadcrumb), so that the parent can name the
+call that hangs. The main thread supervises, the threads of `pool` take requests and query the driver, and two threads
+wait for events. The end of standard input ends the process even if a thread hangs, so no device is held for a parent
+that was killed.
 """
 
 import contextlib
@@ -19,30 +21,25 @@ from typing import Any, BinaryIO
 
 from gpufleet.readers.nvml import calls
 from gpufleet.readers.nvml.calls import NUMBERS, Call
-from gpufleet.readers.nvml.context import Context, Memory
-from gpufleet.readers.nvml.listeners import Listener, SystemListener
-from gpufleet.readers.nvml.pool import PATIENCE, Alarm, Crew, Job, Outlet
+from gpufleet.readers.nvml.context import UNKNOWN, Context, DeviceCache
+from gpufleet.readers.nvml.listeners import EventListener, SystemEventListener
+from gpufleet.readers.nvml.pool import PATIENCE, Alarm, Job, RecordWriter, WorkerPool
 from gpufleet.readers.nvml.protocol import (
     DEFECT,
     SESSION_SLOT,
     SLOTS,
-    Answer,
     BusyRecord,
+    CallResult,
     Request,
     SessionRecord,
     decode_request,
 )
-from gpufleet.readers.nvml.worker import Worker, words_of
-from gpufleet.runtime import give_back_memory
-
-UNKNOWN = 999
-
-END_SECONDS = 10.0
-"""So long the process takes at most to give everything back once its parent is gone; it ends whatever hangs."""
+from gpufleet.readers.nvml.worker import GpuWorker, error_text
+from gpufleet.runtime import trim_memory
 
 
-def version_of(text: Any) -> tuple[int, ...]:
-    """Return the numbers of a driver version such as `580.159.04`, up to what is no number; empty for none."""
+def parse_version(text: Any) -> tuple[int, ...]:
+    """Return the leading numbers of a driver version such as `580.159.04`; empty without a version."""
     numbers: list[int] = []
     for part in str(text or "").split("."):
         if not part.isdecimal():
@@ -51,22 +48,22 @@ def version_of(text: Any) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-class Session:
-    """NVML as a whole: started once, then asked for its devices in every round."""
+class NvmlSession:
+    """NVML as a whole: initialised once, then queried for its devices in every round."""
 
-    def __init__(self, requests: BinaryIO, crumbs: memoryview, outlet: Outlet, control_device: str) -> None:
-        self._requests, self._crumbs, self._outlet = requests, crumbs, outlet
+    def __init__(self, requests: BinaryIO, breadcrumbs: memoryview, writer: RecordWriter, control_device: str) -> None:
+        self._requests, self._breadcrumbs, self._writer = requests, breadcrumbs, writer
         self._control_device = control_device
         self._nvml: Any = None
-        self._versions = (Answer(0), Answer(0), Answer(0))
-        self._workers: list[Worker] = []
-        self._listener = Listener(outlet.put)
-        self._system = SystemListener(outlet.put)
+        self._versions = (CallResult(0), CallResult(0), CallResult(0))
+        self._workers: list[GpuWorker] = []
+        self._listener = EventListener(writer.put)
+        self._system_listener = SystemEventListener(writer.put)
         self._lock = threading.Lock()
         self._working = self._ending = False
 
     def lead(self) -> list[Job] | None:
-        """Wait for a request and answer for NVML as a whole; return what is left to do, None after the last."""
+        """Wait for a request and answer it for NVML as a whole; return the devices' jobs, None after the last."""
         length = self._requests.read(4)
         if len(length) < 4:
             return None
@@ -75,20 +72,20 @@ class Session:
             if self._ending:
                 return None
             self._working = True
-        record = self._round(request)
-        self._mark(calls.NOTHING)
-        self._outlet.hold()  # only now: what the driver tells by itself must not wait for a call that hangs
-        self._outlet.put(record)
+        record = self._query_session(request)
+        self._mark(calls.IDLE)
+        self._writer.hold()  # only now: events of the driver must not wait for a call that hangs
+        self._writer.put(record)
         jobs = self._jobs(request, record.count) if record.code == 0 else []
         self._working = False
         return jobs
 
     def end(self) -> None:
-        """Shut NVML down, unless somebody is inside it."""
+        """Shut NVML down, unless a thread is inside a call."""
         with self._lock:
             self._ending = True
-        out = all([self._listener.stop(), self._system.stop()])
-        if not out or self._nvml is None or self._working or any(worker.busy for worker in self._workers):
+        stopped = all([self._listener.stop(), self._system_listener.stop()])
+        if not stopped or self._nvml is None or self._working or any(worker.busy for worker in self._workers):
             return
         with contextlib.suppress(self._nvml.NVMLError):
             for worker in self._workers:
@@ -96,57 +93,59 @@ class Session:
             self._mark(calls.SHUTDOWN)
             self._nvml.nvmlShutdown()
 
-    def _round(self, request: Request) -> SessionRecord:
+    def _query_session(self, request: Request) -> SessionRecord:
         try:
             import pynvml
         except ImportError as error:
-            words = f"the Python package nvidia-ml-py cannot be imported ({error}): install gpufleet[agent]"
-            return SessionRecord(request.round, DEFECT, words, measured_at=time.time_ns())
+            message = f"the Python package nvidia-ml-py cannot be imported ({error}): install gpufleet[agent]"
+            return SessionRecord(request.round, DEFECT, message, measured_at=time.time_ns())
         try:
             if self._nvml is None:
                 self._mark(calls.INIT)
                 pynvml.nvmlInitWithFlags(0)
                 self._nvml = pynvml
-                give_back_memory()  # what importing the binding took
-            if self._versions[0].asked == 0 or request.lane == "static":
+                trim_memory()  # freed after the import of the binding
+            if self._versions[0].breadcrumb == 0 or request.lane == "static":
                 self._versions = (
-                    self._version(calls.DRIVER_VERSION, pynvml.nvmlSystemGetDriverVersion),
-                    self._version(calls.LIBRARY_VERSION, pynvml.nvmlSystemGetNVMLVersion),
-                    self._version(calls.CUDA_VERSION, pynvml.nvmlSystemGetCudaDriverVersion),
+                    self._query_version(calls.DRIVER_VERSION, pynvml.nvmlSystemGetDriverVersion),
+                    self._query_version(calls.LIBRARY_VERSION, pynvml.nvmlSystemGetNVMLVersion),
+                    self._query_version(calls.CUDA_VERSION, pynvml.nvmlSystemGetCudaDriverVersion),
                 )
             self._mark(calls.COUNT)
             count = min(pynvml.nvmlDeviceGetCount(), SLOTS - 1)
         except pynvml.NVMLError as error:
-            asked = self._crumbs[SESSION_SLOT]
-            refused = self._try_control_device() if error.value == UNKNOWN else ""
-            words = words_of(pynvml, error.value)
-            return SessionRecord(request.round, error.value, words, asked, refused, measured_at=time.time_ns())
-        system = tuple([self._ask(call) for call in calls.SYSTEM_CALLS]) if request.lane == "static" else ()
+            breadcrumb = self._breadcrumbs[SESSION_SLOT]
+            open_error = self._try_control_device() if error.value == UNKNOWN else ""
+            message = error_text(pynvml, error.value)
+            return SessionRecord(
+                request.round, error.value, message, breadcrumb, open_error, measured_at=time.time_ns()
+            )
+        system = tuple([self._query(call) for call in calls.SYSTEM_CALLS]) if request.lane == "static" else ()
         return SessionRecord(request.round, 0, "", 0, "", count, *self._versions, time.time_ns(), system)
 
-    def _ask(self, call: Call) -> Answer:
-        """Ask what a driver may not have; what fails is told, and asked again in the next static round."""
+    def _query(self, call: Call) -> CallResult:
+        """Make a call about NVML as a whole; a failed call is reported, and repeated in the next static round."""
         number = NUMBERS[call.key]
-        self._crumbs[SESSION_SLOT] = number
-        driver = version_of(self._versions[0].value)
+        self._breadcrumbs[SESSION_SLOT] = number
+        context = Context(self._nvml, None, parse_version(self._versions[0].value), self._mark, DeviceCache())
         try:
-            return Answer(0, call.functions[0].ask(Context(self._nvml, None, driver, self._mark, Memory())), number)
+            return CallResult(0, call.functions[0].query(context), number)
         except self._nvml.NVMLError as error:
-            return Answer(error.value, None, number)
+            return CallResult(error.value, None, number)
         except Exception as error:  # noqa: BLE001 - a defect in one call must not look like a hung driver
-            return Answer(DEFECT, type(error).__name__, number)
+            return CallResult(DEFECT, type(error).__name__, number)
 
-    def _version(self, label: str, ask: Any) -> Answer:
+    def _query_version(self, label: str, function: Any) -> CallResult:
         self._mark(label)
         try:
-            return Answer(0, ask(), NUMBERS[label])
+            return CallResult(0, function(), NUMBERS[label])
         except self._nvml.NVMLError as error:
-            return Answer(error.value, None, NUMBERS[label])
+            return CallResult(error.value, None, NUMBERS[label])
         except UnicodeDecodeError as error:
-            return Answer(DEFECT, type(error).__name__, NUMBERS[label])
+            return CallResult(DEFECT, type(error).__name__, NUMBERS[label])
 
     def _try_control_device(self) -> str:
-        """Tell why the driver's device file cannot be opened: what an unknown error at the start often is."""
+        """Return the error of opening the driver's device file, a frequent cause of an unknown error at the start."""
         self._mark(calls.OPEN)
         try:
             os.close(os.open(self._control_device, os.O_RDONLY | os.O_CLOEXEC))
@@ -155,44 +154,45 @@ class Session:
         return ""
 
     def _jobs(self, request: Request, count: int) -> list[Job]:
-        """Return what asks the devices, but those that are still inside a call."""
-        self._listener.watch(self._nvml, count, anew=request.lane == "static")
-        self._system.watch(self._nvml)
-        driver = version_of(self._versions[0].value)
+        """Return the jobs of the devices, except those that are still inside a call."""
+        self._listener.watch(self._nvml, count, retry_failed=request.lane == "static")
+        self._system_listener.watch(self._nvml)
+        driver = parse_version(self._versions[0].value)
         for index in range(len(self._workers), count):
-            self._workers.append(Worker(self._nvml, index, driver, self._crumbs, self._outlet))
+            self._workers.append(GpuWorker(self._nvml, index, driver, self._breadcrumbs, self._writer))
         jobs: list[Job] = []
         for index, worker in enumerate(self._workers[:count]):
             if worker.busy:
-                self._outlet.put(BusyRecord(request.round, index))
+                self._writer.put(BusyRecord(request.round, index))
             else:
                 worker.busy = True
-                jobs.append(functools.partial(worker.ask, request))
+                jobs.append(functools.partial(worker.run, request))
         return jobs
 
     def _mark(self, label: str) -> None:
-        self._crumbs[SESSION_SLOT] = NUMBERS[label]
+        self._breadcrumbs[SESSION_SLOT] = NUMBERS[label]
 
 
 def main(arguments: list[str]) -> None:
     """Serve requests until standard input ends."""
-    crumbs = memoryview(mmap.mmap(int(arguments[0]), SLOTS * 4)).cast("I")
-    outlet, alarm = Outlet(os.dup(1)), Alarm(PATIENCE)
-    os.dup2(2, 1)  # what a library prints must not get between the records
-    session = Session(sys.stdin.buffer, crumbs, outlet, arguments[1])
-    crew = Crew(session.lead, outlet, alarm)
-    crew.start()
+    breadcrumbs = memoryview(mmap.mmap(int(arguments[0]), SLOTS * 4)).cast("I")
+    writer, alarm = RecordWriter(os.dup(1)), Alarm(PATIENCE)
+    os.dup2(2, 1)  # output of libraries must not get between the records
+    session = NvmlSession(sys.stdin.buffer, breadcrumbs, writer, arguments[1])
+    pool = WorkerPool(session.lead, writer, alarm)
+    pool.start()
     watched = select.poll()
     watched.register(alarm.descriptor, select.POLLIN)
-    watched.register(0, 0)  # requests are another thread's: only that their writer is gone is heard of
+    watched.register(0, 0)  # another thread reads the requests: here only the end of their writer is noticed
     while 0 not in dict(watched.poll()):
-        alarm.hear()
-        crew.look()
-    last = threading.Timer(END_SECONDS, os._exit, (1,))  # giving everything back can hang, too: nobody would end it
-    last.daemon = True
-    last.start()
+        alarm.acknowledge()
+        pool.check_progress()
+    # The shutdown can hang, too, and no parent would end it.
+    deadline = threading.Timer(float(arguments[2]), os._exit, (1,))
+    deadline.daemon = True
+    deadline.start()
     session.end()
-    os._exit(0)  # a thread may hang in the driver: an orderly end would wait for it
+    os._exit(0)  # a thread may hang in the driver: an orderly exit would wait for it
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Which device stands behind an index, in which state it is, and what changed.
-
-What the driver tells by itself, as events.
-"""
+"""Identity and state of the devices, their changes as events, and the events of the driver."""
 
 import functools
 from collections import Counter
@@ -11,84 +8,89 @@ from typing import NamedTuple
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address
-from gpufleet.readers.nvml.protocol import AttachedRecord, EventRecord
+from gpufleet.readers.nvml.protocol import AttachedRecord, DriverEventRecord
 
 OK, LOST, RESET_REQUIRED, HUNG, UNREADABLE = "ok", "lost", "reset_required", "hung", "unreadable"
 """States of the catalogue's row `gpu_state`."""
 
-_SICK = {LOST: "gpu_lost", RESET_REQUIRED: "gpu_reset_required"}
+_FAILURES = {LOST: "gpu_lost", RESET_REQUIRED: "gpu_reset_required"}
 
 
 class Identity(NamedTuple):
-    """What names a device; of a device that is named, `uuid` or `pci` is set. `pci_code` is why the latter is not."""
+    """Identity of a device.
+
+    Attributes:
+        uuid, pci: UUID and PCI address; an identified device has at least one of them.
+        pci_code: return code of the query for `pci`.
+    """
 
     uuid: str | None
     pci: str | None
     pci_code: int = 0
 
 
-class Devices:
-    """Memory over rounds and child processes: a sick device cannot say who it is.
+class DeviceTracker:
+    """Identities and states of devices across rounds and child processes, for devices that fail to identify themselves.
 
     Attributes:
-        shared: UUIDs and addresses that more than one device claimed in the newest round.
+        shared: UUIDs and addresses that more than one device reported in the newest round.
     """
 
     def __init__(self) -> None:
         self.shared: tuple[str, ...] = ()
-        self._known: dict[str, Identity] = {}  # by PCI address, else by UUID: every device of the last rounds
+        self._known: dict[str, Identity] = {}  # by PCI address, else by UUID: all devices of the last rounds
         self._states: dict[str, str] = {}  # by view key
-        self._sick: set[str] = set()  # view keys that were lost, or need a reset, and were not well since
-        self._asked: dict[int, AttachedRecord] = {}  # of the round before, if every device of it could be named
-        self._named: dict[int, Identity] = {}
+        self._failed: set[str] = set()  # view keys that were lost or needed a reset, and were not ok since
+        self._attached: dict[int, AttachedRecord] = {}  # of the previous round, if all its devices were identified
+        self._identified: dict[int, Identity] = {}
 
     def identify(self, count: int, attached: Mapping[int, AttachedRecord]) -> Mapping[int, Identity]:
-        """Return index to identity for every device that can be named.
+        """Return index to identity for every device that can be identified.
 
-        A device that was attached in this session is named by its index: NVML's order is fixed within one. For
-        the others only a proof will do: if exactly one index is nameless and exactly one known device is not
-        seen at another index, that is it. A UUID or an address that several devices claim names none of them.
+        A device that was attached in this session is identified by its index: NVML's order is fixed within a session.
+        Any other device is identified by elimination only: exactly one index is unidentified, and exactly one known
+        device is not at another index. A UUID or an address that several devices report identifies none of them.
         """
-        if len(self._named) == count and attached == self._asked:
-            return self._named
-        told = {index: self._identity_of(record) for index, record in attached.items()}
-        claims = Counter(name for identity in told.values() for name in (identity.uuid, identity.pci) if name)
+        if len(self._identified) == count and attached == self._attached:
+            return self._identified
+        reported = {index: self._identity_of(record) for index, record in attached.items()}
+        claims = Counter(name for identity in reported.values() for name in (identity.uuid, identity.pci) if name)
         self.shared = tuple(name for name, claimants in claims.items() if claimants > 1)
-        own = {index: self._own(identity) for index, identity in told.items()}
-        named = {index: identity for index, identity in own.items() if identity.uuid or identity.pci}
-        missing = [index for index in range(count) if index not in named]
-        seen = {key_of(identity) for identity in named.values()}
+        own = {index: self._without_shared(identity) for index, identity in reported.items()}
+        identified = {index: identity for index, identity in own.items() if identity.uuid or identity.pci}
+        missing = [index for index in range(count) if index not in identified]
+        seen = {key_of(identity) for identity in identified.values()}
         unseen = [identity for key, identity in self._known.items() if key not in seen]
         if len(missing) == 1 and len(unseen) == 1 and len(self._known) == count:
-            named[missing[0]] = unseen[0]
+            identified[missing[0]] = unseen[0]
         if not missing:
             self._known.clear()
-        self._known |= {key_of(identity): identity for identity in named.values()}
-        self._asked, self._named = (dict(attached), named) if not missing else ({}, {})
-        return named
+        self._known |= {key_of(identity): identity for identity in identified.values()}
+        self._attached, self._identified = (dict(attached), identified) if not missing else ({}, {})
+        return identified
 
     def change(self, view: View, state: str, at: int, call: str) -> list[Event]:
-        """Note the state a device is in now; return the events that this is."""
+        """Record the current state of a device; return the resulting events."""
         key, before = view.key, self._states.get(view.key, OK)
         self._states[key] = state
         kinds = []
         if before != state and HUNG in (before, state):
             kinds.append("hang_started" if state == HUNG else "hang_ended")
-        if state in _SICK and before != state:
-            self._sick.add(key)
-            kinds.append(_SICK[state])
-        elif state == OK and key in self._sick:
-            self._sick.remove(key)
+        if state in _FAILURES and before != state:
+            self._failed.add(key)
+            kinds.append(_FAILURES[state])
+        elif state == OK and key in self._failed:
+            self._failed.remove(key)
             kinds.append("gpu_recovered")
         attributes = {"call": call} if call else {}
         return [Event(view=view, kind=kind, at=at, attributes=attributes) for kind in kinds]
 
     def state_of(self, view: View) -> str:
-        """Return the state it was in last."""
+        """Return the last state of a device, `ok` by default."""
         return self._states.get(view.key, OK)
 
-    def _own(self, identity: Identity) -> Identity:
-        """Return the identity without the names that others claim, too."""
+    def _without_shared(self, identity: Identity) -> Identity:
+        """Return the identity without a UUID or address that other devices report, too."""
         uuid, pci = (None if name in self.shared else name for name in (identity.uuid, identity.pci))
         return Identity(uuid, pci, identity.pci_code)
 
@@ -99,12 +101,12 @@ class Devices:
 
 
 def key_of(identity: Identity) -> str:
-    """Return what a device is remembered by: its place on the bus, else its UUID."""
+    """Return the key of a device: its PCI address, else its UUID."""
     return identity.pci or identity.uuid or ""
 
 
 def address_of(bus_id: str) -> str | None:
-    """Return NVML's `00000000:1B:00.0` as sysfs writes it, or None if it is no PCI address."""
+    """Return NVML's `00000000:1B:00.0` in sysfs notation, or None if it is not a PCI address."""
     try:
         return normalise_pci_address(bus_id)
     except ValueError:
@@ -113,9 +115,9 @@ def address_of(bus_id: str) -> str | None:
 
 @functools.lru_cache(1024)  # the same few in every pass
 def view_of(identity: Identity, index: int) -> View:
-    """Return the view of a device as the driver of this machine sees it.
+    """Return the view of a device on this machine.
 
-    A vGPU guest's own devices are `side: host` here too: the guest is the machine that reads them.
+    A vGPU guest's own devices have `side: host`, too: the guest is the machine that reads them.
     """
     return View(kind=ViewKind.GPU, side=Side.HOST, uuid=identity.uuid, pci_address=identity.pci, index=index)
 
@@ -136,13 +138,13 @@ NO_INSTANCE = 0xFFFFFFFF
 SOURCE = "nvml"
 
 
-def map_event(record: EventRecord, attached: AttachedRecord | None, shared: tuple[str, ...]) -> Event | None:
-    """Return the event, or None for a type that none was asked for.
+def map_event(record: DriverEventRecord, attached: AttachedRecord | None, shared: tuple[str, ...]) -> Event | None:
+    """Return the event, or None for a type that was not requested.
 
     Args:
-        record: what the driver told.
-        attached: which device stands behind its index, if that is known.
-        shared: names that several GPUs claim: they name none of them.
+        record: the driver's record.
+        attached: identity of the device at its index, if known.
+        shared: UUIDs and addresses that several GPUs report: they identify none of them.
     """
     kind = KINDS.get(record.kind)
     if kind is None:
@@ -156,11 +158,11 @@ def map_event(record: EventRecord, attached: AttachedRecord | None, shared: tupl
 
 
 def is_watched(code: int | None) -> int | Absent:
-    """Return 1 if the driver tells of events of a GPU, 0 if it does not; `code` is that of the registration."""
+    """Return 1 if the driver reports events of a GPU, else 0; `code` is the return code of the registration."""
     return Absent(Reason.NO_DATA, "nvmlDeviceRegisterEvents") if code is None else int(code == 0)
 
 
-def _view(record: EventRecord, attached: AttachedRecord | None, shared: tuple[str, ...]) -> View | None:
+def _view(record: DriverEventRecord, attached: AttachedRecord | None, shared: tuple[str, ...]) -> View | None:
     if attached is None:
         return None
     uuid = None if attached.uuid in shared else attached.uuid or None

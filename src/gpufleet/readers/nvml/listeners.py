@@ -1,11 +1,10 @@
-"""In the child process: one thread that listens for the driver's events, for all GPUs.
+"""Threads of the child process that wait for the driver's events.
 
-It takes handles of its own and asks nothing of a device later: a lost GPU could not answer, so which one an event is
-about is known from the handle it was registered with.
+One thread waits for events of all GPUs. It identifies the GPU of an event by the handle that it registered, because a
+lost GPU would not answer a call.
 
-In the child process: one thread that listens for GPUs that a kernel driver takes or gives up (drivers from 575 on).
-
-The kernel waits with unbinding a GPU until everybody has closed it, so somebody has to hear of it.
+Another thread waits for GPUs that a kernel driver binds or unbinds (drivers from 575 on). The kernel blocks the
+unbinding of a GPU until every process has closed it, so this process must react to it.
 """
 
 import contextlib
@@ -15,59 +14,69 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpufleet.readers.nvml.context import DEPRECATED, FUNCTION_NOT_FOUND, NOT_SUPPORTED, TIMEOUT, VERSION_MISMATCH
-from gpufleet.readers.nvml.protocol import EventRecord, Record, SystemEventRecord, WatchedRecord
+from gpufleet.readers.nvml.context import FUNCTION_NOT_FOUND, NOT_SUPPORTED, PERMANENT_CODES, TIMEOUT, UNKNOWN
+from gpufleet.readers.nvml.protocol import BindingRecord, DriverEventRecord, Record, RegistrationRecord
 
 WAIT_MS = 500
-"""How long the driver may keep the thread in one wait; stopping takes as long."""
+"""Maximum duration of one wait in the driver, and so of stopping the thread."""
 
 XID, MIG_CHANGE = 0x8, 0x100
 MEMORY_STORM, MEMORY_RETIRED, MEMORY_NOT_RETIRED = 0x200, 0x400, 0x800
 POISON, FATAL_POISON, UNAVAILABLE = 0x1000, 0x2000, 0x4000
-WANTED = XID | MIG_CHANGE | MEMORY_STORM | MEMORY_RETIRED | MEMORY_NOT_RETIRED | POISON | FATAL_POISON | UNAVAILABLE
-"""Types of nvmlEventData_t (nvml.h; those from 0x200 on since driver branch 570). Of them those are asked for that a
-device supports. The others (ECC errors, P-states, clocks, recovery actions) are told by readings, which say how much.
+EVENT_TYPES = (
+    XID | MIG_CHANGE | MEMORY_STORM | MEMORY_RETIRED | MEMORY_NOT_RETIRED | POISON | FATAL_POISON | UNAVAILABLE
+)
+"""Requested types of nvmlEventData_t, as far as a device supports them (nvml.h; from 0x200 on since driver branch 570).
+
+The other types (ECC errors, P-states, clocks, recovery actions) are covered by readings, which give amounts.
 """
 
-UNKNOWN = 999
-RETRY_SECONDS, RETRY_MOST = 1.0, 60.0
+RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 
 
-class _SpoiltError(Exception):
-    """Registering a GPU failed with an unknown error: nvml.h says that the set is of no use then."""
+class _InvalidSetError(Exception):
+    """Registration of a GPU failed with an unknown error, which invalidates the event set (nvml.h).
+
+    Attributes:
+        index: index of the GPU.
+    """
 
     def __init__(self, index: int) -> None:
         self.index = index
         super().__init__(index)
 
 
-class Listener:
-    """The thread and its set of events. Started by the first `watch`."""
+class EventListener:
+    """Thread that waits for events of GPUs. Started by the first `watch`."""
 
     def __init__(self, put: Callable[[Record], None]) -> None:
-        """Take where records leave."""
+        """Create it.
+
+        Args:
+            put: sends a record to the parent.
+        """
         self._put = put
         self._nvml: Any = None
-        self._wanted = 0
+        self._count = 0
         self._failed = False
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def watch(self, nvml: Any, count: int, *, anew: bool) -> None:
-        """Listen to the first `count` GPUs; `anew` tries those again that could not be registered."""
+    def watch(self, nvml: Any, count: int, *, retry_failed: bool) -> None:
+        """Listen to the first `count` GPUs; `retry_failed` repeats registrations that failed."""
         if self._thread is None:
             self._nvml = nvml
             self._thread = threading.Thread(target=self._run, name="events", daemon=True)
-            self._wanted = count
+            self._count = count
             self._changed.set()
             self._thread.start()
-        elif (anew and self._failed) or count != self._wanted:
-            self._wanted = count
+        elif (retry_failed and self._failed) or count != self._count:
+            self._count = count
             self._changed.set()
 
     def stop(self) -> bool:
-        """Stop listening; return whether the thread is out of the driver."""
+        """Stop the thread; return whether it has left the driver."""
         self._stopping.set()
         self._changed.set()
         if self._thread is None:
@@ -79,48 +88,48 @@ class Listener:
         pause = RETRY_SECONDS
         while True:
             self._changed.clear()
-            if self._stopping.is_set():  # only now: clearing must not take back the word of it
+            if self._stopping.is_set():  # after the clear, which must not lose a stop
                 return
             began = time.monotonic()
             with contextlib.suppress(self._nvml.NVMLError):
                 self._listen()
             if self._changed.is_set():
-                continue  # something else is to be listened to
-            # The set could not be made, or waiting failed: a lost GPU, or a driver on its way out.
-            pause = RETRY_SECONDS if time.monotonic() - began > RETRY_MOST else min(2 * pause, RETRY_MOST)
+                continue  # the set of GPUs changed
+            # The set could not be created, or the wait failed: a lost GPU, or a driver that is being unloaded.
+            pause = RETRY_SECONDS if time.monotonic() - began > MAX_RETRY_SECONDS else min(2 * pause, MAX_RETRY_SECONDS)
             self._changed.wait(pause)
 
     def _listen(self) -> None:
-        """Register what there is, and pass on what comes until something changes or fails."""
-        nvml, left_out = self._nvml, set[int]()
+        """Register the GPUs, and forward events until the set of GPUs changes or a call fails."""
+        nvml, excluded = self._nvml, set[int]()
         while True:
             events = nvml.nvmlEventSetCreate()
             try:
-                indices, codes = self._register(events, left_out)
+                indices, codes = self._register(events, excluded)
                 self._failed = any(code not in (0, NOT_SUPPORTED) for code in codes)
-                self._put(WatchedRecord(codes))
+                self._put(RegistrationRecord(codes))
                 while indices and not self._changed.is_set():
                     self._wait(events, indices)
                 self._changed.wait()
                 return
-            except _SpoiltError as spoilt:
-                left_out.add(spoilt.index)
+            except _InvalidSetError as error:
+                excluded.add(error.index)
             finally:
                 with contextlib.suppress(nvml.NVMLError):
                     nvml.nvmlEventSetFree(events)
 
-    def _register(self, events: Any, left_out: set[int]) -> tuple[dict[int, int], tuple[int, ...]]:
-        """Return address of a handle to the index of its GPU, and the return code of each GPU's registration."""
+    def _register(self, events: Any, excluded: set[int]) -> tuple[dict[int, int], tuple[int, ...]]:
+        """Return the handles' addresses with the index of their GPU, and the return code of each GPU's registration."""
         nvml = self._nvml
         indices: dict[int, int] = {}
         codes: list[int] = []
-        for index in range(self._wanted):
-            if index in left_out:
+        for index in range(self._count):
+            if index in excluded:
                 codes.append(UNKNOWN)
                 continue
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                types = nvml.nvmlDeviceGetSupportedEventTypes(handle) & WANTED
+                types = nvml.nvmlDeviceGetSupportedEventTypes(handle) & EVENT_TYPES
             except nvml.NVMLError as error:
                 codes.append(error.value)
                 continue
@@ -134,22 +143,22 @@ class Listener:
             self._nvml.nvmlDeviceRegisterEvents(handle, types, events)
         except self._nvml.NVMLError as error:
             if error.value == UNKNOWN:
-                raise _SpoiltError(index) from None
+                raise _InvalidSetError(index) from None
             return int(error.value)
         return 0
 
     def _wait(self, events: Any, indices: dict[int, int]) -> None:
         nvml = self._nvml
         try:
-            told = nvml.nvmlEventSetWait_v2(events, WAIT_MS)
+            event = nvml.nvmlEventSetWait_v2(events, WAIT_MS)
         except nvml.NVMLError as error:
             if error.value == TIMEOUT:
                 return
             raise
-        index = indices.get(_address(told.device), -1)
+        index = indices.get(_address(event.device), -1)
         self._put(
-            EventRecord(
-                index, told.eventType, told.eventData, told.gpuInstanceId, told.computeInstanceId, time.time_ns()
+            DriverEventRecord(
+                index, event.eventType, event.eventData, event.gpuInstanceId, event.computeInstanceId, time.time_ns()
             )
         )
 
@@ -162,10 +171,8 @@ UNBIND, BIND = 0x1, 0x2
 """nvmlSystemEventTypeGpuDriverUnbind and nvmlSystemEventTypeGpuDriverBind (nvml.h)."""
 
 SYSTEM_WAIT_MS = 500
-ROOM = 16
 SYSTEM_RETRY_SECONDS = 60.0
-
-_FOR_GOOD = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, DEPRECATED, VERSION_MISMATCH})
+MAX_SYSTEM_EVENTS = 16
 
 
 class _SetRequest(ctypes.Structure):
@@ -180,7 +187,7 @@ class _RegisterRequest(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint), ("types", ctypes.c_ulonglong), ("set", ctypes.c_void_p))
 
 
-class _Event(ctypes.Structure):
+class _SystemEventData(ctypes.Structure):
     """nvmlSystemEventData_v1_t."""
 
     _fields_ = (("type", ctypes.c_ulonglong), ("gpu", ctypes.c_uint))
@@ -199,25 +206,29 @@ class _WaitRequest(ctypes.Structure):
     )
 
 
-class SystemListener:
-    """The thread and its set of events. Started by the first `watch`."""
+class SystemEventListener:
+    """Thread that waits for GPUs that a kernel driver binds or unbinds. Started by the first `watch`."""
 
     def __init__(self, put: Callable[[Record], None]) -> None:
-        """Take where records leave."""
+        """Create it.
+
+        Args:
+            put: sends a record to the parent.
+        """
         self._put = put
         self._library: Any = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def watch(self, nvml: Any) -> None:
-        """Listen; does nothing if it does already."""
+        """Start the thread; does nothing if it is running."""
         if self._thread is None:
             self._library = nvml.nvmlLib
             self._thread = threading.Thread(target=self._run, name="system-events", daemon=True)
             self._thread.start()
 
     def stop(self) -> bool:
-        """Stop listening; return whether the thread is out of the driver."""
+        """Stop the thread; return whether it has left the driver."""
         self._stopping.set()
         if self._thread is None:
             return True
@@ -226,26 +237,28 @@ class SystemListener:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            made = _SetRequest(_version(_SetRequest))
-            code = self._call("nvmlSystemEventSetCreate", made)
+            request = _SetRequest(_version(_SetRequest))
+            code = self._call("nvmlSystemEventSetCreate", request)
             if code == 0:
-                code = self._listen(made.set)
-                self._call("nvmlSystemEventSetFree", made)
-            if code in _FOR_GOOD:
+                code = self._listen(request.set)
+                self._call("nvmlSystemEventSetFree", request)
+            if code in PERMANENT_CODES:
                 return
             self._stopping.wait(SYSTEM_RETRY_SECONDS)
 
     def _listen(self, events: int) -> int:
-        """Pass on what comes until it is to stop or something fails; return the code of that."""
+        """Forward events until the thread is stopped or a call fails; return that call's code."""
         code = self._call(
             "nvmlSystemRegisterEvents", _RegisterRequest(_version(_RegisterRequest), UNBIND | BIND, events)
         )
-        room = (_Event * ROOM)()
+        buffer = (_SystemEventData * MAX_SYSTEM_EVENTS)()
         while code in (0, TIMEOUT) and not self._stopping.is_set():
-            wait = _WaitRequest(_version(_WaitRequest), SYSTEM_WAIT_MS, events, ctypes.addressof(room), ROOM, 0)
+            wait = _WaitRequest(
+                _version(_WaitRequest), SYSTEM_WAIT_MS, events, ctypes.addressof(buffer), MAX_SYSTEM_EVENTS, 0
+            )
             code = self._call("nvmlSystemEventSetWait", wait)
-            for event in room[: min(wait.count, ROOM)] if code == 0 else ():
-                self._put(SystemEventRecord(event.type, event.gpu, time.time_ns()))
+            for event in buffer[: min(wait.count, MAX_SYSTEM_EVENTS)] if code == 0 else ():
+                self._put(BindingRecord(event.type, event.gpu, time.time_ns()))
         return code
 
     def _call(self, name: str, request: ctypes.Structure) -> int:
@@ -257,5 +270,5 @@ class SystemListener:
 
 
 def _version(request: type[ctypes.Structure]) -> int:
-    """Return what NVML calls version 1 of a struct: that number over its size."""
+    """Return NVML's identifier of version 1 of a struct: the version in the highest byte, and the struct's size."""
     return 1 << 24 | ctypes.sizeof(request)

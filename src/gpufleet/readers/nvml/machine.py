@@ -1,4 +1,4 @@
-"""The machine's own rows: versions, number of devices, and the state of the driver, failures included."""
+"""Readings of the machine: versions, number of devices, and state of the driver, also for a failed round."""
 
 import contextlib
 import hashlib
@@ -10,13 +10,15 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.reading import Round, Sample, Value
-from gpufleet.readers.nvml.mapping import confidential, cuda_version
+from gpufleet.readers.nvml.context import UNKNOWN
+from gpufleet.readers.nvml.mapping import cuda_version
+from gpufleet.readers.nvml.mapping.board import SYSTEM_METRICS, map_system
 from gpufleet.readers.nvml.parse import REASONS, absence_of, label_of
-from gpufleet.readers.nvml.protocol import DEFECT, Answer, SessionRecord
-from gpufleet.readers.nvml.watch import Failed
+from gpufleet.readers.nvml.protocol import DEFECT, CallResult, SessionRecord
+from gpufleet.readers.nvml.watch import RoundFailedError
 
 NAME = "nvml"
-NO_PERMISSION, UNKNOWN = 4, 999
+NO_PERMISSION = 4
 
 DRIVER_STATES = {
     Reason.NO_LIBRARY: "no_library",
@@ -34,7 +36,7 @@ _STATIC = ("nvidia_driver_version", "nvidia_library_version", "nvidia_cuda_versi
 
 
 def bound_devices(root: Path) -> frozenset[str]:
-    """Return the PCI addresses of the GPUs that the kernel's driver has; none where sysfs does not show it."""
+    """Return the PCI addresses of the GPUs bound to the kernel's driver; empty if sysfs does not show it."""
     try:
         names = [entry.name for entry in (root / "sys/bus/pci/drivers/nvidia").iterdir()]
     except OSError:
@@ -43,7 +45,7 @@ def bound_devices(root: Path) -> frozenset[str]:
 
 
 def machine_sample(session: SessionRecord, lane: Lane, *, all_hung: bool, driver_session: int) -> Sample | None:
-    """Return the machine's sample of a lane, or None where the lane has no row of it."""
+    """Return the machine's sample of a lane, or None if the lane has no readings of the machine."""
     values: dict[str, Value | Absent]
     if lane is Lane.FAST:
         values = {"nvidia_devices": session.count, "nvidia_driver_state": "hung" if all_hung else "ok"}
@@ -52,60 +54,63 @@ def machine_sample(session: SessionRecord, lane: Lane, *, all_hung: bool, driver
             "nvidia_driver_version": _text(session.driver),
             "nvidia_library_version": _text(session.library),
             "nvidia_cuda_version": _cuda(session.cuda),
-            **confidential.map_system(session.system),
+            **map_system(session.system),
         }
     else:
         return None
     return _sample(lane, session.measured_at, values, driver_session)
 
 
-def failure(failed: Failed, lane: Lane) -> ReaderError:
-    """Return the error for a round that there is none of, with what can be told of the machine all the same."""
+def failure(failed: RoundFailedError, lane: Lane) -> ReaderError:
+    """Return the error for a failed round, with the machine's readings that are known all the same."""
     record = failed.record
-    words = str(failed)
+    message = str(failed)
     if failed.hung:
         reason = Reason.TIMEOUT
     elif record is None or record.code == DEFECT:
         reason = Reason.READER_FAILED
-    elif record.code == UNKNOWN and record.no_access:
-        reason, words = Reason.NOT_PERMITTED, f"{words} ({record.no_access})"
+    elif record.code == UNKNOWN and record.open_error:
+        reason, message = Reason.NOT_PERMITTED, f"{message} ({record.open_error})"
     elif record.code == NO_PERMISSION:
         reason = Reason.NOT_PERMITTED
     else:
         reason = REASONS.get(record.code, Reason.DRIVER_ERROR)
     at = record.measured_at if record is not None else failed.at
-    return _error(reason, words, lane, at)
+    return _error(reason, message, lane, at)
 
 
 def no_devices(session: SessionRecord, lane: Lane) -> ReaderError:
-    """Return the error for a driver that runs and shows no GPU."""
-    words = "the driver shows no GPU to this process"
-    return _error(Reason.NO_SUPPORTED_GPU, words, lane, session.measured_at, session)
+    """Return the error for a running driver without GPUs."""
+    message = "the driver shows no GPU to this process"
+    return _error(Reason.NO_SUPPORTED_GPU, message, lane, session.measured_at, session)
 
 
 class DriverSession:
-    """Numbers the loads of the driver."""
+    """Numbers for the loads of the driver."""
 
     def __init__(self, root: Path) -> None:
-        """Take where the machine's /proc and /sys are."""
+        """Create it.
+
+        Args:
+            root: directory of the machine's /proc and /sys.
+        """
         self._root = root
         self._boot = ""
         self._module = f"{root}/sys/module/nvidia"
         self._load, self._number = "", 0
 
-    def number(self, driver: Answer) -> int:
-        """Return a number for this load of the driver: the same while it lasts, another after a reload or reboot.
+    def number(self, driver: CallResult) -> int:
+        """Return the number of this load of the driver: constant until a reload or reboot.
 
-        Made of the boot's id and the inode of /sys/module/nvidia, which the kernel numbers afresh whenever the
-        module is loaded (times of sysfs and procfs files say when they were looked at, not when they were made).
-        Where sysfs does not show the module, the driver's version stands in for it. No process outlives its boot, so
-        the boot's id is read once.
+        Derived from the boot id and the inode of /sys/module/nvidia, which changes with each load of the module. (The
+        times of sysfs and procfs files are of their lookup, not of their creation.) If sysfs does not show the module,
+        the driver's version replaces the inode. The boot id is read once: no process outlives its boot.
         """
         if not self._boot:
             with contextlib.suppress(OSError):
                 self._boot = (self._root / "proc/sys/kernel/random/boot_id").read_text().strip()
         try:
-            load = str(os.stat(self._module).st_ino)  # noqa: PTH116 - asked in every pass, with a path made once
+            load = str(os.stat(self._module).st_ino)  # noqa: PTH116 - called in every pass, with a path built once
         except OSError:
             load = str(driver.value)
         if load != self._load or not self._boot:
@@ -114,7 +119,7 @@ class DriverSession:
         return self._number
 
 
-def _error(reason: Reason, words: str, lane: Lane, at: int, session: SessionRecord | None = None) -> ReaderError:
+def _error(reason: Reason, message: str, lane: Lane, at: int, session: SessionRecord | None = None) -> ReaderError:
     why = Absent(reason)
     values: dict[str, Value | Absent]
     if lane is Lane.FAST:
@@ -126,24 +131,24 @@ def _error(reason: Reason, words: str, lane: Lane, at: int, session: SessionReco
         sample = machine_sample(session, lane, all_hung=False, driver_session=0)
         values = sample.values if sample is not None else {}
     elif lane is Lane.STATIC:
-        values = dict.fromkeys((*_STATIC, *confidential.SYSTEM_METRICS), why)
+        values = dict.fromkeys((*_STATIC, *SYSTEM_METRICS), why)
     else:
-        return ReaderError(reason, words)
-    return ReaderError(reason, words, round=Round(samples=(_sample(lane, at, values, 0),), errors=(words,)))
+        return ReaderError(reason, message)
+    return ReaderError(reason, message, round=Round(samples=(_sample(lane, at, values, 0),), errors=(message,)))
 
 
 def _sample(lane: Lane, at: int, values: dict[str, Value | Absent], session: int) -> Sample:
     return Sample(view=None, reader=NAME, lane=lane, measured_at=at, values=values, driver_session=session)
 
 
-def _text(answer: Answer) -> Value | Absent:
+def _text(answer: CallResult) -> Value | Absent:
     if answer.code:
-        return absence_of(answer.code, label_of(answer.asked), answer.value)
-    return str(answer.value).strip() or Absent(Reason.NO_DATA, label_of(answer.asked))
+        return absence_of(answer.code, label_of(answer.breadcrumb), answer.value)
+    return str(answer.value).strip() or Absent(Reason.NO_DATA, label_of(answer.breadcrumb))
 
 
-def _cuda(answer: Answer) -> Value | Absent:
-    call = label_of(answer.asked)
+def _cuda(answer: CallResult) -> Value | Absent:
+    call = label_of(answer.breadcrumb)
     if answer.code:
         return absence_of(answer.code, call, answer.value)
     return cuda_version(answer.value) or Absent(Reason.INVALID_VALUE, call)

@@ -1,4 +1,4 @@
-"""What an answer of the driver means: a value, or the reason why there is none. Pure."""
+"""Interpretation of the driver's answers: a value, or the reason for its absence. Pure."""
 
 import math
 
@@ -7,7 +7,7 @@ from gpufleet.model.catalogue.metric import Metric, ValueType
 from gpufleet.model.reading import Value
 from gpufleet.readers.nvml import protocol
 from gpufleet.readers.nvml.calls import LABELS
-from gpufleet.readers.nvml.protocol import Answer
+from gpufleet.readers.nvml.protocol import CallResult
 
 CODE_NAMES = {
     1: "UNINITIALIZED",
@@ -65,14 +65,14 @@ REASONS = {
     protocol.UNPROVEN: Reason.NOT_COLLECTED,
     protocol.NO_VALUE: Reason.INVALID_VALUE,
 }
-"""Code to reason; every other code is `driver_error` with its name as detail."""
+"""Return code to reason; any other code is `driver_error` with its name as detail."""
 
 SENTINELS = {32: 0xFFFF_FFFF, 64: 0xFFFF_FFFF_FFFF_FFFF}
-"""What NVML puts where it has no value, by width of the result (NVML_VALUE_NOT_AVAILABLE)."""
+"""NVML's "no value" by width of the result (NVML_VALUE_NOT_AVAILABLE)."""
 
 
 def absence_of(code: int, call: str, value: protocol.Value = None) -> Absent:
-    """Return why a call that ended with this code gives nothing; the detail names the call."""
+    """Return the absence for a call that ended with this code; the detail names the call."""
     if code == protocol.UNPROVEN:
         return Absent(REASONS[code], f"{call}: its number in this driver version is not proven")
     if code in REASONS:
@@ -87,33 +87,33 @@ def label_of(number: int) -> str:
     return LABELS[number] if 0 <= number < len(LABELS) else ""
 
 
-def part_of(answer: Answer, part: int | None) -> Answer:
-    """Return one part of an answer that has several, itself an answer."""
+def part_of(answer: CallResult, part: int | None) -> CallResult:
+    """Return one value of an answer that has several, as an answer."""
     if answer.code or part is None:
         return answer
     if isinstance(answer.value, list) and part < len(answer.value):
-        return Answer(0, answer.value[part], answer.asked)
-    return Answer(protocol.UNTOUCHED, None, answer.asked)
+        return CallResult(0, answer.value[part], answer.breadcrumb)
+    return CallResult(protocol.UNTOUCHED, None, answer.breadcrumb)
 
 
-def entry_of(answer: Answer, position: int) -> Answer:
-    """Return one [code, value] of an answer that has several, as an answer of its own."""
+def entry_of(answer: CallResult, position: int) -> CallResult:
+    """Return one [code, value] of an answer that has several, as an answer."""
     entry = part_of(answer, position)
     if entry.code or not isinstance(entry.value, list) or len(entry.value) != 2:
         return entry
     code, value = entry.value
-    return Answer(code if isinstance(code, int) else protocol.UNTOUCHED, value, answer.asked)
+    return CallResult(code if isinstance(code, int) else protocol.UNTOUCHED, value, answer.breadcrumb)
 
 
 def is_sentinel(value: protocol.Value, bits: int) -> bool:
-    """Tell whether a raw number stands for "no value": the width's all-ones, NaN or an infinity."""
+    """Return whether a raw number means "no value": the width's all-ones, NaN or infinity."""
     if isinstance(value, float):
         return not math.isfinite(value)
     return value == SENTINELS.get(bits)
 
 
 def check(metric: Metric, value: Value, call: str) -> Value | Absent:
-    """Return the value if the catalogue's row admits it, else `invalid_value`."""
+    """Return the value if it is within the catalogue's range, else `invalid_value`."""
     if metric.type is ValueType.TEXT or metric.type is ValueType.ENUM or isinstance(value, str):
         return value
     too_low = metric.low is not None and value < metric.low
@@ -122,7 +122,7 @@ def check(metric: Metric, value: Value, call: str) -> Value | Absent:
 
 
 def state_of(metric: Metric, number: protocol.Value, call: str) -> Value | Absent:
-    """Return the name of a numbered state; a number that the catalogue has no name for is invalid."""
+    """Return the name of a numbered state; a number without a name in the catalogue is invalid."""
     if isinstance(number, int) and 0 <= number < len(metric.states):
         return metric.states[number]
     return Absent(Reason.INVALID_VALUE, f"{call}: a state without a name")

@@ -1,13 +1,9 @@
-"""In the child process: the threads that ask the driver.
+"""Threads of the child process that query the driver, their alarm, and the writer of its records.
 
-One of them leads: it takes request after request, and asks NVML as a whole and device after device, as long as the
-driver answers promptly. Threads that take turns pay more for handing the interpreter to each other than the calls cost.
-Where a device takes longer than `PATIENCE`, each of those that wait gets a thread, and another one leads from then on,
-so that a device that hangs costs only itself.
-
-In the child process: an alarm clock that one thread sets and another hears, without a word between them.
-
-In the child process: where records leave for the parent.
+Leader/follower: the leader thread takes each request and queries NVML as a whole and device after device, as long as
+the driver answers promptly. Handing the interpreter between threads costs more than the calls themselves. If a device
+takes longer than `PATIENCE`, each remaining device gets its own thread and another thread becomes the leader, so that a
+device that hangs affects only itself.
 """
 
 import contextlib
@@ -24,28 +20,28 @@ _MONOTONIC = 1
 """CLOCK_MONOTONIC (time.h)."""
 
 
-class _Times(ctypes.Structure):
-    """struct itimerspec of a 64-bit machine: seconds and nanoseconds between rings, and until the first."""
+class _TimerSpec(ctypes.Structure):
+    """struct itimerspec of a 64-bit machine: interval and initial expiration, in seconds and nanoseconds."""
 
     _fields_ = tuple((name, ctypes.c_long) for name in ("every", "every_ns", "first", "first_ns"))
 
 
 class Alarm:
-    """Rings again and again while it is set. Linux only: a timer of the kernel behind a descriptor (timerfd(2)).
+    """Periodic kernel timer behind a descriptor (timerfd(2)). Linux only.
 
-    Setting it and taking it back wakes nobody up, where waiting for another thread with a time limit does.
+    Setting and clearing it wakes no thread; waiting for another thread with a timeout would.
 
     Attributes:
-        descriptor: can be read from once it has rung.
+        descriptor: readable once the timer has expired.
     """
 
     def __init__(self, seconds: float) -> None:
-        """Make it, not set, to ring every so many seconds.
+        """Create the timer, unset, with this period.
 
         Raises:
-            OSError: if the kernel gives none.
+            OSError: if the kernel cannot create it.
         """
-        # PyDLL: the interpreter is not handed over for a call that never waits.
+        # PyDLL: the interpreter lock is kept during a call that never blocks.
         library = ctypes.PyDLL(None, use_errno=True)
         self.descriptor: int = library.timerfd_create(_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self.descriptor < 0:
@@ -53,81 +49,85 @@ class Alarm:
             raise OSError(number, f"timerfd_create: {os.strerror(number)}")
         whole, part = divmod(round(seconds * 1e9), 10**9)
         self._settime = library.timerfd_settime
-        self._on, self._off = ctypes.byref(_Times(whole, part, whole, part)), ctypes.byref(_Times())
+        self._on, self._off = ctypes.byref(_TimerSpec(whole, part, whole, part)), ctypes.byref(_TimerSpec())
 
     def set(self) -> None:
-        """Let it ring, for the first time after its seconds."""
+        """Start the timer; it expires first after one period."""
         self._settime(self.descriptor, 0, self._on, None)
 
     def clear(self) -> None:
-        """Let it ring no more."""
+        """Stop the timer."""
         self._settime(self.descriptor, 0, self._off, None)
 
-    def hear(self) -> None:
-        """Take note that it rang; does nothing where it did not, or was cleared meanwhile."""
+    def acknowledge(self) -> None:
+        """Reset the descriptor; does nothing if the timer did not expire or was cleared meanwhile."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.descriptor, 8)
 
 
-class Outlet:
-    """Writes records to a pipe, whoever has them; several in one go while they are held."""
+class RecordWriter:
+    """Writer of records to a pipe, for any thread; combines records into one write while held."""
 
     def __init__(self, descriptor: int) -> None:
-        """Take the pipe; nothing is held."""
         self._descriptor = descriptor
         self._lock = threading.Lock()
-        self._waiting = bytearray()
+        self._buffer = bytearray()
         self._held = False
 
     def put(self, record: Record) -> None:
-        """Write a record, at once unless records are held. The parent's end ends the process."""
+        """Write a record, immediately unless held. Exits the process if the parent has closed the pipe."""
         frame = encode_frame(record)
         with self._lock:
-            self._waiting += frame
+            self._buffer += frame
             if not self._held:
                 self._write()
 
     def hold(self) -> None:
-        """Keep what is put from now on, until it is asked for: a pass is one write, and wakes the parent once."""
+        """Buffer records from now on: a pass is one write, and wakes the parent once."""
         with self._lock:
             self._held = True
 
     def flush(self) -> None:
-        """Write what was kept so far."""
+        """Write the buffered records."""
         with self._lock:
             self._write()
 
     def release(self) -> None:
-        """Write what was kept, and keep no more."""
+        """Write the buffered records, and stop buffering."""
         with self._lock:
             self._held = False
             self._write()
 
     def _write(self) -> None:
         try:
-            while self._waiting:
-                del self._waiting[: os.write(self._descriptor, self._waiting)]
+            while self._buffer:
+                del self._buffer[: os.write(self._descriptor, self._buffer)]
         except BrokenPipeError:
             os._exit(0)
 
 
 PATIENCE = 0.005
-"""Seconds in which some device has to begin, or else all that wait do."""
+"""Seconds within which a device of the pass must be started; otherwise all remaining ones get a thread each."""
 
 Job = Callable[[], object]
-Lead = Callable[[], Iterable[Job] | None]
-"""Waits for a request and gives the jobs that it takes, one a device; None once there will be no more."""
+LeadFunction = Callable[[], Iterable[Job] | None]
+"""Waits for a request and returns its jobs, one per device; None after the last request."""
 
 
-class _Pass:
-    """Jobs of one pass that nobody has begun yet."""
+class _JobPass:
+    """Jobs of one pass that no thread has started.
+
+    Attributes:
+        left: the jobs.
+        seen: their number at the last check.
+    """
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.left = deque(jobs)
         self.seen = len(self.left)
 
     def work(self) -> None:
-        """Do one job after another until none is left; any number of threads may."""
+        """Do one job after another until none is left; safe for any number of threads."""
         while True:
             try:
                 job = self.left.popleft()
@@ -136,73 +136,73 @@ class _Pass:
             job()
 
 
-class Crew:
-    """Threads, as many as were ever needed at once: one for each device that hangs, and one more."""
+class WorkerPool:
+    """Threads that do the jobs: one per device that hangs, and one more. Threads are reused and never ended."""
 
-    def __init__(self, lead: Lead, outlet: Outlet, alarm: Alarm) -> None:
-        """Start with none.
+    def __init__(self, lead: LeadFunction, writer: RecordWriter, alarm: Alarm) -> None:
+        """Create the pool, without threads.
 
         Args:
-            lead: called by the thread that leads; it may hold the outlet.
-            outlet: released at the end of a pass, and as soon as somebody hangs.
-            alarm: set while a pass is on; whoever hears it calls `look`.
+            lead: called by the leader; may hold the writer.
+            writer: released at the end of a pass, and as soon as a device hangs.
+            alarm: set during a pass; on its expiry the caller runs `check_progress`.
         """
-        self._lead, self._outlet, self._alarm = lead, outlet, alarm
+        self._lead, self._writer, self._alarm = lead, writer, alarm
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._idle = 0
         self._lock = threading.Lock()
-        self._pass: _Pass | None = None  # the one that the leader is in
+        self._pass: _JobPass | None = None  # the leader's current pass
 
     def start(self) -> None:
-        """Have somebody lead."""
-        self._have(self._go_on)
+        """Start the first leader."""
+        self._dispatch(self._lead_passes)
 
-    def look(self) -> None:
-        """Let go what is known so far; where no device was begun since the last look, do without the leader."""
+    def check_progress(self) -> None:
+        """Write the records so far; replace the leader if it has started no device since the last check."""
         with self._lock:
-            work = self._pass
-            if work is None:
+            current = self._pass
+            if current is None:
                 return
-            left = len(work.left)
-            hangs, work.seen = left == work.seen, left
+            left = len(current.left)
+            hangs, current.seen = left == current.seen, left
         if hangs:
-            self._hand_on(work)
+            self._replace_leader(current)
         else:
-            self._outlet.flush()
+            self._writer.flush()
 
-    def _go_on(self) -> None:
-        """Lead, pass after pass, until somebody else does."""
+    def _lead_passes(self) -> None:
+        """Lead pass after pass, until another thread becomes the leader."""
         while (jobs := self._lead()) is not None:
-            work = _Pass(jobs)
+            current = _JobPass(jobs)
             with self._lock:
-                self._pass = work
+                self._pass = current
             self._alarm.set()
             try:
-                work.work()
+                current.work()
             except Exception:
-                self._hand_on(work)  # a defect costs its own device, as a hang does
+                self._replace_leader(current)  # a defect affects only its own device, as a hang does
                 raise
             with self._lock:
-                if self._pass is not work:
+                if self._pass is not current:
                     return
                 self._pass = None
             self._alarm.clear()
-            self._outlet.release()
+            self._writer.release()
 
-    def _hand_on(self, work: _Pass) -> None:
-        """Have others do what is left of a pass, and one lead, unless the leader is out of it."""
+    def _replace_leader(self, current: _JobPass) -> None:
+        """Give the remaining jobs of a pass and the lead to other threads, unless the leader has finished the pass."""
         with self._lock:
-            if self._pass is not work:
+            if self._pass is not current:
                 return
             self._pass = None
         self._alarm.clear()
-        self._outlet.release()
-        for _ in range(len(work.left)):
-            self._have(work.work)
-        self._have(self._go_on)
+        self._writer.release()
+        for _ in range(len(current.left)):
+            self._dispatch(current.work)
+        self._dispatch(self._lead_passes)
 
-    def _have(self, task: Callable[[], None]) -> None:
-        """Have a thread do it: one that has nothing to do, or else a new one."""
+    def _dispatch(self, task: Callable[[], None]) -> None:
+        """Run a task on an idle thread, or on a new one."""
         with self._lock:
             found = self._idle > 0
             self._idle -= found

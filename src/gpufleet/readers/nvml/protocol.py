@@ -1,8 +1,8 @@
-"""What the reader and its child process say to each other: length-prefixed MessagePack over two pipes.
+"""Messages between the reader and its child process: length-prefixed MessagePack over two pipes.
 
-The child answers a `Request` with one `SessionRecord`, and for each GPU with an `AttachedRecord` whenever it
-got hold of the device, and one `DeviceRecord` or `BusyRecord`. Records come as soon as they are known, in any
-order of devices, so that one silent GPU withholds nothing of the others.
+The child answers a `Request` with one `SessionRecord`, and for each GPU with an `AttachedRecord` whenever it attached
+the device, and one `GpuPassRecord` or `BusyRecord`. Records are sent as soon as they are complete, in any order of
+devices, so a GPU that hangs does not delay the others.
 """
 
 import struct
@@ -11,94 +11,94 @@ from typing import Any
 import msgspec
 
 UNTOUCHED = -1
-"""Pseudo return code: the driver answered a batch of fields and left this entry as it was."""
+"""Pseudo return code: the driver answered a batch of fields and left this entry unchanged."""
 
 NOT_OFFERED = -2
-"""Pseudo return code: this driver version does not know the field id, so it was not asked."""
+"""Pseudo return code: this driver version does not have the field id, so it was not queried."""
 
 DEFECT = -3
-"""Pseudo return code: asking raised something that is no NVML error; the value is the exception's name."""
+"""Pseudo return code: the call raised an exception other than NVMLError; the value is the exception's name."""
 
 UNPROVEN = -4
-"""Pseudo return code: the field has another id in some drivers around this version, so it was not asked."""
+"""Pseudo return code: the field has another id in some drivers around this version, so it was not queried."""
 
-NOT_ASKED = -5
-"""Pseudo return code: the device is not in the role that the call is about."""
+NOT_APPLICABLE = -5
+"""Pseudo return code: the device is not in the role of the call, so it was not queried."""
 
 NO_VALUE = -6
-"""Pseudo return code: the driver answered a field with all ones of the field's own type, which stand for no value."""
+"""Pseudo return code: the driver answered a field with all ones of the field's type, which mean no value."""
 
-LASTING_ENTRIES = frozenset({2, 3, 13, 26})
-"""Codes of one entry of many that stay true until the device is attached again; it is not asked again."""
+PERMANENT_ENTRY_CODES = frozenset({2, 3, 13, 26})
+"""Codes of a list entry that remain valid until the device is attached again; the entry is not queried again."""
 
 SESSION_SLOT = 0
 """Breadcrumb of the session; GPU i has slot i + 1."""
 
 SLOTS = 1024
-"""Breadcrumbs in the shared memory: native unsigned 32-bit numbers of `calls.LABELS`."""
+"""Breadcrumbs in the shared memory: native unsigned 32-bit indices of `calls.LABELS`."""
 
 MAX_FRAME_BYTES = 1 << 20
 
 Value = int | float | str | list[Any] | None
-"""A raw value as the driver gave it; a list where a call gives several."""
+"""A raw value of the driver; a list if a call returns several."""
 
 
 class Request(msgspec.Struct, array_like=True, frozen=True):
-    """Asks for one pass of a lane; `round` comes back in every answer to it."""
+    """Request for one pass of a lane; every answer to it repeats `round`."""
 
     round: int
     lane: str
 
 
-class Answer(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What one call came to.
+class CallResult(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Result of one call.
 
     Attributes:
         code: nvmlReturn_t, or a pseudo code above; 0 is success.
-        value: what it gave.
-        asked: index in `calls.LABELS` of the function that was asked last.
+        value: returned value.
+        breadcrumb: index in `calls.LABELS` of the function called last.
     """
 
     code: int
     value: Value = None
-    asked: int = 0
+    breadcrumb: int = 0
 
 
 class SessionRecord(msgspec.Struct, array_like=True, frozen=True, tag="session"):
-    """How NVML as a whole is.
+    """State of NVML as a whole.
 
     Attributes:
         round: of the request.
-        code: 0, or the code that makes the whole session useless.
-        words: the driver's words for `code`.
-        asked: index in `calls.LABELS` of the call that failed.
-        no_access: why the driver's control device cannot be opened, or empty; told with an unknown error only.
-        count: GPUs the driver shows.
+        code: 0, or the code that ended the session.
+        message: the driver's text for `code`.
+        breadcrumb: index in `calls.LABELS` of the call that failed.
+        open_error: reason that the driver's control device cannot be opened, or empty; only with an unknown error.
+        count: number of GPUs.
         driver, library, cuda: versions.
         measured_at: nanoseconds since 1970.
-        system: one a call of `calls.SYSTEM_CALLS`, on the static lane; empty on the others.
+        system: one result per call of `calls.SYSTEM_CALLS` on the static lane; empty on the others.
     """
 
     round: int
     code: int = 0
-    words: str = ""
-    asked: int = 0
-    no_access: str = ""
+    message: str = ""
+    breadcrumb: int = 0
+    open_error: str = ""
     count: int = 0
-    driver: Answer = Answer(0)
-    library: Answer = Answer(0)
-    cuda: Answer = Answer(0)
+    driver: CallResult = CallResult(0)
+    library: CallResult = CallResult(0)
+    cuda: CallResult = CallResult(0)
     measured_at: int = 0
-    system: tuple[Answer, ...] = ()
+    system: tuple[CallResult, ...] = ()
 
 
 class AttachedRecord(msgspec.Struct, array_like=True, frozen=True, tag="attached"):
-    """Which device stands behind an index in this session; an empty text where the driver would not tell.
+    """Identity of the device at an index in this session; an empty text if the driver does not report it.
 
     Attributes:
-        index: which.
-        uuid, pci: what names it.
-        pci_code: return code of the question for `pci`.
+        index: index of the device.
+        uuid, pci: its UUID and PCI address.
+        pci_code: return code of the query for `pci`.
     """
 
     index: int
@@ -108,69 +108,69 @@ class AttachedRecord(msgspec.Struct, array_like=True, frozen=True, tag="attached
 
 
 class InstanceRecord(msgspec.Struct, array_like=True, frozen=True):
-    """The answers of one part of a GPU: a MIG device, or a vGPU instance.
+    """Answers of one MIG device or vGPU instance.
 
     Attributes:
         kind: key of `calls.INSTANCE_CALLS`.
-        identity: what names it, by the name of the part.
-        code: 0, or the code that ended asking about it.
-        asked: index in `calls.LABELS` of the call that ended it.
-        answers: one a call of the kind and lane, in the order of `calls.INSTANCE_CALLS`; empty if `code` is not 0.
+        identity: its identifiers by name.
+        code: 0, or the code that ended its pass.
+        breadcrumb: index in `calls.LABELS` of the call that ended it.
+        answers: one per call of the kind and lane, in the order of `calls.INSTANCE_CALLS`; empty if `code` is not 0.
     """
 
     kind: str
-    identity: dict[str, Answer]
+    identity: dict[str, CallResult]
     code: int = 0
-    asked: int = 0
-    answers: tuple[Answer, ...] = ()
+    breadcrumb: int = 0
+    answers: tuple[CallResult, ...] = ()
 
 
-class DeviceRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
-    """One GPU's answers.
+class GpuPassRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
+    """Answers of one GPU in one pass.
 
     Attributes:
-        round, index: which.
+        round: of the request.
+        index: index of the GPU.
         measured_at: nanoseconds since 1970, when the last value was read.
         code: 0, or the code that ended the pass over this device.
-        words: the driver's words for `code`.
-        asked: index in `calls.LABELS` of the call that ended it.
-        mig, virtualization: modes as they are in this pass.
-        answers: one a call of the lane, in the order of `calls.CALLS[lane]`; empty if `code` is not 0.
-        found: kind of instance to how many of them there are, or why that cannot be told; only kinds that were
-            looked for.
-        instances: the parts that the GPU is cut or shared into.
-        roles: what the GPU is in this pass (`calls.call.MIG_PARENT`, ...).
+        message: the driver's text for `code`.
+        breadcrumb: index in `calls.LABELS` of the call that ended it.
+        mig, virtualization: modes in this pass.
+        answers: one per call of the lane, in the order of `calls.CALLS[lane]`; empty if `code` is not 0.
+        totals: kind of instance to their number, or the reason that it is unknown; only kinds that were listed.
+        instances: MIG devices and vGPU instances of the GPU.
+        roles: roles of the GPU in this pass (`calls.call.MIG_PARENT`, ...).
     """
 
     round: int
     index: int
     measured_at: int
     code: int = 0
-    words: str = ""
-    asked: int = 0
-    mig: Answer = Answer(0)
-    virtualization: Answer = Answer(0)
-    answers: tuple[Answer, ...] = ()
-    found: dict[str, Answer] = {}
+    message: str = ""
+    breadcrumb: int = 0
+    mig: CallResult = CallResult(0)
+    virtualization: CallResult = CallResult(0)
+    answers: tuple[CallResult, ...] = ()
+    totals: dict[str, CallResult] = {}
     instances: tuple[InstanceRecord, ...] = ()
     roles: tuple[str, ...] = ()
 
 
 class BusyRecord(msgspec.Struct, array_like=True, frozen=True, tag="busy"):
-    """This GPU's thread is still inside a call of an earlier round: it was not asked again."""
+    """A GPU whose thread is still inside a call of an earlier round: it was not queried."""
 
     round: int
     index: int
 
 
-class EventRecord(msgspec.Struct, array_like=True, frozen=True, tag="event"):
-    """The driver told of an event; comes on its own, not in answer to a request.
+class DriverEventRecord(msgspec.Struct, array_like=True, frozen=True, tag="event"):
+    """An event of the driver; unsolicited.
 
     Attributes:
-        index: of the GPU, or -1 for one that was not registered.
+        index: of the GPU, or -1 for an unregistered GPU.
         kind, data: nvmlEventData_t's type and data; for an XID the data is its number.
         gpu_instance, compute_instance: of a MIG device, or 0xffffffff.
-        at: nanoseconds since 1970 when it was told.
+        at: nanoseconds since 1970 when it was received.
     """
 
     index: int
@@ -181,13 +181,13 @@ class EventRecord(msgspec.Struct, array_like=True, frozen=True, tag="event"):
     at: int
 
 
-class SystemEventRecord(msgspec.Struct, array_like=True, frozen=True, tag="system"):
-    """A kernel driver takes a GPU or gives one up; comes on its own.
+class BindingRecord(msgspec.Struct, array_like=True, frozen=True, tag="system"):
+    """Binding or unbinding of a GPU by a kernel driver; unsolicited.
 
     Attributes:
         kind: nvmlSystemEventData_v1_t's type.
-        gpu: its `gpuId`, which names no device that NVML lists.
-        at: nanoseconds since 1970 when it was told.
+        gpu: its `gpuId`, which does not identify a device that NVML lists.
+        at: nanoseconds since 1970 when it was received.
     """
 
     kind: int
@@ -195,13 +195,15 @@ class SystemEventRecord(msgspec.Struct, array_like=True, frozen=True, tag="syste
     at: int
 
 
-class WatchedRecord(msgspec.Struct, array_like=True, frozen=True, tag="watched"):
-    """Whether the driver tells of events: the return code of each GPU's registration, by index; comes on its own."""
+class RegistrationRecord(msgspec.Struct, array_like=True, frozen=True, tag="watched"):
+    """Return code of each GPU's registration for events, by index; unsolicited."""
 
     codes: tuple[int, ...]
 
 
-Record = SessionRecord | AttachedRecord | DeviceRecord | BusyRecord | EventRecord | WatchedRecord | SystemEventRecord
+Record = (
+    SessionRecord | AttachedRecord | GpuPassRecord | BusyRecord | DriverEventRecord | RegistrationRecord | BindingRecord
+)
 
 _LENGTH = struct.Struct("<I")
 _encode = msgspec.msgpack.Encoder().encode
@@ -210,7 +212,7 @@ _decode_request = msgspec.msgpack.Decoder(Request).decode
 
 
 def encode_frame(message: Request | Record) -> bytes:
-    """Return the message with its length before it."""
+    """Return the message prefixed with its length."""
     body = _encode(message)
     return _LENGTH.pack(len(body)) + body
 
@@ -221,23 +223,23 @@ def decode_request(body: bytes) -> Request:
 
 
 class Frames:
-    """Cuts a byte stream into records."""
+    """Splitter of a byte stream into records."""
 
     def __init__(self) -> None:
         self._pending = b""
 
     def feed(self, data: bytes) -> list[Record]:
-        """Take more bytes; return the records that are complete now.
+        """Add bytes; return the records that are now complete.
 
         Raises:
-            ValueError: if the bytes are not what a child says (msgspec's errors are ValueErrors).
+            ValueError: if the bytes are not records (msgspec's errors are ValueErrors).
         """
         stream = self._pending + data if self._pending else data
         records, begin = [], 0
         while len(stream) - begin >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(stream, begin)
             if length > MAX_FRAME_BYTES:
-                raise ValueError(f"a record of {length} bytes")
+                raise ValueError(f"record of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}")
             body = begin + _LENGTH.size
             if len(stream) < body + length:
                 break

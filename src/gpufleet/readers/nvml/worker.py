@@ -1,4 +1,4 @@
-"""In the child process: one GPU."""
+"""Queries of one GPU, in the child process."""
 
 import contextlib
 import ctypes
@@ -17,25 +17,25 @@ from gpufleet.readers.nvml.calls import (
     VIRTUALIZATION_MODE,
     Call,
 )
-from gpufleet.readers.nvml.calls.call import MIG_PARENT, VGPU_GUEST, VGPU_HOST, Found
+from gpufleet.readers.nvml.calls.call import MIG_PARENT, VGPU_GUEST, VGPU_HOST, FoundInstance
 from gpufleet.readers.nvml.context import (
-    ENDS_DEVICE,
+    DEVICE_ENDED_CODES,
     GPU_IS_LOST,
     INVALID_ARGUMENT,
-    LASTING,
     NOT_FOUND,
+    PERMANENT_CODES,
     RESET_REQUIRED,
     Context,
+    DeviceCache,
     DeviceEndedError,
-    Memory,
 )
-from gpufleet.readers.nvml.pool import Outlet
+from gpufleet.readers.nvml.pool import RecordWriter
 from gpufleet.readers.nvml.protocol import (
     DEFECT,
-    NOT_ASKED,
-    Answer,
+    NOT_APPLICABLE,
     AttachedRecord,
-    DeviceRecord,
+    CallResult,
+    GpuPassRecord,
     InstanceRecord,
     Request,
     Value,
@@ -46,24 +46,24 @@ LIBRARY_NOT_FOUND = 12
 _PASSED_THROUGH, _VGPU_GUEST, _VGPU_HOST = 1, 2, 3
 """nvmlGpuVirtualizationMode_t."""
 
-_ODD = frozenset({INVALID_ARGUMENT, NOT_FOUND})
-"""Codes of a call about an instance that may mean that the instance is no more."""
+_POSSIBLY_ENDED = frozenset({INVALID_ARGUMENT, NOT_FOUND})
+"""Codes of a call about an instance that has possibly ended."""
 
-_NOT_ASKED = Answer(NOT_ASKED)
+_NOT_APPLICABLE = CallResult(NOT_APPLICABLE)
 
-_Open = tuple[int, Call, int, Callable[[Context], Value]]
-"""A call that is made: the place of its answer, and number and way of asking its first function."""
-
-
-class _Plan(NamedTuple):
-    """What a pass over a lane asks, and its answers as far as they are known."""
-
-    known: list[Answer]
-    open: tuple[_Open, ...]
+_OpenCall = tuple[int, Call, int, Callable[[Context], Value]]
+"""A call to make: position of its answer, the call, number and query of its first function."""
 
 
-def words_of(nvml: Any, code: int) -> str:
-    """Return the driver's words for a code; the binding's where the library has no say."""
+class _LanePlan(NamedTuple):
+    """Calls of a pass over a lane, and the answers that are known in advance."""
+
+    known: list[CallResult]
+    open: tuple[_OpenCall, ...]
+
+
+def error_text(nvml: Any, code: int) -> str:
+    """Return the driver's text for a code; the binding's text if the library is not available."""
     if code == LIBRARY_NOT_FOUND:
         try:
             ctypes.CDLL("libnvidia-ml.so.1")
@@ -75,201 +75,212 @@ def words_of(nvml: Any, code: int) -> str:
     return str(nvml.NVMLError(code))
 
 
-class Worker:
-    """One GPU: its handle, and what this driver does not offer for it."""
+class GpuWorker:
+    """State of one GPU: its handle, roles, and the calls that this driver does not offer for it.
 
-    def __init__(self, nvml: Any, index: int, driver: tuple[int, ...], crumbs: memoryview, outlet: Outlet) -> None:
-        self._nvml, self._index, self._driver, self._outlet = nvml, index, driver, outlet
-        self._crumbs, self._slot = crumbs, index + 1
-        self._memory = Memory()
+    Attributes:
+        busy: a pass is running; set by the caller before `run`.
+    """
+
+    def __init__(
+        self, nvml: Any, index: int, driver: tuple[int, ...], breadcrumbs: memoryview, writer: RecordWriter
+    ) -> None:
+        self._nvml, self._index, self._driver, self._writer = nvml, index, driver, writer
+        self._breadcrumbs, self._slot = breadcrumbs, index + 1
+        self._cache = DeviceCache()
         self._device: Context | None = None
-        self._mig: Answer | None = None
-        self._virtualization = Answer(0)
-        self._role: tuple[str, ...] = ()
-        self._lasting: dict[tuple[str, str], Answer] = {}  # by name of the instance, empty for the GPU, and call
-        self._plans: dict[tuple[str, tuple[str, ...]], _Plan] = {}  # by lane and roles, of what does not last
+        self._mig: CallResult | None = None
+        self._virtualization = CallResult(0)
+        self._vgpu_roles: tuple[str, ...] = ()
+        self._permanent: dict[tuple[str, str], CallResult] = {}  # by name of the instance, empty for the GPU, and call
+        self._plans: dict[tuple[str, tuple[str, ...]], _LanePlan] = {}  # by lane and roles; derived from _permanent
         self.busy = False
 
-    def ask(self, request: Request) -> None:
-        """Make a round, whoever's thread it is; only one at a time, and after `busy` was set."""
+    def run(self, request: Request) -> None:
+        """Make a pass and write its record, on any thread. The caller sets `busy` first; one pass at a time."""
         try:
-            record = self._round(request)
+            record = self._pass(request)
         except DeviceEndedError as end:
             self._device = None
-            words = words_of(self._nvml, end.code)
-            record = DeviceRecord(request.round, self._index, time.time_ns(), end.code, words, end.asked)
-        self._mark(calls.NOTHING)
+            message = error_text(self._nvml, end.code)
+            record = GpuPassRecord(request.round, self._index, time.time_ns(), end.code, message, end.breadcrumb)
+        self._mark(calls.IDLE)
         self.busy = False
-        self._outlet.put(record)
+        self._writer.put(record)
 
     def end(self) -> None:
-        """Give back what is held of the driver's; only while not `busy`, after the last round."""
-        self._memory.forget()
+        """Release resources of the driver; only while not `busy`, after the last pass."""
+        self._cache.clear()
 
-    def _round(self, request: Request) -> DeviceRecord:
+    def _pass(self, request: Request) -> GpuPassRecord:
         if self._device is None or request.lane == "static":
             self._device = self._attach()
         device = self._device
-        mig = self._ask(MIG_MODE, device)
-        if mig.code in (0, *LASTING):
+        mig = self._query(MIG_MODE, device)
+        if mig.code in (0, *PERMANENT_CODES):
             if self._mig is not None and mig != self._mig:
-                self._forget()
-            self._mig = mig  # one that is not told now is taken for what it was: its devices are asked for themselves
+                self._reset()
+            self._mig = mig
+        # If the mode cannot be read now, the last known one applies: its devices are then queried themselves.
         roles = self._roles(self._mig or mig)
         lane = request.lane
         answers = self._answers(lane, roles, device)
-        found, instances = self._instances(device, lane, roles) if roles else ({}, ())
+        totals, instances = self._instances(device, lane, roles) if roles else ({}, ())
         now, modes = time.time_ns(), (mig, self._virtualization)
-        return DeviceRecord(request.round, self._index, now, 0, "", 0, *modes, answers, found, instances, roles)
+        return GpuPassRecord(request.round, self._index, now, 0, "", 0, *modes, answers, totals, instances, roles)
 
-    def _answers(self, lane: str, roles: tuple[str, ...], device: Context) -> tuple[Answer, ...]:
-        """Ask everything of a lane, but what is known to stay unanswered. A plan spares looking at each call anew."""
+    def _answers(self, lane: str, roles: tuple[str, ...], device: Context) -> tuple[CallResult, ...]:
+        """Make all calls of a lane that are not known to be unsupported. The plan avoids a check per call."""
         plan = self._plans.get((lane, roles))
         if plan is None:
             plan = self._plans[lane, roles] = self._plan(lane, roles)
         answers = plan.known.copy()
-        crumbs, slot = self._crumbs, self._slot
-        for position, call, number, ask in plan.open:
-            crumbs[slot] = number
+        breadcrumbs, slot = self._breadcrumbs, self._slot
+        for position, call, number, query in plan.open:
+            breadcrumbs[slot] = number
             try:
-                answers[position] = Answer(0, ask(device), number)
+                answers[position] = CallResult(0, query(device), number)
             except Exception as error:  # noqa: BLE001 - a defect in one call must not look like a hung driver
-                answers[position] = self._judge(error, call, device)
+                answers[position] = self._after_error(error, call, device)
         return tuple(answers)
 
-    def _plan(self, lane: str, roles: tuple[str, ...]) -> _Plan:
-        known: list[Answer] = []
-        left: list[_Open] = []
+    def _plan(self, lane: str, roles: tuple[str, ...]) -> _LanePlan:
+        known: list[CallResult] = []
+        left: list[_OpenCall] = []
         for position, call in enumerate(CALLS[lane]):
             if call.role and call.role not in roles:
-                known.append(_NOT_ASKED)
+                known.append(_NOT_APPLICABLE)
                 continue
-            lasting = self._lasting.get(("", call.key))
-            known.append(lasting or _NOT_ASKED)
-            if lasting is None:
+            permanent = self._permanent.get(("", call.key))
+            known.append(permanent or _NOT_APPLICABLE)
+            if permanent is None:
                 first = call.functions[0]
-                left.append((position, call, NUMBERS[first.label], first.ask))
-        return _Plan(known, tuple(left))
+                left.append((position, call, NUMBERS[first.label], first.query))
+        return _LanePlan(known, tuple(left))
 
     def _attach(self) -> Context:
-        """Take a fresh handle, and say which device stands behind the index."""
+        """Get a new handle, and report the identity of the device at the index."""
         nvml = self._nvml
-        handle, _ = self._identify(calls.HANDLE, lambda: nvml.nvmlDeviceGetHandleByIndex(self._index), must=True)
+        handle, _ = self._identify(calls.HANDLE, lambda: nvml.nvmlDeviceGetHandleByIndex(self._index), required=True)
         pci, pci_code = self._identify(calls.PCI_INFO, lambda: nvml.nvmlDeviceGetPciInfo_v3(handle).busId)
         uuid, _ = self._identify(calls.UUID, lambda: nvml.nvmlDeviceGetUUID(handle))
-        self._outlet.put(AttachedRecord(self._index, _text(uuid), _text(pci), pci_code))
-        self._forget()
-        device = Context(nvml, handle, self._driver, self._mark, self._memory)
-        self._virtualization = self._ask(VIRTUALIZATION_MODE, device)
-        self._role = self._role_of(self._virtualization.value, device)
+        self._writer.put(AttachedRecord(self._index, _as_text(uuid), _as_text(pci), pci_code))
+        self._reset()
+        device = Context(nvml, handle, self._driver, self._mark, self._cache)
+        self._virtualization = self._query(VIRTUALIZATION_MODE, device)
+        self._vgpu_roles = self._query_vgpu_roles(self._virtualization.value, device)
         return device
 
-    def _role_of(self, mode: object, device: Context) -> tuple[str, ...]:
+    def _query_vgpu_roles(self, mode: object, device: Context) -> tuple[str, ...]:
         if mode == _VGPU_GUEST:
             return (VGPU_GUEST,)
-        if mode == _VGPU_HOST or (mode != _PASSED_THROUGH and self._ask(HOST_VGPU_MODE, device).code == 0):
+        if mode == _VGPU_HOST or (mode != _PASSED_THROUGH and self._query(HOST_VGPU_MODE, device).code == 0):
             return (VGPU_HOST,)
         return ()
 
-    def _forget(self) -> None:
-        self._lasting.clear()
+    def _reset(self) -> None:
+        self._permanent.clear()
         self._plans.clear()
-        self._memory.forget()
+        self._cache.clear()
 
-    def _roles(self, mig: Answer) -> tuple[str, ...]:
+    def _roles(self, mig: CallResult) -> tuple[str, ...]:
         parent = isinstance(mig.value, list) and mig.value[0] == 1
-        return (*((MIG_PARENT,) if parent else ()), *self._role)
+        return (*((MIG_PARENT,) if parent else ()), *self._vgpu_roles)
 
     def _instances(
         self, device: Context, lane: str, roles: tuple[str, ...]
-    ) -> tuple[dict[str, Answer], tuple[InstanceRecord, ...]]:
-        totals: dict[str, Answer] = {}
+    ) -> tuple[dict[str, CallResult], tuple[InstanceRecord, ...]]:
+        totals: dict[str, CallResult] = {}
         records: list[InstanceRecord] = []
         for name, kind in KINDS.items():
             if kind.role not in roles:
                 continue
             try:
-                parts, total, code = kind.find(device)
+                instances, total, code = kind.find(device)
             except self._nvml.NVMLError as error:
                 totals[name] = self._failed(error.value)
-            except Exception as error:  # noqa: BLE001 - as in _ask
-                totals[name] = Answer(DEFECT, type(error).__name__, self._crumbs[self._slot])
+            except Exception as error:  # noqa: BLE001 - as in _query
+                totals[name] = CallResult(DEFECT, type(error).__name__, self._breadcrumbs[self._slot])
             else:
-                totals[name] = Answer(code, None if code else total, self._crumbs[self._slot])
-                asked = [self._instance(device, lane, name, one) for one in parts]
-                records += [record for record in asked if record is not None]
+                totals[name] = CallResult(code, None if code else total, self._breadcrumbs[self._slot])
+                found = [self._instance(device, lane, name, instance) for instance in instances]
+                records += [record for record in found if record is not None]
         return totals, tuple(records)
 
-    def _instance(self, device: Context, lane: str, kind: str, found: Found) -> InstanceRecord | None:
-        """Ask about one part; None if it is no more. Only the loss of the GPU itself ends the pass over the GPU."""
+    def _instance(self, device: Context, lane: str, kind: str, found: FoundInstance) -> InstanceRecord | None:
+        """Query one instance; None if it has ended. Only the loss of the GPU itself ends the pass over the GPU."""
         if found.code:
             return InstanceRecord(kind, found.identity, found.code)
         context = device._replace(handle=found.handle)
         try:
-            answers = tuple([self._ask(call, context, found.name) for call in INSTANCE_CALLS[kind][lane]])
+            answers = tuple([self._query(call, context, found.name) for call in INSTANCE_CALLS[kind][lane]])
         except DeviceEndedError as end:
-            if end.code in (GPU_IS_LOST, RESET_REQUIRED) or KINDS[kind].is_there(context, found):
+            if end.code in (GPU_IS_LOST, RESET_REQUIRED) or KINDS[kind].exists(context, found):
                 raise
             return None
-        if any(answer.code in _ODD for answer in answers) and not KINDS[kind].is_there(context, found):
+        if any(answer.code in _POSSIBLY_ENDED for answer in answers) and not KINDS[kind].exists(context, found):
             return None
         return InstanceRecord(kind, found.identity, answers=answers)
 
-    def _identify(self, label: str, ask: Any, *, must: bool = False) -> tuple[Any, int]:
-        """Return what names the device, None if that cannot be told, and the return code."""
+    def _identify(self, label: str, query: Callable[[], Any], *, required: bool = False) -> tuple[Any, int]:
+        """Return an identifier of the device, None if it is unknown, and the return code."""
         self._mark(label)
         try:
-            return ask(), 0
+            return query(), 0
         except self._nvml.NVMLError as error:
-            if must or error.value in ENDS_DEVICE:
+            if required or error.value in DEVICE_ENDED_CODES:
                 raise DeviceEndedError(error.value, NUMBERS[label]) from None
             return None, error.value
         except UnicodeDecodeError:
-            return None, 0  # an identity that is no text is none
+            return None, 0  # not a valid identifier
 
-    def _ask(self, call: Call, context: Context, instance: str = "") -> Answer:
-        known = self._lasting.get((instance, call.key))
+    def _query(self, call: Call, context: Context, instance: str = "") -> CallResult:
+        known = self._permanent.get((instance, call.key))
         if known is not None:
             return known
         number = NUMBERS[call.functions[0].label]
-        self._crumbs[self._slot] = number
+        self._breadcrumbs[self._slot] = number
         try:
-            return Answer(0, call.functions[0].ask(context), number)
+            return CallResult(0, call.functions[0].query(context), number)
         except Exception as error:  # noqa: BLE001 - a defect in one call must not look like a hung driver
-            return self._judge(error, call, context, instance)
+            return self._after_error(error, call, context, instance)
 
-    def _judge(self, error: Exception, call: Call, context: Context, instance: str = "") -> Answer:
-        """Return what a call comes to whose first function failed: the others are asked while the driver has none."""
-        answer = self._answer_of(error, call, call.functions[0].label)
+    def _after_error(self, error: Exception, call: Call, context: Context, instance: str = "") -> CallResult:
+        """Return the result of a call whose first function failed; alternatives are tried if the driver lacks it."""
+        answer = self._error_result(error, call, call.functions[0].label)
         for function in call.functions[1:]:
-            if answer.code not in LASTING:
+            if answer.code not in PERMANENT_CODES:
                 return answer
             number = NUMBERS[function.label]
-            self._crumbs[self._slot] = number
+            self._breadcrumbs[self._slot] = number
             try:
-                return Answer(0, function.ask(context), number)
+                return CallResult(0, function.query(context), number)
             except Exception as other:  # noqa: BLE001 - as above
-                answer = self._answer_of(other, call, function.label)
-        if answer.code in LASTING:
-            self._lasting[instance, call.key] = answer
+                answer = self._error_result(other, call, function.label)
+        if answer.code in PERMANENT_CODES:
+            self._permanent[instance, call.key] = answer
             self._plans.clear()
         return answer
 
-    def _answer_of(self, error: Exception, call: Call, label: str) -> Answer:
+    def _error_result(self, error: Exception, call: Call, label: str) -> CallResult:
         if not isinstance(error, self._nvml.NVMLError):
-            return Answer(DEFECT, type(error).__name__, NUMBERS[label])
+            return CallResult(DEFECT, type(error).__name__, NUMBERS[label])
         return self._failed(error.value) if call.inner else self._failed(error.value, NUMBERS[label])
 
-    def _failed(self, code: int, number: int | None = None) -> Answer:
-        """Return the answer of a call that failed: the one that was entered last, unless told."""
-        asked = self._crumbs[self._slot] if number is None else number
-        if code in ENDS_DEVICE:
-            raise DeviceEndedError(code, asked)
-        return Answer(code, None, asked)
+    def _failed(self, code: int, number: int | None = None) -> CallResult:
+        """Return the result of a failed function; `number` defaults to the last breadcrumb.
+
+        Raises:
+            DeviceEndedError: if the code ends the pass over the device.
+        """
+        breadcrumb = self._breadcrumbs[self._slot] if number is None else number
+        if code in DEVICE_ENDED_CODES:
+            raise DeviceEndedError(code, breadcrumb)
+        return CallResult(code, None, breadcrumb)
 
     def _mark(self, label: str) -> None:
-        self._crumbs[self._slot] = NUMBERS[label]
+        self._breadcrumbs[self._slot] = NUMBERS[label]
 
 
-def _text(text: Any) -> str:
+def _as_text(text: Any) -> str:
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text or "")

@@ -1,4 +1,4 @@
-"""Reads a machine by gpufleet's own command there."""
+"""Reader of another machine through gpufleet's own command."""
 
 from gpufleet.readers.snapshot.reader import SnapshotReader
 

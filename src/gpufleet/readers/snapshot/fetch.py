@@ -1,4 +1,4 @@
-"""The command, over any channel that can run it."""
+"""Execution of `gpufleet snapshot` over a channel."""
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ChannelError, ChannelTimeoutError, ReaderError
@@ -8,16 +8,17 @@ from gpufleet.ports.channel import Exec
 COMMAND = ("gpufleet", "snapshot", "--format", "json")
 
 MAX_OUTPUT_BYTES = 4 << 20
-"""Sixteen GPUs of seven MIG devices are less than 2 MB."""
+"""Maximum output. Sixteen GPUs with seven MIG devices each take less than 2 MB."""
 
-NOT_THERE = 127
+NOT_FOUND = 127
+"""Exit code of a shell for a missing command."""
 
 
 async def fetch(channel: Exec, timeout_seconds: float) -> bytes:
-    """Return what it prints.
+    """Return the command's output.
 
     Raises:
-        ReaderError: if it is not there, fails or takes too long.
+        ReaderError: if gpufleet is not installed, fails or exceeds the timeout.
     """
     try:
         done = await channel.run(COMMAND, timeout_seconds=timeout_seconds, max_output_bytes=MAX_OUTPUT_BYTES)
@@ -25,9 +26,9 @@ async def fetch(channel: Exec, timeout_seconds: float) -> bytes:
         raise ReaderError(Reason.TIMEOUT, str(error)) from error
     except ChannelError as error:
         raise ReaderError(Reason.READER_FAILED, str(error)) from error
-    if done.exit_code == NOT_THERE:
-        raise ReaderError(Reason.NOT_ENABLED, "there is no gpufleet")
+    if done.exit_code == NOT_FOUND:
+        raise ReaderError(Reason.NOT_ENABLED, "gpufleet is not installed there")
     if done.exit_code:
-        said = clean(done.stderr[:400].decode("utf-8", "replace")).strip() or "it says nothing"
-        raise ReaderError(Reason.READER_FAILED, f"gpufleet ended with code {done.exit_code}: {said}")
+        message = clean(done.stderr[:400].decode("utf-8", "replace")).strip() or "no error message"
+        raise ReaderError(Reason.READER_FAILED, f"gpufleet exited with code {done.exit_code}: {message}")
     return done.stdout

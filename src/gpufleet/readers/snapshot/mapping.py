@@ -1,4 +1,4 @@
-"""A snapshot document as samples again. Pure."""
+"""Conversion of a snapshot document to samples. Pure."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,7 +13,7 @@ from gpufleet.model.view import Side, View, ViewKind
 NAME = "snapshot"
 
 MAX_AGE_NS = 3600 * 10**9
-"""What a reading may be older than its document's newest: nothing that old is current anyway."""
+"""Maximum age of a reading relative to the document's time; older readings get this age, as none of them is current."""
 
 _GPU_READERS = ("nvml", "dcgm", "nvidia_smi")
 
@@ -23,37 +23,37 @@ _Key = tuple[str, int]
 def samples_of(snapshot: Snapshot, lane: Lane, received_at: int) -> tuple[Sample, ...]:
     """Return the samples of a lane.
 
-    Instants are put on this side's clock: the newest reading of the document was measured when it was received, and
-    the others are as much older as they say. The other machine's clock is thereby left out.
+    Measurement times are converted to this machine's clock: the document's time becomes the time of receipt, and each
+    reading keeps its age. The other machine's clock error has no effect.
 
     Args:
-        snapshot: what gpufleet there printed.
-        lane: which readings.
-        received_at: nanoseconds since 1970 by this side's clock.
+        snapshot: the document.
+        lane: lane of the readings.
+        received_at: nanoseconds since 1970 by this machine's clock.
     """
-    newest = to_ns(snapshot.measured_at)
+    document_at = to_ns(snapshot.measured_at)
 
-    def instant(reading: Reading | DimReading) -> int:
+    def local_time(reading: Reading | DimReading) -> int:
         measured = reading.measured_at
-        age = 0 if measured is None or measured.tzinfo is None else newest - to_ns(measured)
+        age = 0 if measured is None or measured.tzinfo is None else document_at - to_ns(measured)
         return received_at - min(max(age, 0), MAX_AGE_NS)
 
     found: list[Sample] = []
     for device in snapshot.devices:
         if device.side is Side.HOST and device.kind is not ViewKind.VGPU:
-            found += _samples(device.view, device.readings.items(), device.dimensions, lane, instant)
-    host = snapshot.host.readings.items()
-    found += _samples(None, ((name, one) for name, one in host if one.reader in _GPU_READERS), (), lane, instant)
+            found += _samples(device.view, device.readings.items(), device.dimensions, lane, local_time)
+    host = [item for item in snapshot.host.readings.items() if item[1].reader in _GPU_READERS]
+    found += _samples(None, host, (), lane, local_time)
     return tuple(found)
 
 
 def why_no_gpu(snapshot: Snapshot) -> Absent:
-    """Return why a snapshot shows no GPU: the words of its reader of GPUs."""
+    """Return the reason for a snapshot without GPUs: the error of its GPU reader."""
     for report in snapshot.readers:
         if report.reader in _GPU_READERS and report.state is ReaderState.FAILED:
             reason = Reason(report.error_class) if report.error_class else Reason.READER_FAILED
             return Absent(Reason.READER_FAILED if reason is Reason.UNKNOWN else reason, report.last_error)
-    return Absent(Reason.NO_SUPPORTED_GPU, "gpufleet shows no GPU there")
+    return Absent(Reason.NO_SUPPORTED_GPU, "gpufleet found no GPU there")
 
 
 def _samples(

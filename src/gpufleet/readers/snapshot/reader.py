@@ -1,4 +1,4 @@
-"""The snapshot reader: what gpufleet prints on another machine, as samples of it."""
+"""The snapshot reader: converts the output of `gpufleet snapshot` on another machine to samples."""
 
 from gpufleet.codecs.snapshot_json import decode_snapshot
 from gpufleet.model.absence import Reason
@@ -17,9 +17,9 @@ class SnapshotReader:
     """Reads the GPUs of the machine at the other end of a channel, where gpufleet is installed.
 
     Args:
-        channel: runs the command there.
-        clock: names the instant of each pass.
-        timeout_seconds: a command that takes longer hangs.
+        channel: channel to the machine.
+        clock: wall clock.
+        timeout_seconds: maximum duration of the command.
     """
 
     def __init__(self, channel: Exec, clock: Clock, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
@@ -39,14 +39,14 @@ class SnapshotReader:
         """Make one pass of one lane.
 
         Raises:
-            ReaderError: if gpufleet is not there, fails, prints something else, or shows no GPU; then with the words
-                of its own reader.
+            ReaderError: if gpufleet is not installed, fails, prints something else, or found no GPU. The last contains
+                the error of its own reader.
         """
-        printed = await fetch(self._channel, self._timeout)
+        output = await fetch(self._channel, self._timeout)
         try:
-            snapshot = decode_snapshot(printed)
+            snapshot = decode_snapshot(output)
         except WireError as error:
-            raise ReaderError(Reason.READER_FAILED, f"gpufleet there prints no snapshot: {error}") from error
+            raise ReaderError(Reason.READER_FAILED, f"gpufleet there did not print a snapshot: {error}") from error
         samples = samples_of(snapshot, lane, self._clock.now_ns())
         if not any(sample.view is not None for sample in samples):
             why = why_no_gpu(snapshot)
@@ -54,4 +54,4 @@ class SnapshotReader:
         return Round(samples=samples)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the reader holds no resources."""

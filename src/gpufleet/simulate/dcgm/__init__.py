@@ -1,1 +1,1 @@
-"""A DCGM host engine that is none: `engine.py` speaks the protocol, `state.py` is what it says."""
+"""Simulated DCGM host engine: `engine.py` speaks the protocol, `state.py` holds the content."""

@@ -1,8 +1,6 @@
-"""What a simulated engine answers to each command.
+"""Replies of a simulated engine to each command, and their value records.
 
-Layouts are written down here a second time, on purpose: a mistake in the reader's copy shows.
-
-Value records, and how they go wrong.
+The struct layouts are written a second time here on purpose: a mistake in the reader's copy shows.
 """
 
 import struct
@@ -19,36 +17,38 @@ from gpufleet.simulate.dcgm.state import (
     NOT_SUPPORTED,
     NOT_WATCHED,
     UNKNOWN_FIELD,
+    EngineFault,
     EngineState,
-    Fault,
 )
-from gpufleet.simulate.dcgm.values import PROFILING, Told
+from gpufleet.simulate.dcgm.values import PROFILING, FieldValue
 
 
-def record(kind: int, id_: int, one: int, status: int, at: int, told: Told, *, blob: bool = False) -> bytes:
-    """Return one value record; `at` in microseconds."""
+def encode_record(
+    kind: int, id_: int, number: int, status: int, at: int, value: FieldValue, *, blob: bool = False
+) -> bytes:
+    """Return a value record of a field; `at` in microseconds."""
     if blob:
         letter, payload = b"b", b"\x00\xff" * 8
-    elif isinstance(told, str):
-        letter, payload = b"s", told.encode() + b"\0"
-    elif isinstance(told, float):
-        letter, payload = b"d", struct.pack("<d", told)
+    elif isinstance(value, str):
+        letter, payload = b"s", value.encode() + b"\0"
+    elif isinstance(value, float):
+        letter, payload = b"d", struct.pack("<d", value)
     else:
-        letter, payload = b"i", struct.pack("<q", told)
-    return struct.pack("<HBcbBHqII", 24 + len(payload), 1, letter, status, kind, one, at, id_, 0) + payload
+        letter, payload = b"i", struct.pack("<q", value)
+    return struct.pack("<HBcbBHqII", 24 + len(payload), 1, letter, status, kind, number, at, id_, 0) + payload
 
 
-def spoiled(records: Sequence[bytes], faults: Collection[Fault]) -> bytes:
-    """Join records, as the faults have it."""
-    if Fault.PARTIAL in faults:
+def join_records(records: Sequence[bytes], faults: Collection[EngineFault]) -> bytes:
+    """Join records, altered by the faults."""
+    if EngineFault.PARTIAL in faults:
         records = records[::2]
     joined = b"".join(records)
-    if Fault.ZERO_RECORD in faults:
+    if EngineFault.ZERO_RECORD in faults:
         return b"\0\0" + joined[2:]
-    if Fault.LONG_RECORD in faults:
+    if EngineFault.LONG_RECORD in faults:
         return b"\xff\xff" + joined[2:]
-    if Fault.UNASKED in faults:
-        return joined + record(1, 7, 155, 0, 1, 5.0) * 130_000
+    if EngineFault.UNREQUESTED in faults:
+        return joined + encode_record(1, 7, 155, 0, 1, 5.0) * 130_000
     return joined
 
 
@@ -75,17 +75,17 @@ SIZES = {
     63: (0x03400134, 8500),
     79: (0x04400000, 8500),
 }
-"""Command to its struct's version and the bytes of it that a request carries."""
+"""Command to the version of its struct and the struct's length in a request."""
 
-ROOM = {22: 16384, 52: 4_186_112, 63: 4_186_112, 79: 4_185_804}
-"""Command of latest values to the bytes of its buffer."""
+BUFFER_BYTES = {22: 16384, 52: 4_186_112, 63: 4_186_112, 79: 4_185_804}
+"""Command for latest values to the size of its buffer in bytes."""
 
 _RESULTS = {11: 1064, 13: 28, 14: 4132, 29: 52, 30: 52, 35: 36, 38: 552, 39: 552, 50: 73504, 54: 64}
 
 
 @dataclass
-class Connection:
-    """What one client set up; gone with its connection."""
+class ClientState:
+    """Groups and watches of a client, until its connection ends."""
 
     groups: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     fields: dict[int, list[int]] = field(default_factory=dict)
@@ -94,29 +94,32 @@ class Connection:
     replies: int = 0
 
 
-class Answers:
-    """Answers from a state, which may change meanwhile."""
+class CommandHandler:
+    """Replies to commands from a state, which may change at any time."""
 
     def __init__(self, state: EngineState) -> None:
         self.state = state
         self._frozen: dict[tuple[int, bytes], bytes] = {}
 
-    def answer(self, connection: Connection, number: int, body: bytes, faults: Iterable[Fault]) -> tuple[int, bytes]:
+    def answer(
+        self, connection: ClientState, number: int, body: bytes, faults: Iterable[EngineFault]
+    ) -> tuple[int, bytes]:
         """Return frame status and body of the reply to a command."""
         faults = frozenset(faults)
-        if number not in SIZES or (number in ROOM and number not in self.state.forms):
+        if number not in SIZES or (number in BUFFER_BYTES and number not in self.state.forms):
             return FUNCTION_NOT_FOUND, body
         version, size = SIZES[number]
         if struct.unpack_from("<I", body, 20)[0] != version:
             return VERSION_MISMATCH, body
-        if Fault.VERSION_MISMATCH in faults and number in ROOM:
-            return VERSION_MISMATCH, body.ljust(size + ROOM[number], b"\0")
+        if EngineFault.VERSION_MISMATCH in faults and number in BUFFER_BYTES:
+            return VERSION_MISMATCH, body.ljust(size + BUFFER_BYTES[number], b"\0")
         out = bytearray(body[:size].ljust(size, b"\0"))
-        if Fault.ERROR in faults and (number in _RESULTS or number in ROOM):
+        if EngineFault.ERROR in faults and (number in _RESULTS or number in BUFFER_BYTES):
             struct.pack_into("<i", out, _RESULTS.get(number, size - 8), GENERIC)
         elif number == 10:
-            told = "9.0.0" if Fault.UNKNOWN_VERSION in faults else self.state.version
-            struct.pack_into("<512s", out, 28, f"version:{told};arch:x86_64;buildtype:Release;commit:0".encode())
+            version_text = "9.0.0" if EngineFault.UNKNOWN_VERSION in faults else self.state.version
+            text = f"version:{version_text};arch:x86_64;buildtype:Release;commit:0"
+            struct.pack_into("<512s", out, 28, text.encode())
         elif number == 14:
             self._entities(out, faults)
         elif number == 50:
@@ -137,18 +140,18 @@ class Answers:
             self._watch(connection, number, out)
         elif number == 54:
             return 0, self._history(connection, out, faults)
-        elif number in ROOM:
+        elif number in BUFFER_BYTES:
             return 0, self._latest(connection, number, out, faults)
         return 0, bytes(out)
 
-    def _entities(self, out: bytearray, faults: frozenset[Fault]) -> None:
+    def _entities(self, out: bytearray, faults: frozenset[EngineFault]) -> None:
         group = struct.unpack_from("<I", out, 24)[0]
         ids = list(self.state.gpus) if group == GPU else list(self._gpu_instances()) if group == GPU_INSTANCE else []
         struct.pack_into(f"<{len(ids)}I", out, 28, *ids)
-        struct.pack_into("<I", out, 4124, 5000 if Fault.LYING_COUNT in faults else len(ids))
+        struct.pack_into("<I", out, 4124, 5000 if EngineFault.WRONG_COUNT in faults else len(ids))
 
     def _gpu_instances(self) -> dict[int, tuple[int, int, int]]:
-        """Return GPU instance id of DCGM to its GPU, place on that GPU and slices."""
+        """Return DCGM's GPU instance id to its GPU, its position on that GPU, and its slices."""
         every = (
             (gpu, at, slices)
             for gpu, device in self.state.gpus.items()
@@ -156,7 +159,7 @@ class Answers:
         )
         return dict(enumerate(every))
 
-    def _hierarchy(self, out: bytearray, faults: frozenset[Fault]) -> None:
+    def _hierarchy(self, out: bytearray, faults: frozenset[EngineFault]) -> None:
         struct.pack_into("<i", out, _RESULTS[50], self.state.hierarchy_error)
         entry, at, compute = struct.Struct("<IIII128sIIIII"), 32, 0
         for entity, (gpu, place, slices) in self._gpu_instances().items():
@@ -165,16 +168,16 @@ class Answers:
             entry.pack_into(out, at, GPU_INSTANCE, entity, GPU, gpu, uuid, gpu, number, 0xFFFF_FFFF, 19, slices)
             at += entry.size
             for id_, own in enumerate(device.compute_slices.get(place, [slices])):
-                told = (COMPUTE_INSTANCE, compute, GPU_INSTANCE, entity, uuid, gpu, number, id_, 0, own)
-                entry.pack_into(out, at, *told)
+                row = (COMPUTE_INSTANCE, compute, GPU_INSTANCE, entity, uuid, gpu, number, id_, 0, own)
+                entry.pack_into(out, at, *row)
                 at += entry.size
                 compute += 1
         count = (at - 32) // entry.size
-        struct.pack_into("<I", out, 28, 5000 if Fault.LYING_COUNT in faults else count)
+        struct.pack_into("<I", out, 28, 5000 if EngineFault.WRONG_COUNT in faults else count)
 
-    def _create(self, connection: Connection, number: int, out: bytearray, faults: frozenset[Fault]) -> None:
+    def _create(self, connection: ClientState, number: int, out: bytearray, faults: frozenset[EngineFault]) -> None:
         connection.next_id += 1
-        made = connection.next_id + (2**40 if Fault.WIDE_IDS in faults else 0)
+        made = connection.next_id + (2**40 if EngineFault.WIDE_IDS in faults else 0)
         if number == 11:
             connection.groups[connection.next_id] = []
             struct.pack_into("<Q", out, 1056, made)
@@ -188,8 +191,8 @@ class Answers:
         struct.pack_into("<Q", out, 32, made)
 
     @staticmethod
-    def _destroy(connection: Connection, number: int, out: bytearray) -> None:
-        """Forget a group; what is still watched through it is the client's mistake."""
+    def _destroy(connection: ClientState, number: int, out: bytearray) -> None:
+        """Delete a group. A watch that still uses it is the client's mistake."""
         if number == 13:
             gone: object = connection.groups.pop(struct.unpack_from("<I", out, 24)[0], None)
             struct.pack_into("<i", out, 28, BAD_PARAMETER if gone is None else 0)
@@ -197,7 +200,7 @@ class Answers:
         gone = connection.fields.pop(struct.unpack_from("<Q", out, 32)[0], None)
         struct.pack_into("<i", out, 552, BAD_PARAMETER if gone is None else 0)
 
-    def _watch(self, connection: Connection, number: int, out: bytearray) -> None:
+    def _watch(self, connection: ClientState, number: int, out: bytearray) -> None:
         group, fields = struct.unpack_from("<II", out, 24)
         entities = [(GPU, gpu) for gpu in self.state.gpus] if group == ALL_GPUS else connection.groups.get(group)
         if entities is None or fields not in connection.fields:
@@ -213,7 +216,7 @@ class Answers:
                 (kind, id_, one) for kind, id_ in entities for one in connection.fields[fields]
             }
 
-    def _latest(self, connection: Connection, number: int, out: bytearray, faults: frozenset[Fault]) -> bytes:
+    def _latest(self, connection: ClientState, number: int, out: bytearray, faults: frozenset[EngineFault]) -> bytes:
         most = 64 if number in (22, 52) else 1024
         after = 28 + 8 * most
         count = struct.unpack_from("<I", out, after)[0]
@@ -231,10 +234,10 @@ class Answers:
             for kind, id_ in entities
             for one in fields
         ]
-        buffer = spoiled(records, faults)
-        if Fault.FROZEN in faults:
+        buffer = join_records(records, faults)
+        if EngineFault.FROZEN in faults:
             buffer = self._frozen.setdefault((number, bytes(out[28:])), buffer)
-        if len(buffer) > ROOM[number]:
+        if len(buffer) > BUFFER_BYTES[number]:
             struct.pack_into("<i", out, len(out) - 8, INSUFFICIENT_SIZE)
             return bytes(out)
         struct.pack_into("<I", out, len(out) - 4, len(buffer))
@@ -249,27 +252,27 @@ class Answers:
         *,
         live: bool,
         watched: set[tuple[int, int, int]],
-        faults: frozenset[Fault],
+        faults: frozenset[EngineFault],
     ) -> bytes:
-        status, told = self._value(kind, id_, one)
+        status, value = self._value(kind, id_, one)
         if one in self.state.unknown:
-            status, told = UNKNOWN_FIELD, 0
+            status, value = UNKNOWN_FIELD, 0
         elif live and one in PROFILING:
-            status, told = -32, 0
+            status, value = -32, 0
         elif not live and (kind, id_, one) not in watched:
-            status, told = NOT_WATCHED, 0
+            status, value = NOT_WATCHED, 0
         elif one == 230:
             happened = self.state.xids.get((kind, id_), [])
-            status, now, told = (0, *happened[-1]) if happened else (NO_DATA, now, 0)
-        if Fault.STALE in faults and not isinstance(told, str):
+            status, now, value = (0, *happened[-1]) if happened else (NO_DATA, now, 0)
+        if EngineFault.STALE in faults and not isinstance(value, str):
             now -= HOUR
-        if Fault.ESCAPES in faults and isinstance(told, str):
-            told = f"\x1b[2J{told}\x1b]0;gone\x07\n"
-        if Fault.SAME_NAME in faults and one in (54, 57):
-            told = "GPU-5b4e07f6-3a86-4340-039d-000000000000" if one == 54 else "<<<NULL>>>"
-        return record(kind, id_, one, status, now, told, blob=Fault.BLOBS in faults)
+        if EngineFault.ESCAPES in faults and isinstance(value, str):
+            value = f"\x1b[2J{value}\x1b]0;gone\x07\n"
+        if EngineFault.SAME_NAME in faults and one in (54, 57):
+            value = "GPU-5b4e07f6-3a86-4340-039d-000000000000" if one == 54 else "<<<NULL>>>"
+        return encode_record(kind, id_, one, status, now, value, blob=EngineFault.BLOBS in faults)
 
-    def _value(self, kind: int, id_: int, one: int) -> tuple[int, Told]:
+    def _value(self, kind: int, id_: int, one: int) -> tuple[int, FieldValue]:
         if kind == GPU:
             device = self.state.gpus.get(id_)
             if device is None:
@@ -280,13 +283,13 @@ class Answers:
         values = self.state.parts.get((kind, id_), {})
         return (0, values[one]) if one in values else (NOT_SUPPORTED, 0)
 
-    def _history(self, connection: Connection, out: bytearray, faults: frozenset[Fault]) -> bytes:
+    def _history(self, connection: ClientState, out: bytearray, faults: frozenset[EngineFault]) -> bytes:
         kind, id_, one = struct.unpack_from("<III", out, 24)
         since = struct.unpack_from("<q", out, 40)[0]
         (most,) = struct.unpack_from("<i", out, 60)
         watched = any((kind, id_, one) in pairs for pairs in connection.watched.values())
         happened = self.state.xids.get((kind, id_), []) if one == 230 and watched else []
-        found = [record(kind, id_, one, 0, at, code) for at, code in happened if at >= since][:most]
-        buffer = spoiled(found, faults)
+        found = [encode_record(kind, id_, one, 0, at, code) for at, code in happened if at >= since][:most]
+        buffer = join_records(found, faults)
         struct.pack_into("<iiI", out, 60, len(found), 0 if found else NO_DATA if watched else NOT_WATCHED, len(buffer))
         return bytes(out) + buffer

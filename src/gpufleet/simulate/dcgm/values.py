@@ -1,16 +1,16 @@
-"""What simulated GPUs say: field ids and DCGM's own units."""
+"""Field values of simulated GPUs, by field id, in DCGM's own units."""
 
-Told = int | float | str
+FieldValue = int | float | str
 
 PROFILING = range(1001, 1097)
-"""Fields that only a watch gives."""
+"""Fields that are only available through a watch."""
 
 INT_BLANK, DOUBLE_BLANK, TEXT_BLANK = 0x7FFF_FFFF_FFFF_FFF2, 140_737_488_355_330.0, "<<<NOT_SUPPORTED>>>"
-"""What DCGM says with status 0 where a device does not offer a field."""
+"""Values with status 0 for a field that a device does not offer."""
 
 
-def part_values(entity: int) -> dict[int, Told]:
-    """Return what one compute instance says."""
+def compute_instance_values(entity: int) -> dict[int, FieldValue]:
+    """Return the values of a compute instance."""
     return {
         90: 65_536,
         92: 1 + entity,
@@ -32,8 +32,8 @@ def part_values(entity: int) -> dict[int, Told]:
     }
 
 
-def healthy_values(index: int) -> dict[int, Told]:
-    """Return what one GPU in health says: DCGM's own units (MiB, MHz, mJ, percent, ns)."""
+def healthy_values(index: int) -> dict[int, FieldValue]:
+    """Return the values of a healthy GPU in DCGM's own units (MiB, MHz, mJ, percent, ns)."""
     return {
         1: "580.105.08",
         2: "13.580.105.08",
@@ -137,27 +137,27 @@ def healthy_values(index: int) -> dict[int, Told]:
     }
 
 
-def vgpu_guest_values() -> dict[int, Told]:
-    """Return what an H100-20C vGPU says inside its guest (seen in published pages of such guests)."""
+def vgpu_guest_values() -> dict[int, FieldValue]:
+    """Return the values of an H100-20C vGPU inside its guest (from published output of such guests)."""
     values = healthy_values(0)
     hidden_fields = (53, 140, *range(150, 154), *range(155, 165), 202, *range(235, 239), *range(240, 248))
     for hidden in (one for one in (*hidden_fields, *range(385, 397), *range(1422, 1425)) if one in values):
-        told = values[hidden]
-        values[hidden] = TEXT_BLANK if isinstance(told, str) else INT_BLANK if isinstance(told, int) else DOUBLE_BLANK
+        value = values[hidden]
+        values[hidden] = TEXT_BLANK if isinstance(value, str) else INT_BLANK if isinstance(value, int) else DOUBLE_BLANK
     values |= {50: "NVIDIA H100-20C", 250: 20_480, 251: 18_000, 252: 480, 253: 2_000, 500: 2, 526: 1}
-    return {number: told for number, told in values.items() if number not in PROFILING}
+    return {number: value for number, value in values.items() if number not in PROFILING}
 
 
 BASE_UNITS = {90: 1600, 92: 1601, 100: 1603, 101: 1604, 102: 1605, 113: 1608, 114: 1609, 156: 1611, 191: 1612}
-"""Fields whose values DCGM 4.6.1 tells in base units under another id."""
+"""Fields whose values DCGM 4.6.1 reports in base units under another id."""
 
 
-def in_base_units(values: dict[int, Told]) -> dict[int, Told]:
-    """Return what a GPU says where the engine only knows the fields in base units: bytes, hertz, joules, ratios."""
+def in_base_units(values: dict[int, FieldValue]) -> dict[int, FieldValue]:
+    """Return the values of a GPU for an engine with base-unit fields only: bytes, hertz, joules, ratios."""
     factors = {90: 1 << 20, 92: 1 << 20, 156: 0.001, 191: 0.01}
-    found = {number: told for number, told in values.items() if number not in BASE_UNITS}
+    found = {number: value for number, value in values.items() if number not in BASE_UNITS}
     for old, new in BASE_UNITS.items():
-        told = values[old]
-        assert not isinstance(told, str)
-        found[new] = told if told in (INT_BLANK, DOUBLE_BLANK) else told * factors.get(old, 1_000_000)
+        value = values[old]
+        assert not isinstance(value, str)
+        found[new] = value if value in (INT_BLANK, DOUBLE_BLANK) else value * factors.get(old, 1_000_000)
     return found

@@ -1,4 +1,4 @@
-"""The agents of the fleet: each counts its batches, keeps what waits, and says so, as a real one does."""
+"""Simulated agents: like real ones, they number their batches, queue them, and report their queue."""
 
 from collections import deque
 
@@ -12,32 +12,32 @@ from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.simulate.fleet.chance import digits, number, uuid_of
-from gpufleet.simulate.fleet.faults import Fault, FaultKind
+from gpufleet.simulate.fleet.faults import FaultKind, FleetFault
 from gpufleet.simulate.fleet.fleet import Fleet
-from gpufleet.simulate.fleet.layout import Node
-from gpufleet.simulate.fleet.reports import Look, reports_of
+from gpufleet.simulate.fleet.layout import FleetNode
+from gpufleet.simulate.fleet.reports import CollectionPass, machine_reports
 
 SLOW_SECONDS = 60.0
 STATIC_SECONDS = 600.0
 HEARTBEAT_SECONDS = 30.0
-"""Intervals of an agent that nobody has configured."""
+"""Default intervals of an agent."""
 
-OFF = frozenset(
+OFFLINE_FAULTS = frozenset(
     {
-        *(FaultKind.SILENT_CLUSTER, FaultKind.HALF_CLUSTER, FaultKind.SILENT_NODE),
+        *(FaultKind.CLUSTER_OFF, FaultKind.HALF_CLUSTER, FaultKind.NODE_OFF),
         *(FaultKind.AGENT_RESTART, FaultKind.NODE_REBOOT),
     }
 )
-"""Faults in which nothing is measured."""
+"""Faults during which nothing is measured."""
 
 
-class Body(msgspec.Struct, frozen=True):
-    """A batch that waits.
+class EncodedBatch(msgspec.Struct, frozen=True):
+    """Queued batch.
 
     Attributes:
-        seq: its number.
+        seq: its sequence number.
         measured_at: by its node's clock.
-        content: its bytes.
+        content: encoded bytes.
     """
 
     seq: int
@@ -45,13 +45,13 @@ class Body(msgspec.Struct, frozen=True):
     content: bytes
 
 
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """When agents look.
+class AgentTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """Collection times of the agents.
 
     Attributes:
-        start: nanoseconds since 1970; what agents number begins here, so a run from another instant has other epochs.
-        interval: seconds between looks of the fast lane.
-        at_once: whether all agents look at the same instants, and not spread over the interval.
+        start: nanoseconds since 1970; part of every epoch, so that a run from another instant has other epochs.
+        interval: seconds between fast-lane passes.
+        at_once: whether all agents collect at the same instants, instead of spread over the interval.
     """
 
     start: int
@@ -59,22 +59,22 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     at_once: bool = False
 
 
-class Agent:
-    """One sender.
+class SimulatedAgent:
+    """Simulated agent, a sender.
 
     Attributes:
-        name: by which it sends.
-        next_at: when it looks next, nanoseconds since 1970.
-        waiting: batches that no hub has taken, the oldest first.
-        made: batches so far.
-        dropped: batches that it lost and counts.
+        name: its sender name.
+        next_at: its next collection pass, nanoseconds since 1970.
+        waiting: batches that no hub has acknowledged, oldest first.
+        made: number of batches so far.
+        dropped: number of batches that it dropped.
     """
 
-    def __init__(self, fleet: Fleet, node: Node, timing: Timing) -> None:
-        """Take whose agent it is."""
+    def __init__(self, fleet: Fleet, node: FleetNode, timing: AgentTiming) -> None:
+        """Take the fleet, the agent's node and the collection times."""
         self.node = node
         self.name = node.name
-        self.waiting: deque[Body] = deque()
+        self.waiting: deque[EncodedBatch] = deque()
         self.made = 0
         self.dropped = 0
         self._fleet = fleet
@@ -82,7 +82,7 @@ class Agent:
         self._every = int(timing.interval * NANOS)
         self._first = timing.start + (0 if timing.at_once else number(self._every, fleet.spec.seed, node.name, "turn"))
         self.next_at = self._first
-        self._before = 0  # the look before; 0 when there was none since it was started
+        self._before = 0  # the previous pass; 0 if there was none since its start
         self._faults = fleet.schedule.of_node(node.cluster, node.number)
         self._started_at = timing.start + self._ahead(timing.start)
         self._epochs = 0
@@ -96,18 +96,18 @@ class Agent:
 
     @property
     def position(self) -> tuple[str, int]:
-        """The epoch under which it counts, and the number before its newest batch's."""
+        """The epoch, and the sequence number before its newest batch's."""
         return self._epoch, max(0, self._seq - 1)
 
     def is_cut_off(self, at: int) -> bool:
-        """Whether it reaches no hub at that instant."""
+        """Return whether it cannot reach a hub at that instant."""
         return self._has(FaultKind.BACKFILL, at)
 
-    def look(self) -> bool:
-        """Look at what is due at `next_at`, and number the batch of it; False where there is none."""
+    def collect(self) -> bool:
+        """Collect the lanes due at `next_at` and queue a batch; False if the node is off."""
         at, since = self.next_at, self._before or self.next_at - self._every
         self.next_at += self._every
-        if any(fault.kind in OFF and fault.begin <= at < fault.end for fault in self._faults):
+        if any(fault.kind in OFFLINE_FAULTS and fault.begin <= at < fault.end for fault in self._faults):
             return False
         begun = [fault for fault in self._faults if self._timing.start < fault.begin and since < fault.begin <= at]
         for fault in self._faults:
@@ -122,33 +122,33 @@ class Agent:
             self._epoch, self._seq = self._new_epoch(), 0
         return True
 
-    def take(self, *, oldest: bool = False) -> Body:
-        """Take the newest batch that waits, or the oldest."""
+    def take(self, *, oldest: bool = False) -> EncodedBatch:
+        """Remove and return the newest queued batch, or the oldest."""
         return self.waiting.popleft() if oldest else self.waiting.pop()
 
-    def put_back(self, body: Body) -> None:
-        """Let a batch wait that was not taken: in its place by its number, so that the oldest stays known."""
+    def put_back(self, body: EncodedBatch) -> None:
+        """Return a batch to the queue, at its place in measurement order."""
         at = len(self.waiting)
         while at and self.waiting[at - 1].measured_at > body.measured_at:
             at -= 1
         self.waiting.insert(at, body)
 
     def drop_oldest(self) -> None:
-        """Lose the oldest batch that waits, and count it."""
+        """Drop the oldest queued batch, and count it."""
         self.dropped += 1
         self.waiting.popleft()
 
-    def renew(self, body: Body) -> None:
-        """Number a batch that another machine's epoch has cost, and all that waits, anew."""
+    def renew(self, body: EncodedBatch) -> None:
+        """Start a new epoch after a conflict: renumber a rejected batch and the whole queue."""
         self.put_back(body)
         self._epoch, self._seq = self._new_epoch(), 0
         for at, one in enumerate(self.waiting):
             self._seq += 1
-            self.waiting[at] = Body(self._seq, one.measured_at, renumber(one.content, self._epoch, self._seq))
+            self.waiting[at] = EncodedBatch(self._seq, one.measured_at, renumber(one.content, self._epoch, self._seq))
 
     def _make(self, at: int, since: int) -> None:
         ahead = self._ahead(at)
-        look = Look(
+        pass_ = CollectionPass(
             at=at,
             since=since,
             lanes=[Lane.FAST, *self._due(at, Lane.SLOW, SLOW_SECONDS), *self._due(at, Lane.STATIC, STATIC_SECONDS)],
@@ -161,16 +161,16 @@ class Agent:
             sender=self.name,
             epoch=self._epoch,
             seq=self._seq,
-            sent_at=look.stamp,
+            sent_at=pass_.stamp,
             heartbeat=self._heartbeat() if self._is_due(at, HEARTBEAT_SECONDS) else None,
-            reports=self._reports(look),
+            reports=self._reports(pass_),
         )
-        self.waiting.append(Body(self._seq, look.stamp, encode(batch)))
+        self.waiting.append(EncodedBatch(self._seq, pass_.stamp, encode(batch)))
         self.made += 1
         self._before = at
 
-    def _reports(self, look: Look) -> tuple[MachineReport, ...]:
-        return reports_of(self._fleet, self.node, look)
+    def _reports(self, pass_: CollectionPass) -> tuple[MachineReport, ...]:
+        return machine_reports(self._fleet, self.node, pass_)
 
     def _heartbeat(self) -> Heartbeat:
         return Heartbeat(
@@ -188,87 +188,87 @@ class Agent:
         return (lane,) if self._is_due(at, seconds) else ()
 
     def _is_due(self, at: int, seconds: float) -> bool:
-        """Tell whether something that is done this often is due: at first, and once a span of it has begun."""
+        """Return whether an interval is due: on the first pass, and on the first pass of each interval."""
         every = int(seconds * NANOS)
         return not self._before or (at - self._first) // every != (self._before - self._first) // every
 
     def _ahead(self, at: int) -> int:
-        """Return how far its clock is ahead at that instant, in nanoseconds."""
+        """Return the offset of its clock at that instant, in nanoseconds; positive if ahead."""
         return int(sum(fault.amount for fault in self._active(FaultKind.CLOCK_STEP, at)) * NANOS)
 
     def _has(self, kind: FaultKind, at: int) -> bool:
         return bool(self._active(kind, at))
 
-    def _active(self, kind: FaultKind, at: int) -> list[Fault]:
+    def _active(self, kind: FaultKind, at: int) -> list[FleetFault]:
         return [one for one in self._faults if one.kind is kind and one.begin <= at < one.end]
 
     def _new_epoch(self) -> str:
         self._epochs += 1
-        words = (self._fleet.spec.seed, self._timing.start, self.name, type(self).__name__, self._epochs)
-        return digits(32, *words)
+        key = (self._fleet.spec.seed, self._timing.start, self.name, type(self).__name__, self._epochs)
+        return digits(32, *key)
 
 
-class _Double(Agent):
-    """A machine that should not be: it tells who it is, and nothing of GPUs."""
+class _DuplicateMachine(SimulatedAgent):
+    """Duplicate of a machine, which reports its identity but no GPUs."""
 
-    def __init__(self, fleet: Fleet, node: Node, timing: Timing, fault: Fault) -> None:
+    def __init__(self, fleet: Fleet, node: FleetNode, timing: AgentTiming, fault: FleetFault) -> None:
         super().__init__(fleet, node, timing)
         self._fault = fault
         self._faults = ()
 
-    def look(self) -> bool:
-        """Look only while the fault lasts."""
+    def collect(self) -> bool:
+        """Collect only during the fault."""
         if self._fault.begin <= self.next_at < self._fault.end:
-            return super().look()
+            return super().collect()
         self.next_at += self._every
         return False
 
-    def _reports(self, look: Look) -> tuple[MachineReport, ...]:
-        return (MachineReport(machine=self._machine(look.at)),)
+    def _reports(self, pass_: CollectionPass) -> tuple[MachineReport, ...]:
+        return (MachineReport(machine=self._machine(pass_.at)),)
 
     def _machine(self, at: int) -> Machine:
         boot = uuid_of(self._fleet.spec.seed, self.node.name, type(self).__name__, self._fault.begin)
         return msgspec.structs.replace(self._fleet.machine(self.node, at), boot_id=boot, name=self.name)
 
 
-class Clone(_Double):
-    """Another machine with the same machine-id: an image that was copied."""
+class ClonedMachine(_DuplicateMachine):
+    """Another machine with the same machine-id: a copied disk image."""
 
-    def __init__(self, fleet: Fleet, node: Node, timing: Timing, fault: Fault) -> None:
-        """Take of which node, and when."""
+    def __init__(self, fleet: Fleet, node: FleetNode, timing: AgentTiming, fault: FleetFault) -> None:
+        """Take the node and the fault."""
         super().__init__(fleet, node, timing, fault)
         self.name = f"{node.name}-clone"
         self._epoch = self._new_epoch()
 
 
-class Rival(_Double):
-    """A copy of a node with its spool: it goes on counting where the copy was made."""
+class ClonedSpool(_DuplicateMachine):
+    """Copy of a node with its spool: it continues the sequence numbers from the time of the copy."""
 
-    def __init__(self, fleet: Fleet, original: Agent, timing: Timing, fault: Fault) -> None:
-        """Take whose copy it is, and when."""
+    def __init__(self, fleet: Fleet, original: SimulatedAgent, timing: AgentTiming, fault: FleetFault) -> None:
+        """Take the original agent and the fault."""
         super().__init__(fleet, original.node, timing, fault)
         self._original = original
         self._is_copied = False
 
-    def look(self) -> bool:
-        """Look only while the fault lasts; at first under the number that the original has just used."""
+    def collect(self) -> bool:
+        """Collect only during the fault; the first batch reuses the original's newest sequence number."""
         if not self._is_copied and self._fault.begin <= self.next_at and self._original.made:
             self._is_copied = True
             self._epoch, self._seq = self._original.position
-        return super().look()
+        return super().collect()
 
 
-def agents_of(fleet: Fleet, timing: Timing) -> list[Agent]:
-    """Return every agent of a fleet, with the doubles that its faults bring."""
-    agents = [Agent(fleet, node, timing) for node in fleet.nodes()]
+def create_agents(fleet: Fleet, timing: AgentTiming) -> list[SimulatedAgent]:
+    """Return every agent of a fleet, with the duplicates from its faults."""
+    agents = [SimulatedAgent(fleet, node, timing) for node in fleet.nodes()]
     of_node = {(one.node.cluster, one.node.number): one for one in agents}
-    doubles: list[Agent] = []
+    doubles: list[SimulatedAgent] = []
     for fault in fleet.spec.faults:
         original = of_node.get((fault.cluster, fault.node))
         if original is None:
             continue
         if fault.kind is FaultKind.CLONED_MACHINE:
-            doubles.append(Clone(fleet, original.node, timing, fault))
+            doubles.append(ClonedMachine(fleet, original.node, timing, fault))
         if fault.kind is FaultKind.CLONED_SPOOL:
-            doubles.append(Rival(fleet, original, timing, fault))
+            doubles.append(ClonedSpool(fleet, original, timing, fault))
     return [*agents, *doubles]

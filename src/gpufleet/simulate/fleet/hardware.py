@@ -1,7 +1,7 @@
-"""GPUs that the fleet is made of: what captured outputs of their drivers say of them.
+"""GPU models of the fleet, from captured driver output.
 
-What no capture shows is from data sheets and NVIDIA's documentation: what they draw at rest, the memory of the H100's
-MIG devices (NVIDIA's `mig -lgip`), the names of vGPU types, the clocks of the A100.
+Values without a capture are from data sheets and NVIDIA's documentation: idle power, the memory of the H100's MIG
+devices (NVIDIA's `mig -lgip`), the names of vGPU types, the clocks of the A100.
 """
 
 import msgspec
@@ -10,18 +10,18 @@ MIB = 1 << 20
 MHZ = 1_000_000
 
 MIG_SLICES = 7
-"""Slices of a GPU that can be cut, and so most MIG devices of it."""
+"""Slices of a MIG-capable GPU, and thus the maximum number of its MIG devices."""
 
 
 class MigProfile(msgspec.Struct, frozen=True):
-    """One size of MIG device.
+    """Profile of a MIG device.
 
     Attributes:
         name: as `nvidia-smi -L` writes it.
         slices: sevenths of the GPU's multiprocessors.
         memory_slices: eighths of its memory, as placements count them.
-        multiprocessors: how many it has.
-        memory_bytes: what a MIG device of it has.
+        multiprocessors: number of multiprocessors.
+        memory_bytes: memory of a MIG device.
         engines: copy engines, decoders and JPEG engines.
     """
 
@@ -33,32 +33,32 @@ class MigProfile(msgspec.Struct, frozen=True):
     engines: tuple[int, int, int]
 
 
-class Slot(msgspec.Struct, frozen=True):
-    """Where a MIG device is in its GPU: its profile, the id of its GPU instance, its first memory slice."""
+class MigSlot(msgspec.Struct, frozen=True):
+    """Placement of a MIG device: its profile, the id of its GPU instance, its first memory slice."""
 
     profile: MigProfile
     instance: int
     start: int
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """One product.
+class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU model.
 
     Attributes:
-        name: as the driver says it.
-        short: the class of it that a registration expects so many of.
+        name: as the driver reports it.
+        short: class name, as used in the expected GPUs of a registration.
         architecture, compute_capability, vbios, part_number: texts of the driver.
-        pci_device: PCI device number.
-        memory_bytes, reserved_bytes, bar1_bytes: of its memory.
-        idle_watts, limit_watts: what it draws at rest, and may draw.
-        idle_hertz, busy_hertz, memory_hertz: clocks of the multiprocessors at rest and at most, and of the memory.
-        idle_state: P-state at rest.
-        idle_pcie, pcie: PCIe generation of the link at rest and at work.
-        slowdown_celsius: from here on the hardware slows itself down.
-        hbm: whether its memory is HBM, which has a sensor.
-        nvlink_bytes: bytes a second in one direction; 0 without NVLink.
-        geometries: ways to cut it into MIG devices; none where they are not known.
-        vgpu_type, vgpu_bytes: the vGPU that its host hands out, and its memory.
+        pci_device: PCI device id.
+        memory_bytes, reserved_bytes, bar1_bytes: memory sizes.
+        idle_watts, limit_watts: idle power and power limit.
+        idle_hertz, busy_hertz, memory_hertz: idle and maximum clock of the multiprocessors, and memory clock.
+        idle_state: P-state when idle.
+        idle_pcie, pcie: PCIe generation of the link when idle and when busy.
+        slowdown_celsius: temperature at which hardware slowdown starts.
+        hbm: whether it has HBM, which has a temperature sensor.
+        nvlink_bytes: bytes per second in one direction; 0 without NVLink.
+        geometries: MIG partitionings; empty if unknown.
+        vgpu_type, vgpu_bytes: type and memory of its vGPU instances.
     """
 
     name: str
@@ -82,15 +82,15 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     slowdown_celsius: float
     hbm: bool = True
     nvlink_bytes: float
-    geometries: tuple[tuple[Slot, ...], ...] = ()
+    geometries: tuple[tuple[MigSlot, ...], ...] = ()
     vgpu_type: str
     vgpu_bytes: int
 
 
-def _sevenths(names: tuple[str, str, str, str], mib: tuple[int, int, int]) -> tuple[tuple[Slot, ...], ...]:
-    """Return geometries of a Hopper GPU; `mib` is the memory of one, two and four memory slices.
+def _sevenths(names: tuple[str, str, str, str], mib: tuple[int, int, int]) -> tuple[tuple[MigSlot, ...], ...]:
+    """Return MIG partitionings of a Hopper GPU; `mib` is the memory of one, two and four memory slices.
 
-    The third is that of the captured H200; the rules are those of NVIDIA's MIG user guide (sevenths of the
+    The third is that of the captured H200. The rules are those of NVIDIA's MIG user guide (sevenths of the
     multiprocessors, eighths of the memory, 3g starts at 0 or 4, 4g at 0, 2g at 0, 2 or 4).
     """
     one, two, three, four = (
@@ -100,17 +100,17 @@ def _sevenths(names: tuple[str, str, str, str], mib: tuple[int, int, int]) -> tu
         )
     )
     return (
-        tuple(Slot(one, 7 + at, at) for at in range(7)),
-        (Slot(three, 1, 4), Slot(three, 2, 0)),
-        (Slot(three, 2, 4), Slot(two, 3, 0), Slot(one, 9, 2), Slot(one, 10, 3)),
-        (Slot(two, 3, 0), Slot(two, 4, 2), Slot(two, 5, 4), Slot(one, 13, 6)),
-        (Slot(four, 1, 0), Slot(two, 3, 4), Slot(one, 13, 6)),
+        tuple(MigSlot(one, 7 + at, at) for at in range(7)),
+        (MigSlot(three, 1, 4), MigSlot(three, 2, 0)),
+        (MigSlot(three, 2, 4), MigSlot(two, 3, 0), MigSlot(one, 9, 2), MigSlot(one, 10, 3)),
+        (MigSlot(two, 3, 0), MigSlot(two, 4, 2), MigSlot(two, 5, 4), MigSlot(one, 13, 6)),
+        (MigSlot(four, 1, 0), MigSlot(two, 3, 4), MigSlot(one, 13, 6)),
     )
 
 
 _A100_PART = MigProfile("1g.20gb", 1, 2, 14, 19_968 * MIB, (1, 1, 0))
 
-H200 = Model(
+H200 = GpuModel(
     name="NVIDIA H200",
     short="H200",
     architecture="Hopper",
@@ -134,7 +134,7 @@ H200 = Model(
     vgpu_type="NVIDIA H200X-35C",
     vgpu_bytes=35_840 * MIB,
 )
-H100 = Model(
+H100 = GpuModel(
     name="NVIDIA H100 80GB HBM3",
     short="H100",
     architecture="Hopper",
@@ -158,7 +158,7 @@ H100 = Model(
     vgpu_type="NVIDIA H100XM-20C",
     vgpu_bytes=20_480 * MIB,
 )
-A100 = Model(
+A100 = GpuModel(
     name="NVIDIA A100-SXM4-80GB",
     short="A100",
     architecture="Ampere",
@@ -178,11 +178,11 @@ A100 = Model(
     pcie=4,
     slowdown_celsius=89.0,
     nvlink_bytes=300e9,
-    geometries=(tuple(Slot(_A100_PART, 3 + at, 2 * at) for at in range(4)),),
+    geometries=(tuple(MigSlot(_A100_PART, 3 + at, 2 * at) for at in range(4)),),
     vgpu_type="GRID A100DX-20C",
     vgpu_bytes=20_480 * MIB,
 )
-L40S = Model(
+L40S = GpuModel(
     name="NVIDIA L40S",
     short="L40S",
     architecture="Ada",
@@ -209,7 +209,7 @@ L40S = Model(
 )
 
 MODELS = (H200, H100, A100, L40S)
-"""The classes that clusters are made of, in turn."""
+"""Models of the clusters, in rotation."""
 
 DRIVER = "580.105.08"
 CUDA = "13.0"

@@ -1,7 +1,7 @@
-"""The way from the fleet's agents to a hub: each batch by itself, or many in a bundle as a relay sends them.
+"""Delivery of the agents' batches to a hub: one per post, or in bundles as a relay sends them.
 
-The newest batch of an agent goes first, then what waits. What a hub does not take now waits for as long as it asks, and
-so does everything else of that cluster but what is on its way already.
+The newest batch of an agent is sent first, then its backlog. After a retryable error the batch, and all others of its
+cluster except those in flight, wait for the requested time.
 """
 
 import asyncio
@@ -13,45 +13,45 @@ from typing import Protocol, Self
 import msgspec
 
 from gpufleet.delivery.pacing import retry_delay
-from gpufleet.delivery.post import Answer, Verdict
-from gpufleet.simulate.fleet.agents import Agent, Body
+from gpufleet.delivery.post import HubAnswer, HubVerdict
+from gpufleet.simulate.fleet.agents import EncodedBatch, SimulatedAgent
 
 BUNDLE = 256
-"""Batches of one post of a bundling sender: a relay's."""
+"""Batches per post of a bundling sender, such as a relay."""
 
 CONNECTIONS = 8
-"""Posts at once of a cluster whose agents post themselves."""
+"""Concurrent posts of a cluster whose agents post themselves."""
 
 
-class Way(Protocol):
-    """The way to a hub, open while it is used as a context: a client of it, or what tells batches in other words."""
+class BatchClient(Protocol):
+    """Client of a hub, or an adapter to another protocol; open while it is used as a context."""
 
     async def __aenter__(self) -> Self:
-        """Make ready to connect."""
+        """Prepare to connect."""
         ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         ...
 
-    async def post(self, body: bytes) -> Answer:
-        """Post one batch."""
+    async def post(self, body: bytes) -> HubAnswer:
+        """Post a batch."""
         ...
 
-    async def post_bundle(self, bodies: list[bytes]) -> list[Answer]:
-        """Post several; return one answer each."""
+    async def post_bundle(self, bodies: list[bytes]) -> list[HubAnswer]:
+        """Post several batches; return an answer for each."""
         ...
 
 
-class Manner(msgspec.Struct, frozen=True):
-    """How batches go.
+class SendMode(msgspec.Struct, frozen=True):
+    """Concurrency, bundling and order of posts.
 
     Attributes:
-        connections: posts at once of a cluster.
-        bundle: batches of one post.
-        oldest_first: in the order of their making; otherwise the newest goes before what waits.
+        connections: concurrent posts per cluster.
+        bundle: batches per post.
+        oldest_first: send in the order of creation; otherwise the newest batch precedes the backlog.
     """
 
     connections: int = CONNECTIONS
@@ -59,59 +59,59 @@ class Manner(msgspec.Struct, frozen=True):
     oldest_first: bool = False
 
 
-ALONE = Manner()
-"""Each agent by itself."""
+SEPARATE = SendMode()
+"""Every agent posts by itself."""
 
-BUNDLED = Manner(connections=1, bundle=BUNDLE)
-"""One sender for a cluster, as a relay is."""
+BUNDLED = SendMode(connections=1, bundle=BUNDLE)
+"""A single sender per cluster, as a relay."""
 
-IN_ORDER = Manner(connections=1, oldest_first=True)
-"""One writer for a cluster, as a Prometheus is: series go forward only."""
+ORDERED = SendMode(connections=1, oldest_first=True)
+"""A single writer per cluster, in order, as Prometheus remote write."""
 
 
-class Counts(msgspec.Struct):
-    """What became of batches.
+class PostCounts(msgspec.Struct):
+    """Counters of batches.
 
     Attributes:
-        made: that agents numbered, and that wait or waited to be sent.
-        acknowledged: that the hub has.
-        refused: that it will never take.
-        renumbered: that came under an epoch of which another machine's were there first.
-        again: posts of a batch that are made again.
-        dropped: lost because too much waited.
-        error: what the hub said last that was no acknowledgement; empty once it takes batches again.
+        made: batches that agents queued.
+        acknowledged: batches that the hub has.
+        rejected: batches that it rejected permanently.
+        renumbered: batches that came under an epoch that another machine already uses.
+        retries: retryable failures of a batch.
+        dropped: batches dropped because the queue was full.
+        error: newest error of the hub; empty once it accepts batches again.
     """
 
     made: int = 0
     acknowledged: int = 0
-    refused: int = 0
+    rejected: int = 0
     renumbered: int = 0
-    again: int = 0
+    retries: int = 0
     dropped: int = 0
     error: str = ""
 
     @property
     def answered(self) -> int:
-        """Batches that the hub has said anything of but to come again."""
-        return self.acknowledged + self.refused + self.renumbered
+        """Batches with a final answer of the hub."""
+        return self.acknowledged + self.rejected + self.renumbered
 
     @property
     def waiting(self) -> int:
-        """Batches of which nothing is known yet."""
-        return self.made - self.acknowledged - self.refused - self.dropped
+        """Batches without a final answer."""
+        return self.made - self.acknowledged - self.rejected - self.dropped
 
 
-class Poster:
-    """Posts for the agents of one cluster."""
+class ClusterPoster:
+    """Posts the batches of the agents of a cluster."""
 
-    def __init__(self, way: Way, counts: Counts, settled: asyncio.Event, manner: Manner) -> None:
-        """Take the way, where it is counted, what is set whenever a post has come to something, and how it is gone."""
-        self._way = way
+    def __init__(self, client: BatchClient, counts: PostCounts, settled: asyncio.Event, mode: SendMode) -> None:
+        """Take the hub client, the counters, an event that is set after every post, and the send mode."""
+        self._client = client
         self._counts = counts
         self._settled = settled
-        self._manner = manner
-        self._ready: deque[Agent] = deque()
-        self._queued: set[Agent] = set()
+        self._mode = mode
+        self._ready: deque[SimulatedAgent] = deque()
+        self._queued: set[SimulatedAgent] = set()
         self._news = asyncio.Event()
         self._failures = 0
         self._resume_at = 0.0
@@ -119,11 +119,11 @@ class Poster:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is on its way, or ready to go."""
+        """Return whether no batch is ready or in flight."""
         return not self._ready and not self.in_flight
 
-    def offer(self, agent: Agent) -> None:
-        """Say that an agent has something to send."""
+    def offer(self, agent: SimulatedAgent) -> None:
+        """Queue an agent if it has a batch to send."""
         if agent.waiting and agent not in self._queued:
             self._queued.add(agent)
             self._ready.append(agent)
@@ -131,8 +131,8 @@ class Poster:
 
     async def run(self) -> None:
         """Post until cancelled."""
-        async with self._way, asyncio.TaskGroup() as group:
-            for _ in range(self._manner.connections):
+        async with self._client, asyncio.TaskGroup() as group:
+            for _ in range(self._mode.connections):
                 group.create_task(self._work())
 
     async def _work(self) -> None:
@@ -140,63 +140,63 @@ class Poster:
         while True:
             if (pause := self._resume_at - loop.time()) > 0:
                 await asyncio.sleep(pause)
-                continue  # others may have been told to wait for longer
+                continue  # another connection may have received a longer delay
             taken = self._take()
             if not taken:
                 self._news.clear()
                 await self._news.wait()
                 continue
             self.in_flight += len(taken)
-            answers: list[Answer] = []
+            answers: list[HubAnswer] = []
             try:
                 answers = await self._post([body.content for _, body in taken])
             finally:
                 self.in_flight -= len(taken)
-                if not answers:  # cancelled in the middle
+                if not answers:  # cancelled during the post
                     for agent, body in taken:
                         agent.put_back(body)
             self._settle(taken, answers)
 
-    def _take(self) -> list[tuple[Agent, Body]]:
-        taken: list[tuple[Agent, Body]] = []
-        while self._ready and len(taken) < self._manner.bundle:
+    def _take(self) -> list[tuple[SimulatedAgent, EncodedBatch]]:
+        taken: list[tuple[SimulatedAgent, EncodedBatch]] = []
+        while self._ready and len(taken) < self._mode.bundle:
             agent = self._ready.popleft()
             self._queued.discard(agent)
-            taken.append((agent, agent.take(oldest=self._manner.oldest_first)))
-            if self._manner.bundle > 1:
+            taken.append((agent, agent.take(oldest=self._mode.oldest_first)))
+            if self._mode.bundle > 1:
                 self.offer(agent)
         return taken
 
-    async def _post(self, contents: list[bytes]) -> list[Answer]:
-        if self._manner.bundle == 1:
-            return [await self._way.post(contents[0])]
-        return await self._way.post_bundle(contents)
+    async def _post(self, contents: list[bytes]) -> list[HubAnswer]:
+        if self._mode.bundle == 1:
+            return [await self._client.post(contents[0])]
+        return await self._client.post_bundle(contents)
 
-    def _settle(self, taken: list[tuple[Agent, Body]], answers: list[Answer]) -> None:
-        later: list[Answer] = []
+    def _settle(self, taken: list[tuple[SimulatedAgent, EncodedBatch]], answers: list[HubAnswer]) -> None:
+        later: list[HubAnswer] = []
         self._settled.set()
         for (agent, body), answer in zip(taken, answers, strict=True):
             match answer.verdict:
-                case Verdict.TAKEN:
+                case HubVerdict.ACCEPTED:
                     self._counts.acknowledged += 1
-                case Verdict.REFUSED:
-                    self._counts.refused += 1
+                case HubVerdict.REJECTED:
+                    self._counts.rejected += 1
                     self._counts.error = str(answer)
-                case Verdict.CONFLICT:
+                case HubVerdict.CONFLICT:
                     agent.renew(body)
                     self._counts.renumbered += 1
-                case Verdict.LATER:
+                case HubVerdict.RETRY:
                     agent.put_back(body)
                     later.append(answer)
         if later:
             self._failures += 1
-            self._counts.again += len(later)
+            self._counts.retries += len(later)
             self._counts.error = str(later[0])
-            # All connections fail together: what counts in a row is how often each of them has.
-            often = -(-self._failures // self._manner.connections)
+            # All connections fail together, so the number of consecutive failures is that of each connection.
+            often = -(-self._failures // self._mode.connections)
             delay = retry_delay(often, later[0].retry_after, random.random())  # noqa: S311
             self._resume_at = max(self._resume_at, asyncio.get_running_loop().time() + delay)
-        elif any(answer.verdict is Verdict.TAKEN for answer in answers):
-            self._failures, self._counts.error = 0, "" if not self._counts.refused else self._counts.error
+        elif any(answer.verdict is HubVerdict.ACCEPTED for answer in answers):
+            self._failures, self._counts.error = 0, "" if not self._counts.rejected else self._counts.error
         for agent, _ in taken:
             self.offer(agent)

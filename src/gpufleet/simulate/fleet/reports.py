@@ -1,7 +1,4 @@
-"""What an agent on a node of the fleet tells at an instant: the node, and the guests that it reads.
-
-Events of the fleet's GPUs, as an agent tells them.
-"""
+"""Reports of a simulated agent at an instant: its node, the guests that it reads, and events of their GPUs."""
 
 from collections.abc import Collection, Iterator
 
@@ -10,7 +7,7 @@ import msgspec
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event, EventKind
-from gpufleet.model.holding import Holding, Verdict
+from gpufleet.model.holdings import Holding, HoldingVerdict
 from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER, PciFunction
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
@@ -18,13 +15,13 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import MachineReport
 from gpufleet.model.xid import xid
-from gpufleet.simulate.fleet.faults import Fault, FaultKind
+from gpufleet.simulate.fleet.faults import FaultKind, FleetFault
 from gpufleet.simulate.fleet.fleet import Fleet
-from gpufleet.simulate.fleet.layout import Gpu, Guest, Node, Part, Work, pci_address, share_of
+from gpufleet.simulate.fleet.layout import FleetGpu, FleetGuest, FleetNode, GpuPart, Workload, pci_address, sharing_of
 from gpufleet.simulate.fleet.values import (
     DRIVER_TEXTS,
-    Said,
-    Strain,
+    GpuActivity,
+    ReadingValues,
     gpu_fast,
     gpu_slow,
     gpu_static,
@@ -38,11 +35,11 @@ from gpufleet.simulate.fleet.values import (
 )
 
 FALLEN_OFF = 79
-"""XID of a GPU that does not answer on the bus."""
+"""XID of a GPU that has fallen off the bus."""
 
 
-def events_of(view: View, fault: Fault) -> Iterator[Event]:
-    """Return what a fault of a GPU makes happen, each at its own instant."""
+def events_of(view: View, fault: FleetFault) -> Iterator[Event]:
+    """Return the events of a GPU fault, each at its own instant."""
     match fault.kind:
         case FaultKind.GPU_LOST:
             yield xid_event(view, FALLEN_OFF, fault.begin)
@@ -71,26 +68,26 @@ def xid_event(view: View, code: int, at: int) -> Event:
 
 CONTROLLER_3D = 0x030200
 GUESTS = "guests"
-"""The reader of what an agent says of its guests."""
+"""Reader of the agent's own report on its guests."""
 
 METHOD = "simulated"
-"""How the fleet's holdings were established: nobody looked."""
+"""Method of the fleet's holdings: they are not observed."""
 
 PASS_SECONDS = 0.02
-"""How long a pass of a reader takes, as its status says."""
+"""Duration of a reader pass in its status."""
 
-_VFIO = Absent(Reason.BOUND_TO_VFIO, "it is handed to a guest")
+_VFIO = Absent(Reason.BOUND_TO_VFIO, "passed through to a guest")
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a node.
+class CollectionPass(msgspec.Struct, frozen=True, kw_only=True):
+    """Collection pass on a node.
 
     Attributes:
         at: the instant, nanoseconds since 1970.
-        since: the look before; events after that one and up to this one are told.
-        lanes: which are due.
-        intervals: seconds between looks of each lane, as the readers' status says.
-        ahead: nanoseconds by which the node's clock is ahead: what is told bears its time.
+        since: the previous pass; the report has the events after that, up to and including `at`.
+        lanes: the lanes that are due.
+        intervals: seconds between passes of each lane, for the readers' status.
+        ahead: nanoseconds by which the node's clock is ahead; all reported times include it.
     """
 
     at: int
@@ -101,95 +98,97 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stamp(self) -> int:
-        """The instant by the node's clock."""
+        """Instant by the node's clock."""
         return self.at + self.ahead
 
 
-def reports_of(fleet: Fleet, node: Node, look: Look) -> tuple[MachineReport, ...]:
-    """Return what the agent of a node tells: of the node first, then of its guests."""
-    return (_of_node(fleet, node, look), *(_of_guest(fleet, node, guest, look) for guest in node.guests))
+def machine_reports(fleet: Fleet, node: FleetNode, pass_: CollectionPass) -> tuple[MachineReport, ...]:
+    """Return the reports of a node's agent: on the node first, then on its guests."""
+    return (_of_node(fleet, node, pass_), *(_of_guest(fleet, node, guest, pass_) for guest in node.guests))
 
 
-def _of_node(fleet: Fleet, node: Node, look: Look) -> MachineReport:
-    machine = fleet.machine(node, look.at)
-    strains = [(gpu, fleet.strain(node, gpu, look.at)) for gpu in node.all_gpus]
-    load = sum(now.load for _, now in strains) / len(strains) if strains else 0.0
-    seen = strains if node.gpus else []
+def _of_node(fleet: Fleet, node: FleetNode, pass_: CollectionPass) -> MachineReport:
+    machine = fleet.machine(node, pass_.at)
+    activities = [(gpu, fleet.activity(node, gpu, pass_.at)) for gpu in node.all_gpus]
+    load = sum(now.load for _, now in activities) / len(activities) if activities else 0.0
+    seen = activities if node.gpus else []
     samples = [
-        sample for gpu, now in seen for sample in _of_gpu(fleet, node, gpu, now, look, Provenance.HOST_LOCAL_PROBE)
+        sample for gpu, now in seen for sample in _of_gpu(fleet, node, gpu, now, pass_, Provenance.HOST_LOCAL_PROBE)
     ]
-    boot = fleet.booted_at(node, look.at) // NANOS
-    if Lane.FAST in look.lanes:
-        samples.append(_sample(None, "host", Lane.FAST, look, host_fast(node, look.at, load), boot))
-    if Lane.STATIC in look.lanes:
-        samples.append(_sample(None, "host", Lane.STATIC, look, host_static(node, machine.boot_id or ""), boot))
+    boot = fleet.booted_at(node, pass_.at) // NANOS
+    if Lane.FAST in pass_.lanes:
+        samples.append(_sample(None, "host", Lane.FAST, pass_, host_fast(node, pass_.at, load), boot))
+    if Lane.STATIC in pass_.lanes:
+        samples.append(_sample(None, "host", Lane.STATIC, pass_, host_static(node, machine.boot_id or ""), boot))
         if node.gpus:
-            samples.append(_sample(None, "nvml", Lane.STATIC, look, DRIVER_TEXTS, boot))
-        samples += [_unread(fleet, number, look, boot) for number in range(len(node.all_gpus)) if not node.gpus]
-    readers = [_status("host", lane, look, []) for lane in look.lanes if lane is not Lane.SLOW]
+            samples.append(_sample(None, "nvml", Lane.STATIC, pass_, DRIVER_TEXTS, boot))
+        samples += [_unread(fleet, number, pass_, boot) for number in range(len(node.all_gpus)) if not node.gpus]
+    readers = [_status("host", lane, pass_, []) for lane in pass_.lanes if lane is not Lane.SLOW]
     if node.gpus:
-        readers += [_status("nvml", lane, look, strains) for lane in look.lanes]
+        readers += [_status("nvml", lane, pass_, activities) for lane in pass_.lanes]
     return MachineReport(
         machine=machine,
         samples=tuple(samples),
-        events=tuple(_events(fleet, node, node.gpus, look)),
+        events=tuple(_events(fleet, node, node.gpus, pass_)),
         readers=tuple(readers),
-        holdings=tuple(_holdings(node.all_gpus, look)) if _holdings_due(node, look) else (),
-        inventory=_inventory(node) if Lane.STATIC in look.lanes else None,
+        holdings=tuple(_holdings(node.all_gpus, pass_)) if _holdings_due(node, pass_) else (),
+        inventory=_inventory(node) if Lane.STATIC in pass_.lanes else None,
     )
 
 
-def _of_guest(fleet: Fleet, node: Node, guest: Guest, look: Look) -> MachineReport:
-    strains = [(gpu, fleet.strain(node, gpu, look.at)) for gpu in guest.gpus]
+def _of_guest(fleet: Fleet, node: FleetNode, guest: FleetGuest, pass_: CollectionPass) -> MachineReport:
+    activities = [(gpu, fleet.activity(node, gpu, pass_.at)) for gpu in guest.gpus]
     inside = Provenance.SLICE_GUEST
-    samples = [sample for gpu, now in strains for sample in _of_gpu(fleet, node, gpu, now, look, inside)]
-    samples.append(_sample(None, GUESTS, Lane.FAST, look, guest_fast(strains), 0, inside))
+    samples = [sample for gpu, now in activities for sample in _of_gpu(fleet, node, gpu, now, pass_, inside)]
+    samples.append(_sample(None, GUESTS, Lane.FAST, pass_, guest_fast(activities), 0, inside))
     return MachineReport(
         machine=guest.machine,
         samples=tuple(samples),
-        events=tuple(_events(fleet, node, guest.gpus, look)),
-        readers=tuple(_status("nvidia_smi", lane, look, strains) for lane in look.lanes),
+        events=tuple(_events(fleet, node, guest.gpus, pass_)),
+        readers=tuple(_status("nvidia_smi", lane, pass_, activities) for lane in pass_.lanes),
     )
 
 
-def _of_gpu(fleet: Fleet, node: Node, gpu: Gpu, now: Strain, look: Look, provenance: Provenance) -> Iterator[Sample]:
-    """Return the samples of a GPU and of what it is cut into."""
-    booted_at = fleet.booted_at(node, look.at)
-    boot, at = booted_at // NANOS, look.at
+def _of_gpu(
+    fleet: Fleet, node: FleetNode, gpu: FleetGpu, now: GpuActivity, pass_: CollectionPass, provenance: Provenance
+) -> Iterator[Sample]:
+    """Return the samples of a GPU and of its parts."""
+    booted_at = fleet.booted_at(node, pass_.at)
+    boot, at = booted_at // NANOS, pass_.at
     reader = "nvml" if provenance is Provenance.HOST_LOCAL_PROBE else "nvidia_smi"
-    for lane in look.lanes:
-        said = {
+    for lane in pass_.lanes:
+        values = {
             Lane.FAST: lambda: gpu_fast(gpu, at, booted_at, now),
             Lane.SLOW: lambda: gpu_slow(gpu, at, now),
             Lane.STATIC: lambda: gpu_static(gpu, now),
         }[lane]()
-        yield _sample(gpu.view, reader, lane, look, said, boot, provenance)
+        yield _sample(gpu.view, reader, lane, pass_, values, boot, provenance)
         for part in gpu.parts:
-            of_part = _of_part(gpu, part, at, lane, now.silent)
+            of_part = _of_part(gpu, part, at, lane, now.absent)
             if of_part:
-                yield _sample(part.view, reader, lane, look, of_part, boot, provenance)
+                yield _sample(part.view, reader, lane, pass_, of_part, boot, provenance)
 
 
-def _of_part(gpu: Gpu, part: Part, at: int, lane: Lane, silent: Absent | None) -> Said:
+def _of_part(gpu: FleetGpu, part: GpuPart, at: int, lane: Lane, absent: Absent | None) -> ReadingValues:
     if lane is Lane.STATIC:
         return {}
     if part.slot is not None:
-        return mig_fast(part, at, silent) if lane is Lane.FAST else mig_slow(part, silent)
-    return vgpu_fast(gpu, part, at, silent) if lane is Lane.FAST else vgpu_slow(silent)
+        return mig_fast(part, at, absent) if lane is Lane.FAST else mig_slow(part, absent)
+    return vgpu_fast(gpu, part, at, absent) if lane is Lane.FAST else vgpu_slow(absent)
 
 
-def _unread(fleet: Fleet, number: int, look: Look, boot: int) -> Sample:
-    """Return a GPU that is bound to vfio-pci, as the bus shows it to its host."""
+def _unread(fleet: Fleet, number: int, pass_: CollectionPass, boot: int) -> Sample:
+    """Return the sample of a GPU that is bound to vfio-pci, as the PCI bus of the host shows it."""
     view = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address=pci_address(number))
-    return _sample(view, PCI_READER, Lane.SLOW, look, {"gpu_state": _VFIO, "gpu_utilization_ratio": _VFIO}, boot)
+    return _sample(view, PCI_READER, Lane.SLOW, pass_, {"gpu_state": _VFIO, "gpu_utilization_ratio": _VFIO}, boot)
 
 
 def _sample(
     view: View | None,
     reader: str,
     lane: Lane,
-    look: Look,
-    said: Said,
+    pass_: CollectionPass,
+    values: ReadingValues,
     boot: int,
     provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
 ) -> Sample:
@@ -197,38 +196,40 @@ def _sample(
         view=view,
         reader=reader,
         lane=lane,
-        measured_at=look.stamp,
-        values=said,
+        measured_at=pass_.stamp,
+        values=values,
         provenance=provenance,
         driver_session=boot,
     )
 
 
-def _status(reader: str, lane: Lane, look: Look, strains: list[tuple[Gpu, Strain]]) -> ReaderStatus:
-    silent = [(gpu, now.silent) for gpu, now in strains if now.silent is not None]
-    words = "; ".join(f"{gpu.view.key}: {why.detail} ({why.reason})" for gpu, why in silent)
+def _status(
+    reader: str, lane: Lane, pass_: CollectionPass, activities: list[tuple[FleetGpu, GpuActivity]]
+) -> ReaderStatus:
+    failed = [(gpu, now.absent) for gpu, now in activities if now.absent is not None]
+    errors = "; ".join(f"{gpu.view.key}: {why.detail} ({why.reason})" for gpu, why in failed)
     return ReaderStatus(
         reader=reader,
         lane=lane,
-        state=ReaderState.PARTIAL if silent else ReaderState.OK,
-        interval_seconds=look.intervals[lane],
-        last_attempt=look.stamp,
-        last_success=look.stamp,
+        state=ReaderState.PARTIAL if failed else ReaderState.OK,
+        interval_seconds=pass_.intervals[lane],
+        last_attempt=pass_.stamp,
+        last_success=pass_.stamp,
         duration_seconds=PASS_SECONDS,
-        error_class=silent[0][1].reason.value if silent else "",
-        last_error=words,
+        error_class=failed[0][1].reason.value if failed else "",
+        last_error=errors,
     )
 
 
-def _events(fleet: Fleet, node: Node, gpus: tuple[Gpu, ...], look: Look) -> Iterator[Event]:
+def _events(fleet: Fleet, node: FleetNode, gpus: tuple[FleetGpu, ...], pass_: CollectionPass) -> Iterator[Event]:
     for gpu in gpus:
         for fault in fleet.gpu_faults(node, gpu):
             for event in events_of(gpu.view, fault):
-                if look.since < event.at <= look.at:
-                    yield msgspec.structs.replace(event, at=event.at + look.ahead)
+                if pass_.since < event.at <= pass_.at:
+                    yield msgspec.structs.replace(event, at=event.at + pass_.ahead)
 
 
-def _inventory(node: Node) -> tuple[PciFunction, ...]:
+def _inventory(node: FleetNode) -> tuple[PciFunction, ...]:
     return tuple(
         PciFunction(
             address=pci_address(number),
@@ -242,7 +243,7 @@ def _inventory(node: Node) -> tuple[PciFunction, ...]:
     )
 
 
-def _held(gpus: tuple[Gpu, ...]) -> Iterator[tuple[View, Work]]:
+def _held(gpus: tuple[FleetGpu, ...]) -> Iterator[tuple[View, Workload]]:
     for gpu in gpus:
         if gpu.parts:
             yield from ((part.view, part.work) for part in gpu.parts)
@@ -250,23 +251,23 @@ def _held(gpus: tuple[Gpu, ...]) -> Iterator[tuple[View, Work]]:
             yield from ((gpu.view, work) for _, work in gpu.loads)
 
 
-def _holdings_due(node: Node, look: Look) -> bool:
-    """Tell whether holders are to be told: with the static lane, and whenever one has changed."""
-    return Lane.STATIC in look.lanes or any(
-        work.job(look.at) != work.job(look.since) for _, work in _held(node.all_gpus)
+def _holdings_due(node: FleetNode, pass_: CollectionPass) -> bool:
+    """Return whether holdings are reported: with the static lane, and whenever a holder has changed."""
+    return Lane.STATIC in pass_.lanes or any(
+        work.job(pass_.at) != work.job(pass_.since) for _, work in _held(node.all_gpus)
     )
 
 
-def _holdings(gpus: tuple[Gpu, ...], look: Look) -> Iterator[Holding]:
+def _holdings(gpus: tuple[FleetGpu, ...], pass_: CollectionPass) -> Iterator[Holding]:
     for view, work in _held(gpus):
-        found = work.holder(look.at)
+        found = work.holder(pass_.at)
         if found is not None:
             holder, since = found
             yield Holding(
                 view=view.key,
                 holder=holder,
-                share=share_of(view.kind),
-                since=since + look.ahead,
+                share=sharing_of(view.kind),
+                since=since + pass_.ahead,
                 methods=(METHOD,),
-                verdict=Verdict.DECLARED_ONLY,
+                verdict=HoldingVerdict.DECLARED_ONLY,
             )

@@ -1,4 +1,4 @@
-"""Runs a fleet against a hub: agents look when they are due, posters post, and what became of it is counted."""
+"""Runs a fleet against a hub: agents collect when due, posters send the batches, and the results are counted."""
 
 import asyncio
 import contextlib
@@ -9,41 +9,41 @@ from collections.abc import Mapping
 import msgspec
 
 from gpufleet.model.time import NANOS
-from gpufleet.simulate.fleet.agents import Timing, agents_of
+from gpufleet.simulate.fleet.agents import AgentTiming, create_agents
 from gpufleet.simulate.fleet.chance import FleetClock
 from gpufleet.simulate.fleet.fleet import Fleet
-from gpufleet.simulate.fleet.posting import ALONE, Counts, Manner, Poster, Way
+from gpufleet.simulate.fleet.posting import SEPARATE, BatchClient, ClusterPoster, PostCounts, SendMode
 
 MAX_WAITING = 100_000
-"""Batches that may wait for the hub; beyond it each new one costs its agent's oldest, as where a spool is full."""
+"""Maximum number of queued batches; beyond it each new batch drops its agent's oldest, as with a full spool."""
 
-AHEAD_BATCHES = 5_000
-"""Where time is not the wall's it stands still while so many batches wait."""
+MAX_AHEAD_BATCHES = 5_000
+"""Queued batches from which on simulated time stops, unless it runs at real speed."""
 
-LOOKS_A_TURN = 50
-"""Looks in a row without letting the posters post."""
+PASSES_PER_TURN = 50
+"""Collection passes before the posters get a turn."""
 
-ROOM_SECONDS = 0.5
-"""How often is looked whether there is room, where no post tells."""
+POLL_SECONDS = 0.5
+"""Interval at which queue space is checked if no post completes."""
 
-PATIENCE_SECONDS = 120.0
-"""How long a run with an end waits for a hub that takes nothing: longer than one takes to start again."""
+GIVE_UP_SECONDS = 120.0
+"""Time that a run with an end waits for a hub that accepts nothing: longer than a restart of the hub."""
 
 STOP_SECONDS = 5.0
-"""How long stopping waits for what is on its way."""
+"""Time that a stop waits for posts in flight."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to.
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a run.
 
     Attributes:
-        clusters, nodes, gpus: of the fleet, in all.
+        clusters, nodes, gpus: total size of the fleet.
         simulated_seconds: of the fleet's time.
-        made: batches that agents numbered and sent.
-        acknowledged, refused, renumbered, again, dropped, error: as in `Counts`.
-        waiting: batches that no hub has taken.
-        behind_seconds: how late the latest look was.
-        silent_seconds: how long the hub has taken nothing while the run waited for nothing else.
+        made: batches that agents queued.
+        acknowledged, rejected, renumbered, retries, dropped, error: as in `PostCounts`.
+        waiting: batches that no hub has acknowledged.
+        behind_seconds: largest delay of a collection pass.
+        stalled_seconds: time in which the hub accepted nothing while the run waited for nothing else.
     """
 
     clusters: int
@@ -52,101 +52,101 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     simulated_seconds: float
     made: int
     acknowledged: int
-    refused: int
+    rejected: int
     renumbered: int
-    again: int
+    retries: int
     dropped: int
     waiting: int
     behind_seconds: float
-    silent_seconds: float = 0.0
+    stalled_seconds: float = 0.0
     error: str = ""
 
 
-class Run:
-    """One fleet, one hub. `stop` ends it."""
+class FleetRun:
+    """Run of a fleet against a hub. `stop` ends it."""
 
     def __init__(
         self,
         fleet: Fleet,
-        timing: Timing,
+        timing: AgentTiming,
         *,
         speed: float = 1.0,
         seconds: float | None = None,
-        patience_seconds: float = PATIENCE_SECONDS,
+        give_up_seconds: float = GIVE_UP_SECONDS,
     ) -> None:
-        """Take the fleet, when its agents look, and how long it runs in its own time; None for until stopped.
+        """Take the fleet, the collection times, and the duration in simulated time; None for until stopped.
 
-        A run with an end gives up when the hub has taken nothing for `patience_seconds` and nothing else is left to do.
+        A run with an end gives up if the hub accepts nothing for `give_up_seconds` and nothing else is left to do.
         """
         self._fleet = fleet
         self._timing = timing
         self._speed = speed
         self._end = None if seconds is None else timing.start + int(seconds * NANOS)
-        self._counts = Counts()
-        self._agents = agents_of(fleet, timing)
+        self._counts = PostCounts()
+        self._agents = create_agents(fleet, timing)
         self._stop = asyncio.Event()
         self._settled = asyncio.Event()
         self._behind = 0.0
-        self._patience = patience_seconds
+        self._give_up_seconds = give_up_seconds
         self._answered = 0
-        self._silent_since: float | None = None
+        self._stalled_since: float | None = None
         self._reached = timing.start
 
     def stop(self) -> None:
-        """Look no more; `run` returns when what is under way is settled."""
+        """Stop collecting; `run` returns when the posts in flight are complete."""
         self._stop.set()
 
     @property
-    def summary(self) -> Summary:
-        """What it has come to so far."""
+    def summary(self) -> RunSummary:
+        """Result so far."""
         spec = self._fleet.spec
         nodes = spec.clusters * spec.nodes
         counts = self._counts
-        return Summary(
+        return RunSummary(
             clusters=spec.clusters,
             nodes=nodes,
             gpus=nodes * spec.gpus,
             simulated_seconds=max(0.0, (self._reached - self._timing.start) / NANOS),
             made=counts.made,
             acknowledged=counts.acknowledged,
-            refused=counts.refused,
+            rejected=counts.rejected,
             renumbered=counts.renumbered,
-            again=counts.again,
+            retries=counts.retries,
             dropped=counts.dropped,
             waiting=counts.waiting,
             behind_seconds=round(self._behind, 1),
-            silent_seconds=round(self._silent_seconds, 1),
+            stalled_seconds=round(self._stalled_seconds, 1),
             error=counts.error,
         )
 
-    async def run(self, ways: Mapping[str, Way], manner: Manner = ALONE) -> Summary:
+    async def run(self, clients: Mapping[str, BatchClient], mode: SendMode = SEPARATE) -> RunSummary:
         """Send until the end, until stopped, or until a poster fails.
 
         Args:
-            ways: to the hub, for each cluster's id.
-            manner: how batches go there.
+            clients: hub client by cluster id.
+            mode: how batches are sent.
         """
         posters = {
-            cluster: Poster(ways[self._fleet.cluster_id(cluster)], self._counts, self._settled, manner)
+            cluster: ClusterPoster(clients[self._fleet.cluster_id(cluster)], self._counts, self._settled, mode)
             for cluster in range(1, self._fleet.spec.clusters + 1)
         }
         tasks = [asyncio.create_task(poster.run()) for poster in posters.values()]
-        looking = asyncio.create_task(self._look(posters))
+        collecting = asyncio.create_task(self._collect(posters))
         try:
-            done, _ = await asyncio.wait({looking, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({collecting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in (looking, *tasks):
+            for task in (collecting, *tasks):
                 task.cancel()
-            await asyncio.gather(looking, *tasks, return_exceptions=True)
+            await asyncio.gather(collecting, *tasks, return_exceptions=True)
         return self.summary
 
-    async def _look(self, posters: dict[int, Poster]) -> None:
+    async def _collect(self, posters: dict[int, ClusterPoster]) -> None:
         clock = FleetClock(self._timing.start, self._speed)
         due = [(agent.next_at, at) for at, agent in enumerate(self._agents)]
         heapq.heapify(due)
-        looks = 0
+        passes = 0
         while due and not self._stop.is_set():
             at, which = due[0]
             if self._end is not None and at >= self._end:
@@ -156,7 +156,7 @@ class Run:
             if self._stop.is_set() or self._gives_up:
                 break
             agent = self._agents[which]
-            self._counts.made += agent.look()
+            self._counts.made += agent.collect()
             if self._counts.waiting > MAX_WAITING and agent.waiting:
                 agent.drop_oldest()
                 self._counts.dropped += 1
@@ -165,20 +165,20 @@ class Run:
                 posters[agent.cluster].offer(agent)
             heapq.heapreplace(due, (agent.next_at, which))
             self._behind = max(self._behind, clock.behind(at))
-            looks += 1
-            if looks % LOOKS_A_TURN == 0:
+            passes += 1
+            if passes % PASSES_PER_TURN == 0:
                 await asyncio.sleep(0)
         await self._drain(posters)
 
     async def _wait_for_room(self) -> None:
-        while self._speed != 1.0 and self._counts.waiting > AHEAD_BATCHES and not self._stop.is_set():
+        while self._speed != 1.0 and self._counts.waiting > MAX_AHEAD_BATCHES and not self._stop.is_set():
             if self._gives_up:
                 return
-            await self._wait(ROOM_SECONDS)
-        self._silent_since = None
+            await self._wait(POLL_SECONDS)
+        self._stalled_since = None
 
-    async def _drain(self, posters: dict[int, Poster]) -> None:
-        """Wait until nothing is on its way; once stopped, or where nobody takes it, for a little while only."""
+    async def _drain(self, posters: dict[int, ClusterPoster]) -> None:
+        """Wait until nothing is in flight; once stopped, or if the hub accepts nothing, only for a limited time."""
         if not self._stop.is_set():
             for agent in self._agents:
                 if not agent.is_cut_off(self._reached):
@@ -191,21 +191,21 @@ class Run:
                     return
             elif self._gives_up:
                 return
-            await self._wait(ROOM_SECONDS)
-        self._silent_since = None
+            await self._wait(POLL_SECONDS)
+        self._stalled_since = None
 
     @property
-    def _silent_seconds(self) -> float:
-        return 0.0 if self._silent_since is None else time.monotonic() - self._silent_since
+    def _stalled_seconds(self) -> float:
+        return 0.0 if self._stalled_since is None else time.monotonic() - self._stalled_since
 
     @property
     def _gives_up(self) -> bool:
-        return self._end is not None and self._silent_seconds >= self._patience
+        return self._end is not None and self._stalled_seconds >= self._give_up_seconds
 
     async def _wait(self, seconds: float) -> None:
-        """Wait until a post has come to something, or for so long."""
-        if self._silent_since is None or self._counts.answered != self._answered:
-            self._silent_since, self._answered = time.monotonic(), self._counts.answered
+        """Wait until a post completes, or for `seconds`."""
+        if self._stalled_since is None or self._counts.answered != self._answered:
+            self._stalled_since, self._answered = time.monotonic(), self._counts.answered
         self._settled.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -1,6 +1,6 @@
-"""What devices and hosts of the fleet say at an instant: catalogue name to value, or the reason for its absence.
+"""Readings of the fleet's devices and hosts at an instant: catalogue name to value or absence.
 
-What a GPU does at an instant: load, heat and power, with the faults that bear on it.
+The readings of a GPU follow from its activity: load, heat and power, with the faults that affect it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,30 +11,30 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.reading import Value
 from gpufleet.simulate.fleet.chance import share
-from gpufleet.simulate.fleet.faults import Fault, FaultKind
+from gpufleet.simulate.fleet.faults import FaultKind, FleetFault
 from gpufleet.simulate.fleet.hardware import CUDA, DRIVER, MHZ, MIB, MIG_SLICES
-from gpufleet.simulate.fleet.layout import Gpu, Node, Part, Work
+from gpufleet.simulate.fleet.layout import FleetGpu, FleetNode, GpuPart, Workload
 
-HOT_LEAVES = 0.6
-"""Share of its load that a GPU does while it is too hot."""
+THROTTLED_LOAD = 0.6
+"""Share of its load that a GPU performs while it is too hot."""
 
 LOST = Absent(Reason.GPU_LOST, "nvmlDeviceGetPowerUsage")
 HUNG = Absent(Reason.TIMEOUT, "nvmlDeviceGetPowerUsage")
 
 
-class Strain(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU at one instant.
+class GpuActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """Activity of a GPU at an instant.
 
     Attributes:
-        load: 0 to 1, as it is done.
-        heat: what its temperature follows, 0 to 1.
-        done: load-seconds since it was booted.
-        watts: what it draws.
-        joules: what it has drawn since it was booted: the integral of `watts`.
-        celsius: of the die.
-        hot: whether the hardware slows it down.
-        working: works that hold memory on it.
-        silent: why it says nothing, or None.
+        load: performed load, 0 to 1.
+        heat: low-passed load that determines the temperature, 0 to 1.
+        done: load-seconds since boot.
+        watts: power.
+        joules: energy since boot, the integral of `watts`.
+        celsius: temperature of the die.
+        hot: whether hardware slowdown is active.
+        working: number of workloads that hold memory on it.
+        absent: why it has no readings, or None.
     """
 
     load: float
@@ -45,16 +45,16 @@ class Strain(msgspec.Struct, frozen=True, kw_only=True):
     celsius: float
     hot: bool
     working: int
-    silent: Absent | None
+    absent: Absent | None
 
 
-def strain_of(gpu: Gpu, at: int, booted_at: int, faults: Iterable[Fault] = ()) -> Strain:
-    """Return what a GPU does.
+def gpu_activity(gpu: FleetGpu, at: int, booted_at: int, faults: Iterable[FleetFault] = ()) -> GpuActivity:
+    """Return the activity of a GPU.
 
     Args:
-        gpu: which.
+        gpu: the GPU.
         at: nanoseconds since 1970.
-        booted_at: when its counters began; not after `at`.
+        booted_at: start of its counters; not after `at`.
         faults: of this GPU.
     """
     load = heat = 0.0
@@ -65,19 +65,19 @@ def strain_of(gpu: Gpu, at: int, booted_at: int, faults: Iterable[Fault] = ()) -
         heat += part * work.cycle.heat_at(second)
         working += work.cycle.span_at(second) >= 0
     done = _done(gpu, booted_at, at)
-    hot, slowdown, silent = False, gpu.model.slowdown_celsius, None
+    hot, slowdown, absent = False, gpu.model.slowdown_celsius, None
     for fault in faults:
         if fault.kind is FaultKind.HOT_GPU:
             begin, end = max(fault.begin, booted_at), min(fault.end, at)
             if end > begin:
-                done -= (1 - HOT_LEAVES) * _done(gpu, begin, end)
+                done -= (1 - THROTTLED_LOAD) * _done(gpu, begin, end)
             if fault.begin <= at < fault.end:
                 hot, slowdown = True, slowdown + fault.amount
         elif fault.begin <= at < fault.end:
-            silent = {FaultKind.GPU_LOST: LOST, FaultKind.GPU_HUNG: HUNG}.get(fault.kind, silent)
-    load *= HOT_LEAVES if hot else 1.0
+            absent = {FaultKind.GPU_LOST: LOST, FaultKind.GPU_HUNG: HUNG}.get(fault.kind, absent)
+    load *= THROTTLED_LOAD if hot else 1.0
     idle, span = gpu.model.idle_watts, gpu.peak_watts - gpu.model.idle_watts
-    return Strain(
+    return GpuActivity(
         load=load,
         heat=heat,
         done=done,
@@ -86,35 +86,35 @@ def strain_of(gpu: Gpu, at: int, booted_at: int, faults: Iterable[Fault] = ()) -
         celsius=slowdown if hot else gpu.ambient + 5.0 + gpu.rise * heat,
         hot=hot,
         working=working,
-        silent=silent,
+        absent=absent,
     )
 
 
-def _done(gpu: Gpu, begin: int, end: int) -> float:
+def _done(gpu: FleetGpu, begin: int, end: int) -> float:
     """Return the load-seconds between two instants."""
     return sum(share * (work.done_by(end) - work.done_by(begin)) for share, work in gpu.loads)
 
 
-Said = dict[str, Value | Absent]
+ReadingValues = dict[str, Value | Absent]
 
 IDLE_LOAD = 0.01
-"""Below this a GPU rests."""
+"""Load below which a GPU is idle."""
 
 EMPTY_BYTES = 4 * MIB
-"""What the driver counts as used where nobody uses anything."""
+"""Used memory that the driver reports without any process."""
 
 GPU_IDLE, HW_SLOWDOWN, HW_THERMAL = 0x1, 0x8, 0x40
 """Bits of `gpu_clock_event_reasons_mask`."""
 
 ECC_NS = 11 * 86_400 * 10**9
-"""Between two corrected errors of a GPU that has some."""
+"""Interval between corrected errors of a GPU that has errors."""
 
 _NEVER = Absent(Reason.NOT_SUPPORTED)
 _CUT = Absent(Reason.NOT_IN_MIG_MODE)
 
 
-def _undefined(subject: Subject) -> Said:
-    """Return what the driver does not define for GPUs in MIG mode, or for MIG devices."""
+def _undefined(subject: Subject) -> ReadingValues:
+    """Return the readings that the driver does not define for GPUs in MIG mode, or for MIG devices."""
     return {
         metric.name: _CUT
         for metric in CATALOGUE.values()
@@ -126,23 +126,23 @@ def _undefined(subject: Subject) -> Said:
 
 
 _CUT_GPU, _MIG = _undefined(Subject.GPU), _undefined(Subject.MIG)
-_NO_HBM: Said = {"gpu_memory_temperature_celsius": _NEVER}
-_NO_NVLINK: Said = {"gpu_nvlink_transmit_bytes_total": _NEVER, "gpu_nvlink_receive_bytes_total": _NEVER}
+_NO_HBM: ReadingValues = {"gpu_memory_temperature_celsius": _NEVER}
+_NO_NVLINK: ReadingValues = {"gpu_nvlink_transmit_bytes_total": _NEVER, "gpu_nvlink_receive_bytes_total": _NEVER}
 
 
-def gpu_fast(gpu: Gpu, at: int, booted_at: int, now: Strain) -> Said:
-    """Return a GPU's readings of the fast lane: forty that are always the same ones, in the same order."""
-    model, load, resting = gpu.model, now.load, now.load < IDLE_LOAD
+def gpu_fast(gpu: FleetGpu, at: int, booted_at: int, now: GpuActivity) -> ReadingValues:
+    """Return a GPU's readings of the fast lane: always the same forty, in the same order."""
+    model, load, idle = gpu.model, now.load, now.load < IDLE_LOAD
     used = _used(gpu, at)
-    clock = model.idle_hertz if resting else model.busy_hertz - int(18 * load) * 15 * MHZ
-    if now.hot and not resting:
+    clock = model.idle_hertz if idle else model.busy_hertz - int(18 * load) * 15 * MHZ
+    if now.hot and not idle:
         clock = model.busy_hertz // 2 // (15 * MHZ) * 15 * MHZ
-    busy = 0.0 if resting else min(1.0, load * 1.08)
+    busy = 0.0 if idle else min(1.0, load * 1.08)
     celsius = float(int(now.celsius))
     errors = _ecc(gpu, at) - _ecc(gpu, booted_at)
     linked = int(0.25 * model.nvlink_bytes * now.done)
     moved = int(1.5e9 * now.done)
-    said: Said = {
+    readings: ReadingValues = {
         "gpu_utilization_ratio": round(busy, 2),
         "gpu_memory_activity_ratio": round(busy * 0.6, 2),
         "gpu_encoder_utilization_ratio": 0.0,
@@ -159,11 +159,11 @@ def gpu_fast(gpu: Gpu, at: int, booted_at: int, now: Strain) -> Said:
         "gpu_graphics_clock_hertz": clock,
         "gpu_sm_clock_hertz": clock,
         "gpu_memory_clock_hertz": model.memory_hertz,
-        "gpu_clock_event_reasons_mask": HW_SLOWDOWN | HW_THERMAL if now.hot else GPU_IDLE if resting else 0,
-        "gpu_performance_state": model.idle_state if resting else 0,
+        "gpu_clock_event_reasons_mask": HW_SLOWDOWN | HW_THERMAL if now.hot else GPU_IDLE if idle else 0,
+        "gpu_performance_state": model.idle_state if idle else 0,
         "gpu_ecc_corrected_errors_total": errors,
         "gpu_ecc_uncorrected_errors_total": 0,
-        "gpu_pcie_link_generation": model.idle_pcie if resting else model.pcie,
+        "gpu_pcie_link_generation": model.idle_pcie if idle else model.pcie,
         "gpu_pcie_link_width": 16,
         "gpu_pcie_replays_total": 0,
         "gpu_compute_processes": now.working,
@@ -185,18 +185,18 @@ def gpu_fast(gpu: Gpu, at: int, booted_at: int, now: Strain) -> Said:
         "gpu_nvlink_receive_bytes_total": linked,
     }
     if not model.hbm:
-        said |= _NO_HBM
+        readings |= _NO_HBM
     if not model.nvlink_bytes:
-        said |= _NO_NVLINK
+        readings |= _NO_NVLINK
     if any(part.slot for part in gpu.parts):
-        said |= {name: why for name, why in _CUT_GPU.items() if name in said}
-    return said if now.silent is None else _silenced(said, now.silent)
+        readings |= {name: why for name, why in _CUT_GPU.items() if name in readings}
+    return readings if now.absent is None else _unavailable(readings, now.absent)
 
 
-def gpu_slow(gpu: Gpu, at: int, now: Strain) -> Said:
+def gpu_slow(gpu: FleetGpu, at: int, now: GpuActivity) -> ReadingValues:
     """Return a GPU's readings of the slow lane."""
     cut = any(part.slot for part in gpu.parts)
-    said: Said = {
+    readings: ReadingValues = {
         "gpu_ecc_corrected_lifetime_errors_total": gpu.worn + _ecc(gpu, at),
         "gpu_ecc_uncorrected_lifetime_errors_total": 0,
         "gpu_remapped_rows_correctable": 0,
@@ -207,14 +207,14 @@ def gpu_slow(gpu: Gpu, at: int, now: Strain) -> Said:
         "gpu_mig_mode": ("enabled" if cut else "disabled") if gpu.model.hbm else _NEVER,
     }
     if cut:
-        said["gpu_mig_devices_max"] = MIG_SLICES
-    return said if now.silent is None else dict.fromkeys(said, now.silent)
+        readings["gpu_mig_devices_max"] = MIG_SLICES
+    return readings if now.absent is None else dict.fromkeys(readings, now.absent)
 
 
-def gpu_static(gpu: Gpu, now: Strain) -> Said:
+def gpu_static(gpu: FleetGpu, now: GpuActivity) -> ReadingValues:
     """Return a GPU's readings of the static lane."""
     model = gpu.model
-    said: Said = {
+    readings: ReadingValues = {
         "gpu_name": model.name,
         "gpu_serial": gpu.serial,
         "gpu_board_part_number": model.part_number,
@@ -231,14 +231,14 @@ def gpu_static(gpu: Gpu, now: Strain) -> Said:
         "gpu_persistence_mode": "enabled",
         "gpu_compute_mode": "default",
     }
-    return said if now.silent is None else dict.fromkeys(said, now.silent)
+    return readings if now.absent is None else dict.fromkeys(readings, now.absent)
 
 
-def mig_fast(part: Part, at: int, silent: Absent | None) -> Said:
+def mig_fast(part: GpuPart, at: int, absent: Absent | None) -> ReadingValues:
     """Return a MIG device's readings of the fast lane."""
     assert part.slot is not None
     load, used = _load(part.work, at), _taken(part.work, at, part.memory_bytes)
-    said: Said = {
+    readings: ReadingValues = {
         **_MIG,
         "gpu_memory_total_bytes": part.memory_bytes,
         "gpu_memory_used_bytes": used,
@@ -252,15 +252,15 @@ def mig_fast(part: Part, at: int, silent: Absent | None) -> Said:
         "mig_gpu_instance": str(part.slot.instance),
         "mig_compute_instance": "0",
     }
-    return said if silent is None else dict.fromkeys(said, silent)
+    return readings if absent is None else dict.fromkeys(readings, absent)
 
 
-def mig_slow(part: Part, silent: Absent | None) -> Said:
+def mig_slow(part: GpuPart, absent: Absent | None) -> ReadingValues:
     """Return a MIG device's readings of the slow lane."""
     assert part.slot is not None
     profile = part.slot.profile
     copies, decoders, jpegs = profile.engines
-    said: Said = {
+    readings: ReadingValues = {
         "mig_multiprocessors": profile.multiprocessors,
         "mig_gpu_slices": profile.slices,
         "mig_compute_slices": profile.slices,
@@ -272,13 +272,13 @@ def mig_slow(part: Part, silent: Absent | None) -> Said:
         "mig_placement_start": part.slot.start,
         "mig_placement_size": profile.memory_slices,
     }
-    return said if silent is None else dict.fromkeys(said, silent)
+    return readings if absent is None else dict.fromkeys(readings, absent)
 
 
-def vgpu_fast(gpu: Gpu, part: Part, at: int, silent: Absent | None) -> Said:
+def vgpu_fast(gpu: FleetGpu, part: GpuPart, at: int, absent: Absent | None) -> ReadingValues:
     """Return a vGPU instance's readings of the fast lane, as its host sees it."""
     load = _load(part.work, at)
-    said: Said = {
+    readings: ReadingValues = {
         "gpu_utilization_ratio": round(part.share * load, 2),
         "gpu_memory_activity_ratio": round(part.share * load * 0.6, 2),
         "gpu_encoder_utilization_ratio": 0.0,
@@ -289,20 +289,20 @@ def vgpu_fast(gpu: Gpu, part: Part, at: int, silent: Absent | None) -> Said:
         "vgpu_vm_id": part.vm,
         "vgpu_vm_id_kind": "uuid",
     }
-    return said if silent is None else dict.fromkeys(said, silent)
+    return readings if absent is None else dict.fromkeys(readings, absent)
 
 
-def vgpu_slow(silent: Absent | None) -> Said:
+def vgpu_slow(absent: Absent | None) -> ReadingValues:
     """Return a vGPU instance's readings of the slow lane."""
-    said: Said = {
+    readings: ReadingValues = {
         "vgpu_guest_driver_version": DRIVER,
         "vgpu_license_state": "licensed",
         "vgpu_frame_rate_limit_hertz": 60,
     }
-    return said if silent is None else dict.fromkeys(said, silent)
+    return readings if absent is None else dict.fromkeys(readings, absent)
 
 
-def host_fast(node: Node, at: int, load: float) -> Said:
+def host_fast(node: FleetNode, at: int, load: float) -> ReadingValues:
     """Return a host's readings of the fast lane; `load` is the mean of its GPUs'."""
     minute = at // (60 * 10**9)
     wobble = share(node.name, minute)
@@ -317,7 +317,7 @@ def host_fast(node: Node, at: int, load: float) -> Said:
     }
 
 
-def host_static(node: Node, boot_id: str) -> Said:
+def host_static(node: FleetNode, boot_id: str) -> ReadingValues:
     """Return a host's readings of the static lane."""
     return {
         "host_hostname": node.name,
@@ -331,42 +331,42 @@ def host_static(node: Node, boot_id: str) -> Said:
     }
 
 
-def guest_fast(strains: Sequence[tuple[Gpu, Strain]]) -> Said:
-    """Return what an agent says of a guest that it reads: `ok` while any of its GPUs speaks."""
-    silent = [(gpu, now.silent) for gpu, now in strains if now.silent is not None]
-    problem = "; ".join(f"{gpu.view.key}: {why.detail} ({why.reason})" for gpu, why in silent)
+def guest_fast(activities: Sequence[tuple[FleetGpu, GpuActivity]]) -> ReadingValues:
+    """Return the agent's report on a guest: `ok` while any of its GPUs has readings."""
+    failed = [(gpu, now.absent) for gpu, now in activities if now.absent is not None]
+    problem = "; ".join(f"{gpu.view.key}: {why.detail} ({why.reason})" for gpu, why in failed)
     return {
-        "guest_state": "ok" if len(silent) < len(strains) else silent[0][1].reason.value,
+        "guest_state": "ok" if len(failed) < len(activities) else failed[0][1].reason.value,
         "guest_problem": problem,
-        "guest_way": "ssh/nvidia_smi",
-        "guest_gpus": len(strains),
-        "guest_expected_gpus": len(strains),
+        "guest_access_path": "ssh/nvidia_smi",
+        "guest_gpus": len(activities),
+        "guest_expected_gpus": len(activities),
     }
 
 
-DRIVER_TEXTS: Said = {
+DRIVER_TEXTS: ReadingValues = {
     "nvidia_driver_version": DRIVER,
     "nvidia_library_version": DRIVER,
     "nvidia_cuda_version": CUDA,
 }
-"""What a machine's driver says of itself."""
+"""Driver texts of a machine."""
 
 
-def _silenced(said: Mapping[str, Value | Absent], why: Absent) -> Said:
-    return {**dict.fromkeys(said, why), "gpu_state": "lost" if why.reason is Reason.GPU_LOST else "hung"}
+def _unavailable(readings: Mapping[str, Value | Absent], why: Absent) -> ReadingValues:
+    return {**dict.fromkeys(readings, why), "gpu_state": "lost" if why.reason is Reason.GPU_LOST else "hung"}
 
 
-def _load(work: Work, at: int) -> float:
+def _load(work: Workload, at: int) -> float:
     return work.cycle.load_at(work.day(at)[1])
 
 
-def _taken(work: Work, at: int, whole: int) -> int:
-    """Return the memory that a work takes of a device with so much of it."""
+def _taken(work: Workload, at: int, whole: int) -> int:
+    """Return the memory that a workload uses of a device with `whole` bytes."""
     is_there = work.cycle.span_at(work.day(at)[1]) >= 0
     return int(work.memory * whole) // (2 * MIB) * 2 * MIB if is_there else EMPTY_BYTES
 
 
-def _used(gpu: Gpu, at: int) -> int:
+def _used(gpu: FleetGpu, at: int) -> int:
     if any(part.vm for part in gpu.parts):
         return sum(part.memory_bytes for part in gpu.parts)
     if gpu.parts:
@@ -374,6 +374,6 @@ def _used(gpu: Gpu, at: int) -> int:
     return sum(_taken(work, at, gpu.model.memory_bytes) for _, work in gpu.loads) or EMPTY_BYTES
 
 
-def _ecc(gpu: Gpu, at: int) -> int:
-    """Return the errors that a GPU has corrected since 1970: every fourth has any."""
+def _ecc(gpu: FleetGpu, at: int) -> int:
+    """Return the corrected errors of a GPU since 1970: every fourth GPU has some."""
     return at // ECC_NS if gpu.worn % 4 == 0 else 0

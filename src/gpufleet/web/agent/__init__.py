@@ -1,4 +1,4 @@
-"""The agent's HTTP surface: prepared pages, no request ever touches hardware."""
+"""HTTP endpoints of the agent. They serve prepared pages; no request accesses hardware."""
 
 from gpufleet.web.agent.app import AgentApp
 

@@ -1,1 +1,1 @@
-"""The hub's HTTP edge: batches in, answers out. `docs/reference/http-api.md` documents it."""
+"""HTTP API of hub and relay; see `docs/reference/http-api.md`."""

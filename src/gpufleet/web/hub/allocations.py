@@ -1,4 +1,4 @@
-"""Routes of the allocation contract."""
+"""Routes of allocations."""
 
 from typing import Annotated, Any
 
@@ -7,32 +7,32 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from gpufleet.hub.query import Queries
-from gpufleet.hub.query.paging import asked, page_of
+from gpufleet.hub.query.paging import cut_page, parse_page_request
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.api.answer import AllocationAnswer, SeriesAnswer
-from gpufleet.web.hub.formats import listed
+from gpufleet.web.hub.formats import list_response
 from gpufleet.web.hub.openapi import describe, errors
-from gpufleet.web.hub.parameters import Cursor, Limit, asked_window
+from gpufleet.web.hub.parameters import Cursor, Limit, parse_window
 
 Metrics = Annotated[
     list[str] | None,
-    QueryParameter(name="metric", description="Catalogue name, at least one; repeat it for more."),
+    QueryParameter(name="metric", description="Catalogue name; required, may be repeated."),
 ]
-Start = Annotated[str | None, QueryParameter(description="RFC 3339; an hour before `end` unless given.")]
-End = Annotated[str | None, QueryParameter(description="RFC 3339, excluded; now unless given.")]
+Start = Annotated[str | None, QueryParameter(description="RFC 3339; default: one hour before `end`.")]
+End = Annotated[str | None, QueryParameter(description="RFC 3339, exclusive; default: now.")]
 Tenant = NamedDependency[str | None]
-"""The only tenant whose allocations the request may see."""
+"""Tenant to whose allocations the request is restricted; None for all."""
 
-Step = Annotated[str | None, QueryParameter(description="Such as 60, 15s, 1m, 6h; 60 seconds unless given.")]
+Step = Annotated[str | None, QueryParameter(description="Duration such as 60, 15s, 1m or 6h; default: 60 seconds.")]
 
 
-class Allocations(Controller):
-    """What tenants were given, and what it is doing."""
+class AllocationRoutes(Controller):
+    """AllocationRoutes and their readings."""
 
     path = "/v1/allocations"
     tags = ("allocations",)
 
-    @get(summary="Every allocation, closed ones too; of a tenant, its own", responses=errors())
+    @get(summary="List allocations, including closed ones; a tenant sees its own", responses=errors())
     async def list_allocations(
         self,
         request: Request[Any, Any, Any],
@@ -41,49 +41,51 @@ class Allocations(Controller):
         limit: Limit = None,
         cursor: Cursor = None,
     ) -> Response[tuple[Allocation, ...]]:
-        """Return the newest generation of each, by id."""
-        place = asked(limit, cursor, "allocations", tenant, place=tuple[str])
-        return listed(request, page_of(await queries.allocations.list_all(tenant), lambda one: (one.id,), place))
+        """Return the newest generation of each allocation, sorted by id."""
+        place = parse_page_request(limit, cursor, "allocations", tenant, place=tuple[str])
+        return list_response(
+            request, cut_page(await queries.allocations.list_all(tenant), lambda one: (one.id,), place)
+        )
 
     @put(
         "/{allocation_id:str}",
         summary="Register or change an allocation",
-        description="201 when it is new. The same body again changes nothing; another one is the next generation. "
-        "409 when it is closed.",
-        responses=describe(Allocation, "It is new.", 409),
+        description="201 if it is new. Repeating a body changes nothing; a different body creates the next generation. "
+        "409 if the allocation is closed.",
+        responses=describe(Allocation, "The allocation is new.", 409),
     )
     async def put_allocation(
         self, allocation_id: FromPath[str], data: JSONBody[AllocationSpec], queries: NamedDependency[Queries]
     ) -> Response[Allocation]:
-        """Keep the allocation."""
+        """Store the allocation."""
         allocation, is_new = await queries.allocations.put(allocation_id, data)
         return Response(allocation, status_code=201 if is_new else 200)
 
-    @get("/{allocation_id:str}", summary="An allocation as it is kept", responses=errors(404))
+    @get("/{allocation_id:str}", summary="Get an allocation", responses=errors(404))
     async def get_allocation(
         self, allocation_id: FromPath[str], queries: NamedDependency[Queries], tenant: Tenant
     ) -> Allocation:
-        """Return its newest generation."""
+        """Return the newest generation."""
         return await queries.allocations.get(allocation_id, tenant)
 
     @delete(
         "/{allocation_id:str}",
-        summary="Close an allocation; it is never erased",
+        summary="Close an allocation; it is not deleted",
         status_code=200,
         responses=errors(404),
     )
     async def close_allocation(self, allocation_id: FromPath[str], queries: NamedDependency[Queries]) -> Allocation:
-        """Close it; again changes nothing."""
+        """Close the allocation; repeating this changes nothing."""
         return await queries.allocations.close(allocation_id)
 
-    @get("/{allocation_id:str}/metrics", summary="What the allocation is doing now", responses=errors(404))
+    @get("/{allocation_id:str}/metrics", summary="Newest readings of an allocation", responses=errors(404))
     async def allocation_metrics(
         self, allocation_id: FromPath[str], queries: NamedDependency[Queries], tenant: Tenant
     ) -> AllocationAnswer:
-        """Answer with provenance, times, age, and a value or reason for every reading."""
+        """Return each reading with value or absence reason, provenance, times and age."""
         return await queries.allocations.metrics(allocation_id, tenant)
 
-    @get("/{allocation_id:str}/series", summary="What the allocation did over time", responses=errors(404))
+    @get("/{allocation_id:str}/series", summary="Time series of an allocation", responses=errors(404))
     async def allocation_series(
         self,
         allocation_id: FromPath[str],
@@ -94,6 +96,6 @@ class Allocations(Controller):
         end: End = None,
         step: Step = None,
     ) -> SeriesAnswer:
-        """Answer with one series a device and metric, within the allocation's own time."""
-        asked = asked_window(start, end, step, queries.now_ns())
-        return await queries.allocations.series(allocation_id, metric or [], asked, tenant)
+        """Return a series per device and metric, within the validity of the allocation."""
+        window = parse_window(start, end, step, queries.now_ns())
+        return await queries.allocations.series(allocation_id, metric or [], window, tenant)

@@ -1,4 +1,4 @@
-"""The hub's application: the API by Litestar, and beside it the endpoints that take data."""
+"""ASGI application of the hub: the API, by Litestar, and the ingestion endpoints, which bypass it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -14,57 +14,64 @@ from gpufleet.hub.receive.credentials import UnauthenticatedError
 from gpufleet.model.access import Principal
 from gpufleet.model.api.answer import ErrorAnswer
 from gpufleet.web.hub import parameters
-from gpufleet.web.hub.access import ACCESS, Door, ForbiddenError, turn_away
-from gpufleet.web.hub.allocations import Allocations
-from gpufleet.web.hub.audit import AuditRoutes, Recorder
+from gpufleet.web.hub.access import ACCESS, Authenticator, ForbiddenError, respond_unauthenticated
+from gpufleet.web.hub.allocations import AllocationRoutes
+from gpufleet.web.hub.audit import AuditRecorder, AuditRoutes
 from gpufleet.web.hub.errors import HANDLERS
-from gpufleet.web.hub.events import Events
-from gpufleet.web.hub.fleet import ClusterRoutes, Fleet, Inventory
-from gpufleet.web.hub.formats import Answered
-from gpufleet.web.hub.front import Health, front_page
-from gpufleet.web.hub.http import Methods, Receive, Scope, Send, as_get, respond
-from gpufleet.web.hub.openapi import CONFIG, exact
-from gpufleet.web.hub.usage import SqlRoutes, Usage
+from gpufleet.web.hub.events import EventRoutes
+from gpufleet.web.hub.fleet import ClusterRoutes, FleetRoutes, InventoryRoutes
+from gpufleet.web.hub.formats import FormattedResponse
+from gpufleet.web.hub.front import HealthRoutes, front_page
+from gpufleet.web.hub.http import PathMethods, Receive, Scope, Send, as_get, respond
+from gpufleet.web.hub.openapi import CONFIG, with_msgspec_schemas
+from gpufleet.web.hub.usage import SqlRoutes, UsageRoutes
 
-MAX_QUESTION_BYTES = 1 << 20
-"""Of a request's body anywhere else."""
+MAX_REQUEST_BYTES = 1 << 20
+"""Maximum request body of the API; ingestion endpoints have their own limits."""
 
-METHODS = Methods(ACCESS)
+METHODS = PathMethods(ACCESS)
 
-Endpoint = Callable[[Scope, Receive, Send, str | None], Awaitable[None]]
-"""Takes data as a bare ASGI callable; the last argument is the only cluster that who asks may post for, if any."""
+IngestEndpoint = Callable[[Scope, Receive, Send, str | None], Awaitable[None]]
+"""Ingestion endpoint. The last argument is the cluster that the token is bound to, or None."""
 
 
 class HubApp:
-    """The ASGI application of a hub."""
+    """ASGI application of a hub."""
 
-    def __init__(self, *, door: Door, endpoints: Mapping[str, Endpoint], api: Litestar, recorder: Recorder) -> None:
-        """Take what answers: `endpoints` by path, and the API for every other one."""
-        self._door = door
+    def __init__(
+        self,
+        *,
+        authenticator: Authenticator,
+        endpoints: Mapping[str, IngestEndpoint],
+        api: Litestar,
+        recorder: AuditRecorder,
+    ) -> None:
+        """Set the ingestion `endpoints` by path, and the API for every other path."""
+        self._authenticator = authenticator
         self._endpoints = endpoints
         self._api = api
         self._recorder = recorder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer a request."""
         if scope["type"] != "http":
             return
         scope = as_get(scope)
         try:
-            principal = self._door.admit(scope)
+            principal = self._authenticator.authenticate(scope)
         except UnauthenticatedError as error:
-            await turn_away(send, error)
+            await respond_unauthenticated(send, error)
             return
-        if await METHODS.answered(scope, send):
+        if await METHODS.respond_if_unsupported(scope, send):
             return
         scope["auth"] = principal
         endpoint = self._endpoints.get(scope["path"])
         if endpoint is None:
-            receive, send = self._recorder.between(scope, receive, send, principal)
-            await self._api(scope, receive, send)  # type: ignore[arg-type]  # its own names for the same ASGI types
+            receive, send = self._recorder.wrap(scope, receive, send, principal)
+            await self._api(scope, receive, send)  # type: ignore[arg-type]  # Litestar's names for the same ASGI types
             return
         try:
-            self._door.check("POST", scope["path"], principal, scope)
+            self._authenticator.check("POST", scope["path"], principal, scope)
         except ForbiddenError as error:
             answer = ErrorAnswer(error="forbidden", detail=str(error))
             await respond(send, 403, answer, [(b"connection", b"close")])
@@ -74,34 +81,39 @@ class HubApp:
 
 @get("/openapi.json", include_in_schema=False)
 async def openapi_document(request: Request[Any, Any, Any]) -> dict[str, Any]:
-    """Return the OpenAPI description of everything but the batches."""
-    return exact(request.app.openapi_schema.to_schema())
+    """Return the OpenAPI document, which excludes the ingestion endpoints."""
+    return with_msgspec_schemas(request.app.openapi_schema.to_schema())
 
 
 def tenant_of(request: Request[Any, Principal, Any]) -> str | None:
-    """Return the only tenant whose allocations the request may see, or None for every one."""
+    """Return the tenant to whose allocations the request is restricted, or None."""
     return request.auth.tenant
 
 
 def build_api(
-    door: Door, queries: Queries, overview: Overview, clusters: Clusters, recorder: Recorder, status: HubStatus
+    authenticator: Authenticator,
+    queries: Queries,
+    overview: Overview,
+    clusters: Clusters,
+    recorder: AuditRecorder,
+    status: HubStatus,
 ) -> Litestar:
-    """Build everything but the batches."""
+    """Build the API without the ingestion endpoints."""
     return Litestar(
         route_handlers=[
-            Allocations,
+            AllocationRoutes,
             ClusterRoutes,
-            Fleet,
-            Inventory,
-            Events,
-            Usage,
+            FleetRoutes,
+            InventoryRoutes,
+            EventRoutes,
+            UsageRoutes,
             SqlRoutes,
             AuditRoutes,
-            Health,
+            HealthRoutes,
             openapi_document,
             front_page,
         ],
-        guards=[door.guard, parameters.guard],
+        guards=[authenticator.guard, parameters.reject_unknown_parameters],
         dependencies={
             "queries": Provide(lambda: queries, sync_to_thread=False),
             "overview": Provide(lambda: overview, sync_to_thread=False),
@@ -111,8 +123,8 @@ def build_api(
             "tenant": Provide(tenant_of, sync_to_thread=False),
         },
         exception_handlers=HANDLERS,
-        response_class=Answered,
-        request_max_body_size=MAX_QUESTION_BYTES,
+        response_class=FormattedResponse,
+        request_max_body_size=MAX_REQUEST_BYTES,
         logging_config=None,
         openapi_config=CONFIG,
     )

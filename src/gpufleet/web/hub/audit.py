@@ -1,7 +1,4 @@
-"""Route of the audit log.
-
-The audit log: every write of somebody who may write goes there before it is answered.
-"""
+"""Audit log of the hub, and its route. Each write by an administrator is recorded before its response is sent."""
 
 import asyncio
 import logging
@@ -12,7 +9,7 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 from msgspec import Meta
 
-from gpufleet.hub.query.paging import Page, asked
+from gpufleet.hub.query.paging import ResultPage, parse_page_request
 from gpufleet.model.access import AuditEntry, AuditRecord, Principal, Role
 from gpufleet.model.api.answer import ErrorAnswer
 from gpufleet.model.errors import RegistryError
@@ -20,7 +17,7 @@ from gpufleet.model.time import to_datetime
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Audit
 from gpufleet.web.hub.access import QUERY
-from gpufleet.web.hub.formats import listed
+from gpufleet.web.hub.formats import list_response
 from gpufleet.web.hub.http import Message, Receive, Scope, Send, respond
 from gpufleet.web.hub.ingest import RETRY_AFTER_SECONDS
 from gpufleet.web.hub.openapi import errors
@@ -29,48 +26,48 @@ from gpufleet.web.hub.parameters import Cursor
 log = logging.getLogger(__name__)
 
 PATH_CHARACTERS, DETAIL_BYTES = 500, 2_000
-"""What is kept of a path and of a body."""
+"""Maximum recorded length of a path, in characters, and of a body."""
 
-WHOLE = {QUERY: 64_000}
-"""Of which paths so much of the body is kept: more than a statement may have, however it is written."""
+MAX_BODY_BYTES_BY_PATH = {QUERY: 64_000}
+"""Maximum recorded body by path, where it differs: more than any encoding of a permitted SQL statement needs."""
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Recorder:
-    """Puts itself between a request and its answer where that is to be recorded, and shows what was."""
+class AuditRecorder:
+    """AuditRecorder and reader of audit entries."""
 
     def __init__(self, audit: Audit, clock: Clock) -> None:
         self._audit = audit
         self._clock = clock
 
     async def newest(self, before: int | None, limit: int) -> tuple[AuditRecord, ...]:
-        """Return entries, newest first; see `ports.Audit`."""
+        """Return entries, newest first; see `ports.registry.Audit`."""
         return await asyncio.to_thread(self._audit.newest, before, limit)
 
-    def between(self, scope: Scope, receive: Receive, send: Send, principal: Principal) -> tuple[Receive, Send]:
-        """Return what to receive from and send to instead."""
+    def wrap(self, scope: Scope, receive: Receive, send: Send, principal: Principal) -> tuple[Receive, Send]:
+        """Return `receive` and `send`, wrapped if the request is to be recorded."""
         if scope["method"] in _READS or Role.ADMIN not in principal.roles:
             return receive, send
-        recorded = _Recorded(self._audit, self._clock, scope, receive, send, principal)
+        recorded = _RecordedRequest(self._audit, self._clock, scope, receive, send, principal)
         return recorded.receive, recorded.send
 
 
-class _Recorded:
+class _RecordedRequest:
     def __init__(
         self, audit: Audit, clock: Clock, scope: Scope, receive: Receive, send: Send, principal: Principal
     ) -> None:
         self._audit, self._clock = audit, clock
         self._method, self._path, self._actor = scope["method"], scope["path"], principal.id
         self._receive, self._send = receive, send
-        self._asked = b""
+        self._body = b""
         self._replaced = False
 
     async def receive(self) -> Message:
         message = await self._receive()
-        most = WHOLE.get(self._path, DETAIL_BYTES)
-        if len(self._asked) < most:
-            self._asked = (self._asked + message.get("body", b""))[:most]
+        most = MAX_BODY_BYTES_BY_PATH.get(self._path, DETAIL_BYTES)
+        if len(self._body) < most:
+            self._body = (self._body + message.get("body", b""))[:most]
         return message
 
     async def send(self, message: Message) -> None:
@@ -78,9 +75,9 @@ class _Recorded:
             return
         if message["type"] == "http.response.start" and not await self._record(message["status"]):
             self._replaced = True
-            words = "it may be done, but could not be recorded: look, and ask again"
-            later = [(b"retry-after", str(RETRY_AFTER_SECONDS).encode())]
-            await respond(self._send, 503, ErrorAnswer(error="not_recorded", detail=words), later)
+            detail = "the change may have been made, but is not in the audit log: check it, and repeat the request"
+            headers = [(b"retry-after", str(RETRY_AFTER_SECONDS).encode())]
+            await respond(self._send, 503, ErrorAnswer(error="not_recorded", detail=detail), headers)
             return
         await self._send(message)
 
@@ -89,48 +86,57 @@ class _Recorded:
             at=to_datetime(self._clock.now_ns()),
             actor=self._actor,
             method=self._method,
-            path=_plain(self._path[:PATH_CHARACTERS]),
+            path=_storable(self._path[:PATH_CHARACTERS]),
             status=status,
-            detail=_plain(self._asked.decode("utf-8", "replace")),
+            detail=_storable(self._body.decode("utf-8", "replace")),
         )
         try:
             await asyncio.to_thread(self._audit.append, entry)
         except RegistryError as error:
-            log.error("not in the audit log: %s %s by %s, %d: %s", entry.method, entry.path, entry.actor, status, error)
+            log.error(
+                "cannot write to the audit log: %s %s by %s, %d: %s",
+                entry.method,
+                entry.path,
+                entry.actor,
+                status,
+                error,
+            )
             return False
         return True
 
 
-def _plain(text: str) -> str:
-    """Take out what not every database can keep."""
+def _storable(text: str) -> str:
+    """Replace characters that not every database can store."""
     return text.encode("utf-8", "replace").decode().replace("\x00", "�")
 
 
-Before = Annotated[int | None, QueryParameter(description="Only entries of lower numbers than this.", ge=0, le=2**62)]
-Limit = Annotated[int, QueryParameter(description="At most this many.", ge=1, le=1000)]
+Before = Annotated[int | None, QueryParameter(description="Only entries with lower numbers.", ge=0, le=2**62)]
+Limit = Annotated[int, QueryParameter(description="Maximum number of entries.", ge=1, le=1000)]
 
 
-Place = tuple[Annotated[int, Meta(ge=0, le=2**62)]]
-"""Number of an entry."""
+AuditPlace = tuple[Annotated[int, Meta(ge=0, le=2**62)]]
+"""Page position: number of an entry."""
 
 
 class AuditRoutes(Controller):
-    """Who wrote what."""
+    """Entries of the audit log."""
 
     path = "/v1/audit"
     tags = ("hub",)
 
-    @get(summary="What was written, and by whom, newest first", responses=errors())
+    @get(summary="List writes with their actors, newest first", responses=errors())
     async def list_audit(
         self,
         request: Request[Any, Any, Any],
-        recorder: NamedDependency[Recorder],
+        recorder: NamedDependency[AuditRecorder],
         before: Before = None,
         limit: Limit = 100,
         cursor: Cursor = None,
     ) -> Response[tuple[AuditRecord, ...]]:
-        """Return one page; `before` the last number of this is the next one too."""
-        place = asked(limit, cursor, "audit", before, place=Place)
+        """Return a page. The last number of a page, passed as `before`, also gives the next page."""
+        place = parse_page_request(limit, cursor, "audit", before, place=AuditPlace)
         found = await recorder.newest(place.after[0] if place.after else before, limit + 1)
         items = found[:limit]
-        return listed(request, Page(items, place.cursor((items[-1].number,)) if len(found) > limit else None))
+        return list_response(
+            request, ResultPage(items, place.cursor((items[-1].number,)) if len(found) > limit else None)
+        )

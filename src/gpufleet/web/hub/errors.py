@@ -1,4 +1,4 @@
-"""Every error as one JSON shape, `ErrorAnswer`, with the right status."""
+"""Exception handlers of the API: each error as an `ErrorAnswer` with its HTTP status."""
 
 import logging
 from typing import Any
@@ -8,7 +8,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.types import ExceptionHandlersMap
 
-from gpufleet.hub.query.history import QuestionError
+from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.sql import BusyError
 from gpufleet.hub.query.targets import AmbiguousError
 from gpufleet.model.api.answer import ErrorAnswer
@@ -24,7 +24,7 @@ _HTTP_ERRORS = {400: "bad_request", 404: "not_found", 405: "method_not_allowed",
 
 
 class DegradedError(GpufleetError):
-    """The hub answers, and does not get through what it has taken."""
+    """The hub responds, but cannot flush accepted batches."""
 
 
 def _answer(status: int, error: ErrorAnswer) -> Response[ErrorAnswer]:
@@ -32,7 +32,7 @@ def _answer(status: int, error: ErrorAnswer) -> Response[ErrorAnswer]:
     return Response(error, status_code=status, media_type="application/json", headers=headers)
 
 
-def _question(_: AnyRequest, error: QuestionError) -> Response[ErrorAnswer]:
+def _invalid_query(_: AnyRequest, error: InvalidQueryError) -> Response[ErrorAnswer]:
     return _answer(400, ErrorAnswer(error="bad_request", detail=str(error), field=error.field))
 
 
@@ -53,30 +53,30 @@ def _conflict(_: AnyRequest, error: ConflictError) -> Response[ErrorAnswer]:
 
 
 def _unavailable(_: AnyRequest, error: StoreError | RegistryError) -> Response[ErrorAnswer]:
-    LOG.warning("a question could not be answered: %s", error)
+    LOG.warning("cannot answer a query: %s", error)
     return _answer(503, ErrorAnswer(error="unavailable", detail=str(error)))
 
 
 def _http(request: AnyRequest, error: HTTPException) -> Response[ErrorAnswer]:
-    """Say what the framework found, naming the field where it knows one."""
+    """Convert an error of the framework, with its field if known."""
     status = error.status_code
     if status >= 500:
-        return _defect(request, error)
+        return _internal_error(request, error)
     if status == 404:
-        detail = f"there is no {request.url.path}; /openapi.json lists what there is"
+        detail = f"no such path: {request.url.path}; /openapi.json lists all paths"
         return _answer(404, ErrorAnswer(error="not_found", detail=detail))
     extra = error.extra
     first = extra[0] if isinstance(extra, list) and extra and isinstance(extra[0], dict) else {}
-    field, words = str(first.get("key", "")), str(first.get("message", "")) or error.detail
+    field, message = str(first.get("key", "")), str(first.get("message", "")) or error.detail
     if field == "data":
         field = ""  # the framework's name for the whole body
-    detail = f"{field}: {words}" if field else words
+    detail = f"{field}: {message}" if field else message
     return _answer(status, ErrorAnswer(error=_HTTP_ERRORS.get(status, "bad_request"), detail=detail, field=field))
 
 
-def _defect(request: AnyRequest, error: Exception) -> Response[ErrorAnswer]:
+def _internal_error(request: AnyRequest, error: Exception) -> Response[ErrorAnswer]:
     LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _answer(500, ErrorAnswer(error="internal", detail="a defect; the hub's log has the words"))
+    return _answer(500, ErrorAnswer(error="internal", detail="internal error: see the hub's log"))
 
 
 def _bad_query(_: AnyRequest, error: SqlError) -> Response[ErrorAnswer]:
@@ -91,8 +91,8 @@ def _too_deep(_: AnyRequest, __: RecursionError) -> Response[ErrorAnswer]:
     return _answer(400, ErrorAnswer(error="bad_request", detail="the body's JSON is nested too deeply"))
 
 
-def _no_text(_: AnyRequest, error: UnicodeDecodeError) -> Response[ErrorAnswer]:
-    return _answer(400, ErrorAnswer(error="bad_request", detail=f"the body's JSON is no UTF-8: {error.reason}"))
+def _not_utf8(_: AnyRequest, error: UnicodeDecodeError) -> Response[ErrorAnswer]:
+    return _answer(400, ErrorAnswer(error="bad_request", detail=f"the body is not valid UTF-8: {error.reason}"))
 
 
 def _degraded(_: AnyRequest, error: DegradedError) -> Response[ErrorAnswer]:
@@ -100,7 +100,7 @@ def _degraded(_: AnyRequest, error: DegradedError) -> Response[ErrorAnswer]:
 
 
 HANDLERS: ExceptionHandlersMap = {
-    QuestionError: _question,
+    InvalidQueryError: _invalid_query,
     AmbiguousError: _ambiguous,
     ConflictError: _conflict,
     DegradedError: _degraded,
@@ -112,8 +112,8 @@ HANDLERS: ExceptionHandlersMap = {
     BusyError: _busy,
     msgspec.ValidationError: lambda _, error: _answer(400, ErrorAnswer(error="bad_request", detail=str(error))),
     RecursionError: _too_deep,
-    UnicodeDecodeError: _no_text,
+    UnicodeDecodeError: _not_utf8,
     HTTPException: _http,
-    Exception: _defect,
+    Exception: _internal_error,
 }
-"""The handlers of the application."""
+"""Exception handlers of the application."""

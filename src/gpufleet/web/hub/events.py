@@ -1,4 +1,4 @@
-"""The route of what happened."""
+"""Route of events."""
 
 from typing import Annotated
 
@@ -7,71 +7,76 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from gpufleet.hub.query import Queries
-from gpufleet.hub.query.history import QuestionError
-from gpufleet.hub.query.paging import asked
+from gpufleet.hub.query.history import InvalidQueryError
+from gpufleet.hub.query.paging import parse_page_request
 from gpufleet.model.api.answer import EventsAnswer
 from gpufleet.model.time import NANOS
 from gpufleet.web.hub.allocations import Tenant
 from gpufleet.web.hub.openapi import errors
-from gpufleet.web.hub.parameters import InstantPlace, gpu_key, instant
+from gpufleet.web.hub.parameters import InstantPlace, gpu_view_key, parse_instant
 
 DEFAULT_SPAN = 24 * 3600 * NANOS
 
 Kinds = Annotated[
-    list[str] | None, QueryParameter(name="kind", description="Only of this kind, such as xid; repeat it for more.")
+    list[str] | None, QueryParameter(name="kind", description="Only events of this kind, such as xid; may be repeated.")
 ]
 Codes = Annotated[
-    list[int] | None, QueryParameter(name="code", description="Only of this code, such as an XID; repeat it for more.")
+    list[int] | None,
+    QueryParameter(name="code", description="Only events with this code, such as an XID; may be repeated."),
 ]
 View = Annotated[
-    str | None, QueryParameter(description="Only of this device, by its key; `machine` for the machines' own.")
+    str | None, QueryParameter(description="Only events of this device, by view key; `machine` for events of machines.")
 ]
-Gpu = Annotated[str | None, QueryParameter(description="Only of this GPU, by UUID or PCI address.")]
-Since = Annotated[str | None, QueryParameter(description="RFC 3339; a day before `until` unless given.")]
-Until = Annotated[str | None, QueryParameter(description="RFC 3339, excluded; now unless given.")]
-Limit = Annotated[int, QueryParameter(description="Most events of a page, at most 1000.", ge=1, le=1000)]
+Gpu = Annotated[str | None, QueryParameter(description="Only events of this GPU, by UUID or PCI address.")]
+Since = Annotated[str | None, QueryParameter(description="RFC 3339; default: one day before `until`.")]
+Until = Annotated[str | None, QueryParameter(description="RFC 3339, exclusive; default: now.")]
+Limit = Annotated[int, QueryParameter(description="Maximum events per page; at most 1000.", ge=1, le=1000)]
 
 
-class Events(Controller):
-    """Events of machines and devices."""
+class EventRoutes(Controller):
+    """EventRoutes of machines and devices."""
 
     path = "/v1/events"
     tags = ("events",)
 
     @get(
-        summary="What happened, the newest first; to a tenant, what happened to its own devices in its own time",
-        description="`next` of an answer is the `cursor` of the page after it.",
+        summary="List events, newest first; a tenant sees those of its devices during its allocations",
+        description="Pass `next` of an answer as `cursor` to get the next page.",
         responses=errors(404),
     )
     async def list_events(
         self,
         queries: NamedDependency[Queries],
         tenant: Tenant,
-        cluster: Annotated[str | None, QueryParameter(description="Only of this cluster.")] = None,
-        machine: Annotated[str | None, QueryParameter(description="Only of this machine, by id or name.")] = None,
+        cluster: Annotated[str | None, QueryParameter(description="Only events of this cluster.")] = None,
+        machine: Annotated[
+            str | None, QueryParameter(description="Only events of this machine, by id or name.")
+        ] = None,
         view: View = None,
         gpu: Gpu = None,
         kind: Kinds = None,
         code: Codes = None,
-        allocation: Annotated[str | None, QueryParameter(description="Only what its holder may see.")] = None,
+        allocation: Annotated[
+            str | None, QueryParameter(description="Only events visible to the holder of this allocation.")
+        ] = None,
         since: Since = None,
         until: Until = None,
         limit: Limit = 100,
-        cursor: Annotated[str | None, QueryParameter(description="`next` of the page before.")] = None,
+        cursor: Annotated[str | None, QueryParameter(description="`next` of the previous page.")] = None,
     ) -> EventsAnswer:
         """Return a page."""
         if gpu is not None and view is not None:
-            raise QuestionError("gpu", "say one of view and gpu: a GPU's view is gpu/UUID")
+            raise InvalidQueryError("gpu", "conflicts with view: set one of them; the view of a GPU is gpu/UUID")
         if any(not -(2**63) <= one < 2**63 for one in code or ()):
-            raise QuestionError("code", "is a number of 64 bits")  # the store would take the rest of it for the code
-        wanted = view if gpu is None else gpu_key(gpu)
-        place = asked(
+            raise InvalidQueryError("code", "must be a signed 64-bit integer")  # the store would truncate it
+        view_key = view if gpu is None else gpu_view_key(gpu)
+        place = parse_page_request(
             limit,
             cursor,
             "events",
             cluster,
             machine,
-            wanted,
+            view_key,
             kind,
             code,
             allocation,
@@ -80,16 +85,16 @@ class Events(Controller):
             tenant,
             place=InstantPlace,
         )
-        end = instant("until", until) if until is not None else queries.now_ns()
+        end = parse_instant("until", until) if until is not None else queries.now_ns()
         return await queries.events.page(
-            start=instant("since", since) if since is not None else max(0, end - DEFAULT_SPAN),
+            start=parse_instant("since", since) if since is not None else max(0, end - DEFAULT_SPAN),
             end=end,
             cluster=cluster,
             machine=machine,
-            view=wanted,
+            view=view_key,
             kinds=kind or (),
             allocation=allocation,
             codes=code or (),
-            asked=place,
+            requested=place,
             tenant=tenant,
         )

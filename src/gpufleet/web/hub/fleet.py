@@ -1,9 +1,4 @@
-"""Routes of what the fleet is made of.
-
-Routes of the clusters.
-
-Routes of the inventory's history.
-"""
+"""Routes of machines, nodes, GPUs, senders and clusters, and of inventory changes."""
 
 from typing import Annotated, Any
 
@@ -14,7 +9,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 
 from gpufleet.hub.query import Queries
 from gpufleet.hub.query.overview import Overview
-from gpufleet.hub.query.paging import asked, page_of
+from gpufleet.hub.query.paging import cut_page, parse_page_request
 from gpufleet.hub.receive.clusters import Clusters
 from gpufleet.model.api.answer import (
     GpuPage,
@@ -28,76 +23,76 @@ from gpufleet.model.api.answer import (
 from gpufleet.model.api.fleet import FleetAnswer
 from gpufleet.model.api.inventory import ChangeKind, GpuChangePage, GpuPool
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
-from gpufleet.web.hub.formats import listed
+from gpufleet.web.hub.formats import list_response
 from gpufleet.web.hub.openapi import describe, errors
-from gpufleet.web.hub.parameters import Cursor, InstantPlace, Limit, instant
+from gpufleet.web.hub.parameters import Cursor, InstantPlace, Limit, parse_instant
 
-Cluster = Annotated[str | None, QueryParameter(description="Only of this cluster.")]
-OfMachine = Annotated[str | None, QueryParameter(description="Only of this machine, by id or name.")]
+Cluster = Annotated[str | None, QueryParameter(description="Only entries of this cluster.")]
+OfMachine = Annotated[str | None, QueryParameter(description="Only entries of this machine, by id or name.")]
 
 
-class Fleet(Controller):
-    """Machines, nodes, GPUs and senders as the hub knows them."""
+class FleetRoutes(Controller):
+    """Machines, nodes, GPUs and senders."""
 
     path = "/v1"
     tags = ("fleet",)
 
     @get(
         "/fleet",
-        summary="Every cluster at once: who was heard of, how many GPUs report of those expected, complete up to when",
+        summary="Overview of all clusters: freshness, reporting and expected GPUs, completeness",
         responses=errors(),
     )
     async def get_fleet(self, overview: NamedDependency[Overview]) -> FleetAnswer:
-        """Return it as it is now."""
+        """Return the overview."""
         return await overview.fleet()
 
-    @get("/machines", summary="Every machine, nodes and guests", responses=errors())
+    @get("/machines", summary="List machines: nodes and guests", responses=errors())
     async def list_machines(
         self, queries: NamedDependency[Queries], cluster: Cluster = None, limit: Limit = None, cursor: Cursor = None
     ) -> MachinePage:
-        """Return them by cluster and name."""
-        return await queries.fleet.machines(cluster, asked(limit, cursor, "machines", cluster))
+        """Return a page, sorted by cluster and name."""
+        return await queries.fleet.machines(cluster, parse_page_request(limit, cursor, "machines", cluster))
 
-    @get("/machines/{machine_id:str}", summary="One machine", responses=errors(404))
+    @get("/machines/{machine_id:str}", summary="Get a machine", responses=errors(404))
     async def get_machine(self, machine_id: FromPath[str], queries: NamedDependency[Queries]) -> MachineRecord:
-        """Return it by the hub's id."""
+        """Return a machine by the hub's id."""
         return await queries.fleet.machine(machine_id)
 
     @get(
         "/machines/{machine_id:str}/processes",
-        summary="Who uses the devices of a machine: process ids, memory, shares of the devices' time",
-        description="By the hub's id, or by name where one machine alone has it; 409 with the candidates otherwise.",
+        summary="List processes on the devices of a machine: process ids, memory, utilisation",
+        description="`machine_id` is the hub's id or a unique name; 409 lists the candidates of an ambiguous name.",
         responses=errors(404, 409),
     )
     async def list_processes(
         self,
         machine_id: FromPath[str],
         queries: NamedDependency[Queries],
-        view: Annotated[str | None, QueryParameter(description="Only of this device, by its key.")] = None,
-        at: Annotated[str | None, QueryParameter(description="RFC 3339; now unless given.")] = None,
+        view: Annotated[str | None, QueryParameter(description="Only this device, by view key.")] = None,
+        at: Annotated[str | None, QueryParameter(description="RFC 3339; default: now.")] = None,
     ) -> ProcessesAnswer:
-        """Return the newest table of each device, of those read in the hour before."""
-        return await queries.fleet.processes(machine_id, view, instant("at", at) if at is not None else None)
+        """Return the newest process table of each device, not older than one hour before `at`."""
+        return await queries.fleet.processes(machine_id, view, parse_instant("at", at) if at is not None else None)
 
     @delete(
         "/machines/{machine_id:str}",
-        summary="Retire a machine that is gone: it is expected no more; nothing is erased",
-        description="What is heard of it later brings it back.",
+        summary="Retire a machine: it is no longer expected; nothing is deleted",
+        description="A later report of the machine reactivates it.",
         status_code=200,
         responses=errors(404),
     )
     async def retire_machine(self, machine_id: FromPath[str], queries: NamedDependency[Queries]) -> MachineRecord:
-        """Retire it; again changes only when."""
+        """Retire the machine; repeating this only updates the time."""
         return await queries.fleet.retire_machine(machine_id)
 
-    @get("/nodes", summary="Every node: its GPUs, how fresh it is, its newest error", responses=errors())
+    @get("/nodes", summary="List nodes: GPUs, freshness, newest error", responses=errors())
     async def list_nodes(
         self, queries: NamedDependency[Queries], cluster: Cluster = None, limit: Limit = None, cursor: Cursor = None
     ) -> NodePage:
-        """Return them by cluster and name."""
-        return await queries.fleet.nodes(cluster, asked(limit, cursor, "nodes", cluster))
+        """Return a page, sorted by cluster and name."""
+        return await queries.fleet.nodes(cluster, parse_page_request(limit, cursor, "nodes", cluster))
 
-    @get("/gpus", summary="Every GPU, MIG device and vGPU instance, as each side sees it", responses=errors())
+    @get("/gpus", summary="List GPUs, MIG devices and vGPU instances, one entry per view", responses=errors())
     async def list_gpus(
         self,
         queries: NamedDependency[Queries],
@@ -106,22 +101,22 @@ class Fleet(Controller):
         limit: Limit = None,
         cursor: Cursor = None,
     ) -> GpuPage:
-        """Return them by cluster, machine and address; all of a machine's at once."""
-        return await queries.fleet.gpus(cluster, machine, asked(limit, cursor, "gpus", cluster, machine))
+        """Return a page, sorted by cluster, machine and address; a machine's devices stay on one page."""
+        return await queries.fleet.gpus(cluster, machine, parse_page_request(limit, cursor, "gpus", cluster, machine))
 
     @get(
         "/gpus/{gpu_id:path}",
-        summary="One GPU",
-        description="By id (`cluster/machine/kind/uuid`, slashes and all), or by UUID where one view alone has it; "
-        "409 with the candidates otherwise.",
+        summary="Get a GPU",
+        description="`gpu_id` is an id (`cluster/machine/kind/uuid`, with its slashes) or the UUID of a single view; "
+        "409 lists the candidates of an ambiguous UUID.",
         responses=errors(404, 409),
     )
     async def get_gpu(self, gpu_id: FromPath[str], queries: NamedDependency[Queries]) -> GpuRecord:
-        """Return it with its newest readings, and where it was before."""
+        """Return a GPU with its newest readings and its earlier locations."""
         found = await queries.fleet.gpu(gpu_id.lstrip("/"))
         return msgspec.structs.replace(found, history=await queries.inventory.history(found))
 
-    @get("/senders", summary="Who posts batches, how late they are, and what is missing of them", responses=errors())
+    @get("/senders", summary="List senders: delay and missing batches", responses=errors())
     async def list_senders(
         self,
         request: Request[Any, Any, Any],
@@ -129,17 +124,19 @@ class Fleet(Controller):
         limit: Limit = None,
         cursor: Cursor = None,
     ) -> Response[tuple[SenderRecord, ...]]:
-        """Return them by cluster and name."""
-        return listed(request, await overview.senders(asked(limit, cursor, "senders", place=tuple[str, str])))
+        """Return a page, sorted by cluster and name."""
+        return list_response(
+            request, await overview.senders(parse_page_request(limit, cursor, "senders", place=tuple[str, str]))
+        )
 
 
 class ClusterRoutes(Controller):
-    """The clusters that the hub serves."""
+    """Clusters that the hub serves."""
 
     path = "/v1/clusters"
     tags = ("clusters",)
 
-    @get(summary="Every cluster, closed ones too, with how fresh and complete it is", responses=errors())
+    @get(summary="List clusters, including closed ones, with freshness and completeness", responses=errors())
     async def list_clusters(
         self,
         request: Request[Any, Any, Any],
@@ -147,91 +144,93 @@ class ClusterRoutes(Controller):
         limit: Limit = None,
         cursor: Cursor = None,
     ) -> Response[tuple[ClusterRecord, ...]]:
-        """Return them by id."""
-        place = asked(limit, cursor, "clusters", place=tuple[str])
-        return listed(request, page_of(await overview.clusters(), lambda one: (one.cluster.id,), place))
+        """Return a page, sorted by id."""
+        place = parse_page_request(limit, cursor, "clusters", place=tuple[str])
+        return list_response(request, cut_page(await overview.clusters(), lambda one: (one.cluster.id,), place))
 
     @put(
         "/{cluster_id:str}",
-        summary="Register a cluster, or change what belongs to it",
-        description="201 when it had not been registered before. From then on its batches are taken; a closed one is "
-        "open again.",
-        responses=describe(ClusterRecord, "It had not been registered before."),
+        summary="Register or change a cluster",
+        description="201 if it was not registered before. The hub then accepts its batches; a closed cluster is "
+        "reopened.",
+        responses=describe(ClusterRecord, "The cluster was not registered before."),
     )
     async def put_cluster(
         self, cluster_id: FromPath[str], data: JSONBody[ClusterSpec], clusters: NamedDependency[Clusters]
     ) -> Response[ClusterRecord]:
-        """Keep what belongs to it."""
+        """Store the cluster."""
         record, is_new = await clusters.put(cluster_id, data)
         return Response(record, status_code=201 if is_new else 200)
 
-    @get("/{cluster_id:str}", summary="A cluster: as it is kept, how fresh and how complete", responses=errors(404))
+    @get("/{cluster_id:str}", summary="Get a cluster with its freshness and completeness", responses=errors(404))
     async def get_cluster(self, cluster_id: FromPath[str], overview: NamedDependency[Overview]) -> ClusterRecord:
-        """Return it."""
+        """Return the cluster."""
         return await overview.cluster(cluster_id)
 
     @delete(
         "/{cluster_id:str}",
-        summary="Close a cluster: no more batches are taken; nothing is erased",
-        description="409 where the hub's configuration names it.",
+        summary="Close a cluster: its batches are rejected; nothing is deleted",
+        description="409 if the cluster is named in the hub's configuration.",
         status_code=200,
         responses=errors(404, 409),
     )
     async def close_cluster(self, cluster_id: FromPath[str], clusters: NamedDependency[Clusters]) -> ClusterRecord:
-        """Close it; again changes nothing."""
+        """Close the cluster; repeating this changes nothing."""
         return await clusters.close(cluster_id)
 
 
-Since = Annotated[str | None, QueryParameter(description="RFC 3339; the beginning unless given.")]
-Until = Annotated[str | None, QueryParameter(description="RFC 3339, excluded; now unless given.")]
+Since = Annotated[str | None, QueryParameter(description="RFC 3339; default: the oldest change.")]
+Until = Annotated[str | None, QueryParameter(description="RFC 3339, exclusive; default: now.")]
 
 
-class Inventory(Controller):
-    """What moved, what was replaced, what is alike."""
+class InventoryRoutes(Controller):
+    """Changes of GPUs, and pools of identical GPUs."""
 
     path = "/v1/gpus"
     tags = ("fleet",)
 
     @get(
         "/changes",
-        summary="GPUs that moved to another machine or slot, and slots that hold another GPU, newest first",
-        description="As hosts tell: a GPU that is passed through to a virtual machine has not moved.",
+        summary="List GPUs that moved to another machine or slot, and slots whose GPU was replaced, newest first",
+        description="Based on host reports: passing a GPU through to a virtual machine is not a move.",
         responses=errors(),
     )
     async def list_changes(
         self,
         queries: NamedDependency[Queries],
-        cluster: Annotated[str | None, QueryParameter(description="Only of this cluster, where it is now.")] = None,
-        machine: Annotated[str | None, QueryParameter(description="Only of this machine, by id or name.")] = None,
-        kind: Annotated[ChangeKind | None, QueryParameter(description="Only of this kind.")] = None,
+        cluster: Annotated[str | None, QueryParameter(description="Only GPUs that are in this cluster now.")] = None,
+        machine: Annotated[
+            str | None, QueryParameter(description="Only entries of this machine, by id or name.")
+        ] = None,
+        kind: Annotated[ChangeKind | None, QueryParameter(description="Only changes of this kind.")] = None,
         since: Since = None,
         until: Until = None,
         limit: Limit = None,
         cursor: Cursor = None,
     ) -> GpuChangePage:
         """Return a page."""
-        place = asked(limit, cursor, "changes", cluster, machine, kind, since, until, place=InstantPlace)
+        place = parse_page_request(limit, cursor, "changes", cluster, machine, kind, since, until, place=InstantPlace)
         return await queries.inventory.changes(
-            start=instant("since", since) if since is not None else 0,
-            end=instant("until", until) if until is not None else queries.now_ns(),
+            start=parse_instant("since", since) if since is not None else 0,
+            end=parse_instant("until", until) if until is not None else queries.now_ns(),
             cluster=cluster,
             machine=machine,
             kind=kind,
-            asked=place,
+            requested=place,
         )
 
-    @get("/pools", summary="GPUs that are alike in name, driver and VBIOS, by cluster", responses=errors())
+    @get("/pools", summary="List groups of GPUs with the same name, driver and VBIOS, by cluster", responses=errors())
     async def list_pools(
         self,
         request: Request[Any, Any, Any],
         queries: NamedDependency[Queries],
-        cluster: Annotated[str | None, QueryParameter(description="Only of this cluster.")] = None,
+        cluster: Annotated[str | None, QueryParameter(description="Only entries of this cluster.")] = None,
         limit: Limit = None,
         cursor: Cursor = None,
     ) -> Response[tuple[GpuPool, ...]]:
-        """Return them by cluster, side, name, driver and VBIOS."""
-        place = asked(limit, cursor, "pools", cluster, place=tuple[str, str, str, str, str])
-        return listed(request, page_of(await queries.inventory.pools(cluster), _key, place))
+        """Return a page, sorted by cluster, side, name, driver and VBIOS."""
+        place = parse_page_request(limit, cursor, "pools", cluster, place=tuple[str, str, str, str, str])
+        return list_response(request, cut_page(await queries.inventory.pools(cluster), _key, place))
 
 
 def _key(pool: GpuPool) -> tuple[str, ...]:

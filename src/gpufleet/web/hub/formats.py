@@ -1,8 +1,8 @@
-"""How an answer is written, in one place for every route: JSON, or a list as CSV or Arrow; and what version it is.
+"""Response formats of all routes, JSON and for lists also CSV and Arrow, and their entity tags.
 
-`?format=json|csv|arrow` says which, or else `Accept`. What is asked for and cannot be had is JSON where `Accept` asks,
-and 400 where `format` does. Every answer to a GET has an `ETag`, made of its bytes (blake2b takes 1.2 ms a
-megabyte); an answer with ages in it is another one each time.
+`?format=json|csv|arrow` selects the format, otherwise `Accept` does. An unknown `format=` returns 400. An unsupported
+`Accept` header falls back to JSON. Each response to a GET has an `ETag` computed from its bytes (blake2b takes 1.2 ms
+per megabyte). A response that contains ages has a new tag each time.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ import msgspec
 from litestar import Litestar, Request, Response
 from litestar.response.base import ASGIResponse
 
-from gpufleet.hub.query.history import QuestionError
-from gpufleet.hub.query.paging import Page
+from gpufleet.hub.query.history import InvalidQueryError
+from gpufleet.hub.query.paging import ResultPage
 from gpufleet.model.api.answer import EventsAnswer, GpuPage, MachinePage, NodePage
 from gpufleet.model.api.inventory import GpuChangePage
 from gpufleet.model.api.sql import SqlAnswer
 from gpufleet.model.api.usage import UsageAnswer
 from gpufleet.web.hub.http import Receive, Scope, Send
-from gpufleet.web.hub.tables import Column, answered_columns, columns_of, encode_arrow, encode_csv
+from gpufleet.web.hub.tables import TableColumn, columns_of, encode_arrow, encode_csv, sql_columns
 
 T = TypeVar("T")
 
 JSON, CSV, ARROW = "application/json", "text/csv", "application/vnd.apache.arrow.stream"
 
 FORMATS = {"json": JSON, "csv": CSV, "arrow": ARROW}
-"""Word in `?format=` to media type."""
+"""Media type by value of `?format=`."""
 
 _ENCODE = {CSV: encode_csv, ARROW: encode_arrow}
 
@@ -42,42 +42,46 @@ LISTS: dict[type[msgspec.Struct], str] = {
     EventsAnswer: "events",
     UsageAnswer: "rows",
 }
-"""Answer to the field that the list is in."""
+"""Field that contains the list, by type of answer."""
 
-ON_A_THREAD_BYTES = 1 << 20
-"""A larger body has its version made on a thread."""
+THREAD_BYTES = 1 << 20
+"""The entity tag of a larger body is computed on a thread."""
 
-PIECE = 50
-"""Records of a longer list that are written as JSON at once: 50 GPUs take 1 ms, in which no other thread runs."""
+PIECE_RECORDS = 50
+"""Records encoded as JSON at once: 50 GPUs take 1 ms, during which no other thread runs."""
 
 _NO_STORE = {"cache-control": "private, no-cache", "vary": "Accept, Authorization"}
 
 
-class Answered(Response[T], Generic[T]):
-    """An answer in the format that was asked for."""
+class FormattedResponse(Response[T], Generic[T]):
+    """Response in the requested format."""
 
-    def to_asgi_response(  # type: ignore[override]  # what it returns is an ASGI application, as the framework wants it
+    def to_asgi_response(  # type: ignore[override]  # returns an ASGI application, as the framework expects
         self, app: Litestar | None, request: Request[Any, Any, Any], **more: Any
-    ) -> "ASGIResponse | _Tagged":
-        """Return what sends it."""
-        listed = _listed(request, self.content)
-        media_type = asked_for(request, is_list=listed is not None)
+    ) -> "ASGIResponse | _TaggedResponse":
+        """Return the ASGI application that sends the response."""
+        list_response = _records_of(request, self.content)
+        media_type = requested_media_type(request, is_list=list_response is not None)
         following = _next_of(self.content)
         self.headers = {**self.headers, **_NO_STORE, **(_link(request, following) if following else {})}
-        if listed is not None and media_type != JSON:
-            write = functools.partial(_write, media_type, *listed)
-            return _Tagged(lambda: asyncio.to_thread(write), self.headers, media_type, request)
-        if isinstance(self.content, SqlAnswer) or (listed is not None and len(listed[1]) > PIECE):
+        if list_response is not None and media_type != JSON:
+            write = functools.partial(_write, media_type, *list_response)
+            return _TaggedResponse(lambda: asyncio.to_thread(write), self.headers, media_type, request)
+        if isinstance(self.content, SqlAnswer) or (list_response is not None and len(list_response[1]) > PIECE_RECORDS):
             encode = functools.partial(encode_json, self.content)
-            return _Tagged(lambda: asyncio.to_thread(encode), self.headers, JSON, request)
+            return _TaggedResponse(lambda: asyncio.to_thread(encode), self.headers, JSON, request)
         response = super().to_asgi_response(app, request, **more)
-        return _Tagged(response, dict(response.headers), media_type, request) if request.method == "GET" else response
+        return (
+            _TaggedResponse(response, dict(response.headers), media_type, request)
+            if request.method == "GET"
+            else response
+        )
 
 
 def encode_json(content: object) -> bytes:
-    """Return the JSON of a list, or of an answer with one; in pieces, between which other threads have a turn.
+    """Encode a list, or an answer that contains one, as JSON in pieces.
 
-    Encoding holds the interpreter from begin to end, on whatever thread it is.
+    Each piece holds the interpreter lock; other threads run between pieces.
     """
     if isinstance(content, tuple):
         return _in_pieces(content)
@@ -88,12 +92,14 @@ def encode_json(content: object) -> bytes:
 
 
 def _in_pieces(records: Sequence[object]) -> bytes:
-    pieces = (msgspec.json.encode(records[at : at + PIECE])[1:-1] for at in range(0, len(records), PIECE))
+    pieces = (
+        msgspec.json.encode(records[at : at + PIECE_RECORDS])[1:-1] for at in range(0, len(records), PIECE_RECORDS)
+    )
     return b"[" + b",".join(pieces) + b"]"
 
 
-class _Tagged:
-    """Sends what is made already, or is made on a thread; or 304 where the client has it."""
+class _TaggedResponse:
+    """Response with an entity tag; its body may be built on a thread. Sends 304 if the client's tag matches."""
 
     def __init__(
         self,
@@ -112,9 +118,9 @@ class _Tagged:
         if not isinstance(made, ASGIResponse):
             made = ASGIResponse(body=await made(), media_type=self._media_type, headers=self._headers, status_code=200)
         if self._request.method == "GET":
-            is_large = len(made.body) > ON_A_THREAD_BYTES
+            is_large = len(made.body) > THREAD_BYTES
             made.headers["etag"] = tag = await asyncio.to_thread(_tag, made.body) if is_large else _tag(made.body)
-            if _has(self._request.headers.get("if-none-match", ""), tag):
+            if _matches_tag(self._request.headers.get("if-none-match", ""), tag):
                 made = ASGIResponse(status_code=304, headers={**_NO_STORE, "etag": tag})
         await made(scope, receive, send)  # type: ignore[arg-type]  # the framework's names for the same ASGI types
 
@@ -123,19 +129,19 @@ def _tag(body: bytes) -> str:
     return f'"{blake2b(body, digest_size=16).hexdigest()}"'
 
 
-def asked_for(request: Request[Any, Any, Any], *, is_list: bool) -> str:
-    """Return the media type of an answer.
+def requested_media_type(request: Request[Any, Any, Any], *, is_list: bool) -> str:
+    """Return the media type of a response.
 
     Raises:
-        QuestionError: if `format` is not one, or not one of this answer.
+        InvalidQueryError: if `format` is unknown or does not apply to this answer.
     """
-    word = request.query_params.get("format")
-    if word is not None:
-        if word not in FORMATS:
-            raise QuestionError("format", f"must be one of {', '.join(FORMATS)}")
-        if not is_list and word != "json":
-            raise QuestionError("format", "this answer is no list: it is JSON alone")
-        return FORMATS[word]
+    name = request.query_params.get("format")
+    if name is not None:
+        if name not in FORMATS:
+            raise InvalidQueryError("format", f"must be one of {', '.join(FORMATS)}")
+        if not is_list and name != "json":
+            raise InvalidQueryError("format", "must be json: this answer is not a list")
+        return FORMATS[name]
     if not is_list:
         return JSON
     best, chosen = 0.0, JSON
@@ -155,39 +161,39 @@ def _weight(text: str) -> float:
         return 0.0
 
 
-def listed(request: Request[Any, Any, Any], page: Page[T]) -> Answered[tuple[T, ...]]:
-    """Answer with a page as a plain list; where the next one is says the header `Link`."""
+def list_response(request: Request[Any, Any, Any], page: ResultPage[T]) -> FormattedResponse[tuple[T, ...]]:
+    """Return a page as a plain list, with the next page in the `Link` header."""
     headers = _link(request, page.next) if page.next is not None else {}
-    return Answered(page.items, headers=headers)
+    return FormattedResponse(page.items, headers=headers)
 
 
-def _listed(request: Request[Any, Any, Any], content: object) -> tuple[type | None, Sequence[Any]] | None:
-    """Return what the records of an answer are, and the records; None where it is no list."""
+def _records_of(request: Request[Any, Any, Any], content: object) -> tuple[type | None, Sequence[Any]] | None:
+    """Return the record type of an answer and its records; None if the answer is not a list."""
     if isinstance(content, tuple):
         return _record_of(request), content
     if isinstance(content, SqlAnswer):
         return None, [content]
     for kind, field in LISTS.items():
         if isinstance(content, kind):
-            said = next(one.type for one in msgspec.structs.fields(kind) if one.name == field)
-            return get_args(said)[0], getattr(content, field)
+            list_type = next(one.type for one in msgspec.structs.fields(kind) if one.name == field)
+            return get_args(list_type)[0], getattr(content, field)
     return None
 
 
 def _record_of(request: Request[Any, Any, Any]) -> type:
-    """Return the type of the records that a route lists, from what its function says that it returns."""
-    said = request.route_handler.parsed_fn_signature.return_type.annotation
-    while get_origin(said) is not tuple:
-        said = get_args(said)[0]
-    record: type = get_args(said)[0]
+    """Return the type of the records that a route lists, from the return annotation of its handler."""
+    annotation = request.route_handler.parsed_fn_signature.return_type.annotation
+    while get_origin(annotation) is not tuple:
+        annotation = get_args(annotation)[0]
+    record: type = get_args(annotation)[0]
     return record
 
 
 def _write(media_type: str, record: type | None, rows: Sequence[Any]) -> bytes:
-    columns: list[Column]
+    columns: list[TableColumn]
     if record is None:
         answer: SqlAnswer = rows[0]
-        columns, rows = answered_columns(answer.columns, answer.types), answer.rows
+        columns, rows = sql_columns(answer.columns, answer.types), answer.rows
     else:
         columns = columns_of(record, rows)
     return _ENCODE[media_type](columns, rows)
@@ -199,9 +205,9 @@ def _next_of(content: object) -> str | None:
 
 
 def _link(request: Request[Any, Any, Any], cursor: str) -> dict[str, str]:
-    asked = [(name, value) for name, value in parse_qsl(request.url.query, keep_blank_values=True) if name != "cursor"]
-    return {"link": f'<{request.url.path}?{urlencode([*asked, ("cursor", cursor)])}>; rel="next"'}
+    query = [(name, value) for name, value in parse_qsl(request.url.query, keep_blank_values=True) if name != "cursor"]
+    return {"link": f'<{request.url.path}?{urlencode([*query, ("cursor", cursor)])}>; rel="next"'}
 
 
-def _has(asked: str, tag: str) -> bool:
-    return any(one.strip().removeprefix("W/") in (tag, "*") for one in asked.split(",")[:100])
+def _matches_tag(if_none_match: str, tag: str) -> bool:
+    return any(one.strip().removeprefix("W/") in (tag, "*") for one in if_none_match.split(",")[:100])

@@ -1,7 +1,4 @@
-"""The hub's front page: where everything is. It tells nothing about the fleet, so it needs no token.
-
-Routes that watch the hub itself.
-"""
+"""Index page of the hub, which reveals nothing about the fleet and needs no token; health and metrics routes."""
 
 from html import escape
 
@@ -16,22 +13,22 @@ from gpufleet.web.hub.openapi import errors
 from gpufleet.web.hub.selfmetrics import CONTENT_TYPE, render
 
 LINKS = (
-    ("/v1/nodes", "every node: its GPUs, how fresh it is, its newest error"),
-    ("/v1/gpus", "every GPU, as each side sees it"),
-    ("/v1/allocations", "what was given to whom"),
-    ("/v1/senders", "who posts batches, how late they are, and what is missing of them"),
-    ("/v1/clusters", "clusters, and what they should have"),
-    ("/openapi.json", "the whole API"),
-    ("/metrics", "what the hub counts of itself, for Prometheus"),
-    ("/readyz", "whether it works"),
+    ("/v1/nodes", "nodes with their GPUs, freshness and newest error"),
+    ("/v1/gpus", "GPUs, one entry per view"),
+    ("/v1/allocations", "allocations and their tenants"),
+    ("/v1/senders", "senders with their delay and missing batches"),
+    ("/v1/clusters", "clusters with their expected GPUs"),
+    ("/openapi.json", "description of the API"),
+    ("/metrics", "metrics of the hub for Prometheus"),
+    ("/readyz", "readiness of the hub"),
 )
-"""Path and words of what is linked."""
+"""Path and description of each link."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'",
 }
 
-_ROWS = "\n".join(f'<tr><td><a href="{path}">{path}</a></td><td>{escape(words)}</td></tr>' for path, words in LINKS)
+_ROWS = "\n".join(f'<tr><td><a href="{path}">{path}</a></td><td>{escape(text)}</td></tr>' for path, text in LINKS)
 
 PAGE = f"""<!doctype html>
 <html lang="en">
@@ -44,7 +41,7 @@ td {{ padding-right: 1.5rem; vertical-align: top }}</style>
 <table>
 {_ROWS}
 </table>
-<p>Where the hub asks for tokens, each of these takes one: <code>curl -H "Authorization: Bearer $(cat token)"</code>, or
+<p>If the hub requires tokens, send one with each request: <code>curl -H "Authorization: Bearer $(cat token)"</code> or
 <code>gpufleet query nodes --token-file FILE</code>.</p>
 </html>
 """
@@ -52,31 +49,32 @@ td {{ padding-right: 1.5rem; vertical-align: top }}</style>
 
 @get("/", include_in_schema=False, media_type="text/html")
 async def front_page() -> Response[str]:
-    """Return the page."""
+    """Return the index page."""
     return Response(PAGE, headers=HEADERS)
 
 
-class Health(Controller):
-    """Whether the hub works, and what it counts of itself."""
+class HealthRoutes(Controller):
+    """HealthRoutes, readiness and metrics of the hub."""
 
     path = "/"
     tags = ("hub",)
 
-    @get("/healthz", summary="The process answers", security=[{}])
+    @get("/healthz", summary="Check that the process responds", security=[{}])
     async def healthz(self) -> dict[str, str]:
-        """Say that the event loop turns."""
+        """Return 200 while the event loop runs."""
         return {"status": "ok"}
 
-    @get("/readyz", summary="Registry and store answer, and the flusher gets through", responses=errors())
+    @get("/readyz", summary="Check that registry and store respond, and that flushing works", responses=errors())
     async def readyz(self, queries: NamedDependency[Queries], status: NamedDependency[HubStatus]) -> dict[str, str]:
-        """Ask them; 503 with the words of who does not, and where nothing is said for some seconds."""
+        """Return 503 with the error of the failed dependency, also if it does not respond within some seconds."""
         await queries.readiness.check()
         if status.flush_failures_in_a_row:
-            words = f"{status.flush_failures_in_a_row} flushes in a row failed; batches wait in the log"
-            raise DegradedError(words)
+            raise DegradedError(
+                f"{status.flush_failures_in_a_row} consecutive flushes failed; batches are queued in the log"
+            )
         return {"status": "ready"}
 
-    @get("/metrics", summary="The hub's own metrics", media_type=CONTENT_TYPE, responses=errors())
+    @get("/metrics", summary="Metrics of the hub", media_type=CONTENT_TYPE, responses=errors())
     async def metrics(self, status: NamedDependency[HubStatus], overview: NamedDependency[Overview]) -> bytes:
-        """Return the Prometheus page."""
-        return render(status, await overview.sender_states(), await overview.hearing())
+        """Return the metrics page."""
+        return render(status, await overview.sender_states(), await overview.ingest_state())

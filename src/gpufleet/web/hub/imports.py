@@ -1,9 +1,10 @@
-"""Taking what other projects post: the steps that are the same in every format, as a bare ASGI callable.
+"""Ingestion endpoint for data of other systems; the steps common to all formats.
 
-Whose it is, the token says: a cluster's sender token posts for that cluster alone. Where there is no token, or it is
-bound to none, `?cluster=` names it; it may be left out where the hub serves one cluster. `?sender=` tells writers of
-one cluster apart, such as the two of a pair. `?pod_labels=workload` says that labels `pod` and `namespace` are those of
-the pods that hold devices (`honor_labels: true`), and not of the exporter's own.
+- Cluster: a sender token determines it. Without a token, or with one that is not bound to a cluster, `?cluster=` names
+  it. It may be omitted if the hub serves one cluster.
+- `?sender=` distinguishes writers of a cluster, such as the two of a redundant pair.
+- `?pod_labels=workload`: the labels `pod` and `namespace` are those of the pods that hold devices
+  (`honor_labels: true`), not those of the exporter.
 """
 
 import contextlib
@@ -11,67 +12,75 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 from urllib.parse import parse_qs
 
-from gpufleet.hub.imports.receiver import NotYetError, Writes
-from gpufleet.hub.imports.request import Written
-from gpufleet.hub.imports.writers import Writer
-from gpufleet.hub.liveness.uptime import Listening
+from gpufleet.hub.imports.receiver import ImportReceiver, NotCaughtUpError
+from gpufleet.hub.imports.request import ImportedRequest
+from gpufleet.hub.imports.writers import ImportWriter
+from gpufleet.hub.liveness.uptime import IngestClock
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.ingest import ForeignClusterError, TooManySendersError
-from gpufleet.hub.receive.limits import Pressure
+from gpufleet.hub.receive.limits import ByteBudget
 from gpufleet.model.errors import RegistryError, SpoolError, StoreError, WireError, WireLimitError
-from gpufleet.web.hub.http import Body, GoneError, Headers, Receive, RefusedError, Scope, Send
+from gpufleet.web.hub.http import (
+    BoundedBody,
+    ClientDisconnectedError,
+    Headers,
+    Receive,
+    RequestRejectedError,
+    Scope,
+    Send,
+)
 from gpufleet.web.hub.ingest import RETRY_AFTER_SECONDS
 
 MAX_NAME = 128
 MAX_PARAMETERS = 16
 
-Read = Callable[[bytes, Writer], Written]
-"""Reads the body of a request; runs on a thread."""
+ReadBody = Callable[[bytes, ImportWriter], ImportedRequest]
+"""Function that decodes and maps the body of a request; runs on a thread."""
 
-Answer = tuple[int, Headers, bytes]
+ImportResponse = tuple[int, Headers, bytes]
 """Status, headers and body."""
 
 
-class Format(Protocol):
-    """What differs between formats.
+class ImportFormat(Protocol):
+    """Format of imported data.
 
     Attributes:
-        max_body_bytes: of one request.
-        reader: name of what is imported so, as a reader's.
-        unnamed_writer: who posts without `?sender=`.
-        together_ns: instants of one subject that are no further apart are one.
+        max_body_bytes: limit on a request body.
+        reader: reader name of the imported samples.
+        unnamed_writer: name of a writer without `?sender=`.
+        merge_window_ns: samples of a subject within this interval are merged.
     """
 
     max_body_bytes: int
     reader: str
     unnamed_writer: str
-    together_ns: int
+    merge_window_ns: int
 
-    def reading(self, scope: Scope) -> Read:
-        """Return what reads the body that these headers announce. Raises RefusedError."""
+    def reading(self, scope: Scope) -> ReadBody:
+        """Return the function for a body with these headers. Raises RequestRejectedError."""
         ...
 
-    def answer(self, scope: Scope, written: Written) -> Answer:
-        """Say that it is durable."""
+    def answer(self, scope: Scope, written: ImportedRequest) -> ImportResponse:
+        """Return the response to a durable request."""
         ...
 
-    def refusal(self, scope: Scope, refused: RefusedError) -> Answer:
-        """Say why nothing was taken, by a status at which its clients do what is meant: send it again, or not."""
+    def refusal(self, scope: Scope, refused: RequestRejectedError) -> ImportResponse:
+        """Return the response to a rejected request, with a status at which clients of the format retry, or do not."""
         ...
 
 
 class ImportEndpoint:
-    """The endpoint of one format."""
+    """Ingestion endpoint of one format."""
 
     def __init__(
         self,
-        form: Format,
+        form: ImportFormat,
         *,
-        writes: Writes,
+        writes: ImportReceiver,
         served: Callable[[], Sequence[str]],
-        pressure: Pressure,
+        pressure: ByteBudget,
         counters: Counters,
-        listening: Listening,
+        ingest_clock: IngestClock,
         body_timeout_seconds: float,
     ) -> None:
         self._form = form
@@ -79,110 +88,110 @@ class ImportEndpoint:
         self._served = served
         self._pressure = pressure
         self._counters = counters
-        self._listening = listening
+        self._ingest_clock = ingest_clock
         self._timeout = body_timeout_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, bound_to: str | None = None) -> None:
-        """Answer one request; `bound_to` is the only cluster that who asks may write for, if there is one."""
+        """Answer a request; `bound_to` is the cluster that the token is bound to, or None."""
         form = self._form
-        body = Body(self._pressure, form.max_body_bytes)
+        body = BoundedBody(self._pressure, form.max_body_bytes)
         try:
             read = form.reading(scope)
-            cluster, writer = whose(scope, bound_to, self._served(), form.unnamed_writer)
+            cluster, writer = resolve_writer(scope, bound_to, self._served(), form.unnamed_writer)
             content = await body.read_whole(scope, receive, self._timeout)
             self._counters.received_bodies += 1
             self._counters.received_bytes += len(content)
-            with explained():
+            with rejecting_errors():
                 written = await self._writes.take(
                     cluster,
                     f"{form.reader}/{writer}",
                     lambda writer: read(content, writer),
-                    together_ns=form.together_ns,
+                    merge_window_ns=form.merge_window_ns,
                 )
-        except GoneError:
+        except ClientDisconnectedError:
             self._counters.rejected["client_gone"] += 1
             return
-        except RefusedError as refused:
+        except RequestRejectedError as refused:
             self._counters.rejected[refused.answer.error] += 1
             if refused.status == 503:
-                self._listening.turned_away()
-            status, headers, words = form.refusal(scope, refused)
-            await _send(send, (status, headers + _manners(refused.status, status), words))
+                self._ingest_clock.note_rejected()
+            status, headers, content = form.refusal(scope, refused)
+            await _send(send, (status, headers + _connection_headers(refused.status, status), content))
             return
         finally:
             body.close()
-        self._listening.took()
+        self._ingest_clock.note_accepted()
         await _send(send, form.answer(scope, written))
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Turn what taking a request raises into the answer that refuses it."""
+def rejecting_errors() -> Iterator[None]:
+    """Convert errors of the receiver to RequestRejectedError."""
     try:
         yield
     except WireLimitError as error:
-        raise RefusedError(413, "too_large", str(error), error.field) from error
+        raise RequestRejectedError(413, "too_large", str(error), error.field) from error
     except WireError as error:
-        raise RefusedError(400, "bad_request", str(error), error.field) from error
+        raise RequestRejectedError(400, "bad_request", str(error), error.field) from error
     except ForeignClusterError as error:
-        raise RefusedError(403, "foreign_cluster", str(error), "cluster") from error
+        raise RequestRejectedError(403, "foreign_cluster", str(error), "cluster") from error
     except TooManySendersError as error:
-        raise RefusedError(403, "too_many_senders", str(error), error.field) from error
-    except NotYetError as error:
-        raise RefusedError(503, "not_yet", str(error)) from error
+        raise RequestRejectedError(403, "too_many_senders", str(error), error.field) from error
+    except NotCaughtUpError as error:
+        raise RequestRejectedError(503, "catching_up", str(error)) from error
     except SpoolError as error:
-        raise RefusedError(503, "log_full", str(error)) from error
+        raise RequestRejectedError(503, "log_full", str(error)) from error
     except (StoreError, RegistryError) as error:
-        raise RefusedError(503, "degraded", str(error)) from error
+        raise RequestRejectedError(503, "degraded", str(error)) from error
 
 
 def parameters(scope: Scope) -> dict[str, list[str]]:
-    """Return what stands behind the `?` of an address.
+    """Parse the query string.
 
     Raises:
-        RefusedError: if that is too much.
+        RefusedError: if it has more than `MAX_PARAMETERS` parameters.
     """
     try:
         return parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_PARAMETERS)
     except ValueError as error:
-        raise RefusedError(400, "bad_request", f"more than {MAX_PARAMETERS} parameters in the address") from error
+        raise RequestRejectedError(400, "bad_request", f"more than {MAX_PARAMETERS} parameters in the URL") from error
 
 
-def whose(scope: Scope, bound_to: str | None, served: Sequence[str], unnamed: str) -> tuple[str, str]:
-    """Return the cluster that a request is of, and the name of its writer, `unnamed` unless it says one.
+def resolve_writer(scope: Scope, bound_to: str | None, served: Sequence[str], unnamed: str) -> tuple[str, str]:
+    """Return the cluster of a request and the name of its writer; `unnamed` is the default.
 
     Raises:
-        RefusedError: if that cannot be told, or is not for who asks.
+        RefusedError: if the cluster is missing or not permitted, or the name is invalid.
     """
-    asked = parameters(scope)
-    cluster, writer = asked.get("cluster", [""])[-1], asked.get("sender", [unnamed])[-1]
+    query = parameters(scope)
+    cluster, writer = query.get("cluster", [""])[-1], query.get("sender", [unnamed])[-1]
     if not 0 < len(writer) <= MAX_NAME or not writer.isprintable():
-        raise RefusedError(400, "bad_request", f"a sender's name has 1 to {MAX_NAME} characters", "sender")
+        raise RequestRejectedError(400, "bad_request", f"must have 1 to {MAX_NAME} printable characters", "sender")
     if bound_to is not None:
         if cluster not in ("", bound_to):
-            words = f"the token writes for cluster {bound_to!r}, and the address says {cluster[:MAX_NAME]!r}"
-            raise RefusedError(403, "other_cluster", words, "cluster")
+            detail = f"the token is bound to cluster {bound_to!r}, and the URL names {cluster[:MAX_NAME]!r}"
+            raise RequestRejectedError(403, "other_cluster", detail, "cluster")
         return bound_to, writer
     if not cluster and len(served) != 1:
-        words = f"which cluster is it? ?cluster=ID says it where a hub serves {len(served)} of them"
-        raise RefusedError(400, "bad_request", words, "cluster")
+        detail = f"this hub serves {len(served)} clusters: set ?cluster=ID"
+        raise RequestRejectedError(400, "bad_request", detail, "cluster")
     return cluster or served[0], writer
 
 
-def has_plain_pods(scope: Scope) -> bool:
-    """Tell whether the writer says that `pod` and `namespace` are a workload's.
+def has_workload_pod_labels(scope: Scope) -> bool:
+    """Return whether `?pod_labels=workload` is set: `pod` and `namespace` are those of the workload.
 
     Raises:
-        RefusedError: if it says what there is not.
+        RefusedError: if the value is unknown.
     """
-    said = parameters(scope).get("pod_labels", ["exported"])[-1]
-    if said not in ("exported", "workload"):
-        raise RefusedError(400, "bad_request", "pod_labels is exported or workload", "pod_labels")
-    return said == "workload"
+    value = parameters(scope).get("pod_labels", ["exported"])[-1]
+    if value not in ("exported", "workload"):
+        raise RequestRejectedError(400, "bad_request", "pod_labels must be exported or workload", "pod_labels")
+    return value == "workload"
 
 
-def _manners(status: int, answered: int) -> Headers:
-    """Return when to come again, and whether what is left of the body is waited for."""
+def _connection_headers(status: int, answered: int) -> Headers:
+    """Return `Retry-After`, and `Connection: close` if the rest of the body is not read."""
     headers: Headers = []
     if answered == 503:
         headers.append((b"retry-after", str(RETRY_AFTER_SECONDS).encode()))
@@ -191,7 +200,7 @@ def _manners(status: int, answered: int) -> Headers:
     return headers
 
 
-async def _send(send: Send, answer: Answer) -> None:
+async def _send(send: Send, answer: ImportResponse) -> None:
     status, headers, body = answer
     if status != 204:
         headers = [*headers, (b"content-length", str(len(body)).encode())]

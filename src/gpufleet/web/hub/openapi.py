@@ -1,4 +1,4 @@
-"""What the API says of itself beside what its types say: who may ask, and every error as it is answered."""
+"""OpenAPI document: security scheme, error responses, list formats, and the schemas of msgspec."""
 
 import copy
 from collections.abc import Mapping
@@ -25,38 +25,38 @@ from gpufleet.model.api.answer import (
     SeriesAnswer,
 )
 from gpufleet.model.api.inventory import GpuChangePage, GpuPool
-from gpufleet.model.api.sql import SqlAnswer, SqlQuestion, SqlViewRecord
+from gpufleet.model.api.sql import SqlAnswer, SqlRequest, SqlViewRecord
 from gpufleet.model.api.usage import UsageAnswer
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
 from gpufleet.web.hub.formats import FORMATS, JSON, LISTS
 
-_WORDS: Mapping[int, str] = {
-    400: "The question cannot be meant: `field` names where.",
-    401: "No token that is taken, where the hub asks for one.",
-    403: "The token's role does not cover it.",
-    404: "There is none, or it is not the tenant's.",
-    409: "It contradicts what is known, or more than one is meant: `candidates` are their ids.",
+_DESCRIPTIONS: Mapping[int, str] = {
+    400: "Invalid request; `field` names the parameter.",
+    401: "The hub requires a token, and it is missing or invalid.",
+    403: "The token's role does not permit the request.",
+    404: "Not found, or not visible to the tenant.",
+    409: "Conflict with existing data, or an ambiguous name; `candidates` are the matching ids.",
     413: "The body is too large.",
-    503: "Registry or store do not answer, or the write could not be recorded.",
+    503: "Registry or store do not respond, or the write could not be recorded in the audit log.",
 }
 
 _ALWAYS = (400, 401, 403, 503)
 
-TOKEN = "token"  # noqa: S105 - the name of the scheme
-"""What a token is called in the description."""
+TOKEN_SCHEME = "token"  # noqa: S105 - the name of the scheme
+"""Name of the security scheme."""
 
 
 def errors(*more: int) -> dict[int, ResponseSpec]:
-    """Describe the errors of a route: those of every one, and some more."""
+    """Describe the errors of a route: the common ones and `more`."""
     return {
-        status: ResponseSpec(ErrorAnswer, generate_examples=False, description=_WORDS[status])
+        status: ResponseSpec(ErrorAnswer, generate_examples=False, description=_DESCRIPTIONS[status])
         for status in sorted({*_ALWAYS, *more})
     }
 
 
-def describe(kept: type, words: str, *more: int) -> dict[int, ResponseSpec]:
-    """Describe a route that keeps what is put: what it answers when that is new, and its errors."""
-    return {201: ResponseSpec(kept, generate_examples=False, description=words), **errors(413, *more)}
+def describe(record: type, description: str, *more: int) -> dict[int, ResponseSpec]:
+    """Describe a PUT route: its response for a new `record`, and its errors."""
+    return {201: ResponseSpec(record, generate_examples=False, description=description), **errors(413, *more)}
 
 
 _LISTS = {kind.__name__ for kind in LISTS} | {SqlAnswer.__name__}
@@ -79,11 +79,11 @@ _TYPES = (
     SenderRecord,
     SeriesAnswer,
     SqlAnswer,
-    SqlQuestion,
+    SqlRequest,
     SqlViewRecord,
     UsageAnswer,
 )
-"""What is asked with and answered; whatever is in them comes along."""
+"""Types of requests and answers; nested types are included."""
 
 
 _FORMAT = {
@@ -91,14 +91,17 @@ _FORMAT = {
     "in": "query",
     "required": False,
     "schema": {"type": "string", "enum": list(FORMATS)},
-    "description": "How the list is written; `Accept` says it too.",
+    "description": "Format of the list; overrides `Accept`.",
 }
-_TAG = {"schema": {"type": "string"}, "description": "What `If-None-Match` takes: 304 while the answer is the same."}
-_LINK = {"schema": {"type": "string"}, "description": "Where the next page is, with rel=next; not on the last."}
+_TAG = {
+    "schema": {"type": "string"},
+    "description": "Entity tag for `If-None-Match`, which returns 304 while the answer is unchanged.",
+}
+_LINK = {"schema": {"type": "string"}, "description": "URL of the next page, with rel=next; absent on the last page."}
 
 
-def _name_formats(paths: dict[str, Any]) -> None:
-    """Say of every GET that it has a version, and of every list that it comes in other formats too."""
+def _add_formats(paths: dict[str, Any]) -> None:
+    """Add entity tags to each GET, and formats and `Link` to each list."""
     for path, operations in paths.items():
         for method, operation in operations.items():
             answer = operation["responses"].get("200")
@@ -107,7 +110,7 @@ def _name_formats(paths: dict[str, Any]) -> None:
             schema = answer["content"]["application/json"]["schema"]
             if method == "get":
                 answer["headers"] = {"ETag": _TAG}
-                operation["responses"]["304"] = {"description": "It is the same as `If-None-Match` says."}
+                operation["responses"]["304"] = {"description": "Unchanged since the entity tag in `If-None-Match`."}
             if schema.get("type") == "array" or schema.get("$ref", "").rpartition("/")[2] in _LISTS:
                 if method == "get":
                     answer["headers"]["Link"] = _LINK
@@ -115,33 +118,33 @@ def _name_formats(paths: dict[str, Any]) -> None:
                 operation["parameters"] = [*operation.get("parameters", ()), _FORMAT]
 
 
-def exact(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the framework's description with schemas by what in truth encodes and decodes.
+def with_msgspec_schemas(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the framework's document with the schemas of msgspec, which encodes and decodes the records.
 
-    Its own call a number that is whole ambiguous, and lack the bounds.
+    The framework's own schemas describe integers ambiguously, and lack bounds.
     """
-    paths = copy.deepcopy(document["paths"])  # the framework keeps its own, and shows it to whoever asks next
-    _name_formats(paths)
+    paths = copy.deepcopy(document["paths"])  # the framework caches its document
+    _add_formats(paths)
     _, schemas = msgspec.json.schema_components(_TYPES, ref_template="#/components/schemas/{name}")
     return {**document, "paths": paths, "components": {**document["components"], "schemas": schemas}}
 
 
-class _Json(JsonRenderPlugin):
-    """The description as JSON."""
+class _JsonPlugin(JsonRenderPlugin):
+    """OpenAPI document as JSON."""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        """Return it."""
-        return super().render(request, exact(openapi_schema))
+        """Return the JSON document."""
+        return super().render(request, with_msgspec_schemas(openapi_schema))
 
 
 CONFIG = OpenAPIConfig(
     title="gpufleet",
     version=__version__,
-    description="Truthful GPU telemetry: allocations, clusters, machines, GPUs, senders. "
-    "Batches are posted to /v1/batches in a format of their own.",
+    description="GPU telemetry: allocations, clusters, machines, GPUs, senders. "
+    "Batches are posted to /v1/batches in a binary format, which is documented separately.",
     path="/openapi",
-    components=Components(security_schemes={TOKEN: SecurityScheme(type="http", scheme="bearer")}),
-    security=[{TOKEN: []}],
-    render_plugins=(_Json(),),  # the others fetch code from elsewhere into the reader's browser
+    components=Components(security_schemes={TOKEN_SCHEME: SecurityScheme(type="http", scheme="bearer")}),
+    security=[{TOKEN_SCHEME: []}],
+    render_plugins=(_JsonPlugin(),),  # the others load code from third parties into the browser
 )
-"""Of the whole API."""
+"""OpenAPI configuration of the API."""

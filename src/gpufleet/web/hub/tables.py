@@ -1,9 +1,7 @@
-"""Tables as bytes: CSV and Arrow.
+"""Lists of records as flat tables, in CSV and Arrow.
 
-Records laid flat: what the columns of a list of them are, by their types alone, and what each record has there.
-
-The same columns come for every page of a list, whatever is on it: but readings have a column for each metric that is on
-the page. What is in a column has one type; what has no plain one (lists, maps of whatever keys) is there as JSON.
+Columns follow from the record type, so that all pages of a list have the same ones. Exception: readings have a column
+per metric on the page. A column has one type; values without a scalar type (lists, maps with arbitrary keys) are JSON.
 """
 
 import csv
@@ -33,16 +31,16 @@ from gpufleet.model.reading import Reading
 from gpufleet.model.text import no_formula
 
 Get = Callable[[Any], Any]
-"""Takes a record, returns the cell: a value of the column's type, or None."""
+"""Function from a record to its cell: a value of the column's type, or None."""
 
 
-class Column(msgspec.Struct, frozen=True):
-    """One column.
+class TableColumn(msgspec.Struct, frozen=True):
+    """Column of a table.
 
     Attributes:
-        name: path of the field, with points between.
+        name: path of the field, separated by dots.
         type: `int64`, `uint64`, `float64`, `bool`, `text`, `instant`.
-        get: finds the cell.
+        get: returns the cell of a record.
     """
 
     name: str
@@ -62,13 +60,13 @@ _PLAIN: dict[type[Type], str] = {
 _METRIC = {ValueType.INT: "int64", ValueType.FLOAT: "float64", ValueType.ENUM: "text", ValueType.TEXT: "text"}
 
 
-def columns_of(record: type, rows: Sequence[Any]) -> list[Column]:
-    """Return the columns of records of a type; `rows` only say which metrics there are."""
+def columns_of(record: type, rows: Sequence[Any]) -> list[TableColumn]:
+    """Return the columns of a record type; `rows` determine only the metrics."""
     return list(_columns(type_info(record), "", lambda one: one, rows))
 
 
-def _columns(kind: Type, path: str, get: Get, rows: Sequence[Any]) -> Iterable[Column]:
-    kind = _some(kind)
+def _columns(kind: Type, path: str, get: Get, rows: Sequence[Any]) -> Iterable[TableColumn]:
+    kind = _without_none(kind)
     if isinstance(kind, StructType):
         for field in kind.fields:
             name = f"{path}.{field.encode_name}" if path else field.encode_name
@@ -78,19 +76,25 @@ def _columns(kind: Type, path: str, get: Get, rows: Sequence[Any]) -> Iterable[C
         for name in (one for one in CATALOGUE if one in names):
             metric = CATALOGUE[name]
             unsigned = metric.type is ValueType.INT and metric.low is not None and metric.low >= 0
-            yield Column(f"{path}.{name}", "uint64" if unsigned else _METRIC[metric.type], _reading(get, name, "value"))
-            yield Column(f"{path}.{name}.absent", "text", _reading(get, name, "absent"))
-    elif isinstance(kind, DictType) and isinstance(kind.key_type, EnumType) and type(_some(kind.value_type)) in _PLAIN:
+            yield TableColumn(
+                f"{path}.{name}", "uint64" if unsigned else _METRIC[metric.type], _reading(get, name, "value")
+            )
+            yield TableColumn(f"{path}.{name}.absent", "text", _reading(get, name, "absent"))
+    elif (
+        isinstance(kind, DictType)
+        and isinstance(kind.key_type, EnumType)
+        and type(_without_none(kind.value_type)) in _PLAIN
+    ):
         for key in kind.key_type.cls:
-            yield Column(f"{path}.{key.value}", _PLAIN[type(_some(kind.value_type))], _entry(get, key))
+            yield TableColumn(f"{path}.{key.value}", _PLAIN[type(_without_none(kind.value_type))], _entry(get, key))
     elif type(kind) in _PLAIN:
-        yield Column(path, _PLAIN[type(kind)], get)
+        yield TableColumn(path, _PLAIN[type(kind)], get)
     else:
-        yield Column(path, "text", lambda row: _as_json(get(row)))
+        yield TableColumn(path, "text", lambda row: _as_json(get(row)))
 
 
-def _some(kind: Type) -> Type:
-    """Return what a field is where it is not None; a number of two types is a float."""
+def _without_none(kind: Type) -> Type:
+    """Return the type of a field without None; a union of integer and float is a float."""
     if not isinstance(kind, UnionType):
         return kind
     some = [one for one in kind.types if type(one) is not msgspec.inspect.NoneType]
@@ -123,7 +127,7 @@ def _as_json(value: Any) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-_ANSWERED = (
+_SQL_TYPES = (
     ("UInt", "uint64"),
     ("Int", "int64"),
     ("Float", "float64"),
@@ -132,18 +136,19 @@ _ANSWERED = (
 )
 
 
-def answered_columns(names: Sequence[str], types: Sequence[str]) -> list[Column]:
-    """Return the columns of rows of cells, by ClickHouse's words for their types."""
+def sql_columns(names: Sequence[str], types: Sequence[str]) -> list[TableColumn]:
+    """Return the columns of a SQL answer, from ClickHouse type names."""
     return [
-        Column(name, _answered(kind), _cell(place)) for place, (name, kind) in enumerate(zip(names, types, strict=True))
+        TableColumn(name, _sql_type(kind), _cell(place))
+        for place, (name, kind) in enumerate(zip(names, types, strict=True))
     ]
 
 
-def _answered(kind: str) -> str:
+def _sql_type(kind: str) -> str:
     plain = kind.removeprefix("LowCardinality(").removeprefix("Nullable(")
     if plain.startswith(("UInt128", "UInt256", "Int128", "Int256")):
         return "text"
-    return next((ours for start, ours in _ANSWERED if plain.startswith(start)), "text")
+    return next((ours for start, ours in _SQL_TYPES if plain.startswith(start)), "text")
 
 
 def _cell(place: int) -> Get:
@@ -157,7 +162,7 @@ def _cell(place: int) -> Get:
 
 
 def text_of(value: Any) -> str:
-    """Return a cell as text: instants as RFC 3339, nothing where there is nothing."""
+    """Return a cell as text: instants as RFC 3339, None as empty text."""
     match value:
         case None:
             return ""
@@ -169,12 +174,12 @@ def text_of(value: Any) -> str:
             return str(value)
 
 
-ROWS_A_BATCH = 10_000
-"""Rows of one record batch."""
+ROWS_PER_BATCH = 10_000
+"""Rows per Arrow record batch."""
 
 
-def encode_csv(columns: Sequence[Column], rows: Sequence[Any]) -> bytes:
-    """Return a header and a line a row (RFC 4180, UTF-8); a text that may be a formula has an apostrophe before it."""
+def encode_csv(columns: Sequence[TableColumn], rows: Sequence[Any]) -> bytes:
+    """Encode a header and rows as CSV (RFC 4180, UTF-8). An apostrophe precedes text that may be a formula."""
     page = io.StringIO()
     writer = csv.writer(page)
     writer.writerow([no_formula(column.name) for column in columns])
@@ -184,9 +189,9 @@ def encode_csv(columns: Sequence[Column], rows: Sequence[Any]) -> bytes:
     return page.getvalue().encode("utf-8", "replace")
 
 
-def encode_arrow(columns: Sequence[Column], rows: Sequence[Any]) -> bytes:
-    """Return a stream of Arrow (IPC), in batches; without rows, the schema alone."""
-    arrow = importlib.import_module("pyarrow")  # here: it takes 0.1 s to load, and most hubs are never asked for it
+def encode_arrow(columns: Sequence[TableColumn], rows: Sequence[Any]) -> bytes:
+    """Encode an Arrow IPC stream of record batches; without rows it contains only the schema."""
+    arrow = importlib.import_module("pyarrow")  # imported on use: it takes 0.1 s, and most hubs never need it
     kinds = {
         "int64": arrow.int64(),
         "uint64": arrow.uint64(),
@@ -198,8 +203,8 @@ def encode_arrow(columns: Sequence[Column], rows: Sequence[Any]) -> bytes:
     schema = arrow.schema([(column.name, kinds[column.type]) for column in columns])
     sink = arrow.BufferOutputStream()
     with arrow.ipc.new_stream(sink, schema) as writer:
-        for start in range(0, len(rows), ROWS_A_BATCH):
-            some = rows[start : start + ROWS_A_BATCH]
+        for start in range(0, len(rows), ROWS_PER_BATCH):
+            some = rows[start : start + ROWS_PER_BATCH]
             arrays = [
                 arrow.array(_cells(column, some), type=kind, from_pandas=False)
                 for column, kind in zip(columns, schema.types, strict=True)
@@ -209,7 +214,7 @@ def encode_arrow(columns: Sequence[Column], rows: Sequence[Any]) -> bytes:
     return encoded
 
 
-def _cells(column: Column, rows: Sequence[Any]) -> list[Any]:
+def _cells(column: TableColumn, rows: Sequence[Any]) -> list[Any]:
     cells = [column.get(row) for row in rows]
     if column.type == "text":
         return [None if cell is None else text_of(cell).encode("utf-8", "replace").decode() for cell in cells]

@@ -1,7 +1,4 @@
-"""The route of what allocations came to.
-
-Routes of SQL.
-"""
+"""Routes of usage and SQL."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -11,35 +8,35 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 
 from gpufleet.hub.query import Queries
-from gpufleet.hub.query.history import QuestionError
-from gpufleet.model.api.sql import SqlAnswer, SqlQuestion, SqlViewRecord
-from gpufleet.model.api.usage import Dimension, UsageAnswer
+from gpufleet.hub.query.history import InvalidQueryError
+from gpufleet.model.api.sql import SqlAnswer, SqlRequest, SqlViewRecord
+from gpufleet.model.api.usage import UsageAnswer, UsageDimension
 from gpufleet.model.time import NANOS
 from gpufleet.web.hub.allocations import Tenant
 from gpufleet.web.hub.openapi import errors
-from gpufleet.web.hub.parameters import instant
+from gpufleet.web.hub.parameters import parse_instant
 
 DEFAULT_SPAN = 24 * 3600 * NANOS
 
 GroupBy = Annotated[
     list[str] | None,
     QueryParameter(
-        description="cluster, allocation, tenant, team, model; with commas or repeated. allocation unless given."
+        description="cluster, allocation, tenant, team, model; comma-separated or repeated. Default: allocation."
     ),
 ]
-Start = Annotated[str | None, QueryParameter(description="RFC 3339; a day before `end` unless given.")]
-End = Annotated[str | None, QueryParameter(description="RFC 3339, excluded; now unless given, and never later.")]
+Start = Annotated[str | None, QueryParameter(description="RFC 3339; default: one day before `end`.")]
+End = Annotated[str | None, QueryParameter(description="RFC 3339, exclusive; default and maximum: now.")]
 
 
-class Usage(Controller):
+class UsageRoutes(Controller):
     """GPU-hours, energy and cost."""
 
     path = "/v1/usage"
     tags = ("usage",)
 
     @get(
-        summary="GPU-hours held, used, idle and unknown, energy and cost; to a tenant, of its own allocations",
-        description="Each GPU counts once in every row and in the total, whoever sees it.",
+        summary="GPU-hours held, used, idle and unknown, energy and cost; a tenant sees its own allocations",
+        description="Each physical GPU counts once per row and once in the total, regardless of its number of views.",
         responses=errors(),
     )
     async def get_usage(
@@ -50,51 +47,51 @@ class Usage(Controller):
         start: Start = None,
         end: End = None,
     ) -> UsageAnswer:
-        """Return rows and their total."""
+        """Return usage by group, and the total."""
         now = queries.now_ns()
-        last = min(now, instant("end", end)) if end is not None else now
-        first = instant("start", start) if start is not None else max(0, last - DEFAULT_SPAN)
+        last = min(now, parse_instant("end", end)) if end is not None else now
+        first = parse_instant("start", start) if start is not None else max(0, last - DEFAULT_SPAN)
         if first >= now:
-            raise QuestionError("start", "is not yet: there is usage until now")
+            raise InvalidQueryError("start", "must not be in the future")
         return await queries.usage.of(first, last, dimensions(group_by), tenant)
 
 
-def dimensions(texts: Sequence[str] | None) -> tuple[Dimension, ...]:
-    """Read every `group_by`, in their order, each dimension once; by allocation where none is given.
+def dimensions(texts: Sequence[str] | None) -> tuple[UsageDimension, ...]:
+    """Parse the values of `group_by`, in order and without duplicates; the default is by allocation.
 
     Raises:
-        QuestionError: if one of them is none.
+        InvalidQueryError: if a value is not a dimension.
     """
     if texts is None:
-        return (Dimension.ALLOCATION,)
+        return (UsageDimension.ALLOCATION,)
     found = []
     for name in (name for text in texts for name in text.split(",")):
         try:
-            found.append(Dimension(name.strip()))
+            found.append(UsageDimension(name.strip()))
         except ValueError as error:
-            words = f"{name[:50]!r} is none of {', '.join(Dimension)}"
-            raise QuestionError("group_by", words) from error
+            detail = f"{name[:50]!r} must be one of {', '.join(UsageDimension)}"
+            raise InvalidQueryError("group_by", detail) from error
     return tuple(dict.fromkeys(found))
 
 
 class SqlRoutes(Controller):
-    """Statements of administrators over views of the store."""
+    """SQL statements of administrators over views of the store."""
 
     path = "/v1/query"
     tags = ("sql",)
 
-    @get(summary="The views that a statement may read, and their columns", responses=errors())
+    @get(summary="List the views that a statement may read, and their columns", responses=errors())
     async def list_views(self, queries: NamedDependency[Queries]) -> tuple[SqlViewRecord, ...]:
-        """Return them in the order of the documentation."""
+        """Return the views, in the order of the documentation."""
         return queries.sql.views()
 
     @post(
-        summary="Answer one SELECT over the views",
-        description="400 `bad_query` when it is wrong, reads what is no view, calls what may not be called, or comes "
-        "to more than it may. It is recorded in the audit log.",
+        summary="Run a SELECT over the views",
+        description="400 `bad_query` if it is invalid, reads something other than a view, calls a forbidden function, "
+        "or exceeds a limit. The statement is recorded in the audit log.",
         status_code=200,
         responses=errors(413),
     )
-    async def query(self, data: JSONBody[SqlQuestion], queries: NamedDependency[Queries]) -> SqlAnswer:
-        """Ask it."""
+    async def query(self, data: JSONBody[SqlRequest], queries: NamedDependency[Queries]) -> SqlAnswer:
+        """Run the statement."""
         return await queries.sql.select(data.sql)

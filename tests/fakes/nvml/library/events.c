@@ -57,7 +57,7 @@ API int nvmlEventSetWait_v2(struct event_set *set, struct event_data *out, unsig
   for (long waited = 0;; waited += SLICE_MS) {
     ENTER_SYSTEM(); /* the scenario may be another one by now */
     if (next(set, out)) return OK;
-    if (waited >= (long)timeout_ms) return TIMEOUT;
+    if (waited >= bounded_wait_ms(timeout_ms)) return TIMEOUT;
     pause_ms(SLICE_MS);
   }
 }

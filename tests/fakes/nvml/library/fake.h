@@ -49,6 +49,7 @@ int is_dead(const void *handle); /* of a MIG device that is no more */
 /* The gate: the log, then the scenario's fault for the call, then whether NVML is initialised. */
 int gate(const char *function, int gpu, int needs_init);
 void pause_ms(long ms);
+long bounded_wait_ms(unsigned timeout_ms); /* at most FAKE_NVML_WAIT_MS, if that is set */
 void refuse(const char *what, const char *which) __attribute__((noreturn));
 extern atomic_int users;
 

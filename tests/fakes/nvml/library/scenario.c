@@ -162,11 +162,14 @@ static void read_line(struct scenario *s, const char *line) {
 }
 
 static const char *scenario_path, *log_path;
+static long longest_wait_ms = -1;
 static int is_still;
 __attribute__((constructor)) static void look_around(void) {
   scenario_path = getenv("FAKE_NVML");
   log_path = getenv("FAKE_NVML_LOG");
   is_still = getenv("FAKE_NVML_STILL") != NULL;
+  const char *longest = getenv("FAKE_NVML_WAIT_MS");
+  if (longest) longest_wait_ms = atol(longest);
 }
 
 static struct scenario *scenario(void) {
@@ -212,6 +215,10 @@ static void note(const char *function, int gpu) {
 void pause_ms(long ms) {
   struct timespec span = {ms / 1000, ms % 1000 * 1000000L};
   nanosleep(&span, NULL);
+}
+
+long bounded_wait_ms(unsigned timeout_ms) {
+  return longest_wait_ms >= 0 && longest_wait_ms < (long)timeout_ms ? longest_wait_ms : (long)timeout_ms;
 }
 
 int gate(const char *function, int gpu, int needs_init) {

@@ -37,7 +37,7 @@ API int nvmlSystemRegisterEvents(struct register_request *request) {
 
 API int nvmlSystemEventSetWait(struct wait_request *request) {
   CHECK_VERSION(request);
-  for (unsigned waited = 0;; waited += SYSTEM_SLICE_MS) {
+  for (long waited = 0;; waited += SYSTEM_SLICE_MS) {
     ENTER_SYSTEM(); /* the scenario may be another one by now */
     request->count = 0;
     while (request->set->told < rows(0, "system_event") && request->count < request->room) {
@@ -46,7 +46,7 @@ API int nvmlSystemEventSetWait(struct wait_request *request) {
       request->data[request->count++] = (struct system_event){e->n[1], (unsigned)e->n[2]};
     }
     if (request->count) return OK;
-    if (waited >= request->timeout_ms) return TIMEOUT;
+    if (waited >= bounded_wait_ms(request->timeout_ms)) return TIMEOUT;
     pause_ms(SYSTEM_SLICE_MS);
   }
 }

@@ -72,7 +72,7 @@ CREATE TABLE IF NOT EXISTS latest (
     `absence_set` UInt64 CODEC(LZ4),
     `info_set` UInt64 CODEC(LZ4),
     `known_at` DateTime64(9, 'UTC') CODEC(LZ4),
-    `tells` Bool CODEC(LZ4),
+    `has_totals` Bool CODEC(LZ4),
     `int_ids` Array(UInt16) CODEC(LZ4),
     `int_values` Array(UInt64) CODEC(LZ4),
     `float_ids` Array(UInt16) CODEC(LZ4),

@@ -18,6 +18,7 @@ from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.stores.clickhouse.rollup.brute import APART, HOUR, SPEAKS
 from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, _numbers, roll
 from tests.support.accepted import accept
+from tests.support.profiles import examples
 
 pytestmark = pytest.mark.costly
 
@@ -155,9 +156,9 @@ samples = st.lists(
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(1, 5), deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(fleet=st.lists(samples, min_size=12, max_size=12))
-def test_whatever_comes_and_whenever(store: ClickHouseStore, fleet: list[list[Told]]) -> None:
+def test_any_arrival_order_matches_the_brute_force(store: ClickHouseStore, fleet: list[list[Told]]) -> None:
     cluster, late = f"dims-{next(_numbers)}", random.Random(0)
     for part in ("first", "late"):
         for number, told in enumerate(fleet):
@@ -170,7 +171,7 @@ def test_whatever_comes_and_whenever(store: ClickHouseStore, fleet: list[list[To
         check(store, cluster, f"m{number}", told)
 
 
-def test_a_counter_whose_clock_was_set_back_was_not_restarted(store: ClickHouseStore, cluster: str) -> None:
+def test_clock_step_is_no_counter_reset(store: ClickHouseStore, cluster: str) -> None:
     """Ten minutes, and then again the last five of them: by the time of measuring they fall at every other reading."""
     instants = [*range(0, 600, 30), *range(315, 900, 30)]
     batches = [
@@ -186,11 +187,11 @@ def test_a_counter_whose_clock_was_set_back_was_not_restarted(store: ClickHouseS
     assert grown == {SERIES[0][0]: counted, SERIES[3][0]: pytest.approx(counted)}
 
 
-def test_hours_are_there_without_minutes(store: ClickHouseStore, cluster: str) -> None:
+def test_hours_are_kept_without_minutes(store: ClickHouseStore, cluster: str) -> None:
     told = [Told(at=1800 + at, values={0: at, 4: at}) for at in (0, 60, 120)]
     store.write([accept(cluster, "m", [sample(one) for one in told])], cluster)
     kept = store._retention
-    store._retention = msgspec.structs.replace(kept, minute_days=0)
+    store._retention = msgspec.structs.replace(kept, rollup_1m_days=0)
     try:
         store.roll_up(time.time_ns() + 3600 * NANOS)
         roll(store)

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from gpufleet.model.catalogue import CATALOGUE, MetricKind, Storage, ValueType
 from gpufleet.model.time import NANOS
-from gpufleet.stores.clickhouse.rollup.durations import states_of, usage_of
-from gpufleet.stores.clickhouse.rollup.rows import Rows, read_rows
+from gpufleet.stores.clickhouse.rollup.durations import compute_states, compute_usage
+from gpufleet.stores.clickhouse.rollup.rows import SampleColumns, read_rows
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS
-from gpufleet.stores.clickhouse.rollup.windows import Windows, coarser, windows_of
+from gpufleet.stores.clickhouse.rollup.windows import WindowSet, compute_windows, to_hour
 from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import APART, HOUR, Told
 from tests.stores.clickhouse.rollup.test_against_brute_force import NAMES, T0, readings
+from tests.support.profiles import examples
 
 FIRST = (T0 + HOUR) * NANOS
 LAST = FIRST + HOUR_NS
@@ -64,7 +65,7 @@ def table_of(told: Fleet, epochs: Sequence[str] = ()) -> pa.Table:
     )
 
 
-def rows_of(fleet: dict[str, Sequence[Told]]) -> Rows:
+def rows_of(fleet: dict[str, Sequence[Told]]) -> SampleColumns:
     told = [
         (one, machine, "host_local_probe")
         for machine, mine in fleet.items()
@@ -75,7 +76,7 @@ def rows_of(fleet: dict[str, Sequence[Told]]) -> Rows:
     return read_rows(table_of(told))
 
 
-def values_of(rows: Rows, windows: Windows, machine: str, field: str) -> dict[int, tuple[float, ...]]:
+def values_of(rows: SampleColumns, windows: WindowSet, machine: str, field: str) -> dict[int, tuple[float, ...]]:
     """Window's start, in seconds after the first hour, to what is known of a metric."""
     metric = CATALOGUE[NAMES[field]]
     kind: Mapping[int, Any] = getattr(windows, f"{metric.kind.value}s")
@@ -117,12 +118,12 @@ def around_the_hour(draw: st.DrawFn) -> list[Told]:
 fleets = st.dictionaries(st.sampled_from(["a", "b", "c"]), around_the_hour(), min_size=1)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(100, 1000))
 @given(fleet=fleets)
 def test_minutes_and_hours_of_any_samples(fleet: dict[str, Sequence[Told]]) -> None:
     rows = rows_of(fleet)
-    minutes = windows_of(rows, FIRST, LAST, MINUTE_NS)
-    made = {60: [minutes], HOUR: [coarser(minutes, rows, FIRST), windows_of(rows, FIRST, LAST, HOUR_NS)]}
+    minutes = compute_windows(rows, FIRST, LAST, MINUTE_NS)
+    made = {60: [minutes], HOUR: [to_hour(minutes, rows, FIRST), compute_windows(rows, FIRST, LAST, HOUR_NS)]}
     for machine, told in fleet.items():
         for window, all_ways in made.items():
             for windows in all_ways:
@@ -131,13 +132,13 @@ def test_minutes_and_hours_of_any_samples(fleet: dict[str, Sequence[Told]]) -> N
                     assert found == {at: pytest.approx(parts) for at, parts in expected(told, field, window).items()}
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(80, 800))
 @given(fleet=fleets)
 def test_states_and_use_of_any_samples(fleet: dict[str, Sequence[Told]]) -> None:
     rows = rows_of(fleet)
     codes, names = rows.texts["machine"]
     numbers = {CATALOGUE[NAMES[field]].id: field for field in ("state", "mig")}
-    for lasted, window in zip(states_of(rows, FIRST, LAST), (60, HOUR), strict=True):
+    for lasted, window in zip(compute_states(rows, FIRST, LAST), (60, HOUR), strict=True):
         found: dict[tuple[str, str, int, str], float] = {}
         for row, metric, state, start, seconds in zip(
             lasted.row, lasted.metric, lasted.state, lasted.start, lasted.seconds, strict=True
@@ -154,19 +155,19 @@ def test_states_and_use_of_any_samples(fleet: dict[str, Sequence[Told]]) -> None
             for (at, state), seconds in brute.states(told, field, window).items()
             if HOUR <= at < 2 * HOUR
         }
-    used = usage_of(rows, FIRST, LAST)
+    used = compute_usage(rows, FIRST, LAST)
     sums = {names[codes[row]]: [of[place] for of in used.sums.values()] for place, row in enumerate(used.row)}
     for machine, told in fleet.items():
         known = list(brute.usage(told, HOUR, 2 * HOUR).values())
         assert sums.get(machine, [0.0] * 6) == pytest.approx(known, abs=1e-6)
 
 
-def test_a_lane_of_two_provenances_by_turns_has_windows_of_each_and_grows_over_both() -> None:
+def test_alternating_provenances_have_windows_of_their_own() -> None:
     told = [
         (Told(at=HOUR + 10 * step, watts=float(step), joules=step * 7.0), "a", "xy"[step % 2]) for step in range(12)
     ]
     rows = read_rows(table_of(told))
-    windows = windows_of(rows, FIRST, LAST, MINUTE_NS)
+    windows = compute_windows(rows, FIRST, LAST, MINUTE_NS)
     codes, names = rows.texts["provenance"]
     assert [names[codes[row]] for row in windows.first_row] == ["x", "x", "y", "y"]
     assert windows.samples.tolist() == [3, 3, 3, 3]
@@ -174,13 +175,13 @@ def test_a_lane_of_two_provenances_by_turns_has_windows_of_each_and_grows_over_b
     assert (watts.low.tolist(), watts.high.tolist()) == ([0, 6, 1, 7], [4, 10, 5, 11])
     joules = windows.counters[CATALOGUE["gpu_energy_joules_total"].id]
     assert joules.increase.tolist() == [14, 21, 21, 21]
-    hours = coarser(windows, rows, FIRST)
+    hours = to_hour(windows, rows, FIRST)
     assert hours.counters[CATALOGUE["gpu_energy_joules_total"].id].increase.tolist() == [35, 42]
 
 
 def sent(told: Fleet, epochs: Sequence[str] = ()) -> list[int]:
     """By how much a counter grew in each minute of the hour."""
-    windows = windows_of(read_rows(table_of(told, epochs)), FIRST, LAST, MINUTE_NS)
+    windows = compute_windows(read_rows(table_of(told, epochs)), FIRST, LAST, MINUTE_NS)
     increases: list[int] = windows.counters[CATALOGUE["gpu_pcie_transmit_bytes_total"].id].increase.tolist()
     return increases
 
@@ -199,7 +200,7 @@ def test_a_counter_whose_clock_was_set_back_was_not_restarted() -> None:
     assert sum(sent(told)) == 7 * (len(told) - 2)  # what it grew by while the clock was set is unknown
 
 
-def test_a_counter_that_falls_in_the_order_of_counting_was_restarted() -> None:
+def test_counter_that_falls_in_sequence_order_was_reset() -> None:
     told = [
         (Told(at=HOUR + at, sent=value, seq=seq), "a", "x") for seq, at, value in [(1, 0, 90), (2, 9, 95), (3, 18, 4)]
     ]
@@ -216,7 +217,7 @@ def test_a_spool_and_a_memory_that_count_by_turns_are_one_course() -> None:
     assert sent(told, ["disk", "disk", "memory", "disk", "memory", "memory"]) == [35]
 
 
-def test_what_a_relay_numbered_in_another_order_is_followed_by_time() -> None:
+def test_renumbered_batches_are_ordered_by_time() -> None:
     """It had acknowledged a clone's batches, and passes them on under an epoch of its own, the newest first."""
     told = [(Told(at=HOUR + at, sent=at, seq=seq), "a", "x") for seq, at in enumerate([40, 30, 20, 10, 0], start=1)]
     assert sent(told) == [40]
@@ -231,7 +232,7 @@ def test_what_is_imported_comes_in_any_order() -> None:
 
 def test_whole_numbers_stay_whole_past_2_to_the_53() -> None:
     told = [(Told(at=HOUR + at, errors=2**63 + at, bar1=2**60 + at), "a", "x") for at in (0, 1, 2)]
-    windows = windows_of(read_rows(table_of(told)), FIRST, LAST, HOUR_NS)
+    windows = compute_windows(read_rows(table_of(told)), FIRST, LAST, HOUR_NS)
     errors = windows.counters[CATALOGUE["gpu_ecc_corrected_errors_total"].id]
     assert (errors.last.tolist(), errors.increase.tolist()) == ([2**63 + 2], [2])
     assert windows.gauges[CATALOGUE["gpu_bar1_used_bytes"].id].high.tolist() == [2**60 + 2]
@@ -239,13 +240,13 @@ def test_whole_numbers_stay_whole_past_2_to_the_53() -> None:
 
 def test_a_sample_that_is_there_twice_is_told() -> None:
     once, twice = ([(Told(at=HOUR, watts=1.0), "a", "x")] * count for count in (1, 2))
-    assert not read_rows(table_of(once)).has_doubles
-    assert read_rows(table_of(twice)).has_doubles
+    assert not read_rows(table_of(once)).has_duplicates
+    assert read_rows(table_of(twice)).has_duplicates
 
 
 def test_nothing_is_nothing() -> None:
     rows = read_rows(table_of([]))
-    windows = windows_of(rows, FIRST, LAST, MINUTE_NS)
-    assert len(windows.start) == len(coarser(windows, rows, FIRST).start) == 0
-    assert all(len(lasted.row) == 0 for lasted in states_of(rows, FIRST, LAST))
-    assert np.size(usage_of(rows, FIRST, LAST).row) == 0
+    windows = compute_windows(rows, FIRST, LAST, MINUTE_NS)
+    assert len(windows.start) == len(to_hour(windows, rows, FIRST).start) == 0
+    assert all(len(lasted.row) == 0 for lasted in compute_states(rows, FIRST, LAST))
+    assert np.size(compute_usage(rows, FIRST, LAST).row) == 0

@@ -26,7 +26,7 @@ AT = f"toInt64(toUnixTimestamp(at)) - {T0}"
 
 
 @pytest.mark.parametrize(("span", "window"), [("minute", 60), ("hour", HOUR)])
-def test_what_samples_come_to(store: ClickHouseStore, cluster: str, span: str, window: int) -> None:
+def test_windows_of_samples(store: ClickHouseStore, cluster: str, span: str, window: int) -> None:
     write(store, cluster, TOLD)
     roll(store)
     check(store, cluster, TOLD)  # the tables themselves
@@ -48,7 +48,7 @@ def test_what_samples_come_to(store: ClickHouseStore, cluster: str, span: str, w
 
 
 @pytest.mark.parametrize("span", ["minute", "hour"])
-def test_what_values_with_dimensions_come_to(store: ClickHouseStore, cluster: str, span: str) -> None:
+def test_windows_of_values_with_dimensions(store: ClickHouseStore, cluster: str, span: str) -> None:
     told = [
         dims.Told(at=0, values={0: 2**60 + 1, 3: 1.5, 4: 8, 5: "running"}),
         dims.Told(at=30, values={0: 2**60 + 5, 3: 4.0, 4: 10, 5: "failed"}),
@@ -68,7 +68,7 @@ def test_what_values_with_dimensions_come_to(store: ClickHouseStore, cluster: st
     }
 
 
-def test_what_an_attempt_left_that_was_cut_short_is_no_row(store: ClickHouseStore, cluster: str) -> None:
+def test_rows_of_an_unfinished_attempt_are_not_shown(store: ClickHouseStore, cluster: str) -> None:
     write(store, cluster, TOLD)
     roll(store)
     for table in ("windows_1h", "dim_windows_1h", "state_windows_1h"):

@@ -1,10 +1,10 @@
-"""What devices did within stretches: the same from samples as from hours, and a device of two tellers once."""
+"""What devices did within stretches: the same from samples as from hours, and a device of two reporters once."""
 
 import msgspec
 import pytest
 
-from gpufleet.model.api.usage import Stretch
-from gpufleet.model.stored.retention import FOR_EVER, LONGEST_DAYS, Retention
+from gpufleet.model.api.usage import DeviceInterval
+from gpufleet.model.stored.retention import UNLIMITED, UNLIMITED_DAYS, Retention
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.stores.clickhouse.rollup import brute
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.costly
 SPANS = ((0, 3 * HOUR), (17, HOUR), (HOUR - 1, HOUR + 1), (1234, 2 * HOUR + 77), (2 * HOUR, 3 * HOUR), (5, 6))
 
 
-def stretch(cluster: str, start: int, end: int, *machines: str) -> Stretch:
+def stretch(cluster: str, start: int, end: int, *machines: str) -> DeviceInterval:
     views = tuple((machine, GPU.key) for machine in machines)
-    return Stretch(cluster=cluster, views=views, start=(T0 + start) * NANOS, end=(T0 + end) * NANOS)
+    return DeviceInterval(cluster=cluster, views=views, start=(T0 + start) * NANOS, end=(T0 + end) * NANOS)
 
 
-def test_hours_and_samples_say_the_same(store: ClickHouseStore, cluster: str) -> None:
+def test_hours_and_samples_give_the_same_usage(store: ClickHouseStore, cluster: str) -> None:
     told = [
         Told(at=at, watts=float(at % 700), busy=at // 900 % 2 * 0.7, joules=float(at * 300 % 10**6))
         for at in range(3, 3 * HOUR, 30)
@@ -30,27 +30,27 @@ def test_hours_and_samples_say_the_same(store: ClickHouseStore, cluster: str) ->
     write(store, cluster, told)
     asked = [stretch(cluster, start, end, "m") for start, end in SPANS]
     expected = [pytest.approx(tuple(brute.usage(told, start, end).values())) for start, end in SPANS]
-    assert [msgspec.structs.astuple(one) for one in store.worked(asked)] == expected
+    assert [msgspec.structs.astuple(one) for one in store.device_usage(asked)] == expected
     roll(store)
-    assert [msgspec.structs.astuple(one) for one in store.worked(asked)] == expected
+    assert [msgspec.structs.astuple(one) for one in store.device_usage(asked)] == expected
     late = Told(at=5000, watts=1.0, busy=1.0)
     write(store, cluster, [late])  # the hour is answered from samples until it is made again
     told = sorted([*told, late], key=lambda one: one.at)
     expected = [pytest.approx(tuple(brute.usage(told, start, end).values())) for start, end in SPANS]
-    assert [msgspec.structs.astuple(one) for one in store.worked(asked)] == expected
+    assert [msgspec.structs.astuple(one) for one in store.device_usage(asked)] == expected
 
 
-def test_of_several_who_see_a_device_the_one_that_knows_most_answers(store: ClickHouseStore, cluster: str) -> None:
+def test_usage_is_from_the_reporter_with_most_data(store: ClickHouseStore, cluster: str) -> None:
     write(store, cluster, [Told(at=at, busy=1.0, watts=5.0) for at in range(0, 600, 60)], "host")
     write(store, cluster, [Told(at=at, busy=0.0) for at in range(0, 1200, 60)], "guest")
     for _ in range(2):
-        (both,) = store.worked([stretch(cluster, 0, HOUR, "host", "guest")])
+        (both,) = store.device_usage([stretch(cluster, 0, HOUR, "host", "guest")])
         assert (both.used_seconds, both.idle_seconds) == (0, 1260)  # the last word stands for two minutes
         assert (both.power_joules, both.power_seconds) == (5.0 * 660, 660)
         roll(store)
 
 
-def test_a_clock_that_was_set_back_draws_no_energy(store: ClickHouseStore, cluster: str) -> None:
+def test_clock_step_adds_no_energy(store: ClickHouseStore, cluster: str) -> None:
     """A GPU at 500 W, whose machine's clock was 200 s ahead for ten minutes: two courses of its counter by turns."""
     behind = [Told(at=at, joules=5e8 + 500.0 * at) for at in range(0, 1200, 30)]
     ahead = [Told(at=at + 205, joules=5e8 + 500.0 * at) for at in range(1200, 1800, 30)]
@@ -58,7 +58,7 @@ def test_a_clock_that_was_set_back_draws_no_energy(store: ClickHouseStore, clust
     told = sorted([*behind, *ahead, *after], key=lambda one: one.at)
     write(store, cluster, told)
     for _ in range(2):
-        (found,) = store.worked([stretch(cluster, 0, HOUR, "m")])
+        (found,) = store.device_usage([stretch(cluster, 0, HOUR, "m")])
         assert 0.85 * 500 * HOUR < found.energy_joules <= 500 * HOUR
         assert found.energy_seconds < HOUR - 100  # what cannot be is unknown, and not nothing
         roll(store)
@@ -67,50 +67,48 @@ def test_a_clock_that_was_set_back_draws_no_energy(store: ClickHouseStore, clust
     assert 0.85 * 500 * HOUR < grown <= 500 * HOUR
 
 
-def test_a_counter_whose_clock_was_set_back_was_not_restarted(store: ClickHouseStore, cluster: str) -> None:
+def test_clock_step_is_no_counter_reset(store: ClickHouseStore, cluster: str) -> None:
     """Twenty minutes, and then again the last ten of them: by the time of measuring they fall twenty times."""
     instants = [*range(0, 1200, 30), *range(615, 1800, 30)]
     told = [Told(at=at, sent=10**9 + 7 * seq, seq=seq) for seq, at in enumerate(instants, start=1)]
     write(store, cluster, told)
     roll(store)
-    (of_hour,) = measured(store, "windows_1h", "sent", cluster, "m").values()
+    (of_hour,) = measured(store, "windows_1h", cluster, "m")["sent"].values()
     assert of_hour == (10**9 + 7 * len(instants), 7 * (len(instants) - 2))  # unknown while the clock was set
 
 
-def test_a_reading_that_cannot_be_costs_itself(store: ClickHouseStore, cluster: str) -> None:
+def test_impossible_reading_is_left_out(store: ClickHouseStore, cluster: str) -> None:
     told = [Told(at=at, joules=500.0 * at + (2.0**60 if at == 600 else 0)) for at in range(0, 1201, 60)]
     write(store, cluster, told)
     for _ in range(2):
-        (found,) = store.worked([stretch(cluster, 0, HOUR, "m")])
+        (found,) = store.device_usage([stretch(cluster, 0, HOUR, "m")])
         assert found.energy_joules == pytest.approx(500.0 * 1080)
         assert found.energy_seconds == 1080
         roll(store)
 
 
-def test_what_comes_after_the_samples_have_gone_takes_nothing_from_hours_that_were_made(
-    store: ClickHouseStore, cluster: str
-) -> None:
+def test_late_rows_do_not_change_hours_past_retention(store: ClickHouseStore, cluster: str) -> None:
     """As a node does that was away for longer than samples are kept, or whose clock is far behind."""
     told = [Told(at=at, watts=300.0, busy=1.0, joules=300.0 * at) for at in range(0, HOUR, 30)]
     write(store, cluster, told)
     roll(store)
     asked = [stretch(cluster, 0, HOUR, "m")]
-    before = store.worked(asked)
+    before = store.device_usage(asked)
     whole = T0 * NANOS, (T0 + HOUR) * NANOS, HOUR * NANOS
     series = store.series(cluster, "m", ["gpu_power_watts"], *whole)
     try:
-        store.migrate(Retention(raw_days=2, minute_days=LONGEST_DAYS, hour_days=0))
-        store._handles.writer.command("OPTIMIZE TABLE samples FINAL")  # what should go goes now
-        assert store.worked([stretch(cluster, 17, HOUR, "m")])[0].used_seconds == 0
+        store.migrate(Retention(raw_days=2, rollup_1m_days=UNLIMITED_DAYS, rollup_1h_days=0))
+        store._handles.writer.command("OPTIMIZE TABLE samples FINAL")  # deletes what has expired
+        assert store.device_usage([stretch(cluster, 17, HOUR, "m")])[0].used_seconds == 0
         write(store, cluster, [Told(at=1800, watts=1.0, busy=0.0)], "late")
-        assert store.worked(asked) == before
+        assert store.device_usage(asked) == before
         assert store.series(cluster, "m", ["gpu_power_watts"], *whole).points == series.points
         assert roll(store) == []
     finally:
-        store.migrate(FOR_EVER)
+        store.migrate(UNLIMITED)
 
 
-def test_nothing_known_is_nothing(store: ClickHouseStore, cluster: str) -> None:
-    (nothing,) = store.worked([stretch(cluster, 0, HOUR, "m")])
+def test_usage_of_an_unknown_machine_is_zero(store: ClickHouseStore, cluster: str) -> None:
+    (nothing,) = store.device_usage([stretch(cluster, 0, HOUR, "m")])
     assert set(msgspec.structs.astuple(nothing)) == {0.0}
-    assert store.worked([]) == []
+    assert store.device_usage([]) == []

@@ -1,1 +1,1 @@
-"""From DCGM's fields to the catalogue: one file a group of fields. The only place that knows DCGM's units."""
+"""Mapping of DCGM fields to the catalogue, one module per group of fields; converts DCGM's units."""

@@ -1,6 +1,6 @@
-"""What the parts of the chip did: profiling fields, which an engine tells only of what it watches.
+"""Profiling fields: activity of the units of a chip. An engine reports them only while they are watched.
 
-Ratios are means over the engine's newest interval, traffic is a rate over it.
+Ratios are means over the engine's latest interval; traffic is a rate over that interval.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,62 +10,62 @@ from gpufleet.codecs.dcgm_wire.values import FieldValue
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import Value
-from gpufleet.readers.dcgm.mapping.row import Modes, Row, every_field, in_guest, read
+from gpufleet.readers.dcgm.mapping.row import DcgmRow, EngineGpuModes, absence_in_guest, every_field, read_row
 from gpufleet.readers.dcgm.mapping.units import real
 
-RATIO_ROWS: tuple[Row, ...] = (
-    Row("gpu_graphics_activity_ratio", 1001, real),
-    Row("gpu_sm_activity_ratio", 1002, real),
-    Row("gpu_sm_occupancy_ratio", 1003, real),
-    Row("gpu_tensor_activity_ratio", 1004, real),
-    Row("gpu_dram_activity_ratio", 1005, real),
-    Row("gpu_fp64_activity_ratio", 1006, real),
-    Row("gpu_fp32_activity_ratio", 1007, real),
-    Row("gpu_fp16_activity_ratio", 1008, real),
-    Row("gpu_tensor_integer_activity_ratio", 1013, real),
-    Row("gpu_tensor_half_activity_ratio", 1014, real),
-    Row("gpu_tensor_fp64_activity_ratio", 1015, real),
-    Row("gpu_integer_activity_ratio", 1016, real),
+RATIO_ROWS: tuple[DcgmRow, ...] = (
+    DcgmRow("gpu_graphics_activity_ratio", 1001, real),
+    DcgmRow("gpu_sm_activity_ratio", 1002, real),
+    DcgmRow("gpu_sm_occupancy_ratio", 1003, real),
+    DcgmRow("gpu_tensor_activity_ratio", 1004, real),
+    DcgmRow("gpu_dram_activity_ratio", 1005, real),
+    DcgmRow("gpu_fp64_activity_ratio", 1006, real),
+    DcgmRow("gpu_fp32_activity_ratio", 1007, real),
+    DcgmRow("gpu_fp16_activity_ratio", 1008, real),
+    DcgmRow("gpu_tensor_integer_activity_ratio", 1013, real),
+    DcgmRow("gpu_tensor_half_activity_ratio", 1014, real),
+    DcgmRow("gpu_tensor_fp64_activity_ratio", 1015, real),
+    DcgmRow("gpu_integer_activity_ratio", 1016, real),
 )
-"""Told of GPUs and of MIG devices."""
+"""Rows of GPUs and MIG devices."""
 
-TRAFFIC_ROWS: tuple[Row, ...] = (
-    Row("gpu_pcie_transmit_bytes_per_second", 1009, real),
-    Row("gpu_pcie_receive_bytes_per_second", 1010, real),
-    Row("gpu_nvlink_transmit_bytes_per_second", 1011, real),
-    Row("gpu_nvlink_receive_bytes_per_second", 1012, real),
+TRAFFIC_ROWS: tuple[DcgmRow, ...] = (
+    DcgmRow("gpu_pcie_transmit_bytes_per_second", 1009, real),
+    DcgmRow("gpu_pcie_receive_bytes_per_second", 1010, real),
+    DcgmRow("gpu_nvlink_transmit_bytes_per_second", 1011, real),
+    DcgmRow("gpu_nvlink_receive_bytes_per_second", 1012, real),
 )
-"""Told of GPUs."""
+"""Rows of GPUs only."""
 
 ROWS = (*RATIO_ROWS, *TRAFFIC_ROWS)
 DRAM = 1005
-"""Told of GPU instances at the least: their compute instances share the memory."""
+"""Field of DRAM activity. Reported for GPU instances: compute instances share their memory."""
 
 FIELDS = every_field(ROWS)
 
 
 def map_activity(
-    rows: Iterable[Row], values: Mapping[int, FieldValue], refused: Mapping[int, int], modes: Modes
+    rows: Iterable[DcgmRow], values: Mapping[int, FieldValue], refused: Mapping[int, int], modes: EngineGpuModes
 ) -> dict[str, Value | Absent]:
-    """Return readings of what was watched.
+    """Return readings of watched fields.
 
     Args:
-        rows: which.
-        values: by field.
-        refused: field to the return code with which the engine refused to watch it.
+        rows: rows to read.
+        values: values by field.
+        refused: refused fields, with the return code of the engine.
         modes: of the device.
     """
     found: dict[str, Value | Absent] = {}
     for row in rows:
         code = refused.get(row.field)
         if code is None:
-            found[row.metric] = read(row, values, modes, frozenset())
+            found[row.metric] = read_row(row, values, modes, frozenset())
         else:
             why = Absent(REASONS.get(code, Reason.DRIVER_ERROR), f"watch of DCGM {row.field}: {name_of(code)}")
-            found[row.metric] = in_guest(why, CATALOGUE[row.metric], modes)
+            found[row.metric] = absence_in_guest(why, CATALOGUE[row.metric], modes)
     return found
 
 
-def absent_activity(rows: Iterable[Row], why: Absent) -> dict[str, Value | Absent]:
-    """Return the readings of what could not be asked at all."""
+def absent_activity(rows: Iterable[DcgmRow], why: Absent) -> dict[str, Value | Absent]:
+    """Return absent readings with a common reason."""
     return {row.metric: why for row in rows}

@@ -1,4 +1,4 @@
-"""What a GPU says of itself, read from its driver at the instant of asking. Ids are those of dcgm_fields.h."""
+"""Device readings of a GPU, which the engine reads live from the driver. Ids are those of dcgm_fields.h."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,9 +9,10 @@ from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.catalogue.gpu_errors import ROW_AVAILABILITY
 from gpufleet.model.reading import DimValue, Value
-from gpufleet.readers.dcgm.mapping.row import Modes, Row, every_field, fields_of, read
+from gpufleet.readers.dcgm.mapping.row import DcgmRow, EngineGpuModes, every_field, fields_of, read_row
 from gpufleet.readers.dcgm.mapping.units import (
     cuda_version,
+    integer,
     license_state,
     mebi,
     mega,
@@ -19,7 +20,6 @@ from gpufleet.readers.dcgm.mapping.units import (
     nano,
     percent,
     real,
-    same,
     sensor,
     text,
 )
@@ -28,17 +28,17 @@ DRIVER, UUID, PCI_BUS_ID, MIG_MODE, VIRTUAL_MODE = 1, 54, 57, 67, 500
 VGPU_GUEST = 2
 """Value of VIRTUAL_MODE: the engine runs inside a vGPU guest."""
 
-MEMORY_ROWS: tuple[Row, ...] = (
-    Row("gpu_memory_total_bytes", 250, mebi),
-    Row("gpu_memory_used_bytes", 252, mebi),
-    Row("gpu_memory_free_bytes", 251, mebi),
-    Row("gpu_memory_reserved_bytes", 253, mebi),
-    Row("gpu_bar1_total_bytes", 90, mebi, base=(1600, same)),
-    Row("gpu_bar1_used_bytes", 92, mebi, base=(1601, same)),
+MEMORY_ROWS: tuple[DcgmRow, ...] = (
+    DcgmRow("gpu_memory_total_bytes", 250, mebi),
+    DcgmRow("gpu_memory_used_bytes", 252, mebi),
+    DcgmRow("gpu_memory_free_bytes", 251, mebi),
+    DcgmRow("gpu_memory_reserved_bytes", 253, mebi),
+    DcgmRow("gpu_bar1_total_bytes", 90, mebi, base=(1600, integer)),
+    DcgmRow("gpu_bar1_used_bytes", 92, mebi, base=(1601, integer)),
 )
-"""Told of GPUs and of their parts."""
+"""Rows of GPUs and MIG devices."""
 
-_HELD_DOWN = {
+_CLOCK_EVENTS = {
     240: "sw_power_cap",
     241: "thermal",
     242: "sync_boost",
@@ -53,137 +53,137 @@ _HELD_DOWN = {
 }
 _THRESHOLDS = {159: "shutdown", 158: "slowdown", 151: "memory_max", 152: "gpu_max"}
 
-ROWS: tuple[Row, ...] = (
-    Row("gpu_utilization_ratio", 203, percent),
-    Row("gpu_memory_activity_ratio", 204, percent),
-    Row("gpu_encoder_utilization_ratio", 206, percent),
-    Row("gpu_decoder_utilization_ratio", 207, percent),
+ROWS: tuple[DcgmRow, ...] = (
+    DcgmRow("gpu_utilization_ratio", 203, percent),
+    DcgmRow("gpu_memory_activity_ratio", 204, percent),
+    DcgmRow("gpu_encoder_utilization_ratio", 206, percent),
+    DcgmRow("gpu_decoder_utilization_ratio", 207, percent),
     *MEMORY_ROWS,
-    Row("gpu_temperature_celsius", 150, real),
-    Row("gpu_memory_temperature_celsius", 140, sensor),
-    Row("gpu_temperature_margin_celsius", 153, real),
-    *[Row("gpu_temperature_threshold_celsius", field, real, (name,)) for field, name in _THRESHOLDS.items()],
-    Row("gpu_power_watts", 155, real),
-    Row("gpu_power_instant_watts", 157, real),
-    Row("gpu_power_limit_watts", 164, real),
-    Row("gpu_power_default_limit_watts", 163, real),
-    Row("gpu_power_requested_limit_watts", 160, real),
-    Row("gpu_power_limit_min_watts", 161, real),
-    Row("gpu_power_limit_max_watts", 162, real),
-    Row("gpu_energy_joules_total", 156, milli, base=(1611, real)),
-    Row("gpu_fan_speed_ratio", 191, percent, ("0",), base=(1612, real)),
-    Row("gpu_sm_clock_hertz", 100, mega, base=(1603, same)),
-    Row("gpu_memory_clock_hertz", 101, mega, base=(1604, same)),
-    Row("gpu_video_clock_hertz", 102, mega, base=(1605, same)),
-    Row("gpu_sm_clock_max_hertz", 113, mega, base=(1608, same)),
-    Row("gpu_memory_clock_max_hertz", 114, mega, base=(1609, same)),
-    Row("gpu_clock_event_reasons_mask", 112, same),
-    *[Row("gpu_clock_event_seconds_total", field, nano, (name,)) for field, name in _HELD_DOWN.items()],
-    Row("gpu_performance_state", 190, same),
-    Row("gpu_ecc_mode", 300, same),
-    Row("gpu_ecc_mode_pending", 301, same),
-    Row("gpu_ecc_corrected_errors_total", 310, same),
-    Row("gpu_ecc_uncorrected_errors_total", 311, same),
-    Row("gpu_ecc_corrected_lifetime_errors_total", 312, same),
-    Row("gpu_ecc_uncorrected_lifetime_errors_total", 313, same),
-    *[Row("gpu_row_remap_banks", 385 + at, same, (name,)) for at, name in enumerate(ROW_AVAILABILITY)],
-    Row("gpu_retired_pages", 390, same, ("single_bit",)),
-    Row("gpu_retired_pages", 391, same, ("double_bit",)),
-    Row("gpu_retired_pages_pending", 392, same),
-    Row("gpu_remapped_rows_correctable", 394, same),
-    Row("gpu_remapped_rows_uncorrectable", 393, same),
-    Row("gpu_row_remap_pending", 396, same),
-    Row("gpu_row_remap_failed", 395, same),
-    Row("gpu_recovery_action", 1523, same),
-    Row("gpu_pcie_link_generation", 237, same),
-    Row("gpu_pcie_link_width", 238, same),
-    Row("gpu_pcie_link_generation_max", 235, same),
-    Row("gpu_pcie_link_width_max", 236, same),
-    Row("gpu_pcie_replays_total", 202, same),
-    Row("gpu_mig_mode", MIG_MODE, same),
-    Row("gpu_persistence_mode", 66, same),
-    Row("gpu_compute_mode", 65, same),
-    Row("gpu_virtualization_mode", VIRTUAL_MODE, same),
-    Row("gpu_name", 50, text),
-    Row("gpu_serial", 53, text),
-    Row("gpu_vbios_version", 85, text),
-    Row("gpu_minor_number", 55, text),
+    DcgmRow("gpu_temperature_celsius", 150, real),
+    DcgmRow("gpu_memory_temperature_celsius", 140, sensor),
+    DcgmRow("gpu_temperature_margin_celsius", 153, real),
+    *[DcgmRow("gpu_temperature_threshold_celsius", field, real, (name,)) for field, name in _THRESHOLDS.items()],
+    DcgmRow("gpu_power_watts", 155, real),
+    DcgmRow("gpu_power_instant_watts", 157, real),
+    DcgmRow("gpu_power_limit_watts", 164, real),
+    DcgmRow("gpu_power_default_limit_watts", 163, real),
+    DcgmRow("gpu_power_requested_limit_watts", 160, real),
+    DcgmRow("gpu_power_limit_min_watts", 161, real),
+    DcgmRow("gpu_power_limit_max_watts", 162, real),
+    DcgmRow("gpu_energy_joules_total", 156, milli, base=(1611, real)),
+    DcgmRow("gpu_fan_speed_ratio", 191, percent, ("0",), base=(1612, real)),
+    DcgmRow("gpu_sm_clock_hertz", 100, mega, base=(1603, integer)),
+    DcgmRow("gpu_memory_clock_hertz", 101, mega, base=(1604, integer)),
+    DcgmRow("gpu_video_clock_hertz", 102, mega, base=(1605, integer)),
+    DcgmRow("gpu_sm_clock_max_hertz", 113, mega, base=(1608, integer)),
+    DcgmRow("gpu_memory_clock_max_hertz", 114, mega, base=(1609, integer)),
+    DcgmRow("gpu_clock_event_reasons_mask", 112, integer),
+    *[DcgmRow("gpu_clock_event_seconds_total", field, nano, (name,)) for field, name in _CLOCK_EVENTS.items()],
+    DcgmRow("gpu_performance_state", 190, integer),
+    DcgmRow("gpu_ecc_mode", 300, integer),
+    DcgmRow("gpu_ecc_mode_pending", 301, integer),
+    DcgmRow("gpu_ecc_corrected_errors_total", 310, integer),
+    DcgmRow("gpu_ecc_uncorrected_errors_total", 311, integer),
+    DcgmRow("gpu_ecc_corrected_lifetime_errors_total", 312, integer),
+    DcgmRow("gpu_ecc_uncorrected_lifetime_errors_total", 313, integer),
+    *[DcgmRow("gpu_row_remap_banks", 385 + at, integer, (name,)) for at, name in enumerate(ROW_AVAILABILITY)],
+    DcgmRow("gpu_retired_pages", 390, integer, ("single_bit",)),
+    DcgmRow("gpu_retired_pages", 391, integer, ("double_bit",)),
+    DcgmRow("gpu_retired_pages_pending", 392, integer),
+    DcgmRow("gpu_remapped_rows_correctable", 394, integer),
+    DcgmRow("gpu_remapped_rows_uncorrectable", 393, integer),
+    DcgmRow("gpu_row_remap_pending", 396, integer),
+    DcgmRow("gpu_row_remap_failed", 395, integer),
+    DcgmRow("gpu_recovery_action", 1523, integer),
+    DcgmRow("gpu_pcie_link_generation", 237, integer),
+    DcgmRow("gpu_pcie_link_width", 238, integer),
+    DcgmRow("gpu_pcie_link_generation_max", 235, integer),
+    DcgmRow("gpu_pcie_link_width_max", 236, integer),
+    DcgmRow("gpu_pcie_replays_total", 202, integer),
+    DcgmRow("gpu_mig_mode", MIG_MODE, integer),
+    DcgmRow("gpu_persistence_mode", 66, integer),
+    DcgmRow("gpu_compute_mode", 65, integer),
+    DcgmRow("gpu_virtualization_mode", VIRTUAL_MODE, integer),
+    DcgmRow("gpu_name", 50, text),
+    DcgmRow("gpu_serial", 53, text),
+    DcgmRow("gpu_vbios_version", 85, text),
+    DcgmRow("gpu_minor_number", 55, text),
 )
-"""Readings of a GPU that come from one field each."""
+"""Readings of a GPU with one field each."""
 
-_LICENSE = Row("vgpu_license_state", 526, license_state)
-"""Told inside a vGPU guest only."""
+_LICENSE = DcgmRow("vgpu_license_state", 526, license_state)
+"""Reported inside a vGPU guest only."""
 
-MACHINE_ROWS: tuple[Row, ...] = (
-    Row("nvidia_driver_version", DRIVER, text),
-    Row("nvidia_library_version", 2, text),
-    Row("nvidia_cuda_version", 5, cuda_version),
+MACHINE_ROWS: tuple[DcgmRow, ...] = (
+    DcgmRow("nvidia_driver_version", DRIVER, text),
+    DcgmRow("nvidia_library_version", 2, text),
+    DcgmRow("nvidia_cuda_version", 5, cuda_version),
 )
-"""Readings of the engine's machine, which every GPU of it repeats."""
+"""Readings of the engine's machine, which every GPU repeats."""
 
 MASK, REASON, STATE = "gpu_clock_event_reasons_mask", "gpu_clock_event_active", "gpu_state"
 IDENTITY = (DRIVER, UUID, PCI_BUS_ID, MIG_MODE, VIRTUAL_MODE)
-"""Asked for in every pass."""
+"""Fields requested in every pass."""
 
 _LANES = (Lane.FAST, Lane.SLOW, Lane.STATIC)
 
 
-def _by_lane(*rows: Row) -> dict[Lane, tuple[Row, ...]]:
+def _by_lane(*rows: DcgmRow) -> dict[Lane, tuple[DcgmRow, ...]]:
     return {lane: tuple(row for row in rows if CATALOGUE[row.metric].lane is lane) for lane in _LANES}
 
 
-_OF_GPUS, _OF_GUESTS = _by_lane(*ROWS), _by_lane(*ROWS, _LICENSE)
+_GPU_ROWS, _GUEST_ROWS = _by_lane(*ROWS), _by_lane(*ROWS, _LICENSE)
 _ROWS = _by_lane(*ROWS, *MACHINE_ROWS, _LICENSE)
 EVERY_FIELD = tuple(sorted({*IDENTITY, *(field for rows in _ROWS.values() for field in every_field(rows))}))
-"""All that can be asked for."""
+"""All fields that can be requested."""
 
 
 class DeviceReadings(NamedTuple):
-    """Values by metric, and those with dimensions."""
+    """Values by metric, and values with dimensions."""
 
     values: dict[str, Value | Absent]
     dims: tuple[DimValue, ...]
 
 
 def device_fields(lane: Lane, unknown: frozenset[int]) -> tuple[int, ...]:
-    """Return the fields to ask for in a pass of a lane; `unknown` is what the engine does not know."""
+    """Return the fields to request in a pass of a lane; `unknown` are fields that the engine does not know."""
     wanted = {*IDENTITY, *fields_of(_ROWS[lane], unknown)} - unknown
     return tuple(sorted(wanted))
 
 
 def map_device(
-    values: Mapping[int, FieldValue], lane: Lane, modes: Modes, unknown: frozenset[int] = frozenset()
+    values: Mapping[int, FieldValue], lane: Lane, modes: EngineGpuModes, unknown: frozenset[int] = frozenset()
 ) -> DeviceReadings:
     """Return a GPU's readings of a lane from its values by field."""
-    return _readings(lane, {row: read(row, values, modes, unknown) for row in _told(lane, modes)})
+    return _readings(lane, {row: read_row(row, values, modes, unknown) for row in _rows_of(lane, modes)})
 
 
 def absent_device(why: Absent, lane: Lane) -> DeviceReadings:
-    """Return the readings of a GPU that gave nothing."""
-    return _readings(lane, dict.fromkeys(_told(lane, Modes()), why))
+    """Return the readings of a GPU that cannot be read."""
+    return _readings(lane, dict.fromkeys(_rows_of(lane, EngineGpuModes()), why))
 
 
-def _told(lane: Lane, modes: Modes) -> tuple[Row, ...]:
-    return _OF_GUESTS[lane] if modes.guest else _OF_GPUS[lane]
+def _rows_of(lane: Lane, modes: EngineGpuModes) -> tuple[DcgmRow, ...]:
+    return _GUEST_ROWS[lane] if modes.guest else _GPU_ROWS[lane]
 
 
-def _readings(lane: Lane, told: Mapping[Row, Value | Absent]) -> DeviceReadings:
-    values = {row.metric: value for row, value in told.items() if not row.labels}
-    has = {row.metric for row, value in told.items() if row.labels and not isinstance(value, Absent)}
+def _readings(lane: Lane, rows: Mapping[DcgmRow, Value | Absent]) -> DeviceReadings:
+    values = {row.metric: value for row, value in rows.items() if not row.labels}
+    supported = {row.metric for row, value in rows.items() if row.labels and not isinstance(value, Absent)}
     dims = [
         DimValue(row.metric, row.labels, value)
-        for row, value in told.items()
-        if row.labels and not (row.metric in has and _unsupported(value))
+        for row, value in rows.items()
+        if row.labels and not (row.metric in supported and _unsupported(value))
     ]
-    return DeviceReadings(values, (*(_active(values[MASK]) if lane is Lane.FAST else ()), *dims))
+    return DeviceReadings(values, (*(_active_reasons(values[MASK]) if lane is Lane.FAST else ()), *dims))
 
 
 def _unsupported(value: Value | Absent) -> bool:
-    """Tell whether the board has none of this kind; where it has others, only those are told of."""
+    """Return whether the board lacks this label; such labels are omitted if the metric has others."""
     return isinstance(value, Absent) and value.reason in (Reason.NOT_SUPPORTED, Reason.NOT_IN_DRIVER)
 
 
-def _active(mask: Value | Absent) -> tuple[DimValue, ...]:
+def _active_reasons(mask: Value | Absent) -> tuple[DimValue, ...]:
     if isinstance(mask, int):
         return tuple(DimValue(REASON, (name,), int(bool(mask & bit))) for name, bit in CLOCK_EVENT_REASONS)
     why = mask if isinstance(mask, Absent) else Absent(Reason.INVALID_VALUE)

@@ -1,4 +1,4 @@
-"""What a row of the mapping says, and how it is read."""
+"""Rows of the mapping, and their evaluation."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -10,20 +10,19 @@ from gpufleet.model.catalogue import CATALOGUE, Metric, ValueType
 from gpufleet.model.reading import Value
 from gpufleet.readers.dcgm.mapping.units import Convert
 
-LARGEST = 2**63 - 1
-"""Of whole numbers, everywhere; MiB as an engine can write them are more bytes than that."""
+MAX_INTEGER = 2**63 - 1
+"""Largest integer that is accepted; an engine can send MiB that are more bytes than this."""
 
 
-class Row(NamedTuple):
-    """Where one reading comes from.
+class DcgmRow(NamedTuple):
+    """Row of the mapping: the DCGM field of one reading.
 
     Attributes:
         metric: catalogue name.
         field: id in dcgm_fields.h.
-        convert: to the catalogue's unit.
-        labels: values of the catalogue row's dimensions.
-        base: the same in base units, under the id that DCGM 4.6.1 gave it, and how it is converted; it is asked
-            where an engine does not know the older id any more.
+        convert: conversion to the catalogue's unit.
+        labels: values of the metric's dimensions.
+        base: field in base units, added by DCGM 4.6.1, and its conversion. Used if the engine does not know `field`.
     """
 
     metric: str
@@ -33,51 +32,53 @@ class Row(NamedTuple):
     base: tuple[int, Convert] | None = None
 
 
-class Modes(NamedTuple):
-    """What changes the meaning of "not supported"."""
+class EngineGpuModes(NamedTuple):
+    """Modes of a GPU that change the meaning of "not supported"."""
 
     mig: bool = False
     guest: bool = False
 
 
-def source(row: Row, unknown: frozenset[int]) -> tuple[int, Convert]:
-    """Return the field to ask an engine for, and how its value is converted; `unknown` is what it does not know."""
+def field_source(row: DcgmRow, unknown: frozenset[int]) -> tuple[int, Convert]:
+    """Return the field to request and its conversion; `unknown` are the fields that the engine does not know."""
     if row.base is not None and row.field in unknown and row.base[0] not in unknown:
         return row.base
     return row.field, row.convert
 
 
-def fields_of(rows: Iterable[Row], unknown: frozenset[int] = frozenset()) -> tuple[int, ...]:
-    """Return the fields to ask an engine for: each once, and none that it does not know."""
-    return tuple(sorted({source(row, unknown)[0] for row in rows} - unknown))
+def fields_of(rows: Iterable[DcgmRow], unknown: frozenset[int] = frozenset()) -> tuple[int, ...]:
+    """Return the fields to request: each once, without those that the engine does not know."""
+    return tuple(sorted({field_source(row, unknown)[0] for row in rows} - unknown))
 
 
-def every_field(rows: Iterable[Row]) -> tuple[int, ...]:
-    """Return all fields that the rows could ask for."""
+def every_field(rows: Iterable[DcgmRow]) -> tuple[int, ...]:
+    """Return all fields of the rows, alternatives included."""
     rows = tuple(rows)
     return tuple(sorted({row.field for row in rows} | {row.base[0] for row in rows if row.base is not None}))
 
 
-def read(row: Row, values: Mapping[int, FieldValue], modes: Modes, unknown: frozenset[int]) -> Value | Absent:
-    """Return one reading from what the engine told of a device, by field."""
+def read_row(
+    row: DcgmRow, values: Mapping[int, FieldValue], modes: EngineGpuModes, unknown: frozenset[int]
+) -> Value | Absent:
+    """Return one reading from a device's values by field."""
     metric = CATALOGUE[row.metric]
-    number, convert = source(row, unknown)
-    if modes.mig and by_nature(metric, Reason.NOT_IN_MIG_MODE):
+    number, convert = field_source(row, unknown)
+    if modes.mig and can_be_absent(metric, Reason.NOT_IN_MIG_MODE):
         return Absent(Reason.NOT_IN_MIG_MODE)
     if number in unknown:
         return Absent(Reason.NOT_IN_DRIVER, f"{_field(number)}: the engine does not know it")
-    told = values.get(number)
-    if told is None or (told.value is None and not told.status):
+    reported = values.get(number)
+    if reported is None or (reported.value is None and not reported.status):
         return Absent(Reason.NOT_REPORTED, _field(number))
-    if told.status:
-        why = Absent(REASONS.get(told.status, Reason.DRIVER_ERROR), f"{_field(number)}: {name_of(told.status)}")
-        return in_guest(why, metric, modes)
-    assert told.value is not None
-    blank = blank_of(told.value)
+    if reported.status:
+        why = Absent(REASONS.get(reported.status, Reason.DRIVER_ERROR), f"{_field(number)}: {name_of(reported.status)}")
+        return absence_in_guest(why, metric, modes)
+    assert reported.value is not None
+    blank = blank_of(reported.value)
     if blank is not None:
-        return in_guest(Absent(blank, _field(number)), metric, modes)
+        return absence_in_guest(Absent(blank, _field(number)), metric, modes)
     try:
-        value = convert(told.value)
+        value = convert(reported.value)
     except (TypeError, ValueError, OverflowError):
         return Absent(Reason.INVALID_VALUE, _field(number))
     if value is None:
@@ -89,19 +90,19 @@ def _field(number: int) -> str:
     return f"DCGM {number}"
 
 
-def in_guest(why: Absent, metric: Metric, modes: Modes) -> Absent:
-    """Return why, or that a vGPU guest cannot see it where that is so by nature."""
-    unseen = modes.guest and why.reason in (Reason.NOT_SUPPORTED, Reason.NO_DATA)
-    return Absent(Reason.NOT_IN_GUEST, why.detail) if unseen and by_nature(metric, Reason.NOT_IN_GUEST) else why
+def absence_in_guest(why: Absent, metric: Metric, modes: EngineGpuModes) -> Absent:
+    """Return the absence; in a vGPU guest `not_in_guest` if the catalogue allows that reason for the metric."""
+    hidden = modes.guest and why.reason in (Reason.NOT_SUPPORTED, Reason.NO_DATA)
+    return Absent(Reason.NOT_IN_GUEST, why.detail) if hidden and can_be_absent(metric, Reason.NOT_IN_GUEST) else why
 
 
-def by_nature(metric: Metric, reason: Reason) -> bool:
-    """Tell whether the catalogue says that the metric can be absent for this reason."""
+def can_be_absent(metric: Metric, reason: Reason) -> bool:
+    """Return whether the catalogue lists this reason of absence for the metric."""
     return any(case.reason is reason for case in metric.absent_when)
 
 
 def by_entity(values: Iterable[FieldValue]) -> dict[tuple[int, int], dict[int, FieldValue]]:
-    """Return entity to field to value; of a field told twice the later value."""
+    """Group values by entity and field; the later of two values of a field counts."""
     found: dict[tuple[int, int], dict[int, FieldValue]] = {}
     for value in values:
         found.setdefault(value.entity, {})[value.field] = value
@@ -111,14 +112,10 @@ def by_entity(values: Iterable[FieldValue]) -> dict[tuple[int, int], dict[int, F
 def _checked(metric: Metric, value: Value, number: int) -> Value | Absent:
     if metric.type is ValueType.ENUM:
         known = isinstance(value, int) and 0 <= value < len(metric.states)
-        return (
-            metric.states[int(value)]
-            if known
-            else Absent(Reason.INVALID_VALUE, f"{_field(number)}: a state without a name")
-        )
+        return metric.states[int(value)] if known else Absent(Reason.INVALID_VALUE, f"{_field(number)}: unknown state")
     if isinstance(value, str):
         return value
-    if isinstance(value, int) and abs(value) > LARGEST:
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
         return Absent(Reason.INVALID_VALUE, _field(number))
     too_low, too_high = metric.low is not None and value < metric.low, metric.high is not None and value > metric.high
     return Absent(Reason.INVALID_VALUE, _field(number)) if too_low or too_high else value

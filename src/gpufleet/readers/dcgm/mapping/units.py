@@ -1,75 +1,75 @@
-"""From DCGM's units to the catalogue's.
+"""Conversion of DCGM's units to the catalogue's.
 
-Field ids of old mean MiB, MHz, mJ, percent and nanoseconds; what DCGM 4.6.1 added under new ids is in base units.
+The original field ids use MiB, MHz, mJ, percent and nanoseconds. The field ids added by DCGM 4.6.1 use base units.
 """
 
 from collections.abc import Callable
 
 from gpufleet.model.reading import Value
 
-Told = int | float | str
-Convert = Callable[[Told], Value | None]
-"""Turns what the engine told into the catalogue's unit; None where it says nothing. Raises TypeError, ValueError."""
+RawValue = int | float | str
+Convert = Callable[[RawValue], Value | None]
+"""Converts a value of the engine to the catalogue's unit; None for no value. Raises TypeError or ValueError."""
 
 
-def number(told: Told) -> int | float:
-    """Return a number as it is. Raises TypeError if it is none."""
-    if isinstance(told, str):
-        raise TypeError(f"a text where a number is expected: {told[:40]!r}")
-    return told
+def number(value: RawValue) -> int | float:
+    """Return a number unchanged; raises TypeError for text."""
+    if isinstance(value, str):
+        raise TypeError(f"text instead of a number: {value[:40]!r}")
+    return value
 
 
-def same(told: Told) -> Value:
-    """Return a whole number."""
-    return int(number(told))
+def integer(value: RawValue) -> Value:
+    """Return an integer."""
+    return int(number(value))
 
 
-def real(told: Told) -> Value:
-    """Return a number with a fraction."""
-    return float(number(told))
+def real(value: RawValue) -> Value:
+    """Return a float."""
+    return float(number(value))
 
 
-def sensor(told: Told) -> Value | None:
-    """Return degrees. A board without the sensor is told as 0 (seen on boards without HBM): that is no temperature."""
-    return float(number(told)) or None
+def sensor(value: RawValue) -> Value | None:
+    """Return degrees. DCGM reports 0 for a board without the sensor (seen on boards without HBM): no value."""
+    return float(number(value)) or None
 
 
-def percent(told: Told) -> Value:
+def percent(value: RawValue) -> Value:
     """Return a ratio from a percentage."""
-    return number(told) / 100
+    return number(value) / 100
 
 
-def milli(told: Told) -> Value:
-    """Return joules from thousandths."""
-    return number(told) / 1000
+def milli(value: RawValue) -> Value:
+    """Return joules from millijoules."""
+    return number(value) / 1000
 
 
-def nano(told: Told) -> Value:
+def nano(value: RawValue) -> Value:
     """Return seconds from nanoseconds."""
-    return number(told) / 1_000_000_000
+    return number(value) / 1_000_000_000
 
 
-def mega(told: Told) -> Value:
+def mega(value: RawValue) -> Value:
     """Return hertz from MHz."""
-    return int(number(told)) * 1_000_000
+    return int(number(value)) * 1_000_000
 
 
-def mebi(told: Told) -> Value:
+def mebi(value: RawValue) -> Value:
     """Return bytes from MiB."""
-    return int(number(told)) << 20
+    return int(number(value)) << 20
 
 
-def text(told: Told) -> Value | None:
-    """Return a text without blanks around it, or None."""
-    return str(told).strip() or None
+def text(value: RawValue) -> Value | None:
+    """Return text without surrounding whitespace, or None if empty."""
+    return str(value).strip() or None
 
 
-def cuda_version(told: Told) -> Value | None:
+def cuda_version(value: RawValue) -> Value | None:
     """Return `12.4` from 12040."""
-    found = int(number(told))
+    found = int(number(value))
     return f"{found // 1000}.{found % 1000 // 10}" if found > 0 else None
 
 
-def license_state(told: Told) -> Value | None:
-    """Return the position of `licensed` or `unlicensed` among the states of a licence."""
-    return {0: 4, 1: 5}.get(int(number(told)))
+def license_state(value: RawValue) -> Value | None:
+    """Return the index of `licensed` or `unlicensed` in the catalogue's licence states."""
+    return {0: 4, 1: 5}.get(int(number(value)))

@@ -1,11 +1,11 @@
-"""From parsed records to readings of the catalogue: the table, and the only place that converts units."""
+"""Mapping of parsed records to the catalogue; converts units."""
 
 from gpufleet.model.absence import Absent
 from gpufleet.model.reading import DimValue, Value
 
 
 class Readings:
-    """The readings of one pass as they gather."""
+    """Accumulates the readings of one pass."""
 
     def __init__(self) -> None:
         self.values: dict[str, Value | Absent] = {}

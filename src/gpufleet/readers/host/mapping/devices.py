@@ -1,4 +1,4 @@
-"""Filesystems, services and the PCI inventory."""
+"""Mapping of filesystems, services and the PCI inventory."""
 
 from collections import Counter
 
@@ -12,36 +12,34 @@ from gpufleet.readers.host.parse.services import (
     SERVICES,
     UNIT_FOLDERS,
     build_processes,
-    judge_service,
     parse_process_stat,
+    service_state,
 )
 from gpufleet.readers.host.parse.storage import Mount, choose_filesystems, parse_mountinfo
-from gpufleet.readers.host.parse.text import shown
-from gpufleet.readers.host.source import Source
+from gpufleet.readers.host.parse.text import printable
+from gpufleet.readers.host.source import FetchedFiles
 
 HIDDEN = Absent(
-    Reason.NOT_PERMITTED, "processes of the machine are hidden: a container's process namespace, or /proc with hidepid"
+    Reason.NOT_PERMITTED, "the machine's processes are hidden by a container's PID namespace, or by hidepid on /proc"
 )
-NO_SYSTEMD = Absent(
-    Reason.NOT_SUPPORTED, "no process, and systemd does not run this machine: files do not tell what is installed"
-)
+NO_SYSTEMD = Absent(Reason.NOT_SUPPORTED, "no process found; without systemd the installed services are unknown")
 NONE = "none"
-"""Label of a function that no driver is bound to."""
+"""Label of a PCI function without a driver."""
 
 
-def map_filesystems(source: Source, into: Readings) -> None:
-    """Add the figures of every filesystem with space of its own."""
+def map_filesystems(source: FetchedFiles, into: Readings) -> None:
+    """Add the readings of every filesystem with its own storage."""
     mounts = source.take(plan.MOUNTINFO, parse_mountinfo, required=True)
     if isinstance(mounts, Absent):
         return
     for mount in choose_filesystems(mounts):
-        labels = (shown(mount.point), shown(mount.source), shown(mount.fstype))
+        labels = (printable(mount.point), printable(mount.source), printable(mount.fstype))
         into.dim("host_filesystem_read_only", labels, int(mount.read_only))
         for metric, value in _figures(source, mount).items():
             into.dim(metric, labels, value)
 
 
-def _figures(source: Source, mount: Mount) -> dict[str, int | Absent]:
+def _figures(source: FetchedFiles, mount: Mount) -> dict[str, int | Absent]:
     figures = source.fetched.filesystems.get(mount.point)
     names = ("size_bytes", "free_bytes", "available_bytes", "files", "files_free")
     if figures is None:
@@ -49,14 +47,14 @@ def _figures(source: Source, mount: Mount) -> dict[str, int | Absent]:
         return {f"host_filesystem_{name}": absent for name in names}
     values: dict[str, int | Absent] = {f"host_filesystem_{name}": getattr(figures, name) for name in names}
     if figures.files == 0:
-        # btrfs and the like make inodes as they go: 0 is their way to say that there is no such number.
+        # btrfs and similar filesystems allocate inodes dynamically and report 0.
         unlimited = Absent(Reason.NOT_SUPPORTED, "the filesystem has no fixed number of files")
         values["host_filesystem_files"] = values["host_filesystem_files_free"] = unlimited
     return values
 
 
-def map_services(source: Source, into: Readings) -> None:
-    """Add the state of every service, as far as files tell."""
+def map_services(source: FetchedFiles, into: Readings) -> None:
+    """Add the state of every service, as far as files show it."""
     stats: dict[int, tuple[str, str]] = {}
     for pid in source.names_under("/proc", "stat"):
         path = f"/proc/{pid}/stat"
@@ -65,7 +63,7 @@ def map_services(source: Source, into: Readings) -> None:
             if not isinstance(parsed, Absent):
                 stats[int(pid)] = parsed
     processes = build_processes(stats)
-    # sd_booted(3): the folder is there exactly when systemd is the init.
+    # sd_booted(3): the directory exists if and only if systemd is the init system.
     booted = source.fetched.errors.get(plan.SYSTEMD) == "EISDIR"
     units = frozenset(
         unit
@@ -74,15 +72,15 @@ def map_services(source: Source, into: Readings) -> None:
         if any(f"{folder}/{unit}.service" in source.fetched.files for folder in UNIT_FOLDERS)
     )
     for service in SERVICES:
-        state = judge_service(service, processes, units if booted else None)
+        state = service_state(service, processes, units if booted else None)
         absent = NO_SYSTEMD if processes.complete else HIDDEN
         into.dim("host_service_state", (service.name,), absent if state is None else state)
 
 
-def map_inventory(source: Source) -> tuple[PciFunction, ...] | None:
-    """List the display controllers; None where sysfs is not there to list them.
+def map_inventory(source: FetchedFiles) -> tuple[PciFunction, ...] | None:
+    """Return the display controllers; None if sysfs is missing.
 
-    A machine without a PCI bus has none, which is something else.
+    A machine without a PCI bus has an empty inventory.
     """
     files, links = source.fetched.files, source.fetched.links
     if plan.PCI_BUS not in files and plan.SYSFS not in files:
@@ -93,7 +91,7 @@ def map_inventory(source: Source) -> tuple[PciFunction, ...] | None:
         folder = f"{plan.PCI}/{address}"
         try:
             if f"{folder}/class" not in files:
-                source.absence(f"{folder}/class")  # one that is there and cannot be read is a failure
+                source.absence(f"{folder}/class")  # adds an error if the file exists but cannot be read
                 continue
             if not is_display(files[f"{folder}/class"], f"{folder}/class"):
                 continue

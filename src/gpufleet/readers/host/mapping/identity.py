@@ -1,4 +1,4 @@
-"""Identity: what the machine is and is known by."""
+"""Mapping of the machine's identity and properties."""
 
 from collections.abc import Callable
 
@@ -11,8 +11,8 @@ from gpufleet.readers.host.mapping import Readings
 from gpufleet.readers.host.parse.identity import (
     ContainerEvidence,
     MachineEvidence,
-    judge_container,
-    judge_virtualization,
+    detect_container,
+    detect_virtualization,
     parse_boot_id,
     parse_container_variable,
     parse_dmi_text,
@@ -22,9 +22,9 @@ from gpufleet.readers.host.parse.identity import (
 )
 from gpufleet.readers.host.parse.kernel import cpu_model, parse_cpuinfo
 from gpufleet.readers.host.parse.services import parse_process_stat
-from gpufleet.readers.host.parse.storage import FILE_MOUNTS, hides_processes, parse_mountinfo, parse_udev
-from gpufleet.readers.host.parse.text import decode, line, shown
-from gpufleet.readers.host.source import Source
+from gpufleet.readers.host.parse.storage import FILE_MOUNTS, hidepid_option, parse_mountinfo, parse_udev
+from gpufleet.readers.host.parse.text import decode, line, printable
+from gpufleet.readers.host.source import FetchedFiles
 
 FILES: dict[str, tuple[str, Callable[[bytes, str], str]]] = {
     "host_hostname": (plan.HOSTNAME, line),
@@ -39,28 +39,25 @@ FILES: dict[str, tuple[str, Callable[[bytes, str], str]]] = {
     "host_cpu_model": (plan.CPUINFO, lambda content, where: cpu_model(parse_cpuinfo(content), where)),
     "host_nvidia_kernel_driver_version": (plan.NVIDIA_VERSION, line),
 }
-"""Metric to the file it is, and its parser."""
+"""Metric to its file and parser."""
 
-OTHERS_SAY = (
+VENDOR_TEXTS = (
     "host_machine_id", "host_system_uuid", "host_system_serial", "host_system_vendor", "host_product_name",
     "host_bios_version",
 )  # fmt: skip
-"""Metrics that firmware or the maker of an image fills in: nonsense there is absent, and no failure of the pass."""
+"""Metrics set by firmware or disk images. An invalid text is absent, without an error of the pass."""
 
-NOT_TOLD = Absent(Reason.NO_DATA, "this processor does not tell, and neither does DMI")
-UNTOLD = Absent(Reason.NOT_PERMITTED, "processes of others are hidden, and nothing else tells")
+NO_EVIDENCE = Absent(Reason.NO_DATA, "neither the processor nor DMI shows it")
+HIDDEN_EVIDENCE = Absent(Reason.NOT_PERMITTED, "other users' processes are hidden, and there is no other evidence")
 NO_DRIVER = Absent(Reason.NO_DRIVER, "the kernel module nvidia is not loaded")
 
 
-def map_identity(source: Source, disk: RootDisk, into: Readings) -> Machine | None:
-    """Add every text of the static lane; returns the evidence of the machine's identity.
-
-    Without a host name there is no evidence to give.
-    """
+def map_identity(source: FetchedFiles, disk: RootDisk, into: Readings) -> Machine | None:
+    """Add the texts of the static lane; return the machine's identity, or None without a host name."""
     values = into.values
     for metric, (path, parse) in FILES.items():
-        if metric in OTHERS_SAY:
-            values[metric] = _take_said(source, path, parse)
+        if metric in VENDOR_TEXTS:
+            values[metric] = _vendor_text(source, path, parse)
         else:
             values[metric] = source.take(path, parse)
     if plan.NVIDIA_VERSION not in source.fetched.files:
@@ -69,8 +66,8 @@ def map_identity(source: Source, disk: RootDisk, into: Readings) -> Machine | No
     release = next((path for path in plan.OS_RELEASE if path in source.fetched.files), plan.OS_RELEASE[0])
     values["host_os_name"] = source.take(release, parse_os_name)
     values["host_virtualization"] = _virtualization(source)
-    container = judge_container(_container_evidence(source, disk))
-    values["host_container"] = UNTOLD if container is None else container
+    container = detect_container(_container_evidence(source, disk))
+    values["host_container"] = HIDDEN_EVIDENCE if container is None else container
     _map_root_disk(source, disk, into)
 
     def known(metric: str) -> str | None:
@@ -90,7 +87,7 @@ def map_identity(source: Source, disk: RootDisk, into: Readings) -> Machine | No
     )
 
 
-def _take_said(source: Source, path: str, parse: Callable[[bytes, str], str]) -> str | Absent:
+def _vendor_text(source: FetchedFiles, path: str, parse: Callable[[bytes, str], str]) -> str | Absent:
     content = source.fetched.files.get(path)
     if content is None:
         absent = source.absence(path)
@@ -103,9 +100,9 @@ def _take_said(source: Source, path: str, parse: Callable[[bytes, str], str]) ->
         return Absent(Reason.INVALID_VALUE, str(error))
 
 
-def _virtualization(source: Source) -> str | Absent:
+def _virtualization(source: FetchedFiles) -> str | Absent:
     def text(path: str) -> str:
-        return shown(decode(source.fetched.files.get(path, b"")))
+        return printable(decode(source.fetched.files.get(path, b"")))
 
     content = source.fetched.files.get(plan.CPUINFO)
     if content is None:
@@ -118,43 +115,43 @@ def _virtualization(source: Source) -> str | Absent:
         hypervisor=text(plan.HYPERVISOR),
         clocks=frozenset(text(plan.CLOCKS).split()),
     )
-    name = judge_virtualization(evidence)
-    return NOT_TOLD if name is None else name
+    name = detect_virtualization(evidence)
+    return NO_EVIDENCE if name is None else name
 
 
-def _container_evidence(source: Source, disk: RootDisk) -> ContainerEvidence:
+def _container_evidence(source: FetchedFiles, disk: RootDisk) -> ContainerEvidence:
     files = source.fetched.files
     mounts = source.take(plan.MOUNTINFO, parse_mountinfo, required=True)
     known = () if isinstance(mounts, Absent) else mounts
-    keeper = source.take(plan.KERNEL_THREADS, parse_process_stat)
+    kthreadd = source.take(plan.KERNEL_THREADS, parse_process_stat)
     return ContainerEvidence(
-        systemd=shown(decode(files.get(plan.SYSTEMD_CONTAINER, b""))),
+        systemd=printable(decode(files.get(plan.SYSTEMD_CONTAINER, b""))),
         environment=parse_container_variable(files.get(plan.INIT_ENVIRON, b"")),
         has_dockerenv=plan.DOCKERENV in files,
         has_containerenv=plan.CONTAINERENV in files,
         mount_roots=tuple(mount.root for mount in known if mount.point in FILE_MOUNTS),
         cgroups=decode(files.get(plan.CGROUP, b"")),
         root_fstype=disk.mount.fstype if disk.mount is not None else "",
-        sees_kernel=not isinstance(keeper, Absent) and keeper[0] == "kthreadd",
-        is_hiding=isinstance(mounts, Absent) or hides_processes(known) != "",
+        sees_kernel=not isinstance(kthreadd, Absent) and kthreadd[0] == "kthreadd",
+        is_hiding=isinstance(mounts, Absent) or hidepid_option(known) != "",
     )
 
 
-def _map_root_disk(source: Source, disk: RootDisk, into: Readings) -> None:
+def _map_root_disk(source: FetchedFiles, disk: RootDisk, into: Readings) -> None:
     metrics = ("host_root_device", "host_root_disk_model", "host_root_disk_serial")
     if disk.mount is None:
         absent = source.absence(plan.MOUNTINFO) if plan.MOUNTINFO in source.fetched.errors else Absent(
-            Reason.NO_DATA, f"{plan.MOUNTINFO} does not tell what the root is"
+            Reason.NO_DATA, f"{plan.MOUNTINFO} has no root mount"
         )  # fmt: skip
         into.values.update(dict.fromkeys(metrics, absent))
         return
     if not disk.device:
-        absent = Absent(Reason.NOT_SUPPORTED, f"the root filesystem is {disk.mount.fstype}: no block device behind it")
+        absent = Absent(Reason.NOT_SUPPORTED, f"the root filesystem is {disk.mount.fstype}, which has no block device")
         into.values.update(dict.fromkeys(metrics, absent))
         return
-    into.values["host_root_device"] = shown(f"/dev/{disk.device}")
+    into.values["host_root_device"] = printable(f"/dev/{disk.device}")
     if len(disk.disks) != 1:
-        several = Absent(Reason.NOT_SUPPORTED, shown(f"the root is on several disks: {', '.join(disk.disks)}"))
+        several = Absent(Reason.NOT_SUPPORTED, printable(f"the root is on several disks: {', '.join(disk.disks)}"))
         into.values.update(dict.fromkeys(metrics[1:], several))
         return
     name = disk.disks[0]
@@ -164,11 +161,11 @@ def _map_root_disk(source: Source, disk: RootDisk, into: Readings) -> None:
     )
 
 
-def _disk_text(source: Source, name: str, files: tuple[str, ...], notes: tuple[str, ...]) -> str | Absent:
-    """Take the first text that is told: by the disk, else by udev's note on it."""
+def _disk_text(source: FetchedFiles, name: str, files: tuple[str, ...], notes: tuple[str, ...]) -> str | Absent:
+    """Return the first text from the disk's files, or else from its udev properties."""
     folder = f"{plan.BLOCK}/{name}"
     for file in files:
-        text = shown(decode(source.fetched.files.get(f"{folder}/{file}", b"")))
+        text = printable(decode(source.fetched.files.get(f"{folder}/{file}", b"")))
         if text:
             return text
     number = decode(source.fetched.files.get(f"{folder}/dev", b"")).strip()
@@ -176,4 +173,4 @@ def _disk_text(source: Source, name: str, files: tuple[str, ...], notes: tuple[s
     for note in notes:
         if udev.get(note):
             return udev[note]
-    return Absent(Reason.NOT_SUPPORTED, shown(f"the disk {name} does not tell"))
+    return Absent(Reason.NOT_SUPPORTED, printable(f"the disk {name} does not report it"))

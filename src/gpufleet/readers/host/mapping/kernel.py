@@ -1,4 +1,4 @@
-"""Processor, load, memory and pressure."""
+"""Mapping of processor, load, memory and pressure."""
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.readers.host import plan
@@ -13,10 +13,10 @@ from gpufleet.readers.host.parse.kernel import (
     parse_stat,
     utilization,
 )
-from gpufleet.readers.host.source import Source
+from gpufleet.readers.host.source import FetchedFiles
 
 USER_HZ = 100
-"""Ticks a second in /proc/stat: part of Linux's interface to programs on every architecture with NVIDIA GPUs."""
+"""Ticks per second in /proc/stat: a constant of the Linux ABI on every architecture with NVIDIA GPUs."""
 
 MEMORY = {
     "host_memory_total_bytes": "MemTotal",
@@ -32,15 +32,15 @@ MEMORY = {
 LOADS = ("host_load_1m", "host_load_5m", "host_load_15m")
 
 SHARES = {"cpu": ("some",), "io": ("some", "full"), "memory": ("some", "full"), "irq": ("full",)}
-"""What pressure is told of. A whole machine's `full` of cpu is not: the kernel defines none and prints zeros
-for old readers (Documentation/accounting/psi.rst). `irq` is there only in kernels that account for it."""
+"""Resource to its shares. `full` of cpu is left out: the kernel does not define it for a whole machine and prints zeros
+for old programs (Documentation/accounting/psi.rst). `irq` exists only in kernels that account for it."""
 
-FIRST_ROUND = Absent(Reason.NO_DATA, "a share of time needs two rounds")
-NO_TIME = Absent(Reason.NO_DATA, "no processor time passed since the round before, or its counters began again")
+FIRST_ROUND = Absent(Reason.NO_DATA, "utilization needs two rounds")
+NO_TIME = Absent(Reason.NO_DATA, "no processor time passed since the previous round, or the counters were reset")
 
 
-def map_processor(source: Source, before: ProcessorTimes | None, into: Readings) -> ProcessorTimes | None:
-    """Add times, utilisation, number of processors and load; returns the times for the next pass."""
+def map_processor(source: FetchedFiles, before: ProcessorTimes | None, into: Readings) -> ProcessorTimes | None:
+    """Add times, utilization, number of processors and load; return the times for the next pass."""
     times = source.take(plan.STAT, parse_stat, required=True)
     if isinstance(times, Absent):
         into.values["host_cpu_utilization_ratio"] = times
@@ -61,8 +61,8 @@ def map_processor(source: Source, before: ProcessorTimes | None, into: Readings)
     return None if isinstance(times, Absent) else times
 
 
-def map_boot_time(source: Source, into: Readings) -> None:
-    """Add when the kernel booted."""
+def map_boot_time(source: FetchedFiles, into: Readings) -> None:
+    """Add the boot time of the kernel."""
     times = source.take(plan.STAT, parse_stat, required=True)
     if isinstance(times, Absent):
         into.values["host_boot_timestamp_seconds"] = times
@@ -72,7 +72,7 @@ def map_boot_time(source: Source, into: Readings) -> None:
         into.values["host_boot_timestamp_seconds"] = times.boot_time
 
 
-def map_memory(source: Source, into: Readings) -> None:
+def map_memory(source: FetchedFiles, into: Readings) -> None:
     """Add memory and swap."""
     sizes = source.take(plan.MEMINFO, parse_meminfo, required=True)
     for metric, field in MEMORY.items():
@@ -84,8 +84,8 @@ def map_memory(source: Source, into: Readings) -> None:
             into.values[metric] = Absent(Reason.NOT_SUPPORTED, f"{plan.MEMINFO} has no {field}")
 
 
-def map_pressure(source: Source, into: Readings) -> None:
-    """Add pressure; a kernel without it says so for each resource that every kernel with it has."""
+def map_pressure(source: FetchedFiles, into: Readings) -> None:
+    """Add pressure; a kernel without support gets absences for cpu, io and memory."""
     for resource, shares in SHARES.items():
         path = f"{plan.PRESSURE}/{resource}"
         if resource == "irq" and path not in source.fetched.files:
@@ -94,10 +94,10 @@ def map_pressure(source: Source, into: Readings) -> None:
         for share in shares:
             for window in WINDOWS.values():
                 ratio = pressure if isinstance(pressure, Absent) else pressure.ratios.get((share, window))
-                into.dim("host_pressure_ratio", (resource, share, window), _told(ratio, path, share))
+                into.dim("host_pressure_ratio", (resource, share, window), _or_absent(ratio, path, share))
             seconds = pressure if isinstance(pressure, Absent) else pressure.seconds.get(share)
-            into.dim("host_pressure_seconds_total", (resource, share), _told(seconds, path, share))
+            into.dim("host_pressure_seconds_total", (resource, share), _or_absent(seconds, path, share))
 
 
-def _told(value: float | Absent | None, path: str, share: str) -> float | Absent:
+def _or_absent(value: float | Absent | None, path: str, share: str) -> float | Absent:
     return Absent(Reason.NOT_SUPPORTED, f"{path} has no {share}") if value is None else value

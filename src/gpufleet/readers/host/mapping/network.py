@@ -1,4 +1,4 @@
-"""Network interfaces, and ports of InfiniBand and RoCE adapters."""
+"""Mapping of network interfaces, and of ports of InfiniBand and RoCE adapters."""
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.readers.host import plan
@@ -17,68 +17,68 @@ from gpufleet.readers.host.parse.network import (
     port_interface,
 )
 from gpufleet.readers.host.parse.pci import basename
-from gpufleet.readers.host.parse.text import count, decode, shown
-from gpufleet.readers.host.source import Source
+from gpufleet.readers.host.parse.text import count, decode, printable
+from gpufleet.readers.host.source import FetchedFiles
 
 COUNTERS = {
     f"host_network_{direction}_{metric}_total": f"statistics/{way}_{name}"
     for metric, name in (("bytes", "bytes"), ("packets", "packets"), ("errors", "errors"), ("drops", "dropped"))
     for direction, way in (("receive", "rx"), ("transmit", "tx"))
 }
-"""Metric to file of the interface."""
+"""Metric to file in the interface's directory."""
 
 LINKED_CLASSES = ("physical", "virtual_function", "bond")
-"""Classes with a link whose speed is measured. The kernel makes up one for others: 10 Gbit/s for a veth,
-10 Mbit/s for a tap."""
+"""Classes with a real link speed. For others the kernel reports a constant: 10 Gbit/s for a veth, 10 Mbit/s for a
+tap."""
 
-MADE_UP = Absent(Reason.NO_DATA, "the interface is virtual: it has no speed of its own")
-NO_LINK = Absent(Reason.NO_DATA, "the kernel does not know the speed: no link, or the driver does not tell")
+VIRTUAL_SPEED = Absent(Reason.NO_DATA, "a virtual interface has no speed of its own")
+NO_LINK = Absent(Reason.NO_DATA, "the kernel does not know the speed: no link, or no support by the driver")
 NO_STATE = Absent(Reason.NO_DATA, "the kernel does not know the state")
 PORT_DOWN = Absent(Reason.NO_DATA, "the port is down")
 NO_COUNTER = Absent(Reason.NOT_SUPPORTED, "the adapter does not count it")
 
 
-def map_network(source: Source, into: Readings) -> None:
+def map_network(source: FetchedFiles, into: Readings) -> None:
     """Add state, speed and counters of every interface."""
     for name in source.names_under(plan.NET, "operstate"):
         folder = f"{plan.NET}/{name}"
         kind = classify(_interface(source, name))
-        labels = (shown(name), kind)
+        labels = (printable(name), kind)
         into.dim("host_network_up", labels, _up(source, folder))
         if kind in LINKED_CLASSES:
             into.dim("host_network_speed_bytes_per_second", labels, _speed(source, f"{folder}/speed"))
         else:
-            into.dim("host_network_speed_bytes_per_second", labels, MADE_UP)
+            into.dim("host_network_speed_bytes_per_second", labels, VIRTUAL_SPEED)
         for metric, file in COUNTERS.items():
             into.dim(metric, labels, source.take(f"{folder}/{file}", _count))
 
 
-def _up(source: Source, folder: str) -> int | Absent:
-    """Take whether an interface is operational."""
-    operstate = source.take(f"{folder}/operstate", _word)
+def _up(source: FetchedFiles, folder: str) -> int | Absent:
+    """Return 1 if an interface is operational, otherwise 0."""
+    operstate = source.take(f"{folder}/operstate", _text)
     if isinstance(operstate, Absent):
         return operstate
     carrier: str | None = None
     if f"{folder}/carrier" in source.fetched.files:
-        carrier = _word(source.fetched.files[f"{folder}/carrier"], folder)
+        carrier = _text(source.fetched.files[f"{folder}/carrier"], folder)
     elif source.fetched.errors.get(f"{folder}/carrier") != "EINVAL":
-        carrier = ""  # EINVAL is the kernel's word for an interface set down; other failures tell nothing
+        carrier = ""  # EINVAL means that the interface is set down; other errors leave the state unknown
     up = is_up(operstate, carrier)
     return NO_STATE if up is None else int(up)
 
 
-def _speed(source: Source, path: str) -> int | Absent:
-    """Take a link's speed; an interface that is set down or has none answers with an error or no file at all."""
+def _speed(source: FetchedFiles, path: str) -> int | Absent:
+    """Return a link's speed; without a link or while set down, the file is missing or fails to read."""
     speed = source.take(path, parse_speed)
-    untold = isinstance(speed, Absent) and speed.reason in (Reason.NO_DATA, Reason.NOT_SUPPORTED)
-    return NO_LINK if speed is None or untold else speed
+    unknown = isinstance(speed, Absent) and speed.reason in (Reason.NO_DATA, Reason.NOT_SUPPORTED)
+    return NO_LINK if speed is None or unknown else speed
 
 
-def map_infiniband(source: Source, into: Readings) -> None:
+def map_infiniband(source: FetchedFiles, into: Readings) -> None:
     """Add state, rate and counters of every port."""
     for adapter in sorted({path.split("/")[4] for path in source.fetched.files if path.startswith(plan.INFINIBAND)}):
         dev_ports = {
-            interface: _word(source.fetched.files[path], path)
+            interface: _text(source.fetched.files[path], path)
             for interface in source.names_under(f"{plan.INFINIBAND}/{adapter}/device/net", "dev_port")
             if (path := f"{plan.INFINIBAND}/{adapter}/device/net/{interface}/dev_port") in source.fetched.files
         }
@@ -87,19 +87,19 @@ def map_infiniband(source: Source, into: Readings) -> None:
                 _map_port(source, adapter, port, dev_ports, into)
 
 
-def _map_port(source: Source, adapter: str, port: str, dev_ports: dict[str, str], into: Readings) -> None:
+def _map_port(source: FetchedFiles, adapter: str, port: str, dev_ports: dict[str, str], into: Readings) -> None:
     folder = f"{plan.INFINIBAND}/{adapter}/ports/{port}"
     files = source.fetched.files
     gid_interface = decode(files.get(f"{folder}/gid_attrs/ndevs/0", b""))
     labels = (
-        shown(adapter),
+        printable(adapter),
         port,
         link_layer(files.get(f"{folder}/link_layer")),
         port_interface(port, dev_ports, gid_interface),
     )
     state = source.take(f"{folder}/state", parse_port_state)
     into.dim("host_infiniband_port_state", labels, state)
-    # The rate of a port that is down is a placeholder (the slowest there is).
+    # The rate of a port that is down is a placeholder (the slowest rate).
     rate = PORT_DOWN if state in ("nop", "down") else source.take(f"{folder}/rate", parse_rate)
     into.dim("host_infiniband_rate_bytes_per_second", labels, rate)
     for metric, name in (("receive", "port_rcv_data"), ("transmit", "port_xmit_data")):
@@ -113,12 +113,12 @@ def _map_port(source: Source, adapter: str, port: str, dev_ports: dict[str, str]
             into.dim("host_infiniband_errors_total", (*labels, name), errors)
 
 
-def _interface(source: Source, name: str) -> Interface:
+def _interface(source: FetchedFiles, name: str) -> Interface:
     folder = f"{plan.NET}/{name}"
     files, links = source.fetched.files, source.fetched.links
 
-    def word(file: str) -> str:
-        return _word(files.get(f"{folder}/{file}", b""), folder)
+    def text(file: str) -> str:
+        return _text(files.get(f"{folder}/{file}", b""), folder)
 
     return Interface(
         name=name,
@@ -129,15 +129,15 @@ def _interface(source: Source, name: str) -> Interface:
         is_bond=f"{folder}/bonding/mode" in files,
         is_tap=f"{folder}/tun_flags" in files,
         kind=parse_uevent(files.get(f"{folder}/uevent", b"")).get("DEVTYPE", ""),
-        hardware_type=word("type"),
-        index=word("ifindex"),
-        linked_index=word("iflink"),
-        port_name=word("phys_port_name"),
+        hardware_type=text("type"),
+        index=text("ifindex"),
+        linked_index=text("iflink"),
+        port_name=text("phys_port_name"),
     )
 
 
-def _word(content: bytes, where: str) -> str:
-    return shown(decode(content))
+def _text(content: bytes, where: str) -> str:
+    return printable(decode(content))
 
 
 def _count(content: bytes, where: str) -> int:
@@ -145,5 +145,5 @@ def _count(content: bytes, where: str) -> int:
 
 
 def _is_not_counted(content: bytes | None) -> bool:
-    """Tell whether the kernel says `N/A (no PMA)`, as for functions that the subnet's manager may not ask."""
+    """Return whether the kernel reports `N/A (no PMA)`, as for functions hidden from the subnet manager."""
     return content is not None and content.startswith(b"N/A")

@@ -1,1 +1,1 @@
-"""Kernel text to records: pure, bounded, and `WireError` (naming the file) is all they raise."""
+"""Parsers of kernel text: pure and bounded. They raise only `WireError`, which names the file."""

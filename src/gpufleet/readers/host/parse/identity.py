@@ -1,7 +1,4 @@
-"""What a machine is known by: DMI, machine-id, os-release.
-
-Whether this is a guest, and whether this process is in a container: pure judgements over evidence.
-"""
+"""Parsers of identity files (DMI, machine-id, os-release), and detection of virtualization and containers. Pure."""
 
 import re
 import uuid
@@ -9,7 +6,7 @@ import uuid
 import msgspec
 
 from gpufleet.model.errors import WireError
-from gpufleet.readers.host.parse.text import decode, line, shown
+from gpufleet.readers.host.parse.text import decode, line, printable
 
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
@@ -25,7 +22,7 @@ PLACEHOLDER_UUIDS = frozenset(
         "4c4c4544-0000-2010-8020-80c04f202020",  # Dell's with no service tag set
     )
 )
-"""UUIDs that firmware ships with when nobody set one, in either byte order: many machines share them."""
+"""Default UUIDs of firmware, in either byte order; many machines share them."""
 
 PLACEHOLDER_TEXTS = frozenset(
     (
@@ -35,82 +32,81 @@ PLACEHOLDER_TEXTS = frozenset(
         "unknown",
     )
 )  # fmt: skip
-"""What firmware says in DMI texts that nobody set, in lower case."""
+"""Default DMI texts of firmware, in lower case."""
 
 
 def parse_system_uuid(content: bytes, where: str) -> str:
-    """Read DMI's product UUID as canonical lower-case text.
+    """Parse DMI's product UUID as canonical lower-case text.
 
-    SMBIOS 2.6 laid down that the first three fields are little-endian, earlier versions did not say. The
-    kernel prints them swapped for 2.6 and later and as they lie for earlier ones, exactly as dmidecode and
-    the kubelet do, so its spelling is kept: swapping it again would tear one machine in two. What cannot be
-    an identity is found in either byte order.
+    SMBIOS 2.6 defined the first three fields as little-endian; earlier versions did not define their order. The kernel
+    swaps them for 2.6 and later and prints earlier ones unchanged, as dmidecode and the kubelet do. Its spelling is
+    kept: swapping again would give one machine two identities. Placeholders are detected in either byte order.
 
     Raises:
-        WireError: if it is no UUID, all zeros, all ones, or a known placeholder.
+        WireError: if the text is not a UUID, or is all zeros, all ones, or a known placeholder.
     """
     text = decode(content).strip().lower()
     if _UUID.fullmatch(text) is None:
-        raise WireError(where, f"{shown(text)[:40]!r} is not a UUID")
+        raise WireError(where, f"{printable(text)[:40]!r} is not a UUID")
     value = uuid.UUID(text)
     if len(set(value.bytes)) == 1 or value in PLACEHOLDER_UUIDS or byte_swapped(value) in PLACEHOLDER_UUIDS:
-        raise WireError(where, f"{text} is what firmware says when nobody set it")
+        raise WireError(where, f"{text} is a firmware default")
     return text
 
 
 def byte_swapped(value: uuid.UUID) -> uuid.UUID:
-    """Return the UUID with its first three fields in the other byte order: itself, swapped twice."""
+    """Return the UUID with its first three fields in the other byte order."""
     return uuid.UUID(bytes_le=value.bytes)
 
 
 def parse_machine_id(content: bytes, where: str) -> str:
-    """Read machine-id(5): 32 hexadecimal digits.
+    """Parse machine-id(5): 32 hexadecimal digits.
 
     Raises:
-        WireError: if it is empty, `uninitialized` or anything else, or all zeros.
+        WireError: for any other text, such as `uninitialized`, or all zeros.
     """
     text = decode(content).strip().lower()
     if _MACHINE_ID.fullmatch(text) is None or set(text) == {"0"}:
-        raise WireError(where, f"{shown(text)[:40]!r} is not a machine id")
+        raise WireError(where, f"{printable(text)[:40]!r} is not a machine id")
     return text
 
 
 def parse_boot_id(content: bytes, where: str) -> str:
-    """Read the kernel's random id of this boot.
+    """Parse the kernel's boot id.
 
     Raises:
-        WireError: if it is no UUID.
+        WireError: if the text is not a UUID.
     """
     text = decode(content).strip().lower()
     if _UUID.fullmatch(text) is None:
-        raise WireError(where, f"{shown(text)[:40]!r} is not a UUID")
+        raise WireError(where, f"{printable(text)[:40]!r} is not a UUID")
     return text
 
 
 def parse_dmi_text(content: bytes, where: str) -> str:
-    """Read a DMI text.
+    """Parse a DMI text.
 
     Raises:
-        WireError: if it is empty or what firmware says when nobody set it.
+        WireError: if the text is empty or a firmware default.
     """
     text = line(content, where)
     if text.lower() in PLACEHOLDER_TEXTS:
-        raise WireError(where, f"{text!r} is what firmware says when nobody set it")
+        raise WireError(where, f"{text!r} is a firmware default")
     return text
 
 
 def parse_os_name(content: bytes, where: str) -> str:
-    """Read PRETTY_NAME (else NAME) of os-release(5).
+    """Parse PRETTY_NAME, or else NAME, of os-release(5).
 
     Raises:
-        WireError: if neither is there.
+        WireError: if both are missing.
     """
     fields = dict(row.partition("=")[::2] for row in decode(content).splitlines() if not row.startswith("#"))
     for name in ("PRETTY_NAME", "NAME"):
-        text = shown(_unquoted(fields.get(name, "")))
+        text = printable(_unquoted(fields.get(name, "")))
         if text:
             return text
-    raise WireError(where, "names no system")
+    raise WireError(where, "PRETTY_NAME and NAME are missing")
 
 
 def _unquoted(text: str) -> str:
@@ -122,10 +118,10 @@ def _unquoted(text: str) -> str:
 
 NONE = "none"
 OTHER = "other"
-"""There is one, and nothing names it."""
+"""Present, but not identified."""
 
 _DMI_NAMES = (
-    # vendor or product begins with, name; names are those of systemd-detect-virt(1)
+    # prefix of vendor or product, name as in systemd-detect-virt(1)
     ("KubeVirt", "kvm"),
     ("VMware", "vmware"),
     ("VMW", "vmware"),
@@ -150,11 +146,11 @@ _DMI_NAMES = (
     ("DigitalOcean", "kvm"),
 )
 
-_BARE_METAL_TOO = ("amazon", "google", "microsoft")
-"""Makers of hypervisors whose name also stands on real machines: without the processor's flag it is no proof."""
+_AMBIGUOUS_VENDORS = ("amazon", "google", "microsoft")
+"""Hypervisor vendors that also sell physical machines: no proof without the processor's flag."""
 
 _ENGINES = (
-    # part of a mount's root or of a cgroup's path, name
+    # substring of a mount's root or a cgroup path, name
     ("/kubelet/pods/", "kubernetes"),
     ("kubepods", "kubernetes"),
     ("/docker/containers/", "docker"),
@@ -171,13 +167,13 @@ _ENGINES = (
 
 
 class MachineEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells a guest from a real machine.
+    """Evidence for virtualization.
 
     Attributes:
-        flags: of the processor, or None on processors that list none (ARM, POWER).
+        flags: of the processor, or None on processors without flags (ARM, POWER).
         vendor, product: of DMI, or empty.
         hypervisor: content of /sys/hypervisor/type, or empty.
-        clocks: clock sources that the kernel offers.
+        clocks: available clock sources of the kernel.
     """
 
     flags: frozenset[str] | None
@@ -187,20 +183,20 @@ class MachineEvidence(msgspec.Struct, frozen=True, kw_only=True):
     clocks: frozenset[str] = frozenset()
 
 
-def judge_virtualization(evidence: MachineEvidence) -> str | None:
-    """Name the hypervisor, `none` on a real machine, `other` for an unnamed one, None where nothing tells."""
+def detect_virtualization(evidence: MachineEvidence) -> str | None:
+    """Return the hypervisor, `none` on a physical machine, `other` if unidentified, None without evidence."""
     if evidence.flags is not None and "hypervisor" not in evidence.flags:
         return NONE
     if evidence.hypervisor:
         return evidence.hypervisor
-    named = _by_dmi(evidence)
+    vendor = _by_dmi(evidence)
     if evidence.flags is None:
-        return None if named in _BARE_METAL_TOO else named
-    if "kvm-clock" in evidence.clocks and named in (None, "qemu"):
+        return None if vendor in _AMBIGUOUS_VENDORS else vendor
+    if "kvm-clock" in evidence.clocks and vendor in (None, "qemu"):
         return "kvm"
-    if any(clock.startswith("hyperv") for clock in evidence.clocks) and named is None:
+    if any(clock.startswith("hyperv") for clock in evidence.clocks) and vendor is None:
         return "microsoft"
-    return named or OTHER
+    return vendor or OTHER
 
 
 def _by_dmi(evidence: MachineEvidence) -> str | None:
@@ -211,17 +207,17 @@ def _by_dmi(evidence: MachineEvidence) -> str | None:
 
 
 class ContainerEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells a container from the machine.
+    """Evidence for a container.
 
     Attributes:
         systemd: content of /run/systemd/container, or empty.
-        environment: value of `container` in process 1's environment, or empty.
-        has_dockerenv, has_containerenv: whether Docker's and Podman's marks are there.
-        mount_roots: where the files come from that engines mount for every container (/etc/hosts and such).
+        environment: value of `container` in the environment of process 1, or empty.
+        has_dockerenv, has_containerenv: whether the marker files of Docker and Podman exist.
+        mount_roots: roots of the files that engines mount into every container (such as /etc/hosts).
         cgroups: content of /proc/self/cgroup.
         root_fstype: type of the root filesystem, or empty.
-        sees_kernel: whether the kernel's own threads are in the process table.
-        is_hiding: whether `hidepid` hides them, or nobody knows whether it does.
+        sees_kernel: whether kernel threads are in the process table.
+        is_hiding: whether `hidepid` hides them, or may hide them.
     """
 
     systemd: str = ""
@@ -235,11 +231,11 @@ class ContainerEvidence(msgspec.Struct, frozen=True, kw_only=True):
     is_hiding: bool = False
 
 
-def judge_container(evidence: ContainerEvidence) -> str | None:
-    """Name the container engine, `other` for an unnamed one, `none` outside of containers, None if nothing tells.
+def detect_container(evidence: ContainerEvidence) -> str | None:
+    """Return the container engine, `other` if unidentified, `none` outside of containers, None without evidence.
 
-    Marks in files prove nothing where kernel threads are seen and the root is no overlay: a machine whose disk
-    was made from an image has them too. An overlay alone proves nothing either: machines without disks boot so.
+    Marker files are ignored if kernel threads are visible and the root is not an overlay: a machine with a disk built
+    from an image has them too. An overlay alone is no evidence: diskless machines also boot from one.
     """
     on_machine = evidence.sees_kernel and evidence.root_fstype != "overlay"
     if evidence.systemd:
@@ -261,6 +257,6 @@ def judge_container(evidence: ContainerEvidence) -> str | None:
 
 
 def parse_container_variable(environ: bytes) -> str:
-    """Return `container` of a process's environment, or empty. Nothing else of it is looked at."""
+    """Return the variable `container` of a process environment, or empty; no other variable is read."""
     match = re.search(rb"(?:^|\0)container=([A-Za-z0-9._-]{1,40})(?:\0|$)", environ)
     return match[1].decode("ascii") if match is not None else ""

@@ -1,29 +1,26 @@
-"""/proc/stat, /proc/loadavg and /proc/cpuinfo.
-
-/proc/meminfo and /proc/pressure.
-"""
+"""Parsers of /proc/stat, /proc/loadavg, /proc/cpuinfo, /proc/meminfo and /proc/pressure."""
 
 import re
 
 import msgspec
 
 from gpufleet.model.errors import WireError
-from gpufleet.readers.host.parse.text import count, decode, number, shown
+from gpufleet.readers.host.parse.text import count, decode, number, printable
 
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-"""Columns of a `cpu` line that add up to its time. The two after them, guest and guest_nice, are within
-user and nice already (proc(5)), and would count twice."""
+"""Columns of a `cpu` line that add up to its time. The next two, guest and guest_nice, are already contained in user
+and nice (proc(5))."""
 
 _IDLE = (MODES.index("idle"), MODES.index("iowait"))
 _CORE = re.compile(r"cpu([0-9]{1,5})", re.ASCII)
 
 
 class ProcessorTimes(msgspec.Struct, frozen=True):
-    """Ticks since boot.
+    """Processor times, in ticks since boot.
 
     Attributes:
-        cores: number of the core to ticks in the order of `MODES`; old kernels give fewer.
-        boot_time: seconds since 1970 when the kernel booted, or None where the file does not tell.
+        cores: ticks of each core in the order of `MODES`; old kernels have fewer columns.
+        boot_time: boot time of the kernel in seconds since 1970, or None if the file lacks it.
     """
 
     cores: dict[str, tuple[int, ...]]
@@ -31,10 +28,10 @@ class ProcessorTimes(msgspec.Struct, frozen=True):
 
 
 def parse_stat(content: bytes, where: str) -> ProcessorTimes:
-    """Read /proc/stat. Cores that are offline are not in it.
+    """Parse /proc/stat, which has online cores only.
 
     Raises:
-        WireError: if a line is malformed or no core is there.
+        WireError: if a line is malformed or there is no core.
     """
     cores: dict[str, tuple[int, ...]] = {}
     boot_time: int | None = None
@@ -44,21 +41,20 @@ def parse_stat(content: bytes, where: str) -> ProcessorTimes:
         if core is not None:
             ticks = tuple(count(token, where) for token in rest.split()[: len(MODES)])
             if len(ticks) < 4:
-                raise WireError(where, f"{name} has {len(ticks)} columns, at least 4 belong there")
+                raise WireError(where, f"{name} has {len(ticks)} columns, at least 4 are expected")
             cores[core[1]] = ticks
         elif name == "btime":
             boot_time = count(rest, where)
     if not cores:
-        raise WireError(where, "no processor in it")
+        raise WireError(where, "no cpu line")
     return ProcessorTimes(cores, boot_time)
 
 
 def utilization(before: ProcessorTimes, now: ProcessorTimes) -> float | None:
-    """Return the share of time not idle between two readings, over the cores that both have.
+    """Return the share of non-idle time between two readings, over the cores in both.
 
-    Waiting for a disk is idle. Time stolen by a hypervisor is not: the machine wanted to run. A mode that
-    went back (iowait does, by the kernel's own word) counts as not moved; a core whose total went back
-    began again (it was offline in between) and is left out.
+    Waiting for I/O is idle time; time stolen by a hypervisor is not. A mode that decreased counts as unchanged: iowait
+    can decrease, by the kernel's documentation. A core whose total decreased was offline in between and is left out.
 
     Returns:
         0 to 1, or None if no time passed on any core.
@@ -68,26 +64,26 @@ def utilization(before: ProcessorTimes, now: ProcessorTimes) -> float | None:
         earlier = before.cores.get(core)
         if earlier is None or len(earlier) != len(ticks) or sum(ticks) < sum(earlier):
             continue
-        moved = [max(0, new - old) for new, old in zip(ticks, earlier, strict=True)]
-        total += sum(moved)
-        busy += sum(ticks for mode, ticks in enumerate(moved) if mode not in _IDLE)
+        deltas = [max(0, new - old) for new, old in zip(ticks, earlier, strict=True)]
+        total += sum(deltas)
+        busy += sum(ticks for mode, ticks in enumerate(deltas) if mode not in _IDLE)
     return busy / total if total else None
 
 
 def parse_loadavg(content: bytes, where: str) -> tuple[float, float, float]:
-    """Read the averages over 1, 5 and 15 minutes.
+    """Parse the load averages over 1, 5 and 15 minutes.
 
     Raises:
         WireError: if the line is malformed.
     """
     columns = decode(content).split()
     if len(columns) < 3:
-        raise WireError(where, f"{len(columns)} columns, at least 3 belong there")
+        raise WireError(where, f"{len(columns)} columns, at least 3 are expected")
     return number(columns[0], where), number(columns[1], where), number(columns[2], where)
 
 
 def parse_cpuinfo(content: bytes) -> dict[str, str]:
-    """Read the first processor's fields (and, on ARM and POWER, those after the last one) by name."""
+    """Parse the fields of the first processor, and on ARM and POWER also the fields after the last one."""
     fields: dict[str, str] = {}
     for row in decode(content).splitlines():
         name, colon, value = row.partition(":")
@@ -97,30 +93,30 @@ def parse_cpuinfo(content: bytes) -> dict[str, str]:
 
 
 def cpu_model(fields: dict[str, str], where: str) -> str:
-    """Name the processor's model; ARM gives numbers instead of a name.
+    """Return the processor's model; ARM has numbers instead of a name.
 
     Raises:
-        WireError: if nothing names it.
+        WireError: if there is no model.
     """
     for name in ("model name", "cpu", "cpu model"):
         if fields.get(name):
-            return shown(fields[name])
+            return printable(fields[name])
     if "CPU implementer" in fields and "CPU part" in fields:
-        return shown(f"ARM implementer {fields['CPU implementer']} part {fields['CPU part']}")
-    raise WireError(where, "names no processor model")
+        return printable(f"ARM implementer {fields['CPU implementer']} part {fields['CPU part']}")
+    raise WireError(where, "no processor model")
 
 
 WINDOWS = {"avg10": "10s", "avg60": "60s", "avg300": "300s"}
-"""The kernel's name of an averaging window, to the label's."""
+"""Averaging window of the kernel to its label."""
 
 _FIELD = re.compile(r"([A-Za-z0-9_()]{1,40}):\s+([0-9]{1,20})( kB)?\s*", re.ASCII)
 
 
 def parse_meminfo(content: bytes, where: str) -> dict[str, int]:
-    """Read the sizes of /proc/meminfo, in bytes; its `kB` are 1024 bytes. Counts of pages are left out.
+    """Parse the sizes of /proc/meminfo, in bytes; a `kB` is 1024 bytes. Page counts are left out.
 
     Raises:
-        WireError: if a line is malformed or nothing is there.
+        WireError: if a line is malformed or there is no size.
     """
     sizes: dict[str, int] = {}
     for row in decode(content).splitlines():
@@ -130,12 +126,12 @@ def parse_meminfo(content: bytes, where: str) -> dict[str, int]:
         if field[3]:
             sizes[field[1]] = count(str(count(field[2], where) * 1024), where)
     if not sizes:
-        raise WireError(where, "no sizes in it")
+        raise WireError(where, "no sizes")
     return sizes
 
 
 class Pressure:
-    """How long tasks waited, by share (`some`, `full`)."""
+    """Pressure stall information: ratios by share (`some`, `full`) and window, seconds by share."""
 
     __slots__ = ("ratios", "seconds")
 
@@ -145,10 +141,10 @@ class Pressure:
 
 
 def parse_pressure(content: bytes, where: str) -> Pressure:
-    """Read one file of /proc/pressure: averages become ratios, microseconds become seconds.
+    """Parse one file of /proc/pressure: averages become ratios, microseconds become seconds.
 
     Raises:
-        WireError: if a line is malformed or nothing is there.
+        WireError: if a line is malformed or the file is empty.
     """
     pressure = Pressure()
     for row in decode(content).splitlines():

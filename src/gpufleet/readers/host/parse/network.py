@@ -1,14 +1,11 @@
-"""/sys/class/net: what an interface is, and how it does.
-
-/sys/class/infiniband: ports of InfiniBand and RoCE adapters.
-"""
+"""Parsers of /sys/class/net (interfaces) and /sys/class/infiniband (ports of InfiniBand and RoCE adapters)."""
 
 import re
 
 import msgspec
 
 from gpufleet.model.errors import WireError
-from gpufleet.readers.host.parse.text import MAX_COUNT, count, decode, shown
+from gpufleet.readers.host.parse.text import MAX_COUNT, count, decode, printable
 
 MEGABIT = 125_000
 """Bytes in a megabit, the unit of sysfs's `speed`."""
@@ -16,18 +13,18 @@ MEGABIT = 125_000
 _ARPHRD_ETHER, _ARPHRD_LOOPBACK = "1", "772"  # linux/if_arp.h
 
 _REPRESENTOR = re.compile(r"(c[0-9]+)?pf[0-9]+(vf|sf)[0-9]+", re.ASCII)
-"""`phys_port_name` of an interface that stands for a virtual function's port inside the adapter."""
+"""`phys_port_name` of a representor, the interface of a virtual function's port inside the adapter."""
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True):
-    """What sysfs shows of one interface; None or empty where it shows nothing.
+    """Network interface in sysfs; missing attributes are empty.
 
     Attributes:
         name: of the interface.
         driver: basename of the device's driver link.
-        has_device: whether a device is behind it.
+        has_device: whether it has a device.
         is_virtual_function: whether that device is an SR-IOV virtual function.
-        is_bridge, is_bond, is_tap: whether it has the files of such.
+        is_bridge, is_bond, is_tap: whether it has the files of that type.
         kind: DEVTYPE of its uevent (`bridge`, `vlan`, ...).
         hardware_type, index, linked_index: sysfs's `type`, `ifindex` and `iflink`.
         port_name: sysfs's `phys_port_name`.
@@ -48,11 +45,11 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def classify(interface: Interface) -> str:
-    """Name the class of an interface, one of the catalogue's `INTERFACE_CLASSES`.
+    """Return the class of an interface, one of the catalogue's `INTERFACE_CLASSES`.
 
-    tmfifo is the management link between a host and its BlueField: made by rshim on the host (a tap named
-    `tmfifo_net…`), by the driver mlxbf-tmfifo on the BlueField. A veth tells itself by its peer: it alone
-    among virtual Ethernet interfaces has a linked index and no kind.
+    tmfifo is the management link between a host and its BlueField. On the host rshim creates it, as a tap named
+    `tmfifo_net…`; on the BlueField its driver is mlxbf-tmfifo. A veth is recognised by its peer: no other virtual
+    Ethernet interface has a linked index and no kind.
     """
     if interface.hardware_type == _ARPHRD_LOOPBACK:
         return "loopback"
@@ -75,15 +72,15 @@ def classify(interface: Interface) -> str:
 
 
 def parse_uevent(content: bytes) -> dict[str, str]:
-    """Read the `KEY=value` lines of a uevent file."""
+    """Parse the `KEY=value` lines of a uevent file."""
     return {key: value for key, eq, value in (row.partition("=") for row in decode(content).splitlines()) if eq}
 
 
 def parse_speed(content: bytes, where: str) -> int | None:
-    """Read a link's speed in bytes per second; None where the kernel says that it does not know.
+    """Parse a link's speed, in bytes per second; None if the kernel does not know it.
 
     Raises:
-        WireError: if it is not a number.
+        WireError: if the text is not a number, or above 100 Tbit/s.
     """
     text = decode(content).strip()
     # SPEED_UNKNOWN is -1, and older kernels print it unsigned.
@@ -91,19 +88,19 @@ def parse_speed(content: bytes, where: str) -> int | None:
         return None
     speed = count(text, where)
     if speed > 100_000_000:
-        raise WireError(where, f"{speed} Mbit/s is beyond every link")
+        raise WireError(where, f"{speed} Mbit/s exceeds the range of link speeds")
     return speed * MEGABIT
 
 
 def is_up(operstate: str, carrier: str | None) -> bool | None:
-    """Tell whether an interface is operational; None where the kernel does not.
+    """Return whether an interface is operational; None if unknown.
 
-    `unknown` is what drivers without the notion say (loopback, tun): there the carrier decides, and an
-    unreadable carrier (EINVAL) means that the interface is set down.
+    Drivers without operational state report `unknown` (loopback, tun). Their carrier decides; an unreadable carrier
+    (EINVAL) means that the interface is set down.
 
     Args:
         operstate: content of the file.
-        carrier: content of the file, None if the kernel answered EINVAL, empty if it is not known.
+        carrier: content of the file; None for EINVAL, empty if unknown.
     """
     if operstate == "up":
         return True
@@ -131,63 +128,63 @@ ERROR_COUNTERS = (
     "port_xmit_discards",
     "symbol_error",
 )
-"""Files under `counters/` that count something gone wrong."""
+"""Error counters: files in `counters/`."""
 
 _RATE = re.compile(r"([0-9]{1,6})(?:\.([0-9]))? Gb/sec( .*)?", re.ASCII)
 _STATE = re.compile(r"([0-9]): ?([A-Z_]*)", re.ASCII)
 
 
 def parse_port_state(content: bytes, where: str) -> str:
-    """Read a port's logical state, such as `4: ACTIVE`.
+    """Parse a port's logical state, such as `4: ACTIVE`.
 
     Raises:
-        WireError: if it is none of `PORT_STATES`.
+        WireError: if the state is not one of `PORT_STATES`.
     """
     text = decode(content).strip()
     match = _STATE.fullmatch(text)
     if match is None or int(match[1]) >= len(PORT_STATES):
-        raise WireError(where, f"{shown(text)[:40]!r} is not a port state")
+        raise WireError(where, f"{printable(text)[:40]!r} is not a port state")
     return PORT_STATES[int(match[1])]
 
 
 def parse_rate(content: bytes, where: str) -> int:
-    """Read a port's rate, such as `400 Gb/sec (4X NDR)`, in bytes per second.
+    """Parse a port's rate, such as `400 Gb/sec (4X NDR)`, in bytes per second.
 
     Raises:
-        WireError: if it is anything else.
+        WireError: if the text has another format.
     """
     text = decode(content).strip()
     match = _RATE.fullmatch(text)
     if match is None:
-        raise WireError(where, f"{shown(text)[:40]!r} is not a rate")
+        raise WireError(where, f"{printable(text)[:40]!r} is not a rate")
     tenths = int(match[1]) * 10 + int(match[2] or 0)
     return tenths * 12_500_000
 
 
 def parse_octets(content: bytes, where: str) -> int:
-    """Read port_rcv_data or port_xmit_data: the specification counts these in units of four octets.
+    """Parse port_rcv_data or port_xmit_data, in bytes; the InfiniBand specification counts in units of four octets.
 
     Raises:
-        WireError: if it is not a count, or beyond every counter.
+        WireError: if the text is not a count, or exceeds `MAX_COUNT`.
     """
     value = count(decode(content), where) * 4
     if value > MAX_COUNT:
-        raise WireError(where, f"{value} is beyond every counter")
+        raise WireError(where, f"{value} exceeds the range of counters")
     return value
 
 
 def link_layer(content: bytes | None) -> str:
-    """Name the link layer as a label: `infiniband`, `ethernet`, or empty where it is not told."""
+    """Return the link layer as a label: `infiniband`, `ethernet`, or empty if unknown."""
     text = decode(content).strip().lower() if content is not None else ""
     return text if text in ("infiniband", "ethernet") else ""
 
 
 def port_interface(port: str, dev_ports: dict[str, str], gid_interface: str) -> str:
-    """Return the network interface of a port, or an empty string where nothing tells it surely.
+    """Return the network interface of a port, or empty if it is ambiguous.
 
-    An adapter with several ports behind one PCI function shows all its interfaces to every port; the
-    interface's `dev_port` counts from 0 where ports count from 1. Where that leaves none or several
-    (bonded adapters), the interface of the port's first address decides.
+    An adapter with several ports on one PCI function lists all interfaces for every port. They are matched by
+    `dev_port`, which starts at 0 while ports start at 1. If none or several match (bonded adapters), the interface of
+    the port's first address is used.
 
     Args:
         port: number of the port.
@@ -197,4 +194,4 @@ def port_interface(port: str, dev_ports: dict[str, str], gid_interface: str) -> 
     matching = [name for name, dev_port in dev_ports.items() if dev_port.isdecimal() and int(dev_port) + 1 == int(port)]
     if len(matching) == 1:
         return matching[0]
-    return shown(gid_interface)
+    return printable(gid_interface)

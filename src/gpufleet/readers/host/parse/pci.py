@@ -1,10 +1,10 @@
-"""/sys/bus/pci/devices: display controllers."""
+"""Parsers of /sys/bus/pci/devices: display controllers."""
 
 import re
 
 from gpufleet.model.errors import WireError
 from gpufleet.model.machine import PciFunction
-from gpufleet.readers.host.parse.text import decode, hexadecimal, shown
+from gpufleet.readers.host.parse.text import decode, hexadecimal, printable
 
 DISPLAY_CLASS = 0x03
 """Base class of display controllers: 0x0300 VGA, 0x0302 3D, 0x0380 other (PCI Code and ID Assignment)."""
@@ -14,15 +14,15 @@ _NODE = re.compile(r"-?[0-9]{1,6}", re.ASCII)
 
 
 def is_address(text: str) -> bool:
-    """Tell whether `text` is a PCI address as sysfs writes it."""
+    """Return whether `text` is a PCI address in the format of sysfs."""
     return _ADDRESS.fullmatch(text) is not None
 
 
 def is_display(content: bytes, where: str) -> bool:
-    """Tell from the content of `class` whether the function is a display controller.
+    """Return whether the content of `class` is that of a display controller.
 
     Raises:
-        WireError: if it is not a class.
+        WireError: if the content is not a class.
     """
     return hexadecimal(decode(content), where) >> 16 == DISPLAY_CLASS
 
@@ -35,17 +35,17 @@ def parse_function(
     physical_function: str | None,
     numa_node: int | None,
 ) -> PciFunction:
-    """Build the record of one function.
+    """Build the record of one PCI function.
 
     Args:
-        address: as sysfs writes it.
+        address: in the format of sysfs.
         files: content of `vendor`, `device` and `class`.
-        driver: text of the link `driver`, or None when no driver is bound.
-        physical_function: text of the link `physfn`, or None.
-        numa_node: see `parse_numa_node`; None where it is not known.
+        driver: target of the link `driver`, or None without a driver.
+        physical_function: target of the link `physfn`, or None.
+        numa_node: see `parse_numa_node`; None if unknown.
 
     Raises:
-        WireError: if a file is missing or malformed; it names the file.
+        WireError: if a file is missing or malformed; names the file.
     """
     numbers: dict[str, int] = {}
     for name in ("vendor", "device", "class"):
@@ -66,18 +66,18 @@ def parse_function(
 
 
 def basename(link: str) -> str:
-    """Return the last name in a link's text."""
+    """Return the last component of a link's target."""
     return link.rstrip("/").rpartition("/")[2]
 
 
 def parse_numa_node(content: bytes, where: str) -> int | None:
-    """Read `numa_node`: the node's number, or None where the platform does not tell (-1).
+    """Parse `numa_node`: the node's number, or None if the platform does not report it (-1).
 
     Raises:
-        WireError: if it is no number.
+        WireError: if the content is not a number.
     """
     text = decode(content).strip()
     if _NODE.fullmatch(text) is None:
-        raise WireError(where, f"{shown(text)[:40]!r} is not a NUMA node")
+        raise WireError(where, f"{printable(text)[:40]!r} is not a NUMA node")
     node = int(text)
     return node if node >= 0 else None

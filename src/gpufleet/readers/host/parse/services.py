@@ -1,21 +1,21 @@
-"""The process table and unit files: how the services of a GPU node are."""
+"""State of the services of a GPU node, by process table and unit files."""
 
 import re
 
 import msgspec
 
 from gpufleet.model.errors import WireError
-from gpufleet.readers.host.parse.text import decode, shown
+from gpufleet.readers.host.parse.text import decode, printable
 
 COMM_LENGTH = 15
-"""The kernel cuts a process's name to this (TASK_COMM_LEN less the end)."""
+"""Maximum length of a process name in the kernel (TASK_COMM_LEN without the terminator)."""
 
 UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
-"""Where systemd finds units, first one first (systemd.unit(5))."""
+"""Directories of systemd units, in order of precedence (systemd.unit(5))."""
 
 
 class Service(msgspec.Struct, frozen=True):
-    """A service, the processes that are it, and the units that would start it."""
+    """Service, with the names of its processes and units."""
 
     name: str
     processes: tuple[str, ...]
@@ -41,18 +41,18 @@ SERVICES = (
     Service("chronyd", ("chronyd",), ("chronyd", "chrony")),
     Service("sshd", ("sshd",), ("sshd", "ssh")),
 )
-"""The services that a GPU node lives on."""
+"""Services of a GPU node."""
 
 _STAT = re.compile(r"[0-9]+ \((.*)\) ([A-Za-z])( .*)?", re.ASCII | re.DOTALL)
 
 
 class Processes(msgspec.Struct, frozen=True):
-    """The process table.
+    """Process table.
 
     Attributes:
-        names: of the processes that live (no zombies), cut to 15 characters.
-        complete: whether all of the machine's processes are seen. Process 2 is the kernel's thread
-            keeper and nobody else's: a PID namespace or `hidepid` hides it.
+        names: names of live processes (no zombies), cut to 15 characters.
+        complete: whether all processes of the machine are visible. They are if process 2 is kthreadd, which a PID
+            namespace or `hidepid` hides.
     """
 
     names: frozenset[str]
@@ -60,34 +60,36 @@ class Processes(msgspec.Struct, frozen=True):
 
 
 def parse_process_stat(content: bytes, where: str) -> tuple[str, str]:
-    """Read name and state of one /proc/[pid]/stat. The name is the process's own choice, parentheses and all.
+    """Parse name and state of one /proc/[pid]/stat. A process chooses its name, which can contain parentheses.
 
     Raises:
-        WireError: if it is malformed.
+        WireError: if the content is malformed.
     """
     match = _STAT.fullmatch(decode(content).rstrip("\n"))
     if match is None:
-        raise WireError(where, "is not a process's stat")
-    return shown(match[1]), match[2]
+        raise WireError(where, "is not a process stat line")
+    return printable(match[1]), match[2]
 
 
 def build_processes(stats: dict[int, tuple[str, str]]) -> Processes:
-    """Build the table from pid to (name, state)."""
+    """Build the table from (name, state) by pid."""
     names = frozenset(name for name, state in stats.values() if state not in "ZXx")
     return Processes(names, complete=stats.get(2, ("", ""))[0] == "kthreadd")
 
 
-def judge_service(service: Service, processes: Processes, units: frozenset[str] | None) -> str | None:
-    """Tell a service's state as far as files do; None where they cannot.
+def service_state(service: Service, processes: Processes, units: frozenset[str] | None) -> str | None:
+    """Return the state of a service, or None if it is unknown.
 
-    A process that is there runs, whoever looks. That there is none is known only from the whole table,
-    and that it is not installed only from the folders of a systemd that runs the machine. Files never
-    tell `failed`: systemd keeps that to itself.
+    - `running`: a process of the service exists.
+    - `not_running`: a unit exists, and the complete process table has no process of the service.
+    - `not_installed`: systemd is the init system, and neither a process nor a unit exists.
+
+    `failed` is never returned: systemd does not store it in files.
 
     Args:
-        service: which.
-        processes: the table.
-        units: names of the units found, or None where systemd does not run the machine.
+        service: the service.
+        processes: the process table.
+        units: names of the existing units, or None if systemd is not the init system.
     """
     if any(name[:COMM_LENGTH] in processes.names for name in service.processes):
         return "running"

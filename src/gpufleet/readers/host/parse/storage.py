@@ -1,7 +1,4 @@
-"""/proc/self/mountinfo: which filesystems are worth a look, and what is behind the root.
-
-The disk behind a block device: /sys/class/block and udev's notes.
-"""
+"""Parsers of /proc/self/mountinfo, /sys/class/block and udev properties; selection of filesystems and disks."""
 
 import re
 
@@ -9,7 +6,7 @@ import msgspec
 
 from gpufleet.model.errors import WireError
 from gpufleet.readers.host.parse.pci import basename
-from gpufleet.readers.host.parse.text import decode, shown
+from gpufleet.readers.host.parse.text import decode, printable
 
 PSEUDO_TYPES = frozenset(
     (
@@ -18,33 +15,33 @@ PSEUDO_TYPES = frozenset(
         "pstore", "ramfs", "rpc_pipefs", "securityfs", "selinuxfs", "smackfs", "squashfs", "sysfs", "tracefs",
     )
 )  # fmt: skip
-"""Types without space of their own. autofs above all: looking at one mounts what it stands for."""
+"""Types without their own storage. autofs must not be accessed: that mounts its target."""
 
-FOREIGN_FOLDERS = (
+RUNTIME_FOLDERS = (
     "/proc", "/sys", "/run/containerd", "/run/credentials", "/run/docker", "/run/k3s", "/run/netns", "/run/user",
     "/snap", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/kubelet/plugins",
     "/var/lib/kubelet/pods", "/var/lib/rancher/k3s/agent",
 )  # fmt: skip
-"""Where runtimes and sessions mount for someone else: hundreds on a busy node, gone tomorrow."""
+"""Directories with mounts of container runtimes and sessions: short-lived, and hundreds on a busy node."""
 
 FILE_MOUNTS = frozenset(("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log"))
-"""Files that container engines mount: the node's disk, under a name that says nothing."""
+"""Files that container engines mount from the node's disk."""
 
-_ESCAPE = re.compile(r"\\(040|011|012|043|134)", re.ASCII)  # what seq_path() and mangle() write so
+_ESCAPE = re.compile(r"\\(040|011|012|043|134)", re.ASCII)  # escapes of seq_path() and mangle()
 _DEVICE = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """One line of mountinfo.
+    """Mount: one line of mountinfo.
 
     Attributes:
         device: `major:minor` of the filesystem; major 0 has no block device.
-        root: the folder inside the filesystem that is mounted; other than `/` for a bind mount.
-        point: where it is mounted.
-        fstype, source: as mounted.
+        root: mounted directory within the filesystem; other than `/` for a bind mount.
+        point: mount point.
+        fstype, source: type and source.
         options: of the mount and of the whole filesystem.
-        read_only: whether the whole filesystem is. A mount alone can be too: a service's sandbox makes all of its
-            own so, and that says nothing of the machine.
+        read_only: whether the whole filesystem is read-only. The mount's own flag does not count: a service's sandbox
+            sets it on all mounts.
     """
 
     device: str
@@ -57,7 +54,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 def parse_mountinfo(content: bytes, where: str) -> tuple[Mount, ...]:
-    """Read every mount, in order; spaces and backslashes are written in octal there (proc(5)).
+    """Parse all mounts in order; spaces and backslashes are octal escapes (proc(5)).
 
     Raises:
         WireError: if a line is malformed.
@@ -67,18 +64,18 @@ def parse_mountinfo(content: bytes, where: str) -> tuple[Mount, ...]:
         before, dash, after = row.partition(" - ")
         left, right = before.split(" "), after.split(" ")
         if not dash or len(left) < 6 or len(right) < 3 or _DEVICE.fullmatch(left[2]) is None:
-            raise WireError(where, f"{shown(row)[:60]!r} is not a mount")
+            raise WireError(where, f"{printable(row)[:60]!r} is not a mount")
         whole = right[2].split(",")
-        names = (_plain(left[3]), _plain(left[4]), _plain(right[0]), _plain(right[1]))
+        names = (_unescape(left[3]), _unescape(left[4]), _unescape(right[0]), _unescape(right[1]))
         mounts.append(Mount(left[2], *names, frozenset((*left[5].split(","), *whole)), "ro" in whole))
     return tuple(mounts)
 
 
 def choose_filesystems(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
-    """Return one mount a filesystem, for those with space of their own.
+    """Return one mount per filesystem with its own storage.
 
-    Of several mounts on one point the last hides the others. Of several mounts of one filesystem (bind
-    mounts) the one of its whole tree is taken, then the shortest point. An overlay counts only as a root.
+    The last of several mounts on one mount point hides the others. Of several mounts of one filesystem (bind mounts), a
+    mount of its whole tree is preferred, then the shortest mount point. An overlay is included only at `/`.
     """
     visible = {mount.point: mount for mount in mounts}
     chosen: dict[str, Mount] = {}
@@ -92,12 +89,12 @@ def choose_filesystems(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
 
 
 def root_mount(mounts: tuple[Mount, ...]) -> Mount | None:
-    """Return what is mounted at `/`, or None if the list does not tell."""
+    """Return the mount at `/`, or None if there is none in the list."""
     return next((mount for mount in reversed(mounts) if mount.point == "/"), None)
 
 
-def hides_processes(mounts: tuple[Mount, ...]) -> str:
-    """Return the option with which /proc hides other users' processes, or empty if it does not."""
+def hidepid_option(mounts: tuple[Mount, ...]) -> str:
+    """Return the option of /proc that hides other users' processes, or empty if there is none."""
     proc = next((mount for mount in reversed(mounts) if mount.point == "/proc"), None)
     options = proc.options if proc is not None else frozenset()
     return next((o for o in options if o.startswith("hidepid=") and o not in ("hidepid=0", "hidepid=off")), "")
@@ -108,25 +105,25 @@ def _has_space(mount: Mount) -> bool:
         return False
     if mount.fstype == "overlay" and mount.point != "/":
         return False
-    return not any(mount.point == folder or mount.point.startswith(folder + "/") for folder in FOREIGN_FOLDERS)
+    return not any(mount.point == folder or mount.point.startswith(folder + "/") for folder in RUNTIME_FOLDERS)
 
 
 def _rank(mount: Mount) -> tuple[bool, int, str]:
     return mount.root != "/", len(mount.point), mount.point
 
 
-def _plain(text: str) -> str:
+def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 class BlockDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A block device as sysfs shows it.
+    """Block device in sysfs.
 
     Attributes:
-        name: the kernel's, such as `nvme0n1p2` or `dm-0`.
-        link: text of its link in /sys/class/block.
-        is_partition: whether it is one.
-        parts: names of the devices it is made of (device mapper, RAID).
+        name: kernel name, such as `nvme0n1p2` or `dm-0`.
+        link: target of its link in /sys/class/block.
+        is_partition: whether the device is a partition.
+        parts: names of its component devices (device mapper, RAID).
     """
 
     name: str
@@ -135,8 +132,8 @@ class BlockDevice(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[str, ...]
 
 
-def below(device: BlockDevice) -> tuple[str, ...]:
-    """Return the devices one step down: what it is made of, or the disk of a partition; empty for a disk."""
+def underlying_devices(device: BlockDevice) -> tuple[str, ...]:
+    """Return the devices one layer below: components, or the disk of a partition; empty for a disk."""
     if device.parts:
         return device.parts
     if device.is_partition:
@@ -145,6 +142,6 @@ def below(device: BlockDevice) -> tuple[str, ...]:
 
 
 def parse_udev(content: bytes) -> dict[str, str]:
-    """Read the properties (`E:NAME=value`) of udev's note on a device."""
+    """Parse the properties (`E:NAME=value`) of a device in the udev database."""
     rows = (row[2:].partition("=") for row in decode(content).splitlines() if row.startswith("E:"))
-    return {name: shown(value) for name, eq, value in rows if eq}
+    return {name: printable(value) for name, eq, value in rows if eq}

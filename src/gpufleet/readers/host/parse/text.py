@@ -1,39 +1,39 @@
-"""What every parser here shares: strict numbers, and texts fit to be shown."""
+"""Shared parsing of numbers and printable texts."""
 
 import re
 
 from gpufleet.model.errors import WireError
 
 MAX_COUNT = 2**63 - 1
-"""The largest integer that every store keeps. The kernel's -1 in an unsigned counter lies beyond it."""
+"""Largest integer that every store supports; an unsigned -1 of the kernel exceeds it."""
 
 MAX_TEXT = 256
-"""Characters of a text that are kept."""
+"""Maximum length of a text, in characters."""
 
 _NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,12})?", re.ASCII)
-_UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 
 
 def count(token: str, where: str) -> int:
-    """Read a non-negative decimal integer.
+    """Parse a non-negative decimal integer.
 
     Raises:
-        WireError: if it is anything else, or beyond `MAX_COUNT`.
+        WireError: if the token is anything else, or exceeds `MAX_COUNT`.
     """
     token = token.strip()
     if not (token.isascii() and token.isdigit()) or len(token) > 20:
         raise WireError(where, f"{token[:40]!r} is not a count")
     value = int(token)
     if value > MAX_COUNT:
-        raise WireError(where, f"{token} is beyond every counter")
+        raise WireError(where, f"{token} exceeds the range of counters")
     return value
 
 
 def number(token: str, where: str) -> float:
-    """Read a non-negative decimal number without exponent.
+    """Parse a non-negative decimal number without exponent.
 
     Raises:
-        WireError: if it is anything else.
+        WireError: if the token is anything else.
     """
     token = token.strip()
     if _NUMBER.fullmatch(token) is None:
@@ -42,10 +42,10 @@ def number(token: str, where: str) -> float:
 
 
 def hexadecimal(token: str, where: str) -> int:
-    """Read a number of at most eight hexadecimal digits after `0x`.
+    """Parse a number of at most eight hexadecimal digits after `0x`.
 
     Raises:
-        WireError: if it is anything else.
+        WireError: if the token is anything else.
     """
     token = token.strip()
     if re.fullmatch(r"0x[0-9a-fA-F]{1,8}", token) is None:
@@ -54,22 +54,22 @@ def hexadecimal(token: str, where: str) -> int:
 
 
 def decode(content: bytes) -> str:
-    """Turn bytes into text; what is not UTF-8 becomes U+FFFD."""
+    """Decode UTF-8; invalid bytes become U+FFFD."""
     return content.decode("utf-8", errors="replace")
 
 
-def shown(text: str) -> str:
-    """Make a text fit to be shown: control characters become one space, ends are cut, at most `MAX_TEXT`."""
-    return _UNSHOWABLE.sub(" ", text).strip()[:MAX_TEXT].strip()
+def printable(text: str) -> str:
+    """Return printable text: control characters become a space, ends are stripped, at most `MAX_TEXT` characters."""
+    return _UNPRINTABLE.sub(" ", text).strip()[:MAX_TEXT].strip()
 
 
 def line(content: bytes, where: str) -> str:
-    """Return the one line of a file, fit to be shown. A trailing NUL, as device trees have, is cut.
+    """Return the single line of a file as printable text; a trailing NUL, as in device trees, is removed.
 
     Raises:
-        WireError: if nothing is left.
+        WireError: if the text is empty.
     """
-    text = shown(decode(content))
+    text = printable(decode(content))
     if not text:
         raise WireError(where, "empty")
     return text

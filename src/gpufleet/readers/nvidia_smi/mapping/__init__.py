@@ -1,1 +1,1 @@
-"""From nvidia-smi's texts to the catalogue: one table for CSV, XML and `-q`; only here its units are known."""
+"""Mapping of nvidia-smi's texts to the catalogue: one table for CSV, XML and `-q`; converts its units."""

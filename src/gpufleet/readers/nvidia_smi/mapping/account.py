@@ -1,4 +1,4 @@
-"""What of an output is read, what is left alone on purpose, and what nobody has a word for."""
+"""Classification of printed fields: read, deliberately unread, or unknown."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -21,12 +21,12 @@ from gpufleet.readers.nvidia_smi.mapping.unread import why_unread
 _AGAIN = re.compile(r"\[[0-9]+\]$")
 
 
-class Account(NamedTuple):
-    """What of an output is not read.
+class UnreadReport(NamedTuple):
+    """Fields of an output that are not read.
 
     Attributes:
-        unread: name to why it is left alone.
-        unknown: names that stand in no table: a newer nvidia-smi prints more.
+        unread: deliberately unread names, with the reason.
+        unknown: names in no table; a newer nvidia-smi prints more.
     """
 
     unread: dict[str, str]
@@ -38,7 +38,7 @@ def _names(table: Mapping[str, Iterable[str]]) -> set[str]:
 
 
 def _with_containers(paths: set[str]) -> frozenset[str]:
-    """Return the paths and every container that can say `N/A` in their place."""
+    """Return the paths and all their parent paths, which can have `N/A` instead of children."""
     known = set(paths)
     for path in paths:
         while "/" in path:
@@ -60,9 +60,9 @@ READ_OF_VGPU = _with_containers(_names(VGPU_PATHS)) | {"vgpu_id", "vgpu_uuid"}
 READ_OF_PROCESS = frozenset({"type", "gpu_instance_id", "compute_instance_id", *PID, *MEMORY})
 
 
-def account(devices: Iterable[DeviceRecord], head: Iterable[str] = ()) -> Account:
-    """Return what is not read of these devices, and of the names of the head of their output."""
-    found = Account({}, [])
+def report_unread(devices: Iterable[DeviceRecord], head: Iterable[str] = ()) -> UnreadReport:
+    """Return the unread fields of devices, and of the names in the head of their output."""
+    found = UnreadReport({}, [])
     _add(found, head, READ_ELSEWHERE)
     for device in devices:
         _add(found, device.fields, READ_OF_CSV)
@@ -77,7 +77,7 @@ def account(devices: Iterable[DeviceRecord], head: Iterable[str] = ()) -> Accoun
     return found
 
 
-def _add(found: Account, names: Iterable[str], read: frozenset[str]) -> None:
+def _add(found: UnreadReport, names: Iterable[str], read: frozenset[str]) -> None:
     for name in names:
         bare = _AGAIN.sub("", name)
         if bare in read or bare in found.unread or bare in found.unknown:

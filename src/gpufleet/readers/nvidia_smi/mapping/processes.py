@@ -1,4 +1,4 @@
-"""Who uses a device, as nvidia-smi lists it: ids, what they hold and how much memory. It tells no shares of time."""
+"""Processes on a device: ids, types and memory. nvidia-smi has no utilization per process."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,21 +14,21 @@ KINDS = {
     "m": ("mps",),
     "m+c": ("mps",),
 }
-"""Types that nvidia-smi prints, in lower case, to what a process holds."""
+"""Printed type, in lower case, to kinds of contexts."""
 
 PID, MEMORY = ("pid", "process_id"), ("used_memory", "used_gpu_memory")
-"""Names in XML and CSV, and in text."""
+"""Field names in XML and CSV, and in text."""
 
-_NOT_TOLD = {name: Absent(Reason.NOT_REPORTED) for name in PROCESS_READINGS if name != "memory_bytes"}
+_NOT_REPORTED = {name: Absent(Reason.NOT_REPORTED) for name in PROCESS_READINGS if name != "memory_bytes"}
 _PID = re.compile(r"[0-9]{1,10}", re.ASCII)
 _MEBIBYTES = re.compile(r"([0-9]{1,9}) MiB", re.ASCII)
 
 
 def list_processes(listed: Iterable[Mapping[str, str]]) -> tuple[Process, ...]:
-    """Return the processes by their ids; a row without an id is of nobody.
+    """Return the processes, sorted by id; rows without an id are skipped.
 
-    A process that is listed more than once holds what all its rows say; so one on two MIG devices of a GPU is one
-    process of the GPU, with the memory of both.
+    Rows of the same process are merged: a process on two MIG devices is one process of the GPU, with the memory of
+    both.
     """
     kinds: dict[int, dict[str, None]] = {}
     memory: dict[int, int | Absent] = {}
@@ -41,7 +41,9 @@ def list_processes(listed: Iterable[Mapping[str, str]]) -> tuple[Process, ...]:
         before = memory.get(pid, 0)
         memory[pid] = held + before if isinstance(held, int) and isinstance(before, int) else _absent(held, before)
     return tuple(
-        Process(pid=pid, kinds=tuple(kinds[pid]), start_time=None, values={"memory_bytes": memory[pid], **_NOT_TOLD})
+        Process(
+            pid=pid, kinds=tuple(kinds[pid]), start_time=None, values={"memory_bytes": memory[pid], **_NOT_REPORTED}
+        )
         for pid in sorted(kinds)
     )
 

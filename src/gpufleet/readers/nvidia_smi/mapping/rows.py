@@ -1,7 +1,7 @@
-"""The table: where each metric of the catalogue stands in nvidia-smi's outputs.
+"""Table of metrics without dimensions: fields and paths in nvidia-smi's outputs.
 
-`--query-gpu` names are the catalogue's own column. Paths are those of XML (`-q -x`, DTD 11 to 13) and, where the
-name differs, of the text (`-q`): the first that is there counts.
+`--query-gpu` names are the catalogue's `nvidia_smi` column. Paths are those of XML (`-q -x`, DTD 11 to 13) and, if the
+name differs, of text (`-q`). The first existing path is used.
 """
 
 from gpufleet.model.catalogue import CATALOGUE, Lane
@@ -9,7 +9,7 @@ from gpufleet.model.catalogue import CATALOGUE, Lane
 QUERIES: dict[str, tuple[str, ...]] = {
     metric.name: metric.nvidia_smi for metric in CATALOGUE.values() if metric.nvidia_smi and not metric.dims
 }
-"""Metric without dimensions to `--query-gpu` names, newest first; the first that the driver offers is asked."""
+"""Metric to `--query-gpu` names, newest first; the first supported name is requested."""
 
 FAN, FAN_QUERY, FAN_PATH = "gpu_fan_speed_ratio", "fan.speed", "fan_speed"
 MASK, ACTIVE = "gpu_clock_event_reasons_mask", "gpu_clock_event_active"
@@ -46,7 +46,7 @@ PATHS: dict[str, tuple[str, ...]] = {
         _POWER, "average_power_draw", "power_draw", "instant_power_draw", "instantaneous_power_draw"
     ),
     "gpu_power_instant_watts": _under(_POWER, "instant_power_draw", "instantaneous_power_draw"),
-    # The limit in force is "current" where there is also a "requested" one (DTD 12 on), else "enforced" (11).
+    # The limit in force is "current" beside "requested" (from DTD 12), and "enforced" in DTD 11.
     "gpu_power_limit_watts": _under(_POWER, "current_power_limit", "enforced_power_limit"),
     "gpu_power_default_limit_watts": _under(_POWER, "default_power_limit"),
     "gpu_graphics_clock_hertz": ("clocks/graphics_clock", "clocks/graphics"),
@@ -104,7 +104,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "gpu_fabric_cluster_uuid": ("fabric/clusteruuid",),
     "gpu_fabric_clique": ("fabric/cliqueid",),
     "gpu_fabric_incorrect_configuration": ("fabric/health/incorrect_configuration",),
-    "gpu_fabric_health_word": ("fabric/health/summary",),
+    "gpu_fabric_health_summary": ("fabric/health/summary",),
     "gpu_vgpu_host_mode": ("gpu_virtualization_mode/host_vgpu_mode",),
     "gpu_vgpu_heterogeneous_mode": ("gpu_virtualization_mode/vgpu_heterogeneous_mode",),
     "gpu_vgpu_instances": ("active_vgpus",),
@@ -129,7 +129,7 @@ PATHS: dict[str, tuple[str, ...]] = {
 
 
 def _ecc(counter: str, kind: str) -> tuple[tuple[str, ...], ...]:
-    """Return sets of counts whose sum is the total that CSV prints: XML and text print parts, of Volta and older it."""
+    """Return alternative sets of paths whose sum is the total of CSV; for Volta and older the total itself."""
     sram, dram = f"ecc_errors/{counter}/sram_{kind}", f"ecc_errors/{counter}/dram_{kind}"
     of_volta = (f"ecc_errors/{counter}/{'single' if kind == 'correctable' else 'double'}_bit/total",)
     if kind == "correctable":
@@ -148,7 +148,7 @@ SUMS: dict[str, tuple[tuple[str, ...], ...]] = {
     "gpu_ecc_corrected_lifetime_errors_total": _ecc("aggregate", "correctable"),
     "gpu_ecc_uncorrected_lifetime_errors_total": _ecc("aggregate", "uncorrectable"),
 }
-"""Metric to alternative sets of paths; the first set of which a path is there is summed."""
+"""Metric to alternative sets of paths; the first set whose paths all exist is summed."""
 
 HIDDEN_BY_MIG = frozenset(
     {
@@ -158,7 +158,7 @@ HIDDEN_BY_MIG = frozenset(
         "gpu_row_remap_failed",
     }
 )
-"""Metrics that a chip has and does not tell while it has MIG instances: nvml.h, and both H200 captures."""
+"""Metrics that a chip does not report while it has MIG instances: nvml.h, and both H200 captures."""
 
 VGPU_INSTANCES = "gpu_vgpu_instances"
 
@@ -183,7 +183,7 @@ REASON_PATHS: dict[str, tuple[str, ...]] = {
         ("display_clocks", "display_clocks_setting", "display_clock_setting"),
     )
 }
-"""Label of `gpu_clock_event_active` to paths, where no mask is printed."""
+"""Label of `gpu_clock_event_active` to paths, for outputs without a mask."""
 
 _MEMORY = {
     "gpu_memory_total_bytes": "fb_memory_usage/total",
@@ -239,6 +239,6 @@ READ_ELSEWHERE = frozenset(
         *("cuda_version", "attached_gpus", "mig_devices", "processes", FAN_QUERY, FAN_PATH),
     }
 )
-"""Fields and paths that name devices, modes, the machine or the time, or that have code of their own."""
+"""Fields and paths read by other code: identities, modes, the machine, the time, lists and the fan."""
 
 LANES = (Lane.STATIC, Lane.FAST, Lane.SLOW)

@@ -1,7 +1,7 @@
-"""Metrics with dimensions: where each of their readings stands in nvidia-smi's outputs, and how they are read.
+"""Table of metrics with dimensions: fields and paths of each reading.
 
-Paths as in `rows`; where both formats print something, their names differ. What a chip does not count it prints as
-`N/A`: such a reading is left out, unless all of its metric are.
+Paths are as in `rows`; XML and text use different names. A reading printed as `N/A` is omitted unless all readings of
+its metric are.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,21 +13,21 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.reading import Value
-from gpufleet.readers.nvidia_smi.mapping.values import read
+from gpufleet.readers.nvidia_smi.mapping.values import read_text
 
 SUPPORTED = "gpu_clock_event_supported"
 SUPPORTED_QUERIES = CATALOGUE[SUPPORTED].nvidia_smi
 _MASK = CATALOGUE["gpu_clock_event_reasons_mask"]
 
 
-class Place(NamedTuple):
-    """Where one reading stands.
+class TablePlace(NamedTuple):
+    """Fields and paths of one reading.
 
     Attributes:
         metric: catalogue name.
         labels: values of the metric's dimensions.
-        queries: names of `--query-gpu`, the first that is offered counts.
-        paths: of XML and text, the first that is there counts.
+        queries: names of `--query-gpu`; the first supported name is used.
+        paths: paths of XML and text; the first existing path is used.
     """
 
     metric: str
@@ -36,7 +36,7 @@ class Place(NamedTuple):
     paths: tuple[str, ...] = ()
 
 
-def _clock_events() -> Iterator[Place]:
+def _clock_events() -> Iterator[TablePlace]:
     folder = "clocks_event_reasons_counters"
     for label, query, xml, text in (
         ("sw_power_cap", "sw_power_cap", "sw_power_cap", "sw_power_capping"),
@@ -46,7 +46,7 @@ def _clock_events() -> Iterator[Place]:
         ("hw_power_brake", "hw_power_brake_slowdown", "hw_power_brake", "hw_power_braking"),
     ):
         paths = (f"{folder}/{folder}_{xml}", f"{folder}/{text}")
-        yield Place("gpu_clock_event_seconds_total", (label,), (f"{folder}.{query}",), paths)
+        yield TablePlace("gpu_clock_event_seconds_total", (label,), (f"{folder}.{query}",), paths)
 
 
 _LOCATIONS = {
@@ -58,64 +58,64 @@ _LOCATIONS = {
     "cbu": ("cbu",),
     "sram": ("sram",),
 }
-"""Place of the catalogue to the names that CSV has for it. XML and text tell of DRAM and SRAM only; of Volta and
-older chips they tell what CSV does, by how many bits were wrong."""
+"""Location in the catalogue to its names in CSV. XML and text have DRAM and SRAM only. For Volta and older chips they
+have the locations of CSV, by number of wrong bits."""
 
 _SEVERITIES = {"corrected": ("correctable", "single_bit"), "uncorrected": ("uncorrectable", "double_bit")}
 _COUNTERS = {"volatile": "gpu_ecc_location_errors_total", "aggregate": "gpu_ecc_location_lifetime_errors_total"}
 
 
-def _ecc() -> Iterator[Place]:
+def _ecc() -> Iterator[TablePlace]:
     for counter, metric in _COUNTERS.items():
-        for severity, (word, bits) in _SEVERITIES.items():
-            for location, names in _LOCATIONS.items():
-                queries = tuple(f"ecc.errors.{severity}.{counter}.{name}" for name in names)
+        for severity, (name, bits) in _SEVERITIES.items():
+            for location, csv_names in _LOCATIONS.items():
+                queries = tuple(f"ecc.errors.{severity}.{counter}.{csv_name}" for csv_name in csv_names)
                 folder = f"ecc_errors/{counter}"
-                of_turing = (f"{folder}/{location}_{word}",) if location in ("dram", "sram") else ()
-                of_volta = (f"{folder}/{bits}/{names[-1]}",) if location != "sram" else ()
-                yield Place(metric, (location, severity), queries, (*of_turing, *of_volta))
+                of_turing = (f"{folder}/{location}_{name}",) if location in ("dram", "sram") else ()
+                of_volta = (f"{folder}/{bits}/{csv_names[-1]}",) if location != "sram" else ()
+                yield TablePlace(metric, (location, severity), queries, (*of_turing, *of_volta))
             shared = (f"ecc_errors/{counter}/{bits}/texture_shm", f"ecc_errors/{counter}/{bits}/texture_shared")
-            yield Place(metric, ("texture_shm", severity), (), shared)
+            yield TablePlace(metric, ("texture_shm", severity), (), shared)
     for counter, metric in (("volatile", "gpu_sram_errors_total"), ("aggregate", "gpu_sram_lifetime_errors_total")):
         query, path = f"ecc.errors.uncorrected.{counter}.sram", f"ecc_errors/{counter}/sram_uncorrectable"
-        yield Place(metric, ("parity",), (f"{query}.parity",), (f"{path}_parity",))
-        yield Place(metric, ("secded",), (f"{query}.secded",), (f"{path}_secded", f"{path}_sec_ded"))
+        yield TablePlace(metric, ("parity",), (f"{query}.parity",), (f"{path}_parity",))
+        yield TablePlace(metric, ("secded",), (f"{query}.secded",), (f"{path}_secded", f"{path}_sec_ded"))
         corrected = f"ecc.errors.corrected.{counter}.sram"
-        yield Place(metric, ("corrected",), (corrected,), (f"ecc_errors/{counter}/sram_correctable",))
-    for unit, short, word in (
+        yield TablePlace(metric, ("corrected",), (corrected,), (f"ecc_errors/{counter}/sram_correctable",))
+    for unit, short, name in (
         ("l2_cache", "l2", "l2"),
         ("sm", "sm", "sm"),
         ("pcie", "pcie", "pcie"),
         ("microcontroller", "mcu", "microcontroller"),
         ("other", "other", "other"),
     ):
-        yield Place(
+        yield TablePlace(
             "gpu_sram_uncorrected_lifetime_errors_total",
             (unit,),
             (f"ecc.errors.uncorrected.aggregate.sram.{short}",),
-            (f"ecc_errors/aggregate_uncorrectable_sram_sources/sram_{word}",),
+            (f"ecc_errors/aggregate_uncorrectable_sram_sources/sram_{name}",),
         )
 
 
-def _spares() -> Iterator[Place]:
+def _spares() -> Iterator[TablePlace]:
     folder = "remapped_rows"
     for name in ("max", "high", "partial", "low", "none"):
         paths = (
             f"{folder}/row_remapper_histogram/row_remapper_histogram_{name}",
             f"{folder}/bank_remap_availability_histogram/{name}",
         )
-        yield Place("gpu_row_remap_banks", (name,), (f"{folder}.histogram.{name}",), paths)
-    for cause, word in (("correctable", "corr"), ("uncorrectable", "unc")):
-        yield Place("gpu_remapped_rows_inactive", (cause,), (), (f"{folder}/remapped_row_{word}_inactive",))
+        yield TablePlace("gpu_row_remap_banks", (name,), (f"{folder}.histogram.{name}",), paths)
+    for cause, name in (("correctable", "corr"), ("uncorrectable", "unc")):
+        yield TablePlace("gpu_remapped_rows_inactive", (cause,), (), (f"{folder}/remapped_row_{name}_inactive",))
     for cause, query, xml in (
         ("single_bit", "single_bit_ecc", "multiple_single_bit_retirement"),
         ("double_bit", "double_bit", "double_bit_retirement"),
     ):
         paths = (f"retired_pages/{xml}/retired_count", f"retired_pages/{cause}_ecc")
-        yield Place("gpu_retired_pages", (cause,), (f"retired_pages.{query}.count",), paths)
+        yield TablePlace("gpu_retired_pages", (cause,), (f"retired_pages.{query}.count",), paths)
 
 
-def _thresholds() -> Iterator[Place]:
+def _thresholds() -> Iterator[TablePlace]:
     for label, xml, text in (
         ("shutdown", "gpu_temp_max", "gpu_shutdown"),
         ("slowdown", "gpu_temp_slow", "gpu_slowdown"),
@@ -123,12 +123,12 @@ def _thresholds() -> Iterator[Place]:
         ("gpu_max", "gpu_temp_max_gpu", "gpu_max_operating"),
     ):
         degrees = (f"temperature/{xml}_threshold", f"temperature/{text}_temp")
-        yield Place("gpu_temperature_threshold_celsius", (label,), (), degrees)
+        yield TablePlace("gpu_temperature_threshold_celsius", (label,), (), degrees)
         margins = (f"temperature/{xml}_tlimit_threshold", f"temperature/{text}_t_limit_temp")
-        yield Place("gpu_temperature_margin_threshold_celsius", (label,), (), margins)
+        yield TablePlace("gpu_temperature_margin_threshold_celsius", (label,), (), margins)
 
 
-TABLES: dict[str, tuple[Place, ...]] = {
+TABLES: dict[str, tuple[TablePlace, ...]] = {
     metric: tuple(places)
     for metric, places in groupby(
         sorted((*_clock_events(), *_ecc(), *_spares(), *_thresholds()), key=lambda place: place.metric),
@@ -143,18 +143,18 @@ BY_QUERY: dict[str, frozenset[str]] = {
     for place in places
     for query in place.queries
 } | dict.fromkeys(SUPPORTED_QUERIES, frozenset({SUPPORTED}))
-"""Field of CSV to the metrics that it is a reading of."""
+"""CSV field to its metrics."""
 
 PATHS_READ = frozenset(path for places in TABLES.values() for place in places for path in place.paths)
 
 
-def first_labels(metric: str) -> tuple[str, ...]:
-    """Return the labels under which it is told why a metric has no reading."""
+def absence_labels(metric: str) -> tuple[str, ...]:
+    """Return the labels of the absence if a metric has no reading."""
     return TABLES[metric][0].labels if metric in TABLES else (CLOCK_EVENT_REASONS[0][0],)
 
 
 def query_of(metric: str) -> str:
-    """Return the field of CSV by which the first of a metric's readings is named, or its path."""
+    """Return the CSV field, or else the path, of a metric's first reading."""
     if metric == SUPPORTED:
         return SUPPORTED_QUERIES[0]
     place = TABLES[metric][0]
@@ -162,10 +162,10 @@ def query_of(metric: str) -> str:
 
 
 def map_table(metric: Metric, record: DeviceRecord) -> list[tuple[tuple[str, ...], Value | Absent]]:
-    """Return labels and reading of a metric's readings; where there is none, why, once, under the first labels."""
+    """Return a metric's readings with their labels; without any, one absence under the first labels."""
     if metric.name == SUPPORTED:
         return _supported(record)
-    told: list[tuple[tuple[str, ...], Value | Absent]] = []
+    found: list[tuple[tuple[str, ...], Value | Absent]] = []
     why: Absent | None = None
     for place in TABLES[metric.name]:
         value = _reading(metric, place, record)
@@ -173,33 +173,33 @@ def map_table(metric: Metric, record: DeviceRecord) -> list[tuple[tuple[str, ...
             if why is None or (why.reason is Reason.NOT_REPORTED and value.reason is Reason.NOT_SUPPORTED):
                 why = value
         else:
-            told.append((place.labels, value))
-    return told or [(first_labels(metric.name), why or Absent(Reason.NOT_REPORTED, metric.name))]
+            found.append((place.labels, value))
+    return found or [(absence_labels(metric.name), why or Absent(Reason.NOT_REPORTED, metric.name))]
 
 
 def fields_of(metric: str, offered: Collection[str]) -> list[str]:
-    """Return the fields of CSV to ask for a metric of those that this nvidia-smi offers."""
+    """Return the CSV fields to request for a metric, among those that this nvidia-smi supports."""
     places = [place.queries for place in TABLES[metric]] if metric in TABLES else [SUPPORTED_QUERIES]
     first = [next((query for query in queries if query in offered), None) for queries in places]
     return [query for query in first if query is not None]
 
 
-def _reading(metric: Metric, place: Place, record: DeviceRecord) -> Value | Absent:
+def _reading(metric: Metric, place: TablePlace, record: DeviceRecord) -> Value | Absent:
     for query in place.queries:
         if query in record.fields:
-            return read(metric, record.fields[query], query)
+            return read_text(metric, record.fields[query], query)
     for path in place.paths:
         text = lookup(record.leaves, path)
         if text is not None:
-            return read(metric, text, path)
+            return read_text(metric, text, path)
     return Absent(Reason.NOT_REPORTED, (*place.paths, *place.queries)[0])
 
 
 def _supported(record: DeviceRecord) -> list[tuple[tuple[str, ...], Value | Absent]]:
     query = next((name for name in SUPPORTED_QUERIES if name in record.fields), None)
     if query is None:
-        return [(first_labels(SUPPORTED), Absent(Reason.NOT_REPORTED, SUPPORTED_QUERIES[0]))]
-    mask = read(_MASK, record.fields[query], query)
+        return [(absence_labels(SUPPORTED), Absent(Reason.NOT_REPORTED, SUPPORTED_QUERIES[0]))]
+    mask = read_text(_MASK, record.fields[query], query)
     if isinstance(mask, int):
         return [((name,), int(bool(mask & bit))) for name, bit in CLOCK_EVENT_REASONS]
     why = mask if isinstance(mask, Absent) else Absent(Reason.INVALID_VALUE, query)

@@ -1,24 +1,24 @@
-"""What nvidia-smi prints and this reader leaves alone on purpose: every name, with the reason.
+"""Fields that nvidia-smi prints and this reader deliberately does not read, with the reason.
 
-No patterns: a name that stands neither here nor in the tables of what is read is one that nobody has a word for, and is
-told as such. A test holds that there is none in the captured outputs, and that each name here is in one of them.
+There are no patterns. A name that is neither here nor in the tables of read fields is reported as unknown. A test
+ensures that the captured outputs have no unknown name, and that each name here occurs in one of them.
 """
 
 import re
 
-LATER = "later: nothing reads it from here yet"
-SAME = "said already by a value that is read"
-ELSEWHERE = "the machine's own reader tells it"
-PARTS = "a part of the PCI address or identity that is read as a whole, or that the PCI scan reads from the kernel"
-SETTING = "a setting of graphics or of legacy boards, nothing to watch on compute GPUs"
-HEADLESS = "it says Yes of H100 and H200, which have no display output"
-SAMPLED = "a sample of the last 20 ms, not a rate: two of them say nothing about what was moved in between"
-ENCODING = "statistics of video sessions: later"
-ACCOUNTING = "accounting of processes that have ended: later"
-CATALOGUED = "a list of what the chip could be set to, not a reading"
-WHO = "paths of programs can tell more than a name: who uses the device is known by process ids"
-REST = "of a vGPU instance: the host counts the rest of its memory, not what is free inside the guest"
-HOLDER = "the name of a virtual machine is its owner's; it is known by its UUID"
+LATER = "not implemented yet"
+SAME = "redundant with a value that is read"
+ELSEWHERE = "read by the host reader"
+PARTS = "part of the PCI address or identity, which is read as a whole, or read from the kernel by the PCI scan"
+SETTING = "setting of graphics or legacy boards, not relevant for compute GPUs"
+HEADLESS = "printed as Yes for H100 and H200, which have no display output"
+SAMPLED = "sample of the last 20 ms, not a rate: it does not cover the time between two samples"
+ENCODING = "statistics of video sessions: not implemented yet"
+ACCOUNTING = "accounting of ended processes: not implemented yet"
+CATALOGUED = "list of possible settings, not a reading"
+WHO = "program paths can contain private data: processes are identified by process ids"
+REST = "for a vGPU instance the host's count of unused memory, not the free memory inside the guest"
+HOLDER = "virtual machine names are private to the owner: machines are identified by UUID"
 
 UNREAD: dict[str, str] = {
     name: why
@@ -167,11 +167,11 @@ UNREAD: dict[str, str] = {
     )
     for name in names.split()
 }
-"""Field of CSV, or path of XML and text, to why it is left alone."""
+"""CSV field, or path of XML and text, to the reason why it is not read."""
 
 _AGAIN = re.compile(r"\[[0-9]+\]$")
 
 
 def why_unread(name: str) -> str | None:
-    """Return why a field or path is left alone on purpose, or None if nothing is said of it here."""
+    """Return why a field or path is deliberately unread, or None if it is not in the table."""
     return UNREAD.get(_AGAIN.sub("", name))

@@ -1,4 +1,4 @@
-"""One printed text to one value of the catalogue, or the reason why there is none."""
+"""Conversion of a printed text to a value of the catalogue, or to an absence with its reason."""
 
 import datetime as dt
 import re
@@ -13,7 +13,7 @@ from gpufleet.model.view import normalise_pci_address
 
 _NUMBER = re.compile(r"(-?[0-9]{1,19})(\.[0-9]{1,9})? ?([A-Za-z%][A-Za-z%()/]{0,11})?", re.ASCII)
 _NO_VALUE = 0xFFFF_FFFF
-"""What NVML has for no value of 32 bits; of 64 bits it is longer than any number that is read here."""
+"""NVML's 32-bit sentinel for no value. The 64-bit sentinel has more digits than are accepted here."""
 
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _PERFORMANCE_STATE = re.compile(r"P([0-9]{1,2})", re.ASCII)
@@ -39,10 +39,10 @@ _UNITS = {
     "x": _Unit(""),
     "bank(s)": _Unit(""),
 }
-"""What stands behind a number, to the catalogue's unit. CSV prints units unless it is told not to."""
+"""Printed unit to the catalogue's unit. CSV prints units unless `nounits` is given."""
 
 _IMPLIED = {"celsius": _Unit("celsius")}
-"""Units that CSV leaves out even where it prints units (`temperature.gpu`)."""
+"""Units that CSV omits although it prints other units (`temperature.gpu`)."""
 
 _YES = {"yes": 1, "no": 0, "active": 1, "not active": 0, "enabled": 1, "disabled": 0}
 
@@ -52,9 +52,9 @@ _EXPIRES = re.compile(
     r"\(Expiry: ([0-9]{4})-([0-9]{1,2})-([0-9]{1,2}) ([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2}) GMT\)|\(Expiry: [^)]*\)",
     re.ASCII,
 )
-"""In `Licensed (Expiry: 2026-7-7 16:1:44 GMT)`; numbers are not padded."""
+"""Expiry in `Licensed (Expiry: 2026-7-7 16:1:44 GMT)`; numbers are not padded."""
 
-WORDS: Mapping[str, Mapping[str, str]] = {
+CATALOGUE_STATES: Mapping[str, Mapping[str, str]] = {
     "gpu_virtualization_mode": {
         "pass_through": "passthrough",
         "vgpu": "vgpu_guest",
@@ -66,37 +66,37 @@ WORDS: Mapping[str, Mapping[str, str]] = {
     "gpu_fabric_status": {"Success": "SUCCESS"},
     "gpu_architecture": {"Ada Lovelace": "Ada"},
 }
-"""Metric to words of nvidia-smi that are others in the catalogue."""
+"""Metric to nvidia-smi's names of states and texts that differ from the catalogue's."""
 
 
-def read(metric: Metric, text: str, label: str) -> Value | Absent:
-    """Return the value that a text stands for.
+def read_text(metric: Metric, text: str, label: str) -> Value | Absent:
+    """Return the value of a printed text.
 
     Args:
-        metric: the row of the catalogue.
-        text: as it was printed, unit included.
+        metric: the catalogue entry.
+        text: printed text, including its unit.
         label: name of the field or path, for the detail of an absence.
     """
     why = token(text)
     if why is not None and not _is_state(metric, text):
-        return Absent(_by_nature(metric, why), label)
+        return Absent(_meaning_of_na(metric, why), label)
     text = text.strip()
     if metric.name == LICENSE_EXPIRY:
         return _expiry(metric, text, label)
     if metric.type is ValueType.ENUM:
-        word = slug(text) if metric.name != LICENSE_STATE else slug(_EXPIRES.sub("", text))
-        state = WORDS.get(metric.name, {}).get(word, word)
+        name = slug(text) if metric.name != LICENSE_STATE else slug(_EXPIRES.sub("", text))
+        state = CATALOGUE_STATES.get(metric.name, {}).get(name, name)
         return state if state in metric.states else Absent(Reason.INVALID_VALUE, label)
     if metric.type is ValueType.TEXT:
         return _text(metric, text, label)
     return _checked(metric, _number(metric, text), label)
 
 
-def total(metric: Metric, texts: Mapping[str, str]) -> Value | Absent:
-    """Return the sum of counts that are printed apart; if one of them is absent, so is the sum, for its reason."""
+def sum_counts(metric: Metric, texts: Mapping[str, str]) -> Value | Absent:
+    """Return the sum of separately printed counts; if a count is absent, so is the sum, with its reason."""
     found: int = 0
     for label, text in texts.items():
-        part = read(metric, text, label)
+        part = read_text(metric, text, label)
         if isinstance(part, Absent):
             return part
         found += int(part)
@@ -108,8 +108,8 @@ def is_active(text: str) -> int | None:
     return {"active": 1, "not active": 0}.get(text.strip().lower())
 
 
-def _by_nature(metric: Metric, why: Reason) -> Reason:
-    """Say what `N/A` means for a metric that every device has, and that may just have nothing to say."""
+def _meaning_of_na(metric: Metric, why: Reason) -> Reason:
+    """Return `no_data` instead of `not_supported` for metrics that every device supports but may have no value for."""
     cases = {case.reason for case in metric.absent_when}
     if why is Reason.NOT_SUPPORTED and Reason.NO_DATA in cases and Reason.NOT_SUPPORTED not in cases:
         return Reason.NO_DATA
@@ -138,11 +138,11 @@ def _text(metric: Metric, text: str, label: str) -> Value | Absent:
             return normalise_pci_address(text)
         except ValueError:
             return Absent(Reason.INVALID_VALUE, label)
-    return shown(WORDS.get(metric.name, {}).get(text, text)) or Absent(Reason.NO_DATA, label)
+    return shown(CATALOGUE_STATES.get(metric.name, {}).get(text, text)) or Absent(Reason.NO_DATA, label)
 
 
 def _number(metric: Metric, text: str) -> Value | None:
-    """Return the number in the metric's unit, or None if the text is none or of another unit."""
+    """Return the number in the metric's unit, or None if the text is not a number or has another unit."""
     if not metric.unit and metric.type is ValueType.INT and _HEXADECIMAL.fullmatch(text) is not None:
         return int(text, 16) if int(text, 16) < 1 << 63 else None
     state = _PERFORMANCE_STATE.fullmatch(text)

@@ -1,43 +1,28 @@
-"""What is asked of the driver, lane by lane: the child runs these tables, the parent reads its answers by them.
+"""Tables of the driver calls, lane by lane: the child runs them, the parent interprets its answers by them.
 
-Only getters. The binding is used where it is right; where it is not, the way around is beside the call. One file a
-group. Imports without pynvml, and without the catalogue, so that the child stays small.
+Getters only. The binding is used where it is correct; a workaround stands beside its call. One file per group. Imports
+neither pynvml nor the catalogue, so that the child stays small.
 """
 
-from gpufleet.readers.nvml.calls import (
-    clocks,
-    confidential,
-    core,
-    ecc,
-    engines,
-    fabric,
-    gpm,
-    memory,
-    mig,
-    nvlink,
-    pcie,
-    power,
-    processes,
-    vgpu,
-)
-from gpufleet.readers.nvml.calls.call import Call, Function, Kind, plain
+from gpufleet.readers.nvml.calls import activity, board, errors, links, mig, vgpu
+from gpufleet.readers.nvml.calls.call import Call, Function, InstanceKind, getter
 from gpufleet.readers.nvml.calls.fields import Field, batch_call
 
-_GROUPS = (core, engines, gpm, memory, power, clocks, ecc, pcie, nvlink, fabric, confidential, processes)
+_GROUPS = (board, errors, links, activity)
 
-MIG_MODE = plain("nvmlDeviceGetMigMode")
-VIRTUALIZATION_MODE = plain("nvmlDeviceGetVirtualizationMode")
-HOST_VGPU_MODE = plain(vgpu.HOST_MODE)
+MIG_MODE = getter("nvmlDeviceGetMigMode")
+VIRTUALIZATION_MODE = getter("nvmlDeviceGetVirtualizationMode")
+HOST_VGPU_MODE = getter(vgpu.HOST_MODE)
 
-SYSTEM_CALLS = confidential.SYSTEM_CALLS
-"""What is asked of NVML as a whole on the static lane, beside versions."""
+SYSTEM_CALLS = board.SYSTEM_CALLS
+"""Calls about NVML as a whole on the static lane, besides versions."""
 
 LANES = ("fast", "slow", "static")
 
 FIELDS: dict[str, tuple[Field, ...]] = {
-    lane: tuple([one for group in _GROUPS for one in group.FIELDS.get(lane, ())]) for lane in LANES
+    lane: tuple([field for group in _GROUPS for field in group.FIELDS.get(lane, ())]) for lane in LANES
 }
-"""The field values of each lane, in the order of its batch."""
+"""Field values of each lane, in the order of its batch."""
 
 CALLS: dict[str, tuple[Call, ...]] = {
     lane: (
@@ -47,20 +32,20 @@ CALLS: dict[str, tuple[Call, ...]] = {
     )
     for lane in LANES
 }
-"""The calls of each lane, in the order in which they are made and answered."""
+"""Calls of each lane, in the order of execution and of the answers."""
 
-KINDS: dict[str, Kind] = {"mig": mig.KIND, "vgpu": vgpu.KIND}
-"""Kinds of part that a GPU can be cut or shared into."""
+KINDS: dict[str, InstanceKind] = {"mig": mig.KIND, "vgpu": vgpu.KIND}
+"""Kinds of GPU instances."""
 
 INSTANCE_CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
     name: {lane: kind.calls.get(lane, ()) for lane in LANES} for name, kind in KINDS.items()
 }
-"""The calls of each lane about an instance, by kind of instance."""
+"""Calls of each lane for an instance, by kind."""
 
 INIT, DRIVER_VERSION, LIBRARY_VERSION = "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlSystemGetNVMLVersion"
 CUDA_VERSION, COUNT = "nvmlSystemGetCudaDriverVersion", "nvmlDeviceGetCount_v2"
 HANDLE, PCI_INFO, UUID = "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetUUID"
-NOTHING, SHUTDOWN, OPEN = "", "nvmlShutdown", "open /dev/nvidiactl"
+IDLE, SHUTDOWN, OPEN = "", "nvmlShutdown", "open /dev/nvidiactl"
 
 
 def _labels(calls: tuple[Call, ...]) -> tuple[str, ...]:
@@ -70,7 +55,7 @@ def _labels(calls: tuple[Call, ...]) -> tuple[str, ...]:
 LABELS: tuple[str, ...] = tuple(
     dict.fromkeys(
         (
-            NOTHING,
+            IDLE,
             *(INIT, DRIVER_VERSION, LIBRARY_VERSION, CUDA_VERSION, COUNT, HANDLE, PCI_INFO, UUID, SHUTDOWN, OPEN),
             *_labels((MIG_MODE, VIRTUALIZATION_MODE, HOST_VGPU_MODE, *SYSTEM_CALLS)),
             *(label for lane in LANES for label in _labels(CALLS[lane])),
@@ -80,7 +65,7 @@ LABELS: tuple[str, ...] = tuple(
         )
     )
 )
-"""Every function that can hang, by breadcrumb number; 0 is none."""
+"""Every function that can hang, by breadcrumb number; 0 means none."""
 
 NUMBERS: dict[str, int] = {label: number for number, label in enumerate(LABELS)}
 

@@ -1,23 +1,30 @@
-"""MIG devices: how they are found, and what is asked of them and of the GPU that is cut into them."""
+"""Discovery of MIG devices, and the calls for them and their parent GPU."""
 
 from collections import Counter
 
-from gpufleet.readers.nvml.calls import gpm, memory, processes
+from gpufleet.readers.nvml.calls import activity, board
 from gpufleet.readers.nvml.calls.call import (
     MIG_PARENT,
     Call,
     Calls,
-    Finding,
-    Found,
+    FoundInstance,
     Function,
-    Kind,
+    InstanceKind,
+    InstanceList,
+    attributes,
     custom,
-    struct,
 )
-from gpufleet.readers.nvml.context import ENDS_DEVICE, INVALID_ARGUMENT, NO_DATA, NOT_FOUND, UNINITIALIZED, Context
-from gpufleet.readers.nvml.protocol import Answer, Value
+from gpufleet.readers.nvml.context import (
+    DEVICE_ENDED_CODES,
+    INVALID_ARGUMENT,
+    NO_DATA,
+    NOT_FOUND,
+    UNINITIALIZED,
+    Context,
+)
+from gpufleet.readers.nvml.protocol import CallResult, Value
 
-MOST, BY_INDEX = "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"
+MAX_COUNT, BY_INDEX = "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"
 UUID, NAME = "nvmlDeviceGetUUID", "nvmlDeviceGetName"
 GPU_INSTANCE, COMPUTE_INSTANCE = "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId"
 ATTRIBUTES = "nvmlDeviceGetAttributes_v2"
@@ -27,7 +34,7 @@ PARENT, INSTANCE, PLACEMENT = (
     "nvmlDeviceGetGpuInstanceById",
     "nvmlGpuInstanceGetInfo",
 )
-FIND_LABELS = (MOST, BY_INDEX, UUID, NAME, GPU_INSTANCE, COMPUTE_INSTANCE)
+FIND_LABELS = (MAX_COUNT, BY_INDEX, UUID, NAME, GPU_INSTANCE, COMPUTE_INSTANCE)
 """Functions that `find` enters, for breadcrumbs."""
 
 ATTRIBUTE_NAMES = (
@@ -41,20 +48,20 @@ ATTRIBUTE_NAMES = (
     "sharedOfaCount",
 )
 
-_MOST_SLOTS = 64
-"""A GPU has 7; a driver that says more than this is not believed."""
+_MAX_SLOTS = 64
+"""Plausible maximum: a GPU has 7. A larger number of the driver is reduced to this."""
 
 _EMPTY = frozenset({INVALID_ARGUMENT, NOT_FOUND})
-_DEAD = _EMPTY | {UNINITIALIZED}
-"""Codes that calls on a handle of a destroyed MIG device answer."""
+_DESTROYED = _EMPTY | {UNINITIALIZED}
+"""Codes of calls with the handle of a destroyed MIG device."""
 
 
-def find(context: Context) -> Finding:
-    """Return the MIG devices of a GPU in MIG mode. Slots are sparse: an empty one says nothing of the next."""
-    nvml, known = context.nvml, context.memory.keep("mig devices", dict[str, dict[str, Answer]])
-    context.mark(MOST)
-    slots = context.memory.keep("mig slots", lambda: min(_most(context), _MOST_SLOTS))
-    parts: list[Found] = []
+def find(context: Context) -> InstanceList:
+    """Return the MIG devices of a GPU in MIG mode. Slots are sparse: devices can follow an empty slot."""
+    nvml, known = context.nvml, context.cache.get_or_create("mig devices", dict[str, dict[str, CallResult]])
+    context.mark(MAX_COUNT)
+    slots = context.cache.get_or_create("mig slots", lambda: min(_max_count(context), _MAX_SLOTS))
+    found: list[FoundInstance] = []
     unknown = 0
     for slot in range(slots):
         context.mark(BY_INDEX)
@@ -64,38 +71,38 @@ def find(context: Context) -> Finding:
             context.mark(UUID)
             uuid = nvml.nvmlDeviceGetUUID(handle)
         except nvml.NVMLError as error:
-            if error.value in ENDS_DEVICE - _DEAD:
+            if error.value in DEVICE_ENDED_CODES - _DESTROYED:
                 raise
-            if error.value not in _DEAD:
-                parts.append(_unnamed(slot, error.value))
-                unknown = unknown or (error.value if handle is None else 0)  # not even whether there is one
+            if error.value not in _DESTROYED:
+                found.append(_unidentified(slot, error.value))
+                unknown = unknown or (error.value if handle is None else 0)  # the slot may even be empty
             continue
-        if not uuid or any(one.name == uuid for one in parts):
-            parts.append(_unnamed(slot, NO_DATA))  # ids of its own name it on its GPU only
+        if not uuid or any(instance.name == uuid for instance in found):
+            found.append(_unidentified(slot, NO_DATA))  # its instance ids are unique on this GPU only
             continue
         before = known.get(uuid)
-        known[uuid] = _identity(context, handle, uuid, before)
+        known[uuid] = _query_identity(context, handle, uuid, before)
         if before is not None and not known[uuid]["name"].code and known[uuid]["name"] != before["name"]:
-            context.memory.drop(_comparison_of(uuid))
-        parts.append(Found(uuid, handle, known[uuid]))
-    ids = Counter(one.identity["gpu_instance"].value for one in parts if not one.code)
-    shared: set[object] = context.memory.keep(SHARED, set)
+            context.cache.drop(_comparison_name(uuid))
+        found.append(FoundInstance(uuid, handle, known[uuid]))
+    ids = Counter(instance.identity["gpu_instance"].value for instance in found if not instance.code)
+    shared: set[object] = context.cache.get_or_create(SHARED, set)
     shared.clear()
     shared.update(id_ for id_, devices in ids.items() if devices > 1)
-    for gone in known.keys() - {one.name for one in parts}:
+    for gone in known.keys() - {instance.name for instance in found}:
         del known[gone]
-        context.memory.drop(_comparison_of(gone))
+        context.cache.drop(_comparison_name(gone))
     if unknown:
         context.mark(BY_INDEX)
-    return Finding(parts, len(parts), unknown)
+    return InstanceList(found, len(found), unknown)
 
 
-def _unnamed(slot: int, code: int) -> Found:
-    return Found(f"slot {slot}", None, {"slot": Answer(0, slot)}, code)
+def _unidentified(slot: int, code: int) -> FoundInstance:
+    return FoundInstance(f"slot {slot}", None, {"slot": CallResult(0, slot)}, code)
 
 
-def is_there(context: Context, found: Found) -> bool:
-    """Tell whether the handle still is of the device that it was."""
+def exists(context: Context, found: FoundInstance) -> bool:
+    """Return whether the handle still belongs to the same device."""
     context.mark(UUID)
     try:
         return bool(context.nvml.nvmlDeviceGetUUID(found.handle) == found.name)
@@ -103,27 +110,29 @@ def is_there(context: Context, found: Found) -> bool:
         return False
 
 
-def _identity(context: Context, handle: object, uuid: str, before: dict[str, Answer] | None) -> dict[str, Answer]:
-    """Ask what a MIG device is; what was asked before and cannot be another is not asked again.
+def _query_identity(
+    context: Context, handle: object, uuid: str, before: dict[str, CallResult] | None
+) -> dict[str, CallResult]:
+    """Query name and instance ids of a MIG device; ids are reused from the previous pass while the name is the same.
 
-    The driver makes a UUID of the chip's own number and the place on it (open-gpu-kernel-modules, nvGenerateSmcUuid): a
-    device that is made anew in the same place has the UUID of the one before, and may have another profile.
+    The driver derives a UUID from the chip's own number and the placement (open-gpu-kernel-modules, nvGenerateSmcUuid).
+    A device that is recreated at the same place has the UUID of its predecessor, and may have another profile.
     """
-    identity = {"uuid": Answer(0, uuid)}
-    for part, function in (("name", NAME), ("gpu_instance", GPU_INSTANCE), ("compute_instance", COMPUTE_INSTANCE)):
-        if before is not None and part != "name" and not before[part].code and before["name"] == identity["name"]:
-            identity[part] = before[part]
+    identity = {"uuid": CallResult(0, uuid)}
+    for key, function in (("name", NAME), ("gpu_instance", GPU_INSTANCE), ("compute_instance", COMPUTE_INSTANCE)):
+        if before is not None and key != "name" and not before[key].code and before["name"] == identity["name"]:
+            identity[key] = before[key]
             continue
         context.mark(function)
         try:
-            identity[part] = Answer(0, getattr(context.nvml, function)(handle))
+            identity[key] = CallResult(0, getattr(context.nvml, function)(handle))
         except context.nvml.NVMLError as error:
-            identity[part] = Answer(error.value)
+            identity[key] = CallResult(error.value)
     return identity
 
 
 def _placement(context: Context) -> Value:
-    """Ask the GPU for the GPU instance: a MIG device's own handle does not tell where it is."""
+    """Query the placement through the parent GPU: a MIG device's handle does not provide it."""
     nvml = context.nvml
     context.mark(PARENT)
     gpu = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(context.handle)
@@ -137,10 +146,10 @@ def _placement(context: Context) -> Value:
 
 
 def _activity(context: Context) -> Value:
-    """Ask the GPU for samples of the GPU instance; a device made anew in its place is compared afresh.
+    """Query GPM samples of the GPU instance through the parent GPU; a recreated device starts a new comparison.
 
-    What several compute instances did in one GPU instance is nobody's own, also where only one of them is left: the
-    comparison starts anew.
+    Activity of a GPU instance with several compute instances cannot be attributed to one of them. The comparison
+    restarts, also when only one of them remains.
     """
     nvml = context.nvml
     context.mark(PARENT)
@@ -148,39 +157,43 @@ def _activity(context: Context) -> Value:
     context.mark(GPU_INSTANCE)
     number = nvml.nvmlDeviceGetGpuInstanceId(context.handle)
     context.mark(UUID)
-    comparison = _comparison_of(nvml.nvmlDeviceGetUUID(context.handle))
-    if number in context.memory.keep(SHARED, set):
+    comparison = _comparison_name(nvml.nvmlDeviceGetUUID(context.handle))
+    if number in context.cache.get_or_create(SHARED, set):
         context.mark(GPU_INSTANCE)
-        context.memory.drop(comparison)
+        context.cache.drop(comparison)
         raise nvml.NVMLError(NO_DATA)
-    return gpm.in_turn(context._replace(handle=gpu), comparison, gpm.PART_METRICS, number)
+    return activity.query_gpm(context._replace(handle=gpu), comparison, activity.MIG_METRICS, number)
 
 
-def _comparison_of(uuid: str) -> str:
-    """Return the name under which the samples of a MIG device are kept."""
+def _comparison_name(uuid: str) -> str:
+    """Return the cache key of a MIG device's GPM comparison."""
     return f"gpm {uuid}"
 
 
-def _most(context: Context) -> int:
-    most: int = context.nvml.nvmlDeviceGetMaxMigDeviceCount(context.handle)
-    return most
+def _max_count(context: Context) -> int:
+    count: int = context.nvml.nvmlDeviceGetMaxMigDeviceCount(context.handle)
+    return count
 
 
-GPU_CALLS: Calls = {"slow": (Call(MOST, (Function(MOST, _most),), role=MIG_PARENT),)}
-"""What is asked of a GPU in MIG mode."""
+GPU_CALLS: Calls = {"slow": (Call(MAX_COUNT, (Function(MAX_COUNT, _max_count),), role=MIG_PARENT),)}
+"""Calls for a GPU in MIG mode."""
 
-KIND = Kind(
+KIND = InstanceKind(
     role=MIG_PARENT,
     find=find,
-    is_there=is_there,
+    exists=exists,
     calls={
         "fast": (
-            *memory.CALLS["fast"],
-            *processes.LISTS,
-            custom(gpm.MIG_SAMPLE, _activity, inner=(PARENT, GPU_INSTANCE, UUID, gpm.SUPPORT, gpm.COMPARE)),
+            *board.MEMORY_CALLS,
+            *activity.PROCESS_LISTS,
+            custom(
+                activity.MIG_SAMPLE,
+                _activity,
+                inner=(PARENT, GPU_INSTANCE, UUID, activity.GPM_SUPPORT, activity.GPM_COMPARE),
+            ),
         ),
         "slow": (
-            struct(ATTRIBUTES, *ATTRIBUTE_NAMES),
+            attributes(ATTRIBUTES, *ATTRIBUTE_NAMES),
             custom(PLACEMENT, _placement, inner=(PARENT, GPU_INSTANCE, INSTANCE)),
         ),
     },

@@ -1,63 +1,40 @@
-"""From the driver's answers to the catalogue: one file a group, as in `calls`."""
+"""Mapping of the driver's answers to the catalogue: one file per group, as in `calls`."""
 
 import functools
 
 from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue import CATALOGUE, Lane, Role
+from gpufleet.model.catalogue import CATALOGUE, GpuRole, Lane
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvml import protocol
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS
-from gpufleet.readers.nvml.mapping import (
-    clocks,
-    confidential,
-    core,
-    ecc,
-    engines,
-    fabric,
-    gpm,
-    memory,
-    mig,
-    nvlink,
-    pcie,
-    power,
-    processes,
-    vgpu,
-)
-from gpufleet.readers.nvml.mapping.lane import LaneRows, Memory
-from gpufleet.readers.nvml.mapping.row import NO_MODES, Modes, Row, read, state
+from gpufleet.readers.nvml.mapping import activity, board, errors, links, mig, vgpu
+from gpufleet.readers.nvml.mapping.lane import LaneCache, LaneRows
+from gpufleet.readers.nvml.mapping.row import NO_MODES, DeviceModes, MetricRow, read, state
 from gpufleet.readers.nvml.mapping.units import same
 from gpufleet.readers.nvml.parse import part_of
-from gpufleet.readers.nvml.protocol import Answer, DeviceRecord, InstanceRecord
+from gpufleet.readers.nvml.protocol import CallResult, GpuPassRecord, InstanceRecord
 
 Readings = tuple[dict[str, Value | Absent], tuple[DimValue, ...]]
-"""Values by metric, and those with dimensions."""
+"""Values by metric, and readings with dimensions."""
 
-ROWS: tuple[Row, ...] = (
-    *engines.ROWS,
-    *memory.ROWS,
-    *power.ROWS,
-    *clocks.ROWS,
-    *ecc.ROWS,
-    *pcie.ROWS,
-    *nvlink.ROWS,
-    *fabric.ROWS,
-    *confidential.ROWS,
-    *gpm.ROWS,
-    *processes.ROWS,
-    *core.ROWS,
+ROWS: tuple[MetricRow, ...] = (
+    *board.ROWS,
+    *errors.ROWS,
+    *links.ROWS,
+    *activity.ROWS,
     *mig.GPU_ROWS,
     *vgpu.GPU_ROWS,
 )
-"""Readings of a GPU that come from one call; `gpu_state`, `gpu_pci_address` and the modes come from elsewhere."""
+"""Readings of a GPU that come from one call each. `gpu_state`, `gpu_pci_address` and the modes have other sources."""
 
-INSTANCE_ROWS: dict[str, tuple[Row, ...]] = {"mig": mig.ROWS, "vgpu": vgpu.ROWS}
+INSTANCE_ROWS: dict[str, tuple[MetricRow, ...]] = {"mig": mig.ROWS, "vgpu": vgpu.ROWS}
 """Readings of an instance, by its kind."""
 
 MIG_MODE, VIRTUALIZATION_MODE = CATALOGUE["gpu_mig_mode"], CATALOGUE["gpu_virtualization_mode"]
 MIG_PENDING = CATALOGUE["gpu_mig_mode_pending"]
 
 TOTALS = {"mig": CATALOGUE["gpu_mig_devices"], "vgpu": CATALOGUE["gpu_vgpu_instances"]}
-"""How many parts of a kind a GPU has."""
+"""Number of instances of a GPU, by kind."""
 
 
 _LANES = {lane: LaneRows(lane, ROWS, CALLS[lane]) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC)}
@@ -65,72 +42,74 @@ _INSTANCE_LANES = {
     kind: {lane: LaneRows(lane, rows, INSTANCE_CALLS[kind][lane], every_role=True) for lane in _LANES}
     for kind, rows in INSTANCE_ROWS.items()
 }
-_FROM_ELSEWHERE = {"gpu_state", "gpu_pci_address", MIG_MODE.name, MIG_PENDING.name, VIRTUALIZATION_MODE.name}
-_SUPPORTED = clocks.SUPPORTED_ROW
-_SUPPORTED_AT = [call.key for call in CALLS["static"]].index(_SUPPORTED.call)
+_OTHER_SOURCES = {"gpu_state", "gpu_pci_address", MIG_MODE.name, MIG_PENDING.name, VIRTUALIZATION_MODE.name}
+_SUPPORTED = board.SUPPORTED_EVENTS_ROW
+_SUPPORTED_POSITION = [call.key for call in CALLS["static"]].index(_SUPPORTED.call)
 
 
-def map_device(record: DeviceRecord, lane: Lane, memory: Memory | None = None) -> Readings:
-    """Return the readings of a device that answered, without what is known of it from elsewhere.
+def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None) -> Readings:
+    """Return the readings of a device that answered, without `gpu_state` and `gpu_pci_address`.
 
     Args:
         record: its answers.
-        lane: which they are of.
-        memory: of the pass before of this lane over this device, if there was one.
+        lane: lane of the answers.
+        cache: results of the device's previous pass of this lane, updated by this one.
     """
     modes = modes_of(record.roles)
-    values, dims = _LANES[lane].map(record.answers, modes, memory or Memory())
+    values, dims = _LANES[lane].map(record.answers, modes, cache or LaneCache())
     if lane is MIG_MODE.lane:
         values[MIG_MODE.name] = state(MIG_MODE, part_of(record.mig, 0), modes)
         values[MIG_PENDING.name] = state(MIG_PENDING, part_of(record.mig, 1), modes)
     if lane is VIRTUALIZATION_MODE.lane:
         values[VIRTUALIZATION_MODE.name] = state(VIRTUALIZATION_MODE, record.virtualization, modes)
     if lane is Lane.FAST:
-        dims += clocks.active_reasons(values[clocks.MASK])
-        totals = [(metric, record.found[kind]) for kind, metric in TOTALS.items() if kind in record.found]
-        values |= {metric.name: read(Row(metric.name, "", same), metric, total, modes) for metric, total in totals}
+        dims += board.active_reasons(values[board.CLOCK_EVENT_MASK])
+        totals = [(metric, record.totals[kind]) for kind, metric in TOTALS.items() if kind in record.totals]
+        values |= {
+            metric.name: read(MetricRow(metric.name, "", same), metric, total, modes) for metric, total in totals
+        }
     if lane is Lane.STATIC:
-        mask = read(_SUPPORTED, CATALOGUE[_SUPPORTED.metric], record.answers[_SUPPORTED_AT], modes)
-        dims += clocks.supported_reasons(mask)
+        mask = read(_SUPPORTED, CATALOGUE[_SUPPORTED.metric], record.answers[_SUPPORTED_POSITION], modes)
+        dims += board.supported_reasons(mask)
     return values, tuple(dims)
 
 
 def map_instance(record: InstanceRecord, lane: Lane) -> Readings:
-    """Return the readings of an instance that answered, without what is known of it from elsewhere."""
-    values, dims = _INSTANCE_LANES[record.kind][lane].map(record.answers, NO_MODES, Memory())
+    """Return the readings of an instance that answered."""
+    values, dims = _INSTANCE_LANES[record.kind][lane].map(record.answers, NO_MODES, LaneCache())
     return _identity_values(record.kind, record.identity, lane) | values, tuple(dims)
 
 
 def absent_instance(kind: str, why: Absent, lane: Lane) -> Readings:
-    """Return the readings of an instance of a GPU that gave nothing: all absent."""
+    """Return all readings of an instance as absent, for a GPU without an answer."""
     values, dims = _INSTANCE_LANES[kind][lane].absent(why)
     return values | dict.fromkeys(_identity_values(kind, {}, lane), why), tuple(dims)
 
 
-def _identity_values(kind: str, identity: dict[str, Answer], lane: Lane) -> dict[str, Value | Absent]:
+def _identity_values(kind: str, identity: dict[str, CallResult], lane: Lane) -> dict[str, Value | Absent]:
     return mig.identity_values(identity, lane) if kind == "mig" else {}
 
 
 def absent_device(why: Absent, lane: Lane) -> Readings:
-    """Return the readings of a device that gave nothing: everything this reader answers for, absent."""
+    """Return all readings of a device as absent, for a device without an answer."""
     values, dims = _LANES[lane].absent(why)
-    values |= {name: why for name in _FROM_ELSEWHERE if CATALOGUE[name].lane is lane}
+    values |= {name: why for name in _OTHER_SOURCES if CATALOGUE[name].lane is lane}
     if lane is Lane.FAST:
-        dims += clocks.active_reasons(why)
+        dims += board.active_reasons(why)
     if lane is Lane.STATIC:
-        dims += clocks.supported_reasons(why)
+        dims += board.supported_reasons(why)
     return values, tuple(dims)
 
 
 @functools.cache  # there are few roles
-def modes_of(roles: tuple[str, ...]) -> Modes:
+def modes_of(roles: tuple[str, ...]) -> DeviceModes:
     """Return the modes of a device in these roles."""
-    told = frozenset([Role(role) for role in roles])
-    return Modes(Role.MIG_PARENT in told, Role.VGPU_GUEST in told, told)
+    found = frozenset([GpuRole(role) for role in roles])
+    return DeviceModes(GpuRole.MIG_PARENT in found, GpuRole.VGPU_GUEST in found, found)
 
 
 def cuda_version(number: protocol.Value) -> Value | None:
-    """Turn NVML's 13000 into `13.0` (major times 1000 plus minor times 10)."""
+    """Convert NVML's 13000 to `13.0` (major times 1000 plus minor times 10)."""
     if not isinstance(number, int) or not 0 < number < 1_000_000:
         return None
     return f"{number // 1000}.{number % 1000 // 10}"

@@ -1,41 +1,41 @@
-"""What a row of the mapping says, and how it is read."""
+"""Rows of the mapping, and how a reading is obtained by one."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.catalogue import Metric, Role, ValueType
+from gpufleet.model.catalogue import GpuRole, Metric, ValueType
 from gpufleet.model.reading import Value
 from gpufleet.readers.nvml import protocol
 from gpufleet.readers.nvml.calls import FIELDS
 from gpufleet.readers.nvml.calls.fields import FIELD_VALUES
 from gpufleet.readers.nvml.context import NOT_SUPPORTED
 from gpufleet.readers.nvml.parse import absence_of, check, entry_of, is_sentinel, label_of, part_of, state_of
-from gpufleet.readers.nvml.protocol import Answer
+from gpufleet.readers.nvml.protocol import CallResult
 
 Convert = Callable[[protocol.Value], Value | None]
-"""Turns a raw value into the catalogue's unit; None where the raw value says nothing."""
+"""Converts a raw value to the catalogue's unit; None if the raw value carries no information."""
 
 
-class Row(NamedTuple):
-    """Where one reading comes from.
+class MetricRow(NamedTuple):
+    """Source of one metric in the driver's answers.
 
     Attributes:
         metric: catalogue name.
         call: key in `calls.CALLS`.
-        convert: to the catalogue's unit; None for a numbered state.
-        part: which of several values of the call.
-        entry: which of several entries of the call, or of the part, where each has a code of its own.
-        every: there is a reading for each entry, labelled with its position.
-        names: what the entries are labelled with, in their order, where not with their position.
-        positions: which entries, where not all of them.
-        sparse: entries that are not supported are not told, unless none is.
-        silent: where none is, nothing is told at all: another row of the metric tells it.
-        instead: where to look for an entry that is not supported here.
-        labels: values of the catalogue row's dimensions, after the entry's.
-        inner: the function that the entries come from, where it is not the one that the call is named after.
-        field: id to show of an entry that is a field value; several where there are several entries.
-        bits: width of NVML's result; its all-ones mean "no value". 0 where every bit pattern is a value.
+        convert: conversion to the catalogue's unit; None for a numbered state.
+        part: index of the value, if the call returns several.
+        entry: index of the entry in the call or part, if each entry has its own code.
+        every: one reading per entry, labelled with its position.
+        names: labels of the entries, in order, instead of their positions.
+        positions: limits the entries to these.
+        sparse: unsupported entries are omitted, unless all are.
+        omit_if_none: omits all if no entry is supported, because another row of the metric reports that.
+        instead: alternative row for entries that are not supported here.
+        labels: label values of the catalogue row's dimensions, after the entry's.
+        inner: function that returns the entries, if the call is named after another.
+        field: shown id of an entry that is a field value; several for several entries.
+        bits: width of NVML's result, whose all-ones mean "no value"; 0 if every bit pattern is a value.
     """
 
     metric: str
@@ -47,109 +47,112 @@ class Row(NamedTuple):
     names: tuple[str, ...] = ()
     positions: tuple[int, ...] = ()
     sparse: bool = False
-    silent: bool = False
-    instead: "Row | None" = None
+    omit_if_none: bool = False
+    instead: "MetricRow | None" = None
     labels: tuple[str, ...] = ()
     inner: str = ""
     field: int | tuple[int, ...] | None = None
     bits: int = 32
 
 
-class Modes(NamedTuple):
-    """What changes the meaning of "not supported", and what is told of a device at all."""
+class DeviceModes(NamedTuple):
+    """Modes of a device that change the reason of an absence, and its roles, which select the rows that apply."""
 
     mig: bool = False
     guest: bool = False
-    roles: frozenset[Role] = frozenset()
+    roles: frozenset[GpuRole] = frozenset()
 
 
-NO_MODES = Modes()
+NO_MODES = DeviceModes()
 
 _NOT_SUPPORTED = frozenset({NOT_SUPPORTED})
 _UNSUPPORTED = frozenset({NOT_SUPPORTED, protocol.NOT_OFFERED})
 
 _FIELDS = {
-    one.name: (position, next(id_ for _, id_ in one.ids if id_ is not None))
+    field.name: (position, next(id_ for _, id_ in field.ids if id_ is not None))
     for fields in FIELDS.values()
-    for position, one in enumerate(fields)
+    for position, field in enumerate(fields)
 }
 
 
-def field_row(metric: str, name: str, convert: Convert | None, *, bits: int = 32) -> Row:
+def field_row(metric: str, name: str, convert: Convert | None, *, bits: int = 32) -> MetricRow:
     """Return a row of a field value, by the field's name."""
     position, id_ = _FIELDS[name]
-    return Row(metric, FIELD_VALUES, convert, entry=position, field=id_, bits=bits)
+    return MetricRow(metric, FIELD_VALUES, convert, entry=position, field=id_, bits=bits)
 
 
-def field_table(metric: str, prefix: str, names: tuple[str, ...], convert: Convert, *, bits: int = 64) -> Row:
-    """Return a row of several field values, named `prefix, name`, that are labelled with these names."""
+def field_table(metric: str, prefix: str, names: tuple[str, ...], convert: Convert, *, bits: int = 64) -> MetricRow:
+    """Return a row of several field values, named `prefix, name` and labelled with these names."""
     found = [_FIELDS[f"{prefix}, {name}"] for name in names]
     positions, ids = tuple([position for position, _ in found]), tuple([id_ for _, id_ in found])
-    return Row(
+    return MetricRow(
         metric, FIELD_VALUES, convert, every=True, names=names, positions=positions, sparse=True, field=ids, bits=bits
     )
 
 
-def read(row: Row, metric: Metric, answer: Answer, modes: Modes) -> Value | Absent:
+def read(row: MetricRow, metric: Metric, answer: CallResult, modes: DeviceModes) -> Value | Absent:
     """Return one reading from its call's answer."""
-    if modes.mig and by_nature(metric, Reason.NOT_IN_MIG_MODE):
+    if modes.mig and can_be_absent(metric, Reason.NOT_IN_MIG_MODE):
         return Absent(Reason.NOT_IN_MIG_MODE)
     if row.part is not None:
         answer = part_of(answer, row.part)
-    call = f"FI {row.field}" if isinstance(row.field, int) else label_of(answer.asked)
+    call = f"FI {row.field}" if isinstance(row.field, int) else label_of(answer.breadcrumb)
     if row.entry is not None and not answer.code:
         answer = entry_of(answer, row.entry)
         call = row.inner or call
     return _value(row, metric, answer.code, answer.value, call, modes)
 
 
-def read_every(
-    row: Row, metric: Metric, answer: Answer, modes: Modes
+def read_entries(
+    row: MetricRow, metric: Metric, answer: CallResult, modes: DeviceModes
 ) -> Iterator[tuple[tuple[str, ...], Value | Absent]]:
-    """Return labels and reading of each entry; where there is none, or why, it is told once, of the first."""
+    """Return labels and reading of each entry. If there are none, the reason is reported once, for the first entry."""
     first = first_labels(row)
-    if modes.mig and by_nature(metric, Reason.NOT_IN_MIG_MODE):
-        if not row.silent:
+    if modes.mig and can_be_absent(metric, Reason.NOT_IN_MIG_MODE):
+        if not row.omit_if_none:
             yield first, Absent(Reason.NOT_IN_MIG_MODE)
         return
     listed = answer if row.part is None else part_of(answer, row.part)
     if listed.code or not isinstance(listed.value, list) or not listed.value:
-        missing = listed if listed.code else Answer(NOT_SUPPORTED, None, listed.asked)
-        if not row.silent:
-            yield first, why_absent(metric, missing, label_of(answer.asked), modes)
+        missing = listed if listed.code else CallResult(NOT_SUPPORTED, None, listed.breadcrumb)
+        if not row.omit_if_none:
+            yield first, why_absent(metric, missing, label_of(answer.breadcrumb), modes)
         return
     entries = listed.value
+    # Entries beyond the names are ignored.
     positions = row.positions or range(min(len(entries), len(row.names)) if row.names else len(entries))
-    found = [_entry(row, answer, entries, position) for position in positions]  # what has no name is left alone
-    untold = _NOT_SUPPORTED if isinstance(row.field, tuple) else _UNSUPPORTED
-    none = all(code in untold for _, code, _ in found)
+    found = [_entry(row, answer, entries, position) for position in positions]
+    omitted = _NOT_SUPPORTED if isinstance(row.field, tuple) else _UNSUPPORTED
+    none = all(code in omitted for _, code, _ in found)
     for order, (used, code, raw) in enumerate(found):
-        if row.sparse and code in untold and not (none and order == 0 and not row.silent):
+        if row.sparse and code in omitted and not (none and order == 0 and not row.omit_if_none):
             continue
         name = row.names[order] if row.names else str(order)
-        call = f"FI {row.field[order]}" if isinstance(row.field, tuple) else used.inner or label_of(answer.asked)
+        call = f"FI {row.field[order]}" if isinstance(row.field, tuple) else used.inner or label_of(answer.breadcrumb)
         yield (name, *row.labels), _value(used, metric, code, raw, call, modes)
 
 
-def first_labels(row: Row) -> tuple[str, ...]:
-    """Return the labels of a row's first, or only, reading."""
+def first_labels(row: MetricRow) -> tuple[str, ...]:
+    """Return the labels of a row's first or only reading."""
     return (row.names[0] if row.names else "0", *row.labels) if row.every else row.labels
 
 
-def _entry(row: Row, answer: Answer, entries: list[Any], position: int) -> tuple[Row, int, protocol.Value]:
-    """Return the row by which one entry is read, its code and its value."""
-    code, raw = _coded(entries, position)
+def _entry(
+    row: MetricRow, answer: CallResult, entries: list[Any], position: int
+) -> tuple[MetricRow, int, protocol.Value]:
+    """Return the row that applies to an entry, the entry's code and its value."""
+    code, raw = _code_and_value(entries, position)
     if code in _UNSUPPORTED and row.instead is not None:
         other = part_of(answer, row.instead.part)
         if not other.code and isinstance(other.value, list):
-            other_code, other_raw = _coded(other.value, position)
+            other_code, other_raw = _code_and_value(other.value, position)
             if other_code not in _UNSUPPORTED:
                 return row.instead, other_code, other_raw
     return row, code, raw
 
 
-def _coded(entries: list[Any], position: int) -> tuple[int, protocol.Value]:
-    """Return the code and the value of one entry of a list; an entry that is no [code, value] is a value."""
+def _code_and_value(entries: list[Any], position: int) -> tuple[int, protocol.Value]:
+    """Return code and value of an entry of a list; an entry that is not [code, value] is a value."""
     if position >= len(entries):
         return protocol.UNTOUCHED, None
     entry = entries[position]
@@ -159,28 +162,30 @@ def _coded(entries: list[Any], position: int) -> tuple[int, protocol.Value]:
     return (code if isinstance(code, int) else protocol.UNTOUCHED), raw
 
 
-def state(metric: Metric, answer: Answer, modes: Modes) -> Value | Absent:
-    """Return the name of a numbered state that an answer gives."""
-    call = label_of(answer.asked)
+def state(metric: Metric, answer: CallResult, modes: DeviceModes) -> Value | Absent:
+    """Return the name of the numbered state in an answer."""
+    call = label_of(answer.breadcrumb)
     return why_absent(metric, answer, call, modes) if answer.code else state_of(metric, answer.value, call)
 
 
-def why_absent(metric: Metric, answer: Answer, call: str, modes: Modes) -> Absent:
-    """Return why an answer that failed gives no reading."""
+def why_absent(metric: Metric, answer: CallResult, call: str, modes: DeviceModes) -> Absent:
+    """Return the absence for a failed answer."""
     why = absence_of(answer.code, call, answer.value)
-    if why.reason is Reason.NOT_SUPPORTED and modes.guest and by_nature(metric, Reason.NOT_IN_GUEST):
+    if why.reason is Reason.NOT_SUPPORTED and modes.guest and can_be_absent(metric, Reason.NOT_IN_GUEST):
         return Absent(Reason.NOT_IN_GUEST, call)
     return why
 
 
-def by_nature(metric: Metric, reason: Reason) -> bool:
-    """Tell whether the catalogue says that a metric can be absent for this reason."""
+def can_be_absent(metric: Metric, reason: Reason) -> bool:
+    """Return whether the catalogue lists this reason for a metric."""
     return any(case.reason is reason for case in metric.absent_when)
 
 
-def _value(row: Row, metric: Metric, code: int, raw: protocol.Value, call: str, modes: Modes) -> Value | Absent:
+def _value(
+    row: MetricRow, metric: Metric, code: int, raw: protocol.Value, call: str, modes: DeviceModes
+) -> Value | Absent:
     if code:
-        return why_absent(metric, Answer(code, raw), call, modes)
+        return why_absent(metric, CallResult(code, raw), call, modes)
     if is_sentinel(raw, row.bits):
         return Absent(Reason.INVALID_VALUE, call)
     if row.convert is None:

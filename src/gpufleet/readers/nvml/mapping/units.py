@@ -1,4 +1,4 @@
-"""From the driver's units to the catalogue's: the only place that knows NVML's."""
+"""Conversion from NVML's units to the catalogue's. No other module converts."""
 
 from collections.abc import Callable
 
@@ -7,18 +7,18 @@ from gpufleet.readers.nvml import protocol
 
 
 def number(value: protocol.Value) -> int | float:
-    """Return a number as it is.
+    """Return a number unchanged.
 
     Raises:
-        TypeError: if it is none.
+        TypeError: if the value is not a number.
     """
     if isinstance(value, int | float):
         return value
-    raise TypeError(f"the driver's answer is no number but {type(value).__name__}")
+    raise TypeError(f"the driver returned {type(value).__name__} instead of a number")
 
 
 def same(value: protocol.Value) -> Value:
-    """Return a whole number."""
+    """Return an integer."""
     return int(number(value))
 
 
@@ -28,12 +28,12 @@ def degrees(value: protocol.Value) -> Value:
 
 
 def sensor_degrees(value: protocol.Value) -> Value | None:
-    """Return degrees Celsius. A board without the sensor answers 0 (seen on boards without HBM): none."""
+    """Return degrees Celsius. A board without the sensor reports 0 (seen on boards without HBM): None."""
     return float(number(value)) or None
 
 
 def percent(value: protocol.Value) -> Value:
-    """Return a ratio."""
+    """Return a ratio from percent."""
     return number(value) / 100
 
 
@@ -41,7 +41,7 @@ _EXPONENT, _MANTISSA_SHIFT, _MANTISSA = 0xFF, 8, 0xF
 
 
 def bit_errors(value: protocol.Value) -> Value:
-    """Return a ratio from NVLink's packed decimal: bits 0 to 7 are a negative exponent of ten, 8 to 11 what it scales.
+    """Return a ratio from NVLink's packed decimal: bits 0 to 7 are a negative exponent of ten, 8 to 11 the mantissa.
 
     nvml.h: NVML_NVLINK_BER_EXP_WIDTH and _SHIFT, NVML_NVLINK_BER_MANTISSA_WIDTH and _SHIFT.
 
@@ -55,17 +55,17 @@ def bit_errors(value: protocol.Value) -> Value:
 
 
 def milli(value: protocol.Value) -> Value:
-    """Return watts, or joules, from thousandths."""
+    """Return watts or joules from thousandths."""
     return number(value) / 1000
 
 
 def mega(value: protocol.Value) -> Value:
-    """Return hertz, or bytes a second, from millions."""
+    """Return hertz or bytes per second from millions."""
     return int(number(value)) * 1_000_000
 
 
 def text(value: protocol.Value) -> Value | None:
-    """Return a text without blanks around it, or None."""
+    """Return a text without surrounding whitespace, or None if it is empty."""
     return (str(value).strip() or None) if isinstance(value, str | int) else None
 
 
@@ -80,12 +80,12 @@ def kibi(value: protocol.Value) -> Value:
 
 
 def mebi(value: protocol.Value) -> Value:
-    """Return bytes a second from MiB a second."""
+    """Return bytes per second from MiB per second."""
     return float(number(value)) * 1024 * 1024
 
 
 def count(value: protocol.Value) -> Value | None:
-    """Return how many there are of what was listed."""
+    """Return the length of a list."""
     return len(value) if isinstance(value, list) else None
 
 
@@ -98,7 +98,7 @@ SCALES: dict[Callable[[protocol.Value], Value | None], tuple[int, int]] = {
     milli: (1, 1000),
     nano: (1, 1_000_000_000),
 }
-"""What some of these do to a whole number: times the first, or divided by the second if that is not 0.
+"""Conversion function to its factor and divisor for integers: multiply, or divide if the divisor is not 0.
 
-For whoever converts many of them, and does not call a function for each.
+For bulk conversion without a function call per value.
 """

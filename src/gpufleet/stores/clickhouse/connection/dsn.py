@@ -1,4 +1,4 @@
-"""Where the store is, in one line: a folder of the embedded engine, or a database of a server."""
+"""Store DSN: a folder of the embedded engine, or a database of a server."""
 
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit, urlunsplit
@@ -14,19 +14,19 @@ TLS_PORTS = (443, 8443)
 DEFAULT_PORTS = {"http": 8123, "https": 8443}
 
 _FORM = "clickhouse://user:password@host:port/database"
-_UNREADABLE = f"store DSN: it is {_FORM}, with %XX for what stands in user and password but letters and digits"
+_UNREADABLE = f"store DSN: write {_FORM}, with characters of user and password other than letters and digits as %XX"
 
 
 class Dsn(msgspec.Struct, frozen=True):
-    """Where the store is.
+    """Parsed store DSN.
 
     Attributes:
-        url: as the client library takes it.
+        url: URL for the client library.
         path: folder of the embedded database, or None for a server.
-        engine: what stands in the engine clause.
+        engine: variant of the engine clause.
         shown: the DSN without user, password and options, for messages.
-        secure: whether it is spoken to over TLS.
-        ca: file of the certificates that a server's is proven by, or None for those of the system.
+        secure: whether the connection uses TLS.
+        ca: file of CA certificates, or None for those of the system.
     """
 
     url: str
@@ -38,44 +38,46 @@ class Dsn(msgspec.Struct, frozen=True):
 
 
 def parse_dsn(dsn: str) -> Dsn:
-    """Read a DSN: `chdb:///absolute/folder`, or `clickhouse://user:password@host:port/database`.
+    """Parse a DSN: `chdb:///absolute/folder`, or `clickhouse://user:password@host:port/database`.
 
-    A server's may end in options: with `replicated=1` tables are made with Replicated engines, with `secure=1` (and
-    always on the ports 443 and 8443) it is spoken to over TLS, and `ca=/file.pem` proves its certificate.
+    A server DSN accepts options: `replicated=1` creates tables with Replicated engines, `secure=1` (implied by the
+    ports 443 and 8443) uses TLS, and `ca=/file.pem` names the CA certificates.
 
     Raises:
-        StoreError: if it is neither; the message does not show a password.
+        StoreError: if the DSN is invalid; the message never contains a password.
     """
     try:
         parts = urlsplit(dsn)
-    except ValueError:  # its words may have the password in them
+    except ValueError:  # its message may contain the password
         raise StoreError(_UNREADABLE) from None
     if parts.scheme == EMBEDDED:
         if parts.netloc or not parts.path.startswith("/") or parts.path == "/" or parts.query or parts.fragment:
             raise StoreError(f"{dsn}: write chdb:///absolute/path/of/a/folder")
         return Dsn(url=dsn, path=Path(parts.path), engine=Engine.PLAIN, shown=dsn)
     if parts.scheme != SERVER:
-        raise StoreError(f"store DSN begins with {parts.scheme!r}: it is chdb:///folder or clickhouse://host:port/db")
+        raise StoreError(
+            f"store DSN has the scheme {parts.scheme!r}: write chdb:///folder or clickhouse://host:port/db"
+        )
     try:
         host, port = parts.hostname, parts.port
         options = parse_qs(parts.query, strict_parsing=bool(parts.query))
     except ValueError:
         raise StoreError(_UNREADABLE) from None
     if "@" in parts.path or parts.fragment:
-        raise StoreError(_UNREADABLE)  # without showing it: a part of the password is where the path should be
+        raise StoreError(_UNREADABLE)  # not shown: the path may contain a part of the password
     shown = f"clickhouse://{host}{f':{port}' if port else ''}{parts.path}"
-    told = {name: values[-1] for name, values in options.items()}
-    flags = [told.get(name, "0") for name in ("replicated", "secure")]
-    if not host or parts.path in ("", "/") or told.keys() - {"replicated", "secure", "ca"} or set(flags) - {"0", "1"}:
-        raise StoreError(f"{shown}: write {_FORM}, and after it what is so of ?replicated=1&secure=1&ca=/file.pem")
+    given = {name: values[-1] for name, values in options.items()}
+    flags = [given.get(name, "0") for name in ("replicated", "secure")]
+    if not host or parts.path in ("", "/") or given.keys() - {"replicated", "secure", "ca"} or set(flags) - {"0", "1"}:
+        raise StoreError(f"{shown}: write {_FORM} with any of the options ?replicated=1&secure=1&ca=/file.pem")
     secure = flags[1] == "1" or port in TLS_PORTS
-    if "ca" in told and not secure:
-        raise StoreError(f"{shown}: ca= is for TLS, which secure=1 asks for")
+    if "ca" in given and not secure:
+        raise StoreError(f"{shown}: ca= requires TLS: add secure=1")
     return Dsn(
         url=urlunsplit(parts._replace(query="")),
         path=None,
         engine=Engine.REPLICATED if flags[0] == "1" else Engine.PLAIN,
         shown=shown,
         secure=secure,
-        ca=Path(told["ca"]) if "ca" in told else None,
+        ca=Path(given["ca"]) if "ca" in given else None,
     )

@@ -1,10 +1,10 @@
-"""A handle of the embedded engine on which a statement that failed leaves nothing behind.
+"""Handle and folder lock of the embedded engine.
 
-What a statement had written when it failed (for its time, its memory, its many rows) stays in its connection, and
-stands before the next answer there: seen in chDB 4.4. With the same columns it is read as rows of that answer: what one
-asked for would be told to another. So the statement after a failure has a connection of its own, which takes 15 ms.
+After a statement fails (time, memory or row limit), chDB 4.4 leaves its partial result in the connection and prepends
+it to the next result. With equal columns a client would get rows of another client's query. So a handle opens a new
+connection after each failure, which takes 15 ms.
 
-The lock that tells who owns an embedded store: the engine's own error does not say.
+The folder lock names the owning process, which the engine's own error does not.
 """
 
 import os
@@ -16,71 +16,71 @@ from typing import IO, Any
 from gpufleet.model.errors import StoreError
 
 Client = Any
-"""A client of clickhouse-connect, which has no types."""
+"""A clickhouse-connect client, which has no types."""
 
 
 class EmbeddedHandle:
-    """What the store asks of a client; as there, one statement at a time."""
+    """Client of the embedded engine with the methods that the store uses; one statement at a time."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
-        """Open it; `connect` opens one more connection."""
+        """Open a connection with `connect`, which is also used for reconnects."""
         self._connect = connect
         self._client = connect()
         self._has_failed = False
         self._is_closed = False
         self._changing = threading.Lock()
 
-    def query(self, *said: Any, **more: Any) -> Any:
-        """Answer a question."""
-        return self._ask("query", said, more)
+    def query(self, *arguments: Any, **options: Any) -> Any:
+        """Run a query."""
+        return self._call("query", arguments, options)
 
-    def query_arrow(self, *said: Any, **more: Any) -> Any:
-        """Answer a question as an Arrow table."""
-        return self._ask("query_arrow", said, more)
+    def query_arrow(self, *arguments: Any, **options: Any) -> Any:
+        """Run a query; return an Arrow table."""
+        return self._call("query_arrow", arguments, options)
 
-    def command(self, *said: Any, **more: Any) -> Any:
-        """Do what a statement says."""
-        return self._ask("command", said, more)
+    def command(self, *arguments: Any, **options: Any) -> Any:
+        """Run a statement without a result."""
+        return self._call("command", arguments, options)
 
-    def insert_arrow(self, *said: Any, **more: Any) -> Any:
+    def insert_arrow(self, *arguments: Any, **options: Any) -> Any:
         """Insert an Arrow table."""
-        return self._ask("insert_arrow", said, more)
+        return self._call("insert_arrow", arguments, options)
 
     def close(self) -> None:
-        """Close the connection; nothing is asked afterwards."""
+        """Close the connection."""
         with self._changing:
             self._is_closed = True
             self._client.close()
 
-    def _ask(self, what: str, said: tuple[Any, ...], more: dict[str, Any]) -> Any:
+    def _call(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if self._has_failed:
-            self._begin_anew()
+            self._reconnect()
         try:
-            return getattr(self._client, what)(*said, **more)
+            return getattr(self._client, method)(*arguments, **options)
         except BaseException:
             self._has_failed = True
             raise
 
-    def _begin_anew(self) -> None:
+    def _reconnect(self) -> None:
         with self._changing:
             if self._is_closed:
                 raise StoreError("the store is closed")
-            before, self._client = self._client, self._connect()  # first: the last connection takes the engine with it
+            before, self._client = self._client, self._connect()  # before closing: the last connection stops the engine
             before.close()
             self._has_failed = False
 
 
-NAME = "gpufleet.lock"
+LOCK_FILE = "gpufleet.lock"
 
 
 class FolderLock:
-    """Holds a folder for this process. The kernel lets go when the process ends, however it ends."""
+    """Exclusive lock of a folder. The kernel releases it when the process ends, in any way."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder, making it where it is missing.
+        """Lock the folder, and create it if it is missing.
 
         Raises:
-            StoreError: if another process has it (names its PID), or it cannot be made or written.
+            StoreError: if another process (named by PID) has the lock, or the folder cannot be created or written.
         """
         try:
             import fcntl
@@ -88,7 +88,7 @@ class FolderLock:
             raise StoreError(f"{folder}: the embedded store needs a POSIX system") from error
 
         self._file: IO[str] | None = None
-        path = folder / NAME
+        path = folder / LOCK_FILE
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o750)
             file = path.open("a+", encoding="ascii")
@@ -101,8 +101,8 @@ class FolderLock:
             owner = file.read().strip() or "unknown"
             file.close()
             raise StoreError(
-                f"{folder}: process {owner} has this store open; one process at a time can. "
-                "Stop it, or ask it over its API"
+                f"{folder}: process {owner} has this store open, and only one process can: "
+                "stop it, or query it over its API"
             ) from error
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
@@ -110,7 +110,7 @@ class FolderLock:
         self._file = file
 
     def release(self) -> None:
-        """Let go; a second release does nothing."""
+        """Release the lock; a second release has no effect."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,9 +1,8 @@
-"""How many GPUs there are and report, by cluster, of what is kept in memory of each: about 60 bytes.
+"""In-memory counts of known and reporting GPUs by cluster, about 60 bytes per GPU.
 
-Counting a million of them out of three million rows takes the engine most of a second, and this some milliseconds.
-What is kept is numbers in arrays; GPUs and machines are known by 64 bits of their names, mixed from this process's
-hashes of the texts, which nobody outside can choose: two of a million are taken for one with a chance of less than
-one in ten million.
+Counting a million GPUs in three million rows takes the engine most of a second, and this module some milliseconds. The
+state is arrays of numbers. GPUs and machines are identified by 64 bits, mixed from this process's salted hashes of
+their names, which senders cannot choose: the probability of a collision among a million is below one in ten million.
 """
 
 import threading
@@ -17,210 +16,222 @@ from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER
 from gpufleet.model.stored.samples import KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.stores.clickhouse.samples.keys import coded
-from gpufleet.stores.clickhouse.schema.columns import Cells, Chosen, Coded, Columns, Newest, Numbering, Numeric
+from gpufleet.stores.clickhouse.samples.keys import dictionary_column
+from gpufleet.stores.clickhouse.schema.columns import (
+    ColumnData,
+    Columns,
+    DictionaryColumn,
+    IdIndex,
+    IndexedColumn,
+    NewestValues,
+    NumericArray,
+)
 from gpufleet.stores.clickhouse.schema.tables import KNOWN_AT
 
-GPU = f"{ViewKind.GPU}/"
-"""How the key of a GPU begins."""
+GPU_KEY_PREFIX = f"{ViewKind.GPU}/"
+"""Prefix of a GPU's view key."""
 
-UNNAMED = View(kind=ViewKind.GPU, side=Side.HOST, instance="").key
-"""How the key of a GPU begins that is known by its place in a list only."""
+INDEX_KEY_PREFIX = View(kind=ViewKind.GPU, side=Side.HOST, instance="").key
+"""Prefix of the view key of a GPU that is identified only by its index."""
 
-TOLD_TOGETHER_SECONDS = 1200
-"""What a machine told of longer before what it told last is not there any more: twice the longest usual lane."""
+REPORT_WINDOW_SECONDS = 1200
+"""A GPU last reported longer than this before its machine's newest report is gone: twice the longest usual lane."""
 
 _NEVER = 0
 _NO_INVENTORY = -1
 _MIX = np.int64(-7046029254386353131)
-"""An odd number whose bits are without a pattern (2^64 over the golden ratio)."""
+"""Odd multiplier without a bit pattern: 2^64 divided by the golden ratio."""
 
 
-class GpuRows(msgspec.Struct, frozen=True):
-    """What is told of GPUs: a row may be of any view, and there may be several of one.
+class GpuReports(msgspec.Struct, frozen=True):
+    """Reports of views, in columns. Rows may be of any view, and several of one view.
 
     Attributes:
-        cluster, machine, view: whose rows they are; texts may be there twice.
-        known_at: their places in the order of reports.
-        told_at: when a number was received, nanoseconds since 1970; 0 where none was.
-        seen_at: when anything of a driver's was received; 0 where it was not a driver's.
+        cluster, machine, view: the subject of each row; texts may be duplicated.
+        known_at: places in the order of reports.
+        value_at: receipt of a number, in nanoseconds since 1970; 0 if there is none.
+        seen_at: receipt of any report by a driver; 0 if the reader is not a driver.
     """
 
-    cluster: Coded | Chosen
-    machine: Coded | Chosen
-    view: Coded | Chosen
-    known_at: Numeric
-    told_at: Numeric
-    seen_at: Numeric
+    cluster: DictionaryColumn | IndexedColumn
+    machine: DictionaryColumn | IndexedColumn
+    view: DictionaryColumn | IndexedColumn
+    known_at: NumericArray
+    value_at: NumericArray
+    seen_at: NumericArray
 
 
-class BusRows(msgspec.Struct, frozen=True):
-    """How many GPUs machines have on their buses, as they said at that place in the order of their reports."""
+class BusReports(msgspec.Struct, frozen=True):
+    """Numbers of GPUs on the PCI buses of machines, in columns; `reported_at` is the place in the order of reports."""
 
-    cluster: Coded
-    machine: Coded
-    gpus: Numeric
-    reported_at: Numeric
+    cluster: DictionaryColumn
+    machine: DictionaryColumn
+    gpus: NumericArray
+    reported_at: NumericArray
 
 
 class GpuCounts:
-    """Every GPU of every machine. Any thread may tell and ask."""
+    """Counts of every GPU of every machine. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._clusters: dict[str, int] = {}
-        self._machines = Numbering()
+        self._machines = IdIndex()
         self._cluster_of = np.empty(0, np.int32)
-        self._id_of = np.empty(0, np.int64)  # this process's hash of its id
-        self._spoke_at = Newest(_NEVER)  # when it told of a GPU
-        self._on_buses = Newest(_NO_INVENTORY)
-        self._gpus = Numbering()
+        self._id_of = np.empty(0, np.int64)  # this process's hash of the machine id
+        self._gpu_report_at = NewestValues(_NEVER)  # newest report of a GPU by a machine
+        self._on_buses = NewestValues(_NO_INVENTORY)
+        self._gpus = IdIndex()
         self._machine_of = np.empty(0, np.int32)
         self._is_named = np.empty(0, np.bool_)
-        self._told_at = Newest(_NEVER)
-        self._seen_at = Newest(_NEVER)
+        self._value_at = NewestValues(_NEVER)
+        self._seen_at = NewestValues(_NEVER)
 
-    def take(self, written: Mapping[str, Columns]) -> None:
-        """Take in what was written to the tables of these names."""
+    def add_written(self, written: Mapping[str, Columns]) -> None:
+        """Add the rows that were written, by table name."""
         if "latest" in written:
-            self.tell(rows_of(written["latest"]))
+            self.add(gpu_reports(written["latest"]))
         if "inventory" in written:
-            self.tell_buses(buses_of(written["inventory"]))
+            self.add_buses(bus_reports(written["inventory"]))
 
-    def tell(self, rows: GpuRows) -> None:
-        """Take in rows: of one GPU the last in the order of reports counts, whatever waited and comes after it."""
-        of_rows = np.flatnonzero(_flags([text.startswith(GPU) for text in rows.view.texts], rows.view))
+    def add(self, rows: GpuReports) -> None:
+        """Add reports. Of each GPU the last in the order of reports counts, so a late backlog changes nothing."""
+        of_rows = np.flatnonzero(_flags([text.startswith(GPU_KEY_PREFIX) for text in rows.view.texts], rows.view))
         of_rows = of_rows[np.argsort(rows.known_at[of_rows], kind="stable")]
-        ranks, told_at, seen_at = rows.known_at[of_rows], rows.told_at[of_rows], rows.seen_at[of_rows]
-        has_told, was_seen = told_at != _NEVER, seen_at != _NEVER
+        ranks, value_at, seen_at = rows.known_at[of_rows], rows.value_at[of_rows], rows.seen_at[of_rows]
+        has_value, was_seen = value_at != _NEVER, seen_at != _NEVER
         with self._lock:
             gpus = self._numbered(rows, of_rows)
-            self._told_at.tell(gpus[has_told], ranks[has_told], told_at[has_told])
+            self._value_at.update(gpus[has_value], ranks[has_value], value_at[has_value])
             ranks, seen_at, gpus = ranks[was_seen], seen_at[was_seen], gpus[was_seen]
-            self._seen_at.tell(gpus, ranks, seen_at)
-            self._spoke_at.tell(self._machine_of[gpus], ranks, seen_at)
+            self._seen_at.update(gpus, ranks, seen_at)
+            self._gpu_report_at.update(self._machine_of[gpus], ranks, seen_at)
 
-    def tell_buses(self, rows: BusRows) -> None:
-        """Take in what machines say of their buses; of one machine its newest word counts."""
+    def add_buses(self, rows: BusReports) -> None:
+        """Add PCI inventories; of each machine the newest counts."""
         every = np.argsort(rows.reported_at, kind="stable")
         with self._lock:
             names = _mixed(_hashes(rows.cluster), _hashes(rows.machine))
             machines = self._machines_of(names[every], rows.cluster, rows.machine, every)
-            self._on_buses.tell(machines, rows.reported_at[every], rows.gpus[every])
+            self._on_buses.update(machines, rows.reported_at[every], rows.gpus[every])
 
     def reporting(self, since: int, until: int) -> dict[str, int]:
-        """Return cluster to GPUs of which the last number was received between the two; see `ports.Store`."""
+        """Return cluster to GPUs with their last number received in the interval; see `ports.FleetStore`."""
         with self._lock:
-            at = self._told_at.cells
-            told = np.flatnonzero((at >= since) & (at <= until))
-            return self._by_cluster(self._of_each(told))
+            at = self._value_at.cells
+            found = np.flatnonzero((at >= since) & (at <= until))
+            return self._by_cluster(self._gpus_per_machine(found))
 
     def known(self, without: Sequence[str]) -> dict[str, KnownGpus]:
-        """Return cluster to how many GPUs its machines have, but for some machines by id; see `ports.Store`."""
+        """Return cluster to the GPUs of its machines, except machines in `without`; see `ports.FleetStore`."""
         with self._lock:
             wanted = ~np.isin(self._id_of, _numbers(map(hash, without)))
             seen_at = self._seen_at.cells
-            apart = np.abs(seen_at - self._spoke_at.cells[self._machine_of])
-            there = wanted[self._machine_of] & (seen_at != _NEVER) & (apart <= TOLD_TOGETHER_SECONDS * NANOS)
-            nvml = self._by_cluster(self._of_each(np.flatnonzero(there)))
+            apart = np.abs(seen_at - self._gpu_report_at.cells[self._machine_of])
+            there = wanted[self._machine_of] & (seen_at != _NEVER) & (apart <= REPORT_WINDOW_SECONDS * NANOS)
+            nvml = self._by_cluster(self._gpus_per_machine(np.flatnonzero(there)))
             pci = self._by_cluster(np.where(wanted, self._on_buses.cells, _NO_INVENTORY), least=0)
         return {one: KnownGpus(pci=pci.get(one), nvml=nvml.get(one, 0)) for one in sorted({*nvml, *pci})}
 
-    def _of_each(self, gpus: Numeric) -> Numeric:
-        """Return how many of these each machine has.
+    def _gpus_per_machine(self, gpus: NumericArray) -> NumericArray:
+        """Return the number of these GPUs on each machine.
 
-        Those that are known by their place in a list only count where none with a name is there: they may be the same.
+        GPUs identified only by index count only if the machine has no others: they may be the same GPUs.
         """
         machines, named = self._machine_of[gpus], self._is_named[gpus]
         with_name = np.bincount(machines[named], minlength=len(self._machines))
         return np.where(with_name > 0, with_name, np.bincount(machines, minlength=len(self._machines)))
 
-    def _by_cluster(self, of_each: Numeric, least: int = 1) -> dict[str, int]:
-        """Return the sum of each cluster of which a machine has at least so many."""
-        counted = np.flatnonzero(of_each >= least)
+    def _by_cluster(self, per_machine: NumericArray, least: int = 1) -> dict[str, int]:
+        """Return the sum of each cluster that has a machine with at least `least` GPUs."""
+        counted = np.flatnonzero(per_machine >= least)
         clusters = self._cluster_of[counted]
-        sums = np.bincount(clusters, of_each[counted], minlength=len(self._clusters)).astype(np.int64)
+        sums = np.bincount(clusters, per_machine[counted], minlength=len(self._clusters)).astype(np.int64)
         present = np.bincount(clusters, minlength=len(self._clusters)) > 0
         return {name: int(sums[number]) for name, number in self._clusters.items() if present[number]}
 
-    def _numbered(self, rows: GpuRows, of_rows: Numeric) -> Numeric:
-        """Return the number of the GPU of each of these rows, giving those that are new one."""
+    def _numbered(self, rows: GpuReports, of_rows: NumericArray) -> NumericArray:
+        """Return the index of the GPU of each row; new GPUs are added."""
         places = _mixed(_hashes(rows.cluster), _hashes(rows.machine))[of_rows]
         names = _mixed(places, _hashes(rows.view)[of_rows])
-        gpus, firsts = self._gpus.number(names)
+        gpus, firsts = self._gpus.assign(names)
         if len(firsts):
             new = of_rows[firsts]
             machines = self._machines_of(places[firsts], rows.cluster, rows.machine, new)
-            is_named = [not rows.view.texts[place].startswith(UNNAMED) for place in rows.view.rows[new]]
+            is_named = [not rows.view.texts[place].startswith(INDEX_KEY_PREFIX) for place in rows.view.rows[new]]
             self._machine_of = np.concatenate([self._machine_of, machines])
             self._is_named = np.concatenate([self._is_named, np.array(is_named)])
-            self._told_at.grow(len(new))
+            self._value_at.grow(len(new))
             self._seen_at.grow(len(new))
         return gpus
 
     def _machines_of(
-        self, names: Numeric, cluster: Coded | Chosen, machine: Coded | Chosen, of_rows: Numeric
-    ) -> Numeric:
-        """Return the number of each machine, giving those that are new one; `of_rows` are the rows with the names."""
-        machines, firsts = self._machines.number(names)
+        self,
+        names: NumericArray,
+        cluster: DictionaryColumn | IndexedColumn,
+        machine: DictionaryColumn | IndexedColumn,
+        of_rows: NumericArray,
+    ) -> NumericArray:
+        """Return the index of each machine; new machines are added. `of_rows` are the rows of `names`."""
+        machines, firsts = self._machines.assign(names)
         if len(firsts):
             new = of_rows[firsts]
             clusters = [self._clusters.setdefault(name, len(self._clusters)) for name in cluster.texts]
             self._cluster_of = np.concatenate([self._cluster_of, np.array(clusters, np.int32)[cluster.rows[new]]])
             self._id_of = np.concatenate([self._id_of, _hashes(machine)[new]])
-            self._spoke_at.grow(len(new))
+            self._gpu_report_at.grow(len(new))
             self._on_buses.grow(len(new))
         return machines
 
 
-def rows_of(latest: Columns) -> GpuRows:
-    """Return what rows on their way into the table `latest` tell of GPUs."""
+def gpu_reports(latest: Columns) -> GpuReports:
+    """Return the GPU reports in columns for the table `latest`."""
     cluster, machine, view, reader = (latest[name] for name in ("cluster", "machine", "view", "reader"))
-    assert isinstance(cluster, Coded)
-    assert isinstance(machine, Coded)
-    assert isinstance(view, Chosen)
-    assert isinstance(reader, Coded)
+    assert isinstance(cluster, DictionaryColumn)
+    assert isinstance(machine, DictionaryColumn)
+    assert isinstance(view, IndexedColumn)
+    assert isinstance(reader, DictionaryColumn)
     received_at = np.asarray(latest["received_at"])
     is_drivers = _flags([name != PCI_READER for name in reader.texts], reader)
-    return GpuRows(
+    return GpuReports(
         cluster=cluster,
         machine=machine,
         view=view,
         known_at=np.asarray(latest[KNOWN_AT.name]),
-        told_at=np.where(np.asarray(latest["tells"]), received_at, _NEVER),
+        value_at=np.where(np.asarray(latest["has_totals"]), received_at, _NEVER),
         seen_at=np.where(is_drivers, received_at, _NEVER),
     )
 
 
-def buses_of(inventory: Columns) -> BusRows:
-    """Return what rows on their way into the table `inventory` tell of buses."""
+def bus_reports(inventory: Columns) -> BusReports:
+    """Return the GPU counts in columns for the table `inventory`."""
     cluster, machine, reported_at, vendors, parents = (
         _listed(inventory[name]) for name in ("cluster", "machine", "reported_at", "vendors", "physical_functions")
     )
     functions = (zip(*lists, strict=True) for lists in zip(vendors, parents, strict=True))
     gpus = [sum(vendor == NVIDIA_VENDOR and parent is None for vendor, parent in some) for some in functions]
-    return BusRows(coded(cluster), coded(machine), _numbers(gpus), _numbers(reported_at))
+    return BusReports(dictionary_column(cluster), dictionary_column(machine), _numbers(gpus), _numbers(reported_at))
 
 
-def _listed(cells: Cells) -> list[Any]:
-    assert isinstance(cells, list), "small tables are made row by row"
+def _listed(cells: ColumnData) -> list[Any]:
+    assert isinstance(cells, list), "small tables are filled row by row"
     return cells
 
 
-def _hashes(column: Coded | Chosen) -> Numeric:
+def _hashes(column: DictionaryColumn | IndexedColumn) -> NumericArray:
     """Return this process's hash of each row's text."""
     return _numbers(map(hash, column.texts))[column.rows]
 
 
-def _mixed(names: Numeric, more: Numeric) -> Numeric:
-    """Return one name of two, which cannot change places."""
+def _mixed(names: NumericArray, more: NumericArray) -> NumericArray:
+    """Combine two hashes to one; the order matters."""
     return names * _MIX + more
 
 
-def _numbers(numbers: Iterable[int]) -> Numeric:
+def _numbers(numbers: Iterable[int]) -> NumericArray:
     return np.fromiter(numbers, np.int64)
 
 
-def _flags(flags: Sequence[bool], column: Coded | Chosen) -> Numeric:
-    """Return for each row what is so of its text."""
+def _flags(flags: Sequence[bool], column: DictionaryColumn | IndexedColumn) -> NumericArray:
+    """Return for each row the flag of its text."""
     return np.array(flags, np.bool_)[column.rows]

@@ -1,4 +1,4 @@
-"""What Kubernetes says of machines: the newest word of each teller, kept apart from what machines say of themselves."""
+"""GPUs that Kubernetes declares: the newest declaration of each reader, separate from reported GPUs."""
 
 from collections.abc import Sequence
 
@@ -6,49 +6,51 @@ from gpufleet.model.catalogue.kubernetes import (
     ALLOCATABLE,
     CAPACITY,
     GPU_RESOURCES,
+    KUBERNETES_REPORTED,
     LABELLED,
-    SAID_BY_KUBERNETES,
 )
 from gpufleet.model.declared import DeclaredGpus, DeclaredResource
 from gpufleet.model.machine import NVIDIA_VENDOR
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import to_datetime
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.schema.columns import Columns, Rows
+from gpufleet.stores.clickhouse.schema.columns import Columns, RowBuffer
 from gpufleet.stores.clickhouse.schema.tables import DECLARED
 
-ON_BUS = f"argMax(arrayCount((v, f) -> v = {NVIDIA_VENDOR} AND isNull(f), vendors, physical_functions), reported_at)"
-"""GPUs on a machine's buses, of the rows of its inventory."""
+PCI_GPU_COUNT = (
+    f"argMax(arrayCount((v, f) -> v = {NVIDIA_VENDOR} AND isNull(f), vendors, physical_functions), reported_at)"
+)
+"""SQL expression: number of GPUs on a machine's PCI buses, from rows of `inventory`."""
 
 _GPU = f"resource IN {GPU_RESOURCES}"
 
 _GPUS = f"""
-WITH told AS (
+WITH declarations AS (
     SELECT cluster, machine, reader,
         sumIf(value, metric = '{CAPACITY}' AND {_GPU}) AS gpus,
-        countIf(metric = '{CAPACITY}' AND {_GPU}) AS says_gpus,
+        countIf(metric = '{CAPACITY}' AND {_GPU}) AS reports_gpus,
         sumIf(value, metric = '{ALLOCATABLE}' AND {_GPU}) AS allocatable,
-        countIf(metric = '{ALLOCATABLE}' AND {_GPU}) AS says_allocatable,
+        countIf(metric = '{ALLOCATABLE}' AND {_GPU}) AS reports_allocatable,
         anyIf(value, metric = '{LABELLED}') AS labelled,
         max(toUnixTimestamp64Nano(measured_at)) AS measured, max(toUnixTimestamp64Nano(received_at)) AS received
     FROM declared FINAL
     WHERE isNotNull(value) AND received_at >= fromUnixTimestamp64Nano({{since:Int64}}, 'UTC')
         AND machine NOT IN {{without:Array(String)}}
-    GROUP BY cluster, machine, reader HAVING says_gpus > 0),
-buses AS (SELECT cluster, machine, {ON_BUS} AS pci FROM inventory GROUP BY cluster, machine)
-SELECT cluster, reader, count(), sum(gpus), sum(allocatable), sum(says_allocatable), sumIf(gpus, is_newest),
+    GROUP BY cluster, machine, reader HAVING reports_gpus > 0),
+buses AS (SELECT cluster, machine, {PCI_GPU_COUNT} AS pci FROM inventory GROUP BY cluster, machine)
+SELECT cluster, reader, count(), sum(gpus), sum(allocatable), sum(reports_allocatable), sumIf(gpus, is_newest),
     sumIf(multiIf(
         isNotNull(labelled) AND gpus > labelled, gpus - labelled,
         pci > 0 AND gpus >= 2 * pci AND gpus % pci = 0, gpus - pci, 0), is_newest),
     max(measured), max(received)
 FROM (
     SELECT *, row_number() OVER (PARTITION BY cluster, machine ORDER BY received DESC, reader) = 1 AS is_newest
-    FROM told LEFT JOIN buses USING (cluster, machine))
+    FROM declarations LEFT JOIN buses USING (cluster, machine))
 GROUP BY cluster, reader ORDER BY cluster, reader
-"""  # noqa: S608 - the names are ours; what is asked for is bound
+"""  # noqa: S608 - names are constants; values are bound as parameters
 
-RESOURCES_SHOWN = 64
-"""Of one machine, of all who tell."""
+MAX_RESOURCES_PER_MACHINE = 64
+"""Over all readers."""
 
 _RESOURCES = f"""
 SELECT machine, reader, resource, maxIf(value, metric = '{CAPACITY}'), maxIf(value, metric = '{ALLOCATABLE}'),
@@ -57,21 +59,21 @@ SELECT machine, reader, resource, maxIf(value, metric = '{CAPACITY}'), maxIf(val
 FROM declared FINAL
 WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}} AND isNotNull(value)
     AND received_at >= fromUnixTimestamp64Nano({{since:Int64}}, 'UTC')
-GROUP BY machine, reader, resource ORDER BY machine, reader, resource LIMIT {RESOURCES_SHOWN} BY machine
+GROUP BY machine, reader, resource ORDER BY machine, reader, resource LIMIT {MAX_RESOURCES_PER_MACHINE} BY machine
 """  # noqa: S608 - as above
 
 
 class DeclaredRows:
-    """Gathers what many batches have of it."""
+    """Rows of `declared` from many batches."""
 
     def __init__(self) -> None:
-        self._rows = Rows(column.name for column in DECLARED.columns)
+        self._rows = RowBuffer(column.name for column in DECLARED.columns)
 
-    def add(self, accepted: Accepted) -> None:
-        """Add what a batch has of it; what its source says has ended is a row without a value."""
+    def add(self, accepted: AcceptedBatch) -> None:
+        """Add the declarations of a batch. A declaration that has ended is a row without a value."""
         batch = accepted.batch
         for block in batch.dims:
-            if block.metric in SAID_BY_KUBERNETES:
+            if block.metric in KUBERNETES_REPORTED:
                 (resources,) = block.labels
                 for machine, at, resource, value in zip(
                     block.machine, block.measured_at, resources, block.values, strict=True
@@ -89,35 +91,44 @@ class DeclaredRows:
 
     @property
     def columns(self) -> Columns:
-        """Everything gathered, as columns."""
+        """The rows as columns."""
         return self._rows.columns
 
 
 def fetch_declared_gpus(handle: Handle, since: int, without: Sequence[str]) -> dict[str, tuple[DeclaredGpus, ...]]:
-    """Ask how many GPUs Kubernetes counts in each cluster; see `ports.Store`."""
+    """Return cluster to declared GPU counts; see `ports.FleetStore`."""
     found: dict[str, list[DeclaredGpus]] = {}
-    for cluster, reader, machines, gpus, allocatable, says, counted, shares, measured, received in handle.query(
-        _GPUS, parameters={"since": since, "without": list(without)}
-    ).result_rows:
+    for (
+        cluster,
+        reader,
+        machines,
+        gpus,
+        allocatable,
+        has_allocatable,
+        counted,
+        shares,
+        measured,
+        received,
+    ) in handle.query(_GPUS, parameters={"since": since, "without": list(without)}).result_rows:
         found.setdefault(cluster, []).append(
             DeclaredGpus(
                 reader=reader,
                 machines=machines,
                 gpus=gpus,
-                allocatable=allocatable if says else None,
+                allocatable=allocatable if has_allocatable else None,
                 counted=counted,
                 shares=shares,
                 measured_at=to_datetime(measured),
                 received_at=to_datetime(received),
             )
         )
-    return {cluster: tuple(told) for cluster, told in found.items()}
+    return {cluster: tuple(declared) for cluster, declared in found.items()}
 
 
-def fetch_declared_of(
+def fetch_declared_resources(
     handle: Handle, cluster: str, machines: Sequence[str], since: int
 ) -> dict[str, tuple[DeclaredResource, ...]]:
-    """Ask what Kubernetes says of machines; see `ports.Store`."""
+    """Return machine id to declared resources; see `ports.SampleStore`."""
     parameters = {"cluster": cluster, "machines": list(machines), "since": since}
     found: dict[str, list[DeclaredResource]] = {}
     for machine, reader, resource, capacity, allocatable, labelled, measured, received in handle.query(
@@ -133,4 +144,4 @@ def fetch_declared_of(
                 received_at=to_datetime(received),
             )
         )
-    return {machine: tuple(told) for machine, told in found.items()}
+    return {machine: tuple(declared) for machine, declared in found.items()}

@@ -1,8 +1,8 @@
-"""Events out of the store, page by page."""
+"""Event queries, page by page."""
 
 from typing import Any
 
-from gpufleet.model.stored.samples import EventQuestion, EventSpan, StoredEvent
+from gpufleet.model.stored.samples import EventQuery, EventSpan, StoredEvent
 from gpufleet.stores.clickhouse.connection.client import Handle
 
 _EVENTS = """
@@ -18,27 +18,27 @@ LIMIT {{limit:UInt32}}
 """
 
 
-def fetch_events(handle: Handle, question: EventQuestion) -> tuple[StoredEvent, ...]:
-    """Ask for events, as `ports.Store.events` says."""
-    if not question.spans:
+def fetch_events(handle: Handle, query: EventQuery) -> tuple[StoredEvent, ...]:
+    """Return matching events; see `ports.HistoryStore.events`."""
+    if not query.spans:
         return ()
-    parameters: dict[str, Any] = {"limit": question.limit}
-    spans = " OR ".join(_span(number, span, parameters) for number, span in enumerate(question.spans))
+    parameters: dict[str, Any] = {"limit": query.limit}
+    spans = " OR ".join(_span(number, span, parameters) for number, span in enumerate(query.spans))
     conditions = having = ""
-    if question.view is not None:
-        parameters["view"] = question.view
+    if query.view is not None:
+        parameters["view"] = query.view
         conditions += " AND view = {view:String}"
-    if question.kinds:
-        parameters["kinds"] = list(question.kinds)
+    if query.kinds:
+        parameters["kinds"] = list(query.kinds)
         conditions += " AND kind IN {kinds:Array(String)}"
-    if question.codes:
-        parameters["codes"] = list(question.codes)
+    if query.codes:
+        parameters["codes"] = list(query.codes)
         conditions += " AND code IN {codes:Array(Int64)}"
-    if question.before is not None:
-        parameters["before_at"], parameters["before_id"] = question.before
+    if query.before is not None:
+        parameters["before_at"], parameters["before_id"] = query.before
         conditions += " AND at <= fromUnixTimestamp64Nano({before_at:Int64}, 'UTC')"
         having = "HAVING (at_ns, id) < ({before_at:Int64}, {before_id:UInt64})"
-    query = _EVENTS.format(spans=spans, conditions=conditions, having=having)
+    statement = _EVENTS.format(spans=spans, conditions=conditions, having=having)
     return tuple(
         StoredEvent(
             id=number,
@@ -52,7 +52,7 @@ def fetch_events(handle: Handle, question: EventQuestion) -> tuple[StoredEvent, 
             received_at=received_at,
         )
         for cluster, machine, view, at, kind, code, names, values, received_at, number in handle.query(
-            query, parameters=parameters
+            statement, parameters=parameters
         ).result_rows
     )
 

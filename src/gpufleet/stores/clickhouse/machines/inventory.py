@@ -1,11 +1,11 @@
-"""Where GPUs are and were: by the texts that were told of them, each of which is kept with when it began."""
+"""Present and past PCI slots of GPUs, and GPU pools, from the history of info texts."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from gpufleet.model.api.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange, StoredSlot
+from gpufleet.model.api.inventory import ChangeKind, ChangeQuery, GpuPool, StoredChange, StoredSlot
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.machines.counts import TOLD_TOGETHER_SECONDS, UNNAMED
+from gpufleet.stores.clickhouse.machines.counts import INDEX_KEY_PREFIX, REPORT_WINDOW_SECONDS
 
 _SLOTS = """
 SELECT machine, view, text, min(toUnixTimestamp64Nano(since)), max(toUnixTimestamp64Nano(since)) FROM info
@@ -20,10 +20,10 @@ WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)} AND vie
 GROUP BY machine, view
 """
 
-_NAMED = f"startsWith(view, 'gpu/') AND NOT startsWith(view, '{UNNAMED}')"
+_NAMED = f"startsWith(view, 'gpu/') AND NOT startsWith(view, '{INDEX_KEY_PREFIX}')"
 
 _CHANGES = f"""
-WITH told AS (
+WITH addresses AS (
     SELECT DISTINCT cluster, machine, view, text AS address, toUnixTimestamp64Nano(since) AS at FROM info
     WHERE metric = 'gpu_pci_address' AND {_NAMED}
         AND (cluster, machine, view) IN (SELECT cluster, machine, view FROM views FINAL WHERE side = 'host')),
@@ -32,13 +32,13 @@ changes AS (
         OVER (PARTITION BY view ORDER BY at, cluster, machine, address
             ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS before,
         before != [cluster, machine, address] AS is_other
-    FROM told
+    FROM addresses
     UNION ALL
     SELECT 'replaced' AS kind, at, cluster, machine, address, view, lagInFrame([view])
         OVER (PARTITION BY cluster, machine, address ORDER BY at, view
             ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS before,
         before != [view] AS is_other
-    FROM told)
+    FROM addresses)
 SELECT cityHash64(kind, at, cluster, machine, address, view, before) AS id, at, kind, cluster, machine, address, view,
     before
 FROM changes
@@ -48,18 +48,18 @@ WHERE is_other AND notEmpty(before) AND at >= {{start:Int64}} AND at < {{end:Int
     AND ({{kind:String}} = '' OR kind = {{kind:String}})
     AND (at, id) < ({{before_at:Int64}}, {{before_id:UInt64}})
 ORDER BY at DESC, id DESC LIMIT {{limit:UInt32}}
-"""  # noqa: S608 - the names are ours; what is asked for is bound
+"""  # noqa: S608 - names are constants; values are bound as parameters
 
 _POOLS = f"""
 WITH current AS (
     SELECT cluster, machine, view, reader, lane, info_set, side FROM (
         SELECT cluster, machine, view, reader, lane, info_set, toUnixTimestamp(received_at) AS at,
             max(at) OVER (PARTITION BY cluster, machine) AS newest
-        FROM latest FINAL WHERE {{cluster:String}} = '' OR cluster = {{cluster:String}}) AS told
+        FROM latest FINAL WHERE {{cluster:String}} = '' OR cluster = {{cluster:String}}) AS samples
     LEFT JOIN (
         SELECT cluster, machine, view, any(side) AS side FROM views FINAL GROUP BY cluster, machine, view) AS seen
         USING (cluster, machine, view)
-    WHERE at >= newest - {TOLD_TOGETHER_SECONDS}),
+    WHERE at >= newest - {REPORT_WINDOW_SECONDS}),
 texts AS (
     SELECT cluster, machine, view, reader, lane, info_set, metric, text FROM info FINAL
     WHERE metric IN ('gpu_name', 'gpu_vbios_version', 'nvidia_driver_version')),
@@ -83,10 +83,10 @@ GROUP BY cluster, side, name, driver, vbios ORDER BY cluster, side, name, driver
 def fetch_slots(
     handle: Handle, cluster: str, machines: Sequence[str], view: str | None, address: str | None
 ) -> tuple[StoredSlot, ...]:
-    """Ask which views were told of in which slots of machines, as `ports.Store.slots` says."""
+    """Return views by PCI slot; see `ports.HistoryStore.slots`."""
     parameters: dict[str, Any] = {"cluster": cluster, "machines": list(machines)}
-    asked = {**parameters, "view": view or "", "address": address or ""}
-    rows = handle.query(_SLOTS, parameters=asked).result_rows
+    filters = {**parameters, "view": view or "", "address": address or ""}
+    rows = handle.query(_SLOTS, parameters=filters).result_rows
     if not rows:
         return ()
     views = sorted({row[1] for row in rows})
@@ -108,19 +108,19 @@ def fetch_slots(
     )
 
 
-def fetch_changes(handle: Handle, question: ChangeQuestion) -> tuple[StoredChange, ...]:
-    """Ask what moved and what was replaced, as `ports.Store.changes` says."""
-    before_at, before_id = question.before or (2**63 - 1, 2**64 - 1)
+def fetch_changes(handle: Handle, query: ChangeQuery) -> tuple[StoredChange, ...]:
+    """Return moved and replaced GPUs; see `ports.HistoryStore.changes`."""
+    before_at, before_id = query.before or (2**63 - 1, 2**64 - 1)
     parameters: dict[str, Any] = {
-        "start": question.start,
-        "end": question.end,
-        "cluster": question.cluster or "",
-        "all": question.machines is None,
-        "machines": list(question.machines or ()),
-        "kind": question.kind or "",
+        "start": query.start,
+        "end": query.end,
+        "cluster": query.cluster or "",
+        "all": query.machines is None,
+        "machines": list(query.machines or ()),
+        "kind": query.kind or "",
         "before_at": before_at,
         "before_id": before_id,
-        "limit": question.limit,
+        "limit": query.limit,
     }
     return tuple(
         StoredChange(
@@ -140,7 +140,7 @@ def fetch_changes(handle: Handle, question: ChangeQuestion) -> tuple[StoredChang
 
 
 def fetch_pools(handle: Handle, cluster: str | None) -> tuple[GpuPool, ...]:
-    """Ask which GPUs are alike, as `ports.Store.pools` says."""
+    """Return groups of equal GPUs; see `ports.FleetStore.pools`."""
     return tuple(
         GpuPool(
             cluster=of,

@@ -1,4 +1,4 @@
-"""Tables of processes: from batches to the columns of `processes`, and out of it."""
+"""Process lists: rows of the table `processes`, and queries."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.process import PROCESS_READINGS, Process
 from gpufleet.model.reading import Provenance
-from gpufleet.model.stored.samples import Accepted, ProcessQuestion, StoredProcesses
+from gpufleet.model.stored.samples import AcceptedBatch, ProcessQuery, StoredProcesses
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.schema.columns import Columns, Rows
-from gpufleet.stores.clickhouse.schema.sets import EMPTY, AbsenceSets, fetch_absences
+from gpufleet.stores.clickhouse.schema.columns import Columns, RowBuffer
+from gpufleet.stores.clickhouse.schema.sets import EMPTY_SET, AbsenceSets, fetch_absences
 from gpufleet.stores.clickhouse.schema.tables import PROCESSES
 
 _NEWEST = f"""
@@ -22,56 +22,56 @@ WHERE cluster = {{cluster:String}} AND machine = {{machine:String}}
     AND ({{view:String}} = '' OR view = {{view:String}})
 ORDER BY view, reader, measured_at DESC, received_at DESC
 LIMIT 1 BY view, reader
-"""  # noqa: S608 - the names are the model's own; what is asked for is bound
+"""  # noqa: S608 - names are constants; values are bound as parameters
 
 
 class ProcessRows:
-    """Gathers the lists of many batches: one row a list."""
+    """Rows of `processes` from many batches: one row per list."""
 
     def __init__(self) -> None:
-        self._rows = Rows(column.name for column in PROCESSES.columns)
+        self._rows = RowBuffer(column.name for column in PROCESSES.columns)
 
-    def add(self, accepted: Accepted, absence_ids: Sequence[int]) -> None:
+    def add(self, accepted: AcceptedBatch, absence_ids: Sequence[int]) -> None:
         """Add every list of a batch; `absence_ids` are the ids of `batch.absences`."""
         batch = accepted.batch
-        absences = [*absence_ids, EMPTY]
+        absences = [*absence_ids, EMPTY_SET]
         for part in batch.parts:
-            for told in part.processes:
-                columns = dict(zip(told.readings, told.columns, strict=True))
+            for listed in part.processes:
+                columns = dict(zip(listed.readings, listed.columns, strict=True))
                 self._rows.add(
                     batch.cluster,
                     accepted.machine_ids[part.machine],
-                    batch.views[told.view].key,
-                    told.reader,
-                    told.provenance,
-                    told.measured_at,
+                    batch.views[listed.view].key,
+                    listed.reader,
+                    listed.provenance,
+                    listed.measured_at,
                     accepted.received_at,
-                    told.total,
-                    told.pids,
-                    told.start_times,
-                    [",".join(kinds) for kinds in told.kinds],
-                    told.names,
+                    listed.total,
+                    listed.pids,
+                    listed.start_times,
+                    [",".join(kinds) for kinds in listed.kinds],
+                    listed.names,
                     *(columns[name] for name in PROCESS_READINGS),
-                    [absences[position] for position in told.absence],
+                    [absences[position] for position in listed.absence],
                 )
 
     @property
     def columns(self) -> Columns:
-        """Everything gathered, as columns."""
+        """The rows as columns."""
         return self._rows.columns
 
 
-def fetch_processes(handle: Handle, met: AbsenceSets, question: ProcessQuestion) -> tuple[StoredProcesses, ...]:
-    """Ask for the newest lists of a machine, as `ports.Store.processes` says."""
+def fetch_processes(handle: Handle, cache: AbsenceSets, query: ProcessQuery) -> tuple[StoredProcesses, ...]:
+    """Return the newest process lists of a machine; see `ports.SampleStore.processes`."""
     parameters: dict[str, Any] = {
-        "cluster": question.cluster,
-        "machine": question.machine,
-        "start": question.start,
-        "end": question.end,
-        "view": question.view or "",
+        "cluster": query.cluster,
+        "machine": query.machine,
+        "start": query.start,
+        "end": query.end,
+        "view": query.view or "",
     }
     rows = handle.query(_NEWEST, parameters=parameters).result_rows
-    absences = fetch_absences(handle, {number for row in rows for number in row[10]}, met)
+    absences = fetch_absences(handle, {number for row in rows for number in row[10]}, cache)
     return tuple(_stored(row, absences) for row in rows)
 
 

@@ -1,22 +1,22 @@
-"""What is said of machines beside their samples, to the columns of the small tables. Pure."""
+"""Conversion of batch parts (views, events, reader status, holdings, inventory) to rows of the small tables. Pure."""
 
 from collections.abc import Iterator
 
-from gpufleet.model.holding import Holder, Holding
+from gpufleet.model.holdings import Holder, Holding
 from gpufleet.model.machine import PciFunction
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.view import View, ViewList
 from gpufleet.model.wire.batch import DimBlock, SampleBlock, WireBatch
-from gpufleet.stores.clickhouse.samples.keys import MACHINE_ITSELF
-from gpufleet.stores.clickhouse.schema.columns import Rows
-from gpufleet.stores.clickhouse.schema.sets import Known, inventory_set_id
+from gpufleet.stores.clickhouse.samples.keys import MACHINE_VIEW
+from gpufleet.stores.clickhouse.schema.columns import RowBuffer
+from gpufleet.stores.clickhouse.schema.sets import WriteCache, inventory_set_id
 from gpufleet.stores.clickhouse.schema.tables import EVENTS, HOLDINGS, INVENTORY, READER_STATUS, VIEWS
 
 
-def seen_views(accepted: Accepted) -> Iterator[tuple[str, View, str]]:
-    """Yield (machine, view, reader) of every view that something in the batch is about, once each.
+def reported_views(accepted: AcceptedBatch) -> Iterator[tuple[str, View, str]]:
+    """Yield (machine, view, reader) of every reported view, once each.
 
-    An event is told by a machine, not by a named reader: its reader is an empty text.
+    An event comes from a machine, not from a named reader: its reader is an empty text.
     """
     batch = accepted.batch
     pairs: set[tuple[int, int, str]] = set()
@@ -28,15 +28,15 @@ def seen_views(accepted: Accepted) -> Iterator[tuple[str, View, str]]:
         if view >= 0:
             yield accepted.machine_ids[machine], batch.views[view], reader
     for part in batch.parts:
-        for told in part.processes:
-            yield accepted.machine_ids[part.machine], batch.views[told.view], told.reader
+        for listed in part.processes:
+            yield accepted.machine_ids[part.machine], batch.views[listed.view], listed.reader
         for event in part.events:
             if event.view is not None:
                 yield accepted.machine_ids[part.machine], event.view, ""
 
 
-def _place(accepted: Accepted) -> tuple[str, str] | None:
-    """Return whose views a batch tells in its samples alone, of a list that is kept; None where it is otherwise."""
+def _view_list_key(accepted: AcceptedBatch) -> tuple[str, str] | None:
+    """Return (cluster, machine) of a batch that reports views of a kept list in its samples only; otherwise None."""
     batch = accepted.batch
     if len(accepted.machine_ids) != 1 or batch.dims or not isinstance(batch.views, ViewList):
         return None
@@ -45,23 +45,23 @@ def _place(accepted: Accepted) -> tuple[str, str] | None:
     return batch.cluster, accepted.machine_ids[0]
 
 
-def _spoken_of(batch: WireBatch) -> int:
-    """Return this process's hash of which reader tells of which views."""
+def _reported_pairs(batch: WireBatch) -> int:
+    """Return this process's hash of the (reader, views) pairs that a batch reports."""
     return hash(tuple([(block.reader, *block.view) for block in batch.samples]))
 
 
 class PartRows:
-    """Gathers events, reader status, holdings, inventory and views of many batches."""
+    """Rows of events, reader status, holdings, inventory and views from many batches."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: WriteCache) -> None:
         self._known = known
         self.tables = {
-            table.name: Rows(column.name for column in table.columns)
+            table.name: RowBuffer(column.name for column in table.columns)
             for table in (VIEWS, READER_STATUS, EVENTS, HOLDINGS, INVENTORY)
         }
 
-    def add(self, accepted: Accepted) -> None:
-        """Add what a batch says."""
+    def add(self, accepted: AcceptedBatch) -> None:
+        """Add a batch."""
         batch = accepted.batch
         self._add_views(accepted)
         for part in batch.parts:
@@ -88,7 +88,7 @@ class PartRows:
                 self.tables["events"].add(
                     batch.cluster,
                     machine,
-                    event.view.key if event.view else MACHINE_ITSELF,
+                    event.view.key if event.view else MACHINE_VIEW,
                     event.at,
                     event.kind,
                     event.code,
@@ -101,19 +101,19 @@ class PartRows:
             if part.inventory is not None:
                 self._add_inventory(accepted, machine, part.inventory)
 
-    def _add_views(self, accepted: Accepted) -> None:
-        """Add the views that are news; a sender mostly says again what it said last, of the very same list."""
-        place, batch = _place(accepted), accepted.batch
-        if place is not None:
-            told = self._known.told.get(place)
-            if told is not None and told[0] is batch.views and told[1] == _spoken_of(batch):
+    def _add_views(self, accepted: AcceptedBatch) -> None:
+        """Add new or changed views. A sender mostly repeats the views of an unchanged list."""
+        key, batch = _view_list_key(accepted), accepted.batch
+        if key is not None:
+            sent = self._known.view_lists.get(key)
+            if sent is not None and sent[0] is batch.views and sent[1] == _reported_pairs(batch):
                 return
-        are_known = [self._add_view(accepted, *seen) for seen in seen_views(accepted)]
-        if place is not None and all(are_known):
-            self._known.told[place] = batch.views, _spoken_of(batch)
+        are_known = [self._add_view(accepted, *seen) for seen in reported_views(accepted)]
+        if key is not None and all(are_known):
+            self._known.view_lists[key] = batch.views, _reported_pairs(batch)
 
-    def _add_view(self, accepted: Accepted, machine: str, view: View, reader: str) -> bool:
-        """Add a view if it is news; tell whether what it says is what is known of it now."""
+    def _add_view(self, accepted: AcceptedBatch, machine: str, view: View, reader: str) -> bool:
+        """Add a view if it is new or changed; return whether the store has this description now."""
         batch = accepted.batch
         subject = (batch.cluster, machine, view.key, reader)
         attributes = hash(view)
@@ -122,7 +122,7 @@ class PartRows:
         if last == attributes or last_at > at:
             return last == attributes
         self._known.views[subject] = (attributes, at)
-        self._known.told.pop((batch.cluster, machine), None)
+        self._known.view_lists.pop((batch.cluster, machine), None)
         self.tables["views"].add(
             *subject,
             view.kind.value,
@@ -136,7 +136,7 @@ class PartRows:
         )
         return True
 
-    def _add_holding(self, accepted: Accepted, machine: str, holding: Holding) -> None:
+    def _add_holding(self, accepted: AcceptedBatch, machine: str, holding: Holding) -> None:
         parent = _holder(holding.parent) if holding.parent else ("", "", "", "")
         self.tables["holdings"].add(
             accepted.batch.cluster,
@@ -153,7 +153,7 @@ class PartRows:
             accepted.received_at,
         )
 
-    def _add_inventory(self, accepted: Accepted, machine: str, functions: list[PciFunction]) -> None:
+    def _add_inventory(self, accepted: AcceptedBatch, machine: str, functions: list[PciFunction]) -> None:
         batch = accepted.batch
         subject = (batch.cluster, machine)
         number = inventory_set_id(functions)

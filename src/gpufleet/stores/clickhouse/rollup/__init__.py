@@ -1,1 +1,1 @@
-"""Minutes and hours made of the samples, an hour at a time, from all of its samples."""
+"""Minute and hour rollups, each hour computed from all of its samples."""

@@ -1,7 +1,7 @@
-"""What stood within an hour and for how long: seconds of states, use and energy. Pure, over arrays.
+"""Durations within an hour: seconds per state, use and energy. Pure, over arrays.
 
-A sample speaks until the next sample of its lane, whatever that says, and for `SPEAKS_SECONDS` at most. So the seconds
-of a window add up to less than the window where nothing was known.
+A sample is valid until the next sample of its lane, whatever its values, and for `READING_VALID_SECONDS` at most. So
+the seconds of a window can add up to less than the window.
 """
 
 import msgspec
@@ -9,60 +9,60 @@ import numpy as np
 
 from gpufleet.model.api.usage import USED_RATIO
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
-from gpufleet.model.stored.retention import APART_SECONDS
+from gpufleet.model.stored.retention import MAX_COUNTER_GAP_SECONDS
 from gpufleet.model.time import NANOS
-from gpufleet.stores.clickhouse.rollup.rows import Numbers, Rows
-from gpufleet.stores.clickhouse.rollup.tables import BUSY, DRAWS_AT_MOST_WATTS, ENERGY, MINUTE_NS, WATTS
-from gpufleet.stores.clickhouse.rollup.windows import growth, numbered
+from gpufleet.stores.clickhouse.rollup.rows import Array, SampleColumns
+from gpufleet.stores.clickhouse.rollup.tables import ENERGY, MAX_GPU_WATTS, MINUTE_NS, UTILIZATION, WATTS
+from gpufleet.stores.clickhouse.rollup.windows import growth, number_keys
 
 _STATES = [metric for metric in CATALOGUE.values() if metric.kind is MetricKind.STATE]
 _VALUES = 256
 
 
-class Lasted(msgspec.Struct, frozen=True):
-    """For how long a state lasted within a window: a row of the teller, metric id, state's number, start, seconds."""
+class StateDurations(msgspec.Struct, frozen=True):
+    """Seconds of states within windows: a row of the reporter, metric id, state position, window start, seconds."""
 
-    row: Numbers
-    metric: Numbers
-    state: Numbers
-    start: Numbers
-    seconds: Numbers
+    row: Array
+    metric: Array
+    state: Array
+    start: Array
+    seconds: Array
 
 
 class _Pieces(msgspec.Struct, frozen=True):
-    """A state of a teller, from when to when."""
+    """Intervals of states of reporters."""
 
-    row: Numbers
-    metric: Numbers
-    state: Numbers
-    since: Numbers
-    until: Numbers
+    row: Array
+    metric: Array
+    state: Array
+    since: Array
+    until: Array
 
 
-def states_of(rows: Rows, first: int, last: int) -> tuple[Lasted, Lasted]:
-    """Return for how long each state of each teller lasted in each minute of [first, last), and in all of it."""
+def compute_states(rows: SampleColumns, first: int, last: int) -> tuple[StateDurations, StateDurations]:
+    """Return the seconds of each state of each reporter, per minute of [first, last) and in total."""
     pieces = _pieces(rows, first, last)
-    minutes = _summed(rows, _by_minute(pieces, first), first, MINUTE_NS)
-    return minutes, _summed(rows, pieces, first, last - first)
+    minutes = _sum_durations(rows, _by_minute(pieces, first), first, MINUTE_NS)
+    return minutes, _sum_durations(rows, pieces, first, last - first)
 
 
-def _pieces(rows: Rows, first: int, last: int) -> _Pieces:
-    found: list[tuple[Numbers, ...]] = []
-    since, until = np.maximum(rows.at, first), np.minimum(np.minimum(rows.next_at, rows.speaks_until), last)
+def _pieces(rows: SampleColumns, first: int, last: int) -> _Pieces:
+    found: list[tuple[Array, ...]] = []
+    since, until = np.maximum(rows.at, first), np.minimum(np.minimum(rows.next_at, rows.valid_until), last)
     for metric in _STATES:
         cells = rows.cells.get(metric.id)
         if cells is None:
             continue
-        speaking = since[cells.rows] < until[cells.rows]
-        row, state = cells.rows[speaking], cells.values[speaking].astype(np.int64) % _VALUES
-        # What goes on without a gap is one piece: an hour of one state is one, not one a sample.
-        goes_on = np.zeros(len(row), bool)
-        goes_on[1:] = (
-            (rows.teller[row[1:]] == rows.teller[row[:-1]])
+        valid = since[cells.rows] < until[cells.rows]
+        row, state = cells.rows[valid], cells.values[valid].astype(np.int64) % _VALUES
+        # Adjacent intervals of the same state are merged: an hour of one state is a single interval.
+        continues = np.zeros(len(row), bool)
+        continues[1:] = (
+            (rows.reporter[row[1:]] == rows.reporter[row[:-1]])
             & (state[1:] == state[:-1])
             & (since[row[1:]] == until[row[:-1]])
         )
-        starts = np.flatnonzero(~goes_on)
+        starts = np.flatnonzero(~continues)
         ends = np.append(starts[1:], len(row))[: len(starts)] - 1
         row, state, ending = row[starts], state[starts], row[ends]
         found.append((row, np.full(len(row), metric.id), state, since[row], until[ending]))
@@ -86,64 +86,64 @@ def _by_minute(pieces: _Pieces, first: int) -> _Pieces:
     )
 
 
-def _summed(rows: Rows, pieces: _Pieces, first: int, window_ns: int) -> Lasted:
+def _sum_durations(rows: SampleColumns, pieces: _Pieces, first: int, window_ns: int) -> StateDurations:
     window = (pieces.since - first) // window_ns
-    order = np.lexsort((window, pieces.state, pieces.metric, rows.teller[pieces.row]))
+    order = np.lexsort((window, pieces.state, pieces.metric, rows.reporter[pieces.row]))
     row, metric, state = pieces.row[order], pieces.metric[order], pieces.state[order]
     window, lasted = window[order], (pieces.until - pieces.since)[order]
-    keys = (rows.teller[row], metric, state, window)
+    keys = (rows.reporter[row], metric, state, window)
     starts = _changes(keys)
     sums = np.add.reduceat(lasted, starts) if len(starts) else lasted
-    return Lasted(row[starts], metric[starts], state[starts], first + window[starts] * window_ns, sums / NANOS)
+    return StateDurations(row[starts], metric[starts], state[starts], first + window[starts] * window_ns, sums / NANOS)
 
 
-def _changes(keys: tuple[Numbers, ...]) -> Numbers:
-    """Return the places at which any of the keys is another than before, and the first."""
+def _changes(keys: tuple[Array, ...]) -> Array:
+    """Return the positions at which any key changes, including the first position."""
     changed = np.ones(len(keys[0]), bool)
     changed[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
     return np.flatnonzero(changed)
 
 
-class Used(msgspec.Struct, frozen=True):
-    """What is known of each teller's device within an hour: a row of the teller, and the columns of `usage_1h`."""
+class HourUsage(msgspec.Struct, frozen=True):
+    """Usage of each reporter's device within an hour: a row of the reporter, and the columns of `usage_1h`."""
 
-    row: Numbers
-    sums: dict[str, Numbers]
+    row: Array
+    sums: dict[str, Array]
 
 
-def usage_of(rows: Rows, first: int, last: int) -> Used:
-    """Return what each device did in [first, last), as each teller of it knows.
+def compute_usage(rows: SampleColumns, first: int, last: int) -> HourUsage:
+    """Return the usage of each device in [first, last), by reporter.
 
-    A device is used while the newest word of its utilisation is at least `USED_RATIO`, idle while it is less. Energy is
-    what its counter grew by, spread evenly between two readings no more than `APART_SECONDS` apart; between two that
-    would take more than `DRAWS_AT_MOST_WATTS` it is unknown.
+    A device is used while its newest utilisation is at least `USED_RATIO`, and idle while it is less. Energy is the
+    increase of its counter, distributed evenly between readings at most `MAX_COUNTER_GAP_SECONDS` apart. It is unknown
+    if it exceeds `MAX_GPU_WATTS`.
     """
-    tellers, firsts, number, _ = numbered(rows.teller)
-    count = len(tellers)
+    reporters, firsts, number, _ = number_keys(rows.reporter)
+    count = len(reporters)
     codes, names = rows.texts["view"]
     of_device = np.array([name != "" for name in names], bool)[codes]
-    lasted = np.minimum(np.minimum(rows.next_at, rows.speaks_until), last) - np.maximum(rows.at, first)
+    lasted = np.minimum(np.minimum(rows.next_at, rows.valid_until), last) - np.maximum(rows.at, first)
     seconds = np.where(of_device, np.maximum(lasted, 0), 0) / NANOS
-    busy, watts = _dense(rows, *BUSY), _dense(rows, WATTS)
+    busy, watts = _dense(rows, *UTILIZATION), _dense(rows, WATTS)
     joules, joined = _energy(rows, of_device, first, last)
 
-    def by_teller(weights: Numbers) -> Numbers:
+    def by_reporter(weights: Array) -> Array:
         return np.bincount(number, weights, count)
 
     sums = {
-        "used_seconds": by_teller(np.where(busy >= USED_RATIO, seconds, 0)),
-        "idle_seconds": by_teller(np.where(busy < USED_RATIO, seconds, 0)),
-        "power_joules": by_teller(np.where(np.isnan(watts), 0, watts * seconds)),
-        "power_seconds": by_teller(np.where(np.isnan(watts), 0, seconds)),
-        "energy_joules": by_teller(joules),
-        "energy_seconds": by_teller(joined),
+        "used_seconds": by_reporter(np.where(busy >= USED_RATIO, seconds, 0)),
+        "idle_seconds": by_reporter(np.where(busy < USED_RATIO, seconds, 0)),
+        "power_joules": by_reporter(np.where(np.isnan(watts), 0, watts * seconds)),
+        "power_seconds": by_reporter(np.where(np.isnan(watts), 0, seconds)),
+        "energy_joules": by_reporter(joules),
+        "energy_seconds": by_reporter(joined),
     }
     known = sums["used_seconds"] + sums["idle_seconds"] + sums["power_seconds"] + sums["energy_seconds"] > 0
-    return Used(firsts[known], {name: of[known] for name, of in sums.items()})
+    return HourUsage(firsts[known], {name: of[known] for name, of in sums.items()})
 
 
-def _dense(rows: Rows, *metrics: Metric) -> Numbers:
-    """Return row to what it says of the first of some metrics that it has; NaN where of none."""
+def _dense(rows: SampleColumns, *metrics: Metric) -> Array:
+    """Return row to its value of the first present metric; NaN if none is present."""
     found = np.full(len(rows.at), np.nan)
     for metric in reversed(metrics):
         cells = rows.cells.get(metric.id)
@@ -152,8 +152,8 @@ def _dense(rows: Rows, *metrics: Metric) -> Numbers:
     return found
 
 
-def _energy(rows: Rows, of_device: Numbers, first: int, last: int) -> tuple[Numbers, Numbers]:
-    """Return row to joules since the reading before it, as much of them as fell in the hour, and to those seconds."""
+def _energy(rows: SampleColumns, of_device: Array, first: int, last: int) -> tuple[Array, Array]:
+    """Return row to joules and seconds since the previous reading, limited to the hour."""
     joules, seconds = np.zeros(len(rows.at)), np.zeros(len(rows.at))
     cells = rows.cells.get(ENERGY.id)
     if cells is None or len(cells.rows) < 2:
@@ -163,8 +163,8 @@ def _energy(rows: Rows, of_device: Numbers, first: int, last: int) -> tuple[Numb
     within = np.minimum(after, last) - np.maximum(before, first)
     apart = after - before
     grown = growth(cells, rows, by_driver=True)[1:]
-    told = (lane[1:] == lane[:-1]) & of_device[row] & (apart <= APART_SECONDS * NANOS) & (within > 0)
-    told &= grown <= apart / NANOS * DRAWS_AT_MOST_WATTS
-    joules[row[told]] = grown[told] * within[told] / apart[told]
-    seconds[row[told]] = within[told] / NANOS
+    known = (lane[1:] == lane[:-1]) & of_device[row] & (apart <= MAX_COUNTER_GAP_SECONDS * NANOS) & (within > 0)
+    known &= grown <= apart / NANOS * MAX_GPU_WATTS
+    joules[row[known]] = grown[known] * within[known] / apart[known]
+    seconds[row[known]] = within[known] / NANOS
     return joules, seconds

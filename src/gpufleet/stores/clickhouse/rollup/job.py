@@ -1,8 +1,6 @@
-"""Making hours: each from all of its samples, in one go, and again when more of them came.
+"""Rollup of an hour: selection of the due hour, queries for its samples, computation and insert.
 
-One hour of some machines: asked for, made, and written.
-
-Asks for the samples that minutes and hours are made of: an hour's, and those around it that have a say in it.
+An hour is computed from all of its samples at once, and again if more samples arrive.
 """
 
 import importlib
@@ -15,39 +13,39 @@ import msgspec
 
 from gpufleet.model.catalogue import Metric, MetricKind, Storage
 from gpufleet.model.stored.retention import Retention
-from gpufleet.model.stored.samples import RolledHour
+from gpufleet.model.stored.samples import HourRollup
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.rollup.dims import SETTINGS, render_dim_states, render_dims
-from gpufleet.stores.clickhouse.rollup.durations import states_of, usage_of
+from gpufleet.stores.clickhouse.rollup.dims import DIM_SETTINGS, render_dim_states, render_dims
+from gpufleet.stores.clickhouse.rollup.durations import compute_states, compute_usage
 from gpufleet.stores.clickhouse.rollup.hours import (
-    AROUND_NS,
+    CONTEXT_NS,
     QUIET_SECONDS,
-    Standing,
-    fetch_standings,
-    kept_since,
-    write_rolled,
+    HourState,
+    complete_since,
+    fetch_hour_states,
+    record_rollup,
 )
-from gpufleet.stores.clickhouse.rollup.rows import Rows, read_rows
+from gpufleet.stores.clickhouse.rollup.output import states_table, usage_table, windows_table
+from gpufleet.stores.clickhouse.rollup.rows import SampleColumns, read_rows
 from gpufleet.stores.clickhouse.rollup.tables import (
-    BUSY,
-    CHUNK,
+    CHUNK_CONDITION,
     ENERGY,
     HOUR_NS,
     MINUTE_NS,
     STATES_1H,
     STATES_1M,
     USAGE_1H,
+    UTILIZATION,
     WATTS,
     WINDOWS_1H,
     WINDOWS_1M,
-    plain,
+    metrics_stored_as,
 )
-from gpufleet.stores.clickhouse.rollup.windows import coarser, windows_of
-from gpufleet.stores.clickhouse.rollup.writing import states_table, usage_table, windows_table
+from gpufleet.stores.clickhouse.rollup.windows import compute_windows, to_hour
 
-ROWS_AT_ONCE = 250_000
-"""Samples that are made something of at once, or those of one machine: some 300 MB where each has the core metrics."""
+ROWS_PER_CHUNK = 250_000
+"""Maximum samples per chunk, if a chunk has several machines: about 300 MB with all core metrics."""
 
 _MACHINES = """
 SELECT cluster, machine, count() FROM %s
@@ -58,55 +56,54 @@ SETTINGS max_threads = 1
 """
 
 
-def next_hour(
-    standings: Sequence[Standing], now: int, retention: Retention, is_quiet: Callable[[int], bool]
-) -> Standing | None:
-    """Return the oldest hour that should be made: it is over, has not been written to for a while, and is all there.
+def next_due_hour(
+    hours: Sequence[HourState], now: int, retention: Retention, is_quiet: Callable[[int], bool]
+) -> HourState | None:
+    """Return the oldest due hour: past, not marked recently, and with all samples still present.
 
-    Of an hour that the retention of samples has begun to take, what was made before stands. Of one whose mark is later
-    than now, as the clock was ahead, `is_quiet` says whether it has not been written to.
+    The rollup of an hour with expired samples is kept as it is. If the mark of an hour is in the future, because the
+    clock was ahead, `is_quiet` decides whether it was marked recently.
     """
-    kept = kept_since(now, retention)
-    for one in standings:
+    complete = complete_since(now, retention)
+    for one in hours:
         over = (one.hour * NANOS) + HOUR_NS <= now
-        if not over or one.is_clean or one.hour * NANOS < kept:
+        if not over or one.is_clean or one.hour * NANOS < complete:
             continue
         if one.marked + QUIET_SECONDS * NANOS <= now or (one.marked > now and is_quiet(one.hour)):
             return one
     return None
 
 
-def roll_hour(
-    handle: Handle, standing: Standing, retention: Retention, stopped: Callable[[], bool]
-) -> RolledHour | None:
-    """Make an hour; None where it was stopped on the way, which leaves the hour as unmade as it was."""
-
+def roll_up_hour(
+    handle: Handle, state: HourState, retention: Retention, stopped: Callable[[], bool]
+) -> HourRollup | None:
+    """Compute and write the rollups of an hour; None if stopped, which leaves the hour due."""
     began = time.monotonic()
-    first = standing.hour * NANOS
-    version = max(time.time_ns(), standing.version + 1)
-    around = {"since": max(0, first - AROUND_NS), "until": first + HOUR_NS}
+    first = state.hour * NANOS
+    version = max(time.time_ns(), state.version + 1)
+    around = {"since": max(0, first - CONTEXT_NS), "until": first + HOUR_NS}
     minutes = retention.keeps_minutes
     machines = 0
     if stopped():
         return None
-    for table, make in (("samples", make_samples), ("dim_samples", make_dims)):
+    for table, make in (("samples", roll_up_samples), ("dim_samples", roll_up_dims)):
         for chunk in _chunks(handle.query(_MACHINES % table, parameters=around).result_rows):
             if stopped():
                 return None
             where = {"cluster": chunk.cluster, "first_machine": chunk.first, "last_machine": chunk.last}
             make(handle, where, first, version, minutes=minutes)
-            machines += chunk.machines if make is make_samples else 0
-    write_rolled(handle, standing, version, minutes=minutes)
-    return RolledHour(start=first, machines=machines, seconds=time.monotonic() - began, again=standing.version > 0)
+            machines += chunk.machines if make is roll_up_samples else 0
+    record_rollup(handle, state, version, minutes=minutes)
+    return HourRollup(start=first, machines=machines, seconds=time.monotonic() - began, again=state.version > 0)
 
 
-def fetch_next(handle: Handle, now: int, retention: Retention, is_quiet: Callable[[int], bool]) -> Standing | None:
-    """Ask which hour should be made next; see `next_hour`."""
-    return next_hour(fetch_standings(handle, 0, now // NANOS), now, retention, is_quiet)
+def fetch_due_hour(handle: Handle, now: int, retention: Retention, is_quiet: Callable[[int], bool]) -> HourState | None:
+    """Return the next due hour; see `next_due_hour`."""
+    return next_due_hour(fetch_hour_states(handle, 0, now // NANOS), now, retention, is_quiet)
 
 
-class Chunk(msgspec.Struct, frozen=True):
-    """Machines of a cluster that are neighbours: from the first to the last, and how many."""
+class MachineChunk(msgspec.Struct, frozen=True):
+    """Consecutive machines of a cluster: first, last, and their number."""
 
     cluster: str
     first: str
@@ -114,23 +111,26 @@ class Chunk(msgspec.Struct, frozen=True):
     machines: int
 
 
-def _chunks(found: Sequence[tuple[str, str, int]]) -> Iterator[Chunk]:
+def _chunks(found: Sequence[tuple[str, str, int]]) -> Iterator[MachineChunk]:
     for cluster, rows in groupby(found, key=lambda row: row[0]):
         chunk: list[str] = []
-        held = 0
+        size = 0
         for _, machine, count in rows:
-            if chunk and held + count > ROWS_AT_ONCE:
-                yield Chunk(cluster, chunk[0], chunk[-1], len(chunk))
-                chunk, held = [], 0
+            if chunk and size + count > ROWS_PER_CHUNK:
+                yield MachineChunk(cluster, chunk[0], chunk[-1], len(chunk))
+                chunk, size = [], 0
             chunk.append(machine)
-            held += count
-        yield Chunk(cluster, chunk[0], chunk[-1], len(chunk))
+            size += count
+        yield MachineChunk(cluster, chunk[0], chunk[-1], len(chunk))
 
 
-_COUNTERS, _STATES = plain(MetricKind.COUNTER, Storage.CORE), plain(MetricKind.STATE, Storage.CORE)
-_CORE = [*plain(MetricKind.GAUGE, Storage.CORE), *_COUNTERS, *_STATES]
-_SPEAKING = [metric for metric in _CORE if metric in (*_COUNTERS, *_STATES, *BUSY, WATTS)]
-"""What a sample says for longer than its instant, or a later one is compared with."""
+_COUNTERS, _STATES = (
+    metrics_stored_as(MetricKind.COUNTER, Storage.CORE),
+    metrics_stored_as(MetricKind.STATE, Storage.CORE),
+)
+_CORE = [*metrics_stored_as(MetricKind.GAUGE, Storage.CORE), *_COUNTERS, *_STATES]
+_CONTEXT_METRICS = [metric for metric in _CORE if metric in (*_COUNTERS, *_STATES, *UTILIZATION, WATTS)]
+"""Metrics that stay valid after a sample, or that later samples are compared with."""
 
 _SETTINGS = {
     "max_threads": 1,
@@ -150,71 +150,71 @@ def _names(metrics: list[Metric]) -> str:
     return ", ".join(f"`{metric.name}`" for metric in metrics)
 
 
-_HOUR = f"SELECT {_HEAD}, {_names(_CORE)}, {_TAILS} FROM samples WHERE {CHUNK}"  # noqa: S608 - the names are the catalogue's own; what is asked for is bound
-_BEFORE = f"SELECT {_HEAD}, {_names(_SPEAKING)}, {_TAILS} FROM samples FINAL WHERE {CHUNK}"  # noqa: S608 - as above
+_HOUR = f"SELECT {_HEAD}, {_names(_CORE)}, {_TAILS} FROM samples WHERE {CHUNK_CONDITION}"  # noqa: S608 - names are from the catalogue; values are bound
+_BEFORE = f"SELECT {_HEAD}, {_names(_CONTEXT_METRICS)}, {_TAILS} FROM samples FINAL WHERE {CHUNK_CONDITION}"  # noqa: S608 - as above
 _AFTER = f"""
-SELECT {_HEAD}, `{ENERGY.name}` FROM samples FINAL WHERE {CHUNK} AND view != '' AND isNotNull(`{ENERGY.name}`)
+SELECT {_HEAD}, `{ENERGY.name}` FROM samples FINAL WHERE {CHUNK_CONDITION} AND view != '' AND isNotNull(`{ENERGY.name}`)
 ORDER BY {_LANE}, measured_at LIMIT 1 BY {_LANE}
 """  # noqa: S608 - as above
 
 
-def fetch_around(handle: Handle, where: dict[str, Any], first: int, *, final: bool) -> Any:
-    """Return an Arrow table of the samples of an hour that begins at `first`, and of those with a say in it.
+def fetch_with_context(handle: Handle, where: dict[str, Any], first: int, *, final: bool) -> Any:
+    """Return an Arrow table of the samples of the hour that starts at `first`, with context before and after it.
 
-    Those before the hour lack gauges, and after it there is the first reading of energy alone. A sample of the hour
-    that came more than once is there as often, unless `final`: that is worth its price only where there is one.
+    Samples before the hour have no gauges; after the hour there is only the first energy reading per lane. Duplicate
+    samples are removed only with `final`, which is slow.
     """
     pa = importlib.import_module("pyarrow")
     last = first + HOUR_NS
-    hour = _ask(handle, _HOUR.replace("FROM samples", "FROM samples FINAL") if final else _HOUR, where, first, last)
-    before = _ask(handle, _BEFORE, where, max(0, first - AROUND_NS), first)
-    after = _ask(handle, _AFTER, where, last, last + AROUND_NS)
+    hour = _query(handle, _HOUR.replace("FROM samples", "FROM samples FINAL") if final else _HOUR, where, first, last)
+    before = _query(handle, _BEFORE, where, max(0, first - CONTEXT_NS), first)
+    after = _query(handle, _AFTER, where, last, last + CONTEXT_NS)
     return pa.concat_tables([before, hour, after], promote_options="default").unify_dictionaries().combine_chunks()
 
 
-def _ask(handle: Handle, query: str, where: dict[str, Any], since: int, until: int) -> Any:
+def _query(handle: Handle, query: str, where: dict[str, Any], since: int, until: int) -> Any:
     return handle.query_arrow(query, parameters={**where, "since": since, "until": until}, settings=_SETTINGS)
 
 
 _LONGEST = {"max_execution_time": 600}
-"""Seconds that one statement may take."""
+"""Time limit of a statement, in seconds."""
 
 _WRITING = {"optimize_on_insert": 0}
-"""What is inserted is in order and there once."""
+"""Inserted rows are ordered and unique already."""
 
 
-def make_samples(handle: Handle, where: dict[str, Any], first: int, version: int, *, minutes: bool) -> None:
-    """Make the rows of an hour of what has no dimensions, once from its samples."""
-    rows = read_rows(fetch_around(handle, where, first, final=False))
-    if rows.has_doubles:
-        rows = read_rows(fetch_around(handle, where, first, final=True))
+def roll_up_samples(handle: Handle, where: dict[str, Any], first: int, version: int, *, minutes: bool) -> None:
+    """Compute and write the rollups of samples."""
+    rows = read_rows(fetch_with_context(handle, where, first, final=False))
+    if rows.has_duplicates:
+        rows = read_rows(fetch_with_context(handle, where, first, final=True))
     for name, table in _tables(where["cluster"], rows, first, version, minutes=minutes).items():
         if table.num_rows:
             handle.insert_arrow(name, table, settings=_WRITING)
 
 
-def make_dims(handle: Handle, where: dict[str, Any], first: int, version: int, *, minutes: bool) -> None:
-    """Make the rows of an hour of what has dimensions."""
+def roll_up_dims(handle: Handle, where: dict[str, Any], first: int, version: int, *, minutes: bool) -> None:
+    """Compute and write the rollups of values with dimensions."""
     last = first + HOUR_NS
-    spans = {"since": max(0, first - AROUND_NS), "until": last, "first": first, "last": last, "version": version}
+    spans = {"since": max(0, first - CONTEXT_NS), "until": last, "first": first, "last": last, "version": version}
     for window in (MINUTE_NS, HOUR_NS) if minutes else (HOUR_NS,):
         for statement in (render_dims(window), render_dim_states(window)):
-            handle.command(statement, parameters={**where, **spans}, settings={**_LONGEST, **SETTINGS})
+            handle.command(statement, parameters={**where, **spans}, settings={**_LONGEST, **DIM_SETTINGS})
 
 
-def _tables(cluster: str, rows: Rows, first: int, version: int, *, minutes: bool) -> dict[str, Any]:
+def _tables(cluster: str, rows: SampleColumns, first: int, version: int, *, minutes: bool) -> dict[str, Any]:
     last = first + HOUR_NS
-    fine, whole = states_of(rows, first, last)
-    made = {
-        STATES_1H.name: states_table(cluster, version, rows, whole),
-        USAGE_1H.name: usage_table(cluster, version, rows, usage_of(rows, first, last), first),
+    by_minute_states, by_hour_states = compute_states(rows, first, last)
+    tables = {
+        STATES_1H.name: states_table(cluster, version, rows, by_hour_states),
+        USAGE_1H.name: usage_table(cluster, version, rows, compute_usage(rows, first, last), first),
     }
     if minutes:
-        by_minute = windows_of(rows, first, last, MINUTE_NS)
-        made[WINDOWS_1M.name] = windows_table(WINDOWS_1M, cluster, version, rows, by_minute)
-        made[STATES_1M.name] = states_table(cluster, version, rows, fine)
-        by_hour = coarser(by_minute, rows, first)
+        by_minute = compute_windows(rows, first, last, MINUTE_NS)
+        tables[WINDOWS_1M.name] = windows_table(WINDOWS_1M, cluster, version, rows, by_minute)
+        tables[STATES_1M.name] = states_table(cluster, version, rows, by_minute_states)
+        by_hour = to_hour(by_minute, rows, first)
     else:
-        by_hour = windows_of(rows, first, last, HOUR_NS)
-    made[WINDOWS_1H.name] = windows_table(WINDOWS_1H, cluster, version, rows, by_hour)
-    return made
+        by_hour = compute_windows(rows, first, last, HOUR_NS)
+    tables[WINDOWS_1H.name] = windows_table(WINDOWS_1H, cluster, version, rows, by_hour)
+    return tables

@@ -1,4 +1,4 @@
-"""Samples as numbers in columns, in the order of their lanes and of time. Pure: an Arrow table in, arrays out."""
+"""Samples as numeric columns, ordered by lane and time. Pure: Arrow table to arrays."""
 
 import importlib
 from typing import Any
@@ -8,60 +8,59 @@ import numpy as np
 
 from gpufleet.model.catalogue import CATALOGUE, Storage
 from gpufleet.model.reading import Provenance
-from gpufleet.stores.clickhouse.rollup.tables import speaks_ns
+from gpufleet.stores.clickhouse.rollup.tables import valid_ns
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray[Any, np.dtype[Any]]
 
-TEXTS = ("machine", "view", "reader", "lane", "provenance")
+TEXT_COLUMNS = ("machine", "view", "reader", "lane", "provenance")
 _COLUMNS = ("machine", "view_text", "reader", "lane", "provenance")
 _PLAIN = {metric.name: metric.id for metric in CATALOGUE.values() if metric.storage is Storage.CORE}
 
 NEVER = np.iinfo(np.int64).max
 
 
-class Cells(msgspec.Struct, frozen=True):
-    """What there is of one metric: the rows that have it, in order, and what they say."""
+class MetricCells(msgspec.Struct, frozen=True):
+    """Values of a metric: the rows that have one, in order, and their values."""
 
-    rows: Numbers
-    values: Numbers
+    rows: Array
+    values: Array
 
 
-class Rows(msgspec.Struct, frozen=True):
-    """Samples, those of one lane after the other, each lane's in the order of time.
+class SampleColumns(msgspec.Struct, frozen=True):
+    """Samples in columns, ordered by lane and time. A lane here is a machine, view, reader and lane.
 
     Attributes:
-        texts: name to (row to number, texts by number in the order of sorting).
-        lane: row to number of its lane: what shares machine, view, reader and lane.
-        teller: row to number of its lane and provenance.
-        at: row to nanoseconds since 1970.
-        next_at: row to when the next sample of its lane was measured, or `NEVER`.
-        speaks_until: row to when it ends to speak, whatever comes.
+        texts: column name to (row to code, texts by code in sort order).
+        lane: row to lane number.
+        reporter: row to number of its lane and provenance.
+        at: row to measurement time, nanoseconds since 1970.
+        next_at: row to time of the next sample of its lane, or `NEVER`.
+        valid_until: row to the latest end of its validity.
         session: row to driver session.
-        counted: row to its place among all, those of one lane in the order in which their sender counted them; None
-            where rows are in that order.
-        cells: metric id to what there is of it.
+        sequence: row to its position in order of lane and sender sequence number; None if rows are in that order.
+        cells: metric id to values.
     """
 
-    texts: dict[str, tuple[Numbers, list[str]]]
-    lane: Numbers
-    teller: Numbers
-    at: Numbers
-    next_at: Numbers
-    speaks_until: Numbers
-    session: Numbers
-    counted: Numbers | None
-    cells: dict[int, Cells]
+    texts: dict[str, tuple[Array, list[str]]]
+    lane: Array
+    reporter: Array
+    at: Array
+    next_at: Array
+    valid_until: Array
+    session: Array
+    sequence: Array | None
+    cells: dict[int, MetricCells]
 
     @property
-    def has_doubles(self) -> bool:
-        """Whether a lane has two samples of one instant."""
+    def has_duplicates(self) -> bool:
+        """Return whether a lane has two samples of the same instant."""
         return bool(np.any(self.next_at == self.at))
 
 
-def read_rows(table: Any) -> Rows:
-    """Put a table of samples in order and take it apart."""
-    texts = {text: _ranked(table.column(name)) for text, name in zip(TEXTS, _COLUMNS, strict=True)}
-    lane = _combined([texts[name] for name in TEXTS[:-1]])
+def read_rows(table: Any) -> SampleColumns:
+    """Sort a table of samples and convert it."""
+    texts = {text: _ranked(table.column(name)) for text, name in zip(TEXT_COLUMNS, _COLUMNS, strict=True)}
+    lane = _combine([texts[name] for name in TEXT_COLUMNS[:-1]])
     at = table.column("measured_at").cast("int64").to_numpy()
     order = np.lexsort((at, lane))
     if np.any(order[1:] < order[:-1]):
@@ -72,33 +71,33 @@ def read_rows(table: Any) -> Rows:
     same = lane[1:] == lane[:-1]
     next_at[:-1][same] = at[1:][same]
     lanes, names = texts["lane"]
-    longest = np.array([speaks_ns(name) for name in names], np.int64)
-    return Rows(
+    longest = np.array([valid_ns(name) for name in names], np.int64)
+    return SampleColumns(
         texts=texts,
         lane=lane,
-        teller=lane * len(texts["provenance"][1]) + texts["provenance"][0],
+        reporter=lane * len(texts["provenance"][1]) + texts["provenance"][0],
         at=at,
         next_at=next_at,
-        speaks_until=at + longest[lanes],
+        valid_until=at + longest[lanes],
         session=table.column("driver_session").to_numpy(),
-        counted=_counted(lane, *_numbers(table, texts["provenance"])),
+        sequence=_sequence(lane, *_epochs_and_numbers(table, texts["provenance"])),
         cells=_cells(table),
     )
 
 
-def _numbers(table: Any, provenance: tuple[Numbers, list[str]]) -> tuple[Numbers, Numbers]:
-    """Return the epoch and the number that each row came with; 0 of what is imported, which comes in any order."""
+def _epochs_and_numbers(table: Any, provenance: tuple[Array, list[str]]) -> tuple[Array, Array]:
+    """Return epoch and sequence number of each row; 0 for imported samples, which arrive in any order."""
     codes, names = provenance
     ours = np.array([name != Provenance.IMPORTED for name in names], bool)[codes]
     epochs = table.column("epoch").combine_chunks().indices.to_numpy().astype(np.int64) + 1
     return np.where(ours, epochs, 0), np.where(ours, table.column("seq").to_numpy(), 0)
 
 
-def _counted(lane: Numbers, epoch: Numbers, seq: Numbers) -> Numbers | None:
-    """Return `Rows.counted` of rows in the order of lanes and of time.
+def _sequence(lane: Array, epoch: Array, seq: Array) -> Array | None:
+    """Return `SampleColumns.sequence` of rows in order of lane and time.
 
-    A row comes after all of its epoch that were counted before it, wherever the clock stood then. What was counted in
-    other epochs meanwhile (a memory's, while the disk was full) stays between them by its time.
+    Within an epoch, rows follow their sequence numbers, whatever the clock was. Rows of other epochs (such as a memory
+    spool's while the disk was full) are placed between them by time.
     """
     same = lane[1:] == lane[:-1]
     if not np.any(same & ((epoch[1:] != epoch[:-1]) | (seq[1:] < seq[:-1]))):
@@ -107,15 +106,15 @@ def _counted(lane: Numbers, epoch: Numbers, seq: Numbers) -> Numbers | None:
     order = np.lexsort((seq, epoch, lane))
     course = np.zeros(count, np.int64)
     course[1:] = np.cumsum((lane[order][1:] != lane[order][:-1]) | (epoch[order][1:] != epoch[order][:-1]))
-    latest = np.maximum.accumulate(course * count + order) - course * count  # in time, of the course so far
+    latest = np.maximum.accumulate(course * count + order) - course * count  # newest time so far in this epoch
     order = order[np.argsort(latest, kind="stable")]
-    counted = np.empty(count, np.int64)
-    counted[order] = np.arange(count)
-    return counted
+    sequence = np.empty(count, np.int64)
+    sequence[order] = np.arange(count)
+    return sequence
 
 
-def _ranked(column: Any) -> tuple[Numbers, list[str]]:
-    """Return a column of texts as numbers that sort as the texts do, and the texts."""
+def _ranked(column: Any) -> tuple[Array, list[str]]:
+    """Return a column of texts as codes that sort like the texts, and the texts by code."""
     array = column.combine_chunks()
     names = array.dictionary.to_pylist()
     order = sorted(range(len(names)), key=lambda number: names[number].encode())
@@ -124,16 +123,16 @@ def _ranked(column: Any) -> tuple[Numbers, list[str]]:
     return ranks[array.indices.to_numpy()], [names[number] for number in order]
 
 
-def _combined(texts: list[tuple[Numbers, list[str]]]) -> Numbers:
+def _combine(texts: list[tuple[Array, list[str]]]) -> Array:
     numbers = texts[0][0]
     for codes, names in texts[1:]:
         numbers = numbers * len(names) + codes
     return numbers
 
 
-def _cells(table: Any) -> dict[int, Cells]:
-    masks: dict[bytes, Numbers] = {}
-    found: dict[int, Cells] = {}
+def _cells(table: Any) -> dict[int, MetricCells]:
+    masks: dict[bytes, Array] = {}
+    found: dict[int, MetricCells] = {}
     for name, number in _PLAIN.items():
         if name not in table.column_names:
             continue
@@ -141,14 +140,14 @@ def _cells(table: Any) -> dict[int, Cells]:
         if column.null_count < len(column):
             present = column.is_valid().to_numpy()
             rows = masks.setdefault(present.tobytes(), np.flatnonzero(present))
-            found[number] = Cells(rows, column.drop_null().to_numpy())
+            found[number] = MetricCells(rows, column.drop_null().to_numpy())
     for tail in ("int", "float"):
         found.update(_tail_cells(table.column(f"tail_{tail}_ids"), table.column(f"tail_{tail}_values")))
     return found
 
 
-def _tail_cells(ids: Any, values: Any) -> dict[int, Cells]:
-    """Take tails apart by metric: an array of all ids in order, cut where the next begins."""
+def _tail_cells(ids: Any, values: Any) -> dict[int, MetricCells]:
+    """Split tail columns by metric: sort by id and cut at each change."""
     pc = importlib.import_module("pyarrow.compute")
     numbers = pc.list_flatten(ids).to_numpy()
     if not len(numbers):
@@ -159,10 +158,10 @@ def _tail_cells(ids: Any, values: Any) -> dict[int, Cells]:
     flat = pc.list_flatten(values).to_numpy()[order]
     edges = np.flatnonzero(np.diff(numbers[order])) + 1
     starts = [0, *edges.tolist()]
-    shared: dict[bytes, Numbers] = {}
+    shared: dict[bytes, Array] = {}
     found = {}
     for start, end in zip(starts, [*edges.tolist(), len(numbers)], strict=True):
         mine = rows[start:end]
         mine = shared.setdefault(mine.tobytes(), mine)
-        found[int(numbers[order[start]])] = Cells(mine, flat[start:end])
+        found[int(numbers[order[start]])] = MetricCells(mine, flat[start:end])
     return found

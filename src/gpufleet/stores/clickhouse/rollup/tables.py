@@ -1,39 +1,36 @@
-"""The tables of minutes and hours.
+"""Rollup tables, retention, and SQL expressions shared by the rollup statements.
 
-A row counts only if its `version` is the one that `rolled_hours` names for its hour: what an attempt left that did not
-come to its end, or an earlier one that knew less, is no answer.
-
-For how long each table keeps its rows: TTLs, which a hub's configuration may change at every start.
-
-Expressions that the statements share, rendered from the catalogue. Everything in them is the catalogue's own.
+A rollup row is valid only if its `version` is the version that `rolled_hours` has for its hour. Rows of incomplete or
+earlier runs are ignored. The hub's configuration may change the retention (TTL) at every start. All expressions are
+rendered from the catalogue.
 """
 
 import re
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage, ValueType
-from gpufleet.model.stored.retention import SPEAKS_SECONDS, Retention
+from gpufleet.model.stored.retention import READING_VALID_SECONDS, Retention
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.schema.tables import SUBJECT, TEXT, Column, Table, tables
+from gpufleet.stores.clickhouse.schema.tables import SUBJECT, TEXT, Column, TableDefinition, tables
 
 MINUTE_NS = 60 * NANOS
 HOUR_NS = 3600 * NANOS
 
 _AT = Column("at", "DateTime('UTC')", "Delta, ZSTD(1)")
 _VERSION = Column("version", "UInt64")
-_TELLER = (*SUBJECT, Column("reader", TEXT), Column("lane", TEXT), Column("provenance", TEXT))
-_TELLER_KEY = ("cluster", "machine", "view", "reader", "lane", "provenance")
+_REPORTER = (*SUBJECT, Column("reader", TEXT), Column("lane", TEXT), Column("provenance", TEXT))
+_REPORTER_KEY = ("cluster", "machine", "view", "reader", "lane", "provenance")
 _LABELS = Column("labels", "Array(String)")
 _SUMS = ("used_seconds", "idle_seconds", "power_joules", "power_seconds", "energy_joules", "energy_seconds")
 
 
-def plain(kind: MetricKind, storage: Storage) -> list[Metric]:
-    """Return the catalogue's metrics of a kind that are stored so."""
+def metrics_stored_as(kind: MetricKind, storage: Storage) -> list[Metric]:
+    """Return the catalogue's metrics of a kind and storage."""
     return [metric for metric in CATALOGUE.values() if metric.kind is kind and metric.storage is storage]
 
 
 def _value_columns(metric: Metric, floats: str) -> tuple[Column, ...]:
-    """Return the columns of a core metric; `floats` is the type for what was measured as a float."""
+    """Return the columns of a core metric; `floats` is the type for float metrics."""
     own = "UInt64" if metric.type is ValueType.INT else floats
     match metric.kind:
         case MetricKind.GAUGE:
@@ -55,10 +52,10 @@ def _windows(floats: str) -> tuple[Column, ...]:
     core = [
         metric
         for kind in (MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.STATE)
-        for metric in plain(kind, Storage.CORE)
+        for metric in metrics_stored_as(kind, Storage.CORE)
     ]
     return (
-        *_TELLER,
+        *_REPORTER,
         _AT,
         _VERSION,
         Column("samples", "UInt32"),
@@ -74,7 +71,7 @@ def _windows(floats: str) -> tuple[Column, ...]:
 
 
 _DIMS = (
-    *_TELLER,
+    *_REPORTER,
     Column("metric", TEXT),
     _LABELS,
     _AT,
@@ -88,7 +85,7 @@ _DIMS = (
 )
 
 _STATES = (
-    *_TELLER,
+    *_REPORTER,
     Column("metric", TEXT),
     _LABELS,
     Column("state", TEXT),
@@ -97,39 +94,39 @@ _STATES = (
     Column("seconds", "Float64"),
 )
 
-_USAGE = (*_TELLER, _AT, _VERSION, *(Column(name, "Float64") for name in _SUMS))
+_USAGE = (*_REPORTER, _AT, _VERSION, *(Column(name, "Float64") for name in _SUMS))
 
 
-def _table(name: str, columns: tuple[Column, ...], key: tuple[str, ...], partition: str) -> Table:
-    return Table(name=name, columns=columns, key=key, version="version", partition=partition)
+def _table(name: str, columns: tuple[Column, ...], key: tuple[str, ...], partition: str) -> TableDefinition:
+    return TableDefinition(name=name, columns=columns, key=key, version="version", partition=partition)
 
 
-_DIM_KEY = (*_TELLER_KEY, "metric", "labels", "at")
-_STATE_KEY = (*_TELLER_KEY, "metric", "labels", "state", "at")
+_DIM_KEY = (*_REPORTER_KEY, "metric", "labels", "at")
+_STATE_KEY = (*_REPORTER_KEY, "metric", "labels", "state", "at")
 
-WINDOWS_1M = _table("windows_1m", _windows("Float32"), (*_TELLER_KEY, "at"), "toDate(at)")
-WINDOWS_1H = _table("windows_1h", _windows("Float64"), (*_TELLER_KEY, "at"), "toYYYYMM(at)")
+WINDOWS_1M = _table("windows_1m", _windows("Float32"), (*_REPORTER_KEY, "at"), "toDate(at)")
+WINDOWS_1H = _table("windows_1h", _windows("Float64"), (*_REPORTER_KEY, "at"), "toYYYYMM(at)")
 DIMS_1M = _table("dim_windows_1m", _DIMS, _DIM_KEY, "toDate(at)")
 DIMS_1H = _table("dim_windows_1h", _DIMS, _DIM_KEY, "toYYYYMM(at)")
 STATES_1M = _table("state_windows_1m", _STATES, _STATE_KEY, "toDate(at)")
 STATES_1H = _table("state_windows_1h", _STATES, _STATE_KEY, "toYYYYMM(at)")
-USAGE_1H = _table("usage_1h", _USAGE, (*_TELLER_KEY, "at"), "toYYYYMM(at)")
+USAGE_1H = _table("usage_1h", _USAGE, (*_REPORTER_KEY, "at"), "toYYYYMM(at)")
 
-TOUCHED_HOURS = Table(
+TOUCHED_HOURS = TableDefinition(
     name="touched_hours",
     columns=(Column("hour", "DateTime('UTC')"), Column("marked_at", "UInt64")),
     key=("hour",),
     version="marked_at",
 )
-"""Hours that something was written to, which may be long after they ended; a mark comes before what it is for."""
+"""Hours with new rows, possibly long after the hour. A mark is written before its rows."""
 
-ROLLED_HOURS = Table(
+ROLLED_HOURS = TableDefinition(
     name="rolled_hours",
     columns=(Column("hour", "DateTime('UTC')"), _VERSION, Column("seen", "UInt64"), Column("without_minutes", "UInt8")),
     key=("hour",),
     version="version",
 )
-"""Hours that were made, and the newest mark that was there before they were: a newer one has them made again."""
+"""Completed rollups, each with the newest mark seen before it started. A newer mark makes the hour due again."""
 
 ROLLUP_TABLES = (
     *(WINDOWS_1M, WINDOWS_1H, DIMS_1M, DIMS_1H, STATES_1M, STATES_1H, USAGE_1H),
@@ -138,33 +135,32 @@ ROLLUP_TABLES = (
 )
 
 
-def every_table() -> tuple[Table, ...]:
-    """Return the tables of what was received, and those of what was made of it."""
+def all_tables() -> tuple[TableDefinition, ...]:
+    """Return every table, rollups included."""
     return (*tables(), *ROLLUP_TABLES)
 
 
-_KEPT = {
+_TTLS = {
     "samples": ("measured_at", "raw_days"),
     "dim_samples": ("measured_at", "raw_days"),
     "processes": ("measured_at", "raw_days"),
-    "windows_1m": ("at", "minute_days"),
-    "dim_windows_1m": ("at", "minute_days"),
-    "state_windows_1m": ("at", "minute_days"),
-    "windows_1h": ("at", "hour_days"),
-    "dim_windows_1h": ("at", "hour_days"),
-    "state_windows_1h": ("at", "hour_days"),
-    "usage_1h": ("at", "hour_days"),
-    "touched_hours": ("hour", "hour_days"),
-    "rolled_hours": ("hour", "hour_days"),
+    "windows_1m": ("at", "rollup_1m_days"),
+    "dim_windows_1m": ("at", "rollup_1m_days"),
+    "state_windows_1m": ("at", "rollup_1m_days"),
+    "windows_1h": ("at", "rollup_1h_days"),
+    "dim_windows_1h": ("at", "rollup_1h_days"),
+    "state_windows_1h": ("at", "rollup_1h_days"),
+    "usage_1h": ("at", "rollup_1h_days"),
+    "touched_hours": ("hour", "rollup_1h_days"),
+    "rolled_hours": ("hour", "rollup_1h_days"),
 }
-"""Table to its time, and the setting that says for how long."""
+"""Table name to its time column and its setting in `Retention`."""
 
 _SETTINGS = ("ttl_only_drop_parts", "materialize_ttl_recalculate_only")
-"""Rows go by the part, which is of one day or month; and parts that are there already only learn when."""
+"""Rows expire by part, which covers a day or a month. Existing parts only get a new expiry."""
 
-MOST_DAYS = 18_250
-"""Rows that should stay longer (50 years) stay for ever: the end of a TTL is no later than 2106, and one that would be
-begins anew in 1970, so that all rows go at once."""
+MAX_TTL_DAYS = 18_250
+"""Longest TTL (50 years); longer retention is unlimited. An expiry after 2106 would wrap to 1970 and drop all rows."""
 
 _ENGINES = """
 SELECT name, engine_full FROM system.tables WHERE database = currentDatabase() AND name IN {names:Array(String)}
@@ -176,14 +172,14 @@ _DAYS = re.compile(r"TTL toDateTime\(\w+\) \+ toIntervalDay\((\d+)\)")
 _WITHOUT_MINUTES = """
 INSERT INTO rolled_hours SELECT hour, version, seen, 1 FROM rolled_hours FINAL WHERE without_minutes = 0
 """
-"""Says of every hour that its minutes are gone, so that none is looked for if they are ever made again."""
+"""Marks every hour as without minutes, so that hours before a later change are not answered from minutes."""
 
 
-def set_retention(handle: Handle, retention: Retention) -> list[str]:
-    """Bring the TTLs of the tables to what is wanted; return the statements that did, none where they were."""
+def apply_retention(handle: Handle, retention: Retention) -> list[str]:
+    """Apply the retention to the TTLs of the tables; return the statements that changed something."""
     statements = []
-    for name, engine in sorted(handle.query(_ENGINES, parameters={"names": list(_KEPT)}).result_rows):
-        column, setting = _KEPT[name]
+    for name, engine in sorted(handle.query(_ENGINES, parameters={"names": list(_TTLS)}).result_rows):
+        column, setting = _TTLS[name]
         days = _days(retention, setting)
         found = _DAYS.search(engine)
         if days == (int(found[1]) if found else None):
@@ -198,15 +194,15 @@ def set_retention(handle: Handle, retention: Retention) -> list[str]:
 
 
 def _days(retention: Retention, setting: str) -> int | None:
-    """Return after how many days rows go, or None for never."""
+    """Return the days after which rows expire, or None for never."""
     days = int(getattr(retention, setting))
-    if days == 0 and setting == "minute_days":
+    if days == 0 and setting == "rollup_1m_days":
         return 0
-    return days if 0 < days <= MOST_DAYS else None
+    return days if 0 < days <= MAX_TTL_DAYS else None
 
 
 def render_ttl(table: str, column: str, days: int | None) -> str:
-    """Return the statements that have a table's rows go after so many days, or never."""
+    """Return the statements that set or remove the TTL of a table."""
     if days is None:
         return f"ALTER TABLE {table} REMOVE TTL"
     settings = ", ".join(f"{name} = 1" for name in _SETTINGS)
@@ -216,15 +212,15 @@ def render_ttl(table: str, column: str, days: int | None) -> str:
     )
 
 
-BUSY = (CATALOGUE["gpu_utilization_ratio"], CATALOGUE["gpu_graphics_activity_ratio"])
-"""What says whether a device is used: the first that a sample has."""
+UTILIZATION = (CATALOGUE["gpu_utilization_ratio"], CATALOGUE["gpu_graphics_activity_ratio"])
+"""Metrics that show use of a device; the first one present in a sample counts."""
 
 WATTS, ENERGY = CATALOGUE["gpu_power_watts"], CATALOGUE["gpu_energy_joules_total"]
 
-DRAWS_AT_MOST_WATTS = 4000
-"""No GPU draws as much. Energy that would have taken more was not drawn: a clock was set, or a reading was wrong."""
+MAX_GPU_WATTS = 4000
+"""Upper bound of a GPU's power. More energy than this means a clock step or a wrong reading, and is ignored."""
 
-OF_THE_DRIVER = frozenset(
+DRIVER_COUNTERS = frozenset(
     {
         "gpu_energy_joules_total",
         "gpu_ecc_corrected_errors_total",
@@ -233,41 +229,42 @@ OF_THE_DRIVER = frozenset(
         "gpu_sram_errors_total",
     }
 )
-"""Counters that begin at zero with every load of the driver; what others do then is seen where they fall."""
+"""Counters that restart at zero with the driver. Resets of other counters show as a decrease."""
 
-TELLER = "cluster, machine, view, reader, lane, provenance"
+REPORTER_COLUMNS = "cluster, machine, view, reader, lane, provenance"
 
-RANGE = """cluster = {cluster:String} AND machine IN {machines:Array(String)}
+RANGE_CONDITION = """cluster = {cluster:String} AND machine IN {machines:Array(String)}
     AND measured_at >= fromUnixTimestamp64Nano({since:Int64}, 'UTC')
     AND measured_at < fromUnixTimestamp64Nano({until:Int64}, 'UTC')"""
 
-CHUNK = """cluster = {cluster:String} AND machine >= {first_machine:String} AND machine <= {last_machine:String}
+CHUNK_CONDITION = """cluster = {cluster:String}
+    AND machine >= {first_machine:String} AND machine <= {last_machine:String}
     AND measured_at >= fromUnixTimestamp64Nano({since:Int64}, 'UTC')
     AND measured_at < fromUnixTimestamp64Nano({until:Int64}, 'UTC')"""
-"""What a statement reads: neighbouring machines of a cluster, and a span of time."""
+"""Condition for consecutive machines of a cluster in an interval."""
 
-_SHORTEST = min(SPEAKS_SECONDS.values())
+_SHORTEST = min(READING_VALID_SECONDS.values())
 
-SPEAKS_NS = (
+VALID_NS = (
     "multiIf("
-    + ", ".join(f"lane = '{lane.value}', {seconds * NANOS}" for lane, seconds in SPEAKS_SECONDS.items())
+    + ", ".join(f"lane = '{lane.value}', {seconds * NANOS}" for lane, seconds in READING_VALID_SECONDS.items())
     + f", {_SHORTEST * NANOS})"
 )
-"""Nanoseconds for which a reading of a row's lane speaks at most."""
+"""SQL expression: nanoseconds for which a reading is valid at most, by lane."""
 
-NEXT = """leadInFrame(toUnixTimestamp64Nano(measured_at), 1, toInt64(9223372036854775807)) OVER (
+NEXT_SAMPLE_NS = """leadInFrame(toUnixTimestamp64Nano(measured_at), 1, toInt64(9223372036854775807)) OVER (
         PARTITION BY cluster, machine, view, reader, lane ORDER BY measured_at
         ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)"""
-"""When the next sample of a row's lane was measured: there the row ends to speak, whatever that sample says."""
+"""SQL expression: time of the next sample of the lane, which ends the validity of a row whatever its values."""
 
 
-def speaks_ns(lane: str) -> int:
-    """Return the nanoseconds for which a reading of a lane speaks at most."""
-    return NANOS * next((seconds for known, seconds in SPEAKS_SECONDS.items() if known.value == lane), _SHORTEST)
+def valid_ns(lane: str) -> int:
+    """Return the nanoseconds for which a reading of a lane is valid at most."""
+    return NANOS * next((seconds for known, seconds in READING_VALID_SECONDS.items() if known.value == lane), _SHORTEST)
 
 
-def column(metric: Metric) -> str:
-    """Return what a row has of a metric, or NULL."""
+def value_expression(metric: Metric) -> str:
+    """Return the SQL expression for the value of a metric in a row, or NULL."""
     if metric.storage is Storage.CORE:
         return f"`{metric.name}`"
     tail = "tail_float" if metric.type is ValueType.FLOAT else "tail_int"

@@ -1,11 +1,14 @@
-"""What the rows of windows come to: gauges, counters and last states. Pure, over arrays.
+"""Aggregates of windows: gauges, counters and last states. Pure, over arrays.
 
-Gauges have least, greatest, sum and count of what was measured. Of a counter there is its last reading in the window,
-and by how much it grew: each growth belongs to the window of the later of its two readings, so that minutes add up to
-their hour. The earlier one may lie up to `APART_SECONDS` before the hour. It is the one that the sender counted before,
-which is another than the one that was measured before where a clock was set back. A counter that fell, or whose driver
-was loaded anew, counts from zero again, so what it shows is what it grew by. Energy grew by nothing where it would have
-taken more than `DRAWS_AT_MOST_WATTS`. What was absent is in none of them.
+- Gauge: minimum, maximum, sum and count.
+- Counter: last reading and increase. An increase belongs to the window of the later of its two readings, so minutes
+  add up to their hour. The earlier reading may be up to `MAX_COUNTER_GAP_SECONDS` before the hour. It is the previous
+  reading by sequence number, which differs from the order of time if a clock moved back. After a decrease or a driver
+  restart a counter starts from zero, and the increase is the reading itself. An energy increase that exceeds
+  `MAX_GPU_WATTS` is ignored.
+- State: last state.
+
+Absent values are not included.
 """
 
 import msgspec
@@ -13,68 +16,68 @@ import numpy as np
 
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.time import NANOS
-from gpufleet.stores.clickhouse.rollup.rows import Cells, Numbers, Rows
-from gpufleet.stores.clickhouse.rollup.tables import DRAWS_AT_MOST_WATTS, ENERGY, OF_THE_DRIVER
+from gpufleet.stores.clickhouse.rollup.rows import Array, MetricCells, SampleColumns
+from gpufleet.stores.clickhouse.rollup.tables import DRIVER_COUNTERS, ENERGY, MAX_GPU_WATTS
 
 _KINDS = {metric.id: metric.kind for metric in CATALOGUE.values()}
-_OF_THE_DRIVER = frozenset(CATALOGUE[name].id for name in OF_THE_DRIVER)
+_OF_THE_DRIVER = frozenset(CATALOGUE[name].id for name in DRIVER_COUNTERS)
 
 
-class Gauge(msgspec.Struct, frozen=True):
-    """Of the windows in `at`, by number: least, greatest, sum and count."""
+class GaugeWindows(msgspec.Struct, frozen=True):
+    """Minimum, maximum, sum and count of a gauge in the windows `at` (indexes)."""
 
-    at: Numbers
-    low: Numbers
-    high: Numbers
-    total: Numbers
-    count: Numbers
-
-
-class Counter(msgspec.Struct, frozen=True):
-    """Of the windows in `at`: the last reading, and what it grew by."""
-
-    at: Numbers
-    last: Numbers
-    increase: Numbers
+    at: Array
+    low: Array
+    high: Array
+    total: Array
+    count: Array
 
 
-class State(msgspec.Struct, frozen=True):
-    """Of the windows in `at`: the last state."""
+class CounterWindows(msgspec.Struct, frozen=True):
+    """Last reading and increase of a counter in the windows `at`."""
 
-    at: Numbers
-    last: Numbers
+    at: Array
+    last: Array
+    increase: Array
 
 
-class Windows(msgspec.Struct, frozen=True):
-    """Windows of tellers in order, and what is known of each.
+class StateWindows(msgspec.Struct, frozen=True):
+    """Last state in the windows `at`."""
+
+    at: Array
+    last: Array
+
+
+class WindowSet(msgspec.Struct, frozen=True):
+    """Windows in order of reporter and time, with their aggregates.
 
     Attributes:
-        first_row: window to a row of its teller.
-        start: window to nanoseconds since 1970.
-        samples: window to how many samples it has.
-        gauges, counters, states: metric id to what there is of it.
+        first_row: window to a row of its reporter.
+        start: window to its start, nanoseconds since 1970.
+        samples: window to its number of samples.
+        gauges, counters, states: metric id to aggregates.
     """
 
-    first_row: Numbers
-    start: Numbers
-    samples: Numbers
-    gauges: dict[int, Gauge]
-    counters: dict[int, Counter]
-    states: dict[int, State]
+    first_row: Array
+    start: Array
+    samples: Array
+    gauges: dict[int, GaugeWindows]
+    counters: dict[int, CounterWindows]
+    states: dict[int, StateWindows]
 
 
-def windows_of(rows: Rows, first: int, last: int, window_ns: int) -> Windows:
-    """Return what the samples in [first, last) come to, in windows of so long from `first` on."""
+def compute_windows(rows: SampleColumns, first: int, last: int, window_ns: int) -> WindowSet:
+    """Aggregate the samples in [first, last) to windows of `window_ns` that start at `first`."""
     inside = np.flatnonzero((rows.at >= first) & (rows.at < last))
     slots = (last - first) // window_ns
-    keys = rows.teller[inside] * slots + (rows.at[inside] - first) // window_ns
-    found, firsts, numbers, samples = numbered(keys)
+    keys = rows.reporter[inside] * slots + (rows.at[inside] - first) // window_ns
+    found, firsts, numbers, samples = number_keys(keys)
     number = np.full(len(rows.at), -1)
     number[inside] = numbers
-    places = _Places(number)
-    gauges: dict[int, Gauge] = {}
-    counters: dict[int, Counter] = {}
-    states: dict[int, State] = {}
+    places = _Selections(number)
+    gauges: dict[int, GaugeWindows] = {}
+    counters: dict[int, CounterWindows] = {}
+    states: dict[int, StateWindows] = {}
     for id_, cells in rows.cells.items():
         where = places.of(cells.rows)
         if not len(where.at):
@@ -83,24 +86,24 @@ def windows_of(rows: Rows, first: int, last: int, window_ns: int) -> Windows:
             case MetricKind.GAUGE:
                 gauges[id_] = _gauge(cells.values, where)
             case MetricKind.COUNTER:
-                counters[id_] = _counter(cells, _grown(id_, cells, rows, last), where)
+                counters[id_] = _counter(cells, _reading_growth(id_, cells, rows, last), where)
             case MetricKind.STATE:
-                states[id_] = State(where.at, where.picked(cells.values)[where.ends])
-    return Windows(inside[firsts], first + found % slots * window_ns, samples, gauges, counters, states)
+                states[id_] = StateWindows(where.at, where.picked(cells.values)[where.ends])
+    return WindowSet(inside[firsts], first + found % slots * window_ns, samples, gauges, counters, states)
 
 
-def coarser(fine: Windows, rows: Rows, first: int) -> Windows:
-    """Return hours that begin at `first` from their minutes: the same as of the samples themselves."""
+def to_hour(fine: WindowSet, rows: SampleColumns, first: int) -> WindowSet:
+    """Aggregate minutes to the hour that starts at `first`: the same result as from samples."""
     if not len(fine.start):
         return fine
-    keys = rows.teller[fine.first_row]
-    _, firsts, parent, _ = numbered(keys)
-    gauges: dict[int, Gauge] = {}
-    counters: dict[int, Counter] = {}
-    states: dict[int, State] = {}
+    keys = rows.reporter[fine.first_row]
+    _, firsts, parent, _ = number_keys(keys)
+    gauges: dict[int, GaugeWindows] = {}
+    counters: dict[int, CounterWindows] = {}
+    states: dict[int, StateWindows] = {}
     for id_, gauge in fine.gauges.items():
-        at, starts, _ = runs(parent[gauge.at])
-        gauges[id_] = Gauge(
+        at, starts, _ = find_runs(parent[gauge.at])
+        gauges[id_] = GaugeWindows(
             at,
             np.minimum.reduceat(gauge.low, starts),
             np.maximum.reduceat(gauge.high, starts),
@@ -108,125 +111,125 @@ def coarser(fine: Windows, rows: Rows, first: int) -> Windows:
             np.add.reduceat(gauge.count, starts),
         )
     for id_, counter in fine.counters.items():
-        at, starts, ends = runs(parent[counter.at])
-        counters[id_] = Counter(at, counter.last[ends], np.add.reduceat(counter.increase, starts))
+        at, starts, ends = find_runs(parent[counter.at])
+        counters[id_] = CounterWindows(at, counter.last[ends], np.add.reduceat(counter.increase, starts))
     for id_, state in fine.states.items():
-        at, _, ends = runs(parent[state.at])
-        states[id_] = State(at, state.last[ends])
+        at, _, ends = find_runs(parent[state.at])
+        states[id_] = StateWindows(at, state.last[ends])
     samples = np.bincount(parent, fine.samples, len(firsts)).astype(np.int64)
-    return Windows(fine.first_row[firsts], np.full(len(firsts), first), samples, gauges, counters, states)
+    return WindowSet(fine.first_row[firsts], np.full(len(firsts), first), samples, gauges, counters, states)
 
 
-def _grown(id_: int, cells: Cells, rows: Rows, last: int) -> Numbers:
-    """Return by how much each reading before `last` grew since the one that its sender counted before it.
+def _reading_growth(id_: int, cells: MetricCells, rows: SampleColumns, last: int) -> Array:
+    """Return the increase of each reading before `last` over the previous reading by sequence number.
 
-    That is unknown where the clock was set back between them: others may have been counted in between, too far off to
-    be here. A lane that falls more often in the order of counting than in that of time was not counted as it was
-    measured (a relay gave its batches other numbers), and is followed by time.
+    If the clock moved back between the two readings, the increase is unknown, because readings in between may be out of
+    range. A lane that decreases more often by sequence number than by time is compared by time: its numbers do not
+    follow the measurements (a relay renumbered its batches).
     """
     by_driver = id_ in _OF_THE_DRIVER
-    if rows.counted is None:
-        return _possible(id_, growth(cells, rows, by_driver=by_driver), rows.at[cells.rows])
+    if rows.sequence is None:
+        return _plausible(id_, growth(cells, rows, by_driver=by_driver), rows.at[cells.rows])
     inside = np.flatnonzero(rows.at[cells.rows] < last)
-    number = numbered(rows.lane[cells.rows[inside]])[2]
-    counted = np.argsort(rows.counted[cells.rows[inside]])
-    grown, falls = np.zeros((2, len(inside)), cells.values.dtype), []
-    for way, order in zip(grown, (np.arange(len(inside)), counted), strict=True):
-        ordered = Cells(cells.rows[inside[order]], cells.values[inside[order]])
+    number = number_keys(rows.lane[cells.rows[inside]])[2]
+    by_sequence = np.argsort(rows.sequence[cells.rows[inside]])
+    grown, decreases = np.zeros((2, len(inside)), cells.values.dtype), []
+    for target, order in zip(grown, (np.arange(len(inside)), by_sequence), strict=True):
+        ordered = MetricCells(cells.rows[inside[order]], cells.values[inside[order]])
         at, values, lane = rows.at[ordered.rows], ordered.values, number[order]
         more = growth(ordered, rows, by_driver=by_driver)
         more[1:] = np.where(at[1:] >= at[:-1], more[1:], 0)
-        way[order] = _possible(id_, more, at)
-        fell = (values[1:] < values[:-1]) & (lane[1:] == lane[:-1])
-        falls.append(np.bincount(lane[1:][fell], minlength=int(number.max(initial=-1)) + 1))
+        target[order] = _plausible(id_, more, at)
+        decreased = (values[1:] < values[:-1]) & (lane[1:] == lane[:-1])
+        decreases.append(np.bincount(lane[1:][decreased], minlength=int(number.max(initial=-1)) + 1))
     found = np.zeros_like(cells.values)
-    found[inside] = np.where((falls[1] <= falls[0])[number], grown[1], grown[0])
+    found[inside] = np.where((decreases[1] <= decreases[0])[number], grown[1], grown[0])
     return found
 
 
-def _possible(id_: int, grown: Numbers, at: Numbers) -> Numbers:
-    return drawn(grown, at) if id_ == ENERGY.id else grown
+def _plausible(id_: int, grown: Array, at: Array) -> Array:
+    return limit_energy(grown, at) if id_ == ENERGY.id else grown
 
 
-def growth(cells: Cells, rows: Rows, *, by_driver: bool) -> Numbers:
-    """Return by how much each reading is more than the one before it in its lane; the first of a lane by nothing."""
+def growth(cells: MetricCells, rows: SampleColumns, *, by_driver: bool) -> Array:
+    """Return the increase of each reading over the previous one in its lane; 0 for the first of a lane."""
     values, lane = cells.values, rows.lane[cells.rows]
     grown = np.zeros_like(values)
-    goes_on = values[1:] >= values[:-1]
+    continues = values[1:] >= values[:-1]
     if by_driver:
         session = rows.session[cells.rows]
-        goes_on &= (session[1:] == session[:-1]) | (session[1:] == 0) | (session[:-1] == 0)
-    grown[1:] = np.where(lane[1:] == lane[:-1], np.where(goes_on, values[1:] - values[:-1], values[1:]), 0)
+        continues &= (session[1:] == session[:-1]) | (session[1:] == 0) | (session[:-1] == 0)
+    grown[1:] = np.where(lane[1:] == lane[:-1], np.where(continues, values[1:] - values[:-1], values[1:]), 0)
     return grown
 
 
-def drawn(grown: Numbers, at: Numbers) -> Numbers:
-    """Return by how much energy counters grew (joules), without what no GPU draws between two of these instants."""
+def limit_energy(grown: Array, at: Array) -> Array:
+    """Return energy increases (joules), with 0 for those that exceed `MAX_GPU_WATTS` between the two instants."""
     seconds = np.diff(at, prepend=at[:1]) / NANOS
-    return np.where(grown <= seconds * DRAWS_AT_MOST_WATTS, grown, 0)
+    return np.where(grown <= seconds * MAX_GPU_WATTS, grown, 0)
 
 
-def numbered(keys: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Return the distinct keys in order, the first place of each, the number of each place's key, and their counts.
+def number_keys(keys: Array) -> tuple[Array, Array, Array, Array]:
+    """Return distinct keys in order, first position of each, key number of each position, and counts.
 
-    As `numpy.unique` does, which sorts what nearly always is in order.
+    Same as `numpy.unique`, but without sorting keys that are in order already, which is the usual case.
     """
     if np.any(keys[1:] < keys[:-1]):
         found, firsts, numbers, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
         return found, firsts, numbers, counts
-    found, starts, _ = runs(keys)
+    found, starts, _ = find_runs(keys)
     counts = np.diff(starts, append=len(keys))
     return found, starts, np.repeat(np.arange(len(starts)), counts), counts
 
 
-def runs(keys: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Return each run of equal keys: the key, its first place and its last."""
+def find_runs(keys: Array) -> tuple[Array, Array, Array]:
+    """Return each run of equal keys: key, first position and last position."""
     edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
     starts = np.concatenate((np.zeros(min(1, len(keys)), np.int64), edges))
     return keys[starts], starts, np.append(starts[1:], len(keys))[: len(starts)] - 1
 
 
-class _Where(msgspec.Struct, frozen=True):
-    """Where the readings of one metric lie: windows, and the first and last place of each among those picked."""
+class _Selection(msgspec.Struct, frozen=True):
+    """Positions of the readings of a metric: windows, and first and last position of each among the picked readings."""
 
-    pick: Numbers | None
-    at: Numbers
-    starts: Numbers
-    ends: Numbers
+    pick: Array | None
+    at: Array
+    starts: Array
+    ends: Array
 
-    def picked(self, values: Numbers) -> Numbers:
+    def picked(self, values: Array) -> Array:
         return values if self.pick is None else values[self.pick]
 
 
-class _Places:
-    """Where the readings of metrics lie. Most metrics of a device are there in the same rows: those are told once."""
+class _Selections:
+    """Cache of selections by row array: most metrics of a device are present in the same rows."""
 
-    def __init__(self, number: Numbers) -> None:
+    def __init__(self, number: Array) -> None:
         self._number = number
-        self._known: dict[int, _Where] = {}
+        self._known: dict[int, _Selection] = {}
 
-    def of(self, rows: Numbers) -> _Where:
-        """Return it of rows that stay where they are as long as this does."""
+    def of(self, rows: Array) -> _Selection:
+        """Return the selection of rows; the array must live as long as this cache."""
         where = self._known.get(id(rows))
         if where is None:
             where = self._known[id(rows)] = self._find(rows)
         return where
 
-    def _find(self, rows: Numbers) -> _Where:
+    def _find(self, rows: Array) -> _Selection:
         keys = self._number[rows]
         pick = None
         if np.any(keys < 0):
             pick = np.flatnonzero(keys >= 0)
             keys = keys[pick]
-        if np.any(keys[1:] < keys[:-1]):  # a lane of two provenances by turns
+        if np.any(keys[1:] < keys[:-1]):  # a lane with alternating provenances
             order = np.argsort(keys, kind="stable")
             pick, keys = order if pick is None else pick[order], keys[order]
-        return _Where(pick, *runs(keys))
+        return _Selection(pick, *find_runs(keys))
 
 
-def _gauge(values: Numbers, where: _Where) -> Gauge:
+def _gauge(values: Array, where: _Selection) -> GaugeWindows:
     picked = where.picked(values)
-    return Gauge(
+    return GaugeWindows(
         where.at,
         np.minimum.reduceat(picked, where.starts),
         np.maximum.reduceat(picked, where.starts),
@@ -235,6 +238,6 @@ def _gauge(values: Numbers, where: _Where) -> Gauge:
     )
 
 
-def _counter(cells: Cells, grown: Numbers, where: _Where) -> Counter:
+def _counter(cells: MetricCells, grown: Array, where: _Selection) -> CounterWindows:
     last = where.picked(cells.values)[where.ends]
-    return Counter(where.at, last, np.add.reduceat(where.picked(grown), where.starts))
+    return CounterWindows(where.at, last, np.add.reduceat(where.picked(grown), where.starts))

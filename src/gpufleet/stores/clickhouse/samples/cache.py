@@ -1,11 +1,4 @@
-"""What was met in answers before, so that it is not asked for again.
-
-What machines were found to have, until a write is about to tell otherwise.
-
-How readers describe the views of machines.
-
-The newest row of each key, of a few machines or many.
-"""
+"""Read cache of the store, and lookups of newest rows and view descriptions."""
 
 import contextlib
 import threading
@@ -17,11 +10,11 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 
 from gpufleet.model.reading import Value
-from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.samples.blocks import tellers
-from gpufleet.stores.clickhouse.schema.sets import AbsenceSets, ById
+from gpufleet.stores.clickhouse.samples.blocks import machines_with_dims
+from gpufleet.stores.clickhouse.schema.sets import AbsenceSets, SetCache
 from gpufleet.stores.clickhouse.schema.tables import VIEWS
 
 Subject = tuple[str, str]
@@ -30,68 +23,67 @@ Subject = tuple[str, str]
 Content = TypeVar("Content")
 
 _LIMIT = 50_000
-"""Entries of a memory: views of 6,000 machines, about 30 MB."""
+"""Maximum entries of a cache: views of 6,000 machines, about 30 MB."""
 
 
-def subjects_of(table: Any) -> set[Subject]:
-    """Return of which machines an Arrow table has rows."""
+def machines_in(table: Any) -> set[Subject]:
+    """Return the machines of the rows of an Arrow table."""
     return set(zip(table.column("cluster").to_pylist(), table.column("machine").to_pylist(), strict=True))
 
 
-class Remembered(Generic[Content]):
-    """Contents by machine; any thread may ask, one writes.
+class ContentCache(Generic[Content]):
+    """Contents by machine. Any thread may read; one thread writes.
 
-    A write lets go of the machines that it tells of before it begins, and nothing is kept of them until it is over:
-    neither what is asked meanwhile nor what was asked before and is answered later. So what is here is what the
-    tables have. That holds where nobody else writes to them: elsewhere nothing is kept. Bounded by forgetting
-    everything when it is full.
+    A write invalidates its machines before it starts. Until it ends nothing is cached for them, including results of
+    queries that started earlier. So the cache always equals the tables, if no other process writes to them; otherwise
+    nothing is cached. Cleared completely when full.
     """
 
-    def __init__(self, *, keeps: bool) -> None:
-        """Begin with nothing; `keeps` is whether nobody else writes."""
-        self._keeps = keeps
+    def __init__(self, *, enabled: bool) -> None:
+        """Create an empty cache; `enabled` is false if other processes may write to the tables."""
+        self._enabled = enabled
         self._contents: dict[Subject, tuple[Content, int]] = {}
         self._entries = 0
-        self._told: frozenset[Subject] = frozenset()
-        self._asked: dict[int, set[Subject]] = {}
+        self._being_written: frozenset[Subject] = frozenset()
+        self._readers: dict[int, set[Subject]] = {}
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def asking(self, subjects: Collection[Subject]) -> Iterator[set[Subject]]:
-        """Ask the tables of machines within; yields those of which the answer may be kept, and `keep` takes it."""
-        may_keep = set(subjects) if self._keeps else set()
+    def reading(self, subjects: Collection[Subject]) -> Iterator[set[Subject]]:
+        """Query the tables within the context; yields the machines with cacheable results, for `keep`."""
+        may_keep = set(subjects) if self._enabled else set()
         with self._lock:
-            may_keep -= self._told
-            self._asked[id(may_keep)] = may_keep
+            may_keep -= self._being_written
+            self._readers[id(may_keep)] = may_keep
         try:
             yield may_keep
         finally:
             with self._lock:
-                del self._asked[id(may_keep)]
+                del self._readers[id(may_keep)]
 
     @contextlib.contextmanager
-    def telling(self, subjects: Collection[Subject]) -> Iterator[None]:
-        """Write of machines within."""
-        told = frozenset(subjects)
+    def writing(self, subjects: Collection[Subject]) -> Iterator[None]:
+        """Write to machines within the context."""
+        written = frozenset(subjects)
         with self._lock:
-            self._told = told
-            for asked in self._asked.values():
-                asked -= told
-            for subject in self._contents.keys() & told:
+            self._being_written = written
+            for may_keep in self._readers.values():
+                may_keep -= written
+            for subject in self._contents.keys() & written:
                 self._entries -= self._contents.pop(subject)[1]
         try:
             yield
         finally:
             with self._lock:
-                self._told = frozenset()
+                self._being_written = frozenset()
 
     def known(self, subjects: Collection[Subject]) -> dict[Subject, Content]:
-        """Return what is kept of machines; whatever a sample that was read before points at is in it."""
+        """Return the cached contents of machines, which include everything that earlier read samples refer to."""
         with self._lock:
             return {subject: self._contents[subject][0] for subject in subjects if subject in self._contents}
 
     def keep(self, may_keep: set[Subject], subject: Subject, content: Content, entries: int = 1) -> None:
-        """Keep what a machine was found to have, and of how many entries it is, if no write told of it meanwhile."""
+        """Cache the content of a machine, with its number of entries, unless the machine was written meanwhile."""
         with self._lock:
             if subject not in may_keep or subject in self._contents or entries > _LIMIT:
                 return
@@ -101,13 +93,13 @@ class Remembered(Generic[Content]):
             self._entries += entries
 
 
-Row = tuple[Any, ...]
+ResultRow = tuple[Any, ...]
 
-_FEW = 16
-"""Machines up to which the newest of the rows that are not merged yet is found here: FINAL takes longer for them."""
+_FEW_MACHINES = 16
+"""For up to this many machines, unmerged rows are reduced here, because FINAL takes longer."""
 
-_OF_FEW = "optimize_move_to_prewhere = 0, max_threads = 1"
-"""Of some hundred rows a part, in a piece or two, all columns are read at once sooner than some after others."""
+_FEW_SETTINGS = "optimize_move_to_prewhere = 0, max_threads = 1"
+"""For some hundred rows per part, reading all columns at once is faster than PREWHERE."""
 
 
 def fetch_newest(
@@ -117,47 +109,47 @@ def fetch_newest(
     parameters: Mapping[str, Any],
     *,
     key: int,
-    rank: Callable[[Row], Any],
+    rank: Callable[[ResultRow], Any],
     view: str | None = None,
-) -> list[Row]:
-    """Ask for rows of `machines` of a `cluster`; of those with the same first `key` cells the one of the highest rank.
+) -> list[ResultRow]:
+    """Return the newest row per key of `machines` of a `cluster`, in order of the key.
 
     Args:
-        handle: whom to ask.
-        select: what, up to FROM.
-        table: of which table; its version column ranks rows as `rank` does.
-        parameters: those of the statement: `cluster`, `machines`, and what `select` has.
-        key: how many cells say which row it is, the machine first; rows come in their order.
-        rank: of two rows the newer one has the greater.
-        view: of that view alone.
+        handle: the database handle.
+        select: the statement up to FROM.
+        table: the table; its version column orders rows as `rank` does.
+        parameters: query parameters: `cluster`, `machines`, and those of `select`.
+        key: number of leading cells that form the key, the machine first.
+        rank: key function that is greater for newer rows.
+        view: only rows of this view.
     """
-    few = len(parameters["machines"]) <= _FEW
-    asked = {**parameters, **({} if view is None else {"view": view})}
-    words = [
+    few = len(parameters["machines"]) <= _FEW_MACHINES
+    bound = {**parameters, **({} if view is None else {"view": view})}
+    clauses = [
         f"{select} FROM {table}{'' if few else ' FINAL'}",
         "WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}",
         *(["AND view = {view:String}"] if view is not None else []),
-        *([f"SETTINGS {_OF_FEW}"] if few else []),
+        *([f"SETTINGS {_FEW_SETTINGS}"] if few else []),
     ]
-    newest: dict[Row, Row] = {}
-    for row in handle.query(" ".join(words), parameters=asked).result_rows:
+    newest: dict[ResultRow, ResultRow] = {}
+    for row in handle.query(" ".join(clauses), parameters=bound).result_rows:
         before = newest.get(row[:key])
-        if before is None or rank(row) >= rank(before):  # of equals the later one stands, as with FINAL
+        if before is None or rank(row) >= rank(before):  # of equal ranks the later row wins, as with FINAL
             newest[row[:key]] = row
     return [row for _, row in sorted(newest.items())]
 
 
 Views = dict[tuple[str, str, str], View]
-"""By machine, key and reader."""
+"""(machine, view key, reader) to description."""
 
-_SELECT = """
+_SELECT_VIEWS = """
 SELECT machine, view, reader, kind, side, uuid, pci_address, instance, parent, index,
     toUnixTimestamp64Nano(reported_at)
 """
 
 
 def fetch_views(handle: Handle, parameters: Mapping[str, Any]) -> Views:
-    """Ask how each reader describes the views of `machines` of a `cluster`."""
+    """Return each reader's description of the views of `machines` of a `cluster`."""
     return {
         (machine, key, reader): View(
             kind=ViewKind(kind),
@@ -169,50 +161,50 @@ def fetch_views(handle: Handle, parameters: Mapping[str, Any]) -> Views:
             index=index,
         )
         for machine, key, reader, kind, side, uuid, pci_address, instance, parent, index, _ in fetch_newest(
-            handle, _SELECT, "views", parameters, key=3, rank=itemgetter(-1)
+            handle, _SELECT_VIEWS, "views", parameters, key=3, rank=itemgetter(-1)
         )
     }
 
 
-def known_views(
-    handle: Handle, remembered: Remembered[Views], may_keep: set[tuple[str, str]], cluster: str, machines: Iterable[str]
+def cached_views(
+    handle: Handle, cache: ContentCache[Views], may_keep: set[tuple[str, str]], cluster: str, machines: Iterable[str]
 ) -> Views:
-    """Return the same, asking for the machines that are not remembered."""
+    """Return the same as `fetch_views`; only machines that are not cached are queried."""
     subjects = {(cluster, machine) for machine in machines}
-    found = remembered.known(subjects)
-    wanted = sorted(machine for _, machine in subjects - found.keys())
-    if wanted:
-        asked: dict[str, Views] = defaultdict(dict)
-        for place, view in fetch_views(handle, {"cluster": cluster, "machines": wanted}).items():
-            asked[place[0]][place] = view
-        for machine, views in asked.items():
+    found = cache.known(subjects)
+    missing = sorted(machine for _, machine in subjects - found.keys())
+    if missing:
+        fetched: dict[str, Views] = defaultdict(dict)
+        for place, view in fetch_views(handle, {"cluster": cluster, "machines": missing}).items():
+            fetched[place[0]][place] = view
+        for machine, views in fetched.items():
             found[cluster, machine] = views
-            remembered.keep(may_keep, (cluster, machine), views, len(views))
+            cache.keep(may_keep, (cluster, machine), views, len(views))
     return {place: view for views in found.values() for place, view in views.items()}
 
 
-class Met(msgspec.Struct, frozen=True):
-    """Sets, which never change, and what machines were found to have, which holds until a write tells of it.
+class ReadCache(msgspec.Struct, frozen=True):
+    """Caches for reads: sets, which never change, and contents of machines, which a write invalidates.
 
     Attributes:
-        absences, texts: sets, by id.
-        views: how machines' views are described.
-        told_dims: whether there ever were values with dimensions, of machines whose newest samples have none.
+        absences, texts: sets by id.
+        views: view descriptions of machines.
+        has_dims: for machines without dimensioned values in their newest samples: whether they ever had any.
     """
 
     absences: AbsenceSets
-    texts: ById[dict[str, Value]]
-    views: Remembered[Views]
-    told_dims: Remembered[bool]
+    texts: SetCache[dict[str, Value]]
+    views: ContentCache[Views]
+    has_dims: ContentCache[bool]
 
     @classmethod
-    def nothing(cls, *, writes_alone: bool) -> Self:
-        """Begin; `writes_alone` is whether nobody but this store writes to the tables."""
-        return cls(ById(), ById(), Remembered(keeps=writes_alone), Remembered(keeps=writes_alone))
+    def empty(cls, *, exclusive: bool) -> Self:
+        """Return empty caches; `exclusive` is true if only this store writes to the tables."""
+        return cls(SetCache(), SetCache(), ContentCache(enabled=exclusive), ContentCache(enabled=exclusive))
 
     @contextlib.contextmanager
-    def telling(self, accepted: Sequence[Accepted], made: Sequence[tuple[str, Any]]) -> Iterator[None]:
-        """Write batches within, of which Arrow tables were made."""
-        views = {subject for name, table in made if name == VIEWS.name for subject in subjects_of(table)}
-        with self.views.telling(views), self.told_dims.telling(tellers(accepted)):
+    def writing(self, accepted: Sequence[AcceptedBatch], tables: Sequence[tuple[str, Any]]) -> Iterator[None]:
+        """Write batches, as these Arrow tables by name, within the context."""
+        views = {subject for name, table in tables if name == VIEWS.name for subject in machines_in(table)}
+        with self.views.writing(views), self.has_dims.writing(machines_with_dims(accepted)):
             yield

@@ -1,4 +1,4 @@
-"""The newest samples of machines, put together again: values, absences, texts, dimensions, views."""
+"""Newest samples of machines, assembled from values, absences, texts, dimensions and views."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -11,13 +11,13 @@ from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.samples.cache import Met, Subject, fetch_newest, known_views
-from gpufleet.stores.clickhouse.schema.sets import EMPTY, fetch_absences
+from gpufleet.stores.clickhouse.samples.cache import ReadCache, Subject, cached_views, fetch_newest
+from gpufleet.stores.clickhouse.schema.sets import EMPTY_SET, fetch_absences
 
-Place = tuple[str, str, str, str, int]
-"""(machine, view, reader, lane, measured_at): which sample."""
+SampleKey = tuple[str, str, str, str, int]
+"""(machine, view, reader, lane, measured_at)."""
 
-_SELECT = """
+_SELECT_LATEST = """
 SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
     driver_session, absence_set, info_set, int_ids, int_values, float_ids, float_values, toUnixTimestamp64Nano(known_at)
 """
@@ -35,32 +35,32 @@ WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
     AND measured_at IN {instants:Array(DateTime64(9, 'UTC'))}
 """
 
-_EVER = """
+_MACHINES_WITH_DIMS = """
 SELECT DISTINCT machine FROM dim_samples WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
 """
 
 
 def value_of(metric: Metric, stored: float) -> Value:
-    """Return a value as readings carry it: a state by its name."""
+    """Return a stored value as in readings: a state by name."""
     return metric.states[int(stored)] if metric.type is ValueType.ENUM else stored
 
 
 def fetch_latest(
-    handle: Handle, met: Met, cluster: str, machines: Sequence[str], view: str | None = None
+    handle: Handle, cache: ReadCache, cluster: str, machines: Sequence[str], view: str | None = None
 ) -> dict[str, tuple[StoredSample, ...]]:
-    """Ask for the newest sample per view, reader and lane of each machine, in that order; of one view if given."""
+    """Return machine id to the newest sample per view, reader and lane, in that order (of one view)."""
     parameters: dict[str, Any] = {"cluster": cluster, "machines": list(machines)}
     subjects = [(cluster, machine) for machine in machines]
-    with met.views.asking(subjects) as may_keep_views, met.told_dims.asking(subjects) as may_keep_told:
-        # The rows first: what they point at was written before them
-        rows = fetch_newest(handle, _SELECT, "latest", parameters, key=4, rank=itemgetter(14, 4), view=view)
+    with cache.views.reading(subjects) as may_keep_views, cache.has_dims.reading(subjects) as may_keep_dims:
+        # Rows first: everything that they refer to was written before them
+        rows = fetch_newest(handle, _SELECT_LATEST, "latest", parameters, key=4, rank=itemgetter(14, 4), view=view)
         if not rows:
             return {}
         seen = {row[0] for row in rows if row[1]}
-        views = known_views(handle, met.views, may_keep_views, cluster, seen)
-        dims, dim_sets = _dims(handle, met, may_keep_told, cluster, rows, view)
-    texts = _texts(handle, parameters, {row[9] for row in rows}, met)
-    absences = fetch_absences(handle, {row[8] for row in rows} | dim_sets, met.absences)
+        views = cached_views(handle, cache.views, may_keep_views, cluster, seen)
+        dims, dim_sets = _dims(handle, cache, may_keep_dims, cluster, rows, view)
+    texts = _texts(handle, parameters, {row[9] for row in rows}, cache)
+    absences = fetch_absences(handle, {row[8] for row in rows} | dim_sets, cache.absences)
     stored: dict[str, list[StoredSample]] = {}
     for row in rows:
         machine, key, reader, lane, measured_at, received_at, provenance, session, absence_set, info_set = row[:10]
@@ -86,67 +86,67 @@ def _values(row: tuple[Any, ...]) -> Iterable[tuple[str, Value]]:
     int_ids, int_values, float_ids, float_values = row[10:14]
     for ids, values in ((int_ids, int_values), (float_ids, float_values)):
         for number, value in zip(ids, values, strict=True):
-            if number in BY_ID:  # a newer build may have written metrics that this one does not know
+            if number in BY_ID:  # a newer build may have written metrics unknown to this build
                 metric = BY_ID[number]
                 yield metric.name, value_of(metric, value)
 
 
-def _texts(handle: Handle, parameters: dict[str, Any], ids: set[int], met: Met) -> dict[int, dict[str, Value]]:
-    found, wanted = met.texts.split(ids - {EMPTY})
-    if wanted:
-        asked: dict[int, dict[str, Value]] = defaultdict(dict)
-        for number, metric, text in handle.query(_INFO, parameters={**parameters, "ids": wanted}).result_rows:
-            asked[number][metric] = text
-        met.texts.keep(asked)
-        found.update(asked)
+def _texts(handle: Handle, parameters: dict[str, Any], ids: set[int], cache: ReadCache) -> dict[int, dict[str, Value]]:
+    found, missing = cache.texts.split(ids - {EMPTY_SET})
+    if missing:
+        fetched: dict[int, dict[str, Value]] = defaultdict(dict)
+        for number, metric, text in handle.query(_INFO, parameters={**parameters, "ids": missing}).result_rows:
+            fetched[number][metric] = text
+        cache.texts.keep(fetched)
+        found.update(fetched)
     return found
 
 
-Dims = dict[Place, dict[tuple[str, tuple[str, ...]], tuple[float | None, int]]]
+SampleDims = dict[SampleKey, dict[tuple[str, tuple[str, ...]], tuple[float | None, int]]]
 """Sample to (metric, labels) to (stored value, absence set)."""
 
 
 def _dims(
     handle: Handle,
-    met: Met,
+    cache: ReadCache,
     may_keep: set[Subject],
     cluster: str,
     rows: Sequence[tuple[Any, ...]],
     view: str | None,
-) -> tuple[Dims, set[int]]:
+) -> tuple[SampleDims, set[int]]:
     machines = {row[0] for row in rows}
-    known = met.told_dims.known({(cluster, machine) for machine in machines})
-    machines -= {machine for (_, machine), told in known.items() if not told}
+    known = cache.has_dims.known({(cluster, machine) for machine in machines})
+    machines -= {machine for (_, machine), has_dims in known.items() if not has_dims}
     places = {row[:5] for row in rows if row[0] in machines}
     if not places:
         return {}, set()
-    asked = {
+    parameters = {
         "cluster": cluster,
         "machines": sorted(machines),
         "instants": [_instant(at) for at in sorted({place[4] for place in places})],
         **({} if view is None else {"view": view}),
     }
     query = _DIMS if view is None else f"{_DIMS} AND view = {{view:String}}"
-    dims: Dims = defaultdict(dict)
+    dims: SampleDims = defaultdict(dict)
     sets = set()
     for *subject, metric, labels, int_value, float_value, absence_set in handle.query(
-        query, parameters=asked
+        query, parameters=parameters
     ).result_rows:
         place = tuple(subject)
         if place in places:
             dims[place][metric, tuple(labels)] = (float_value if int_value is None else int_value, absence_set)
             sets.add(absence_set)
-    unsure = machines - {place[0] for place in dims} - {machine for _, machine in known}
-    if unsure:
-        parameters = {"cluster": cluster, "machines": sorted(unsure)}
-        told = {machine for (machine,) in handle.query(_EVER, parameters=parameters).result_rows}
-        for machine in unsure:
-            met.told_dims.keep(may_keep, (cluster, machine), machine in told)
+    unknown = machines - {place[0] for place in dims} - {machine for _, machine in known}
+    if unknown:
+        parameters = {"cluster": cluster, "machines": sorted(unknown)}
+        with_dims = {machine for (machine,) in handle.query(_MACHINES_WITH_DIMS, parameters=parameters).result_rows}
+        for machine in unknown:
+            cache.has_dims.keep(may_keep, (cluster, machine), machine in with_dims)
     return dims, sets
 
 
 def _instant(at: int) -> str:
-    """Return an instant as a parameter: the engine takes a number of fewer digits for a date."""
+    """Return an instant as a parameter: the engine would read a number with fewer digits as a date."""
     return f"{at // NANOS:010d}.{at % NANOS:09d}"
 
 

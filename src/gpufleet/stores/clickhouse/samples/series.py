@@ -1,4 +1,4 @@
-"""Values of a machine's metrics over time, in steps."""
+"""Time series queries."""
 
 import time
 from collections import defaultdict
@@ -11,18 +11,18 @@ from gpufleet.model.stored.retention import Resolution, Retention
 from gpufleet.model.stored.samples import StoredSeries
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.rollup.hours import Choice, choose, fetch_standings
-from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, column
+from gpufleet.stores.clickhouse.rollup.hours import SourceChoice, choose_sources, fetch_hour_states
+from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, value_expression
 from gpufleet.stores.clickhouse.samples.latest import value_of
 
 MAX_POINTS = 11_000
-"""Most steps a series may have."""
+"""Maximum number of steps of a series."""
 
 MAX_ROWS = 2_000_000
-"""Most rows a question may come to, over all views and readers."""
+"""Maximum number of rows of a query, over all views and readers."""
 
-Part = tuple[Value, int]
-"""Of a gauge the sum and the count; of others the last value, and when it was measured."""
+StepPart = tuple[Value, int]
+"""Sum and count of a gauge; last value and measurement time of other metrics."""
 
 _HEAD = """
 SELECT view, reader, intDiv({at} - {{start:Int64}}, {{step:Int64}}) AS number,
@@ -51,19 +51,18 @@ def fetch_series(
     provenance: Provenance,
     retention: Retention,
 ) -> StoredSeries:
-    """Ask for (view key, metric) to (start of step, value), as `ports.Store.series` says.
+    """Return (view key, metric) to (start of step, value); see `ports.HistoryStore.series`.
 
-    A series is of one reader: where several measured the same metric of a view, the one that measured in
-    most steps; readers are never mixed into one series.
+    A series is of a single reader: of several readers of the same metric and view, the reader with the most steps.
 
     Raises:
-        StoreError: for a metric that has no series, a span or step that makes none, or too many points.
+        StoreError: for a metric without series, an invalid interval or step, or too many points.
     """
-    asked = _checked(metrics, start, end, step)
-    if not asked:
+    requested = _check(metrics, start, end, step)
+    if not requested:
         return StoredSeries(points={}, resolution=Resolution.RAW)
-    standings = fetch_standings(handle, start // HOUR_NS * 3600, -(-end // NANOS))
-    choice = choose(start, end, step, standings, retention, time.time_ns())
+    hours = fetch_hour_states(handle, start // HOUR_NS * 3600, -(-end // NANOS))
+    source = choose_sources(start, end, step, hours, retention, time.time_ns())
     parameters = {
         "cluster": cluster,
         "machine": machine,
@@ -71,40 +70,40 @@ def fetch_series(
         "start": start,
         "step": step,
     }
-    found: dict[tuple[str, str], dict[str, dict[int, Part]]] = defaultdict(lambda: defaultdict(dict))
-    for query in _queries(choice, asked):
+    found: dict[tuple[str, str], dict[str, dict[int, StepPart]]] = defaultdict(lambda: defaultdict(dict))
+    for query in _queries(source, requested):
         for view, reader, number, *parts in handle.query(query, parameters=parameters).result_rows:
-            for metric, value, weight in zip(asked, parts[::2], parts[1::2], strict=True):
+            for metric, value, weight in zip(requested, parts[::2], parts[1::2], strict=True):
                 if value is not None and weight:
                     steps = found[view, metric.name][reader]
-                    steps[number] = _joined(metric, steps.get(number), (value, weight))
+                    steps[number] = _merge(metric, steps.get(number), (value, weight))
     return StoredSeries(
         points={
             (view or None, name): _points(CATALOGUE[name], readers, start, step)
             for (view, name), readers in found.items()
         },
-        resolution=choice.resolution,
+        resolution=source.resolution,
     )
 
 
-def _queries(choice: Choice, asked: Sequence[Metric]) -> Iterator[str]:
-    if choice.raw:
+def _queries(source: SourceChoice, metrics: Sequence[Metric]) -> Iterator[str]:
+    if source.raw:
         yield _HEAD.format(
             at="toUnixTimestamp64Nano(measured_at)",
-            aggregates=",\n    ".join(map(_of_samples, asked)),
+            aggregates=",\n    ".join(map(_sample_aggregates, metrics)),
             table="samples",
-            spans=" OR ".join(f"(measured_at >= {_instant(a)} AND measured_at < {_instant(b)})" for a, b in choice.raw),
+            spans=" OR ".join(f"(measured_at >= {_instant(a)} AND measured_at < {_instant(b)})" for a, b in source.raw),
             more="",
             max_rows=MAX_ROWS,
         )
-    if choice.rolled:
+    if source.rolled:
         yield _HEAD.format(
             at=f"toInt64(toUnixTimestamp(at)) * {NANOS}",
-            aggregates=",\n    ".join(map(_of_windows, asked)),
-            table=_TABLES[choice.resolution],
+            aggregates=",\n    ".join(map(_window_aggregates, metrics)),
+            table=_TABLES[source.resolution],
             spans=" OR ".join(
                 f"(at >= toDateTime({a // NANOS}, 'UTC') AND at < toDateTime({b // NANOS}, 'UTC'))"
-                for a, b in choice.rolled
+                for a, b in source.rolled
             ),
             more=_CURRENT,
             max_rows=MAX_ROWS,
@@ -115,8 +114,8 @@ def _instant(at: int) -> str:
     return f"fromUnixTimestamp64Nano(toInt64({at}), 'UTC')"
 
 
-def _joined(metric: Metric, before: Part | None, part: Part) -> Part:
-    """Put together what samples and what windows say of one step."""
+def _merge(metric: Metric, before: StepPart | None, part: StepPart) -> StepPart:
+    """Merge the parts of a step from samples and from windows."""
     if before is None:
         return part
     if metric.kind is MetricKind.GAUGE:
@@ -125,47 +124,47 @@ def _joined(metric: Metric, before: Part | None, part: Part) -> Part:
 
 
 def _points(
-    metric: Metric, readers: Mapping[str, Mapping[int, Part]], start: int, step: int
+    metric: Metric, readers: Mapping[str, Mapping[int, StepPart]], start: int, step: int
 ) -> list[tuple[int, Value]]:
     _, steps = max(sorted(readers.items()), key=lambda item: len(item[1]))
     return [(start + number * step, _value(metric, part)) for number, part in sorted(steps.items())]
 
 
-def _checked(metrics: Sequence[str], start: int, end: int, step: int) -> list[Metric]:
+def _check(metrics: Sequence[str], start: int, end: int, step: int) -> list[Metric]:
     if step <= 0:
-        raise StoreError(f"series: a step of {step} ns: write one greater than 0")
+        raise StoreError(f"series: the step is {step} ns: it must be greater than 0")
     if end <= start:
         raise StoreError(f"series: the end ({end}) is not after the start ({start})")
     points = -(-(end - start) // step)
     if points > MAX_POINTS:
         enough = -(-(end - start) // MAX_POINTS) / NANOS
         raise StoreError(
-            f"series: {points} steps, the limit is {MAX_POINTS}: ask for a step of at least {enough:.3f} s, "
-            "or a shorter span"
+            f"series: {points} steps exceed the limit of {MAX_POINTS}: use a step of at least {enough:.3f} s, "
+            "or a shorter interval"
         )
-    asked = []
+    checked = []
     for name in dict.fromkeys(metrics):
         metric = CATALOGUE.get(name)
         if metric is None:
             raise StoreError(f"series: {name[:100]!r} is not in the catalogue")
         if metric.storage not in (Storage.CORE, Storage.TAIL):
-            raise StoreError(f"series: {name} has no series: it has dimensions or is a text")
-        asked.append(metric)
-    return asked
+            raise StoreError(f"series: {name} has no series, because it has dimensions or is a text")
+        checked.append(metric)
+    return checked
 
 
-def _of_samples(metric: Metric) -> str:
-    cell = column(metric)
+def _sample_aggregates(metric: Metric) -> str:
+    cell = value_expression(metric)
     if metric.kind is MetricKind.GAUGE:
         return f"sum(toFloat64({cell})), count({cell})"
     return f"argMax({cell}, measured_at), maxIf(toUnixTimestamp64Nano(measured_at), isNotNull({cell}))"
 
 
-def _of_windows(metric: Metric) -> str:
+def _window_aggregates(metric: Metric) -> str:
     instant = f"toInt64(toUnixTimestamp(at)) * {NANOS}"
     if metric.storage is Storage.CORE:
         if metric.kind is MetricKind.GAUGE:
-            # Minutes keep floats of 32 bits: as written, 0.65 is not 0.6499999761581421
+            # Minutes store 32-bit floats: the decimal text gives 0.65 instead of 0.6499999761581421
             return f"sum(toFloat64(toString({metric.name}_avg)) * {metric.name}_count), sum({metric.name}_count)"
         last = f"{metric.name}_last"
         return f"argMax({last}, at), maxIf({instant}, isNotNull({last}))"
@@ -173,12 +172,12 @@ def _of_windows(metric: Metric) -> str:
     place = f"indexOf({prefix}_ids, {metric.id})"
     if metric.kind is MetricKind.GAUGE:
         return f"sum({prefix}_avg[{place}] * {prefix}_count[{place}]), sum({prefix}_count[{place}])"
-    told = f"has({prefix}_ids, {metric.id})"
-    return f"argMaxIf({prefix}_last[{place}], at, {told}), maxIf({instant}, {told})"
+    present = f"has({prefix}_ids, {metric.id})"
+    return f"argMaxIf({prefix}_last[{place}], at, {present}), maxIf({instant}, {present})"
 
 
-def _value(metric: Metric, part: Part) -> Value:
-    """Return the value as readings carry it: a core state comes by its name, another one by its position."""
+def _value(metric: Metric, part: StepPart) -> Value:
+    """Return the value as in readings. Core states are stored by name, other states by position."""
     value, weight = part
     if metric.kind is MetricKind.GAUGE:
         return float(value) / weight

@@ -1,1 +1,1 @@
-"""Tables, their statements, migrations, and the column encodings."""
+"""Tables, their SQL statements, migrations and column encodings."""

@@ -1,4 +1,4 @@
-"""Columns to an Arrow table, the form in which the store takes rows fastest."""
+"""Conversion of columns to an Arrow table, the fastest form for inserts."""
 
 import importlib
 import re
@@ -8,8 +8,17 @@ from typing import Any
 import numpy as np
 
 from gpufleet.model.errors import UnstorableError
-from gpufleet.stores.clickhouse.schema.columns import Arrays, Cells, Chosen, Coded, Columns, Numbers, Numeric, Ragged
-from gpufleet.stores.clickhouse.schema.tables import Table
+from gpufleet.stores.clickhouse.schema.columns import (
+    ChunkedNumbers,
+    ColumnData,
+    Columns,
+    DictionaryColumn,
+    IndexedColumn,
+    ListColumn,
+    NumericArray,
+    NumericLists,
+)
+from gpufleet.stores.clickhouse.schema.tables import TableDefinition
 
 _WRAPPED = re.compile(r"(?:Nullable|LowCardinality)\((.*)\)$")
 _ARRAY = re.compile(r"Array\((.*)\)$")
@@ -25,21 +34,21 @@ _SIMPLE = {
 }
 
 
-def arrow_table(table: Table, columns: Columns, *, begun: Any = None) -> Any:
-    """Return the columns as an Arrow table of the types that `table` declares.
+def arrow_table(table: TableDefinition, columns: Columns, *, reuse: Any = None) -> Any:
+    """Return the columns as an Arrow table with the types of `table`.
 
-    Those that are in `begun`, an Arrow table of the same rows, are taken from there.
+    Columns that are in `reuse`, an Arrow table of the same rows, are taken from it.
 
     Raises:
-        UnstorableError: if a cell does not fit its column; names the column.
+        UnstorableError: if a cell does not fit its column; the message names the column.
     """
     pa = _arrow()
 
     types = {column.name: column.type for column in table.columns}
     arrays = {}
     for name, cells in columns.items():
-        if begun is not None and name in begun.column_names:
-            arrays[name] = begun.column(name)
+        if reuse is not None and name in reuse.column_names:
+            arrays[name] = reuse.column(name)
             continue
         try:
             arrays[name] = _array(types[name], cells)
@@ -49,47 +58,47 @@ def arrow_table(table: Table, columns: Columns, *, begun: Any = None) -> Any:
 
 
 def _arrow() -> Any:
-    """Return the library, which has no types; it comes with the extra `hub`."""
+    """Return pyarrow, which has no types and is installed with the extra `hub`."""
     return importlib.import_module("pyarrow")
 
 
-def _array(type_: str, cells: Cells) -> Any:
+def _array(type_: str, cells: ColumnData) -> Any:
     pa = _arrow()
 
     match cells:
-        case Numbers():
+        case ChunkedNumbers():
             return _numbers(_type(type_), cells)
-        case Arrays():
+        case NumericLists():
             offsets = pa.array(accumulate(cells.counts, initial=0), pa.int32())
             return pa.ListArray.from_arrays(offsets, _numbers(_type(_element(type_)), cells.flat))
-        case Coded():
+        case DictionaryColumn():
             return pa.DictionaryArray.from_arrays(pa.array(cells.rows, pa.int32()), pa.array(cells.texts, pa.string()))
-        case Chosen():
+        case IndexedColumn():
             return pa.array(cells.texts, pa.string()).take(pa.array(cells.rows))
-        case Ragged():
+        case ListColumn():
             element = _type(_element(type_))
             offsets = pa.array(accumulate(cells.counts, initial=0), pa.int32())
             return pa.ListArray.from_arrays(offsets, pa.array(cells.flat, element))
         case np.ndarray():
-            return _whole(_type(type_), cells)
+            return _contiguous(_type(type_), cells)
         case list():
             return _plain(_type(type_), cells)
 
 
-def _whole(type_: Any, cells: Numeric) -> Any:
+def _contiguous(type_: Any, cells: NumericArray) -> Any:
     pa = _arrow()
 
     return pa.array(cells, pa.int64()).view(type_) if pa.types.is_timestamp(type_) else pa.array(cells, type_)
 
 
-def _numbers(type_: Any, cells: Numbers) -> Any:
+def _numbers(type_: Any, cells: ChunkedNumbers) -> Any:
     pa = _arrow()
 
-    stretches = [_stretch(type_, one) for one in cells.stretches]
-    return stretches[0] if len(stretches) == 1 else pa.concat_arrays(stretches or [pa.array([], type_)])
+    chunks = [_chunk(type_, one) for one in cells.chunks]
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks or [pa.array([], type_)])
 
 
-def _stretch(type_: Any, cells: Numeric | list[Any] | int) -> Any:
+def _chunk(type_: Any, cells: NumericArray | list[Any] | int) -> Any:
     pa = _arrow()
 
     match cells:
@@ -111,7 +120,7 @@ def _plain(type_: Any, cells: list[Any]) -> Any:
     except pa.ArrowInvalid:
         if type_ != pa.float64():
             raise
-        # Arrow refuses integers past 2^53 here; a metric that is a float takes the nearest one
+        # Arrow rejects integers beyond 2^53 here; a float metric takes the nearest float
         return pa.array([None if cell is None else float(cell) for cell in cells], type_)
 
 

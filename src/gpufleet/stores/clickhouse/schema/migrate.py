@@ -1,4 +1,4 @@
-"""Brings a database to this build's tables, forward only."""
+"""Migration of a database to the tables of this build, forward only."""
 
 import time
 from collections.abc import Sequence
@@ -6,93 +6,64 @@ from collections.abc import Sequence
 from gpufleet.model.catalogue import CATALOGUE_VERSION
 from gpufleet.model.errors import StoreError
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.rollup.older import carry_over
-from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, WINDOWS_1M
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.columns import Columns
-from gpufleet.stores.clickhouse.schema.statements import (
-    render_alters,
-    render_compression,
-    render_create,
-    render_merging,
-)
+from gpufleet.stores.clickhouse.schema.statements import render_alters, render_create, render_merging
 from gpufleet.stores.clickhouse.schema.tables import (
-    BUSY,
-    LATEST,
+    BUSY_TABLES,
     MERGE_SETTING,
     MIGRATIONS,
-    PARTS_A_MERGE,
-    QUICK,
+    PARTS_PER_MERGE,
     SCHEMA_VERSION,
     Engine,
-    Table,
+    TableDefinition,
 )
-from gpufleet.stores.clickhouse.schema.wide_latest import columns_of, fill, run, set_aside
-from gpufleet.stores.clickhouse.sql.views import VIEWS, mark, render_view
+from gpufleet.stores.clickhouse.sql.views import VIEWS, render_view, view_digest
+
+_COLUMNS = """
+SELECT table, name, type FROM system.columns WHERE database = currentDatabase() AND table IN {names:Array(String)}
+"""
 
 _COMMENTS = (
     "SELECT name, comment FROM system.tables WHERE database = currentDatabase() AND name IN {names:Array(String)}"
 )
 
-_MERGING = """
+_WITHOUT_MERGE_SETTING = """
 SELECT name FROM system.tables
 WHERE database = currentDatabase() AND name IN {names:Array(String)} AND position(engine_full, {setting:String}) = 0
     AND (SELECT count() FROM system.merge_tree_settings WHERE name = {known:String}) = 1
 ORDER BY name
 """
-"""Tables whose parts are not merged as they should be; none on a server that is too old to be told."""
-
-_SLOW = """
-SELECT name FROM system.columns
-WHERE database = currentDatabase() AND table = {table:String} AND compression_codec != {codec:String}
-ORDER BY position
-"""
-"""Columns that are compressed in another way."""
-
-MARKS_SINCE = 3
-"""The version since which whatever is written marks its hours."""
-
-_MARK_ALL = """
-INSERT INTO touched_hours
-SELECT toStartOfHour(measured_at) AS hour, toUInt64(toUnixTimestamp64Nano(now64(9))) FROM samples GROUP BY hour
-"""
-"""Has the hours made of samples that were written before there were marks."""
+"""Tables that lack the merge setting; none on a server too old to know the setting."""
 
 
-def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str]:
-    """Make what is missing, add columns that the catalogue gained, and write down what was done.
+def migrate(handle: Handle, tables: Sequence[TableDefinition], engine: Engine) -> list[str]:
+    """Create missing tables, add columns that the catalogue gained, and record the statements in `schema_migrations`.
 
-    A catalogue newer than this build's is no obstacle: it only ever adds columns, which this build
-    does not look at. A newer schema is.
+    A database with a newer catalogue is accepted: a newer catalogue only adds columns, which this build does not read.
 
     Returns:
-        The statements that changed something; nothing where the database was up to date.
+        The statements that changed something; none if the database was up to date.
 
     Raises:
-        StoreError: if the database was written by a newer schema.
+        StoreError: if the database has a newer schema version.
     """
     handle.command(render_create(MIGRATIONS, engine))
     newest = handle.query("SELECT max(version) FROM schema_migrations").result_rows[0][0]
     if newest > SCHEMA_VERSION:
         raise StoreError(
-            f"the store has schema version {newest}, this build knows {SCHEMA_VERSION}: run a newer gpufleet"
+            f"the store has schema version {newest}, this build supports {SCHEMA_VERSION}: run a newer gpufleet"
         )
-    names = [table.name for table in tables]
-    statements = set_aside(handle)
-    present = columns_of(handle, names)
+    present = _present_columns(handle, [table.name for table in tables])
+    statements: list[str] = []
     for table in tables:
         if table.name in present:
-            statements += run(handle, render_alters(table, present[table.name]))
+            statements += render_alters(table, present[table.name])
         else:
-            statements += run(handle, [render_create(table, engine)])
-    statements += fill(handle)
-    if WINDOWS_1M.name in names:
-        statements += carry_over(handle)
-    statements += _set_merging(handle)
-    statements += _set_compression(handle)
-    statements += _set_views(handle)
-    if newest < MARKS_SINCE and TOUCHED_HOURS.name in names:
-        handle.command(_MARK_ALL)
+            statements.append(render_create(table, engine))
+    _run(handle, statements)
+    statements += _run(handle, _merge_settings(handle))
+    statements += _run(handle, _outdated_views(handle))
     if statements or newest < SCHEMA_VERSION:
         row: Columns = {
             "version": [SCHEMA_VERSION],
@@ -104,31 +75,30 @@ def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str
     return statements
 
 
-def _set_views(handle: Handle) -> list[str]:
-    """Make the views that are not there as this build has them, and return the statements that did."""
+def _run(handle: Handle, statements: Sequence[str]) -> Sequence[str]:
+    """Run statements without a time limit, and return them."""
+    for statement in statements:
+        handle.command(statement, settings={"max_execution_time": 0})
+    return statements
+
+
+def _present_columns(handle: Handle, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return table name to column name to type, for the tables that exist."""
+    present: dict[str, dict[str, str]] = {}
+    for table, column, type_ in handle.query(_COLUMNS, parameters={"names": list(names)}).result_rows:
+        present.setdefault(table, {})[column] = type_
+    return present
+
+
+def _merge_settings(handle: Handle) -> list[str]:
+    """Return statements that set how busy tables merge their parts."""
+    parameters = {"names": list(BUSY_TABLES), "known": MERGE_SETTING, "setting": f"{MERGE_SETTING} = {PARTS_PER_MERGE}"}
+    rows = handle.query(_WITHOUT_MERGE_SETTING, parameters=parameters).result_rows
+    return [render_merging(name) for (name,) in rows]
+
+
+def _outdated_views(handle: Handle) -> list[str]:
+    """Return statements that create the SQL views that are missing or differ from this build's."""
     rows = handle.query(_COMMENTS, parameters={"names": [view.name for view in VIEWS]}).result_rows
     comments = dict(rows)
-    statements = [render_view(view) for view in VIEWS if comments.get(view.name) != mark(view)]
-    for statement in statements:
-        handle.command(statement)
-    return statements
-
-
-def _set_merging(handle: Handle) -> list[str]:
-    """Say how the parts of busy tables are merged, and return the statements that did."""
-    parameters = {"names": list(BUSY), "known": MERGE_SETTING, "setting": f"{MERGE_SETTING} = {PARTS_A_MERGE}"}
-    statements = [render_merging(name) for (name,) in handle.query(_MERGING, parameters=parameters).result_rows]
-    for statement in statements:
-        handle.command(statement)
-    return statements
-
-
-def _set_compression(handle: Handle) -> list[str]:
-    """Have `latest` compressed quickly, also one that was made otherwise, and return the statements that did."""
-    parameters = {"table": LATEST.name, "codec": f"CODEC({QUICK})"}
-    statements = [
-        render_compression(LATEST, name) for (name,) in handle.query(_SLOW, parameters=parameters).result_rows
-    ]
-    for statement in statements:
-        handle.command(statement)
-    return statements
+    return [render_view(view) for view in VIEWS if comments.get(view.name) != view_digest(view)]

@@ -1,23 +1,23 @@
-"""Tables as statements that make them and bring older ones forward. Pure."""
+"""SQL statements that create and migrate tables. Pure."""
 
 from gpufleet.stores.clickhouse.schema.tables import (
     DEDUPLICATION_WINDOW,
     MERGE_SETTING,
-    PARTS_A_MERGE,
+    PARTS_PER_MERGE,
     Column,
     Engine,
-    Table,
+    TableDefinition,
 )
 
 
 def render_column(column: Column) -> str:
-    """Return the column as CREATE and ALTER take it."""
+    """Return the column definition for CREATE and ALTER."""
     codec = f" CODEC({column.codec})" if column.codec else ""
     return f"`{column.name}` {column.type}{codec}"
 
 
-def render_create(table: Table, engine: Engine = Engine.PLAIN) -> str:
-    """Return the statement that makes the table where it is missing."""
+def render_create(table: TableDefinition, engine: Engine = Engine.PLAIN) -> str:
+    """Return the statement that creates the table if it does not exist."""
     replicated = engine is Engine.REPLICATED
     window = "replicated_deduplication_window" if replicated else "non_replicated_deduplication_window"
     settings = {
@@ -39,22 +39,16 @@ def render_create(table: Table, engine: Engine = Engine.PLAIN) -> str:
 
 
 def render_merging(table: str) -> str:
-    """Return the statement that has a table's parts merged `PARTS_A_MERGE` at a time."""
-    return f"ALTER TABLE {table} MODIFY SETTING {MERGE_SETTING} = {PARTS_A_MERGE}"
+    """Return the statement that makes a table merge at least `PARTS_PER_MERGE` parts at a time."""
+    return f"ALTER TABLE {table} MODIFY SETTING {MERGE_SETTING} = {PARTS_PER_MERGE}"
 
 
-def render_compression(table: Table, column: str) -> str:
-    """Return the statement that has what is written to a column from now on compressed as this build has it."""
-    codec = next(one.codec for one in table.columns if one.name == column)
-    return f"ALTER TABLE {table.name} MODIFY COLUMN `{column}` CODEC({codec})"
-
-
-def render_alters(table: Table, present: dict[str, str]) -> list[str]:
-    """Return what brings an older table to this build: columns are added, enumerations that gained names widened.
+def render_alters(table: TableDefinition, present: dict[str, str]) -> list[str]:
+    """Return statements that add missing columns and extend enumerations with new names.
 
     Args:
-        table: as this build wants it.
-        present: name to type of the columns that are there. What the table does not name is left alone.
+        table: the table of this build.
+        present: name to type of the existing columns. Columns that `table` does not define are ignored.
     """
     statements = []
     before = ""

@@ -1,7 +1,7 @@
-"""The tables, made of the catalogue; `ddl` renders them as statements.
+"""Table definitions, derived from the catalogue. `statements.py` renders them as SQL.
 
-Every table is a ReplacingMergeTree whose sorting key is the identity of a row: what arrives twice
-collapses. Only the engine clause differs between an embedded file, a server and a replicated cluster.
+Every table is a ReplacingMergeTree with the identity of a row as its sorting key, so duplicate rows collapse. Only the
+engine clause differs between an embedded folder, a server and a replicated cluster.
 """
 
 import enum
@@ -12,24 +12,24 @@ import msgspec
 from gpufleet.model.catalogue import CORE_METRICS, Metric, ValueType
 from gpufleet.model.process import PROCESS_READINGS
 
-SCHEMA_VERSION = 6
-"""Raised when tables change in a way that the catalogue does not cause; a store of a newer one is refused."""
+SCHEMA_VERSION = 1
+"""Incremented for table changes that do not follow from the catalogue. A newer store is rejected."""
 
 DEDUPLICATION_WINDOW = 10_000
-"""Insert tokens each table remembers: at one write a second, longer than a crash and its replay take."""
+"""Insert tokens kept per table: at one write per second, longer than a crash and its replay take."""
 
-PARTS_A_MERGE = 8
-"""Parts that the engine waits for before it merges, in tables that every flush adds a part to.
+PARTS_PER_MERGE = 8
+"""Minimum number of parts per merge, in tables that get a part from every flush.
 
-Left to itself it merges nearly every new part with the one or two before it, and a row is written seven times within
-the minute. Measured with a part a second of 4,448 rows: 236 us of processor time went into merging each 8 rows, and 103
-with this, with as many parts left over (5) and no other processor time for `latest`.
+By default the engine merges nearly every new part with the one or two before it, and a row is written seven times
+within a minute. Measured with a part of 4,448 rows per second: merging took 236 us of processor time per 8 rows by
+default and 103 us with this setting, with as many parts left (5) and the same processor time for `latest`.
 """
 
 MERGE_SETTING = "min_parts_to_merge_at_once"
 
-BUSY = ("samples", "latest", "dim_samples", "reader_status", "processes")
-"""The tables that nearly every flush adds a part to."""
+BUSY_TABLES = ("samples", "latest", "dim_samples", "reader_status", "processes")
+"""Tables that get a part from nearly every flush."""
 
 TEXT = "LowCardinality(String)"
 STRING = "String"
@@ -37,19 +37,19 @@ INSTANT = "DateTime64(9, 'UTC')"
 
 
 class Engine(enum.StrEnum):
-    """What stands in the engine clause."""
+    """Variant of the engine clause."""
 
     PLAIN = "plain"  # embedded, or one server
     REPLICATED = "replicated"  # servers with a Keeper; path and replica name are the servers' defaults
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column.
+    """Column of a table.
 
     Attributes:
-        name: as in SQL.
+        name: SQL name.
         type: ClickHouse type.
-        codec: compression, or empty for the server's default (LZ4).
+        codec: compression codec; empty for the server's default (LZ4).
     """
 
     name: str
@@ -57,17 +57,18 @@ class Column(msgspec.Struct, frozen=True):
     codec: str = "ZSTD(1)"
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """One table.
+class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """Definition of a table.
 
     Attributes:
-        name: as in SQL.
-        columns: in order.
-        key: sorting key: the identity of a row.
-        version: column whose greatest value wins among rows of one identity, or empty for the last written.
-        partition: expression, or empty for one partition.
-        lookup: single machines are looked up in it, so an answer should touch few rows and one file: small
-            steps of the index, and parts always in the compact format, which keeps all columns in one file.
+        name: SQL name.
+        columns: columns in order.
+        key: sorting key, which identifies a row.
+        version: of rows with equal keys, the row with the greatest value of this column is kept; if empty, the last
+            written row.
+        partition: partition expression; empty for a single partition.
+        lookup: optimised for lookups of single machines, which should read few rows and one file: a fine index
+            granularity, and compact parts, which keep all columns in one file.
     """
 
     name: str
@@ -83,7 +84,7 @@ SUBJECT = (
     Column("machine", TEXT),
     Column("view", STRING),
 )
-"""What a row is about: the cluster's id, the hub's id of the machine, and the view's key or '' for the machine."""
+"""Subject of a row: cluster id, the hub's machine id, and the view key ('' for the machine itself)."""
 
 _LANE = (Column("reader", TEXT), Column("lane", TEXT))
 _RECEIVED = Column("received_at", INSTANT, "Delta, ZSTD(1)")
@@ -117,24 +118,21 @@ _VALUES = (
     Column("float_ids", "Array(UInt16)"),
     Column("float_values", "Array(Float64)"),
 )
-"""Values of whatever metric, by catalogue number: what is written over and over should have few columns."""
+"""Values of any metric by catalogue number: a table that is rewritten constantly should have few columns."""
 
 KNOWN_AT = Column("known_at", INSTANT, "ZSTD(1)")
-"""What makes a sample the newest: its report's place in the hub's order, which no sender's clock can change.
-
-Until version 2 the server computed it, as the earlier of `measured_at` and `received_at`.
-"""
+"""Version of a row in `latest`: the place of the report in the hub's order, independent of senders' clocks."""
 
 
-TELLS = Column("tells", "Bool")
-"""Whether a row of `latest` has a number of a metric that totals are made of."""
+HAS_TOTALS = Column("has_totals", "Bool")
+"""Return whether a row of `latest` has a number of a metric that contributes to totals."""
 
 
 def metric_type(metric: Metric) -> str:
-    """Return the type of a core metric's column.
+    """Return the column type of a core metric.
 
     Raises:
-        ValueError: for a text: texts are kept in the table `info`.
+        ValueError: for a text metric: texts are stored in the table `info`.
     """
     match metric.type:
         case ValueType.INT:
@@ -145,7 +143,7 @@ def metric_type(metric: Metric) -> str:
             names = ", ".join(f"'{name}' = {position}" for position, name in enumerate(metric.states))
             return f"Nullable(Enum8({names}))"
         case ValueType.TEXT:
-            raise ValueError(f"{metric.name}: a text has no column in samples")
+            raise ValueError(f"{metric.name}: a text metric has no column in samples")
 
 
 def _metric_column(metric: Metric) -> Column:
@@ -156,10 +154,12 @@ def _sample_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
     return (*SAMPLE_HEAD, *map(_metric_column, metrics), *_SAMPLE_TAIL)
 
 
-def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[Table, ...]:
-    """Return every table, with a column in `samples` for each of the core metrics."""
+def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[TableDefinition, ...]:
+    """Return every table except rollups, with a column in `samples` for each core metric."""
     return (
-        Table(name="samples", columns=_sample_columns(core), key=_SAMPLE_KEY, partition="toDate(measured_at)"),
+        TableDefinition(
+            name="samples", columns=_sample_columns(core), key=_SAMPLE_KEY, partition="toDate(measured_at)"
+        ),
         LATEST,
         DIM_SAMPLES,
         ABSENCE_SETS,
@@ -174,18 +174,20 @@ def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[Table, ...]:
     )
 
 
-QUICK = "LZ4"
-"""Compression of what is soon written over: it takes a third less processor time, and a third more room, than ZSTD."""
+FAST_CODEC = "LZ4"
+"""Codec for short-lived rows: a third less processor time and a third more space than ZSTD."""
 
-LATEST = Table(
+LATEST = TableDefinition(
     name="latest",
-    columns=tuple(msgspec.structs.replace(column, codec=QUICK) for column in (*SAMPLE_HEAD, KNOWN_AT, TELLS, *_VALUES)),
+    columns=tuple(
+        msgspec.structs.replace(column, codec=FAST_CODEC) for column in (*SAMPLE_HEAD, KNOWN_AT, HAS_TOTALS, *_VALUES)
+    ),
     key=_SAMPLE_KEY[:-1],
     version="known_at",
     lookup=True,
 )
 
-DIM_SAMPLES = Table(
+DIM_SAMPLES = TableDefinition(
     name="dim_samples",
     columns=(
         *SUBJECT,
@@ -205,7 +207,7 @@ DIM_SAMPLES = Table(
     partition="toDate(measured_at)",
 )
 
-ABSENCE_SETS = Table(
+ABSENCE_SETS = TableDefinition(
     name="absence_sets",
     columns=(
         Column("id", "UInt64"),
@@ -217,7 +219,7 @@ ABSENCE_SETS = Table(
     lookup=True,
 )
 
-INFO = Table(
+INFO = TableDefinition(
     name="info",
     columns=(
         *SUBJECT,
@@ -232,7 +234,7 @@ INFO = Table(
     lookup=True,
 )
 
-VIEWS = Table(
+VIEWS = TableDefinition(
     name="views",
     columns=(
         *SUBJECT,
@@ -251,7 +253,7 @@ VIEWS = Table(
     lookup=True,
 )
 
-READER_STATUS = Table(
+READER_STATUS = TableDefinition(
     name="reader_status",
     columns=(
         *SUBJECT[:2],
@@ -272,7 +274,7 @@ READER_STATUS = Table(
     lookup=True,
 )
 
-EVENTS = Table(
+EVENTS = TableDefinition(
     name="events",
     columns=(
         *SUBJECT,
@@ -291,7 +293,7 @@ _PROCESS_TYPES = {ValueType.INT: "Nullable(UInt64)", ValueType.FLOAT: "Nullable(
 
 _HOLDER = ("kind", "id", "name", "namespace")
 
-HOLDINGS = Table(
+HOLDINGS = TableDefinition(
     name="holdings",
     columns=(
         *SUBJECT,
@@ -309,7 +311,7 @@ HOLDINGS = Table(
     version="reported_at",
 )
 
-INVENTORY = Table(
+INVENTORY = TableDefinition(
     name="inventory",
     columns=(
         *SUBJECT[:2],
@@ -327,7 +329,7 @@ INVENTORY = Table(
     key=("cluster", "machine", "reported_at"),
 )
 
-PROCESSES = Table(
+PROCESSES = TableDefinition(
     name="processes",
     columns=(
         *SUBJECT,
@@ -347,7 +349,7 @@ PROCESSES = Table(
     partition="toDate(measured_at)",
 )
 
-DECLARED = Table(
+DECLARED = TableDefinition(
     name="declared",
     columns=(
         *SUBJECT[:2],
@@ -363,7 +365,7 @@ DECLARED = Table(
     lookup=True,
 )
 
-MIGRATIONS = Table(
+MIGRATIONS = TableDefinition(
     name="schema_migrations",
     columns=(
         Column("version", "UInt32"),

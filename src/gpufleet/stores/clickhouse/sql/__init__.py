@@ -1,1 +1,1 @@
-"""Statements of people: which views they may read, which words they may use, and asking for them within bounds."""
+"""SQL statements of users: views, allowed functions, checks and execution within limits."""

@@ -1,16 +1,11 @@
-"""Asking a person's statement, on a handle of its own that may only read, within bounds.
+"""Execution of users' SQL statements: checks by the engine's own parser, an allow-list, and a read-only handle.
 
-Whether a person's statement may be asked: by what the engine itself takes it for. Pure.
+The engine reformats the statement (`formatQuery`: one statement, no comments) and parses it (`EXPLAIN AST`); neither
+executes it. Every node of the tree must be of an allowed kind, every function on a list, and every table one of the SQL
+views. The reformatted text is executed, so no second parser can read it differently.
 
-The engine writes the statement anew (`formatQuery`: one statement, no comments) and tells how it parses
-(`EXPLAIN AST`); neither of them runs anything of it. Every line of that tree has to be of a kind that is known to be
-harmless, every function one of a list, every table a view of ours. What is run is what the engine wrote, so there is
-no second reading of the text that could differ.
-
-Functions that a person's statement may call, by name in lower case.
-
-Everything else is refused, also what a newer engine brings: among its functions are some that read files (`file`), ask
-other servers, tell of the process, run programs, sleep, or make a gigabyte out of a number (`repeat`, `range`).
+Other functions are rejected, including those of newer engines: some read files (`file`), query other servers, expose
+the process, run programs, sleep, or turn a number into a gigabyte (`repeat`, `range`).
 """
 
 import datetime as dt
@@ -19,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from gpufleet.model.api.sql import Selected, SqlLimits
+from gpufleet.model.api.sql import QueryResult, SqlLimits
 from gpufleet.model.errors import SqlError
 from gpufleet.stores.clickhouse.connection.client import ZONE, Handle
 from gpufleet.stores.clickhouse.sql.views import VIEWS
@@ -81,11 +76,11 @@ _COMBINED = frozenset(_AGGREGATES.split())
 FUNCTIONS = frozenset(
     f"{_OPERATORS} {_NUMBERS} {_TEXTS} {_TIMES} {_CONVERSIONS} {_ARRAYS} {_AGGREGATES} {_WINDOWS}".split()
 )
-"""Names as they are."""
+"""Allowed functions, in lower case."""
 
 
 def is_allowed(name: str) -> bool:
-    """Tell whether a function may be called: one of the list, or an aggregate of it with `If` or `Distinct`."""
+    """Return whether a function is allowed: on the list, or a listed aggregate with `If` or `Distinct`."""
     lower = name.lower()
     if lower in FUNCTIONS:
         return True
@@ -93,78 +88,77 @@ def is_allowed(name: str) -> bool:
 
 
 MAX_BYTES = 10_000
-"""Of a statement."""
+"""Maximum size of a statement."""
 
-_KINDS = """
+_NODES = """
 SelectWithUnionQuery SelectIntersectExceptQuery SelectQuery ExpressionList Subquery WithElement Asterisk
 QualifiedAsterisk TablesInSelectQuery TablesInSelectQueryElement TableExpression TableJoin ArrayJoin TableIdentifier
 Identifier Literal Function OrderByElement WindowDefinition WindowListElement
 """
 
-KINDS = frozenset(_KINDS.split())
-"""Nodes of the tree. Not there: `Set` (settings), `ColumnsApplyTransformer` (whose function the tree does not tell)."""
+ALLOWED_NODES = frozenset(_NODES.split())
+"""Allowed tree nodes. Excluded: `Set` (settings), `ColumnsApplyTransformer` (its function is not in the tree)."""
 
 _TOKENS = re.compile(r"""'(?:[^'\\]|\\.|'')*'|`(?:[^`\\]|\\.|``)*`|"(?:[^"\\]|\\.|"")*\"""", re.DOTALL)
 _LINE = re.compile(r"(?P<indent> *)(?P<kind>[A-Za-z]+)(?: (?P<rest>.*))?", re.DOTALL)
 
 
 def check_text(text: str) -> None:
-    """Refuse a text that the engine need not be asked about. Raises SqlError."""
+    """Reject a text before the engine parses it. Raises SqlError."""
     if not text.strip():
-        raise SqlError("there is no statement")
+        raise SqlError("the statement is empty")
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise SqlError(f"a statement has at most {MAX_BYTES} bytes")
+        raise SqlError(f"the statement exceeds {MAX_BYTES} bytes")
     if "\0" in text:
-        raise SqlError("a statement has no zero bytes")
+        raise SqlError("the statement contains a zero byte")
 
 
-def check_written(written: str) -> None:
-    """Refuse what the engine wrote if it is no plain SELECT. Raises SqlError."""
-    if not re.match(r"\(*(SELECT|WITH)\b", written):
-        raise SqlError("only SELECT is taken: see the views that there are at GET /v1/query")
-    for token in _TOKENS.findall(written):
+def check_formatted(formatted: str) -> None:
+    """Reject reformatted text that is not a plain SELECT. Raises SqlError."""
+    if not re.match(r"\(*(SELECT|WITH)\b", formatted):
+        raise SqlError("only SELECT is allowed: GET /v1/query lists the views")
+    for token in _TOKENS.findall(formatted):
         if not token.startswith("'") and ("\\" in token or not token.isprintable()):
-            raise SqlError(f"a name has no escapes: {token[:100]}")
+            raise SqlError(f"a name must not contain escapes: {token[:100]}")
 
 
 def check_tree(lines: Sequence[str], views: Collection[str], tables: Iterable[str]) -> None:
-    """Refuse a statement by how it parses.
+    """Reject a statement with a forbidden node, function or table.
 
     Args:
-        lines: of `EXPLAIN AST`.
-        views: what may be read.
-        tables: everything that there is under a plain name: what is not among it and no view is the statement's own
-            (`WITH name AS`), or is nothing.
+        lines: lines of `EXPLAIN AST`.
+        views: readable views.
+        tables: all tables of the database. Any other name is defined by the statement (`WITH name AS`) or undefined.
 
     Raises:
-        SqlError: naming what may not be there.
+        SqlError: with the name of the forbidden part.
     """
     hidden = frozenset(tables) - frozenset(views)
     nodes = [_node(line) for line in lines]
     for place, (_, kind, rest) in enumerate(nodes):
-        if kind not in KINDS:
-            raise SqlError(f"{kind} may not be in a statement: only SELECT over the views, without settings")
+        if kind not in ALLOWED_NODES:
+            raise SqlError(f"{kind} is not allowed: write a SELECT over the views, without settings")
         if kind == "Function":
             name = rest.partition(" ")[0]
             if not is_allowed(name):
-                raise SqlError(f"the function {name[:100]!r} may not be called")
+                raise SqlError(f"the function {name[:100]!r} is not allowed")
             if name.lower() in ("in", "notin") and _names_a_table(nodes, place):
-                raise SqlError("after IN there is a list in parentheses, or a SELECT")
+                raise SqlError("IN requires a list in parentheses, or a SELECT")
         if kind == "TableIdentifier":
             name = rest.partition(" ")[0]
             if "." in name or name in hidden:
-                raise SqlError(f"{name[:100]!r} may not be read: the views are {', '.join(sorted(views))}")
+                raise SqlError(f"{name[:100]!r} cannot be read: the views are {', '.join(sorted(views))}")
 
 
 def _node(line: str) -> tuple[int, str, str]:
     found = _LINE.fullmatch(line)
     if found is None:
-        raise SqlError("the statement cannot be read")
+        raise SqlError("the statement cannot be parsed")
     return len(found["indent"]), found["kind"], found["rest"] or ""
 
 
 def _names_a_table(nodes: Sequence[tuple[int, str, str]], place: int) -> bool:
-    """Tell whether the second argument of a function is a bare name, which after IN can be a table's."""
+    """Return whether the second argument of a function is a bare name, which after IN can be a table."""
     depth = nodes[place][0]
     arguments = []
     for indent, kind, _ in nodes[place + 1 :]:
@@ -180,8 +174,8 @@ _NAMES = frozenset(view.name for view in VIEWS)
 _VERSION = re.compile(r"\s*\((?:version [\d.]+[^)]*|official build)\)")
 
 
-def settings_of(limits: SqlLimits) -> dict[str, Any]:
-    """Return the settings of the handle. `readonly` comes last: nothing is changed after it."""
+def limit_settings(limits: SqlLimits) -> dict[str, Any]:
+    """Return the settings of the restricted handle. `readonly` is last, because it forbids further changes."""
     return {
         "session_timezone": ZONE,
         "max_execution_time": limits.seconds,
@@ -197,7 +191,7 @@ def settings_of(limits: SqlLimits) -> dict[str, Any]:
         "max_ast_elements": 5_000,
         "max_expanded_ast_elements": 50_000,
         "max_subquery_depth": 20,
-        # What does not fit into memory fails: it does not fill the disk that the hub's log is on.
+        # A statement that exceeds memory fails; it must not spill to the disk with the hub's log.
         "max_bytes_before_external_group_by": 0,
         "max_bytes_ratio_before_external_group_by": 0,
         "max_bytes_before_external_sort": 0,
@@ -208,30 +202,30 @@ def settings_of(limits: SqlLimits) -> dict[str, Any]:
     }
 
 
-def select(handle: Handle, text: str) -> Selected:
-    """Check a statement, and ask it.
+def run_statement(handle: Handle, text: str) -> QueryResult:
+    """Check and run a statement.
 
     Raises:
-        SqlError: if it is refused, wrong, or came to more than it may.
+        SqlError: if the statement is rejected, wrong or exceeds a limit.
     """
     check_text(text)
     errors = importlib.import_module("clickhouse_connect.driver.exceptions")
     try:
         (row,) = handle.query("SELECT formatQuerySingleLine({q:String})", parameters={"q": text}).result_rows
-        written: str = row[0]
-        check_written(written)
-        # In parentheses there is no INTO OUTFILE, no FORMAT, and no second statement.
-        tree = handle.query(f"EXPLAIN AST SELECT * FROM ({written})").result_rows  # noqa: S608 - as checked
+        formatted: str = row[0]
+        check_formatted(formatted)
+        # Parentheses exclude INTO OUTFILE, FORMAT and a second statement.
+        tree = handle.query(f"EXPLAIN AST SELECT * FROM ({formatted})").result_rows  # noqa: S608 - as checked
         tables = handle.query("SELECT name FROM system.tables WHERE database = currentDatabase()").result_rows
         check_tree([line for (line,) in tree], _NAMES, [name for (name,) in tables])
-        found = handle.query(written)
+        found = handle.query(formatted)
         columns = list(zip(found.column_names, (kind.name for kind in found.column_types), strict=True))
-        if not columns:  # the embedded engine says nothing of columns without rows
-            described = handle.query(f"DESCRIBE ({written})").result_rows
+        if not columns:  # the embedded engine returns no columns without rows
+            described = handle.query(f"DESCRIBE ({formatted})").result_rows
             columns = [(row[0], row[1]) for row in described]
     except errors.DatabaseError as error:
-        raise SqlError(_words(error)) from error
-    return Selected(
+        raise SqlError(_message(error)) from error
+    return QueryResult(
         columns=tuple(name for name, _ in columns),
         types=tuple(kind for _, kind in columns),
         rows=[tuple(map(_cell, row)) for row in found.result_rows],
@@ -239,7 +233,7 @@ def select(handle: Handle, text: str) -> Selected:
 
 
 def _cell(value: Any) -> Any:
-    """Give an instant the zone that all of ours are in, and what JSON has no kind for a text."""
+    """Set UTC on instants without a zone, and convert values without a JSON type to text."""
     match value:
         case dt.datetime():
             return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value
@@ -255,6 +249,6 @@ def _cell(value: Any) -> Any:
             return str(value)
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     text = _VERSION.sub("", " ".join(str(error).split()))
     return text.split("DB::Exception: ")[-1].strip()[:500]

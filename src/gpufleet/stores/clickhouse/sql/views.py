@@ -1,11 +1,7 @@
-"""What a person's statement may read: views over the tables, in the words of the documentation. Pure.
+"""SQL views for users, over samples, rollups and the other tables. Pure.
 
-A table's layout may change with the schema's version; a view's columns are only ever added to. Each view shows a row
-once, as the tables do once they are merged.
-
-What a view for people is, and the words for columns that several have. Pure.
-
-Views over minutes and hours: what is left of samples when their days are over. Pure.
+Tables may change between schema versions; views only gain columns. Each view returns a row once, as tables do after
+merges.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,118 +14,118 @@ from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.stores.clickhouse.schema.tables import metric_type
 
 
-class Shown(msgspec.Struct, frozen=True):
-    """One column of a view: its name, what it is made of, what it says, and whether it is a metric's."""
+class ViewColumn(msgspec.Struct, frozen=True):
+    """Column of a view: name, SQL expression, help, and whether it is a metric."""
 
     name: str
-    made_of: str
+    expression: str
     help: str
     of_metric: bool = False
 
 
 class SqlView(msgspec.Struct, frozen=True, kw_only=True):
-    """One view.
+    """SQL view.
 
     Attributes:
-        name: as in SQL.
-        help: what one row is.
-        columns: in order.
-        source: what stands after FROM.
-        metrics: which columns of metrics it has, for the reference: they are too many to be listed there.
+        name: SQL name.
+        help: meaning of a row.
+        columns: columns in order.
+        source: text after FROM.
+        metrics: description of the metric columns for the reference, which does not list them.
     """
 
     name: str
     help: str
-    columns: tuple[Shown, ...]
+    columns: tuple[ViewColumn, ...]
     source: str
     metrics: str = ""
 
 
-WORDS = {
+COLUMN_HELP = {
     "cluster": "id of the cluster",
     "machine": "the hub's id of the machine",
     "view": "key of the device's view, such as `gpu/GPU-…`; empty for the machine itself",
-    "reader": "who read it",
-    "lane": "schedule that it is read on: static, fast, slow, event",
-    "provenance": "who measured: `host_local_probe`, `slice_guest`, `imported`, …",
-    "measured_at": "when it was measured, by the machine's clock",
-    "received_at": "when the hub received it, or the first relay before it, by the hub's clock",
-    "reported_at": "when it was last told, by the hub's clock",
-    "epoch": "run of the sender's sequence numbers",
-    "seq": "number of the batch in it",
-    "driver_session": "another number is another start of the driver: counters begin again",
+    "reader": "reader of the value",
+    "lane": "schedule of the reading: static, fast, slow, event",
+    "provenance": "source of the measurement: `host_local_probe`, `slice_guest`, `imported`, …",
+    "measured_at": "time of measurement, by the machine's clock",
+    "received_at": "time of receipt by the hub, or by the first relay before it, by the hub's clock",
+    "reported_at": "time of the newest report, by the hub's clock",
+    "epoch": "epoch of the sender's sequence numbers",
+    "seq": "sequence number of the batch in its epoch",
+    "driver_session": "differs after a restart of the driver, which resets counters",
     "kind": "`gpu`, `mig` or `vgpu`",
     "side": "`host`, `guest`, `vgpu_host` or `pci_only`",
-    "uuid": "of the device, or NULL",
-    "pci_address": "or NULL",
-    "instance": "of a vGPU, or NULL",
-    "parent": "key of the view that it is a part of, or NULL",
-    "index": "the driver's position number when last told; it names nothing",
-    "metric": "name in the catalogue",
-    "labels": "values of the metric's dimensions, in their order",
-    "text": "what it says",
-    "since": "when it was first measured so",
-    "state": "how the reader was doing",
-    "interval_seconds": "how often it reads",
-    "last_attempt": "or NULL",
-    "last_success": "or NULL",
-    "duration_seconds": "of the last pass",
-    "failures": "in a row",
-    "error_class": "or empty",
-    "last_error": "in its own words, or empty",
-    "total": "processes that there were; more than are listed where the agent cut the list",
+    "uuid": "UUID of the device, or NULL",
+    "pci_address": "PCI address, or NULL",
+    "instance": "instance id of a vGPU, or NULL",
+    "parent": "key of the parent view, or NULL",
+    "index": "the driver's last reported device index; not an identity",
+    "metric": "metric name in the catalogue",
+    "labels": "values of the metric's dimensions, in order",
+    "text": "the text",
+    "since": "first measurement of this text",
+    "state": "state of the reader",
+    "interval_seconds": "reading interval",
+    "last_attempt": "last attempt to read, or NULL",
+    "last_success": "last successful reading, or NULL",
+    "duration_seconds": "duration of the last reading",
+    "failures": "consecutive failures",
+    "error_class": "class of the last error, or empty",
+    "last_error": "message of the last error, or empty",
+    "total": "number of processes; greater than the list if the agent truncated it",
 }
 
 
-def same(names: str) -> tuple[Shown, ...]:
-    """Return columns that are what the table has, by their names with blanks between them."""
-    return tuple(Shown(name, f"`{name}`", WORDS[name]) for name in names.split())
+def table_columns(names: str) -> tuple[ViewColumn, ...]:
+    """Return view columns that equal table columns, by names separated by spaces."""
+    return tuple(ViewColumn(name, f"`{name}`", COLUMN_HELP[name]) for name in names.split())
 
 
-def escaped(text: str) -> str:
-    """Return a text as it stands in a literal."""
+def escape_literal(text: str) -> str:
+    """Escape a text for an SQL literal."""
     return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
-_TELLER = "cluster machine view reader lane provenance"
-_WINDOWS_CURRENT = (
+_REPORTER = "cluster machine view reader lane provenance"
+_CURRENT_WINDOWS = (
     "FINAL WHERE (toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
 )
-"""An attempt that was cut short, or knew less, is no answer (`rollup/tables.py`)."""
+"""Excludes rows of incomplete or earlier rollup runs (`rollup/tables.py`)."""
 
 _SPANS = (("minute", "a minute", "1m", " Fractions may be rounded to seven digits."), ("hour", "an hour", "1h", ""))
-_AT = "when the {} began; the newest two hours are not made yet"
+_AT = "start of the {}; the newest two hours are not rolled up yet"
 
 _PARTS = {
     MetricKind.GAUGE: {
-        "min": "least",
-        "max": "greatest",
+        "min": "minimum",
+        "max": "maximum",
         "avg": "mean of the samples",
-        "count": "samples that had a value",
+        "count": "samples with a value",
     },
-    MetricKind.COUNTER: {"last": "last value", "increase": "by how much it grew, over starts of the driver too"},
+    MetricKind.COUNTER: {"last": "last value", "increase": "increase, also across driver restarts"},
     MetricKind.STATE: {"last": "last state"},
 }
 _TAILS = {MetricKind.GAUGE: "tail_gauge", MetricKind.COUNTER: "tail_counter", MetricKind.STATE: "tail_state"}
 
 _METRICS = (
-    "for each metric that has no dimensions and is no text, by its name in [metrics.md](metrics.md): of a gauge "
-    "`_min`, `_max`, `_avg` and `_count` (samples that had a value), of a counter `_last` and `_increase` (over starts "
-    "of the driver too), of a state `_last`; NULL, or a count of 0, where no sample had a value"
+    "for each metric without dimensions that is not a text, by its name in [metrics.md](metrics.md): for a gauge "
+    "`_min`, `_max`, `_avg` and `_count` (samples with a value), for a counter `_last` and `_increase` (also across "
+    "driver restarts), for a state `_last`; NULL, or a count of 0, if no sample has a value"
 )
 
 
 def _part(metric: Metric, part: str) -> str:
-    """Return what a row has of a part of a metric; a state by its name."""
+    """Return the SQL expression for a part of a metric; a state by name."""
     if metric.storage is Storage.CORE:
         value = f"`{metric.name}_{part}`"
     else:
         prefix = _TAILS[metric.kind]
         value = f"{prefix}_{part}[indexOf({prefix}_ids, {metric.id})]"
-        if part != "count":  # outside an array stands 0, which is right for a count
+        if part != "count":  # an index outside the array gives 0, which is correct for a count
             value = f"if(has({prefix}_ids, {metric.id}), {value}, NULL)"
     if metric.kind is MetricKind.STATE:
-        names = ", ".join(f"'{escaped(name)}'" for name in metric.states)
+        names = ", ".join(f"'{escape_literal(name)}'" for name in metric.states)
         value = f"if(isNull({value}), NULL, [{names}][assumeNotNull({value}) + 1])"
     return value
 
@@ -142,7 +138,7 @@ _STATES = ", ".join(
 
 
 def _whole(part: str) -> str:
-    """Return a part of a counter with dimensions; a state is kept as a position, which is nobody's number."""
+    """Return the integer part of a counter with dimensions; NULL for states, which are stored as positions."""
     return f"if(metric IN ({_STATES}), NULL, int_{part})"
 
 
@@ -150,56 +146,64 @@ def _counted(part: str) -> str:
     return f"coalesce(toFloat64({_whole(part)}), float_{part})"
 
 
-def _windows_metrics() -> Iterator[Shown]:
+def _windows_metrics() -> Iterator[ViewColumn]:
     for metric in CATALOGUE.values():
         if metric.storage in (Storage.CORE, Storage.TAIL):
-            for part, words in _PARTS[metric.kind].items():
-                yield Shown(f"{metric.name}_{part}", _part(metric, part), f"{metric.name}: {words}", of_metric=True)
+            for part, text in _PARTS[metric.kind].items():
+                yield ViewColumn(f"{metric.name}_{part}", _part(metric, part), f"{metric.name}: {text}", of_metric=True)
 
 
-def _at(span: str) -> Shown:
-    return Shown("at", "at", _AT.format(span))
+def _at(span: str) -> ViewColumn:
+    return ViewColumn("at", "at", _AT.format(span))
 
 
 def _all(span: str, one: str, table: str, digits: str) -> Iterator[SqlView]:
     yield SqlView(
         name=f"fleet_{span}s",
-        help=f"What the samples of {one} come to, by device and reader; ask with bounds on `at`, `cluster` and "
+        help=f"Aggregates of the samples of {one}, by device and reader; restrict `at`, `cluster` and "
         f"`machine`.{digits}",
-        columns=(*same(_TELLER), _at(span), Shown("samples", "samples", "how many there were"), *_windows_metrics()),
-        source=f"windows_{table} {_WINDOWS_CURRENT}",
+        columns=(
+            *table_columns(_REPORTER),
+            _at(span),
+            ViewColumn("samples", "samples", "number of samples"),
+            *_windows_metrics(),
+        ),
+        source=f"windows_{table} {_CURRENT_WINDOWS}",
         metrics=_METRICS,
     )
     yield SqlView(
         name=f"fleet_dimension_{span}s",
-        help=f"What the values with dimensions of {one} come to; ask with bounds as of `fleet_{span}s`.",
+        help=f"Aggregates of the values with dimensions of {one}; restrict as for `fleet_{span}s`.",
         columns=(
-            *same(f"{_TELLER} metric labels"),
+            *table_columns(f"{_REPORTER} metric labels"),
             _at(span),
-            *(Shown(part, part, f"{_PARTS[MetricKind.GAUGE][part]}; of gauges") for part in ("min", "max", "avg")),
-            Shown("count", "count", _PARTS[MetricKind.GAUGE]["count"]),
-            Shown("last", _counted("last"), "last value; of counters, inexact past 2^53"),
-            Shown("last_integer", _whole("last"), "the same where it is whole: exact"),
-            Shown("increase", _counted("increase"), "by how much it grew, over starts of the driver too; of counters"),
-            Shown("increase_integer", _whole("increase"), "the same where it is whole: exact"),
+            *(
+                ViewColumn(part, part, f"{_PARTS[MetricKind.GAUGE][part]}; for gauges")
+                for part in ("min", "max", "avg")
+            ),
+            ViewColumn("count", "count", _PARTS[MetricKind.GAUGE]["count"]),
+            ViewColumn("last", _counted("last"), "last value; for counters, inexact beyond 2^53"),
+            ViewColumn("last_integer", _whole("last"), "the same for integers: exact"),
+            ViewColumn("increase", _counted("increase"), "increase, also across driver restarts; for counters"),
+            ViewColumn("increase_integer", _whole("increase"), "the same for integers: exact"),
         ),
-        source=f"dim_windows_{table} {_WINDOWS_CURRENT}",
+        source=f"dim_windows_{table} {_CURRENT_WINDOWS}",
     )
     yield SqlView(
         name=f"fleet_state_{span}s",
-        help=f"How long a device was in a state in {one}; what nobody knew is in no row.",
+        help=f"Seconds of a device in a state in {one}; unknown time has no row.",
         columns=(
-            *same(f"{_TELLER} metric labels"),
-            Shown("state", "state", "one of the metric's states"),
+            *table_columns(f"{_REPORTER} metric labels"),
+            ViewColumn("state", "state", "one of the metric's states"),
             _at(span),
-            Shown("seconds", "seconds", "of it"),
+            ViewColumn("seconds", "seconds", "seconds in this state"),
         ),
-        source=f"state_windows_{table} {_WINDOWS_CURRENT}",
+        source=f"state_windows_{table} {_CURRENT_WINDOWS}",
     )
 
 
 WINDOW_VIEWS = tuple(view for span, one, table, digits in _SPANS for view in _all(span, one, table, digits))
-"""All of them, in the order of the documentation."""
+"""Rollup views, in the order of the documentation."""
 
 
 LATEST, SAMPLES = "latest", "samples"
@@ -210,7 +214,7 @@ _SAMPLE = f"{_SUBJECT} reader lane provenance measured_at received_at epoch seq 
 
 
 def _of_arrays(metric: Metric, prefix: str = "") -> str:
-    """Return what a row has of a metric in arrays of that prefix; a state by its name."""
+    """Return the SQL expression for a metric in arrays with a prefix; a state by name."""
     kind = "float" if metric.type is ValueType.FLOAT else "int"
     ids = f"{prefix}{kind}_ids"
     value = f"{prefix}{kind}_values[indexOf({ids}, {metric.id})]"
@@ -227,21 +231,21 @@ def _of_samples(metric: Metric) -> str:
 def _of_latest(metric: Metric) -> str:
     value = _of_arrays(metric)
     is_column = metric.storage is Storage.CORE and metric.type is ValueType.ENUM
-    return f"CAST({value}, '{escaped(metric_type(metric))}')" if is_column else value
+    return f"CAST({value}, '{escape_literal(metric_type(metric))}')" if is_column else value
 
 
-def _metrics(of: Callable[[Metric], str]) -> tuple[Shown, ...]:
-    """Return a column for each metric that has one value a sample; where it is NULL, `fleet_absences` says why."""
+def _metrics(of: Callable[[Metric], str]) -> tuple[ViewColumn, ...]:
+    """Return a column for each metric with one value per sample."""
     return tuple(
-        Shown(metric.name, of(metric), f"{metric.help}{f'; {metric.unit}' if metric.unit else ''}", of_metric=True)
+        ViewColumn(metric.name, of(metric), f"{metric.help}{f'; {metric.unit}' if metric.unit else ''}", of_metric=True)
         for metric in CATALOGUE.values()
         if metric.storage in (Storage.CORE, Storage.TAIL)
     )
 
 
 _EACH = (
-    "a column for each metric that has no dimensions and is no text, by its name in [metrics.md](metrics.md), in its "
-    "unit; NULL where it is absent (`fleet_absences` says why) or of another kind of subject"
+    "a column for each metric without dimensions that is not a text, by its name in [metrics.md](metrics.md), in its "
+    "unit; NULL if absent (`fleet_absences` has the reason) or of another kind of subject"
 )
 
 _CURRENT = "(cluster, machine, view, reader, lane, info_set)"
@@ -249,33 +253,33 @@ _CURRENT = "(cluster, machine, view, reader, lane, info_set)"
 VIEWS = (
     SqlView(
         name="fleet_devices",
-        help="A device as one reader describes it, as it was last told.",
-        columns=same(f"{_SUBJECT} reader kind side uuid pci_address instance parent index reported_at"),
+        help="A device as last described by a reader.",
+        columns=table_columns(f"{_SUBJECT} reader kind side uuid pci_address instance parent index reported_at"),
         source="views FINAL",
     ),
     SqlView(
         name="fleet_latest",
-        help="The newest sample of each device (and of each machine, with an empty `view`), reader and lane. How old "
-        "it is says `received_at`: nothing is left out for its age.",
-        columns=(*same(_SAMPLE), *_metrics(_of_latest)),
+        help="The newest sample of each device (and of each machine, with an empty `view`), reader and lane. "
+        "Samples of any age are included: check `received_at`.",
+        columns=(*table_columns(_SAMPLE), *_metrics(_of_latest)),
         source=f"{LATEST} FINAL",
         metrics=_EACH,
     ),
     SqlView(
         name="fleet_samples",
-        help="Every sample over time; ask with bounds on `measured_at`, `cluster` and `machine`.",
-        columns=(*same(_SAMPLE), *_metrics(_of_samples)),
+        help="Every sample over time; restrict `measured_at`, `cluster` and `machine`.",
+        columns=(*table_columns(_SAMPLE), *_metrics(_of_samples)),
         source=f"{SAMPLES} FINAL",
         metrics=_EACH,
     ),
     SqlView(
         name="fleet_absences",
-        help="A reading that is absent in the newest sample, and why.",
+        help="An absent reading of the newest sample, with its reason.",
         columns=(
-            *same(f"{_SUBJECT} reader lane measured_at"),
-            Shown("metric", "absent_metric", "name in the catalogue"),
-            Shown("reason", "absent_reason", "of the closed set"),
-            Shown("detail", "absent_detail", "adds to the reason"),
+            *table_columns(f"{_SUBJECT} reader lane measured_at"),
+            ViewColumn("metric", "absent_metric", "metric name in the catalogue"),
+            ViewColumn("reason", "absent_reason", "reason code"),
+            ViewColumn("detail", "absent_detail", "detail of the reason"),
         ),
         source=f"(SELECT * FROM {LATEST} FINAL WHERE absence_set != 0) AS newest "  # noqa: S608 - names are ours
         "INNER JOIN (SELECT * FROM absence_sets FINAL) AS sets ON newest.absence_set = sets.id "
@@ -283,43 +287,45 @@ VIEWS = (
     ),
     SqlView(
         name="fleet_dimensions",
-        help="A value with dimensions (a link's, an ECC location's) over time; ask with bounds as of `fleet_samples`.",
+        help="A value with dimensions (of a link, an ECC location) over time; restrict as for `fleet_samples`.",
         columns=(
-            *same(f"{_SUBJECT} reader lane provenance measured_at received_at driver_session metric labels"),
-            Shown("value", "coalesce(toFloat64(int_value), float_value)", "number, inexact past 2^53; NULL if absent"),
-            Shown("integer", "int_value", "the same where it is whole: exact"),
+            *table_columns(f"{_SUBJECT} reader lane provenance measured_at received_at driver_session metric labels"),
+            ViewColumn(
+                "value", "coalesce(toFloat64(int_value), float_value)", "number, inexact beyond 2^53; NULL if absent"
+            ),
+            ViewColumn("integer", "int_value", "the same for integers: exact"),
         ),
         source="dim_samples FINAL",
     ),
     SqlView(
         name="fleet_texts",
-        help="A text (name, serial, VBIOS, driver, hostname) that stands in the newest sample.",
-        columns=same(f"{_SUBJECT} reader lane metric text since received_at"),
+        help="A text (name, serial, VBIOS, driver, hostname) of the newest sample.",
+        columns=table_columns(f"{_SUBJECT} reader lane metric text since received_at"),
         source=f"info FINAL WHERE {_CURRENT} IN (SELECT {_CURRENT[1:-1]} FROM {LATEST} FINAL WHERE info_set != 0)",  # noqa: S608
     ),
     SqlView(
         name="fleet_text_history",
-        help="Every text that was ever told, with when.",
-        columns=same(f"{_SUBJECT} reader lane metric text since received_at"),
+        help="Every text ever reported, with its time.",
+        columns=table_columns(f"{_SUBJECT} reader lane metric text since received_at"),
         source="info FINAL",
     ),
     SqlView(
         name="fleet_events",
-        help="What happened: XIDs, resets, throttles; the kinds are in the reference of events.",
+        help="An event, such as an XID, a reset or throttling; the kinds are in the events reference.",
         columns=(
-            *same(_SUBJECT),
-            Shown("at", "at", "when it happened, by the machine's clock"),
-            Shown("kind", "kind", "such as `xid`"),
-            Shown("code", "code", "such as the XID; 0 where the kind has none"),
-            Shown("attributes", "mapFromArrays(attribute_names, attribute_values)", "texts by name"),
-            *same("received_at"),
+            *table_columns(_SUBJECT),
+            ViewColumn("at", "at", "time of the event, by the machine's clock"),
+            ViewColumn("kind", "kind", "event kind, such as `xid`"),
+            ViewColumn("code", "code", "event code, such as the XID; 0 if the kind has none"),
+            ViewColumn("attributes", "mapFromArrays(attribute_names, attribute_values)", "texts by name"),
+            *table_columns("received_at"),
         ),
         source="events FINAL",
     ),
     SqlView(
         name="fleet_readers",
-        help="How each reader of a machine was doing when last heard of.",
-        columns=same(
+        help="The last reported status of each reader of a machine.",
+        columns=table_columns(
             "cluster machine reader lane state interval_seconds last_attempt last_success duration_seconds failures "
             "error_class last_error reported_at received_at"
         ),
@@ -327,78 +333,80 @@ VIEWS = (
     ),
     SqlView(
         name="fleet_holders",
-        help="Who holds a device, or held it, as it was told last; `until` is NULL while it lasts.",
+        help="A present or past holder of a device, as last reported; `until` is NULL while it lasts.",
         columns=(
-            *same(_SUBJECT),
-            Shown("kind", "holder_kind", "`pod`, `job`, `vm` or `allocation`"),
-            Shown("id", "holder_id", "its identity: UID of a pod, or `namespace/name` where nobody tells it"),
-            Shown("name", "holder_name", "for display"),
-            Shown("namespace", "holder_namespace", "where it lives, or empty"),
-            Shown("parent_kind", "parent_kind", "who holds the holder, or empty"),
-            Shown("parent_id", "parent_id", "its identity, or empty"),
-            Shown("share", "share", "`exclusive`, `timeslice` (or MPS, where nobody tells) or `mig`"),
-            Shown("since", "since", "since when, by whoever told"),
-            Shown("until", "until", "until when, or NULL"),
-            Shown("methods", "methods", "how it was established, such as `exporter_labels`"),
-            Shown("verdict", "verdict", "what the evidence amounts to"),
-            *same("reported_at received_at"),
+            *table_columns(_SUBJECT),
+            ViewColumn("kind", "holder_kind", "`pod`, `job`, `vm` or `allocation`"),
+            ViewColumn("id", "holder_id", "identity: the UID of a pod, or `namespace/name` if the UID is unknown"),
+            ViewColumn("name", "holder_name", "for display"),
+            ViewColumn("namespace", "holder_namespace", "namespace, or empty"),
+            ViewColumn("parent_kind", "parent_kind", "kind of the holder's own holder, or empty"),
+            ViewColumn("parent_id", "parent_id", "identity of the holder's own holder, or empty"),
+            ViewColumn("share", "share", "`exclusive`, `timeslice` (or MPS if that is not known) or `mig`"),
+            ViewColumn("since", "since", "start of the holding, as reported"),
+            ViewColumn("until", "until", "end of the holding, or NULL"),
+            ViewColumn("methods", "methods", "evidence, such as `exporter_labels`"),
+            ViewColumn("verdict", "verdict", "verdict on the evidence"),
+            *table_columns("reported_at received_at"),
         ),
         source="holdings FINAL",
     ),
     SqlView(
         name="fleet_processes",
-        help="A process on a device at an instant, over time; ask with bounds on `measured_at`.",
+        help="A process on a device at an instant, over time; restrict `measured_at`.",
         columns=(
-            *same(f"{_SUBJECT} reader provenance measured_at received_at total"),
-            Shown("pid", "a_pid", "process id"),
-            Shown("start_time", "a_start", "clock ticks since boot, or NULL"),
-            Shown("kinds", "a_kind", "what it holds: compute, graphics, …"),
-            Shown("name", "a_name", "empty unless agents are told to send names"),
-            *(Shown(name, f"a_{name}", metric.help) for name, metric in PROCESS_READINGS.items()),
+            *table_columns(f"{_SUBJECT} reader provenance measured_at received_at total"),
+            ViewColumn("pid", "a_pid", "process id"),
+            ViewColumn("start_time", "a_start", "clock ticks since boot, or NULL"),
+            ViewColumn("kinds", "a_kind", "kinds of use: compute, graphics, …"),
+            ViewColumn("name", "a_name", "empty unless agents are configured to send names"),
+            *(ViewColumn(name, f"a_{name}", metric.help) for name, metric in PROCESS_READINGS.items()),
         ),
         source="processes FINAL ARRAY JOIN pids AS a_pid, start_times AS a_start, kinds AS a_kind, names AS a_name"
         + "".join(f", `{name}` AS a_{name}" for name in PROCESS_READINGS),
     ),
     SqlView(
         name="fleet_buses",
-        help="The PCI devices of a machine, each time that the list changed.",
+        help="A PCI device of a machine, at each change of the device list.",
         columns=(
-            *same("cluster machine reported_at received_at"),
-            Shown("address", "an_address", "PCI address"),
-            Shown("vendor", "a_vendor", "PCI vendor id"),
-            Shown("device", "a_device", "PCI device id"),
-            Shown("class_code", "a_class", "PCI class"),
-            Shown("driver", "a_driver", "kernel driver, or NULL"),
-            Shown("numa_node", "a_node", "or NULL"),
-            Shown("physical_function", "a_function", "address of it for a virtual function, or NULL"),
+            *table_columns("cluster machine reported_at received_at"),
+            ViewColumn("address", "an_address", "PCI address"),
+            ViewColumn("vendor", "a_vendor", "PCI vendor id"),
+            ViewColumn("device", "a_device", "PCI device id"),
+            ViewColumn("class_code", "a_class", "PCI class"),
+            ViewColumn("driver", "a_driver", "kernel driver, or NULL"),
+            ViewColumn("numa_node", "a_node", "NUMA node, or NULL"),
+            ViewColumn(
+                "physical_function", "a_function", "address of the physical function of a virtual function, or NULL"
+            ),
         ),
         source="inventory FINAL ARRAY JOIN addresses AS an_address, vendors AS a_vendor, devices AS a_device, "
         "class_codes AS a_class, drivers AS a_driver, numa_nodes AS a_node, physical_functions AS a_function",
     ),
     SqlView(
         name="fleet_kubernetes",
-        help="What Kubernetes says of a machine, as each teller said it last; `value` is NULL where it has ended. "
-        "How old it is says `received_at`: nothing is left out for its age.",
+        help="A Kubernetes declaration for a machine, as last reported by a reader; `value` is NULL if it has ended. "
+        "Declarations of any age are included: check `received_at`.",
         columns=(
-            *same("cluster machine reader metric"),
-            Shown("resource", "resource", "such as `nvidia_com_gpu`, or the label that says it"),
-            Shown("value", "value", "how many, or NULL"),
-            *same("measured_at received_at"),
+            *table_columns("cluster machine reader metric"),
+            ViewColumn("resource", "resource", "resource, such as `nvidia_com_gpu`, or the label with the count"),
+            ViewColumn("value", "value", "count, or NULL"),
+            *table_columns("measured_at received_at"),
         ),
         source="declared FINAL",
     ),
     *WINDOW_VIEWS,
 )
-"""All of them, in the order of the documentation."""
+"""Every SQL view, in the order of the documentation."""
 
 
 def render_view(view: SqlView) -> str:
-    """Return the statement that makes the view, or makes it anew."""
-    columns = ",\n".join(f"    {column.made_of} AS `{column.name}`" for column in view.columns)
-    return f"CREATE OR REPLACE VIEW {view.name} AS SELECT\n{columns}\nFROM {view.source}\nCOMMENT '{mark(view)}'"
+    """Return the statement that creates or replaces the view."""
+    columns = ",\n".join(f"    {column.expression} AS `{column.name}`" for column in view.columns)
+    return f"CREATE OR REPLACE VIEW {view.name} AS SELECT\n{columns}\nFROM {view.source}\nCOMMENT '{view_digest(view)}'"
 
 
-def mark(view: SqlView) -> str:
-    """Return the comment by which a view is known to be this build's."""
-    made = "\n".join([view.source, *(f"{column.name}: {column.made_of}" for column in view.columns)])
-    return f"gpufleet {blake2b(made.encode(), digest_size=8).hexdigest()}"
+def view_digest(view: SqlView) -> str:
+    """Return the comment that identifies this build's definition of a view."""
+    definition = "\n".join([view.source, *(f"{column.name}: {column.expression}" for column in view.columns)])
+    return f"gpufleet {blake2b(definition.encode(), digest_size=8).hexdigest()}"

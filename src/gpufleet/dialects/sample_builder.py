@@ -1,0 +1,120 @@
+"""Values that come one by one, gathered into samples. Pure."""
+
+import math
+
+import msgspec
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, ValueType
+from gpufleet.model.reading import DimValue, Provenance, Sample, Value
+from gpufleet.model.view import View
+
+SERIES_ENDED = Absent(Reason.NO_DATA, "its source says that the series has ended")
+
+
+class SampleBuilder:
+    """Values of one machine as they come. Series that name one device need not all say as much of it."""
+
+    def __init__(self) -> None:
+        self._views: dict[str, View] = {}
+        self._rows: dict[tuple[str, Lane, int], _Row] = {}
+        self._texts: dict[str, dict[str, tuple[str, int]]] = {}
+
+    def add(self, view: View | None, metric: str, value: Value | Absent, at: int, labels: tuple[str, ...] = ()) -> None:
+        """Take one value; `at` in nanoseconds since 1970."""
+        self.add_keyed(view_key(view), view, CATALOGUE[metric], value, at, labels)
+
+    def add_keyed(
+        self, key: str, view: View | None, metric: Metric, value: Value | Absent, at: int, labels: tuple[str, ...]
+    ) -> None:
+        """Do the same for a caller who knows the view's key and the metric's row."""
+        row = self._rows.get((key, metric.lane, at))
+        if row is None:
+            row = self._rows[key, metric.lane, at] = _Row()
+        if view is not None:
+            self._note(key, view)
+        if metric.dims:
+            row.dims[metric.name, labels] = merge_values(row.dims.get((metric.name, labels)), value)
+        else:
+            row.values[metric.name] = merge_values(row.values.get(metric.name), value)
+
+    def add_text(self, view: View | None, metric: str, text: str, at: int) -> None:
+        """Take a text that many series repeat, such as a product's name; the newest counts."""
+        self.add_text_keyed(view_key(view), view, metric, text, at)
+
+    def add_text_keyed(self, key: str, view: View | None, metric: str, text: str, at: int) -> None:
+        """Do the same for a caller who knows the view's key."""
+        if view is not None:
+            self._note(key, view)
+        texts = self._texts.get(key)
+        if texts is None:
+            texts = self._texts[key] = {}
+        known = texts.get(metric)
+        if known is None or at >= known[1]:
+            texts[metric] = text, at
+
+    def samples(self, reader: str) -> list[Sample]:
+        """Return the samples; the texts of a subject come together, as of the newest of them."""
+        for key, texts in self._texts.items():
+            newest = max(at for _, at in texts.values())
+            for metric, (text, _) in texts.items():
+                self.add_keyed(key, self._views.get(key), CATALOGUE[metric], text, newest, ())
+        return [
+            Sample(
+                view=self._views.get(key),
+                reader=reader,
+                lane=lane,
+                measured_at=at,
+                values=row.values,
+                dims=tuple(DimValue(metric, labels, value) for (metric, labels), value in row.dims.items()),
+                provenance=Provenance.IMPORTED,
+            )
+            for (key, lane, at), row in self._rows.items()
+        ]
+
+    def _note(self, key: str, view: View) -> None:
+        """Remember a device; of what series say of it everything counts that any of them says."""
+        known = self._views.get(key)
+        if known is None:
+            self._views[key] = view
+        elif known is not view and known != view:
+            self._views[key] = msgspec.structs.replace(
+                known,
+                pci_address=known.pci_address or view.pci_address,
+                parent=known.parent or view.parent,
+                index=view.index if known.index is None else known.index,
+            )
+
+
+def view_key(view: View | None) -> str:
+    """Return what a view is called here; the machine itself is called nothing."""
+    return "" if view is None else view.key
+
+
+class _Row:
+    def __init__(self) -> None:
+        self.values: dict[str, Value | Absent] = {}
+        self.dims: dict[tuple[str, tuple[str, ...]], Value | Absent] = {}
+
+
+def bounded(metric: Metric, value: float, source: str) -> int | float | Absent:
+    """Return a number in the catalogue's type, or why it is none; `source` is what it is called where it came from."""
+    if not math.isfinite(value):
+        return Absent(Reason.INVALID_VALUE, source)
+    ours = round(value) if metric.type is ValueType.INT else value
+    if (metric.low is not None and ours < metric.low) or (metric.high is not None and ours > metric.high):
+        return Absent(Reason.INVALID_VALUE, source)
+    return ours
+
+
+def merge_values(before: Value | Absent | None, told: Value | Absent) -> Value | Absent:
+    """Return what several series of one device say: an exporter repeats a GPU for each pod that shares it.
+
+    Where they differ each is one sharer's part, and none of them is the device's. One that has ended says nothing
+    against one that goes on: it was under other labels, such as those of the pod before.
+    """
+    if before is None or before in (told, SERIES_ENDED):
+        return told
+    if told == SERIES_ENDED:
+        return before
+    return Absent(Reason.INVALID_VALUE, "several series of one device differ")

@@ -1,0 +1,131 @@
+"""Human-readable texts of values, events and guests, for terminals only. Pure."""
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping
+
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.snapshot import AccessPathReport, AccessPathState, Guest
+from gpufleet.model.time import NANOS, to_datetime
+
+ValueFormatter = Callable[[float], str]
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_DECIMAL = (("G", 1e9), ("M", 1e6), ("k", 1e3))
+
+
+def bytes_text(value: float) -> str:
+    """Format bytes with three digits and a binary unit."""
+    step = 0
+    while value >= 999.5 and step < len(_BINARY) - 1:
+        value /= 1024
+        step += 1
+    return f"{value:.3g} {_BINARY[step]}"
+
+
+def percent_text(value: float) -> str:
+    """Format a ratio as percent."""
+    return f"{value * 100:.0f} %" if value == 0 or value >= 0.1 else f"{value * 100:.1f} %"
+
+
+def seconds_text(value: float) -> str:
+    """Format a duration in seconds with a suitable unit."""
+    if value < 1:
+        return f"{value * 1000:.3g} ms"
+    if value < 120:
+        return f"{value:.3g} s"
+    if value < 7200:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.0f} h" if value < 48 * 3600 else f"{value / 86400:.0f} days"
+
+
+def hertz_text(value: float) -> str:
+    """Format a frequency."""
+    for prefix, size in _DECIMAL:
+        if value >= size:
+            return f"{value / size:.4g} {prefix}Hz"
+    return f"{value:g} Hz"
+
+
+_UNITS: dict[str, ValueFormatter] = {
+    "bytes": bytes_text,
+    "bytes_per_second": lambda value: f"{bytes_text(value)}/s",
+    "ratio": percent_text,
+    "hertz": hertz_text,
+    "celsius": lambda value: f"{value:g} °C",
+    "watts": lambda value: f"{value:.4g} W",
+    "joules": lambda value: f"{value:.6g} J",
+    "seconds": lambda value: f"{value:.10g} s",
+}
+
+
+def value_text(metric: str, value: float | str) -> str:
+    """Format a value of a metric with its unit."""
+    if isinstance(value, str):
+        return value
+    formatter = _UNITS.get(CATALOGUE[metric].unit)
+    if formatter is not None:
+        return formatter(value)
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+_SHOWN_SEPARATELY = frozenset({"name", "class", "action", "log_seq"})
+
+
+def event_text(attributes: Mapping[str, str]) -> str:
+    """Format the attributes of an event: name and class, then the advised action, then the rest."""
+    first = [attributes[name] for name in ("name", "class") if attributes.get(name)]
+    action = attributes.get("action", "")
+    advised = [f"advised: {action}"] if action and action != "unknown" else []
+    rest = [f"{name} {text}" for name, text in attributes.items() if name not in _SHOWN_SEPARATELY]
+    return ", ".join([*first, *advised, *rest])
+
+
+READINESS_TIMES = (
+    ("guest_seen_timestamp_seconds", "discovered"),
+    ("guest_channel_open_timestamp_seconds", "first access path open"),
+    ("guest_first_answer_timestamp_seconds", "first answer"),
+    ("guest_driver_ready_timestamp_seconds", "driver ready"),
+)
+
+
+def guest_facts(guest: Guest, now: dt.datetime) -> tuple[str, ...]:
+    """Return texts about a guest: state, source, expected GPUs, access paths and readiness times."""
+    expected = guest.host.readings.get("guest_expected_gpus")
+    shown = guest.host.readings.get("guest_gpus")
+    facts = [f"state {guest.state}: {guest.detail}" if guest.detail else f"state {guest.state}"]
+    facts.append(f"found by {guest.found_by}")
+    if guest.allocation:
+        facts.append(f"for allocation {guest.allocation}")
+    if expected is not None and expected.value is not None:
+        counted = "unknown" if shown is None or shown.value is None else str(shown.value)
+        facts.append(f"expected GPUs {expected.value}, visible GPUs {counted}")
+    facts += [access_path_text(way, now) for way in guest.access_paths]
+    facts += _stamps(guest, now)
+    return tuple(facts)
+
+
+def access_path_text(way: AccessPathReport, now: dt.datetime) -> str:
+    """Return a text about one access path of a guest."""
+    text = f"access path for {way.reads}: {way.name}: {way.state.replace('_', ' ')}"
+    if way.state is AccessPathState.ANSWERS and way.last_success is not None:
+        text += f", last {_age_text(way.last_success, now)}"
+    if way.last_failure is not None:
+        text += f"; last error {_age_text(way.last_failure, now)}: {way.reason}: {way.last_error}"
+    return text
+
+
+def _stamps(guest: Guest, now: dt.datetime) -> Iterable[str]:
+    discovered: float | None = None
+    for metric, label in READINESS_TIMES:
+        reading = guest.host.readings.get(metric)
+        if reading is None or not isinstance(reading.value, int | float):
+            yield f"{label}: not yet"
+            continue
+        at = to_datetime(int(reading.value * NANOS))
+        after = "" if discovered is None else f", {seconds_text(max(0.0, reading.value - discovered))} after discovery"
+        discovered = reading.value if discovered is None else discovered
+        yield f"{label} {_age_text(at, now)} ({at:%Y-%m-%dT%H:%M:%SZ}){after}"
+
+
+def _age_text(at: dt.datetime, now: dt.datetime) -> str:
+    return f"{seconds_text(max(0.0, (now - at).total_seconds()))} ago"

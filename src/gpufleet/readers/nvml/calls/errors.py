@@ -1,0 +1,51 @@
+"""Calls for memory errors, retired pages and remapped rows."""
+
+import itertools
+
+from gpufleet.readers.nvml.calls.call import Calls, attributes, custom, getter, query_each, raw_struct
+from gpufleet.readers.nvml.calls.fields import Fields, field
+from gpufleet.readers.nvml.context import Context
+from gpufleet.readers.nvml.protocol import Value
+
+LOCATION_ERRORS = "nvmlDeviceGetMemoryErrorCounter"
+SEVERITIES, COUNTERS, LOCATIONS = 2, 2, 8
+"""Corrected and uncorrected; volatile and aggregate; number of values of nvmlMemoryLocation_t."""
+
+
+def _location_errors(context: Context) -> Value:
+    """Query each severity, counter and location, in that order."""
+
+    def count(arguments: tuple[int, int, int]) -> Value:
+        errors: int = context.nvml.nvmlDeviceGetMemoryErrorCounter(context.handle, *arguments)
+        return errors
+
+    return query_each(
+        context, LOCATION_ERRORS, count, itertools.product(range(SEVERITIES), range(COUNTERS), range(LOCATIONS))
+    )
+
+
+CALLS: Calls = {
+    "fast": (
+        getter("nvmlDeviceGetTotalEccErrors", 0, 0, shown="CORRECTED, VOLATILE"),
+        getter("nvmlDeviceGetTotalEccErrors", 1, 0, shown="UNCORRECTED, VOLATILE"),
+    ),
+    "slow": (
+        getter("nvmlDeviceGetTotalEccErrors", 0, 1, shown="CORRECTED, AGGREGATE"),
+        getter("nvmlDeviceGetTotalEccErrors", 1, 1, shown="UNCORRECTED, AGGREGATE"),
+        custom(LOCATION_ERRORS, _location_errors),
+        raw_struct("nvmlDeviceGetSramEccErrorStatus", "<I4x11QI4x", 0x01000068),
+        getter("nvmlDeviceGetRemappedRows"),
+        attributes("nvmlDeviceGetRowRemapperHistogram", "max", "high", "partial", "low", "none"),
+    ),
+    "static": (getter("nvmlDeviceGetEccMode"),),
+}
+
+FIELDS: Fields = {
+    "slow": (
+        field("retired pages, single_bit", 29),
+        field("retired pages, double_bit", 30),
+        field("retired pages, pending", 31),
+        field("inactive remaps, correctable", 301, since=610),
+        field("inactive remaps, uncorrectable", 302, since=610),
+    ),
+}

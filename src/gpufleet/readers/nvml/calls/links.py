@@ -1,0 +1,227 @@
+"""Calls for PCIe, NVLink, the chip-to-chip link and the NVLink fabric.
+
+NVLinks are counted by querying the state of each until the driver rejects the link number. PCIe throughput is never
+read by `nvmlDeviceGetPcieThroughput`: it blocks for 20 ms per direction while it measures.
+"""
+
+import struct
+
+from gpufleet.readers.nvml.calls.call import (
+    Call,
+    Calls,
+    Function,
+    custom,
+    getter,
+    query_each,
+    raw_struct,
+    read_struct,
+)
+from gpufleet.readers.nvml.calls.fields import FIELD_VALUES, FieldBatch, Fields, field
+from gpufleet.readers.nvml.context import DEVICE_ENDED_CODES, INVALID_ARGUMENT, NOT_SUPPORTED, Context, check
+from gpufleet.readers.nvml.protocol import NOT_OFFERED, Value
+
+PCIE_ERRORS = (
+    ("replay_rollover", 95),
+    ("l0_to_recovery", 169),
+    ("correctable", 173),
+    ("naks_received", 174),
+    ("receiver", 175),
+    ("bad_tlp", 176),
+    ("naks_sent", 177),
+    ("bad_dllp", 178),
+    ("non_fatal", 179),
+    ("fatal", 180),
+    ("unsupported_request", 181),
+    ("lcrc", 182),
+    ("lane", 183),
+)
+"""Kind of error and its field id."""
+
+ALL_LINKS = 0xFFFFFFFF
+"""Scope of a field value: all NVLinks together."""
+
+MAX_LINKS = 64
+"""More than any chip has (36 in nvml.h of branch 610)."""
+
+NVLINK_STATE, NVLINK_VERSION, NVLINK_PEER = (
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetNvLinkVersion",
+    "nvmlDeviceGetNvLinkRemoteDeviceType",
+)
+LINK_FIELDS = (
+    ("speed", 164, 0),
+    ("transmitted, KiB", 138, 0),
+    ("received, KiB", 139, 0),
+    ("transmitted", 202, 560),
+    ("received", 204, 560),
+    ("effective bit errors", 220, 560),
+    ("symbol bit errors", 222, 560),
+)
+"""Reading of one link, its field id, and the driver branch that introduced it.
+
+Chips before Blackwell count in KiB, Blackwell in bytes.
+"""
+
+LINK_ERRORS = (
+    ("replay", 161, 0),
+    ("recovery", 162, 0),
+    ("crc", 163, 0),
+    ("malformed_packet", 206, 560),
+    ("buffer_overrun", 207, 560),
+    ("receive", 208, 560),
+    ("receive_remote", 209, 560),
+    ("receive_general", 210, 560),
+    ("local_integrity", 211, 560),
+    ("transmit_discard", 212, 560),
+    ("recovery_successful", 213, 560),
+    ("recovery_failed", 214, 560),
+    ("effective", 219, 560),
+    ("symbol", 221, 560),
+)
+"""Kind of error, its field id, and the driver branch that introduced it.
+
+The first three are of chips before Blackwell, the others of Blackwell and later.
+"""
+
+CORRECTED = tuple([(str(number), 235 + number, 570) for number in range(16)])
+"""Bin of the error correction histogram, its field id, and the driver branch that introduced it. Blackwell only.
+
+On the static lane: 16 values per link are too many for the slow lane.
+"""
+
+C2C_LINKS = 170
+C2C_FIELDS = (("status", 171, 535), ("speed", 172, 535))
+C2C_ERRORS = (("interrupt", 231, 570), ("replay", 232, 570), ("replay_back_to_back", 233, 570))
+"""Reading or kind of error of one chip-to-chip link, its field id, and the driver branch that introduced it."""
+
+PEERS = ("gpu", "npu", "switch", "unknown")
+_PEER_OF = {0: "gpu", 1: "npu", 2: "switch"}
+"""nvmlNvLinkDeviceType_t."""
+
+FABRIC_INFO = "nvmlDeviceGetGpuFabricInfoV"
+_FABRIC_V3, _FABRIC_V2 = struct.Struct("<I16sIIB3xIB3x"), struct.Struct("<I16sIIB3xI")
+
+_BATCH_SIZE = 120
+
+LinkFields = tuple[tuple[str, int, int], ...]
+
+
+def _count_links(context: Context) -> int:
+    for link in range(MAX_LINKS):
+        try:
+            context.nvml.nvmlDeviceGetNvLinkState(context.handle, link)
+        except context.nvml.NVMLError as error:
+            if error.value == INVALID_ARGUMENT and link:
+                return link
+            if not link or error.value in DEVICE_ENDED_CODES:
+                raise
+    return MAX_LINKS
+
+
+def _link_numbers(context: Context) -> range:
+    return range(context.cache.get_or_create("nvlinks", lambda: _count_links(context)))
+
+
+def _link_states(context: Context) -> Value:
+    def state(link: int) -> Value:
+        up: int = context.nvml.nvmlDeviceGetNvLinkState(context.handle, link)
+        return up
+
+    return query_each(context, NVLINK_STATE, state, _link_numbers(context))
+
+
+def _link_peers(context: Context) -> Value:
+    counts = dict.fromkeys(PEERS, 0)
+    for link in _link_numbers(context):
+        if not context.nvml.nvmlDeviceGetNvLinkState(context.handle, link):
+            continue
+        context.mark(NVLINK_PEER)
+        counts[_PEER_OF.get(context.nvml.nvmlDeviceGetNvLinkRemoteDeviceType(context.handle, link), "unknown")] += 1
+    return list(counts.values())
+
+
+def _query_fields(context: Context, name: str, fields: LinkFields, links: int) -> Value:
+    """Query each field of each link; return a list per field with an entry per link, as `decode_fields` returns it."""
+    ids = [(id_, link, since) for _, id_, since in fields for link in range(links)]
+
+    def batches() -> list[FieldBatch]:
+        found = []
+        for start in range(0, len(ids), _BATCH_SIZE):
+            part = ids[start : start + _BATCH_SIZE]
+            fixed: dict[int, Value] = {
+                position: [NOT_OFFERED, None]
+                for position, (_, _, since) in enumerate(part)
+                if context.driver < (since,)
+            }
+            found.append(FieldBatch(tuple([(id_, link) for id_, link, _ in part]), fixed))
+        return found
+
+    entries: list[Value] = []
+    for batch in context.cache.get_or_create(name, batches):
+        entries += batch.query(context)
+    return [entries[start : start + links] for start in range(0, len(entries), links)]
+
+
+def _nvlink_fields(context: Context) -> Value:
+    return _query_fields(context, "nvlink fields", LINK_FIELDS + LINK_ERRORS, len(_link_numbers(context)))
+
+
+def _nvlink_corrections(context: Context) -> Value:
+    return _query_fields(context, "nvlink corrections", CORRECTED, len(_link_numbers(context)))
+
+
+def _c2c_fields(context: Context) -> Value:
+    links: FieldBatch = context.cache.get_or_create("c2c links", lambda: FieldBatch(((C2C_LINKS, 0),)))
+    count = links.query(context)[0]
+    if isinstance(count, list):
+        check(context, NOT_SUPPORTED if count[0] < 0 else count[0])
+    return _query_fields(context, "c2c fields", C2C_FIELDS + C2C_ERRORS, min(count, MAX_LINKS))
+
+
+def _fabric_v3(context: Context) -> Value:
+    _, cluster, status, clique, state, mask, summary = read_struct(context, FABRIC_INFO, _FABRIC_V3, 0x03000028)
+    return [state, status, clique, cluster.hex(), mask, summary]
+
+
+def _fabric_v2(context: Context) -> Value:
+    _, cluster, status, clique, state, mask = read_struct(context, FABRIC_INFO, _FABRIC_V2, 0x02000024)
+    return [state, status, clique, cluster.hex(), mask]
+
+
+CALLS: Calls = {
+    "fast": (
+        getter("nvmlDeviceGetCurrPcieLinkGeneration"),
+        getter("nvmlDeviceGetCurrPcieLinkWidth"),
+        getter("nvmlDeviceGetPcieReplayCounter"),
+    ),
+    "slow": (
+        custom(NVLINK_STATE, _link_states),
+        custom("NVLink field values", _nvlink_fields, inner=(NVLINK_STATE, FIELD_VALUES)),
+        custom("C2C field values", _c2c_fields, inner=(FIELD_VALUES,)),
+        # State, status, clique, cluster (hex digits), health mask, and health summary. Drivers before 580 reject
+        # version 3 of the struct, which adds the summary.
+        Call(FABRIC_INFO, (Function(f"{FABRIC_INFO}(v3)", _fabric_v3), Function(f"{FABRIC_INFO}(v2)", _fabric_v2))),
+    ),
+    "static": (
+        getter("nvmlDeviceGetMaxPcieLinkGeneration"),
+        getter("nvmlDeviceGetMaxPcieLinkWidth"),
+        getter(NVLINK_VERSION, 0),
+        custom("NVLink corrections", _nvlink_corrections, inner=(NVLINK_STATE, FIELD_VALUES)),
+        custom("NVLink peers", _link_peers, inner=(NVLINK_STATE, NVLINK_PEER)),
+        raw_struct("nvmlDeviceGetC2cModeInfoV", "<I4x"),
+    ),
+}
+
+FIELDS: Fields = {
+    "fast": (
+        # The bindings name 197 and 198 since branch 560; 550 supports them without a name.
+        field("pcie, transmitted", 197, since=560),
+        field("pcie, received", 198, since=560),
+        field("nvlink, transmitted", 138, scope=ALL_LINKS),
+        field("nvlink, received", 139, scope=ALL_LINKS),
+    ),
+    "slow": (
+        *[field(f"pcie error, {kind}", id_, since=535 if id_ > 168 else 0) for kind, id_ in PCIE_ERRORS],
+        field("nvswitch links", 147),
+    ),
+}

@@ -1,0 +1,106 @@
+"""Queries over many machines: newest samples without values, and GPU counts."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import PCI_READER
+from gpufleet.model.reading import Provenance, Sample
+from gpufleet.model.stored.samples import SampleSummary, StoredSample
+from gpufleet.stores.clickhouse.connection.client import Handle
+from gpufleet.stores.clickhouse.machines.counts import GPU_KEY_PREFIX, BusReports, GpuCounts, GpuReports
+from gpufleet.stores.clickhouse.machines.declared import PCI_GPU_COUNT
+from gpufleet.stores.clickhouse.samples.cache import fetch_views
+from gpufleet.stores.clickhouse.schema.columns import DictionaryColumn, NumericArray
+
+_ROWS_AT_ONCE = 65_536
+"""Rows per chunk of decoded texts: a million rows would take 200 MiB."""
+
+_SUMMARIES = """
+SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
+    has_totals
+FROM latest FINAL WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
+ORDER BY machine, view, reader, lane
+"""
+
+
+_CLUSTERS = "SELECT DISTINCT cluster FROM latest ORDER BY cluster"
+
+_GPUS = f"""
+SELECT machine, view, maxIf(toUnixTimestamp64Nano(known_at), reader != '{PCI_READER}') AS at,
+    argMaxIf(toUnixTimestamp64Nano(received_at), known_at, has_totals) AS value_at,
+    argMaxIf(toUnixTimestamp64Nano(received_at), known_at, reader != '{PCI_READER}') AS seen_at
+FROM latest WHERE cluster = {{cluster:String}} AND startsWith(view, '{GPU_KEY_PREFIX}')
+GROUP BY machine, view ORDER BY at
+"""  # noqa: S608 - the names are ours
+
+
+_BUSES = f"""
+SELECT cluster, machine, {PCI_GPU_COUNT} AS gpus, toUnixTimestamp64Nano(max(reported_at)) AS newest_at
+FROM inventory GROUP BY cluster, machine
+"""  # noqa: S608 - as above
+
+
+_PCI_GPUS = f"""
+SELECT machine, {PCI_GPU_COUNT} FROM inventory
+WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}}
+GROUP BY machine
+"""  # noqa: S608 - as above
+
+
+def fetch_pci_gpu_counts(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, int]:
+    """Return machine id to the number of GPUs on its PCI buses; see `ports.SampleStore`."""
+    parameters = {"cluster": cluster, "machines": list(machines)}
+    return dict(handle.query(_PCI_GPUS, parameters=parameters).result_rows)
+
+
+def fetch_gpu_counts(handle: Handle) -> GpuCounts:
+    """Load the GPU counts of the whole store."""
+    counts = GpuCounts()
+    for (cluster,) in handle.query(_CLUSTERS).result_rows:  # a single query would take a kilobyte per GPU
+        for rows in _chunks(handle, _GPUS, {"cluster": cluster}):
+            clusters = DictionaryColumn([cluster], np.zeros(rows.num_rows, np.int64))
+            at, value_at, seen_at = (_numbers(rows, name) for name in ("at", "value_at", "seen_at"))
+            counts.add(GpuReports(clusters, _texts(rows, "machine"), _texts(rows, "view"), at, value_at, seen_at))
+    for rows in _chunks(handle, _BUSES, {}):
+        gpus, reported_at = _numbers(rows, "gpus"), _numbers(rows, "newest_at")
+        counts.add_buses(BusReports(_texts(rows, "cluster"), _texts(rows, "machine"), gpus, reported_at))
+    return counts
+
+
+def _chunks(handle: Handle, query: str, parameters: dict[str, str]) -> Iterator[Any]:
+    """Yield the result in chunks. The query runs on one thread, which takes less memory and processor time."""
+    table = handle.query_arrow(query, parameters=parameters, settings={"max_threads": 1})
+    for first in range(0, table.num_rows, _ROWS_AT_ONCE):
+        yield table.slice(first, _ROWS_AT_ONCE)
+
+
+def _texts(rows: Any, name: str) -> DictionaryColumn:
+    return DictionaryColumn(rows.column(name).to_pylist(), np.arange(rows.num_rows))
+
+
+def _numbers(rows: Any, name: str) -> NumericArray:
+    return np.concatenate([np.asarray(part, np.int64) for part in rows.column(name).chunks])
+
+
+def fetch_summaries(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, tuple[SampleSummary, ...]]:
+    """Return machine id to newest samples without values; machines without samples are left out."""
+    parameters = {"cluster": cluster, "machines": list(machines)}
+    views = fetch_views(handle, parameters)
+    found: dict[str, list[SampleSummary]] = {}
+    for machine, key, reader, lane, measured_at, received_at, provenance, has_totals in handle.query(
+        _SUMMARIES, parameters=parameters
+    ).result_rows:
+        sample = Sample(
+            view=views[machine, key, reader] if key else None,
+            reader=reader,
+            lane=Lane(lane),
+            measured_at=measured_at,
+            values={},
+            provenance=Provenance(provenance),
+        )
+        summary = SampleSummary(stored=StoredSample(sample=sample, received_at=received_at), has_totals=has_totals)
+        found.setdefault(machine, []).append(summary)
+    return {machine: tuple(summaries) for machine, summaries in found.items()}

@@ -1,0 +1,41 @@
+"""A single snapshot of this machine without an agent."""
+
+import socket
+
+from gpufleet.agent.collect.assemble import assemble
+from gpufleet.agent.collect.once import read_once
+from gpufleet.config.agent import AgentConfig
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.ports.clock import Clock
+from gpufleet.runtime import SystemClock
+from gpufleet.wiring.readers import RATE_READERS, capabilities, has_binding, make_readers
+
+
+async def snapshot_once(config: AgentConfig) -> Snapshot:
+    """Read everything once according to the configuration and assemble a snapshot."""
+    clock: Clock = SystemClock()
+    state = await read_once(
+        make_readers(config.readers, clock),
+        intervals=intervals(config),
+        twice=RATE_READERS,
+        clock=clock,
+        machine=Machine(name=config.node or socket.gethostname()),
+        name=config.node,
+    )
+    details = {
+        **capabilities(config.readers, binding=has_binding()),
+        "push": "disabled: single snapshot",
+    }
+    return assemble(state, now=clock.monotonic(), now_ns=clock.now_ns(), capabilities=details)
+
+
+def intervals(config: AgentConfig) -> dict[Lane, float]:
+    """Return the seconds between passes of each lane."""
+    return {
+        Lane.FAST: config.lanes.fast,
+        Lane.SLOW: config.lanes.slow,
+        Lane.STATIC: config.lanes.static,
+        Lane.EVENT: config.lanes.event,
+    }

@@ -1,0 +1,299 @@
+"""The merge of readings: conflicts between readers, one row each, and agreement of agent, page and hub."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpufleet.agent.collect.assemble import assemble
+from gpufleet.delivery.export import AgentStats
+from gpufleet.fleet.readings import (
+    Freshness,
+    SampleReadings,
+    devices,
+    merge,
+    merge_dimensions,
+    stored_readings,
+)
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind, Subject
+from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value, precedence
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.view import Side, View, ViewKind
+from tests.support.pages import agent_page
+from tests.support.passes import World, gpu
+
+AT = 1_767_225_600_000_000_000
+STALE = Absent(Reason.STALE, "no answer")
+TIMEOUT = Absent(Reason.TIMEOUT)
+UNSUPPORTED = Absent(Reason.NOT_SUPPORTED)
+FAN, LINK, POWER = "gpu_fan_speed_ratio", "gpu_nvlink_up", "gpu_power_watts"
+
+Dim = tuple[str, tuple[str, ...], Value | Absent]
+
+
+class Source(NamedTuple):
+    """One reader's sample in a conflict."""
+
+    reader: str
+    values: Mapping[str, Value | Absent] = {}
+    dims: Sequence[Dim] = ()
+    lane: Lane = Lane.FAST
+    stale: Absent | None = None
+    provenance: Provenance = Provenance.HOST_LOCAL_PROBE
+
+
+Expected = Mapping[str, tuple[Value | Reason, str]]
+"""Metric, with its dimension values after a slash, to the value or reason and the reader that gives it."""
+
+CONFLICTS: dict[str, tuple[Sequence[Source], Expected]] = {
+    "fan: timeout from nvml, value from nvidia_smi": (
+        [Source("nvml", dims=[(FAN, ("0",), TIMEOUT)]), Source("nvidia_smi", dims=[(FAN, ("0",), 0.5)])],
+        {f"{FAN}/0": (0.5, "nvidia_smi")},
+    ),
+    "fan: both have values, the trusted reader wins whole": (
+        [
+            Source("nvidia_smi", dims=[(FAN, ("0",), 0.5), (FAN, ("1",), 0.5)]),
+            Source("nvml", dims=[(FAN, ("0",), 0.4)]),
+        ],
+        {f"{FAN}/0": (0.4, "nvml")},
+    ),
+    "fan: one timed out, the other reader lists only the first": (
+        [
+            Source("nvml", dims=[(FAN, ("0",), TIMEOUT), (FAN, ("1",), TIMEOUT)]),
+            Source("nvidia_smi", dims=[(FAN, ("0",), 0.5)]),
+        ],
+        {f"{FAN}/0": (0.5, "nvidia_smi"), f"{FAN}/1": (Reason.TIMEOUT, "nvml")},
+    ),
+    "fan: no reader has a value, the trusted reader's reason stands": (
+        [Source("nvidia_smi", dims=[(FAN, ("0",), UNSUPPORTED)]), Source("nvml", dims=[(FAN, ("0",), TIMEOUT)])],
+        {f"{FAN}/0": (Reason.TIMEOUT, "nvml")},
+    ),
+    "fan: the trusted reader is stale, the other is current": (
+        [Source("nvml", dims=[(FAN, ("0",), 0.4)], stale=STALE), Source("nvidia_smi", dims=[(FAN, ("0",), 0.5)])],
+        {f"{FAN}/0": (0.5, "nvidia_smi")},
+    ),
+    "link: stale without a second reader is absent and not left out": (
+        [Source("nvml", dims=[(LINK, ("0",), 1)], stale=STALE)],
+        {f"{LINK}/0": (Reason.STALE, "nvml")},
+    ),
+    "link: two lanes of one reader are joined": (
+        [
+            Source("nvml", dims=[(LINK, ("0",), 1)], lane=Lane.SLOW),
+            Source("nvml", dims=[(LINK, ("1",), 0)], lane=Lane.FAST),
+        ],
+        {f"{LINK}/0": (1, "nvml"), f"{LINK}/1": (0, "nvml")},
+    ),
+    "power: the trusted reader wins": (
+        [Source("dcgm", {POWER: 300.0}), Source("nvml", {POWER: 310.0})],
+        {POWER: (310.0, "nvml")},
+    ),
+    "power: an absence yields to a value": (
+        [Source("nvml", {POWER: UNSUPPORTED}), Source("dcgm", {POWER: 300.0})],
+        {POWER: (300.0, "dcgm")},
+    ),
+    "power: a measured zero is a value": (
+        [Source("nvml", {POWER: 0.0}), Source("dcgm", {POWER: 300.0})],
+        {POWER: (0.0, "nvml")},
+    ),
+    "power: imported values come last whatever their reader": (
+        [
+            Source("nvml", {POWER: 310.0}, provenance=Provenance.IMPORTED),
+            Source("netdata", {POWER: 290.0}, provenance=Provenance.HOST_NETDATA),
+        ],
+        {POWER: (290.0, "netdata")},
+    ),
+    "power: every reader stale": (
+        [Source("nvml", {POWER: 310.0}, stale=STALE), Source("dcgm", {POWER: 300.0}, stale=STALE)],
+        {POWER: (Reason.STALE, "nvml")},
+    ),
+    "a metric of a newer build is left out": (
+        [Source("nvml", {POWER: 310.0, "gpu_of_tomorrow": 1.0}, dims=[("gpu_of_tomorrow_dims", ("a",), 1.0)])],
+        {POWER: (310.0, "nvml")},
+    ),
+}
+
+
+def sample_of(source: Source) -> Sample:
+    dims = tuple(DimValue(metric, labels, value) for metric, labels, value in source.dims)
+    return Sample(
+        view=gpu(0),
+        reader=source.reader,
+        lane=source.lane,
+        measured_at=AT,
+        values=dict(source.values),
+        dims=dims,
+        provenance=source.provenance,
+    )
+
+
+def outcome(readings: Mapping[str, Reading], dimensions: Sequence[DimReading]) -> dict[str, tuple[Value | Reason, str]]:
+    found: dict[str, tuple[Value | Reason, str]] = {}
+    for name, one in readings.items():
+        verdict = one.absent if one.value is None else one.value
+        assert verdict is not None
+        found[name] = (verdict, one.reader)
+    for row in dimensions:
+        verdict = row.absent if row.value is None else row.value
+        assert verdict is not None
+        found["/".join((row.metric, *row.labels.values()))] = (verdict, row.reader)
+    return found
+
+
+@pytest.mark.parametrize("conflict", CONFLICTS)
+def test_conflict_between_readers_has_one_answer(conflict: str) -> None:
+    sources, expected = CONFLICTS[conflict]
+    ordered = sorted(sources, key=lambda source: precedence(sample_of(source)))
+    readings = [SampleReadings(sample_of(source), source.stale) for source in ordered]
+    assert outcome(merge(readings), merge_dimensions(readings)) == expected
+
+
+def test_merge_after_a_merge_gives_the_same() -> None:
+    for sources, _ in CONFLICTS.values():
+        ordered = sorted(sources, key=lambda source: precedence(sample_of(source)))
+        readings = [SampleReadings(sample_of(source), source.stale) for source in ordered]
+        again = [
+            SampleReadings(sample_of(source), source.stale, before=one)
+            for source, one in zip(ordered, readings, strict=True)
+        ]
+        assert outcome(merge(again, merge(readings)), merge_dimensions(again)) == outcome(
+            merge(readings), merge_dimensions(readings)
+        )
+
+
+NODES = 1000
+READERS = ("nvml", "dcgm", "nvidia_smi")
+LANES = (Lane.FAST, Lane.SLOW)
+STALE_AFTER_SECONDS = 30.0
+"""The fast lane's limit on both sides: three of its intervals."""
+
+SCALARS = {
+    lane: [
+        row.name
+        for row in CATALOGUE.values()
+        if row.lane is lane and Subject.GPU in row.subjects and row.kind in (MetricKind.GAUGE, MetricKind.COUNTER)
+        if not row.dims and row.role is None
+    ][:6]
+    for lane in LANES
+}
+DIMENSIONS = {Lane.FAST: FAN, Lane.SLOW: LINK}
+HOST_METRICS = {
+    lane: [
+        row.name
+        for row in CATALOGUE.values()
+        if row.lane is lane and row.subjects == (Subject.MACHINE,) and row.kind is MetricKind.GAUGE
+        if not row.dims and row.role is None
+    ][:3]
+    for lane in LANES
+}
+REASONS = (Reason.TIMEOUT, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED)
+
+
+def random_value(chance: random.Random) -> Value | Absent:
+    return Absent(chance.choice(REASONS)) if chance.random() < 0.3 else float(chance.randrange(100))
+
+
+def random_views(chance: random.Random, reader: str) -> list[View]:
+    """Choose what a reader lists: GPUs by identity, by index only, and MIG devices with and without a UUID."""
+    views = [gpu(number) for number in range(chance.randrange(1, 4))]
+    if reader == "nvidia_smi" and chance.random() < 0.3:
+        views = [
+            View(kind=ViewKind.GPU, side=Side.HOST, uuid=None, pci_address=None, instance=str(n)) for n in range(2)
+        ]
+    if chance.random() < 0.3 and views[0].uuid:
+        uuid = None if reader != "nvml" else "MIG-1"
+        views.append(
+            View(kind=ViewKind.MIG, side=Side.HOST, uuid=uuid, pci_address=None, instance="1/0", parent=views[0].key)
+        )
+    return views
+
+
+def random_node(seed: int) -> tuple[World, list[StoredSample]]:
+    """Feed one history of passes to an agent's state, and keep the newest samples as a hub would."""
+    chance = random.Random(seed)
+    world = World({"host": LANES, **dict.fromkeys(READERS, LANES)})
+    newest: dict[tuple[str, str, Lane], StoredSample] = {}
+    listed = {reader: random_views(chance, reader) for reader in READERS}
+    for _ in range(chance.randrange(1, 12)):
+        reader, lane = chance.choice(("host", *READERS)), chance.choice(LANES)
+        samples = []
+        for view in [None] if reader == "host" else listed[reader]:
+            metrics = HOST_METRICS[lane] if view is None else SCALARS[lane]
+            values = {name: random_value(chance) for name in metrics if chance.random() < 0.8}
+            dims: tuple[DimValue, ...] = ()
+            if view is not None and view.kind is ViewKind.GPU and chance.random() < 0.7:
+                dims = tuple(
+                    DimValue(DIMENSIONS[lane], (str(place),), random_value(chance))
+                    for place in range(chance.randrange(1, 4))
+                )
+            samples.append(world.sample(reader, lane, view, values, dims))
+        world.passed(reader, lane, *samples)
+        for sample in samples:
+            key = sample.view.key if sample.view else ""
+            newest[key, reader, lane] = StoredSample(sample=sample, received_at=world.clock.now_ns())
+        world.clock.advance(chance.choice((1.0, 10.0, 25.0, 40.0, 100.0)))
+    return world, list(newest.values())
+
+
+Verdict = tuple[Value | None, Reason | None, str, str]
+
+
+def verdicts(readings: Mapping[str, Reading]) -> dict[str, Verdict]:
+    return {name: (one.value, one.absent, one.reader, one.side) for name, one in readings.items()}
+
+
+def dim_verdicts(rows: Sequence[DimReading]) -> dict[tuple[str, ...], Verdict]:
+    return {(row.metric, *row.labels.values()): (row.value, row.absent, row.reader, "") for row in rows}
+
+
+def page_values(snapshot: Snapshot) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    found = {}
+    for family in text_string_to_metric_families(agent_page(snapshot, AgentStats(started_at=0, lanes={})).decode()):
+        for sample in family.samples:
+            found[sample.name, frozenset(sample.labels.items())] = sample.value
+    return found
+
+
+def test_agent_and_hub_agree_on_random_nodes() -> None:
+    compared = shared = 0
+    for seed in range(NODES):
+        world, stored = random_node(seed)
+        now = world.clock.now_ns()
+        snapshot = assemble(world.state, now=world.clock.monotonic(), now_ns=now, capabilities={})
+        freshness = Freshness(now, STALE_AFTER_SECONDS, list(world.state.statuses.values()))
+        answered = {device.id.split("/", 2)[2]: device for device in devices("c", "m", stored, freshness)}
+        shown = {device.key: device for device in snapshot.devices}
+        assert shown.keys() == answered.keys(), seed
+        for key, device in shown.items():
+            assert verdicts(device.readings) == verdicts(answered[key].readings), (seed, key)
+            assert dim_verdicts(device.dimensions) == dim_verdicts(answered[key].dimensions), (seed, key)
+            assert device.name == answered[key].name
+            compared += len(device.readings) + len(device.dimensions)
+            shared += len(device.sources) > 1
+        host = stored_readings([one for one in stored if one.sample.view is None], freshness)
+        assert verdicts(snapshot.host.readings) == verdicts(merge(host)), seed
+        assert dim_verdicts(snapshot.host.dimensions) == dim_verdicts(merge_dimensions(host)), seed
+    assert compared > 10 * NODES
+    assert shared > NODES / 2  # conflicts between sources were really among them
+
+
+def test_page_of_an_agent_shows_what_its_snapshot_shows() -> None:
+    for seed in range(0, NODES, 25):
+        world, _ = random_node(seed)
+        now = world.clock.now_ns()
+        snapshot = assemble(world.state, now=world.clock.monotonic(), now_ns=now, capabilities={})
+        page = page_values(snapshot)
+        for device in [one for one in snapshot.devices if one.kind is ViewKind.GPU]:
+            identity = {("uuid", device.uuid or ""), ("pci_address", device.pci_address or "")}
+            for name, one in device.readings.items():
+                values = [
+                    value
+                    for (family, labels), value in page.items()
+                    if family == f"gpufleet_{name}" and {pair for pair in identity if pair[1]} <= labels
+                    if dict(labels).get("device_instance", "") == (device.instance or "")
+                    if dict(labels).get("kind") == device.kind
+                ]
+                assert values == ([] if one.value is None else [one.value]), (seed, device.key, name)

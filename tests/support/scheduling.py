@@ -1,0 +1,59 @@
+"""Distribution of tests to the workers of pytest-xdist, and the order in which they start.
+
+The unit that a worker takes is a test file, so that the fixtures of a module are made once. Folders in `TOGETHER`
+are one unit each, because their tests share fixtures that take seconds to make.
+"""
+
+import os
+from pathlib import PurePosixPath
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+from tests.support.processes import Gpufleet
+
+TOGETHER = ("tests/vm", "tests/registry")
+"""Folders whose tests share a virtual machine or a database server."""
+
+FIRST = (
+    *("tests/crash", "tests/vm", "tests/e2e", "tests/security", "tests/relay", "tests/agent", "tests/deploy"),
+    *("tests/doctor", "tests/benchmarks", "tests/stores", "tests/hub", "tests/cli", "tests/readers"),
+)
+"""Folders in the order in which they start: longest files first, so that no worker is left alone at the end."""
+
+
+class UnitScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Scheduler that hands out units in the order of collection."""
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+
+def unit_of(nodeid: str) -> str:
+    """Return the unit of distribution that a test belongs to: its xdist group, folder or file."""
+    path, _, test = nodeid.partition("::")
+    _, at, group = test.rpartition("]")[2].rpartition("@")
+    if at:
+        return group
+    return next((folder for folder in TOGETHER if path.startswith(f"{folder}/")), path)
+
+
+def rank(nodeid: str) -> int:
+    """Return the position of a test's folder in `FIRST`; other folders come after these."""
+    path = PurePosixPath(nodeid.partition("::")[0])
+    return next((n for n, folder in enumerate(FIRST) if path.is_relative_to(folder)), len(FIRST))
+
+
+def starts_daemons(item: pytest.Item) -> bool:
+    """Whether a test is in a module that starts agents, hubs or relays, which takes seconds."""
+    return isinstance(item, pytest.Function) and getattr(item.module, "Gpufleet", None) is Gpufleet
+
+
+def workers() -> int:
+    """Return the number of workers for `-n auto`: twice the processors, for half of the tests wait."""
+    return min(2 * len(os.sched_getaffinity(0)), 16)

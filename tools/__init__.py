@@ -1,0 +1,1 @@
+"""Development tools of this repository; nothing here is installed."""
