@@ -48,6 +48,7 @@ lint: setup ## Style, types, layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tools.style
 	$(BIN)/mypy
 
 .PHONY: format

@@ -84,7 +84,7 @@ def test_growth_limit_is_a_share_of_the_mean() -> None:
         ({"a": Stored(16, 16, 3)}, "up to number 3 of 16 up to 2"),
         ({"a": Stored(17, 16, 2)}, "1 rows are in the store more than once"),
         ({}, "epoch a: 0 rows"),
-        ({"a": Stored(16, 16, 2), "b": Stored(8, 8, 1)}, "epoch b is in the store, and nobody posted it"),
+        ({"a": Stored(16, 16, 2), "b": Stored(8, 8, 1)}, "epoch b is in the store but was never posted"),
     ],
 )
 def test_audit_reports_missing_double_and_unknown_rows(stored: dict[str, Stored], said: str) -> None:

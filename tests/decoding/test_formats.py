@@ -1,6 +1,7 @@
 """Every format is recognised by what it is, and turned into snapshots."""
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -129,7 +130,8 @@ def test_mig_devices_without_a_list_stay_distinct() -> None:
     (snapshot,) = decoded.snapshots
     assert len(snapshot.devices) == 10
     assert snapshot.readers[0].state is ReaderState.PARTIAL
-    assert "counts 4 GPUs, and 2" in snapshot.readers[0].last_error
+    assert snapshot.readers[0].error_class == "partial"
+    assert re.findall(r"\d+", snapshot.readers[0].last_error) == ["4", "2"]  # reported, printed
 
 
 def test_values_of_a_newer_nvidia_smi_are_named() -> None:
@@ -212,8 +214,9 @@ def test_unknown_metrics_are_left_out_of_a_snapshot() -> None:
     ],
 )
 def test_what_is_none_of_them_is_not_recognised(content: bytes) -> None:
-    with pytest.raises(WireError, match="not recognised; known are"):
+    with pytest.raises(WireError) as caught:
         of(content)
+    assert [one.name for one in FORMATS if f" {one.name} (" not in str(caught.value)] == []
 
 
 def test_a_named_format_is_not_guessed_at() -> None:

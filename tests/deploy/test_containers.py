@@ -120,6 +120,6 @@ def test_build_commands_install_from_copied_files(file: Path, tmp_path: Path) ->
     shutil.rmtree(source)
     (daemon,) = (json.loads(rest) for rest in values(file, "CMD"))
     run = [target / "bin" / "gpufleet", "config", "validate", "--for", *daemon]
-    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.endswith("is right\n")
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.endswith("is valid\n")
     needs = {"agent": "aiohttp, pynvml, uvicorn", "hub": "chdb, litestar, sqlalchemy"}[daemon[0]]
     subprocess.run([target / "bin" / "python", "-c", f"import {needs}"], check=True)

@@ -168,7 +168,7 @@ def test_the_same_points_of_l9gpu_itself_are_not_believed() -> None:
     assert set(found.unread) == {row.name for row in L9GPU if row.unread} | {row.name for row in (*QUOTIENTS, SUM)}
     assert not found.unknown
     bare = read_points("n", [IncomingPoint("gpu.throttle.reason", "{bool}", {"gpu.uuid": "a"}, 4, AT)], reader="otlp")
-    assert bare.unread == {"gpu.throttle.reason": "its bits are named wrongly"}
+    assert bare.unread.keys() == {"gpu.throttle.reason"}
 
 
 @pytest.mark.parametrize("view", [GPUS[1], GUEST])

@@ -97,7 +97,7 @@ def test_an_id_leads_nowhere_else(hub: Daemon, method: str, id_: str) -> None:
         reply = hub.ask(f"{where}{id_}", hub.token, method, body, headers=headers)
         assert reply.status in (400, 404, 405), (where, reply)
         assert reply.headers["content-type"] == "application/json"
-        assert b"root:" not in reply.body
+        assert b"root:x:" not in reply.body
         assert not any(code in reply.body.decode() for code in ESCAPED)
 
 

@@ -60,7 +60,7 @@ async def test_usage_is_of_its_own_allocations(full: Guarded) -> None:
     everybody = (await full.ask("/v1/usage", full.secrets[Role.OPERATOR])).document
     assert {one["group"]["allocation"] for one in everybody["rows"]} == {"mine", "free"}
     assert everybody["total"]["gpus"] == 2  # both are of one machine: its GPUs count once
-    assert {one["allocation"] for one in everybody["unplaced"]} == {"ours", "past"}
+    assert {one["allocation"] for one in everybody["unresolved"]} == {"ours", "past"}
 
 
 async def test_conflict_does_not_name_the_other_tenant(full: Guarded) -> None:

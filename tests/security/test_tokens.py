@@ -95,7 +95,7 @@ async def test_failures_are_counted_and_logged_once(site: Guarded, caplog: pytes
         for _ in range(50):
             await site.ask(PATH)
         await site.ask(PATH, site.secrets[Role.SENDER])
-    assert len([one for one in caplog.records if one.message.startswith("refused")]) == 1
+    assert len([one for one in caplog.records if one.message.startswith("rejected")]) == 1
     assert not any(site.secrets[Role.SENDER] in one.getMessage() for one in caplog.records)
     page = (await site.ask("/metrics", site.secrets[Role.OPERATOR])).body.decode()
     found = {

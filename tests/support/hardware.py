@@ -51,8 +51,8 @@ _LINE = re.compile(r"^\S+ (?P<metric>\w+)(?:\{.*?\})? = (?P<value>.*)$")
 
 PREFACE = """# Hardware and drivers seen
 
-For each GPU metric: the NVML call, and the devices on which a value was seen. The page is rendered from the catalogue and from
-captured outputs of `nvidia-smi`, which queries the same driver; a test compares it with them.
+For each GPU metric: the NVML call, and the devices on which a value was seen. The page is rendered from the catalogue
+and from captured outputs of `nvidia-smi`, which queries the same driver; a test compares it with them.
 
 | cell | meaning |
 |---|---|

@@ -38,9 +38,14 @@ async def test_a_host_whose_task_ends_is_seen_and_costs_no_neighbour() -> None:
     counters, target_statuses = Counters(), TargetStatuses()
     nothing: Any = None
     pulling = PollingContext(
-        ingest=nothing, writes=nothing, counters=counters, pressure=ByteBudget(1 << 20), target_statuses=target_statuses,
-        clock=BrokenClock(), states=(),
-    )  # fmt: skip
+        ingest=nothing,
+        writes=nothing,
+        counters=counters,
+        pressure=ByteBudget(1 << 20),
+        target_statuses=target_statuses,
+        clock=BrokenClock(),
+        states=(),
+    )
 
     async def counted() -> bool:
         return counters.task_restarts["pull"] == 1

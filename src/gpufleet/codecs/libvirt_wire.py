@@ -107,7 +107,7 @@ def answer_of(packet: bytes, procedure: int, serial: int) -> bytes:
 
 def decode_list(body: bytes) -> tuple[DomainRef, ...]:
     """Decode a list of domains. Raises WireError."""
-    reader = _Reader(body)
+    reader = _XdrReader(body)
     count = reader.integer()
     if count > MAX_DOMAINS:
         raise WireLimitError("domains", f"{count}, more than {MAX_DOMAINS}")
@@ -120,11 +120,11 @@ def decode_list(body: bytes) -> tuple[DomainRef, ...]:
 
 def decode_xml(body: bytes) -> bytes:
     """Decode the XML of a domain. Raises WireError."""
-    return _Reader(body).string(MAX_PACKET_BYTES)
+    return _XdrReader(body).string(MAX_PACKET_BYTES)
 
 
 def _refused(body: bytes) -> NoReturn:
-    reader = _Reader(body)
+    reader = _XdrReader(body)
     code = reader.integer(signed=True)
     reader.integer()  # the part of libvirt that failed
     message = reader.string(MAX_PACKET_BYTES).decode("utf-8", "replace") if reader.integer() else "no message"
@@ -140,7 +140,7 @@ def _string(text: bytes) -> bytes:
     return struct.pack(">I", len(text)) + text + bytes(-len(text) % 4)
 
 
-class _Reader:
+class _XdrReader:
     """XDR reader; raises WireError at the end of the data."""
 
     def __init__(self, body: bytes) -> None:

@@ -1,1 +1,1 @@
-"""Other projects' metric names and the catalogue. One file a project; `dialect.py` says what such a file holds."""
+"""Dialects: mappings between metrics of other projects and the catalogue, one file each. Start with `dialect.py`."""

@@ -1,7 +1,9 @@
-"""lablup's all-smi, both generations of its labels (`uuid`, `index` before 2026-04; `gpu_uuid`, `gpu_index` since).
+"""Dialect of lablup's all-smi.
 
-Names, labels and units were read in its renderers at b92ea0a; no page of a running one was seen. Its families of vGPU
-and MIG are printed by its mock and tests only: its own server never fills them. Ours are the driver's.
+It covers both generations of labels: `uuid`, `index` before 2026-04; `gpu_uuid`, `gpu_index` since.
+
+Names, labels and units are from its renderers at b92ea0a; no page of a running server was seen. Only its mock and tests
+print families of vGPU and MIG; its server never fills them. Our values are the driver's.
 """
 
 import re
@@ -17,12 +19,12 @@ from gpufleet.model.view import Side, View, ViewKind
 MHZ = 1_000_000
 GPU, MIG, VGPU, MACHINE = (Subject.GPU,), (Subject.MIG,), (Subject.VGPU,), (Subject.MACHINE,)
 
-_FALSE = "its value is 0 also where the query failed"
-_VAGUE = "a number for what it could not tell, too"
-_FROZEN = "read once when it starts, and not again"
-_PAST = "an average over one process's life, not the present"
+_FALSE = "0 also if the query failed"
+_VAGUE = "a number also for an unknown state"
+_FROZEN = "read only once at start"
+_PAST = "an average over the lifetime of a process, not a current value"
 _UNDEFINED = "the driver does not define it"
-_OF_POWER = "integrated from samples of power, not counted by the device"
+_OF_POWER = "integrated from power samples, not counted by the device"
 
 
 def _row(
@@ -107,11 +109,11 @@ FAMILIES = table(
 )
 
 _SUM = "a difference or quotient of other series"
-_SELF = "the exporter's word about itself"
-_PROCESS = "of a process: `/v1/snapshot` lists processes, no page of metrics does"
-_TEXT = "a text: `gpufleet_gpu_info` and `gpufleet_host_info` carry it"
-_OTHER_MAKER = "of other makers' devices"
-_NOT_READ = "not read: no kernel file that every machine has tells it"
+_SELF = "status of the exporter itself"
+_PROCESS = "per process: processes are in `/v1/snapshot`, not in metrics"
+_TEXT = "a text: in `gpufleet_gpu_info` and `gpufleet_host_info`"
+_OTHER_MAKER = "devices of other vendors"
+_NOT_READ = "not collected: no kernel file has it on every machine"
 
 UNREAD = {
     "all_smi_up": _SELF,
@@ -120,14 +122,14 @@ UNREAD = {
     "all_smi_gpu_gsp_firmware_version_info": _TEXT,
     "all_smi_ane_utilization": _OTHER_MAKER,
     "all_smi_dla_utilization": _OTHER_MAKER,
-    "all_smi_gpu_fan_speed_rpm": "never of NVIDIA's; ours is by fan (`gpufleet_gpu_fan_speed_rpm`)",
-    "all_smi_nvlink_remote_device_type": "ours is by what is at the other end (`gpufleet_gpu_nvlink_peers`)",
+    "all_smi_gpu_fan_speed_rpm": "not set for NVIDIA GPUs; ours is by fan (`gpufleet_gpu_fan_speed_rpm`)",
+    "all_smi_nvlink_remote_device_type": "ours is by type of the remote device (`gpufleet_gpu_nvlink_peers`)",
     "all_smi_process_memory_used_bytes": _PROCESS,
     "all_smi_process_start_time_seconds": _PROCESS,
     "all_smi_process_cpu_percent": _PROCESS,
     "all_smi_cpu_info": _TEXT,
     "all_smi_cpu_socket_count": _NOT_READ,
-    "all_smi_cpu_core_count": "the number of threads is (`gpufleet_host_cpus`)",
+    "all_smi_cpu_core_count": "not collected: `gpufleet_host_cpus` is the number of threads",
     "all_smi_cpu_frequency_mhz": _NOT_READ,
     "all_smi_cpu_temperature_celsius": _NOT_READ,
     "all_smi_cpu_power_consumption_watts": _NOT_READ,
@@ -138,8 +140,8 @@ UNREAD = {
     "all_smi_memory_used_bytes": _SUM,
     "all_smi_memory_utilization": _SUM,
     "all_smi_swap_used_bytes": _SUM,
-    "all_smi_disk_total_bytes": "ours is by device and type, too (`gpufleet_host_filesystem_size_bytes`)",
-    "all_smi_disk_available_bytes": "ours is by device and type, too (`gpufleet_host_filesystem_available_bytes`)",
+    "all_smi_disk_total_bytes": "ours is also by device and type (`gpufleet_host_filesystem_size_bytes`)",
+    "all_smi_disk_available_bytes": "ours is also by device and type (`gpufleet_host_filesystem_available_bytes`)",
     "all_smi_container_runtime_info": _TEXT,
     "all_smi_kubernetes_pod_info": _SELF,
     "all_smi_virtualization_info": _TEXT,
@@ -158,9 +160,10 @@ _PER_MACHINE = ("all_smi_cpu_", "all_smi_memory_", "all_smi_swap_")
 
 
 def _machine(labels: Mapping[str, str]) -> str:
-    """Return the machine as the exporter calls it: `instance` too, of which a Prometheus has one of its own.
+    """Return the machine name of the exporter.
 
-    That is an address with a port, which no machine is called; the exporter's is in `exported_instance` then.
+    Its label `instance` collides with that of Prometheus, which is an address with a port and no machine name; the
+    exporter's value is then in `exported_instance`.
     """
     own = ("hostname", "host", "exported_instance", "instance")
     name = next((labels[label] for label in own if labels.get(label)), "")
@@ -168,7 +171,7 @@ def _machine(labels: Mapping[str, str]) -> str:
 
 
 def identify(series: ImportedSeries) -> SeriesSubject | None:
-    """Read who it is. A row without a UUID names no device."""
+    """Return the subject of a series. A series without a UUID has none."""
     labels = series.labels
     machine = _machine(labels)
     if series.name.startswith(_PER_MACHINE):
@@ -176,7 +179,7 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
     uuid = labels.get("gpu_uuid") or labels.get("uuid") or ""
     if not uuid:
         return None
-    if _BARE_UUID.match(uuid):  # as its mock nodes write it
+    if _BARE_UUID.match(uuid):  # format of its mock nodes
         uuid = f"GPU-{uuid.lower()}"
     index = small_number(labels.get("gpu_index") or labels.get("index") or "")
     gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid, index=index)

@@ -1,7 +1,7 @@
-"""NVIDIA's dcgm-exporter, as released up to 4.8 (4.9 renames families and units; no page of it was seen).
+"""Dialect of NVIDIA's dcgm-exporter up to 4.8 (4.9 renames families and units; no page of it was seen).
 
-Series and labels were seen in published pages of 4.x (`tests/data/exposition`); families that those do not show are
-from the exporter's own list of counters.
+Series and labels are from published pages of 4.x (`tests/data/exposition`), other families from the exporter's list of
+counters.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from gpufleet.model.view import Side, View, ViewKind
 
 MIB, MHZ = 1 << 20, 1_000_000
 PARTS = (Subject.GPU, Subject.MIG)
-"""The exporter has no word for a vGPU instance."""
+"""The exporter does not support vGPU instances."""
 
 FAMILIES = table(
     FamilyMapping(name="DCGM_FI_DEV_SM_CLOCK", metric="gpu_sm_clock_hertz", times=MHZ),
@@ -74,7 +74,7 @@ FAMILIES = table(
 
 XID_COUNT, CLOCK_COUNT = "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_CLOCK_EVENTS_COUNT"
 WINDOW_MS = 300_000
-"""The window of both counts, as the exporter has it unless told otherwise."""
+"""Default window of both counts in the exporter."""
 
 CLOCK_EVENTS = {
     "gpu_idle": "gpu_idle",
@@ -87,21 +87,20 @@ CLOCK_EVENTS = {
     "hw_power_brake": "hw_power_brake",
     "display_clocks": "display_clocks",
 }
-"""Our reason to its `clock_event`."""
+"""Our reason to the exporter's `clock_event`."""
 
 _SPENT = "microseconds or nanoseconds, by release; ours is by reason (`gpufleet_gpu_clock_event_seconds_total`)"
-_LINK_ERRORS = "of all links together; ours is by link (`gpufleet_gpu_nvlink_errors_total`)"
+_LINK_ERRORS = "sum of all links; ours is by link (`gpufleet_gpu_nvlink_errors_total`)"
 
 UNREAD = {
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "a rate of both directions together in MB/s that calls itself a counter; "
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "a rate of both directions in MB/s, declared as a counter; "
     "ours are counters by direction (`gpufleet_gpu_nvlink_transmit_bytes_total`)",
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "one link's, both directions together; ours is by link and direction",
-    "DCGM_FI_DEV_PCIE_TX_THROUGHPUT": "a sample of 20 ms that calls itself a counter; "
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "one link, both directions together; ours is by link and direction",
+    "DCGM_FI_DEV_PCIE_TX_THROUGHPUT": "a sample over 20 ms, declared as a counter; "
     "`gpufleet_gpu_pcie_transmit_bytes_total` counts",
-    "DCGM_FI_DEV_PCIE_RX_THROUGHPUT": "a sample of 20 ms that calls itself a counter; "
+    "DCGM_FI_DEV_PCIE_RX_THROUGHPUT": "a sample over 20 ms, declared as a counter; "
     "`gpufleet_gpu_pcie_receive_bytes_total` counts",
-    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "0 also where no licence is wanted: it does not tell which "
-    "(`gpufleet_vgpu_license_state`)",
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "0 also if no licence is required; ambiguous (`gpufleet_vgpu_license_state`)",
     "DCGM_FI_DEV_POWER_VIOLATION": _SPENT,
     "DCGM_FI_DEV_THERMAL_VIOLATION": _SPENT,
     "DCGM_FI_DEV_SYNC_BOOST_VIOLATION": _SPENT,
@@ -112,17 +111,17 @@ UNREAD = {
     "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": _LINK_ERRORS,
     "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": _LINK_ERRORS,
     "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL": _LINK_ERRORS,
-    XID_COUNT: "a count over a window of the exporter's own; written from our events "
+    XID_COUNT: "a count over a window of the exporter; written from our events "
     "(`gpufleet_gpu_xid_errors_total` counts without a window)",
-    CLOCK_COUNT: "a count of samples over a window of the exporter's own; written from our samples "
+    CLOCK_COUNT: "a count of samples over a window of the exporter; written from our samples "
     "(`gpufleet_gpu_clock_event_seconds_total` is time)",
-    "DCGM_EXP_GPU_HEALTH_STATUS": "a judgement, not a measurement",
-    "DCGM_EXP_P2P_STATUS": "a judgement, not a measurement",
+    "DCGM_EXP_GPU_HEALTH_STATUS": "an assessment, not a measurement",
+    "DCGM_EXP_P2P_STATUS": "an assessment, not a measurement",
 }
 
 
 def identify(series: ImportedSeries) -> SeriesSubject | None:
-    """Read who it is: the UUID, else the address; a MIG instance by its GPU and its number there."""
+    """Return the subject of a series: by UUID, else address; a MIG instance by its GPU and instance id."""
     labels = series.labels
     uuid = labels.get("UUID") or labels.get("uuid") or ""
     address = address_of(labels.get("pci_bus_id", ""))
@@ -136,15 +135,15 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
     instance = labels.get("GPU_I_ID")
     if not instance:
         return SeriesSubject(machine=machine, view=gpu, name=labels.get("modelName", ""), guest=bool(guest))
-    # No page tells a MIG device's own UUID: its GPU and its number there name it for this exporter only.
+    # No page has the UUID of a MIG device. GPU and instance id identify it for this exporter only.
     mig = View(kind=ViewKind.MIG, side=side, instance=f"{uuid or address}/{instance}", parent=gpu.key)
     return SeriesSubject(machine=machine, view=mig, name=labels.get("modelName", ""), guest=bool(guest))
 
 
 def _machine(labels: Mapping[str, str]) -> str:
-    """Return the machine as the exporter calls it: its node, or its own pod where it is not told the node's name.
+    """Return the machine name of the exporter: its node, or its own pod if the node name is not configured.
 
-    A pod is no machine, and another one each time that it is made anew. So the target's `node` says it then.
+    A pod is not a machine, and its name changes when it is recreated; the target's label `node` is used then.
     """
     name = labels.get("Hostname") or labels.get("hostname") or ""
     return "" if name == labels.get("pod") and labels.get("node") else name

@@ -1,4 +1,4 @@
-"""What a dialect is: a table of another project's families, and how its labels name a device."""
+"""Dialect: another project's metric families, and the identification of devices by its labels."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -12,21 +12,21 @@ from gpufleet.model.view import View, normalise_pci_address
 
 
 class FamilyMapping(msgspec.Struct, frozen=True, kw_only=True):
-    """One family of the other project, and the catalogue's metric that it is.
+    """Mapping of a metric family of another project to a catalogue metric.
 
     Attributes:
-        name: theirs.
-        metric: ours.
-        of: what it is told of; empty for whatever the metric can be about.
-        times, over: theirs `* times / over` is ours.
-        dims: their labels that are our dimensions, in our order.
-        labels: our dimensions where the family is one combination of them; it has no label of its own for them.
-        states: for a state of ours, the name that each of their numbers means, from 0 up.
-        zero: what it means that they write 0, where that is no measurement.
-        real: whether they write a number with a fraction.
-        counter: whether they call it a counter.
-        unread: why theirs is not believed, or empty. Ours is written under this name all the same.
-        written: whether ours is written under this name; of two names of one thing, only the one in use.
+        name: name of the family.
+        metric: name in the catalogue.
+        of: subjects of the family; empty for all subjects of the metric.
+        times, over: foreign value `* times / over` is our value.
+        dims: labels of the family for our dimensions, in our order.
+        labels: values of our dimensions, if the family is one fixed combination of them.
+        states: for a state metric, state names by number, from 0 up.
+        zero: reason of absence for the value 0, if it is not a measurement.
+        real: whether the family has a fractional number.
+        counter: whether the family is declared as a counter.
+        unread: reason for not importing the family, or empty. It is exported all the same.
+        written: whether the family is exported; of two names of one metric, only the current one.
     """
 
     name: str
@@ -45,18 +45,18 @@ class FamilyMapping(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def subjects(self) -> tuple[Subject, ...]:
-        """What it is told of."""
+        """Subjects of the family."""
         return self.of or CATALOGUE[self.metric].subjects
 
 
 class SeriesSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """What a series is about.
+    """Subject of a series.
 
     Attributes:
-        machine: name of the machine as the exporter tells it; empty where it does not.
-        view: the device, or None for the machine itself.
-        name: product name, where the labels tell it.
-        guest: whether the machine is a virtual one that the exporter's machine tells of, and not itself.
+        machine: machine name from the exporter, or empty.
+        view: device, or None for the machine itself.
+        name: product name from the labels, or empty.
+        guest: whether the machine is a virtual machine on the exporter's machine.
     """
 
     machine: str
@@ -69,25 +69,25 @@ MappedValue = tuple[str, tuple[str, ...], Value | Absent]
 """Catalogue name, values of its dimensions, and a reading."""
 
 LabelReader = Callable[[ImportedSeries, float], Iterable[MappedValue]]
-"""Reads a family whose labels say what its value means. What is of the machine is told of it, whatever device the
-series names."""
+"""Reader of a family whose labels define the meaning of its value. Machine metrics are attributed to the machine,
+whatever device the series has."""
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """One project's names.
+    """Metric families of one project.
 
     Attributes:
-        name: for configuration and output.
-        prefixes: of every family that is this project's.
-        families: by their name.
-        unread: families that are left alone on purpose, to why.
-        identify: reads a series' labels; None if they do not name what it is about.
-        self_prefixes: how families begin that are the exporter's word about itself.
-        special: families whose labels say what their value means, to how they are read.
-        measured: a family whose value is when a device's readings were measured, in seconds since 1970, with the lane
-            in its label `lane`; empty where the project tells no times.
-        labels: that its series have, beside dimensions of families and labels of targets: those that are read, and
-            those that are known to say nothing more; None where that is not judged.
+        name: name in configuration and output.
+        prefixes: prefixes of all families of the project.
+        families: mappings by family name.
+        unread: families that are deliberately not imported, to the reason.
+        identify: returns the subject of a series, or None if its labels do not identify one.
+        self_prefixes: prefixes of families about the exporter itself.
+        special: families whose labels define the meaning of their value, to their reader.
+        measured: family with the time of measurement of a device's readings, in seconds since 1970, with the lane in
+            its label `lane`; empty if the project has no such family.
+        labels: known labels beside dimensions of families and labels of targets: imported or without further meaning;
+            None if unknown labels are not checked.
     """
 
     name: str
@@ -101,21 +101,21 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     labels: frozenset[str] | None = None
 
     def is_mine(self, family: str) -> bool:
-        """Return whether a family is of this project."""
+        """Return whether a family belongs to this project."""
         return family.startswith(self.prefixes)
 
     def knows(self, family: str) -> bool:
-        """Return whether there is a row for a family."""
+        """Return whether the dialect has a row for a family."""
         return family in self.families or family in self.special or self.why_unread(family) is not None
 
     def why_unread(self, family: str) -> str | None:
-        """Return why a family is left alone on purpose, or None."""
+        """Return the reason for not importing a family, or None."""
         known = self.families.get(family)
         if known is not None:
             return known.unread or None
-        return self.unread.get(family) or ("the exporter's word about itself" if self._is_of_itself(family) else None)
+        return self.unread.get(family) or ("status of the exporter itself" if self._is_about_exporter(family) else None)
 
-    def _is_of_itself(self, family: str) -> bool:
+    def _is_about_exporter(self, family: str) -> bool:
         return bool(self.self_prefixes) and family.startswith(self.self_prefixes)
 
 
@@ -125,9 +125,9 @@ def table(*families: FamilyMapping) -> dict[str, FamilyMapping]:
 
 
 def guest_name(labels: Mapping[str, str]) -> str:
-    """Return the virtual machine that a series of ours is about, or empty where it is about none.
+    """Return the virtual machine of a series from our agent, or empty if there is none.
 
-    An agent writes who it is into each series of it, under its own names and others'.
+    An agent adds these labels to each series of a guest, also in other dialects.
     """
     name = labels.get("vm_name") or labels.get("vm_uid") or ""
     namespace = labels.get("namespace", "")
@@ -135,7 +135,7 @@ def guest_name(labels: Mapping[str, str]) -> str:
 
 
 def address_of(text: str) -> str | None:
-    """Return a PCI address as sysfs writes it, or None if the text is none."""
+    """Return a PCI address as sysfs writes it, or None if the text is not an address."""
     try:
         return normalise_pci_address(text) if text else None
     except ValueError:
@@ -143,5 +143,5 @@ def address_of(text: str) -> str | None:
 
 
 def small_number(text: str) -> int | None:
-    """Return a position in a list, or None if the text is none."""
+    """Return a number below 100,000, or None if the text is not one."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None

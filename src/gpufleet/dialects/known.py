@@ -1,4 +1,4 @@
-"""Every dialect of pages that is read, and which one a page is of."""
+"""Registry of imported dialects, and detection of the dialect of a page."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,16 +15,16 @@ from gpufleet.model.catalogue import Subject
 MACHINE_ONLY = (Subject.MACHINE,)
 
 DIALECTS: tuple[Dialect, ...] = (NATIVE, DCGM_EXPORTER, ALL_SMI, NVIDIA_GPU_EXPORTER, KUBEVIRT)
-"""Of pages that one machine's exporter writes."""
+"""Dialects of pages from the exporter of one machine."""
 
 CLUSTER_DIALECTS: tuple[Dialect, ...] = (*DIALECTS, KUBE_STATE_METRICS)
-"""Of series that a cluster's collector brings: those of its machines' exporters, and what is said of its machines."""
+"""Dialects of series from a cluster: from exporters of its machines, and from kube-state-metrics."""
 
 
 def recognise(names: Iterable[str]) -> Dialect | None:
-    """Return the dialect that most of a page's series are of, or None if none is known.
+    """Return the dialect of most series of a page, or None if no dialect is known.
 
-    One page is read in one dialect: an exporter that speaks two of them tells every device twice.
+    A page is imported in one dialect: an exporter with two dialects reports every device twice.
     """
     counted = Counter(place for name in names for place, dialect in enumerate(DIALECTS) if dialect.is_mine(name))
     if not counted:
@@ -34,20 +34,20 @@ def recognise(names: Iterable[str]) -> Dialect | None:
 
 
 def device_dialects(names: Iterable[str]) -> tuple[Dialect, ...]:
-    """Return the dialects in which a page tells of devices, in the order of `DIALECTS`; others may be on it, too.
+    """Return the dialects with device families on a page, in the order of `DIALECTS`.
 
-    Where it tells of none, because there is none, those in which it tells of the machine.
+    If there are none, because there is no device, return the dialects with machine families.
     """
-    told = frozenset(names)
-    return _dialects_with(told, devices=True) or _dialects_with(told, devices=False)
+    found = frozenset(names)
+    return _dialects_with(found, devices=True) or _dialects_with(found, devices=False)
 
 
-def _dialects_with(told: frozenset[str], *, devices: bool) -> tuple[Dialect, ...]:
+def _dialects_with(found: frozenset[str], *, devices: bool) -> tuple[Dialect, ...]:
     return tuple(
         dialect
         for dialect in DIALECTS
         if any(
-            name in told and (family.subjects != MACHINE_ONLY or not devices)
+            name in found and (family.subjects != MACHINE_ONLY or not devices)
             for name, family in dialect.families.items()
         )
     )

@@ -1,10 +1,10 @@
-"""kube-state-metrics: what Kubernetes says that each node has of NVIDIA's resources.
+"""Dialect of kube-state-metrics: NVIDIA resources of each Kubernetes node.
 
-Read in its documentation and sources (docs/metrics/cluster/node-metrics.md, v2.18): since v1.2 a series a resource,
+Source: its documentation and code (docs/metrics/cluster/node-metrics.md, v2.18). Since v1.2 one series per resource,
 `kube_node_status_capacity{node,resource,unit}` and `kube_node_status_allocatable`, with every character of the resource
-that no label may have as `_` (`nvidia_com_gpu`, `nvidia_com_mig_1g_10gb`); in v1.1 to v1.3
-`kube_node_status_capacity_nvidia_gpu_cards{node}`. `kube_node_labels` has the label `nvidia.com/gpu.count` where
-`--metric-labels-allowlist` asks for it.
+that labels do not allow as `_` (`nvidia_com_gpu`, `nvidia_com_mig_1g_10gb`); in v1.1 to v1.3
+`kube_node_status_capacity_nvidia_gpu_cards{node}`. `kube_node_labels` has the label `nvidia.com/gpu.count` if
+`--metric-labels-allowlist` includes it.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, LABELLED
 from gpufleet.model.stored.samples import ImportedSeries
 
 NVIDIA = "nvidia_com_"
-"""How the resources of NVIDIA's device plugins begin."""
+"""Prefix of the resources of NVIDIA's device plugins."""
 
 MAX_RESOURCE = 128
 
@@ -32,7 +32,7 @@ FAMILIES = table(
 
 
 def identify(series: ImportedSeries) -> SeriesSubject | None:
-    """Read which node it is; one whose name had to make way for its scraper's own is in `exported_node`."""
+    """Return the node of a series; `exported_node` if the scraper has its own label `node`."""
     node = series.labels.get("exported_node") or series.labels.get("node", "")
     return SeriesSubject(machine=node, view=None) if node else None
 
@@ -54,7 +54,7 @@ KUBE_STATE_METRICS = Dialect(
     prefixes=(HAS, MAY_GIVE, LABELS),
     families=FAMILIES,
     unread={
-        f"{name}_{what}": "of the node's processors, memory and pods: none of GPUs'"
+        f"{name}_{what}": "processors, memory and pods of the node, not GPUs"
         for name in (HAS, MAY_GIVE)
         for what in ("cpu_cores", "memory_bytes", "pods")
     },
@@ -66,11 +66,11 @@ SELECTORS = (
     f'{{__name__=~"({HAS}|{MAY_GIVE})(_nvidia_gpu_cards)?",resource=~"({NVIDIA}.+)?"}}',
     f'{LABELS}{{{COUNT_LABEL}!=""}}',
 )
-"""What a Prometheus is asked for: the rest of what these names have is of no use here."""
+"""Selectors of the needed series for a query to Prometheus."""
 
 
 def is_of_gpus(series: ImportedSeries) -> bool:
-    """Return whether a series of these names is about NVIDIA's devices at all."""
+    """Return whether a series of this dialect is about NVIDIA devices."""
     if series.name == LABELS:
         return COUNT_LABEL in series.labels
     return series.name not in METRICS or series.labels.get("resource", "").startswith(NVIDIA)

@@ -1,8 +1,7 @@
-"""KubeVirt's proposal for GPUs of virtual machines, `kubevirt_vmi_gpu_*` (enhancement 254; not in any release).
+"""Dialect of KubeVirt's proposal for GPUs of virtual machines, `kubevirt_vmi_gpu_*` (enhancement 254; unreleased).
 
-Names, units and labels were read in the proposal and in the code that was offered with it: gauges all of them, whatever
-their names end in, in percent and milliwatts. A series is of a GPU as its guest sees it; `name` and `namespace` are the
-virtual machine's.
+Names, units and labels are from the proposal and its code. All families are gauges, whatever the suffix, in percent and
+milliwatts. A series is about a GPU seen from its guest; `name` and `namespace` are those of the virtual machine.
 """
 
 from gpufleet.dialects.dialect import Dialect, FamilyMapping, SeriesSubject, small_number, table
@@ -32,13 +31,13 @@ FAMILIES = table(
 )
 
 UNREAD = {
-    PREFIX + "info": "who holds which device, by the device plugin's word: attribution's, not a measurement",
-    PREFIX + "agent_status": "the collector's word about itself",
+    PREFIX + "info": "holders of devices from the device plugin: attribution, not a measurement",
+    PREFIX + "agent_status": "status of the collector itself",
 }
 
 
 def identify(series: ImportedSeries) -> SeriesSubject | None:
-    """Read who it is: a GPU in the guest of a virtual machine, `namespace/name`."""
+    """Return the subject of a series: a GPU in a virtual machine `namespace/name`."""
     labels = series.labels
     uuid, name = labels.get("gpu_uuid", ""), labels.get("name", "")
     if not uuid or not name:

@@ -1,10 +1,10 @@
-"""last9's l9gpu (`gpu.*` over OTLP): all that ours measures is written, and little of theirs is read.
+"""Dialect of last9's l9gpu (`gpu.*` over OTLP): full export, limited import.
 
-Names, units and attributes were read in its source as of 2026-04 (`metric_names.py` at 8179ee6), and what its
-dashboards and alerts ask for. Everything that it sends is a gauge, counters too, and the greatest value of a minute,
-whatever it is: of a counter or a size that is the newest, of everything else it is nothing that was measured at an
-instant. Its power is in milliwatts under the unit W; ours is in watts, as its documentation, its monitors of other
-makers' devices and its dashboards have it. It has no word for MIG devices and vGPU instances.
+Names, units and attributes are from its source of 2026-04 (`metric_names.py` at 8179ee6), and from the queries of its
+dashboards and alerts. It sends only gauges, also for counters, each with the maximum of a minute. For counters and
+sizes this is the newest value; for other metrics it is not a measurement at an instant. Its power is in milliwatts with
+the unit W; we export watts, as in its documentation, its monitors for other vendors and its dashboards. It does not
+support MIG devices and vGPU instances.
 """
 
 import msgspec
@@ -15,20 +15,20 @@ UUID, INDEX, MODEL = "gpu.uuid", "gpu.index", "gpu.model"
 """Attributes of a GPU."""
 
 HOST, CLUSTER, VENDOR = "host.name", "k8s.cluster.name", "gpu.vendor"
-"""Attributes of the resource; its points repeat the first two."""
+"""Attributes of the resource; points repeat the first two."""
 
 MHZ = 1_000_000
 
-_GREATEST = "the greatest of a minute, not what was measured at an instant"
+_GREATEST = "the maximum of a minute, not a measurement at an instant"
 _QUOTIENT = "a quotient of other series"
-_OVER_GPUS = "over the GPUs that were busy: it leaves out those at zero"
+_OVER_GPUS = "over busy GPUs only; GPUs at zero are omitted"
 _MONEY = "a price, not a measurement"
-_OTHER_MAKER = "of other makers' devices"
-_GUESS = "a judgement by rates of its own"
-_MILLIWATTS = "milliwatts under the unit W, or watts: it does not tell which"
-_BITS = "its bits are named wrongly"
-_ONE_LINK = "a counter of the first link, sent as a rate of all"
-_PAGES = "retired pages under another name, and 0 where there are none to ask of"
+_OTHER_MAKER = "devices of other vendors"
+_GUESS = "an assessment by its own rates"
+_MILLIWATTS = "milliwatts with the unit W, or watts; ambiguous"
+_BITS = "its bits have wrong names"
+_ONE_LINK = "the counter of the first link, sent as a rate of all links"
+_PAGES = "retired pages under another name, and 0 if the GPU has none"
 
 
 def _row(
@@ -101,7 +101,9 @@ L9GPU: tuple[OtelRow, ...] = (
     _throttle("hw_thermal", "temp_hardware"),
     _throttle("sw_thermal", "temp_software"),
     _throttle("sync_boost", "syncboost"),
-    _row("gpu_last_xid", "gpu.xid.last_error_code", "{code}", unread="never set: it asks for what does not exist"),
+    _row(
+        "gpu_last_xid", "gpu.xid.last_error_code", "{code}", unread="never set: it queries a field that does not exist"
+    ),
     _row("gpu_energy_joules_total", "gpu.energy.consumption", "mJ", over=1000, unread=""),
     _row("gpu_sm_activity_ratio", "gpu.sm.active"),
     _row("gpu_sm_occupancy_ratio", "gpu.sm.occupancy"),
@@ -114,12 +116,12 @@ L9GPU: tuple[OtelRow, ...] = (
     _row("gpu_pcie_link_generation", "gpu.pcie.link.gen.current", "{gen}"),
     _row("gpu_pcie_link_width", "gpu.pcie.link.width.current", "{lanes}"),
 )
-"""What of ours has a name there. The raw mask of reasons, which theirs sends as `gpu.throttle.reason` without a cause,
-is not written: their dashboards add it to the causes."""
+"""Catalogue metrics with an l9gpu name. The raw reason mask, `gpu.throttle.reason` without a cause in l9gpu,
+is not exported: its dashboards would add it to the causes."""
 
 
 class Quotient(msgspec.Struct, frozen=True):
-    """One of their numbers that is one of ours divided by another, times `times`; it is of the first's instant."""
+    """l9gpu metric that is a quotient of two catalogue metrics, times `times`, at the instant of the first."""
 
     name: str
     unit: str
@@ -135,7 +137,7 @@ QUOTIENTS = (
 
 
 class Sum(msgspec.Struct, frozen=True):
-    """One of their numbers that is all of ours together, whatever their dimensions."""
+    """l9gpu metric that is the sum of a catalogue metric over all dimensions."""
 
     name: str
     unit: str
@@ -148,10 +150,10 @@ L9GPU_UNREAD: dict[str, str] = {
     "gpu.memory.used.percent": _QUOTIENT,
     "gpu.power.utilization": _QUOTIENT,
     "gpu.xid.errors": "an NVLink error counter under another name",
-    "gpu.fan.speed": "of all fans together, or the first; ours is by fan (`gpufleet_gpu_fan_speed_ratio`)",
+    "gpu.fan.speed": "all fans together, or the first; ours is by fan (`gpufleet_gpu_fan_speed_ratio`)",
     "gpu.row_remap.available": "a field that does not exist; ours is by bank (`gpufleet_gpu_row_remap_banks`)",
-    "gpu.memory.unified.used": "the machine's memory, where the GPU has none of its own",
-    "gpu.memory.unified.total": "the machine's memory, where the GPU has none of its own",
+    "gpu.memory.unified.used": "memory of the machine, for GPUs without their own",
+    "gpu.memory.unified.total": "memory of the machine, for GPUs without their own",
     "gpu.utilization.max": _OVER_GPUS,
     "gpu.utilization.min": _OVER_GPUS,
     "gpu.utilization.avg": _OVER_GPUS,
@@ -159,7 +161,7 @@ L9GPU_UNREAD: dict[str, str] = {
     "gpu.row_remap.pending": _OTHER_MAKER,
     "gpu.xid.error_rate": _GUESS,
     "gpu.ecc.sbe_rate": _GUESS,
-    "gpu.pcie.link.downtraining": "said of every idle GPU",
+    "gpu.pcie.link.downtraining": "reported for every idle GPU",
     "gpu.thermal.ramp_rate": _GUESS,
     "gpu.health.score": _GUESS,
     "gpu.cost.per_gpu_hour": _MONEY,
@@ -168,11 +170,11 @@ L9GPU_UNREAD: dict[str, str] = {
     "gpu.cost.per_generation_token": _MONEY,
     "gpu.cost.idle_rate": _MONEY,
     "gpu.idle": _GUESS,
-    "gpu.efficiency.tokens_per_watt": "of an application",
-    "gpu.efficiency.joules_per_token": "of an application",
-    "gpu.energy.co2_intensity": "a figure of its configuration",
-    "gpu.energy.co2_rate": "a figure of its configuration, times power",
+    "gpu.efficiency.tokens_per_watt": "metric of an application",
+    "gpu.efficiency.joules_per_token": "metric of an application",
+    "gpu.energy.co2_intensity": "a configured number",
+    "gpu.energy.co2_rate": "a configured number, times power",
 }
 
 L9GPU_PREFIXES = ("nccl.", "training.", "vllm.", "nim.", "triton.", "sglang.", "tgi.", "gen_ai.")
-"""How its names of applications begin."""
+"""Prefixes of its application metrics."""

@@ -1,7 +1,7 @@
-"""The catalogue's readings as l9gpu's points; the table is `l9gpu`'s, and `otel` reads them back.
+"""Export of readings as l9gpu points, by the table in `l9gpu`; `otel` imports them.
 
-A device's points say who they are in l9gpu's attributes, and in ours beside them: `gpufleet.kind` tells a reader that
-what it has was measured, and is no greatest of a minute.
+A device's points carry l9gpu's attributes and ours: `gpufleet.kind` marks a value as measured, not the maximum of a
+minute.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,38 +13,38 @@ from gpufleet.model.reading import Value
 from gpufleet.model.view import View, ViewKind
 
 ROWS: dict[str, tuple[OtelRow, ...]] = {}
-"""Metric to its rows."""
+"""Rows by metric."""
 for _row in L9GPU:
     ROWS[_row.metric] = (*ROWS.get(_row.metric, ()), _row)
 
 
 def points_of(metric: str, labels: tuple[str, ...], value: Value) -> Iterator[OtelPoint]:
-    """Return the points of one value: one, several, or none where l9gpu has no name for it."""
+    """Return the points of one value: one, several, or none if l9gpu has no name for it."""
     for row in ROWS.get(metric, ()):
         if row.labels == labels and not isinstance(value, str):
             yield _point(row.name, row.unit, metric, _converted(row, value), dict(row.fixed))
 
 
 def quotient(row: Quotient, value: Value | None, by: Value | None) -> OtelPoint | None:
-    """Return the point of one of `QUOTIENTS`, or None where one of both readings has no value, or the second is 0."""
+    """Return the point of one of `QUOTIENTS`, or None if a reading has no value, or the second is 0."""
     if value is None or by is None or isinstance(value, str) or isinstance(by, str) or by <= 0:
         return None
     return _point(row.name, row.unit, row.metric, value * row.times / by, {})
 
 
 def sum_of(values: Iterable[Value | None]) -> OtelPoint | None:
-    """Return the point of `SUM`, or None where one of its parts has no value, or there is none."""
+    """Return the point of `SUM`, or None if a part has no value, or there is none."""
     parts = [value for value in values if not isinstance(value, str)]
     known = [value for value in parts if value is not None]
     return _point(SUM.name, SUM.unit, SUM.metric, sum(known), {}) if known and len(known) == len(parts) else None
 
 
 def device_attributes(view: View, name: str | None, resource: Mapping[str, str]) -> dict[str, str] | None:
-    """Return what names a device in each of its points, or None for one that l9gpu has no word for.
+    """Return the identifying attributes of a device, or None if l9gpu does not support its kind.
 
     Args:
-        view: the device.
-        name: of the product, where it is known.
+        view: device.
+        name: product name, if known.
         resource: attributes of the machine.
     """
     if view.kind is not ViewKind.GPU:
@@ -63,7 +63,7 @@ def device_attributes(view: View, name: str | None, resource: Mapping[str, str])
 
 
 def _converted(row: OtelRow, value: float) -> int | float:
-    """Return ours in their unit. Of a finer one than ours, such as the driver's millijoules, there are whole ones."""
+    """Convert a value to l9gpu's unit; smaller units, such as millijoules, are rounded to integers."""
     if row.over != 1:
         return round(value * row.over)
     if row.times == 1:

@@ -1,4 +1,4 @@
-"""Our own page of metrics, read back: what `exporters/prometheus` writes, from the catalogue both times."""
+"""Native dialect: import of the page that `exporters/prometheus` renders from the catalogue."""
 
 from collections.abc import Iterator
 
@@ -27,13 +27,13 @@ _JOINED: dict[str, dict[str, str]] = {
     },
     ViewKind.VGPU: {"profile": "vgpu_type", "vm_id": "vgpu_vm_id"},
 }
-"""Labels that every series of an instance carries, and the texts they are."""
+"""Labels on every series of an instance, to info metrics."""
 
 _KINDS, _SIDES, _REASONS = set(ViewKind), set(Side), set(Reason)
 
 
 def identify(series: ImportedSeries) -> SeriesSubject | None:
-    """Read who it is; series without a kind of device are the machine's."""
+    """Return the subject of a series; a series without a device kind is about the machine."""
     labels = series.labels
     guest = guest_name(labels)
     machine = guest or labels.get("exported_node") or labels.get("node", "")
@@ -58,13 +58,13 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
 
 
 def _state(series: ImportedSeries, value: float) -> Iterator[MappedValue]:
-    """Read a state: of its series, one for each name, the one that is 1."""
+    """Return a state from the series with value 1; there is one series per state name."""
     name = series.name.removeprefix(PREFIX)
     state = series.labels.get("state", "")
     if value == 1:
         known = state in CATALOGUE[name].states
         labels = tuple(series.labels.get(dim, "") for dim in CATALOGUE[name].dims)
-        yield name, labels, state if known else Absent(Reason.INVALID_VALUE, f"{name}: a state without a name")
+        yield name, labels, state if known else Absent(Reason.INVALID_VALUE, f"{name}: unknown state")
 
 
 def _absent(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
@@ -76,7 +76,7 @@ def _absent(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
 
 
 def _info(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
-    """Read the texts that `*_info` carries as labels."""
+    """Return the texts in the labels of `*_info`."""
     prefix = series.name.removeprefix(PREFIX).removesuffix("info")
     joined = _JOINED.get(series.labels.get("kind", ""), {})
     for label, text in series.labels.items():

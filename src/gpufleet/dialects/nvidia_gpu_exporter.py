@@ -1,7 +1,7 @@
-"""utkuozdemir's nvidia_gpu_exporter: what `nvidia-smi --query-gpu` prints, and what its NVML backend adds.
+"""Dialect of utkuozdemir's nvidia_gpu_exporter: fields of `nvidia-smi --query-gpu` and of its NVML backend.
 
-Names, units and labels are those of its own captured outputs at 4d87490 (`tests/data/exposition`), and of its page of
-metrics for what those do not show. Its UUIDs lack `GPU-`. Its pages name no machine.
+Names, units and labels are from its captured outputs at 4d87490 (`tests/data/exposition`), and otherwise from its list
+of metrics. Its UUIDs have no prefix `GPU-`. Its pages have no machine name.
 """
 
 from collections.abc import Iterator
@@ -138,16 +138,16 @@ FAMILIES = table(
     ),
 )
 
-_SELF = "the exporter's word about itself"
-_TEXT = "a text, or the number that its last digits happen to be: `nvidia_smi_gpu_info` and ours carry texts"
-_PCI = "part of the address, which `gpufleet_gpu_info` has"
-_PLACE = "a text of `gpufleet_gpu_info`"
-_FAN = "of all fans together, or the first; ours is by fan (`gpufleet_gpu_fan_speed_ratio`)"
-_BY_UNIT = "ours is by unit, or by how it was found (`gpufleet_gpu_sram_uncorrected_lifetime_errors_total`)"
-_MIG = "of a GPU instance, which several MIG devices can share; ours is by MIG device"
-_SAMPLE = "a sample of 20 ms; ours counts (`gpufleet_gpu_pcie_transmit_bytes_total` and `_receive_`)"
-_SESSIONS = "of encoder sessions, which are not read"
-_PROCESS = "of a process: `/v1/snapshot` lists processes, no page of metrics does"
+_SELF = "status of the exporter itself"
+_TEXT = "a text, or a number made of its last digits: `nvidia_smi_gpu_info` and ours have the text"
+_PCI = "part of the PCI address in `gpufleet_gpu_info`"
+_PLACE = "a text in `gpufleet_gpu_info`"
+_FAN = "all fans together, or the first; ours is by fan (`gpufleet_gpu_fan_speed_ratio`)"
+_BY_UNIT = "ours is by unit, or by method of detection (`gpufleet_gpu_sram_uncorrected_lifetime_errors_total`)"
+_MIG = "per GPU instance, which several MIG devices can share; ours is by MIG device"
+_SAMPLE = "a sample over 20 ms; ours is a counter (`gpufleet_gpu_pcie_transmit_bytes_total` and `_receive_`)"
+_SESSIONS = "encoder sessions, which are not collected"
+_PROCESS = "per process: processes are in `/v1/snapshot`, not in metrics"
 
 UNREAD: dict[str, str] = {
     **{
@@ -196,20 +196,20 @@ UNREAD: dict[str, str] = {
             *("pcie_throughput_tx_bytes_per_second", "pcie_throughput_rx_bytes_per_second"),
         )
     },
-    PREFIX + "accounting_buffer_size": "how many processes the driver remembers",
+    PREFIX + "accounting_buffer_size": "size of the driver's accounting buffer",
     PREFIX + "clocks_event_reasons_supported": "a mask; ours is by reason (`gpufleet_gpu_clock_event_supported`)",
-    PREFIX + "count": "GPUs of the machine, told of each",
-    PREFIX + "index": "a place in a list",
+    PREFIX + "count": "number of GPUs of the machine, repeated per GPU",
+    PREFIX + "index": "a position in a list",
     PREFIX + "display_attached": "1 also of boards without any connector (seen on an H200)",
-    PREFIX + "edpp_multiplier_ratio": "not read",
+    PREFIX + "edpp_multiplier_ratio": "not collected",
     PREFIX + "fan_speed_ratio": _FAN,
-    PREFIX + "gsp_mode_default": "what the driver would choose, not what is",
-    PREFIX + "pcie_link_gen_gpucurrent": "the GPU's side of the link, which `pcie_link_gen_current` is of",
-    PREFIX + "pcie_link_gen_gpumax": "of the GPU without its slot; ours is of both together",
+    PREFIX + "gsp_mode_default": "the default mode, not the current one",
+    PREFIX + "pcie_link_gen_gpucurrent": "the GPU's side of the link, as in `pcie_link_gen_current`",
+    PREFIX + "pcie_link_gen_gpumax": "of the GPU without its slot; ours is for both together",
     PREFIX + "protected_memory_free_bytes": "a difference of other series",
     PREFIX + "pcie_throughput_tx_bytes_per_second": _SAMPLE,
     PREFIX + "pcie_throughput_rx_bytes_per_second": _SAMPLE,
-    PREFIX + "xid_last_timestamp_seconds": "ours is of the newest XID of any number",
+    PREFIX + "xid_last_timestamp_seconds": "ours is for the newest XID of any number",
 }
 
 _TEXTS = {
@@ -220,13 +220,13 @@ _TEXTS = {
     "driver_version": "nvidia_driver_version",
     "cuda_version": "nvidia_cuda_version",
 }
-"""Labels of `nvidia_smi_gpu_info`, and the texts that they are."""
+"""Labels of `nvidia_smi_gpu_info` to info metrics."""
 
 UUID_PREFIX = "GPU-"
 
 
 def identify(series: ImportedSeries) -> SeriesSubject | None:
-    """Read who it is: always a GPU, by its UUID."""
+    """Return the subject of a series: always a GPU, by UUID."""
     uuid = series.labels.get("uuid", "")
     if not uuid:
         return None
@@ -240,7 +240,7 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
 def _info(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
     for label, metric in _TEXTS.items():
         text = series.labels.get(label, "")
-        if text and not text.startswith("["):  # nvidia-smi's words for what there is not: [N/A], [Not Supported]
+        if text and not text.startswith("["):  # nvidia-smi's placeholders: [N/A], [Not Supported]
             yield metric, (), text
     address = address_of(series.labels.get("pci_bus_id", ""))
     if address:

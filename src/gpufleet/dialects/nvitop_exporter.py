@@ -1,14 +1,14 @@
-"""nvitop-exporter's names, compared with ours: neither read nor written.
+"""Comparison of nvitop-exporter's metrics with ours, for documentation: neither imported nor exported.
 
-Names and units were read in its source at 0bcb5e02; its client library adds the unit to the name. They have no prefix
-of their own, so that a page cannot be told from others, and NaN and 0 stand there for what could not be read.
+Names and units are from its source at 0bcb5e02; its client library appends the unit to the name. The names have no
+common prefix, so a page cannot be recognised, and NaN and 0 stand for failed reads.
 """
 
 _MIB, _PERCENT = "MiB", "Percentage"
-_PROCESS = "of a process: `/v1/snapshot` lists processes, no page of metrics does"
+_PROCESS = "per process: processes are in `/v1/snapshot`, not in metrics"
 _QUOTIENT = "a quotient of other series"
 _DIFFERENCE = "a difference of other series"
-_DISK = "not read: a disk's traffic is none of a GPU's"
+_DISK = "not collected: disk traffic is not related to GPUs"
 
 MAPPED: dict[str, str] = {
     f"gpu_utilization_{_PERCENT}": "gpu_utilization_ratio",
@@ -48,10 +48,10 @@ MAPPED: dict[str, str] = {
     f"host_disk_usage_total_{_MIB}": "host_filesystem_size_bytes",
     f"host_disk_usage_free_{_MIB}": "host_filesystem_available_bytes",
 }
-"""Their name to our metric."""
+"""nvitop name to catalogue metric."""
 
 UNMAPPED: dict[str, str] = {
-    "nvitop_info": "texts: `gpufleet_host_info` carries the versions, `gpufleet_nvidia_devices` the count",
+    "nvitop_info": "texts: `gpufleet_host_info` has the versions, `gpufleet_nvidia_devices` the count",
     f"gpu_memory_percent_{_PERCENT}": _QUOTIENT,
     "gpu_nvlink_mean_tx_throughput_MiBps": _QUOTIENT,
     "gpu_nvlink_mean_rx_throughput_MiBps": _QUOTIENT,
@@ -74,4 +74,4 @@ UNMAPPED: dict[str, str] = {
     f"process_gpu_encoder_utilization_{_PERCENT}": _PROCESS,
     f"process_gpu_decoder_utilization_{_PERCENT}": _PROCESS,
 }
-"""Their name to why there is no metric of ours."""
+"""nvitop name to the reason for having no catalogue metric."""

@@ -1,15 +1,14 @@
-"""The catalogue under OpenTelemetry's names, both directions; bytes are `codecs/otlp`'s.
+"""Mapping of the catalogue to OpenTelemetry names and back; `codecs/otlp` encodes the bytes.
 
-`otel_hw` and `otel_system` are the tables of OpenTelemetry's own conventions; `l9gpu` is read beside them, and written
-by `l9gpu_points`. A metric that the conventions have no name for is `gpufleet.` and its name in the catalogue, with its
-dimensions as attributes: a collector that turns OTLP into Prometheus series makes the same name of it that our own page
-has.
+`otel_names` has the tables of OpenTelemetry's conventions; `l9gpu` is imported as well, and exported by
+`l9gpu_points`. A metric without a name in the conventions is `gpufleet.` plus its catalogue name, with its dimensions
+as attributes: a collector that converts OTLP to Prometheus yields the same name as our own page.
 
-To send a sample: `device_attributes(view, texts)` once a device (none for the machine itself), and those of each of
-`points(sample)` beside them. A point's time is `sample.measured_at`. What is absent makes no point; texts make none.
+Export of a sample: `device_attributes(view, texts)` once per device (none for the machine itself), plus the attributes
+of each of `points(sample)`. The time of a point is `sample.measured_at`. Absent values and texts yield no point.
 
-To take points in: `otel_reading.read_points`, or one by one `view_of(attributes)` and `told(name, unit, attributes,
-value)`.
+Import of points: `otel_reading.read_points`, or for single points `view_of(attributes)` and `map_point(name, unit,
+attributes, value)`.
 """
 
 import re
@@ -43,38 +42,38 @@ from gpufleet.model.view import Side, View, ViewKind
 KIND, SIDE, PCI, STATE = OWN + "kind", OWN + "side", OWN + "pci_address", OWN + "state"
 
 GPU_PREFIXES = ("hw.gpu.", "gpu.", OWN)
-"""Prefixes of names of GPUs: OpenTelemetry's, l9gpu's and our own."""
+"""Prefixes of GPU metrics: OpenTelemetry's, l9gpu's and our own."""
 
 DEVICE_ATTRIBUTES = (ID, PARENT, KIND, SIDE, PCI, UUID, INDEX)
-"""Attributes of which `view_of` makes a device."""
+"""Attributes from which `view_of` identifies a device."""
 
 MAX_ID = 256
-"""Characters of an identity that is taken in."""
+"""Maximum length of an imported identity."""
 
 ROWS: dict[str, tuple[OtelRow, ...]] = {}
-"""Metric to its rows under the conventions' names."""
+"""Rows of the conventions by metric."""
 for _row in (*HW, *SYSTEM):
     ROWS[_row.metric] = (*ROWS.get(_row.metric, ()), _row)
 
 BY_NAME: dict[str, tuple[OtelRow, ...]] = {}
-"""Their name to rows."""
+"""Rows by OpenTelemetry name."""
 for _row in (*HW, *SYSTEM, *OWN_ROWS.values(), *L9GPU):
     BY_NAME[_row.name] = (*BY_NAME.get(_row.name, ()), _row)
 
 _BOTH = frozenset({"gpu_state"})
-"""Metrics that are also sent under our own name: the convention's says less."""
+"""Metrics that are also exported under our own name: the convention has less detail."""
 
 _UUID = re.compile(r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
 
 
 class OtelPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One number to be sent.
+    """Exported data point.
 
     Attributes:
-        metric: ours, for its help and kind.
-        name, unit, instrument: under which it is sent.
-        attributes: those of the metric; the device's own come beside them.
-        value: an int stays one.
+        metric: catalogue name, for help and kind.
+        name, unit, instrument: of the exported metric.
+        attributes: attributes of the metric, without those of the device.
+        value: integers stay integers.
     """
 
     metric: str
@@ -86,7 +85,7 @@ class OtelPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MappedPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a point says: a metric of ours, the values of its dimensions, and a value or why it is none."""
+    """Imported data point: catalogue metric, values of its dimensions, and a value or an absence."""
 
     metric: str
     labels: tuple[str, ...]
@@ -94,7 +93,7 @@ class MappedPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def points(sample: Sample) -> Iterator[OtelPoint]:
-    """Return a sample's numbers; all are of `sample.measured_at`."""
+    """Return the points of a sample; all have the time `sample.measured_at`."""
     for metric, value in sample.values.items():
         if not isinstance(value, Absent):
             yield from points_of(metric, (), value)
@@ -104,15 +103,15 @@ def points(sample: Sample) -> Iterator[OtelPoint]:
 
 
 def points_of(metric: str, labels: tuple[str, ...], value: Value) -> Iterator[OtelPoint]:
-    """Return the points of one value: under the conventions' names where they have any, else under our own."""
+    """Return the points of one value: under the names of the conventions, else under our own."""
     rows = [row for row in ROWS.get(metric, ()) if row.labels in ((), labels)]
     own = OWN_ROWS.get(metric)
     if own is not None and (not rows or metric in _BOTH):
         rows.append(own)
     for row in rows:
-        words = dict(row.words)
+        renamed = dict(row.renamed)
         attributes = dict(row.fixed)
-        attributes |= {name: words.get(label, label) for name, label in zip(row.dims, labels, strict=False)}
+        attributes |= {name: renamed.get(label, label) for name, label in zip(row.dims, labels, strict=False)}
         if isinstance(value, str):
             yield from _states(row, attributes, value)
         else:
@@ -120,11 +119,11 @@ def points_of(metric: str, labels: tuple[str, ...], value: Value) -> Iterator[Ot
 
 
 def device_attributes(view: View, texts: Mapping[str, str]) -> dict[str, str]:
-    """Return what names a device in each of its points, as the conventions have it, and beside them what only we tell.
+    """Return the identifying attributes of a device: those of the conventions, and our own.
 
     Args:
-        view: the device.
-        texts: catalogue name to text, of the device and its machine, as far as they are known.
+        view: device.
+        texts: known texts of the device and its machine by catalogue name.
     """
     attributes = {ID: _id(view), TYPE: TYPE_GPU, VENDOR[0]: VENDOR[1]}
     attributes |= {name: texts[metric] for name, metric in TEXTS if texts.get(metric)}
@@ -137,20 +136,20 @@ def device_attributes(view: View, texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def map_point(name: str, unit: str, attributes: Mapping[str, str], value: float) -> MappedPoint | None:
-    """Return what a point says, or None where it says nothing of the catalogue's, as a state that it is not in does."""
+    """Map a point to the catalogue; None if there is no such metric, or for an inactive state."""
     row = _row_of(name, attributes)
-    if row is None or (row.unread and KIND not in attributes):  # what has it, is an agent's of ours
+    if row is None or (row.unread and KIND not in attributes):  # points with this attribute are from our agent
         return None
     if row.dims and not row.name.startswith(OWN) and not any(attributes.get(attribute) for attribute in row.dims):
-        return None  # of which part, it says in words of its own, or it is of all of them
+        return None  # aggregated, or split by unknown attributes
     metric = CATALOGUE[row.metric]
-    theirs = {word: ours for ours, word in row.words}
+    original = {theirs: ours for ours, theirs in row.renamed}
     labels = row.labels or tuple(
-        theirs.get(attributes.get(attribute, ""), attributes.get(attribute, "")) for attribute in row.dims
+        original.get(attributes.get(attribute, ""), attributes.get(attribute, "")) for attribute in row.dims
     )
     if metric.kind is MetricKind.STATE:
         state = attributes.get(STATE, "") if row.name.startswith(OWN) else "".join(row.states)
-        if value != 1 or len(row.states) > 1:  # of several states it does not tell which
+        if value != 1 or len(row.states) > 1:  # several states share this value
             return None
         known = state in metric.states
         return MappedPoint(
@@ -169,29 +168,29 @@ def map_point(name: str, unit: str, attributes: Mapping[str, str], value: float)
 
 
 def why_unread(name: str, attributes: Mapping[str, str]) -> str | None:
-    """Return why a point that `told` says nothing of is left alone on purpose, or None where its name is unknown."""
+    """Return the reason for not importing a point that `map_point` rejects, or None if its name is unknown."""
     if name in BY_NAME and attributes.get(TYPE, TYPE_GPU) != TYPE_GPU:
-        return "of a component that is no GPU"
+        return "component is not a GPU"
     if name in BY_NAME:
         unread = next((row.unread for row in BY_NAME[name] if row.unread), "")
-        return unread or "its attributes say nothing that is known here"
+        return unread or "unknown attributes"
     if name.startswith(L9GPU_PREFIXES):
-        return "of an application, not of a device"
+        return "metric of an application, not of a device"
     return UNREAD.get(name) or L9GPU_UNREAD.get(name)
 
 
 def is_mine(name: str) -> bool:
-    """Return whether a name is under a prefix of which the tables should know every name."""
+    """Return whether a name has a prefix for which the tables should be complete."""
     return name.startswith(GPU_PREFIXES)
 
 
 def is_state(name: str) -> bool:
-    """Return whether a name is a state's: of its points only the one that is 1 says anything."""
+    """Return whether a name is a state metric: only its point with value 1 has information."""
     return any(CATALOGUE[row.metric].kind is MetricKind.STATE for row in BY_NAME.get(name, ()))
 
 
 def view_of(attributes: Mapping[str, str]) -> View | None:
-    """Return the device that a point is of, or None where nothing names one: then it is the machine's."""
+    """Return the device of a point, or None if no attribute identifies one: it is then about the machine."""
     known = attributes.get(ID) or attributes.get(UUID) or attributes.get(PCI, "")
     if not known or len(known) > MAX_ID:
         return None
@@ -224,7 +223,7 @@ def _row_of(name: str, attributes: Mapping[str, str]) -> OtelRow | None:
 
 def _states(row: OtelRow, attributes: dict[str, str], state: str) -> Iterator[OtelPoint]:
     if row.states:
-        if state not in row.unsaid:
+        if state not in row.unreported:
             yield _point(row, attributes, int(state in row.states))
         return
     for name in CATALOGUE[row.metric].states:
@@ -247,7 +246,7 @@ def _id(view: View) -> str:
 
 
 def _named(known: str) -> tuple[str | None, str | None, str | None]:
-    """Return UUID, PCI address and instance, of which an identity is one."""
+    """Return an identity as (UUID, PCI address, instance); two of them are None."""
     if _UUID.match(known):
         return known, None, None
     address = address_of(known)

@@ -1,18 +1,13 @@
-"""What a row of a table of OpenTelemetry names is.
+"""Tables of OpenTelemetry names for catalogue metrics, from the conventions for hardware and hosts.
 
-OpenTelemetry's conventions for hardware (`hw.*`), as far as they have a name for what the catalogue has.
+Hardware (`hw.*`): open-telemetry/semantic-conventions, `model/hardware`, v1.44.0, with status `development`. Metrics
+without a name there (activity of chip units, clocks and reasons for reduced clocks, NVLink, remapped rows, XIDs, MIG
+and vGPU) have our own names. Not used: `hw.gpu.memory.utilization`, a quotient of usage and limit;
+`hw.fan.speed_ratio` and `hw.fan.speed`, which are for components of `hw.type` `fan` and not for fans of a GPU.
 
-Read in open-telemetry/semantic-conventions, `model/hardware`, v1.44.0: all of it is `development` there. How this
-table is used is said in `otel.py`. What they have no name for (activity of the chip's parts, clocks and why they are
-held down, NVLink, remapped rows, XIDs, MIG and vGPU) goes under our own names.
-
-Not used: `hw.gpu.memory.utilization` is the quotient of usage and limit and left unread; `hw.fan.speed_ratio` and
-`hw.fan.speed` are of components of their own (`hw.type` `fan`), which our readings of a GPU's fans are not.
-
-OpenTelemetry's conventions for hosts (`system.*`), as far as they mean what the catalogue means.
-
-Read in open-telemetry/semantic-conventions, `model/system`, at 0108c1b; `development` there. `system.cpu.utilization`
-is by processor and mode and ours is neither; their packets are by device, ours by interface.
+Hosts (`system.*`): `model/system` at 0108c1b, with status `development`, where the meaning is that of the catalogue.
+Not used: `system.cpu.utilization`, which is by processor and mode, ours by neither; packets, which are by device, ours
+by interface.
 """
 
 import enum
@@ -22,11 +17,11 @@ import msgspec
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
 
 OWN = "gpufleet."
-"""Before names and attributes that no convention has."""
+"""Prefix of names and attributes outside the conventions."""
 
 
 class Instrument(enum.StrEnum):
-    """How OTLP carries a metric."""
+    """OTLP instrument of a metric."""
 
     GAUGE = "gauge"
     COUNTER = "counter"  # a monotonic cumulative sum
@@ -34,22 +29,22 @@ class Instrument(enum.StrEnum):
 
 
 class OtelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of the catalogue, or a part of it, and the name it has there.
+    """Mapping of a catalogue metric, or a part of it, to an OpenTelemetry name.
 
     Attributes:
-        metric: ours.
-        name: theirs.
-        unit: UCUM, as the convention writes it.
-        instrument: how it is sent.
-        fixed: attributes, and the values that tell this row from others of the same name.
-        labels: our dimensions where this row is one combination of them; empty for all.
-        dims: attributes of our dimensions, in our order; none where `labels` or no dimensions.
-        words: values of dimensions that are called otherwise there: ours, theirs.
-        states: for a state, the names for which its value is 1; the row is 0 for the others.
-        unsaid: states of which this row says nothing: no point is made.
-        times, over: theirs `* times / over` is ours; the conventions' units are the catalogue's own.
-        plain: whether a point without the fixed attributes, where a sender leaves them out, is this row.
-        unread: why theirs is not believed, or empty. Ours is written under this name all the same.
+        metric: catalogue name.
+        name: OpenTelemetry name.
+        unit: UCUM unit as in the convention.
+        instrument: OTLP instrument.
+        fixed: attributes with fixed values that distinguish this row from others of the same name.
+        labels: values of our dimensions, if the row is one fixed combination of them; empty for all.
+        dims: attributes for our dimensions, in our order; empty with `labels` or without dimensions.
+        renamed: dimension values with another name there, as (ours, theirs).
+        states: for a state metric, the names for which the value is 1; it is 0 for the others.
+        unreported: states for which no point is exported.
+        times, over: foreign value `* times / over` is our value; the conventions use the catalogue's units.
+        plain: whether a point without the fixed attributes matches this row.
+        unread: reason for not importing the row, or empty. It is exported all the same.
     """
 
     metric: str
@@ -59,9 +54,9 @@ class OtelRow(msgspec.Struct, frozen=True, kw_only=True):
     fixed: tuple[tuple[str, str], ...] = ()
     labels: tuple[str, ...] = ()
     dims: tuple[str, ...] = ()
-    words: tuple[tuple[str, str], ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
     states: tuple[str, ...] = ()
-    unsaid: tuple[str, ...] = ()
+    unreported: tuple[str, ...] = ()
     times: int = 1
     over: int = 1
     plain: bool = False
@@ -80,11 +75,11 @@ UNITS = {
     "rpm": "{revolution}/min",
     "": "1",
 }
-"""The catalogue's units in UCUM. Counts have none of their own: `1`."""
+"""The catalogue's units in UCUM. Counts have the unit `1`."""
 
 
 def own_row(metric: Metric) -> OtelRow:
-    """Return the row of a metric under our own name; a state has an attribute `state`, and a point for each."""
+    """Return the row of a metric under our own name; a state metric has a point per state, with attribute `state`."""
     counter = metric.kind is MetricKind.COUNTER
     return OtelRow(
         metric=metric.name,
@@ -96,7 +91,7 @@ def own_row(metric: Metric) -> OtelRow:
 
 
 OWN_ROWS = {metric.name: own_row(metric) for metric in CATALOGUE.values() if metric.kind is not MetricKind.INFO}
-"""Metric to its row under our own name. Texts have none: they are attributes, or not sent."""
+"""Metric to its row under our own name. Texts are attributes or not exported."""
 
 
 COUNTER, UP_DOWN = Instrument.COUNTER, Instrument.UP_DOWN_COUNTER
@@ -132,7 +127,7 @@ def _limit(threshold: str, kind: str, where: str) -> OtelRow:
 
 
 def _status(state: str, *ours: str) -> OtelRow:
-    """A reader that cannot read says nothing of the device's status: such a state makes no point."""
+    """Return a row of `hw.status`; an unreadable device yields no point, because its status is unknown."""
     return OtelRow(
         metric="gpu_state",
         name="hw.status",
@@ -140,7 +135,7 @@ def _status(state: str, *ours: str) -> OtelRow:
         instrument=UP_DOWN,
         fixed=(("hw.state", state),),
         states=ours,
-        unsaid=("unreadable",),
+        unreported=("unreadable",),
     )
 
 
@@ -167,7 +162,7 @@ HW: tuple[OtelRow, ...] = (
 )
 
 UNREAD = {
-    "hw.gpu.memory.utilization": "a quotient of usage and limit, which stand beside it",
+    "hw.gpu.memory.utilization": "a quotient of usage and limit, which are imported",
 }
 
 TYPE, TYPE_GPU = "hw.type", "gpu"
@@ -179,7 +174,7 @@ TEXTS = (
     ("hw.driver_version", "nvidia_driver_version"),
     ("hw.firmware_version", "gpu_vbios_version"),
 )
-"""Attributes of a device, and the texts that they show; the driver's version is the machine's."""
+"""Attributes of a device to info metrics; the driver version is that of the machine."""
 
 VENDOR = ("hw.vendor", "NVIDIA")
 
@@ -199,7 +194,7 @@ SYSTEM: tuple[OtelRow, ...] = (
         unit="s",
         instrument=COUNTER,
         dims=("cpu.logical_number", "cpu.mode"),
-        words=(("irq", "interrupt"),),
+        renamed=(("irq", "interrupt"),),
     ),
     OtelRow(metric="host_cpus", name="system.cpu.logical.count", unit="{cpu}", instrument=UP_DOWN),
     OtelRow(metric="host_memory_total_bytes", name="system.memory.limit", unit="By", instrument=UP_DOWN),

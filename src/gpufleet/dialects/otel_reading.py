@@ -1,4 +1,4 @@
-"""Points of OTLP as samples of machines. Pure."""
+"""Import of OTLP points as samples of machines. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -15,17 +15,17 @@ from gpufleet.model.view import View
 _TEXTS = (*TEXTS, (MODEL, "gpu_name"))
 
 MAX_TEXT = 256
-"""Characters of a text that is taken in."""
+"""Maximum length of an imported text."""
 
 
 class IncomingPoint(NamedTuple):
-    """A number as OTLP brings it.
+    """Decoded OTLP data point.
 
     Attributes:
-        name, unit: of its metric.
-        attributes: of the point; those that are no texts are left out by whoever decodes.
-        value: the number; None says that there is none now.
-        at: nanoseconds since 1970, of the point itself.
+        name, unit: of the metric.
+        attributes: text attributes of the point.
+        value: number; None means no value now.
+        at: timestamp of the point, nanoseconds since 1970.
     """
 
     name: str
@@ -36,22 +36,22 @@ class IncomingPoint(NamedTuple):
 
 
 def read_points(machine: str, incoming: Iterable[IncomingPoint], *, reader: str) -> SeriesReadings:
-    """Return the samples that points of one resource say.
+    """Return the samples of points of one resource.
 
-    A name of the conventions with `hw.id` is that device's; without it is nameless where only devices have such a
-    metric. Names that no table has are `unknown`.
+    A point with `hw.id` belongs to that device; without it, a device metric is counted as nameless. Names that no table
+    has are `unknown`.
 
     Args:
-        machine: whose resource it is; the caller decides by whom it authenticated, not by what the resource says.
-        incoming: its points, bounded by the caller.
+        machine: machine of the resource; the caller derives it from authentication, not from the resource.
+        incoming: points, bounded by the caller.
         reader: name of the reader in the samples.
     """
     found = SeriesReadings({}, {}, {})
-    gathering = SampleBuilder()
+    builder = SampleBuilder()
     views: dict[tuple[str | None, ...], View | None] = {}
     for point in incoming:
-        said = map_point(point.name, point.unit, point.attributes, 0 if point.value is None else point.value)
-        if said is None:
+        mapped = map_point(point.name, point.unit, point.attributes, 0 if point.value is None else point.value)
+        if mapped is None:
             why = why_unread(point.name, point.attributes)
             if why is None:
                 found.unknown[point.name] = None
@@ -62,19 +62,19 @@ def read_points(machine: str, incoming: Iterable[IncomingPoint], *, reader: str)
         if key not in views:
             views[key] = view_of(point.attributes)
         view = views[key]
-        subjects = CATALOGUE[said.metric].subjects
+        subjects = CATALOGUE[mapped.metric].subjects
         if Subject.MACHINE in subjects:
             view = None
         elif view is None:
             found.nameless += 1
             continue
-        gathering.add(view, said.metric, SERIES_ENDED if point.value is None else said.value, point.at, said.labels)
+        builder.add(view, mapped.metric, SERIES_ENDED if point.value is None else mapped.value, point.at, mapped.labels)
         if view is not None:
             for attribute, metric in _TEXTS:
                 text = clean(point.attributes.get(attribute, "")[:MAX_TEXT])
                 if text:
-                    gathering.add_text(view if metric.startswith("gpu_") else None, metric, text, point.at)
-    samples = gathering.samples(reader)
+                    builder.add_text(view if metric.startswith("gpu_") else None, metric, text, point.at)
+    samples = builder.samples(reader)
     if samples:
         found.machines[machine] = samples
     return found

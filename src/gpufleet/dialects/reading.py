@@ -1,15 +1,11 @@
-"""Series of a dialect as samples. Pure.
+"""Import of series of a dialect as samples: meaning, values, unknown labels, and the holding pod. Pure.
 
-What a series means, apart from its value. Pure.
+Unknown labels are reported because an exporter that renames a label hides its information.
 
-Labels that nobody here reads. An exporter that calls a label otherwise takes with it what that label said. Pure.
-
-Which pod a series says that its device is held by. Pure.
-
-dcgm-exporter writes the workload's `pod`, `namespace` and `container` into the series of a GPU that is held. A
-Prometheus that finds its targets in Kubernetes gives every series of a target the same labels, of the exporter's own
-pod; unless it is told `honor_labels: true`, what the exporter wrote is then called `exported_pod`, and a series of a
-GPU that nobody holds has the exporter's pod alone (seen with Prometheus 2.42).
+dcgm-exporter adds the workload's `pod`, `namespace` and `container` to the series of a held GPU. A Prometheus with
+Kubernetes discovery adds the same labels for the exporter's own pod. Unless `honor_labels: true` is set, the
+exporter's labels are then renamed to `exported_pod` and so on, and a series of a free GPU has only the exporter's pod
+(seen with Prometheus 2.42).
 """
 
 from collections import Counter
@@ -31,15 +27,15 @@ from gpufleet.model.view import View, ViewKind
 
 
 class SeriesMeaning(NamedTuple):
-    """What a series means in a dialect, whatever its value: found out once, as a source sends it again and again.
+    """Meaning of a series in a dialect, independent of its value; cached, because sources repeat series.
 
     Attributes:
-        dialect: in which it means this.
-        subject: what it is about, or None where it tells nothing.
-        key: of the view in a `Gathering`.
-        family, metric, labels: where it is a family of the table.
-        special: where its labels say what its value means.
-        why: why it is left alone.
+        dialect: dialect of the meaning.
+        subject: subject, or None if the series is not imported.
+        key: key of the view in a `SampleBuilder`.
+        family, metric, labels: mapping, if it is a family of the table.
+        special: reader, if its labels define the meaning of its value.
+        why: reason for not importing it.
         is_known: whether the dialect has a row for it.
     """
 
@@ -55,7 +51,7 @@ class SeriesMeaning(NamedTuple):
 
 
 def meaning_of(dialect: Dialect, series: ImportedSeries) -> SeriesMeaning:
-    """Look a series up in a dialect's tables."""
+    """Return the meaning of a series from the tables of a dialect."""
     family, special = dialect.families.get(series.name), dialect.special.get(series.name)
     why = dialect.why_unread(series.name)
     if why is not None or (family is None and special is None):
@@ -83,11 +79,11 @@ TARGET_LABELS = frozenset(
         *("prometheus", "prometheus_replica"),
     }
 )
-"""What a Prometheus, or its operator, says of the target; of the exporter's own it puts `exported_` before these."""
+"""Target labels of Prometheus and its operator; the exporter's own labels of these names get the prefix `exported_`."""
 
 
 def unknown_labels(dialect: Dialect, series: ImportedSeries) -> Iterator[str]:
-    """Yield the labels of a series of one of the dialect's families that neither its table nor a target has."""
+    """Yield labels of an imported series that are neither in the dialect's tables nor target labels."""
     family = dialect.families.get(series.name)
     if family is None or family.unread or dialect.labels is None:
         return
@@ -98,24 +94,24 @@ def unknown_labels(dialect: Dialect, series: ImportedSeries) -> Iterator[str]:
 
 
 _SENTINELS = (0x7FFF_FFF0, 140_737_488_355_328, 0x7FFF_FFFF_FFFF_FFF0)
-"""DCGM's blanks of three widths, each and the three after it, the least first; old exporters let them through."""
+"""First of the four blank values of DCGM in each of three widths, ascending; old exporters pass them on."""
 
 _BLANK = (Reason.NO_DATA, Reason.NO_DATA, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED)
 
 _MAX_SECONDS = 2**33
-"""Seconds since 1970 beyond any clock that is right."""
+"""Upper bound of plausible times in seconds since 1970."""
 
 
 class SeriesReadings(msgspec.Struct):
-    """What series came to.
+    """Result of importing series.
 
     Attributes:
-        machines: name to samples.
-        guests: those of them that are virtual machines which the exporter's own machine tells of.
-        unread: family to why it is left alone.
-        unknown: families that the dialect has no row for.
-        nameless: series of which the labels do not tell what they are about.
-        labels: those that no table has, to how many series have them that were not seen before.
+        machines: machine name to samples.
+        guests: names that are virtual machines on the exporter's machine.
+        unread: family to the reason for not importing it.
+        unknown: families without a row in the dialect.
+        nameless: number of series whose labels do not identify a subject.
+        labels: unknown label to the number of new series with it.
     """
 
     machines: dict[str, list[Sample]]
@@ -136,58 +132,58 @@ def read_series(
     reader: str,
     ended: Container[int] = frozenset(),
 ) -> SeriesReadings:
-    """Return the samples that series say.
+    """Return the samples of series.
 
     Args:
-        dialect: of the series; others' families are unknown.
-        series, values: as a page has them.
-        times: sample to its own instant, where it has one.
-        at: nanoseconds since 1970 for all others.
+        dialect: dialect of the series; families of other dialects are unknown.
+        series, values: columns of a page.
+        times: sample index to its own timestamp.
+        at: timestamp of other samples, nanoseconds since 1970.
         reader: name of the reader in the samples.
-        ended: samples that are no values: their source says that the series has ended then.
+        ended: indices of samples that mark the end of a series.
     """
     found = SeriesReadings({}, {}, {})
     machines: dict[str, SampleBuilder] = {}
     measured = _measured(dialect, series, values, at)
-    for number, (one, value) in enumerate(zip(series, values, strict=True)):
-        meant = one.meaning
-        if not isinstance(meant, SeriesMeaning) or meant.dialect is not dialect:
-            meant = one.meaning = meaning_of(dialect, one)
-            found.labels.update(unknown_labels(dialect, one))
-        subject = meant.subject
+    for number, (item, value) in enumerate(zip(series, values, strict=True)):
+        meaning = item.meaning
+        if not isinstance(meaning, SeriesMeaning) or meaning.dialect is not dialect:
+            meaning = item.meaning = meaning_of(dialect, item)
+            found.labels.update(unknown_labels(dialect, item))
+        subject = meaning.subject
         if subject is None:
-            _count_unread(found, dialect, one.name, meant)
+            _count_unread(found, dialect, item.name, meaning)
             continue
-        gathering = machines.get(subject.machine)
-        if gathering is None:
-            gathering = machines[subject.machine] = SampleBuilder()
+        builder = machines.get(subject.machine)
+        if builder is None:
+            builder = machines[subject.machine] = SampleBuilder()
         if subject.guest:
             found.guests.add(subject.machine)
         own = times.get(number)
         has_ended = number in ended
-        if meant.family is not None and meant.metric is not None:
-            told = SERIES_ENDED if has_ended else convert(meant.family, meant.metric, value)
-            instant = own or _instant(measured, subject, meant.metric.lane, at)
-            gathering.add_keyed(meant.key, subject.view, meant.metric, told, instant, meant.labels)
-        for name, labels, said in meant.special(one, value) if meant.special is not None else ():
+        if meaning.family is not None and meaning.metric is not None:
+            reading = SERIES_ENDED if has_ended else convert(meaning.family, meaning.metric, value)
+            instant = own or _instant(measured, subject, meaning.metric.lane, at)
+            builder.add_keyed(meaning.key, subject.view, meaning.metric, reading, instant, meaning.labels)
+        for name, labels, mapped in meaning.special(item, value) if meaning.special is not None else ():
             metric = CATALOGUE[name]
             view = None if metric.subjects == (Subject.MACHINE,) else subject.view
-            told = SERIES_ENDED if has_ended else said
-            gathering.add(view, name, told, own or _instant(measured, subject, metric.lane, at), labels)
+            reading = SERIES_ENDED if has_ended else mapped
+            builder.add(view, name, reading, own or _instant(measured, subject, metric.lane, at), labels)
         if has_ended:
             continue
         if subject.name and subject.view is not None and subject.view.kind is not ViewKind.VGPU:
             instant = own or _instant(measured, subject, Lane.STATIC, at)
-            gathering.add_text_keyed(meant.key, subject.view, "gpu_name", subject.name, instant)
-    found.machines = {name: gathering.samples(reader) for name, gathering in machines.items()}
+            builder.add_text_keyed(meaning.key, subject.view, "gpu_name", subject.name, instant)
+    found.machines = {name: builder.samples(reader) for name, builder in machines.items()}
     return found
 
 
-def _count_unread(found: SeriesReadings, dialect: Dialect, name: str, meant: SeriesMeaning) -> None:
-    """Account for a series that tells nothing."""
-    if meant.why is not None:
-        found.unread[name] = meant.why
-    elif not meant.is_known:
+def _count_unread(found: SeriesReadings, dialect: Dialect, name: str, meaning: SeriesMeaning) -> None:
+    """Count a series that is not imported."""
+    if meaning.why is not None:
+        found.unread[name] = meaning.why
+    elif not meaning.is_known:
         found.unknown[name] = None
     elif name != dialect.measured:
         found.nameless += 1
@@ -198,9 +194,9 @@ def _instant(measured: Mapping[tuple[str, View | None, Lane], int], subject: Ser
 
 
 def convert(family: FamilyMapping, metric: Metric, value: float) -> Value | Absent:
-    """Return their value in the catalogue's unit, or why it is none."""
+    """Return a foreign value in the catalogue's unit, or an absence."""
     if value == 0 and family.zero is not None:
-        return Absent(family.zero, f"{family.name} says 0 where there is none")
+        return Absent(family.zero, f"{family.name} is 0 if there is no value")
     if value >= _SENTINELS[0]:
         for sentinel in _SENTINELS:
             if 0 <= value - sentinel < len(_BLANK):
@@ -215,10 +211,10 @@ def convert(family: FamilyMapping, metric: Metric, value: float) -> Value | Abse
 def _measured(
     dialect: Dialect, series: Sequence[ImportedSeries], values: Sequence[float], at: int
 ) -> dict[tuple[str, View | None, Lane], int]:
-    """Return when the readings of each lane of each subject were measured, as far as the page itself tells it.
+    """Return the time of measurement by machine, view and lane, from the page's own family.
 
-    Where several readers tell of one subject the page does not say which value is subject: the oldest counts. What lies
-    after the page itself came is the other machine's clock, and not believed.
+    With several readers of one subject, the page does not assign values to readers: the oldest time counts. A time
+    after receipt of the page is a clock error of the other machine and is replaced by the time of receipt.
     """
     found: dict[tuple[str, View | None, Lane], int] = {}
     if not dialect.measured:
@@ -234,17 +230,17 @@ def _measured(
 
 
 MAX_NAME = 253
-"""Of a name in Kubernetes."""
+"""Maximum length of a Kubernetes name."""
 
 _PLAIN, _EXPORTED = "", "exported_"
 
 
 def pod_of(labels: Mapping[str, str], *, plain: bool) -> Holder | None:
-    """Return the pod that holds the device, or None where the labels do not name one.
+    """Return the pod that holds the device, or None if the labels have none.
 
     Args:
-        labels: of a series.
-        plain: whether `pod` and `namespace` are the workload's, too; else they may be the exporter's own.
+        labels: labels of a series.
+        plain: whether `pod` and `namespace` are the workload's as well; otherwise they may be the exporter's own.
     """
     for prefix in (_EXPORTED, _PLAIN) if plain else (_EXPORTED,):
         name, namespace = labels.get(f"{prefix}pod", ""), labels.get(f"{prefix}namespace", "")

@@ -1,4 +1,4 @@
-"""Values that come one by one, gathered into samples. Pure."""
+"""Builder of samples from single values. Pure."""
 
 import math
 
@@ -9,11 +9,11 @@ from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, ValueType
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.view import View
 
-SERIES_ENDED = Absent(Reason.NO_DATA, "its source says that the series has ended")
+SERIES_ENDED = Absent(Reason.NO_DATA, "the source reported the end of the series")
 
 
 class SampleBuilder:
-    """Values of one machine as they come. Series that name one device need not all say as much of it."""
+    """Collects the values of one machine. The series of a device may carry different parts of its identity."""
 
     def __init__(self) -> None:
         self._views: dict[str, View] = {}
@@ -21,13 +21,13 @@ class SampleBuilder:
         self._texts: dict[str, dict[str, tuple[str, int]]] = {}
 
     def add(self, view: View | None, metric: str, value: Value | Absent, at: int, labels: tuple[str, ...] = ()) -> None:
-        """Take one value; `at` in nanoseconds since 1970."""
+        """Add a value; `at` in nanoseconds since 1970."""
         self.add_keyed(view_key(view), view, CATALOGUE[metric], value, at, labels)
 
     def add_keyed(
         self, key: str, view: View | None, metric: Metric, value: Value | Absent, at: int, labels: tuple[str, ...]
     ) -> None:
-        """Do the same for a caller who knows the view's key and the metric's row."""
+        """Add a value, with the view's key and the metric's row already looked up."""
         row = self._rows.get((key, metric.lane, at))
         if row is None:
             row = self._rows[key, metric.lane, at] = _Row()
@@ -39,11 +39,11 @@ class SampleBuilder:
             row.values[metric.name] = merge_values(row.values.get(metric.name), value)
 
     def add_text(self, view: View | None, metric: str, text: str, at: int) -> None:
-        """Take a text that many series repeat, such as a product's name; the newest counts."""
+        """Add a text that many series repeat, such as a product name; the newest counts."""
         self.add_text_keyed(view_key(view), view, metric, text, at)
 
     def add_text_keyed(self, key: str, view: View | None, metric: str, text: str, at: int) -> None:
-        """Do the same for a caller who knows the view's key."""
+        """Add a text, with the view's key already looked up."""
         if view is not None:
             self._note(key, view)
         texts = self._texts.get(key)
@@ -54,7 +54,7 @@ class SampleBuilder:
             texts[metric] = text, at
 
     def samples(self, reader: str) -> list[Sample]:
-        """Return the samples; the texts of a subject come together, as of the newest of them."""
+        """Return the samples; all texts of a subject have the time of the newest text."""
         for key, texts in self._texts.items():
             newest = max(at for _, at in texts.values())
             for metric, (text, _) in texts.items():
@@ -73,7 +73,7 @@ class SampleBuilder:
         ]
 
     def _note(self, key: str, view: View) -> None:
-        """Remember a device; of what series say of it everything counts that any of them says."""
+        """Record a device; identity fields of its series are merged."""
         known = self._views.get(key)
         if known is None:
             self._views[key] = view
@@ -87,7 +87,7 @@ class SampleBuilder:
 
 
 def view_key(view: View | None) -> str:
-    """Return what a view is called here; the machine itself is called nothing."""
+    """Return the key of a view; empty for the machine itself."""
     return "" if view is None else view.key
 
 
@@ -98,7 +98,7 @@ class _Row:
 
 
 def bounded(metric: Metric, value: float, source: str) -> int | float | Absent:
-    """Return a number in the catalogue's type, or why it is none; `source` is what it is called where it came from."""
+    """Return a number in the catalogue's type, or an absence; `source` is the foreign name."""
     if not math.isfinite(value):
         return Absent(Reason.INVALID_VALUE, source)
     ours = round(value) if metric.type is ValueType.INT else value
@@ -107,14 +107,14 @@ def bounded(metric: Metric, value: float, source: str) -> int | float | Absent:
     return ours
 
 
-def merge_values(before: Value | Absent | None, told: Value | Absent) -> Value | Absent:
-    """Return what several series of one device say: an exporter repeats a GPU for each pod that shares it.
+def merge_values(before: Value | Absent | None, value: Value | Absent) -> Value | Absent:
+    """Merge values of several series of one device: an exporter repeats a GPU for each pod that shares it.
 
-    Where they differ each is one sharer's part, and none of them is the device's. One that has ended says nothing
-    against one that goes on: it was under other labels, such as those of the pod before.
+    Different values are shares of the pods, and none is the device's value. An ended series does not contradict a
+    running one: it had other labels, such as those of an earlier pod.
     """
-    if before is None or before in (told, SERIES_ENDED):
-        return told
-    if told == SERIES_ENDED:
+    if before is None or before in (value, SERIES_ENDED):
+        return value
+    if value == SERIES_ENDED:
         return before
     return Absent(Reason.INVALID_VALUE, "several series of one device differ")

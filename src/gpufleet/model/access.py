@@ -47,7 +47,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Secret(msgspec.Struct, frozen=True):
-    """One stored secret of a token.
+    """Stored secret of a token.
 
     Attributes:
         digest: see `digest`.

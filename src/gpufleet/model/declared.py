@@ -36,7 +36,7 @@ class DeclaredGpus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource of one machine as Kubernetes declares it.
+    """Resource of one machine as Kubernetes declares it.
 
     Attributes:
         resource: name of the resource with every character that labels do not allow replaced by `_`, such as

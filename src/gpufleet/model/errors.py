@@ -8,7 +8,7 @@ GpufleetError
 ├── ChannelError        a request could not be carried to its target
 │   └── ChannelTimeoutError  no answer in time
 ├── ReaderError         a reader cannot work at all (no library, no driver, ...)
-├── CrowdedError        a limit on the number of entries is reached; existing entries are unaffected
+├── CapacityError       a limit on the number of entries is reached; existing entries are unaffected
 ├── SpoolError          the disk queue cannot be opened, written or read
 ├── StoreError          the store rejected a statement or is unreachable
 │   ├── UnstorableError     the data does not fit the store; no part was written

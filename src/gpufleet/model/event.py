@@ -14,7 +14,7 @@ RECENT_EVENTS = 200
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event.
+    """Event of a device or machine.
 
     Attributes:
         view: the device, or None for the machine.
@@ -162,10 +162,11 @@ EVENT_KINDS: dict[str, EventKindRow] = {
         EventKindRow(_K.GPU_REMOVED, "The GPU disappeared from the bus", "", ("driver",), _BUS),
         EventKindRow(_K.DRIVER_BOUND, "A kernel driver was bound to the GPU", "", ("driver", "before"), _BUS),
         EventKindRow(_K.DRIVER_UNBOUND, "The kernel driver was unbound from the GPU", "", ("before",), _BUS),
-        EventKindRow(_K.MIG_CHANGED, "MIG was enabled, disabled or repartitioned", "", ("from", "to"), f"{_READINGS}, {_NVML}"),
+        EventKindRow(_K.MIG_CHANGED, "MIG was enabled, disabled or repartitioned", "", ("from", "to"),
+                     f"{_READINGS}, {_NVML}"),
         EventKindRow(_K.THROTTLE_STARTED, "The clocks are throttled", "", ("cause",), _READINGS),
         EventKindRow(_K.THROTTLE_ENDED, "The clocks are no longer throttled", "", ("cause", "seconds"), _READINGS),
-        EventKindRow(_K.ECC_UNCORRECTED, "Memory errors that could not be corrected", "number of new errors", (), _READINGS),
+        EventKindRow(_K.ECC_UNCORRECTED, "Uncorrectable memory errors", "number of new errors", (), _READINGS),
         EventKindRow(_K.ECC_STORM, "Corrected memory errors occur at a high rate", "", ("sources", *_PARTS), _NVML),
         EventKindRow(_K.MEMORY_RETIRED, "The driver retired a piece of memory", "", ("sources", *_PARTS), _NVML),
         EventKindRow(_K.MEMORY_NOT_RETIRED, "The driver could not retire a piece of memory", "",

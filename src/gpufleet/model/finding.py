@@ -22,7 +22,7 @@ class FindingState(enum.StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One finding.
+    """Finding of a rule.
 
     Attributes:
         rule: name of the rule.

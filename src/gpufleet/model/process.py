@@ -41,7 +41,7 @@ MAX_PROCESSES = 256
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One process that uses a view.
+    """Process on a view.
 
     Attributes:
         pid: process id as the driver reports it; valid in the agent's PID namespace only if the agent sees all of the

@@ -29,7 +29,7 @@ Value = int | float | str
 
 
 class DimValue(msgspec.Struct, frozen=True, gc=False):
-    """One value of a metric that has dimensions (CPU core, port, mount point).
+    """Value of a metric with dimensions (CPU core, port, mount point).
 
     Attributes:
         metric: name in the catalogue.
@@ -57,7 +57,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         provenance: source of the values.
         driver_session: identity of the driver load or boot that counters start at; a new number means
             that counters were reset. 0 if there is none.
-        processes: processes on the view; None if the reader does not list them, or the list is unchanged and not repeated.
+        processes: processes on the view; None if the reader does not list them, or does not repeat them.
     """
 
     view: View | None
@@ -94,8 +94,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         measured_at: time of measurement (or of the absence).
         received_at: time of receipt; only in a hub's responses.
         age_seconds: by the hub's clock on receipt; only in a hub's responses.
-        last_known: value of the last measurement, `age_seconds` old; not a current value. Only in a hub's responses about
-            guests that do not report.
+        last_known: value of the last measurement, `age_seconds` old, not a current value; only in a hub's responses
+            about guests that do not report.
     """
 
     value: Value | None = None

@@ -61,8 +61,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         queue_records, queue_bytes: backlog in the spool.
         oldest_unsent: nanoseconds since 1970 of the oldest unsent measurement, or None.
         dropped_total: records dropped since the epoch began.
-        answered_at: time of the last response of a scraped target, nanoseconds since 1970 by the scraper's clock; 0 if it
-            never responded. None for senders that post themselves.
+        answered_at: time of the last response of a scraped target, nanoseconds since 1970 by the scraper's clock; 0 if
+            there was none. None for senders that post themselves.
     """
 
     interval_seconds: float

@@ -33,7 +33,7 @@ class Scope(enum.StrEnum):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device as one side sees it, on the machine that observed it.
+    """Device as one side sees it, on the observing machine.
 
     At least one of `uuid`, `pci_address` and `instance` is set.
 
@@ -43,7 +43,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         uuid: the driver's UUID (`GPU-...`, `MIG-...`), or None if no driver reports it.
         pci_address: `dddd:bb:dd.f` in lower case with a four-digit domain, as sysfs writes it.
         instance: the driver's number of a vGPU instance, or `gi/ci` of a MIG device (ids of its GPU instance and
-            compute instance), followed by `@` and its GPU's address if no UUID is known. Instance numbers are reused, so they
+            compute instance), followed by `@` and its GPU's address if no UUID is known. Numbers are reused, so they
             identify the view only if there is no UUID.
         parent: key of the view that contains this one.
         index: the driver's position number in this round. It changes over reboots: for display
@@ -64,7 +64,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
         `index`, `side` and `parent` are not part of it.
         """
-        # Concatenated, not formatted: formatting an enumeration is four times slower, and this runs per device and batch.
+        # Concatenation: formatting an enumeration is four times slower, and this runs for every device of every batch.
         if self.uuid:
             return self.kind + "/" + self.uuid
         if self.pci_address:
@@ -95,7 +95,7 @@ def normalise_pci_address(address: str) -> str:
 
 
 def normalise_uuid(text: str) -> str | None:
-    """Write the UUID of a machine as `8-4-4-4-12` hexadecimal digits in lower case, or return None if the text is not a UUID."""
+    """Write the UUID of a machine as `8-4-4-4-12` hexadecimal digits in lower case, or None if it is not a UUID."""
     try:
         return str(uuid.UUID(text.strip()))
     except ValueError:

@@ -43,7 +43,7 @@ class XidAction(enum.StrEnum):
 
 
 class Xid(NamedTuple):
-    """One row of the table."""
+    """Row of the table."""
 
     code: int
     name: str

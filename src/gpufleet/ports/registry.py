@@ -158,7 +158,7 @@ class LedgerRegistry(Protocol):
                 the clock moved back.
 
         Raises:
-            CrowdedError: if a new machine would exceed the cluster's limit; known machines are still matched.
+            CapacityError: if a new machine would exceed the cluster's limit; known machines are still matched.
         """
         ...
 

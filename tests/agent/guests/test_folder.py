@@ -72,8 +72,8 @@ def test_a_folder_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
     [
         ("", "missing required field `name`"),
         ("name = ", "is not TOML"),
-        (GOOD.replace(UID, "train-0"), "is no UUID"),
-        (GOOD.replace("gpus = 2", "gpus = 1"), "names 2 GPUs"),
+        (GOOD.replace(UID, "train-0"), "vm_uuid"),
+        (GOOD.replace("gpus = 2", "gpus = 1"), "gpu_types"),
         (GOOD.replace("gpus", "gpu"), "unknown field"),
         (GOOD.replace('"ssh"', '"telnet"'), "Invalid value 'telnet'"),
         (GOOD.replace("vsock://42:5555", "http://x"), "is not vsock://CID:PORT"),
@@ -83,10 +83,10 @@ def test_a_folder_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
         (GOOD.replace("/etc/gpufleet/guest_key", "/etc/\\u0000"), "key_file"),
         (
             GOOD.replace('type = "dcgm"\naddress = "vsock://42:5555"', 'type = "qemu_agent"\nsocket = "x"'),
-            "no absolute path",
+            "channels[1]: socket",
         ),
-        (GOOD.replace("train-0", "\\u001b[2J"), "cannot be shown"),
-        ("x" * (MAX_FILE_BYTES + 1), "is longer than"),
+        (GOOD.replace("train-0", "\\u001b[2J"), "a.toml: name"),
+        ("x" * (MAX_FILE_BYTES + 1), str(MAX_FILE_BYTES)),
         ("[" * 5000, "a.toml"),
     ],
 )

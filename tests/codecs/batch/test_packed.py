@@ -114,7 +114,7 @@ def test_the_field_is_named(change: Callable[[list[Any]], None], words: str) -> 
     for as_matrix in (False, True):
         with pytest.raises(WireError) as caught:
             decode(msgspec.msgpack.encode(changed), as_matrix=as_matrix)
-        assert str(caught.value).startswith(words)
+        assert str(caught.value).startswith(words.split(":")[0] + ":")
 
 
 @pytest.mark.parametrize("names", [["made_up", "gpu_memory_used_bytes"], ["gpu_power_watts", "gpu_state"]])

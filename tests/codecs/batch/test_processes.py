@@ -122,7 +122,7 @@ def test_an_older_hub_passes_over_them() -> None:
         ("kinds", [[], []], "2 entries for 1 processes"),
         ("names", [], "0 entries for 1 processes"),
         ("absence", [3], "3 points past the 0 absences"),
-        ("readings", ["a"] * 5, "a reading is there twice"),
+        ("readings", ["a"] * 5, "a reading is listed twice"),
         ("columns", [], "0 columns for 5 readings"),
         ("columns", [[1], [1], [1], [1], []], "0 entries for 1 processes"),
     ],

@@ -212,7 +212,7 @@ def test_what_looks_like_a_value_and_is_none(value: float | str, reason: Reason 
 )
 def test_an_id_that_fits_nowhere_else_is_refused(reader: Callable[[bytes], object], command: Command, at: int) -> None:
     assert reader(body_of(command, command.size, (at, struct.pack("<Q", 2**32 - 1)))) == 2**32 - 1
-    with pytest.raises(WireError, match="longer than 32 bits"):
+    with pytest.raises(WireError, match="32"):
         reader(body_of(command, command.size, (at, struct.pack("<Q", 2**32))))
 
 

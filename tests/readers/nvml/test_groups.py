@@ -392,7 +392,7 @@ async def test_the_fabric(superchips: FakeNvml, start: Start) -> None:
             "fabric_manager_disconnected": int(index == 5),
         }
         assert slow.values["gpu_fabric_incorrect_configuration"] == configurations[index]
-        assert slow.values["gpu_fabric_health_summary"] == ("healthy", "unhealthy", "limited_capacity")[index % 3]
+        assert slow.values["gpu_fabric_health_status"] == ("healthy", "unhealthy", "limited_capacity")[index % 3]
 
 
 async def test_a_fabric_that_is_not_joined_yet_tells_nothing_of_it(fake: FakeNvml, start: Start) -> None:
@@ -405,7 +405,7 @@ async def test_a_fabric_that_is_not_joined_yet_tells_nothing_of_it(fake: FakeNvm
     assert joining.values["gpu_fabric_state"] == "in_progress"
     for name in ("gpu_fabric_status", "gpu_fabric_clique", "gpu_fabric_cluster_uuid"):
         assert joining.values[name] == Absent(Reason.NO_DATA, info)
-    assert joining.values["gpu_fabric_health_summary"] == "not_reported"
+    assert joining.values["gpu_fabric_health_status"] == "not_reported"
     assert set(dim(joining, "gpu_fabric_health").values()) == {Absent(Reason.NOT_SUPPORTED, info)}
     assert failed.values["gpu_fabric_status"] == "GPU_IS_LOST"
     assert failed.values["gpu_fabric_incorrect_configuration"] == "not_reported"

@@ -102,9 +102,9 @@ async def test_without_gpus_its_readers_own_words_say_why() -> None:
 @pytest.mark.parametrize(
     ("guest", "reason", "words"),
     [
-        (Guest(b"", 127), Reason.NOT_ENABLED, "there is no gpufleet"),
-        (Guest(b"", 2, b"gpufleet: agent.toml: \x1b[31mbad\n"), Reason.READER_FAILED, "ended with code 2: gpufleet"),
-        (Guest(b"hello"), Reason.READER_FAILED, "prints no snapshot"),
+        (Guest(b"", 127), Reason.NOT_ENABLED, "gpufleet"),
+        (Guest(b"", 2, b"gpufleet: agent.toml: \x1b[31mbad\n"), Reason.READER_FAILED, "code 2: gpufleet: agent.toml"),
+        (Guest(b"hello"), Reason.READER_FAILED, "JSON"),
         (Guest(b'{"schema": "gpufleet.snapshot/99"}'), Reason.READER_FAILED, "is not gpufleet.snapshot/1"),
         (Guest(ChannelTimeoutError("slow", ChannelProblem.TIMEOUT)), Reason.TIMEOUT, "slow"),
         (Guest(ChannelError("gone", ChannelProblem.ENDED)), Reason.READER_FAILED, "gone"),

@@ -150,4 +150,4 @@ async def test_unavailable_address_blames_no_other_agent() -> None:
 
 async def test_errors_are_json_documents(url: str, client: aiohttp.ClientSession) -> None:
     async with client.get(f"{url}/x") as answer:
-        assert json.loads(await answer.text()) == {"status": 404, "detail": "there is nothing at this path"}
+        assert json.loads(await answer.text()) == {"status": 404, "detail": "no such path"}

@@ -39,7 +39,7 @@ async def test_a_machine_that_is_a_tenant_s_is_no_other_s(site: Site, known: boo
     assert (await put(site, "a", "acme"))[0] == 201
     status, words = await put(site, "b", "other")
     assert (status, words["error"]) == (409, "conflict")
-    assert "machine 'node-a' is another tenant's at that time" in words["detail"]
+    assert "node-a" in words["detail"]
     assert "'a'" in words["detail"]
     assert (await site.ask("/v1/allocations/b"))[0] == 404
     assert (await put(site, "c", "acme"))[0] == 201  # the same tenant's
@@ -141,7 +141,7 @@ async def test_virtual_machine_belongs_to_one_tenant(site: Site) -> None:
     for spec in (vm("other", devices=["U-2"]), vm("other", VM.upper()), {**vm("other"), "kind": "kubevirt_vmi"}):
         status, words = await ask("b", spec)
         assert (status, words["error"]) == (409, "conflict")
-        assert f"virtual machine {VM} is another tenant's" in words["detail"]
+        assert VM in words["detail"]
     assert (await ask("c", vm("acme")))[0] == 201
     assert (await ask("d", vm("other", VM.replace("c", "d"))))[0] == 201
     for name in "ac":

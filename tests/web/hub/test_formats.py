@@ -249,7 +249,7 @@ async def test_a_cursor_of_another_question_is_refused(site: Site) -> None:
                 assert reply.status == 200
             else:
                 assert (reply.status, reply.document["field"]) == (400, "cursor"), (path, of)
-                assert "another question" in reply.document["detail"]
+                assert "another query" in reply.document["detail"]
         for wrong in ("", "x", "%00", "====", "kaA", "A" * 5000, "%C3%A9"):
             reply = await get(site, f"{path}{'&' if '?' in path else '?'}cursor={wrong}")
             assert (reply.status, reply.document["field"]) == (400, "cursor"), (path, wrong)

@@ -87,7 +87,7 @@ async def test_where_the_host_never_read_it_that_is_said(site: Site) -> None:
     await post(site, 1, at, (vfio(1, at), vfio(2, at)), report(at, 7))
     answer = await answered(site)
     assert [one["passthrough"]["known"] for one in answer["devices"]] == [False, False]
-    assert "both are one GPU" in answer["devices"][0]["passthrough"]["detail"]
+    assert "both are the same GPU" in answer["devices"][0]["passthrough"]["detail"]
     assert answer["detail"] == ""
     answer = await answered(site, "0000:01:00.0", "0000:02:00.0", "GPU-7")
     by_name = {one["uuid"] or one["pci_address"]: one.get("passthrough") for one in answer["devices"]}

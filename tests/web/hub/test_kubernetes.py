@@ -112,7 +112,7 @@ async def test_what_kubernetes_says_stands_beside_the_other_counts(site: Site, r
     _, answer = await site.ask("/v1/fleet")
     assert (answer["gpus_reporting"], answer["gpus_expected"]) == (2, 12)
     words = render(fleet(msgspec.convert(answer, FleetAnswer)), width=200, colour=False)
-    assert f"GPUs of cluster local: 2 by nvml, 12 by kubernetes ({reader} says 12 of 2 nodes, 3 allocatable" in words
+    assert f"GPUs of cluster local: 2 by nvml, 12 by kubernetes ({reader} reports 12 on 2 nodes, 3 allocatable" in words
 
     _, page = await site.ask("/v1/machines")
     by_name = {one["machine"]["name"]: one for one in page["items"]}

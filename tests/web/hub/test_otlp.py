@@ -86,7 +86,7 @@ async def test_what_is_not_taken_is_said(site: Site) -> None:
     status, _, answer = await post(site, request.SerializeToString())
     partial = service.ExportMetricsServiceResponse.FromString(answer).partial_success
     assert (status, partial.rejected_data_points) == (200, 1)
-    assert partial.error_message == "not known here: hw.gpu.of_tomorrow"
+    assert partial.error_message == "unknown metrics: hw.gpu.of_tomorrow"
     figures = await site.text("/metrics")
     assert 'gpufleet_hub_unknown_metrics_total{metric="hw.gpu.of_tomorrow"} 1' in figures
     assert 'gpufleet_hub_unrecognised_metrics_total{metric="http.server.duration"} 1' in figures

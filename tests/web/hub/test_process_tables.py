@@ -83,6 +83,6 @@ async def test_from_the_shell(site: Site) -> None:
     code, out, err = await run("query", "processes", "node-a", "--hub", site.hub.url)
     assert code == 0, err
     assert re.search(r"^gpu/GPU-0 +4242 +\[red\]tr\?ain +compute,mps +3 GiB +25 % ", out, re.MULTILINE), out
-    assert re.search(r"^gpu/GPU-1 +nobody ", out, re.MULTILINE), out
+    assert re.search(r"^gpu/GPU-1 +none ", out, re.MULTILINE), out
     code, _, err = await run("query", "processes", "nowhere", "--hub", site.hub.url)
     assert (code != 0, "nowhere" in err) == (True, True)

@@ -229,7 +229,7 @@ async def test_valid_series_of_a_request_are_accepted(
     status, headers, words = await write(site.hub.url, encode([bad[0], good[0], *bad[1:], good[1]]), content_type)
     assert status == 400
     assert b'"error":"partial_write"' in words
-    assert b"3 samples cannot be taken (label_too_long 1, timestamp 1, too_many_labels 1)" in words
+    assert b"3 samples are rejected (label_too_long 1, timestamp 1, too_many_labels 1)" in words
     counts = {kind: headers.get(f"x-prometheus-remote-write-{kind}-written") for kind in KINDS}
     assert counts == (
         {"samples": "2", "histograms": "0", "exemplars": "0"} if content_type == V2 else dict.fromkeys(KINDS)

@@ -22,7 +22,7 @@ _OTHER = re.compile(rb"(?m)^#{8,}\r?\n# [^\r\n]{1,300} :: ")
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """One output of a capture file.
+    """A section of a capture file: one output.
 
     Attributes:
         group: part of the title before `::`, such as `idle`; empty if there is none.

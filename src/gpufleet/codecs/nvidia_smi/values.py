@@ -116,8 +116,8 @@ _OF_CSV = re.compile(r"([0-9]{4})/([0-9]{2})/([0-9]{2}) ([0-9]{2}):([0-9]{2}):([
 def parse_time(text: str) -> dt.datetime | None:
     """Return the instant of a timestamp, or None if the text is not a timestamp.
 
-    Formats: `Fri Jul  3 22:10:45 2026` in `-q`, `2026/07/03 22:10:46.109` in CSV. Both are the machine's local time without
-    its zone; it is taken as UTC, which most servers keep.
+    Formats: `Fri Jul  3 22:10:45 2026` in `-q`, `2026/07/03 22:10:46.109` in CSV. Both are local time without a
+    zone; it is interpreted as UTC, the zone of most servers.
     """
     try:
         if (of_csv := _OF_CSV.fullmatch(text.strip())) is not None:

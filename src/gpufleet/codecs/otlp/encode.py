@@ -72,7 +72,7 @@ def encode_status(code: int, message: str, content_type: str = PROTOBUF) -> byte
     """Return a google.rpc.Status, the body of a response that rejects a request.
 
     Args:
-        code: gRPC code: 3 invalid argument, 7 permission denied, 8 resource exhausted, 14 unavailable, 16 no credentials.
+        code: gRPC: 3 invalid argument, 7 permission denied, 8 resource exhausted, 14 unavailable, 16 no credentials.
         message: cause.
         content_type: content type of the request: `JSON`, or else protobuf.
     """

@@ -38,7 +38,7 @@ _GZIP_STEP, _ZSTD_STEP = 4 << 10, 256
 block of four bytes to at most 128 KiB."""
 
 
-class _Stream(Protocol):
+class _Decompressor(Protocol):
     """Common interface of the zlib and zstandard decompressors."""
 
     @property
@@ -81,7 +81,7 @@ def unpack(body: bytes, encoding: str, limits: OtlpLimits | None = None) -> byte
     raise WireError("content-encoding", f"{encoding!r}: use gzip, zstd or none")
 
 
-def _unpacked(body: bytes, begin: Callable[[], _Stream], step: int, most: int) -> bytes:
+def _unpacked(body: bytes, begin: Callable[[], _Decompressor], step: int, most: int) -> bytes:
     message = bytearray()
     at = 0
     while at < len(body) or not at:

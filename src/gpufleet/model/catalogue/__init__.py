@@ -22,7 +22,7 @@ from gpufleet.model.catalogue.metric import (
 )
 
 CATALOGUE_VERSION = 7
-"""Version, incremented whenever a row is added, or an existing row changes its meaning; carried by documents and batches."""
+"""Version in documents and batches, incremented when a row is added or changes its meaning."""
 
 ROWS = (
     *GPU_METRICS,

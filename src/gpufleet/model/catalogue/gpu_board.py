@@ -1,4 +1,4 @@
-"""Rows of the catalogue about the board: limits of heat and power, clocks over time, modes. Ids 81 to 99, 500 to 520."""
+"""Rows of the catalogue about the board: limits of heat and power, clocks, modes. Ids 81 to 99, 500 to 520."""
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.metric import Absence
@@ -86,7 +86,7 @@ BOARD_METRICS = (
              "clocks_event_reasons_counters.hw_thermal_slowdown",
              "clocks_event_reasons_counters.hw_power_brake_slowdown"),
         absent=(OLD_CHIP, OLD_DRIVER, UNPROVEN_NUMBER, GUEST)),
-    row(92, "gpu_clock_event_supported", GAUGE, INT, "", "1 if this GPU supports this reason for reduced clocks, else 0",
+    row(92, "gpu_clock_event_supported", GAUGE, INT, "", "1 if the GPU supports this reason for slow clocks, else 0",
         high=1, lane=STATIC, storage=DIM, dims=("reason",), nvml=("nvmlDeviceGetSupportedClocksEventReasons",),
         smi=("clocks_event_reasons.supported", "clocks_throttle_reasons.supported"), absent=(GUEST,)),
     row(93, "gpu_fan_speed_rpm", GAUGE, INT, "rpm", "Target fan speed in revolutions per minute",

@@ -60,7 +60,7 @@ LINK_METRICS = (
     row(111, "gpu_pcie_receive_bytes_total", COUNTER, INT, "bytes",
         "Bytes received over PCIe; the driver's counter can wrap",
         storage=TAIL, nvml=("FI 198",), absent=(OLD_CHIP, OLD_DRIVER, GUEST), otel="hw.gpu.io"),
-    row(112, "gpu_pcie_errors_total", COUNTER, INT, "", "Errors of the PCIe link, by kind; only kinds that this chip counts",
+    row(112, "gpu_pcie_errors_total", COUNTER, INT, "", "Errors of the PCIe link by kind; only kinds the chip counts",
         lane=SLOW, storage=DIM, dims=("error",), nvml=("FI 95", "FI 169", "FI 173-183"),
         absent=(OLD_CHIP, OLD_DRIVER, GUEST)),
     # NVLink
@@ -126,7 +126,7 @@ LINK_METRICS = (
         low=None, lane=SLOW, storage=TAIL, states=FABRIC_CONFIGURATIONS,
         nvml=("nvmlDeviceGetGpuFabricInfoV.healthMask",), smi=("fabric.health.incorrect_configuration",),
         absent=(NO_FABRIC, OLD_DRIVER)),
-    row(136, "gpu_fabric_health_summary", STATE, ENUM, "", "Summary of the health of the GPU in the fabric",
+    row(136, "gpu_fabric_health_status", STATE, ENUM, "", "Summary of the health of the GPU in the fabric",
         low=None, lane=SLOW, storage=TAIL, states=("not_reported", "healthy", "unhealthy", "limited_capacity"),
         nvml=("nvmlDeviceGetGpuFabricInfoV.healthSummary",), smi=("fabric.health.summary",),
         absent=(NO_FABRIC, OLD_DRIVER)),

@@ -104,7 +104,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "gpu_fabric_cluster_uuid": ("fabric/clusteruuid",),
     "gpu_fabric_clique": ("fabric/cliqueid",),
     "gpu_fabric_incorrect_configuration": ("fabric/health/incorrect_configuration",),
-    "gpu_fabric_health_summary": ("fabric/health/summary",),
+    "gpu_fabric_health_status": ("fabric/health/summary",),
     "gpu_vgpu_host_mode": ("gpu_virtualization_mode/host_vgpu_mode",),
     "gpu_vgpu_heterogeneous_mode": ("gpu_virtualization_mode/vgpu_heterogeneous_mode",),
     "gpu_vgpu_instances": ("active_vgpus",),

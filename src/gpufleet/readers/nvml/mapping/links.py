@@ -26,7 +26,7 @@ _VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0
 
 _LINKS, _CORRECTIONS, _C2C = "NVLink field values", "NVLink corrections", "C2C field values"
 
-_SUMMARIES = CATALOGUE["gpu_fabric_health_summary"].states
+_SUMMARIES = CATALOGUE["gpu_fabric_health_status"].states
 
 _COMPLETED = 3
 """NVML_GPU_FABRIC_STATE_COMPLETED: status, clique and health are valid in this state only (nvml.h)."""
@@ -184,5 +184,5 @@ ROWS = (
     MetricRow("gpu_fabric_clique", FABRIC_INFO, _fabric_clique),
     *[_fabric_condition(name, shift) for name, shift in FABRIC_HEALTH],
     MetricRow("gpu_fabric_incorrect_configuration", FABRIC_INFO, _fabric_configuration),
-    MetricRow("gpu_fabric_health_summary", FABRIC_INFO, _fabric_summary),
+    MetricRow("gpu_fabric_health_status", FABRIC_INFO, _fabric_summary),
 )
