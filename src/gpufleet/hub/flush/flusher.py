@@ -162,7 +162,7 @@ def _roll_up_until_stopped(
         try:
             hour = store.roll_up(clock.now_ns(), stop.is_set)
             last_error = ""
-        except Exception as error:
+        except Exception as error:  # the loop's one catch point: the hour is unchanged and retried
             if not isinstance(error, StoreError):
                 LOG.exception("rollup failed")
             elif (detail := str(error)) != last_error:  # log once while the store is down
