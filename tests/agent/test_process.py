@@ -106,7 +106,7 @@ def test_agent_is_light_and_stops_cleanly_with_its_child(agent: RunningAgent, st
     assert [child for child in children if Path(f"/proc/{child}").exists()] == []
     lines = [json.loads(line) for line in agent.process.log.read_text().splitlines()]
     assert [line["level"] for line in lines if line["level"] != "info"] == []
-    assert lines[-1]["message"] == "agent stops"
+    assert lines[-1]["message"] == "agent is stopping"
 
 
 def resident_kib(pid: int) -> int:

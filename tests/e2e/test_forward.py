@@ -59,7 +59,7 @@ def test_backlog_survives_database_outage_and_hub_kill(way: Way, peer: Peer) -> 
     hub = start_hub(way, url, 'late = "send"')
     way.start_agent()
     wait_until(
-        lambda: figure(way, "failures_total") >= 1 and figure(way, "waiting_requests") >= 5,
+        lambda: figure(way, "failures_total") >= 1 and figure(way, "queue_requests") >= 5,
         seconds=90,
         what="a backlog",
     )
@@ -68,7 +68,7 @@ def test_backlog_survives_database_outage_and_hub_kill(way: Way, peer: Peer) -> 
     try:
         with victoria(peer("victoria-metrics"), way.folder / "victoria", port) as database:
             wait_until(
-                lambda: power(database) == watts(way) and figure(way, "waiting_requests") == 0,
+                lambda: power(database) == watts(way) and figure(way, "queue_requests") == 0,
                 seconds=90,
                 what="the backlog",
             )

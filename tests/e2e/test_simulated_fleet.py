@@ -131,7 +131,7 @@ def sent(shared: Way) -> Sent:
             where = ["--hub", relay_url, "--no-register"] if prefix == "relayed" else ["--hub", way.hub_url]
             how = ["--clusters", str(CLUSTERS[prefix]), "--prefix", prefix, "--via", ROADS[prefix], *where]
             summary = simulate("--once", "--nodes", str(NODES), "--start", text, "--seed", "1", *how)
-            return tuple(summary[name] for name in ("made", "acknowledged", "waiting", "refused"))
+            return tuple(summary[name] for name in ("made", "acknowledged", "waiting", "rejected"))
 
         counts = dict(zip(ROADS, pool.map(send, ROADS), strict=True))
         assert counts == {prefix: (NODES * number, NODES * number, 0, 0) for prefix, number in CLUSTERS.items()}
@@ -261,5 +261,5 @@ def test_late_hub_gets_the_backlog_and_ctrl_c_prints_a_summary(way: Way) -> None
         out, _ = fleet.communicate(timeout=60)
     summary = json.loads(out)
     assert summary["acknowledged"] == summary["made"] > 4
-    assert summary["again"] > 0
-    assert (summary["waiting"], summary["dropped"], summary["refused"]) == (0, 0, 0)
+    assert summary["retries"] > 0
+    assert (summary["waiting"], summary["dropped"], summary["rejected"]) == (0, 0, 0)

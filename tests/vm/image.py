@@ -39,8 +39,17 @@ UNUSED = (
 )
 """Parts of the packages that are left out. Without OpenSSL `asyncio` does not load it, which takes a second there."""
 
-CODE = ("gpufleet/__init__.py", "gpufleet/_version.py", "gpufleet/ports.py")
-ROOMS = ("model", "codecs/dcgm_wire", "channels/stream", "readers/dcgm", "simulate/dcgm", "config", "runtime.py")
+CODE = ("gpufleet/__init__.py", "gpufleet/_version.py")
+PACKAGES = (
+    "model",
+    "ports",
+    "codecs/dcgm_wire",
+    "channels/stream",
+    "readers/dcgm",
+    "simulate/dcgm",
+    "config",
+    "runtime.py",
+)
 SITE = "usr/lib/python3/dist-packages"
 _UNCHECKED = (1).to_bytes(4, "little") + bytes(8)
 """Of a compiled module: it is taken without a look at its source (PEP 552)."""
@@ -130,8 +139,8 @@ def _programs() -> Iterator[Entry]:
 def _code() -> Iterator[Entry]:
     source = ROOT / "src"
     paths = [source / name for name in CODE if (source / name).exists()]
-    for room in ROOMS:
-        path = source / "gpufleet" / room
+    for package in PACKAGES:
+        path = source / "gpufleet" / package
         paths += [path] if path.is_file() else path.rglob("*.py")
         paths += [above / "__init__.py" for above in (path, *path.parents) if above.is_relative_to(source / "gpufleet")]
     files = {path.relative_to(source).as_posix(): path for path in paths if path.exists()}

@@ -64,7 +64,7 @@ async def test_doctor_examines_the_engine(vm: VirtualMachine) -> None:
     address = f"hybrid-vsock://{vm.vsock}:{ENGINE_PORT}"
     checks = {check.name: check for check in await examine_engine(address, dialer_of(vm), SystemClock())}
     assert {check.verdict for check in checks.values()} <= {CheckVerdict.OK, CheckVerdict.WARNING}
-    assert checks["who reaches it"].verdict is CheckVerdict.WARNING
+    assert checks["exposure"].verdict is CheckVerdict.WARNING
     assert checks["GPUs"].found.startswith(f"{vm.gpus}: 0, 1")
 
 

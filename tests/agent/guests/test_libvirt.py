@@ -116,7 +116,7 @@ async def test_a_bad_domain_costs_itself(libvirt: Libvirt, host: Path) -> None:
     listing = await look(libvirt, host, domain(1, many), domain(2, MDEV), odd)
     assert [guest.name for guest in listing.guests.values()] == ["train-2"]
     assert "more than 256 devices of the host" in listing.problems["domain train-1"]
-    assert "cannot be shown" in listing.problems["domain train\u200b-3"]
+    assert "domain: name:" in listing.problems["domain train\u200b-3"]
 
 
 async def test_domains_stay_while_libvirt_does_not_answer(libvirt: Libvirt, host: Path) -> None:
@@ -128,7 +128,7 @@ async def test_domains_stay_while_libvirt_does_not_answer(libvirt: Libvirt, host
     gone = await asked.look()
     libvirt.start()
     assert gone.guests == before
-    assert "cannot be asked" in gone.problems[str(libvirt.socket)]
+    assert str(libvirt.socket) in gone.problems[str(libvirt.socket)]
     libvirt.put("node.xml", f"<node>{domain(2, pci(NIC))}</node>")
     assert await asked.look() == GuestListing({}, {})
 
@@ -215,7 +215,7 @@ def test_an_agent_follows_the_domains(libvirt: Libvirt, tmp_path: Path) -> None:
         wait_until(lambda: "train-1" in guests(), seconds=60, what="the domain")
         found = guests()["train-1"]
         assert (found["state"], found["found_by"]) == ("not_enabled", "libvirt: train-1 (1)")
-        assert "no way into it" in found["detail"]
+        assert "vsock" in found["detail"]
         assert found["host"]["readings"]["guest_expected_gpus"]["absent"] == "not_collected"
         described = (
             f'name = "by-file"\nvm_uuid = "{found["vm_uuid"]}"\n'

@@ -37,7 +37,7 @@ def test_convention_points_belong_to_the_resource_machine() -> None:
     assert {one.measured_at: one.values for one in samples} == {
         T0: {"gpu_utilization_ratio": 0.5},
         T0 + 15 * NANOS: {"gpu_utilization_ratio": 0.75},
-        T0 + 30 * NANOS: {"gpu_utilization_ratio": Absent(Reason.NO_DATA, "its source says that the series has ended")},
+        T0 + 30 * NANOS: {"gpu_utilization_ratio": Absent(Reason.NO_DATA, "the source reported the end of the series")},
     }
     assert {one.provenance for one in samples} == {Provenance.IMPORTED}
     assert (
@@ -110,7 +110,7 @@ def test_scraped_points_are_read_as_exporter_series() -> None:
     assert fast[T0]["gpu_utilization_ratio"] == 0.5
     assert fast[T0]["gpu_memory_used_bytes"] == 1 << 30
     assert fast[T0 + 15 * NANOS]["gpu_utilization_ratio"] == Absent(
-        Reason.NO_DATA, "its source says that the series has ended"
+        Reason.NO_DATA, "the source reported the end of the series"
     )
     assert {one.reader for one in samples} == {"otlp/dcgm-exporter"}
     assert {holder.name for held in found.holders[machine].values() for holder in held} == {"train-0"}

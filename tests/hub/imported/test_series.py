@@ -114,7 +114,7 @@ def test_instants_stay_apart_and_a_stale_marker_is_an_absence() -> None:
     assert told == {
         T0: {"gpu_power_watts": 1.0},
         T0 + 15 * NANOS: {"gpu_power_watts": 2.0},
-        T0 + 30 * NANOS: {"gpu_power_watts": Absent(Reason.NO_DATA, "its source says that the series has ended")},
+        T0 + 30 * NANOS: {"gpu_power_watts": Absent(Reason.NO_DATA, "the source reported the end of the series")},
     }
 
 

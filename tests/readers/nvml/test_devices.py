@@ -317,7 +317,7 @@ async def test_uuid_of_two_devices_names_neither_and_keeps_both(fake: FakeNvml, 
     views = [sample.view.key for sample in round_.samples if sample.view is not None]
     assert len(set(views)) == 8
     assert {"gpu/pci/0000:2b:00.0", "gpu/pci/0000:3b:00.0"} < set(views)
-    assert round_.errors == (f"several GPUs say that they are {shared}: it names none of them",)
+    assert round_.errors == (f"several GPUs report {shared}: it identifies none of them",)
 
 
 async def test_an_address_that_two_devices_claim_is_absent_from_both(fake: FakeNvml, start: Start) -> None:

@@ -278,7 +278,7 @@ async def test_two_devices_of_one_uuid_on_two_gpus_are_both_shown(fake: FakeNvml
         f"mig/instance/11/0@{address}": said.numbers[f"{G}MemoryInfo_used"]
         for address, said in zip(addresses, (first, second), strict=True)
     }
-    assert round_.errors == (f"several MIG devices say that they are {first.uuid}: it names none of them",)
+    assert round_.errors == (f"several MIG devices report the UUID {first.uuid}: it identifies none of them",)
 
 
 async def test_two_devices_of_one_uuid_on_one_gpu(fake: FakeNvml, start: Start) -> None:

@@ -16,12 +16,12 @@ import asyncio, contextlib, json, os, sys
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.readers.nvml.reader import NvmlReader
-from gpufleet.readers.nvml.watch import Limits
+from gpufleet.readers.nvml.watch import NvmlLimits
 
 closings = []
 
 async def start(environment, init, closes):
-    limits = Limits(call=1, init=init, hang=3600, grace=3600, end=1)
+    limits = NvmlLimits(call=1, init=init, hang=3600, grace=3600, end=1)
     reader = NvmlReader(limits=limits, environment=os.environ | environment)
     with contextlib.suppress(ReaderError):
         await reader.read(Lane.FAST)

@@ -113,19 +113,15 @@ def test_the_grants_of_the_manual_are_enough(tmp_path: Path) -> None:
 def test_a_user_who_may_only_read_is_refused_at_the_start(tmp_path: Path) -> None:
     with ClickHouse(tmp_path) as server:
         dsn = server.make("fleet")
-        for grants, readonly, words in (
+        for grants, readonly, code in (
             ((), 1, r"is readonly"),
-            ((), 2, r"\(READONLY\); the hub's user has to write"),
-            (
-                ("SELECT ON fleet.*",),
-                0,
-                r"the grant CREATE TABLE ON fleet\..*docs/operations/databases.md has the grants",
-            ),
+            ((), 2, r"\(READONLY\).*docs/operations/databases.md"),
+            (("SELECT ON fleet.*",), 0, r"CREATE TABLE ON fleet\..*docs/operations/databases.md"),
         ):
             server.stop()
             server.may(grants, readonly=readonly)
             server.start()
-            with pytest.raises(StoreError, match=words):
+            with pytest.raises(StoreError, match=code):
                 opened(dsn)
 
 
@@ -140,7 +136,7 @@ def test_tls_verifies_the_server_with_the_ca_of_the_dsn(tmp_path: Path) -> None:
             ("", "does not respond"),
             ("?secure=1", "CERTIFICATE_VERIFY_FAILED"),
             (f"?secure=1&ca={other.file}", "CERTIFICATE_VERIFY_FAILED"),
-            (f"?secure=1&ca={tmp_path}/none.pem", "there is no file .*none.pem"),
+            (f"?secure=1&ca={tmp_path}/none.pem", "none.pem"),
         ):
             with pytest.raises(StoreError, match=words):
                 ClickHouseStore.open(server.dsn("default", options=options))

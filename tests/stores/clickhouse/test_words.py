@@ -44,4 +44,4 @@ def test_what_a_server_says_comes_without_its_wrapping() -> None:
 
 def test_what_to_do_is_said_with_it() -> None:
     assert "docs/operations/databases.md" in error_text(ProgrammingError("Setting async_insert is readonly"))
-    assert error_text(DatabaseError("Code: 516. no (AUTHENTICATION_FAILED)")).endswith("is written as %XX")
+    assert "%XX" in error_text(DatabaseError("Code: 516. no (AUTHENTICATION_FAILED)"))
