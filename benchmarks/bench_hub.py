@@ -22,7 +22,7 @@ from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.writer import StoreWriter
 from gpufleet.hub.liveness.uptime import IngestClock
 from gpufleet.hub.receive.counters import Counters
-from gpufleet.hub.receive.decoded import DecodedBatchCache
+from gpufleet.hub.receive.decode_cache import DecodedBatchCache
 from gpufleet.hub.receive.ingest import Ingest
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.limits import ByteBudget

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from gpufleet.exporters.reference_dialects import render_dialects_reference
+from gpufleet.exporters.reference import render_dialects_reference
 from gpufleet.model.catalogue import CATALOGUE
 
 PEERS = Path(__file__).parents[1] / "data" / "peers"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gpufleet.delivery.post import HubClient, HubVerdict
-from gpufleet.doctor.hub.certificate import inspect_certificate
 from gpufleet.doctor.hub.facts import CertificateDetails
 from gpufleet.doctor.hub.files import lock_holder, measure_disk
+from gpufleet.doctor.hub.gather import inspect_certificate
 from gpufleet.model.time import to_datetime
 from gpufleet.stores.clickhouse.schema.tables import SCHEMA_VERSION
 from tests.fakes.batches import body

@@ -8,11 +8,9 @@ from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics
 from gpufleet.codecs.otlp.encodings import unpack
 from gpufleet.codecs.otlp.records import Kind, OtlpMetric
 from gpufleet.delivery.export import AgentStats
-from gpufleet.exporters.otlp import MAX_AHEAD_NS, NewestInstants, OtlpMetrics
-from gpufleet.exporters.otlp_logs import OtlpLogs
+from gpufleet.exporters.otlp import MAX_AHEAD_NS, CounterStarts, NewestInstants, OtlpMetrics
+from gpufleet.exporters.otlp_logs import ERROR, INFO, WARN, OtlpLogs, severity
 from gpufleet.exporters.otlp_resource import node_resource
-from gpufleet.exporters.severity import ERROR, INFO, WARN, severity
-from gpufleet.exporters.starts import CounterStarts
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event, EventKind, event_report

@@ -11,7 +11,7 @@ from gpufleet.agent.collect.assemble import assemble
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.delivery.export import AgentStats
-from gpufleet.delivery.outlet import ExportQueueStats
+from gpufleet.delivery.export_queue import ExportQueueStats
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.exporters.remote_write import RemoteWriteSeries
 from gpufleet.model.absence import Absent, Reason

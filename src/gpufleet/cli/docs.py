@@ -5,9 +5,7 @@ import sys
 from pathlib import Path
 
 from gpufleet.codecs.snapshot_json import snapshot_schema
-from gpufleet.exporters.reference import render_metrics_reference
-from gpufleet.exporters.reference_dialects import render_dialects_reference
-from gpufleet.exporters.reference_events import render_events_reference
+from gpufleet.exporters.reference import render_dialects_reference, render_events_reference, render_metrics_reference
 from gpufleet.stores.clickhouse.sql.reference import render_sql_reference
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from gpufleet.delivery.outlet import ExportQueue, ExportQueueStats, ExportRequest
+from gpufleet.delivery.export_queue import ExportQueue, ExportQueueStats, ExportRequest
 from gpufleet.model.event import Event
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.runtime import run_cooperatively

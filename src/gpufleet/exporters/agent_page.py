@@ -3,7 +3,7 @@
 from collections.abc import Collection, Generator
 
 from gpufleet.delivery.export import AgentStats, QueueStats, SendStats
-from gpufleet.delivery.outlet import ExportQueueStats
+from gpufleet.delivery.export_queue import ExportQueueStats
 from gpufleet.dialects.all_smi import ALL_SMI
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.kubevirt import KUBEVIRT

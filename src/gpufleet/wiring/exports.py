@@ -22,7 +22,7 @@ from gpufleet.wiring.connections import tls_context, token_reader
 
 if TYPE_CHECKING:
     from gpufleet.delivery.export import Export
-    from gpufleet.delivery.receivers import HttpSender
+    from gpufleet.delivery.transports import HttpSender
 
 OTLP_METRICS, OTLP_LOGS, REMOTE_WRITE = "otlp_metrics", "otlp_logs", "remote_write"
 """Export names in counters and capabilities."""
@@ -45,8 +45,8 @@ def make_exports(config: AgentConfig, name: str, clock: Clock) -> "list[Export]"
 def _otlp(config: OtlpConfig, endpoint: str, cluster: str, clock: Clock) -> "list[Export]":
     # Imported here: without exports the agent does not load the HTTP client and protobuf.
     from gpufleet.delivery.export import Export, ExportSource
-    from gpufleet.delivery.outlet import ExportQueue
-    from gpufleet.delivery.receivers import OtlpTransport
+    from gpufleet.delivery.export_queue import ExportQueue
+    from gpufleet.delivery.transports import OtlpTransport
     from gpufleet.exporters.otlp import OtlpMetrics
     from gpufleet.exporters.otlp_logs import OtlpLogs
 
@@ -65,8 +65,8 @@ def _otlp(config: OtlpConfig, endpoint: str, cluster: str, clock: Clock) -> "lis
 
 def _remote_write(config: RemoteWriteConfig, url: str, agent: AgentConfig, name: str, clock: Clock) -> "Export":
     from gpufleet.delivery.export import Export
-    from gpufleet.delivery.outlet import ExportQueue
-    from gpufleet.delivery.receivers import RemoteWriteTransport
+    from gpufleet.delivery.export_queue import ExportQueue
+    from gpufleet.delivery.transports import RemoteWriteTransport
     from gpufleet.exporters.remote_write import RemoteWriteSeries
 
     labels = {"cluster": agent.cluster, "job": config.job, "instance": name, **config.label_pairs}
@@ -84,7 +84,7 @@ def _remote_write(config: RemoteWriteConfig, url: str, agent: AgentConfig, name:
 
 def make_http_sender(url: str, config: ReceiverConfig) -> "HttpSender":
     """Return a sender for an address with the configured credentials. Raises as `make_exports`."""
-    from gpufleet.delivery.receivers import HttpSender
+    from gpufleet.delivery.transports import HttpSender
 
     return HttpSender(
         url,

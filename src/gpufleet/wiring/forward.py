@@ -44,7 +44,7 @@ def make_forwarder(config: HubConfig, clock: Clock) -> "SeriesForwarder | None":
         return None
     # Imported here: loaded only if forwarding is configured.
     from gpufleet.codecs.remote_write.encode import encode_1, encode_2
-    from gpufleet.delivery.receivers import RemoteWriteTransport
+    from gpufleet.delivery.transports import RemoteWriteTransport
     from gpufleet.hub.forward.forwarder import ForwardQueue, SeriesForwarder
     from gpufleet.hub.forward.series import ForwardSeries
     from gpufleet.wiring.exports import make_http_sender

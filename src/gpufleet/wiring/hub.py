@@ -27,7 +27,7 @@ from gpufleet.hub.query.status import HubStatus
 from gpufleet.hub.receive.clusters import Clusters
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.credentials import Credentials
-from gpufleet.hub.receive.decoded import DecodedBatchCache
+from gpufleet.hub.receive.decode_cache import DecodedBatchCache
 from gpufleet.hub.receive.ingest import Ingest
 from gpufleet.hub.receive.ledger import Ledger, key_of
 from gpufleet.hub.receive.limits import ByteBudget

@@ -11,9 +11,9 @@ from typing import Self
 from gpufleet.codecs.batch import decode, to_rows
 from gpufleet.decoding.builder import SnapshotBuilder
 from gpufleet.delivery.export import AgentStats, ExportSource
-from gpufleet.delivery.outlet import ExportOutcome, ExportRequest, ExportTransport
+from gpufleet.delivery.export_queue import ExportOutcome, ExportRequest, ExportTransport
 from gpufleet.delivery.post import HubAnswer
-from gpufleet.delivery.receivers import HttpSender, OtlpTransport, RemoteWriteTransport
+from gpufleet.delivery.transports import HttpSender, OtlpTransport, RemoteWriteTransport
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample

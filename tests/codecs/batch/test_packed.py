@@ -19,7 +19,7 @@ from gpufleet.model.wire.batch import Cell, WireBatch
 from gpufleet.model.wire.matrix import Matrix
 from tests.codecs.batch.batches import EXAMPLE, batches, in_bytes
 from tests.fakes.batches import body
-from tests.hub.test_normalise import NOW, batch_of
+from tests.hub.flush.test_normalise import NOW, batch_of
 
 BLOCK: dict[str, list[Cell]] = {
     "gpu_power_watts": [1.5, 2],

@@ -11,7 +11,7 @@ import pytest
 
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
-from gpufleet.delivery.outlet import ExportOutcome, ExportReply, ExportRequest
+from gpufleet.delivery.export_queue import ExportOutcome, ExportReply, ExportRequest
 from gpufleet.hub.forward.forwarder import REQUEST_POINTS, ForwardQueue, SeriesForwarder
 from gpufleet.hub.forward.series import ForwardSeries
 from gpufleet.model.time import NANOS

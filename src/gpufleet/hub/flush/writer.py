@@ -21,7 +21,7 @@ from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.screening import SuspectColumns, screen
 from gpufleet.hub.liveness.senders import is_newer, next_report
 from gpufleet.hub.receive.counters import Counters, count_bounded
-from gpufleet.hub.receive.decoded import DecodedBatchCache
+from gpufleet.hub.receive.decode_cache import DecodedBatchCache
 from gpufleet.hub.receive.ledger import STEP_NS, Ledger, SequenceRun, key_of
 from gpufleet.hub.receive.log import WalRecord
 from gpufleet.hub.receive.sequences import digest_of

@@ -12,7 +12,7 @@ from typing import Self
 import msgspec
 
 from gpufleet.codecs.remote_write.encode import WritePoint
-from gpufleet.delivery.outlet import ExportOutcome, ExportReply, ExportRequest, ExportTransport
+from gpufleet.delivery.export_queue import ExportOutcome, ExportReply, ExportRequest, ExportTransport
 from gpufleet.delivery.pacing import retry_delay
 from gpufleet.hub.forward.series import ForwardSeries
 from gpufleet.model.errors import SpoolError

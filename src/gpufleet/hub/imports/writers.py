@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from gpufleet.codecs.remote_write.decode import WriteDecoder
-from gpufleet.hub.imports.partial_rows import RowCache
 from gpufleet.hub.imports.remote_write import is_known_metric
+from gpufleet.hub.imports.row_cache import RowCache
 from gpufleet.model.errors import WireLimitError
 from gpufleet.model.holdings import Holder, Holding, HoldingVerdict, Share
 from gpufleet.model.machine import Machine

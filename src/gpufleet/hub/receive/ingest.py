@@ -10,7 +10,7 @@ import msgspec
 from gpufleet.codecs.batch import decode, weigh
 from gpufleet.hub.liveness.senders import SenderReport
 from gpufleet.hub.receive.counters import Counters
-from gpufleet.hub.receive.decoded import DecodedBatchCache
+from gpufleet.hub.receive.decode_cache import DecodedBatchCache
 from gpufleet.hub.receive.ledger import Ledger, key_of
 from gpufleet.hub.receive.log import Wal
 from gpufleet.hub.receive.sequences import EpochConflicts, digest_of

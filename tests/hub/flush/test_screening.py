@@ -9,7 +9,7 @@ from gpufleet.hub.flush.normalise import normalise
 from gpufleet.hub.flush.screening import SuspectColumn, screen
 from gpufleet.model.absence import Reason
 from gpufleet.model.wire.batch import Cell, WireAbsence, WireBatch
-from tests.hub.test_normalise import NOW, batch_of
+from tests.hub.flush.test_normalise import NOW, batch_of
 
 METRICS = (
     "gpu_power_watts",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.hub.receive.decoded import pack_columns
+from gpufleet.hub.receive.decode_cache import pack_columns
 from gpufleet.model.errors import UnstorableError
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import Cell, WireBatch
@@ -12,7 +12,7 @@ from gpufleet.stores.clickhouse.insert import build_columns
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.sets import WriteCache
 from gpufleet.stores.clickhouse.schema.tables import tables
-from tests.hub.test_normalise import NOW, batch_of
+from tests.hub.flush.test_normalise import NOW, batch_of
 
 TABLES = {table.name: table for table in tables()}
 

@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.mark.parametrize("engine", list(Engine))
 def test_statements_are_as_reviewed(engine: Engine) -> None:
-    """Regenerate with `python tests/stores/clickhouse/golden/render.py`, and read the difference."""
+    """Regenerate with `python tests/stores/clickhouse/schema/golden/render.py`, and read the difference."""
     rendered = ";\n\n".join(render_create(table, engine) for table in all_tables()) + ";\n"
     assert rendered == (GOLDEN / f"{engine}.sql").read_text()
 

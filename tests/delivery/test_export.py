@@ -10,7 +10,7 @@ from typing import Self
 import pytest
 
 from gpufleet.delivery.export import AgentStats, Draft, Export
-from gpufleet.delivery.outlet import ExportOutcome, ExportQueue, ExportReply, ExportRequest
+from gpufleet.delivery.export_queue import ExportOutcome, ExportQueue, ExportReply, ExportRequest
 from gpufleet.model.event import Event
 from gpufleet.model.snapshot import Snapshot
 from tests.support.snapshots import example_snapshot

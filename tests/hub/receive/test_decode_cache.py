@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpufleet.codecs.batch import decode, encode_wire
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.hub.flush.screening import screen
-from gpufleet.hub.receive.decoded import pack_columns
+from gpufleet.hub.receive.decode_cache import pack_columns
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import Cell, WireBatch
 from gpufleet.stores.clickhouse.insert import build_columns
@@ -17,8 +17,8 @@ from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.sets import WriteCache
 from gpufleet.stores.clickhouse.schema.tables import tables
 from tests.fakes.batches import body
-from tests.hub.test_normalise import NOW, batch_of, values_of
-from tests.hub.test_screening import batches, on_the_wire
+from tests.hub.flush.test_normalise import NOW, batch_of, values_of
+from tests.hub.flush.test_screening import batches, on_the_wire
 from tests.support.profiles import examples
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from gpufleet.codecs.batch import decode
-from gpufleet.hub.receive.decoded import DecodedBatchCache
+from gpufleet.hub.receive.decode_cache import DecodedBatchCache
 from tests.fakes.batches import body
 
 NOW = 10**18

@@ -8,7 +8,7 @@ from gpufleet.model.view import Side, View, ViewKind, ViewList
 from gpufleet.model.wire.batch import SampleBlock
 from gpufleet.stores.clickhouse.machines.rows import PartRows
 from gpufleet.stores.clickhouse.schema.sets import WriteCache
-from tests.hub.test_normalise import NOW, batch_of
+from tests.hub.flush.test_normalise import NOW, batch_of
 
 
 def views(index: int, count: int = 2) -> ViewList:

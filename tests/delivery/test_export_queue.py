@@ -8,7 +8,7 @@ from typing import Self
 
 import pytest
 
-from gpufleet.delivery.outlet import ExportOutcome, ExportQueue, ExportReply, ExportRequest
+from gpufleet.delivery.export_queue import ExportOutcome, ExportQueue, ExportReply, ExportRequest
 from tests.support.waiting import wait_until_async
 
 

@@ -28,7 +28,7 @@ from tests.support.clickhouse.process import ClickHouse
 from tests.support.passes import gpu
 
 T0 = 1_700_000_000 * NANOS
-MANUAL = Path(__file__).parents[3] / "docs" / "operations" / "databases.md"
+MANUAL = Path(__file__).parents[4] / "docs" / "operations" / "databases.md"
 _numbers = itertools.count(1)
 
 

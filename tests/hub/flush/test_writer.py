@@ -9,7 +9,7 @@ from gpufleet.codecs.batch import decode
 from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.writer import ISOLATE_AFTER, STUCK_AFTER, StoreWriter
 from gpufleet.hub.receive.counters import Counters
-from gpufleet.hub.receive.decoded import DecodedBatchCache
+from gpufleet.hub.receive.decode_cache import DecodedBatchCache
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.log import WalRecord
 from gpufleet.hub.receive.sequences import digest_of

@@ -5,7 +5,7 @@ import resource
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[3]))
+sys.path.insert(0, str(Path(__file__).parents[4]))
 
 from gpufleet.model.api.sql import SqlLimits
 from gpufleet.model.errors import SqlError

@@ -9,8 +9,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import CONTENT_TYPE_1, CONTENT_TYPE_2, WritePoint, encode_2
-from gpufleet.delivery.outlet import ExportOutcome, ExportRequest
-from gpufleet.delivery.receivers import (
+from gpufleet.delivery.export_queue import ExportOutcome, ExportRequest
+from gpufleet.delivery.transports import (
     HttpAnswer,
     HttpSender,
     OtlpTransport,
