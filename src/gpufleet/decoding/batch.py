@@ -18,11 +18,11 @@ from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.wire.batch import OLDEST_VERSION, WIRE_VERSION, MachineReport
+from gpufleet.model.wire.batch import WIRE_VERSION, MachineReport
 from gpufleet.spool.record import SEGMENT_MAGIC, scan_segment, seed_of, unpack_segment_header
 
 _ARRAY_16 = 0xDC
-_MAGIC = (*(bytes((0x90 + 14, version)) for version in range(OLDEST_VERSION, WIRE_VERSION + 1)), MAGIC)
+_MAGIC = (bytes((0x90 + 14, WIRE_VERSION)), MAGIC)
 """First bytes of a batch: a MessagePack array whose first field is the version, or the zstd magic."""
 
 
@@ -56,7 +56,7 @@ class _MachineReports:
 
 
 class BatchCollector:
-    """BatchCollector collected in any order, by machine."""
+    """Reports of batches by machine; the batches can come in any order."""
 
     def __init__(self, source: CapturedInput) -> None:
         self._at = source.at

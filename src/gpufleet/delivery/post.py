@@ -2,8 +2,7 @@
 
 - No response, 5xx, 408, 425 and 429 are temporary: retry.
 - 401, 403, 404, 405, 407 and redirects concern the address, the credentials or the cluster: retry.
-- `bad_version`: the body is posted again in the oldest version, which every hub reads, and so are all later bodies. A
-  body that the oldest version cannot express is retried, because a newer hub will read it.
+- `bad_version`: the hub is older than the sender. Retry: a newer hub will read the body.
 - 409: another machine uses the same epoch.
 - Any other 4xx rejects the body permanently.
 
@@ -21,12 +20,11 @@ from pathlib import Path
 
 import msgspec
 
-from gpufleet.codecs.batch import CONTENT_TYPE, in_version, version_of
+from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, WAITED_HEADER, BundleAnswer, pack, render_waited
 from gpufleet.delivery.pacing import parse_retry_after
 from gpufleet.delivery.session import REQUEST_ERRORS, Session, describe_error, read_prefix
-from gpufleet.model.errors import ConfigError, WireError
-from gpufleet.model.wire.batch import OLDEST_VERSION, WIRE_VERSION
+from gpufleet.model.errors import ConfigError
 
 ANSWER_BYTES = 1 << 20
 """Maximum number of bytes read of a response."""
@@ -143,7 +141,6 @@ class HubClient(Session):
         self.url = f"{url.rstrip('/')}/v1/batches"
         self._token = token
         self._relays = relays
-        self._uses_oldest = False  # set once the hub has rejected the newest version
 
     async def post(self, body: bytes) -> HubAnswer:
         """Post one batch."""
@@ -153,28 +150,12 @@ class HubClient(Session):
     async def post_bundle(self, bodies: Sequence[bytes], waited: Sequence[int] | None = None) -> list[HubAnswer]:
         """Post several batches in one request; return one answer for each.
 
-        If the hub rejects the bundle as such (older hubs do not know bundles), the batches are posted one by one. If it
-        does not read their version, they and all later batches are posted in the oldest version.
+        If the hub rejects the bundle as such, the batches are posted one by one: a proxy or the hub may limit its size.
 
         Args:
             bodies: encoded batches.
             waited: nanoseconds that each batch has waited at relays; None if the client is not a relay.
         """
-        if self._uses_oldest:
-            return await self._post_all([_in_oldest_version(body) for body in bodies], waited)
-        answers = await self._post_all(bodies, waited)
-        unread = {
-            at: _in_oldest_version(bodies[at]) for at, answer in enumerate(answers) if answer.error == BAD_VERSION
-        }
-        unread = {at: body for at, body in unread.items() if body is not bodies[at]}
-        if unread:
-            self._uses_oldest = True
-            delays = None if waited is None else [waited[at] for at in unread]
-            for at, answer in zip(unread, await self._post_all(list(unread.values()), delays), strict=True):
-                answers[at] = answer
-        return answers
-
-    async def _post_all(self, bodies: Sequence[bytes], waited: Sequence[int] | None) -> list[HubAnswer]:
         if len(bodies) == 1:
             return [await self._post(bodies[0], CONTENT_TYPE, waited)]
         whole = await self._post(pack(bodies), BUNDLE_CONTENT_TYPE, waited)
@@ -206,16 +187,6 @@ class HubClient(Session):
             return HubAnswer(0, str(error))
         except REQUEST_ERRORS as error:
             return HubAnswer(0, describe_error(error))
-
-
-def _in_oldest_version(body: bytes) -> bytes:
-    """Return a body converted to the oldest version, or unchanged if its version is the oldest or unknown."""
-    try:
-        if not OLDEST_VERSION < version_of(body) <= WIRE_VERSION:
-            return body
-        return in_version(body, OLDEST_VERSION)
-    except WireError:
-        return body
 
 
 def _split_answer(whole: HubAnswer, count: int) -> list[HubAnswer]:

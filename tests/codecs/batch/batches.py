@@ -1,9 +1,7 @@
 """Strategies and examples of batches."""
 
-import msgspec
 from hypothesis import strategies as st
 
-from gpufleet.codecs.batch import encode_wire, to_wire
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
@@ -144,8 +142,3 @@ def in_order(batch: Batch) -> list[object]:
         for sample in sorted(report.samples, key=lambda sample: repr(identity(sample))):
             ordered.append((identity(sample), sample.values, sorted(map(repr, sample.dims))))
     return ordered
-
-
-def in_bytes(batch: Batch, version: int, *, compress: bool = False) -> bytes:
-    """Return the body of a batch in a version of the format."""
-    return encode_wire(msgspec.structs.replace(to_wire(batch), version=version), compress=compress)

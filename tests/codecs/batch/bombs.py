@@ -1,4 +1,4 @@
-"""Small bodies that unpack to far more than anybody may send."""
+"""Small bodies that decompress far beyond the limits of a batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import zstandard
 
+from gpufleet.model.wire.batch import WIRE_VERSION
 from tests.codecs.batch.batches import NOW
 
 
@@ -13,14 +14,14 @@ def _many(count: int, element: bytes) -> msgspec.Raw:
     return msgspec.Raw(b"\xdd" + count.to_bytes(4, "big") + element * count)
 
 
-def _batch(place: int, value: Any, version: int = 1) -> bytes:
-    elements = [version, 1, "c", "s", "0" * 32, 1, NOW, None, [], [], [], [], [], []]
+def _batch(place: int, value: Any) -> bytes:
+    elements = [WIRE_VERSION, 1, "c", "s", "0" * 32, 1, NOW, None, [], [], [], [], [], []]
     elements[place] = value
     return zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(elements))
 
 
 def _block(columns: Any) -> list[Any]:
-    return ["nvml", "fast", "imported", [], [], [], [], [], [], columns]
+    return ["nvml", "fast", "imported", [], [], [], [], [], [], columns, "-", b""]
 
 
 def _processes(tables: Any) -> bytes:
@@ -32,7 +33,7 @@ def _table(*lists: Any) -> list[Any]:
 
 
 def _packed(*more: Any) -> bytes:
-    return _batch(11, [[*_block([])[:3], *more]], version=2)
+    return _batch(11, [[*_block([])[:3], *more]])
 
 
 COUNT = 20_000_000
@@ -56,11 +57,9 @@ NAMED_BOMBS: dict[str, Callable[[], bytes]] = {
     "kinds of processes": lambda: _processes([_table([], [], [_many(COUNT, b"\xa1a")])]),
     "columns of processes": lambda: _processes([_table([], [], [], [], [], [_many(COUNT, b"\x01")])]),
     "parts": lambda: _batch(13, _many(COUNT, b"\x90")),
-    "views by their bytes": lambda: _batch(
-        9, _many(COUNT // 8, b"\x83\xa4kind\xa3gpu\xa4side\xa4host\xa4uuid\xa1x"), 2
-    ),
+    "views": lambda: _batch(9, _many(COUNT // 8, b"\x83\xa4kind\xa3gpu\xa4side\xa4host\xa4uuid\xa1x")),
     "rows of numbers": lambda: _packed(["gpu_power_watts"], *[[0] * 2_000_000] * 5, [], "d", bytes(16_000_000)),
     "numbers": lambda: _packed([f"m{n}" for n in range(1000)], *[[0] * 7_000] * 5, [], "d" * 1000, bytes(56_000_000)),
-    "names by their bytes": lambda: _packed(_many(COUNT, b"\xa1a"), *[[]] * 6, "", b""),
+    "names": lambda: _packed(_many(COUNT, b"\xa1a"), *[[]] * 6, "", b""),
     "deep": lambda: _batch(11, msgspec.Raw(b"\x91" * COUNT)),
 }

@@ -1,7 +1,6 @@
-"""Version 2: the numbers of a block in one binary."""
+"""Packed blocks: numbers of a block in one binary."""
 
 import math
-import random
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -11,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.codecs.batch import Limits, decode, encode_wire, in_version, to_rows, version_of
+from gpufleet.codecs.batch import Limits, decode, encode, encode_wire, to_rows
 from gpufleet.codecs.batch.tables import TableCache
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.model.wire.batch import Cell, WireBatch
+from gpufleet.model.wire.batch import Cell
 from gpufleet.model.wire.matrix import Matrix
-from tests.codecs.batch.batches import EXAMPLE, batches, in_bytes
+from tests.codecs.batch.batches import batches
 from tests.fakes.batches import body
 from tests.hub.flush.test_normalise import NOW, batch_of
 
@@ -30,27 +29,23 @@ BLOCK: dict[str, list[Cell]] = {
 }
 
 
-def newer(columns: dict[str, list[Cell]]) -> WireBatch:
-    return msgspec.structs.replace(batch_of(columns), version=2)
-
-
 def elements() -> list[Any]:
-    found: list[Any] = msgspec.msgpack.decode(encode_wire(newer(BLOCK), compress=False))
+    found: list[Any] = msgspec.msgpack.decode(encode_wire(batch_of(BLOCK), compress=False))
     return found
 
 
-def test_the_bytes_are_as_documented() -> None:
+def test_bytes_are_as_documented() -> None:
     *_, columns, codes, cells = elements()[11][0]
     assert codes == "dq---"
     assert columns == [[None, 1.0], ["ok", "lost"], [1, 2]]
     assert cells == struct.pack("<dqdq", 1.5, 3, 2.0, 2**63 - 1)
 
 
-def test_numbers_stay_together_for_who_asks_for_that() -> None:
-    content = encode_wire(newer(BLOCK))
-    plain, together = decode(content), decode(content, as_matrix=True)
-    assert isinstance(together.samples[0].columns, Matrix)
-    assert plain == newer(BLOCK) == together
+def test_numbers_stay_packed_on_request() -> None:
+    content = encode_wire(batch_of(BLOCK))
+    plain, packed = decode(content), decode(content, as_matrix=True)
+    assert isinstance(packed.samples[0].columns, Matrix)
+    assert plain == batch_of(BLOCK) == packed
     assert all(type(column) is list for column in plain.samples[0].columns)
 
 
@@ -59,22 +54,25 @@ def test_numbers_stay_together_for_who_asks_for_that() -> None:
     [[2**63, 1], [math.inf, -0.0], [math.nan], [-(2**63), 0], [2**53 + 1, 0.5], [0.5, 1], [None, 1], ["x"], []],
 )
 @pytest.mark.parametrize("name", ["gpu_memory_used_bytes", "gpu_power_watts", "gpu_state", "made_up"])
-def test_a_cell_is_the_same_cell_in_either_version(name: str, column: list[Cell]) -> None:
-    """But that an integer which a float is too becomes one, for a metric that is a float."""
-    before = newer({name: column})
+def test_cells_survive_packing(name: str, column: list[Cell]) -> None:
+    """Packed or listed, a cell keeps its value; an integer of a float metric may become the equal float."""
     as_floats = [[float(cell) if type(cell) is int else cell for cell in column]]
-    for version in (1, 2):
-        found = decode(in_version(encode_wire(before), version)).samples[0].columns
-        assert repr(found) in (repr([column]), repr(as_floats) if name == "gpu_power_watts" else "")
-        assert 2**53 + 1 not in column or found == [column]
+    found = decode(encode_wire(batch_of({name: column}))).samples[0].columns
+    assert repr(found) in (repr([column]), repr(as_floats) if name == "gpu_power_watts" else "")
+    assert 2**53 + 1 not in column or found == [column]
 
 
 @given(batches, st.booleans())
-def test_both_versions_mean_the_same(batch: Any, compress: bool) -> None:
-    older, later = (in_bytes(batch, version, compress=compress) for version in (1, 2))
-    assert (version_of(older), version_of(later)) == (1, 2)
-    assert to_rows(decode(older)) == to_rows(decode(later)) == to_rows(decode(later, as_matrix=True))
-    assert to_rows(decode(in_version(later, 1))) == to_rows(decode(in_version(older, 2)))
+def test_matrix_and_lists_give_equal_rows(batch: Any, compress: bool) -> None:
+    content = encode(batch, compress=compress)
+    assert to_rows(decode(content)) == to_rows(decode(content, as_matrix=True))
+
+
+def test_unpacked_columns_are_accepted() -> None:
+    """A simple sender may list every column: all codes are `-`, and `cells` is empty."""
+    listed = elements()
+    listed[11][0][9:] = [list(BLOCK.values()), "-" * len(BLOCK), b""]
+    assert decode(msgspec.msgpack.encode(listed)) == batch_of(BLOCK)
 
 
 def put(value: Any, *path: int | str) -> Callable[[list[Any]], None]:
@@ -87,7 +85,7 @@ def put(value: Any, *path: int | str) -> Callable[[list[Any]], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "error"),
     [
         (put("q" * 5, 11, 0, 10), "samples[0].columns: 3 columns, and the codes say 0"),
         (put("dq--", 11, 0, 10), "samples[0].codes: 4 codes for 5 metrics"),
@@ -108,18 +106,18 @@ def put(value: Any, *path: int | str) -> Callable[[list[Any]], None]:
         (put([0], 11, 0, 5), "samples[0].view: 1 entries for 2 rows"),
     ],
 )
-def test_the_field_is_named(change: Callable[[list[Any]], None], words: str) -> None:
+def test_structural_error_names_the_field(change: Callable[[list[Any]], None], error: str) -> None:
     changed = elements()
     change(changed)
     for as_matrix in (False, True):
         with pytest.raises(WireError) as caught:
             decode(msgspec.msgpack.encode(changed), as_matrix=as_matrix)
-        assert str(caught.value).startswith(words.split(":")[0] + ":")
+        assert str(caught.value).startswith(error.split(":")[0] + ":")
 
 
 @pytest.mark.parametrize("names", [["made_up", "gpu_memory_used_bytes"], ["gpu_power_watts", "gpu_state"]])
-def test_values_of_the_wrong_type_are_reported_one_by_one(names: list[str]) -> None:
-    """As of a newer catalogue, or of a sender that makes things up: the hub judges them as in version 1."""
+def test_numbers_of_the_wrong_type_become_lists(names: list[str]) -> None:
+    """Unknown metrics and wrong types are checked per value by the hub, not here."""
     changed = elements()
     changed[11][0][3][:2] = names
     del changed[11][0][3][3:], changed[11][0][9][1:]
@@ -129,17 +127,17 @@ def test_values_of_the_wrong_type_are_reported_one_by_one(names: list[str]) -> N
     assert not isinstance(wire.samples[0].columns, Matrix)
 
 
-def test_what_a_newer_sender_adds_is_passed_over() -> None:
+def test_additional_fields_are_ignored() -> None:
     changed = elements()
     changed[11][0].append(["new"])
     changed.append(5)
     changed[9][0]["new"] = 1
-    assert decode(msgspec.msgpack.encode(changed)) == newer(BLOCK)
+    assert decode(msgspec.msgpack.encode(changed)) == batch_of(BLOCK)
 
 
 def test_numbers_count_as_items() -> None:
     with pytest.raises(WireLimitError) as caught:
-        decode(encode_wire(newer(BLOCK)), limits=Limits(items=3))
+        decode(encode_wire(batch_of(BLOCK)), limits=Limits(items=3))
     assert caught.value.field == "samples"
 
 
@@ -177,24 +175,10 @@ def test_shared_lists_in_use_stay_within_the_bound() -> None:
     assert made == 1001
 
 
-def test_what_is_wrong_is_wrong_again() -> None:
+def test_malformed_table_is_rejected_each_time() -> None:
     changed = elements()
     changed[9][0] = {"kind": "gpu", "side": "host"}
     for _ in range(2):
         with pytest.raises(WireError) as caught:
             decode(msgspec.msgpack.encode(changed))
         assert caught.value.field == "views[0]"
-
-
-def test_the_example_is_no_larger_packed() -> None:
-    """Numbers of eight bytes go well with zstd: see `docs/performance.md` for those of a fleet."""
-    chance = random.Random(1)
-    columns: dict[str, list[Cell]] = {
-        "gpu_power_watts": [chance.uniform(60, 700) for _ in range(8)],
-        "gpu_memory_used_bytes": [chance.randrange(80 << 30) for _ in range(8)],
-        "gpu_memory_total_bytes": [80 << 30] * 8,
-        "gpu_utilization_ratio": [chance.random() for _ in range(8)],
-    }
-    later = encode_wire(newer(columns))
-    assert len(later) <= 1.1 * len(in_version(later, 1))
-    assert to_rows(decode(in_bytes(EXAMPLE, 2))) == EXAMPLE

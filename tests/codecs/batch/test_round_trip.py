@@ -1,4 +1,4 @@
-"""Rows to bytes and back."""
+"""Batches: rows to bytes and back."""
 
 import math
 
@@ -57,7 +57,7 @@ def test_an_integral_float_stays_a_float() -> None:
     assert type(sample.values["a"]) is float
 
 
-def test_nan_travels() -> None:
+def test_nan_is_kept() -> None:
     (sample,) = sent(batch_of(sample_of({"a": math.nan}))).reports[0].samples
     value = sample.values["a"]
     assert isinstance(value, float)
@@ -73,14 +73,14 @@ def test_nan_travels() -> None:
         ("x" * 1025, "longer than 1024 characters"),
     ],
 )
-def test_what_the_wire_cannot_carry_is_absent(value: Value, detail: str) -> None:
+def test_unencodable_value_becomes_absent(value: Value, detail: str) -> None:
     (sample,) = sent(batch_of(sample_of({"a": value, "b": 1}, DimValue("d", ("x",), value)))).reports[0].samples
     expected = Absent(Reason.INVALID_VALUE, detail)
     assert sample.values == {"a": expected, "b": 1}
     assert sample.dims == (DimValue("d", ("x",), expected),)
 
 
-def test_long_words_are_cut() -> None:
+def test_long_texts_are_cut() -> None:
     absent = Absent(Reason.DRIVER_ERROR, "w" * 5000)
     (sample,) = sent(batch_of(sample_of({"a": absent}, DimValue("d", ("l" * 9000,), 1)))).reports[0].samples
     assert sample.values["a"] == Absent(Reason.DRIVER_ERROR, "w" * 1024)
@@ -116,13 +116,13 @@ def test_a_sample_without_any_values_is_kept() -> None:
         ("sent_at", Batch(cluster="c", sender="s", epoch="0" * 32, seq=1, sent_at=0)),
     ],
 )
-def test_encode_refuses_what_decode_would(field: str, batch: Batch) -> None:
+def test_encode_rejects_invalid_fields(field: str, batch: Batch) -> None:
     with pytest.raises(WireError) as caught:
         encode(batch)
     assert caught.value.field == field
 
 
-def test_encode_refuses_a_body_that_no_receiver_takes() -> None:
+def test_encode_rejects_a_body_beyond_the_limits() -> None:
     wire = to_wire(batch_of(sample_of({"a": 1.5})))
     block = wire.samples[0]
     for name in ("machine", "view", "measured_at", "driver_session", "absence"):

@@ -1,4 +1,4 @@
-"""Bytes of every version that there ever was are read for ever, and mean what they meant."""
+"""Format version 1: stored bytes keep their meaning, and newer and older senders are understood."""
 
 import shutil
 from pathlib import Path
@@ -8,43 +8,46 @@ import msgspec
 import pytest
 import zstandard
 
-from gpufleet.codecs.batch import decode, renumber, to_rows
+from gpufleet.codecs.batch import decode, encode, renumber, to_rows
 from gpufleet.codecs.bundle import unpack
-from gpufleet.model.wire.batch import WIRE_VERSION
+from gpufleet.model.catalogue import CATALOGUE_VERSION
+from gpufleet.model.errors import WireError
 from gpufleet.spool import Spool
-from tests.codecs.batch.stored import VERSIONS, expected, plain
+from tests.codecs.batch.batches import EXAMPLE
+from tests.codecs.batch.stored import STORED, expected, plain
 
-STORED = [(folder, path.name) for folder in VERSIONS for path in sorted(folder.glob("*.msgpack*"))]
-
-
-def test_every_version_is_stored() -> None:
-    assert [folder.name for folder in VERSIONS] == [f"version-{number}" for number in range(1, WIRE_VERSION + 1)]
-    for folder in VERSIONS:
-        assert {path.name.partition(".")[0] for path in folder.glob("*.msgpack*")} == set(expected(folder))
+EVERYTHING = (STORED / "everything.msgpack").read_bytes()
+"""`EXAMPLE` as it was encoded when the format was written down."""
 
 
-@pytest.mark.parametrize(("folder", "name"), STORED, ids=lambda one: one if isinstance(one, str) else one.name)
-def test_a_stored_batch_means_what_it_meant(folder: Path, name: str) -> None:
-    assert plain(to_rows(decode((folder / name).read_bytes()))) == expected(folder)[name.partition(".")[0]]
+def elements() -> list[Any]:
+    found: list[Any] = msgspec.msgpack.decode(EVERYTHING)
+    return found
 
 
-@pytest.mark.parametrize("folder", VERSIONS, ids=lambda one: one.name)
-def test_a_relay_s_bundle_holds_its_batches(folder: Path) -> None:
-    bodies = unpack((folder / "relay.bundle").read_bytes())
-    meant = expected(folder)
-    assert [plain(to_rows(decode(body))) for body in bodies] == [
-        meant[name] for name in ("node", "node-later", "everything")
-    ]
+@pytest.mark.parametrize("file", sorted(STORED.glob("*.msgpack*")), ids=lambda file: file.name)
+def test_stored_batch_keeps_its_content(file: Path) -> None:
+    assert plain(to_rows(decode(file.read_bytes()))) == expected()[file.name.partition(".")[0]]
 
 
-@pytest.mark.parametrize("folder", VERSIONS, ids=lambda one: one.name)
-def test_a_spool_that_was_left_behind_is_emptied_and_goes_on(folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(folder / "spool", tmp_path / "spool")
-    spool = Spool.open(copy, max_bytes=1 << 20)
-    assert spool.epoch == (folder / "spool" / "epoch").read_text().strip()
-    waiting = dict(spool.read(max_records=100, max_bytes=1 << 20))
-    assert list(waiting) == [2, 4, 5, 6, 7]
-    for seq, body in waiting.items():
+def test_encoding_changes_only_with_the_catalogue_version() -> None:
+    stored = elements()
+    stored[1] = CATALOGUE_VERSION
+    assert encode(EXAMPLE, compress=False) == msgspec.msgpack.encode(stored)
+
+
+def test_stored_bundle_has_its_batches() -> None:
+    bodies = unpack((STORED / "relay.bundle").read_bytes())
+    names = ("node", "node-later", "everything")
+    assert [plain(to_rows(decode(body))) for body in bodies] == [expected()[name] for name in names]
+
+
+def test_stored_spool_is_read_and_continued(tmp_path: Path) -> None:
+    spool = Spool.open(shutil.copytree(STORED / "spool", tmp_path / "spool"), max_bytes=1 << 20)
+    assert spool.epoch == (STORED / "spool" / "epoch").read_text().strip()
+    queued = dict(spool.read(max_records=100, max_bytes=1 << 20))
+    assert list(queued) == [2, 4, 5, 6, 7]
+    for seq, body in queued.items():
         batch = decode(body)
         assert (batch.seq, batch.epoch) == (seq, spool.epoch)
     assert spool.append(b"next") == 8
@@ -52,13 +55,44 @@ def test_a_spool_that_was_left_behind_is_emptied_and_goes_on(folder: Path, tmp_p
     spool.close()
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_another_number_takes_nothing_of_what_is_newer(packed: bool) -> None:
-    elements: list[Any] = msgspec.msgpack.decode((VERSIONS[-1] / "node.msgpack").read_bytes())
-    elements[8][0]["new"] = [2**64 - 1]
-    elements.append({"newer": [1]})
-    body = msgspec.msgpack.encode(elements)
-    changed = renumber(zstandard.ZstdCompressor().compress(body) if packed else body, "f" * 32, 99)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_renumbering_keeps_unknown_fields(compressed: bool) -> None:
+    newer: list[Any] = msgspec.msgpack.decode((STORED / "node.msgpack").read_bytes())
+    newer[8][0]["new"] = [2**64 - 1]
+    newer.append({"newer": [1]})
+    body = msgspec.msgpack.encode(newer)
+    changed = renumber(zstandard.ZstdCompressor().compress(body) if compressed else body, "f" * 32, 99)
     assert decode(changed).seq == 99
-    elements[4], elements[5] = "f" * 32, 99
-    assert msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(changed) if packed else changed) == elements
+    newer[4], newer[5] = "f" * 32, 99
+    assert msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(changed) if compressed else changed) == newer
+
+
+def test_newer_sender_may_add_fields_at_the_end() -> None:
+    batch = elements()
+    batch.append({"new": [1]})
+    batch[8][0]["new"] = 1
+    batch[10][0][0].append("new")
+    batch[11][0].append(["new"])
+    batch[12][0].append("new")
+    batch[13][0] += [{"newer": 1}]
+    batch[13][0][2][0]["new"] = None
+    assert to_rows(decode(msgspec.msgpack.encode(batch))) == EXAMPLE
+
+
+def test_sender_may_omit_defaulted_fields_at_the_end() -> None:
+    wire = decode(msgspec.msgpack.encode(elements()[:7]))
+    assert wire.heartbeat is None
+    assert wire.samples == []
+    assert to_rows(wire).reports == ()
+
+
+def test_absence_may_omit_its_detail() -> None:
+    batch = elements()
+    batch[10] = [[entry[:2] for entry in entries] for entries in batch[10]]
+    assert decode(msgspec.msgpack.encode(batch)).absences[0][0].detail == ""
+
+
+@pytest.mark.parametrize("kept", range(7))
+def test_field_without_default_is_required(kept: int) -> None:
+    with pytest.raises(WireError):
+        decode(msgspec.msgpack.encode(elements()[:kept]))

@@ -1,4 +1,4 @@
-"""Lists that are known by their bytes: told again they are the same object, and memory for them is bounded."""
+"""Table cache: equal bytes give the same object, in bounded memory."""
 
 from collections.abc import Sequence
 
@@ -10,19 +10,19 @@ from gpufleet.model.errors import WireError
 from gpufleet.model.machine import Machine
 
 NAMED = ENTRY_BYTES * 2
-"""What a list of one machine takes beside its bytes."""
+"""Memory of a cached list of one machine beside its bytes."""
 
 
 def raw(*names: str) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode([Machine(name=name) for name in names]))
 
 
-def size(told: msgspec.Raw) -> int:
-    return len(bytes(told)) + NAMED
+def size(table: msgspec.Raw) -> int:
+    return len(bytes(table)) + NAMED
 
 
 class Checks:
-    """Counts how often a list was unpacked and looked at."""
+    """Counter of decoded lists."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -33,7 +33,7 @@ class Checks:
             raise WireError("machines", "empty")
 
 
-def test_what_is_told_again_is_unpacked_once() -> None:
+def test_repeated_table_is_decoded_once() -> None:
     checks = Checks()
     tables = TableCache("machines", Machine, checks, most_bytes=10_000)
     first = tables.of(raw("a"))
@@ -42,7 +42,7 @@ def test_what_is_told_again_is_unpacked_once() -> None:
     assert checks.times == 1
 
 
-def test_what_was_asked_for_longest_ago_goes_first() -> None:
+def test_least_recently_used_table_is_evicted() -> None:
     checks = Checks()
     tables = TableCache("machines", Machine, checks, most_bytes=3 * size(raw("a")))
     for name in ("a", "b", "c", "a", "d"):  # no room for the fourth: b goes
@@ -55,17 +55,17 @@ def test_what_was_asked_for_longest_ago_goes_first() -> None:
     assert checks.times == 5
 
 
-def test_a_fleet_that_fits_is_found_however_often_it_comes_round() -> None:
+def test_fleet_within_the_limit_stays_cached() -> None:
     fleet = [raw(f"node-{number:03}") for number in range(100)]
     checks = Checks()
     tables = TableCache("machines", Machine, checks, most_bytes=sum(map(size, fleet)))
     for _ in range(3):
-        for told in fleet:
-            tables.of(told)
+        for table in fleet:
+            tables.of(table)
     assert checks.times == len(fleet)
 
 
-def test_a_very_long_list_is_not_kept() -> None:
+def test_very_long_table_is_not_cached() -> None:
     checks = Checks()
     tables = TableCache("machines", Machine, checks, most_bytes=1 << 30)
     long = raw(*("n" * 200 for _ in range(LARGEST_BYTES // 200)))
@@ -73,7 +73,7 @@ def test_a_very_long_list_is_not_kept() -> None:
     assert checks.times == 2
 
 
-def test_what_breaks_the_format_is_refused_each_time() -> None:
+def test_malformed_table_is_rejected_each_time() -> None:
     tables = TableCache("machines", Machine, Checks(), most_bytes=10_000)
     for _ in range(2):
         with pytest.raises(WireError) as caught:

@@ -1,4 +1,4 @@
-"""Senders of other builds at this hub: older ones are read for ever, newer ones as far as they are understood."""
+"""Batches of other versions: older ones are always read, newer ones as far as they are known."""
 
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -15,12 +15,12 @@ from gpufleet.hub.receive.counters import MAX_NAMES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.status import ReaderState
 from gpufleet.spool import Spool
-from tests.codecs.batch.stored import VERSIONS, expected
+from tests.codecs.batch.stored import STORED, expected
 from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, running_site
 
-NODE = (VERSIONS[-1] / "node.msgpack").read_bytes()
-"""One host sample and two GPUs, as the newest version writes it."""
+NODE = (STORED / "node.msgpack").read_bytes()
+"""One host sample and two GPUs, encoded in the newest version."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def newer(change: Callable[[list[Any]], None]) -> bytes:
 
 
 def add(block: list[Any], name: str, column: list[Any]) -> None:
-    """Add a column of cells to a block as the newest version has it."""
+    """Add a column of cells to a block of the newest version."""
     block[3].append(name)
     block[9].append(column)
     block[10] += "-"
@@ -53,20 +53,19 @@ async def unknown(site: Site) -> dict[str, float]:
     return {line.removeprefix(start).partition('"')[0]: float(line.split()[-1]) for line in lines}
 
 
-@pytest.mark.parametrize("folder", VERSIONS, ids=lambda one: one.name)
-async def test_everything_that_was_ever_stored_is_taken(site: Site, folder: Path, tmp_path: Path) -> None:
-    meant = expected(folder)
-    await site.post(*unpack((folder / "relay.bundle").read_bytes()))
+async def test_stored_batches_are_accepted(site: Site, tmp_path: Path) -> None:
+    known = expected()
+    await site.post(*unpack((STORED / "relay.bundle").read_bytes()))
     seqs = {(one.batch.cluster, one.batch.seq) for _, write, *_ in site.store.writes for one in write}
-    assert seqs == {(meant[name]["cluster"], meant[name]["seq"]) for name in ("node", "node-later", "everything")}
-    spool = Spool.open(shutil.copytree(folder / "spool", tmp_path / "spool"), max_bytes=1 << 20)
+    assert seqs == {(known[name]["cluster"], known[name]["seq"]) for name in ("node", "node-later", "everything")}
+    spool = Spool.open(shutil.copytree(STORED / "spool", tmp_path / "spool"), max_bytes=1 << 20)
     await site.post(*(body for _, body in spool.read(max_records=100, max_bytes=1 << 20)))
     spool.close()
 
 
-async def test_fields_that_are_not_known_here_are_passed_over(site: Site) -> None:
+async def test_unknown_fields_are_ignored(site: Site) -> None:
     def change(batch: list[Any]) -> None:
-        batch[1] = 9_999  # a catalogue of the far future
+        batch[1] = 9_999  # a future catalogue version
         batch.append({"new": [1]})
         batch[7]["new"] = 1
         batch[8][0]["new"] = 1
@@ -80,7 +79,7 @@ async def test_fields_that_are_not_known_here_are_passed_over(site: Site) -> Non
     assert stored(site) == to_rows(decode(NODE))
 
 
-async def test_metrics_that_are_not_known_here_are_counted_by_name(site: Site) -> None:
+async def test_unknown_metrics_are_counted_by_name(site: Site) -> None:
     def change(batch: list[Any]) -> None:
         for block in batch[11]:
             add(block, "gpu_hype_ratio", [0.5] * len(block[4]))
@@ -92,7 +91,7 @@ async def test_metrics_that_are_not_known_here_are_counted_by_name(site: Site) -
     assert await unknown(site) == {"gpu_hype_ratio": 3, "gpu_tensor_mood": 1}
 
 
-async def test_names_from_outside_do_not_grow_the_page_without_bound(site: Site) -> None:
+async def test_number_of_unknown_metric_names_is_bounded(site: Site) -> None:
     def change(batch: list[Any]) -> None:
         block = batch[11][0]
         for number in range(MAX_NAMES + 50):
@@ -140,9 +139,9 @@ CLOSED: dict[str, Callable[[list[Any]], object]] = {
 
 
 @pytest.mark.parametrize("field", CLOSED)
-async def test_what_says_whose_a_value_is_is_never_guessed(site: Site, field: str) -> None:
+async def test_unknown_attribution_of_a_value_is_refused(site: Site, field: str) -> None:
     async with HubClient(site.hub.url, name="test", timeout_seconds=20) as client:
-        answer = await client.post(newer(CLOSED[field]))  # type: ignore[arg-type]  # what it returns is of no use
+        answer = await client.post(newer(CLOSED[field]))  # type: ignore[arg-type]  # its return value is not used
     assert (answer.status, answer.error) == (400, "bad_batch")
     assert field in answer.detail
 

@@ -5,9 +5,7 @@ from gpufleet.codecs.batch.codec import (
     decode,
     encode,
     encode_wire,
-    in_version,
     renumber,
-    version_of,
     weigh,
 )
 from gpufleet.codecs.batch.columns import to_wire
@@ -20,10 +18,8 @@ __all__ = [
     "decode",
     "encode",
     "encode_wire",
-    "in_version",
     "renumber",
     "to_rows",
     "to_wire",
-    "version_of",
     "weigh",
 ]

@@ -10,13 +10,12 @@ from gpufleet.codecs.batch.limits import Limits, name_place
 from gpufleet.codecs.batch.size import MEASURED_FROM, check_size
 from gpufleet.codecs.batch.structure import check
 from gpufleet.model.errors import WireError, WireLimitError, WireVersionError
-from gpufleet.model.wire.batch import OLDEST_VERSION, WIRE_VERSION, Batch, WireBatch
+from gpufleet.model.wire.batch import WIRE_VERSION, Batch, WireBatch
 
 CONTENT_TYPE = "application/vnd.gpufleet.batch"
 """Content type of `POST /v1/batches`, compressed or not."""
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(WireBatch)
 _ELEMENTS_DECODER = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _EPOCH_PLACE, _SEQ_PLACE = (WireBatch.__struct_fields__.index(name) for name in ("epoch", "seq"))
 _DEFAULT_LIMITS = Limits()
@@ -34,7 +33,7 @@ _BEGINNING = bytes((0x90 + len(WireBatch.__struct_fields__),))
 
 
 def encode(batch: Batch, *, compress: bool = True) -> bytes:
-    """Encode a batch as a request body, in the newest version of the format.
+    """Encode a batch as a request body.
 
     Raises:
         WireLimitError: if the batch exceeds the default limits of a receiver: split it.
@@ -44,10 +43,10 @@ def encode(batch: Batch, *, compress: bool = True) -> bytes:
 
 
 def encode_wire(wire: WireBatch, *, compress: bool = True) -> bytes:
-    """Encode columns as a request body, in the version of `wire`. Raises as `encode`."""
+    """Encode columns as a request body. Raises as `encode`."""
     check(wire, _DEFAULT_LIMITS)
     try:
-        message = _ENCODER.encode(wire) if wire.version == OLDEST_VERSION else packed.pack(wire)
+        message = packed.pack(wire)
     except UnicodeEncodeError as error:
         raise WireError(
             "", f"a text with a lone surrogate, which UTF-8 cannot encode: {error.object[:100]!r}"
@@ -75,7 +74,7 @@ def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS, as_matrix: bool = F
     Args:
         body: request body.
         limits: bounds on the batch.
-        as_matrix: keep packed numbers of a block as a `Matrix`. Lists of machines, views and names are then shared
+        as_matrix: keep the packed numbers of a block as a `Matrix`. Lists of machines, views and names are then shared
             with other batches and must not be modified.
 
     Raises:
@@ -88,26 +87,11 @@ def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS, as_matrix: bool = F
     message = decompress(body, limits.message_bytes) if body.startswith(MAGIC) else body
     try:
         version = _version_of(message)
-        if not OLDEST_VERSION <= version <= WIRE_VERSION:
-            raise WireVersionError("version", f"{version}, and this build reads {OLDEST_VERSION} to {WIRE_VERSION}")
+        if version != WIRE_VERSION:
+            raise WireVersionError("version", f"{version} is not supported; this build reads version {WIRE_VERSION}")
         if len(message) >= MEASURED_FROM:
             check_size(message, limits)
-        if version != OLDEST_VERSION:
-            return packed.unpack(message, limits, as_matrix=as_matrix)
-        wire = _DECODER.decode(message)
-    except msgspec.ValidationError as error:
-        raise WireError(*name_place(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError("", f"not a MessagePack message: {error}") from error
-    check(wire, limits)
-    return wire
-
-
-def version_of(body: bytes) -> int:
-    """Return the format version of a body. Raises as `decode`."""
-    message = decompress(body, _DEFAULT_LIMITS.message_bytes) if body.startswith(MAGIC) else body
-    try:
-        return _HEAD_DECODER.decode(message).version
+        return packed.unpack(message, limits, as_matrix=as_matrix)
     except msgspec.ValidationError as error:
         raise WireError(*name_place(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -119,12 +103,6 @@ def _version_of(message: bytes) -> int:
     if message[:1] == _BEGINNING and len(message) > 1 and message[1] < 0x80:
         return message[1]
     return _HEAD_DECODER.decode(message).version
-
-
-def in_version(body: bytes, version: int) -> bytes:
-    """Re-encode a batch in another version, without fields newer than this build. Raises as `decode`."""
-    wire = decode(body)
-    return encode_wire(msgspec.structs.replace(wire, version=version), compress=body.startswith(MAGIC))
 
 
 def renumber(body: bytes, epoch: str, seq: int) -> bytes:

@@ -1,7 +1,7 @@
-"""Version 2 of the message: packed numbers per block, and repeated tables cached by their bytes.
+"""Message of a batch: numbers of a block packed in one binary, and repeated tables cached by their bytes.
 
-The rest is as in version 1. Creating Python objects for a batch, and reading them again when it is written, was most
-of the cost of a batch on the hub.
+Both avoid Python objects per value: creating them, and reading them again when the batch is written to the store, was
+most of the cost of a batch on the hub.
 """
 
 import sys
@@ -49,7 +49,7 @@ _EXACT = 1 << 53
 
 
 class PackedBlock(msgspec.Struct, array_like=True):
-    """`SampleBlock` of version 2. `columns` has the columns with code `-`, in order.
+    """`SampleBlock` in a message. `columns` has the columns with code `-`, in order.
 
     Attributes:
         codes: one per metric: `q` for integers, `d` for floats, `-` for a list in `columns`.
@@ -74,7 +74,7 @@ _NO_LIST = msgspec.Raw(b"\x90")
 
 
 class PackedBatch(msgspec.Struct, array_like=True):
-    """`WireBatch` of version 2, with its tables as bytes."""
+    """`WireBatch` in a message, with its tables as bytes."""
 
     version: int
     catalogue: int
@@ -103,10 +103,10 @@ _layouts: dict[tuple[bytes, str], MatrixLayout] = {}
 
 
 def unpack(message: bytes, limits: Limits, *, as_matrix: bool) -> WireBatch:
-    """Decode a message of version 2 into columns and validate the structure.
+    """Decode a message into columns and validate the structure.
 
     Args:
-        message: message of version 2 whose list sizes are checked.
+        message: message whose list sizes are checked.
         limits: as in `decode`.
         as_matrix: as in `decode`; only blocks in which every number has its metric's type stay packed.
 

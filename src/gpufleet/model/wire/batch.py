@@ -19,11 +19,8 @@ from gpufleet.model.reading import Sample
 from gpufleet.model.status import Heartbeat, ReaderStatus
 from gpufleet.model.view import View
 
-WIRE_VERSION = 2
-"""Newest version of the format; the first element of every batch."""
-
-OLDEST_VERSION = 1
-"""Oldest supported version; every hub reads it."""
+WIRE_VERSION = 1
+"""Version of the format; the first element of every batch."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 """Name of a cluster, sender, reader or metric."""
