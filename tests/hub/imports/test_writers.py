@@ -1,4 +1,4 @@
-"""How many writers a cluster may have at once, and what that is to another cluster."""
+"""Import writers: limits and shares per cluster and per writer."""
 
 import asyncio
 import contextlib
@@ -22,6 +22,7 @@ from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire.batch import WireBatch
 from tests.fakes.clock import FakeClock
 from tests.support.waiting import wait_until_async
 
@@ -29,7 +30,7 @@ NOW = 1_800_000_000_000_000_000
 NOTHING = ImportedRequest(machines={}, samples=0, drift={}, others={}, nameless=0, problems={})
 
 
-class Unknown:
+class EmptyRegistry:
     """A registry that knows no machine."""
 
     def find_machines(self, cluster: str, name: str) -> tuple[()]:
@@ -37,14 +38,14 @@ class Unknown:
 
 
 class Disk:
-    """Where batches go, once it works."""
+    """Accepts batches once `works` is set."""
 
     def __init__(self) -> None:
         self.works = asyncio.Event()
         self.batches = 0
         self.newest = b""
 
-    async def take(self, body: bytes, received_at: int) -> None:
+    async def take_encoded(self, _: WireBatch, body: bytes, received_at: int) -> None:
         await self.works.wait()
         self.batches += 1
         self.newest = body
@@ -62,18 +63,19 @@ def written(machine: str, *gpus: int, at: int = NOW, metric: str = "gpu_power_wa
         )
         for gpu in gpus
     )
-    told = {Machine(name=machine): samples}
-    return ImportedRequest(machines=told, samples=len(samples), drift={}, others={}, nameless=0, problems={})
+    machines = {Machine(name=machine): samples}
+    return ImportedRequest(machines=machines, samples=len(samples), drift={}, others={}, nameless=0, problems={})
 
 
 def held(machine: str, *gpus: int, at: int = NOW) -> ImportedRequest:
-    """Return the same with a pod that holds each."""
-    told = written(machine, *gpus, at=at)
+    """Return the same request with a pod that holds each GPU."""
+    imported = written(machine, *gpus, at=at)
     pod = frozenset({Holder(kind=HolderKind.POD, id="team/pod")})
     holders = {
-        one: {(sample.view.key, at): pod for sample in samples if sample.view} for one, samples in told.machines.items()
+        one: {(sample.view.key, at): pod for sample in samples if sample.view}
+        for one, samples in imported.machines.items()
     }
-    return msgspec.structs.replace(told, holders=holders)
+    return msgspec.structs.replace(imported, holders=holders)
 
 
 @contextlib.contextmanager
@@ -83,8 +85,8 @@ def running(
     with ThreadPoolExecutor(1) as thread:
         yield ImportReceiver(
             ingest=ingest,
-            registry=Unknown(),  # type: ignore[arg-type]
-            store=None,  # type: ignore[arg-type]  # of machines that nobody knows it is not asked
+            registry=EmptyRegistry(),  # type: ignore[arg-type]
+            store=None,  # type: ignore[arg-type]  # not queried for unknown machines
             clusters=("many", "one"),
             counters=counters or Counters(),
             clock=clock,
@@ -94,7 +96,7 @@ def running(
         )
 
 
-async def test_inactive_writers_expire_and_leave_room() -> None:
+async def test_inactive_writers_expire_and_free_their_places() -> None:
     clock = FakeClock()
     with running(clock) as writes:
 
@@ -115,11 +117,11 @@ async def test_inactive_writers_expire_and_leave_room() -> None:
 
 
 class Sender:
-    """Writes series of its own; `missed` of them were not remembered when it wrote last."""
+    """Writes its own series; `missed` of them were not cached on the last write."""
 
     def __init__(self, writes: ImportReceiver, cluster: str, name: str, series: int) -> None:
         self._writes, self._cluster, self._name, self._series = writes, cluster, name, series
-        self.missed = self.kept = 0
+        self.missed = 0
 
     async def write(self) -> None:
         def read(writer: ImportWriter) -> ImportedRequest:
@@ -134,14 +136,14 @@ class Sender:
 
 
 async def settled(senders: Sequence[Sender]) -> list[int]:
-    """Return how many series of each are not remembered, once each has written often enough for its share."""
+    """Return how many series of each are not cached, after enough writes to settle the shares."""
     for _ in range(4):
-        for one in senders:
-            await one.write()
-    return [one.missed for one in senders]
+        for sender in senders:
+            await sender.write()
+    return [sender.missed for sender in senders]
 
 
-async def test_a_writer_of_many_series_costs_itself_and_nobody_else() -> None:
+async def test_writer_of_many_series_affects_only_itself() -> None:
     clock = FakeClock()
     with running(clock, ImportWriters(clock, max_series=100)) as writes:
         small, large = Sender(writes, "many", "small", 30), Sender(writes, "many", "large", 1000)
@@ -150,7 +152,7 @@ async def test_a_writer_of_many_series_costs_itself_and_nobody_else() -> None:
             await large.write()
             await small.write()
             assert small.missed == 0
-        assert await settled([small, large]) == [0, 930]  # what the other does not want is its own
+        assert await settled([small, large]) == [0, 930]  # the large writer gets the unused rest
 
 
 async def test_two_greedy_writers_share_the_cache_equally() -> None:
@@ -164,20 +166,20 @@ async def test_two_greedy_writers_share_the_cache_equally() -> None:
         assert counters.uncached_series - before == {"many/a": 40, "many/b": 40}
 
 
-async def test_a_cluster_of_many_writers_has_one_cluster_s_share() -> None:
+async def test_cluster_of_many_writers_gets_one_cluster_share() -> None:
     clock = FakeClock()
     with running(clock, ImportWriters(clock, max_series=100)) as writes:
         many = [Sender(writes, "many", f"pod-{number}", 50) for number in range(5)]
         assert await settled([*many, Sender(writes, "one", "prometheus", 50)]) == [*[40] * 5, 0]
 
 
-async def test_who_fell_silent_leaves_its_room_to_others() -> None:
+async def test_share_of_an_inactive_writer_goes_to_others() -> None:
     clock = FakeClock()
     with running(clock, ImportWriters(clock, max_series=100)) as writes:
-        gone, there = Sender(writes, "many", "gone", 80), Sender(writes, "many", "there", 80)
-        assert await settled([gone, there]) == [30, 30]
+        gone, active = Sender(writes, "many", "gone", 80), Sender(writes, "many", "active", 80)
+        assert await settled([gone, active]) == [30, 30]
         clock.advance(ROWS_KEPT_SECONDS)
-        assert await settled([there]) == [0]
+        assert await settled([active]) == [0]
 
 
 async def test_device_quota_of_a_cluster_keeps_known_devices() -> None:
@@ -189,13 +191,13 @@ async def test_device_quota_of_a_cluster_keeps_known_devices() -> None:
         with pytest.raises(WireLimitError, match=r"'many'.*5"):
             await writes.take("many", "b", lambda _: written("node-2", 6))
         await writes.take("many", "a", lambda _: written("node-1", 1, 2, 3))
-        await writes.take("one", "a", lambda _: written("node-1", 1, 2, 3))  # of another cluster
+        await writes.take("one", "a", lambda _: written("node-1", 1, 2, 3))  # another cluster
         clock.advance(ROWS_KEPT_SECONDS + 1)
-        await writes.take("many", "a", lambda _: NOTHING)  # a's are old by now, and forgotten
+        await writes.take("many", "a", lambda _: NOTHING)  # expires the devices of writer a
         await writes.take("many", "b", lambda _: written("node-2", 6))
 
 
-async def test_devices_of_an_inactive_writer_leave_room() -> None:
+async def test_devices_of_an_inactive_writer_free_the_quota() -> None:
     clock, disk = FakeClock(NOW), Disk()
     disk.works.set()
     with running(clock, ImportWriters(clock, max_subjects=5), disk) as writes:
@@ -241,10 +243,10 @@ async def test_only_a_few_requests_are_read_while_the_disk_is_slow() -> None:
         names = [f"writer-{number}" for number in range(10)]
         tasks = [asyncio.create_task(writes.take("many", name, lambda _, name=name: reading(name))) for name in names]  # type: ignore[misc]
 
-        async def waits() -> bool:
+        async def limit_is_reached() -> bool:
             return len(read) == MAX_CONCURRENT
 
-        await wait_until_async(waits, what="the first to wait for the disk")
+        await wait_until_async(limit_is_reached, what="requests that wait for the disk")
         for _ in range(50):
             await asyncio.sleep(0)
         assert len(read) == MAX_CONCURRENT

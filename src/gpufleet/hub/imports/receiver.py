@@ -1,12 +1,13 @@
 """Receiver of imports: turns requests of other systems into batches that take the normal ingestion path."""
 
 import asyncio
+import functools
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 from typing import TypeVar
 
-from gpufleet.codecs.batch import encode
+from gpufleet.codecs.batch import encode_wire, to_wire
 from gpufleet.hub.imports.request import ImportedRequest
 from gpufleet.hub.imports.writers import ImportWriter, ImportWriters
 from gpufleet.hub.receive.counters import Counters, count_bounded
@@ -14,7 +15,7 @@ from gpufleet.hub.receive.ingest import ForeignClusterError, Ingest
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.status import Heartbeat
-from gpufleet.model.wire.batch import MachineReport
+from gpufleet.model.wire.batch import Batch, MachineReport, WireBatch
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import MachineRegistry
 from gpufleet.ports.store import SampleStore
@@ -116,8 +117,8 @@ class ImportReceiver:
             for reports in batches or ([[]] if heartbeat is not None else []):
                 now = self._clock.now_ns()
                 batch = writer.batch(reports, now, heartbeat)
-                content = await self._in_thread(lambda batch=batch: encode(batch))  # type: ignore[misc]
-                await self._ingest.take(content, now)
+                wire, body = await self._in_thread(functools.partial(_encoded, batch))
+                await self._ingest.take_encoded(wire, body, now)
                 writer.seq += 1
                 for report in reports:
                     writer.rows.keep(report.machine, report.samples, writer.last_seen)
@@ -152,6 +153,11 @@ class ImportReceiver:
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+
+def _encoded(batch: Batch) -> tuple[WireBatch, bytes]:
+    wire = to_wire(batch)
+    return wire, encode_wire(wire)
 
 
 def _batches(rows: Mapping[Machine, Sequence[Sample]]) -> list[list[MachineReport]]:

@@ -190,6 +190,20 @@ class Ingest:
             raise taken
         return taken
 
+    async def take_encoded(self, batch: WireBatch, body: bytes, came_at: int) -> Acknowledgement:
+        """Make a batch durable that this process created, without decoding its body. Raises as `take`.
+
+        Args:
+            batch: content of `body`; it must not be modified afterwards.
+            body: encoded batch.
+            came_at: as in `take`.
+        """
+        checked = self._check(_CommitGroup(), body, batch, digest_of(body), weigh(body), came_at, None, None)
+        result = await self._result(checked) if isinstance(checked, _PendingBatch) else checked
+        if isinstance(result, GpufleetError):
+            raise result
+        return result
+
     async def take_all(
         self,
         bodies: Sequence[bytes],
