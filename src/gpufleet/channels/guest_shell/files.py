@@ -130,8 +130,9 @@ _GONE = ("ENOENT", "ENOTDIR", "ESRCH")
 
 
 class ShellFiles:
-    """The Files port over a guest's shell. Only regular files are read. A file that hangs fails the whole fetch after
-    `timeout_seconds`.
+    """The Files port over a guest's shell.
+
+    Only regular files are read. A file that hangs fails the whole fetch after `timeout_seconds`.
     """
 
     def __init__(

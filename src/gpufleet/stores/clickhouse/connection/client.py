@@ -198,7 +198,7 @@ class Handles:
         return self._long_running
 
     def restricted(self, settings: Mapping[str, Any]) -> Handle:
-        """The single handle with restricted settings. The caller ensures exclusive use."""
+        """Return the single handle with restricted settings. The caller ensures exclusive use."""
         self.check()
         if self._restricted is None:
             self._restricted = self._open(settings)

@@ -1,0 +1,132 @@
+"""Source modules and their tests: each module has a test module of its name, or is listed here with its tests."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "gpufleet"
+TESTS = ROOT / "tests"
+
+THROUGH_THE_PACKAGE = {
+    "agent": ("agent", "tests/agent"),
+    "agent/collect": ("once release state", "tests/agent/collect"),
+    "agent/guests": ("access_paths guest guests health validation", "tests/agent/guests"),
+    "agent/publish": ("outbox queue", "tests/agent/publish"),
+    "channels/guest_shell": ("shell", "tests/channels/guest_shell"),
+    "channels": ("output", "tests/channels"),
+    "channels/qemu_agent": ("protocol", "tests/channels/qemu_agent"),
+    "channels/ssh": ("login session target", "tests/channels/ssh"),
+    "channels/stream": ("dialers sockets", "tests/channels/stream"),
+    "cli": (
+        "agent allocation audit cluster config daemon devices doctor doctor_page explain fetch hub "
+        "machine options output query_sql query_tables release simulate_fleet source up version",
+        "tests/cli",
+    ),
+    "codecs/batch": ("codec columns compression limits records rows size structure", "tests/codecs/batch"),
+    "codecs": ("closed_xml", "tests/codecs"),
+    "codecs/dcgm_wire": ("codes commands frame requests values", "tests/codecs/dcgm_wire"),
+    "codecs/nvidia_smi": ("capture failure listing records values", "tests/codecs/nvidia_smi"),
+    "codecs/otlp": ("decode encode encodings messages records", "tests/codecs/otlp"),
+    "codecs/prometheus_text": ("labels page", "tests/codecs/prometheus_text"),
+    "codecs/remote_write": ("encode known records", "tests/codecs/remote_write"),
+    "config": ("guests scrape secret_files tls urls", "tests/config"),
+    "dashboards": ("dcgm grafana native panel", "tests/dashboards/test_dashboards.py"),
+    "decoding": ("batch builder format nvidia_smi prometheus snapshot", "tests/decoding/test_formats.py"),
+    "delivery": ("post session", "tests/delivery"),
+    "dialects": (
+        "all_smi dcgm_exporter dialect known kube_state_metrics kubevirt l9gpu_points native "
+        "nvidia_gpu_exporter nvitop_exporter otel_names otel_reading reading sample_builder",
+        "tests/dialects",
+    ),
+    "doctor": ("access facts", "tests/doctor"),
+    "doctor/hub": ("checks facts files gather", "tests/doctor/test_hub_checks.py"),
+    "exporters": (
+        "agent_page all_smi clock_counts csv display exposition families json kubevirt native "
+        "nvidia_gpu_exporter otlp_dialects otlp_logs otlp_resource reference subjects table",
+        "tests/exporters",
+    ),
+    "fleet/attribution": ("passthrough", "tests/web/hub/test_passthrough.py"),
+    "fleet/usage": ("segments", "tests/fleet/usage"),
+    "hub/flush": ("quarantine", "tests/hub/flush"),
+    "hub/imports": ("receiver request scrape_status", "tests/hub/imports"),
+    "hub/liveness": ("states", "tests/hub/liveness"),
+    "hub/query": ("allocations events fleet inventory paging processes records usage", "tests/hub/query"),
+    "hub/receive": ("clusters counters log", "tests/hub/receive"),
+    "hub/relay": ("forwarding senders", "tests/relay"),
+    "model": (
+        "absence access allocation cluster declared errors event finding holdings liveness machine "
+        "process reading snapshot status text time view",
+        "tests/model",
+    ),
+    "model/api": ("answer fleet inventory sql usage", "tests/web/hub"),
+    "model/stored": ("ledger retention samples", "tests/stores/clickhouse"),
+    "model/wire": ("batch matrix", "tests/codecs/batch"),
+    "readers/dcgm": ("client samples session", "tests/readers/dcgm"),
+    "readers/dcgm/mapping": ("activity device mig row units", "tests/readers/dcgm"),
+    "readers/exporter": ("fetch frozen mapping trust", "tests/readers/exporter"),
+    "readers/host": ("fetch plan source", "tests/readers/host"),
+    "readers/host/mapping": ("devices identity kernel network", "tests/readers/host"),
+    "readers/kmsg": ("fetch mapping", "tests/readers/kmsg"),
+    "readers/netdata": ("fetch mapping parse", "tests/readers/netdata"),
+    "readers/nvidia_smi": ("fetch machine parse plan samples views", "tests/readers/nvidia_smi"),
+    "readers/nvidia_smi/mapping": ("account devices processes rows tables unread values", "tests/readers/nvidia_smi"),
+    "readers/nvml/calls": ("activity board call errors fields links mig vgpu", "tests/readers/nvml"),
+    "readers/nvml": (
+        "context fetch instances listeners machine parse protocol reader watch worker",
+        "tests/readers/nvml",
+    ),
+    "readers/nvml/mapping": ("activity board errors lane links mig row units vgpu", "tests/readers/nvml"),
+    "readers/snapshot": ("fetch mapping", "tests/readers/snapshot"),
+    "registry": ("allocations audit database tables", "tests/registry"),
+    "": ("runtime", "tests/runtime"),
+    "simulate/dcgm": ("answers engine state values", "tests/readers/dcgm"),
+    "simulate/fleet": ("agents chance cycles fleet hardware layout posting reports", "tests/simulate/fleet"),
+    "spool": ("acknowledgements folder record recovery segment", "tests/spool"),
+    "stores/clickhouse/connection": ("lease", "tests/stores/clickhouse/connection"),
+    "stores/clickhouse/machines": ("status summaries", "tests/stores/clickhouse/machines"),
+    "stores/clickhouse/rollup": ("durations hours job output rows tables", "tests/stores/clickhouse/rollup"),
+    "stores/clickhouse/samples": ("keys", "tests/stores/clickhouse/samples"),
+    "stores/clickhouse/schema": ("arrow columns migrate sets tables", "tests/stores/clickhouse/schema"),
+    "stores/clickhouse/sql": ("reference views", "tests/stores/clickhouse/sql"),
+    "web/hub": (
+        "access allocations app audit errors events fleet http imports ingest openapi parameters relay "
+        "remote_write selfmetrics tables",
+        "tests/web/hub",
+    ),
+    "web": ("protocol server tls", "tests/web"),
+    "wiring": ("connections exports forward guests hub polling relay simulated_exports snapshot", "tests/wiring"),
+}
+"""Package to its modules without a test module of their name, and where the package's public names test them."""
+
+UNTESTED = {
+    "ports": ("channel clock exporter holder reader registry store", "Protocols: no behaviour of their own"),
+}
+"""Package to its modules without tests, and the reason."""
+
+
+def _modules() -> set[str]:
+    return {
+        path.relative_to(SOURCE).with_suffix("").as_posix()
+        for path in SOURCE.rglob("*.py")
+        if path.name not in ("__init__.py", "_version.py")
+    }
+
+
+def _has_own_test(module: str) -> bool:
+    """Return whether a test module has the name of the module, or of a package around it, at the same place."""
+    parts = module.split("/")
+    return any(TESTS.joinpath(*parts[: n - 1], f"test_{parts[n - 1]}.py").exists() for n in range(1, len(parts) + 1))
+
+
+def _listed() -> set[str]:
+    listed = {**THROUGH_THE_PACKAGE, **UNTESTED}
+    return {f"{package}/{name}".lstrip("/") for package, (names, _) in listed.items() for name in names.split()}
+
+
+def test_each_module_has_a_test_module_or_is_listed() -> None:
+    without = {module for module in _modules() if not _has_own_test(module)}
+    assert without - _listed() == set(), "add a test module of the same name, or list the module with its tests"
+    assert _listed() - without == set(), "no longer there, or tested by name: remove the entry"
+
+
+def test_listed_tests_exist() -> None:
+    assert [place for _, place in THROUGH_THE_PACKAGE.values() if not (ROOT / place).exists()] == []
