@@ -14,11 +14,13 @@ THROUGH_THE_PACKAGE = {
     "channels/guest_shell": ("shell", "tests/channels/guest_shell"),
     "channels": ("output", "tests/channels"),
     "channels/qemu_agent": ("protocol", "tests/channels/qemu_agent"),
-    "channels/ssh": ("login session target", "tests/channels/ssh"),
+    "channels/ssh": ("login target", "tests/channels/ssh"),
     "channels/stream": ("dialers sockets", "tests/channels/stream"),
     "cli": (
-        "agent allocation audit cluster config daemon devices doctor doctor_page explain fetch hub "
-        "machine options output query_sql query_tables release simulate_fleet source up version",
+        (
+            "agent allocation audit cluster config daemon devices doctor doctor_page explain fetch hub "
+            "machine options output query_sql query_tables release simulate_fleet source up version"
+        ),
         "tests/cli",
     ),
     "codecs/batch": ("codec columns compression limits records rows size structure", "tests/codecs/batch"),
@@ -33,15 +35,19 @@ THROUGH_THE_PACKAGE = {
     "decoding": ("batch builder format nvidia_smi prometheus snapshot", "tests/decoding/test_formats.py"),
     "delivery": ("post session", "tests/delivery"),
     "dialects": (
-        "all_smi dcgm_exporter dialect known kube_state_metrics kubevirt l9gpu_points native "
-        "nvidia_gpu_exporter nvitop_exporter otel_names otel_reading reading sample_builder",
+        (
+            "all_smi dcgm_exporter dialect known kube_state_metrics kubevirt l9gpu_points native "
+            "nvidia_gpu_exporter nvitop_exporter otel_names otel_reading reading sample_builder"
+        ),
         "tests/dialects",
     ),
     "doctor": ("access facts", "tests/doctor"),
     "doctor/hub": ("checks facts files gather", "tests/doctor/test_hub_checks.py"),
     "exporters": (
-        "agent_page all_smi clock_counts csv display exposition families json kubevirt native "
-        "nvidia_gpu_exporter otlp_dialects otlp_logs otlp_resource reference subjects table",
+        (
+            "agent_page all_smi clock_counts csv display exposition families json kubevirt native "
+            "nvidia_gpu_exporter otlp_dialects otlp_logs otlp_resource reference subjects table"
+        ),
         "tests/exporters",
     ),
     "fleet/attribution": ("passthrough", "tests/web/hub/test_passthrough.py"),
@@ -53,8 +59,10 @@ THROUGH_THE_PACKAGE = {
     "hub/receive": ("clusters counters log", "tests/hub/receive"),
     "hub/relay": ("forwarding senders", "tests/relay"),
     "model": (
-        "absence access allocation cluster declared errors event finding holdings liveness machine "
-        "process reading snapshot status text time view",
+        (
+            "absence access allocation cluster declared errors event finding holdings liveness machine "
+            "process reading snapshot status text time view"
+        ),
         "tests/model",
     ),
     "model/api": ("answer fleet inventory sql usage", "tests/web/hub"),
@@ -88,8 +96,10 @@ THROUGH_THE_PACKAGE = {
     "stores/clickhouse/schema": ("arrow columns migrate sets tables", "tests/stores/clickhouse/schema"),
     "stores/clickhouse/sql": ("reference views", "tests/stores/clickhouse/sql"),
     "web/hub": (
-        "access allocations app audit errors events fleet http imports ingest openapi parameters relay "
-        "remote_write selfmetrics tables",
+        (
+            "access allocations app audit errors events fleet http imports ingest openapi parameters relay "
+            "remote_write selfmetrics tables"
+        ),
         "tests/web/hub",
     ),
     "web": ("protocol server tls", "tests/web"),
