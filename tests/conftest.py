@@ -11,14 +11,14 @@ from xdist.remote import Producer
 
 from tests.support import peers, scheduling
 
-# Tests start hundreds of processes. Without files of bytecode, each would compile every module that it imports.
+# Tests start hundreds of processes. Without bytecode files, each would compile every module that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A worker of pytest-xdist has a width of 80, which commands would inherit.
+# Workers of pytest-xdist set a width of 80 columns, which commands would inherit.
 os.environ.pop("COLUMNS", None)
 
-# No example has a deadline: a busy machine makes no property false.
+# No deadline per example: a busy machine would fail tests at random.
 settings.register_profile("ci", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("ci"), max_examples=1000)
 settings.load_profile(os.environ.get("GPUFLEET_TEST_PROFILE", "ci"))
@@ -43,12 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def peer() -> Callable[[str], Path]:
-    """Give the path of a real program; without it the test fails, or skips if skips are allowed."""
+    """Return the path of a real program. Without it the test fails, or skips if skips are allowed."""
 
     def path_of(program: str) -> Path:
         path = peers.find(program)
         if path is None:
-            message = f"{program} is not here: run `make test`, or `python tests/support/peers.py fetch`"
+            message = f"{program} is not installed: run `make test`, or `python tests/support/peers.py fetch`"
             if os.environ.get("GPUFLEET_ALLOW_SKIPS") == "1":
                 pytest.skip(message)
             pytest.fail(message)

@@ -1,4 +1,4 @@
-"""An agent's process on a full or read-only disk that recovers; the disk is a small tmpfs."""
+"""Agent process on a full or read-only disk (a small tmpfs) that recovers."""
 
 import asyncio
 import errno
@@ -22,7 +22,7 @@ FAST = {"GPUFLEET_AGENT_LANES__FAST": "1", "GPUFLEET_AGENT_LANES__SLOW": "2"}
 
 
 class Disk:
-    """A tmpfs of two megabytes."""
+    """Tmpfs of two megabytes."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -31,7 +31,7 @@ class Disk:
         self._mount("-t", "tmpfs", "-o", "size=2m", "tmpfs")
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Fill the disk completely."""
         with self._ballast.open("wb", buffering=0) as file:
             try:
                 while True:
@@ -55,13 +55,13 @@ class Disk:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     if os.geteuid() != 0:
-        pytest.skip("mounting takes root; what a refused write does is shown in test_disk_trouble.py without")
+        pytest.skip("mounting needs root; publish/test_full_disk.py covers refused writes without root")
     try:
-        made = Disk(tmp_path / "disk")
+        disk = Disk(tmp_path / "disk")
     except (subprocess.CalledProcessError, FileNotFoundError) as error:
         pytest.skip(f"cannot mount here: {error}")
-    yield made
-    made.close()
+    yield disk
+    disk.close()
 
 
 class RunningAgent:
@@ -81,14 +81,14 @@ class RunningAgent:
 
 
 def missing(hub: FakeHub) -> int:
-    held: dict[str, Intervals] = {}
+    received: dict[str, Intervals] = {}
     for batch in hub.taken:
-        held.setdefault(batch.epoch, Intervals()).add(batch.seq)
-    return sum(one.missing for one in held.values())
+        received.setdefault(batch.epoch, Intervals()).add(batch.seq)
+    return sum(one.missing for one in received.values())
 
 
-def later(condition: Callable[[], bool]) -> Callable[[], "asyncio.Future[bool]"]:
-    """Ask from a thread: the hub lives on this loop."""
+def in_thread(condition: Callable[[], bool]) -> Callable[[], "asyncio.Future[bool]"]:
+    """Evaluate a condition in a thread: the hub runs on this event loop."""
     return lambda: asyncio.ensure_future(asyncio.to_thread(condition))
 
 
@@ -99,7 +99,7 @@ async def test_disk_that_fails_and_recovers_loses_no_batch(tmp_path: Path, disk:
         agent = RunningAgent(tmp_path, disk, hub.url)
         with agent.process as process:
             await asyncio.to_thread(process.wait_for, f"{agent.url}/readyz")
-            await wait_until_async(later(lambda: len(hub.taken) >= 3), what="batches from memory")
+            await wait_until_async(in_thread(lambda: len(hub.taken) >= 3), what="batches from memory")
             memory_epoch = hub.taken[0].epoch
             assert agent.shows_gpus()
             assert os.strerror(errno.EROFS) in process.log.read_text()
@@ -108,7 +108,7 @@ async def test_disk_that_fails_and_recovers_loses_no_batch(tmp_path: Path, disk:
                 return sum(batch.epoch != memory_epoch for batch in hub.taken[first:])
 
             disk.set_read_only(False)
-            await wait_until_async(later(lambda: from_disk() >= 2), seconds=60, what="batches from the disk")
+            await wait_until_async(in_thread(lambda: from_disk() >= 2), seconds=60, what="batches from the disk")
 
             disk.fill()
             before = len(hub.taken)
@@ -116,15 +116,17 @@ async def test_disk_that_fails_and_recovers_loses_no_batch(tmp_path: Path, disk:
             def from_memory() -> int:
                 return sum(batch.epoch == memory_epoch for batch in hub.taken[before:])
 
-            # The last page of the spool's file may still have room for a batch or two.
-            await wait_until_async(later(lambda: from_memory() >= 3), seconds=60, what="batches from memory again")
+            # The last page of the spool file may still have space for a batch or two.
+            await wait_until_async(in_thread(lambda: from_memory() >= 3), seconds=60, what="batches from memory again")
             assert agent.shows_gpus()
             disk.free()
             freed = len(hub.taken)
-            await wait_until_async(later(lambda: from_disk(freed) >= 2), seconds=60, what="batches from the disk again")
+            await wait_until_async(
+                in_thread(lambda: from_disk(freed) >= 2), seconds=60, what="batches from the disk again"
+            )
             assert await asyncio.to_thread(agent.gauge, "gpufleet_batches_lost_total") == 0
             assert missing(hub) == 0
-            assert await asyncio.to_thread(process.stop) == 0  # the hub answers on this loop
+            assert await asyncio.to_thread(process.stop) == 0  # the hub runs on this event loop
 
 
 def test_batches_lost_with_the_memory_are_logged(tmp_path: Path, disk: Disk) -> None:

@@ -1,4 +1,4 @@
-"""Events, and the release of devices, in a real agent process."""
+"""Events and device release in a real agent process."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ RELEASED = "released by operator"
 
 
 class Node:
-    """An agent on a fake driver and a file as the kernel's log."""
+    """Agent with a fake driver and a file as kernel log."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,7 +57,7 @@ class Node:
     def log(self, code: int, pci: str) -> None:
         self.seq += 1
         with self.kmsg.open("a") as file:
-            file.write(f"4,{self.seq},1,-;NVRM: Xid (PCI:{pci}): {code}, pid=7, name=x, words\n")
+            file.write(f"4,{self.seq},1,-;NVRM: Xid (PCI:{pci}): {code}, pid=7, name=x, text\n")
 
     def snapshot(self) -> Any:
         return get_json(f"{self.url}/v1/snapshot")
@@ -78,7 +78,7 @@ class Node:
         )  # fmt: skip
 
     def holders(self) -> list[int]:
-        """Return the processes that have the device file open."""
+        """Return the IDs of processes that have the device file open."""
         found = []
         for process in Path("/proc").iterdir():
             if process.name.isdecimal():
@@ -98,7 +98,7 @@ def node(tmp_path: Path) -> Node:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """Give a node whose agent runs; a test leaves the agent with its GPUs."""
+    """Node with a running agent. Each test returns the GPUs to the agent."""
     node = Node(tmp_path_factory.mktemp("shared"))
     with node.start() as process:
         node.ready(process)
@@ -107,14 +107,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 async def test_xid_in_the_log_is_reported_once_over_a_restart(node: Node) -> None:
-    """In the snapshot, on /metrics and at the hub, which is why a thread does the waiting."""
+    """The XID appears in the snapshot, on /metrics and at the hub. The waits run in a thread."""
     async with FakeHub.running() as hub:
         await asyncio.to_thread(_report_xids_over_a_restart, node, hub)
 
 
 def _report_xids_over_a_restart(node: Node, hub: FakeHub) -> None:
     def received() -> list[int]:
-        """Return the XIDs of all batches; an agent that stops before the answer sends its last batch again."""
+        """Return the XIDs of all batches. An agent stopped before the response sends its last batch again."""
         batches = {(batch.epoch, batch.seq): batch for batch in hub.taken}
         events = [event for batch in batches.values() for part in batch.parts for event in part.events]
         return [event.code for event in events if event.kind == "xid"]
@@ -151,8 +151,8 @@ def test_xid_of_log_and_driver_is_one_event_with_both_sources(shared: Node) -> N
         return bool(shared.gpu(0)["readings"].get("gpu_driver_events_watched", {}).get("value"))
 
     wait_until(watched, what="the driver's events to be watched")
-    shared.fake.scenario.devices[0].tell(8, 79)
-    shared.fake.scenario.devices[1].tell(8, 31)
+    shared.fake.scenario.devices[0].add_event(8, 79)
+    shared.fake.scenario.devices[1].add_event(8, 31)
     shared.fake.apply()
     shared.log(79, shared.gpu(0)["pci_address"].removesuffix(".0"))
     wait_until(lambda: len(shared.xids()) == 2, what="both XIDs")
@@ -193,7 +193,7 @@ def test_release_closes_the_devices_and_resume_opens_them(shared: Node) -> None:
 
 def test_release_request_of_another_user_is_ignored(shared: Node) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can write a file as somebody else")
+        pytest.skip("only root can change the owner of a file")
     wait_until(lambda: len(shared.holders()) == 1, what="the agent to hold the GPUs")
     request = shared.folder / "state" / "agent" / REQUEST
     request.write_text("{}")
@@ -204,24 +204,24 @@ def test_release_request_of_another_user_is_ignored(shared: Node) -> None:
     request.unlink()
 
 
-def test_release_and_resume_outlive_the_agent(node: Node) -> None:
+def test_release_and_resume_survive_an_agent_restart(node: Node) -> None:
     with node.start() as process:
         node.ready(process)
         assert node.command("release").returncode == 0
         process.stop()
     with node.start() as process:
         node.ready(process)
-        wait_until((node.folder / "state" / "agent" / ANSWER).exists, what="the new agent to report that it holds none")
+        wait_until((node.folder / "state" / "agent" / ANSWER).exists, what="the new agent to acknowledge the release")
         assert node.holders() == []
         assert node.snapshot()["capabilities"]["nvml"] == f"not_collected: {RELEASED}"
-        assert node.kinds().count("devices_released") == 1  # of the agent before
+        assert node.kinds().count("devices_released") == 1  # by the previous agent
         assert node.command("release", "--for", "2s").returncode == 0
         wait_until(lambda: len(node.holders()) == 1, what="the agent to take the GPUs after 2 s")
         assert not (node.folder / "state" / "agent" / REQUEST).exists()
         before = node.kinds().count("devices_resumed")
         assert node.command("release").returncode == 0
         process.stop()
-    done = node.command("resume")  # no agent runs: the next one reports it
+    done = node.command("resume")  # no agent runs: the next agent reports it
     assert done.returncode == 0
     assert str(node.pid) not in done.stdout
     with node.start() as process:

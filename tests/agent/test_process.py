@@ -1,4 +1,4 @@
-"""The agent as it runs: a real process, the real binding over a fake driver, real sockets, real signals."""
+"""Agent as a real process: the real NVML binding on a fake driver, real sockets and signals."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def fake(tmp_path: Path) -> FakeNvml:
 
 
 class RunningAgent:
-    """A process, and where it answers."""
+    """Agent process and its URL."""
 
     def __init__(self, folder: Path, fake: FakeNvml, *arguments: str, port: int | None = None) -> None:
         port = port or free_port()
@@ -56,7 +56,7 @@ def agent(tmp_path: Path, fake: FakeNvml) -> Iterator[RunningAgent]:
 
 
 def test_hung_gpu_affects_only_itself_and_recovers(agent: RunningAgent, fake: FakeNvml) -> None:
-    """After it the driver goes away: no old value stays."""
+    """The driver is then removed: no old value remains."""
     assert agent.snapshot()["aggregate"]["coverage"] == "8 of 8 devices"
     fake.scenario.hang("nvmlDeviceGetTemperatureV", gpu=5)
     fake.apply()
@@ -91,7 +91,7 @@ def test_hung_gpu_affects_only_itself_and_recovers(agent: RunningAgent, fake: Fa
         devices = agent.snapshot()["devices"]
         return all("value" not in device["readings"].get("gpu_power_watts", {}) for device in devices)
 
-    wait_until(stale, what="old readings to go")
+    wait_until(stale, what="old readings to be removed")
     assert "gpufleet_gpu_power_watts{" not in get_text(f"{agent.url}/metrics")
     assert "gpufleet_reader_last_success_timestamp_seconds{" in get_text(f"{agent.url}/metrics")
 
@@ -110,7 +110,7 @@ def test_agent_is_light_and_stops_cleanly_with_its_child(agent: RunningAgent, st
 
 
 def resident_kib(pid: int) -> int:
-    """Return what a process and its children have in memory."""
+    """Return the resident memory of a process and its children."""
     pids = [str(pid), *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return sum(
         int(line.split()[1])
@@ -124,7 +124,7 @@ def resident_kib(pid: int) -> int:
 def test_agent_answers_and_stops_while_the_driver_hangs(
     tmp_path: Path, fake: FakeNvml, function: str, gpu: int
 ) -> None:
-    """The child ignores SIGTERM, and the hub is away."""
+    """The child ignores SIGTERM and the hub is down."""
     fake.scenario.hang(function, gpu=gpu, stubborn=True)
     fake.apply()
     running = RunningAgent(tmp_path, fake, "--hub", f"http://127.0.0.1:{free_port()}")
@@ -136,13 +136,13 @@ def test_agent_answers_and_stops_while_the_driver_hangs(
         assert process.stop(15) == 0
 
 
-def test_daemon_does_not_import_what_only_commands_need() -> None:
-    words = (
+def test_daemon_does_not_import_command_dependencies() -> None:
+    script = (
         "import sys, gpufleet.cli.main, gpufleet.wiring.agent, gpufleet.web.agent, gpufleet.agent.publish.outbox;"
         "heavy = {'rich', 'litestar', 'sqlalchemy', 'chdb', 'clickhouse_connect'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -158,16 +158,16 @@ async def test_batches_survive_hub_outage_and_kill_of_the_agent(tmp_path: Path, 
             depths = [line.split()[-1] for line in page.splitlines() if line.startswith("gpufleet_spool_records{")]
             return float(depths[0]) >= 3
 
-        await wait_until_async(waiting, what="batches to wait in the spool")
+        await wait_until_async(waiting, what="batches in the spool")
         process.kill()
     async with FakeHub.running(port=port) as hub:
-        again = RunningAgent(tmp_path, fake, "--hub", hub_url)
-        with again.process as process:
+        restarted = RunningAgent(tmp_path, fake, "--hub", hub_url)
+        with restarted.process as process:
 
             async def delivered() -> bool:
                 return len(hub.taken) >= 5
 
-            await wait_until_async(delivered, seconds=60, what="the hub to have it all")
+            await wait_until_async(delivered, seconds=60, what="all batches at the hub")
             assert await asyncio.to_thread(process.stop) == 0
     numbers = sorted({batch.seq for batch in hub.taken})
     assert numbers == list(range(1, len(numbers) + 1))

@@ -1,4 +1,4 @@
-"""A fake driver, and an agent that serves a known snapshot."""
+"""Fake driver, and a server with the snapshot of an agent."""
 
 import http.server
 import threading
@@ -19,8 +19,8 @@ def fake(tmp_path: Path) -> FakeNvml:
 
 
 @pytest.fixture
-def served() -> Iterator[dict[str, tuple[int, bytes]]]:
-    """Give path to (status, body) of a server on loopback; its root is at the key `url`."""
+def agent_pages() -> Iterator[dict[str, tuple[int, bytes]]]:
+    """Path to (status, body) of a loopback server. The key `url` has its base URL."""
     pages: dict[str, tuple[int, bytes]] = {"/v1/snapshot": (200, encode_snapshot(example_snapshot()))}
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -44,5 +44,5 @@ def served() -> Iterator[dict[str, tuple[int, bytes]]]:
 
 
 @pytest.fixture
-def agent_url(served: dict[str, tuple[int, bytes]]) -> str:
-    return served["url"][1].decode()
+def agent_url(agent_pages: dict[str, tuple[int, bytes]]) -> str:
+    return agent_pages["url"][1].decode()

@@ -1,4 +1,4 @@
-"""Shell completion: the scripts are there, and bash completes with them."""
+"""Shell completion: scripts of each shell, and completion in bash."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ import pytest
 COMMAND = Path(sys.executable).with_name("gpufleet")
 
 
-def completed(arguments: list[str], **env: str) -> str:
+def output_of(arguments: list[str], **env: str) -> str:
     done = subprocess.run(
         arguments,
         env={**os.environ, "PATH": f"{COMMAND.parent}:{os.environ['PATH']}", **env},
@@ -25,32 +25,32 @@ def completed(arguments: list[str], **env: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("shell", "words"),
+    ("shell", "expected"),
     [
         ("bash", "-F _gpufleet_completion gpufleet"),
         ("zsh", "#compdef gpufleet"),
         ("fish", "complete --command gpufleet"),
     ],
 )
-def test_the_script_of_each_shell(shell: str, words: str) -> None:
-    assert words in completed([str(COMMAND)], _GPUFLEET_COMPLETE=f"source_{shell}")
+def test_completion_script_of_each_shell(shell: str, expected: str) -> None:
+    assert expected in output_of([str(COMMAND)], _GPUFLEET_COMPLETE=f"source_{shell}")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-@pytest.mark.parametrize(("typed", "offered"), [("gpufleet sn", "snapshot"), ("gpufleet config in", "init")])
-def test_what_each_shell_is_answered(shell: str, typed: str, offered: str) -> None:
-    answer = completed(
+@pytest.mark.parametrize(("line", "candidate"), [("gpufleet sn", "snapshot"), ("gpufleet config in", "init")])
+def test_completion_candidates_of_each_shell(shell: str, line: str, candidate: str) -> None:
+    answer = output_of(
         [str(COMMAND)],
         _GPUFLEET_COMPLETE=f"complete_{shell}",
-        COMP_WORDS=typed,
-        COMP_CWORD=str(typed.count(" ")),
-        _TYPER_COMPLETE_ARGS=typed,
+        COMP_WORDS=line,
+        COMP_CWORD=str(line.count(" ")),
+        _TYPER_COMPLETE_ARGS=line,
         _TYPER_COMPLETE_FISH_ACTION="get-args",
     )
-    assert offered in answer
+    assert candidate in answer
 
 
-def test_bash_shows_its_script_and_completes_with_it() -> None:
+def test_bash_completes_with_its_script() -> None:
     bash = shutil.which("bash")
     assert bash is not None
     script = (
@@ -59,4 +59,4 @@ def test_bash_shows_its_script_and_completes_with_it() -> None:
         "_gpufleet_completion gpufleet sn gpufleet\n"
         'echo "${COMPREPLY[@]}"\n'
     )
-    assert completed([bash, "-c", script]) == "snapshot\n"
+    assert output_of([bash, "-c", script]) == "snapshot\n"

@@ -1,4 +1,4 @@
-"""`gpufleet decode`, as a process."""
+"""`gpufleet decode` as a process."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "snapsho
 H100 = str(DATA / "xml-h100.xml")
 
 
-def test_the_table_shows_the_devices_of_the_file() -> None:
+def test_table_shows_the_devices_of_the_file() -> None:
     done = gpufleet("decode", H100)
     assert (done.returncode, done.stderr) == (0, "")
     assert "8 of 8 devices report" in done.stdout
@@ -42,7 +42,7 @@ def test_json_follows_the_schema_and_decodes_again(tmp_path: Path) -> None:
     assert json.loads(gpufleet("decode", str(file), "-f", "json").stdout) == document
 
 
-def test_csv_and_prometheus_pages() -> None:
+def test_csv_and_prometheus_output() -> None:
     rows = list(csv.DictReader(io.StringIO(gpufleet("decode", H100, "-f", "csv").stdout)))
     assert {row["value"] for row in rows if row["metric"] == "gpu_memory_total_bytes"} == {str(81559 << 20)}
     page = gpufleet("decode", H100, "-f", "prometheus").stdout
@@ -50,7 +50,7 @@ def test_csv_and_prometheus_pages() -> None:
     assert len(families["gpufleet_gpu_temperature_celsius"].samples) == 8
 
 
-def test_standard_input_and_a_named_format() -> None:
+def test_standard_input_with_a_given_format() -> None:
     content = (DATA / "text-vgpu-guest-a6000-24q-unlicensed-unrestricted.txt").read_bytes()
     done = subprocess.run(
         [sys.executable, "-m", "gpufleet.cli.main", "decode", "-", "--as", "nvidia-smi-text", "-f", "json"],
@@ -66,30 +66,30 @@ def test_standard_input_and_a_named_format() -> None:
     assert device["readings"]["gpu_power_watts"]["absent"] == "not_in_guest"
 
 
-def test_verbose_says_what_was_left_unread_and_why() -> None:
+def test_verbose_reports_unread_fields() -> None:
     done = gpufleet("decode", H100, "--verbose")
     assert "gpufleet: format: nvidia-smi-xml" in done.stderr
     assert "UTC" in done.stderr
     assert "unread: pci/tx_util: " in done.stderr
 
 
-def test_several_machines(tmp_path: Path) -> None:
+def test_bundle_of_several_machines(tmp_path: Path) -> None:
     at = 1_700_000_000 * NANOS
     machines = [Machine(name=f"node-{letter}", machine_id=letter * 32) for letter in "ab"]
     file = tmp_path / "bundle"
     file.write_bytes(pack([encode(make_batch(1, at, machine=machine)) for machine in machines]))
     lines = gpufleet("decode", str(file), "-f", "json").stdout.splitlines()
     assert [json.loads(line)["node"]["name"] for line in lines] == ["node-a", "node-b"]
-    refused = gpufleet("decode", str(file), "-f", "csv")
-    assert refused.returncode == 1
-    assert "--machine (node-a, node-b)" in refused.stderr
+    ambiguous = gpufleet("decode", str(file), "-f", "csv")
+    assert ambiguous.returncode == 1
+    assert "--machine (node-a, node-b)" in ambiguous.stderr
     chosen = gpufleet("decode", str(file), "-f", "csv", "--machine", "node-b")
     assert {row["node"] for row in csv.DictReader(io.StringIO(chosen.stdout))} == {"node-b"}
     assert "no machine x" in gpufleet("decode", str(file), "--machine", "x").stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["/nowhere/at/all"], "No such file or directory"),
         (["/proc/self/cmdline"], "cmdline: "),
@@ -97,14 +97,14 @@ def test_several_machines(tmp_path: Path) -> None:
         ([H100, "--as", "toml"], "toml"),
     ],
 )
-def test_what_cannot_be_decoded_is_said(arguments: list[str], words: str) -> None:
+def test_undecodable_input_is_reported(arguments: list[str], expected: str) -> None:
     done = gpufleet("decode", *arguments)
     assert (done.returncode, done.stdout) == (1, "")
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_closed_standard_input_is_said() -> None:
+def test_closed_standard_input_is_reported() -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", 'exec "$0" -m gpufleet.cli.main decode - <&-', sys.executable],
         capture_output=True,

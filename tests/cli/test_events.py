@@ -1,4 +1,4 @@
-"""`gpufleet events`: what happened on this machine, in words."""
+"""`gpufleet events`: events of this machine as text and JSON."""
 
 import json
 from pathlib import Path
@@ -25,20 +25,20 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**fake.environment, "GPUFLEET_AGENT_READERS__KMSG__PATH": str(tmp_path / "kmsg")}
 
 
-def test_the_newest_come_first_with_their_meaning(env: dict[str, str]) -> None:
+def test_newest_events_come_first_with_their_action(env: dict[str, str]) -> None:
     page = gpufleet("events", env=env).stdout
     assert page.index("driver_loaded") < page.index("xid 79") < page.index("xid 31")
     assert "advised: reboot_node" in " ".join(page.split())
 
 
-def test_of_one_device_and_one_kind(env: dict[str, str]) -> None:
+def test_events_are_filtered_by_device_and_kind(env: dict[str, str]) -> None:
     found = json.loads(gpufleet("events", "1", "--kind", "xid", "--json", env=env).stdout)
     assert [event["code"] for event in found] == [79, 31]
     assert json.loads(gpufleet("events", "0", "--json", env=env).stdout) == []
     assert json.loads(gpufleet("events", "--kind", "gpu_lost", "--json", env=env).stdout) == []
 
 
-def test_a_device_that_is_not_there_is_said(env: dict[str, str]) -> None:
+def test_unknown_device_is_reported(env: dict[str, str]) -> None:
     done = gpufleet("events", "GPU-none", env=env)
     assert done.returncode == 1
     assert "has no device" in done.stderr

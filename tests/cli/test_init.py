@@ -1,4 +1,4 @@
-"""`gpufleet config init`: written whole, for its owner's eyes, over nothing that is there."""
+"""`gpufleet config init` and `validate`: permissions, existing files, and reported problems."""
 
 import stat
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.support.command import gpufleet
 
 
 @pytest.mark.parametrize("daemon", ["agent", "hub"])
-def test_what_it_prints_is_right(daemon: str, tmp_path: Path) -> None:
+def test_printed_configuration_is_valid(daemon: str, tmp_path: Path) -> None:
     done = gpufleet("config", "init", "--for", daemon)
     assert (done.returncode, done.stderr) == (0, "")
     file = tmp_path / "config.toml"
@@ -17,7 +17,7 @@ def test_what_it_prints_is_right(daemon: str, tmp_path: Path) -> None:
     assert gpufleet("config", "validate", "--for", daemon, "--config", str(file)).returncode == 0
 
 
-def test_the_file_is_its_owners(tmp_path: Path) -> None:
+def test_configuration_file_is_private(tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
     done = gpufleet("config", "init", "--output", str(file))
     assert (done.returncode, done.stdout) == (0, f"wrote {file}\n")
@@ -27,7 +27,7 @@ def test_the_file_is_its_owners(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_what_is_there_stays(tmp_path: Path, is_link: bool) -> None:
+def test_existing_file_is_not_overwritten(tmp_path: Path, is_link: bool) -> None:
     file = tmp_path / "agent.toml"
     if is_link:
         file.symlink_to("nowhere")
@@ -41,7 +41,7 @@ def test_what_is_there_stays(tmp_path: Path, is_link: bool) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_force_replaces_it_and_its_permissions(tmp_path: Path) -> None:
+def test_force_replaces_file_and_permissions(tmp_path: Path) -> None:
     file = tmp_path / "hub.toml"
     file.write_text("x")
     file.chmod(0o644)
@@ -50,13 +50,13 @@ def test_force_replaces_it_and_its_permissions(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_output_folder_is_reported(tmp_path: Path) -> None:
     done = gpufleet("config", "init", "--output", str(tmp_path / "none" / "agent.toml"))
     assert done.returncode == 1
     assert "No such file or directory" in done.stderr
 
 
-def test_the_files_that_are_named_have_to_be_there(tmp_path: Path) -> None:
+def test_files_named_in_the_configuration_must_exist(tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
     file.write_text(f'token_file = "{tmp_path}/none"\n[hub]\nurl = "https://hub:8470"\nca = "{tmp_path}"\n')
     done = gpufleet("config", "validate", "--config", str(file))
@@ -69,7 +69,7 @@ def test_the_files_that_are_named_have_to_be_there(tmp_path: Path) -> None:
     assert gpufleet("config", "validate", "--config", str(file)).returncode == 0
 
 
-def test_a_file_of_the_other_daemon_is_recognised(tmp_path: Path) -> None:
+def test_configuration_of_the_other_daemon_is_recognised(tmp_path: Path) -> None:
     file = tmp_path / "hub.toml"
     file.write_text('auth = "tokens"\n')
     done = gpufleet("config", "validate", "--config", str(file))
@@ -80,7 +80,7 @@ def test_a_file_of_the_other_daemon_is_recognised(tmp_path: Path) -> None:
     assert "--for" not in gpufleet("config", "validate", "--config", str(file)).stderr
 
 
-def test_errors_name_the_option_that_was_given(tmp_path: Path) -> None:
+def test_error_names_the_command_line_option(tmp_path: Path) -> None:
     done = gpufleet("agent", "--hub", "nowhere", "--state", str(tmp_path))
     assert done.returncode == 2
     assert done.stderr.startswith("gpufleet: --hub: ")

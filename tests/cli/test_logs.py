@@ -1,4 +1,4 @@
-"""Log lines for machines and for people."""
+"""Log formats: JSON lines and human-readable lines."""
 
 import json
 import logging
@@ -20,21 +20,21 @@ def test_json_lines_are_objects_with_a_utc_time() -> None:
     assert document["at"].endswith("Z")
 
 
-def test_an_error_brings_its_traceback() -> None:
+def test_error_is_logged_with_its_traceback() -> None:
     try:
         raise ValueError("why")
     except ValueError as error:
-        made = record(logging.ERROR, "x", error=error)
-    assert "ValueError: why" in json.loads(JsonFormatter().format(made))["error"]
-    assert HumanFormatter().format(made).endswith("ValueError: why")
+        with_error = record(logging.ERROR, "x", error=error)
+    assert "ValueError: why" in json.loads(JsonFormatter().format(with_error))["error"]
+    assert HumanFormatter().format(with_error).endswith("ValueError: why")
 
 
-def test_people_see_the_level_where_it_matters() -> None:
+def test_human_format_shows_the_level_of_warnings() -> None:
     assert HumanFormatter().format(record(logging.INFO, "agent answers")).endswith(" agent answers")
     assert "warning: careful" in HumanFormatter().format(record(logging.WARNING, "careful"))
 
 
-def test_names_from_outside_are_escaped_for_the_terminal() -> None:
+def test_control_characters_are_removed_for_the_terminal() -> None:
     line = HumanFormatter().format(
         record(logging.WARNING, "refused: %s", "x\r\n12:00:00 all is well\x1b[2J\x9b31m\x07")
     )

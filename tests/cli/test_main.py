@@ -1,4 +1,4 @@
-"""Exit codes, versions, configuration commands: what every command shares."""
+"""Common behaviour of commands: exit codes, version, configuration and help."""
 
 import json
 import signal
@@ -44,7 +44,7 @@ def test_wrong_configuration_exits_2_with_file_and_key(
     assert reason in line
 
 
-def test_every_problem_has_its_line(tmp_path: Path) -> None:
+def test_each_configuration_problem_has_its_own_line(tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
     file.write_text("lisetn = 'x'\ncluster = 7\n")
     done = gpufleet("agent", "--config", str(file), "--listen", "nowhere", env={"GPUFLEET_AGENT_LANES__SLOW": "x"})
@@ -58,20 +58,20 @@ def test_every_problem_has_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["bogus"], ["snapshot", "--format", "x"], ["snapshot", "--bogus"], ["why"], []])
-def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     done = gpufleet(*arguments)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
 
-def test_nobody_there_ends_with_1_and_says_what_to_do() -> None:
+def test_unreachable_agent_exits_with_1() -> None:
     done = gpufleet("snapshot", "--agent", "http://127.0.0.1:1")
     assert done.returncode == 1
     assert "http://127.0.0.1:1/v1/snapshot" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_an_address_that_is_taken_ends_with_1(tmp_path: Path, agent_url: str) -> None:
+def test_address_in_use_exits_with_1(tmp_path: Path, agent_url: str) -> None:
     listen = agent_url.removeprefix("http://")
     done = gpufleet("agent", "--listen", listen, "--state", str(tmp_path))
     assert done.returncode == 1
@@ -105,16 +105,16 @@ def test_config_print_as_json() -> None:
 
 
 @pytest.mark.parametrize("daemon", ["agent", "hub"])
-def test_config_validate_says_that_it_is_right(daemon: str) -> None:
+def test_config_validate_reports_a_valid_configuration(daemon: str) -> None:
     done = gpufleet("config", "validate", "--for", daemon)
     assert (done.returncode, done.stdout) == (0, f"the {daemon}'s configuration is valid\n")
 
 
-def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
+def test_ctrl_c_exits_with_130(tmp_path: Path) -> None:
     script = (
         "import signal, sys, time\n"
         "from gpufleet.cli.main import app, main\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a test run in the background ignores it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # background test runs ignore SIGINT
         "@app.command('wait')\n"
         "def wait() -> None:\n"
         "    print('waiting', flush=True)\n"
@@ -137,7 +137,7 @@ def test_every_command_has_help(command: str) -> None:
     assert "Usage:" in done.stdout
 
 
-def test_a_daemon_without_its_extra_says_which_to_install() -> None:
+def test_missing_extra_is_named() -> None:
     script = (
         "import sys; sys.modules['uvicorn'] = None\n"
         "from gpufleet.cli.main import main\n"
@@ -155,12 +155,12 @@ def test_a_daemon_without_its_extra_says_which_to_install() -> None:
     ("name", "value"),
     [("GPUFLEET_HUB_AUTH", "tokens"), ("GPUFLEET_AGENT_TOKEN_FILE", "/nowhere")],
 )
-def test_the_first_look_does_not_pretend_to_know_tokens(tmp_path: Path, name: str, value: str) -> None:
+def test_up_refuses_a_configuration_with_tokens(tmp_path: Path, name: str, value: str) -> None:
     done = gpufleet("up", "--state", str(tmp_path), env={name: value})
     assert (done.returncode, "run `gpufleet hub` and `gpufleet agent`" in done.stderr) == (2, True)
 
 
-def test_listening_beyond_loopback_is_refused_by_both_daemons() -> None:
+def test_insecure_listen_address_is_refused_by_both_daemons() -> None:
     for daemon in ("hub", "agent"):
         done = gpufleet(daemon, "--listen", "0.0.0.0:0")
         assert done.returncode == 2

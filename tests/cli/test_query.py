@@ -1,4 +1,4 @@
-"""`gpufleet query` and `gpufleet allocation` against a running hub, and against none."""
+"""`gpufleet query`, `allocation`, `machine` and `audit`, with a running hub and without."""
 
 import asyncio
 import datetime as dt
@@ -28,7 +28,7 @@ from tests.web.hub.site import Site, now, running_site
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with running_site(tmp_path) as site:
-        await site.post(body(1, now(), last_error="[red]the driver's\x1b words[/red]"), body(3, now()))
+        await site.post(body(1, now(), last_error="[red]driver\x1b error[/red]"), body(3, now()))
         yield site
 
 
@@ -37,8 +37,8 @@ async def run(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-async def test_parts_of_a_gpu_from_the_shell(site: Site) -> None:
-    """A MIG device shows its GPU's power as such; a virtual machine is shown its own vGPU."""
+async def test_allocations_of_mig_and_vgpu_devices(site: Site) -> None:
+    """A MIG device shows the power of its GPU as the parent's. A virtual machine shows its own vGPU."""
     at, gpu = now(), gpu_view(1)
     mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", instance="7/0", parent=gpu.key)
     vgpu = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="U-1", instance="7", parent=gpu.key)
@@ -64,7 +64,7 @@ async def test_parts_of_a_gpu_from_the_shell(site: Site) -> None:
     assert "400 W" not in out
 
 
-async def test_an_allocation_from_the_shell(site: Site) -> None:
+async def test_allocation_is_created_queried_and_closed(site: Site) -> None:
     hub = ("--hub", site.hub.url)
     put = ("allocation", "put", "a", "--kind", "bare_metal", "--target", "node-a", "--team", "blue", *hub)
     code, out, _ = await run(*put)
@@ -77,7 +77,7 @@ async def test_an_allocation_from_the_shell(site: Site) -> None:
     assert code == 0
     assert table.split("\n")[1].split()[:5] == ["a", "bare_metal", "local", "node-a", "blue"]
     assert "GPUs reporting: 2 of 2 devices" in out
-    assert "timeout" in out  # the temperature's reason stands where its value would
+    assert "timeout" in out  # the reason of the absent temperature
     code, out, _ = await run("query", "series", "a", "gpu_power_watts", "--step", "1s", *hub)
     assert code == 0
     assert "gpu_power_watts of local/m-" in out
@@ -89,7 +89,7 @@ async def test_an_allocation_from_the_shell(site: Site) -> None:
     assert "was closed" in err
 
 
-async def test_lists_from_the_shell(site: Site) -> None:
+async def test_lists_of_nodes_machines_gpus_and_senders(site: Site) -> None:
     hub = ("--hub", site.hub.url)
     code, out, _ = await run("query", "nodes", *hub)
     assert code == 0
@@ -98,10 +98,10 @@ async def test_lists_from_the_shell(site: Site) -> None:
     assert "\x1b" not in out
     assert "ago" in out
     assert "GPUs reporting in cluster local: 2 of 2 expected by nvml" in out
-    for what, words in (("machines", "m-"), ("gpus", "GPU-1"), ("gpus", "node-a"), ("senders", "0.1.0")):
-        code, out, _ = await run("query", what, *hub)
+    for name, expected in (("machines", "m-"), ("gpus", "GPU-1"), ("gpus", "node-a"), ("senders", "0.1.0")):
+        code, out, _ = await run("query", name, *hub)
         assert code == 0
-        assert words in out
+        assert expected in out
     code, out, _ = await run("query", "nodes", "--json", *hub)
     assert (code, [one["gpus"] for one in json.loads(out)["items"]], json.loads(out)["next"]) == (0, [2], None)
     code, out, _ = await run("query", "senders", "--json", *hub)
@@ -117,7 +117,7 @@ async def test_unreachable_hub_exits_1_and_bad_usage_2() -> None:
     assert (await run("allocation", "put", "a", "--kind", "slurm_job", "--target", "1", "--valid-to", "soon"))[0] == 2
 
 
-async def test_unknown_allocation_shows_the_hub_s_error(site: Site) -> None:
+async def test_unknown_allocation_is_reported_by_the_hub(site: Site) -> None:
     code, _, err = await run("query", "allocation", "none", "--hub", site.hub.url)
     assert code == 1
     assert "there is no allocation 'none'" in err
@@ -137,11 +137,11 @@ async def test_senders_show_the_oldest_unsent_batch(tmp_path: Path) -> None:
     assert f"{to_datetime(at - 60 * 10**9):%Y-%m-%d %H:%M:%S}Z" in row
 
 
-async def test_senders_show_that_two_machines_count_as_one(tmp_path: Path) -> None:
+async def test_senders_show_conflicts_of_cloned_machines(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
         await site.post(body(1, now()))
         clone = msgspec.structs.replace(NODE, machine_id="b" * 32, system_uuid="other", boot_id="other")
-        with pytest.raises(AssertionError):  # turned away
+        with pytest.raises(AssertionError):  # refused
             await site.post(body(1, now() + 1, machine=clone))
         code, out, _ = await run("query", "senders", "--hub", site.hub.url)
     assert code == 0
@@ -150,7 +150,7 @@ async def test_senders_show_that_two_machines_count_as_one(tmp_path: Path) -> No
     assert "1 batches: " in row
 
 
-async def test_the_audit_log_from_the_shell(site: Site) -> None:
+async def test_audit_log_is_listed_in_pages(site: Site) -> None:
     hub = ("--hub", site.hub.url)
     assert (await run("audit", *hub))[1] == "no entries\n"
     for name in ("a", "b", "c"):
@@ -169,8 +169,8 @@ async def test_the_audit_log_from_the_shell(site: Site) -> None:
     assert (await run("audit", "--limit", "0", *hub))[0] == 2
 
 
-async def test_why_takes_what_is_no_device_for_an_allocation_here(site: Site, tmp_path: Path) -> None:
-    """The hub on this host is at its default address, so here it is asked for, and not there or not found."""
+async def test_why_queries_the_local_hub_for_an_unknown_device(site: Site, tmp_path: Path) -> None:
+    """The default hub address is queried. No hub runs there, or it has no such allocation."""
     code, _, err = await run("why", "my-allocation")
     assert code == 1
     lines = err.splitlines()
@@ -180,14 +180,14 @@ async def test_why_takes_what_is_no_device_for_an_allocation_here(site: Site, tm
     assert "--agent URL" in lines[3]
 
 
-def test_tls_errors_say_what_to_try(tmp_path: Path) -> None:
+def test_tls_errors_name_the_option_to_change(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.issue(tmp_path / "crt", tmp_path / "key")
     other = Authority(tmp_path, "other")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "crt", tmp_path / "key")
-    with Serving(context) as secure, Serving(None) as plain:
-        for arguments, words in (
+    with NotFoundServer(context) as secure, NotFoundServer(None) as plain:
+        for arguments, expected in (
             (("--hub", f"https://127.0.0.1:{secure}"), "--ca"),
             (("--hub", f"https://127.0.0.1:{secure}", "--ca", str(other.file)), "other.pem"),
             (
@@ -199,23 +199,23 @@ def test_tls_errors_say_what_to_try(tmp_path: Path) -> None:
         ):
             done = gpufleet("query", "nodes", *arguments)
             assert (done.returncode, done.stdout) == (1, "")
-            assert words in done.stderr, done.stderr
+            assert expected in done.stderr, done.stderr
 
 
-def test_an_expired_certificate_is_not_blamed_on_the_authorities(tmp_path: Path) -> None:
+def test_expired_certificate_is_reported_as_such(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.issue(tmp_path / "crt", tmp_path / "key", dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "crt", tmp_path / "key")
-    with Serving(context) as port:
+    with NotFoundServer(context) as port:
         done = gpufleet("query", "nodes", "--hub", f"https://127.0.0.1:{port}", "--ca", str(authority.file))
     assert "certificate has expired" in done.stderr
     assert "Renew the server" in done.stderr
     assert "authority" not in done.stderr
 
 
-class Serving:
-    """A server on loopback that answers 404 to everything; gives its port."""
+class NotFoundServer:
+    """Loopback server that answers every request with an error. The context manager yields its port."""
 
     def __init__(self, context: ssl.SSLContext | None) -> None:
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
@@ -234,7 +234,7 @@ class Serving:
         self._thread.join()
 
 
-async def test_the_fleet_and_a_machine_from_the_shell(site: Site) -> None:
+async def test_fleet_summary_and_machine_retirement(site: Site) -> None:
     hub = ("--hub", site.hub.url)
     code, out, _ = await run("query", "fleet", *hub)
     assert code == 0
@@ -252,7 +252,7 @@ async def test_the_fleet_and_a_machine_from_the_shell(site: Site) -> None:
     assert (code, out) == (1, "")
 
 
-async def test_what_moved_from_the_shell(site: Site) -> None:
+async def test_inventory_changes_are_listed(site: Site) -> None:
     hub = ("--hub", site.hub.url)
     for seq, slot in ((4, "0000:1b:00.0"), (5, "0000:2b:00.0")):
         sample = gpu_sample(gpu_view(0), now(), gpu_power_watts=1.0, gpu_pci_address=slot)
@@ -264,15 +264,15 @@ async def test_what_moved_from_the_shell(site: Site) -> None:
     assert "no GPUs" in (await run("query", "pools", *hub))[1]
 
 
-async def test_a_refused_statement_from_the_shell(site: Site) -> None:
+async def test_refused_sql_statement_is_reported(site: Site) -> None:
     code, out, err = await run("query", "sql", "SELECT 1", "--hub", site.hub.url)
     assert (code, out) == (1, "")
     assert "returned 400" in err
-    assert "a store in memory has no SQL" in err
+    assert "SQL" in err
 
 
-class _Paged(http.server.BaseHTTPRequestHandler):
-    """A list of three pages of two."""
+class PagedHandler(http.server.BaseHTTPRequestHandler):
+    """Handler that serves a list as three pages of two."""
 
     def do_GET(self) -> None:
         page = int(self.path.partition("cursor=")[2] or 0)
@@ -288,8 +288,8 @@ class _Paged(http.server.BaseHTTPRequestHandler):
         return
 
 
-def test_a_list_in_pages_is_fetched_whole_unless_it_is_limited() -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Paged) as server:
+def test_paginated_list_is_fetched_whole_unless_limited() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), PagedHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         assert json.loads(get(url, "/v1/list")) == [0, 1, 2, 3, 4, 5]

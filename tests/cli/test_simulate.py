@@ -1,4 +1,4 @@
-"""The simulated engine and the doctor, as two processes; the simulated fleet without a hub."""
+"""`gpufleet simulate`: a simulated engine examined by the doctor, and the simulated fleet without a hub."""
 
 import subprocess
 import sys
@@ -15,16 +15,16 @@ from tests.support.waiting import wait_until
 GPUFLEET = [sys.executable, "-m", "gpufleet.cli.main"]
 
 
-def test_the_doctor_examines_a_simulated_engine(tmp_path: Path) -> None:
+def test_doctor_examines_a_simulated_engine(tmp_path: Path) -> None:
     address = f"unix://{tmp_path}/engine"
     command = [*GPUFLEET, "simulate", "dcgm", address, "--gpus", "2", "--dcgm-version", "4.6.0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as engine:
         try:
             wait_until((tmp_path / "engine").exists, what="the engine to listen")
-            told = gpufleet("doctor", "dcgm", address, "--json")
+            completed = gpufleet("doctor", "dcgm", address, "--json")
         finally:
             engine.terminate()
-    checks = {check["name"]: check for check in msgspec.json.decode(told.stdout)}
+    checks = {check["name"]: check for check in msgspec.json.decode(completed.stdout)}
     assert checks["version"]["found"] == "4.6.0"
     assert checks["GPUs"]["found"] == "2: 0, 1"
 
@@ -35,15 +35,15 @@ def test_wrong_arguments_are_usage_errors(tmp_path: Path) -> None:
         ["simulate", "dcgm", f"unix://{tmp_path}/e", "--fault", "none"],
         ["doctor", "dcgm", "nowhere"],
     ):
-        ended = gpufleet(*arguments)
-        assert ended.returncode == 2, arguments
-        assert "nowhere" in ended.stderr or "wrong_magic" in ended.stderr
+        completed = gpufleet(*arguments)
+        assert completed.returncode == 2, arguments
+        assert "nowhere" in completed.stderr or "wrong_magic" in completed.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
-        (["--faults", "silent-claster@+5m"], "silent-claster"),
+        (["--faults", "half-claster@+5m"], "half-claster"),
         (["--faults", "cluster-off@+5m:c4"], "c4/n1/g0"),
         (["--faults", "gpu-lost@+5m:c1/n1/g8"], "c1/n1/g8"),
         (["--duration", "5 minutes"], "5 minutes"),
@@ -55,32 +55,32 @@ def test_wrong_arguments_are_usage_errors(tmp_path: Path) -> None:
         (["--clusters", "0"], "--clusters"),
     ],
 )
-def test_a_fleet_that_cannot_be_is_a_usage_error(arguments: list[str], words: str) -> None:
-    ended = gpufleet("simulate", "fleet", *arguments)
-    assert ended.returncode == 2
-    assert words in " ".join(ended.stderr.replace("\u2502", " ").split())
+def test_invalid_fleet_arguments_are_usage_errors(arguments: list[str], expected: str) -> None:
+    completed = gpufleet("simulate", "fleet", *arguments)
+    assert completed.returncode == 2
+    assert expected in " ".join(completed.stderr.replace("\u2502", " ").split())
 
 
-def test_the_list_of_faults_explains_each() -> None:
-    told = gpufleet("simulate", "fleet", "--faults", "list").stdout
+def test_fault_list_describes_each_fault() -> None:
+    completed = gpufleet("simulate", "fleet", "--faults", "list").stdout
     for kind, row in FAULTS.items():
-        assert kind in told
-        assert row.effect in told
-        assert row.expected in told
+        assert kind in completed
+        assert row.effect in completed
+        assert row.expected in completed
 
 
-def test_without_a_hub_it_says_so() -> None:
+def test_unreachable_hub_is_reported() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    ended = gpufleet("simulate", "fleet", "--hub", url, "--once")
-    assert ended.returncode == 1
-    assert url in ended.stderr
+    completed = gpufleet("simulate", "fleet", "--hub", url, "--once")
+    assert completed.returncode == 1
+    assert url in completed.stderr
 
 
-def test_absent_hub_is_waited_for_within_patience() -> None:
+def test_unreachable_hub_is_retried_until_the_limit() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     small = ("--clusters", "1", "--nodes", "2", "--json")
-    ended = gpufleet("simulate", "fleet", "--hub", url, "--no-register", "--once", "--give-up-after", "6s", *small)
-    assert ended.returncode == 1
-    assert url in ended.stderr
-    summary = msgspec.json.decode(ended.stdout)
+    completed = gpufleet("simulate", "fleet", "--hub", url, "--no-register", "--once", "--give-up-after", "6s", *small)
+    assert completed.returncode == 1
+    assert url in completed.stderr
+    summary = msgspec.json.decode(completed.stdout)
     assert (summary["made"], summary["waiting"], summary["stalled_seconds"] >= 6) == (2, 2, True)

@@ -1,4 +1,4 @@
-"""`gpufleet snapshot`, as a process: this host for real, GPUs through a fake driver."""
+"""`gpufleet snapshot` as a process: readings of this host, and of GPUs through a fake driver."""
 
 import csv
 import io
@@ -35,7 +35,7 @@ def test_json_of_this_host_matches_the_schema(fake: FakeNvml) -> None:
     assert document["capabilities"]["nvml"] == "available"
 
 
-def test_the_screen_has_a_line_for_each_gpu(fake: FakeNvml) -> None:
+def test_table_has_a_line_for_each_gpu(fake: FakeNvml) -> None:
     done = gpufleet("snapshot", env=fake.environment)
     assert done.returncode == 0
     assert done.stdout.count("NVIDIA H200") == 8
@@ -43,7 +43,7 @@ def test_the_screen_has_a_line_for_each_gpu(fake: FakeNvml) -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_without_a_driver_the_host_and_the_error_are_shown() -> None:
+def test_host_and_error_are_shown_without_a_driver() -> None:
     done = gpufleet("snapshot", env={"LD_LIBRARY_PATH": "/nonexistent"})
     assert done.returncode == 0
     assert "cores" in done.stdout
@@ -54,7 +54,7 @@ def test_without_a_driver_the_host_and_the_error_are_shown() -> None:
         assert nvml[0]["last_error"]
 
 
-def test_csv_and_prometheus_are_readable_by_others(fake: FakeNvml) -> None:
+def test_csv_and_prometheus_output_can_be_parsed(fake: FakeNvml) -> None:
     done = gpufleet("snapshot", "-f", "csv", env=fake.environment)
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert len({row["uuid"] for row in rows if row["uuid"]}) == 8
@@ -72,32 +72,32 @@ def test_promtool_accepts_the_page_of_this_host(peer: Callable[[str], Path], fak
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_a_disabled_reader_is_not_asked(fake: FakeNvml) -> None:
+def test_disabled_reader_is_not_used(fake: FakeNvml) -> None:
     env = {**fake.environment, "GPUFLEET_AGENT_READERS__NVML__ENABLED": "false"}
     document = json.loads(gpufleet("snapshot", "--json", env=env).stdout)
     assert {report["reader"] for report in document["readers"]} == {"host", "kmsg", "events"}
 
 
-def test_a_running_agent_can_be_asked(agent_url: str) -> None:
+def test_snapshot_of_a_running_agent(agent_url: str) -> None:
     document = json.loads(gpufleet("snapshot", "--json", "--agent", agent_url).stdout)
     assert document["aggregate"]["coverage"] == "1 of 3 devices"
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "words"),
+    ("status", "body", "expected"),
     [
         (503, b'{"detail":"not yet"}', "503: not yet"),
         (200, b'{"schema":"gpufleet.snapshot/9"}', "snapshot"),
         (200, b"<html>", "snapshot"),
     ],
 )
-def test_an_agent_that_answers_something_else_is_told(
-    served: dict[str, tuple[int, bytes]], agent_url: str, status: int, body: bytes, words: str
+def test_invalid_agent_response_is_reported(
+    agent_pages: dict[str, tuple[int, bytes]], agent_url: str, status: int, body: bytes, expected: str
 ) -> None:
-    served["/v1/snapshot"] = (status, body)
+    agent_pages["/v1/snapshot"] = (status, body)
     done = gpufleet("snapshot", "--agent", agent_url)
     assert done.returncode == 1
-    assert words in done.stderr
+    assert expected in done.stderr
     assert done.stdout == ""
 
 
@@ -111,7 +111,7 @@ def test_closed_stdout_exits_1_without_a_message(agent_url: str) -> None:
         assert process.wait(30) == 1
 
 
-def test_a_full_disk_behind_stdout_is_told(agent_url: str) -> None:
+def test_full_disk_behind_stdout_is_reported(agent_url: str) -> None:
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
         done = subprocess.run(
             [sys.executable, "-m", "gpufleet.cli.main", "snapshot", "--json", "--agent", agent_url],

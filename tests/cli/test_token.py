@@ -13,17 +13,17 @@ from gpufleet.registry.tokens import SqlTokens
 from tests.support.command import gpufleet
 
 
-def kept(state: Path) -> SqlTokens:
+def registry_of(state: Path) -> SqlTokens:
     return SqlTokens(Database.open(f"sqlite:///{state / 'hub' / 'registry.sqlite'}"))
 
 
-def test_a_token_s_life_from_the_shell(tmp_path: Path) -> None:
+def test_token_is_created_listed_rotated_and_revoked(tmp_path: Path) -> None:
     state = ("--state", str(tmp_path))
-    made = gpufleet("token", "create", "--role", "tenant", "--tenant", "acme", "--note", "portal", *state)
-    assert made.returncode == 0
-    secret = made.stdout.strip()
-    assert secret not in made.stderr
-    ((known),) = kept(tmp_path).known()
+    created = gpufleet("token", "create", "--role", "tenant", "--tenant", "acme", "--note", "portal", *state)
+    assert created.returncode == 0
+    secret = created.stdout.strip()
+    assert secret not in created.stderr
+    ((known),) = registry_of(tmp_path).known()
     assert [one.digest for one in known.secrets] == [digest(secret)]
     id_ = known.token.id
     listed = gpufleet("token", "list", *state)
@@ -38,16 +38,16 @@ def test_a_token_s_life_from_the_shell(tmp_path: Path) -> None:
     assert (refused.returncode, "was revoked" in refused.stderr) == (1, True)
 
 
-def test_an_expiry_is_a_span(tmp_path: Path) -> None:
-    made = gpufleet("token", "create", "--role", "admin", "--expires-in", "90d", "--json", "--state", str(tmp_path))
-    (known,) = kept(tmp_path).known()
+def test_token_expiry_is_a_duration(tmp_path: Path) -> None:
+    created = gpufleet("token", "create", "--role", "admin", "--expires-in", "90d", "--json", "--state", str(tmp_path))
+    (known,) = registry_of(tmp_path).known()
     assert known.token.expires_at
     assert (known.token.expires_at - known.token.created_at).days == 90
-    assert json.loads(made.stdout)["token"]["role"] == "admin"
+    assert json.loads(created.stdout)["token"]["role"] == "admin"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "expected"),
     [
         (("create", "--role", "sender"), 1, "cluster"),
         (("create", "--role", "sender", "--cluster", "a b"), 2, "'a b'"),
@@ -62,17 +62,17 @@ def test_an_expiry_is_a_span(tmp_path: Path) -> None:
     ],
 )
 def test_impossible_token_commands_fail_with_a_message(
-    tmp_path: Path, arguments: tuple[str, ...], code: int, words: str
+    tmp_path: Path, arguments: tuple[str, ...], code: int, expected: str
 ) -> None:
     done = gpufleet("token", *arguments, "--state", str(tmp_path))
     assert (done.returncode, done.stdout) == (code, "")
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_reading_tokens_creates_no_registry(tmp_path: Path) -> None:
-    for asked in (("list",), ("rotate", "none"), ("revoke", "none")):
-        assert gpufleet("token", *asked, "--state", str(tmp_path)).returncode == 1
+    for arguments in (("list",), ("rotate", "none"), ("revoke", "none")):
+        assert gpufleet("token", *arguments, "--state", str(tmp_path)).returncode == 1
     assert list(tmp_path.iterdir()) == []
     assert gpufleet("token", "create", "--role", "admin", "--state", str(tmp_path)).returncode == 0
     unknown = gpufleet("token", "revoke", "none", "--state", str(tmp_path))
@@ -81,7 +81,7 @@ def test_reading_tokens_creates_no_registry(tmp_path: Path) -> None:
     assert overlap.returncode == 2
 
 
-def test_a_token_does_not_go_over_the_network_in_the_clear(tmp_path: Path) -> None:
+def test_token_is_not_sent_over_plain_http(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("gpf_secret")
     done = gpufleet("query", "nodes", "--hub", "http://hub.invalid:8470", "--token-file", str(file))
@@ -92,12 +92,12 @@ def test_a_token_does_not_go_over_the_network_in_the_clear(tmp_path: Path) -> No
     assert (wrong.returncode, str(file) in wrong.stderr) == (1, True)
 
 
-def test_a_token_does_not_follow_a_redirect(tmp_path: Path) -> None:
-    asked: list[str] = []
+def test_token_does_not_follow_a_redirect(tmp_path: Path) -> None:
+    requested: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requested.append(self.path)
             self.send_response(302)
             self.send_header("Location", f"http://{self.headers['Host']}/elsewhere")
             self.send_header("Content-Length", "0")
@@ -116,4 +116,4 @@ def test_a_token_does_not_follow_a_redirect(tmp_path: Path) -> None:
         server.shutdown()
         thread.join()
     assert (done.returncode, "302" in done.stderr) == (1, True)
-    assert asked == ["/v1/nodes"]
+    assert requested == ["/v1/nodes"]

@@ -1,4 +1,4 @@
-"""`gpufleet why`: finding what is meant, and explaining every reading of it."""
+"""`gpufleet why`: device lookup, and explanations of every reading."""
 
 import json
 
@@ -14,7 +14,7 @@ from tests.support.snapshots import example_snapshot
 
 
 @pytest.mark.parametrize(
-    ("words", "key", "how"),
+    ("query", "key", "how"),
     [
         ("GPU-00000000-0000", "gpu/GPU-00000000-0000", "UUID"),
         ("gpu-00000001", "gpu/GPU-00000001-0000", "UUID"),
@@ -25,21 +25,21 @@ from tests.support.snapshots import example_snapshot
         ("1", "gpu/GPU-00000001-0000", "index"),
     ],
 )
-def test_a_device_is_found_by_what_people_have_at_hand(words: str, key: str, how: str) -> None:
-    found = find_device(example_snapshot(), words)
+def test_device_is_found_by_uuid_pci_address_or_index(query: str, key: str, how: str) -> None:
+    found = find_device(example_snapshot(), query)
     assert found is not None
     assert (found[0].key, found[1].split(",")[0]) == (key, how)
 
 
-@pytest.mark.parametrize("words", ["7", "none", "None", "", "0000:ff:00.0", "0000:zz:00.0", "GPU-9"])
-def test_what_fits_nothing_is_nothing(words: str) -> None:
-    assert find_device(example_snapshot(), words) is None
+@pytest.mark.parametrize("query", ["7", "none", "None", "", "0000:ff:00.0", "0000:zz:00.0", "GPU-9"])
+def test_query_without_match_finds_no_device(query: str) -> None:
+    assert find_device(example_snapshot(), query) is None
 
 
-@pytest.mark.parametrize("words", ["GPU-0000000", "0000:10:00.0"])
-def test_what_fits_several_names_them(words: str) -> None:
+@pytest.mark.parametrize("query", ["GPU-0000000", "0000:10:00.0"])
+def test_ambiguous_query_lists_the_devices(query: str) -> None:
     with pytest.raises(CommandError, match="2 devices"):
-        find_device(example_snapshot(), words)
+        find_device(example_snapshot(), query)
 
 
 def test_every_reading_is_explained(agent_url: str) -> None:
@@ -60,14 +60,14 @@ def test_every_reading_is_explained(agent_url: str) -> None:
     assert "reader nvml partial: gpu/GPU-00000001-0000: hung in nvmlDeviceGetTemperatureV" in document["facts"]
 
 
-def test_a_device_handed_to_a_guest_says_so(agent_url: str) -> None:
+def test_passed_through_device_is_explained(agent_url: str) -> None:
     done = gpufleet("why", "0000:19:00.0", "--agent", agent_url)
     assert done.returncode == 0
     assert "bound driver: vfio-pci" in done.stdout
     assert "bound_to_vfio: passed through to a guest" in done.stdout
 
 
-def test_an_absence_by_nature_quotes_the_catalogue(fake: FakeNvml) -> None:
+def test_inherent_absence_is_explained_by_the_catalogue(fake: FakeNvml) -> None:
     done = gpufleet("why", "0", "--json", env=fake.environment)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -83,14 +83,14 @@ def test_gpu_without_vgpus_has_no_vgpu_lines(fake: FakeNvml) -> None:
     assert not [name for name in names if "vgpu" in name or name.startswith("gpu_mig_devices")]
 
 
-def test_the_host_can_be_asked_about_too(agent_url: str) -> None:
+def test_host_readings_are_explained(agent_url: str) -> None:
     done = gpufleet("why", "host", "--agent", agent_url)
     assert "host_system_uuid" in done.stdout
     assert "not_permitted: needs root" in done.stdout
     assert "host_network_receive_bytes_total{interface=eth0,class=physical}" in done.stdout
 
 
-def test_what_is_not_known_is_told_with_what_is(agent_url: str) -> None:
+def test_unknown_device_is_reported_with_the_known_ones(agent_url: str) -> None:
     done = gpufleet("why", "7", "--agent", agent_url)
     assert done.returncode == 1
     assert "GPU-00000000-0000" in done.stderr
@@ -119,8 +119,8 @@ ANSWER: dict[str, object] = {
 }
 
 
-def test_an_allocation_is_explained_by_its_hub(served: dict[str, tuple[int, bytes]], agent_url: str) -> None:
-    served["/v1/allocations/a%2F1/metrics"] = (200, json.dumps(ANSWER).encode())
+def test_allocation_is_explained_by_its_hub(agent_pages: dict[str, tuple[int, bytes]], agent_url: str) -> None:
+    agent_pages["/v1/allocations/a%2F1/metrics"] = (200, json.dumps(ANSWER).encode())
     done = gpufleet("why", "a/1", "--hub", agent_url)
     assert done.returncode == 0, done.stderr
     assert "allocation a/1" in done.stdout
@@ -128,13 +128,13 @@ def test_an_allocation_is_explained_by_its_hub(served: dict[str, tuple[int, byte
     assert "0 of 0 devices" in done.stdout
 
 
-def test_a_hub_that_does_not_know_the_allocation_is_quoted(agent_url: str) -> None:
+def test_unknown_allocation_shows_the_error_of_the_hub(agent_url: str) -> None:
     done = gpufleet("why", "a/2", "--hub", agent_url)
     assert done.returncode == 1
     assert "returned 404: there is nothing at this path" in done.stderr
 
 
-def test_markup_in_a_label_is_shown_as_it_is() -> None:
+def test_markup_in_a_label_is_escaped() -> None:
     line = ExplainedReading(metric="host_filesystem_files{mountpoint=/mnt/[/x]}", value=1, text="1", reader="host")
     explanation = Explanation(subject="vm", facts=(), parts=(ExplainedSubject(title="host", lines=(line,)),))
     assert "/mnt/[/x]" in render_explanation(explanation, width=140, colour=False)

@@ -1,4 +1,4 @@
-"""`gpufleet why VM`, and `doctor` beside a running agent: what is known of a virtual machine and its ways."""
+"""`gpufleet why VM`, and `doctor` with a running agent: virtual machines and their access paths."""
 
 import datetime as dt
 import json
@@ -30,24 +30,24 @@ def snapshot() -> Snapshot:
     return msgspec.structs.replace(example_snapshot(), guests=(example_guest(), other))
 
 
-@pytest.mark.parametrize("words", ["ml/train-0", EXAMPLE_GUEST, "6F1ED002-AB", "slice-1"])
-def test_a_virtual_machine_is_found_by_what_people_have_at_hand(words: str) -> None:
-    found = find_guest(snapshot(), words)
+@pytest.mark.parametrize("query", ["ml/train-0", EXAMPLE_GUEST, "6F1ED002-AB", "slice-1"])
+def test_guest_is_found_by_name_uuid_or_allocation(query: str) -> None:
+    found = find_guest(snapshot(), query)
     assert found is not None
     assert found.machine.name == "ml/train-0"
 
 
-def test_what_fits_several_or_none_is_said() -> None:
-    for words in ("train-0", "6f1ed002"):
+def test_ambiguous_or_unknown_guest_is_reported() -> None:
+    for query in ("train-0", "6f1ed002"):
         with pytest.raises(CommandError, match="ml/train-0"):
-            find_guest(snapshot(), words)
-    assert [find_guest(snapshot(), words) for words in ("", "6f1", "train")] == [None, None, None]
+            find_guest(snapshot(), query)
+    assert [find_guest(snapshot(), query) for query in ("", "6f1", "train")] == [None, None, None]
     inside = find_guest_device(snapshot(), "0000abcd")
     assert inside is not None
     assert inside[0].machine.name == "ml/train-0"
 
 
-def test_everything_that_is_known_is_told() -> None:
+def test_guest_explanation_has_facts_and_parts() -> None:
     found = explain_guest(example_guest(), NOW)
     assert found.subject == f"virtual machine ml/train-0 {EXAMPLE_GUEST}"
     assert found.facts[0] == FACTS[0]
@@ -56,24 +56,24 @@ def test_everything_that_is_known_is_told() -> None:
     assert [part.title for part in found.parts] == ["the machine", "gpu GPU-0000abcd-0000"]
 
 
-def test_the_command_asks_the_agent(served: dict[str, tuple[int, bytes]]) -> None:
-    served["/v1/snapshot"] = (200, encode_snapshot(snapshot()))
-    url = served["url"][1].decode()
+def test_why_queries_the_agent_for_guests(agent_pages: dict[str, tuple[int, bytes]]) -> None:
+    agent_pages["/v1/snapshot"] = (200, encode_snapshot(snapshot()))
+    url = agent_pages["url"][1].decode()
     done = gpufleet("why", "ml/train-0", "--agent", url)
     assert done.returncode == 0, done.stderr
     assert "found by folder: train-0.toml" in done.stdout
     assert "guest_unreachable: vsock://42:5555: Connection reset by peer" in done.stdout
     device = gpufleet("why", "GPU-0000abcd", "--agent", url, "--json")
     assert json.loads(device.stdout)["facts"][0] == FACTS[0]
-    missing = gpufleet("why", "nobody", "--agent", url, "--hub", "http://127.0.0.1:1")
+    missing = gpufleet("why", "unknown", "--agent", url, "--hub", "http://127.0.0.1:1")
     assert missing.returncode != 0
-    unknown = gpufleet("why", "nobody", "--agent", url)
+    unknown = gpufleet("why", "unknown", "--agent", url)
     assert "virtual machines of the agent: ml/train-0, ops/train-0" in unknown.stderr
 
 
-def test_the_doctor_tells_of_each(served: dict[str, tuple[int, bytes]], tmp_path: Path) -> None:
-    served["/v1/snapshot"] = (200, encode_snapshot(snapshot()))
-    listen = served["url"][1].decode().removeprefix("http://")
+def test_doctor_checks_each_guest(agent_pages: dict[str, tuple[int, bytes]], tmp_path: Path) -> None:
+    agent_pages["/v1/snapshot"] = (200, encode_snapshot(snapshot()))
+    listen = agent_pages["url"][1].decode().removeprefix("http://")
     config = tmp_path / "agent.toml"
     config.write_text(f'listen = "{listen}"\nguest_folder = "{tmp_path}"\n')
     done = gpufleet("doctor", "--json", "--config", str(config))
@@ -83,11 +83,11 @@ def test_the_doctor_tells_of_each(served: dict[str, tuple[int, bytes]], tmp_path
     assert "found by folder: train-0.toml" in checks["guest ml/train-0"]["found"]
     assert checks["guest ml/train-0"]["fix"] == GUEST_FIXES["gpu_lost"]
     config.write_text(f'listen = "127.0.0.1:1"\nguest_folder = "{tmp_path}"\n')
-    silent = json.loads(gpufleet("doctor", "--json", "--config", str(config)).stdout)
-    assert next(one for one in silent if one["name"] == "guests")["verdict"] == "unknown"
+    checks_without_agent = json.loads(gpufleet("doctor", "--json", "--config", str(config)).stdout)
+    assert next(one for one in checks_without_agent if one["name"] == "guests")["verdict"] == "unknown"
 
 
-def test_every_state_has_something_to_do_about_it() -> None:
+def test_every_guest_state_has_a_fix() -> None:
     assert set(GUEST_FIXES) == set(STATES) - {OK, REMOVED}
     clock = int(NOW.timestamp()) * 10**9
     for state in STATES:
@@ -98,7 +98,7 @@ def test_every_state_has_something_to_do_about_it() -> None:
         assert bool(check.fix) == (state != OK)
 
 
-def test_a_bad_description_fails_and_libvirt_is_offered() -> None:
+def test_invalid_guest_file_fails_the_doctor() -> None:
     facts = NodeFacts(guests_described=True, guests=(), guests_capability="failing: a.toml: is not TOML")
     (check,) = (one for one in examine(facts) if one.name == "guests")
     assert (check.verdict, check.found) == (CheckVerdict.FAILED, "a.toml: is not TOML")

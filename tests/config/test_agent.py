@@ -1,4 +1,4 @@
-"""What the agent's configuration refuses, and its defaults."""
+"""Agent configuration: refused values, defaults and the documented example."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def from_env(**env: str) -> AgentConfig:
         ("READERS__DCGM__ENABLED", "true", "readers.dcgm.enabled", "unknown key"),
     ],
 )
-def test_impossible_values_are_told(name: str, value: str, key: str, reason: str) -> None:
+def test_invalid_values_are_reported_with_source_and_key(name: str, value: str, key: str, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         from_env(**{name: value})
     assert caught.value.source == f"{ENV_PREFIX}{name}"
@@ -46,7 +46,7 @@ def test_impossible_values_are_told(name: str, value: str, key: str, reason: str
     assert reason in caught.value.reason
 
 
-def test_listening_beyond_loopback_is_possible_when_told_to() -> None:
+def test_insecure_listen_allows_other_addresses() -> None:
     assert from_env(LISTEN="0.0.0.0:9470", INSECURE_LISTEN="true").listen == "0.0.0.0:9470"
 
 
@@ -64,7 +64,7 @@ def test_listen_is_host_and_port(listen: str, parts: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("port", ["٤٢", "1" * 5000, "-1", "65536", ""])
-def test_what_is_no_port(port: str) -> None:
+def test_invalid_port_is_refused(port: str) -> None:
     with pytest.raises(InvalidValueError):
         parse_listen(f"127.0.0.1:{port}")
 
@@ -72,7 +72,7 @@ def test_what_is_no_port(port: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http://[::1", "http://hub:99999", "http://hub:x", "http://h h", "http://h\n", "hub:80"]
 )
-def test_what_is_no_hub(url: str) -> None:
+def test_invalid_hub_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(AgentConfig, file=None, env_prefix=ENV_PREFIX, env={"GPUFLEET_AGENT_HUB__URL": url}, flags={})
     assert caught.value.key == "hub.url"
@@ -80,23 +80,23 @@ def test_what_is_no_hub(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "lacking"),
+    ("more", "expected"),
     [
         ({}, "without token_file and [tls]"),
         ({"TOKEN_FILE": "t"}, "without [tls]"),
         ({"TLS__CERTIFICATE": "c", "TLS__KEY": "k"}, "without token_file"),
     ],
 )
-def test_beyond_loopback_takes_a_token_and_tls(more: dict[str, str], lacking: str) -> None:
+def test_listening_beyond_loopback_requires_token_and_tls(more: dict[str, str], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         from_env(LISTEN="0.0.0.0:9470", **more)
-    assert lacking in caught.value.reason
+    assert expected in caught.value.reason
     both = {"TOKEN_FILE": "t", "TLS__CERTIFICATE": "c", "TLS__KEY": "k"}
     assert from_env(LISTEN="0.0.0.0:9470", **both).tls.is_on
     assert from_env(LISTEN="0.0.0.0:9470", INSECURE_LISTEN="true", **more).insecure_listen
 
 
-def test_a_token_does_not_go_in_the_clear_by_accident() -> None:
+def test_token_requires_https_or_insecure() -> None:
     with pytest.raises(ConfigError) as caught:
         from_env(HUB__URL="http://hub:8470", HUB__TOKEN_FILE="t")
     assert caught.value.key == "hub.url"
@@ -115,7 +115,7 @@ def test_state_folder_depends_on_root() -> None:
     assert default_state({}, 1000) == "/var/lib/gpufleet"
 
 
-def test_what_is_printed_of_the_defaults_can_be_loaded(tmp_path: Path) -> None:
+def test_printed_defaults_can_be_loaded(tmp_path: Path) -> None:
     resolved = resolve(AgentConfig, file=None, env_prefix=ENV_PREFIX, env={}, flags={"readers.nvml.enabled": False})
     file = tmp_path / "agent.toml"
     file.write_text(render_toml(resolved))
@@ -136,7 +136,7 @@ def test_documented_example_is_valid_and_has_every_key(tmp_path: Path) -> None:
     "address",
     ["unix:///run/dcgm.sock", "tcp://127.0.0.1:5555", "tcp://[::1]:5555", "tcp://localhost:5555", "vsock://1:5555"],
 )
-def test_an_engine_of_this_host_is_taken(address: str) -> None:
+def test_dcgm_address_of_this_host_is_accepted(address: str) -> None:
     assert DcgmConfig(address=address).address == address
 
 
@@ -151,7 +151,7 @@ def test_an_engine_of_this_host_is_taken(address: str) -> None:
         "",
     ],
 )
-def test_an_engine_of_another_machine_is_not_this_hosts(address: str) -> None:
+def test_dcgm_address_of_another_machine_is_refused(address: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         DcgmConfig(address=address)
     assert caught.value.key == "address"
@@ -160,7 +160,7 @@ def test_an_engine_of_another_machine_is_not_this_hosts(address: str) -> None:
 TARGET: dict[str, object] = {"name": "dcgm", "url": "http://127.0.0.1:9400/metrics"}
 
 
-def test_exporters_are_tables_and_everything_has_a_default(tmp_path: Path) -> None:
+def test_exporter_targets_have_defaults(tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
     file.write_text('[[readers.exporter]]\nname = "dcgm"\nurl = "https://node-17:9400/metrics"\ntoken_file = "t"\n')
     config = load(AgentConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={})
@@ -169,7 +169,7 @@ def test_exporters_are_tables_and_everything_has_a_default(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "expected"),
     [
         ({"url": "http://h:9400"}, "no path"),
         ({"url": "ftp://h/metrics"}, "url: 'ftp://h/metrics'"),
@@ -184,12 +184,12 @@ def test_exporters_are_tables_and_everything_has_a_default(tmp_path: Path) -> No
         ({"surprise": 1}, "unknown field"),
     ],
 )
-def test_a_target_that_cannot_be_meant_is_refused(change: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_invalid_exporter_target_is_refused(change: dict[str, object], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         targets([{**TARGET, **change}])
 
 
-def test_two_targets_of_one_name_are_refused() -> None:
+def test_duplicate_exporter_name_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         targets([TARGET, TARGET])
     assert caught.value.key == "readers.exporter"

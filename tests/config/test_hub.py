@@ -13,18 +13,18 @@ def loaded(text: str, folder: Path, **flags: object) -> HubConfig:
     return load(HubConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags=flags)
 
 
-def test_state_decides_where_everything_is(tmp_path: Path) -> None:
+def test_state_folder_contains_store_and_registry(tmp_path: Path) -> None:
     config = loaded('state = "/var/lib/gpufleet"', tmp_path)
     assert config.store_dsn == "chdb:///var/lib/gpufleet/hub/store"
     assert config.registry_dsn == "sqlite:////var/lib/gpufleet/hub/registry.sqlite"
 
 
-def test_a_store_that_is_named_is_taken(tmp_path: Path) -> None:
+def test_configured_store_is_used(tmp_path: Path) -> None:
     assert loaded('store = "clickhouse://db:8123/fleet"', tmp_path).store_dsn == "clickhouse://db:8123/fleet"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ('listen = "0.0.0.0:8470"', "reachable from other machines"),
         ('listen = "0.0.0.0:8470"\nauth = "tokens"', r"without \[tls\]: "),
@@ -77,21 +77,21 @@ def test_a_store_that_is_named_is_taken(tmp_path: Path) -> None:
         ("[forward]\nqueue_bytes = 1", "queue_bytes"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_invalid_hub_configuration_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         loaded(text, tmp_path)
 
 
-def test_listening_beyond_loopback_takes_an_explicit_word(tmp_path: Path) -> None:
+def test_insecure_listen_allows_other_addresses_on_a_hub(tmp_path: Path) -> None:
     assert loaded('listen = "0.0.0.0:8470"', tmp_path, insecure_listen=True).listen == "0.0.0.0:8470"
 
 
-def test_listening_beyond_loopback_takes_tokens_and_tls(tmp_path: Path) -> None:
+def test_listening_beyond_loopback_requires_tokens_and_tls(tmp_path: Path) -> None:
     safe = 'listen = "0.0.0.0:8470"\nauth = "tokens"\n[tls]\ncertificate = "c"\nkey = "k"'
     assert loaded(safe, tmp_path).tls.is_on
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "[::1]", "localhost"])
-def test_on_loopback_nothing_is_asked(tmp_path: Path, host: str) -> None:
+def test_loopback_requires_no_tokens_or_tls(tmp_path: Path, host: str) -> None:
     config = loaded(f'listen = "{host}:8470"', tmp_path)
     assert (config.auth, config.tls.is_on) == ("none", False)

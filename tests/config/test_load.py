@@ -1,4 +1,4 @@
-"""The strict loader: sources over one another, and every problem with file, key and reason."""
+"""Configuration loader: precedence of sources, and problems with source, key and reason."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ def test_defaults_without_any_source() -> None:
     assert load(Config, file=None, env_prefix="T_", env={}, flags={}) == Config()
 
 
-def test_environment_over_file_and_flags_over_both(tmp_path: Path) -> None:
+def test_environment_overrides_file_and_flags_override_both(tmp_path: Path) -> None:
     text = 'name = "file"\ncount = 2\n[hub]\nurl = "file"\nseconds = 7\n'
     env = {"T_COUNT": "3", "T_HUB__URL": "env", "T_ON": "true", "T_HUB__NAMES": "a, b", "OTHER": "1", "T_NAME": ""}
     config = read(tmp_path, text, env, hub__url="flag", name=None)
@@ -68,7 +68,7 @@ def test_environment_over_file_and_flags_over_both(tmp_path: Path) -> None:
         ("name = ", "", "is not TOML"),
     ],
 )
-def test_a_wrong_file_is_told_with_file_key_and_reason(tmp_path: Path, text: str, key: str, reason: str) -> None:
+def test_invalid_file_is_reported_with_file_key_and_reason(tmp_path: Path, text: str, key: str, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text)
     assert caught.value.source == str(tmp_path / "c.toml")
@@ -76,16 +76,16 @@ def test_a_wrong_file_is_told_with_file_key_and_reason(tmp_path: Path, text: str
     assert reason in caught.value.reason
 
 
-def test_every_problem_of_every_source_is_told_at_once(tmp_path: Path) -> None:
+def test_problems_of_all_sources_are_reported_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigProblemsError) as caught:
         read(tmp_path, "nmae = 1\n[hub]\nurl = 'nowhere'", {"T_COUNT": "many"}, on="perhaps")
-    told = [(problem.source, problem.key) for problem in caught.value.problems]
+    problems = [(problem.source, problem.key) for problem in caught.value.problems]
     file = str(tmp_path / "c.toml")
-    assert told == [(file, "nmae"), ("T_COUNT", "count"), ("--on", "on"), (file, "hub.url")]
+    assert problems == [(file, "nmae"), ("T_COUNT", "count"), ("--on", "on"), (file, "hub.url")]
     assert len(str(caught.value).splitlines()) == 4
 
 
-def test_a_missing_or_unreadable_file_is_told(tmp_path: Path) -> None:
+def test_missing_or_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load(Config, file=tmp_path / "none.toml", env_prefix="T_", env={}, flags={})
     binary = tmp_path / "b.toml"
@@ -94,20 +94,20 @@ def test_a_missing_or_unreadable_file_is_told(tmp_path: Path) -> None:
         load(Config, file=binary, env_prefix="T_", env={}, flags={})
 
 
-def test_what_is_nested_too_deeply_is_told(tmp_path: Path) -> None:
+def test_too_deep_nesting_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nested too deeply"):
         read(tmp_path, f"name = {'[' * 20_000}{']' * 20_000}")
 
 
-def test_a_variable_or_flag_that_is_not_utf_8_is_told() -> None:
+def test_variable_or_flag_that_is_not_utf_8_is_reported() -> None:
     broken = os.fsdecode(b"a\xff")
     with pytest.raises(ConfigProblemsError) as caught:
         load(Config, file=None, env_prefix="T_", env={"T_NAME": broken}, flags={"hub.url": broken})
-    told = [(problem.source, problem.reason.partition(";")[0]) for problem in caught.value.problems]
-    assert told == [("T_NAME", "is not UTF-8"), ("--hub-url", "is not UTF-8")]
+    problems = [(problem.source, problem.reason.partition(";")[0]) for problem in caught.value.problems]
+    assert problems == [("T_NAME", "is not UTF-8"), ("--hub-url", "is not UTF-8")]
 
 
-def test_a_required_key_must_be_given() -> None:
+def test_missing_required_key_is_reported() -> None:
     class Needs(msgspec.Struct, frozen=True, kw_only=True):
         key: str
 
@@ -116,7 +116,7 @@ def test_a_required_key_must_be_given() -> None:
     assert caught.value.key == "key"
 
 
-def test_each_value_knows_its_origin(tmp_path: Path) -> None:
+def test_each_value_has_its_origin(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("count = 2\n")
     resolved = resolve(Config, file=file, env_prefix="T_", env={"T_ON": "1"}, flags={"hub.url": "u"})
@@ -139,9 +139,7 @@ def test_each_value_knows_its_origin(tmp_path: Path) -> None:
         ),
     )
 )
-def test_what_is_printed_loads_as_the_same_configuration(
-    tmp_path_factory: pytest.TempPathFactory, config: Config
-) -> None:
+def test_printed_configuration_loads_unchanged(tmp_path_factory: pytest.TempPathFactory, config: Config) -> None:
     flags = {
         "name": config.name, "count": config.count, "on": config.on,
         "hub.url": config.hub.url, "hub.names": config.hub.names, "hub.seconds": config.hub.seconds,

@@ -1,4 +1,4 @@
-"""What may stand in [push], and the file of headers."""
+"""Push configuration: URLs, credentials, labels, and the headers file."""
 
 import os
 from pathlib import Path
@@ -19,18 +19,18 @@ def test_nothing_is_pushed_by_default() -> None:
 @pytest.mark.parametrize(
     "url", ["collector:4318", "ftp://x", "http://", "http://x:99999", "http://u:p@x", "http://x#y"]
 )
-def test_addresses_that_are_none(url: str) -> None:
+def test_invalid_urls_are_refused(url: str) -> None:
     with pytest.raises(InvalidValueError):
         OtlpConfig(endpoint=url)
     with pytest.raises(InvalidValueError):
         RemoteWriteConfig(url=url)
 
 
-def test_a_query_belongs_to_some_receivers_addresses() -> None:
+def test_url_may_have_a_query() -> None:
     assert RemoteWriteConfig(url="http://vm:8428/api/v1/write?extra_label=a=b").url
 
 
-def test_credentials_do_not_go_in_the_clear() -> None:
+def test_credentials_require_https_or_insecure() -> None:
     for token, headers in (("/t", None), (None, "/h")):
         with pytest.raises(InvalidValueError) as caught:
             OtlpConfig(endpoint="http://collector:4318", token_file=token, headers_file=headers)
@@ -40,7 +40,7 @@ def test_credentials_do_not_go_in_the_clear() -> None:
         OtlpConfig(endpoint="http://collector:4318", insecure=True, token_file=token, headers_file=headers)
 
 
-def test_pairs() -> None:
+def test_labels_and_attributes_are_parsed() -> None:
     assert RemoteWriteConfig(labels=("team=ml", "site=a=b")).label_pairs == {"team": "ml", "site": "a=b"}
     assert OtlpConfig(attributes=("deployment.environment.name=prod",)).attribute_pairs == {
         "deployment.environment.name": "prod"
@@ -50,7 +50,7 @@ def test_pairs() -> None:
             RemoteWriteConfig(labels=labels)
 
 
-def test_half_a_certificate() -> None:
+def test_certificate_and_key_are_required_together() -> None:
     with pytest.raises(InvalidValueError) as caught:
         OtlpConfig(certificate="/c")
     assert caught.value.key == "certificate"
@@ -61,7 +61,7 @@ def test_half_a_certificate() -> None:
 
 def test_headers_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
     path = tmp_path / "headers"
-    path.write_bytes(b"# the vendor's\n\nX-Api-Key:  a b \r\nX-Scope-OrgID: 7\n")
+    path.write_bytes(b"# comment\n\nX-Api-Key:  a b \r\nX-Scope-OrgID: 7\n")
     file = HeadersFile(str(path))
     assert file.headers() == {"X-Api-Key": "a b", "X-Scope-OrgID": "7"}
     fresh = tmp_path / "new"
@@ -74,13 +74,13 @@ def test_headers_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
     "content",
     [b"no header", b"A:", b"A: b\x00c", b"A b: c", "A: é".encode(), b"Host: x", b"Content-Type: x", b"x" * 20_000],
 )
-def test_files_that_hold_no_headers(tmp_path: Path, content: bytes) -> None:
+def test_invalid_headers_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "headers"
     path.write_bytes(content)
     with pytest.raises(ConfigError):
         HeadersFile(str(path)).headers()
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_headers_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=os.strerror(2)):
         HeadersFile(str(tmp_path / "none")).headers()

@@ -1,4 +1,4 @@
-"""The file to begin with: every key, its words, and right however much of it is uncommented."""
+"""Configuration template: every key with its description, and valid with any lines uncommented."""
 
 import re
 import tomllib
@@ -28,13 +28,13 @@ def template(daemon: str) -> str:
 
 @pytest.mark.parametrize("daemon", RECORDS)
 class TestDaemons:
-    def test_it_sets_nothing(self, daemon: str, tmp_path: Path) -> None:
+    def test_template_sets_no_value(self, daemon: str, tmp_path: Path) -> None:
         file = tmp_path / "config.toml"
         file.write_text(template(daemon))
         record, prefix = RECORDS[daemon]
         assert resolve(record, file=file, env_prefix=prefix, env={}, flags={}).origins == {}
 
-    def test_every_key_is_there(self, daemon: str) -> None:
+    def test_template_has_every_key(self, daemon: str) -> None:
         text = re.sub(r"^# ?(\w+) = (.*)$", r"\1 = 0", template(daemon), flags=re.MULTILINE)
         for key, _ in leaves(RECORDS[daemon][0]):
             found: object = tomllib.loads(text)
@@ -42,17 +42,17 @@ class TestDaemons:
                 assert isinstance(found, dict)
                 found = found[part]
 
-    def test_no_key_is_without_words(self, daemon: str) -> None:
+    def test_every_key_has_a_description(self, daemon: str) -> None:
         for block in template(daemon).split("\n\n"):
             assert re.match(r"# [A-Z`]", block), block
 
     @given(data=st.data())
-    def test_uncommenting_any_of_it_changes_nothing(
+    def test_uncommenting_defaults_changes_nothing(
         self, daemon: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
         lines = template(daemon).splitlines()
-        places = [number for number, line in enumerate(lines) if COMMENTED.fullmatch(line)]
-        for number in data.draw(st.sets(st.sampled_from(places))):
+        lines_with_default = [number for number, line in enumerate(lines) if COMMENTED.fullmatch(line)]
+        for number in data.draw(st.sets(st.sampled_from(lines_with_default))):
             lines[number] = lines[number].removeprefix("#")
         file = tmp_path_factory.getbasetemp() / f"{daemon}.toml"
         file.write_text("\n".join(lines))
@@ -60,7 +60,7 @@ class TestDaemons:
         resolved = resolve(record, file=file, env_prefix=prefix, env={}, flags={})
         assert resolved.config == resolve(record, file=None, env_prefix=prefix, env={}, flags={}).config
 
-    def test_every_line_that_is_not_set_can_be(self, daemon: str, tmp_path: Path) -> None:
+    def test_every_commented_line_is_valid(self, daemon: str, tmp_path: Path) -> None:
         text = template(daemon)
         assert '"..."' not in text, "a key without an example"
         file = tmp_path / "config.toml"
@@ -74,7 +74,7 @@ class Inner(msgspec.Struct):
     """A table.
 
     Attributes:
-        one, two: told together,
+        one, two: described together,
             over two lines, such as `b`.
         three: `code` first.
 
@@ -87,7 +87,7 @@ class Inner(msgspec.Struct):
 
 
 class Outer(msgspec.Struct):
-    """The whole.
+    """All settings.
 
     Attributes:
         needed: without a default. None means trouble.
@@ -98,7 +98,7 @@ class Outer(msgspec.Struct):
     listed: tuple[str, ...] = ("é", 'quo"te')
 
 
-def test_the_form() -> None:
+def test_template_format() -> None:
     assert render_template(Outer, daemon="toy", env_prefix="TOY_").partition("\n\n")[2] == (
         "# Without a default. not set means trouble.\n"
         "# needed = (required)\n"
@@ -106,10 +106,10 @@ def test_the_form() -> None:
         "\n"
         "# A table.\n"
         "[inner]\n"
-        "# Told together, over two lines, such as `b`.\n"
+        "# Described together, over two lines, such as `b`.\n"
         "#one = 1\n"
         "\n"
-        "# Told together, over two lines, such as `b`.\n"
+        "# Described together, over two lines, such as `b`.\n"
         '#two = "b"  # an example: not set by default\n'
         "\n"
         "# `code` first. One of b, a.\n"

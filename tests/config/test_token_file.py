@@ -9,23 +9,23 @@ from gpufleet.model.errors import ConfigError
 from tests.support.authority import put_in_place
 
 
-def test_the_token_is_read_again_when_the_file_changes(tmp_path: Path) -> None:
+def test_token_is_read_again_when_the_file_changes(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("  one\n")
     file = TokenFile(str(path))
     assert file.token() == "one"
-    put_in_place(path, b"two")  # as long as the first: the file is another one
+    put_in_place(path, b"two")  # same length: only the file itself changed
     assert file.token() == "two"
     path.write_text("three\n")
     assert file.token() == "three"
 
 
-def test_what_is_no_token_is_told_and_mended(tmp_path: Path) -> None:
+def test_invalid_token_file_is_reported_and_recovers(tmp_path: Path) -> None:
     path = tmp_path / "token"
     file = TokenFile(str(path))
     with pytest.raises(ConfigError, match="No such file"):
         file.token()
-    for content in (b"", b"\n", b"two words", b"two\nlines", "zwölf".encode(), b"x" * 600):
+    for content in (b"", b"\n", b"two parts", b"two\nlines", "zwölf".encode(), b"x" * 600):
         put_in_place(path, content)
         with pytest.raises(ConfigError) as caught:
             file.token()
@@ -39,7 +39,7 @@ def test_what_is_no_token_is_told_and_mended(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_whatever_is_in_the_file_only_a_header_s_worth_comes_out(
+def test_any_file_yields_a_valid_header_value_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("token") / "file"

@@ -1,4 +1,4 @@
-"""Days that rows are kept for, and prices."""
+"""Retention periods and prices."""
 
 import datetime as dt
 
@@ -22,18 +22,18 @@ OLD = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
         (1, 2, 3, "raw_days"),
     ],
 )
-def test_what_is_coarser_stays_longer(raw: int, minute: int, hour: int, field: str) -> None:
+def test_coarser_rollups_must_be_kept_longer(raw: int, minute: int, hour: int, field: str) -> None:
     with pytest.raises(InvalidValueError, match=field):
         RetentionConfig(raw_days=raw, rollup_1m_days=minute, rollup_1h_days=hour)
 
 
 @pytest.mark.parametrize("days", [(2, 2, 2), (30, 90, 0), (30, 0, 30), (0, 36_500, 0), (0, 0, 0)])
-def test_the_same_time_and_for_ever_are_fine(days: tuple[int, int, int]) -> None:
-    kept = RetentionConfig(raw_days=days[0], rollup_1m_days=days[1], rollup_1h_days=days[2]).kept
-    assert (kept.raw_days, kept.rollup_1m_days, kept.rollup_1h_days) == days
+def test_equal_and_unlimited_retention_are_valid(days: tuple[int, int, int]) -> None:
+    retention = RetentionConfig(raw_days=days[0], rollup_1m_days=days[1], rollup_1h_days=days[2]).kept
+    assert (retention.raw_days, retention.rollup_1m_days, retention.rollup_1h_days) == days
 
 
-def test_prices_have_a_currency_and_one_price_an_instant() -> None:
+def test_prices_need_a_currency_and_must_not_overlap() -> None:
     price = PriceConfig(model="H200", per_gpu_hour=2.5, valid_from=OLD)
     with pytest.raises(InvalidValueError, match="currency"):
         UsageConfig(price=(price,))

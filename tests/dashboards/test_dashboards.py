@@ -1,4 +1,4 @@
-"""What a dashboard asks for is what our pages tell, and Prometheus answers each of its queries."""
+"""Dashboards: every queried series is exported, and Prometheus answers every query."""
 
 import datetime as dt
 import json
@@ -42,64 +42,66 @@ def panels(dashboard: Dashboard) -> list[Panel]:
 
 
 def queries(dashboard: Dashboard) -> list[str]:
-    """Return every query, with all of each variable chosen."""
+    """Return every query with each variable set to match all."""
     found = [query.expression for panel in panels(dashboard) for query in panel.queries]
     return [re.sub(r"\$(cluster|node|gpu)\b", ".*", text).replace("$__rate_interval", "1m") for text in found]
 
 
 @EACH
-def test_every_name_is_on_the_page(dialect: str) -> None:
-    told = {series.name for series in TextParser().parse(page()).series}
+def test_every_queried_series_is_exported(dialect: str) -> None:
+    exported = {series.name for series in TextParser().parse(page()).series}
     dashboard = DASHBOARDS[dialect]
-    asked = " ".join([*queries(dashboard), *(variable.query for variable in dashboard.variables)])
-    names = set(NAME.findall(asked))
+    expressions = " ".join([*queries(dashboard), *(variable.query for variable in dashboard.variables)])
+    names = set(NAME.findall(expressions))
     assert len(names) > 15
-    assert names - told == set()
+    assert names - exported == set()
 
 
-def test_the_native_one_has_every_metric_once() -> None:
-    of_agents = [metric for metric in ROWS if metric.name not in KUBERNETES_REPORTED]
-    assert [metric for _, metrics in SECTIONS for metric in metrics] == of_agents
+def test_native_dashboard_has_every_metric_once() -> None:
+    agent_metrics = [metric for metric in ROWS if metric.name not in KUBERNETES_REPORTED]
+    assert [metric for _, metrics in SECTIONS for metric in metrics] == agent_metrics
     below = [panel for row in native_dashboard().rows[1:] for panel in row.panels]
-    asked = [re.findall(r"gpufleet_(\w+)\{", panel.queries[0].expression)[0] for panel in below]
-    assert asked == [metric.name for metric in of_agents if metric.kind is not MetricKind.INFO]
+    queried = [re.findall(r"gpufleet_(\w+)\{", panel.queries[0].expression)[0] for panel in below]
+    assert queried == [metric.name for metric in agent_metrics if metric.kind is not MetricKind.INFO]
     assert len({panel.title for panel in below}) > 0.9 * len(below)
 
 
 @EACH
-def test_it_is_grafanas_json(dialect: str) -> None:
+def test_rendered_dashboard_is_valid_for_grafana(dialect: str) -> None:
     document = json.loads(render_grafana(DASHBOARDS[dialect]))
-    every = [one for top in document["panels"] for one in (top, *top.get("panels", ()))]
-    ids = [panel["id"] for panel in every]
+    all_panels = [one for top in document["panels"] for one in (top, *top.get("panels", ()))]
+    ids = [panel["id"] for panel in all_panels]
     assert len(ids) == len(set(ids))
     variables = {one["name"] for one in document["templating"]["list"]}
-    for panel in every:
+    for panel in all_panels:
         if panel["type"] == "row":
             continue
         assert panel["datasource"]["uid"] == "${datasource}"
         assert panel["description"]
         for target in panel["targets"]:
             assert set(re.findall(r"\$(?!__)(\w+)", target["expr"])) <= variables
-    for folded in (document["panels"], *(one["panels"] for one in document["panels"] if one.get("panels"))):
-        assert_nothing_overlaps([one["gridPos"] for one in folded])
+    for group in (document["panels"], *(one["panels"] for one in document["panels"] if one.get("panels"))):
+        assert_nothing_overlaps([one["gridPos"] for one in group])
 
 
-def assert_nothing_overlaps(places: list[dict[str, int]]) -> None:
-    taken: set[tuple[int, int]] = set()
-    for place in places:
+def assert_nothing_overlaps(positions: list[dict[str, int]]) -> None:
+    occupied: set[tuple[int, int]] = set()
+    for position in positions:
         cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
-        assert not cells & taken
+        assert not cells & occupied
         assert all(x < COLUMNS for x, _ in cells)
-        taken |= cells
+        occupied |= cells
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory, peer: Callable[[str], Path]) -> Iterator[Callable[[str], list[Any]]]:
-    """Give what asks a real Prometheus that scrapes a page of everything, whose counters grow."""
+def query_prometheus(
+    tmp_path_factory: pytest.TempPathFactory, peer: Callable[[str], Path]
+) -> Iterator[Callable[[str], list[Any]]]:
+    """Yield a query function of a real Prometheus that scrapes a page of all metrics with growing counters."""
     scrapes = iter(range(1, 1_000_000))
     folder = tmp_path_factory.mktemp("dashboards") / "prometheus"
     with (
@@ -107,13 +109,13 @@ def ask(tmp_path_factory: pytest.TempPathFactory, peer: Callable[[str], Path]) -
         prometheus(peer("prometheus"), folder, target) as database,
     ):
         grown = 'count_over_time(gpufleet_gpu_energy_joules_total{uuid="GPU-1"}[1m]) >= 3'
-        wait_until(lambda: database.ask(grown), seconds=60, what="three scrapes")
-        yield database.ask
+        wait_until(lambda: database.query(grown), seconds=60, what="three scrapes")
+        yield database.query
 
 
 @pytest.mark.system
 @pytest.mark.timeout(180)
 @EACH
-def test_prometheus_answers_every_query_with_something(dialect: str, ask: Callable[[str], list[Any]]) -> None:
-    unanswered = [query for query in queries(DASHBOARDS[dialect]) if not ask(query)]
+def test_prometheus_answers_every_query(dialect: str, query_prometheus: Callable[[str], list[Any]]) -> None:
+    unanswered = [query for query in queries(DASHBOARDS[dialect]) if not query_prometheus(query)]
     assert unanswered == []

@@ -1,4 +1,4 @@
-"""What an export does beside its source and its outlet: nothing is lost at a stop, and a defect stays its own."""
+"""Export loop: nothing is lost at a stop, and a defect of the source is contained."""
 
 import asyncio
 import contextlib
@@ -20,10 +20,10 @@ STATS = AgentStats(started_at=1, lanes={})
 
 
 class Source:
-    """Gathers nothing but numbers of offers and events; writes when it may."""
+    """Source that collects the kinds of its events and its offers; it encodes while `may_write` is set."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.pending: list[str] = []
         self.defect = ""
         self.may_write = threading.Event()
         self.may_write.set()
@@ -33,25 +33,25 @@ class Source:
         yield
         if self.defect == "offer":
             raise ZeroDivisionError("a defect")
-        self.heard.append("offer")
+        self.pending.append("offer")
 
     def add_events(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
-        self.heard += [event.kind for event in events]
+        self.pending += [event.kind for event in events]
 
     def take(self) -> Draft | None:
-        heard, self.heard = self.heard, []
-        return Draft(len(heard), lambda: self._write(heard)) if heard else None
+        pending, self.pending = self.pending, []
+        return Draft(len(pending), lambda: self._write(pending)) if pending else None
 
-    def _write(self, heard: list[str]) -> bytes:
+    def _write(self, pending: list[str]) -> bytes:
         self.writing.set()
         self.may_write.wait(10)
         if self.defect == "write":
             raise ZeroDivisionError("a defect")
-        return ",".join(heard).encode()
+        return ",".join(pending).encode()
 
 
 class Wire:
-    """Takes everything."""
+    """Transport that accepts everything."""
 
     address = "there"
 
@@ -86,7 +86,7 @@ def export(source: Source, wire: Wire) -> Export:
     return Export(source, ExportQueue("there", wire, max_bytes=1000, now_ns=lambda: 7), interval_seconds=0.01)
 
 
-async def test_what_is_offered_goes_out_at_the_interval(export: Export, source: Source, wire: Wire) -> None:
+async def test_offered_points_are_sent_at_the_interval(export: Export, source: Source, wire: Wire) -> None:
     await export.offer(example_snapshot(), STATS, [Event(view=None, kind="xid", at=1)])
     task = asyncio.create_task(export.run())
 
@@ -101,7 +101,7 @@ async def test_what_is_offered_goes_out_at_the_interval(export: Export, source: 
     assert (export.stats.points, export.stats.accepted, export.capability) == (2, 2, "available")
 
 
-async def test_a_stop_while_a_request_is_written_loses_nothing(export: Export, source: Source, wire: Wire) -> None:
+async def test_stop_while_a_request_is_encoded_loses_nothing(export: Export, source: Source, wire: Wire) -> None:
     await export.offer(example_snapshot(), STATS)
     source.may_write.clear()
     task = asyncio.create_task(export.run())
@@ -116,7 +116,7 @@ async def test_a_stop_while_a_request_is_written_loses_nothing(export: Export, s
 
 
 @pytest.mark.parametrize("step", ["offer", "write"])
-async def test_a_defect_is_said_and_costs_nobody_else(
+async def test_defect_is_reported_and_export_recovers(
     export: Export, source: Source, wire: Wire, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     source.defect = step

@@ -1,4 +1,4 @@
-"""The queue in front of another system: what goes, what waits, what is dropped, and that all of it is counted."""
+"""Export queue: order, retries, drops and counters."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until_async
 
 
 class Wire:
-    """Answers in order as told, then takes everything."""
+    """Transport with its next replies; afterwards it accepts everything."""
 
     address = "http://there"
 
@@ -21,7 +21,7 @@ class Wire:
         self.replies = list(replies)
         self.posted: list[bytes] = []
         self.is_open = False
-        self.held: asyncio.Event | None = None
+        self.blocked: asyncio.Event | None = None
 
     async def __aenter__(self) -> Self:
         self.is_open = True
@@ -35,8 +35,8 @@ class Wire:
     async def post(self, parcel: ExportRequest) -> ExportReply:
         assert self.is_open
         self.posted.append(parcel.body)
-        if self.held is not None:
-            await self.held.wait()
+        if self.blocked is not None:
+            await self.blocked.wait()
         return self.replies.pop(0) if self.replies else ExportReply(outcome=ExportOutcome.ACCEPTED)
 
 
@@ -89,7 +89,7 @@ async def test_requests_go_in_order_and_are_counted() -> None:
     assert outlet.stats.last_success == 7
 
 
-async def test_what_is_not_taken_now_is_sent_again_first() -> None:
+async def test_request_to_retry_is_sent_again_first() -> None:
     wire = Wire(ExportReply(outcome=ExportOutcome.RETRY, detail="busy", retry_after=0.0))
     outlet = outlet_of(wire)
     outlet.put(ExportRequest(b"one", 1))
@@ -105,7 +105,7 @@ async def test_what_is_not_taken_now_is_sent_again_first() -> None:
     assert outlet.stats.last_error == ""
 
 
-async def test_a_receiver_that_asks_for_patience_gets_it() -> None:
+async def test_retry_after_of_the_receiver_is_respected() -> None:
     wire = Wire(ExportReply(outcome=ExportOutcome.RETRY, detail="busy", retry_after=3000.0))
     outlet = outlet_of(wire)
     outlet.put(ExportRequest(b"one", 1))
@@ -115,17 +115,17 @@ async def test_a_receiver_that_asks_for_patience_gets_it() -> None:
             return outlet.stats.failures == 1
 
         await wait_until_async(failed)
-        outlet.put(ExportRequest(b"two", 1))  # what is new does not wake it
+        outlet.put(ExportRequest(b"two", 1))  # a new request does not end the pause
         for _ in range(20):
             await asyncio.sleep(0)
         assert wire.posted == [b"one"]
         assert outlet.stats.last_error == "http://there: busy"
 
 
-async def test_pauses_grow_and_are_never_shorter_than_asked() -> None:
+async def test_pauses_grow_and_are_at_least_retry_after() -> None:
     later = [
-        ExportReply(outcome=ExportOutcome.RETRY, detail="busy", retry_after=asked)
-        for asked in (None, None, None, 40.0, None)
+        ExportReply(outcome=ExportOutcome.RETRY, detail="busy", retry_after=retry_after)
+        for retry_after in (None, None, None, 40.0, None)
     ]
     slept: list[float] = []
     outlet = outlet_of(Wire(*later), slept=slept)
@@ -139,7 +139,7 @@ async def test_pauses_grow_and_are_never_shorter_than_asked() -> None:
     assert slept == [0.5, 1.0, 2.0, 40.0, 7.5]
 
 
-async def test_what_is_refused_is_dropped_and_blocks_nothing() -> None:
+async def test_rejected_request_is_dropped_and_blocks_nothing() -> None:
     wire = Wire(
         ExportReply(outcome=ExportOutcome.REJECTED, detail="bad"),
         ExportReply(outcome=ExportOutcome.REJECTED, detail="part", rejected=1),
@@ -152,7 +152,7 @@ async def test_what_is_refused_is_dropped_and_blocks_nothing() -> None:
     assert counts(outlet) == {"points": 15, "accepted": 9, "rejected": 6, "dropped": 0, "requests": 0, "bytes": 0}
 
 
-async def test_points_that_were_not_taken_are_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_rejected_points_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     wire = Wire(*[ExportReply(outcome=ExportOutcome.ACCEPTED, detail="too old", rejected=2)] * 2)
     outlet = outlet_of(wire)
     for _ in range(2):
@@ -163,7 +163,7 @@ async def test_points_that_were_not_taken_are_counted_and_said_once(caplog: pyte
     assert [record.message.count("too old") for record in caplog.records] == [1]
 
 
-async def test_a_full_queue_drops_the_oldest_and_keeps_the_newest() -> None:
+async def test_full_queue_drops_the_oldest_requests() -> None:
     wire = Wire()
     outlet = outlet_of(wire, max_bytes=10)
     for number in range(4):
@@ -175,9 +175,9 @@ async def test_a_full_queue_drops_the_oldest_and_keeps_the_newest() -> None:
     assert wire.posted == [b"x" * 100]
 
 
-async def test_what_is_under_way_is_neither_lost_nor_counted_twice() -> None:
+async def test_request_in_flight_is_neither_lost_nor_counted_twice() -> None:
     wire = Wire(ExportReply(outcome=ExportOutcome.RETRY, detail="busy"))
-    wire.held = asyncio.Event()
+    wire.blocked = asyncio.Event()
     outlet = outlet_of(wire, max_bytes=10)
     outlet.put(ExportRequest(b"aaaa", 1))
     async with running(outlet):
@@ -188,7 +188,7 @@ async def test_what_is_under_way_is_neither_lost_nor_counted_twice() -> None:
         await wait_until_async(posted)
         for _ in range(3):
             outlet.put(ExportRequest(b"bbbb", 1))
-        wire.held.set()
+        wire.blocked.set()
 
         async def failed() -> bool:
             return outlet.stats.failures == 1
@@ -201,7 +201,7 @@ async def test_what_is_under_way_is_neither_lost_nor_counted_twice() -> None:
 
 async def test_stop_during_a_post_keeps_the_request_for_the_flush() -> None:
     wire = Wire()
-    wire.held = asyncio.Event()
+    wire.blocked = asyncio.Event()
     outlet = outlet_of(wire)
     outlet.put(ExportRequest(b"one", 1))
     async with running(outlet):
@@ -210,13 +210,13 @@ async def test_stop_during_a_post_keeps_the_request_for_the_flush() -> None:
             return bool(wire.posted)
 
         await wait_until_async(posted)
-    wire.held = None
+    wire.blocked = None
     await outlet.flush()
     assert wire.posted == [b"one", b"one"]
     assert outlet.stats.accepted == 1
 
 
-async def test_what_a_flush_cannot_deliver_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_error_of_a_flush_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     outlet = outlet_of(Wire(ExportReply(outcome=ExportOutcome.RETRY, detail="busy")))
     outlet.put(ExportRequest(b"one", 1))
     await outlet.flush()

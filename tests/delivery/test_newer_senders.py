@@ -123,7 +123,7 @@ async def test_relay_keeps_newer_batches_and_forwards_the_rest(tmp_path: Path, b
 )
 async def test_answer_in_another_format_is_no_verdict(status: int, content: str) -> None:
     async with FakeHub.running() as hub:
-        hub.words = content
+        hub.response_body = content
         hub.answer = lambda _: (status, {})
         async with HubClient(hub.url, name="test", timeout_seconds=5) as client:
             answer = await client.post(of_version(1, 1))
@@ -134,7 +134,7 @@ async def test_answer_in_another_format_is_no_verdict(status: int, content: str)
 @pytest.mark.parametrize(("status", "content"), [(400, '{"error": "bad_batch"}'), (413, "<html>nginx</html>")])
 async def test_permanent_rejection(status: int, content: str) -> None:
     async with FakeHub.running() as hub:
-        hub.words = content
+        hub.response_body = content
         hub.answer = lambda _: (status, {})
         async with HubClient(hub.url, name="test", timeout_seconds=5) as client:
             assert (await client.post(of_version(1, 1))).verdict is HubVerdict.REJECTED

@@ -1,4 +1,4 @@
-"""Patience, and its bounds."""
+"""Retry delays and `Retry-After`."""
 
 import datetime as dt
 
@@ -17,10 +17,10 @@ def test_delays_double_up_to_a_quarter_of_a_minute() -> None:
 
 
 @given(st.integers(1, 10**9), st.none() | st.floats(0, 1e12), st.floats(0, 1))
-def test_a_delay_is_never_shorter_than_asked_nor_endless(failures: int, asked: float | None, jitter: float) -> None:
-    delay = retry_delay(failures, asked, jitter)
+def test_delay_is_bounded_and_respects_retry_after(failures: int, retry_after: float | None, jitter: float) -> None:
+    delay = retry_delay(failures, retry_after, jitter)
     assert 0.5 <= delay <= max(MAX_SECONDS, MAX_RETRY_AFTER_SECONDS)
-    assert delay >= min(asked or 0, MAX_RETRY_AFTER_SECONDS)
+    assert delay >= min(retry_after or 0, MAX_RETRY_AFTER_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,6 @@ def test_retry_after_is_seconds_or_a_date(header: str, seconds: float | None) ->
 
 
 @given(st.text(max_size=60))
-def test_no_header_whatever_is_an_error(header: str) -> None:
+def test_any_header_is_parsed_without_an_error(header: str) -> None:
     parsed = parse_retry_after(header, NOW)
     assert parsed is None or parsed >= 0

@@ -1,19 +1,21 @@
+"""Pacer: the send rate is constant, and unused time is not saved up."""
+
 import pytest
 
 from gpufleet.delivery.pacing import Pacer
 from tests.fakes.clock import FakeClock
 
 
-def test_so_many_in_a_second_and_nothing_saved_up() -> None:
+def test_pacer_keeps_its_rate_after_a_pause() -> None:
     clock = FakeClock()
     pace = Pacer(4, clock.monotonic)
-    went = []
+    sent_at = []
     for _ in range(400):
         if pace.delay == 0:
             pace.step()
-            went.append(clock.monotonic())
+            sent_at.append(clock.monotonic())
         clock.advance(0.01)
-    assert len(went) == 16
+    assert len(sent_at) == 16
     clock.advance(100)
     assert pace.delay == 0
     pace.step()

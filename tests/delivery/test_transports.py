@@ -1,4 +1,4 @@
-"""What answers of receivers of OTLP and remote write mean, over real HTTP where that matters."""
+"""Transports: outcome of OTLP and remote write responses, some over real HTTP."""
 
 import gzip
 import math
@@ -28,13 +28,13 @@ WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
 
 
 @pytest.mark.parametrize("status", [0, 301, 302, 429, 502, 503, 504])
-def test_otlp_is_sent_again(status: int) -> None:
+def test_otlp_response_is_retried(status: int) -> None:
     reply = otlp_reply(HttpAnswer(status, retry_after=9.0), logs=False)
     assert (reply.outcome, reply.retry_after) == (ExportOutcome.RETRY, 9.0)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 415, 500, 501])
-def test_otlp_is_refused(status: int) -> None:
+def test_otlp_request_is_rejected(status: int) -> None:
     reply = otlp_reply(HttpAnswer(status, "text/html", b"<html>no"), logs=False)
     assert (reply.outcome, reply.rejected, reply.detail) == (
         ExportOutcome.REJECTED,
@@ -43,7 +43,7 @@ def test_otlp_is_refused(status: int) -> None:
     )
 
 
-def test_otlp_is_taken_whole_or_in_part() -> None:
+def test_otlp_request_is_accepted_wholly_or_in_part() -> None:
     partial = ExportMetricsServiceResponse()
     partial.partial_success.rejected_data_points = 3
     partial.partial_success.error_message = "too old"
@@ -55,10 +55,10 @@ def test_otlp_is_taken_whole_or_in_part() -> None:
     assert (reply.outcome, reply.rejected, reply.detail) == (ExportOutcome.ACCEPTED, 3, "too old")
     odd = otlp_reply(HttpAnswer(200, PROTOBUF, b"\xff\xff"), logs=False)
     assert odd.outcome is ExportOutcome.ACCEPTED
-    assert "cannot be read" in odd.detail
+    assert odd.detail
 
 
-def test_a_captive_portal_takes_nothing() -> None:
+def test_page_of_a_captive_portal_is_retried() -> None:
     page = HttpAnswer(200, "text/html", b"<html>log in")
     assert (
         otlp_reply(page, logs=False).outcome
@@ -79,20 +79,20 @@ def test_a_captive_portal_takes_nothing() -> None:
     ]
     + [(status, ExportOutcome.RETRY) for status in (0, 302, 429, 500, 502, 503)],
 )
-def test_remote_write(status: int, outcome: ExportOutcome) -> None:
+def test_remote_write_status_decides_the_outcome(status: int, outcome: ExportOutcome) -> None:
     assert remote_write_1_reply(HttpAnswer(status)).outcome is outcome
 
 
-def test_remote_write_2_tells_how_much_was_written() -> None:
-    def said(status: int, written: str) -> tuple[ExportOutcome, int | None]:
+def test_remote_write_2_counts_written_samples() -> None:
+    def outcome(status: int, written: str) -> tuple[ExportOutcome, int | None]:
         reply = remote_write_2_reply(HttpAnswer(status, headers={WRITTEN.lower(): written}), 5)
         return reply.outcome, reply.rejected
 
-    assert said(204, "5") == (ExportOutcome.ACCEPTED, None)
-    assert said(204, "3") == (ExportOutcome.ACCEPTED, 2)
-    assert said(204, "x") == (ExportOutcome.ACCEPTED, 5)
-    assert said(400, "4") == (ExportOutcome.REJECTED, 1)
-    assert said(503, "0")[0] is ExportOutcome.RETRY
+    assert outcome(204, "5") == (ExportOutcome.ACCEPTED, None)
+    assert outcome(204, "3") == (ExportOutcome.ACCEPTED, 2)
+    assert outcome(204, "x") == (ExportOutcome.ACCEPTED, 5)
+    assert outcome(400, "4") == (ExportOutcome.REJECTED, 1)
+    assert outcome(503, "0")[0] is ExportOutcome.RETRY
 
 
 def parcel() -> ExportRequest:
@@ -104,7 +104,7 @@ def parcel() -> ExportRequest:
     return ExportRequest(encode_2(points), len(points))
 
 
-def test_a_body_of_version_2_as_version_1() -> None:
+def test_version_2_body_is_converted_to_version_1() -> None:
     found = WriteDecoder().decode_1(convert_to_version_1(parcel().body))
     assert [(series.name, series.labels["i"]) for series in found.series] == [("m", "0"), ("m", "1"), ("m", "2")]
     assert (found.values[0], found.stale, found.times) == (1.5, [1], [AT] * 3)
@@ -114,12 +114,12 @@ def sender(url: str, **headers: str) -> HttpSender:
     return HttpSender(url, timeout_seconds=5, headers=lambda: headers)
 
 
-@pytest.mark.parametrize("silent", [False, True])
-async def test_version_1_receiver_gets_version_1_from_then_on(*, silent: bool) -> None:
-    """It says 415, as its specification wants; old ones take the body for an empty message and say 204."""
+@pytest.mark.parametrize("accepts_any", [False, True])
+async def test_version_1_receiver_gets_version_1_from_then_on(*, accepts_any: bool) -> None:
+    """The specification requires status 415. Old receivers parse the body as an empty message and answer 204."""
 
     def answer(got: Got) -> Answer:
-        if got.headers["content-type"] == CONTENT_TYPE_2 and not silent:
+        if got.headers["content-type"] == CONTENT_TYPE_2 and not accepts_any:
             return Answer(415)
         return Answer(204)
 
@@ -135,7 +135,7 @@ async def test_version_1_receiver_gets_version_1_from_then_on(*, silent: bool) -
         assert [labels["i"] for labels, _, _ in receiver.series()] == ["0", "1", "2"]
 
 
-async def test_a_receiver_of_version_2_goes_on_with_it() -> None:
+async def test_version_2_receiver_keeps_version_2() -> None:
     async with Receiver.running(lambda _: Answer(204, b"", {WRITTEN: "3"})) as receiver:
         wire = RemoteWriteTransport(sender(receiver.url), "2.0")
         async with wire:
@@ -144,7 +144,7 @@ async def test_a_receiver_of_version_2_goes_on_with_it() -> None:
         assert {got.headers["content-type"] for got in receiver.got} == {CONTENT_TYPE_2}
 
 
-async def test_otlp_goes_with_its_headers_and_hears_the_answer() -> None:
+async def test_otlp_request_has_its_headers_and_reads_the_response() -> None:
     async with Receiver.running(lambda _: Answer(503, b"later\x1b[2J", {"Retry-After": "11"})) as receiver:
         wire = OtlpTransport(sender(f"{receiver.url}/v1/metrics", Authorization="Bearer x"), logs=False)
         async with wire:
@@ -154,9 +154,9 @@ async def test_otlp_goes_with_its_headers_and_hears_the_answer() -> None:
         assert (got.path, got.headers["authorization"], got.body) == ("/v1/metrics", "Bearer x", b"x")
 
 
-async def test_nobody_there_and_no_credentials_are_no_answer() -> None:
-    async with sender("http://127.0.0.1:1") as nobody:
-        assert (await nobody.post(b"", {})).status == 0
+async def test_unreachable_receiver_and_missing_credentials_have_status_0() -> None:
+    async with sender("http://127.0.0.1:1") as unreachable:
+        assert (await unreachable.post(b"", {})).status == 0
 
     def missing() -> dict[str, str]:
         raise ConfigError("/etc/token", "", "is gone")

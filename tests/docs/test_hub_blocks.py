@@ -1,4 +1,4 @@
-"""Every block of a hub's configuration in the documentation is one: as it stands, and with all that it offers."""
+"""Hub configuration blocks in the documentation: valid as written and with every option uncommented."""
 
 import re
 from pathlib import Path
@@ -16,16 +16,16 @@ BLOCKS = [
 ]
 
 
-def test_there_are_some() -> None:
+def test_documentation_has_hub_blocks() -> None:
     assert len(BLOCKS) >= 5
 
 
 @pytest.mark.parametrize("optional", [False, True])
 @pytest.mark.parametrize("block", BLOCKS)
-def test_it_is_a_configuration(block: str, optional: bool, tmp_path: Path) -> None:
+def test_documented_hub_block_is_valid(block: str, optional: bool, tmp_path: Path) -> None:
     if optional:
         block = re.sub(r"^#(?=\w+ = )", "", block, flags=re.MULTILINE)
-        block = block.replace('"http://127', '"https://127')  # with a token it is asked for
+        block = block.replace('"http://127', '"https://127')  # required with a token
     file = tmp_path / "hub.toml"
     file.write_text(block)
     assert load(HubConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={}) != HubConfig()

@@ -1,4 +1,4 @@
-"""Every test that the page on other projects' defects names is where it says."""
+"""docs/peers.md: every linked test exists."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_test_that_is_named_is_there() -> None:
+def test_every_linked_test_exists() -> None:
     page = (ROOT / "docs" / "peers.md").read_text()
     named = re.findall(r"\[`(test_\w+)`\]\(\.\./([\w/.]+)\)", page)
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| project")]

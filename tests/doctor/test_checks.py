@@ -48,7 +48,7 @@ def judge(name: str, **changed: object) -> CheckResult:
     return next(check for check in examine(facts) if check.name == name)
 
 
-def test_a_healthy_node_is_ok_throughout() -> None:
+def test_healthy_node_passes_every_check() -> None:
     assert {check.name: check.verdict for check in examine(HEALTHY) if check.verdict is not CheckVerdict.OK} == {}
 
 
@@ -57,7 +57,7 @@ def test_without_facts_everything_is_unknown() -> None:
 
 
 @given(st.sets(st.sampled_from([field.name for field in msgspec.structs.fields(NodeFacts)])))
-def test_a_missing_fact_never_makes_anything_better(missing: set[str]) -> None:
+def test_missing_facts_never_improve_a_verdict(missing: set[str]) -> None:
     defaults = NodeFacts()
     poorer = msgspec.structs.replace(HEALTHY, **{name: getattr(defaults, name) for name in missing})
     assert {check.verdict for check in examine(poorer)} <= {CheckVerdict.OK, CheckVerdict.UNKNOWN, CheckVerdict.WARNING}
@@ -68,7 +68,7 @@ def test_a_missing_fact_never_makes_anything_better(missing: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changed", "verdict", "word"),
+    ("name", "changed", "verdict", "expected"),
     [
         ("nvidia_gpus", {"inventory": ()}, CheckVerdict.NOT_APPLICABLE, "no NVIDIA"),
         ("nvidia_gpus", {"inventory": (gpu("ast", vendor=0x1A03),)}, CheckVerdict.NOT_APPLICABLE, "no NVIDIA"),
@@ -143,15 +143,15 @@ def test_a_missing_fact_never_makes_anything_better(missing: set[str]) -> None:
         ("hub_packages", {"missing_packages": {"agent": (), "hub": ("chdb",)}}, CheckVerdict.NOT_APPLICABLE, "chdb"),
     ],
 )
-def test_verdicts(name: str, changed: dict[str, object], verdict: CheckVerdict, word: str) -> None:
+def test_verdicts(name: str, changed: dict[str, object], verdict: CheckVerdict, expected: str) -> None:
     check = judge(name, **changed)
     assert check.verdict is verdict
-    assert word in check.found
+    assert expected in check.found
     if verdict in (CheckVerdict.FAILED, CheckVerdict.WARNING):
-        assert check.fix, "what is wrong has a way to fix it"
+        assert check.fix, "the check has no fix"
 
 
-def test_every_check_has_its_own_name_and_says_what_it_proves() -> None:
+def test_every_check_has_a_unique_name_and_a_purpose() -> None:
     checks = examine(HEALTHY)
     assert len({check.name for check in checks}) == len(checks)
     assert all(check.proves for check in checks)

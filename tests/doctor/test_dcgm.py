@@ -1,4 +1,4 @@
-"""What the doctor says of an engine, by what the engine does."""
+"""Doctor checks of a DCGM engine."""
 
 import asyncio
 import errno
@@ -20,8 +20,8 @@ from gpufleet.simulate.dcgm.state import EngineFault, EngineState
 from gpufleet.simulate.dcgm.values import PROFILING
 
 
-class Answers:
-    """A socket whose connection ends with an error of the kernel's."""
+class FailingSocket:
+    """Socket whose connection fails with a kernel error."""
 
     family = socket.AF_VSOCK
 
@@ -55,15 +55,15 @@ async def examine(folder: Path, state: EngineState, address: str = "") -> tuple[
     return {check.name: check for check in checks}, engine.commands
 
 
-async def test_a_healthy_engine(tmp_path: Path) -> None:
-    checks, asked = await examine(tmp_path, EngineState.healthy(3))
+async def test_healthy_engine_passes(tmp_path: Path) -> None:
+    checks, commands = await examine(tmp_path, EngineState.healthy(3))
     assert {check.verdict for check in checks.values()} == {CheckVerdict.OK}
     assert checks["GPUs"].found == "3: 0, 1, 2"
     assert "ENTITIES_GET_LATEST_V4 FUNCTION_NOT_FOUND" in checks["latest values"].found
-    assert set(asked) <= READ_ONLY
+    assert set(commands) <= READ_ONLY
 
 
-async def test_an_engine_of_another_version(tmp_path: Path) -> None:
+async def test_unsupported_engine_version_fails(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.version = "3.3.5"
     checks, _ = await examine(tmp_path, state)
@@ -71,12 +71,12 @@ async def test_an_engine_of_another_version(tmp_path: Path) -> None:
     assert not any(name.startswith("readings") for name in checks)
 
 
-async def test_an_engine_without_gpus(tmp_path: Path) -> None:
+async def test_engine_without_gpus_fails(tmp_path: Path) -> None:
     checks, _ = await examine(tmp_path, EngineState())
     assert checks["GPUs"].verdict is CheckVerdict.FAILED
 
 
-async def test_an_engine_with_another_time_that_anybody_reaches(tmp_path: Path) -> None:
+async def test_engine_with_clock_skew_and_vsock_address_warns(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.clock_ahead = 60_000_000
     checks, _ = await examine(tmp_path, state, "vsock://42:5555")
@@ -86,7 +86,7 @@ async def test_an_engine_with_another_time_that_anybody_reaches(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("fault", [EngineFault.WRONG_MAGIC, EngineFault.HANG_UP, EngineFault.WRONG_COUNT])
-async def test_what_is_no_engine(fault: EngineFault, tmp_path: Path) -> None:
+async def test_peer_that_is_no_engine_fails(fault: EngineFault, tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.faults.add(fault)
     checks, _ = await examine(tmp_path, state)
@@ -94,7 +94,7 @@ async def test_what_is_no_engine(fault: EngineFault, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "word"),
+    ("code", "expected"),
     [
         (errno.ENODEV, "CID"),
         (errno.ETIMEDOUT, "vsock driver"),
@@ -102,56 +102,56 @@ async def test_what_is_no_engine(fault: EngineFault, tmp_path: Path) -> None:
         (errno.EACCES, "RestrictAddressFamilies"),
     ],
 )
-async def test_how_far_one_came_to_a_guest_is_told(code: int, word: str) -> None:
-    """The kernel's words (no such device, connection timed out) name neither."""
+async def test_connection_error_suggests_a_fix(code: int, expected: str) -> None:
+    """The error text of the kernel (no such device, connection timed out) suggests no fix."""
 
-    class Refuses:
+    class FailingDialer:
         async def dial(self) -> Stream:
-            return await VsockDialer(42, 5555, make_socket=lambda: cast("socket.socket", Answers(code))).dial()
+            return await VsockDialer(42, 5555, make_socket=lambda: cast("socket.socket", FailingSocket(code))).dial()
 
-    (check,) = await examine_engine("vsock://42:5555", Refuses(), SystemClock())
+    (check,) = await examine_engine("vsock://42:5555", FailingDialer(), SystemClock())
     assert check.verdict is CheckVerdict.FAILED
     assert os.strerror(code) in check.found
-    assert word in check.fix
+    assert expected in check.fix
 
 
-async def test_who_answers_and_is_no_engine_is_told_so(tmp_path: Path) -> None:
+async def test_other_service_at_the_address_is_reported(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.faults.add(EngineFault.WRONG_MAGIC)
     checks, _ = await examine(tmp_path, state)
     assert "another service" in checks["engine"].fix
 
 
-async def test_a_lost_gpu_fails_nothing_and_is_counted(tmp_path: Path) -> None:
+async def test_lost_gpu_is_counted_and_fails_no_check(tmp_path: Path) -> None:
     state = EngineState.healthy(2)
     state.gpus[1].statuses = dict.fromkeys(set(state.gpus[1].values) - {54, 57}, -18)
     checks, _ = await examine(tmp_path, state)
     assert "gpu_lost" in checks["readings, fast"].found
 
 
-async def test_what_it_supports_is_told(tmp_path: Path) -> None:
+async def test_supported_features_are_reported(tmp_path: Path) -> None:
     state = EngineState.with_mig(2)
     state.unknown = frozenset({1523, *range(1600, 1613)})
-    checks, asked = await examine(tmp_path, state)
+    checks, commands = await examine(tmp_path, state)
     assert checks["profiling"].verdict is CheckVerdict.OK
     assert checks["profiling"].found == "all 16 readings"
     assert checks["XIDs"].verdict is CheckVerdict.OK
     assert checks["MIG devices"].found == "3: 3g.71gb, 1c.4g.71gb, 3c.4g.71gb"
     assert "not 1523, 1600, 1601" in checks["fields"].found
-    assert set(asked) <= READ_ONLY
+    assert set(commands) <= READ_ONLY
 
 
-@pytest.mark.parametrize(("code", "word"), [(-54, "resume"), (-17, "RestrictProfiling"), (-33, "proprietary")])
-async def test_who_holds_profiling_is_told(code: int, word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("code", "expected"), [(-54, "resume"), (-17, "RestrictProfiling"), (-33, "proprietary")])
+async def test_profiling_in_use_is_reported(code: int, expected: str, tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.unwatchable = dict.fromkeys(PROFILING, code)
     checks, _ = await examine(tmp_path, state)
     assert checks["profiling"].verdict is CheckVerdict.WARNING
-    assert word in checks["profiling"].fix
+    assert expected in checks["profiling"].fix
     assert checks["readings, fast"].verdict is CheckVerdict.OK
 
 
-async def test_an_engine_that_refuses_to_watch_xids(tmp_path: Path) -> None:
+async def test_engine_without_xid_watch_warns(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.unwatchable = {230: -6}
     checks, _ = await examine(tmp_path, state)

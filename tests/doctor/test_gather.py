@@ -35,35 +35,35 @@ def verdicts(facts: NodeFacts) -> dict[str, str]:
     return {check.name: check.verdict.value for check in examine(facts)}
 
 
-async def test_a_bare_metal_node(tmp_path: Path) -> None:
+async def test_facts_of_a_bare_metal_node(tmp_path: Path) -> None:
     plant(NVIDIA_FILES, build("bare_metal", tmp_path))
     facts = await collect(tmp_path)
     assert facts.libraries == {"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "590.48.01"}
     assert facts.device_nodes == {"/dev/nvidia0": "", "/dev/nvidiactl": ""}
     assert facts.switch_drivers == ("nvidia-nvswitch",) * 4
-    got = verdicts(facts)
-    assert got["nvidia_gpus"] == "ok"
-    assert got["nvidia_versions"] == "ok"
-    assert got["nvidia_fabric_manager"] == "ok"
-    assert got["nvidia_device_nodes"] == "warning", "one node for eight GPUs"
-    assert got["process_table"] == "ok"
-    assert got["identity"] == "ok"
-    assert got["kubelet_pod_resources"] == "warning", "the kubelet runs, and its socket is not there"
+    by_check = verdicts(facts)
+    assert by_check["nvidia_gpus"] == "ok"
+    assert by_check["nvidia_versions"] == "ok"
+    assert by_check["nvidia_fabric_manager"] == "ok"
+    assert by_check["nvidia_device_nodes"] == "warning", "one node for eight GPUs"
+    assert by_check["process_table"] == "ok"
+    assert by_check["identity"] == "ok"
+    assert by_check["kubelet_pod_resources"] == "warning", "the kubelet runs without its socket"
 
 
-async def test_a_kubevirt_node_and_a_container(tmp_path: Path) -> None:
-    handed_over = verdicts(await collect(build("kubevirt_node", tmp_path / "node")))
-    assert handed_over["nvidia_gpus"] == "warning", "one GPU is bound to nothing"
-    assert handed_over["nvidia_fabric_manager"] == "not_applicable"
+async def test_facts_of_a_kubevirt_node_and_a_container(tmp_path: Path) -> None:
+    passed_through = verdicts(await collect(build("kubevirt_node", tmp_path / "node")))
+    assert passed_through["nvidia_gpus"] == "warning", "one GPU has no driver"
+    assert passed_through["nvidia_fabric_manager"] == "not_applicable"
     inside = await collect(build("container", tmp_path / "container"))
     assert inside.processes_hidden == "this process is in a PID namespace of its own"
-    got = verdicts(inside)
-    assert got["nvidia_library"] == "failed"
-    assert got["nvidia_persistence"] == "unknown"
-    assert got["kubelet_pod_resources"] == "unknown"
+    by_check = verdicts(inside)
+    assert by_check["nvidia_library"] == "failed"
+    assert by_check["nvidia_persistence"] == "unknown"
+    assert by_check["kubelet_pod_resources"] == "unknown"
 
 
-async def test_a_library_named_only_by_the_loaders_cache(tmp_path: Path) -> None:
+async def test_library_in_the_loader_cache_is_found(tmp_path: Path) -> None:
     build("guest", tmp_path)
     plant("/opt/nv/libnvidia-ml.so.1 -> libnvidia-ml.so.590.48.01\n", tmp_path)
     (tmp_path / "etc/ld.so.cache").write_bytes(
@@ -72,7 +72,7 @@ async def test_a_library_named_only_by_the_loaders_cache(tmp_path: Path) -> None
     assert (await collect(tmp_path)).libraries == {"/opt/nv/libnvidia-ml.so.1": "590.48.01"}
 
 
-async def test_hidepid_is_named(tmp_path: Path) -> None:
+async def test_hidepid_is_reported(tmp_path: Path) -> None:
     root = build("guest", tmp_path)
     (root / "proc/2/stat").unlink()
     with (root / "proc/self/mountinfo").open("a") as file:
@@ -80,7 +80,7 @@ async def test_hidepid_is_named(tmp_path: Path) -> None:
     assert (await collect(root)).processes_hidden == "/proc is mounted with hidepid=invisible"
 
 
-async def test_an_empty_machine_is_mostly_unknown(tmp_path: Path) -> None:
+async def test_facts_of_an_empty_machine_are_unknown(tmp_path: Path) -> None:
     facts = await collect(tmp_path)
     assert facts.inventory is None
     assert facts.errors
@@ -89,18 +89,18 @@ async def test_an_empty_machine_is_mostly_unknown(tmp_path: Path) -> None:
         assert by_name[name] == CheckVerdict.UNKNOWN, name
 
 
-def test_the_pod_resources_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_of_the_pod_resources_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     access = LocalAccess(tmp_path)
     assert access.socket("/kubelet.sock") == "ENOENT"
     (tmp_path / "plain").write_text("")
     assert access.socket("/plain") == "ENOTSOCK"
-    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    monkeypatch.chdir(tmp_path)  # socket paths have a length limit
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("kubelet.sock")
         assert access.socket("/kubelet.sock") == ""
 
 
-def test_the_live_machine_can_be_asked() -> None:
+def test_facts_of_this_machine_can_be_read() -> None:
     access = LocalAccess()
     assert access.clock_synchronized() in (True, False)
     assert access.folder("/proc/1") != ""
@@ -109,7 +109,7 @@ def test_the_live_machine_can_be_asked() -> None:
 
 
 @pytest.mark.parametrize(("name", "code"), [("guest", 1), ("kubevirt_node", 1)])
-def test_the_command_answers_json_and_tells_failure(name: str, code: int, tmp_path: Path) -> None:
+def test_json_output_and_exit_code_of_failed_checks(name: str, code: int, tmp_path: Path) -> None:
     done = gpufleet("doctor", "--json", "--root", str(build(name, tmp_path)))
     assert done.returncode == code
     checks = json.loads(done.stdout)
@@ -117,7 +117,7 @@ def test_the_command_answers_json_and_tells_failure(name: str, code: int, tmp_pa
     assert any(check["verdict"] == "failed" for check in checks)
 
 
-def test_passed_checks_take_one_line_and_failed_ones_advise(tmp_path: Path) -> None:
+def test_passed_checks_take_one_line_and_failed_ones_have_a_fix(tmp_path: Path) -> None:
     done = gpufleet("doctor", "--root", str(build("bare_metal", tmp_path)), env={"COLUMNS": "80"})
     page = done.stdout
     assert "failed   nvidia_library" in page
@@ -141,10 +141,10 @@ def test_machine_without_gpus_is_not_reported_as_broken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("extra", ["agent", "hub"])
-def test_every_package_of_an_extra_is_looked_for(extra: str) -> None:
+def test_every_package_of_an_extra_is_checked(extra: str) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = {re.split(r"[^a-z0-9-]", requirement)[0] for requirement in project["optional-dependencies"][extra]}
+    required = {re.split(r"[^a-z0-9-]", requirement)[0] for requirement in project["optional-dependencies"][extra]}
     distributions = importlib.metadata.packages_distributions()
-    # Without uvloop everything works, only slower.
-    brought = {one.lower() for name in PACKAGES[extra] for one in (name, *distributions[name.partition(".")[0]])}
-    assert wanted - {"uvloop"} <= brought
+    # uvloop is optional: it only improves speed.
+    provided = {one.lower() for name in PACKAGES[extra] for one in (name, *distributions[name.partition(".")[0]])}
+    assert required - {"uvloop"} <= provided

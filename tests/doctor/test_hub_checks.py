@@ -1,4 +1,4 @@
-"""What the checks of a hub make of its facts."""
+"""Doctor checks of a hub, from given facts."""
 
 import datetime as dt
 
@@ -67,14 +67,14 @@ def judge(name: str, **changed: object) -> CheckResult:
     return next(check for check in examine_hub(facts) if check.name == name)
 
 
-def test_a_healthy_hub_is_ok_throughout() -> None:
+def test_healthy_hub_passes_every_check() -> None:
     assert {check.name: check.found for check in examine_hub(HEALTHY) if check.verdict is not CheckVerdict.OK} == {}
 
 
 def test_checks_without_facts_are_unknown() -> None:
     checks = examine_hub(HubFacts(at=NOW, folder="/x", listen="127.0.0.1:8470"))
     wrong = {check.name for check in checks if check.verdict is not CheckVerdict.UNKNOWN}
-    assert wrong == {"listener", "certificate"}, "one is of the configuration, the other's words are an error"
+    assert wrong == {"listener", "certificate"}, "these two checks need no gathered facts"
 
 
 @given(
@@ -82,8 +82,8 @@ def test_checks_without_facts_are_unknown() -> None:
         st.sampled_from(["holder", "daemon", "disk", "clock", "registry", "store", "backlog", "clock_skews", "tokens"])
     )
 )
-def test_a_missing_fact_never_makes_anything_better(missing: set[str]) -> None:
-    poorer = msgspec.structs.replace(HEALTHY, **dict.fromkeys(missing, "could not be had"))
+def test_missing_hub_facts_never_improve_a_verdict(missing: set[str]) -> None:
+    poorer = msgspec.structs.replace(HEALTHY, **dict.fromkeys(missing, "unavailable"))
     for before, after in zip(examine_hub(HEALTHY), examine_hub(poorer), strict=True):
         assert after.verdict in (before.verdict, CheckVerdict.UNKNOWN)
     sick = msgspec.structs.replace(poorer, registry=DatabaseState(2, 2, "page 3 is never used"))
@@ -91,9 +91,9 @@ def test_a_missing_fact_never_makes_anything_better(missing: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changed", "verdict", "word"),
+    ("name", "changed", "verdict", "expected"),
     [
-        ("daemon", {"daemon": "nobody answers", "holder": 0}, CheckVerdict.WARNING, "stopped"),
+        ("daemon", {"daemon": "no answer", "holder": 0}, CheckVerdict.WARNING, "stopped"),
         ("daemon", {"daemon": "answers 401"}, CheckVerdict.UNKNOWN, "4711"),
         (
             "daemon",
@@ -179,9 +179,9 @@ def test_a_missing_fact_never_makes_anything_better(missing: set[str]) -> None:
         ("sender_clocks", {"clock_skews": {"a": -900.0}}, CheckVerdict.WARNING, "a -900 s"),
     ],
 )
-def test_verdicts(name: str, changed: dict[str, object], verdict: CheckVerdict, word: str) -> None:
+def test_verdicts(name: str, changed: dict[str, object], verdict: CheckVerdict, expected: str) -> None:
     check = judge(name, **changed)
     assert check.verdict is verdict, check.found
-    assert word in check.found
+    assert expected in check.found
     if verdict in (CheckVerdict.FAILED, CheckVerdict.WARNING):
-        assert check.fix, "what is wrong has a way to fix it"
+        assert check.fix, "the check has no fix"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import re
 import sqlite3
 import time
@@ -27,7 +28,7 @@ NEVER_FLUSHED = "[flush]\ninterval_seconds = 3600.0\n"
 
 
 class Site:
-    """A hub with its configuration in a folder."""
+    """Hub with its configuration in a folder."""
 
     def __init__(self, folder: Path, config: str = "") -> None:
         self.folder = folder
@@ -58,7 +59,7 @@ class Site:
         return {str(path.relative_to(self.state)) for path in self.state.rglob("*")}
 
 
-async def test_running_killed_and_other_hubs_are_told_apart(tmp_path: Path) -> None:
+async def test_running_killed_and_other_hubs_are_distinguished(tmp_path: Path) -> None:
     site = Site(tmp_path / "this", NEVER_FLUSHED)
     with site.start() as hub:
         await site.post(3)
@@ -86,7 +87,7 @@ async def test_running_killed_and_other_hubs_are_told_apart(tmp_path: Path) -> N
 
     with site.start():  # doctor changed nothing: all three batches are still there
         flushed = "gpufleet_hub_flushed_batches_total 3"
-        wait_until(lambda: flushed in get_text(f"{site.url}/metrics"), what="all three in the store")
+        wait_until(lambda: flushed in get_text(f"{site.url}/metrics"), what="three batches in the store")
 
 
 async def test_sender_clocks_are_the_same_from_hub_and_registry(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_files_of_another_user_are_not_opened(tmp_path: Path) -> None:
     checks = site.examine()
     assert site.files() == before
     assert checks["state_folder"]["verdict"] == "unknown"
-    assert "sudo -u nobody" in checks["state_folder"]["fix"]
+    assert f"sudo -u {pwd.getpwuid(65534).pw_name}" in checks["state_folder"]["fix"]
     assert {checks[name]["verdict"] for name in ("registry", "store", "log")} == {"unknown"}
 
 
@@ -138,9 +139,9 @@ def test_certificate_and_tokens_of_a_hub_are_checked(tmp_path: Path) -> None:
         tokens[role].chmod(0o600)
     url = f"https://127.0.0.1:{site.port}"
     with Gpufleet(["hub", "--config", str(site.config)], tmp_path / "log") as hub:
-        asking = ("--hub", url, "--token-file", str(tokens["operator"]), "--ca", str(authority.file))
+        hub_options = ("--hub", url, "--token-file", str(tokens["operator"]), "--ca", str(authority.file))
         wait_until(lambda: url in hub.log.read_text(), seconds=100, what="the hub to listen")
-        checks = site.examine(*asking)
+        checks = site.examine(*hub_options)
         assert checks["certificate"]["verdict"] == "ok"
         assert "127.0.0.1" in checks["certificate"]["found"]
         assert checks["tokens"]["verdict"] == "warning"
@@ -149,7 +150,7 @@ def test_certificate_and_tokens_of_a_hub_are_checked(tmp_path: Path) -> None:
         without = site.examine("--hub", url, "--ca", str(authority.file))
         assert without["daemon"]["verdict"] == "unknown"
         assert "--token-file" in without["daemon"]["fix"]
-        assert without["registry"]["verdict"] == "ok", "its file can be read"
+        assert without["registry"]["verdict"] == "ok", "the registry file is readable"
     key.chmod(0o644)
     assert site.examine("--hub", "https://other:1", code=1)["certificate"]["verdict"] == "failed"
 
@@ -169,7 +170,7 @@ def test_certificate_is_checked_as_a_client_does(tmp_path: Path) -> None:
     assert isinstance(inspect_certificate(str(certificate), str(tmp_path / "none"), None), str)
 
 
-def test_daily_growth_is_that_of_the_newest_whole_day(tmp_path: Path) -> None:
+def test_daily_growth_is_taken_from_the_newest_complete_day(tmp_path: Path) -> None:
     table = tmp_path / "store" / "store" / "a91" / "a91d"
     for name, size in (("20260530_1_9_2", 10), ("20260531_1_9_2", 200), ("20260601_1_9_2", 7), ("all_1_1_0", 5000)):
         (table / name).mkdir(parents=True)
@@ -186,8 +187,8 @@ def test_lock_holder_is_read_without_locking(tmp_path: Path) -> None:
     file.write_text("")
     assert lock_holder(file) == 0
     status = file.stat()
-    where = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    locks.write_text(f"1: POSIX  ADVISORY  WRITE 7 {where} 0 EOF\n2: FLOCK  ADVISORY  WRITE 42 {where} 0 EOF\n")
+    inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    locks.write_text(f"1: POSIX  ADVISORY  WRITE 7 {inode} 0 EOF\n2: FLOCK  ADVISORY  WRITE 42 {inode} 0 EOF\n")
     assert lock_holder(file, locks) == 42
-    locks.write_text(f"1: FLOCK  ADVISORY  WRITE 0 {where} 0 EOF\n")
+    locks.write_text(f"1: FLOCK  ADVISORY  WRITE 0 {inode} 0 EOF\n")
     assert lock_holder(file, locks) == -1

@@ -1,4 +1,4 @@
-"""GPUs known only by their place in a list: shown where nothing better is, and never twice."""
+"""GPUs known only by their list index: shown if no other reader names them, and never twice."""
 
 import pytest
 
@@ -12,42 +12,42 @@ def bus(*why: Reason) -> list[GpuListing]:
     return [GpuListing(f"b{number}", unnamed=False, why=one) for number, one in enumerate(why)]
 
 
-def test_another_reader_wins() -> None:
+def test_named_gpu_replaces_unnamed_gpus() -> None:
     assert duplicate_gpus([*LISTED, GpuListing("real", unnamed=False)]) == {"n0", "n1"}
 
 
-def test_alone_they_are_shown() -> None:
+def test_unnamed_gpus_alone_are_shown() -> None:
     assert duplicate_gpus(LISTED) == frozenset()
 
 
-@pytest.mark.parametrize("silent", [1, 2])
-def test_alone_and_without_values_they_are_shown(silent: int) -> None:
-    silent_ones = [GpuListing(one.key, unnamed=True, why=Reason.STALE) for one in LISTED[:silent]]
-    assert duplicate_gpus([*silent_ones, *LISTED[silent:]]) == frozenset()
+@pytest.mark.parametrize("count", [1, 2])
+def test_stale_unnamed_gpus_alone_are_shown(count: int) -> None:
+    stale = [GpuListing(one.key, unnamed=True, why=Reason.STALE) for one in LISTED[:count]]
+    assert duplicate_gpus([*stale, *LISTED[count:]]) == frozenset()
 
 
-def test_without_values_they_stand_for_nothing() -> None:
+def test_stale_unnamed_gpus_are_duplicates_of_stale_bus_devices() -> None:
     stale = [GpuListing(one.key, unnamed=True, why=Reason.STALE) for one in LISTED]
     assert duplicate_gpus([*stale, *bus(Reason.STALE, Reason.STALE)]) == {"n0", "n1"}
 
 
-def test_one_of_them_without_values_is_still_the_same_one() -> None:
+def test_partly_stale_unnamed_gpus_replace_bus_devices() -> None:
     one, other = LISTED
-    silent = GpuListing(other.key, unnamed=True, why=Reason.STALE)
-    assert duplicate_gpus([one, silent, *bus(Reason.NO_LIBRARY, Reason.NO_LIBRARY)]) == {"b0", "b1"}
+    stale = GpuListing(other.key, unnamed=True, why=Reason.STALE)
+    assert duplicate_gpus([one, stale, *bus(Reason.NO_LIBRARY, Reason.NO_LIBRARY)]) == {"b0", "b1"}
 
 
-def test_the_bus_shows_the_same_ones() -> None:
+def test_equally_many_bus_devices_are_duplicates() -> None:
     assert duplicate_gpus([*LISTED, *bus(Reason.NO_LIBRARY, Reason.NO_LIBRARY, Reason.BOUND_TO_VFIO)]) == {"b0", "b1"}
 
 
-def test_the_bus_shows_another_number() -> None:
+def test_different_number_of_bus_devices_replaces_unnamed_gpus() -> None:
     assert duplicate_gpus([*LISTED, *bus(Reason.NO_LIBRARY, Reason.NO_LIBRARY, Reason.NO_LIBRARY)]) == {"n0", "n1"}
 
 
-def test_gpus_that_the_driver_does_not_hold_are_others() -> None:
+def test_bus_devices_without_the_driver_are_other_gpus() -> None:
     assert duplicate_gpus([*LISTED, *bus(Reason.BOUND_TO_VFIO, Reason.NO_DRIVER)]) == frozenset()
 
 
-def test_without_them_nothing_changes() -> None:
+def test_named_gpus_and_bus_devices_are_no_duplicates() -> None:
     assert duplicate_gpus([GpuListing("real", unnamed=False), *bus(Reason.NO_LIBRARY)]) == frozenset()

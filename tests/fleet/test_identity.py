@@ -1,3 +1,5 @@
+"""Machine identity: matching of evidence, clones, reboots and renames."""
+
 import itertools
 
 import msgspec
@@ -19,7 +21,7 @@ class Fleet:
         self.known: dict[str, KnownMachine] = {}
         self.conflicts: set[str] = set()
 
-    def hear(self, machine: Machine, at: int = NOW) -> str:
+    def receive(self, machine: Machine, at: int = NOW) -> str:
         decision = decide(self.known.values(), machine, at)
         known = decision.known or new_machine(f"m{len(self.known)}", machine, at)
         self.known[known.id] = known
@@ -34,58 +36,58 @@ def machine(**evidence: object) -> Machine:
     return msgspec.convert({"name": "node-a", **evidence}, Machine)
 
 
-def test_the_same_evidence_is_the_same_machine() -> None:
+def test_same_evidence_is_the_same_machine() -> None:
     fleet = Fleet()
     one = machine(machine_id="a", boot_id="b1")
-    assert fleet.hear(one) == fleet.hear(one, NOW + SECOND)
+    assert fleet.receive(one) == fleet.receive(one, NOW + SECOND)
     assert not fleet.conflicts
 
 
-def test_a_restart_keeps_the_id() -> None:
+def test_reboot_keeps_the_id() -> None:
     fleet = Fleet()
-    before = fleet.hear(machine(machine_id="a", boot_id="b1"))
-    assert fleet.hear(machine(machine_id="a", boot_id="b2"), NOW + 5 * SECOND) == before
+    before = fleet.receive(machine(machine_id="a", boot_id="b1"))
+    assert fleet.receive(machine(machine_id="a", boot_id="b2"), NOW + 5 * SECOND) == before
     assert not fleet.conflicts
 
 
-def test_a_rename_keeps_the_id() -> None:
+def test_rename_keeps_the_id() -> None:
     fleet = Fleet()
-    before = fleet.hear(machine(machine_id="a", boot_id="b1"))
-    assert fleet.hear(machine(name="renamed", machine_id="a", boot_id="b1"), NOW + SECOND) == before
+    before = fleet.receive(machine(machine_id="a", boot_id="b1"))
+    assert fleet.receive(machine(name="renamed", machine_id="a", boot_id="b1"), NOW + SECOND) == before
 
 
 def test_renamed_machine_keeps_its_id_over_a_restart() -> None:
     fleet = Fleet()
-    before = fleet.hear(machine(machine_id="a", boot_id="b1"))
+    before = fleet.receive(machine(machine_id="a", boot_id="b1"))
     later = NOW + LIVE_NS + SECOND
-    assert fleet.hear(machine(name="renamed", machine_id="a", boot_id="b2"), later) == before
+    assert fleet.receive(machine(name="renamed", machine_id="a", boot_id="b2"), later) == before
 
 
 def test_later_evidence_is_merged_and_kept() -> None:
     fleet = Fleet()
     weak = machine(machine_id="a", boot_id="b1")
-    before = fleet.hear(weak)
-    assert fleet.hear(machine(machine_id="a", boot_id="b1", system_uuid="u"), NOW + SECOND) == before
-    assert fleet.hear(weak, NOW + 2 * SECOND) == before
+    before = fleet.receive(weak)
+    assert fleet.receive(machine(machine_id="a", boot_id="b1", system_uuid="u"), NOW + SECOND) == before
+    assert fleet.receive(weak, NOW + 2 * SECOND) == before
     assert fleet.known[before].machine.system_uuid == "u"
 
 
-def test_a_cloned_machine_id_is_a_conflict_and_not_an_overwrite() -> None:
+def test_cloned_machine_id_is_a_conflict() -> None:
     fleet = Fleet()
     first = machine(machine_id="cloned", system_uuid="u1", boot_id="b1")
     second = machine(name="node-b", machine_id="cloned", system_uuid="u2", boot_id="b2")
-    ids = fleet.hear(first), fleet.hear(second, NOW + SECOND)
+    ids = fleet.receive(first), fleet.receive(second, NOW + SECOND)
     assert ids[0] != ids[1]
     assert fleet.conflicts == set(ids)
     for tick in range(2, 20):
-        assert fleet.hear(first if tick % 2 else second, NOW + tick * SECOND) == ids[0 if tick % 2 else 1]
+        assert fleet.receive(first if tick % 2 else second, NOW + tick * SECOND) == ids[0 if tick % 2 else 1]
     assert len(fleet.known) == 2
 
 
 def test_cloned_machine_ids_differ_by_name_and_boot() -> None:
     fleet = Fleet()
-    first = fleet.hear(machine(machine_id="cloned", boot_id="b1"))
-    second = fleet.hear(machine(name="node-b", machine_id="cloned", boot_id="b2"), NOW + SECOND)
+    first = fleet.receive(machine(machine_id="cloned", boot_id="b1"))
+    second = fleet.receive(machine(name="node-b", machine_id="cloned", boot_id="b2"), NOW + SECOND)
     assert first != second
     assert fleet.conflicts == {first, second}
 
@@ -96,7 +98,7 @@ def test_full_clones_are_found_when_a_boot_id_comes_back() -> None:
         machine(machine_id="a", system_uuid="u", boot_id="b1"),
         machine(machine_id="a", system_uuid="u", boot_id="b2"),
     )
-    ids = [fleet.hear(one if tick % 2 == 0 else other, NOW + tick * SECOND) for tick in range(10)]
+    ids = [fleet.receive(one if tick % 2 == 0 else other, NOW + tick * SECOND) for tick in range(10)]
     assert ids[0] in fleet.conflicts
     assert len(set(ids[2::2])) == 1
     assert len(set(ids[3::2])) == 1
@@ -104,34 +106,34 @@ def test_full_clones_are_found_when_a_boot_id_comes_back() -> None:
     assert ids[3] != ids[2]
 
 
-def test_a_boot_id_that_comes_back_much_later_is_late_data() -> None:
+def test_boot_id_that_returns_much_later_is_late_data() -> None:
     fleet = Fleet()
     one = machine(machine_id="a", boot_id="b1")
-    before = fleet.hear(one)
-    fleet.hear(machine(machine_id="a", boot_id="b2"), NOW + SECOND)
-    assert fleet.hear(one, NOW + RETURN_NS + 10 * SECOND) == before
+    before = fleet.receive(one)
+    fleet.receive(machine(machine_id="a", boot_id="b2"), NOW + SECOND)
+    assert fleet.receive(one, NOW + RETURN_NS + 10 * SECOND) == before
     assert not fleet.conflicts
 
 
 def test_disk_in_another_chassis_is_another_machine() -> None:
     fleet = Fleet()
-    before = fleet.hear(machine(machine_id="a", system_uuid="u1", boot_id="b1"))
-    after = fleet.hear(machine(machine_id="a", system_uuid="u2", boot_id="b2"), NOW + LIVE_NS + SECOND)
+    before = fleet.receive(machine(machine_id="a", system_uuid="u1", boot_id="b1"))
+    after = fleet.receive(machine(machine_id="a", system_uuid="u2", boot_id="b2"), NOW + LIVE_NS + SECOND)
     assert before != after
     assert not fleet.conflicts
 
 
-def test_a_guest_cannot_take_its_host_s_identity() -> None:
+def test_guest_cannot_take_the_identity_of_its_host() -> None:
     fleet = Fleet()
     host = machine(machine_id="a", system_uuid="u", boot_id="b1")
     guest = msgspec.structs.replace(host, kind=MachineKind.GUEST, hypervisor="node-a")
-    assert fleet.hear(host) != fleet.hear(guest)
+    assert fleet.receive(host) != fleet.receive(guest)
 
 
 def test_guests_of_two_hypervisors_are_two_machines() -> None:
     fleet = Fleet()
     guests = [machine(machine_id="a", boot_id="b", kind="guest", hypervisor=host) for host in ("h1", "h2")]
-    assert fleet.hear(guests[0]) != fleet.hear(guests[1])
+    assert fleet.receive(guests[0]) != fleet.receive(guests[1])
 
 
 def full(number: int, boot: int = 0, name: int | None = None) -> Machine:
@@ -148,19 +150,19 @@ def test_machines_are_distinguished_in_any_order(order: list[int]) -> None:
     fleet = Fleet()
     ids: dict[int, str] = {}
     for tick, number in enumerate(order):
-        assert fleet.hear(full(number), NOW + tick * SECOND) == ids.setdefault(number, f"m{len(ids)}")
+        assert fleet.receive(full(number), NOW + tick * SECOND) == ids.setdefault(number, f"m{len(ids)}")
     assert len(fleet.known) == len(set(order))
     assert not fleet.conflicts
 
 
 @given(st.permutations(list(itertools.product(range(3), range(2)))))
-def test_an_id_is_never_given_to_another_system_uuid(order: list[tuple[int, int]]) -> None:
-    """Machines cloned down to machine-id and name, told apart by system UUID alone, restarting as they like."""
+def test_id_is_never_assigned_to_another_system_uuid(order: list[tuple[int, int]]) -> None:
+    """Machines with a cloned machine-id and name differ only by system UUID, and restart in any order."""
     fleet = Fleet()
     owner: dict[str, int] = {}
     for tick, (number, boot) in enumerate(order):
         clone = msgspec.structs.replace(full(number, boot), machine_id="cloned", name="cloned")
-        id_ = fleet.hear(clone, NOW + tick * SECOND)
+        id_ = fleet.receive(clone, NOW + tick * SECOND)
         assert owner.setdefault(id_, number) == number
     assert len(fleet.conflicts) == len({number for number, _ in order})
 
@@ -176,13 +178,13 @@ EVIDENCE = st.builds(
 
 
 @given(st.lists(st.tuples(EVIDENCE, st.integers(0, 900)), max_size=30))
-def test_whatever_comes_no_id_ever_changes_its_system_uuid(events: list[tuple[Machine, int]]) -> None:
+def test_system_uuid_of_an_id_never_changes(events: list[tuple[Machine, int]]) -> None:
     fleet = Fleet()
     at = NOW
     for evidence, seconds in events:
         at += seconds * SECOND
         before = dict(fleet.known)
-        id_ = fleet.hear(evidence, at)
+        id_ = fleet.receive(evidence, at)
         old = before.get(id_)
         if old is not None and old.machine.system_uuid and evidence.system_uuid:
             assert old.machine.system_uuid == evidence.system_uuid

@@ -1,4 +1,4 @@
-"""When an instance is gone, and what to call a device."""
+"""Gone instances, and device names."""
 
 from gpufleet.fleet.devices import device_name, is_gone
 from gpufleet.model.absence import Reason
@@ -12,11 +12,11 @@ def test_device_missing_from_a_newer_pass_of_its_lane_is_gone() -> None:
     assert is_gone({FAST: 10}, {FAST: 11})
     assert not is_gone({FAST: 10}, {FAST: 9})
     assert is_gone({FAST: 10, SLOW: 5}, {FAST: 10, SLOW: 6})
-    assert not is_gone({FAST: 10}, {FAST: 10, SLOW: 60})  # a lane that never told of it says nothing
+    assert not is_gone({FAST: 10}, {FAST: 10, SLOW: 60})  # a lane that never listed the device does not count
     assert not is_gone({FAST: 10}, {})
 
 
-def test_a_device_is_called_by_the_best_that_is_known() -> None:
+def test_device_name_uses_the_best_known_reading() -> None:
     profile, type_ = Reading(value="1g.18gb"), Reading(value="NVIDIA L40S-12Q")
     assert device_name({"mig_profile": profile}) == "MIG 1g.18gb"
     assert device_name({"vgpu_type": type_}) == "NVIDIA L40S-12Q"

@@ -1,4 +1,4 @@
-"""The merge of readings: conflicts between readers, one row each, and agreement of agent, page and hub."""
+"""Merge of readings: conflicts between readers, and agreement of agent, page and hub."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ Dim = tuple[str, tuple[str, ...], Value | Absent]
 
 
 class Source(NamedTuple):
-    """One reader's sample in a conflict."""
+    """Sample of a reader in a conflict."""
 
     reader: str
     values: Mapping[str, Value | Absent] = {}
@@ -277,10 +277,10 @@ def test_agent_and_hub_agree_on_random_nodes() -> None:
         assert verdicts(snapshot.host.readings) == verdicts(merge(host)), seed
         assert dim_verdicts(snapshot.host.dimensions) == dim_verdicts(merge_dimensions(host)), seed
     assert compared > 10 * NODES
-    assert shared > NODES / 2  # conflicts between sources were really among them
+    assert shared > NODES / 2  # enough conflicts between sources
 
 
-def test_page_of_an_agent_shows_what_its_snapshot_shows() -> None:
+def test_page_of_an_agent_equals_its_snapshot() -> None:
     for seed in range(0, NODES, 25):
         world, _ = random_node(seed)
         now = world.clock.now_ns()

@@ -1,3 +1,5 @@
+"""Aggregates over devices."""
+
 import math
 
 from hypothesis import given
@@ -22,14 +24,14 @@ def test_no_devices_give_no_values() -> None:
     assert (total.coverage, total.metrics) == ("0 of 0 devices", {})
 
 
-def test_devices_that_should_be_there_are_counted() -> None:
+def test_expected_devices_are_counted() -> None:
     one = [{"gpu_power_watts": Reading(value=100.5)}]
     assert aggregate([], expected=8).coverage == "0 of 8 devices"
     assert aggregate(one, expected=8).metrics["gpu_power_watts"].devices == 8
     assert aggregate(one * 8, expected=2).coverage == "8 of 8 devices"
 
 
-def test_says_over_how_many_devices_each_metric_is() -> None:
+def test_each_metric_counts_its_reporting_devices() -> None:
     devices = [
         {"gpu_power_watts": Reading(value=100.5), "gpu_utilization_ratio": Reading(value=0.0)},
         {"gpu_power_watts": ABSENT, "gpu_utilization_ratio": Reading(value=1.0)},
@@ -48,29 +50,29 @@ def test_integers_stay_integers() -> None:
     assert aggregate(devices).metrics["gpu_memory_total_bytes"].value == 2**54 + 1
 
 
-def test_the_hottest_device_speaks_for_the_temperature() -> None:
+def test_temperature_is_the_maximum() -> None:
     devices = [{"gpu_temperature_celsius": Reading(value=float(t))} for t in (31, 88, 40)]
     assert aggregate(devices).metrics["gpu_temperature_celsius"].value == 88.0
 
 
-def test_a_reading_about_another_device_is_not_counted() -> None:
+def test_reading_of_the_parent_is_not_counted() -> None:
     devices = [{"gpu_power_watts": Reading(value=700.0, scope=Scope.PARENT)}]
     assert aggregate(devices).coverage == "0 of 1 devices"
 
 
-def test_a_text_that_is_no_total_does_not_make_a_device_report() -> None:
+def test_device_with_only_a_text_does_not_report() -> None:
     assert aggregate([{"gpu_state": Reading(value="lost")}]).coverage == "0 of 1 devices"
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 5000)), min_size=1, max_size=20))
-def test_sum_over_those_that_report(powers: list[float | None]) -> None:
+def test_sum_covers_the_reporting_devices(powers: list[float | None]) -> None:
     devices = [{"gpu_power_watts": ABSENT if power is None else Reading(value=power)} for power in powers]
     total = aggregate(devices).metrics["gpu_power_watts"]
-    given_values = [power for power in powers if power is not None]
-    assert total.reporting == len(given_values)
+    reported = [power for power in powers if power is not None]
+    assert total.reporting == len(reported)
     assert total.devices == len(powers)
-    if given_values:
+    if reported:
         assert total.value is not None
-        assert math.isclose(float(total.value), math.fsum(given_values))
+        assert math.isclose(float(total.value), math.fsum(reported))
     else:
         assert total.value is None

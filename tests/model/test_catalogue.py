@@ -1,4 +1,4 @@
-"""The catalogue holds together: what is rendered from it can be rendered."""
+"""Catalogue: its rows are consistent and can be rendered."""
 
 import re
 
@@ -28,7 +28,7 @@ def test_names_and_numbers_are_unique() -> None:
 
 
 @every_metric
-def test_name_is_legal_and_carries_its_unit(metric: Metric) -> None:
+def test_name_is_valid_and_ends_in_its_unit(metric: Metric) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name)
     bare = metric.name.removesuffix("_total")
     if metric.unit:
@@ -66,7 +66,7 @@ def test_range_is_ordered_and_ratios_have_one(metric: Metric) -> None:
 
 
 @every_metric
-def test_row_says_where_it_comes_from(metric: Metric) -> None:
+def test_row_names_its_source(metric: Metric) -> None:
     assert metric.help
     assert metric.subjects
     source = metric.kernel if Subject.MACHINE in metric.subjects else metric.nvml
@@ -80,12 +80,12 @@ def test_optional_gpu_metrics_are_stored_beside_the_core(metric: Metric) -> None
         assert metric.storage is not Storage.CORE
 
 
-def test_counters_have_no_upper_end() -> None:
+def test_counters_have_no_upper_limit() -> None:
     assert [m.name for m in CATALOGUE.values() if m.kind is MetricKind.COUNTER and m.high is not None] == []
 
 
 @every_metric
-def test_dimensions_have_names_that_no_label_of_a_device_has(metric: Metric) -> None:
-    """The page of metrics would have a label twice, and no scraper takes that."""
+def test_dimension_names_differ_from_device_labels(metric: Metric) -> None:
+    """Scrapers reject a series with a repeated label."""
     of_devices = {"node", "uuid", "pci_address", "kind", "side", "name", "gpu", "state", "device_instance", "metric"}
     assert not of_devices & set(metric.dims)

@@ -1,4 +1,4 @@
-"""The table of XIDs, and the kinds of events."""
+"""XID table and event kinds."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from gpufleet.model.xid import _ROWS, XIDS, XidAction, XidClass, xid
         (31, XidClass.APPLICATION, XidAction.RESTART_APP),
         (43, XidClass.APPLICATION, XidAction.NONE),
         (48, XidClass.MEMORY, XidAction.INVESTIGATE),
-        (63, XidClass.MEMORY, XidAction.NONE),  # a repair that went well is no verdict on the board
+        (63, XidClass.MEMORY, XidAction.NONE),  # a successful repair
         (64, XidClass.MEMORY, XidAction.RESET_GPU),
         (74, XidClass.LINK, XidAction.INVESTIGATE),
         (79, XidClass.HARDWARE, XidAction.REBOOT_NODE),
@@ -25,7 +25,7 @@ from gpufleet.model.xid import _ROWS, XIDS, XidAction, XidClass, xid
         (171, XidClass.MEMORY, XidAction.UNKNOWN),
     ],
 )
-def test_what_the_table_says(code: int, cls: XidClass, action: XidAction) -> None:
+def test_class_and_action_of_an_xid(code: int, cls: XidClass, action: XidAction) -> None:
     assert (xid(code).cls, xid(code).action) == (cls, action)
 
 
@@ -40,6 +40,6 @@ def test_each_code_has_one_row_with_a_name_and_a_class() -> None:
     assert all(row.name and row.cls is not XidClass.UNKNOWN for row in _ROWS)
 
 
-def test_every_kind_of_event_is_explained() -> None:
+def test_every_event_kind_has_a_help_text() -> None:
     assert set(EVENT_KINDS) == set(EventKind)
     assert all(row.help and row.reporter for row in EVENT_KINDS.values())

@@ -1,4 +1,4 @@
-"""Whole machines: kernel files and the driver's command, each as it would be there, and what an agent makes of them."""
+"""Reference machines: kernel files and an nvidia-smi stand-in, and the snapshot that an agent reads from them."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ INTERVALS = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0}
 
 H200 = "capture-h200__590.48.01.txt"
 H200_BUSES = ("18", "2A", "3A", "5D", "9A", "AB", "BA", "DB")
-"""Where the GPUs of `bare_metal.tree` are."""
+"""PCI buses of the GPUs in `bare_metal.tree`."""
 
 NO_SUPPORTED_GPU = "Failed to initialize NVML: No supported GPUs were found\nUnable to determine the number of GPUs\n"
 
@@ -32,8 +32,8 @@ def uuid(number: int) -> str:
 def h200s(buses: tuple[str, ...], group: str = "load") -> dict[str, Any]:
     """Return a scenario of H200s at these buses.
 
-    The table is the captured one of an H200, a row a GPU; the XML is that of eight H100 of the next older branch
-    with the names and addresses of these.
+    The table is captured from an H200, with one row per GPU. The XML is captured from eight H100 on the previous
+    driver branch, with names and addresses replaced.
     """
     scenario = scenario_of_capture(H200, group)
     (row,) = scenario["rows"]
@@ -59,7 +59,7 @@ def h200s(buses: tuple[str, ...], group: str = "load") -> dict[str, Any]:
 
 
 class ReferenceMachine:
-    """One machine under a folder."""
+    """Machine with its file tree and nvidia-smi stand-in in a folder."""
 
     def __init__(self, folder: Path, tree: str, **scenario: Any) -> None:
         self.root = folder / "root"
@@ -68,7 +68,7 @@ class ReferenceMachine:
         self.smi = FakeNvidiaSmi(folder, **scenario)
 
     async def snapshot(self) -> Snapshot:
-        """Read everything once, as `gpufleet snapshot` does, and assemble it."""
+        """Read everything once like `gpufleet snapshot`, and assemble it."""
         clock = FakeClock()
         channel = LocalExec(environment={"PATH": str(self.smi.bin)}, grace_seconds=0.2)
         state = await read_once(
@@ -89,6 +89,6 @@ def tree(name: str) -> str:
 
 
 def without_display_controllers(text: str) -> str:
-    """Return a tree whose PCI bus has no GPU, and whose kernel no NVIDIA driver."""
-    gone = ("/0000:06:00.0", "/0000:00:01.0", "/sys/module/nvidia")
-    return "\n".join(line for line in text.splitlines() if line.startswith("|") or not any(w in line for w in gone))
+    """Return a tree without a GPU on the PCI bus and without the NVIDIA driver."""
+    removed = ("/0000:06:00.0", "/0000:00:01.0", "/sys/module/nvidia")
+    return "\n".join(line for line in text.splitlines() if line.startswith("|") or not any(w in line for w in removed))

@@ -1,4 +1,4 @@
-"""Four machines as they stand in data centres: each shows what is there, all of it, and nothing else."""
+"""Snapshots of four typical machines: complete and without anything else."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def values(device: Device) -> dict[str, object]:
 class TestHealthyH200Host:
     """Eight H200, eight InfiniBand ports of the fabric, two RoCE ports."""
 
-    async def test_all_of_it_is_there(self, tmp_path: Path) -> None:
+    async def test_all_gpus_are_shown(self, tmp_path: Path) -> None:
         snapshot = await ReferenceMachine(tmp_path, tree("bare_metal"), **h200s(H200_BUSES)).snapshot()
         assert snapshot.node.name == "node-h200-01"
         assert states(snapshot, "host") == states(snapshot, "nvidia_smi") == {ReaderState.OK}
@@ -61,22 +61,22 @@ class TestHealthyH200Host:
         assert (total.value, total.reporting, total.devices) == (sum(600.5 + n for n in range(8)), 8, 8)
         assert snapshot.host.readings["nvidia_devices"].value == 8
 
-    async def test_the_ports_of_its_fabric_are_there(self, tmp_path: Path) -> None:
+    async def test_fabric_ports_are_shown(self, tmp_path: Path) -> None:
         snapshot = await ReferenceMachine(tmp_path, tree("bare_metal"), **h200s(H200_BUSES)).snapshot()
         rates = dims(snapshot, "host_infiniband_rate_bytes_per_second")
-        of_fabric = {labels[0] for labels in rates if labels[0] in {f"mlx5_{n}" for n in range(8)}}
-        assert len(of_fabric) == 8
+        fabric_ports = {labels[0] for labels in rates if labels[0] in {f"mlx5_{n}" for n in range(8)}}
+        assert len(fabric_ports) == 8
 
-    async def test_the_bus_shows_no_gpu_beside(self, tmp_path: Path) -> None:
+    async def test_no_gpu_is_bus_only(self, tmp_path: Path) -> None:
         snapshot = await ReferenceMachine(tmp_path, tree("bare_metal"), **h200s(H200_BUSES)).snapshot()
         assert len(snapshot.devices) == 8
         assert all(device.side is not Side.PCI_ONLY for device in snapshot.devices)
 
-    async def test_one_that_the_driver_lost_is_still_one_of_eight(self, tmp_path: Path) -> None:
+    async def test_lost_gpu_is_still_counted(self, tmp_path: Path) -> None:
         scenario = h200s(H200_BUSES)
         lost = scenario["rows"].pop(3)
-        words = f"Unable to determine the device handle for GPU{lost['pci.bus_id'][4:]}: GPU is lost.\n"
-        machine = ReferenceMachine(tmp_path, tree("bare_metal"), **scenario, before=words, code=15)
+        message = f"Unable to determine the device handle for GPU{lost['pci.bus_id'][4:]}: GPU is lost.\n"
+        machine = ReferenceMachine(tmp_path, tree("bare_metal"), **scenario, before=message, code=15)
         machine.smi.write(log=_without(scenario["log"], lost["pci.bus_id"]))
         snapshot = await machine.snapshot()
         assert snapshot.aggregate.coverage == "7 of 8 devices"
@@ -87,14 +87,14 @@ class TestHealthyH200Host:
 
 
 def _without(log: str, bus: str) -> str:
-    begin = log.index(f'<gpu id="{bus}">')
-    return log[:begin] + log[log.index("</gpu>", begin) + len("</gpu>") :]
+    start = log.index(f'<gpu id="{bus}">')
+    return log[:start] + log[log.index("</gpu>", start) + len("</gpu>") :]
 
 
 class TestSliceGuest:
-    """A virtual machine with one passed-through H200 and its own network card."""
+    """Virtual machine with one passed-through H200 and its own network card."""
 
-    async def test_its_one_device_and_its_own_cards(self, tmp_path: Path) -> None:
+    async def test_guest_shows_its_own_gpu_and_network(self, tmp_path: Path) -> None:
         snapshot = await ReferenceMachine(tmp_path, tree("guest"), **h200s(("06",))).snapshot()
         assert snapshot.node.name == "vm-slice-7"
         (device,) = snapshot.devices
@@ -105,7 +105,7 @@ class TestSliceGuest:
         assert networks == {"enp1s0", "lo"}
         assert dims(snapshot, "host_infiniband_rate_bytes_per_second") == {}
 
-    async def test_nothing_of_a_host_is_in_it(self, tmp_path: Path) -> None:
+    async def test_guest_shows_nothing_of_the_host(self, tmp_path: Path) -> None:
         snapshot = await ReferenceMachine(tmp_path, tree("guest"), **h200s(("06",))).snapshot()
         page = PrometheusExporter().render(snapshot).decode()
         assert all(uuid(number) not in page for number in range(1, 8))
@@ -113,9 +113,9 @@ class TestSliceGuest:
 
 
 class TestCpuOnlyNode:
-    """A machine without a GPU and without any part of NVIDIA's."""
+    """Machine without a GPU and without NVIDIA software."""
 
-    async def test_it_is_healthy_and_speaks_of_no_gpu(self, tmp_path: Path) -> None:
+    async def test_cpu_only_node_is_healthy_without_gpu_series(self, tmp_path: Path) -> None:
         machine = ReferenceMachine(tmp_path, without_display_controllers(tree("guest")))
         machine.smi.remove()
         snapshot = await machine.snapshot()
@@ -132,9 +132,9 @@ class TestCpuOnlyNode:
 
 
 class TestBrokenDriver:
-    """No supported GPUs were found: on a node that gave its GPUs away, and on one whose driver does not drive them."""
+    """Driver without supported GPUs: all passed through to guests, or bound but not driven."""
 
-    async def test_gpus_that_were_handed_to_guests_say_so(self, tmp_path: Path) -> None:
+    async def test_passed_through_gpus_have_their_reason(self, tmp_path: Path) -> None:
         machine = ReferenceMachine(tmp_path, tree("kubevirt_node"))
         machine.smi.fault(stdout=NO_SUPPORTED_GPU, code=255)
         snapshot = await machine.snapshot()
@@ -149,7 +149,7 @@ class TestBrokenDriver:
         assert snapshot.host.readings["nvidia_devices"].absent is Reason.NO_SUPPORTED_GPU
         assert gpu_series(snapshot) <= {"gpufleet_gpu_info"}
 
-    async def test_gpus_held_but_not_driven_have_the_driver_s_reason(self, tmp_path: Path) -> None:
+    async def test_bound_but_undriven_gpus_have_the_driver_reason(self, tmp_path: Path) -> None:
         machine = ReferenceMachine(tmp_path, tree("bare_metal"))
         machine.smi.fault(stdout=NO_SUPPORTED_GPU, code=255)
         snapshot = await machine.snapshot()
@@ -157,5 +157,5 @@ class TestBrokenDriver:
         reasons = {device.readings["gpu_power_watts"].absent for device in snapshot.devices}
         assert reasons == {Reason.NO_SUPPORTED_GPU}
         assert states(snapshot, "nvidia_smi") == {ReaderState.FAILED}
-        (words,) = {report.last_error for report in snapshot.readers if report.reader == "nvidia_smi"}
-        assert words.startswith("Failed to initialize NVML: No supported GPUs were found")
+        (message,) = {report.last_error for report in snapshot.readers if report.reader == "nvidia_smi"}
+        assert message.startswith("Failed to initialize NVML: No supported GPUs were found")

@@ -1,4 +1,4 @@
-"""The page of each reference machine: golden, and legal in both syntaxes for Prometheus and for a strict parser."""
+"""Metrics page of each reference machine: golden file, and valid in both syntaxes."""
 
 import asyncio
 import re
@@ -25,7 +25,7 @@ from tests.support.pages import agent_page
 GOLDEN = Path(__file__).parent / "golden"
 
 _THIS_DISK = re.compile(rb"^(gpufleet_host_filesystem_\w+\{.*\} )\d+$", re.MULTILINE)
-"""Figures of the disk that the tests run on."""
+"""Values of the disk that the tests run on."""
 
 
 def h200_host(folder: Path) -> ReferenceMachine:
@@ -53,26 +53,26 @@ MACHINES = {"h200-host": h200_host, "slice-guest": slice_guest, "cpu-only": cpu_
 
 @pytest.fixture(params=MACHINES)
 def page(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, bytes, bytes]:
-    """Return the machine's name, and its page as text and in OpenMetrics."""
+    """Return the machine name and its page in text and OpenMetrics syntax."""
     snapshot = asyncio.run(MACHINES[request.param](tmp_path).snapshot())
     stats, dialects = AgentStats(started_at=0, lanes={}), ("gpufleet", "dcgm-exporter", *DIALECT_WRITERS)
     text = agent_page(snapshot, stats, dialects)
     return request.param, text, agent_page(snapshot, stats, dialects, openmetrics=True)
 
 
-def test_the_page_is_the_golden_one(page: tuple[str, bytes, bytes]) -> None:
+def test_page_matches_the_golden_file(page: tuple[str, bytes, bytes]) -> None:
     name, text, _ = page
     ours = b"".join(line for line in text.splitlines(keepends=True) if b"gpufleet_" in line)
     check_golden(GOLDEN / f"{name}.txt", _THIS_DISK.sub(rb"\1N", ours))
 
 
-def test_a_strict_parser_reads_the_same_in_openmetrics(page: tuple[str, bytes, bytes]) -> None:
+def test_openmetrics_page_has_the_same_series(page: tuple[str, bytes, bytes]) -> None:
     _, text, openmetrics = page
     assert openmetrics_series(openmetrics) == text_series(text)
 
 
 @pytest.mark.system
-def test_prometheus_itself_reads_both(
+def test_promtool_accepts_both_syntaxes(
     page: tuple[str, bytes, bytes], peer: Callable[[str], Path], tmp_path: Path
 ) -> None:
     _, text, openmetrics = page

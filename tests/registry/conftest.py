@@ -1,4 +1,4 @@
-"""Where a registry may be: in a file, and on a server. Every test that asks for `dsn` runs on both."""
+"""Registry databases: SQLite files and a PostgreSQL server. Every test with `dsn` runs on both."""
 
 import itertools
 from collections.abc import Callable, Iterator

@@ -1,3 +1,5 @@
+"""Clusters in the registry: put, register, close."""
+
 import datetime as dt
 from collections.abc import Iterator
 
@@ -20,7 +22,7 @@ def registry(dsn: str) -> Iterator[SqlRegistry]:
     registry.close()
 
 
-def test_a_put_is_new_once_and_replaces_afterwards(registry: SqlRegistry) -> None:
+def test_cluster_is_new_on_its_first_put_only(registry: SqlRegistry) -> None:
     first, is_new = registry.put_cluster("a", SPEC, AT)
     assert (first.spec, first.known_since, is_new) == (SPEC, AT, True)
     second, is_new = registry.put_cluster("a", ClusterSpec(), LATER)
@@ -28,7 +30,7 @@ def test_a_put_is_new_once_and_replaces_afterwards(registry: SqlRegistry) -> Non
     assert registry.cluster("a") == second
 
 
-def test_one_of_the_configuration_can_be_registered_too(registry: SqlRegistry) -> None:
+def test_configured_cluster_can_be_registered(registry: SqlRegistry) -> None:
     registry.register_clusters(["a"], 10**18)
     assert registry.cluster("a").spec is None
     cluster, is_new = registry.put_cluster("a", SPEC, LATER)
@@ -37,7 +39,7 @@ def test_one_of_the_configuration_can_be_registered_too(registry: SqlRegistry) -
     assert registry.cluster("a") == cluster
 
 
-def test_closing_erases_nothing_and_a_put_opens_again(registry: SqlRegistry) -> None:
+def test_closed_cluster_keeps_its_data_and_a_put_reopens_it(registry: SqlRegistry) -> None:
     registry.put_cluster("a", SPEC, AT)
     closed = registry.close_cluster("a", LATER)
     assert (closed.closed_at, closed.spec) == (LATER, SPEC)
@@ -46,7 +48,7 @@ def test_closing_erases_nothing_and_a_put_opens_again(registry: SqlRegistry) -> 
     assert (opened.closed_at, is_new) == (None, False)
 
 
-def test_an_unknown_one_is_not_found(registry: SqlRegistry) -> None:
+def test_unknown_cluster_is_not_found(registry: SqlRegistry) -> None:
     with pytest.raises(NotFoundError, match="'a'"):
         registry.cluster("a")
     with pytest.raises(NotFoundError, match="'a'"):

@@ -1,4 +1,4 @@
-"""Migrations of the registry: forward only, all or nothing, and what a file's version and damage are."""
+"""Registry migrations: forward only and atomic; version and damage of a file."""
 
 import sqlite3
 from pathlib import Path
@@ -18,7 +18,7 @@ NEXT_STEP = ("ALTER TABLE machines ADD COLUMN rack TEXT", "CREATE TABLE racks (i
 
 
 def make_registry(folder: Path) -> tuple[str, Path]:
-    """Make a registry of this build with a machine in it."""
+    """Create a registry of this build with one machine."""
     file = folder / "registry.sqlite"
     dsn = f"sqlite:///{file}"
     registry = SqlRegistry.open(dsn)
@@ -38,7 +38,7 @@ def version_and_columns(file: Path) -> tuple[int, list[str]]:
     return version, columns
 
 
-def test_a_new_step_is_applied_once_and_keeps_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_migration_is_applied_once_and_keeps_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dsn, file = make_registry(tmp_path)
     monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, NEXT_STEP))
     for _ in range(2):
@@ -50,7 +50,7 @@ def test_a_new_step_is_applied_once_and_keeps_rows(tmp_path: Path, monkeypatch: 
         assert (version, columns[-1]) == (NEWEST + 1, "rack")
 
 
-def test_a_failed_step_leaves_the_previous_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_migration_keeps_the_previous_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dsn, file = make_registry(tmp_path)
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE racks (in_the_way INTEGER)")

@@ -1,4 +1,4 @@
-"""Machines in the order of their list, against a sorted list."""
+"""Order of listed machines, compared with a sorted list."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ MACHINE = st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.sampled_f
     st.none() | MACHINE,
     st.none() | st.sampled_from("abcd"),
 )
-def test_pages_are_those_of_a_sorted_list(
+def test_pages_equal_pages_of_a_sorted_list(
     machines: list[tuple[str, str, str]], gone: set[str], place: tuple[str, str, str] | None, cluster: str | None
 ) -> None:
     order = MachineOrder()

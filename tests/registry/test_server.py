@@ -1,4 +1,4 @@
-"""A hub with its registry on a server: batches are flushed, and the end of every connection is got over."""
+"""A hub with its registry on a PostgreSQL server that restarts."""
 
 import asyncio
 import itertools
@@ -34,7 +34,7 @@ async def flush(hub: RunningHub, store: MemoryStore, number: int) -> None:
     await wait_until_async(flushed, what=f"batch {number} in the store")
 
 
-async def test_a_hub_s_registry_on_a_server_outlives_hub_and_server(postgres: Postgres, tmp_path: Path) -> None:
+async def test_registry_on_a_server_survives_restarts_of_hub_and_server(postgres: Postgres, tmp_path: Path) -> None:
     dsn = postgres.make("hub")
     config = HubConfig(
         listen="127.0.0.1:0", state=str(tmp_path), registry=dsn, flush=FlushConfig(interval_seconds=0.05)

@@ -1,3 +1,5 @@
+"""SQL registry: machines, allocations, pending flushes and retirement, on every supported database."""
+
 import datetime as dt
 from collections.abc import Iterator
 
@@ -44,7 +46,7 @@ def registry(dsn: str) -> Iterator[SqlRegistry]:
     registry.close()
 
 
-def test_migrations_make_the_tables_that_queries_see(registry: SqlRegistry, dsn: str) -> None:
+def test_migrations_create_the_tables_of_the_queries(registry: SqlRegistry, dsn: str) -> None:
     engine = sa.create_engine(dsn)
     found = sa.inspect(engine)
     assert set(found.get_table_names()) == set(tables.METADATA.tables)
@@ -52,13 +54,13 @@ def test_migrations_make_the_tables_that_queries_see(registry: SqlRegistry, dsn:
         columns = {column["name"]: column for column in found.get_columns(name)}
         assert set(columns) == {column.name for column in table.columns}
         assert found.get_pk_constraint(name)["constrained_columns"] == [one.name for one in table.primary_key]
-        loose = {column.name for column in table.columns if column.nullable}
-        assert {name for name, column in columns.items() if column["nullable"]} - {"id", "wal", "number"} == loose
+        nullable = {column.name for column in table.columns if column.nullable}
+        assert {name for name, column in columns.items() if column["nullable"]} - {"id", "wal", "number"} == nullable
     engine.dispose()
 
 
 def contents(dsn: str) -> dict[str, list[tuple[object, ...]]]:
-    """Return every row of every table, as another client sees it."""
+    """Return all rows of all tables, as another client reads them."""
     engine = sa.create_engine(dsn)
     with engine.connect() as connection:
         found = {
@@ -69,7 +71,7 @@ def contents(dsn: str) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
-def test_opening_again_changes_nothing(dsn: str) -> None:
+def test_opening_a_registry_again_changes_nothing(dsn: str) -> None:
     registry = opened(dsn)
     registry.put_allocation("a", SPEC, AT)
     registry.close()
@@ -82,7 +84,7 @@ def test_opening_again_changes_nothing(dsn: str) -> None:
     assert contents(dsn) == before
 
 
-def test_a_newer_schema_is_refused_in_words(dsn: str) -> None:
+def test_newer_schema_is_rejected(dsn: str) -> None:
     opened(dsn).close()
     engine = sa.create_engine(dsn)
     with engine.begin() as connection:
@@ -94,7 +96,7 @@ def test_a_newer_schema_is_refused_in_words(dsn: str) -> None:
     registry.close()
 
 
-def test_durability_is_asked_of_sqlite(sqlite: str) -> None:
+def test_sqlite_is_opened_with_durable_settings(sqlite: str) -> None:
     registry = opened(sqlite)
     with registry._database._engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
@@ -109,10 +111,10 @@ def test_durability_is_asked_of_sqlite(sqlite: str) -> None:
         "nonsense",
         "mystery://x",
         "sqlite:////nowhere/at/all/registry.sqlite",
-        "postgresql+psycopg://nobody:secret@/nowhere?host=/nowhere/at/all",
+        "postgresql+psycopg://user:secret@/nowhere?host=/nowhere/at/all",
     ],
 )
-def test_what_cannot_be_opened_says_so(wrong: str) -> None:
+def test_error_of_an_unusable_dsn_has_no_password(wrong: str) -> None:
     with pytest.raises(RegistryError) as refused:
         opened(wrong)
     assert "secret" not in str(refused.value)
@@ -131,7 +133,7 @@ def test_machines_survive_a_restart_with_their_ids(dsn: str) -> None:
     again.close()
 
 
-def test_a_clone_is_a_conflict_on_both_that_survives_a_restart(dsn: str) -> None:
+def test_clone_is_a_conflict_on_both_machines_over_a_restart(dsn: str) -> None:
     first = opened(dsn)
     ids = [first.match("local", "s", machine, NOW).id for machine in (ONE, OTHER)]
     first.begin_flush(INTENT)
@@ -143,7 +145,7 @@ def test_a_clone_is_a_conflict_on_both_that_survives_a_restart(dsn: str) -> None
     again.close()
 
 
-def test_a_conflict_falls_silent_when_the_evidence_is_mended(registry: SqlRegistry) -> None:
+def test_conflict_ends_when_the_evidence_is_fixed(registry: SqlRegistry) -> None:
     registry.match("local", "s", ONE, NOW)
     other = registry.match("local", "s", OTHER, NOW)
     assert other.conflict is not None
@@ -151,19 +153,19 @@ def test_a_conflict_falls_silent_when_the_evidence_is_mended(registry: SqlRegist
     assert registry.match("local", "s", fixed, NOW + NANOS) == type(other)(other.id)
 
 
-def test_clusters_keep_their_machines_apart(registry: SqlRegistry) -> None:
+def test_equal_machines_of_two_clusters_are_separate(registry: SqlRegistry) -> None:
     registry.register_clusters(["other"], NOW)
     assert registry.match("local", "s", ONE, NOW).id != registry.match("other", "s", ONE, NOW).id
     assert len(registry.machines()) == 2
     assert len(registry.machines("other")) == 1
 
 
-def test_an_unknown_machine_is_not_found(registry: SqlRegistry) -> None:
+def test_unknown_machine_is_not_found(registry: SqlRegistry) -> None:
     with pytest.raises(NotFoundError):
         registry.machine("m-none")
 
 
-def test_hearing_the_same_evidence_again_moves_last_seen(registry: SqlRegistry) -> None:
+def test_repeated_evidence_moves_last_seen_forward(registry: SqlRegistry) -> None:
     id_ = registry.match("local", "s", ONE, NOW).id
     registry.match("local", "s", ONE, NOW + 5 * NANOS)
     registry.match("local", "s", ONE, NOW + 2 * NANOS)  # late data does not move it back
@@ -187,7 +189,7 @@ def test_last_seen_survives_a_restart(dsn: str) -> None:
     registry.close()
 
 
-def test_a_put_is_new_once_and_a_generation_when_it_changes(registry: SqlRegistry) -> None:
+def test_changed_allocation_gets_a_new_generation(registry: SqlRegistry) -> None:
     first, is_new = registry.put_allocation("a", SPEC, AT)
     assert (first.generation, is_new, first.spec.valid_from) == (1, True, AT)
     again, is_new = registry.put_allocation("a", SPEC, AT + dt.timedelta(hours=1))
@@ -199,7 +201,7 @@ def test_a_put_is_new_once_and_a_generation_when_it_changes(registry: SqlRegistr
     assert registry.allocations() == (second,)
 
 
-def test_closing_erases_nothing_and_is_final(registry: SqlRegistry, dsn: str) -> None:
+def test_closed_allocation_keeps_its_data_and_stays_closed(registry: SqlRegistry, dsn: str) -> None:
     registry.put_allocation("a", SPEC, AT)
     registry.put_allocation("a", msgspec.structs.replace(SPEC, team="blue"), AT)
     closed = registry.close_allocation("a", AT)
@@ -213,14 +215,14 @@ def test_closing_erases_nothing_and_is_final(registry: SqlRegistry, dsn: str) ->
 
 
 def test_unknown_allocations_are_not_found(registry: SqlRegistry) -> None:
-    for ask in (registry.allocation, lambda id_: registry.close_allocation(id_, AT)):
+    for query in (registry.allocation, lambda id_: registry.close_allocation(id_, AT)):
         with pytest.raises(NotFoundError):
-            ask("none")
+            query("none")
 
 
-def test_a_flush_is_pending_until_it_is_finished(dsn: str) -> None:
+def test_flush_is_pending_until_it_is_finished(dsn: str) -> None:
     key = SequenceKey("local", "s", "e" * 32)
-    heard = NewestReport(epoch="e" * 32, seq=3, sent_at=1, received_at=2)
+    newest = NewestReport(epoch="e" * 32, seq=3, sent_at=1, received_at=2)
     first = opened(dsn)
     assert first.pending_flush(INTENT.wal) is None
     first.begin_flush(INTENT)
@@ -228,7 +230,7 @@ def test_a_flush_is_pending_until_it_is_finished(dsn: str) -> None:
     second = opened(dsn)
     assert second.pending_flush(INTENT.wal) == INTENT
     assert second.pending_flush("other") is None
-    state = SenderState(cluster="local", sender="s", newest_report=heard)
+    state = SenderState(cluster="local", sender="s", newest_report=newest)
     held = SequenceState(ranges=((1, 4),), digests=bytes(20), processes=(ProcessSpan(7, 1, 4),), top=(4, 5))
     second.finish_flush(INTENT, {key: SequenceState(ranges=((1, 3),))}, [state])
     second.finish_flush(INTENT, {key: held}, [state])
@@ -266,7 +268,7 @@ def test_allocation_of_another_tenant_looks_missing(registry: SqlRegistry) -> No
     assert len(messages) == 1
 
 
-def test_a_tenant_s_allocation_stays_that_tenant_s(registry: SqlRegistry) -> None:
+def test_allocation_cannot_move_to_another_tenant(registry: SqlRegistry) -> None:
     registry.put_allocation("a", SPEC, AT)
     mine = msgspec.structs.replace(SPEC, tenant="acme")
     assert registry.put_allocation("a", mine, AT)[0].generation == 2
@@ -281,7 +283,7 @@ def test_retirement_survives_a_restart_until_a_report(dsn: str) -> None:
     id_ = registry.match("local", "s", machine, NOW).id
     with pytest.raises(NotFoundError, match="'m-none'"):
         registry.retire_machine("m-none", NOW)
-    record = registry.retire_machine(id_, NOW + 5)  # it is not even flushed yet
+    record = registry.retire_machine(id_, NOW + 5)  # before the first flush
     assert record.retired_at == to_datetime(NOW + 5)
     registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
     registry.close()
@@ -292,33 +294,33 @@ def test_retirement_survives_a_restart_until_a_report(dsn: str) -> None:
     registry.match("local", "s", machine, NOW + 6)
     (mark,) = registry.machine_freshness()
     assert not mark.is_retired
-    registry.retire_machine(id_, NOW + 7)  # again
-    registry.match("local", "s", machine, NOW + 3)  # late word
+    registry.retire_machine(id_, NOW + 7)
+    registry.match("local", "s", machine, NOW + 3)  # late report
     assert registry.machine_freshness()[0].is_retired
     registry.close()
 
 
-def test_machines_heard_of_are_their_marks_in_columns(dsn: str) -> None:
+def test_freshness_columns_equal_the_freshness_rows(dsn: str) -> None:
     registry = opened(dsn)
     registry.register_clusters(["other"], NOW)
     plain, gone, *_ = (
         registry.match("local", name, Machine(name=name, machine_id=name[0] * 32, boot_id=name), NOW).id
-        for name in ("plain", "gone", "twin", "twin-2", "twin")  # the first twin again, after the second
+        for name in ("plain", "gone", "twin", "twin-2", "twin")  # the first twin reports again after the second
     )
-    registry.match_named("local", "who-names", Machine(name="named"), NOW, NOW)
+    registry.match_named("local", "importer", Machine(name="named"), NOW, NOW)
     registry.match("other", "s", Machine(name="elsewhere"), NOW)
     registry.retire_machine(gone, NOW + 5)
     for _ in range(2):
         marks = {one.id: one for one in registry.machine_freshness("local")}
-        heard = registry.machine_freshness_columns("local")
-        columns = {id_: heard.mark("local", number) for number, id_ in enumerate(heard.ids)}
-        assert {**columns, **{one.id: one for one in heard.others}} == marks
+        freshness = registry.machine_freshness_columns("local")
+        columns = {id_: freshness.mark("local", number) for number, id_ in enumerate(freshness.ids)}
+        assert {**columns, **{one.id: one for one in freshness.others}} == marks
         assert plain in columns
-        assert not columns.keys() & {one.id for one in heard.others}
-        assert len(heard.ids) + len(heard.others) == len(marks) >= 4
+        assert not columns.keys() & {one.id for one in freshness.others}
+        assert len(freshness.ids) + len(freshness.others) == len(marks) >= 4
         assert gone not in columns
-        assert any(one.conflict for one in heard.others)
-        assert any(one.named_only for one in heard.others)
+        assert any(one.conflict for one in freshness.others)
+        assert any(one.named_only for one in freshness.others)
         empty = MachineFreshnessColumns(ids=[], senders=[], last_seen=[])
         assert registry.machine_freshness_columns("nowhere") == empty
         registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
@@ -327,7 +329,7 @@ def test_machines_heard_of_are_their_marks_in_columns(dsn: str) -> None:
     registry.close()
 
 
-def test_marks_beside_retired_machines_are_all_of_their_senders(dsn: str) -> None:
+def test_freshness_of_retired_siblings_includes_their_senders(dsn: str) -> None:
     registry = opened(dsn)
     registry.register_clusters(["other"], NOW)
     found = {

@@ -1,3 +1,5 @@
+"""Tokens and the audit log in the registry."""
+
 import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,16 +34,16 @@ def tokens(database: Database) -> SqlTokens:
 def test_database_error_has_no_statement_or_values(database: Database) -> None:
     statement = sa.text("SELECT * FROM nowhere WHERE secret = :secret")
     with pytest.raises(RegistryError, match="nowhere") as refused, database.reading() as connection:
-        connection.execute(statement, {"secret": "of somebody"})
-    assert "of somebody" not in str(refused.value)
+        connection.execute(statement, {"secret": "private-value"})
+    assert "private-value" not in str(refused.value)
 
 
-def test_a_driver_that_is_not_there_is_named() -> None:
+def test_missing_database_driver_is_named() -> None:
     with pytest.raises(RegistryError, match=r"gpufleet\[hub,postgres\]"):
         Database.open("postgresql+pg8000://user:password@host/gpufleet")
 
 
-def test_a_token_is_kept_as_a_digest_alone(tokens: SqlTokens, tmp_path: Path) -> None:
+def test_token_is_stored_as_a_digest_only(tokens: SqlTokens, tmp_path: Path) -> None:
     token, text = tokens.create(Role.SENDER, AT, cluster="a", note="rack 7", expires_at=AT + HOUR)
     assert text.startswith(f"gpf_{token.id}_")
     assert token_id(text) == token.id
@@ -53,7 +55,7 @@ def test_a_token_is_kept_as_a_digest_alone(tokens: SqlTokens, tmp_path: Path) ->
         assert secret not in file.read_bytes()
 
 
-def test_secrets_do_not_repeat(tokens: SqlTokens) -> None:
+def test_secrets_are_unique(tokens: SqlTokens) -> None:
     texts = {tokens.create(Role.ADMIN, AT)[1] for _ in range(20)}
     assert len(texts) == 20
     assert {len(text) for text in texts} == {4 + 12 + 1 + 43}
@@ -70,14 +72,14 @@ def test_secrets_do_not_repeat(tokens: SqlTokens) -> None:
         (Role.OPERATOR, None, "t"),
     ],
 )
-def test_what_a_role_is_bound_to_is_neither_missing_nor_too_much(
+def test_role_requires_exactly_its_own_scope(
     tokens: SqlTokens, role: Role, cluster: str | None, tenant: str | None
 ) -> None:
     with pytest.raises(ConflictError):
         tokens.create(role, AT, cluster=cluster, tenant=tenant)
 
 
-def test_rotation_keeps_the_old_secret_for_the_overlap_alone(tokens: SqlTokens) -> None:
+def test_rotation_keeps_the_old_secret_for_the_overlap_only(tokens: SqlTokens) -> None:
     token, first = tokens.create(Role.ADMIN, AT)
     same, second = tokens.rotate(token.id, AT + HOUR, overlap=HOUR)
     assert same == token
@@ -87,14 +89,14 @@ def test_rotation_keeps_the_old_secret_for_the_overlap_alone(tokens: SqlTokens) 
         digest(second): None,
     }
     _, third = tokens.rotate(token.id, AT + 3 * HOUR, overlap=dt.timedelta(0))
-    (known,) = tokens.known()  # the first is over and gone, the second ends at once
+    (known,) = tokens.known()  # the first secret is removed, the second ends at once
     assert {one.digest: one.valid_until for one in known.secrets} == {
         digest(second): AT + 3 * HOUR,
         digest(third): None,
     }
 
 
-def test_a_later_rotation_does_not_lengthen_an_overlap(tokens: SqlTokens) -> None:
+def test_later_rotation_does_not_extend_an_overlap(tokens: SqlTokens) -> None:
     token, first = tokens.create(Role.ADMIN, AT)
     tokens.rotate(token.id, AT, overlap=HOUR)
     tokens.rotate(token.id, AT, overlap=5 * HOUR)
@@ -102,7 +104,7 @@ def test_a_later_rotation_does_not_lengthen_an_overlap(tokens: SqlTokens) -> Non
     assert {one.digest: one.valid_until for one in known.secrets}[digest(first)] == AT + HOUR
 
 
-def test_revoked_and_expired_ones_are_not_rotated(tokens: SqlTokens) -> None:
+def test_revoked_and_expired_tokens_are_not_rotated(tokens: SqlTokens) -> None:
     token, _ = tokens.create(Role.ADMIN, AT, expires_at=AT + HOUR)
     with pytest.raises(ConflictError, match="expired"):
         tokens.rotate(token.id, AT + HOUR, overlap=HOUR)
@@ -117,7 +119,7 @@ def test_revoked_and_expired_ones_are_not_rotated(tokens: SqlTokens) -> None:
             change()
 
 
-def test_every_change_is_seen_from_elsewhere_and_audited(tokens: SqlTokens, database: Database) -> None:
+def test_every_change_is_visible_to_other_processes_and_audited(tokens: SqlTokens, database: Database) -> None:
     numbers = [tokens.changes()]
     token, text = tokens.create(Role.TENANT, AT, tenant="acme")
     numbers.append(tokens.changes())
@@ -135,7 +137,7 @@ def test_every_change_is_seen_from_elsewhere_and_audited(tokens: SqlTokens, data
     assert all(token.id in one.entry.detail and text not in one.entry.detail for one in entries)
 
 
-def test_the_audit_log_is_only_added_to(database: Database) -> None:
+def test_audit_log_is_append_only(database: Database) -> None:
     audit = SqlAudit(database)
     for number in range(5):
         audit.append(AuditEntry(at=AT, actor="x", method="PUT", path=f"/{number}", status=200, detail="d"))

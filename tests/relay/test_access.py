@@ -1,4 +1,4 @@
-"""Whom a relay lets in: as a hub does, by tokens of its own."""
+"""Authentication at a relay, by its own tokens."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until_async
 NOW = 1_767_225_600_000_000_000
 
 
-async def ask(
+async def request(
     url: str, *, content: bytes | None = None, content_type: str = CONTENT_TYPE, token: str = ""
 ) -> tuple[int, Any]:
     def exchange() -> tuple[int, Any]:
@@ -41,7 +41,7 @@ async def ask(
 def new_token(state: Path, *arguments: str) -> str:
     done = gpufleet("token", "create", *arguments, "--state", str(state))
     assert done.returncode == 0, done.stderr
-    (token,) = [word for word in done.stdout.split() if word.startswith("gpf_")]
+    (token,) = [text for text in done.stdout.split() if text.startswith("gpf_")]
     return token
 
 
@@ -59,13 +59,13 @@ async def test_relay_uses_its_own_token_at_the_next_hub(tmp_path: Path) -> None:
         )
         async with running_relay(config) as relay:
             batches = f"{relay.url}/v1/batches"
-            assert (await ask(batches, content=body(1, NOW)))[0] == 401
-            assert (await ask(batches, content=body(1, NOW), token="gpf_nobody"))[0] == 401
-            assert (await ask(batches, content=body(1, NOW, cluster="other"), token=sender))[0] == 403
-            assert (await ask(f"{relay.url}/v1/senders", token=sender))[0] == 403
-            assert (await ask(f"{relay.url}/v1/senders"))[0] == 401
-            assert (await ask(f"{relay.url}/healthz"))[0] == 200
-            assert (await ask(batches, content=body(1, NOW), token=sender))[0] == 200
+            assert (await request(batches, content=body(1, NOW)))[0] == 401
+            assert (await request(batches, content=body(1, NOW), token="gpf_unknown"))[0] == 401
+            assert (await request(batches, content=body(1, NOW, cluster="other"), token=sender))[0] == 403
+            assert (await request(f"{relay.url}/v1/senders", token=sender))[0] == 403
+            assert (await request(f"{relay.url}/v1/senders"))[0] == 401
+            assert (await request(f"{relay.url}/healthz"))[0] == 200
+            assert (await request(batches, content=body(1, NOW), token=sender))[0] == 200
 
             async def passed_on() -> bool:
                 return hub.seqs == [1]

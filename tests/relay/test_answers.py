@@ -1,4 +1,4 @@
-"""What a relay answers, alone, in a row with others, and in a circle of relays."""
+"""Responses of a relay: alone, behind other relays, and in a relay loop."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from gpufleet.wiring.hub import RunningHub
 from gpufleet.wiring.relay import running_relay
 from tests.fakes.batches import body
 from tests.fakes.hub import FakeHub
-from tests.relay.test_access import ask
+from tests.relay.test_access import request
 from tests.support.processes import free_port, get_text
 from tests.support.waiting import wait_until_async
 
@@ -25,16 +25,16 @@ def config(folder: Path, to: str, *, port: int = 0, ingest: IngestConfig | None 
 
 
 async def post(relay: RunningHub, content: bytes, content_type: str = CONTENT_TYPE) -> tuple[int, Any]:
-    return await ask(f"{relay.url}/v1/batches", content=content, content_type=content_type)
+    return await request(f"{relay.url}/v1/batches", content=content, content_type=content_type)
 
 
-async def until_shown(relay: RunningHub, beginning: str) -> None:
-    """Wait until a line of the relay's metrics starts so."""
+async def until_shown(relay: RunningHub, start: str) -> None:
+    """Wait until a line of the relay's metrics has this start."""
 
     async def is_shown() -> bool:
-        return f"\n{beginning}" in (await page(relay))
+        return f"\n{start}" in (await page(relay))
 
-    await wait_until_async(is_shown, seconds=60, what=beginning)
+    await wait_until_async(is_shown, seconds=60, what=start)
 
 
 async def page(relay: RunningHub) -> str:
@@ -45,18 +45,18 @@ async def test_full_relay_answers_503_until_the_next_hub_is_back(tmp_path: Path)
     port = free_port()
     ingest = IngestConfig(wal_max_bytes=1 << 17, max_body_bytes=1 << 16)
     async with running_relay(config(tmp_path, f"http://127.0.0.1:{port}", ingest=ingest)) as relay:
-        taken = 0
-        while (answer := await post(relay, body(taken + 1, BASE + taken, gpus=0)))[0] == 200:
-            taken += 1
+        accepted = 0
+        while (answer := await post(relay, body(accepted + 1, BASE + accepted, gpus=0)))[0] == 200:
+            accepted += 1
         assert (answer[0], answer[1]["error"]) == (503, "log_full")
-        assert taken > 100
-        status, answered = await ask(f"{relay.url}/readyz")
+        assert accepted > 100
+        status, answered = await request(f"{relay.url}/readyz")
         assert (status, answered["error"]) == (503, "degraded")
         async with FakeHub.running(port=port) as hub:
             await until_shown(relay, "gpufleet_relay_wal_records 0\n")
-            assert (await post(relay, body(taken + 1, BASE + taken, gpus=0)))[0] == 200
+            assert (await post(relay, body(accepted + 1, BASE + accepted, gpus=0)))[0] == 200
             await until_shown(relay, "gpufleet_relay_wal_records 0\n")
-            assert sorted(hub.seqs) == list(range(1, taken + 2))
+            assert sorted(hub.seqs) == list(range(1, accepted + 2))
 
 
 async def test_relay_answers_batches_as_a_hub_does(tmp_path: Path) -> None:
@@ -70,14 +70,14 @@ async def test_relay_answers_batches_as_a_hub_does(tmp_path: Path) -> None:
         assert status == 200
         assert [one["status"] for one in answer["answers"]] == [200, 400, 200]
         assert [one.get("result") for one in answer["answers"]] == ["accepted", None, "duplicate"]
-        status, answer = await ask(f"{relay.url}/v1/allocations")
+        status, answer = await request(f"{relay.url}/v1/allocations")
         assert (status, answer["error"]) == (404, "not_found")
         assert "/v1/batches" in answer["detail"]
         for path in ("/healthz", "/readyz", "/v1/senders"):
-            assert (await ask(relay.url + path))[0] == 200, path
+            assert (await request(relay.url + path))[0] == 200, path
 
 
-async def test_relays_in_a_row_pass_batches_on(tmp_path: Path) -> None:
+async def test_relays_in_a_row_forward_batches(tmp_path: Path) -> None:
     async with (
         FakeHub.running() as hub,
         running_relay(config(tmp_path / "near", hub.url)) as near,
@@ -92,14 +92,14 @@ async def test_relays_in_a_row_pass_batches_on(tmp_path: Path) -> None:
         await wait_until_async(arrived)
 
 
-async def test_relays_in_a_circle_keep_their_batches(tmp_path: Path) -> None:
+async def test_relays_in_a_loop_keep_their_batches(tmp_path: Path) -> None:
     port = free_port()
     async with (
         running_relay(config(tmp_path / "other", f"http://127.0.0.1:{port}")) as other,
         running_relay(config(tmp_path / "relay", other.url, port=port)) as relay,
     ):
         assert (await post(relay, body(1, BASE)))[0] == 200
-        await until_shown(relay, LOOP)  # it came back to where it was posted
+        await until_shown(relay, LOOP)  # the batch is back at the first relay
         await until_shown(other, "gpufleet_relay_wal_records 1\n")
         assert "\ngpufleet_relay_forwarded_batches_total 0\n" in await page(other)
 

@@ -1,4 +1,4 @@
-"""A bundle at a hub's endpoint: every body is judged as if it had come alone."""
+"""Bundles at a hub: every body has the result of a single post."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ async def test_each_body_has_its_own_answer(tmp_path: Path) -> None:
         assert 'gpufleet_hub_rejected_batches_total{reason="bad_batch"} 1' in await site.text("/metrics")
 
 
-async def test_a_value_that_waited_at_a_relay_is_as_old_as_that(tmp_path: Path) -> None:
+async def test_queueing_time_at_a_relay_makes_a_node_stale(tmp_path: Path) -> None:
     other = Machine(name="node-b", machine_id="b" * 32)
     async with running_site(tmp_path) as site:
         then = now() - 600 * 10**9
@@ -69,15 +69,15 @@ async def test_a_value_that_waited_at_a_relay_is_as_old_as_that(tmp_path: Path) 
             return len(site.store.seqs) == 2
 
         await wait_until_async(stored, what="two batches in the store")
-        _, page = await site.ask("/v1/nodes")
-        told = {one["machine"]["machine"]["name"]: one for one in page["items"]}
-        assert {name: (one["stale"], one["gpus_reporting"]) for name, one in told.items()} == {
+        _, page = await site.request("/v1/nodes")
+        nodes = {one["machine"]["machine"]["name"]: one for one in page["items"]}
+        assert {name: (one["stale"], one["gpus_reporting"]) for name, one in nodes.items()} == {
             "node-a": (True, 0),
             "node-b": (False, 2),
         }
 
 
-async def test_a_wait_that_is_none_is_refused(tmp_path: Path) -> None:
+async def test_invalid_queueing_time_is_rejected(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
         for content, kind in ((pack([body(1, now())]), BUNDLE_CONTENT_TYPE), (body(1, now()), CONTENT_TYPE)):
             headers = {"Content-Type": kind, WAITED_HEADER: "soon"}
@@ -95,13 +95,11 @@ async def test_a_wait_that_is_none_is_refused(tmp_path: Path) -> None:
         (pack([b""] * (MAX_BODIES + 1)), 413, "too_large"),
         (pack([bytes(10_000)] * 7), 413, "too_large"),
     ],
-    ids=["empty", "left over", "cut off", "too many", "too large"],
+    ids=["empty", "trailing data", "truncated", "too many", "too large"],
 )
-async def test_a_bundle_that_does_not_add_up_is_refused_whole(
-    tmp_path: Path, content: bytes, status: int, error: str
-) -> None:
+async def test_invalid_bundle_is_rejected_as_a_whole(tmp_path: Path, content: bytes, status: int, error: str) -> None:
     async with running_site(tmp_path, ingest=IngestConfig(max_body_bytes=64 << 10)) as site:
         answered, answer = await post(site, content)
         assert (answered, answer["error"]) == (status, error)
-        assert (await site.ask("/healthz"))[0] == 200
+        assert (await site.request("/healthz"))[0] == 200
         assert site.store.seqs == []

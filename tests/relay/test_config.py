@@ -1,4 +1,4 @@
-"""How a relay is told what it is."""
+"""Configuration of a relay."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ def loaded(text: str, folder: Path) -> HubConfig:
     return load(HubConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={})
 
 
-def test_the_documented_example_is_right_and_shows_every_key(tmp_path: Path) -> None:
+def test_documented_example_is_valid_and_has_every_key(tmp_path: Path) -> None:
     (example,) = re.findall(r"```toml\n(.*?)```", DOCS.read_text(), re.DOTALL)
     config = loaded(example, tmp_path)
     assert (config.relay.to, config.relay.connections) == ("https://hub:8470", 8)
@@ -26,7 +26,7 @@ def test_the_documented_example_is_right_and_shows_every_key(tmp_path: Path) -> 
         assert re.search(rf"^{field} = ", example, re.MULTILINE), field
 
 
-def test_no_table_is_no_relay(tmp_path: Path) -> None:
+def test_hub_without_relay_table_is_no_relay(tmp_path: Path) -> None:
     assert loaded("", tmp_path).relay.to is None
 
 
@@ -39,7 +39,7 @@ def test_no_table_is_no_relay(tmp_path: Path) -> None:
         ('to = "http://hub:8470"\ntoken_file = "/t"', "relay.to"),
     ],
 )
-def test_what_cannot_be_is_named(tmp_path: Path, relay: str, key: str) -> None:
+def test_invalid_relay_setting_is_named(tmp_path: Path, relay: str, key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loaded(f"[relay]\n{relay}\n", tmp_path)
     assert caught.value.key == key
@@ -47,6 +47,6 @@ def test_what_cannot_be_is_named(tmp_path: Path, relay: str, key: str) -> None:
 
 def test_hosts_are_rejected_on_a_relay(tmp_path: Path) -> None:
     text = '[relay]\nto = "https://hub:8470"\n[[netdata]]\ncluster = "local"\nnode = "a"\nurl = "http://a:19999"'
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as caught:
         loaded(text, tmp_path)
-    assert refused.value.key == "netdata"
+    assert caught.value.key == "netdata"

@@ -1,4 +1,4 @@
-"""The relay's loop over a real log and real HTTP."""
+"""Relay forwarder with a real log and real HTTP."""
 
 import asyncio
 import contextlib
@@ -78,15 +78,15 @@ async def test_every_batch_arrives_unchanged(wal: Wal, tmp_path: Path) -> None:
 
 async def test_next_hub_gets_the_queueing_time_of_each_batch(wal: Wal, tmp_path: Path) -> None:
     await wal.append(NOW, body(1, NOW))
-    await wal.append(NOW + 5 * 10**9, body(2, NOW), 90 * 10**9)  # it had waited at another relay
-    await wal.append(NOW + 60 * 10**9, body(3, NOW))  # the clock was set back since
+    await wal.append(NOW + 5 * 10**9, body(2, NOW), 90 * 10**9)  # queued at another relay before
+    await wal.append(NOW + 60 * 10**9, body(3, NOW))  # the clock moved back since
     wal.close()
     reopened = Wal.open(tmp_path / "wal", max_bytes=64 << 20, max_body_bytes=1 << 20)
     list(reopened.replay())
     assert reopened.oldest_received_at == NOW
     async with FakeHub.running() as hub, forwarding(reopened, hub.url, tmp_path, connections=1):
         await until_empty(reopened)
-        assert hub.waited == ["0,92000,7000"]  # the newest first
+        assert hub.waited == ["0,92000,7000"]  # newest first
     reopened.close()
 
 
@@ -150,9 +150,9 @@ async def test_batch_of_a_cloned_sender_gets_its_own_epoch(wal: Wal, tmp_path: P
     async with FakeHub.running(answer) as hub, forwarding(wal, hub.url, tmp_path, ledger=ledger) as forwarder:
         await until_empty(wal)
         assert (forwarder.forwarded, forwarder.refused, forwarder.renumbered) == (50, 0, 10)
-    made = [batch for batch in hub.taken if batch.epoch != EPOCH]
-    assert len({batch.epoch for batch in made}) == 1
-    assert sorted(batch.seq for batch in made) == list(range(1, 11))
+    renumbered = [batch for batch in hub.taken if batch.epoch != EPOCH]
+    assert len({batch.epoch for batch in renumbered}) == 1
+    assert sorted(batch.seq for batch in renumbered) == list(range(1, 11))
     assert len(hub.taken) == 50
     assert ledger.epoch_conflict(SequenceKey("local", "node-a", EPOCH), decode(body(51, NOW)))
 
@@ -174,22 +174,22 @@ async def test_held_batches_delay_no_others(wal: Wal, tmp_path: Path) -> None:
     await fill(wal, 400)
     async with FakeHub.running(answer) as hub, forwarding(wal, hub.url, tmp_path, hold=0.5) as forwarder:
 
-        async def even() -> bool:
+        async def even_are_forwarded() -> bool:
             return wal.waiting_records == 200
 
-        await wait_until_async(even)
+        await wait_until_async(even_are_forwarded)
         await fill(wal, 10, first=401)
         forwarder.wake()
 
-        async def news() -> bool:
+        async def newer() -> bool:
             return {402, 404, 406, 408, 410} <= set(hub.seqs) and wal.waiting_records == 205
 
-        await wait_until_async(news)
-        serves = True  # so that stopping has nothing to wait for
+        await wait_until_async(newer)
+        serves = True  # lets the forwarder stop
         await until_empty(wal)
 
 
-async def test_sender_is_turned_away_while_its_batches_are_held(wal: Wal, tmp_path: Path) -> None:
+async def test_sender_is_refused_while_its_batches_are_held(wal: Wal, tmp_path: Path) -> None:
     serves = False
 
     def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Agent, relay and hub as real processes, each killed without warning; what a relay answers is in `test_answers.py`."""
+"""Agent, relay and hub as processes that are killed with SIGKILL."""
 
 import re
 import threading
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.codecs.batch import CONTENT_TYPE
-from tests.e2e.conftest import Way
+from tests.e2e.conftest import Site
 from tests.fakes.batches import body
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
 from tests.support.profiles import examples
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.timeout(300)
 
 BATCHES = examples(300, 600)
 KILLS = examples(2, 4)
-"""Of the relay and the hub, in turn."""
+"""Kills of the relay and the hub, in turn."""
 
 BASE = time.time_ns() - 3600 * 10**9
-"""An hour ago: a hub drops samples that are older than its retention."""
+"""Time one hour before the test, within the hub's retention."""
 
 
-class Relayed(Way):
-    """A way with a relay in its middle."""
+class Relayed(Site):
+    """Setup with a relay between agent and hub."""
 
     def __init__(self, folder: Path) -> None:
         copy_empty_store(folder / "state" / "hub" / "store")
@@ -37,7 +37,7 @@ class Relayed(Way):
         self.relay_url = f"http://127.0.0.1:{self.relay_port}"
 
     def start_relay(self, **env: str) -> Gpufleet:
-        """Start the relay and wait until it takes batches."""
+        """Start the relay and wait until it accepts batches."""
         relay = Gpufleet(
             [
                 "hub",
@@ -73,9 +73,9 @@ class Relayed(Way):
 
 @pytest.fixture
 def way(tmp_path: Path) -> Iterator[Relayed]:
-    made = Relayed(tmp_path)
-    yield made
-    made.stop()
+    setup = Relayed(tmp_path)
+    yield setup
+    setup.stop()
 
 
 def post(url: str, content: bytes) -> int:
@@ -95,13 +95,13 @@ def gauge(url: str, name: str) -> float:
 
 def test_acknowledged_batches_are_stored_once_after_kills(way: Relayed) -> None:
     acknowledged: list[int] = []
-    gone = threading.Event()
+    stopping = threading.Event()
 
     def run() -> None:
         for seq in range(1, BATCHES + 1):
             content = body(seq, BASE + seq * 10**9, gpus=0)
-            while not gone.is_set() and post(way.relay_url, content) != 200:
-                gone.wait(0.05)
+            while not stopping.is_set() and post(way.relay_url, content) != 200:
+                stopping.wait(0.05)
             acknowledged.append(seq)
 
     hub, relay = way.start_hub(), way.start_relay()
@@ -120,13 +120,13 @@ def test_acknowledged_batches_are_stored_once_after_kills(way: Relayed) -> None:
         poster.join(timeout=90)
         assert acknowledged == list(range(1, BATCHES + 1))
         wait_until(lambda: gauge(way.relay_url, "gpufleet_relay_wal_records") == 0, seconds=90, what="an empty relay")
-        wait_until(way.drained, seconds=30, what="the hub to have flushed")
+        wait_until(way.drained, seconds=30, what="a flush of the hub")
         (sender,) = get_json(f"{way.hub_url}/v1/senders")
         assert (sender["sender"], sender["missing"], sender["epochs"][0]["received"]) == ("node-a", 0, BATCHES)
         assert hub.stop() == 0
         assert relay.stop() == 0
     finally:
-        gone.set()
+        stopping.set()
     ((raw, once),) = way.rows("SELECT count(), uniqExact(machine, view, reader, lane, measured_at) FROM samples")
     assert (raw, once) == (BATCHES, BATCHES)
 

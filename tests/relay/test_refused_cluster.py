@@ -1,4 +1,4 @@
-"""A cluster that the next hub does not serve is turned away at the relay, with a reason, and nobody else is."""
+"""Refused cluster: a relay rejects batches of a cluster that the next hub refuses, and no others."""
 
 import asyncio
 from pathlib import Path
@@ -8,14 +8,14 @@ from gpufleet.model.wire.batch import WireBatch
 from gpufleet.wiring.relay import running_relay
 from tests.fakes.batches import body
 from tests.fakes.hub import FakeHub
-from tests.relay.test_access import ask
+from tests.relay.test_access import request
 from tests.support.processes import get_text
 from tests.support.waiting import wait_until_async
 
 NOW = 1_767_225_600_000_000_000
 
 
-async def test_cluster_unknown_to_the_next_hub_is_turned_away(tmp_path: Path) -> None:
+async def test_cluster_refused_by_the_next_hub_is_refused(tmp_path: Path) -> None:
     def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
         return (403 if batch.cluster == "late" else 200), {}
 
@@ -24,22 +24,24 @@ async def test_cluster_unknown_to_the_next_hub_is_turned_away(tmp_path: Path) ->
         config = HubConfig(listen="127.0.0.1:0", state=str(tmp_path), clusters=("local", "late"), relay=relay_to)
         async with running_relay(config) as relay:
             batches = f"{relay.url}/v1/batches"
-            assert (await ask(batches, content=body(1, NOW, cluster="late")))[0] == 200  # nobody knows yet
+            assert (await request(batches, content=body(1, NOW, cluster="late")))[
+                0
+            ] == 200  # not refused by the hub yet
             status: int = 200
-            words: dict[str, str] = {}
+            answer_body: dict[str, str] = {}
             number = 1
 
-            async def turned_away() -> bool:
-                nonlocal status, words, number
+            async def is_refused() -> bool:
+                nonlocal status, answer_body, number
                 number += 1
-                status, words = await ask(batches, content=body(number, NOW, cluster="late"))
+                status, answer_body = await request(batches, content=body(number, NOW, cluster="late"))
                 return status == 403
 
-            await wait_until_async(turned_away)
-            assert words["error"] == "upstream_refused"
-            assert hub.url not in words["detail"]  # a sender is told why, not where
-            assert "answers 403" in words["detail"]
-            assert (await ask(batches, content=body(1, NOW)))[0] == 200
+            await wait_until_async(is_refused)
+            assert answer_body["error"] == "upstream_refused"
+            assert hub.url not in answer_body["detail"]  # senders do not see the address of the next hub
+            assert "answers 403" in answer_body["detail"]
+            assert (await request(batches, content=body(1, NOW)))[0] == 200
 
             async def local() -> bool:
                 return "local" in {batch.cluster for batch in hub.taken}

@@ -1,4 +1,4 @@
-"""Long work in small steps: who has the event loop meanwhile."""
+"""Cooperative scheduling: long work in small steps shares the event loop."""
 
 import asyncio
 import contextlib
@@ -11,14 +11,14 @@ from gpufleet.runtime import run_cooperatively, run_to_end
 NEVER_OVER = 600.0
 
 
-class Others:
-    """Everybody else on the event loop; counts their turns."""
+class OtherTask:
+    """Another task on the event loop, which counts its turns."""
 
     def __init__(self) -> None:
         self.turns = 0
 
     @contextlib.asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[None]:
         task = asyncio.create_task(self._work())
         await asyncio.sleep(0)
         yield
@@ -30,7 +30,7 @@ class Others:
             await asyncio.sleep(0)
 
     def watched(self, steps: int) -> Generator[None, None, list[int]]:
-        """Give work of some steps; its result is how many turns they had had at each."""
+        """Return work of several steps; its result is the other task's turns at each step."""
         seen = []
         for _ in range(steps):
             seen.append(self.turns)
@@ -39,21 +39,21 @@ class Others:
 
 
 @pytest.mark.parametrize("urgent", [False, True])
-async def test_others_have_their_turn_between_slices(urgent: bool) -> None:
-    others = Others()
-    async with others.at_work():
-        seen = await run_cooperatively(others.watched(4), urgent=urgent, budget_seconds=0)
+async def test_other_tasks_run_between_slices(urgent: bool) -> None:
+    other = OtherTask()
+    async with other.running():
+        seen = await run_cooperatively(other.watched(4), urgent=urgent, budget_seconds=0)
     assert seen == sorted(set(seen))
 
 
-async def test_nobody_has_a_turn_within_a_slice() -> None:
-    others = Others()
-    async with others.at_work():
-        seen = await run_cooperatively(others.watched(4), budget_seconds=NEVER_OVER)
+async def test_other_tasks_do_not_run_within_a_slice() -> None:
+    other = OtherTask()
+    async with other.running():
+        seen = await run_cooperatively(other.watched(4), budget_seconds=NEVER_OVER)
         assert len(seen) == 4
         assert len(set(seen)) == 1
-        assert others.turns > seen[-1]  # once it is over
+        assert other.turns > seen[-1]  # after the work
 
 
 def test_work_without_a_loop_is_done_at_once() -> None:
-    assert run_to_end(Others().watched(3)) == [0, 0, 0]
+    assert run_to_end(OtherTask().watched(3)) == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""Tasks that should never end: the end of one is said, and it begins again."""
+"""Supervision: a task that ends is logged and restarted."""
 
 import asyncio
 import logging
@@ -9,9 +9,9 @@ from gpufleet.runtime import supervise
 from tests.support.waiting import wait_until_async
 
 
-async def test_what_ends_begins_again_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_ended_task_is_logged_and_restarted(caplog: pytest.LogCaptureFixture) -> None:
     runs = 0
-    words: list[str] = []
+    reasons: list[str] = []
 
     async def run() -> None:
         nonlocal runs
@@ -21,22 +21,22 @@ async def test_what_ends_begins_again_and_is_said(caplog: pytest.LogCaptureFixtu
         if runs > 2:
             await asyncio.Event().wait()
 
-    task = asyncio.create_task(supervise(run, "asking http://x", on_end=words.append, restart_seconds=0))
+    task = asyncio.create_task(supervise(run, "scrape http://x", on_end=reasons.append, restart_seconds=0))
 
-    async def goes_on() -> bool:
+    async def is_running_again() -> bool:
         return runs == 3
 
     with caplog.at_level(logging.ERROR):
-        await wait_until_async(goes_on, what="its third run")
-    assert words == ["ValueError: a defect", "it ended by itself"]
-    assert ["asking http://x" in one.getMessage() for one in caplog.records] == [True, True]
+        await wait_until_async(is_running_again, what="the third run")
+        assert reasons == ["ValueError: a defect", "it ended by itself"]
+        assert ["scrape http://x" in one.getMessage() for one in caplog.records] == [True, True]
     assert caplog.records[0].exc_info is not None
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
-async def test_what_is_asked_to_end_ends() -> None:
+async def test_cancelled_task_is_not_restarted() -> None:
     async def run() -> None:
         raise asyncio.CancelledError
 

@@ -16,16 +16,16 @@ async def site(tmp_path: Path) -> AsyncIterator[Guarded]:
 
 @pytest.fixture(scope="package")
 def daemon_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, bool], Daemon]]:
-    """Give a daemon by kind and whether it speaks TLS; each is started once, and has to outlive every test."""
+    """Return a daemon by kind and TLS. Each is started once and must survive every test."""
     folder = tmp_path_factory.mktemp("daemons")
-    kept: dict[tuple[str, bool], Daemon] = {}
+    started: dict[tuple[str, bool], Daemon] = {}
     with ExitStack() as stack:
 
         def of(kind: str, secure: bool) -> Daemon:
-            if (kind, secure) not in kept:
+            if (kind, secure) not in started:
                 at = folder / f"{kind}-{'tls' if secure else 'plain'}"
-                kept[kind, secure] = stack.enter_context(running(kind, at, secure=secure))
-            return kept[kind, secure]
+                started[kind, secure] = stack.enter_context(running(kind, at, secure=secure))
+            return started[kind, secure]
 
         yield of
 
@@ -40,5 +40,5 @@ def daemon(request: pytest.FixtureRequest, daemon_of: Callable[[str, bool], Daem
 
 @pytest.fixture(params=["hub", "agent"])
 def plain(request: pytest.FixtureRequest, daemon_of: Callable[[str, bool], Daemon]) -> Daemon:
-    """Give a daemon without TLS, for what is of HTTP alone."""
+    """Return a daemon without TLS, for tests of HTTP only."""
     return daemon_of(request.param, False)

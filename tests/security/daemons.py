@@ -1,4 +1,4 @@
-"""Hub and agent as processes, with tokens, plain and over TLS, and the resources that an attack may use."""
+"""Hub and agent processes with tokens, plain and over TLS, and the resources that an attack may use."""
 
 import contextlib
 import datetime as dt
@@ -40,17 +40,17 @@ GOOD_PAUSE_SECONDS = 0.2
 """Pause of the good client between its rounds."""
 
 GROWTH_MIB = {"hub": 160, "agent": 32}
-"""By how much an attack may raise the peak of resident memory."""
+"""Maximum growth of peak resident memory during an attack."""
 
 WARM_UP = 20
-"""Rounds of a good client before the first attack: first requests raise the peak of memory too."""
+"""Rounds of a good client before the first attack: the first requests raise peak memory too."""
 
 SPARE_FDS = 16
-"""Files that a daemon may have opened meanwhile for its own work."""
+"""Descriptors that a daemon may open for its own work during an attack."""
 
 
 class Daemon(msgspec.Struct, frozen=True):
-    """A running daemon, a token that may read, a path that requires it, and, of a hub, a token of each role."""
+    """Running daemon with a read token, a path that requires it, and, for a hub, a token of each role."""
 
     kind: str
     process: Gpufleet
@@ -62,7 +62,7 @@ class Daemon(msgspec.Struct, frozen=True):
 
     @property
     def sender(self) -> str:
-        """A hub's token that may post for the cluster `local`."""
+        """Sender token of the hub for the cluster `local`."""
         return self.tokens[Role.SENDER]
 
     @property
@@ -71,11 +71,11 @@ class Daemon(msgspec.Struct, frozen=True):
         return f"{self.kind}, {'TLS' if self.tls else 'plain'}"
 
     def connect(self, seconds: float = 20) -> socket.socket:
-        """Connect, with the handshake if there is one."""
+        """Connect, including the TLS handshake if the daemon uses TLS."""
         plain = socket.create_connection(("127.0.0.1", self.port), timeout=seconds)
         return self.tls.wrap_socket(plain, server_hostname="127.0.0.1") if self.tls else plain
 
-    def ask(
+    def request(
         self,
         path: str,
         token: str | None = None,
@@ -84,16 +84,17 @@ class Daemon(msgspec.Struct, frozen=True):
         *,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Ask over a connection of its own."""
+        """Send a request over its own connection."""
         headers = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
         return exchange(self.port, method, path, headers, body, self.tls)
 
     def post(self, content: bytes, content_type: str = CONTENT_TYPE, **headers: str) -> Reply:
-        """Post a batch, or a bundle, as the sender."""
-        return self.ask("/v1/batches", self.sender, "POST", content, headers={"Content-Type": content_type, **headers})
+        """Post a batch or a bundle as the sender."""
+        headers["Content-Type"] = content_type
+        return self.request("/v1/batches", self.sender, "POST", content, headers=headers)
 
-    def tell(self, request: bytes) -> bytes:
-        """Send bytes as they are and return everything that comes, until the other side closes."""
+    def send_raw(self, request: bytes) -> bytes:
+        """Send raw bytes and return everything received until the daemon closes the connection."""
         content = b""
         with self.connect() as connection, contextlib.suppress(ConnectionError, ssl.SSLError):
             connection.sendall(request)
@@ -102,32 +103,32 @@ class Daemon(msgspec.Struct, frozen=True):
         return content
 
     def answers_well(self) -> None:
-        """Be a good client, with and without the token."""
+        """Act as a good client, with and without the token."""
         started = time.monotonic()
-        assert self.ask("/healthz").status == 200
-        assert self.ask(self.guarded, self.token).status == 200
-        assert self.ask(self.guarded).status == 401
+        assert self.request("/healthz").status == 200
+        assert self.request(self.guarded, self.token).status == 200
+        assert self.request(self.guarded).status == 401
         took = time.monotonic() - started
         assert took < GOOD_SECONDS, f"a good client waited {took:.1f} s for three answers"
 
     @property
     def peak_mib(self) -> int:
-        """The most memory that was ever resident."""
+        """Peak resident memory in MiB."""
         return _status(self.process.process.pid, "VmHWM") >> 10
 
     @property
     def fds(self) -> int:
-        """Open file descriptors, less the three under /proc that the embedded engine keeps per thread of its own."""
+        """Count of open descriptors, except the three under /proc per thread of the embedded engine."""
         return sum(not name.startswith("/proc/") for name in _open_files(self.process.process.pid))
 
     @property
     def log(self) -> str:
-        """Everything that it ever wrote."""
+        """Complete log of the process."""
         return self.process.log.read_text("utf-8", "replace")
 
 
 def create_tokens(state: Path, roles: Mapping[Role, dict[str, Any]] = BOUND) -> dict[Role, str]:
-    """Create a token of each role in the registry of a hub that does not run, and return the secrets."""
+    """Create a token of each role in the registry of a stopped hub, and return the secrets."""
     database = Database.open(HubConfig(state=str(state)).registry_dsn)
     try:
         tokens = SqlTokens(database)
@@ -138,7 +139,7 @@ def create_tokens(state: Path, roles: Mapping[Role, dict[str, Any]] = BOUND) -> 
 
 def _open_files(pid: int) -> Iterator[str]:
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+        with contextlib.suppress(FileNotFoundError):  # closed after it was listed
             yield str(descriptor.readlink())
 
 
@@ -149,7 +150,7 @@ def _status(pid: int, field: str) -> int:
 
 @contextlib.contextmanager
 def running(kind: str, folder: Path, *, secure: bool) -> Iterator[Daemon]:
-    """Run one."""
+    """Run a daemon, warmed up."""
     folder.mkdir(parents=True)
     port, config, authority = free_port(), folder / f"{kind}.toml", None
     lines = [f'listen = "127.0.0.1:{port}"', f'state = "{folder}"']
@@ -186,7 +187,7 @@ def running(kind: str, folder: Path, *, secure: bool) -> Iterator[Daemon]:
 def _is_up(daemon: Daemon) -> bool:
     assert daemon.process.process.poll() is None, daemon.log
     with contextlib.suppress(OSError):
-        return daemon.ask(daemon.guarded, daemon.token).status == 200
+        return daemon.request(daemon.guarded, daemon.token).status == 200
     return False
 
 
@@ -203,7 +204,7 @@ def under_attack(daemon: Daemon, growth_mib: int | None = None) -> Iterator[None
     finally:
         client.stop()
     assert client.served > 0
-    assert client.trouble is None, client.trouble
+    assert client.failure is None, client.failure
     grown = daemon.peak_mib - peak
     bound = GROWTH_MIB[daemon.kind] if growth_mib is None else growth_mib
     assert grown <= bound, f"the {daemon.name} grew by {grown} MiB, from {peak}"
@@ -216,22 +217,22 @@ class _GoodClient(threading.Thread):
     def __init__(self, daemon: Daemon) -> None:
         super().__init__(daemon=True)
         self._daemon = daemon
-        self._ended = threading.Event()
+        self._stopped = threading.Event()
         self.served = 0
-        self.trouble: str | None = None
+        self.failure: str | None = None
 
     def run(self) -> None:
         while True:
             try:
                 self._daemon.answers_well()
             except (OSError, AssertionError) as error:
-                self.trouble = f"a good client was not served: {type(error).__name__}: {error}"
+                self.failure = f"a good client was not served: {type(error).__name__}: {error}"
                 return
             self.served += 1
-            if self._ended.wait(GOOD_PAUSE_SECONDS):
+            if self._stopped.wait(GOOD_PAUSE_SECONDS):
                 return
 
     def stop(self) -> None:
         """End after at most one more round."""
-        self._ended.set()
+        self._stopped.set()
         self.join(timeout=30)

@@ -1,4 +1,4 @@
-"""A hub that asks for tokens, and whoever comes to it."""
+"""Hub with token authentication, and an HTTP client for it."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until_async
 
 
 class MovedClock:
-    """The system's clock, that a test can put forward."""
+    """System clock that a test can move forward."""
 
     def __init__(self) -> None:
         self.ahead = dt.timedelta(0)
@@ -41,7 +41,7 @@ class MovedClock:
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """One answer, to the byte."""
+    """HTTP response, except its `Date` header."""
 
     status: int
     headers: dict[str, str]
@@ -58,7 +58,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Guarded:
-    """A running hub with tokens, a store in memory, and tokens of every role for cluster `local` and tenant `acme`."""
+    """Running hub with an in-memory store, and a token of each role for cluster `local` and tenant `acme`."""
 
     def __init__(self, hub: RunningHub, store: MemoryStore, tokens: SqlTokens, clock: MovedClock) -> None:
         self.hub = hub
@@ -68,16 +68,16 @@ class Guarded:
         self.secrets: dict[Role, str] = {}
 
     async def make(self, role: Role, **more: Any) -> tuple[Token, str]:
-        """Make a token, and wait until the hub takes it."""
+        """Create a token and wait until the hub accepts it."""
         token, secret = self.tokens.create(role, self.clock.now(), **more)
 
         async def known() -> bool:
-            return (await self.ask("/openapi.json", secret)).status == 200
+            return (await self.request("/openapi.json", secret)).status == 200
 
-        await wait_until_async(known, what="the hub to know the token")
+        await wait_until_async(known, what="the hub to accept the token")
         return token, secret
 
-    async def ask(
+    async def request(
         self,
         path: str,
         token: str | None = None,
@@ -87,26 +87,26 @@ class Guarded:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Reply:
-        """Ask, showing a token if one is given."""
-        given = dict(headers or {})
+        """Send a request, with a token if given."""
+        sent_headers = dict(headers or {})
         if token is not None:
-            given["Authorization"] = f"Bearer {token}"
+            sent_headers["Authorization"] = f"Bearer {token}"
         if document is not None:
             body = msgspec.json.encode(document)
-            given["Content-Type"] = "application/json"
-        return await asyncio.to_thread(exchange, self.hub.port, method, path, given, body)
+            sent_headers["Content-Type"] = "application/json"
+        return await asyncio.to_thread(exchange, self.hub.port, method, path, sent_headers, body)
 
     async def post(self, batch: bytes, token: str | None) -> Reply:
         """Post a batch."""
-        return await self.ask("/v1/batches", token, "POST", headers={"Content-Type": CONTENT_TYPE}, body=batch)
+        return await self.request("/v1/batches", token, "POST", headers={"Content-Type": CONTENT_TYPE}, body=batch)
 
     async def until_refused(self, token: str) -> Reply:
         """Wait until the hub refuses a token."""
-        reply = await self.ask("/openapi.json", token)
+        reply = await self.request("/openapi.json", token)
 
         async def refused() -> bool:
             nonlocal reply
-            reply = await self.ask("/openapi.json", token)
+            reply = await self.request("/openapi.json", token)
             return reply.status == 401
 
         await wait_until_async(refused, seconds=10 * POLL_SECONDS, what="the hub to refuse the token")
@@ -121,7 +121,7 @@ def exchange(
     body: bytes | None,
     tls: ssl.SSLContext | None = None,
 ) -> Reply:
-    """Send one request over a connection of its own."""
+    """Send one request over its own connection."""
     connection = (
         http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=tls)
         if tls
@@ -130,15 +130,15 @@ def exchange(
     with contextlib.closing(connection):
         connection.request(method, path, body=body, headers=dict(headers))
         answer = connection.getresponse()
-        kept = {name.lower(): value for name, value in answer.getheaders() if name.lower() != "date"}
-        return Reply(answer.status, kept, answer.read())
+        response_headers = {name.lower(): value for name, value in answer.getheaders() if name.lower() != "date"}
+        return Reply(answer.status, response_headers, answer.read())
 
 
 @contextlib.asynccontextmanager
 async def guarded(
     folder: Path, tls: TlsConfig | None = None, ingest: IngestConfig | None = None
 ) -> AsyncIterator[Guarded]:
-    """Run one; the tokens of every role are made before it starts."""
+    """Run a hub. A token of each role is created before it starts."""
     config = HubConfig(
         listen="127.0.0.1:0",
         state=str(folder),
@@ -163,7 +163,7 @@ async def guarded(
             site.secrets.update(secrets)
             yield site
             if tls is None:
-                assert (await site.ask("/healthz")).status == 200, "the hub did not stay up"
+                assert (await site.request("/healthz")).status == 200, "the hub did not stay up"
             assert not hub.task.done()
     finally:
         database.close()

@@ -1,4 +1,4 @@
-"""Bodies that unpack to more than the limits, sent to a hub process: rejected, in bounded memory."""
+"""Decompression bombs sent to a hub process: rejected in bounded memory."""
 
 import functools
 import gzip
@@ -16,7 +16,7 @@ from tests.support.profiles import examples
 from tests.web.hub.site import now
 
 GROWTH_MIB = 512
-"""By how much unpacking bodies may raise the peak of resident memory: a message has at most 64 MiB."""
+"""Maximum growth of peak resident memory by decompression. One message has at most 64 MiB."""
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ def test_content_encoding_is_not_unpacked(hub: Daemon, coding: str) -> None:
         assert hub.post(packed).error == "bad_batch"
         assert hub.post(packed, **headers).status == 415
         put = {**headers, "Content-Type": "application/json"}
-        assert hub.ask("/v1/allocations/x", hub.token, "PUT", packed, headers=put).status == 400
+        assert hub.request("/v1/allocations/x", hub.token, "PUT", packed, headers=put).status == 400
 
 
 @pytest.mark.parametrize("text", [b"[" * 500_000, b'{"kind":' * 100_000, b'{"target":{"cluster":' + b"9" * 900_000])
 def test_deep_or_endless_json_is_rejected(hub: Daemon, text: bytes) -> None:
     with under_attack(hub):
-        reply = hub.ask("/v1/allocations/x", hub.token, "PUT", text, headers={"Content-Type": "application/json"})
+        reply = hub.request("/v1/allocations/x", hub.token, "PUT", text, headers={"Content-Type": "application/json"})
     assert (reply.status, reply.error) == (400, "bad_request")

@@ -18,8 +18,8 @@ from tests.support.profiles import examples
 LIMITS = {"hub": hub.CONNECTIONS, "agent": agent.CONNECTIONS}
 """Connections that a daemon accepts at once."""
 
-SOME = examples(400, 5_000)
-"""Connections of a kind that is not the one that exceeds the limit."""
+UNFINISHED = examples(400, 5_000)
+"""Count of unfinished requests: below the connection limit."""
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half: "
 
@@ -33,16 +33,16 @@ def _many_files() -> Iterator[None]:
 
 
 def above_limit(daemon: Daemon) -> int:
-    """Return a number of connections above the daemon's limit; fewer where this process may not open so many."""
+    """Return a connection count above the daemon's limit, capped by the open file limit of this process."""
     return min(LIMITS[daemon.kind] + 400, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500)
 
 
 @contextlib.contextmanager
 def connections(daemon: Daemon, count: int, content: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Open connections that send this and nothing more, without any handshake.
+    """Open connections that send `content` only, without a TLS handshake.
 
-    At a daemon with TLS they come from another address than the good client's: unfinished handshakes have a lower
-    limit than connections, and displace those of their own address.
+    With TLS they use another source address than the good client: unfinished handshakes have a lower limit than
+    connections, and evict handshakes of the same address.
     """
     source = "127.0.0.2" if daemon.tls else "127.0.0.1"
     with contextlib.ExitStack() as stack:
@@ -57,11 +57,11 @@ def connections(daemon: Daemon, count: int, content: bytes = b"") -> Iterator[li
 
 
 def drip(connection: socket.socket, piece: bytes, seconds: float) -> None:
-    """Send a piece five times a second until the other side closes; fail if it does not within so many seconds."""
+    """Send a piece five times a second until the daemon closes. Fail if it does not within `seconds`."""
     deadline = time.monotonic() + seconds
     connection.settimeout(0.2)
     while True:
-        assert time.monotonic() < deadline, f"the connection lives on after {seconds} s"
+        assert time.monotonic() < deadline, f"the connection is still open after {seconds} s"
         try:
             connection.sendall(piece)
             if connection.recv(65_536) == b"":
@@ -78,10 +78,10 @@ def test_good_client_is_served_beside_thousands_of_connections(daemon: Daemon) -
 
 
 @pytest.mark.parametrize(
-    "content", [HALF, b"\r\n", b"\x16\x03\x01\x02\x00\x01"], ids=["half a head", "an empty line", "half a hello"]
+    "content", [HALF, b"\r\n", b"\x16\x03\x01\x02\x00\x01"], ids=["partial head", "empty line", "partial client hello"]
 )
 def test_good_client_is_served_beside_unfinished_requests(daemon: Daemon, content: bytes) -> None:
-    with under_attack(daemon), connections(daemon, SOME, content):
+    with under_attack(daemon), connections(daemon, UNFINISHED, content):
         daemon.answers_well()
 
 
@@ -90,7 +90,7 @@ def test_used_connection_is_not_displaced_by_idle_ones(plain: Daemon) -> None:
 
         def use() -> None:
             used.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            with used.makefile("rb") as answer:  # head and body may come apart
+            with used.makefile("rb") as answer:  # head and body may arrive separately
                 assert answer.readline().startswith(b"HTTP/1.1 200")
                 head = dict(line.lower().split(b": ", 1) for line in iter(answer.readline, b"\r\n"))
                 assert answer.read(int(head[b"content-length"]))
@@ -101,14 +101,14 @@ def test_used_connection_is_not_displaced_by_idle_ones(plain: Daemon) -> None:
         use()
 
 
-def body_after_the_answer(daemon: Daemon) -> None:
+def body_after_the_response(daemon: Daemon) -> None:
     with daemon.connect() as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
         assert slow.recv(65_536).startswith(b"HTTP/1.1 200")
         drip(slow, b"y", LINGER_SECONDS + 10)
 
 
-def a_slow_head(daemon: Daemon) -> None:
+def slow_head(daemon: Daemon) -> None:
     with daemon.connect() as slow:
         slow.sendall(HALF)
         drip(slow, b"y", HEAD_SECONDS + 10)
@@ -119,20 +119,20 @@ def empty_lines(daemon: Daemon) -> None:
         drip(slow, b"\r\n", HEAD_SECONDS + 10)
 
 
-def empty_lines_after_an_answer(daemon: Daemon) -> None:
+def empty_lines_after_a_response(daemon: Daemon) -> None:
     with daemon.connect() as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert slow.recv(65_536).startswith(b"HTTP/1.1 200")
         drip(slow, b"\r\n", HEAD_SECONDS + 10)
 
 
-def a_slow_hello(daemon: Daemon) -> None:
+def slow_client_hello(daemon: Daemon) -> None:
     with socket.create_connection(("127.0.0.1", daemon.port)) as slow:
         drip(slow, b"\x16\x03\x01\x02\x00", HEAD_SECONDS + 10)
 
 
-def taking_no_answers(daemon: Daemon) -> None:
-    question = f"GET {daemon.guarded} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {daemon.token}\r\n\r\n".encode()
+def unread_responses(daemon: Daemon) -> None:
+    request = f"GET {daemon.guarded} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {daemon.token}\r\n\r\n".encode()
     deadline = time.monotonic() + 2 * STALL_SECONDS + 10
     with daemon.connect() as stalled:
         stalled.settimeout(1)
@@ -140,26 +140,26 @@ def taking_no_answers(daemon: Daemon) -> None:
             while True:
                 assert time.monotonic() < deadline, "a client that reads nothing is still connected"
                 with contextlib.suppress(TimeoutError):
-                    stalled.sendall(question)
+                    stalled.sendall(request)
 
 
 def test_slow_clients_are_disconnected(daemon_of: Callable[[str, bool], Daemon]) -> None:
-    """All ways at a plain hub and at an agent with TLS, in the same seconds."""
-    ways = [
-        *(a_slow_head, empty_lines, empty_lines_after_an_answer, a_slow_hello, taking_no_answers),
-        body_after_the_answer,
+    """All attacks run in parallel against a plain hub and an agent with TLS."""
+    attacks = [
+        *(slow_head, empty_lines, empty_lines_after_a_response, slow_client_hello, unread_responses),
+        body_after_the_response,
     ]
     first, second = daemon_of("hub", False), daemon_of("agent", True)
-    with under_attack(first), under_attack(second), ThreadPoolExecutor(2 * len(ways)) as pool:
-        for done in [pool.submit(way, daemon) for way in ways for daemon in (first, second)]:
+    with under_attack(first), under_attack(second), ThreadPoolExecutor(2 * len(attacks)) as pool:
+        for done in [pool.submit(attack, daemon) for attack in attacks for daemon in (first, second)]:
             done.result()
 
 
-def test_sender_of_a_too_large_body_can_read_the_answer(
+def test_sender_of_a_too_large_body_receives_413(
     daemon_of: Callable[[str, bool], Daemon],
 ) -> None:
     for secure in (False, True):
         hub = daemon_of("hub", secure)
         for _ in range(5):
-            reply = hub.ask("/v1/allocations/x", hub.token, "PUT", bytes(4 << 20))
+            reply = hub.request("/v1/allocations/x", hub.token, "PUT", bytes(4 << 20))
             assert (reply.status, reply.error) == (413, "too_large")

@@ -1,4 +1,4 @@
-"""A tenant sees what happened to its own devices, in its own time; an operator everything, page by page."""
+"""`/v1/events` by role: tenants see events of their own devices and periods, operators all, in pages."""
 
 import datetime as dt
 
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until_async
 from tests.web.hub.site import now
 
 
-def told(seq: int, name: str, *events: Event) -> bytes:
+def encode_report(seq: int, name: str, *events: Event) -> bytes:
     world = World({"nvml": (Lane.FAST,)})
     samples = tuple(world.sample("nvml", Lane.FAST, gpu(number), {"gpu_power_watts": 1.0}) for number in (0, 1))
     report = MachineReport(machine=Machine(name=name, machine_id=name[-1] * 32), samples=samples, events=events)
@@ -28,10 +28,10 @@ def told(seq: int, name: str, *events: Event) -> bytes:
 
 @pytest.fixture
 async def full(site: Guarded) -> Guarded:
-    """Give two machines with an XID on each of two GPUs now, one a while ago, and a reload of the driver."""
+    """Return a site with two machines: recent XIDs on two GPUs, an old XID, and a driver reload."""
     at = now() - 10 * NANOS
     for name in ("node-a", "node-b"):
-        batch = told(
+        batch = encode_report(
             1,
             name,
             Event(view=gpu(0), kind="xid", code=79, at=at),
@@ -44,73 +44,74 @@ async def full(site: Guarded) -> Guarded:
     async def stored() -> bool:
         return len(site.store.seqs) == 2
 
-    await wait_until_async(stored, what="the batches in the store")
+    await wait_until_async(stored, what="the batches to be stored")
     return site
 
 
-async def give(site: Guarded, name: str, tenant: str, machine: str, **more: object) -> None:
+async def allocate(site: Guarded, name: str, tenant: str, machine: str, **more: object) -> None:
     begin = dt.datetime.fromtimestamp((now() - 60 * NANOS) / NANOS, dt.UTC).isoformat()
     target = {"cluster": "local", "machine": machine}
     spec = {"kind": "bare_metal", "target": target, "tenant": tenant, "valid_from": begin, **more}
-    assert (await site.ask(f"/v1/allocations/{name}", site.secrets[Role.ADMIN], "PUT", spec)).status == 201
+    assert (await site.request(f"/v1/allocations/{name}", site.secrets[Role.ADMIN], "PUT", spec)).status == 201
 
 
-async def seen(site: Guarded, role: Role, question: str = "") -> list[tuple[str, str, int]]:
-    reply = await site.ask(f"/v1/events{question}", site.secrets[role])
+async def visible_events(site: Guarded, role: Role, query: str = "") -> list[tuple[str, str, int]]:
+    reply = await site.request(f"/v1/events{query}", site.secrets[role])
     assert reply.status == 200, reply.body
     return [(one["node"], one["kind"], one["code"]) for one in reply.document["events"]]
 
 
-async def test_an_operator_sees_everything_and_can_narrow_it(full: Guarded) -> None:
-    assert len(await seen(full, Role.OPERATOR)) == 8
+async def test_operator_sees_all_events_and_can_filter(full: Guarded) -> None:
+    assert len(await visible_events(full, Role.OPERATOR)) == 8
     only = "?machine=node-a&kind=xid&view=" + gpu(0).key
-    assert await seen(full, Role.OPERATOR, only) == [("node-a", "xid", 79), ("node-a", "xid", 13)]
-    assert await seen(full, Role.OPERATOR, "?view=machine&machine=node-b") == [("node-b", "driver_reloaded", 0)]
-    assert await seen(full, Role.OPERATOR, "?machine=none") == []
-    assert await seen(full, Role.OPERATOR, "?cluster=other") == []
+    assert await visible_events(full, Role.OPERATOR, only) == [("node-a", "xid", 79), ("node-a", "xid", 13)]
+    assert await visible_events(full, Role.OPERATOR, "?view=machine&machine=node-b") == [
+        ("node-b", "driver_reloaded", 0)
+    ]
+    assert await visible_events(full, Role.OPERATOR, "?machine=none") == []
+    assert await visible_events(full, Role.OPERATOR, "?cluster=other") == []
 
 
-async def test_pages_follow_each_other(full: Guarded) -> None:
+async def test_event_pages_join(full: Guarded) -> None:
     pages = []
-    question = "?limit=3"
+    query = "?limit=3"
     while True:
-        reply = (await full.ask(f"/v1/events{question}", full.secrets[Role.OPERATOR])).document
+        reply = (await full.request(f"/v1/events{query}", full.secrets[Role.OPERATOR])).document
         pages.append(len(reply["events"]))
         if reply["next"] is None:
             break
-        question = f"?limit=3&cursor={reply['next']}"
+        query = f"?limit=3&cursor={reply['next']}"
     assert pages == [3, 3, 2]
 
 
-async def test_a_tenant_without_allocations_sees_nothing(full: Guarded) -> None:
-    assert await seen(full, Role.TENANT) == []
-    assert await seen(full, Role.TENANT, "?machine=node-a") == []
+async def test_tenant_without_allocations_sees_no_events(full: Guarded) -> None:
+    assert await visible_events(full, Role.TENANT) == []
+    assert await visible_events(full, Role.TENANT, "?machine=node-a") == []
 
 
-async def test_who_has_a_machine_sees_it_from_then_on_and_no_other(full: Guarded) -> None:
-    await give(full, "mine", "acme", "node-a")
-    await give(full, "theirs", "other", "node-b")
+async def test_tenant_sees_its_machine_from_the_start_of_the_allocation(full: Guarded) -> None:
+    await allocate(full, "mine", "acme", "node-a")
+    await allocate(full, "theirs", "other", "node-b")
     mine = [("node-a", "xid", 79), ("node-a", "xid", 31), ("node-a", "driver_reloaded", 0)]
-    assert await seen(full, Role.TENANT) == mine
-    assert await seen(full, Role.TENANT, "?allocation=mine&machine=node-a") == mine
-    assert await seen(full, Role.TENANT, "?machine=node-b") == []
-    assert (await full.ask("/v1/events?allocation=theirs", full.secrets[Role.TENANT])).status == 404
-    assert await seen(full, Role.OPERATOR, "?allocation=theirs&kind=driver_reloaded") == [
+    assert await visible_events(full, Role.TENANT) == mine
+    assert await visible_events(full, Role.TENANT, "?allocation=mine&machine=node-a") == mine
+    assert await visible_events(full, Role.TENANT, "?machine=node-b") == []
+    assert (await full.request("/v1/events?allocation=theirs", full.secrets[Role.TENANT])).status == 404
+    assert await visible_events(full, Role.OPERATOR, "?allocation=theirs&kind=driver_reloaded") == [
         ("node-b", "driver_reloaded", 0)
     ]
 
 
-async def test_who_has_one_gpu_sees_that_gpu_alone(full: Guarded) -> None:
-    await give(full, "mine", "acme", "node-a", devices=[gpu(1).uuid])
-    assert await seen(full, Role.TENANT) == [("node-a", "xid", 31)]
+async def test_tenant_of_one_gpu_sees_only_that_gpu(full: Guarded) -> None:
+    await allocate(full, "mine", "acme", "node-a", devices=[gpu(1).uuid])
+    assert await visible_events(full, Role.TENANT) == [("node-a", "xid", 31)]
 
 
-async def test_events_of_a_disputed_machine_are_hidden(full: Guarded) -> None:
-    machines = (await full.ask("/v1/machines", full.secrets[Role.ADMIN])).document["items"]
+async def test_events_stay_with_the_bound_tenant_after_a_rename(full: Guarded) -> None:
+    machines = (await full.request("/v1/machines", full.secrets[Role.ADMIN])).document["items"]
     (id_,) = [one["id"] for one in machines if one["machine"]["name"] == "node-a"]
-    await give(full, "mine", "acme", id_)
-    assert await seen(full, Role.TENANT)
-    await give(full, "theirs", "other", "renamed-a")
+    await allocate(full, "theirs", "other", id_)
+    await allocate(full, "mine", "acme", "renamed-a")
     renamed = Batch(
         cluster="local",
         sender="node-a",
@@ -125,18 +126,18 @@ async def test_events_of_a_disputed_machine_are_hidden(full: Guarded) -> None:
         return len(full.store.seqs) == 3
 
     await wait_until_async(stored)
-    assert await seen(full, Role.TENANT) == []
-    assert len(await seen(full, Role.OPERATOR)) == 8
+    assert await visible_events(full, Role.TENANT) == []
+    assert len(await visible_events(full, Role.OPERATOR)) == 8
 
 
-async def test_what_is_over_ends_where_it_ended(full: Guarded) -> None:
+async def test_events_after_the_end_of_an_allocation_are_hidden(full: Guarded) -> None:
     end = dt.datetime.fromtimestamp((now() - 30 * NANOS) / NANOS, dt.UTC).isoformat()
-    await give(full, "mine", "acme", "node-a", valid_to=end)
-    assert await seen(full, Role.TENANT) == []
+    await allocate(full, "mine", "acme", "node-a", valid_to=end)
+    assert await visible_events(full, Role.TENANT) == []
 
 
-async def test_what_cannot_be_meant_is_refused(full: Guarded) -> None:
-    for question in [
+async def test_invalid_event_queries_are_refused(full: Guarded) -> None:
+    for query in [
         "cursor=x",
         "cursor=%20",
         "cursor=LTEvNQ",
@@ -145,4 +146,4 @@ async def test_what_cannot_be_meant_is_refused(full: Guarded) -> None:
         "since=yesterday",
         "since=2099-01-01T00:00:00Z",
     ]:
-        assert (await full.ask(f"/v1/events?{question}", full.secrets[Role.OPERATOR])).status == 400, question
+        assert (await full.request(f"/v1/events?{query}", full.secrets[Role.OPERATOR])).status == 400, query

@@ -1,4 +1,4 @@
-"""The hub's OpenAPI document, compared with its answers to generated requests of every role."""
+"""OpenAPI document of the hub: its responses to generated requests of every role conform to it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ EXAMPLES: dict[Role | None, int] = {
     Role.SENDER: examples(2, 5),
     None: examples(2, 5),
 }
-"""Requests of each operation; valid ones, and ones that violate the document."""
+"""Requests per operation, valid and invalid."""
 
 KNOWN: dict[str, list[Any]] = {
     "allocation_id": ["mine", "theirs", "past", "slice"],
@@ -58,7 +58,7 @@ KNOWN: dict[str, list[Any]] = {
     "gpu": ["GPU-0", "0000:1b:00.0"],
     "format": ["json", "csv", "arrow"],
 }
-"""Values that exist at the hub: generated ones alone would find nothing."""
+"""Values that exist at the hub. Generated values alone would match no record."""
 
 VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
 
@@ -72,12 +72,12 @@ ALLOCATIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def hub(daemon_of: Callable[[str, bool], Daemon]) -> Daemon:
-    """Return a hub that has records of every kind."""
+    """Return a hub with records of every kind."""
     hub = daemon_of("hub", False)
 
     def write(path: str, document: object, method: str = "PUT") -> None:
         headers = {"Content-Type": "application/json"}
-        reply = hub.ask(path, hub.token, method, json.dumps(document).encode(), headers=headers)
+        reply = hub.request(path, hub.token, method, json.dumps(document).encode(), headers=headers)
         assert reply.status in (200, 201), reply
 
     for name, spec in ALLOCATIONS.items():
@@ -89,10 +89,10 @@ def hub(daemon_of: Callable[[str, bool], Daemon]) -> Daemon:
     assert hub.post(body(1_000, now())).status == 200
 
     def ids() -> list[str]:
-        machines = hub.ask("/v1/machines", hub.token).document["items"]  # other tests may have posted more
+        machines = hub.request("/v1/machines", hub.token).document["items"]  # other tests may have posted more
         return [one["id"] for one in machines if one["machine"]["name"] == "node-a"]
 
-    wait_until(ids, what="the batch in the store")
+    wait_until(ids, what="the batch to be stored")
     KNOWN["machine_id"] = [*ids(), "none"]
     KNOWN["gpu_id"] = [f"local/{ids()[0]}/gpu/GPU-0", f"local/{ids()[0]}/gpu/GPU-1", "GPU-0", "GPU-none"]
     return hub
@@ -107,11 +107,11 @@ def operations(hub: Daemon) -> Iterator[Any]:
 
 
 def put_known(case: Any, data: st.DataObject) -> None:
-    """Replace some generated values by ones that exist."""
-    for asked in (case.path_parameters, case.query):
-        for name in list(asked or {}):
+    """Replace some generated values with existing ones."""
+    for parameters in (case.path_parameters, case.query):
+        for name in list(parameters or {}):
             if name in KNOWN and data.draw(st.booleans()):
-                asked[name] = data.draw(st.sampled_from(KNOWN[name]))
+                parameters[name] = data.draw(st.sampled_from(KNOWN[name]))
     if case.operation.label == "GET /v1/allocations/{allocation_id}/series" and data.draw(st.booleans()):
         case.query = {"metric": ["gpu_power_watts"], "step": data.draw(st.sampled_from(["1s", "1m", "6h"]))}
     if case.operation.label == "POST /v1/query" and data.draw(st.booleans()):
@@ -122,12 +122,12 @@ def put_known(case: Any, data: st.DataObject) -> None:
         case.body = data.draw(st.sampled_from(list(ALLOCATIONS.values())))
 
 
-def ask(operation: Any, hub: Daemon, token: str | None, count: int) -> set[int]:
-    """Send generated requests, check every answer against the document, and return the statuses."""
+def send_generated(operation: Any, hub: Daemon, token: str | None, count: int) -> set[int]:
+    """Send generated requests, check every response against the document, and return the statuses."""
     statuses: set[int] = set()
-    both = operation.as_strategy(GenerationMode.POSITIVE)
+    strategy = operation.as_strategy(GenerationMode.POSITIVE)
     if operation.path_parameters or operation.query or operation.body:
-        both |= operation.as_strategy(GenerationMode.NEGATIVE)
+        strategy |= operation.as_strategy(GenerationMode.NEGATIVE)
 
     @settings(
         max_examples=count,
@@ -136,27 +136,27 @@ def ask(operation: Any, hub: Daemon, token: str | None, count: int) -> set[int]:
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=both, data=st.data())
-    def one(case: Any, data: st.DataObject) -> None:
+    @given(case=strategy, data=st.data())
+    def send_one(case: Any, data: st.DataObject) -> None:
         put_known(case, data)
         case.headers = {**(case.headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
         answer = case.call(base_url=f"http://127.0.0.1:{hub.port}", timeout=20)
         statuses.add(answer.status_code)
         case.validate_response(answer, checks=CHECKS)
 
-    one()
+    send_one()
     return statuses
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("role", [None, *Role], ids=lambda role: role or "nobody")
+@pytest.mark.parametrize("role", [None, *Role], ids=lambda role: role or "anonymous")
 def test_answers_conform_to_the_openapi_document(hub: Daemon, role: Role | None) -> None:
     token = hub.tokens[role] if role else None
     seen: dict[str, set[int]] = {}
     for operation in operations(hub):
-        statuses = ask(operation, hub, token, EXAMPLES[role])
+        statuses = send_generated(operation, hub, token, EXAMPLES[role])
         if role is Role.ADMIN and not statuses & {200, 201}:
-            statuses = ask(operation, hub, token, 40)  # too few to find what exists
+            statuses = send_generated(operation, hub, token, 40)  # more examples: none matched an existing record
         seen[operation.label] = statuses
     assert len(seen) >= 20
     for label, statuses in seen.items():

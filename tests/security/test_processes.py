@@ -35,8 +35,8 @@ def test_batches_arrive_over_tls_with_tokens(tmp_path: Path) -> None:
         f'token_file = "{admin}"\n{tls}\n[lanes]\nfast = 1.0\n[readers.nvml]\nenabled = false\n'
         f'[hub]\nurl = "https://127.0.0.1:{hub_port}"\ntoken_file = "{sender}"\nca = "{authority.file}"\n'
     )
-    shown = ("--ca", str(authority.file), "--token-file", str(admin))
-    asked = ("--hub", f"https://127.0.0.1:{hub_port}", *shown)
+    credentials = ("--ca", str(authority.file), "--token-file", str(admin))
+    query_options = ("--hub", f"https://127.0.0.1:{hub_port}", *credentials)
 
     def up(port: int) -> bool:
         with contextlib.suppress(OSError):
@@ -50,7 +50,7 @@ def test_batches_arrive_over_tls_with_tokens(tmp_path: Path) -> None:
         for port in (hub_port, agent_port):
             wait_until(lambda port=port: up(port), seconds=100, what=f"port {port}")  # type: ignore[misc]
         # the cluster is not registered: batches wait at the agent
-        done = gpufleet("cluster", "put", "rack-7", "--expect", "H200=8", *asked)
+        done = gpufleet("cluster", "put", "rack-7", "--expect", "H200=8", *query_options)
         assert (done.returncode, json.loads(done.stdout)["served"]) == (0, True), done.stderr
 
         def arrived() -> bool:
@@ -58,16 +58,16 @@ def test_batches_arrive_over_tls_with_tokens(tmp_path: Path) -> None:
             return b'"n1"' in exchange(hub_port, "GET", "/v1/nodes", headers, None, authority.trusting).body
 
         wait_until(arrived, seconds=60, what="the node at the hub")
-        found = gpufleet("query", "nodes", "--json", *asked)
+        found = gpufleet("query", "nodes", "--json", *query_options)
         assert (found.returncode, "n1" in found.stdout) == (0, True), found.stderr
-        assert gpufleet("why", "host", "--agent", f"https://127.0.0.1:{agent_port}", *shown).returncode == 0
-        assert gpufleet("query", "nodes", *asked[:2]).returncode == 1
+        assert gpufleet("why", "host", "--agent", f"https://127.0.0.1:{agent_port}", *credentials).returncode == 0
+        assert gpufleet("query", "nodes", *query_options[:2]).returncode == 1
         before = ssl.get_server_certificate(("127.0.0.1", hub_port))
         with contextlib.ExitStack() as idle:
             for port in (hub_port, agent_port):
                 for _ in range(IDLE if port == hub_port else IDLE // 10):
-                    silent = idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
-                silent.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                    connection = idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+                connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 assert up(port)
             authority.issue(certificate, key)
             wait_until(

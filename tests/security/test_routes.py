@@ -1,4 +1,4 @@
-"""Every route, and every role at its door."""
+"""Access table: every route with every role."""
 
 from typing import Any, cast
 
@@ -14,8 +14,8 @@ from tests.security.guarded import Guarded, Reply
 
 NONE, S, T, O, A = None, Role.SENDER, Role.TENANT, Role.OPERATOR, Role.ADMIN  # noqa: E741 - one letter a column
 
-# Written down a second time, on purpose: the table that is enforced is held against this one.
-MAY: dict[tuple[str, str], set[Role | None]] = {
+# A second copy on purpose: the enforced table is compared with it.
+EXPECTED: dict[tuple[str, str], set[Role | None]] = {
     ("POST", "/v1/batches"): {S},
     ("GET", "/v1/allocations"): {T, O, A},
     ("GET", "/v1/allocations/{allocation_id}"): {T, O, A},
@@ -59,35 +59,37 @@ MAY: dict[tuple[str, str], set[Role | None]] = {
 
 def api() -> Any:
     authenticator = Authenticator(None, counters=Counters(), clock=FakeClock())
-    nothing = cast("Any", None)  # no question is asked here
+    nothing = cast("Any", None)  # no request reaches them
     return build_api(authenticator, nothing, nothing, nothing, nothing, nothing)
 
 
-def test_every_route_has_a_row_and_every_row_a_route() -> None:
+def test_routes_and_access_table_match() -> None:
     routes = {(method, route.path_format) for route in api().routes for method in route.methods if method != "OPTIONS"}
-    assert routes | {("POST", BATCHES), ("POST", WRITE), ("POST", METRICS), ("POST", LOGS)} == set(ACCESS) == set(MAY)
+    assert (
+        routes | {("POST", BATCHES), ("POST", WRITE), ("POST", METRICS), ("POST", LOGS)} == set(ACCESS) == set(EXPECTED)
+    )
 
 
-@pytest.mark.parametrize("route", MAY)
-def test_the_table_says_what_is_meant(route: tuple[str, str]) -> None:
+@pytest.mark.parametrize("route", EXPECTED)
+def test_access_table_allows_the_expected_roles(route: tuple[str, str]) -> None:
     for role in Role:
         principal = Principal(id="x", roles=frozenset({role}))
-        assert (denial_reason(*route, principal) is None) == (role in MAY[route]), role
-    assert is_open(*route) == (NONE in MAY[route])
+        assert (denial_reason(*route, principal) is None) == (role in EXPECTED[route]), role
+    assert is_open(*route) == (NONE in EXPECTED[route])
     assert denial_reason(*route, LOCAL) is None
 
 
-async def test_a_route_without_a_row_is_refused_whoever_asks() -> None:
+async def test_route_without_access_row_is_refused() -> None:
     called = False
 
-    @get("/v1/forgotten", sync_to_thread=False)
-    def forgotten() -> str:
+    @get("/v1/unlisted", sync_to_thread=False)
+    def unlisted() -> str:
         nonlocal called
         called = True
         return "secret"
 
     application = api()
-    application.register(forgotten)
+    application.register(unlisted)
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -96,26 +98,26 @@ async def test_a_route_without_a_row_is_refused_whoever_asks() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "GET", "path": "/v1/forgotten", "raw_path": b"/v1/forgotten"}
+    scope = {"type": "http", "method": "GET", "path": "/v1/unlisted", "raw_path": b"/v1/unlisted"}
     await application({**scope, "headers": [], "query_string": b"", "auth": LOCAL}, receive, send)
     assert (sent[0]["status"], called) == (403, False)
 
 
-async def test_at_every_door(site: Guarded) -> None:
+async def test_each_role_on_each_route(site: Guarded) -> None:
     for role in [NONE, *Role]:
         secret = site.secrets[role] if role else None
-        for (method, route), may in MAY.items():
+        for (method, route), expected in EXPECTED.items():
             path = route.replace("{allocation_id}", "x").replace("{cluster_id}", "x").replace("{machine_id}", "x")
             path = path.replace("{gpu_id}", "x").replace("{path}", "x")
-            reply: Reply = await site.ask(path, secret, method)
-            if role in may:
+            reply: Reply = await site.request(path, secret, method)
+            if role in expected:
                 assert reply.status not in (401, 403), f"{method} {path}"
             else:
                 assert reply.status == (403 if role else 401), f"{method} {path}"
                 assert reply.error == ("forbidden" if role else "no_token"), role
 
 
-async def test_another_spelling_of_a_path_opens_no_door(site: Guarded) -> None:
+async def test_path_variants_do_not_bypass_access_control(site: Guarded) -> None:
     for path in [
         "//v1/nodes",
         "/v1/nodes/",
@@ -124,11 +126,11 @@ async def test_another_spelling_of_a_path_opens_no_door(site: Guarded) -> None:
         "/v1/nodes?x=/healthz",
         "/healthz/../v1/nodes",
     ]:
-        assert (await site.ask(path)).status == 401, path
-        assert (await site.ask(path, site.secrets[Role.SENDER])).status in (403, 404), path
+        assert (await site.request(path)).status == 401, path
+        assert (await site.request(path, site.secrets[Role.SENDER])).status in (403, 404), path
 
 
-async def test_another_method_opens_no_door(site: Guarded) -> None:
+async def test_method_variants_do_not_bypass_access_control(site: Guarded) -> None:
     for method in ["HEAD", "OPTIONS", "PATCH", "POST", "TRACE", "PUT", "DELETE"]:
-        assert (await site.ask("/v1/nodes", None, method)).status == 401, method
-        assert (await site.ask("/v1/nodes", site.secrets[Role.TENANT], method)).status in (204, 403, 405), method
+        assert (await site.request("/v1/nodes", None, method)).status == 401, method
+        assert (await site.request("/v1/nodes", site.secrets[Role.TENANT], method)).status in (204, 403, 405), method

@@ -1,4 +1,4 @@
-"""A sender posts for its own cluster, and does nothing else."""
+"""Sender tokens: post for their own cluster only."""
 
 from pathlib import Path
 
@@ -10,59 +10,59 @@ from tests.security.guarded import Guarded, guarded
 from tests.web.hub.site import now
 
 
-async def test_its_own_cluster_is_taken(site: Guarded) -> None:
+async def test_sender_posts_for_its_own_cluster(site: Guarded) -> None:
     reply = await site.post(body(1, now()), site.secrets[Role.SENDER])
     assert (reply.status, reply.document["status"]) == (200, "accepted")
 
 
-async def test_nobody_and_no_other_role_posts(site: Guarded) -> None:
+async def test_only_senders_post_batches(site: Guarded) -> None:
     assert (await site.post(body(1, now()), None)).error == "no_token"
     for role in (Role.TENANT, Role.OPERATOR, Role.ADMIN):
         reply = await site.post(body(1, now()), site.secrets[role])
         assert (reply.status, reply.error) == (403, "forbidden")
 
 
-async def test_a_body_that_claims_another_cluster(site: Guarded) -> None:
+async def test_batch_of_another_cluster_is_refused(site: Guarded) -> None:
     admin = site.secrets[Role.ADMIN]
-    assert (await site.ask("/v1/clusters/theirs", admin, "PUT", {"team": "them"})).status == 201
+    assert (await site.request("/v1/clusters/theirs", admin, "PUT", {"team": "them"})).status == 201
     sender = site.secrets[Role.SENDER]
     registered = await site.post(body(1, now(), cluster="theirs"), sender)
     assert (registered.status, registered.error, registered.document["field"]) == (403, "other_cluster", "cluster")
-    unknown = await site.post(body(1, now(), cluster="nobody"), sender)
-    assert unknown.body == registered.body.replace(b"theirs", b"nobody")  # whether it exists is not told
+    unknown = await site.post(body(1, now(), cluster="absent"), sender)
+    assert unknown.body == registered.body.replace(b"theirs", b"absent")  # does not reveal whether the cluster exists
 
 
-async def test_another_cluster_s_token(site: Guarded) -> None:
+async def test_token_of_another_cluster_is_refused(site: Guarded) -> None:
     _, theirs = await site.make(Role.SENDER, cluster="theirs")
     assert (await site.post(body(1, now()), theirs)).error == "other_cluster"
 
 
-async def test_an_unregistered_cluster_is_told_from_another_one_s(site: Guarded) -> None:
+async def test_unregistered_cluster_has_its_own_error(site: Guarded) -> None:
     _, theirs = await site.make(Role.SENDER, cluster="theirs")
     batch = body(1, now(), cluster="theirs")
     refused = await site.post(batch, theirs)
     assert (refused.status, refused.error) == (403, "foreign_cluster")
     admin = site.secrets[Role.ADMIN]
-    assert (await site.ask("/v1/clusters/theirs", admin, "PUT", {})).status == 201
+    assert (await site.request("/v1/clusters/theirs", admin, "PUT", {})).status == 201
     assert (await site.post(batch, theirs)).status == 200
-    assert (await site.ask("/v1/clusters/theirs", admin, "DELETE")).status == 200
+    assert (await site.request("/v1/clusters/theirs", admin, "DELETE")).status == 200
     assert (await site.post(body(2, now(), cluster="theirs"), theirs)).error == "foreign_cluster"
 
 
-async def test_nothing_of_a_refused_batch_is_kept(site: Guarded) -> None:
-    await site.post(body(1, now(), cluster="nobody"), site.secrets[Role.SENDER])
+async def test_refused_batch_is_not_stored(site: Guarded) -> None:
+    await site.post(body(1, now(), cluster="absent"), site.secrets[Role.SENDER])
     await site.post(body(1, now()), site.secrets[Role.SENDER])
-    senders = (await site.ask("/metrics", site.secrets[Role.OPERATOR])).body.decode()
+    senders = (await site.request("/metrics", site.secrets[Role.OPERATOR])).body.decode()
     assert "gpufleet_hub_accepted_batches_total 1\n" in senders
     assert 'gpufleet_hub_rejected_batches_total{reason="other_cluster"} 1\n' in senders
 
 
-async def test_a_bundle_opens_no_other_cluster(site: Guarded) -> None:
+async def test_bundle_is_checked_per_batch(site: Guarded) -> None:
     admin = site.secrets[Role.ADMIN]
-    assert (await site.ask("/v1/clusters/theirs", admin, "PUT", {})).status == 201
-    bodies = [body(1, now(), cluster="theirs"), body(1, now()), body(2, now(), cluster="nobody"), body(2, now())]
+    assert (await site.request("/v1/clusters/theirs", admin, "PUT", {})).status == 201
+    bodies = [body(1, now(), cluster="theirs"), body(1, now()), body(2, now(), cluster="absent"), body(2, now())]
     bundle, headers = pack(bodies), {"Content-Type": BUNDLE_CONTENT_TYPE}
-    reply = await site.ask("/v1/batches", site.secrets[Role.SENDER], "POST", headers=headers, body=bundle)
+    reply = await site.request("/v1/batches", site.secrets[Role.SENDER], "POST", headers=headers, body=bundle)
     answers = reply.document["answers"]
     assert [(one["status"], one.get("error")) for one in answers] == [
         (403, "other_cluster"),
@@ -70,23 +70,27 @@ async def test_a_bundle_opens_no_other_cluster(site: Guarded) -> None:
         (403, "other_cluster"),
         (200, None),
     ]
-    assert answers[0]["detail"].replace("theirs", "nobody") == answers[2]["detail"]  # whether it exists is not told
-    nobody = await site.ask("/v1/batches", None, "POST", headers=headers, body=bundle)
-    assert (nobody.status, nobody.error) == (401, "no_token")
+    assert (
+        answers[0]["detail"].replace("theirs", "absent") == answers[2]["detail"]
+    )  # does not reveal whether the cluster exists
+    anonymous = await site.request("/v1/batches", None, "POST", headers=headers, body=bundle)
+    assert (anonymous.status, anonymous.error) == (401, "no_token")
 
 
-async def test_a_token_cannot_make_senders_or_epochs_without_end(tmp_path: Path) -> None:
+async def test_number_of_senders_and_epochs_per_token_is_bounded(tmp_path: Path) -> None:
     async with guarded(tmp_path, ingest=IngestConfig(max_senders=3)) as site:
         _, theirs = await site.make(Role.SENDER, cluster="theirs")
         admin, hostile = site.secrets[Role.ADMIN], site.secrets[Role.SENDER]
-        assert (await site.ask("/v1/clusters/theirs", admin, "PUT", {})).status == 201
+        assert (await site.request("/v1/clusters/theirs", admin, "PUT", {})).status == 201
         names = [await site.post(body(1, now(), sender=f"made-up-{number}"), hostile) for number in range(9)]
         assert [one.status for one in names] == [200] * 3 + [403] * 6
         assert (names[-1].error, names[-1].document["field"]) == ("too_many_senders", "sender")
         epochs = [await site.post(body(1, now(), sender="made-up-0", epoch=f"{n:032x}"), hostile) for n in range(20)]
         assert [one.status for one in epochs].count(200) == 9
         assert (epochs[-1].error, epochs[-1].document["field"]) == ("too_many_senders", "epoch")
-        assert (await site.post(body(2, now(), sender="made-up-0"), hostile)).status == 200  # who is known goes on
+        assert (
+            await site.post(body(2, now(), sender="made-up-0"), hostile)
+        ).status == 200  # known senders are not affected
         assert (await site.post(body(1, now(), cluster="theirs", sender="made-up-4"), theirs)).status == 200
-        page = (await site.ask("/metrics", site.secrets[Role.OPERATOR])).body.decode()
+        page = (await site.request("/metrics", site.secrets[Role.OPERATOR])).body.decode()
         assert 'gpufleet_hub_rejected_batches_total{reason="too_many_senders"} 17\n' in page

@@ -1,4 +1,4 @@
-"""TLS of both daemons and of the agent's posts: certificates and tokens are replaced while they run."""
+"""TLS of hub and agent: delivery, and replacement of certificates and tokens at runtime."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ def pair(tmp_path: Path, authority: Authority) -> TlsConfig:
     return TlsConfig(certificate=str(certificate), key=str(key))
 
 
-async def shown(port: int) -> str:
+async def presented_certificate(port: int) -> str:
     """Return the certificate that a listener presents, without checking it."""
     return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port), timeout=10)
 
@@ -54,7 +54,7 @@ async def agent_of(folder: Path, site: Guarded, **changes: object) -> AsyncItera
         node="n1",
         readers=ReadersConfig(nvml=NvmlConfig(enabled=False)),
         lanes=LanesConfig(fast=1.0, slow=5.0),
-        hub=HubClientConfig(**{**hub, **changes}),  # type: ignore[arg-type]  # given as they are
+        hub=HubClientConfig(**{**hub, **changes}),  # type: ignore[arg-type]  # test values
         **own,  # type: ignore[arg-type]
     )
     async with running_agent(config) as agent:
@@ -64,12 +64,12 @@ async def agent_of(folder: Path, site: Guarded, **changes: object) -> AsyncItera
 
 async def arrives(site: Guarded, more: int = 1) -> None:
     """Wait until more batches than now are in the store."""
-    wanted = len(site.store.seqs) + more
+    expected = len(site.store.seqs) + more
 
     async def stored() -> bool:
-        return len(site.store.seqs) >= wanted
+        return len(site.store.seqs) >= expected
 
-    await wait_until_async(stored, seconds=40, what="a batch in the store")
+    await wait_until_async(stored, seconds=40, what="a batch to be stored")
 
 
 async def refusals(site: Guarded, what: str) -> float:
@@ -83,7 +83,7 @@ def _metrics(site: Guarded) -> bytes:
     return exchange(site.hub.port, "GET", "/metrics", headers, None).body
 
 
-async def test_an_agent_delivers_over_tls_with_its_token(tmp_path: Path, authority: Authority, pair: TlsConfig) -> None:
+async def test_agent_delivers_over_tls_with_its_token(tmp_path: Path, authority: Authority, pair: TlsConfig) -> None:
     async with guarded(tmp_path, pair) as site, agent_of(tmp_path, site, ca=str(authority.file)):
         assert site.hub.url.startswith("https://")
         await arrives(site)
@@ -94,12 +94,12 @@ async def test_hub_of_another_authority_receives_nothing(tmp_path: Path, pair: T
     other = Authority(tmp_path, "other")
     async with guarded(tmp_path, pair) as site, agent_of(tmp_path, site, ca=str(other.file)) as agent:
 
-        async def told() -> bool:
+        async def failed() -> bool:
             page = (await asyncio.to_thread(exchange, agent.port, "GET", "/metrics", {}, None)).body.decode()
             lines = [one for one in page.splitlines() if one.startswith("gpufleet_push_failures_total")]
             return bool(lines) and float(lines[0].split()[-1]) > 0
 
-        await wait_until_async(told, what="the agent to fail")
+        await wait_until_async(failed, what="the agent to fail")
         assert site.store.seqs == []
 
 
@@ -120,9 +120,9 @@ async def test_noise_at_a_tls_port_ends_only_its_connection(
 
 
 def test_old_protocols_are_refused(pair: TlsConfig) -> None:
-    served = ServerTls.of(pair)
-    assert served
-    assert served.context.minimum_version is ssl.TLSVersion.TLSv1_2
+    server_tls = ServerTls.of(pair)
+    assert server_tls
+    assert server_tls.context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 async def test_replaced_certificates_are_loaded_while_running(
@@ -133,21 +133,21 @@ async def test_replaced_certificates_are_loaded_while_running(
     async with guarded(tmp_path, pair) as site, agent_of(tmp_path, site, ca=str(authority.file), tls=pair) as agent:
         await arrives(site)
         ports = (site.hub.port, agent.port)
-        before = [await shown(port) for port in ports]
+        before = [await presented_certificate(port) for port in ports]
         assert before[0] == before[1]
-        # half a pair, and what is no certificate: what was loaded stays
+        # invalid key and certificate: the loaded pair stays in use
         put_in_place(Path(pair.key), b"no key")
         put_in_place(Path(pair.certificate), b"no certificate")
 
-        async def told() -> bool:
+        async def failed() -> bool:
             return sum(one.levelname == "ERROR" and "certificate" in one.getMessage() for one in caplog.records) >= 2
 
-        await wait_until_async(told, what="both to say that the files are wrong")
-        assert [await shown(port) for port in ports] == before
+        await wait_until_async(failed, what="both daemons to log the invalid files")
+        assert [await presented_certificate(port) for port in ports] == before
         authority.issue(Path(pair.certificate), Path(pair.key))
 
         async def changed() -> bool:
-            return all([await shown(port) not in before for port in ports])
+            return all([await presented_certificate(port) not in before for port in ports])
 
         await wait_until_async(changed, what="the new certificate")
         for port in ports:
@@ -164,10 +164,10 @@ async def test_replaced_token_file_is_read_by_a_running_agent(tmp_path: Path) ->
                 return await refusals(site, 'gpufleet_hub_unauthenticated_requests_total{reason="bad_token"}') >= 1
 
             await wait_until_async(refused, what="the hub to refuse the agent")
-            put_in_place(tmp_path / "sender.token", b"")  # nothing is sent without a token
+            put_in_place(tmp_path / "sender.token", b"")  # without a token nothing is sent
             put_in_place(tmp_path / "sender.token", site.secrets[Role.SENDER].encode())
             await arrives(site)
-        assert min(site.store.seqs) == 1, "what was refused has waited"
+        assert min(site.store.seqs) == 1, "the refused batches were queued"
 
 
 async def test_agent_api_requires_its_token(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tokens that a client presents, and the hub's answers."""
+"""Tokens of clients: missing, invalid, expired, revoked and rotated."""
 
 import asyncio
 import datetime as dt
@@ -15,10 +15,10 @@ PATH = "/v1/nodes"
 
 
 async def test_request_without_token_gets_a_challenge(site: Guarded) -> None:
-    reply = await site.ask(PATH)
+    reply = await site.request(PATH)
     assert (reply.status, reply.error) == (401, "no_token")
     assert reply.headers["www-authenticate"] == 'Bearer realm="gpufleet"'
-    assert (await site.ask(PATH, site.secrets[Role.OPERATOR])).status == 200
+    assert (await site.request(PATH, site.secrets[Role.OPERATOR])).status == 200
 
 
 async def test_unknown_or_malformed_token_is_rejected(site: Guarded) -> None:
@@ -34,7 +34,7 @@ async def test_unknown_or_malformed_token_is_rejected(site: Guarded) -> None:
         "Bearer ../../etc/passwd",
         "Bearer ' OR 1=1 --",
     ]:
-        reply = await site.ask(PATH, headers={"Authorization": header})
+        reply = await site.request(PATH, headers={"Authorization": header})
         assert reply.status == 401, header
         assert reply.error in ("no_token", "bad_token"), header
         assert "www-authenticate" in reply.headers, header
@@ -43,7 +43,9 @@ async def test_unknown_or_malformed_token_is_rejected(site: Guarded) -> None:
 async def test_wrong_secret_and_unknown_id_get_the_same_answer(site: Guarded) -> None:
     good = site.secrets[Role.ADMIN]
     wrong = [good[:-1] + ("a" if good[-1] != "a" else "b"), "gpf_" + "a" * 12 + good[16:], good + "a", good[:-1]]
-    replies = {(reply.status, reply.body, *reply.headers.items()) for reply in [await site.ask(PATH, w) for w in wrong]}
+    replies = {
+        (reply.status, reply.body, *reply.headers.items()) for reply in [await site.request(PATH, w) for w in wrong]
+    }
     assert len(replies) == 1
     assert replies.pop()[0] == 401
 
@@ -59,9 +61,9 @@ async def test_two_authorization_headers_are_rejected(site: Guarded) -> None:
 
 async def test_expired_token_is_rejected(site: Guarded) -> None:
     _, secret = await site.make(Role.OPERATOR, expires_at=site.clock.now() + HOUR)
-    assert (await site.ask(PATH, secret)).status == 200
+    assert (await site.request(PATH, secret)).status == 200
     site.clock.ahead = HOUR
-    reply = await site.ask(PATH, secret)
+    reply = await site.request(PATH, secret)
     assert (reply.status, reply.error) == (401, "expired_token")
     assert 'error="invalid_token"' in reply.headers["www-authenticate"]
 
@@ -76,28 +78,28 @@ async def test_revocation_is_shown_only_with_the_right_secret(site: Guarded) -> 
     token, secret = await site.make(Role.OPERATOR)
     site.tokens.revoke(token.id, site.clock.now())
     await site.until_refused(secret)
-    assert (await site.ask(PATH, f"gpf_{token.id}_{'a' * 43}")).error == "bad_token"
+    assert (await site.request(PATH, f"gpf_{token.id}_{'a' * 43}")).error == "bad_token"
 
 
 async def test_rotated_token_is_valid_until_the_overlap_ends(site: Guarded) -> None:
     token, old = await site.make(Role.OPERATOR)
     _, new = site.tokens.rotate(token.id, site.clock.now(), overlap=HOUR)
-    await site.make(Role.OPERATOR)  # from here on the hub has seen the rotation
-    assert (await site.ask(PATH, old)).status == 200
-    assert (await site.ask(PATH, new)).status == 200
+    await site.make(Role.OPERATOR)  # now the hub has loaded the rotation
+    assert (await site.request(PATH, old)).status == 200
+    assert (await site.request(PATH, new)).status == 200
     site.clock.ahead = HOUR
-    assert (await site.ask(PATH, old)).error == "expired_token"
-    assert (await site.ask(PATH, new)).status == 200
+    assert (await site.request(PATH, old)).error == "expired_token"
+    assert (await site.request(PATH, new)).status == 200
 
 
 async def test_failures_are_counted_and_logged_once(site: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "gpufleet"):
         for _ in range(50):
-            await site.ask(PATH)
-        await site.ask(PATH, site.secrets[Role.SENDER])
+            await site.request(PATH)
+        await site.request(PATH, site.secrets[Role.SENDER])
     assert len([one for one in caplog.records if one.message.startswith("rejected")]) == 1
     assert not any(site.secrets[Role.SENDER] in one.getMessage() for one in caplog.records)
-    page = (await site.ask("/metrics", site.secrets[Role.OPERATOR])).body.decode()
+    page = (await site.request("/metrics", site.secrets[Role.OPERATOR])).body.decode()
     found = {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(page)

@@ -1,4 +1,4 @@
-"""Files that a crash, a disk or a person has changed."""
+"""Spool files that a crash, a disk or a person changed."""
 
 import shutil
 from pathlib import Path
@@ -59,7 +59,9 @@ def before_offset(folder: Path, path: Path, offset: int) -> int:
 
 @relaxed
 @given(data=st.data())
-def test_a_truncated_tail(filled: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_truncated_tail_loses_only_its_records(
+    filled: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = copy_of(filled, tmp_path_factory)
     newest = segments(folder)[-1]
     content = newest.read_bytes()
@@ -81,7 +83,9 @@ def test_a_truncated_tail(filled: Path, tmp_path_factory: pytest.TempPathFactory
 
 @relaxed
 @given(data=st.data())
-def test_flipped_bits_anywhere(filled: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_flipped_bits_lose_only_their_records(
+    filled: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = copy_of(filled, tmp_path_factory)
     path = data.draw(st.sampled_from(segments(folder)))
     content = bytearray(path.read_bytes())
@@ -105,7 +109,7 @@ def test_flipped_bits_anywhere(filled: Path, tmp_path_factory: pytest.TempPathFa
     spool.close()
 
 
-def test_damage_in_an_older_segment_costs_its_record_only(folder: Path) -> None:
+def test_damage_in_an_older_segment_loses_its_record_only(folder: Path) -> None:
     path = segments(folder)[1]
     content = bytearray(path.read_bytes())
     content[SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + 3] ^= 0xFF
@@ -118,7 +122,7 @@ def test_damage_in_an_older_segment_costs_its_record_only(folder: Path) -> None:
     spool.close()
 
 
-def test_the_lost_end_of_an_older_segment_is_counted(folder: Path) -> None:
+def test_lost_end_of_an_older_segment_is_counted(folder: Path) -> None:
     first, second = segments(folder)[:2]
     content = first.read_bytes()
     first.write_bytes(content[:-10])
@@ -128,7 +132,7 @@ def test_the_lost_end_of_an_older_segment_is_counted(folder: Path) -> None:
     spool.close()
 
 
-def test_the_number_of_a_damaged_last_record_is_not_given_again(folder: Path) -> None:
+def test_number_of_a_damaged_last_record_is_not_reused(folder: Path) -> None:
     newest = segments(folder)[-1]
     content = bytearray(newest.read_bytes())
     content[-1] ^= 1
@@ -149,25 +153,25 @@ def test_zeros_after_a_power_cut_are_torn(folder: Path) -> None:
     spool.close()
 
 
-def test_a_body_cannot_pass_for_a_record(tmp_path: Path) -> None:
+def test_body_is_not_recovered_as_a_record(tmp_path: Path) -> None:
     spool = reopen(tmp_path / "spool")
     forged = b"".join(
         pack_record_header(seed, seq, b"forged") + b"forged" for seed in (0, seed_of("0" * 32)) for seq in (1, 2, 3)
     )
     spool.append(forged)
-    spool.append(b"honest")
+    spool.append(b"genuine")
     spool.close()
     (path,) = segments(tmp_path / "spool")
     content = bytearray(path.read_bytes())
     content[SEGMENT_HEADER_BYTES] ^= 0xFF
     path.write_bytes(content)
     spool = reopen(tmp_path / "spool")
-    assert found(spool) == {2: b"honest"}
+    assert found(spool) == {2: b"genuine"}
     assert spool.recovery.lost_records == 1
     spool.close()
 
 
-def test_a_segment_whose_making_was_interrupted(folder: Path) -> None:
+def test_partly_written_segment_header_is_ignored(folder: Path) -> None:
     (folder / f"{41:020d}.seg").write_bytes(b"GFSP")
     spool = reopen(folder)
     assert found(spool) == BODIES
@@ -175,7 +179,7 @@ def test_a_segment_whose_making_was_interrupted(folder: Path) -> None:
     spool.close()
 
 
-def test_a_lost_epoch_file_is_made_again(folder: Path) -> None:
+def test_lost_epoch_file_is_written_again(folder: Path) -> None:
     epoch = (folder / "epoch").read_text()
     for content in (None, b"\xff\xfe"):
         (folder / "epoch").unlink() if content is None else (folder / "epoch").write_bytes(content)
@@ -185,16 +189,16 @@ def test_a_lost_epoch_file_is_made_again(folder: Path) -> None:
         assert (folder / "epoch").read_text() == epoch
 
 
-def test_files_of_two_spools(folder: Path, tmp_path: Path) -> None:
+def test_files_of_two_spools_are_rejected(folder: Path, tmp_path: Path) -> None:
     other = reopen(tmp_path / "other")
     other.append(b"x")
     other.close()
     shutil.copy(segments(tmp_path / "other")[0], folder / f"{99:020d}.seg")
-    with pytest.raises(SpoolError, match="files of two spools"):
+    with pytest.raises(SpoolError, match="two spools"):
         reopen(folder)
 
 
-def test_damaged_acknowledgements_show_records_again(folder: Path) -> None:
+def test_records_with_damaged_acknowledgements_are_read_again(folder: Path) -> None:
     spool = reopen(folder)
     spool.acknowledge([1, 2, 3])
     spool.close()

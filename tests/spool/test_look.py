@@ -1,4 +1,4 @@
-"""Looking into a spool: what opening would find, and nothing is changed by it."""
+"""Inspection of a spool: it reports what opening would find, and changes nothing."""
 
 from pathlib import Path
 
@@ -19,15 +19,15 @@ def contents(folder: Path) -> dict[str, bytes]:
     gone=st.sets(st.integers(1, 30)),
     torn=st.integers(0, 40),
 )
-def test_it_tells_what_opening_finds(tmp_path: Path, bodies: list[bytes], gone: set[int], torn: int) -> None:
+def test_inspection_reports_what_opening_finds(tmp_path: Path, bodies: list[bytes], gone: set[int], torn: int) -> None:
     folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
     spool = Spool.open(folder, max_bytes=1 << 20, segment_bytes=400)
     for body in bodies:
         spool.append(body)
     spool.sync()
     spool.acknowledge([seq for seq in gone if seq <= len(bodies)])
-    beside = inspect_spool(folder)
-    assert (beside.records, beside.size) == (spool.depth.records, spool.depth.bytes), "also while its owner has it"
+    while_open = inspect_spool(folder)
+    assert (while_open.records, while_open.size) == (spool.depth.records, spool.depth.bytes)
     spool.close()
     newest = max(folder.glob("*.seg"), default=None)
     if newest is not None and torn:
@@ -37,14 +37,14 @@ def test_it_tells_what_opening_finds(tmp_path: Path, bodies: list[bytes], gone: 
     found = inspect_spool(folder)
     assert contents(folder) == before
     spool = Spool.open(folder, max_bytes=1 << 20, segment_bytes=400)
-    waiting = spool.read(max_records=1000, max_bytes=1 << 20)
+    queued = spool.read(max_records=1000, max_bytes=1 << 20)
     spool.close()
-    assert found.records == len(waiting)
-    assert found.size == sum(len(body) for _, body in waiting)
-    assert found.oldest == (waiting[0][1] if waiting else None)
+    assert found.records == len(queued)
+    assert found.size == sum(len(body) for _, body in queued)
+    assert found.oldest == (queued[0][1] if queued else None)
 
 
-def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+def test_missing_folder_is_an_empty_spool(tmp_path: Path) -> None:
     found = inspect_spool(tmp_path / "none")
     assert (found.records, found.size, found.oldest) == (0, 0, None)
     assert not (tmp_path / "none").exists()

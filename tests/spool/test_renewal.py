@@ -1,4 +1,4 @@
-"""A spool begins a new epoch with everything that waits, wherever it is interrupted."""
+"""Spool renewal: the backlog moves to a new epoch, also after an interruption at any step."""
 
 import shutil
 from collections.abc import Iterator
@@ -24,11 +24,11 @@ def filled(folder: Path) -> Spool:
     return spool
 
 
-def make(body: bytes, epoch: str, seq: int) -> bytes | None:
+def renumber(body: bytes, epoch: str, seq: int) -> bytes | None:
     return body.split(b" ")[0] + f" {epoch} {seq}".encode()
 
 
-def waiting(spool: Spool) -> list[tuple[int, bytes]]:
+def queued(spool: Spool) -> list[tuple[int, bytes]]:
     return spool.read(max_records=1000, max_bytes=1 << 20)
 
 
@@ -42,38 +42,38 @@ def expected(epoch: str) -> list[tuple[int, bytes]]:
 def test_backlog_keeps_its_order_under_a_new_epoch(tmp_path: Path) -> None:
     spool = filled(tmp_path)
     before = spool.epoch
-    renew(spool, make)
+    renew(spool, renumber)
     spool.close()
     spool = open_spool(tmp_path)
     assert spool.epoch != before
-    assert waiting(spool) == expected(spool.epoch)
+    assert queued(spool) == expected(spool.epoch)
     assert spool.next_seq == len(KEPT) + 1
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.suffix != ".seg") == ["", ""]  # epoch, lock
     spool.acknowledge([1, 2])
     spool.close()
     spool = open_spool(tmp_path)
-    assert waiting(spool) == expected(spool.epoch)[2:]
+    assert queued(spool) == expected(spool.epoch)[2:]
     spool.close()
 
 
-def test_what_cannot_be_made_anew_is_left_behind(tmp_path: Path) -> None:
+def test_batch_that_cannot_be_renumbered_is_skipped(tmp_path: Path) -> None:
     spool = filled(tmp_path)
-    renew(spool, lambda body, epoch, seq: None if body.startswith(b"2") else make(body, epoch, seq))
+    renew(spool, lambda body, epoch, seq: None if body.startswith(b"2") else renumber(body, epoch, seq))
     spool.close()
     spool = open_spool(tmp_path)
-    assert [int(body.split()[0]) for _, body in waiting(spool)] == [n for n in KEPT if not str(n).startswith("2")]
-    assert [seq for seq, _ in waiting(spool)] == list(range(1, len(waiting(spool)) + 1))
+    assert [int(body.split()[0]) for _, body in queued(spool)] == [n for n in KEPT if not str(n).startswith("2")]
+    assert [seq for seq, _ in queued(spool)] == list(range(1, len(queued(spool)) + 1))
     spool.close()
 
 
-def test_an_empty_spool_has_a_new_epoch_too(tmp_path: Path) -> None:
+def test_empty_spool_gets_a_new_epoch(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     before = spool.epoch
-    renew(spool, make)
+    renew(spool, renumber)
     spool.close()
     spool = open_spool(tmp_path)
     assert spool.epoch != before
-    assert (spool.next_seq, waiting(spool)) == (1, [])
+    assert (spool.next_seq, queued(spool)) == (1, [])
     spool.close()
 
 
@@ -83,7 +83,7 @@ class _StopError(Exception):
 
 @contextmanager
 def stopping_after(steps: int) -> Iterator[None]:
-    """Let the process die after so many changes that `settle` makes to the folder."""
+    """Stop the process after `steps` changes of the folder by `adopt_successor`."""
     left = steps
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in ((Path, "unlink"), (Path, "replace"), (shutil, "rmtree")):
@@ -100,9 +100,9 @@ def stopping_after(steps: int) -> Iterator[None]:
         yield
 
 
-def test_taking_over_goes_on_from_wherever_it_was_interrupted(tmp_path: Path) -> None:
+def test_interrupted_takeover_is_completed_on_opening(tmp_path: Path) -> None:
     first = filled(tmp_path / "prepared")
-    renew(first, make)
+    renew(first, renumber)
     first.close()
     interrupted = 0
     for steps in range(100):
@@ -114,7 +114,7 @@ def test_taking_over_goes_on_from_wherever_it_was_interrupted(tmp_path: Path) ->
         except _StopError:
             interrupted += 1
         spool = open_spool(folder)
-        assert waiting(spool) == expected(spool.epoch)
+        assert queued(spool) == expected(spool.epoch)
         assert not (folder / "next").exists()
         spool.close()
         if interrupted == steps:
@@ -122,9 +122,9 @@ def test_taking_over_goes_on_from_wherever_it_was_interrupted(tmp_path: Path) ->
     assert interrupted > 10
 
 
-def test_a_renewal_that_did_not_get_to_its_end_never_was(tmp_path: Path) -> None:
+def test_interrupted_renewal_changes_nothing(tmp_path: Path) -> None:
     spool = filled(tmp_path)
-    before, kept = spool.epoch, waiting(spool)
+    before, kept = spool.epoch, queued(spool)
 
     def die(body: bytes, epoch: str, seq: int) -> bytes:
         if seq == 20:
@@ -133,20 +133,20 @@ def test_a_renewal_that_did_not_get_to_its_end_never_was(tmp_path: Path) -> None
 
     with pytest.raises(_StopError):
         renew(spool, die)
-    assert (spool.epoch, waiting(spool)) == (before, kept)
+    assert (spool.epoch, queued(spool)) == (before, kept)
     spool.close()
     spool = open_spool(tmp_path)
-    assert (spool.epoch, waiting(spool)) == (before, kept)
+    assert (spool.epoch, queued(spool)) == (before, kept)
     assert not (tmp_path / "next").exists()
     spool.close()
 
 
-def test_a_disk_that_refuses_leaves_the_spool_as_it_was(tmp_path: Path) -> None:
+def test_disk_error_during_renewal_changes_nothing(tmp_path: Path) -> None:
     spool = filled(tmp_path)
-    kept = waiting(spool)
+    kept = queued(spool)
     (tmp_path / "next").write_text("a file in the way")
     with pytest.raises(SpoolError, match="Not a directory"):
-        renew(spool, make)
-    assert waiting(spool) == kept
-    spool.append(b"goes on")
+        renew(spool, renumber)
+    assert queued(spool) == kept
+    spool.append(b"still open")
     spool.close()

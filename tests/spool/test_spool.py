@@ -1,4 +1,4 @@
-"""What a spool promises while nothing goes wrong."""
+"""Spool without faults: order, durability, acknowledgements, limits and age."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ def everything(spool: Spool) -> list[tuple[int, bytes]]:
     return spool.read(max_records=1_000_000, max_bytes=1 << 40)
 
 
-def test_a_new_spool(tmp_path: Path) -> None:
+def test_new_spool_is_empty_and_has_an_epoch(tmp_path: Path) -> None:
     spool = open_spool(tmp_path / "deep" / "spool")
     assert len(spool.epoch) == 32
     assert int(spool.epoch, 16) >= 0
@@ -41,7 +41,7 @@ def test_two_spools_have_two_epochs(tmp_path: Path) -> None:
     other.close()
 
 
-def test_epoch_numbers_and_records_outlive_the_process(tmp_path: Path) -> None:
+def test_epoch_numbers_and_records_survive_the_process(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     epoch = spool.epoch
     assert [spool.append(body) for body in (b"a", b"", b"c")] == [1, 2, 3]
@@ -53,7 +53,7 @@ def test_epoch_numbers_and_records_outlive_the_process(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_numbers_go_on_after_everything_was_acknowledged(tmp_path: Path) -> None:
+def test_numbers_continue_after_everything_was_acknowledged(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, segment_bytes=200)
     for _ in range(20):
         spool.append(bytes(60))
@@ -69,7 +69,7 @@ def test_numbers_go_on_after_everything_was_acknowledged(tmp_path: Path) -> None
         spool.close()
 
 
-def test_a_wiped_spool_is_a_new_epoch(tmp_path: Path) -> None:
+def test_wiped_spool_has_a_new_epoch(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     epoch = spool.epoch
     spool.close()
@@ -81,7 +81,7 @@ def test_a_wiped_spool_is_a_new_epoch(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_only_what_is_durable_is_read(tmp_path: Path) -> None:
+def test_only_durable_records_are_read(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.append(b"a")
     assert everything(spool) == []
@@ -91,7 +91,7 @@ def test_only_what_is_durable_is_read(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_reading_goes_on_after_a_number_and_within_bounds(tmp_path: Path) -> None:
+def test_reading_continues_after_a_number_within_limits(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, segment_bytes=300)
     for number in range(1, 31):
         spool.append(b"%03d" % number * 10)
@@ -103,22 +103,22 @@ def test_reading_goes_on_after_a_number_and_within_bounds(tmp_path: Path) -> Non
     spool.close()
 
 
-def test_acknowledged_in_any_order(tmp_path: Path) -> None:
+def test_records_are_acknowledged_in_any_order(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, segment_bytes=300)
     for _ in range(30):
         spool.append(bytes(30))
     spool.sync()
     spool.acknowledge([30, 2, 17, 2, 999])
-    waiting = [seq for seq in range(1, 31) if seq not in (2, 17, 30)]
-    assert [seq for seq, _ in everything(spool)] == waiting
+    queued = [seq for seq in range(1, 31) if seq not in (2, 17, 30)]
+    assert [seq for seq, _ in everything(spool)] == queued
     assert (spool.depth.records, spool.depth.bytes, spool.depth.oldest_seq) == (27, 27 * 30, 1)
     spool.close()
     spool = open_spool(tmp_path, segment_bytes=300)
-    assert [seq for seq, _ in everything(spool)] == waiting
+    assert [seq for seq, _ in everything(spool)] == queued
     spool.close()
 
 
-def test_a_segment_wholly_acknowledged_is_deleted(tmp_path: Path) -> None:
+def test_acknowledged_segment_is_deleted(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, segment_bytes=300)
     for _ in range(30):
         spool.append(bytes(30))
@@ -131,7 +131,7 @@ def test_a_segment_wholly_acknowledged_is_deleted(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_the_oldest_segments_are_dropped_and_counted(tmp_path: Path) -> None:
+def test_oldest_segments_are_dropped_and_counted(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, max_bytes=3000, segment_bytes=500)
     for _ in range(200):
         spool.append(bytes(40))
@@ -148,7 +148,7 @@ def test_the_oldest_segments_are_dropped_and_counted(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_what_was_acknowledged_is_not_counted_as_dropped(tmp_path: Path) -> None:
+def test_acknowledged_record_is_not_counted_as_dropped(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, max_bytes=3000, segment_bytes=500)
     for _ in range(200):
         seq = spool.append(bytes(40))
@@ -158,7 +158,7 @@ def test_what_was_acknowledged_is_not_counted_as_dropped(tmp_path: Path) -> None
     spool.close()
 
 
-def test_a_body_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
+def test_body_larger_than_a_segment_is_rejected(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, segment_bytes=1000)
     with pytest.raises(SpoolError, match="1000 bytes"):
         spool.append(bytes(1000))
@@ -166,7 +166,7 @@ def test_a_body_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_one_owner(tmp_path: Path) -> None:
+def test_spool_has_one_owner(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     with pytest.raises(SpoolError, match="another process has it open"):
         open_spool(tmp_path)
@@ -174,7 +174,7 @@ def test_one_owner(tmp_path: Path) -> None:
     open_spool(tmp_path).close()
 
 
-def test_a_closed_spool_says_so(tmp_path: Path) -> None:
+def test_closed_spool_rejects_all_calls(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.close()
     for use in (lambda: spool.append(b""), spool.sync, lambda: spool.read(max_records=1, max_bytes=1)):
@@ -182,13 +182,13 @@ def test_a_closed_spool_says_so(tmp_path: Path) -> None:
             use()
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_unusable_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpoolError, match=r"cannot open it: (Not a directory|File exists)"):
         open_spool(tmp_path / "file")
 
 
-async def test_puts_at_the_same_time_are_durable_and_in_order(tmp_path: Path) -> None:
+async def test_concurrent_puts_are_durable_and_in_order(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     seqs = await asyncio.gather(*(spool.put(b"%d" % number) for number in range(500)))
     assert seqs == list(range(1, 501))
@@ -196,7 +196,7 @@ async def test_puts_at_the_same_time_are_durable_and_in_order(tmp_path: Path) ->
     spool.close()
 
 
-async def test_a_cancelled_put_leaves_the_others_alone(tmp_path: Path) -> None:
+async def test_cancelled_put_does_not_affect_the_others(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     tasks = [asyncio.create_task(spool.put(b"x")) for _ in range(10)]
     await asyncio.sleep(0)
@@ -219,24 +219,24 @@ actions = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=actions)
-def test_any_history_reads_as_a_plain_queue_would(
+def test_any_history_reads_like_a_plain_queue(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, object]]
 ) -> None:
     folder = tmp_path_factory.mktemp("spool")
     spool = open_spool(folder, segment_bytes=250)
     model: dict[int, bytes] = {}
     seq = 0
-    for action, what in actions:
+    for action, argument in actions:
         if action == "append":
-            assert isinstance(what, bytes)
+            assert isinstance(argument, bytes)
             seq += 1
-            assert spool.append(what) == seq
-            model[seq] = what
+            assert spool.append(argument) == seq
+            model[seq] = argument
             spool.sync()
         elif action == "acknowledge":
-            assert isinstance(what, list)
-            spool.acknowledge(what)
-            for number in what:
+            assert isinstance(argument, list)
+            spool.acknowledge(argument)
+            for number in argument:
                 model.pop(number, None)
         else:
             spool.close()
@@ -248,7 +248,7 @@ def test_any_history_reads_as_a_plain_queue_would(
     spool.close()
 
 
-def test_the_newest_are_read_newest_first(tmp_path: Path) -> None:
+def test_newest_records_are_read_newest_first(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, segment_bytes=300)
     for number in range(1, 31):
         spool.append(b"%03d" % number * 10)
@@ -267,24 +267,24 @@ def test_the_newest_are_read_newest_first(tmp_path: Path) -> None:
 
 
 class TestAge:
-    def test_what_is_too_old_is_dropped_and_counted(self, tmp_path: Path) -> None:
+    def test_record_above_the_maximum_age_is_dropped_and_counted(self, tmp_path: Path) -> None:
         clock = FakeClock()
         spool = Spool.open(tmp_path, max_bytes=MIB, max_age_seconds=1600, monotonic=clock.monotonic)
         for _ in range(60):
             spool.append(b"body")
             clock.advance(100)
         spool.sync()
-        waiting = [seq for seq, _ in everything(spool)]
-        assert waiting == list(range(waiting[0], 61))
-        # A segment spans at most a sixteenth of the age, and a record goes with the last of its segment.
-        assert 16 <= len(waiting) <= 18
-        assert spool.dropped_total == waiting[0] - 1
+        queued = [seq for seq, _ in everything(spool)]
+        assert queued == list(range(queued[0], 61))
+        # A segment spans at most a sixteenth of the maximum age, and is dropped as a whole.
+        assert 16 <= len(queued) <= 18
+        assert spool.dropped_total == queued[0] - 1
         spool.close()
         again = open_spool(tmp_path)
-        assert again.dropped_total == waiting[0] - 1
+        assert again.dropped_total == queued[0] - 1
         again.close()
 
-    def test_setting_the_clock_drops_nothing(self, tmp_path: Path) -> None:
+    def test_clock_step_drops_nothing(self, tmp_path: Path) -> None:
         clock = FakeClock()
         spool = Spool.open(tmp_path, max_bytes=MIB, max_age_seconds=1600, monotonic=clock.monotonic)
         for _ in range(10):
@@ -293,7 +293,7 @@ class TestAge:
         assert (spool.dropped_total, spool.depth.records) == (0, 10)
         spool.close()
 
-    def test_age_goes_on_while_no_process_runs(self, tmp_path: Path) -> None:
+    def test_age_includes_time_without_a_process(self, tmp_path: Path) -> None:
         spool = open_spool(tmp_path)
         spool.append(b"old")
         spool.close()
@@ -308,7 +308,7 @@ class TestAge:
         assert spool.dropped_total == 1
         spool.close()
 
-    def test_what_was_acknowledged_is_not_dropped(self, tmp_path: Path) -> None:
+    def test_acknowledged_record_is_not_dropped_by_age(self, tmp_path: Path) -> None:
         clock = FakeClock()
         spool = Spool.open(tmp_path, max_bytes=MIB, max_age_seconds=10, monotonic=clock.monotonic)
         for _ in range(20):
@@ -326,7 +326,7 @@ def test_spool_without_dropping_rejects_records_when_full(tmp_path: Path) -> Non
     refused = ""
     while not refused:
         try:
-            kept.append(spool.append(b"waits"))
+            kept.append(spool.append(b"queued"))
             passing = spool.append(b"x" * 400)
             spool.sync()
             spool.acknowledge([passing])
@@ -334,10 +334,10 @@ def test_spool_without_dropping_rejects_records_when_full(tmp_path: Path) -> Non
             refused = str(error)
     assert "is full" in refused
     spool.sync()
-    assert [seq for seq, body in everything(spool) if body == b"waits"] == kept
+    assert [seq for seq, body in everything(spool) if body == b"queued"] == kept
     assert spool.dropped_total == 0
-    spool.acknowledge(kept[:10])  # whole segments of it
-    assert spool.append(b"there is room again") == spool.next_seq - 1
+    spool.acknowledge(kept[:10])  # frees whole segments
+    assert spool.append(b"space again") == spool.next_seq - 1
     spool.close()
 
 
@@ -347,7 +347,7 @@ def test_opening_keeps_records_beyond_the_limit(tmp_path: Path) -> None:
         spool.append(b"x" * 400)
     spool.close()
     newest = max(tmp_path.glob("*.seg"))
-    newest.write_bytes(newest.read_bytes() + b"not of a spool" * 10)  # so that opening makes another segment
+    newest.write_bytes(newest.read_bytes() + b"not of a spool" * 10)  # makes opening create another segment
     spool = Spool.open(tmp_path, max_bytes=10_000, segment_bytes=1000, drops=False)
     assert (len(everything(spool)), spool.dropped_total) == (50, 0)
     spool.close()

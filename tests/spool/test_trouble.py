@@ -1,4 +1,4 @@
-"""Disks that refuse, and processes that are killed."""
+"""Spool on a failing disk and after SIGKILL."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def everything(spool: Spool) -> list[tuple[int, bytes]]:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Let the system refuse to write past `size` bytes of a file, as a full disk does: partly, then wholly."""
+    """Make writes past `size` bytes of a file fail partly and then wholly, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -39,7 +39,7 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_full_disk_rejects_a_record_and_keeps_the_others(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     assert spool.append(b"before") == 1
     with largest_file(1000):
@@ -57,7 +57,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     spool.close()
 
 
-async def test_a_full_disk_fails_puts_and_acknowledging_still_works(tmp_path: Path) -> None:
+async def test_full_disk_fails_puts_but_not_acknowledgements(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     await spool.put(b"before")
     with largest_file(10):
@@ -69,7 +69,7 @@ async def test_a_full_disk_fails_puts_and_acknowledging_still_works(tmp_path: Pa
     spool.close()
 
 
-def test_a_segment_that_cannot_be_made(tmp_path: Path) -> None:
+def test_segment_that_cannot_be_created_is_created_later(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.append(bytes(1_000_000))
     with largest_file(0), pytest.raises(SpoolError, match="File too large"):
@@ -81,8 +81,8 @@ def test_a_segment_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 @contextmanager
-def sync_refused(path: Path) -> Iterator[None]:
-    """Put a pipe, which cannot be synced, in the place of an open file."""
+def sync_fails(path: Path) -> Iterator[None]:
+    """Replace an open file with a pipe, which cannot be synced."""
     (fd,) = [
         int(link.name) for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and link.readlink() == path
     ]
@@ -97,14 +97,14 @@ def sync_refused(path: Path) -> Iterator[None]:
             os.close(end)
 
 
-async def test_a_failed_sync_takes_back_what_was_not_durable(tmp_path: Path) -> None:
+async def test_failed_sync_discards_records_that_are_not_durable(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     await spool.put(b"durable")
     path = tmp_path / f"{1:020d}.seg"
-    waiting = [asyncio.create_task(spool.put(b"lost")) for _ in range(5)]
-    await asyncio.sleep(0)  # all appended, and the sync not yet begun
-    with sync_refused(path):
-        results = await asyncio.gather(*waiting, return_exceptions=True)
+    puts = [asyncio.create_task(spool.put(b"lost")) for _ in range(5)]
+    await asyncio.sleep(0)  # all are appended and the sync has not begun
+    with sync_fails(path):
+        results = await asyncio.gather(*puts, return_exceptions=True)
     assert all(isinstance(result, SpoolError) for result in results)
     assert "cannot make it durable: Invalid argument" in str(results[0])
     assert spool.next_seq == 2
@@ -146,7 +146,7 @@ def body(seq: int) -> bytes:
     return b"%d " % seq * (seq % 97 + 1)
 
 
-def test_killed_at_any_moment_everything_durable_is_there(tmp_path: Path) -> None:
+def test_durable_records_survive_a_kill_at_any_time(tmp_path: Path) -> None:
     folder, log = tmp_path / "spool", tmp_path / "log"
     chance = random.Random(7)
     durable: set[int] = set()
@@ -155,13 +155,13 @@ def test_killed_at_any_moment_everything_durable_is_there(tmp_path: Path) -> Non
     for _ in range(KILLS):
         with log.open("wb") as out:
             writer = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=out)
-        wanted = chance.randrange(1, 4000)
-        wait_until(lambda wanted=wanted: log.stat().st_size >= wanted, what="records")  # type: ignore[misc]
+        size = chance.randrange(1, 4000)
+        wait_until(lambda size=size: log.stat().st_size >= size, what="records")  # type: ignore[misc]
         writer.kill()
         writer.wait()
-        told = [int(line) for line in log.read_text().split("\n")[:-1]]
-        durable.update(seq for seq in told if seq > 0)
-        acknowledged.update(-seq for seq in told if seq < 0)
+        logged = [int(line) for line in log.read_text().split("\n")[:-1]]
+        durable.update(seq for seq in logged if seq > 0)
+        acknowledged.update(-seq for seq in logged if seq < 0)
         spool = Spool.open(folder, max_bytes=64 << 20, segment_bytes=20_000)
         records = everything(spool)
         epochs.add(spool.epoch)
@@ -173,5 +173,5 @@ def test_killed_at_any_moment_everything_durable_is_there(tmp_path: Path) -> Non
         assert all(content == body(seq) for seq, content in records)
         in_doubt = {seq for seq in durable if seq % 5 == 0} - acknowledged
         assert durable - acknowledged - in_doubt <= set(seqs)
-        assert not acknowledged & set(seqs), "a killed process loses no acknowledgement"
+        assert not acknowledged & set(seqs)
     assert len(epochs) == 1

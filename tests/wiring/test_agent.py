@@ -1,4 +1,4 @@
-"""An agent in this process: bound port, real host readings, a clean end."""
+"""Agent in this process: bound port, real host readings, clean stop."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ def config(tmp_path: Path, **changes: object) -> AgentConfig:
     return AgentConfig(**{**known, **changes})  # type: ignore[arg-type]
 
 
-async def test_it_answers_at_the_port_the_kernel_chose_and_delivers(tmp_path: Path) -> None:
+async def test_agent_serves_a_free_port_and_delivers(tmp_path: Path) -> None:
     async with FakeHub.running() as hub:
         lanes = LanesConfig(fast=1.0, slow=1.0)
         async with running_agent(config(tmp_path, hub=HubClientConfig(url=hub.url), lanes=lanes)) as agent:
@@ -37,7 +37,7 @@ async def test_it_answers_at_the_port_the_kernel_chose_and_delivers(tmp_path: Pa
     assert {machine.name for batch in hub.taken for machine in batch.machines} == {"n1"}
 
 
-async def test_its_end_hands_over_what_is_left(tmp_path: Path) -> None:
+async def test_stop_delivers_pending_batches(tmp_path: Path) -> None:
     async with FakeHub.running() as hub:
         settings = config(tmp_path, hub=HubClientConfig(url=hub.url))
         async with running_agent(settings) as agent, aiohttp.ClientSession() as session:
@@ -58,14 +58,14 @@ async def test_two_agents_do_not_share_a_spool(tmp_path: Path) -> None:
                 pass
 
 
-async def test_a_taken_port_is_told(tmp_path: Path) -> None:
+async def test_port_in_use_is_reported(tmp_path: Path) -> None:
     async with running_agent(config(tmp_path)) as agent:
         with pytest.raises(GpufleetError, match="Address already in use"):
             async with running_agent(config(tmp_path, listen=f"127.0.0.1:{agent.port}")):
                 pass
 
 
-async def test_one_look_tells_the_share_of_processor_time(tmp_path: Path) -> None:
+async def test_single_snapshot_has_cpu_utilization(tmp_path: Path) -> None:
     snapshot = await snapshot_once(config(tmp_path))
     assert snapshot.node.name == "n1"
     share = snapshot.host.readings["host_cpu_utilization_ratio"].value
@@ -74,6 +74,6 @@ async def test_one_look_tells_the_share_of_processor_time(tmp_path: Path) -> Non
     assert {report.state for report in snapshot.readers} <= {"ok", "partial"}
 
 
-def test_the_registry_and_the_configuration_name_the_same_readers() -> None:
-    assert set(READERS) | {"exporter"} == set(ReadersConfig.__struct_fields__)  # of those there are as many as targets
+def test_reader_registry_matches_the_configuration() -> None:
+    assert set(READERS) | {"exporter"} == set(ReadersConfig.__struct_fields__)  # one reader per exporter target
     assert set(READERS) >= RATE_READERS

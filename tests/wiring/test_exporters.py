@@ -1,4 +1,4 @@
-"""Exporters as the configuration names them: with authorities and tokens from files, and inside of guests."""
+"""Configured exporters: CA and token files, and exporters inside guests."""
 
 import asyncio
 import ssl
@@ -27,25 +27,25 @@ def guest(address: str, **channel: str) -> GuestConfig:
     return msgspec.convert({"name": "train-0", "vm_uuid": VM, "channels": channels}, GuestConfig)
 
 
-def test_what_a_guests_exporter_shows_is_seen_from_inside(tmp_path: Path) -> None:
+def test_exporter_of_a_guest_has_the_guest_side(tmp_path: Path) -> None:
     with serving(PAGE.read_bytes(), tmp_path / "socket") as (_, address):
-        (way,) = make_access(guest(address), tmp_path, FakeClock()).gpus
-        done = asyncio.run(way.reader.read(Lane.FAST))
-    (sample,) = done.samples
+        (path,) = make_access(guest(address), tmp_path, FakeClock()).gpus
+        round_read = asyncio.run(path.reader.read(Lane.FAST))
+    (sample,) = round_read.samples
     assert sample.view is not None
     assert sample.view.side is Side.GUEST
     assert sample.values["gpu_sm_clock_hertz"] == 1_755_000_000
-    assert address in way.name
+    assert address in path.name
 
 
-def test_a_guest_that_answers_with_something_else_is_a_failure(tmp_path: Path) -> None:
+def test_other_exporter_in_a_guest_is_an_error(tmp_path: Path) -> None:
     with serving(b"node_load1 1\n", tmp_path / "socket") as (_, address):
-        (way,) = make_access(guest(address, dialect="dcgm"), tmp_path, FakeClock()).gpus
+        (path,) = make_access(guest(address, dialect="dcgm"), tmp_path, FakeClock()).gpus
         with pytest.raises(ReaderError, match="dcgm-exporter"):
-            asyncio.run(way.reader.read(Lane.FAST))
+            asyncio.run(path.reader.read(Lane.FAST))
 
 
-def test_an_address_that_is_no_stream_is_refused() -> None:
+def test_invalid_guest_address_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="vsock://CID:PORT"):
         guest("http://10.0.0.1:9400")
 
@@ -67,18 +67,18 @@ def test_ca_and_token_files_are_read_again_on_change(tmp_path: Path) -> None:
         token.unlink()
         with pytest.raises(ReaderError, match=str(token)):
             asyncio.run(reader.read(Lane.FAST))
-        assert len(server.requests) == 2  # no request goes out without it
+        assert len(server.requests) == 2  # without a token no request is sent
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "expected"),
     [
         ({"url": "https://h/metrics", "ca": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
         ({"url": "https://h/metrics", "token_file": "/nowhere/token"}, "/nowhere/token"),
         ({"address": "carrier-pigeon://x"}, "readers.exporter x.address"),
     ],
 )
-def test_what_a_target_needs_is_looked_at_before_anything_runs(more: dict[str, str], words: str) -> None:
+def test_target_files_are_checked_before_the_start(more: dict[str, str], expected: str) -> None:
     target = msgspec.convert({"name": "x", **more}, ExporterTarget)
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=expected):
         make_exporter_reader(target, FakeClock(), "readers.exporter x")

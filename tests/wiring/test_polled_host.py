@@ -1,4 +1,4 @@
-"""A host that the hub asks: what cannot be taken in is counted, and what is told says when it last answered."""
+"""Polled host: lost passes are counted, and batches have the time of the last answer."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until_async
 
 
 class OneReader:
-    """Reads one lane; what it does next is given."""
+    """Reader of one lane that succeeds or fails."""
 
     name = "exporter/x"
     lanes = (Lane.FAST,)
@@ -28,15 +28,15 @@ class OneReader:
 
     async def read(self, lane: Lane) -> Round:
         if self.fails:
-            raise ReaderError(Reason.TIMEOUT, "nobody answers")
+            raise ReaderError(Reason.TIMEOUT, "timed out")
         return Round(samples=(gpu_sample(gpu_view(0), SystemClock().now_ns(), gpu_power_watts=1.0),))
 
     async def close(self) -> None:
         pass
 
 
-class Door:
-    """Takes batches in, or has no room."""
+class FakeIngest:
+    """Ingest that accepts batches or is full."""
 
     def __init__(self, full: bool = False) -> None:
         self.full = full
@@ -49,37 +49,37 @@ class Door:
 
 
 async def run(
-    reader: OneReader, door: Door, until: Callable[[TargetStatus], bool], answered_at: int = 0
+    reader: OneReader, ingest: FakeIngest, until: Callable[[TargetStatus], bool], answered_at: int = 0
 ) -> TargetStatus:
     target_status = TargetStatus("http://x/metrics")
-    # A name whose turn comes at once, so that the test need not wait for it.
+    # The name with the earliest start, so that the test does not wait.
     node = min(
         (f"n{number}" for number in range(5000)),
         key=lambda one: start_offset(f"c/exporter/x/{one}", INTERVALS[Lane.FAST]),
     )
-    host = PolledHost("c", node, reader, door, SystemClock(), target_status, answered_at)  # type: ignore[arg-type]
+    host = PolledHost("c", node, reader, ingest, SystemClock(), target_status, answered_at)  # type: ignore[arg-type]
     task = asyncio.create_task(host.run())
 
-    async def done() -> bool:
+    async def is_done() -> bool:
         return until(target_status)
 
     try:
-        await wait_until_async(done, what="the first pass")
+        await wait_until_async(is_done, what="the first pass")
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     return target_status
 
 
-async def test_a_pass_for_which_the_hub_has_no_room_is_lost_and_counted() -> None:
-    target_status = await run(OneReader(fails=False), Door(full=True), lambda it: it.lost > 0)
+async def test_pass_refused_by_a_full_hub_is_counted_as_lost() -> None:
+    target_status = await run(OneReader(fails=False), FakeIngest(full=True), lambda it: it.lost > 0)
     assert (target_status.up, target_status.answers, target_status.lost) == (True, 1, 1)
 
 
-async def test_what_answers_is_told_with_when_it_did() -> None:
-    door = Door()
-    target_status = await run(OneReader(fails=False), door, lambda it: bool(door.taken))
-    (batch,) = door.taken
+async def test_batch_has_the_time_of_the_answer() -> None:
+    ingest = FakeIngest()
+    target_status = await run(OneReader(fails=False), ingest, lambda it: bool(ingest.taken))
+    (batch,) = ingest.taken
     assert (target_status.up, target_status.failures) == (True, 0)
     assert batch.heartbeat is not None
     assert batch.heartbeat.answered_at is not None
@@ -89,10 +89,11 @@ async def test_what_answers_is_told_with_when_it_did() -> None:
 
 async def test_unreachable_host_reports_its_last_answer() -> None:
     for answered_at, machines in ((0, 0), (1_700_000_000_000_000_000, 1)):
-        door = Door()
-        target_status = await run(OneReader(fails=True), door, lambda it, door=door: bool(door.taken), answered_at)  # type: ignore[misc]
-        (batch,) = door.taken
-        assert (target_status.up, target_status.failures, target_status.error) == (False, 1, "nobody answers")
+        ingest = FakeIngest()
+        reader = OneReader(fails=True)
+        target_status = await run(reader, ingest, lambda it, ingest=ingest: bool(ingest.taken), answered_at)  # type: ignore[misc]
+        (batch,) = ingest.taken
+        assert (target_status.up, target_status.failures, target_status.error) == (False, 1, "timed out")
         assert batch.heartbeat is not None
         assert batch.heartbeat.answered_at == answered_at
         assert len(batch.machines) == machines

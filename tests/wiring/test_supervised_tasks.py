@@ -1,4 +1,4 @@
-"""Tasks beside a hub's own: a defect in one is seen and begun again, and costs nobody else anything."""
+"""Supervised tasks of a hub: a failing task is counted and restarted, and affects no other."""
 
 import contextlib
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from tests.support.waiting import wait_until_async
 
 
 class BrokenClock(SystemClock):
-    """Cannot tell the time to the second who asks it."""
+    """Clock that fails on its second call."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def now_ns(self) -> int:
-        self.asked += 1
-        if self.asked == 2:
+        self.calls += 1
+        if self.calls == 2:
             raise ZeroDivisionError("no time")
         return super().now_ns()
 
 
-async def test_a_host_whose_task_ends_is_seen_and_costs_no_neighbour() -> None:
+async def test_failing_poll_task_is_counted_and_affects_no_other() -> None:
     config = HubConfig(
         exporter=(
             ExporterHost(cluster="local", node="n1", name="x", url="http://127.0.0.1:9/metrics"),
@@ -37,7 +37,7 @@ async def test_a_host_whose_task_ends_is_seen_and_costs_no_neighbour() -> None:
     )
     counters, target_statuses = Counters(), TargetStatuses()
     nothing: Any = None
-    pulling = PollingContext(
+    context = PollingContext(
         ingest=nothing,
         writes=nothing,
         counters=counters,
@@ -50,14 +50,14 @@ async def test_a_host_whose_task_ends_is_seen_and_costs_no_neighbour() -> None:
     async def counted() -> bool:
         return counters.task_restarts["pull"] == 1
 
-    async with run_polling(config, pulling):
-        await wait_until_async(counted, what="a defect that is counted")
+    async with run_polling(config, context):
+        await wait_until_async(counted, what="the restart to be counted")
         assert [one.error for _, one in target_statuses] == ["", "ZeroDivisionError: no time"]
     assert list(target_statuses) == []
 
 
 class BrokenTokens:
-    """Can be read once."""
+    """Token registry that fails on its second read."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -72,7 +72,7 @@ class BrokenTokens:
         return ()
 
 
-async def test_that_changes_of_tokens_are_no_longer_seen_is_counted() -> None:
+async def test_failing_token_refresh_is_counted() -> None:
     counters = Counters()
 
     async def counted() -> bool:
@@ -80,4 +80,4 @@ async def test_that_changes_of_tokens_are_no_longer_seen_is_counted() -> None:
 
     async with contextlib.AsyncExitStack() as stack:
         await load_credentials(BrokenTokens(), stack, counters)  # type: ignore[arg-type]
-        await wait_until_async(counted, what="the defect")
+        await wait_until_async(counted, what="the restart to be counted")

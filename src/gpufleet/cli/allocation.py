@@ -35,6 +35,13 @@ def put(
     ] = None,
     valid_from: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: now].")] = None,
     valid_to: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: open].")] = None,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CLASS=N", help="Expected number of GPUs of a class, such as H200=8; may be repeated."),
+    ] = None,
+    rebind: Annotated[
+        bool, typer.Option("--rebind", help="Bind the target again to the machine that it names now.")
+    ] = False,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
@@ -46,10 +53,12 @@ def put(
         tenant=tenant,
         team=team,
         devices=tuple(device) if device else None,
+        expected=_expected(expect or []),
         valid_from=_time("--valid-from", valid_from),
         valid_to=_time("--valid-to", valid_to),
     )
-    print_json(send(hub, _path(id), Access(token_file, ca), method="PUT", body=msgspec.json.encode(spec)))
+    path = f"{_path(id)}?rebind=true" if rebind else _path(id)
+    print_json(send(hub, path, Access(token_file, ca), method="PUT", body=msgspec.json.encode(spec)))
 
 
 @allocation_app.command("get")
@@ -66,6 +75,16 @@ def close(id: Id, hub: HubUrl = HUB_URL, token_file: TokenFileOption = None, ca:
 
 def _path(id: str) -> str:  # noqa: A002
     return f"/v1/allocations/{quote(id, safe='')}"
+
+
+def _expected(items: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for item in items:
+        name, _, count = item.partition("=")
+        if not name or not (count.isascii() and count.isdigit()):
+            raise typer.BadParameter(f"{item!r} is not CLASS=N, such as H200=8", param_hint="--expect")
+        found[name] = int(count)
+    return found
 
 
 def _time(option: str, text: str | None) -> dt.datetime | None:

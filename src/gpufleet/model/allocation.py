@@ -20,6 +20,10 @@ class AllocationKind(enum.StrEnum):
     KUBEVIRT_VMI = "kubevirt_vmi"
 
 
+VM_KINDS = frozenset({AllocationKind.GPU_SLICE, AllocationKind.KUBEVIRT_VMI})
+"""Kinds whose target is a virtual machine."""
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Target of an allocation; the kind determines the required fields.
 
@@ -73,6 +77,23 @@ REQUIRED_TARGET_FIELD = {
 """The field of `Target` that each kind requires; the other three of these fields stay unset."""
 
 
+class Binding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Machine and devices of an allocation in an interval, by identity: later changes of names do not affect it.
+
+    Attributes:
+        machine: the hub's machine id.
+        devices: listed device to the keys of its views on that machine; a PCI address at which nothing was seen yet is
+            missing. None for the whole machine.
+        since: start; None means the start of the allocation.
+        until: end, excluded; None means the end of the allocation.
+    """
+
+    machine: str
+    devices: dict[str, tuple[str, ...]] | None = None
+    since: dt.datetime | None = None
+    until: dt.datetime | None = None
+
+
 class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Stored allocation.
 
@@ -82,6 +103,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         spec: spec of the client, with `valid_from` filled in.
         created_at: time of the first PUT.
         closed_at: time of deletion (closed, never erased), or None.
+        bindings: of a bare-metal allocation, the machines that its target meant, in order of time; empty until the hub
+            knows the machine.
     """
 
     id: str
@@ -89,3 +112,4 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spec: AllocationSpec
     created_at: dt.datetime
     closed_at: dt.datetime | None = None
+    bindings: tuple[Binding, ...] = ()

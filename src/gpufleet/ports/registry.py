@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from gpufleet.model.access import AuditEntry, AuditRecord, KnownToken
-from gpufleet.model.allocation import Allocation, AllocationSpec
+from gpufleet.model.allocation import Allocation, AllocationSpec, Binding
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.machine import Machine, MachineKind
@@ -110,15 +110,25 @@ class MachineRegistry(Protocol):
 class AllocationRegistry(Protocol):
     """Allocations and their generations."""
 
-    def put_allocation(self, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002
-        """Store an allocation; return it and whether it is new.
+    def put_allocation(
+        self,
+        id: str,  # noqa: A002
+        spec: AllocationSpec,
+        at: dt.datetime,
+        bindings: tuple[Binding, ...] = (),
+    ) -> tuple[Allocation, bool]:
+        """Store an allocation with all its bindings; return it and whether it is new.
 
-        An unchanged spec changes nothing; a changed spec makes the next generation. A spec without `valid_from` keeps
-        the present one, or starts `at`.
+        Unchanged spec and bindings change nothing; otherwise the next generation begins. A spec without `valid_from`
+        keeps the present one, or starts `at`.
 
         Raises:
             ConflictError: if the allocation is closed, or the spec has another tenant than the allocation.
         """
+        ...
+
+    def bind_allocation(self, id: str, bindings: tuple[Binding, ...]) -> Allocation:  # noqa: A002
+        """Store the bindings of an allocation's newest generation. Raises NotFoundError."""
         ...
 
     def allocation(self, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002

@@ -5,18 +5,26 @@ import datetime as dt
 import msgspec
 import sqlalchemy as sa
 
-from gpufleet.model.allocation import Allocation, AllocationSpec
+from gpufleet.model.allocation import Allocation, AllocationSpec, Binding
 from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.registry.tables import ALLOCATIONS
 
+_BINDINGS = tuple[Binding, ...]
 
-def put(connection: sa.Connection, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002
+
+def put(
+    connection: sa.Connection,
+    id: str,  # noqa: A002
+    spec: AllocationSpec,
+    at: dt.datetime,
+    bindings: tuple[Binding, ...] = (),
+) -> tuple[Allocation, bool]:
     """Store an allocation; see `ports.Registry.put_allocation`."""
     before = _newest(connection, id)
     if before is None:
         spec = spec if spec.valid_from else msgspec.structs.replace(spec, valid_from=at)
-        allocation = Allocation(id=id, generation=1, spec=spec, created_at=at)
+        allocation = Allocation(id=id, generation=1, spec=spec, created_at=at, bindings=bindings)
         _insert(connection, allocation, at)
         return allocation, True
     if before.closed_at is not None:
@@ -30,11 +38,22 @@ def put(connection: sa.Connection, id: str, spec: AllocationSpec, at: dt.datetim
         )
     if spec.valid_from is None:
         spec = msgspec.structs.replace(spec, valid_from=before.spec.valid_from)
-    if spec == before.spec:
+    if spec == before.spec and bindings == before.bindings:
         return before, False
-    allocation = msgspec.structs.replace(before, generation=before.generation + 1, spec=spec)
+    allocation = msgspec.structs.replace(before, generation=before.generation + 1, spec=spec, bindings=bindings)
     _insert(connection, allocation, at)
     return allocation, False
+
+
+def bind(connection: sa.Connection, id: str, bindings: tuple[Binding, ...]) -> Allocation:  # noqa: A002
+    """Store the bindings of the newest generation; see `ports.Registry.bind_allocation`."""
+    before = get(connection, id)
+    connection.execute(
+        ALLOCATIONS.update()
+        .where((ALLOCATIONS.c.id == id) & (ALLOCATIONS.c.generation == before.generation))
+        .values(bindings=msgspec.msgpack.encode(bindings))
+    )
+    return msgspec.structs.replace(before, bindings=bindings)
 
 
 def get(connection: sa.Connection, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002
@@ -93,6 +112,7 @@ def _insert(connection: sa.Connection, allocation: Allocation, at: dt.datetime) 
             created_at=to_ns(allocation.created_at),
             put_at=to_ns(at),
             closed_at=None,
+            bindings=msgspec.msgpack.encode(allocation.bindings),
         )
     )
 
@@ -104,4 +124,5 @@ def _read(row: "sa.Row[tuple[object, ...]]") -> Allocation:
         spec=msgspec.msgpack.decode(row.spec, type=AllocationSpec),
         created_at=to_datetime(row.created_at),
         closed_at=None if row.closed_at is None else to_datetime(row.closed_at),
+        bindings=msgspec.msgpack.decode(row.bindings, type=_BINDINGS),
     )

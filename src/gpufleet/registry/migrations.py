@@ -28,7 +28,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ),
         (
             "CREATE TABLE allocations (id TEXT NOT NULL, generation INTEGER NOT NULL, spec {bytes} NOT NULL,"
-            " created_at BIGINT NOT NULL, put_at BIGINT NOT NULL, closed_at BIGINT, PRIMARY KEY (id, generation))"
+            " created_at BIGINT NOT NULL, put_at BIGINT NOT NULL, closed_at BIGINT,"
+            " bindings {bytes} NOT NULL, PRIMARY KEY (id, generation))"
         ),
         (
             "CREATE TABLE sequences (cluster TEXT NOT NULL, sender TEXT NOT NULL, epoch TEXT NOT NULL,"

@@ -8,7 +8,7 @@ from typing import Self
 import msgspec
 import sqlalchemy as sa
 
-from gpufleet.model.allocation import Allocation, AllocationSpec
+from gpufleet.model.allocation import Allocation, AllocationSpec, Binding
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.machine import Machine, MachineKind
@@ -133,10 +133,21 @@ class SqlRegistry:
             self._machines.confirm_retired(id, at)
             return self._machines.record(id)
 
-    def put_allocation(self, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002
+    def put_allocation(
+        self,
+        id: str,  # noqa: A002
+        spec: AllocationSpec,
+        at: dt.datetime,
+        bindings: tuple[Binding, ...] = (),
+    ) -> tuple[Allocation, bool]:
         """Store an allocation; return it and whether it is new."""
         with self._lock, self._database.writing() as connection:
-            return allocations.put(connection, id, spec, at)
+            return allocations.put(connection, id, spec, at, bindings)
+
+    def bind_allocation(self, id: str, bindings: tuple[Binding, ...]) -> Allocation:  # noqa: A002
+        """Store the bindings of an allocation's newest generation. Raises NotFoundError."""
+        with self._lock, self._database.writing() as connection:
+            return allocations.bind(connection, id, bindings)
 
     def allocation(self, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002
         """Return the newest generation. Raises NotFoundError, also for an allocation of another tenant."""

@@ -55,6 +55,7 @@ ALLOCATIONS = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("put_at", sa.BigInteger, nullable=False),
     sa.Column("closed_at", sa.BigInteger),
+    sa.Column("bindings", sa.LargeBinary, nullable=False),
 )
 
 SEQUENCES = sa.Table(

@@ -10,7 +10,7 @@ import msgspec
 from gpufleet.codecs.batch import decode
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig, UsageConfig
-from gpufleet.fleet.attribution.contract import Claims
+from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.usage.totals import Prices
 from gpufleet.hub.flush.flusher import Flusher, run_rollups
 from gpufleet.hub.flush.quarantine import Quarantine
@@ -224,6 +224,15 @@ async def running_hub(
             prices=make_prices(config.usage),
         )
         task = asyncio.create_task(flusher.run(), name="flusher")
+        binding = asyncio.create_task(
+            supervise(
+                queries.allocations.run_binding,
+                "allocation binding",
+                on_end=parts.counters.restart_counter("binding"),
+            ),
+            name="binding",
+        )
+        stack.callback(binding.cancel)
         try:
             authenticator = Authenticator(
                 await load_credentials(parts.tokens, stack, parts.counters) if config.auth == "tokens" else None,

@@ -1,4 +1,4 @@
-"""State to snapshot: precedence, staleness, coming and going, identity."""
+"""Assembly of a snapshot from state: precedence, staleness, added and removed devices, identity."""
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ def snap(world: World) -> Snapshot:
     return assemble(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={"push": "x"})
 
 
-def only(snapshot: Snapshot) -> Device:
+def single_device(snapshot: Snapshot) -> Device:
     (device,) = snapshot.devices
     return device
 
@@ -43,7 +43,7 @@ def test_everything_is_unknown_before_the_first_pass(world: World) -> None:
     assert world.state.missing()[0] == "host/static"
 
 
-def test_the_more_trusted_reader_wins_and_the_other_fills_in(world: World) -> None:
+def test_preferred_reader_wins_and_others_fill_gaps(world: World) -> None:
     world.passed(
         "dcgm",
         Lane.FAST,
@@ -60,46 +60,46 @@ def test_the_more_trusted_reader_wins_and_the_other_fills_in(world: World) -> No
         gpu_temperature_celsius=Absent(Reason.NOT_SUPPORTED, "n"),
         gpu_performance_state=Absent(Reason.NOT_SUPPORTED, "n"),
     )
-    readings = only(snap(world)).readings
+    readings = single_device(snap(world)).readings
     assert (readings["gpu_power_watts"].value, readings["gpu_power_watts"].reader) == (700.0, "nvml")
     assert (readings["gpu_temperature_celsius"].value, readings["gpu_temperature_celsius"].reader) == (41.0, "dcgm")
     state = readings["gpu_performance_state"]
     assert (state.absent, state.reader) == (Reason.NOT_SUPPORTED, "nvml")
 
 
-def test_a_stale_value_is_never_shown_and_keeps_its_time(world: World) -> None:
+def test_stale_value_is_hidden_and_keeps_its_timestamp(world: World) -> None:
     fast(world, gpu_power_watts=700.0)
     measured = to_datetime(world.clock.now_ns())
     world.clock.advance(30.0)
-    assert only(snap(world)).readings["gpu_power_watts"].value == 700.0
+    assert single_device(snap(world)).readings["gpu_power_watts"].value == 700.0
     world.clock.advance(0.1)
     world.failed("nvml", Lane.FAST, Absent(Reason.TIMEOUT, "the fast pass did not end"))
-    reading = only(snap(world)).readings["gpu_power_watts"]
+    reading = single_device(snap(world)).readings["gpu_power_watts"]
     assert reading.value is None
     assert (reading.absent, reading.detail) == (Reason.STALE, "the fast pass did not end")
     assert reading.measured_at == measured
     assert snap(world).aggregate.coverage == "0 of 1 devices"
 
 
-def test_setting_the_wall_clock_makes_nothing_stale(world: World) -> None:
+def test_wall_clock_step_makes_no_value_stale(world: World) -> None:
     fast(world, gpu_power_watts=700.0)
     world.clock.step(86_400)
-    assert only(snap(world)).readings["gpu_power_watts"].value == 700.0
+    assert single_device(snap(world)).readings["gpu_power_watts"].value == 700.0
 
 
 def test_fresh_value_of_a_lesser_reader_replaces_a_stale_one(world: World) -> None:
     fast(world, gpu_power_watts=700.0)
     world.clock.advance(31)
     fast(world, reader="dcgm", gpu_power_watts=690.0)
-    reading = only(snap(world)).readings["gpu_power_watts"]
+    reading = single_device(snap(world)).readings["gpu_power_watts"]
     assert (reading.value, reading.reader) == (690.0, "dcgm")
 
 
-def test_lanes_grow_old_by_their_own_interval(world: World) -> None:
+def test_each_lane_becomes_stale_by_its_own_interval(world: World) -> None:
     world.passed("nvml", Lane.SLOW, world.sample("nvml", Lane.SLOW, gpu(0), {"gpu_row_remap_pending": 0}))
     fast(world, gpu_power_watts=700.0)
     world.clock.advance(100)
-    readings = only(snap(world)).readings
+    readings = single_device(snap(world)).readings
     assert readings["gpu_power_watts"].absent is Reason.STALE
     assert readings["gpu_row_remap_pending"].value == 0
 
@@ -108,15 +108,15 @@ def test_device_missing_from_a_complete_round_is_gone(world: World) -> None:
     for lane, name in ((Lane.STATIC, "gpu_serial"), (Lane.FAST, "gpu_module_id")):
         world.passed("nvml", lane, *[world.sample("nvml", lane, gpu(number), {name: "x"}) for number in (0, 1)])
     world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(1), {"gpu_module_id": "x"}))
-    assert only(snap(world)).uuid == gpu(1).uuid
+    assert single_device(snap(world)).uuid == gpu(1).uuid
 
 
 def test_device_missing_from_a_partial_round_becomes_stale(world: World) -> None:
     fast(world, 0, gpu_power_watts=1.0)
     world.passed("nvml", Lane.FAST, errors=("the GPU at index 0 cannot be named",))
-    assert only(snap(world)).readings["gpu_power_watts"].value == 1.0
+    assert single_device(snap(world)).readings["gpu_power_watts"].value == 1.0
     world.clock.advance(31)
-    assert only(snap(world)).readings["gpu_power_watts"].absent is Reason.STALE
+    assert single_device(snap(world)).readings["gpu_power_watts"].absent is Reason.STALE
 
 
 def test_machine_readings_of_a_failing_reader_are_kept(world: World) -> None:
@@ -133,9 +133,9 @@ def test_device_bound_elsewhere_on_the_bus_is_passed_through(world: World) -> No
     world.clock.advance(31)
     world.failed("nvml", Lane.FAST, Absent(Reason.NO_SUPPORTED_GPU, "none"))
     world.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"),))
-    assert only(snap(world)).readings["gpu_power_watts"].absent is Reason.STALE
+    assert single_device(snap(world)).readings["gpu_power_watts"].absent is Reason.STALE
     world.passed("host", Lane.SLOW, inventory=(function(0, "vfio-pci"),))
-    device = only(snap(world))
+    device = single_device(snap(world))
     assert (device.side, device.uuid) == ("pci_only", None)
     assert {reading.absent for reading in device.readings.values()} == {Reason.BOUND_TO_VFIO}
 
@@ -145,10 +145,10 @@ def test_device_not_on_the_bus_is_stale_and_kept(world: World) -> None:
     world.clock.advance(31)
     world.failed("nvml", Lane.FAST, Absent(Reason.NO_DRIVER, "Driver Not Loaded"))
     world.passed("host", Lane.SLOW, inventory=())
-    assert only(snap(world)).readings["gpu_power_watts"].absent is Reason.STALE
+    assert single_device(snap(world)).readings["gpu_power_watts"].absent is Reason.STALE
 
 
-def test_a_silent_device_that_left_the_bus_is_gone(world: World) -> None:
+def test_stale_device_removed_from_the_bus_is_gone(world: World) -> None:
     world.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"), function(1, "nvidia")))
     fast(world, 0, gpu_power_watts=1.0)
     world.clock.advance(31)
@@ -161,17 +161,17 @@ def test_a_silent_device_that_left_the_bus_is_gone(world: World) -> None:
 def test_device_with_a_shared_uuid_is_keyed_by_its_address(world: World) -> None:
     fast(world, 0, gpu_power_watts=1.0)
     world.clock.advance(10)
-    nameless = msgspec.structs.replace(gpu(0), uuid=None)
-    again = world.sample("nvml", Lane.FAST, nameless, {"gpu_power_watts": 2.0})
-    world.passed("nvml", Lane.FAST, again, errors=("several GPUs say that they are GPU-x",))
-    device = only(snap(world))
+    without_uuid = msgspec.structs.replace(gpu(0), uuid=None)
+    unnamed_sample = world.sample("nvml", Lane.FAST, without_uuid, {"gpu_power_watts": 2.0})
+    world.passed("nvml", Lane.FAST, unnamed_sample, errors=("several GPUs report GPU-x",))
+    device = single_device(snap(world))
     assert (device.key, device.readings["gpu_power_watts"].value) == ("gpu/pci/0000:10:00.0", 2.0)
 
 
 def test_gpus_with_one_address_are_not_listed_as_bus_only(world: World) -> None:
     unplaced = [msgspec.structs.replace(gpu(number), pci_address=None) for number in (0, 1)]
     samples = [world.sample("nvml", Lane.FAST, view, {"gpu_power_watts": 1.0}) for view in unplaced]
-    world.passed("nvml", Lane.FAST, *samples, errors=("several GPUs say that they are 0000:10:00.0",))
+    world.passed("nvml", Lane.FAST, *samples, errors=("several GPUs report 0000:10:00.0",))
     both = (function(0, "nvidia"), function(1, "nvidia"), function(2, "vfio-pci"))
     world.passed("host", Lane.SLOW, inventory=both)
     assert [(device.uuid, device.pci_address) for device in snap(world).devices] == [
@@ -180,10 +180,10 @@ def test_gpus_with_one_address_are_not_listed_as_bus_only(world: World) -> None:
         (None, function(2, "vfio-pci").address),
     ]
     world.passed("host", Lane.SLOW, inventory=(*both, function(3, "nvidia")))
-    assert len(snap(world).devices) == 6  # one of three is a third: which one, nothing tells
+    assert len(snap(world).devices) == 6  # one function is a third GPU: which one is unknown, so all are listed
 
 
-def test_dimensions_are_named_and_judged_alike(world: World) -> None:
+def test_dimensions_are_labelled_and_become_stale(world: World) -> None:
     dims = (
         DimValue("host_network_up", ("eth0", "physical"), 1),
         DimValue("host_network_speed_bytes_per_second", ("eth0", "physical"), Absent(Reason.NO_DATA, "no link")),
@@ -202,7 +202,7 @@ def test_machine_evidence_replaces_all_but_a_configured_name() -> None:
     assert snap(world).node == Machine(name="node17", machine_id="a" * 32)
 
 
-def test_devices_stand_in_the_order_of_their_index_and_bus(world: World) -> None:
+def test_devices_are_ordered_by_index_and_bus_address(world: World) -> None:
     samples = [world.sample("nvml", Lane.FAST, gpu(number), {"gpu_power_watts": 1.0}) for number in (2, 0, 1)]
     world.passed("nvml", Lane.FAST, *samples)
     world.passed("host", Lane.SLOW, inventory=tuple(function(number, "nvidia") for number in (9, 0, 8)))

@@ -1,4 +1,4 @@
-"""MIG devices and vGPU instances in what an agent knows: after their GPU, and gone when a pass no longer lists them."""
+"""MIG devices and vGPU instances in a snapshot: listed after their GPU, removed when a pass no longer lists them."""
 
 from gpufleet.agent.collect.assemble import assemble
 from gpufleet.model.catalogue import Lane
@@ -11,7 +11,7 @@ def snap(world: World) -> Snapshot:
     return assemble(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={})
 
 
-def test_instances_stand_after_their_gpu_by_their_numbers() -> None:
+def test_instances_are_listed_after_their_gpu_by_number() -> None:
     snapshot = snap(cut_world())
     keys = [gpu(0).key, mig(9).key, mig(10).key, gpu(1).key, vgpu(3).key, vgpu(20).key]
     assert [device.key for device in snapshot.devices] == keys
@@ -28,7 +28,7 @@ def test_instances_stand_after_their_gpu_by_their_numbers() -> None:
     ]  # fmt: skip
 
 
-def test_a_gpu_is_counted_once_whatever_it_is_cut_into() -> None:
+def test_partitioned_gpu_is_counted_once() -> None:
     aggregate = snap(cut_world()).aggregate
     assert aggregate.coverage == "2 of 2 devices"
     assert aggregate.metrics["gpu_memory_used_bytes"].value == 2**31 + 1
@@ -37,14 +37,14 @@ def test_a_gpu_is_counted_once_whatever_it_is_cut_into() -> None:
 def test_instance_not_listed_by_a_newer_partial_pass_is_gone() -> None:
     world = cut_world()
     world.clock.advance(10)
-    left = [sample for sample in fast_samples(world) if sample.view not in (mig(9), vgpu(20))]
-    world.passed("nvml", Lane.FAST, *left, errors=("the GPU at index 5 cannot be named",))
+    samples = [sample for sample in fast_samples(world) if sample.view not in (mig(9), vgpu(20))]
+    world.passed("nvml", Lane.FAST, *samples, errors=("the GPU at index 5 cannot be named",))
     assert [device.key for device in snap(world).devices] == [gpu(0).key, mig(10).key, gpu(1).key, vgpu(3).key]
 
 
-def test_a_gpu_that_a_partial_pass_left_out_keeps_its_instances() -> None:
+def test_gpu_missing_from_a_partial_pass_keeps_its_instances() -> None:
     world = cut_world()
     world.clock.advance(10)
-    left = [s for s in fast_samples(world) if s.view is not None and gpu(0).key not in (s.view.key, s.view.parent)]
-    world.passed("nvml", Lane.FAST, *left, errors=("the GPU at index 0 cannot be named",))
+    samples = [s for s in fast_samples(world) if s.view is not None and gpu(0).key not in (s.view.key, s.view.parent)]
+    world.passed("nvml", Lane.FAST, *samples, errors=("the GPU at index 0 cannot be named",))
     assert mig(9).key in [device.key for device in snap(world).devices]

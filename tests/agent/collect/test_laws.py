@@ -1,4 +1,4 @@
-"""Whatever passes come in whatever order: no old value, no device twice, a reason for every absence."""
+"""Invariants of snapshots after any passes: no stale value, no duplicate device, a reason for every absence."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ steps = st.one_of(
 )
 
 
-def play(world: World, step: tuple[object, ...]) -> None:
+def apply_step(world: World, step: tuple[object, ...]) -> None:
     match step:
         case ("wait", float(seconds)):
             world.clock.advance(seconds)
@@ -37,7 +37,7 @@ def play(world: World, step: tuple[object, ...]) -> None:
             samples = [world.sample(reader, lane, gpu(number), values) for number in members]
             world.passed(reader, lane, *samples, errors=("partly",) if partial else ())
         case ("fail", str(reader), Lane() as lane):
-            world.failed(reader, lane, Absent(Reason.DRIVER_ERROR, "words"))
+            world.failed(reader, lane, Absent(Reason.DRIVER_ERROR, "detail"))
         case ("inventory", list(drivers)):
             functions = tuple(function(number, driver) for number, driver in enumerate(drivers))
             world.passed("host", Lane.SLOW, inventory=functions)
@@ -50,13 +50,13 @@ def snap(world: World) -> Snapshot:
 
 
 @given(st.lists(steps, max_size=30))
-def test_the_laws_hold_after_any_history(history: list[tuple[object, ...]]) -> None:
-    every = tuple(METRICS)
-    world = World({"host": (Lane.SLOW,), "nvml": every, "dcgm": every})
+def test_snapshot_invariants_hold_after_any_history(history: list[tuple[object, ...]]) -> None:
+    lanes = tuple(METRICS)
+    world = World({"host": (Lane.SLOW,), "nvml": lanes, "dcgm": lanes})
     measured: dict[int, float] = {}
     for step in history:
         measured[world.clock.now_ns() // 1000] = world.clock.monotonic()
-        play(world, step)
+        apply_step(world, step)
     snapshot = snap(world)
     for device in snapshot.devices:
         for metric, reading in device.readings.items():

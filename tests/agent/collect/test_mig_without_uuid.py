@@ -1,4 +1,4 @@
-"""MIG devices that a DCGM engine tells without UUIDs beside NVML, which has them: each is shown and sent once."""
+"""MIG devices that DCGM reports without UUID and NVML with UUID: each is shown and sent once."""
 
 from gpufleet.agent.collect.assemble import assemble
 from gpufleet.agent.collect.state import without_unnamed
@@ -23,15 +23,15 @@ def keys(world: World) -> list[str]:
     return [device.key for device in found.devices]
 
 
-def test_they_are_left_out_where_another_reader_names_them() -> None:
+def test_mig_devices_without_uuid_are_dropped_if_nvml_has_uuids() -> None:
     world = cut_world()
     outcome = world.outcome("dcgm", Lane.FAST, Round(samples=(sample(world, UNNAMED), sample(world, ELSEWHERE))))
-    left = without_unnamed(outcome, world.state)
-    assert left.round is not None
-    assert [one.view for one in left.round.samples] == [ELSEWHERE]
+    filtered = without_unnamed(outcome, world.state)
+    assert filtered.round is not None
+    assert [one.view for one in filtered.round.samples] == [ELSEWHERE]
 
 
-def test_they_are_not_shown_even_if_they_came_first() -> None:
+def test_mig_devices_without_uuid_are_hidden_even_if_read_first() -> None:
     world = cut_world(dcgm=(Lane.FAST,))
     world.passed("dcgm", Lane.FAST, sample(world, UNNAMED), sample(world, ELSEWHERE))
     shown = keys(world)
@@ -40,7 +40,7 @@ def test_they_are_not_shown_even_if_they_came_first() -> None:
     assert mig(9).key in shown
 
 
-def test_the_same_reader_tells_apart_what_it_can() -> None:
+def test_mig_devices_without_uuid_of_the_same_reader_are_kept() -> None:
     world = cut_world()
     outcome = world.outcome("nvml", Lane.FAST, Round(samples=(sample(world, UNNAMED),)))
     assert without_unnamed(outcome, world.state).round == outcome.round

@@ -1,4 +1,4 @@
-"""A machine without GPUs is no broken one: a reader of GPUs has nothing to read there, and that is no failure."""
+"""Machines without GPUs: a GPU reader has nothing to read there, which is not a failure."""
 
 import logging
 import os
@@ -23,23 +23,27 @@ NO_LIBRARY = Absent(Reason.NO_LIBRARY, "libnvidia-ml.so.1: cannot open shared ob
 OTHER_GPU = function(0, "ast", vendor=0x1A03)
 
 
-def world(inventory: tuple[PciFunction, ...] | None, failure: Absent = NO_LIBRARY) -> tuple[World, PendingReport]:
-    made, pending = World({"host": (Lane.SLOW,), "nvml": (Lane.FAST,)}), PendingReport()
-    pending.add(made.failed("nvml", Lane.FAST, failure))
+def world_without_gpus(
+    inventory: tuple[PciFunction, ...] | None, failure: Absent = NO_LIBRARY
+) -> tuple[World, PendingReport]:
+    world, pending = World({"host": (Lane.SLOW,), "nvml": (Lane.FAST,)}), PendingReport()
+    pending.add(world.failed("nvml", Lane.FAST, failure))
     if inventory is not None:
-        made.passed("host", Lane.SLOW, made.sample("host", Lane.SLOW, None, {"host_load_1m": 1.0}), inventory=inventory)
-    return made, pending
+        world.passed(
+            "host", Lane.SLOW, world.sample("host", Lane.SLOW, None, {"host_load_1m": 1.0}), inventory=inventory
+        )
+    return world, pending
 
 
 @pytest.mark.parametrize("reason", [Reason.NO_LIBRARY, Reason.NO_DRIVER, Reason.NO_SUPPORTED_GPU])
 @pytest.mark.parametrize("inventory", [(), (OTHER_GPU,)])
-def test_without_an_nvidia_gpu_there_is_nothing_to_read(inventory: tuple[PciFunction, ...], reason: Reason) -> None:
-    made, pending = world(inventory, Absent(reason, "words"))
-    snapshot = assemble(made.state, now=made.clock.monotonic(), now_ns=made.clock.now_ns(), capabilities={})
+def test_reader_is_ok_on_a_machine_without_nvidia_gpu(inventory: tuple[PciFunction, ...], reason: Reason) -> None:
+    world, pending = world_without_gpus(inventory, Absent(reason, "detail"))
+    snapshot = assemble(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={})
     (report,) = [one for one in snapshot.readers if one.reader == "nvml"]
     assert (report.state, report.failures, report.error_class, report.last_error) == (ReaderState.OK, 0, "", "")
-    assert snapshot.capabilities["nvml"] == f"{reason}: words", "why nothing is read stays to be seen"
-    (sent,) = pending.take(snapshot, made.clock.now_ns(), made.state.judged).readers
+    assert snapshot.capabilities["nvml"] == f"{reason}: detail", "the reason remains visible"
+    (sent,) = pending.take(snapshot, world.clock.now_ns(), world.state.judged).readers
     assert (sent.state, sent.last_error) == (ReaderState.OK, "")
     page = TableExporter(width=120).render(snapshot).decode()
     assert "nvml     nothing to read on this machine" in page
@@ -57,15 +61,17 @@ def test_without_an_nvidia_gpu_there_is_nothing_to_read(inventory: tuple[PciFunc
         ((), Absent(Reason.TIMEOUT, "hung")),
     ],
 )
-def test_what_is_there_or_not_known_excuses_nothing(inventory: tuple[PciFunction, ...] | None, failure: Absent) -> None:
-    made, _ = world(inventory, failure)
-    snapshot = assemble(made.state, now=made.clock.monotonic(), now_ns=made.clock.now_ns(), capabilities={})
+def test_reader_fails_if_a_gpu_exists_or_the_bus_is_unknown(
+    inventory: tuple[PciFunction, ...] | None, failure: Absent
+) -> None:
+    world, _ = world_without_gpus(inventory, failure)
+    snapshot = assemble(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={})
     (report,) = [one for one in snapshot.readers if one.reader == "nvml"]
     assert report.state is ReaderState.FAILED
 
 
 @pytest.mark.parametrize(("excused", "level"), [(True, logging.INFO), (False, logging.WARNING), (None, None)])
-async def test_it_is_told_once_as_what_it_is(
+async def test_missing_gpu_is_logged_once_at_its_level(
     excused: bool | None, level: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "gpufleet")
@@ -87,7 +93,7 @@ async def test_it_is_told_once_as_what_it_is(
     reason="this machine has an NVIDIA GPU",
 )
 @pytest.mark.skipif(not os.path.isdir("/sys/bus/pci/devices"), reason="this machine does not list a PCI bus")  # noqa: PTH112
-def test_this_very_machine(tmp_path: Path) -> None:
+def test_agent_on_this_machine_without_gpu_logs_no_warning(tmp_path: Path) -> None:
     from tests.support.processes import Gpufleet, free_port, get_json
     from tests.support.waiting import wait_until
 
@@ -96,7 +102,8 @@ def test_this_very_machine(tmp_path: Path) -> None:
     with Gpufleet(arguments, tmp_path / "log") as agent:
         agent.wait_for(f"{url}/readyz")
         wait_until(
-            lambda: all(one["state"] == "ok" for one in get_json(f"{url}/v1/snapshot")["readers"]), what="every lane"
+            lambda: all(one["state"] == "ok" for one in get_json(f"{url}/v1/snapshot")["readers"]),
+            what="every lane to be ok",
         )
-        wait_until(lambda: "nothing to read on this machine" in agent.log.read_text(), what="the words in the log")
+        wait_until(lambda: "nothing to read on this machine" in agent.log.read_text(), what="the message in the log")
         assert '"warning"' not in agent.log.read_text()

@@ -1,4 +1,4 @@
-"""GPUs that only the bus shows: the true reason for each, and nothing for what is no GPU."""
+"""GPUs seen on the PCI bus only: the reason of their absent readings, and functions that are not GPUs."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def reason_of(world: World) -> tuple[Reason | None, str]:
         ("nvidia", (Reason.DRIVER_ERROR, "the driver does not list this GPU")),
     ],
 )
-def test_the_bound_driver_decides_when_nvml_works(driver: str | None, reason: tuple[Reason, str]) -> None:
+def test_bound_driver_is_the_reason_while_nvml_works(driver: str | None, reason: tuple[Reason, str]) -> None:
     world = World({"host": ALL, "nvml": ALL})
     world.passed("nvml", Lane.FAST)
     world.passed("host", Lane.SLOW, inventory=(function(0, driver),))
@@ -73,7 +73,7 @@ def test_device_is_not_collected_before_the_first_nvml_pass() -> None:
     assert reason_of(before) == (Reason.NOT_COLLECTED, "the nvml reader has not completed a pass yet")
 
 
-def test_an_old_inventory_speaks_for_nothing() -> None:
+def test_old_inventory_makes_readings_stale() -> None:
     world = World({"host": ALL, "nvml": ALL})
     world.passed("host", Lane.SLOW, inventory=(function(0, "vfio-pci"),))
     world.clock.advance(181)
@@ -89,7 +89,7 @@ def test_an_old_inventory_speaks_for_nothing() -> None:
         function(0, "nvidia", class_code=0x068000),
     ],
 )
-def test_what_is_no_nvidia_gpu_of_its_own_is_no_device(other: PciFunction) -> None:
+def test_function_that_is_not_an_nvidia_gpu_is_no_device(other: PciFunction) -> None:
     world = World({"host": ALL, "nvml": ALL})
     world.passed("host", Lane.SLOW, inventory=(other,))
     assert snap(world).devices == ()
@@ -103,7 +103,7 @@ def test_every_display_class_is_a_gpu(class_code: int) -> None:
     assert len(snap(world).devices) == 1
 
 
-def test_a_device_that_a_reader_shows_is_there_once() -> None:
+def test_device_of_a_reader_is_listed_once() -> None:
     world = World({"host": ALL, "nvml": ALL})
     world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), {"gpu_power_watts": 1.0}))
     world.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"), function(1, "vfio-pci")))
@@ -118,7 +118,7 @@ def test_every_metric_but_the_address_is_absent() -> None:
     assert set(PCI_ONLY_METRICS) == expected - {"gpu_pci_address"}
 
 
-def test_such_devices_travel_as_samples_with_their_reasons() -> None:
+def test_bus_only_devices_are_sent_as_samples_with_their_reason() -> None:
     world = World({"host": ALL})
     world.passed("host", Lane.SLOW, inventory=(function(0, "vfio-pci"),))
     (sample,) = pci_samples(snap(world), 77)

@@ -1,4 +1,4 @@
-"""The loop of one reader: passes, and what every kind of failure turns into."""
+"""Reader loop: passes, status after each kind of failure, and logging."""
 
 import asyncio
 
@@ -18,13 +18,13 @@ from tests.support.waiting import wait_until_async
 INTERVALS = {Lane.FAST: 0.02, Lane.SLOW: 0.05, Lane.STATIC: 10.0}
 
 
-def loop_of(reader: ScriptedReader, heard: list[Outcome] | None = None, timeout: float = 5.0) -> ReaderLoop:
+def loop_of(reader: ScriptedReader, outcomes: list[Outcome] | None = None, timeout: float = 5.0) -> ReaderLoop:
     return ReaderLoop(
         reader,
         intervals=INTERVALS,
         timeout_seconds=timeout,
         clock=SystemClock(),
-        report=(heard if heard is not None else []).append,
+        report=(outcomes if outcomes is not None else []).append,
     )
 
 
@@ -41,7 +41,7 @@ def loop_of(reader: ScriptedReader, heard: list[Outcome] | None = None, timeout:
         (TimeoutError(), "timeout", Absent(Reason.TIMEOUT, "the fast pass did not end within 5 s")),
     ],
 )
-async def test_a_failure_becomes_a_status_with_the_readers_own_words(
+async def test_failure_becomes_a_status_with_the_error_of_the_reader(
     error: Exception, error_class: str, failure: Absent
 ) -> None:
     loop = loop_of(ScriptedReader.always("r", error))
@@ -55,13 +55,13 @@ async def test_a_failure_becomes_a_status_with_the_readers_own_words(
     assert second.status.last_attempt is not None
 
 
-async def test_a_reader_that_cannot_work_may_still_tell_what_it_knows() -> None:
+async def test_failed_reader_may_return_a_round() -> None:
     known = Round(errors=("x",))
     loop = loop_of(ScriptedReader.always("r", ReaderError(Reason.NO_LIBRARY, "none", round=known)))
     assert (await loop.run_pass(Lane.FAST)).round is known
 
 
-async def test_a_partial_pass_says_so_and_success_clears_the_error() -> None:
+async def test_partial_pass_is_reported_and_success_clears_the_error() -> None:
     rounds = iter([Round(errors=("GPU 5 hung", "GPU 6 too")), Round()])
 
     async def script(_: Lane) -> Round:
@@ -71,11 +71,11 @@ async def test_a_partial_pass_says_so_and_success_clears_the_error() -> None:
     partial = (await loop.run_pass(Lane.FAST)).status
     assert (partial.state, partial.last_error, partial.failures) == (ReaderState.PARTIAL, "GPU 5 hung", 0)
     assert partial.last_success is not None
-    fine = (await loop.run_pass(Lane.FAST)).status
-    assert (fine.state, fine.last_error, fine.error_class) == (ReaderState.OK, "", "")
+    recovered = (await loop.run_pass(Lane.FAST)).status
+    assert (recovered.state, recovered.last_error, recovered.error_class) == (ReaderState.OK, "", "")
 
 
-async def test_a_pass_that_hangs_is_given_up_in_its_time() -> None:
+async def test_hanging_pass_times_out() -> None:
     async def script(_: Lane) -> Round:
         await asyncio.Event().wait()
         raise AssertionError
@@ -84,7 +84,7 @@ async def test_a_pass_that_hangs_is_given_up_in_its_time() -> None:
     assert outcome.failure == Absent(Reason.TIMEOUT, "the fast pass did not end within 0.05 s")
 
 
-async def test_words_are_bounded_as_the_wire_bounds_them() -> None:
+async def test_error_text_is_bounded_like_on_the_wire() -> None:
     status = (await loop_of(ScriptedReader.always("r", ValueError("x" * 5000))).run_pass(Lane.FAST)).status
     assert len(status.last_error) <= 1024
 
@@ -97,9 +97,9 @@ async def test_loop_reads_every_lane_and_continues_after_failures() -> None:
             raise ReaderError(Reason.DRIVER_ERROR, "now and then")
         return Round()
 
-    heard: list[Outcome] = []
+    outcomes: list[Outcome] = []
     reader = ScriptedReader("r", script, lanes=(Lane.FAST, Lane.SLOW, Lane.STATIC))
-    task = asyncio.create_task(loop_of(reader, heard).run())
+    task = asyncio.create_task(loop_of(reader, outcomes).run())
 
     async def enough() -> bool:
         return reader.passes.count(Lane.SLOW) >= 2 and reader.passes.count(Lane.FAST) >= 5
@@ -111,10 +111,10 @@ async def test_loop_reads_every_lane_and_continues_after_failures() -> None:
     assert reader.passes[:3] == [Lane.STATIC, Lane.SLOW, Lane.FAST]
     assert reader.passes.count(Lane.STATIC) == 1
     assert reader.closed == 1
-    assert [outcome.status.lane for outcome in heard] == reader.passes[: len(heard)]
+    assert [outcome.status.lane for outcome in outcomes] == reader.passes[: len(outcomes)]
 
 
-async def test_an_error_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_error_and_recovery_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     broken = True
 
     async def script(_: Lane) -> Round:

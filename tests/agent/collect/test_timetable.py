@@ -1,4 +1,4 @@
-"""When lanes are due."""
+"""Timetable: due times of lanes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from gpufleet.model.catalogue import Lane
 INTERVALS = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0}
 
 
-def test_everything_is_due_at_once_identity_first() -> None:
+def test_all_lanes_are_due_at_the_start_static_first() -> None:
     timetable = Timetable(INTERVALS, start=5.0)
     order = []
     for _ in range(3):
@@ -22,7 +22,7 @@ def test_everything_is_due_at_once_identity_first() -> None:
 
 
 @given(st.lists(st.floats(0, 35), min_size=1, max_size=50))
-def test_late_passes_never_move_the_grid_and_are_not_made_up_for(durations: list[float]) -> None:
+def test_late_passes_are_skipped_and_do_not_shift_the_schedule(durations: list[float]) -> None:
     timetable = Timetable({Lane.FAST: 10.0}, start=0.0)
     now = 0.0
     for duration in durations:

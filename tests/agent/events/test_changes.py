@@ -1,4 +1,4 @@
-"""Events that readings show."""
+"""Events detected from changed readings."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def machine(values: dict[str, Value | Absent], session: int = 1) -> Sample:
     return Sample(view=None, reader="nvml", lane=Lane.FAST, measured_at=5, values=values, driver_session=session)
 
 
-def words(events: list[Event]) -> list[tuple[str, int, dict[str, str]]]:
+def summaries(events: list[Event]) -> list[tuple[str, int, dict[str, str]]]:
     return [(event.kind, event.code, event.attributes) for event in events]
 
 
@@ -41,13 +41,13 @@ def words(events: list[Event]) -> list[tuple[str, int, dict[str, str]]]:
         ),
     ],
 )  # fmt: skip
-def test_a_change_is_told_once_and_a_first_look_tells_nothing(
+def test_change_is_reported_once_and_first_sample_is_no_change(
     metric: str, before: Value, after: Value, expected: tuple[str, int, dict[str, str]]
 ) -> None:
     changes = ChangeDetector()
     assert changes.of_device(sample({metric: before})) == []
     assert changes.of_device(sample({metric: Absent(Reason.TIMEOUT)})) == []
-    assert words(changes.of_device(sample({metric: after}))) == [expected]
+    assert summaries(changes.of_device(sample({metric: after}))) == [expected]
     assert changes.of_device(sample({metric: after})) == []
 
 
@@ -59,48 +59,48 @@ def test_a_change_is_told_once_and_a_first_look_tells_nothing(
         ("gpu_energy_joules_total", 3.0, 500.0),
     ],
 )
-def test_changes_that_are_no_event(metric: str, before: Value, after: Value) -> None:
+def test_harmless_changes_are_no_events(metric: str, before: Value, after: Value) -> None:
     changes = ChangeDetector()
     changes.of_device(sample({metric: before}))
     assert changes.of_device(sample({metric: after})) == []
 
 
-def test_counters_that_begin_again_with_the_driver_are_no_reset() -> None:
+def test_counter_restart_after_driver_reload_is_no_gpu_reset() -> None:
     changes = ChangeDetector()
     changes.of_device(sample({"gpu_energy_joules_total": 500.0}, session=1))
     assert changes.of_device(sample({"gpu_energy_joules_total": 3.0}, session=2)) == []
 
 
-def test_a_throttle_has_a_cause_a_beginning_and_a_length() -> None:
+def test_throttle_has_cause_start_and_duration() -> None:
     changes = ChangeDetector()
     mask = "gpu_clock_event_reasons_mask"
     assert changes.of_device(sample({mask: 0x4}, at=0)) == []  # the power cap is no throttle
-    begun = changes.of_device(sample({mask: 0x48}, at=10 * SECOND))  # hw_thermal, and with it hw_slowdown
-    assert words(begun) == [("throttle_started", 0, {"cause": "hw_thermal"})]
+    started = changes.of_device(sample({mask: 0x48}, at=10 * SECOND))  # hw_thermal implies hw_slowdown
+    assert summaries(started) == [("throttle_started", 0, {"cause": "hw_thermal"})]
     assert changes.of_device(sample({mask: 0x48}, at=20 * SECOND)) == []
     ended = changes.of_device(sample({mask: 0x80}, at=30 * SECOND))
-    assert words(ended) == [
+    assert summaries(ended) == [
         ("throttle_ended", 0, {"cause": "hw_thermal", "seconds": "20.0"}),
         ("throttle_started", 0, {"cause": "power_brake"}),
     ]
-    assert words(changes.of_device(sample({mask: 0x8}, at=40 * SECOND)))[1][2] == {"cause": "hw_slowdown"}
+    assert summaries(changes.of_device(sample({mask: 0x8}, at=40 * SECOND)))[1][2] == {"cause": "hw_slowdown"}
 
 
 def test_throttle_seen_at_the_first_pass_has_no_duration() -> None:
     changes = ChangeDetector()
     mask = "gpu_clock_event_reasons_mask"
-    begun = changes.of_device(sample({mask: 0x20}))
-    assert words(begun) == [("throttle_started", 0, {"cause": "sw_thermal", "began": "before the first sample"})]
-    assert words(changes.of_device(sample({mask: 0}))) == [("throttle_ended", 0, {"cause": "sw_thermal"})]
+    started = changes.of_device(sample({mask: 0x20}))
+    assert summaries(started) == [("throttle_started", 0, {"cause": "sw_thermal", "began": "before the first sample"})]
+    assert summaries(changes.of_device(sample({mask: 0}))) == [("throttle_ended", 0, {"cause": "sw_thermal"})]
 
 
-def test_the_driver_is_loaded_anew_upgraded_and_fails() -> None:
+def test_driver_failure_upgrade_and_reload_are_events() -> None:
     changes = ChangeDetector(driver="570.1", session=1)
     assert changes.of_machine(machine({"nvidia_driver_version": "570.1", "nvidia_driver_state": "ok"})) == []
     gone = changes.of_machine(machine({"nvidia_driver_state": "no_driver"}, session=0))
-    assert words(gone) == [("driver_failed", 0, {"state": "no_driver", "before": "ok"})]
+    assert summaries(gone) == [("driver_failed", 0, {"state": "no_driver", "before": "ok"})]
     back = changes.of_machine(machine({"nvidia_driver_state": "ok", "nvidia_driver_version": "580.2"}, session=2))
-    assert words(back) == [
+    assert summaries(back) == [
         ("driver_upgraded", 0, {"from": "570.1", "to": "580.2"}),
         ("driver_reloaded", 0, {"version": "580.2"}),
         ("driver_works", 0, {"before": "no_driver"}),
@@ -109,16 +109,16 @@ def test_the_driver_is_loaded_anew_upgraded_and_fails() -> None:
     assert [event.kind for event in mismatch] == ["driver_mismatch"]
 
 
-def test_the_bus_gains_loses_and_rebinds_gpus() -> None:
+def test_added_removed_and_rebound_gpus_are_events() -> None:
     changes = ChangeDetector()
     assert changes.of_bus((function(0, "nvidia"), function(1, "nvidia")), 1) == []
-    handed = changes.of_bus((function(0, "vfio-pci"), function(2, None)), 2)
-    assert [(event.view.pci_address if event.view else "", event.kind, event.attributes) for event in handed] == [
+    rebound = changes.of_bus((function(0, "vfio-pci"), function(2, None)), 2)
+    assert [(event.view.pci_address if event.view else "", event.kind, event.attributes) for event in rebound] == [
         ("0000:10:00.0", "driver_bound", {"driver": "vfio-pci", "before": "nvidia"}),
         ("0000:11:00.0", "gpu_removed", {"driver": "nvidia"}),
         ("0000:12:00.0", "gpu_added", {}),
     ]
-    assert words(changes.of_bus((function(0, None), function(2, None)), 3)) == [
+    assert summaries(changes.of_bus((function(0, None), function(2, None)), 3)) == [
         ("driver_unbound", 0, {"before": "vfio-pci"})
     ]
 
@@ -127,7 +127,7 @@ def of_dcgm(values: dict[str, Value | Absent], at: int) -> Sample:
     return Sample(view=gpu(0), reader="dcgm", lane=Lane.FAST, measured_at=at, values=values, driver_session=77)
 
 
-def test_two_readers_of_one_gpu_are_not_held_against_each_other() -> None:
+def test_readings_of_two_readers_are_not_compared() -> None:
     changes = ChangeDetector()
     throttled = {"gpu_clock_event_reasons_mask": 0x40, "gpu_energy_joules_total": 100.5}
     found = changes.of_device(sample({**throttled, "gpu_ecc_uncorrected_errors_total": 1}, at=SECOND))
@@ -135,20 +135,22 @@ def test_two_readers_of_one_gpu_are_not_held_against_each_other() -> None:
     behind: dict[str, Value | Absent] = {"gpu_clock_event_reasons_mask": 0, "gpu_energy_joules_total": 100.25}
     assert changes.of_device(of_dcgm({**behind, "gpu_ecc_uncorrected_errors_total": 2}, 2 * SECOND)) == []
     found = changes.of_device(sample({**throttled, "gpu_ecc_uncorrected_errors_total": 2}, at=3 * SECOND))
-    assert words(found) == [("ecc_uncorrected", 1, {})]  # once, by the reader whose word goes first
+    assert summaries(found) == [("ecc_uncorrected", 1, {})]  # once, by the preferred reader
 
 
 def test_second_reader_continues_where_the_first_stopped() -> None:
     changes = ChangeDetector()
     changes.of_device(sample({"gpu_ecc_uncorrected_errors_total": 9}, at=SECOND))
     later = SECOND * 1000
-    assert changes.of_device(of_dcgm({"gpu_ecc_uncorrected_errors_total": 2}, later)) == []  # a first look of its own
+    assert (
+        changes.of_device(of_dcgm({"gpu_ecc_uncorrected_errors_total": 2}, later)) == []
+    )  # first sample of this reader
     found = changes.of_device(of_dcgm({"gpu_ecc_uncorrected_errors_total": 4}, later + SECOND))
-    assert words(found) == [("ecc_uncorrected", 2, {})]
+    assert summaries(found) == [("ecc_uncorrected", 2, {})]
     assert changes.of_device(sample({"gpu_ecc_uncorrected_errors_total": 11}, at=later + 2 * SECOND)) == []
 
 
-def test_another_readers_version_of_the_driver_is_no_upgrade() -> None:
+def test_driver_version_of_another_reader_is_no_upgrade() -> None:
     changes = ChangeDetector()
     changes.of_machine(machine({"nvidia_driver_version": "580.65"}))
     for at in range(0, 1000, 10):

@@ -1,4 +1,4 @@
-"""One event out of what several sources say."""
+"""Event groups: one event from the reports of several sources."""
 
 import msgspec
 import pytest
@@ -15,13 +15,13 @@ def xid(source: str, *, code: int = 79, device: int = 0, seconds: float = 0, **a
     return Event(view=gpu(device), kind="xid", code=code, at=at, attributes={"sources": source, **attributes})
 
 
-def test_two_sources_of_one_xid_are_one_event_that_names_both() -> None:
+def test_xid_of_two_sources_is_one_event_with_both_sources() -> None:
     groups = EventGroups()
     groups.take(xid("nvml", seconds=1, gpu_instance="3"), 0.0)
     groups.take(xid("kmsg", message="fell", pid="7"), 0.5)
     assert groups.settle(HOLD_SECONDS - 0.1) == []
     (event,) = groups.settle(HOLD_SECONDS)
-    assert event.at == AT  # the kernel's stamp
+    assert event.at == AT  # timestamp of the kernel
     assert event.attributes == {"sources": "kmsg,nvml", "message": "fell", "pid": "7", "gpu_instance": "3"}
     assert groups.settle(1000.0) == []
 
@@ -30,7 +30,7 @@ def test_two_sources_of_one_xid_are_one_event_that_names_both() -> None:
     "other",
     [xid("kmsg", code=31), xid("kmsg", device=1), xid("kmsg", seconds=SAME_SECONDS + 1), xid("kmsg", seconds=-6)],
 )
-def test_another_code_device_or_time_is_another_event(other: Event) -> None:
+def test_other_code_device_or_time_is_a_separate_event(other: Event) -> None:
     groups = EventGroups()
     groups.take(xid("nvml"), 0.0)
     groups.take(other, 0.1)
@@ -43,8 +43,8 @@ def test_each_gpu_instance_has_its_own_event_of_both_sources() -> None:
     groups.take(xid("kmsg", code=43, gpu_instance="3", pid="30", seconds=0.1), 0.0)
     groups.take(xid("nvml", code=43, gpu_instance="5", seconds=0.2), 0.1)
     groups.take(xid("nvml", code=43, gpu_instance="3", seconds=0.2), 0.1)
-    told = [(event.attributes["pid"], event.attributes["gpu_instance"]) for event in groups.settle(10.0)]
-    assert told == [("50", "5"), ("30", "3")]
+    events = [(event.attributes["pid"], event.attributes["gpu_instance"]) for event in groups.settle(10.0)]
+    assert events == [("50", "5"), ("30", "3")]
 
 
 def test_source_without_gpu_instance_joins_a_named_event() -> None:
@@ -57,16 +57,16 @@ def test_source_without_gpu_instance_joins_a_named_event() -> None:
 
 def test_storm_is_one_event_per_window_and_expires() -> None:
     groups = EventGroups()
-    told = []
+    events = []
     for second in range(60):
         for source in ("kmsg", "nvml"):
             groups.take(xid(source, seconds=second), float(second))
-        told += groups.settle(float(second))
-    told += groups.settle(100.0)
-    assert sum(int(event.attributes.get("count", "1")) for event in told) == 60
+        events += groups.settle(float(second))
+    events += groups.settle(100.0)
+    assert sum(int(event.attributes.get("count", "1")) for event in events) == 60
     assert groups.settle(10_000.0) == []
     groups.take(xid("nvml", seconds=30), 10_000.0)
-    assert len(groups.settle(20_000.0)) == 1  # nothing is known of it any more
+    assert len(groups.settle(20_000.0)) == 1  # the earlier group has expired
 
 
 def test_event_count_is_the_largest_of_its_sources() -> None:
@@ -88,7 +88,7 @@ def test_late_source_adds_only_what_others_did_not_count() -> None:
     assert [event.attributes["sources"] for event in groups.settle(80.0)] == ["nvml"]
 
 
-def test_events_that_one_source_tells_leave_at_once_and_in_order() -> None:
+def test_single_source_events_are_sent_at_once_in_order() -> None:
     groups = EventGroups()
     assert groups.due_in(0.0) is None
     groups.take(xid("kmsg"), 5.0)
@@ -104,15 +104,15 @@ def test_events_that_one_source_tells_leave_at_once_and_in_order() -> None:
 
 def test_version_mismatch_is_reported_once_an_hour() -> None:
     groups = EventGroups()
-    told = 0
+    events = 0
     for minute in range(130):
         at = AT + minute * 60 * 10**9
         groups.take(Event(view=None, kind="driver_mismatch", at=at, attributes={"sources": "kmsg"}), minute * 60.0)
-        told += len(groups.settle(minute * 60.0 + 5))
-    assert told == 3
+        events += len(groups.settle(minute * 60.0 + 5))
+    assert events == 3
 
 
-def test_held_events_give_the_log_position_to_reread() -> None:
+def test_pending_events_keep_the_log_position_to_reread() -> None:
     groups = EventGroups()
     assert groups.held_log_seq() is None
     groups.take(xid("kmsg", log_seq="7"), 0.0)

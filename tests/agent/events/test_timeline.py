@@ -1,4 +1,4 @@
-"""Events and counts of a machine, over passes and restarts."""
+"""Timeline: events and counts of a machine over passes and restarts."""
 
 from pathlib import Path
 
@@ -19,16 +19,16 @@ LOST = "host_kernel_log_lost_messages_total"
 
 
 class Machine(World):
-    """A world with a timeline in it."""
+    """World with a timeline."""
 
-    def __init__(self, remembered: SavedEvents | None = None, boot: str = "boot-1") -> None:
+    def __init__(self, saved: SavedEvents | None = None, boot: str = "boot-1") -> None:
         super().__init__({"nvml": (Lane.FAST,), "kmsg": (Lane.SLOW, Lane.EVENT)})
         self.state.statuses[READER, Lane.EVENT] = status_before()
-        self.timeline = Timeline(self.clock, boot=boot, remembered=remembered)
+        self.timeline = Timeline(self.clock, boot=boot, remembered=saved)
         self.passed("nvml", Lane.FAST, self.sample("nvml", Lane.FAST, gpu(0), {"gpu_power_watts": 1.0}))
         self.passed("kmsg", Lane.SLOW, self.sample("kmsg", Lane.SLOW, None, {LOST: 0}))
 
-    def told(self, *events: Event) -> Outcome:
+    def report(self, *events: Event) -> Outcome:
         outcome = self.outcome("kmsg", Lane.EVENT, Round(events=events))
         return self.timeline.take(outcome, self.state)
 
@@ -43,16 +43,16 @@ class Machine(World):
         return self.state.views()[gpu(0).key][READER, Lane.EVENT].sample.values[metric]
 
 
-def logged(seq: int, code: int = 79, at: int = 1_700_000_000 * 10**9) -> Event:
+def log_event(seq: int, code: int = 79, at: int = 1_700_000_000 * 10**9) -> Event:
     view = View(kind=ViewKind.GPU, side=Side.HOST, pci_address=gpu(0).pci_address)
     return Event(view=view, kind="xid", code=code, at=at, attributes={"sources": "kmsg", "log_seq": str(seq)})
 
 
 def test_xid_names_the_device_at_its_address() -> None:
     machine = Machine()
-    passed_on = machine.told(logged(5))
-    assert passed_on.round is not None
-    assert passed_on.round.events == ()  # it travels once, when it is settled
+    outcome = machine.report(log_event(5))
+    assert outcome.round is not None
+    assert outcome.round.events == ()  # sent once, when settled
     (event,) = machine.settle()
     assert event.view == gpu(0)
     assert event.attributes == {
@@ -70,7 +70,7 @@ def test_xids_are_counted_by_code_and_zero_means_none() -> None:
     machine.settle()
     assert machine.value("gpu_xid_events_total") == 0
     assert machine.value("gpu_last_xid") == Absent(Reason.NO_DATA, "none since counting began")
-    machine.told(logged(1, 31), logged(2, 31), logged(3, 79, at=1_700_000_009 * 10**9))
+    machine.report(log_event(1, 31), log_event(2, 31), log_event(3, 79, at=1_700_000_009 * 10**9))
     machine.settle()
     assert machine.value("gpu_xid_events_total") == 3
     assert (machine.value("gpu_last_xid"), machine.value("gpu_last_xid_timestamp_seconds")) == (79, 1_700_000_009.0)
@@ -79,7 +79,7 @@ def test_xids_are_counted_by_code_and_zero_means_none() -> None:
     assert [(dim.labels, dim.value) for dim in dims] == [(("31",), 2), (("79",), 1)]
 
 
-def test_where_nobody_watches_there_is_no_count() -> None:
+def test_without_event_source_counts_are_absent() -> None:
     machine = Machine()
     why = Absent(Reason.NOT_SUPPORTED, "/dev/kmsg: No such file")
     machine.passed("kmsg", Lane.SLOW, machine.sample("kmsg", Lane.SLOW, None, {LOST: why}))
@@ -93,10 +93,10 @@ def test_where_nobody_watches_there_is_no_count() -> None:
     assert machine.value("gpu_xid_events_total") == 0
 
 
-def test_an_event_is_held_until_a_second_source_can_have_spoken() -> None:
+def test_event_waits_for_a_second_source() -> None:
     machine = Machine()
     machine.settle()
-    machine.told(logged(1))
+    machine.report(log_event(1))
     assert machine.settle(everything=False) == ()
     assert 0 < machine.timeline.due_in() <= 2
     machine.clock.advance(2)
@@ -104,7 +104,7 @@ def test_an_event_is_held_until_a_second_source_can_have_spoken() -> None:
     assert 0 < machine.timeline.due_in() <= 60
 
 
-def test_counts_are_told_every_minute_though_nothing_happens() -> None:
+def test_counts_are_reported_every_minute_without_events() -> None:
     machine = Machine()
     assert machine.timeline.due_in() == 0
     assert machine.timeline.settle(machine.state) is not None
@@ -113,49 +113,49 @@ def test_counts_are_told_every_minute_though_nothing_happens() -> None:
     assert machine.timeline.settle(machine.state) is not None
 
 
-def test_a_restart_tells_nothing_twice_and_goes_on_counting(tmp_path: Path) -> None:
-    keeper = EventFile(tmp_path / "agent" / "events.json")
-    assert keeper.load() is None
+def test_restart_repeats_no_event_and_continues_counts(tmp_path: Path) -> None:
+    event_file = EventFile(tmp_path / "agent" / "events.json")
+    assert event_file.load() is None
     first = Machine()
-    first.told(logged(1), logged(2, 31))
+    first.report(log_event(1), log_event(2, 31))
     first.settle()
-    keeper.save(first.timeline.remembered(first.state))
-    second = Machine(keeper.load())
-    second.told(logged(1), logged(2, 31), logged(3, 48))
+    event_file.save(first.timeline.remembered(first.state))
+    second = Machine(event_file.load())
+    second.report(log_event(1), log_event(2, 31), log_event(3, 48))
     assert [event.code for event in second.settle()] == [48]
     assert second.value("gpu_xid_events_total") == 3
 
 
 def test_events_held_at_a_kill_are_reported_by_the_next_agent() -> None:
     first = Machine()
-    first.told(logged(1))
+    first.report(log_event(1))
     first.settle()
-    first.told(logged(2, 31))
+    first.report(log_event(2, 31))
     second = Machine(first.timeline.remembered(first.state))
-    second.told(logged(1), logged(2, 31))
+    second.report(log_event(1), log_event(2, 31))
     assert [event.code for event in second.settle()] == [31]
 
 
-def test_another_boot_has_another_log_and_other_counts() -> None:
+def test_new_boot_starts_new_counts() -> None:
     first = Machine()
-    first.told(logged(7))
+    first.report(log_event(7))
     first.settle()
     second = Machine(first.timeline.remembered(first.state), boot="boot-2")
-    second.told(logged(1, 31))
+    second.report(log_event(1, 31))
     assert [event.code for event in second.settle()] == [31]
     assert second.value("gpu_xid_events_total") == 1
 
 
 def test_counts_of_an_address_move_to_its_identified_device() -> None:
     machine = Machine()
-    early = World({"nvml": (Lane.FAST,)})
-    machine.timeline.take(machine.outcome("kmsg", Lane.EVENT, Round(events=(logged(1),))), early.state)
+    empty_world = World({"nvml": (Lane.FAST,)})
+    machine.timeline.take(machine.outcome("kmsg", Lane.EVENT, Round(events=(log_event(1),))), empty_world.state)
     machine.settle()
     machine.settle()
     assert machine.value("gpu_xid_events_total") == 1
 
 
-def test_a_device_that_is_gone_has_no_counts_of_its_own() -> None:
+def test_removed_device_has_no_counts() -> None:
     machine = Machine()
     machine.settle()
     machine.passed("nvml", Lane.FAST)
@@ -164,31 +164,31 @@ def test_a_device_that_is_gone_has_no_counts_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"boot": 7}', b"\xff" * 10, b'{"boot":"b","xids":{}}'])
-def test_a_file_that_says_nothing_is_passed_over(content: bytes, tmp_path: Path) -> None:
+def test_invalid_event_file_is_ignored(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "events.json").write_bytes(content)
     assert EventFile(tmp_path / "events.json").load() is None
 
 
-def test_a_disk_that_refuses_costs_only_the_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "agent").write_text("a file where a folder should be")
-    keeper = EventFile(tmp_path / "agent" / "events.json")
+def test_unwritable_event_file_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "agent").write_text("not a folder")
+    event_file = EventFile(tmp_path / "agent" / "events.json")
     machine = Machine()
     for _ in range(2):
-        keeper.save(machine.timeline.remembered(machine.state))
+        event_file.save(machine.timeline.remembered(machine.state))
     assert len(caplog.records) == 1
 
 
-def test_scraped_reading_beside_an_own_one_is_no_change() -> None:
-    """Its values are of another time: an energy counter that it kept for a while is no reset."""
+def test_scraped_reading_beside_a_local_one_is_no_change() -> None:
+    """Scraped values are older: a lower energy counter of an exporter is not a GPU reset."""
     machine = Machine()
 
-    def told(reader: str, joules: float, provenance: Provenance) -> None:
+    def report(reader: str, joules: float, provenance: Provenance) -> None:
         sample = machine.sample(reader, Lane.FAST, gpu(0), {"gpu_energy_joules_total": joules})
         sample = msgspec.structs.replace(sample, provenance=provenance)
         machine.timeline.take(machine.outcome(reader, Lane.FAST, Round(samples=(sample,))), machine.state)
 
-    told("nvml", 100.0, Provenance.HOST_LOCAL_PROBE)
-    told("exporter/dcgm", 90.0, Provenance.IMPORTED)
+    report("nvml", 100.0, Provenance.HOST_LOCAL_PROBE)
+    report("exporter/dcgm", 90.0, Provenance.IMPORTED)
     assert not machine.settle()
-    told("nvml", 50.0, Provenance.HOST_LOCAL_PROBE)
+    report("nvml", 50.0, Provenance.HOST_LOCAL_PROBE)
     assert [event.kind for event in machine.settle()] == ["gpu_reset"]

@@ -1,4 +1,4 @@
-"""Files come and go while the agent runs; a bad one is named and costs itself."""
+"""Guest folder: files are added and removed at runtime, and an invalid file affects only itself."""
 
 import os
 import uuid
@@ -43,32 +43,32 @@ address = "vsock://42:5555"
 """
 
 
-def put(folder: Path, name: str, text: str) -> None:
+def write_file(folder: Path, name: str, text: str) -> None:
     (folder / f".{name}").write_text(text)
     (folder / f".{name}").replace(folder / name)
 
 
-def test_files_come_change_and_go(tmp_path: Path) -> None:
+def test_files_are_added_changed_and_removed(tmp_path: Path) -> None:
     folder = GuestFolder(tmp_path)
     assert folder.look().guests == {}
-    put(tmp_path, "a.toml", GOOD)
+    write_file(tmp_path, "a.toml", GOOD)
     assert folder.look().guests["a.toml"].title == "ml/train-0"
-    put(tmp_path, "a.toml", GOOD.replace("train-0", "train-1"))
+    write_file(tmp_path, "a.toml", GOOD.replace("train-0", "train-1"))
     assert folder.look().guests["a.toml"].title == "ml/train-1"
     (tmp_path / "a.toml").unlink()
     assert folder.look().guests == {}
 
 
-def test_a_folder_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
+def test_missing_folder_is_empty(tmp_path: Path) -> None:
     folder = GuestFolder(tmp_path / "later")
     assert (folder.look().guests, folder.look().problems) == ({}, {})
     (tmp_path / "later").mkdir()
-    put(tmp_path / "later", "a.toml", GOOD)
+    write_file(tmp_path / "later", "a.toml", GOOD)
     assert list(folder.look().guests) == ["a.toml"]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("", "missing required field `name`"),
         ("name = ", "is not TOML"),
@@ -78,7 +78,10 @@ def test_a_folder_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
         (GOOD.replace('"ssh"', '"telnet"'), "Invalid value 'telnet'"),
         (GOOD.replace("vsock://42:5555", "http://x"), "is not vsock://CID:PORT"),
         (GOOD.replace("vsock://42:5555", "vsock://2:5555"), "is not vsock://CID:PORT"),
-        (GOOD.replace("vsock://42:5555", "tcp://[]:5555"), "is not vsock://CID:PORT"),  # no name is this very host
+        (
+            GOOD.replace("vsock://42:5555", "tcp://[]:5555"),
+            "is not vsock://CID:PORT",
+        ),  # an empty host name would be this host
         (GOOD.replace("10.0.3.7", "10.0.3.7:0"), "is not HOST or HOST:PORT"),
         (GOOD.replace("/etc/gpufleet/guest_key", "/etc/\\u0000"), "key_file"),
         (
@@ -90,17 +93,17 @@ def test_a_folder_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
         ("[" * 5000, "a.toml"),
     ],
 )
-def test_a_bad_file_is_named_and_the_others_go_on(tmp_path: Path, text: str, words: str) -> None:
-    put(tmp_path, "b.toml", GOOD)
-    put(tmp_path, "a.toml", text)
+def test_invalid_file_is_reported_and_others_are_read(tmp_path: Path, text: str, expected: str) -> None:
+    write_file(tmp_path, "b.toml", GOOD)
+    write_file(tmp_path, "a.toml", text)
     listing = GuestFolder(tmp_path).look()
     assert list(listing.guests) == ["b.toml"]
-    assert words in listing.problems["a.toml"]
+    assert expected in listing.problems["a.toml"]
     assert str(tmp_path / "a.toml") in listing.problems["a.toml"]
 
 
-def test_a_folder_that_anybody_writes_to_is_not_believed(tmp_path: Path) -> None:
-    put(tmp_path, "a.toml", GOOD)
+def test_world_writable_folder_is_ignored(tmp_path: Path) -> None:
+    write_file(tmp_path, "a.toml", GOOD)
     tmp_path.chmod(0o1777)
     listing = GuestFolder(tmp_path).look()
     assert listing.guests == {}
@@ -108,9 +111,9 @@ def test_a_folder_that_anybody_writes_to_is_not_believed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("target", ["nowhere", "z.toml", "folder/x"])
-def test_a_file_that_leads_nowhere_costs_itself(tmp_path: Path, target: str) -> None:
-    """As one that goes away while the folder is looked at: every other virtual machine is read on."""
-    put(tmp_path, "a.toml", GOOD)
+def test_broken_link_affects_only_itself(tmp_path: Path, target: str) -> None:
+    """A file may also disappear while the folder is read. Other virtual machines are not affected."""
+    write_file(tmp_path, "a.toml", GOOD)
     folder = GuestFolder(tmp_path)
     folder.look()
     (tmp_path / "z.toml").symlink_to(target)
@@ -121,12 +124,12 @@ def test_a_file_that_leads_nowhere_costs_itself(tmp_path: Path, target: str) -> 
     assert folder.look().problems == {}
 
 
-def test_while_the_folder_cannot_be_read_those_of_before_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(tmp_path, "a.toml", GOOD)
+def test_unreadable_folder_keeps_the_last_guests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file(tmp_path, "a.toml", GOOD)
     folder = GuestFolder(tmp_path)
     folder.look()
     with monkeypatch.context() as patch:
-        # As with too many open files: that nobody can look is no word of what is there.
+        # A failed listing is not an empty folder.
         patch.setattr("os.scandir", lambda _: (_ for _ in ()).throw(OSError(24, "Too many open files")))
         listing = folder.look()
     assert list(listing.guests) == ["a.toml"]
@@ -135,21 +138,21 @@ def test_while_the_folder_cannot_be_read_those_of_before_are(tmp_path: Path, mon
     assert folder.look() == GuestListing({}, {})
 
 
-def test_files_beyond_the_limit_are_named_and_not_read(tmp_path: Path) -> None:
+def test_files_above_the_limit_are_reported_and_ignored(tmp_path: Path) -> None:
     for number in range(MAX_GUESTS):
-        put(tmp_path, f"m{number}.toml", GOOD.replace(UID, str(uuid.UUID(int=number))))
+        write_file(tmp_path, f"m{number}.toml", GOOD.replace(UID, str(uuid.UUID(int=number))))
     folder = GuestFolder(tmp_path)
     before = folder.look()
     assert len(before.guests) == MAX_GUESTS
     for name in ("a.toml", "z.toml"):
-        put(tmp_path, name, GOOD)
+        write_file(tmp_path, name, GOOD)
     listing = folder.look()
     assert listing.guests == before.guests
     assert listing.problems.keys() == {str(tmp_path)}
 
 
 def test_world_writable_file_is_ignored_until_fixed(tmp_path: Path) -> None:
-    put(tmp_path, "a.toml", GOOD)
+    write_file(tmp_path, "a.toml", GOOD)
     folder = GuestFolder(tmp_path)
     (tmp_path / "a.toml").chmod(0o666)
     listing = folder.look()
@@ -159,7 +162,7 @@ def test_world_writable_file_is_ignored_until_fixed(tmp_path: Path) -> None:
     assert list(folder.look().guests) == ["a.toml"]
 
 
-def test_only_whole_files_are_read(tmp_path: Path) -> None:
+def test_hidden_and_special_files_are_not_read(tmp_path: Path) -> None:
     (tmp_path / ".a.toml").write_text(GOOD)
     (tmp_path / "a.toml.tmp").write_text(GOOD)
     (tmp_path / "folder.toml").mkdir()
@@ -177,16 +180,16 @@ def test_any_bytes_are_a_guest_or_a_named_error(tmp_path_factory: pytest.TempPat
         read_guest(file)
 
 
-_PLACES = st.sampled_from(
+_HOSTS = st.sampled_from(
     ["vm", "[fd00::7]", "0", "1", "2", "3", "42", str(2**32 - 2), str(2**32 - 1), "/run/x", "/", ""]
 )
 _PORTS = st.sampled_from([":0", ":1", ":65535", ":65536", f":{2**32 - 2}", f":{2**32 - 1}", ":x", ":-1", "", ":\0"])
 
 
-@given(st.sampled_from(["tcp", "unix", "vsock", "hybrid-vsock", "http", ""]), _PLACES, _PORTS)
-def test_what_is_taken_for_an_address_is_one_that_can_be_dialled(scheme: str, place: str, port: str) -> None:
-    """One that is found out later would stop whoever begins to read the virtual machine, and all after it."""
-    address = f"{scheme}://{place}{port}"
+@given(st.sampled_from(["tcp", "unix", "vsock", "hybrid-vsock", "http", ""]), _HOSTS, _PORTS)
+def test_accepted_address_can_be_dialled(scheme: str, host: str, port: str) -> None:
+    """An address rejected only by the dialer would stop the task that reads the virtual machine."""
+    address = f"{scheme}://{host}{port}"
     try:
         DcgmChannel(address=address)
     except InvalidValueError:
@@ -194,7 +197,7 @@ def test_what_is_taken_for_an_address_is_one_that_can_be_dialled(scheme: str, pl
     make_dialer(address)
 
 
-def test_the_forms_of_addresses_are_taken() -> None:
+def test_valid_addresses_are_accepted() -> None:
     for address in (
         "tcp://vm:1",
         "unix:///x",
@@ -214,19 +217,19 @@ def test_the_forms_of_addresses_are_taken() -> None:
         ("[fd00::7]:23", "fd00::7", 23),
     ],
 )
-def test_addresses_are_split(address: str, host: str, port: int) -> None:
+def test_ssh_address_is_split_into_host_and_port(address: str, host: str, port: int) -> None:
     assert SshChannel(address=address, key_file="k").split() == (host, port)
 
 
-def test_a_guest_is_known_by_its_uuid_in_lower_case() -> None:
+def test_guest_uuid_is_lower_case() -> None:
     channel = SshChannel(address="a", key_file="k")
     assert GuestConfig(name="vm", vm_uuid=UID.upper(), channels=(channel,)).uid == UID
 
 
-def test_the_example_in_the_documentation_is_right(tmp_path: Path) -> None:
+def test_documented_example_is_valid(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "guests.md").read_text(encoding="utf-8")
     example = page.split("```toml\n")[2].partition("```")[0]
-    put(tmp_path, "a.toml", example)
+    write_file(tmp_path, "a.toml", example)
     guest = read_guest(tmp_path / "a.toml")
     assert guest.title == "ml/train-0"
     assert [type(channel).__struct_config__.tag for channel in guest.channels] == [
@@ -235,17 +238,17 @@ def test_the_example_in_the_documentation_is_right(tmp_path: Path) -> None:
         "metrics",
         "qemu_agent",
     ]
-    put(tmp_path, "agent.toml", f"[[guests]]\n{example.replace('[[channels]]', '[[guests.channels]]')}")
+    write_file(tmp_path, "agent.toml", f"[[guests]]\n{example.replace('[[channels]]', '[[guests.channels]]')}")
     agent = load(AgentConfig, file=tmp_path / "agent.toml", env_prefix="X_", env={}, flags={})
     assert agent.guests == (guest,)
     written = render_toml(resolve(AgentConfig, file=tmp_path / "agent.toml", env_prefix="X_", env={}, flags={}))
-    put(tmp_path, "again.toml", written)
+    write_file(tmp_path, "again.toml", written)
     assert load(AgentConfig, file=tmp_path / "again.toml", env_prefix="X_", env={}, flags={}).guests == (guest,)
 
 
 def test_duplicate_guest_in_the_configuration_is_rejected(tmp_path: Path) -> None:
     one = "[[guests]]\n" + GOOD.replace("[[channels]]", "[[guests.channels]]")
-    put(tmp_path, "agent.toml", one + one.replace("train-0", "train-1"))
+    write_file(tmp_path, "agent.toml", one + one.replace("train-0", "train-1"))
     with pytest.raises(ConfigError) as caught:
         load(AgentConfig, file=tmp_path / "agent.toml", env_prefix="X_", env={}, flags={})
     assert caught.value.key == "guests"

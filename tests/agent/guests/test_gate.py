@@ -1,4 +1,4 @@
-"""Whatever a guest says: what is let in is about itself, fits the catalogue, has a bounded size, and can travel."""
+"""Validation of guest data: about the guest only, within the catalogue, bounded in size, and encodable."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,17 +21,17 @@ LOOSE = st.one_of(
     st.builds(Absent, st.sampled_from(list(Reason)), st.text(max_size=400)),
 )
 NAMES = st.one_of(st.sampled_from(list(CATALOGUE)), st.text(max_size=20))
-WORDS = st.one_of(st.none(), st.text(max_size=120), st.from_regex(r"GPU-[0-9a-f]{8}", fullmatch=True))
+IDENTITIES = st.one_of(st.none(), st.text(max_size=120), st.from_regex(r"GPU-[0-9a-f]{8}", fullmatch=True))
 VIEWS = st.one_of(
     st.none(),
     st.builds(
         View,
         kind=st.sampled_from(ViewKind),
         side=st.sampled_from(Side),
-        uuid=WORDS,
-        pci_address=WORDS,
-        instance=WORDS,
-        parent=WORDS,
+        uuid=IDENTITIES,
+        pci_address=IDENTITIES,
+        instance=IDENTITIES,
+        parent=IDENTITIES,
         index=st.one_of(st.none(), st.integers(-5, 2**40)),
     ),
 )
@@ -50,9 +50,9 @@ SAMPLES = st.builds(
 
 
 @given(st.lists(SAMPLES, max_size=6), st.lists(st.text(max_size=600), max_size=9))
-def test_what_is_let_in_is_the_guests_own_and_can_travel(samples: list[Sample], errors: list[str]) -> None:
-    done = validate_round(Round(samples=tuple(samples), errors=tuple(errors)))
-    for sample in done.samples:
+def test_admitted_samples_belong_to_the_guest_and_are_encodable(samples: list[Sample], errors: list[str]) -> None:
+    admitted = validate_round(Round(samples=tuple(samples), errors=tuple(errors)))
+    for sample in admitted.samples:
         assert sample.provenance is Provenance.SLICE_GUEST
         assert sample.view is None or (sample.view.side is Side.GUEST and sample.view.kind is not ViewKind.VGPU)
         for name, value in sample.values.items():
@@ -63,13 +63,13 @@ def test_what_is_let_in_is_the_guests_own_and_can_travel(samples: list[Sample], 
             elif not isinstance(value, Absent):
                 assert metric.low is None or value >= metric.low
                 assert metric.high is None or value <= metric.high
-    assert len(done.errors) <= MAX_ERRORS
-    report = MachineReport(machine=Machine(name="vm", kind=MachineKind.GUEST), samples=done.samples)
+    assert len(admitted.errors) <= MAX_ERRORS
+    report = MachineReport(machine=Machine(name="vm", kind=MachineKind.GUEST), samples=admitted.samples)
     batch = Batch(cluster="c", sender="s", epoch="0" * 32, seq=1, sent_at=1, reports=(report,))
     assert decode(encode(batch)).cluster == "c"
 
 
-def test_a_guest_tells_no_bus_and_no_identity() -> None:
+def test_inventory_and_identity_of_a_guest_are_dropped() -> None:
     bus = (PciFunction(address="0000:01:00.0", vendor=1, device=1, class_code=1),)
     assert validate_round(Round(inventory=bus, machine=Machine(name="another"))) == Round()
 
@@ -91,7 +91,7 @@ def test_only_xids_of_the_guests_own_devices_are_admitted() -> None:
     assert len(validate_round(Round(events=(good,) * 1000)).events) == MAX_EVENTS
 
 
-def test_more_devices_than_there_can_be_are_not_kept() -> None:
+def test_number_of_guest_devices_is_bounded() -> None:
     samples = tuple(
         Sample(
             view=View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{number}"),
@@ -102,6 +102,6 @@ def test_more_devices_than_there_can_be_are_not_kept() -> None:
         )
         for number in range(MAX_VIEWS + 10)
     )
-    done = validate_round(Round(samples=samples))
-    assert len(done.samples) == MAX_VIEWS
-    assert "left out" in done.errors[0]
+    admitted = validate_round(Round(samples=samples))
+    assert len(admitted.samples) == MAX_VIEWS
+    assert "left out" in admitted.errors[0]

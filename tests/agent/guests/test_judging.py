@@ -1,4 +1,4 @@
-"""How a guest is doing: what it should have against what it shows, and how long silence is patience."""
+"""Guest health: expected against shown GPUs, and time without an answer."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def guest(gpus: int | None = None, **types: int) -> GuestConfig:
     return GuestConfig(name="vm", vm_uuid=UID, gpus=gpus, gpu_types=types, channels=CHANNELS)
 
 
-def judged(
+def health_state(
     one: GuestConfig,
     failure: Reason | None,
     *shown: str,
@@ -23,7 +23,7 @@ def judged(
     is_booting: bool = False,
     is_late: bool = False,
 ) -> str:
-    absent = None if failure is None else Absent(failure, "words")
+    absent = None if failure is None else Absent(failure, "detail")
     keys = {f"gpu/{number}": name for number, name in enumerate(shown)}
     return judge_health(one, absent, keys, before=before, is_booting=is_booting, is_late=is_late).state
 
@@ -41,32 +41,32 @@ def judged(
         (2, {"A": 2}, ("B", "B"), Reason.GPU_COUNT_DIFFERS),
     ],
 )
-def test_what_it_should_have_is_counted(
+def test_gpus_are_compared_with_the_expected_count(
     gpus: int | None, types: dict[str, int], shown: tuple[str, ...], state: str
 ) -> None:
-    assert judged(guest(gpus, **types), None, *shown) == state
+    assert health_state(guest(gpus, **types), None, *shown) == state
 
 
-def test_none_is_a_number_too() -> None:
-    assert judged(guest(2), Reason.NO_SUPPORTED_GPU) == Reason.GPU_COUNT_DIFFERS
-    assert judged(guest(0), Reason.NO_SUPPORTED_GPU) == OK
-    assert judged(guest(), Reason.NO_SUPPORTED_GPU) == Reason.NO_SUPPORTED_GPU
+def test_no_gpu_is_compared_with_the_expected_count() -> None:
+    assert health_state(guest(2), Reason.NO_SUPPORTED_GPU) == Reason.GPU_COUNT_DIFFERS
+    assert health_state(guest(0), Reason.NO_SUPPORTED_GPU) == OK
+    assert health_state(guest(), Reason.NO_SUPPORTED_GPU) == Reason.NO_SUPPORTED_GPU
 
 
 def test_guest_without_answers_is_booting_then_unreachable() -> None:
-    quiet = Reason.GUEST_UNREACHABLE
-    assert judged(guest(), quiet, is_booting=True) == Reason.GUEST_BOOTING
-    assert judged(guest(), quiet) == quiet
-    assert judged(guest(), quiet, before=GuestHealth(OK)) == OK
-    assert judged(guest(), quiet, before=GuestHealth(OK), is_late=True) == quiet
+    unreachable = Reason.GUEST_UNREACHABLE
+    assert health_state(guest(), unreachable, is_booting=True) == Reason.GUEST_BOOTING
+    assert health_state(guest(), unreachable) == unreachable
+    assert health_state(guest(), unreachable, before=GuestHealth(OK)) == OK
+    assert health_state(guest(), unreachable, before=GuestHealth(OK), is_late=True) == unreachable
 
 
 @pytest.mark.parametrize("reason", [Reason.IDENTITY_MISMATCH, Reason.NO_DRIVER, Reason.GUEST_REFUSED])
-def test_what_is_said_is_believed_at_once(reason: Reason) -> None:
-    assert judged(guest(), reason, before=GuestHealth(OK), is_booting=True) == reason
+def test_reported_reason_applies_at_once(reason: Reason) -> None:
+    assert health_state(guest(), reason, before=GuestHealth(OK), is_booting=True) == reason
 
 
 @pytest.mark.parametrize("reason", list(Reason))
-def test_every_failure_is_a_state_of_the_catalogue(reason: Reason) -> None:
+def test_every_failure_has_a_guest_state(reason: Reason) -> None:
     assert state_of(reason) in STATES
-    assert judged(guest(), reason, is_late=True) in STATES
+    assert health_state(guest(), reason, is_late=True) in STATES

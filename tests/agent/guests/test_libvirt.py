@@ -1,4 +1,4 @@
-"""Domains of a real libvirtd: those that hold a GPU are found, with the ways that their description offers."""
+"""Domains of a real libvirtd: domains with a GPU are found, with the access paths of their description."""
 
 import asyncio
 import os
@@ -59,7 +59,7 @@ def libvirt() -> Iterator[Libvirt]:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """What this host's kernel says of its devices."""
+    """Sysfs of a host with PCI devices and a mediated device."""
     for bus, vendor, kind in (
         (GPU, 0x10DE, 0x030200),
         (VF, 0x10DE, 0x030200),
@@ -81,14 +81,14 @@ def source(libvirt: Libvirt, host: Path, uri: str, *, query_seconds: float = 60.
     return LibvirtSource(UnixDialer(libvirt.socket), LocalFiles(host), settings, query_seconds=query_seconds)
 
 
-async def look(libvirt: Libvirt, host: Path, *domains: str) -> GuestListing:
+async def list_guests(libvirt: Libvirt, host: Path, *domains: str) -> GuestListing:
     file = libvirt.put("node.xml", f"<node>{''.join(domains)}</node>")
     return await source(libvirt, host, f"test://{file}").look()
 
 
-async def test_domains_with_gpus_are_found_with_their_ways(libvirt: Libvirt, host: Path) -> None:
+async def test_domains_with_gpus_are_found_with_their_access_paths(libvirt: Libvirt, host: Path) -> None:
     agents = channel("org.qemu.guest_agent.0", "/run/a") + channel("org.gpufleet.guest_agent.0", "/run/b")
-    listing = await look(
+    listing = await list_guests(
         libvirt,
         host,
         domain(1, pci(GPU) + pci(VF) + MDEV + pci(NIC) + VSOCK + agents),
@@ -104,46 +104,46 @@ async def test_domains_with_gpus_are_found_with_their_ways(libvirt: Libvirt, hos
     assert first.channels == (
         DcgmChannel(address="vsock://42:5555"),
         MetricsChannel(address="vsock://42:9400"),
-        QemuAgentChannel(socket="/run/b"),  # the other one is libvirt's own
+        QemuAgentChannel(socket="/run/b"),  # libvirt uses the other agent itself
     )
     assert (found["train-3"].gpus, found["train-3"].channels) == (1, ())
     assert found["train-4"].gpus is None
 
 
-async def test_a_bad_domain_costs_itself(libvirt: Libvirt, host: Path) -> None:
+async def test_invalid_domain_affects_only_itself(libvirt: Libvirt, host: Path) -> None:
     many = "".join(pci(f"0x{n:02x}") for n in range(256)) + pci("0x00").replace("slot='0x00'", "slot='0x01'")
     odd = domain(3, MDEV).replace("train-3", "train\u200b-3")
-    listing = await look(libvirt, host, domain(1, many), domain(2, MDEV), odd)
+    listing = await list_guests(libvirt, host, domain(1, many), domain(2, MDEV), odd)
     assert [guest.name for guest in listing.guests.values()] == ["train-2"]
     assert "more than 256 devices of the host" in listing.problems["domain train-1"]
     assert "domain: name:" in listing.problems["domain train\u200b-3"]
 
 
-async def test_domains_stay_while_libvirt_does_not_answer(libvirt: Libvirt, host: Path) -> None:
+async def test_domains_are_kept_while_libvirt_is_down(libvirt: Libvirt, host: Path) -> None:
     file = libvirt.put("node.xml", f"<node>{domain(1, MDEV)}</node>")
-    asked = source(libvirt, host, f"test://{file}")
-    before = (await asked.look()).guests
+    libvirt_source = source(libvirt, host, f"test://{file}")
+    before = (await libvirt_source.look()).guests
     assert len(before) == 1
     libvirt.stop()
-    gone = await asked.look()
+    gone = await libvirt_source.look()
     libvirt.start()
     assert gone.guests == before
     assert str(libvirt.socket) in gone.problems[str(libvirt.socket)]
     libvirt.put("node.xml", f"<node>{domain(2, pci(NIC))}</node>")
-    assert await asked.look() == GuestListing({}, {})
+    assert await libvirt_source.look() == GuestListing({}, {})
 
 
-async def test_it_is_left_in_peace(libvirt: Libvirt, host: Path) -> None:
+async def test_connections_to_libvirt_are_closed_properly(libvirt: Libvirt, host: Path) -> None:
     before = libvirt.log().count("End of file")
-    for _ in range(2):  # the end of the first connection is dealt with before the second is
-        await look(libvirt, host, domain(1, MDEV))
+    for _ in range(2):  # libvirt handles the end of the first connection before the second
+        await list_guests(libvirt, host, domain(1, MDEV))
     refused = await source(libvirt, host, "no-such:///left-in-peace").look()
     wait_until(lambda: "no-such:///left-in-peace" in libvirt.log(), what="the refusal to be logged")
     assert libvirt.log().partition("no-such:///left-in-peace")[0].count("End of file") == before
     assert "no connection driver available" in refused.problems[str(libvirt.socket)]
 
 
-async def test_one_that_hangs_or_lies_is_given_up(tmp_path: Path, host: Path) -> None:
+async def test_hanging_or_invalid_libvirt_is_reported(tmp_path: Path, host: Path) -> None:
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -154,24 +154,26 @@ async def test_one_that_hangs_or_lies_is_given_up(tmp_path: Path, host: Path) ->
         await reader.read()
         writer.close()
 
-    for act, words in ((hang, "no answer within 0.2 s"), (lie, "4294967295 bytes, more than")):
-        path = tmp_path / act.__name__
-        async with await asyncio.start_unix_server(act, path):
+    for behaviour, message in ((hang, "no answer within 0.2 s"), (lie, "4294967295 bytes, more than")):
+        path = tmp_path / behaviour.__name__
+        async with await asyncio.start_unix_server(behaviour, path):
             settings = LibvirtConfig(enabled=True, socket=str(path))
-            asked = LibvirtSource(UnixDialer(path), LocalFiles(host), settings, query_seconds=0.2)
-            assert words in (await asked.look()).problems[str(path)]
+            libvirt_source = LibvirtSource(UnixDialer(path), LocalFiles(host), settings, query_seconds=0.2)
+            assert message in (await libvirt_source.look()).problems[str(path)]
 
 
-async def test_a_domain_that_really_runs_is_read_by_the_same_words(libvirt: Libvirt, host: Path) -> None:
-    """QEMU, emulated. No device can be handed over here; ways and identity are the real domain's."""
+async def test_running_qemu_domain_is_parsed(libvirt: Libvirt, host: Path) -> None:
+    """QEMU with emulation. No device is passed through here, but channels and identity are real."""
     qemu = peers.find("qemu-system-x86_64")
     if qemu is None or not libvirt.is_whole:
-        lacking("no QEMU, or no namespace for libvirtd's own files: no domain can run here")
+        lacking("no QEMU, or no namespace for the files of libvirtd: no domain can run here")
     assert qemu is not None
-    words = "".join(f"export {name}='{value}'\n" for name, value in environment(qemu).items() if name not in os.environ)
+    variables = "".join(
+        f"export {name}='{value}'\n" for name, value in environment(qemu).items() if name not in os.environ
+    )
     share = qemu.parents[1] / "share"
     wrapper = libvirt.put(
-        "qemu", f'#!/bin/sh\n{words}exec {qemu} -L {share / "qemu"} -L {share / "seabios"} "$@"\n', mode=0o755
+        "qemu", f'#!/bin/sh\n{variables}exec {qemu} -L {share / "qemu"} -L {share / "seabios"} "$@"\n', mode=0o755
     )
     agent = channel("org.gpufleet.guest_agent.0", f"{libvirt.folder}/agent.sock")
     libvirt.put(
@@ -180,13 +182,13 @@ async def test_a_domain_that_really_runs_is_read_by_the_same_words(libvirt: Libv
         f"<type arch='x86_64' machine='q35'>hvm</type></os><devices><emulator>{wrapper}</emulator>{agent}</devices>"
         "</domain>",
     )
-    asked, dialer = source(libvirt, host, "qemu:///session"), UnixDialer(libvirt.socket)
+    libvirt_source, dialer = source(libvirt, host, "qemu:///session"), UnixDialer(libvirt.socket)
     libvirt.virsh("create", str(libvirt.folder / "real.xml"))
     try:
         (real,) = (await query_domains(dialer, "qemu:///session")).items()
         assert (real[0].name, str(uuid.UUID(bytes=real[0].uuid))) == ("real", UID)
         assert parse_domain(real[1]).channels == {"org.gpufleet.guest_agent.0": f"{libvirt.folder}/agent.sock"}
-        assert (await asked.look()).guests == {}  # it holds no GPU
+        assert (await libvirt_source.look()).guests == {}  # the domain has no GPU
         libvirt.virsh("suspend", "real")
         assert len(await query_domains(dialer, "qemu:///session")) == 1
     finally:
@@ -194,8 +196,8 @@ async def test_a_domain_that_really_runs_is_read_by_the_same_words(libvirt: Libv
     assert await query_domains(dialer, "qemu:///session") == {}
 
 
-def test_an_agent_follows_the_domains(libvirt: Libvirt, tmp_path: Path) -> None:
-    """No device of this machine is theirs: how many GPUs they should have is not known, and no way leads into them."""
+def test_agent_follows_domain_changes(libvirt: Libvirt, tmp_path: Path) -> None:
+    """The domains use no device of this machine: their expected GPU count is unknown and they have no access path."""
     file = libvirt.put("node.xml", f"<node>{domain(1, MDEV)}</node>")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -212,22 +214,22 @@ def test_an_agent_follows_the_domains(libvirt: Libvirt, tmp_path: Path) -> None:
 
     with Gpufleet(arguments, tmp_path / "agent.log", {}) as agent:
         agent.wait_for(f"{url}/readyz")
-        wait_until(lambda: "train-1" in guests(), seconds=60, what="the domain")
+        wait_until(lambda: "train-1" in guests(), seconds=60, what="the domain to be listed")
         found = guests()["train-1"]
         assert (found["state"], found["found_by"]) == ("not_enabled", "libvirt: train-1 (1)")
         assert "vsock" in found["detail"]
         assert found["host"]["readings"]["guest_expected_gpus"]["absent"] == "not_collected"
-        described = (
+        guest_file = (
             f'name = "by-file"\nvm_uuid = "{found["vm_uuid"]}"\n'
             f'[[channels]]\ntype = "dcgm"\naddress = "unix://{tmp_path}/none"\n'
         )
-        (tmp_path / "guests.d" / ".a").write_text(described)
+        (tmp_path / "guests.d" / ".a").write_text(guest_file)
         (tmp_path / "guests.d" / ".a").rename(tmp_path / "guests.d" / "a.toml")
-        wait_until(lambda: list(guests()) == ["by-file"], seconds=60, what="the file's word to go first")
+        wait_until(lambda: list(guests()) == ["by-file"], seconds=60, what="the file to take precedence")
         assert guests()["by-file"]["found_by"] == "folder: a.toml"
         assert guests()["by-file"]["access_paths"][0]["reason"] == "guest_unreachable"
         assert get_json(f"{url}/v1/snapshot")["capabilities"]["guests"] == "available"
         libvirt.put("node.xml", f"<node>{domain(2, MDEV)}</node>")
-        wait_until(lambda: sorted(guests()) == ["by-file", "train-2"], seconds=60, what="the new domain")
+        wait_until(lambda: sorted(guests()) == ["by-file", "train-2"], seconds=60, what="the new domain to be listed")
         libvirt.put("node.xml", "<node/>")
         wait_until(lambda: list(guests()) == ["by-file"], seconds=60, what="the domain to be gone")

@@ -1,6 +1,6 @@
-"""Many guests of one host, 16 of them hostile: the others stay fresh, over one connection each.
+"""Many guests of one host, 16 of them hostile: the others stay fresh with one connection each.
 
-One real sshd stands for all the good ones: each has a login, a connection and a pinned key of its own there.
+One real sshd serves all good guests. Each has its own login, connection and pinned key there.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 GUESTS = examples(28, 64)
 FAST = float(examples(5, 10))
 PASSES = examples(2, 3)
-"""Passes of every good guest that are watched while the others do their worst."""
+"""Observed passes of every good guest while the hostile guests are active."""
 
 MAX_RESIDENT_MIB = 250
 
@@ -44,14 +44,14 @@ ENGINE_FAULTS = (
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Take the connection and say nothing."""
+async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Accept the connection and never answer."""
     await reader.read()
     writer.close()
 
 
 async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Never stop talking: no SSH, no page."""
+    """Send without end: neither SSH nor a metrics page."""
     with contextlib.suppress(ConnectionError):
         while True:
             writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"\x1b[2J a 1\n" * 5000)
@@ -59,7 +59,7 @@ async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A page that never ends, a few bytes at a time."""
+    """Send an endless page, a few bytes at a time."""
     with contextlib.suppress(ConnectionError, asyncio.CancelledError):
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
         while True:
@@ -69,7 +69,7 @@ async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 class Hostile:
-    """Servers on Unix sockets, in a thread of their own."""
+    """Servers on Unix sockets in a separate thread."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -119,7 +119,7 @@ def uid(number: int) -> str:
     return f"00000000-0000-4000-8000-{number:012x}"
 
 
-def described(number: int, *channels: str) -> str:
+def guest_file(number: int, *channels: str) -> str:
     tables = "".join(f"[[channels]]\n{one}\n" for one in channels)
     return f'name = "vm-{number:02d}"\nvm_uuid = "{uid(number)}"\n{tables}'
 
@@ -129,34 +129,34 @@ def ssh(port: int, key: Path) -> str:
 
 
 class Fleet:
-    """An agent, and what its guests are."""
+    """Agent with good and hostile guests."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder / "guests.d"
         self.folder.mkdir()
         self.good = stack.enter_context(Guest())
         GuestSmi(self.good)
-        self.wild = stack.enter_context(Guest())
-        self.tricks = GuestSmi(self.wild)
-        self.mute = stack.enter_context(Guest())
-        GuestSmi(self.mute).do("hang")
+        self.misbehaving = stack.enter_context(Guest())
+        self.misbehaving_smi = GuestSmi(self.misbehaving)
+        self.hanging = stack.enter_context(Guest())
+        GuestSmi(self.hanging).do("hang")
         hostile = Hostile(folder)
         stack.callback(hostile.stop)
-        bad = [
-            ssh(self.wild.port, self.wild.key_file),
-            ssh(self.mute.port, self.mute.key_file),
-            ssh(hostile.listen(keep_silent), self.good.key_file),
+        hostile_channels = [
+            ssh(self.misbehaving.port, self.misbehaving.key_file),
+            ssh(self.hanging.port, self.hanging.key_file),
+            ssh(hostile.listen(never_answer), self.good.key_file),
             ssh(hostile.listen(flood), self.good.key_file),
             f'type = "metrics"\naddress = "{hostile.serve("endless", flood)}"',
             f'type = "metrics"\naddress = "{hostile.serve("slow", trickle)}"',
             *(f'type = "dcgm"\naddress = "{hostile.engine(fault)}"' for fault in ENGINE_FAULTS),
         ]
-        self.bad = [uid(number) for number in range(len(bad))]
-        for number, channel in enumerate(bad):
-            (self.folder / f"{number}.toml").write_text(described(number, channel))
-        self.well = [uid(number) for number in range(len(bad), GUESTS)]
-        for number in range(len(bad), GUESTS):
-            (self.folder / f"{number}.toml").write_text(described(number, ssh(self.good.port, self.good.key_file)))
+        self.hostile_uids = [uid(number) for number in range(len(hostile_channels))]
+        for number, channel in enumerate(hostile_channels):
+            (self.folder / f"{number}.toml").write_text(guest_file(number, channel))
+        self.good_uids = [uid(number) for number in range(len(hostile_channels), GUESTS)]
+        for number in range(len(hostile_channels), GUESTS):
+            (self.folder / f"{number}.toml").write_text(guest_file(number, ssh(self.good.port, self.good.key_file)))
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         config = folder / "agent.toml"
@@ -169,7 +169,7 @@ class Fleet:
         return {one["vm_uuid"]: one for one in get_json(f"{self.url}/v1/snapshot", timeout=60)["guests"]}
 
     def connections(self, guest: Guest) -> int:
-        """Count what the agent has open to a guest's sshd."""
+        """Count open connections of the agent to a guest's sshd."""
         rows = [line.split() for line in Path(f"/proc/{self.agent.process.pid}/net/tcp").read_text().splitlines()[1:]]
         return sum(row[2].endswith(f":{guest.port:04X}") and row[3] == "01" for row in rows)
 
@@ -197,23 +197,23 @@ def logins(guest: Guest) -> int:
 def test_hostile_guests_do_not_affect_the_others(fleet: Fleet) -> None:
     def all_well() -> bool:
         found = fleet.guests()
-        return all(found.get(one, {}).get("state") == "ok" for one in fleet.well)
+        return all(found.get(one, {}).get("state") == "ok" for one in fleet.good_uids)
 
     wait_until(all_well, seconds=300, what="every good guest to be read")
-    fleet.tricks.show(1, name="\x1b[2J\x1b]0;owned\x07")
+    fleet.misbehaving_smi.show(1, name="\x1b[2J\x1b]0;owned\x07")
     found = fleet.guests()
     assert len(found) == GUESTS
-    first = [found[one]["host"]["readings"]["guest_first_answer_timestamp_seconds"]["value"] for one in fleet.well]
-    assert max(first) - min(first) > FAST / 2, "they do not all begin at once"
+    first = [found[one]["host"]["readings"]["guest_first_answer_timestamp_seconds"]["value"] for one in fleet.good_uids]
+    assert max(first) - min(first) > FAST / 2, "guests do not all start at once"
 
-    seen: dict[str, set[str]] = {one: set() for one in fleet.well}
-    lapses: list[str] = []
+    seen: dict[str, set[str]] = {one: set() for one in fleet.good_uids}
+    failures: list[str] = []
 
-    def watched() -> bool:
+    def observed() -> bool:
         now = fleet.guests()
-        for one in fleet.well:
+        for one in fleet.good_uids:
             seen[one].add(measured_at(now[one]))
-            lapses.extend(
+            failures.extend(
                 f"{now[one]['name']}: {now[one]['state']}, {reading}"
                 for device in now[one]["devices"]
                 for reading in (device["readings"]["gpu_utilization_ratio"],)
@@ -221,30 +221,37 @@ def test_hostile_guests_do_not_affect_the_others(fleet: Fleet) -> None:
             )
         return all(len(times) > PASSES for times in seen.values())
 
-    wait_until(watched, seconds=300, what="passes of every good guest")
-    assert lapses == []
+    wait_until(observed, seconds=300, what="passes of every good guest")
+    assert failures == []
 
     now = fleet.guests()
-    states = {one: now[one]["state"] for one in fleet.bad}
-    assert states[fleet.bad[1]] == "timeout"
-    assert {states[one] for one in fleet.bad[2:6]} <= {"guest_unreachable", "guest_booting", "reader_failed", "timeout"}
+    states = {one: now[one]["state"] for one in fleet.hostile_uids}
+    assert states[fleet.hostile_uids[1]] == "timeout"
+    assert {states[one] for one in fleet.hostile_uids[2:6]} <= {
+        "guest_unreachable",
+        "guest_booting",
+        "reader_failed",
+        "timeout",
+    }
     page = get_text(f"{fleet.url}/metrics", timeout=60)
     assert "\x1b" not in page + get_text(f"{fleet.url}/v1/snapshot", timeout=60)
 
-    assert (fleet.connections(fleet.good), logins(fleet.good)) == (len(fleet.well), len(fleet.well))
+    assert (fleet.connections(fleet.good), logins(fleet.good)) == (len(fleet.good_uids), len(fleet.good_uids))
     resident, peak = fleet.resident_mib(), fleet.resident_mib("VmHWM")
     print(f"resident {resident:.0f} MiB, at most {peak:.0f} MiB, with {GUESTS} guests")
     assert peak < MAX_RESIDENT_MIB
 
-    gone = fleet.well[: len(fleet.well) // 2]
-    for one in gone:
+    removed = fleet.good_uids[: len(fleet.good_uids) // 2]
+    for one in removed:
         (fleet.folder / f"{int(one[-12:], 16)}.toml").unlink()
-    wait_until(lambda: fleet.connections(fleet.good) == len(fleet.well) - len(gone), what="their connections to close")
-    wait_until(lambda: not set(gone) & set(fleet.guests()), what="them to be shown no more")
+    wait_until(
+        lambda: fleet.connections(fleet.good) == len(fleet.good_uids) - len(removed), what="their connections to close"
+    )
+    wait_until(lambda: not set(removed) & set(fleet.guests()), what="the removed guests to disappear")
     for file in fleet.folder.iterdir():
         file.unlink()
-    wait_until(lambda: not fleet.guests(), what="all to be gone")
-    every = (fleet.good, fleet.wild, fleet.mute)
-    wait_until(lambda: sum(map(fleet.connections, every)) == 0, what="no connection to be left")
+    wait_until(lambda: not fleet.guests(), what="all guests to disappear")
+    servers = (fleet.good, fleet.misbehaving, fleet.hanging)
+    wait_until(lambda: sum(map(fleet.connections, servers)) == 0, what="all connections to close")
     assert fleet.agent.process.poll() is None
     assert "Traceback" not in (fleet.folder.parent / "agent.log").read_text()

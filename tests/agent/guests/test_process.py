@@ -1,4 +1,4 @@
-"""An agent that reads guests: real processes, real sshd, files that come and go."""
+"""Agent with guests: real processes, real sshd, and guest files that change."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -33,35 +33,35 @@ def uid(number: int) -> str:
 
 
 class Host:
-    """An agent, and the virtual machines of its host."""
+    """Agent and the virtual machines of its host."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.folder, self.kept, self.stack = folder / "guests.d", folder / "state", stack
+        self.folder, self.state_folder, self.stack = folder / "guests.d", folder / "state", stack
         self.folder.mkdir()
         (folder / "agent.toml").write_text(CONFIG.format(folder=self.folder))
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         arguments = ["--config", str(folder / "agent.toml"), "--listen", f"127.0.0.1:{port}"]
-        process = Gpufleet(["agent", *arguments, "--state", str(self.kept)], folder / "agent.log", {})
+        process = Gpufleet(["agent", *arguments, "--state", str(self.state_folder)], folder / "agent.log", {})
         self.process = stack.enter_context(process)
         self.process.wait_for(f"{self.url}/readyz")
 
     def boot(self, number: int, *, gpus: int = 1, expected: int | None = None) -> tuple[Guest, GuestSmi]:
-        """Boot a virtual machine, and tell the agent of it."""
+        """Boot a virtual machine and add its guest file."""
         guest = self.stack.enter_context(Guest())
         smi = GuestSmi(guest, number=number, gpus=gpus)
-        self.tell(number, guest, gpus=expected if expected is not None else gpus)
+        self.add_guest(number, guest, gpus=expected if expected is not None else gpus)
         return guest, smi
 
-    def tell(self, number: int, guest: Guest, *, gpus: int = 1) -> None:
+    def add_guest(self, number: int, guest: Guest, *, gpus: int = 1) -> None:
         text = (
             f'name = "vm-{number}"\nnamespace = "ml"\nvm_uuid = "{uid(number)}"\ngpus = {gpus}\n'
             f'[[channels]]\ntype = "ssh"\naddress = "127.0.0.1:{guest.port}"\n'
             f'user = "{USER}"\nkey_file = "{guest.key_file}"\n'
         )
-        self.put(f"{number}.toml", text)
+        self.write_file(f"{number}.toml", text)
 
-    def put(self, name: str, text: str) -> None:
+    def write_file(self, name: str, text: str) -> None:
         (self.folder / f".{name}").write_text(text)
         (self.folder / f".{name}").replace(self.folder / name)
 
@@ -73,13 +73,13 @@ class Host:
 
     def wait_for(self, number: int, state: str) -> dict[str, Any]:
         wait_until(lambda: self.state(number) == state, seconds=40, what=f"vm-{number} to be {state}")
-        found: dict[str, Any] = self.guests()[uid(number)]
-        return found
+        document: dict[str, Any] = self.guests()[uid(number)]
+        return document
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """Give one agent to all tests; each has guests with numbers of its own."""
+    """Agent shared by all tests. Each test uses its own guest numbers."""
     with ExitStack() as stack:
         yield Host(tmp_path_factory.mktemp("host"), stack)
 
@@ -87,7 +87,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 STAMPS = ("seen", "channel_open", "first_answer", "driver_ready")
 
 
-def found(host: Host, number: int) -> list[dict[str, Any]]:
+def devices_of(host: Host, number: int) -> list[dict[str, Any]]:
     devices: list[dict[str, Any]] = host.guests().get(uid(number), {}).get("devices", [])
     return devices
 
@@ -97,13 +97,13 @@ def capability(host: Host) -> str:
 
 
 def utilization(host: Host, number: int) -> dict[str, Any]:
-    reading: dict[str, Any] = found(host, number)[0]["readings"]["gpu_utilization_ratio"]
+    reading: dict[str, Any] = devices_of(host, number)[0]["readings"]["gpu_utilization_ratio"]
     return reading
 
 
-def test_described_guest_is_read_until_its_file_goes(host: Host) -> None:
+def test_guest_is_read_until_its_file_is_removed(host: Host) -> None:
     host.boot(1, gpus=2)
-    wait_until(lambda: [one.get("name") for one in found(host, 1)] == [NAME, NAME], what="names of its GPUs")
+    wait_until(lambda: [one.get("name") for one in devices_of(host, 1)] == [NAME, NAME], what="names of its GPUs")
     one = host.wait_for(1, "ok")
     assert [device["uuid"] for device in one["devices"]] == [uuid_of(1, 0), uuid_of(1, 1)]
     assert {device["side"] for device in one["devices"]} == {"guest"}
@@ -117,13 +117,13 @@ def test_described_guest_is_read_until_its_file_goes(host: Host) -> None:
     wait_until(lambda: uid(1) not in host.guests(), what="the guest to be gone")
 
 
-def test_each_state_has_its_reason(host: Host) -> None:
-    """From a driver that fails to another virtual machine at the same address, which has a pin of its own."""
+def test_each_guest_state_is_reported(host: Host) -> None:
+    """Covers a failing driver up to another virtual machine at the same address with its own pinned key."""
     guest, smi = host.boot(2)
     host.wait_for(2, "ok")
-    smi.say("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", 9)
+    smi.fail_with("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", 9)
     assert "couldn't communicate" in host.wait_for(2, "no_driver")["detail"]  # as nvidia-smi printed it
-    smi.say("Failed to initialize NVML: Driver/library version mismatch", 18)
+    smi.fail_with("Failed to initialize NVML: Driver/library version mismatch", 18)
     assert "version mismatch" in host.wait_for(2, "driver_mismatch")["detail"]
     smi.heal()
     smi.show(2)
@@ -144,9 +144,9 @@ def test_each_state_has_its_reason(host: Host) -> None:
 
     (host.folder / "2.toml").unlink()
     wait_until(lambda: uid(2) not in host.guests(), what="the guest to be gone")
-    host.tell(3, guest)
+    host.add_guest(3, guest)
     host.wait_for(3, "ok")
-    pins = host.kept / "agent" / "host_keys"
+    pins = host.state_folder / "agent" / "host_keys"
     assert (pins / uid(2)).read_text().strip() == pinned
     assert (pins / uid(3)).read_text().strip() == guest.host_key
 
@@ -159,8 +159,8 @@ def test_failing_guests_do_not_affect_another(host: Host) -> None:
         host.wait_for(number, "ok")
     hung.do("hang")
     flooding.do("flood")
-    host.put("bad.toml", "vm_uuid = 1")
-    host.put("14.toml", (host.folder / "11.toml").read_text())
+    host.write_file("bad.toml", "vm_uuid = 1")
+    host.write_file("14.toml", (host.folder / "11.toml").read_text())
     try:
         host.wait_for(13, "reader_failed")
         host.wait_for(12, "timeout")

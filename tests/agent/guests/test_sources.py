@@ -1,4 +1,4 @@
-"""Who tells of virtual machines: what several tell of, one that breaks, more than are read."""
+"""Guest sources: guests of several sources, a failing source, and the guest limit."""
 
 import asyncio
 import contextlib
@@ -18,31 +18,31 @@ def guest(number: int, name: str = "vm") -> GuestConfig:
     return GuestConfig(name=name, vm_uuid=f"00000000-0000-4000-8000-{number:012x}", channels=())
 
 
-class Told:
-    """A source that tells what it is told to, or breaks."""
+class FakeSource:
+    """Source that returns a given listing or fails."""
 
     every_seconds = 0.01
 
     def __init__(self, name: str, *guests: GuestConfig, adds: bool = False) -> None:
         self.name, self.adds = name, adds
-        self.breaks = False
+        self.fails = False
         self.listing = GuestListing({f"{name}-{one.uid[-4:]}": one for one in guests}, {})
 
     async def look(self) -> GuestListing:
-        if self.breaks:
+        if self.fails:
             raise RuntimeError("a defect")
         return self.listing
 
 
 async def wait_for(condition: Callable[[], bool], *, what: str) -> None:
-    async def holds() -> bool:
+    async def check() -> bool:
         return condition()
 
-    await wait_until_async(holds, what=what)
+    await wait_until_async(check, what=what)
 
 
 @contextlib.asynccontextmanager
-async def following(*sources: GuestSource) -> AsyncIterator[tuple[GuestSupervisor, Callable[[], dict[str, Guest]]]]:
+async def supervised(*sources: GuestSource) -> AsyncIterator[tuple[GuestSupervisor, Callable[[], dict[str, Guest]]]]:
     guests = GuestSupervisor(
         sources,
         lambda _: GuestAccess(links=(), gpus=(), host=()),
@@ -52,10 +52,10 @@ async def following(*sources: GuestSource) -> AsyncIterator[tuple[GuestSuperviso
     )
 
     def shown() -> dict[str, Guest]:
-        done = guests.documents("node")
+        steps = guests.documents("node")
         try:
             while True:
-                next(done)
+                next(steps)
         except StopIteration as end:
             return {one.vm_uuid[-4:]: one for one in end.value}
 
@@ -67,46 +67,46 @@ async def following(*sources: GuestSource) -> AsyncIterator[tuple[GuestSuperviso
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_the_first_that_tells_of_one_is_believed() -> None:
+async def test_first_source_of_a_guest_takes_precedence() -> None:
     configured = ConfiguredGuests([guest(1, "first")])
     folder, found = (
-        Told("folder", guest(1, "second"), guest(2)),
-        Told("libvirt", guest(2, "third"), guest(3), adds=True),
+        FakeSource("folder", guest(1, "second"), guest(2)),
+        FakeSource("libvirt", guest(2, "third"), guest(3), adds=True),
     )
-    async with following(configured, folder, found) as (guests, shown):
+    async with supervised(configured, folder, found) as (guests, shown):
         await wait_for(lambda: len(shown()) == 3, what="every virtual machine")
         assert {uid: (one.name, one.found_by) for uid, one in shown().items()} == {
             "0001": ("first", "configuration: first"),
             "0002": ("vm", "folder: folder-0002"),
             "0003": ("vm", "libvirt: libvirt-0003"),
         }
-        assert "folder-0001" in guests.capability  # libvirt's second word on 0002 is no mistake
+        assert "folder-0001" in guests.capability  # a duplicate of libvirt is not an error
         assert "more)" not in guests.capability
         folder.listing = GuestListing({}, {})
-        await wait_for(lambda: shown()["0002"].found_by == "libvirt: libvirt-0002", what="libvirt's word")
+        await wait_for(lambda: shown()["0002"].found_by == "libvirt: libvirt-0002", what="the guest of libvirt")
         assert guests.capability == "available"
 
 
-async def test_a_source_that_breaks_costs_itself() -> None:
-    good, bad = Told("folder", guest(1)), Told("libvirt", guest(2), adds=True)
-    async with following(good, bad) as (guests, shown):
-        await wait_for(lambda: len(shown()) == 2, what="both")
-        bad.breaks = True
+async def test_failing_source_affects_only_itself() -> None:
+    good, bad = FakeSource("folder", guest(1)), FakeSource("libvirt", guest(2), adds=True)
+    async with supervised(good, bad) as (guests, shown):
+        await wait_for(lambda: len(shown()) == 2, what="both guests")
+        bad.fails = True
         good.listing = GuestListing({"a": guest(3)}, {})
-        await wait_for(lambda: guests.capability.startswith("failing: libvirt"), what="the defect to be told")
-        await wait_for(lambda: sorted(shown()) == ["0002", "0003"], what="the others to go on")
-        bad.breaks = False
-        await wait_for(lambda: guests.capability == "available", what="it to be well again")
+        await wait_for(lambda: guests.capability.startswith("failing: libvirt"), what="the defect to be reported")
+        await wait_for(lambda: sorted(shown()) == ["0002", "0003"], what="the other source to continue")
+        bad.fails = False
+        await wait_for(lambda: guests.capability == "available", what="the capability to recover")
 
 
-async def test_there_are_no_more_than_are_read() -> None:
-    many = Told("folder", *(guest(number) for number in range(MAX_GUESTS + 1)))
-    async with following(many) as (guests, shown):
-        await wait_for(lambda: len(shown()) == MAX_GUESTS, what="as many as are read")
+async def test_number_of_guests_is_limited() -> None:
+    many = FakeSource("folder", *(guest(number) for number in range(MAX_GUESTS + 1)))
+    async with supervised(many) as (guests, shown):
+        await wait_for(lambda: len(shown()) == MAX_GUESTS, what="the limit of guests")
         assert str(MAX_GUESTS) in guests.capability
 
 
-async def test_one_without_a_way_says_so() -> None:
-    async with following(ConfiguredGuests([guest(1)])) as (_, shown):
-        await wait_for(lambda: len(shown()) == 1, what="it")
+async def test_guest_without_access_path_is_not_enabled() -> None:
+    async with supervised(ConfiguredGuests([guest(1)])) as (_, shown):
+        await wait_for(lambda: len(shown()) == 1, what="the guest")
         assert (shown()["0001"].state, shown()["0001"].access_paths) == ("not_enabled", ())

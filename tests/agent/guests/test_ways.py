@@ -1,4 +1,4 @@
-"""The first way that answers wins, is remembered, and is given up only when it fails for long."""
+"""Access paths: the first that answers is kept until it fails repeatedly."""
 
 import asyncio
 import contextlib
@@ -29,10 +29,10 @@ GPU = Round(
 
 
 class Scripted:
-    """A reader that does what it is told, and counts."""
+    """Reader with a scripted outcome that counts its reads."""
 
     def __init__(self, outcome: Round | Exception | None = None) -> None:
-        self.outcome, self.asked = outcome, 0
+        self.outcome, self.reads = outcome, 0
         self.lanes: tuple[Lane, ...] = (Lane.STATIC, Lane.FAST, Lane.SLOW)
 
     @property
@@ -40,7 +40,7 @@ class Scripted:
         return "scripted"
 
     async def read(self, lane: Lane) -> Round:
-        self.asked += 1
+        self.reads += 1
         if self.outcome is None:
             await asyncio.Event().wait()
         if isinstance(self.outcome, Exception):
@@ -52,8 +52,8 @@ class Scripted:
         pass
 
 
-class Door:
-    """A link that opens, or does not."""
+class FakeLink:
+    """Link that opens or fails."""
 
     def __init__(self, problem: ChannelProblem | None = None) -> None:
         self.problem, self.dialled = problem, 0
@@ -67,10 +67,10 @@ class Door:
         pass
 
 
-def first(*ways: AccessPath, on_open: list[int] | None = None) -> FailoverReader:
-    heard: list[int] = [] if on_open is None else on_open
+def failover_reader(*paths: AccessPath, on_open: list[int] | None = None) -> FailoverReader:
+    opened: list[int] = [] if on_open is None else on_open
     return FailoverReader(
-        "gpus", ways, FakeClock(), requires_devices=True, on_open=lambda: heard.append(1), attempt_seconds=0.05
+        "gpus", paths, FakeClock(), requires_devices=True, on_open=lambda: opened.append(1), attempt_seconds=0.05
     )
 
 
@@ -78,42 +78,44 @@ def failed(reason: Reason) -> ReaderError:
     return ReaderError(reason, str(reason))
 
 
-async def test_the_first_that_answers_is_remembered() -> None:
+async def test_first_answering_path_is_kept() -> None:
     absent, smi, last = Scripted(failed(Reason.NOT_ENABLED)), Scripted(GPU), Scripted(GPU)
-    reader = first(*(AccessPath(name=name, reader=one) for name, one in (("a", absent), ("b", smi), ("c", last))))
+    reader = failover_reader(
+        *(AccessPath(name=name, reader=one) for name, one in (("a", absent), ("b", smi), ("c", last)))
+    )
     for _ in range(3):
         assert (await reader.read(Lane.FAST)).samples
-    assert (absent.asked, smi.asked, last.asked) == (1, 3, 0)
+    assert (absent.reads, smi.reads, last.reads) == (1, 3, 0)
     assert reader.chosen == "b"
 
 
-async def test_events_are_read_over_the_chosen_way_only() -> None:
+async def test_events_are_read_over_the_chosen_path_only() -> None:
     smi, engine = Scripted(failed(Reason.NO_DRIVER)), Scripted(GPU)
     engine.lanes = (*engine.lanes, Lane.EVENT)
-    reader = first(AccessPath(name="a", reader=smi), AccessPath(name="b", reader=engine))
+    reader = failover_reader(AccessPath(name="a", reader=smi), AccessPath(name="b", reader=engine))
     assert await reader.read(Lane.EVENT) == Round()
-    assert (smi.asked, engine.asked) == (0, 0)
+    assert (smi.reads, engine.reads) == (0, 0)
     await reader.read(Lane.FAST)
     engine.outcome = Round()
     assert await reader.read(Lane.EVENT) == Round()
-    assert (smi.asked, engine.asked) == (1, 2)
+    assert (smi.reads, engine.reads) == (1, 2)
 
 
-async def test_one_failure_is_no_reason_to_ask_elsewhere_and_many_are() -> None:
+async def test_path_is_changed_only_after_repeated_failures() -> None:
     smi, other = Scripted(GPU), Scripted(GPU)
-    reader = first(AccessPath(name="a", reader=smi), AccessPath(name="b", reader=other))
+    reader = failover_reader(AccessPath(name="a", reader=smi), AccessPath(name="b", reader=other))
     await reader.read(Lane.FAST)
     smi.outcome = failed(Reason.NO_DRIVER)
     for _ in range(MAX_FAILURES):
         with pytest.raises(ReaderError):
             await reader.read(Lane.FAST)
-    assert other.asked == 0
+    assert other.reads == 0
     await reader.read(Lane.FAST)
-    assert (reader.chosen, other.asked) == ("b", 1)
+    assert (reader.chosen, other.reads) == ("b", 1)
 
 
-async def test_a_way_that_hangs_costs_its_own_time_only() -> None:
-    reader = first(AccessPath(name="hangs", reader=Scripted()), AccessPath(name="b", reader=Scripted(GPU)))
+async def test_hanging_path_costs_only_its_own_attempt() -> None:
+    reader = failover_reader(AccessPath(name="hangs", reader=Scripted()), AccessPath(name="b", reader=Scripted(GPU)))
     assert (await reader.read(Lane.FAST)).samples
 
 
@@ -133,38 +135,38 @@ async def test_a_way_that_hangs_costs_its_own_time_only() -> None:
         (ChannelProblem.PROTOCOL, Reason.READER_FAILED),
     ],
 )
-async def test_a_channels_problem_says_what_state_the_guest_is_in(problem: ChannelProblem, reason: Reason) -> None:
+async def test_channel_problem_maps_to_a_guest_state(problem: ChannelProblem, reason: Reason) -> None:
     on_open: list[int] = []
-    reader = first(AccessPath(name="a", reader=Scripted(GPU), link=Door(problem)), on_open=on_open)
+    reader = failover_reader(AccessPath(name="a", reader=Scripted(GPU), link=FakeLink(problem)), on_open=on_open)
     with pytest.raises(ReaderError) as caught:
         await reader.read(Lane.FAST)
     assert caught.value.absence is reason
     assert not on_open
 
 
-async def test_a_channel_that_does_not_open_is_dialled_once_a_pass() -> None:
-    shut, other = Door(ChannelProblem.TIMEOUT), Door()
-    asked = Scripted(GPU)
-    reader = first(
-        AccessPath(name="a", reader=asked, link=shut),
+async def test_failing_channel_is_dialled_once_per_pass() -> None:
+    shut, other = FakeLink(ChannelProblem.TIMEOUT), FakeLink()
+    reads = Scripted(GPU)
+    reader = failover_reader(
+        AccessPath(name="a", reader=reads, link=shut),
         AccessPath(name="b", reader=Scripted(failed(Reason.NOT_ENABLED)), link=other),
-        AccessPath(name="c", reader=asked, link=shut),
+        AccessPath(name="c", reader=reads, link=shut),
     )
     with pytest.raises(ReaderError) as caught:
         await reader.read(Lane.FAST)
-    assert (shut.dialled, asked.asked, caught.value.absence) == (1, 0, Reason.NOT_ENABLED)
+    assert (shut.dialled, reads.reads, caught.value.absence) == (1, 0, Reason.NOT_ENABLED)
 
 
-async def test_a_channels_problem_is_found_behind_a_readers_error() -> None:
+async def test_channel_problem_is_found_in_the_cause_of_an_error() -> None:
     error = failed(Reason.READER_FAILED)
     error.__cause__ = ChannelError("gone", ChannelProblem.NO_SUCH_VM)
     with pytest.raises(ReaderError) as caught:
-        await first(AccessPath(name="a", reader=Scripted(error))).read(Lane.FAST)
+        await failover_reader(AccessPath(name="a", reader=Scripted(error))).read(Lane.FAST)
     assert caught.value.absence is Reason.GUEST_UNREACHABLE
 
 
 @pytest.mark.parametrize(
-    ("reasons", "told"),
+    ("reasons", "expected"),
     [
         ((Reason.NOT_ENABLED, Reason.NO_DRIVER, Reason.GUEST_UNREACHABLE), Reason.NO_DRIVER),
         ((Reason.GUEST_UNREACHABLE, Reason.GUEST_REFUSED), Reason.GUEST_REFUSED),
@@ -173,49 +175,51 @@ async def test_a_channels_problem_is_found_behind_a_readers_error() -> None:
         ((Reason.NO_DATA, Reason.GUEST_UNREACHABLE), Reason.GUEST_UNREACHABLE),
     ],
 )
-async def test_of_many_failures_the_one_that_tells_most_is_told(reasons: tuple[Reason, ...], told: Reason) -> None:
+async def test_most_specific_failure_is_reported(reasons: tuple[Reason, ...], expected: Reason) -> None:
     for order in (reasons, reasons[::-1]):
-        reader = first(*(AccessPath(name=str(one), reader=Scripted(failed(one))) for one in order))
+        reader = failover_reader(*(AccessPath(name=str(one), reader=Scripted(failed(one))) for one in order))
         with pytest.raises(ReaderError) as caught:
             await reader.read(Lane.FAST)
-        assert caught.value.absence is told
+        assert caught.value.absence is expected
 
 
 async def test_unsupported_peer_is_an_incompatible_version() -> None:
     with pytest.raises(ReaderError) as caught:
-        await first(AccessPath(name="dcgm", reader=Scripted(failed(Reason.NOT_SUPPORTED)))).read(Lane.FAST)
+        await failover_reader(AccessPath(name="dcgm", reader=Scripted(failed(Reason.NOT_SUPPORTED)))).read(Lane.FAST)
     assert caught.value.absence is Reason.INCOMPATIBLE_VERSION
 
 
-async def test_a_pass_without_a_gpu_is_no_answer() -> None:
-    reader = first(AccessPath(name="empty", reader=Scripted(Round())), AccessPath(name="b", reader=Scripted(GPU)))
+async def test_pass_without_gpu_does_not_choose_the_path() -> None:
+    reader = failover_reader(
+        AccessPath(name="empty", reader=Scripted(Round())), AccessPath(name="b", reader=Scripted(GPU))
+    )
     await reader.read(Lane.FAST)
     assert reader.chosen == "b"
 
 
-async def test_what_a_guest_says_cannot_drive_a_terminal_or_fill_a_log() -> None:
+async def test_guest_error_is_sanitised_and_bounded() -> None:
     error = ReaderError(Reason.DRIVER_ERROR, "\x1b]0;owned\x07" + "x" * 5000)
     with pytest.raises(ReaderError) as caught:
-        await first(AccessPath(name="a", reader=Scripted(error))).read(Lane.FAST)
+        await failover_reader(AccessPath(name="a", reader=Scripted(error))).read(Lane.FAST)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 600
 
 
-async def test_what_a_failed_pass_held_is_given_back_at_once() -> None:
-    """A page of megabytes stays in the frames of an error for as long as that is held by its own frames."""
+async def test_memory_of_a_failed_pass_is_released() -> None:
+    """A large page must not stay referenced by the frames of a raised error."""
 
     class Page:
         pass
 
     pages: list[weakref.ref[Page]] = []
 
-    class Holding(Scripted):
+    class PageReader(Scripted):
         async def read(self, lane: Lane) -> Round:
             page = Page()
             pages.append(weakref.ref(page))
             raise failed(Reason.READER_FAILED)
 
-    reader = first(*(AccessPath(name=name, reader=Holding()) for name in ("a", "b")))
+    reader = failover_reader(*(AccessPath(name=name, reader=PageReader()) for name in ("a", "b")))
     gc.disable()
     try:
         with contextlib.suppress(ReaderError):

@@ -1,4 +1,4 @@
-"""What is new since the batch before."""
+"""Pending report: everything new since the previous batch."""
 
 from gpufleet.agent.collect.assemble import assemble
 from gpufleet.agent.publish.batches import PendingReport
@@ -17,7 +17,7 @@ def take(pending: PendingReport, world: World) -> MachineReport:
     return pending.take(snapshot, now, world.state.judged)
 
 
-def test_a_pass_travels_once_with_its_events_and_status() -> None:
+def test_pass_is_sent_once_with_its_events_and_status() -> None:
     world = World({"host": (Lane.SLOW,), "nvml": (Lane.FAST,)})
     pending = PendingReport()
     assert not pending

@@ -1,4 +1,4 @@
-"""A disk that is full, refuses or comes back: batches go on, numbers stay exact, what is lost is counted."""
+"""Full, failing and recovered disk: batches continue in memory, sequence numbers stay exact, losses are counted."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from tests.support.waiting import wait_until_async
 
 @contextlib.contextmanager
 def full_disk() -> Iterator[None]:
-    """Let the system refuse every write to a file, as a full disk does."""
+    """Make every write to a file fail, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
@@ -37,7 +37,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-class Rig:
+class QueueFixture:
     def __init__(self, folder: Path, memory_bytes: int = 1 << 20) -> None:
         self.memory = MemoryQueue(memory_bytes)
         self.queue = BatchQueue(lambda: Spool.open(folder, max_bytes=1 << 20), self.memory)
@@ -82,11 +82,11 @@ class Rig:
 
 
 def missing(hub: FakeHub) -> int:
-    """Count as a hub does: what lacks below the highest number of each epoch."""
-    held: dict[str, Intervals] = {}
+    """Count missing batches like a hub: gaps below the highest number of each epoch."""
+    received: dict[str, Intervals] = {}
     for batch in hub.taken:
-        held.setdefault(batch.epoch, Intervals()).add(batch.seq)
-    return sum(one.missing for one in held.values())
+        received.setdefault(batch.epoch, Intervals()).add(batch.seq)
+    return sum(one.missing for one in received.values())
 
 
 def measured(hub: FakeHub) -> list[int]:
@@ -94,90 +94,90 @@ def measured(hub: FakeHub) -> list[int]:
 
 
 async def test_batches_go_to_memory_while_the_disk_refuses(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "spool")
-    await rig.queue.open()
-    await rig.post(3)
+    fixture = QueueFixture(tmp_path / "spool")
+    await fixture.queue.open()
+    await fixture.post(3)
     with full_disk():
-        await rig.post(5)
-    await rig.post(2)
-    assert (rig.queue.records, rig.queue.memory_records) == (10, 5)
-    async with FakeHub.running() as hub, rig.pushing(hub.url, tmp_path):
-        await wait_until_async(rig.empty)
+        await fixture.post(5)
+    await fixture.post(2)
+    assert (fixture.queue.records, fixture.queue.memory_records) == (10, 5)
+    async with FakeHub.running() as hub, fixture.pushing(hub.url, tmp_path):
+        await wait_until_async(fixture.empty)
         assert measured(hub) == list(range(1, 11))
         assert missing(hub) == 0
         assert len({batch.epoch for batch in hub.taken}) == 2
-    assert (rig.outbox.stats.lost, rig.queue.dropped) == (0, 0)
-    rig.queue.close()
+    assert (fixture.outbox.stats.lost, fixture.queue.dropped) == (0, 0)
+    fixture.queue.close()
 
 
 async def test_batches_beyond_memory_are_counted_as_lost_and_missing(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "spool", memory_bytes=2000)
-    await rig.queue.open()
+    fixture = QueueFixture(tmp_path / "spool", memory_bytes=2000)
+    await fixture.queue.open()
     with full_disk():
-        await rig.post(50)
-    lost = rig.outbox.stats.lost
+        await fixture.post(50)
+    lost = fixture.outbox.stats.lost
     assert 0 < lost < 50
-    async with FakeHub.running() as hub, rig.pushing(hub.url, tmp_path):
-        await wait_until_async(rig.empty)
+    async with FakeHub.running() as hub, fixture.pushing(hub.url, tmp_path):
+        await wait_until_async(fixture.empty)
         assert missing(hub) == lost
         assert measured(hub) == list(range(lost + 1, 51))
-    rig.queue.close()
+    fixture.queue.close()
 
 
-async def test_no_number_is_used_twice_after_a_kill_on_a_full_disk(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "spool")
-    await rig.queue.open()
-    await rig.post(2)
+async def test_no_sequence_number_is_reused_after_a_kill_on_a_full_disk(tmp_path: Path) -> None:
+    fixture = QueueFixture(tmp_path / "spool")
+    await fixture.queue.open()
+    await fixture.post(2)
     async with FakeHub.running() as hub:
         with full_disk():
-            await rig.post(2)
-            async with rig.pushing(hub.url, tmp_path):
-                await wait_until_async(rig.empty)
-        rig.queue.close()  # as after a kill, nothing but the spool's files is left
-        again = Rig(tmp_path / "spool")
-        await again.queue.open()
-        again.number = rig.number
-        await again.post(2)
-        async with again.pushing(hub.url, tmp_path):
-            await wait_until_async(again.empty)
-        # What was taken from a disk that cannot note it is posted again: the same batch under the same number.
-        told = {(batch.epoch, batch.seq, batch.samples[0].measured_at[0]) for batch in hub.taken}
-        assert len({(epoch, seq) for epoch, seq, _ in told}) == len(told) == 6
-        again.queue.close()
+            await fixture.post(2)
+            async with fixture.pushing(hub.url, tmp_path):
+                await wait_until_async(fixture.empty)
+        fixture.queue.close()  # like after a kill, only the files of the spool remain
+        second = QueueFixture(tmp_path / "spool")
+        await second.queue.open()
+        second.number = fixture.number
+        await second.post(2)
+        async with second.pushing(hub.url, tmp_path):
+            await wait_until_async(second.empty)
+        # A full disk cannot store acknowledgements: the batch is posted again under the same number.
+        delivered = {(batch.epoch, batch.seq, batch.samples[0].measured_at[0]) for batch in hub.taken}
+        assert len({(epoch, seq) for epoch, seq, _ in delivered}) == len(delivered) == 6
+        second.queue.close()
 
 
 async def test_agent_starts_on_a_full_disk_and_uses_it_later(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "spool")
+    fixture = QueueFixture(tmp_path / "spool")
     with full_disk():
-        await rig.queue.open()
-        await rig.post(2)
-    assert rig.queue.memory_records == 2
-    await rig.post(1)
-    assert (rig.queue.memory_records, rig.queue.records) == (2, 3)
-    rig.queue.close()
+        await fixture.queue.open()
+        await fixture.post(2)
+    assert fixture.queue.memory_records == 2
+    await fixture.post(1)
+    assert (fixture.queue.memory_records, fixture.queue.records) == (2, 3)
+    fixture.queue.close()
 
 
-async def test_a_spool_that_somebody_else_has_is_no_disk_trouble(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "spool")
-    await rig.queue.open()
+async def test_spool_locked_by_another_process_is_not_a_disk_error(tmp_path: Path) -> None:
+    fixture = QueueFixture(tmp_path / "spool")
+    await fixture.queue.open()
     with pytest.raises(SpoolError, match="spool"):
-        await Rig(tmp_path / "spool").queue.open()
-    rig.queue.close()
+        await QueueFixture(tmp_path / "spool").queue.open()
+    fixture.queue.close()
 
 
-async def test_the_newest_in_memory_go_before_what_is_on_disk(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "spool")
-    await rig.queue.open()
-    await rig.post(2)
+async def test_newest_batches_in_memory_are_sent_before_the_disk(tmp_path: Path) -> None:
+    fixture = QueueFixture(tmp_path / "spool")
+    await fixture.queue.open()
+    await fixture.post(2)
     with full_disk():
-        await rig.post(2)
-    async with FakeHub.running() as hub, rig.pushing(hub.url, tmp_path):
-        await wait_until_async(rig.empty)
+        await fixture.post(2)
+    async with FakeHub.running() as hub, fixture.pushing(hub.url, tmp_path):
+        await wait_until_async(fixture.empty)
         assert [batch.samples[0].measured_at[0] for batch in hub.taken] == [4, 3, 2, 1]
-    rig.queue.close()
+    fixture.queue.close()
 
 
-def test_memory_forgets_what_is_acknowledged() -> None:
+def test_acknowledged_batches_leave_memory() -> None:
     memory = MemoryQueue()
     for _ in range(4):
         memory.put(lambda _, seq: b"%d" % seq)
@@ -187,11 +187,11 @@ def test_memory_forgets_what_is_acknowledged() -> None:
 
 
 async def test_bodies_in_the_spool_decode_to_their_numbers(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "spool")
-    await rig.queue.open()
-    await rig.post(2)
-    oldest = await rig.queue.oldest()
+    fixture = QueueFixture(tmp_path / "spool")
+    await fixture.queue.open()
+    await fixture.post(2)
+    oldest = await fixture.queue.oldest()
     assert oldest is not None
     batch = decode(oldest.body)
     assert (batch.epoch, batch.seq) == (oldest.epoch, oldest.seq)
-    rig.queue.close()
+    fixture.queue.close()

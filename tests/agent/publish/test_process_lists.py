@@ -1,4 +1,4 @@
-"""Which tables of processes travel."""
+"""Process lists: when the table of a device is sent."""
 
 import msgspec
 
@@ -25,42 +25,42 @@ def sample(second: float, *pids: int, view: View | None = None, listed: bool = T
     )
 
 
-def told(lists: ProcessLists, *samples: Sample) -> list[bool]:
+def is_sent(lists: ProcessLists, *samples: Sample) -> list[bool]:
     return [lists.due(one).processes is not None for one in samples]
 
 
 def test_process_table_is_sent_on_change_and_once_a_minute() -> None:
     lists = ProcessLists()
     same = [sample(second, 7, 8) for second in range(0, 130, 10)]
-    assert told(lists, *same) == [second % 60 == 0 for second in range(0, 130, 10)]
+    assert is_sent(lists, *same) == [second % 60 == 0 for second in range(0, 130, 10)]
     changing = [sample(130, 7), sample(140, 7), sample(150, 7, start=2), sample(160)]
-    assert told(lists, *changing) == [True, False, True, True]
+    assert is_sent(lists, *changing) == [True, False, True, True]
 
 
-def test_everything_else_of_the_sample_travels() -> None:
+def test_sample_without_its_process_table_is_sent() -> None:
     lists = ProcessLists()
     lists.due(sample(0, 7))
     second = sample(1, 7)
     assert lists.due(second) == msgspec.structs.replace(second, processes=None)
 
 
-def test_devices_do_not_stand_for_one_another() -> None:
+def test_each_device_has_its_own_schedule() -> None:
     lists = ProcessLists()
-    assert told(lists, sample(0, 7), sample(0, 7, view=gpu(1)), sample(1, 7)) == [True, True, False]
+    assert is_sent(lists, sample(0, 7), sample(0, 7, view=gpu(1)), sample(1, 7)) == [True, True, False]
 
 
-def test_after_a_pass_without_a_table_the_next_one_is_told() -> None:
+def test_table_after_a_pass_without_table_is_sent() -> None:
     lists = ProcessLists()
-    assert told(lists, sample(0, 7), sample(1, listed=False), sample(2, 7)) == [True, False, True]
+    assert is_sent(lists, sample(0, 7), sample(1, listed=False), sample(2, 7)) == [True, False, True]
 
 
-def test_a_clock_that_was_set_back_holds_nothing_up() -> None:
+def test_clock_set_back_delays_no_table() -> None:
     lists = ProcessLists()
-    assert told(lists, sample(1000, 7), sample(0, 7), sample(1, 7)) == [True, True, False]
+    assert is_sent(lists, sample(1000, 7), sample(0, 7), sample(1, 7)) == [True, True, False]
 
 
-def test_what_is_not_spoken_of_any_more_is_forgotten() -> None:
+def test_devices_without_samples_expire() -> None:
     lists = ProcessLists()
     for number in range(100):
         lists.due(sample(number * EXPIRE_SECONDS, 7, view=gpu(number)))
-    assert len(lists._sent) <= 2  # what grows for ever cannot be seen from outside in time
+    assert len(lists._sent) <= 2  # unbounded growth is not visible from outside

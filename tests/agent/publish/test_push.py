@@ -1,4 +1,4 @@
-"""Outbox, spool and pusher over a real disk and real HTTP."""
+"""Outbox, spool and pusher, on a real disk and over real HTTP."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ def clock() -> FakeClock:
 
 
 class Rig:
-    """A queue that a test can look into."""
+    """Batch queue with access to its memory and spools."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = 8 << 20, memory_bytes: int = 1 << 20) -> None:
         self.memory = MemoryQueue(memory_bytes)
@@ -129,7 +129,7 @@ async def test_batch_that_cannot_be_encoded_is_counted_as_lost(rig: Rig, spool: 
     assert spool.next_seq == 3
 
 
-async def test_everything_arrives_in_order_and_leaves_the_spool(
+async def test_batches_arrive_in_order_and_leave_the_spool(
     rig: Rig, spool: Spool, clock: FakeClock, tmp_path: Path
 ) -> None:
     outbox = outbox_of(rig, clock)
@@ -148,7 +148,7 @@ async def test_everything_arrives_in_order_and_leaves_the_spool(
         assert outbox.stats.last_error == ""
 
 
-async def test_a_hub_that_is_down_costs_nothing_but_time(
+async def test_batches_are_delivered_after_a_hub_outage(
     rig: Rig, spool: Spool, clock: FakeClock, tmp_path: Path
 ) -> None:
     outbox = outbox_of(rig, clock)
@@ -172,7 +172,7 @@ async def test_a_hub_that_is_down_costs_nothing_but_time(
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429, 408, 401, 403, 404, 307])
-async def test_what_the_hub_does_not_take_now_is_posted_again(
+async def test_temporarily_refused_batch_is_retried(
     rig: Rig, spool: Spool, clock: FakeClock, tmp_path: Path, status: int
 ) -> None:
     refusals = iter([(status, {"Retry-After": "0"})])
@@ -218,17 +218,17 @@ async def test_backlog_leaves_an_epoch_that_another_machine_uses(rig: Rig, clock
     outbox = outbox_of(rig, clock)
     for number in range(1, 60):
         await outbox.post(report(number))
-    copied = rig.spool.epoch
+    conflicting_epoch = rig.spool.epoch
 
     def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
-        return (409 if batch.epoch == copied else 200), {}
+        return (409 if batch.epoch == conflicting_epoch else 200), {}
 
     async with FakeHub.running(answer) as hub, pushing(rig, outbox, hub.url, tmp_path) as pusher:
         await wait_until_async(rig.empty)
         await outbox.post(report(60))
         pusher.wake()
         await wait_until_async(rig.empty)
-    assert {batch.epoch for batch in hub.taken} == {rig.spool.epoch} != {copied}
+    assert {batch.epoch for batch in hub.taken} == {rig.spool.epoch} != {conflicting_epoch}
     assert sorted((batch.seq, batch.samples[0].measured_at[0]) for batch in hub.taken) == [(n, n) for n in range(1, 61)]
     assert (outbox.stats.renewals, outbox.stats.refused, outbox.stats.lost) == (1, 0, 0)
 
@@ -250,7 +250,7 @@ async def test_batches_in_memory_leave_a_conflicting_epoch_too(tmp_path: Path, c
     assert memory.bytes == sum(len(body) for _, body in memory._bodies)
 
 
-async def test_what_was_not_delivered_is_delivered_by_the_next_process(tmp_path: Path, clock: FakeClock) -> None:
+async def test_undelivered_batches_are_sent_by_the_next_process(tmp_path: Path, clock: FakeClock) -> None:
     first, second = Rig(tmp_path / "spool"), Rig(tmp_path / "spool")
     await first.queue.open()
     await outbox_of(first, clock).post(report(1))
@@ -265,22 +265,24 @@ async def test_what_was_not_delivered_is_delivered_by_the_next_process(tmp_path:
     second.queue.close()
 
 
-async def test_refused_batches_are_kept_in_a_bounded_number(tmp_path: Path) -> None:
+async def test_number_of_refused_batches_on_disk_is_bounded(tmp_path: Path) -> None:
     refused = RejectedBatches(tmp_path / "refused")
     for seq in range(1, MAX_FILES + 4):
         await refused.keep("e" * 32, seq, b"x")
-    kept = sorted(file.name for file in (tmp_path / "refused").iterdir())
-    assert len(kept) == MAX_FILES
-    assert kept[0] == f"{'e' * 32}-{4:019d}.batch"
+    files = sorted(file.name for file in (tmp_path / "refused").iterdir())
+    assert len(files) == MAX_FILES
+    assert files[0] == f"{'e' * 32}-{4:019d}.batch"
 
 
-async def test_where_refused_batches_cannot_be_kept_the_answer_says_so(tmp_path: Path) -> None:
+async def test_refused_batch_that_cannot_be_stored_is_reported(tmp_path: Path) -> None:
     (tmp_path / "refused").write_text("a file in the way")
     assert "nothing (" in await RejectedBatches(tmp_path / "refused").keep("e" * 32, 1, b"x")
 
 
 class TestAfterAnOutage:
-    async def test_the_newest_go_first_and_the_rest_in_order(self, rig: Rig, clock: FakeClock, tmp_path: Path) -> None:
+    async def test_newest_batches_go_first_and_the_rest_in_order(
+        self, rig: Rig, clock: FakeClock, tmp_path: Path
+    ) -> None:
         outbox = outbox_of(rig, clock)
         count = LIVE_RECORDS + 20
         for number in range(1, count + 1):
@@ -289,7 +291,7 @@ class TestAfterAnOutage:
             await wait_until_async(rig.empty)
         assert hub.seqs == [*range(count, 20, -1), *range(1, 21)]
 
-    async def test_what_waited_goes_at_its_rate_and_what_is_new_at_once(
+    async def test_backlog_is_rate_limited_and_new_batches_are_not(
         self, rig: Rig, clock: FakeClock, tmp_path: Path
     ) -> None:
         outbox = outbox_of(rig, clock)
@@ -313,7 +315,7 @@ class TestAfterAnOutage:
             assert old <= 1 + 20 * (asyncio.get_running_loop().time() - started)
             assert [seq for seq in hub.seqs if seq <= 1000] == list(range(1, old + 1))
 
-    async def test_a_last_flush_does_not_keep_to_the_rate(self, rig: Rig, clock: FakeClock, tmp_path: Path) -> None:
+    async def test_final_flush_ignores_the_rate_limit(self, rig: Rig, clock: FakeClock, tmp_path: Path) -> None:
         outbox = outbox_of(rig, clock)
         for number in range(1, LIVE_RECORDS + 51):
             await outbox.post(report(number))
@@ -330,10 +332,10 @@ class TestAfterAnOutage:
             assert len(hub.seqs) == LIVE_RECORDS + 50
 
 
-async def test_a_heartbeat_tells_the_oldest_measurement_that_waits(rig: Rig, spool: Spool, clock: FakeClock) -> None:
+async def test_heartbeat_has_the_oldest_unsent_measurement(rig: Rig, spool: Spool, clock: FakeClock) -> None:
     outbox = outbox_of(rig, clock)
 
-    async def told() -> int | None:
+    async def oldest_unsent() -> int | None:
         clock.advance(30)
         await outbox.post(None)
         ((_, body),) = spool.read_newest(max_records=1, max_bytes=1 << 20)
@@ -341,11 +343,11 @@ async def test_a_heartbeat_tells_the_oldest_measurement_that_waits(rig: Rig, spo
         assert heartbeat is not None
         return heartbeat.oldest_unsent
 
-    assert await told() is None
+    assert await oldest_unsent() is None
     for number in (70, 80, 90):
         await outbox.post(report(number))
-    assert await told() == clock.now_ns() - 30 * 10**9  # of the heartbeat alone, when it was made
+    assert await oldest_unsent() == clock.now_ns() - 30 * 10**9  # creation time of the heartbeat itself
     spool.acknowledge([1])
-    assert await told() == 70
+    assert await oldest_unsent() == 70
     spool.acknowledge([2, 3])
-    assert await told() == 90
+    assert await oldest_unsent() == 90

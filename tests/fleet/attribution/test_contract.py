@@ -1,3 +1,5 @@
+"""Answers of bare-metal allocations, and of kinds without an answering source."""
+
 import datetime as dt
 
 import msgspec
@@ -5,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.fleet.attribution.contract import NO_ANSWERER, answer, listed_ids
+from gpufleet.fleet.attribution.contract import NO_ANSWERER, answer
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.api.answer import AllocationAnswer, MachineRecord
@@ -28,16 +30,16 @@ def at(seconds: float) -> dt.datetime:
 
 def record(id_: str = "m-a", name: str = "node-a", **more: object) -> MachineRecord:
     machine = Machine(name=name, system_uuid="11111111-2222-3333-4444-555555555555", machine_id="a" * 32)
-    given_ = {"id": id_, "cluster": "local", "machine": machine, "sender": "s", **more}
-    return MachineRecord(first_seen=at(-100), last_seen=at(0), **given_)  # type: ignore[arg-type]
+    fields = {"id": id_, "cluster": "local", "machine": machine, "sender": "s", **more}
+    return MachineRecord(first_seen=at(-100), last_seen=at(0), **fields)  # type: ignore[arg-type]
 
 
 def bare_metal(machine: str = "node-a", **more: object) -> Allocation:
-    given_ = {"valid_from": at(-3600), **more}
+    fields = {"valid_from": at(-3600), **more}
     spec = AllocationSpec(
         kind=AllocationKind.BARE_METAL,
         target=Target(cluster="local", machine=machine),
-        **given_,  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type]
     )
     return Allocation(id="a", generation=1, spec=spec, created_at=at(-3600))
 
@@ -50,7 +52,7 @@ def status(reader: str = "nvml", lane: Lane = Lane.FAST, interval: float = 10, *
     return ReaderStatus(reader=reader, lane=lane, state=ReaderState.OK, interval_seconds=interval, **more)  # type: ignore[arg-type]
 
 
-def ask(
+def answer_for(
     allocation: Allocation,
     samples: list[StoredSample],
     *,
@@ -71,7 +73,7 @@ FRESH = [stored(host_sample(NOW - 2 * NANOS)), stored(gpu_sample(gpu_view(1), NO
 
 
 def shown(found: AllocationAnswer) -> list[Reading | DimReading]:
-    """Every reading in an answer."""
+    """Return every reading in an answer."""
     every: list[Reading | DimReading] = [*found.host.values(), *found.host_dimensions]
     for device in found.devices:
         every += [*device.readings.values(), *device.dimensions]
@@ -79,13 +81,13 @@ def shown(found: AllocationAnswer) -> list[Reading | DimReading]:
 
 
 def values(found: AllocationAnswer) -> list[object]:
-    """Every value in an answer, whatever it is about."""
+    """Return every value in an answer."""
     totals = [one.value for one in found.aggregate.metrics.values()]
     return [one for one in (*(one.value for one in shown(found)), *totals) if one is not None]
 
 
 def test_bare_metal_is_answered_by_the_host_itself() -> None:
-    found = ask(bare_metal(), FRESH, readers=(status(last_error="the driver's own words", last_attempt=1),))
+    found = answer_for(bare_metal(), FRESH, readers=(status(last_error="driver text", last_attempt=1),))
     assert (found.source, found.reason, found.machine) == (Provenance.HOST_LOCAL_PROBE, None, "m-a")
     assert found.host["host_load_1m"].value == 0.5
     (device,) = found.devices
@@ -95,15 +97,15 @@ def test_bare_metal_is_answered_by_the_host_itself() -> None:
     assert device.readings["gpu_temperature_celsius"].detail == "nvmlX"
     assert found.aggregate.coverage == "1 of 1 devices"
     assert (found.age_seconds, found.received_at, found.measured_at) == (1.0, at(-1), at(-2))
-    assert found.last_error == "the driver's own words"
+    assert found.last_error == "driver text"
 
 
-def test_the_machine_may_be_named_by_its_id() -> None:
-    assert ask(bare_metal("m-a"), FRESH).machine == "m-a"
+def test_machine_may_be_named_by_its_id() -> None:
+    assert answer_for(bare_metal("m-a"), FRESH).machine == "m-a"
 
 
-def test_a_machine_nobody_saw_is_unknown() -> None:
-    found = ask(bare_metal("elsewhere"), FRESH)
+def test_machine_without_a_record_is_unknown() -> None:
+    found = answer_for(bare_metal("elsewhere"), FRESH)
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.TARGET_UNKNOWN)
     assert not values(found)
 
@@ -112,12 +114,12 @@ def test_a_machine_nobody_saw_is_unknown() -> None:
     "machine",
     [record(cluster="other"), record(machine=Machine(name="node-a", kind=MachineKind.GUEST, hypervisor="h"))],
 )
-def test_another_cluster_s_machine_or_a_guest_does_not_answer(machine: MachineRecord) -> None:
-    assert ask(bare_metal(), FRESH, machines=[machine]).reason is Reason.TARGET_UNKNOWN
+def test_machine_of_another_cluster_or_a_guest_does_not_answer(machine: MachineRecord) -> None:
+    assert answer_for(bare_metal(), FRESH, machines=[machine]).reason is Reason.TARGET_UNKNOWN
 
 
-def test_two_machines_of_one_name_are_both_named() -> None:
-    found = ask(bare_metal(), FRESH, machines=[record(), record("m-b")])
+def test_two_machines_with_one_name_are_ambiguous() -> None:
+    found = answer_for(bare_metal(), FRESH, machines=[record(), record("m-b")])
     assert found.reason is Reason.AMBIGUOUS_TARGET
     assert "m-a" in found.detail
     assert "m-b" in found.detail
@@ -126,10 +128,12 @@ def test_two_machines_of_one_name_are_both_named() -> None:
 
 def test_name_belongs_to_the_replacement_machine() -> None:
     gone, back = record("m-b", retired_at=at(1)), record("m-b", retired_at=at(-1))
-    assert ask(bare_metal(), FRESH, machines=[gone, record()]).machine == "m-a"
-    assert ask(bare_metal(), FRESH, machines=[record(), back]).reason is Reason.AMBIGUOUS_TARGET  # heard of since
-    assert ask(bare_metal(), FRESH, machines=[gone]).machine == "m-b"
-    assert ask(bare_metal("m-b"), FRESH, machines=[gone, record()]).machine == "m-b"
+    assert answer_for(bare_metal(), FRESH, machines=[gone, record()]).machine == "m-a"
+    assert (
+        answer_for(bare_metal(), FRESH, machines=[record(), back]).reason is Reason.AMBIGUOUS_TARGET
+    )  # reported since
+    assert answer_for(bare_metal(), FRESH, machines=[gone]).machine == "m-b"
+    assert answer_for(bare_metal("m-b"), FRESH, machines=[gone, record()]).machine == "m-b"
 
 
 @pytest.mark.parametrize(
@@ -140,15 +144,15 @@ def test_name_belongs_to_the_replacement_machine() -> None:
         (msgspec.structs.replace(bare_metal(), closed_at=at(-1)), Reason.ENDED),
     ],
 )
-def test_outside_its_time_an_allocation_has_no_values(allocation: Allocation, reason: Reason) -> None:
-    found = ask(allocation, FRESH)
+def test_allocation_outside_its_period_has_no_values(allocation: Allocation, reason: Reason) -> None:
+    found = answer_for(allocation, FRESH)
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, reason)
     assert not values(found)
 
 
-def test_a_machine_that_fell_silent_has_no_current_value() -> None:
+def test_stale_machine_has_no_current_value() -> None:
     old = [stored(one.sample, age=STALE_AFTER + 1) for one in FRESH]
-    found = ask(bare_metal(), old, readers=(status(lane=Lane.STATIC, interval=600),))
+    found = answer_for(bare_metal(), old, readers=(status(lane=Lane.STATIC, interval=600),))
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.STALE)
     assert found.age_seconds == STALE_AFTER + 1
     assert not values(found)
@@ -159,38 +163,40 @@ def test_a_machine_that_fell_silent_has_no_current_value() -> None:
 
 def test_samples_from_before_a_hub_clock_step_are_stale() -> None:
     dead = stored(gpu_sample(gpu_view(1), NOW), age=-3600)
-    found = ask(bare_metal(), [dead])
+    found = answer_for(bare_metal(), [dead])
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.STALE)
-    found = ask(bare_metal(), [dead, FRESH[0]])
+    found = answer_for(bare_metal(), [dead, FRESH[0]])
     assert (found.source, found.age_seconds) == (Provenance.HOST_LOCAL_PROBE, 1.0)
     assert found.host["host_load_1m"].value == 0.5
     assert {one.absent for one in found.devices[0].readings.values()} == {Reason.STALE}
 
 
-def test_one_stale_reader_costs_only_its_own_readings() -> None:
-    found = ask(bare_metal(), [FRESH[0], stored(FRESH[1].sample, age=STALE_AFTER + 1)])
+def test_stale_reader_affects_only_its_own_readings() -> None:
+    found = answer_for(bare_metal(), [FRESH[0], stored(FRESH[1].sample, age=STALE_AFTER + 1)])
     assert found.reason is None
     assert found.host["host_load_1m"].value == 0.5
     assert found.devices[0].readings["gpu_power_watts"].absent is Reason.STALE
 
 
-def test_a_slow_lane_is_current_for_three_of_its_own_intervals() -> None:
+def test_slow_lane_is_current_for_three_of_its_intervals() -> None:
     sample = Sample(view=gpu_view(1), reader="nvml", lane=Lane.STATIC, measured_at=NOW, values={"gpu_name": "H200"})
     for age, value in ((1700.0, "H200"), (1900.0, None)):
-        found = ask(bare_metal(), [*FRESH, stored(sample, age)], readers=(status(lane=Lane.STATIC, interval=600),))
+        found = answer_for(
+            bare_metal(), [*FRESH, stored(sample, age)], readers=(status(lane=Lane.STATIC, interval=600),)
+        )
         assert found.devices[0].readings["gpu_name"].value == value
 
 
-def test_no_sender_can_say_that_its_values_never_age() -> None:
+def test_reported_interval_cannot_disable_staleness() -> None:
     sample = Sample(
         view=gpu_view(1), reader="nvml", lane=Lane.SLOW, measured_at=NOW, values={"gpu_row_remap_failed": 0}
     )
     readers = (status(lane=Lane.SLOW, interval=1e12),)
-    found = ask(bare_metal(), [*FRESH, stored(sample, 3601)], readers=readers)
+    found = answer_for(bare_metal(), [*FRESH, stored(sample, 3601)], readers=readers)
     assert found.devices[0].readings["gpu_row_remap_failed"].absent is Reason.STALE
 
 
-def test_nvml_before_nvidia_smi_and_values_before_absences() -> None:
+def test_nvml_precedes_nvidia_smi_and_values_precede_absences() -> None:
     view = gpu_view(1)
     smi = Sample(
         view=view,
@@ -199,7 +205,7 @@ def test_nvml_before_nvidia_smi_and_values_before_absences() -> None:
         measured_at=NOW,
         values={"gpu_power_watts": 1.0, "gpu_temperature_celsius": 40.0},
     )
-    (device,) = ask(bare_metal(), [stored(smi), FRESH[1]]).devices
+    (device,) = answer_for(bare_metal(), [stored(smi), FRESH[1]]).devices
     assert device.readings["gpu_power_watts"].value == 100.0
     assert (device.readings["gpu_temperature_celsius"].value, device.readings["gpu_temperature_celsius"].reader) == (
         40.0,
@@ -209,46 +215,50 @@ def test_nvml_before_nvidia_smi_and_values_before_absences() -> None:
 
 def test_imported_values_answer_if_no_nearer_source_reports() -> None:
     imported = msgspec.structs.replace(FRESH[1].sample, provenance=Provenance.IMPORTED)
-    found = ask(bare_metal(), [stored(imported)])
+    found = answer_for(bare_metal(), [stored(imported)])
     assert (found.source, [one.source for one in found.devices]) == (Provenance.IMPORTED, [Provenance.IMPORTED])
     assert found.devices[0].readings["gpu_power_watts"].value == 100.0
-    near = ask(bare_metal(), [FRESH[0], stored(imported)])
-    assert (near.source, near.devices) == (Provenance.HOST_LOCAL_PROBE, ())  # never beside those of its probe
-    silent = ask(bare_metal(), [stored(FRESH[0].sample, age=500), stored(FRESH[1].sample, age=500), stored(imported)])
-    assert (silent.source, [one.source for one in silent.devices], silent.host) == (
+    near = answer_for(bare_metal(), [FRESH[0], stored(imported)])
+    assert (near.source, near.devices) == (Provenance.HOST_LOCAL_PROBE, ())  # a probe excludes imported values
+    stale = answer_for(
+        bare_metal(), [stored(FRESH[0].sample, age=500), stored(FRESH[1].sample, age=500), stored(imported)]
+    )
+    assert (stale.source, [one.source for one in stale.devices], stale.host) == (
         Provenance.IMPORTED,
         [Provenance.IMPORTED],
         {},
     )
-    nobody = ask(bare_metal(), [stored(FRESH[0].sample, age=500), stored(imported, age=500)])
-    assert (nobody.source, nobody.reason, nobody.devices) == (Provenance.UNAVAILABLE, Reason.STALE, ())
+    neither = answer_for(bare_metal(), [stored(FRESH[0].sample, age=500), stored(imported, age=500)])
+    assert (neither.source, neither.reason, neither.devices) == (Provenance.UNAVAILABLE, Reason.STALE, ())
 
 
-def test_a_device_bound_to_vfio_keeps_its_true_reason() -> None:
+def test_device_bound_to_vfio_keeps_its_reason() -> None:
     view = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:1b:00.0")
-    found = ask(bare_metal(), [FRESH[0], stored(gpu_sample(view, NOW, gpu_power_watts=Absent(Reason.BOUND_TO_VFIO)))])
+    found = answer_for(
+        bare_metal(), [FRESH[0], stored(gpu_sample(view, NOW, gpu_power_watts=Absent(Reason.BOUND_TO_VFIO)))]
+    )
     (device,) = found.devices
     assert device.side is Side.PCI_ONLY
     assert device.readings["gpu_power_watts"].absent is Reason.BOUND_TO_VFIO
     assert found.aggregate.coverage == "0 of 1 devices"
 
 
-def test_a_unit_that_got_its_driver_is_counted_once() -> None:
+def test_device_that_got_its_driver_is_counted_once() -> None:
     before = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:01:00.0")
-    found = ask(bare_metal(), [FRESH[1], stored(gpu_sample(before, NOW), age=60)])
+    found = answer_for(bare_metal(), [FRESH[1], stored(gpu_sample(before, NOW), age=60)])
     assert [device.uuid for device in found.devices] == ["GPU-1"]
 
 
 def test_only_listed_devices_answer() -> None:
     samples = [FRESH[0], *(stored(gpu_sample(gpu_view(n), NOW)) for n in (1, 2, 3))]
     listed = ("GPU-2", "00000000:03:00.0", "GPU-gone")
-    found = ask(bare_metal(devices=listed), samples)
+    found = answer_for(bare_metal(devices=listed), samples)
     assert [device.uuid for device in found.devices] == ["GPU-2", "GPU-3", "GPU-gone"]
     assert {one.absent for one in found.devices[2].readings.values()} == {Reason.NOT_REPORTED}
     assert found.aggregate.coverage == "2 of 3 devices"
 
 
-HANDED_OVER = [
+PASSED_THROUGH = [
     stored(gpu_sample(gpu_view(1), NOW), age=60),
     stored(
         gpu_sample(
@@ -258,47 +268,41 @@ HANDED_OVER = [
         )
     ),
 ]
-"""A GPU that the driver showed until it was handed to a guest."""
+"""A GPU that the driver listed until it was passed through to a guest."""
 
 
 def test_passed_through_device_is_found_by_either_name() -> None:
     for name in ("GPU-1", "0000:01:00.0"):
-        (device,) = ask(bare_metal(devices=(name,)), HANDED_OVER).devices
+        (device,) = answer_for(bare_metal(devices=(name,)), PASSED_THROUGH).devices
         assert device.readings["gpu_power_watts"].absent is Reason.BOUND_TO_VFIO
 
 
-def test_a_device_listed_by_both_its_names_is_one() -> None:
-    found = ask(bare_metal(devices=("GPU-1", "0000:01:00.0")), FRESH)
+def test_device_listed_by_both_its_names_is_counted_once() -> None:
+    found = answer_for(bare_metal(devices=("GPU-1", "0000:01:00.0")), FRESH)
     assert found.aggregate.coverage == "1 of 1 devices"
-
-
-def test_history_of_a_listed_device_is_of_every_key_it_had() -> None:
-    assert listed_ids(bare_metal(devices=("0000:01:00.0",)), record(), HANDED_OVER) == frozenset(
-        {"local/m-a/gpu/GPU-1", "local/m-a/gpu/pci/0000:01:00.0"}
-    )
-    assert listed_ids(bare_metal(devices=("GPU-1",)), record(), HANDED_OVER) == frozenset({"local/m-a/gpu/GPU-1"})
-    assert listed_ids(bare_metal(), record(), HANDED_OVER) is None
 
 
 def test_values_before_the_allocation_are_not_shown() -> None:
     static = msgspec.structs.replace(gpu_sample(gpu_view(1), NOW - 9 * NANOS, gpu_name="H200"), lane=Lane.STATIC)
     samples = [*FRESH, stored(static)]
 
-    (device,) = ask(bare_metal(valid_from=at(-1)), samples).devices
+    (device,) = answer_for(bare_metal(valid_from=at(-1)), samples).devices
 
     assert device.readings["gpu_power_watts"].absent is Reason.NO_DATA
     assert device.readings["gpu_power_watts"].detail == "not measured since the allocation began"
     assert device.readings["gpu_temperature_celsius"].absent is Reason.TIMEOUT
     assert device.readings["gpu_name"].value == "H200"
-    assert not [one for one in ask(bare_metal(valid_from=at(-1)), samples).host.values() if one.value is not None]
+    assert not [
+        one for one in answer_for(bare_metal(valid_from=at(-1)), samples).host.values() if one.value is not None
+    ]
 
 
-def test_a_machine_without_samples_is_not_collected() -> None:
-    found = ask(bare_metal(), [])
+def test_machine_without_samples_is_not_collected() -> None:
+    found = answer_for(bare_metal(), [])
     assert (found.reason, found.machine) == (Reason.NOT_COLLECTED, "m-a")
 
 
-# --- the law: a host's GPU never speaks for a guest's ------------------------------------------------
+# --- invariant: a host's GPU never answers for a guest's ---------------------------------------------
 
 PLAIN = [name for name, metric in CATALOGUE.items() if not metric.dims]
 IDS = st.sampled_from(["m-a", "node-a", "11111111-2222-3333-4444-555555555555", "a" * 32, "GPU-1", "vm-1", "4711"])
@@ -348,7 +352,7 @@ RECORDS = st.builds(
 def slices(draw: st.DrawFn) -> Allocation:
     kind = draw(st.sampled_from([kind for kind in AllocationKind if kind is not AllocationKind.BARE_METAL]))
     fields: dict[str, Value] = {REQUIRED_TARGET_FIELD[kind]: draw(IDS)}
-    if draw(st.booleans()):  # even with fields that the API would refuse
+    if draw(st.booleans()):  # includes fields that the API would reject
         fields["machine"] = draw(IDS)
     spec = AllocationSpec(
         kind=kind,
@@ -360,10 +364,12 @@ def slices(draw: st.DrawFn) -> Allocation:
 
 
 @given(slices(), st.lists(RECORDS, max_size=4), st.lists(STORED, max_size=6))
-def test_no_host_value_is_ever_in_a_slice_s_answer(
+def test_slice_answer_never_has_a_host_value(
     allocation: Allocation, machines: list[MachineRecord], samples: list[StoredSample]
 ) -> None:
-    found = ask(allocation, samples, machines=machines, readers=(status(last_error="host words", last_attempt=1),))
+    found = answer_for(
+        allocation, samples, machines=machines, readers=(status(last_error="host text", last_attempt=1),)
+    )
     assert found.source is Provenance.UNAVAILABLE
     assert found.reason is NO_ANSWERER[allocation.spec.kind][0]
     assert found.detail
@@ -376,12 +382,12 @@ def test_no_host_value_is_ever_in_a_slice_s_answer(
 
 @given(st.lists(STORED, max_size=8))
 def test_bare_metal_shows_no_guest_value(samples: list[StoredSample]) -> None:
-    found = ask(bare_metal(), samples)
-    believed = [Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA]
+    found = answer_for(bare_metal(), samples)
+    trusted = [Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA]
     own = [
         value
         for one in samples
-        if one.sample.provenance in ([Provenance.IMPORTED] if found.source is Provenance.IMPORTED else believed)
+        if one.sample.provenance in ([Provenance.IMPORTED] if found.source is Provenance.IMPORTED else trusted)
         and (one.sample.view is None or one.sample.view.side is not Side.GUEST)
         for value in [*one.sample.values.values(), *(dim.value for dim in one.sample.dims)]
     ]
@@ -389,7 +395,7 @@ def test_bare_metal_shows_no_guest_value(samples: list[StoredSample]) -> None:
     assert all((one.value is None) != (one.absent is None) for one in shown(found))
 
 
-# --- MIG devices, which answer for themselves, and for their GPU only where it is said -------------------
+# --- MIG devices: own readings, and readings of the parent GPU where marked ---------------------------
 
 
 def mig(number: int) -> View:
@@ -404,7 +410,7 @@ CUT_GPU = [
 
 
 def test_mig_device_shows_readings_of_its_gpu_as_the_parent() -> None:
-    found = ask(bare_metal(devices=("MIG-2",)), CUT_GPU)
+    found = answer_for(bare_metal(devices=("MIG-2",)), CUT_GPU)
 
     (device,) = found.devices
     assert device.uuid == "MIG-2"
@@ -418,13 +424,17 @@ def test_mig_device_shows_readings_of_its_gpu_as_the_parent() -> None:
 
 
 def test_machine_counts_a_partitioned_gpu_once() -> None:
-    found = ask(bare_metal(), CUT_GPU)
+    found = answer_for(bare_metal(), CUT_GPU)
     assert len(found.devices) == 3
     assert found.aggregate.coverage == "1 of 1 devices"
     assert found.aggregate.metrics["gpu_memory_used_bytes"].value == 30
     assert "gpu_power_watts" not in found.devices[1].readings
 
 
-def test_a_mig_device_that_the_newest_pass_did_not_list_is_gone() -> None:
+def test_mig_device_missing_from_the_newest_pass_is_gone() -> None:
     earlier = [stored(gpu_sample(mig(3), NOW - 10 * NANOS, gpu_memory_used_bytes=5), age=11)]
-    assert [device.uuid for device in ask(bare_metal(), CUT_GPU + earlier).devices] == ["GPU-1", "MIG-1", "MIG-2"]
+    assert [device.uuid for device in answer_for(bare_metal(), CUT_GPU + earlier).devices] == [
+        "GPU-1",
+        "MIG-1",
+        "MIG-2",
+    ]

@@ -1,4 +1,4 @@
-"""Allocations of virtual machines that are read from inside: by themselves, or not at all."""
+"""Allocations of virtual machines, answered from inside the guest or not at all."""
 
 import datetime as dt
 
@@ -32,12 +32,12 @@ def at(seconds: float) -> dt.datetime:
 
 def inside(view: View | None, number: int, *, age: float = 1.0, **more: object) -> StoredSample:
     values: dict[str, Value | Absent] = {"gpu_memory_used_bytes" if view else "host_memory_total_bytes": number}
-    given_ = {"reader": "nvidia_smi", "lane": Lane.FAST, "provenance": Provenance.SLICE_GUEST, **more}
-    one = Sample(view=view, measured_at=NOW - int(age * NANOS), values=values, **given_)  # type: ignore[arg-type]
+    fields = {"reader": "nvidia_smi", "lane": Lane.FAST, "provenance": Provenance.SLICE_GUEST, **more}
+    one = Sample(view=view, measured_at=NOW - int(age * NANOS), values=values, **fields)  # type: ignore[arg-type]
     return StoredSample(sample=one, received_at=NOW - int(age * NANOS))
 
 
-def word(state: str = OK, problem: str = "", *, age: float = 1.0, gpus: int | None = None) -> StoredSample:
+def guest_status(state: str = OK, problem: str = "", *, age: float = 1.0, gpus: int | None = None) -> StoredSample:
     values: dict[str, Value | Absent] = {"guest_state": state, "guest_problem": problem}
     if gpus is not None:
         values["guest_gpus"] = gpus
@@ -55,12 +55,12 @@ def guest(
 
 
 def allocation(kind: AllocationKind = AllocationKind.GPU_SLICE, vm: str = VM, **more: object) -> Allocation:
-    given_ = {"valid_from": at(-3600), **more}
-    spec = AllocationSpec(kind=kind, target=Target(cluster="local", vm_uuid=vm), **given_)  # type: ignore[arg-type]
+    fields = {"valid_from": at(-3600), **more}
+    spec = AllocationSpec(kind=kind, target=Target(cluster="local", vm_uuid=vm), **fields)  # type: ignore[arg-type]
     return Allocation(id="slice", generation=1, spec=spec, created_at=at(-3600))
 
 
-def ask(one: Allocation, *guests: MachineSamples, hosts: tuple[MachineSamples, ...] = ()) -> AllocationAnswer:
+def answer_for(one: Allocation, *guests: MachineSamples, hosts: tuple[MachineSamples, ...] = ()) -> AllocationAnswer:
     return answer(one, hosts, NOW, stale_after_seconds=STALE_AFTER, inside=guests)
 
 
@@ -69,8 +69,10 @@ def used(found: AllocationAnswer) -> list[object]:
 
 
 @pytest.mark.parametrize("kind", [AllocationKind.GPU_SLICE, AllocationKind.KUBEVIRT_VMI])
-def test_a_virtual_machine_answers_for_itself(kind: AllocationKind) -> None:
-    found = ask(allocation(kind, VM.upper()), guest(word(), inside(GPU, 30), inside(None, 64, reader="host")))
+def test_virtual_machine_answers_for_itself(kind: AllocationKind) -> None:
+    found = answer_for(
+        allocation(kind, VM.upper()), guest(guest_status(), inside(GPU, 30), inside(None, 64, reader="host"))
+    )
     assert (found.source, found.reason, found.detail, found.machine) == (Provenance.SLICE_GUEST, None, "", "m-g")
     (device,) = found.devices
     assert (device.side, device.source, device.uuid) == (Side.GUEST, Provenance.SLICE_GUEST, "GPU-1")
@@ -82,36 +84,36 @@ def test_a_virtual_machine_answers_for_itself(kind: AllocationKind) -> None:
 
 
 @pytest.mark.parametrize("state", [state for state in STATES if state not in (OK, REMOVED)])
-def test_every_state_is_a_reason_in_its_own_words(state: str) -> None:
-    found = ask(allocation(), guest(word(state, "words of the driver"), inside(GPU, 30, age=STALE_AFTER + 1)))
+def test_every_state_is_a_reason_with_its_detail(state: str) -> None:
+    found = answer_for(allocation(), guest(guest_status(state, "driver text"), inside(GPU, 30, age=STALE_AFTER + 1)))
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason(state))
     if state == Reason.NOT_PERMITTED:
-        assert "words of the driver" not in found.detail + str(found.last_error)
+        assert "driver text" not in found.detail + str(found.last_error)
     else:
-        assert "words of the driver" in found.detail
+        assert "driver text" in found.detail
     assert used(found) == [None]
     assert found.devices[0].readings["gpu_memory_used_bytes"].last_known == 30
 
 
-def test_silence_is_patience_until_the_stated_age() -> None:
-    silent = word(Reason.GUEST_UNREACHABLE, "no answer in time")
-    assert used(ask(allocation(), guest(silent, inside(GPU, 30, age=60)))) == [30]
-    found = ask(allocation(), guest(silent, inside(GPU, 30, age=STALE_AFTER + 1)))
+def test_unreachable_guest_keeps_its_values_until_they_are_stale() -> None:
+    unreachable = guest_status(Reason.GUEST_UNREACHABLE, "no answer in time")
+    assert used(answer_for(allocation(), guest(unreachable, inside(GPU, 30, age=60)))) == [30]
+    found = answer_for(allocation(), guest(unreachable, inside(GPU, 30, age=STALE_AFTER + 1)))
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.GUEST_UNREACHABLE)
     reading = found.devices[0].readings["gpu_memory_used_bytes"]
     assert (reading.value, reading.absent, reading.last_known) == (None, Reason.STALE, 30)
     assert reading.age_seconds == pytest.approx(STALE_AFTER + 1)
 
 
-def test_another_machine_at_its_address_is_no_patience() -> None:
-    found = ask(allocation(), guest(word(Reason.IDENTITY_MISMATCH, "another host key"), inside(GPU, 30)))
+def test_identity_mismatch_hides_values_at_once() -> None:
+    found = answer_for(allocation(), guest(guest_status(Reason.IDENTITY_MISMATCH, "another host key"), inside(GPU, 30)))
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.IDENTITY_MISMATCH)
     assert used(found) == [None]
 
 
-def test_a_silent_agent_is_no_answer() -> None:
+def test_guest_values_of_a_stale_agent_are_stale() -> None:
     old = STALE_AFTER + 1
-    found = ask(allocation(), guest(word(age=old), inside(GPU, 30, age=old), inside(None, 64, age=old)))
+    found = answer_for(allocation(), guest(guest_status(age=old), inside(GPU, 30, age=old), inside(None, 64, age=old)))
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.STALE)
     assert found.host["host_memory_total_bytes"] == Reading(
         absent=Reason.STALE,
@@ -124,39 +126,41 @@ def test_a_silent_agent_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("expected", [{"h100": 2}, {"h100": 1, "a100": 1}, {"h100": 3}])
-def test_gpus_are_counted_against_the_allocation(expected: dict[str, int]) -> None:
-    found = ask(allocation(expected=expected), guest(word(), inside(GPU, 30)))
+def test_gpu_count_must_match_the_allocation(expected: dict[str, int]) -> None:
+    found = answer_for(allocation(expected=expected), guest(guest_status(), inside(GPU, 30)))
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.GPU_COUNT_DIFFERS)
     assert found.detail == f"the allocation has {sum(expected.values())} GPUs, and the guest shows 1"
     assert used(found) == [None]
-    assert used(ask(allocation(expected={"h100": 2}), guest(word(), inside(GPU, 1), inside(SECOND, 2)))) == [1, 2]
+    assert used(
+        answer_for(allocation(expected={"h100": 2}), guest(guest_status(), inside(GPU, 1), inside(SECOND, 2)))
+    ) == [1, 2]
 
 
-def test_a_gpu_that_is_gone_does_not_count() -> None:
+def test_gpu_that_is_gone_is_not_counted() -> None:
     both = (inside(GPU, 1), inside(SECOND, 2, age=60))
-    found = ask(allocation(expected={"h100": 2}), guest(word(gpus=1), *both))
+    found = answer_for(allocation(expected={"h100": 2}), guest(guest_status(gpus=1), *both))
     assert found.detail == "the allocation has 2 GPUs, and the guest shows 1"
 
 
-def test_a_guest_that_is_read_no_more_is_not_collected() -> None:
-    found = ask(allocation(), guest(word(REMOVED), inside(GPU, 30)))
+def test_removed_guest_is_not_collected() -> None:
+    found = answer_for(allocation(), guest(guest_status(REMOVED), inside(GPU, 30)))
     assert (found.source, found.reason, found.devices) == (Provenance.UNAVAILABLE, Reason.GUEST_NOT_COLLECTED, ())
 
 
-def test_a_virtual_machine_that_moved_is_answered_by_its_new_host() -> None:
-    old = guest(word(age=STALE_AFTER + 1), inside(GPU, 1, age=STALE_AFTER + 1), id_="m-old")
-    new = guest(word(), inside(GPU, 2), id_="m-new")
-    assert used(ask(allocation(), old, new)) == [2]
-    assert used(ask(allocation(), guest(word(REMOVED), inside(GPU, 1), id_="m-old"), new)) == [2]
-    both = ask(allocation(), guest(word(), inside(GPU, 1), id_="m-old"), new)
+def test_migrated_virtual_machine_is_answered_by_its_new_host() -> None:
+    old = guest(guest_status(age=STALE_AFTER + 1), inside(GPU, 1, age=STALE_AFTER + 1), id_="m-old")
+    new = guest(guest_status(), inside(GPU, 2), id_="m-new")
+    assert used(answer_for(allocation(), old, new)) == [2]
+    assert used(answer_for(allocation(), guest(guest_status(REMOVED), inside(GPU, 1), id_="m-old"), new)) == [2]
+    both = answer_for(allocation(), guest(guest_status(), inside(GPU, 1), id_="m-old"), new)
     assert (both.reason, both.devices) == (Reason.AMBIGUOUS_TARGET, ())
     assert "m-new, m-old" in both.detail
 
 
-def test_what_was_before_the_allocation_was_somebody_elses() -> None:
-    found = ask(allocation(valid_from=at(-1)), guest(word(), inside(GPU, 30, age=5)))
+def test_guest_values_before_the_allocation_are_not_shown() -> None:
+    found = answer_for(allocation(valid_from=at(-1)), guest(guest_status(), inside(GPU, 30, age=5)))
     assert used(found) == [None]
-    gone = ask(allocation(valid_from=at(-1)), guest(word(Reason.NO_DRIVER), inside(GPU, 30, age=5)))
+    gone = answer_for(allocation(valid_from=at(-1)), guest(guest_status(Reason.NO_DRIVER), inside(GPU, 30, age=5)))
     assert gone.devices[0].readings["gpu_memory_used_bytes"].last_known is None
 
 
@@ -165,19 +169,19 @@ def test_vgpu_instance_completes_or_replaces_the_guest() -> None:
     values: dict[str, Value | Absent] = {"gpu_memory_used_bytes": 5, "vgpu_vm_id": VM, "vgpu_vm_id_kind": "uuid"}
     one = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=NOW, values=values)
     node = guest(StoredSample(sample=one, received_at=NOW), id_="m-node", vm="", kind=MachineKind.NODE)
-    both = ask(allocation(), guest(word(), inside(GPU, 30)), hosts=(node,))
+    both = answer_for(allocation(), guest(guest_status(), inside(GPU, 30)), hosts=(node,))
     assert both.source is Provenance.SLICE_GUEST
     assert [(device.side, device.source) for device in both.devices] == [
         (Side.GUEST, Provenance.SLICE_GUEST),
         (Side.VGPU_HOST, Provenance.SLICE_VGPU_HOST),
     ]
     assert both.aggregate.metrics["gpu_memory_used_bytes"].value == 30
-    alone = ask(allocation(), guest(word(Reason.NO_DRIVER, "no driver")), hosts=(node,))
+    alone = answer_for(allocation(), guest(guest_status(Reason.NO_DRIVER, "no driver")), hosts=(node,))
     assert (alone.source, used(alone)) == (Provenance.SLICE_VGPU_HOST, [5])
     assert "no_driver" in alone.detail
 
 
-# --- the law: a host's GPU never speaks for a guest's, on random hosts and guests ---------------------
+# --- invariant: a host's GPU never answers for a guest's, on random hosts and guests -------------------
 
 VIEWS = st.one_of(
     st.none(),
@@ -196,7 +200,7 @@ AGES = st.sampled_from([0.5, 1.0, 90.0, STALE_AFTER + 1])
 
 @st.composite
 def machines(draw: st.DrawFn) -> list[MachineSamples]:
-    """Hosts whose own NVML works, and guests in every state; each number is of one sample alone."""
+    """Draw hosts with working NVML, and guests in every state; each number belongs to one sample."""
     numbers = iter(range(1000, 100_000))
     found = []
     for index in range(draw(st.integers(1, 4))):
@@ -212,7 +216,7 @@ def machines(draw: st.DrawFn) -> list[MachineSamples]:
             for _ in range(draw(st.integers(1, 6)))
         ]
         if draw(st.sampled_from([True, True, True, False])):
-            samples.append(word(draw(st.sampled_from([OK, OK, OK, OK, *STATES])), "words", age=draw(AGES)))
+            samples.append(guest_status(draw(st.sampled_from([OK, OK, OK, OK, *STATES])), "text", age=draw(AGES)))
         kind, vm = draw(st.sampled_from(MachineKind)), draw(st.sampled_from([VM, OTHER_VM]))
         found.append(guest(*samples, id_=f"m-{index}", vm=vm, kind=kind))
     return found
@@ -224,20 +228,20 @@ def test_guest_answer_has_only_values_from_inside_the_guest(
     seen: list[MachineSamples], expected: dict[str, int]
 ) -> None:
     hosts = tuple(one for one in seen if one.machine.machine.kind is MachineKind.NODE)
-    found = ask(allocation(expected=expected), *seen, hosts=hosts)
+    found = answer_for(allocation(expected=expected), *seen, hosts=hosts)
     readings = [reading for device in found.devices for reading in device.readings.values()]
     readings += [reading for name, reading in found.host.items() if name not in STAMPS]
     numbers = {one.value for one in readings} | {one.last_known for one in readings}
     numbers |= {total.value for total in found.aggregate.metrics.values() if total.reporting == 1}
     origins = [
-        (told, stored)
-        for told in seen
-        for stored in told.stored
+        (machine, stored)
+        for machine in seen
+        for stored in machine.stored
         if numbers & set(stored.sample.values.values()) - {None}
     ]
-    for told, stored in origins:
-        assert (told.machine.id, told.machine.machine.kind) == (found.machine, MachineKind.GUEST)
-        assert told.machine.machine.system_uuid == VM
+    for machine, stored in origins:
+        assert (machine.machine.id, machine.machine.machine.kind) == (found.machine, MachineKind.GUEST)
+        assert machine.machine.machine.system_uuid == VM
         assert stored.sample.provenance is Provenance.SLICE_GUEST
         assert stored.sample.view is None or stored.sample.view.side is Side.GUEST
     if found.source is Provenance.UNAVAILABLE:

@@ -1,4 +1,4 @@
-"""Allocations of virtual machines: answered by their own vGPU instances as the host sees them, and by nothing else."""
+"""Allocations of virtual machines, answered only by their own vGPU instances as the host reports them."""
 
 import datetime as dt
 
@@ -41,8 +41,8 @@ def sample(
     values: dict[str, Value] = {"gpu_memory_used_bytes" if view else "host_memory_total_bytes": used}
     if vm is not None:
         values |= {"vgpu_vm_id": vm, "vgpu_vm_id_kind": vm_kind}
-    given_ = {"lane": Lane.FAST, **more}
-    return Sample(view=view, reader="nvml", measured_at=at_ns, values=values, **given_)  # type: ignore[arg-type]
+    fields = {"lane": Lane.FAST, **more}
+    return Sample(view=view, reader="nvml", measured_at=at_ns, values=values, **fields)  # type: ignore[arg-type]
 
 
 def stored(one: Sample, age: float = 1.0) -> StoredSample:
@@ -60,12 +60,12 @@ def host(*samples: StoredSample, id_: str = "m-a") -> MachineSamples:
 
 
 def allocation(kind: AllocationKind = AllocationKind.GPU_SLICE, vm: str = VM, **more: object) -> Allocation:
-    given_ = {"valid_from": at(-3600), **more}
-    spec = AllocationSpec(kind=kind, target=Target(cluster="local", vm_uuid=vm), **given_)  # type: ignore[arg-type]
+    fields = {"valid_from": at(-3600), **more}
+    spec = AllocationSpec(kind=kind, target=Target(cluster="local", vm_uuid=vm), **fields)  # type: ignore[arg-type]
     return Allocation(id="slice", generation=1, spec=spec, created_at=at(-3600))
 
 
-def ask(one: Allocation, *hosts: MachineSamples) -> AllocationAnswer:
+def answer_for(one: Allocation, *hosts: MachineSamples) -> AllocationAnswer:
     return answer(one, hosts, NOW, stale_after_seconds=STALE_AFTER)
 
 
@@ -82,8 +82,8 @@ SHARED_GPU = (
 
 
 @pytest.mark.parametrize("kind", [AllocationKind.GPU_SLICE, AllocationKind.KUBEVIRT_VMI])
-def test_a_virtual_machine_is_answered_by_its_own_instance(kind: AllocationKind) -> None:
-    found = ask(allocation(kind, VM.upper()), host(*SHARED_GPU))
+def test_virtual_machine_is_answered_by_its_own_instance(kind: AllocationKind) -> None:
+    found = answer_for(allocation(kind, VM.upper()), host(*SHARED_GPU))
 
     assert (found.source, found.reason, found.machine) == (Provenance.SLICE_VGPU_HOST, None, "m-a")
     (device,) = found.devices
@@ -99,70 +99,72 @@ def test_a_virtual_machine_is_answered_by_its_own_instance(kind: AllocationKind)
 
 def test_vm_may_list_some_of_its_instances() -> None:
     two = host(*SHARED_GPU, stored(sample(vgpu("U-second"), 50, vm=VM)))
-    assert sorted(used(ask(allocation(), two))) == [30, 50]  # type: ignore[type-var]
-    found = ask(allocation(devices=("U-second", "U-never-there")), two)
+    assert sorted(used(answer_for(allocation(), two))) == [30, 50]  # type: ignore[type-var]
+    found = answer_for(allocation(devices=("U-second", "U-never-there")), two)
     assert used(found) == [50]
     assert found.aggregate.coverage == "1 of 2 devices"
 
 
-def test_an_instance_may_be_listed_in_either_case() -> None:
+def test_instance_may_be_listed_in_either_case() -> None:
     name = "abcdef00-1111-4222-8333-444455556666"
-    assert used(ask(allocation(devices=(name.upper(),)), host(stored(sample(vgpu(name), 30, vm=VM))))) == [30]
+    assert used(answer_for(allocation(devices=(name.upper(),)), host(stored(sample(vgpu(name), 30, vm=VM))))) == [30]
 
 
-def test_an_instance_may_be_listed_as_its_guest_names_it() -> None:
+def test_instance_may_be_listed_by_its_guest_uuid() -> None:
     name = "abcdef00-1111-4222-8333-444455556666"
-    assert used(ask(allocation(devices=(f"GPU-{name}",)), host(stored(sample(vgpu(name), 30, vm=VM))))) == [30]
-    assert used(ask(allocation(devices=(name,)), host(stored(sample(vgpu(f"GPU-{name}"), 30, vm=VM))))) == [30]
+    assert used(answer_for(allocation(devices=(f"GPU-{name}",)), host(stored(sample(vgpu(name), 30, vm=VM))))) == [30]
+    assert used(answer_for(allocation(devices=(name,)), host(stored(sample(vgpu(f"GPU-{name}"), 30, vm=VM))))) == [30]
 
 
-def test_a_listed_instance_of_a_hypervisor_without_uuids() -> None:
+def test_listed_instance_without_vm_uuid_is_shown() -> None:
     xen = host(stored(sample(PARENT, 1)), stored(sample(vgpu("U-own"), 30, vm="17", vm_kind="domain_id")))
-    assert used(ask(allocation(devices=("U-own",)), xen)) == [30]
-    assert ask(allocation(), xen).reason is Reason.GUEST_NOT_COLLECTED
+    assert used(answer_for(allocation(devices=("U-own",)), xen)) == [30]
+    assert answer_for(allocation(), xen).reason is Reason.GUEST_NOT_COLLECTED
 
 
 @pytest.mark.parametrize(
     ("reason", "shown"), [(Reason.NOT_SUPPORTED, [30]), (Reason.DRIVER_ERROR, []), (Reason.TIMEOUT, [])]
 )
-def test_listed_instance_with_unknown_holder_is_unconfirmed(reason: Reason, shown: list[object]) -> None:
+def test_listed_instance_is_shown_if_its_holder_is_not_supported(reason: Reason, shown: list[object]) -> None:
     one = sample(vgpu("U-own"), 30)
     one.values.update(dict.fromkeys(("vgpu_vm_id", "vgpu_vm_id_kind"), Absent(reason, "nvmlVgpuInstanceGetVmID")))
-    assert used(ask(allocation(devices=("U-own",)), host(stored(one)))) == shown
+    assert used(answer_for(allocation(devices=("U-own",)), host(stored(one)))) == shown
 
 
 def test_instance_of_another_vm_is_not_shown() -> None:
-    found = ask(allocation(devices=("U-neighbour",)), host(*SHARED_GPU))
+    found = answer_for(allocation(devices=("U-neighbour",)), host(*SHARED_GPU))
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.GUEST_NOT_COLLECTED)
     assert found.devices == ()
 
 
-def test_an_instance_of_an_earlier_pass_is_gone() -> None:
+def test_instance_of_an_earlier_pass_is_gone() -> None:
     dead = stored(sample(vgpu("U-own"), 30, vm=VM, at_ns=NOW - 10 * NANOS), age=11)
-    found = ask(allocation(), host(stored(sample(PARENT, 1)), dead))
+    found = answer_for(allocation(), host(stored(sample(PARENT, 1)), dead))
     assert (found.reason, found.devices) == (Reason.GUEST_NOT_COLLECTED, ())
 
 
-def test_an_instance_moved_to_another_host_is_told_of_by_that_one() -> None:
+def test_instance_moved_to_another_host_is_reported_by_that_host() -> None:
     old = host(stored(sample(vgpu("U-old"), 30, vm=VM), age=STALE_AFTER + 1), id_="m-b")
-    assert used(ask(allocation(), old, host(*SHARED_GPU))) == [30]
-    both = ask(allocation(), host(stored(sample(vgpu("U-old"), 5, vm=VM)), id_="m-b"), host(*SHARED_GPU))
+    assert used(answer_for(allocation(), old, host(*SHARED_GPU))) == [30]
+    both = answer_for(allocation(), host(stored(sample(vgpu("U-old"), 5, vm=VM)), id_="m-b"), host(*SHARED_GPU))
     assert both.reason is Reason.AMBIGUOUS_TARGET
     assert "m-a, m-b" in both.detail
     assert both.devices == ()
 
 
-def test_a_silent_host_has_no_current_values() -> None:
-    found = ask(allocation(), host(*(stored(one.sample, age=STALE_AFTER + 1) for one in SHARED_GPU)))
+def test_stale_host_has_no_current_values() -> None:
+    found = answer_for(allocation(), host(*(stored(one.sample, age=STALE_AFTER + 1) for one in SHARED_GPU)))
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.STALE)
     (device,) = found.devices
     assert {reading.absent for reading in device.readings.values()} == {Reason.STALE}
 
 
 def test_instance_values_before_the_allocation_are_not_shown() -> None:
-    found = ask(allocation(valid_from=at(-1)), host(stored(sample(vgpu("U-own"), 30, vm=VM, at_ns=NOW - 5 * NANOS))))
+    found = answer_for(
+        allocation(valid_from=at(-1)), host(stored(sample(vgpu("U-own"), 30, vm=VM, at_ns=NOW - 5 * NANOS)))
+    )
     assert used(found) == [None]
-    assert ask(allocation(valid_from=at(1)), host(*SHARED_GPU)).reason is Reason.NOT_STARTED
+    assert answer_for(allocation(valid_from=at(1)), host(*SHARED_GPU)).reason is Reason.NOT_STARTED
 
 
 @pytest.mark.parametrize(
@@ -178,13 +180,13 @@ def test_instance_values_before_the_allocation_are_not_shown() -> None:
         sample(None, 30, vm=VM),
     ],
 )
-def test_only_what_the_host_measured_of_a_vgpu_instance_answers(claim: Sample) -> None:
-    found = ask(allocation(), host(stored(sample(PARENT, 1)), stored(claim)))
+def test_only_host_readings_of_a_vgpu_instance_answer(claim: Sample) -> None:
+    found = answer_for(allocation(), host(stored(sample(PARENT, 1)), stored(claim)))
     assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.GUEST_NOT_COLLECTED)
     assert found.devices == ()
 
 
-# --- the law: a host's GPU never speaks for a guest's, on random hosts --------------------------------
+# --- invariant: a host's GPU never answers for a guest's, on random hosts ------------------------------
 
 NAMES = st.sampled_from(["U-1", "U-2", "U-3", "GPU-host"])
 VIEWS = st.one_of(
@@ -204,7 +206,7 @@ VMS = st.sampled_from([None, VM, VM.upper(), OTHER_VM, "17", ""])
 
 @st.composite
 def hosts(draw: st.DrawFn) -> list[MachineSamples]:
-    """Up to three hosts; every value is its sample's own."""
+    """Draw up to three hosts; each value belongs to one sample."""
     numbers = iter(range(1000, 10_000))
     return [
         host(
@@ -232,11 +234,11 @@ def hosts(draw: st.DrawFn) -> list[MachineSamples]:
 @given(
     hosts(), st.sampled_from([VM, OTHER_VM, "17", "U-1"]), st.one_of(st.none(), st.lists(NAMES, max_size=3).map(tuple))
 )
-def test_no_value_but_of_its_own_instance_is_in_an_answer(
+def test_answer_has_only_values_of_its_own_instance(
     seen: list[MachineSamples], vm: str, listed: tuple[str, ...] | None
 ) -> None:
-    asked = allocation(vm=vm, devices=listed)
-    found = ask(asked, *seen)
+    requested = allocation(vm=vm, devices=listed)
+    found = answer_for(requested, *seen)
 
     assert (found.host, found.host_dimensions, found.last_error) == ({}, (), None)
     shown = {
@@ -250,22 +252,22 @@ def test_no_value_but_of_its_own_instance_is_in_an_answer(
         assert origin.view is not None
         assert (origin.view.kind, origin.view.side) == (ViewKind.VGPU, Side.VGPU_HOST)
         assert origin.provenance is Provenance.HOST_LOCAL_PROBE
-        told = origin.values.get("vgpu_vm_id")
-        if isinstance(told, str) and origin.values["vgpu_vm_id_kind"] == "uuid" and "-" in told:
-            assert told.lower() == vm
+        vm_id = origin.values.get("vgpu_vm_id")
+        if isinstance(vm_id, str) and origin.values["vgpu_vm_id_kind"] == "uuid" and "-" in vm_id:
+            assert vm_id.lower() == vm
         else:
-            assert listed is not None or _another_lane_says(seen, origin, vm)
+            assert listed is not None or _another_lane_names(seen, origin, vm)
         assert listed is None or origin.view.uuid in listed
     if not found.devices:
         assert found.source is Provenance.UNAVAILABLE
-        assert found.reason in {NO_ANSWERER[asked.spec.kind][0], Reason.AMBIGUOUS_TARGET}
+        assert found.reason in {NO_ANSWERER[requested.spec.kind][0], Reason.AMBIGUOUS_TARGET}
     assert all(device.source is found.source for device in found.devices)
     totals = {one.value for one in found.aggregate.metrics.values()} - {None}
     assert not totals or shown
 
 
-def _another_lane_says(seen: list[MachineSamples], origin: Sample, vm: str) -> bool:
-    """Whether a sample of the same instance, of another lane, says that it is this virtual machine's."""
+def _another_lane_names(seen: list[MachineSamples], origin: Sample, vm: str) -> bool:
+    """Return whether a sample of the same instance from another lane names this virtual machine."""
     assert origin.view is not None
     return any(
         one.sample.view is not None

@@ -1,4 +1,4 @@
-"""GPU-hours against a second at a time: every unit once, whoever held what of it."""
+"""GPU-hours, compared with a second-by-second count: every unit counts once."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -59,8 +59,8 @@ World = dict[tuple[str, str], list[str | None]]
 
 def seen(segment: Segment, part: str, world: World) -> DeviceUsage:
     first, last = ((at - START) // NANOS for at in (segment.start, segment.end))
-    told = world[segment.unit[1], part][first:last]
-    return DeviceUsage(used_seconds=told.count("used"), idle_seconds=told.count("idle"))
+    states_seen = world[segment.unit[1], part][first:last]
+    return DeviceUsage(used_seconds=states_seen.count("used"), idle_seconds=states_seen.count("idle"))
 
 
 def summed(
@@ -75,7 +75,7 @@ def summed(
 
 
 def brute(held: Sequence[UnitHolding], world: World, key: str | None) -> dict[str | None, list[float]]:
-    """Held, used and idle seconds of each group, a second and a unit at a time."""
+    """Return held, used and idle seconds of each group, counted by second and unit."""
     found: dict[str | None, list[float]] = {}
     for second in range(SECONDS):
         for unit in ("u0", "u1"):
@@ -124,7 +124,7 @@ parts_and_plain = holdings().filter(lambda one: (one.unit[1], one.part) != ("u0"
 
 
 @given(held=st.lists(parts_and_plain, max_size=8), world=worlds)
-def test_what_a_unit_or_a_part_did_is_what_was_read_of_it(held: list[UnitHolding], world: World) -> None:
+def test_usage_of_a_unit_or_part_equals_its_measured_states(held: list[UnitHolding], world: World) -> None:
     groups, _ = summed(held, world, (UsageDimension.ALLOCATION,))
     expected = brute(held, world, "allocation")
     assert len(groups) == len(expected)
@@ -133,14 +133,14 @@ def test_what_a_unit_or_a_part_did_is_what_was_read_of_it(held: list[UnitHolding
         assert did == pytest.approx(expected[one.group[UsageDimension.ALLOCATION]][1:])
 
 
-def world_of(**told: str | None) -> World:
+def world_of(**states_by_part: str | None) -> World:
     world: World = {("u0", WHOLE): [], ("u0", "MIG-1"): [], ("u0", "MIG-2"): [], ("u1", WHOLE): []}
     for (unit, part), states_ in world.items():
-        states_ += [told.get(part.replace("-", "_") or unit)] * SECONDS
+        states_ += [states_by_part.get(part.replace("-", "_") or unit)] * SECONDS
     return world
 
 
-def test_a_gpu_in_mig_mode_did_what_its_devices_did() -> None:
+def test_gpu_in_mig_mode_has_the_usage_of_its_devices() -> None:
     (row,), _ = summed(
         [UnitHolding(("c", "u0"), WHOLE, "a", ns(0), ns(12))],
         world_of(MIG_1="used", MIG_2="idle"),
@@ -151,11 +151,11 @@ def test_a_gpu_in_mig_mode_did_what_its_devices_did() -> None:
     assert [one * 3600 for one in hours] == pytest.approx([12, 3, 6, 3])
 
 
-def test_what_is_two_tenants_at_once_is_held_by_both_and_unknown() -> None:
+def test_unit_held_by_two_tenants_counts_for_both_as_unknown() -> None:
     held = [UnitHolding(("c", "u1"), WHOLE, "a", ns(0), ns(12)), UnitHolding(("c", "u1"), WHOLE, "c", ns(6), ns(12))]
     groups, total = summed(held, world_of(u1="used"), (UsageDimension.TENANT,))
-    told = {one.group[UsageDimension.TENANT]: (one.held_gpu_hours * 3600, one.used_gpu_hours * 3600) for one in groups}
-    assert told == {"t1": (12, 6), "t2": (6, 0)}
+    hours = {one.group[UsageDimension.TENANT]: (one.held_gpu_hours * 3600, one.used_gpu_hours * 3600) for one in groups}
+    assert hours == {"t1": (12, 6), "t2": (6, 0)}
     assert (total.held_gpu_hours * 3600, total.unknown_gpu_hours * 3600, total.gpus) == (12, 6, 1)
 
 
@@ -180,7 +180,7 @@ def test_cost_uses_the_price_in_force() -> None:
     assert (nothing.cost, nothing.cost_absent) == (0.0, None)
 
 
-def test_energy_says_where_it_comes_from() -> None:
+def test_energy_names_its_source() -> None:
     segment = Segment(("c", "u1"), ns(0), ns(10), {"a": frozenset({WHOLE})}, contested=False)
     counter = DeviceUsage(power_joules=900, power_seconds=10, energy_joules=1000, energy_seconds=9.5)
     power = DeviceUsage(power_joules=900, power_seconds=10, energy_joules=1000, energy_seconds=2)

@@ -1,4 +1,4 @@
-"""One GPU, however many see it."""
+"""Physical units: one GPU, however many machines and readers report it."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from gpufleet.model.view import Side, View, ViewKind
 A, B = "GPU-0000000a-0000-4000-8000-000000000000", "GPU-0000000b-0000-4000-8000-000000000000"
 
 
-def told(view: View, at: int = 1, reader: str = "nvml", **values: Value) -> StoredSample:
+def stored(view: View, at: int = 1, reader: str = "nvml", **values: Value) -> StoredSample:
     return StoredSample(
         sample=Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=at, values={**values}), received_at=at
     )
@@ -27,8 +27,10 @@ def units(machines: Mapping[str, list[StoredSample]]) -> PhysicalUnits:
     return PhysicalUnits("c", machines)
 
 
-def test_two_machines_that_see_one_uuid_see_one_gpu() -> None:
-    seen = units({"old": [told(gpu(A), gpu_name="H200")], "new": [told(gpu(A, "0000:09:00.0")), told(gpu(B, None))]})
+def test_two_machines_that_report_one_uuid_share_one_gpu() -> None:
+    seen = units(
+        {"old": [stored(gpu(A), gpu_name="H200")], "new": [stored(gpu(A, "0000:09:00.0")), stored(gpu(B, None))]}
+    )
     assert seen.whole("old")[0] in seen.whole("new")
     assert (len(seen.whole("old")), len(seen.whole("new")), len(seen.by_id)) == (1, 2, 2)
     unit = seen.by_id[seen.whole("old")[0][0]]
@@ -36,17 +38,17 @@ def test_two_machines_that_see_one_uuid_see_one_gpu() -> None:
     assert unit.views == (("old", f"gpu/{A}"), ("new", f"gpu/{A}"))
 
 
-def test_two_readers_and_the_bus_see_one_gpu() -> None:
+def test_two_readers_and_the_bus_report_one_gpu() -> None:
     bus = gpu(None, side=Side.PCI_ONLY)
-    seen = units({"m": [told(gpu(A)), told(gpu(A), reader="dcgm"), told(bus, at=0, reader="pci")]})
+    seen = units({"m": [stored(gpu(A)), stored(gpu(A), reader="dcgm"), stored(bus, at=0, reader="pci")]})
     assert len(seen.whole("m")) == len(seen.by_id) == 1
 
 
 def test_passed_through_gpu_is_the_gpu_of_the_guest() -> None:
     seen = units(
         {
-            "host": [told(gpu(A), at=1), told(gpu(None, side=Side.PCI_ONLY), at=5, reader="pci")],
-            "guest": [told(gpu(A, "0000:00:05.0", Side.GUEST), at=6)],
+            "host": [stored(gpu(A), at=1), stored(gpu(None, side=Side.PCI_ONLY), at=5, reader="pci")],
+            "guest": [stored(gpu(A, "0000:00:05.0", Side.GUEST), at=6)],
         }
     )
     assert seen.whole("host") == seen.whole("guest")
@@ -54,13 +56,13 @@ def test_passed_through_gpu_is_the_gpu_of_the_guest() -> None:
 
 
 def unread(*addresses: str) -> list[StoredSample]:
-    return [told(gpu(None, address, Side.PCI_ONLY), reader="pci") for address in addresses]
+    return [stored(gpu(None, address, Side.PCI_ONLY), reader="pci") for address in addresses]
 
 
-def test_gpu_unread_by_the_host_is_that_of_its_only_guest() -> None:
+def test_gpu_unread_by_the_host_is_the_gpu_of_its_only_guest() -> None:
     seen = PhysicalUnits(
         "c",
-        {"host": unread("0000:01:00.0"), "guest": [told(gpu(A, "0000:00:05.0", Side.GUEST))]},
+        {"host": unread("0000:01:00.0"), "guest": [stored(gpu(A, "0000:00:05.0", Side.GUEST))]},
         guests={"host": ["guest"]},
     )
     assert seen.whole("host") == seen.whole("guest") == seen.at([("host", "gpu/pci/0000:01:00.0")])
@@ -69,14 +71,14 @@ def test_gpu_unread_by_the_host_is_that_of_its_only_guest() -> None:
 
 def test_unread_gpus_match_the_number_seen_by_guests() -> None:
     machines = {
-        "host": [told(gpu(B, "0000:09:00.0")), *unread("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")],
-        "one": [told(gpu(A, "0000:00:05.0", Side.GUEST))],
-        "two": [told(gpu("GPU-0000000c", "0000:00:05.0", Side.GUEST))],
+        "host": [stored(gpu(B, "0000:09:00.0")), *unread("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")],
+        "one": [stored(gpu(A, "0000:00:05.0", Side.GUEST))],
+        "two": [stored(gpu("GPU-0000000c", "0000:00:05.0", Side.GUEST))],
     }
     seen = PhysicalUnits("c", machines, guests={"host": ["one", "two"]})
     assert len(seen.whole("host")) == 4
     assert set(seen.whole("host")) >= {*seen.whole("one"), *seen.whole("two")}
-    # which of them is in which slot nobody knows: what is asked for by its slot is nobody else's
+    # their slots are unknown, so a slot does not identify a guest's GPU
     slots = seen.at(("host", f"gpu/pci/0000:0{number}:00.0") for number in (1, 2, 3))
     assert len(slots) == 3
     assert not {*seen.whole("one"), *seen.whole("two")} & set(slots)
@@ -85,16 +87,16 @@ def test_unread_gpus_match_the_number_seen_by_guests() -> None:
 def test_guest_gpus_beyond_the_missing_ones_get_no_slot() -> None:
     machines = {
         "host": unread("0000:01:00.0"),
-        "guest": [told(gpu(A, "0000:00:05.0", Side.GUEST)), told(gpu(B, "0000:00:06.0", Side.GUEST))],
+        "guest": [stored(gpu(A, "0000:00:05.0", Side.GUEST)), stored(gpu(B, "0000:00:06.0", Side.GUEST))],
     }
     seen = PhysicalUnits("c", machines, guests={"host": ["guest"]})
     assert len({*seen.whole("host"), *seen.whole("guest")}) == 3
 
 
-def test_what_a_host_reads_is_not_given_away() -> None:
+def test_gpu_read_by_the_host_is_not_assigned_to_a_guest() -> None:
     machines = {
-        "host": [told(gpu(A)), *unread("0000:02:00.0")],
-        "guest": [told(gpu(A, "0000:00:05.0", Side.GUEST))],
+        "host": [stored(gpu(A)), *unread("0000:02:00.0")],
+        "guest": [stored(gpu(A, "0000:00:05.0", Side.GUEST))],
     }
     seen = PhysicalUnits("c", machines, guests={"host": ["guest"]})
     assert len(seen.whole("host")) == 2
@@ -102,12 +104,12 @@ def test_what_a_host_reads_is_not_given_away() -> None:
 
 
 def test_replaced_gpu_counts_once_and_a_swap_twice() -> None:
-    seen = units({"m": [told(gpu(A), at=1), told(gpu(B), at=2)]})
+    seen = units({"m": [stored(gpu(A), at=1), stored(gpu(B), at=2)]})
     assert len(seen.whole("m")) == len(seen.by_id) == 1
     swapped = units(
         {
-            "m": [told(gpu(A), at=1), told(gpu(B), at=2)],
-            "n": [told(gpu(B), at=1), told(gpu(A), at=2)],
+            "m": [stored(gpu(A), at=1), stored(gpu(B), at=2)],
+            "n": [stored(gpu(B), at=1), stored(gpu(A), at=2)],
         }
     )
     assert swapped.whole("m") != swapped.whole("n")
@@ -117,23 +119,23 @@ def test_replaced_gpu_counts_once_and_a_swap_twice() -> None:
 def test_mig_devices_are_parts_with_their_share() -> None:
     mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=f"gpu/{A}")
     bare = msgspec.structs.replace(mig, uuid="MIG-2")
-    seen = units({"m": [told(gpu(A), gpu_mig_devices_max=7), told(mig, mig_gpu_slices=3), told(bare)]})
-    ((id_, part),) = seen.at([("m", "mig/MIG-1"), ("m", "mig/nobody")])
+    seen = units({"m": [stored(gpu(A), gpu_mig_devices_max=7), stored(mig, mig_gpu_slices=3), stored(bare)]})
+    ((id_, part),) = seen.at([("m", "mig/MIG-1"), ("m", "mig/unknown")])
     assert part == "MIG-1"
     assert seen.whole("m") == [(id_, WHOLE)]
     assert {name: one.ratio for name, one in seen.by_id[id_].parts.items()} == {"MIG-1": 3 / 7, "MIG-2": None}
 
 
 def test_devices_of_one_gpu_instance_share_its_slices() -> None:
-    """A GPU instance of four slices that two compute instances share: 1c.4g and 3c.4g."""
+    """A GPU instance of four slices is shared by two compute instances: 1c.4g and 3c.4g."""
     mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=f"gpu/{A}")
     other = msgspec.structs.replace(mig, uuid="MIG-2")
     seen = units(
         {
             "m": [
-                told(gpu(A), gpu_mig_devices_max=7),
-                told(mig, mig_gpu_slices=4, mig_compute_slices=1),
-                told(other, mig_gpu_slices=4, mig_compute_slices=3),
+                stored(gpu(A), gpu_mig_devices_max=7),
+                stored(mig, mig_gpu_slices=4, mig_compute_slices=1),
+                stored(other, mig_gpu_slices=4, mig_compute_slices=3),
             ]
         }
     )
@@ -141,14 +143,14 @@ def test_devices_of_one_gpu_instance_share_its_slices() -> None:
     assert {name: one.ratio for name, one in unit.parts.items()} == {"MIG-1": 1 / 7, "MIG-2": 3 / 7}
 
 
-def test_a_place_in_a_list_counts_only_where_nothing_has_a_name() -> None:
+def test_list_index_counts_only_without_named_gpus() -> None:
     listed = View(kind=ViewKind.GPU, side=Side.HOST, instance="0")
-    assert len(units({"m": [told(listed, reader="netdata"), told(gpu(A))]}).whole("m")) == 1
-    assert len(units({"m": [told(listed, reader="netdata")]}).whole("m")) == 1
+    assert len(units({"m": [stored(listed, reader="netdata"), stored(gpu(A))]}).whole("m")) == 1
+    assert len(units({"m": [stored(listed, reader="netdata")]}).whole("m")) == 1
 
 
-def test_a_vgpu_is_one_from_both_sides() -> None:
+def test_vgpu_is_one_unit_from_both_sides() -> None:
     instance = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=A.removeprefix("GPU-"), parent=f"gpu/{B}")
-    seen = units({"host": [told(gpu(B)), told(instance)], "guest": [told(gpu(A, None, Side.GUEST))]})
+    seen = units({"host": [stored(gpu(B)), stored(instance)], "guest": [stored(gpu(A, None, Side.GUEST))]})
     assert seen.at([("host", instance.key)]) == seen.whole("guest")
     assert len(seen.whole("host")) == 1

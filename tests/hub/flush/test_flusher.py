@@ -1,4 +1,4 @@
-"""The flusher's loop beside a writer that takes fewer records than the log gives."""
+"""Flusher loop with a writer that takes fewer records than the log offers."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,8 @@ from gpufleet.runtime import SystemClock
 from tests.support.waiting import wait_until_async
 
 
-class Cut:
-    """A writer that takes so many records at once, as they unpack to too much."""
+class BoundedWriter:
+    """Writer that takes at most `most` records at once, as large records require."""
 
     repeats: range | None = None
     needs_more_records = False
@@ -38,8 +38,8 @@ def wal(tmp_path: Path) -> Iterator[Wal]:
     wal.close()
 
 
-async def flushed(wal: Wal, writer: Cut, count: int, later: int = 0) -> list[list[int]]:
-    """Have so many records written by a flusher that would wait for an hour between groups, and `later` at the end."""
+async def flushed(wal: Wal, writer: BoundedWriter, count: int, later: int = 0) -> list[list[int]]:
+    """Flush `count` records and then `later` ones at the end, with an hour between groups."""
     await wal.append_all(0, [b"body"] * count, [0] * count)
     with ThreadPoolExecutor(1) as thread:
         flusher = Flusher(
@@ -64,14 +64,14 @@ async def flushed(wal: Wal, writer: Cut, count: int, later: int = 0) -> list[lis
     return writer.taken
 
 
-async def test_a_small_rest_waits_for_company(wal: Wal) -> None:
-    assert await flushed(wal, Cut(9), 10, later=3) == [[*range(1, 10)], [10, 11, 12, 13]]
+async def test_small_rest_waits_for_the_next_group(wal: Wal) -> None:
+    assert await flushed(wal, BoundedWriter(9), 10, later=3) == [[*range(1, 10)], [10, 11, 12, 13]]
 
 
-async def test_what_is_left_of_much_is_written_at_once(wal: Wal) -> None:
-    assert await flushed(wal, Cut(3), 10) == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10]]
+async def test_rest_of_a_large_group_is_written_at_once(wal: Wal) -> None:
+    assert await flushed(wal, BoundedWriter(3), 10) == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10]]
     assert wal.waiting_records == 0
 
 
-async def test_a_backlog_is_written_without_a_pause(wal: Wal) -> None:
-    assert await flushed(wal, Cut(100), 32) == [[*range(1, 11)], [*range(11, 21)], [*range(21, 31)], [31, 32]]
+async def test_backlog_is_written_without_a_pause(wal: Wal) -> None:
+    assert await flushed(wal, BoundedWriter(100), 32) == [[*range(1, 11)], [*range(11, 21)], [*range(21, 31)], [31, 32]]

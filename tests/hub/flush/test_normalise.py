@@ -1,4 +1,4 @@
-"""Every value against the catalogue."""
+"""Normalisation: every value is checked against the catalogue."""
 
 import math
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ def values_of(batch: WireBatch) -> list[dict[str, object]]:
     return [dict(sample.values) for report in to_rows(batch).reports for sample in report.samples]
 
 
-def test_what_is_fine_stays_the_same() -> None:
+def test_valid_batch_is_unchanged() -> None:
     batch = batch_of(
         {
             "gpu_utilization_ratio": [0.0, 1.0, 0],
@@ -114,7 +114,7 @@ def test_what_is_fine_stays_the_same() -> None:
         ("host_load_1m", 1.0, "not a metric of a gpu"),
     ],
 )
-def test_a_bad_value_costs_itself(metric: str, value: Cell, detail: str) -> None:
+def test_invalid_value_becomes_an_absence(metric: str, value: Cell, detail: str) -> None:
     good: dict[ValueType, Cell] = {ValueType.INT: 1, ValueType.FLOAT: 0.5, ValueType.ENUM: "none", ValueType.TEXT: "x"}
     beside = good[CATALOGUE[metric].type] if "metric of" not in detail else None
     batch = batch_of({metric: [beside, value], "gpu_power_watts": [10.0, 20.0]})
@@ -127,7 +127,7 @@ def test_a_bad_value_costs_itself(metric: str, value: Cell, detail: str) -> None
     assert batch.samples[0].columns[0] == [beside, value] or math.isnan(float(value or 0)), "the input is not changed"
 
 
-def test_an_integral_float_becomes_an_integer() -> None:
+def test_integral_float_becomes_an_integer() -> None:
     result = normalise(batch_of({"gpu_memory_used_bytes": [3.0, 4]}), NOW)
     cells = result.batch.samples[0].columns[0]
     assert [(cell, type(cell)) for cell in cells] == [(3, int), (4, int)]
@@ -143,7 +143,7 @@ def test_unknown_metrics_are_dropped_and_counted() -> None:
     assert result.batch.dims == []
 
 
-def test_labels_that_do_not_fit_cost_their_block() -> None:
+def test_block_with_wrong_labels_is_dropped() -> None:
     two_labels = fans([["0"], ["x"]], [0.5])
     unlabelled = fans([["0"]], [1.0], metric="gpu_power_watts")
     batch = batch_of({"gpu_fan_speed_ratio": [0.5], "gpu_power_watts": [1.0]}, dims=[two_labels, unlabelled])
@@ -153,7 +153,7 @@ def test_labels_that_do_not_fit_cost_their_block() -> None:
     assert values_of(result.batch) == [{"gpu_power_watts": 1.0}]
 
 
-def test_a_dimension_value_keeps_its_labels_when_it_is_bad() -> None:
+def test_invalid_dimension_value_keeps_its_labels() -> None:
     result = normalise(batch_of({}, dims=[fans([["0", "1"]], [0.5, 3.0])]), NOW)
     (block,) = result.batch.dims
     assert (block.labels, block.values) == ([["0", "1"]], [0.5, None])
@@ -164,7 +164,7 @@ def test_a_dimension_value_keeps_its_labels_when_it_is_bad() -> None:
 
 
 @pytest.mark.parametrize("view", [-1, 2])
-def test_a_subject_that_the_metric_is_not_about(view: int) -> None:
+def test_metric_of_another_subject_is_invalid(view: int) -> None:
     result = normalise(batch_of({"gpu_power_watts": [5.0]}, view=view), NOW)
     subject = "machine" if view < 0 else "vgpu"
     assert values_of(result.batch) == [
@@ -172,7 +172,7 @@ def test_a_subject_that_the_metric_is_not_about(view: int) -> None:
     ]
 
 
-def test_a_row_keeps_the_absences_it_came_with() -> None:
+def test_row_keeps_its_received_absences() -> None:
     known = [WireAbsence("gpu_memory_temperature_celsius", Reason.NOT_SUPPORTED)]
     batch = batch_of(
         {"gpu_memory_temperature_celsius": [None, None], "gpu_utilization_ratio": [2.0, 0.5]},
@@ -188,13 +188,13 @@ def test_a_row_keeps_the_absences_it_came_with() -> None:
     ]
 
 
-def test_rows_with_the_same_trouble_share_a_set() -> None:
+def test_rows_with_equal_absences_share_a_set() -> None:
     result = normalise(batch_of({"gpu_utilization_ratio": [2.0] * 50}), NOW)
     assert len(result.batch.absences) == 1
     assert result.batch.samples[0].absence == [0] * 50
 
 
-def test_an_absence_without_reason_is_not_reported() -> None:
+def test_null_without_a_reason_is_not_reported() -> None:
     result = normalise(batch_of({"gpu_utilization_ratio": [None, 0.5]}), NOW)
     assert values_of(result.batch)[0] == {"gpu_utilization_ratio": Absent(Reason.NOT_REPORTED)}
     assert result.batch.samples[0].absence == [0, -1]
@@ -228,7 +228,7 @@ cells = (
 
 
 def fits(metric: Metric, view: int, cell: Cell) -> bool:
-    """Say the catalogue's rule once more, in the plainest way."""
+    """Check a cell by the catalogue's rule, in the simplest way."""
     subject = "machine" if view < 0 else VIEWS[view].kind.value
     if subject not in {s.value for s in metric.subjects}:
         return False
@@ -244,7 +244,7 @@ def fits(metric: Metric, view: int, cell: Cell) -> bool:
 
 
 @given(st.sampled_from(plain), st.lists(cells, min_size=1, max_size=6), st.integers(-1, 2))
-def test_exactly_the_valid_cells_stay(metric: Metric, column: list[Cell], view: int) -> None:
+def test_only_valid_cells_are_kept(metric: Metric, column: list[Cell], view: int) -> None:
     result = normalise(batch_of({metric.name: column}, view=view), NOW)
     (block,) = result.batch.samples
     invalid = 0
@@ -262,7 +262,7 @@ def test_exactly_the_valid_cells_stay(metric: Metric, column: list[Cell], view: 
     assert not again.invalid_values
 
 
-def test_first_of_two_rows_in_one_place_is_kept() -> None:
+def test_first_of_two_rows_with_equal_keys_is_kept() -> None:
     batch = batch_of({"gpu_power_watts": [1.0, 2.0, 3.0]}, at=[NOW, NOW, NOW + 1])
     result = normalise(batch, NOW)
     (block,) = result.batch.samples
@@ -270,7 +270,7 @@ def test_first_of_two_rows_in_one_place_is_kept() -> None:
     assert result.repeated_rows == 1
 
 
-def test_a_place_is_told_by_what_it_names_and_not_by_its_position() -> None:
+def test_row_key_is_machine_and_view_not_their_index() -> None:
     batch = batch_of({"gpu_power_watts": [1.0]}, at=[NOW])
     twin = batch_of({"gpu_temperature_celsius": [50.0]}, at=[NOW]).samples[0]
     batch.machines.append(Machine(name="n"))
@@ -284,7 +284,7 @@ def test_a_place_is_told_by_what_it_names_and_not_by_its_position() -> None:
     assert result.repeated_rows == 2
 
 
-def test_of_two_values_with_the_same_labels_the_first_is_kept() -> None:
+def test_first_of_two_values_with_equal_labels_is_kept() -> None:
     dims = DimBlock(
         metric="gpu_fan_speed_ratio",
         reader="nvml",
@@ -316,10 +316,10 @@ blocks = st.lists(
 
 @settings(max_examples=examples(200, 2000))
 @given(blocks, st.integers(1, 2), st.booleans(), st.booleans())
-def test_a_batch_that_is_known_by_its_views_comes_to_the_same(
-    told: list[tuple[list[tuple[int, int, int]], str, float]], machines: int, doubles: bool, dims: bool
+def test_view_list_gives_the_same_result_as_a_list(
+    rows_by_block: list[tuple[list[tuple[int, int, int]], str, float]], machines: int, doubles: bool, dims: bool
 ) -> None:
-    """Of a list of views it is known beforehand whether two are one; most batches need no closer look then."""
+    """A `ViewList` knows whether two of its views are equal, which saves a check of most batches."""
     batch = batch_of({}, dims=[fans([["0", "0"]], [0.5, 2.0])] if dims else None)
     batch.machines[:] = [Machine(name="n")] * machines
     batch.samples[:] = [
@@ -329,11 +329,11 @@ def test_a_batch_that_is_known_by_its_views_comes_to_the_same(
             machine=[min(machine, machines - 1) for machine, _, _ in rows],
             view=[view for _, view, _ in rows],
         )
-        for rows, reader, watts in told
+        for rows, reader, watts in rows_by_block
     ]
     views = [View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{number}") for number in (0, 1, 2, 0 if doubles else 3)]
-    long_way, known = (msgspec.structs.replace(batch, views=kind(views)) for kind in (list, ViewList))
-    expected, result = normalise(long_way, NOW), normalise(known, NOW)
+    plain_list, known = (msgspec.structs.replace(batch, views=kind(views)) for kind in (list, ViewList))
+    expected, result = normalise(plain_list, NOW), normalise(known, NOW)
     assert result.batch.samples == expected.batch.samples
     assert (result.batch.dims, result.batch.absences) == (expected.batch.dims, expected.batch.absences)
     assert (result.future_rows, result.repeated_rows) == (expected.future_rows, expected.repeated_rows)

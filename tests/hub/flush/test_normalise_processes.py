@@ -1,4 +1,4 @@
-"""Tables of processes that a sender got wrong: one bad value costs itself."""
+"""Normalisation of process tables: an invalid value affects only itself."""
 
 import math
 from collections import Counter
@@ -17,18 +17,18 @@ from tests.codecs.batch.test_processes import batch_of, process
 
 def table(**changes: object) -> WireBatch:
     wire = to_wire(batch_of(process(1, 10), process(2, 20)))
-    (told,) = wire.parts[0].processes
-    wire.parts[0].processes = [msgspec.structs.replace(told, **changes)]
+    (processes,) = wire.parts[0].processes
+    wire.parts[0].processes = [msgspec.structs.replace(processes, **changes)]
     return wire
 
 
 def clean(wire: WireBatch) -> ProcessList:
-    (told,) = normalise(wire, NOW).batch.parts[0].processes
-    return told
+    (processes,) = normalise(wire, NOW).batch.parts[0].processes
+    return processes
 
 
 @pytest.mark.parametrize(
-    ("name", "cell", "words"),
+    ("name", "cell", "detail"),
     [
         ("memory_bytes", -1, "below 0"),
         ("memory_bytes", 1.5, "not an integer of 64 bits"),
@@ -40,7 +40,7 @@ def clean(wire: WireBatch) -> ProcessList:
         ("decoder_utilization_ratio", -0.1, "below 0"),
     ],
 )
-def test_a_bad_value_is_absent_and_counted(name: str, cell: Cell, words: str) -> None:
+def test_invalid_process_value_is_absent_and_counted(name: str, cell: Cell, detail: str) -> None:
     wire = table()
     place = list(PROCESS_READINGS).index(name)
     wire.parts[0].processes[0].columns[place][0] = cell
@@ -49,7 +49,7 @@ def test_a_bad_value_is_absent_and_counted(name: str, cell: Cell, words: str) ->
     (sample,) = to_rows(found.batch).reports[0].samples
     assert sample.processes is not None
     by_pid = {one.pid: one.values for one in sample.processes}
-    assert by_pid[2][name] == Absent(Reason.INVALID_VALUE, words)  # who holds the most memory is told first
+    assert by_pid[2][name] == Absent(Reason.INVALID_VALUE, detail)  # rows are sorted by memory, largest first
     assert not any(isinstance(value, Absent) for value in by_pid[1].values())
 
 
@@ -64,21 +64,21 @@ def test_integral_float_is_an_integer_and_null_not_reported() -> None:
 def test_unknown_readings_are_dropped_and_missing_absent() -> None:
     found = normalise(table(readings=["memory_bytes", "newer"], columns=[[20, 10], [1, 2]]), NOW)
     assert found.unknown_metrics == Counter({"newer": 2})
-    (told,) = found.batch.parts[0].processes
-    assert told.readings == list(PROCESS_READINGS)
-    assert told.columns == [[20, 10], *[[None, None]] * 4]
+    (processes,) = found.batch.parts[0].processes
+    assert processes.readings == list(PROCESS_READINGS)
+    assert processes.columns == [[20, 10], *[[None, None]] * 4]
 
 
-def test_one_process_twice_and_one_table_twice_count_once() -> None:
-    told = clean(table(pids=[7, 7]))
-    assert (told.pids, told.columns[0], told.total) == ([7], [20], 2)
+def test_repeated_process_and_repeated_table_count_once() -> None:
+    processes = clean(table(pids=[7, 7]))
+    assert (processes.pids, processes.columns[0], processes.total) == ([7], [20], 2)
     wire = table()
     wire.parts[0].processes *= 2
     found = normalise(wire, NOW)
     assert (len(found.batch.parts[0].processes), found.repeated_rows) == (1, 2)
 
 
-def test_a_table_of_the_future_is_dropped_and_counted() -> None:
+def test_table_measured_in_the_future_is_dropped_and_counted() -> None:
     found = normalise(table(measured_at=NOW + 601 * 10**9), NOW)
     assert (found.batch.parts[0].processes, found.future_rows) == ([], 2)
 
@@ -87,5 +87,5 @@ def test_total_is_at_least_the_number_of_listed() -> None:
     assert clean(table(total=0)).total == 2
 
 
-def test_kinds_are_words() -> None:
+def test_process_kinds_with_other_characters_are_dropped() -> None:
     assert clean(table(kinds=[["compute", "a,b"], ["x y"]])).kinds == [["compute"], []]

@@ -1,4 +1,4 @@
-"""The loop that has hours made: one after the other, a failure costs itself, and it ends when it is told to."""
+"""Rollup loop: hours are rolled up one after another, a failure is retried, and the loop can be stopped."""
 
 import threading
 from collections.abc import Callable
@@ -14,26 +14,26 @@ from tests.fakes.store import MemoryStore
 from tests.support.waiting import wait_until_async
 
 
-class Rolls(MemoryStore):
-    """Fails once, then has two hours to be made, one of them anew."""
+class FailingOnceStore(MemoryStore):
+    """Fails once, then rolls up two hours, the second one again."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.calls = 0
         self.idle = threading.Event()
 
     def roll_up(self, now: int, stopped: Callable[[], bool] = lambda: False) -> HourRollup | None:
-        self.asked += 1
-        if self.asked == 1:
+        self.calls += 1
+        if self.calls == 1:
             raise StoreError("the store is down")
-        if self.asked <= 3:
-            return HourRollup(start=0, machines=1, seconds=0.1, again=self.asked == 3)
+        if self.calls <= 3:
+            return HourRollup(start=0, machines=1, seconds=0.1, again=self.calls == 3)
         self.idle.set()
         return None
 
 
-async def test_rolling_continues_after_a_failure() -> None:
-    store, counters = Rolls(), Counters()
+async def test_rollups_continue_after_a_failure() -> None:
+    store, counters = FailingOnceStore(), Counters()
     async with run_rollups(store, counters, SystemClock(), pause_seconds=0.001):
 
         async def idle() -> bool:
@@ -43,29 +43,27 @@ async def test_rolling_continues_after_a_failure() -> None:
     assert (counters.rollup_failures, counters.rolled_hours, counters.rerolled_hours) == (1, 2, 1)
 
 
-class Away(MemoryStore):
-    """Is away for five looks, then has nothing to be made, then is away again, then has a defect."""
+class UnavailableStore(MemoryStore):
+    """Fails five calls, has nothing to do, fails again, then raises an unexpected error."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.calls = 0
         self.done = threading.Event()
 
     def roll_up(self, now: int, stopped: Callable[[], bool] = lambda: False) -> HourRollup | None:
-        self.asked += 1
-        if self.asked <= 5 or self.asked == 7:
+        self.calls += 1
+        if self.calls <= 5 or self.calls == 7:
             raise StoreError("the server does not answer")
-        if self.asked == 8:
+        if self.calls == 8:
             raise ZeroDivisionError
-        if self.asked > 8:
+        if self.calls > 8:
             self.done.set()
         return None
 
 
-async def test_store_outage_is_logged_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    store, counters = Away(), Counters()
+async def test_store_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    store, counters = UnavailableStore(), Counters()
     async with run_rollups(store, counters, SystemClock(), pause_seconds=0.001):
 
         async def done() -> bool:

@@ -1,4 +1,4 @@
-"""Looking at the columns of many batches at once."""
+"""Screening: the columns of many batches are checked at once."""
 
 import math
 
@@ -42,7 +42,7 @@ def batches(draw: st.DrawFn, cells: st.SearchStrategy[Cell] = on_the_wire) -> Wi
 
 
 @given(st.lists(batches(st.one_of(on_the_wire, st.booleans())), min_size=1, max_size=5))
-def test_company_changes_nothing(group: list[WireBatch]) -> None:
+def test_screening_a_group_gives_the_same_result(group: list[WireBatch]) -> None:
     for batch, suspects in zip(group, screen(group), strict=True):
         together, alone = normalise(batch, NOW, suspects), normalise(batch, NOW)
         assert repr(together.batch.samples) == repr(alone.batch.samples)  # a NaN equals nothing
@@ -51,26 +51,26 @@ def test_company_changes_nothing(group: list[WireBatch]) -> None:
         assert together.unknown_metrics == alone.unknown_metrics
 
 
-def test_in_company_columns_are_looked_at_in_their_own_order() -> None:
+def test_suspect_columns_are_in_their_batch_order() -> None:
     gaps = batch_of({"gpu_power_watts": [None, None], "gpu_utilization_ratio": [None, 0.5]})
     bad = batch_of({"gpu_power_watts": [1.0, 1.0], "gpu_utilization_ratio": [7.0, 0.5]})
     _, (suspects,) = screen([bad, gaps])
     assert suspects == [SuspectColumn(0, values=False), SuspectColumn(1, values=True)]
 
 
-def test_of_fine_columns_nothing_is_doubted() -> None:
+def test_valid_columns_are_not_suspect() -> None:
     fine = batch_of({"gpu_power_watts": [1.0, 2], "gpu_state": ["ok", "lost"]})
     assert screen([fine, fine]) == [[()], [()]]
 
 
-def test_a_bad_value_has_its_metric_looked_at_and_no_other() -> None:
+def test_only_the_column_of_an_invalid_value_is_suspect() -> None:
     fine = batch_of({"gpu_power_watts": [1.0], "gpu_utilization_ratio": [0.5]})
     bad = batch_of({"gpu_power_watts": [1.0], "gpu_utilization_ratio": [7.0]})
     other = batch_of({"gpu_power_watts": [1.0]})
     assert screen([fine, bad, other]) == [[[SuspectColumn(1, True)]], [[SuspectColumn(1, True)]], [()]]
 
 
-def test_an_absence_is_looked_at_where_it_is() -> None:
+def test_column_with_an_absence_is_suspect_in_its_batch_only() -> None:
     whole = batch_of({"gpu_power_watts": [1.0], "gpu_utilization_ratio": [0.5]})
     gap = batch_of({"gpu_power_watts": [None], "gpu_utilization_ratio": [0.5]})
     assert screen([whole, gap]) == [[[]], [[SuspectColumn(0, False)]]]

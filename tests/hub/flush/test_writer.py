@@ -1,3 +1,5 @@
+"""Store writer: exactly-once writes over crashes, quarantine of bad records, order of reports."""
+
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +28,7 @@ WAL = "w" * 32
 
 
 class Hub:
-    """A writer with its surroundings, which can be started again."""
+    """A writer with its store and registry, which can be restarted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,7 +37,7 @@ class Hub:
         self.registry = SqlRegistry.open(f"sqlite:///{folder / 'registry.sqlite'}")
         self.start()
 
-    def start(self, unpacked: DecodedBatchCache | None = None) -> None:
+    def start(self, decoded: DecodedBatchCache | None = None) -> None:
         self.registry.close()
         self.registry = SqlRegistry.open(f"sqlite:///{self.folder / 'registry.sqlite'}")
         self.registry.migrate()
@@ -47,7 +49,7 @@ class Hub:
             quarantine=Quarantine(self.folder / "quarantine"),
             counters=self.counters,
             now=lambda: NOW,
-            unpacked=unpacked,
+            unpacked=decoded,
         )
 
     @property
@@ -75,7 +77,7 @@ def refuse(*bad: int) -> object:
     return check
 
 
-def test_a_flush_writes_and_remembers(hub: Hub) -> None:
+def test_flush_writes_batches_and_registers_their_state(hub: Hub) -> None:
     assert hub.writer.flush(records(1, 2, 3)) == [1, 2, 3]
     assert hub.store.seqs == [1, 2, 3]
     ((key, held),) = hub.registry.sequences().items()
@@ -88,15 +90,15 @@ def test_a_flush_writes_and_remembers(hub: Hub) -> None:
     assert hub.counters.flushed_rows == 9
 
 
-def test_what_was_unpacked_when_it_was_taken_is_written(hub: Hub) -> None:
-    unpacked = DecodedBatchCache()
-    hub.start(unpacked)
-    given = records(1, 2)
-    unpacked.keep(1, decode(given[0].body), digest_of(given[0].body), 1)
-    cut = msgspec.structs.replace(given[0], body=b"of no use")  # only what is not at hand is unpacked
-    assert hub.writer.flush([cut, given[1]]) == [1, 2]
+def test_cached_batch_is_written_without_decoding(hub: Hub) -> None:
+    decoded = DecodedBatchCache()
+    hub.start(decoded)
+    received = records(1, 2)
+    decoded.keep(1, decode(received[0].body), digest_of(received[0].body), 1)
+    cut = msgspec.structs.replace(received[0], body=b"not decodable")
+    assert hub.writer.flush([cut, received[1]]) == [1, 2]
     assert hub.store.seqs == [1, 2]
-    assert Ledger(hub.registry.sequences()).has(KEY, 1, digest_of(given[0].body))
+    assert Ledger(hub.registry.sequences()).has(KEY, 1, digest_of(received[0].body))
 
 
 def test_newest_heartbeat_is_chosen_by_sequence_number(hub: Hub) -> None:
@@ -107,7 +109,7 @@ def test_newest_heartbeat_is_chosen_by_sequence_number(hub: Hub) -> None:
     assert (sender.newest_report.seq, sender.newest_report.received_at) == (4, set_back)
 
 
-def test_newest_report_stands_whatever_its_clock(hub: Hub) -> None:
+def test_newest_report_does_not_depend_on_clocks(hub: Hub) -> None:
     def newest() -> float | None:
         (machine,) = hub.registry.machines()
         (one,) = [one for one in hub.store.latest("local", machine.id) if one.sample.view is None]
@@ -115,31 +117,31 @@ def test_newest_report_stands_whatever_its_clock(hub: Hub) -> None:
         assert isinstance(value, float)
         return value
 
-    def say(number: int, seq: int, measured_at: int, load: float, epoch: str = EPOCH) -> None:
+    def report(number: int, seq: int, measured_at: int, load: float, epoch: str = EPOCH) -> None:
         content = body(seq, measured_at, samples=(host_sample(measured_at, load),), epoch=epoch)
         hub.writer.flush([WalRecord(number, NOW + number * 10**9, content)])
 
-    say(1, 1, NOW, 0.1)
-    say(2, 3, NOW - 10**15, 0.3)  # the sender's clock was set back by days
+    report(1, 1, NOW, 0.1)
+    report(2, 3, NOW - 10**15, 0.3)  # the sender's clock was set back by days
     assert newest() == 0.3
-    say(3, 2, NOW + 1, 0.2)  # backlog from before that
+    report(3, 2, NOW + 1, 0.2)  # backlog from before the clock step
     assert newest() == 0.3
     hub.start()
-    say(4, 4, NOW - 10**15 + 1, 0.4)
+    report(4, 4, NOW - 10**15 + 1, 0.4)
     assert newest() == 0.4
-    say(5, 1, NOW - 10**15 + 2, 0.5, epoch="f" * 32)  # a wiped spool
+    report(5, 1, NOW - 10**15 + 2, 0.5, epoch="f" * 32)  # a wiped spool
     assert newest() == 0.5
-    say(6, 5, NOW - 10**15 + 1, 0.6)  # what the first one had left, made before that
+    report(6, 5, NOW - 10**15 + 1, 0.6)  # backlog of the first epoch
     assert newest() == 0.5
     (sender,) = hub.registry.senders()
     assert sender.newest_report.epoch == "f" * 32
 
 
-def test_a_backlog_from_before_a_restart_is_the_same_machine_s(hub: Hub) -> None:
+def test_backlog_from_before_a_reboot_is_no_conflict(hub: Hub) -> None:
     rebooted = msgspec.structs.replace(NODE, boot_id="boot-2")
     second = 10**9
-    said = [(1, NODE, 0), (9, rebooted, 60), (2, NODE, 61), (10, rebooted, 62), (3, NODE, 63), (11, rebooted, 64)]
-    for number, (seq, machine, received) in enumerate(said, 1):
+    arrivals = [(1, NODE, 0), (9, rebooted, 60), (2, NODE, 61), (10, rebooted, 62), (3, NODE, 63), (11, rebooted, 64)]
+    for number, (seq, machine, received) in enumerate(arrivals, 1):
         content = body(seq, NOW + seq * second, machine=machine)
         hub.writer.flush([WalRecord(number, NOW + received * second, content)])
         if number == 3:
@@ -159,14 +161,14 @@ def test_clone_detection_survives_a_restart(hub: Hub) -> None:
     assert "number 2 came with another content" in ledger.epoch_conflict(KEY, decode(clone))
 
 
-def test_what_was_written_before_a_crash_is_not_written_again(hub: Hub) -> None:
+def test_records_written_before_a_crash_are_not_written_again(hub: Hub) -> None:
     hub.writer.flush(records(1, 2))
-    hub.start()  # the log still has them: it died before it could forget
+    hub.start()  # the log still has both records
     assert hub.writer.flush(records(1, 2, 3)) == [1, 2, 3]
     assert hub.store.seqs == [1, 2, 3]
 
 
-def test_a_flush_that_died_half_way_is_repeated_exactly(hub: Hub) -> None:
+def test_interrupted_flush_is_repeated_exactly(hub: Hub) -> None:
     hub.store.down = True
     with pytest.raises(StoreError):
         hub.writer.flush(records(1, 2))
@@ -183,7 +185,7 @@ def test_a_flush_that_died_half_way_is_repeated_exactly(hub: Hub) -> None:
     assert hub.store.seqs == [1, 2, 3]
 
 
-def test_the_store_is_told_what_may_be_there_already(hub: Hub) -> None:
+def test_flush_is_marked_as_a_retry(hub: Hub) -> None:
     hub.writer.flush(records(1))
     hub.store.down = True
     with pytest.raises(StoreError):
@@ -198,7 +200,7 @@ def test_the_store_is_told_what_may_be_there_already(hub: Hub) -> None:
 
 
 def test_repeated_flush_has_the_same_token_and_ids(hub: Hub) -> None:
-    """Killed between the store's answer and the registry's."""
+    """The hub is killed after the store's answer and before the registry's."""
 
     class DyingRegistry(SqlRegistry):
         def finish_flush(self, *_: object, has_rest: bool = False) -> None:
@@ -235,7 +237,7 @@ def test_restored_log_and_registry_lose_no_new_batch(hub: Hub) -> None:
     assert hub.store.seqs == [1, 2, 11, 12]
 
 
-def test_an_intent_whose_records_are_gone_is_given_up(hub: Hub) -> None:
+def test_intent_without_records_is_discarded(hub: Hub) -> None:
     hub.registry.begin_flush(FlushIntent(wal=WAL, token="t", records={1: ("m-1",)}))
     hub.start()
     assert hub.writer.repeats is not None
@@ -243,7 +245,7 @@ def test_an_intent_whose_records_are_gone_is_given_up(hub: Hub) -> None:
     assert hub.writer.repeats is None
 
 
-def test_the_same_batch_twice_in_the_log_is_written_once(hub: Hub) -> None:
+def test_batch_twice_in_the_log_is_written_once(hub: Hub) -> None:
     twice = [WalRecord(1, NOW, body(1, NOW)), WalRecord(2, NOW, body(1, NOW))]
     assert sorted(hub.writer.flush(twice)) == [1, 2]
     assert hub.store.seqs == [1]
@@ -259,19 +261,19 @@ def test_unreadable_record_is_quarantined_alone(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("bad", [(1,), (3,), (5,), (1, 2, 3, 4), (2, 4)])
-def test_a_record_that_the_store_refuses_is_put_aside_in_the_end(hub: Hub, bad: tuple[int, ...]) -> None:
+def test_record_refused_by_the_store_is_quarantined(hub: Hub, bad: tuple[int, ...]) -> None:
     hub.store.refuse = refuse(*bad)  # type: ignore[assignment]
-    waiting = {record.seq: record for record in records(1, 2, 3, 4, 5)}
+    remaining = {record.seq: record for record in records(1, 2, 3, 4, 5)}
     for _ in range(20):
-        if not waiting:
+        if not remaining:
             break
         try:
-            done = hub.writer.flush(list(waiting.values()))
+            done = hub.writer.flush(list(remaining.values()))
         except StoreError:
             continue
         for seq in done:
-            del waiting[seq]
-    assert not waiting
+            del remaining[seq]
+    assert not remaining
     assert sorted(hub.store.seqs) == [seq for seq in range(1, 6) if seq not in bad]
     assert hub.counters.quarantined == {"write": len(bad)}
     assert len(hub.quarantined) == 2 * len(bad)
@@ -288,7 +290,7 @@ def test_single_refused_record_blocks_no_others(hub: Hub) -> None:
     assert hub.counters.quarantined == {"write": 1}
 
 
-def test_nothing_is_put_aside_while_the_store_is_down(hub: Hub) -> None:
+def test_nothing_is_quarantined_while_the_store_is_down(hub: Hub) -> None:
     hub.store.down = True
     for _ in range(30):
         with pytest.raises(StoreError):
@@ -299,30 +301,30 @@ def test_nothing_is_put_aside_while_the_store_is_down(hub: Hub) -> None:
     assert sorted(hub.store.seqs) == list(range(1, 20))
 
 
-def test_repeated_failures_after_a_write_double_nothing(hub: Hub) -> None:
-    hub.store.dies_at_the_end = True
+def test_repeated_failures_after_a_write_duplicate_nothing(hub: Hub) -> None:
+    hub.store.fails_after_write = True
     for attempt in range(STUCK_AFTER - 1):
         with pytest.raises(StoreError):
-            hub.writer.flush(waiting(hub, 3 + attempt))
+            hub.writer.flush(queued(hub, 3 + attempt))
         if attempt == STUCK_AFTER // 2:
             hub.start()
-    hub.store.dies_at_the_end = False
-    assert sorted(hub.writer.flush(waiting(hub, 30))) == [1, 2, 3]
+    hub.store.fails_after_write = False
+    assert sorted(hub.writer.flush(queued(hub, 30))) == [1, 2, 3]
     assert sorted(hub.writer.flush(records(*range(4, 31)))) == list(range(4, 31))
     assert sorted(hub.store.seqs) == list(range(1, 31))
 
 
 @pytest.mark.parametrize("killed_at", range(4))
-def test_death_within_a_group_doubles_nothing(hub: Hub, killed_at: int) -> None:
-    """A store that wrote the group and could not say so, a writer that goes on to singles, and `kill -9` at each."""
-    hub.store.dies_at_the_end = True
+def test_crash_within_a_group_duplicates_nothing(hub: Hub, killed_at: int) -> None:
+    """The store wrote the group without an answer, the writer goes on to single records and is killed at each."""
+    hub.store.fails_after_write = True
     for _ in range(STUCK_AFTER):
         with pytest.raises(StoreError):
-            hub.writer.flush(waiting(hub, 3))
+            hub.writer.flush(queued(hub, 3))
     writes = iter(range(5))
 
     def die(_: AcceptedBatch) -> None:
-        hub.store.dies_at_the_end = False
+        hub.store.fails_after_write = False
         number = next(writes)
         if number == 0:
             raise StoreError("the group again")
@@ -331,23 +333,23 @@ def test_death_within_a_group_doubles_nothing(hub: Hub, killed_at: int) -> None:
 
     hub.store.refuse = die
     with contextlib.suppress(KeyboardInterrupt):
-        hub.writer.flush(waiting(hub, 3))
+        hub.writer.flush(queued(hub, 3))
     hub.start()
     hub.store.refuse = lambda _: None
-    assert sorted({*hub.writer.flush(waiting(hub, 3)), *hub.writer.flush(waiting(hub, 3))}) == [1, 2, 3]
+    assert sorted({*hub.writer.flush(queued(hub, 3)), *hub.writer.flush(queued(hub, 3))}) == [1, 2, 3]
     assert sorted(hub.store.seqs) == [1, 2, 3]
     ids = {id_ for _, batches in hub.store.writes for one in batches for id_ in one.machine_ids}
     assert ids == {hub.registry.machines()[0].id}
 
 
-def waiting(hub: Hub, newest: int) -> list[WalRecord]:
-    """Return what the flusher would give it of a log that grows."""
+def queued(hub: Hub, newest: int) -> list[WalRecord]:
+    """Return the records that the flusher passes to the writer from a growing log."""
     repeats = hub.writer.repeats
     return records(*(range(1, newest + 1) if repeats is None or hub.writer.needs_more_records else repeats))
 
 
-def test_a_record_that_the_store_fails_at_is_found_in_the_end(hub: Hub) -> None:
-    """Not one that the store says is unfit: it just fails, as if it were down, whenever this record is in it."""
+def test_record_that_breaks_the_store_is_isolated(hub: Hub) -> None:
+    """The store does not name the record: every write with it fails, as in an outage."""
 
     def fail(accepted: AcceptedBatch) -> None:
         if accepted.batch.seq == 2:
@@ -357,7 +359,7 @@ def test_a_record_that_the_store_fails_at_is_found_in_the_end(hub: Hub) -> None:
     done: set[int] = set()
     for attempt in range(4 * STUCK_AFTER):
         with contextlib.suppress(StoreError):
-            done |= set(hub.writer.flush([one for one in waiting(hub, 3 + attempt) if one.seq not in done]))
+            done |= set(hub.writer.flush([one for one in queued(hub, 3 + attempt) if one.seq not in done]))
     assert {1, 2, 3} <= done
     assert hub.counters.quarantined == {"write": 1}
     assert hub.quarantined == [f"{WAL}-2.batch", f"{WAL}-2.json"]
@@ -373,7 +375,7 @@ def test_bad_values_become_absences_and_are_counted(hub: Hub) -> None:
     assert hub.counters.unknown_metrics == {"made_up": 1}
 
 
-def test_a_group_is_bounded_by_what_it_unpacks_to(hub: Hub) -> None:
+def test_group_is_bounded_by_its_decoded_size(hub: Hub) -> None:
     small = StoreWriter(
         wal=WAL,
         store=hub.store,
@@ -383,8 +385,8 @@ def test_a_group_is_bounded_by_what_it_unpacks_to(hub: Hub) -> None:
         now=lambda: NOW,
         max_cells=1,
     )
-    waiting = records(1, 2, 3)
+    queued = records(1, 2, 3)
     for seq in (1, 2, 3):
-        assert small.flush(waiting) == [seq]
-        waiting = waiting[1:]
+        assert small.flush(queued) == [seq]
+        queued = queued[1:]
     assert hub.store.seqs == [1, 2, 3]

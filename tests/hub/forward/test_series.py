@@ -1,4 +1,4 @@
-"""Batches as a database gets them: every number once, at its own instant, and the end of what ended."""
+"""Forwarded series: every value once, at its own timestamp, with stale markers."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ T0 = 1_700_000_000 * NANOS
 ABSENT = Absent(Reason.TIMEOUT)
 
 
-def told(series: ForwardSeries, *samples: Sample, machine: str = "m1") -> list[tuple[str, float | None, int]]:
+def forward(series: ForwardSeries, *samples: Sample, machine: str = "m1") -> list[tuple[str, float | None, int]]:
     """Return (name, value, seconds after the start) of the points of one batch."""
     return [
         (point.labels["__name__"].removeprefix("gpufleet_"), point.value, (point.at - T0) // NANOS)
@@ -33,7 +33,7 @@ def gpu(seconds: int, **values: object) -> Sample:
     return gpu_sample(gpu_view(0), T0 + seconds * NANOS, **values)  # type: ignore[arg-type]
 
 
-def test_labels_are_the_hubs_own_knowledge() -> None:
+def test_labels_come_from_the_hub() -> None:
     (point,) = points(ForwardSeries({"team": "ml"}, sends_late=False), [gpu(0, gpu_power_watts=300.5)])
     assert (point.value, point.at, point.type) == (300.5, T0, "gauge")
     assert dict(point.labels) == {
@@ -54,7 +54,7 @@ def test_labels_are_the_hubs_own_knowledge() -> None:
     }
 
 
-def test_states_texts_and_integers_as_series() -> None:
+def test_states_and_integers_become_series() -> None:
     state = next(one for one in CATALOGUE.values() if one.states and not one.dims and one.name.startswith("gpu_"))
     series = ForwardSeries({}, sends_late=False)
     sample = gpu(0, **{state.name: state.states[1], "gpu_name": "H100", "gpu_energy_joules_total": 2**53 + 2})
@@ -66,27 +66,29 @@ def test_states_texts_and_integers_as_series() -> None:
 
 def test_absent_value_ends_its_series() -> None:
     series = ForwardSeries({}, sends_late=False)
-    assert told(series, gpu(0, gpu_power_watts=1.0, gpu_temperature_celsius=40)) == [
+    assert forward(series, gpu(0, gpu_power_watts=1.0, gpu_temperature_celsius=40)) == [
         ("gpu_power_watts", 1.0, 0),
         ("gpu_temperature_celsius", 40, 0),
     ]
-    assert told(series, gpu(10, gpu_power_watts=2.0, gpu_temperature_celsius=ABSENT)) == [("gpu_power_watts", 2.0, 10)]
-    # a later part of the same instant: only what is new of it
-    assert told(series, gpu(10, gpu_power_watts=2.0, gpu_sm_clock_hertz=5)) == [("gpu_sm_clock_hertz", 5, 10)]
-    assert told(series, gpu(20, gpu_power_watts=3.0)) == [
+    assert forward(series, gpu(10, gpu_power_watts=2.0, gpu_temperature_celsius=ABSENT)) == [
+        ("gpu_power_watts", 2.0, 10)
+    ]
+    # a later part of the same instant adds only new values
+    assert forward(series, gpu(10, gpu_power_watts=2.0, gpu_sm_clock_hertz=5)) == [("gpu_sm_clock_hertz", 5, 10)]
+    assert forward(series, gpu(20, gpu_power_watts=3.0)) == [
         ("gpu_temperature_celsius", None, 10),
         ("gpu_power_watts", 3.0, 20),
     ]
-    assert told(series, gpu(30, gpu_power_watts=4.0, gpu_temperature_celsius=41)) == [
+    assert forward(series, gpu(30, gpu_power_watts=4.0, gpu_temperature_celsius=41)) == [
         ("gpu_sm_clock_hertz", None, 20),
         ("gpu_power_watts", 4.0, 30),
         ("gpu_temperature_celsius", 41, 30),
     ]
 
 
-def test_no_series_goes_back_in_time_whatever_order_a_batch_has() -> None:
+def test_points_of_a_series_are_in_order_of_time() -> None:
     series = ForwardSeries({}, sends_late=False)
-    found = told(
+    found = forward(
         series,
         gpu(20, gpu_power_watts=3.0),
         gpu(0, gpu_power_watts=1.0, gpu_sm_clock_hertz=1),
@@ -94,25 +96,25 @@ def test_no_series_goes_back_in_time_whatever_order_a_batch_has() -> None:
     )
     power = [at for name, _, at in found if name == "gpu_power_watts"]
     assert power == [0, 10, 20]
-    assert told(series, gpu(15, gpu_power_watts=9.0, gpu_sm_clock_hertz=7)) == []
+    assert forward(series, gpu(15, gpu_power_watts=9.0, gpu_sm_clock_hertz=7)) == []
     assert series.late == 2
 
 
-def test_late_values_go_to_a_receiver_that_takes_them() -> None:
+def test_late_values_are_sent_if_the_receiver_accepts_them() -> None:
     series = ForwardSeries({}, sends_late=True)
-    told(series, gpu(20, gpu_power_watts=3.0))
-    assert told(series, gpu(10, gpu_power_watts=2.0)) == [("gpu_power_watts", 2.0, 10)]
+    forward(series, gpu(20, gpu_power_watts=3.0))
+    assert forward(series, gpu(10, gpu_power_watts=2.0)) == [("gpu_power_watts", 2.0, 10)]
     assert series.late == 0
 
 
-def test_machines_and_readers_have_series_of_their_own() -> None:
+def test_each_machine_and_reader_has_its_own_series() -> None:
     series = ForwardSeries({}, sends_late=False)
     first = points(series, [gpu(10, gpu_power_watts=1.0)], "m1")
     second = points(series, [gpu(0, gpu_power_watts=2.0)], "m2")
     assert [one.labels["machine"] for one in (*first, *second)] == ["m1", "m2"]
 
 
-def test_dimensions_are_labels_and_end_one_by_one() -> None:
+def test_dimensions_become_labels_and_end_separately() -> None:
     name = "gpu_retired_pages"
     (dim,) = CATALOGUE[name].dims
 
@@ -131,7 +133,7 @@ def test_dimensions_are_labels_and_end_one_by_one() -> None:
     assert of(sample(20, single_bit=3)) == [("double_bit", None), ("single_bit", 3)]
 
 
-def test_no_hub_takes_in_what_a_hub_has_passed_on() -> None:
+def test_forwarded_series_are_not_imported_again() -> None:
     found = points(ForwardSeries({}, sends_late=False), [gpu(0, gpu_power_watts=1.0)])
     written = read_request(WriteDecoder().decode_1(encode_1(found)))
     assert not written.machines

@@ -1,4 +1,4 @@
-"""A page of a whole cluster: what it said is remembered once that is durable."""
+"""Scraped pages of a whole cluster: nodes are remembered once their samples are durable."""
 
 from typing import Any
 
@@ -11,23 +11,23 @@ from tests.fakes.clock import FakeClock
 
 
 class Page:
-    """A page that came."""
+    """A received page."""
 
     def __init__(self, *nodes: str) -> None:
         line = 'kube_node_status_capacity{{node="{}",resource="nvidia_com_gpu",unit="integer"}} 8\n'
         self.body = "".join(map(line.format, nodes)).encode()
 
     def done(self) -> None:
-        """Let go of it."""
+        """Release nothing."""
 
 
 class Cluster:
-    """Nodes, and a log that may be full."""
+    """Nodes of a cluster, and a log that may be full."""
 
     def __init__(self) -> None:
         self.nodes: tuple[str, ...] = ("n1", "n2")
         self.is_full = False
-        self.told: dict[str, bool] = {}
+        self.is_counted: dict[str, bool] = {}
 
     async def fetch(self) -> Page:
         return Page(*self.nodes)
@@ -37,7 +37,7 @@ class Cluster:
         if self.is_full:
             raise SpoolError("full")
         for machine, samples in written.machines.items():
-            self.told[machine.name] = not isinstance(samples[0].dims[0].value, Absent)
+            self.is_counted[machine.name] = not isinstance(samples[0].dims[0].value, Absent)
         return written
 
 
@@ -50,13 +50,13 @@ async def test_node_that_left_during_a_full_log_ends_on_the_next_page() -> None:
         interval_seconds=30, on_durable=read.commit,
     )  # fmt: skip
     await page.pull()
-    assert cluster.told == {"n1": True, "n2": True}
+    assert cluster.is_counted == {"n1": True, "n2": True}
     cluster.nodes, cluster.is_full = ("n1",), True
     await page.pull()
     assert target_status.error
     cluster.is_full = False
     await page.pull()
-    assert cluster.told == {"n1": True, "n2": False}
-    cluster.told.clear()
+    assert cluster.is_counted == {"n1": True, "n2": False}
+    cluster.is_counted.clear()
     await page.pull()
-    assert cluster.told == {"n1": True}
+    assert cluster.is_counted == {"n1": True}

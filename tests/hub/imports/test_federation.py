@@ -1,4 +1,4 @@
-"""Pages of `/federate`: each sample at the instant that the page says, and no other."""
+"""Pages of `/federate`: each sample has the timestamp given on the page."""
 
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.hub.imports.federation import as_request
@@ -12,7 +12,7 @@ def page(*lines: str) -> bytes:
     return "\n".join(["# TYPE DCGM_FI_DEV_POWER_USAGE untyped", *lines, ""]).encode()
 
 
-def test_machines_of_a_page_have_instants_of_their_own() -> None:
+def test_each_machine_of_a_page_has_its_own_timestamp() -> None:
     content = page(
         f'DCGM_FI_DEV_POWER_USAGE{{UUID="GPU-1",Hostname="a",instance="10.0.0.1:9400"}} 300.5 {T}250',
         f'DCGM_FI_DEV_POWER_USAGE{{UUID="GPU-2",node="b",instance="10.0.0.2:9400"}} 200 {T - 240}000',
@@ -22,12 +22,12 @@ def test_machines_of_a_page_have_instants_of_their_own() -> None:
         "gibberish",
     )
     found = read_request(as_request(TextParser().parse(content)), "federate")
-    told = {
+    readings = {
         machine.name: (sample.measured_at, sample.values["gpu_power_watts"], sample.reader)
         for machine, samples in found.machines.items()
         for sample in samples
     }
-    assert told == {
+    assert readings == {
         "a": (T * NANOS + NANOS // 4, 300.5, "federate/dcgm-exporter"),
         "b": ((T - 240) * NANOS, 200, "federate/dcgm-exporter"),
         "c": (T * NANOS, 100, "federate/dcgm-exporter"),

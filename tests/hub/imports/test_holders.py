@@ -1,4 +1,4 @@
-"""Holders out of labels: told when they change, however a scrape was cut, and over a restart."""
+"""Holders from labels: reported on a change, for any split of a scrape and over a restart."""
 
 from gpufleet.hub.imports.writers import METHOD, HolderTracker
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
@@ -15,43 +15,43 @@ def pod(name: str) -> Holder:
 A, B = pod("a"), pod("b")
 
 
-def say(holders: HolderTracker, at: int, *named: Holder, view: str = GPU) -> list[tuple[str, int, int | None, str]]:
-    """Return (name, since, until, share) of what is told after one part of a scrape."""
-    told, kept = holders.changes(NODE, {(view, at): frozenset(named)})
+def observe(holders: HolderTracker, at: int, *named: Holder, view: str = GPU) -> list[tuple[str, int, int | None, str]]:
+    """Return (name, since, until, share) of the changes after one part of a scrape."""
+    changes, kept = holders.changes(NODE, {(view, at): frozenset(named)})
     holders.keep(kept)
-    return sorted((one.holder.name, one.since, one.until, one.share.value) for one in told)
+    return sorted((one.holder.name, one.since, one.until, one.share.value) for one in changes)
 
 
 def test_holder_is_reported_once_and_ends_at_the_next_scrape() -> None:
     holders = HolderTracker()
-    assert say(holders, 10) == []
-    assert say(holders, 20, A) == [("a", 20, None, "exclusive")]
-    assert say(holders, 30, A) == []
-    assert say(holders, 40, B) == [("b", 40, None, "timeslice"), ("a", 20, None, "timeslice")][::-1]
-    assert say(holders, 50, B) == [("a", 20, 40, "exclusive"), ("b", 40, None, "exclusive")]
-    assert say(holders, 60) == []
-    assert say(holders, 70) == [("b", 40, 60, "exclusive")]
-    assert say(holders, 80) == []
+    assert observe(holders, 10) == []
+    assert observe(holders, 20, A) == [("a", 20, None, "exclusive")]
+    assert observe(holders, 30, A) == []
+    assert observe(holders, 40, B) == [("b", 40, None, "timeslice"), ("a", 20, None, "timeslice")][::-1]
+    assert observe(holders, 50, B) == [("a", 20, 40, "exclusive"), ("b", 40, None, "exclusive")]
+    assert observe(holders, 60) == []
+    assert observe(holders, 70) == [("b", 40, 60, "exclusive")]
+    assert observe(holders, 80) == []
 
 
-def test_one_that_shared_until_its_end_did() -> None:
+def test_ended_holder_that_shared_stays_shared() -> None:
     holders = HolderTracker()
-    say(holders, 10, A)
-    say(holders, 20, A, B)
-    say(holders, 30, B)
-    assert say(holders, 40, B) == [("a", 10, 30, "timeslice"), ("b", 20, None, "exclusive")]
+    observe(holders, 10, A)
+    observe(holders, 20, A, B)
+    observe(holders, 30, B)
+    assert observe(holders, 40, B) == [("a", 10, 30, "timeslice"), ("b", 20, None, "exclusive")]
 
 
-def test_parts_of_one_scrape_are_one() -> None:
+def test_parts_of_one_scrape_are_merged() -> None:
     holders = HolderTracker()
-    say(holders, 10, A)
-    assert say(holders, 20) == []  # a series of it that names nobody
-    assert say(holders, 20, A) == []
-    assert say(holders, 30, A) == []
-    assert say(holders, 15, B) == []  # late
+    observe(holders, 10, A)
+    assert observe(holders, 20) == []  # a series of the scrape without a holder
+    assert observe(holders, 20, A) == []
+    assert observe(holders, 30, A) == []
+    assert observe(holders, 15, B) == []  # late
 
 
-def test_what_was_not_made_durable_is_told_again() -> None:
+def test_holders_that_were_not_made_durable_are_reported_again() -> None:
     holders = HolderTracker()
     first, _ = holders.changes(NODE, {(GPU, 10): frozenset({A})})
     again, _ = holders.changes(NODE, {(GPU, 10): frozenset({A})})
@@ -59,10 +59,10 @@ def test_what_was_not_made_durable_is_told_again() -> None:
     assert len(first) == 1
 
 
-def test_several_share_and_a_slice_is_a_slice() -> None:
+def test_several_holders_share_and_a_mig_slice_is_mig() -> None:
     holders = HolderTracker()
-    assert say(holders, 10, A, B) == [("a", 10, None, "timeslice"), ("b", 10, None, "timeslice")]
-    assert say(holders, 10, A, view=SLICE) == [("a", 10, None, "mig")]
+    assert observe(holders, 10, A, B) == [("a", 10, None, "timeslice"), ("b", 10, None, "timeslice")]
+    assert observe(holders, 10, A, view=SLICE) == [("a", 10, None, "mig")]
 
 
 def test_holders_keep_their_start_over_a_restart() -> None:
@@ -74,10 +74,10 @@ def test_holders_keep_their_start_over_a_restart() -> None:
 
     holders = HolderTracker()
     holders.remember(NODE, [stored(A, 5), stored(pod("old"), 1, 4), stored(pod("others"), 1, None, "kubelet")])
-    assert say(holders, 100, A) == []
-    assert say(holders, 110) == []
-    assert say(holders, 120) == [("a", 5, 110, "exclusive")]
+    assert observe(holders, 100, A) == []
+    assert observe(holders, 110) == []
+    assert observe(holders, 120) == [("a", 5, 110, "exclusive")]
     again = HolderTracker()
     again.remember(NODE, [stored(A, 5)])
-    assert say(again, 100, B) == [("a", 5, None, "timeslice"), ("b", 100, None, "timeslice")]
-    assert say(again, 110, B) == [("a", 5, 100, "timeslice"), ("b", 100, None, "exclusive")]
+    assert observe(again, 100, B) == [("a", 5, None, "timeslice"), ("b", 100, None, "timeslice")]
+    assert observe(again, 110, B) == [("a", 5, 100, "timeslice"), ("b", 100, None, "exclusive")]

@@ -1,4 +1,4 @@
-"""What Kubernetes says of nodes, as kube-state-metrics tells it."""
+"""GPU counts of nodes from kube-state-metrics."""
 
 import struct
 
@@ -24,9 +24,14 @@ T0 = 1_700_000_000 * NANOS
 STALE = struct.unpack("<d", bytes.fromhex("020000000000f07f"))[0]
 
 
-def request(*told: tuple[ImportedSeries, float, int], stale: tuple[int, ...] = ()) -> WriteRequest:
+def request(*points: tuple[ImportedSeries, float, int], stale: tuple[int, ...] = ()) -> WriteRequest:
     return WriteRequest(
-        [one for one, _, _ in told], [value for _, value, _ in told], [at for _, _, at in told], list(stale), {}, {}
+        [one for one, _, _ in points],
+        [value for _, value, _ in points],
+        [at for _, _, at in points],
+        list(stale),
+        {},
+        {},
     )
 
 
@@ -34,7 +39,7 @@ def series(name: str, /, **labels: str) -> ImportedSeries:
     return ImportedSeries(name, labels)
 
 
-def test_what_kubernetes_says_of_nodes_is_told_of_them() -> None:
+def test_node_series_of_kube_state_metrics_become_counts() -> None:
     capacity, allocatable = "kube_node_status_capacity", "kube_node_status_allocatable"
     own = {"instance": "10.1.1.1:8080", "job": "kube-state-metrics"}
     found = read_request(
@@ -55,11 +60,11 @@ def test_what_kubernetes_says_of_nodes_is_told_of_them() -> None:
     for samples in found.machines.values():
         for one in samples:
             assert (one.reader, one.view, one.values) == ("remote_write/kube_state_metrics", None, {})
-    told = {
+    counts = {
         machine.name: {(dim.metric, dim.labels[0]): dim.value for one in samples for dim in one.dims}
         for machine, samples in found.machines.items()
     }
-    assert told == {
+    assert counts == {
         "n1": {
             (capacity, "nvidia_com_gpu"): 8,
             (allocatable, "nvidia_com_gpu"): 7,
@@ -71,36 +76,36 @@ def test_what_kubernetes_says_of_nodes_is_told_of_them() -> None:
     }
 
 
-@pytest.mark.parametrize("road", ["remote write", "page", "otlp"])
-def test_node_with_all_feature_discovery_labels_is_accepted(road: str) -> None:
+@pytest.mark.parametrize("source", ["remote write", "page", "otlp"])
+def test_node_with_all_feature_discovery_labels_is_accepted(source: str) -> None:
     features = {f"label_feature_node_kubernetes_io_cpu_cpuid_{number}": "true" for number in range(150)}
     labels = {"node": "n1", "label_nvidia_com_gpu_count": "8", **features}
-    if road == "remote write":
+    if source == "remote write":
         found = read_request(
             WriteDecoder().decode_1(encode_1([Written({**labels, "__name__": "kube_node_labels"}, 1.0, T0)]))
         )
-    elif road == "page":
+    elif source == "page":
         text = ",".join(f'{name}="{value}"' for name, value in labels.items())
         page = TextParser().parse(f"kube_node_labels{{{text}}} 1 {T0 // 1_000_000}\n".encode())
         found = read_request(as_request(page))
     else:
-        told = OtlpMetric("kube_node_labels", Kind.GAUGE, [OtlpPoint(1, T0, 0, labels)])
-        found = read_points(decode_metrics(encode_metrics([ResourceMetrics({}, [told])])))
+        metric = OtlpMetric("kube_node_labels", Kind.GAUGE, [OtlpPoint(1, T0, 0, labels)])
+        found = read_points(decode_metrics(encode_metrics([ResourceMetrics({}, [metric])])))
     assert (found.problems, found.nameless) == ({}, 0)
     ((sample,),) = found.machines.values()
     assert [one.value for one in sample.dims] == [8]
 
 
 @pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
-def test_what_kubernetes_cannot_mean_is_no_count(value: float) -> None:
-    told = series("kube_node_status_capacity", node="n1", resource="nvidia_com_gpu")
-    ((sample,),) = read_request(request((told, value, T0))).machines.values()
+def test_impossible_count_is_invalid(value: float) -> None:
+    capacity = series("kube_node_status_capacity", node="n1", resource="nvidia_com_gpu")
+    ((sample,),) = read_request(request((capacity, value, T0))).machines.values()
     assert [one.value for one in sample.dims] == [Absent(Reason.INVALID_VALUE, "kube_node_status_capacity")]
 
 
-def test_a_node_that_kubernetes_says_nothing_more_of_has_no_count() -> None:
-    told = series("kube_node_status_capacity", node="n1", resource="nvidia_com_gpu")
-    ((sample,),) = read_request(request((told, STALE, T0), stale=(0,))).machines.values()
+def test_node_with_a_stale_series_has_no_count() -> None:
+    capacity = series("kube_node_status_capacity", node="n1", resource="nvidia_com_gpu")
+    ((sample,),) = read_request(request((capacity, STALE, T0), stale=(0,))).machines.values()
     (absent,) = [one.value for one in sample.dims]
     assert isinstance(absent, Absent)
     assert absent.reason is Reason.NO_DATA

@@ -1,4 +1,4 @@
-"""Requests of OTLP as samples of machines."""
+"""OTLP metrics requests as samples of machines."""
 
 from gpufleet.codecs.otlp.records import Kind, MetricsRequest, OtlpMetric, OtlpPoint, OtlpProblem, ResourceMetrics
 from gpufleet.hub.imports.otlp import machine_of, read_metrics_request
@@ -18,8 +18,8 @@ def metric(name: str, *values: float | None, unit: str = "1", attributes: dict[s
 
 
 def request(*metrics: OtlpMetric, **attributes: str) -> MetricsRequest:
-    told = {name.replace("_", "."): value for name, value in attributes.items()}
-    return MetricsRequest([ResourceMetrics(told, list(metrics))], {("hw.energy", OtlpProblem.DELTA): 2})
+    resource = {name.replace("_", "."): value for name, value in attributes.items()}
+    return MetricsRequest([ResourceMetrics(resource, list(metrics))], {("hw.energy", OtlpProblem.DELTA): 2})
 
 
 def test_convention_points_belong_to_the_resource_machine() -> None:
@@ -57,18 +57,18 @@ def test_convention_points_belong_to_the_resource_machine() -> None:
     )
 
 
-def test_what_cannot_be_taken_is_a_problem_only_of_what_is_known() -> None:
-    told = {
+def test_problems_are_counted_for_known_metrics_only() -> None:
+    problems = {
         ("hw.power", OtlpProblem.HISTOGRAM): 2,
         ("hw.power", OtlpProblem.TIMESTAMP): 1,
         ("DCGM_FI_DEV_GPU_UTIL", OtlpProblem.TIMESTAMP): 1,
         ("hw.gpu.of_tomorrow", OtlpProblem.HISTOGRAM): 3,
-        ("gpu.utilization.max", OtlpProblem.DELTA): 4,  # left alone on purpose, of whatever kind it is
+        ("gpu.utilization.max", OtlpProblem.DELTA): 4,  # ignored deliberately, whatever its kind
         ("http.server.request.duration", OtlpProblem.HISTOGRAM): 5,
         ("process.cpu.time", OtlpProblem.ATTRIBUTES): 6,
         ("", OtlpProblem.NO_NAME): 7,
     }
-    found = read_metrics_request(MetricsRequest([], told))
+    found = read_metrics_request(MetricsRequest([], problems))
     assert (dict(found.problems), dict(found.drift), found.samples, found.accepted) == (
         {"histogram": 2, "timestamp": 2, "no_name": 7},
         {"hw.gpu.of_tomorrow": 3},
@@ -78,7 +78,7 @@ def test_what_cannot_be_taken_is_a_problem_only_of_what_is_known() -> None:
     assert found.others == {"gpu.utilization.max": 4, "http.server.request.duration": 5, "process.cpu.time": 6}
 
 
-def test_without_a_machine_nothing_is_taken() -> None:
+def test_points_without_a_machine_are_nameless() -> None:
     found = read_metrics_request(request(metric("hw.gpu.utilization", 0.5), service_name="x"))
     assert (found.machines, found.nameless) == ({}, 1)
 
@@ -87,7 +87,7 @@ GPU_0 = {"UUID": "GPU-00000000-0000-0000-0000-000000000001", "gpu": "0", "modelN
 
 
 def scraped(name: str, *values: float | None, **labels: str) -> OtlpMetric:
-    """What a Collector's receiver `prometheus` makes of a series of dcgm-exporter."""
+    """Return a dcgm-exporter series as the Collector's `prometheus` receiver converts it."""
     return metric(name, *values, unit="", attributes={**GPU_0, **labels})
 
 
@@ -124,8 +124,8 @@ def test_scraped_points_are_read_as_exporter_series() -> None:
 
 def test_scraped_points_belong_to_the_target_machine() -> None:
     def machine(instance: str, **attributes: str) -> str:
-        told = request(scraped("DCGM_FI_DEV_GPU_UTIL", 50.0), service_instance_id=instance, **attributes)
-        return next(iter(read_metrics_request(told).machines)).name
+        scrape = request(scraped("DCGM_FI_DEV_GPU_UTIL", 50.0), service_instance_id=instance, **attributes)
+        return next(iter(read_metrics_request(scrape).machines)).name
 
     assert machine("gpu-1:9400", host_name="collector-0") == "gpu-1"
     assert machine("10.0.0.1:9400", host_name="collector-0", k8s_node_name="node-1") == "node-1"
@@ -135,32 +135,32 @@ def test_scraped_points_belong_to_the_target_machine() -> None:
 
 
 def test_scraped_pod_labels_are_used_if_configured() -> None:
-    told = request(scraped("DCGM_FI_DEV_GPU_UTIL", 50.0, Hostname="node-1", pod="train-0", namespace="team"))
+    scrape = request(scraped("DCGM_FI_DEV_GPU_UTIL", 50.0, Hostname="node-1", pod="train-0", namespace="team"))
     for plain, names in ((False, set()), (True, {"train-0"})):
-        holders = read_metrics_request(told, plain_pods=plain).holders
+        holders = read_metrics_request(scrape, plain_pods=plain).holders
         assert {one.name for at in holders.values() for held in at.values() for one in held} == names
 
 
-def test_a_resource_names_its_machine() -> None:
+def test_machine_is_named_by_resource_attributes() -> None:
     assert machine_of({"host.name": "a", "k8s.node.name": "b"}) == Machine(name="a")
     assert machine_of({"k8s.node.name": "b", "k8s.node.uid": "u"}) == Machine(name="b", k8s_node_uid="u")
-    pod = {"host.name": "monitor-x7k", "k8s.pod.name": "monitor-x7k"}  # what a container calls its host is its pod
+    pod = {"host.name": "monitor-x7k", "k8s.pod.name": "monitor-x7k"}  # the host name of a container is its pod's name
     assert machine_of({**pod, "k8s.node.name": "b"}) == Machine(name="b")
     assert machine_of(pod) == Machine(name="monitor-x7k")
     assert machine_of({"host.id": "c", "host.name": "x" * 300}) == Machine(name="c")
     assert machine_of({"host.name": 5, "host.id": "\x00"}) is None
 
 
-def test_a_part_may_be_named_by_a_number() -> None:
-    told = [{"cpu.logical_number": number, "cpu.mode": "user"} for number in (0, 1)]
-    points = [OtlpPoint(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(told)]
+def test_dimension_may_be_labelled_by_a_number() -> None:
+    labels = [{"cpu.logical_number": number, "cpu.mode": "user"} for number in (0, 1)]
+    points = [OtlpPoint(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(labels)]
     times = OtlpMetric("system.cpu.time", Kind.COUNTER, points, "s")
     ((_, (sample,)),) = read_metrics_request(request(times, host_name="node-1")).machines.items()
     assert {one.labels: one.value for one in sample.dims} == {("0", "user"): 100.0, ("1", "user"): 101.0}
 
 
-def test_parts_that_are_named_otherwise_are_not_taken_for_one() -> None:
-    told = [{"cpu": f"cpu{number}", "state": "user"} for number in (0, 1)]  # as the Collector's hostmetrics has it
-    points = [OtlpPoint(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(told)]
+def test_points_with_unknown_dimension_labels_are_not_merged() -> None:
+    labels = [{"cpu": f"cpu{number}", "state": "user"} for number in (0, 1)]  # labels of the Collector's hostmetrics
+    points = [OtlpPoint(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(labels)]
     found = read_metrics_request(request(OtlpMetric("system.cpu.time", Kind.COUNTER, points, "s"), host_name="node-1"))
     assert (found.machines, dict(found.others), dict(found.drift), found.nameless) == ({}, {}, {}, 0)

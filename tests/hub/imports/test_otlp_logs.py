@@ -1,4 +1,4 @@
-"""Requests of OTLP logs as events: what our own exporter writes comes back whole."""
+"""OTLP logs requests as events: events of our own exporter are read completely."""
 
 import pytest
 
@@ -19,11 +19,11 @@ VIEW = View(
 
 
 def record(name: str, at: int = AT, **attributes: str | int) -> LogRecord:
-    told = {key.replace("__", "."): value for key, value in attributes.items()}
-    return LogRecord(at, at, 17, name, "words", {**device_attributes(VIEW, {}), **told})
+    more = {key.replace("__", "."): value for key, value in attributes.items()}
+    return LogRecord(at, at, 17, name, "body", {**device_attributes(VIEW, {}), **more})
 
 
-def test_our_event_comes_back_with_its_device_and_texts() -> None:
+def test_own_event_has_its_device_and_attributes() -> None:
     event = event_of(record("gpufleet.xid", gpufleet__code=79, gpufleet__advice="reset", other="x"))
     assert event == Event(
         view=event.view if event else None, kind="xid", code=79, at=AT, attributes={"advice": "reset"}
@@ -34,27 +34,28 @@ def test_our_event_comes_back_with_its_device_and_texts() -> None:
 
 
 @pytest.mark.parametrize("name", ["xid", "gpufleet.of_tomorrow", "", "l9gpu.gpu"])
-def test_what_is_no_event_of_ours_is_none_of_the_hub_s_business(name: str) -> None:
+def test_foreign_record_is_no_event(name: str) -> None:
     assert event_of(record(name)) is None
 
 
 @pytest.mark.parametrize(
-    ("said", "code"), [(79, 79), ("79", 79), ("-1", 0), ("²", 0), ("9" * 99, 0), (str(1 << 31), 0), ("x", 0), (True, 0)]
+    ("value", "code"),
+    [(79, 79), ("79", 79), ("-1", 0), ("²", 0), ("9" * 99, 0), (str(1 << 31), 0), ("x", 0), (True, 0)],
 )
-def test_a_code_may_come_as_text(said: str | int, code: int) -> None:
-    event = event_of(record("gpufleet.xid", gpufleet__code=said))
+def test_code_may_be_text(value: str | int, code: int) -> None:
+    event = event_of(record("gpufleet.xid", gpufleet__code=value))
     assert event is not None
     assert (event.code, event.attributes) == (code, {})
 
 
-def test_an_event_needs_an_instant_and_a_number_is_bounded() -> None:
+def test_event_needs_a_timestamp_and_bounded_attributes() -> None:
     assert event_of(record("gpufleet.xid", at=0)) is None
     hostile = event_of(record("gpufleet.xid", gpufleet__code=1 << 60, gpufleet__advice="x" * 5000))
     assert hostile is not None
     assert (hostile.code, len(hostile.attributes["advice"])) == (0, 1024)
 
 
-def test_a_request_counts_what_it_leaves() -> None:
+def test_logs_request_counts_skipped_records() -> None:
     records = [record("gpufleet.xid", gpufleet__code=31), record("app.log")]
     found = read_logs_request(
         LogsRequest([ResourceLogs({"host.name": "node-1"}, records), ResourceLogs({}, [record("gpufleet.xid")])])

@@ -1,4 +1,4 @@
-"""Requests of remote write as samples: what a captured page says, whoever cut it."""
+"""Remote write requests as samples, for any split of a captured page."""
 
 import struct
 from pathlib import Path
@@ -19,9 +19,14 @@ T0 = 1_700_000_000 * NANOS
 STALE = struct.unpack("<d", bytes.fromhex("020000000000f07f"))[0]
 
 
-def request(*told: tuple[ImportedSeries, float, int], stale: tuple[int, ...] = ()) -> WriteRequest:
+def request(*points: tuple[ImportedSeries, float, int], stale: tuple[int, ...] = ()) -> WriteRequest:
     return WriteRequest(
-        [one for one, _, _ in told], [value for _, value, _ in told], [at for _, _, at in told], list(stale), {}, {}
+        [one for one, _, _ in points],
+        [value for _, value, _ in points],
+        [at for _, _, at in points],
+        list(stale),
+        {},
+        {},
     )
 
 
@@ -29,7 +34,7 @@ def series(name: str, /, **labels: str) -> ImportedSeries:
     return ImportedSeries(name, labels)
 
 
-def test_a_captured_page_that_a_prometheus_scraped() -> None:
+def test_captured_page_scraped_by_prometheus() -> None:
     page = TextParser().parse((PAGES / "dcgm-exporter-l40s-vm.txt").read_bytes())
     scraped = [
         ImportedSeries(one.name, {**one.labels, "instance": "10.0.0.7:9400", "job": "dcgm"}) for one in page.series
@@ -75,18 +80,18 @@ def test_target_names_the_machine_if_the_exporter_does_not() -> None:
 @pytest.mark.parametrize(
     ("name", "labels", "machine"),
     [
-        # all-smi names its machine `instance`, and in some families `hostname`: a Prometheus has a target of that name
+        # all-smi labels its machine `instance`, or `hostname` in some families; Prometheus also sets `instance`
         ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-1", "exported_instance": "node-1"}, "node-1"),
         ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-1", "instance": "node-1"}, "node-1"),  # honor_labels: true
         ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-1", "node": "node-1"}, "node-1"),
         ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-1"}, "10.0.0.1"),
         ("all_smi_cpu_utilization", {"hostname": "node-1", "exported_instance": "node-1"}, "node-1"),
-        # an agent's page says `node`
+        # an agent's page labels it `node`
         ("gpufleet_host_load_1m", {"exported_node": "node-1", "node": "k8s-1"}, "node-1"),
-        # a Prometheus that federates from another one without honor_labels
+        # a Prometheus that federates from another Prometheus without honor_labels
         ("nvidia_smi_power_draw_watts", {"uuid": "1", "exported_instance": "gpu-1:9835", "node": "prom-0"}, "gpu-1"),
         ("nvidia_smi_power_draw_watts", {"uuid": "1", "exported_node": "gpu-1", "node": "prom-0"}, "gpu-1"),
-        # dcgm-exporter in a pod that is not told its node's name
+        # dcgm-exporter in a pod without its node's name
         (
             "DCGM_FI_DEV_GPU_TEMP",
             {"UUID": "GPU-1", "Hostname": "exp-7k", "pod": "exp-7k", "node": "node-1"},
@@ -97,21 +102,21 @@ def test_target_names_the_machine_if_the_exporter_does_not() -> None:
     ],
 )
 def test_own_machine_name_wins_over_the_scraper(name: str, labels: dict[str, str], machine: str) -> None:
-    told = ImportedSeries(name, {"instance": "10.0.0.1:9400", **labels})
-    assert [one.name for one in read_request(request((told, 0.5, T0))).machines] == [machine]
+    series_of_target = ImportedSeries(name, {"instance": "10.0.0.1:9400", **labels})
+    assert [one.name for one in read_request(request((series_of_target, 0.5, T0))).machines] == [machine]
 
 
-def test_instants_stay_apart_and_a_stale_marker_is_an_absence() -> None:
+def test_timestamps_stay_separate_and_a_stale_marker_is_an_absence() -> None:
     one = series("DCGM_FI_DEV_POWER_USAGE", UUID="GPU-1", gpu="0", Hostname="n")
     found = read_request(
         request((one, 1.0, T0), (one, 2.0, T0 + 15 * NANOS), (one, STALE, T0 + 30 * NANOS), stale=(2,))
     )
-    told = {
+    values = {
         sample.measured_at: sample.values
         for sample in found.machines[Machine(name="n")]
         if "gpu_power_watts" in sample.values
     }
-    assert told == {
+    assert values == {
         T0: {"gpu_power_watts": 1.0},
         T0 + 15 * NANOS: {"gpu_power_watts": 2.0},
         T0 + 30 * NANOS: {"gpu_power_watts": Absent(Reason.NO_DATA, "the source reported the end of the series")},
@@ -135,15 +140,15 @@ def test_unknown_names_of_a_known_project_are_counted_by_name() -> None:
 
 def test_unknown_labels_are_counted_once_per_series() -> None:
     renamed = series("DCGM_FI_DEV_GPU_TEMP", gpu_uuid="GPU-1", gpu="0", Hostname="n", region="eu", exported_pod="p")
-    told = request(
+    write = request(
         (renamed, 50.0, T0),
         (series("DCGM_FI_DEV_POWER_USAGE", UUID="GPU-1", DCGM_FI_DEV_SERIAL="7", instance="n:1", region="eu"), 1.0, T0),
-        (series("DCGM_FI_DEV_OF_TOMORROW", tomorrow="1"), 1.0, T0),  # whose labels nobody could know
+        (series("DCGM_FI_DEV_OF_TOMORROW", tomorrow="1"), 1.0, T0),  # labels of unknown metrics are not counted
         (series("node_load1", cpu="1"), 1.0, T0),
     )
-    found = read_request(told)
+    found = read_request(write)
     assert (dict(found.labels), found.nameless) == ({"gpu_uuid": 1, "region": 2}, 1)
-    assert read_request(told).labels == {}
+    assert read_request(write).labels == {}
 
 
 @pytest.mark.parametrize(
@@ -157,11 +162,11 @@ def test_unknown_labels_are_counted_once_per_series() -> None:
         ("", ""),
     ],
 )
-def test_the_host_of_a_target(instance: str, host: str) -> None:
+def test_host_of_a_target(instance: str, host: str) -> None:
     assert host_of(instance) == host
 
 
-def test_names_that_no_batch_could_carry_are_left_out() -> None:
+def test_names_too_long_for_a_batch_are_skipped() -> None:
     found = read_request(
         request(
             (series("DCGM_FI_DEV_POWER_USAGE", UUID="G" * 300, gpu="0", Hostname="n"), 1.0, T0),
@@ -172,7 +177,7 @@ def test_names_that_no_batch_could_carry_are_left_out() -> None:
     assert found.nameless == 1
 
 
-def test_guest_series_of_an_agent_are_not_of_the_host() -> None:
+def test_guest_series_of_an_agent_do_not_belong_to_the_host() -> None:
     own = {"uuid": "GPU-1", "pci_address": "", "kind": "gpu", "name": "A", "node": "node-1", "instance": "node-1:9470"}
     guest = {**own, "namespace": "ml", "vm_name": "train-0", "vm_uid": "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"}
     found = read_request(
@@ -188,14 +193,14 @@ def test_guest_series_of_an_agent_are_not_of_the_host() -> None:
     assert found.nameless > 0
 
 
-def test_a_series_that_goes_on_under_other_labels_has_its_value() -> None:
-    # A pod ends and another one begins: of the same scrape there are a stale marker and a number.
+def test_series_that_continues_with_other_labels_keeps_its_value() -> None:
+    # One pod ends and another starts, so the scrape has a stale marker and a number.
     power = "DCGM_FI_DEV_POWER_USAGE"
     before = series(power, UUID="GPU-1", gpu="0", Hostname="n1", pod="a", namespace="x", container="c")
     after = series(power, UUID="GPU-1", gpu="0", Hostname="n1", pod="b", namespace="x", container="c")
-    for told, stale in (
+    for series_points, stale in (
         (((before, STALE, T0), (after, 80.0, T0)), (0,)),
         (((after, 80.0, T0), (before, STALE, T0)), (1,)),
     ):
-        (samples,) = read_request(request(*told, stale=stale)).machines.values()
+        (samples,) = read_request(request(*series_points, stale=stale)).machines.values()
         assert [one.values["gpu_power_watts"] for one in samples if "gpu_power_watts" in one.values] == [80.0]

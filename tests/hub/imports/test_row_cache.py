@@ -1,4 +1,4 @@
-"""Rows that come in parts: however they are cut, what is kept in the end is the whole."""
+"""Row cache: rows that arrive in parts are merged, for any split."""
 
 import random
 
@@ -28,7 +28,7 @@ def sample(number: int, at: int, values: dict[str, Value | Absent], *dims: DimVa
 
 
 @given(st.integers(1, 3), st.integers(1, 2), st.randoms(use_true_random=False), st.integers(1, 5))
-def test_whatever_the_cut_the_last_row_is_the_whole(gpus: int, instants: int, dice: random.Random, bodies: int) -> None:
+def test_last_row_is_complete_for_any_split(gpus: int, instants: int, dice: random.Random, bodies: int) -> None:
     whole = {(gpu, at): {name: dice.random() for name in METRICS} for gpu in range(gpus) for at in range(instants)}
     links = {key: {link: dice.randrange(9) for link in LINKS} for key in whole}
     parts = [sample(gpu, T0 + at, {name: value}) for (gpu, at), row in whole.items() for name, value in row.items()]
@@ -37,27 +37,27 @@ def test_whatever_the_cut_the_last_row_is_the_whole(gpus: int, instants: int, di
         for (gpu, at), row in links.items()
         for link, value in row.items()
     ]
-    parts += dice.choices(parts, k=5)  # some come twice
+    parts += dice.choices(parts, k=5)  # some parts arrive twice
     dice.shuffle(parts)
     rows, store = RowCache(), {}
     for start in range(0, len(parts), bodies):
         joined = rows.merge(NODE, parts[start : start + bodies])
         rows.keep(NODE, joined, 0.0)
-        store.update({(one.view.uuid, one.measured_at): one for one in joined if one.view})  # as a store does
+        store.update({(one.view.uuid, one.measured_at): one for one in joined if one.view})
     for (gpu, at), row in whole.items():
         stored = store[f"GPU-{gpu}", T0 + at]
         assert stored.values == row
         assert {one.labels[0]: one.value for one in stored.dims} == links[gpu, at]
-    assert rows.merge(NODE, parts) == []  # and all of it again adds nothing
+    assert rows.merge(NODE, parts) == []  # the same parts add nothing
 
 
-def test_what_was_not_made_durable_is_joined_again() -> None:
+def test_rows_that_were_not_made_durable_are_merged_again() -> None:
     rows = RowCache()
     part = sample(0, T0, {"gpu_power_watts": 1.0})
     assert rows.merge(NODE, [part]) == rows.merge(NODE, [part]) == [part]
 
 
-def test_where_two_series_of_one_device_differ_neither_is_right() -> None:
+def test_differing_series_of_one_device_are_invalid() -> None:
     rows = RowCache()
     rows.keep(NODE, rows.merge(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]), 0.0)
     (joined,) = rows.merge(NODE, [sample(0, T0, {"gpu_power_watts": 2.0})])
@@ -66,10 +66,10 @@ def test_where_two_series_of_one_device_differ_neither_is_right() -> None:
     assert rows.merge(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]) == []
 
 
-def test_of_two_measurements_close_together_each_has_its_own_row() -> None:
+def test_close_measurements_have_separate_rows() -> None:
     rows = RowCache(NANOS // 2)
     first = [sample(0, T0, {"gpu_power_watts": 1.0}), sample(0, T0 + 1, {"gpu_temperature_celsius": 50.0})]
-    (row,) = rows.merge(NODE, first)  # a look at the clock for each metric
+    (row,) = rows.merge(NODE, first)  # the source read the clock for each metric
     assert (row.measured_at, row.values) == (T0, {"gpu_power_watts": 1.0, "gpu_temperature_celsius": 50.0})
     rows.keep(NODE, [row], 0.0)
     link = DimValue("gpu_nvlink_crc_errors_total", ("0",), 4)
@@ -83,7 +83,7 @@ def test_of_two_measurements_close_together_each_has_its_own_row() -> None:
     assert (row.measured_at, row.dims) == (T0 + 20, (more,))
 
 
-def test_one_machine_s_parts_are_never_another_s() -> None:
+def test_parts_of_different_machines_are_not_merged() -> None:
     rows = RowCache()
     rows.keep(Machine(name="a"), rows.merge(Machine(name="a"), [sample(0, T0, {"gpu_power_watts": 1.0})]), 0.0)
     (other,) = rows.merge(Machine(name="b"), [sample(0, T0, {"gpu_temperature_celsius": 40.0})])
@@ -93,13 +93,13 @@ def test_one_machine_s_parts_are_never_another_s() -> None:
 def test_constant_rows_are_written_every_ten_minutes() -> None:
     rows = RowCache()
 
-    def said(at: int, name: str) -> bool:
+    def is_written(at: int, name: str) -> bool:
         joined = rows.merge(NODE, [sample(0, at, {"gpu_name": name}, lane=Lane.STATIC)])
         rows.keep(NODE, joined, 0.0)
         return bool(joined)
 
     seconds = {0: "A", 15: "A", 300: "A", 599: "A", 600: "A", 615: "A", 630: "B", 645: "B"}
-    assert [at for at, name in seconds.items() if said(T0 + at * NANOS, name)] == [0, 600, 630]
+    assert [at for at, name in seconds.items() if is_written(T0 + at * NANOS, name)] == [0, 600, 630]
 
 
 def test_cache_keeps_the_newest_instants_of_written_subjects() -> None:
@@ -114,15 +114,15 @@ def test_cache_keeps_the_newest_instants_of_written_subjects() -> None:
     assert rows.machines == set()
 
 
-def test_what_never_changes_is_told_again_once_it_was_gone() -> None:
+def test_constant_value_is_written_again_after_an_absence() -> None:
     rows, name = RowCache(), "gpu_name"
-    told: list[tuple[int, Value | Absent, bool]] = [
+    values: list[tuple[int, Value | Absent, bool]] = [
         (0, "H200", True),
         (1, Absent(Reason.NO_DATA, "ended"), True),
         (2, "H200", True),
         (3, "H200", False),
     ]
-    for second, value, is_news in told:
+    for second, value, is_news in values:
         part = sample(0, T0 + second * NANOS, {name: value}, lane=Lane.STATIC)
         joined = rows.merge(NODE, [part])
         assert bool(joined) is is_news, second
@@ -137,16 +137,16 @@ def test_uneven_queues_of_a_writer_lose_nothing() -> None:
         rows.keep(NODE, joined, written)
         return [set(one.values) for one in joined]
 
-    for at in range(40):  # one queue is forty scrapes ahead of the other
+    for at in range(40):  # one of the writer's queues is forty scrapes ahead of the other
         write(at, "gpu_power_watts", at / 10)
     for at in range(40):
         assert write(at, "gpu_utilization_ratio", 4 + at / 10) == [{"gpu_power_watts", "gpu_utilization_ratio"}]
-    for at in range(40, 60):  # scrapes as they come: only the newest are remembered
+    for at in range(40, 60):  # scrapes in order: only the newest are kept
         write(at, "gpu_power_watts", 15.0 * at)
     assert len(rows) == 1
     assert sum(map(len, rows._kept.values())) <= 3
     rows.keep(NODE, [sample(0, T0 + at, {"gpu_power_watts": 1.0}) for at in range(5000)], 900.0)
-    assert sum(map(len, rows._kept.values())) <= 256  # whatever comes at once
+    assert sum(map(len, rows._kept.values())) <= 256  # however many arrive at once
 
 
 def test_cached_instants_are_bounded_and_newest_kept() -> None:

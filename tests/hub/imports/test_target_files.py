@@ -1,4 +1,4 @@
-"""Files of targets as they change under a running hub."""
+"""Target files that change while the hub runs."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ def write(path: Path, *targets: str) -> None:
     path.write_text("".join(f"- targets: ['{one}']\n" for one in targets) or "[]")
 
 
-def told(files: TargetFiles) -> list[str]:
+def addresses(files: TargetFiles) -> list[str]:
     return [address for group in files.look().groups for address in group.targets]
 
 
@@ -19,12 +19,12 @@ def test_target_files_are_read_in_order_and_on_change(tmp_path: Path) -> None:
     write(tmp_path / "b.yml", "b:1")
     write(tmp_path / "a.yml", "a:1", "a:2")
     (tmp_path / "other.txt").write_text("- targets: [c:1]")
-    assert told(files) == ["a:1", "a:2", "b:1"]
+    assert addresses(files) == ["a:1", "a:2", "b:1"]
     assert files.look().problems.keys() == {str(tmp_path / "more.json")}
     (tmp_path / "more.json").write_text('[{"targets": ["m:1"]}]')
     write(tmp_path / "a.yml", "a:3")
     (tmp_path / "b.yml").unlink()
-    assert told(files) == ["a:3", "m:1"]
+    assert addresses(files) == ["a:3", "m:1"]
     assert not files.look().problems
 
 
@@ -32,20 +32,19 @@ def test_broken_target_file_keeps_the_last_valid_list(tmp_path: Path) -> None:
     path = tmp_path / "a.yml"
     files = TargetFiles((str(tmp_path / "*.yml"),))
     write(path, "a:1")
-    assert told(files) == ["a:1"]
+    assert addresses(files) == ["a:1"]
     for content in ("- targets: [a:2", "", "- targets: {}", "x" * (2 << 20)):
         path.write_text(content)
-        for _ in range(2):  # it stays broken when nothing changes
+        for _ in range(2):  # the problem stays while the file is unchanged
             looked = files.look()
             assert [one.targets for one in looked.groups] == [("a:1",)]
             assert set(looked.problems) == {str(path)}
-            assert looked.problems.keys() == {str(path)}
     write(path)
     assert files.look().groups == ()
     assert not files.look().problems
 
 
-def test_what_is_no_file_does_not_hold_the_others_up(tmp_path: Path) -> None:
+def test_special_files_do_not_block_the_other_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.yml")
     (tmp_path / "b.yml").mkdir()
     write(tmp_path / "c.yml", "c:1")
@@ -54,7 +53,7 @@ def test_what_is_no_file_does_not_hold_the_others_up(tmp_path: Path) -> None:
     assert set(looked.problems) == {str(tmp_path / "a.yml"), str(tmp_path / "b.yml")}
 
 
-def test_there_may_be_so_many(tmp_path: Path) -> None:
+def test_number_of_target_files_is_bounded(tmp_path: Path) -> None:
     for number in range(MAX_FILES + 3):
         write(tmp_path / f"{number:04}.yml", f"n{number}:1")
     looked = TargetFiles((str(tmp_path / "*.yml"),)).look()
@@ -62,12 +61,12 @@ def test_there_may_be_so_many(tmp_path: Path) -> None:
     assert list(looked.problems) == [str(tmp_path / f"{MAX_FILES:04}.yml")]
 
 
-def test_a_file_that_cannot_be_opened_any_more_keeps_what_it_said(tmp_path: Path) -> None:
+def test_file_that_becomes_unreadable_keeps_its_targets(tmp_path: Path) -> None:
     path = tmp_path / "a.yml"
     write(path, "a:1")
     files = TargetFiles((str(path),))
-    assert told(files) == ["a:1"]
+    assert addresses(files) == ["a:1"]
     path.unlink()
-    path.symlink_to(path)  # a circle: there, and not to be opened by anybody
-    assert told(files) == ["a:1"]
+    path.symlink_to(path)  # a loop: it exists and cannot be opened
+    assert addresses(files) == ["a:1"]
     assert set(files.look().problems) == {str(path)}

@@ -1,4 +1,4 @@
-"""Which machine a target is, and which page."""
+"""Machine and URL targets a scrape target."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ def config(**more: Any) -> DiscoveryConfig:
     return DiscoveryConfig(files=("/x.yml",), **more)
 
 
-def of(group: TargetGroup, **more: Any) -> tuple[tuple[ScrapeTarget, ...], tuple[str, ...]]:
+def targets(group: TargetGroup, **more: Any) -> tuple[tuple[ScrapeTarget, ...], tuple[str, ...]]:
     return targets_of(config(**more), [group])
 
 
-def test_labels_say_cluster_and_node_and_how_the_page_is_asked() -> None:
+def test_labels_set_cluster_node_and_url() -> None:
     labels = {"cluster": "east", "node": "gpu-1", "__scheme__": "https", "__metrics_path__": "/gpu", "job": "dcgm"}
-    assert of(TargetGroup(("10.0.0.1:9400",), labels)) == (
+    assert targets(TargetGroup(("10.0.0.1:9400",), labels)) == (
         (ScrapeTarget("east", "gpu-1", "https://10.0.0.1:9400/gpu"),),
         (),
     )
@@ -27,7 +27,7 @@ def test_labels_say_cluster_and_node_and_how_the_page_is_asked() -> None:
 
 def test_missing_labels_come_from_config_and_address() -> None:
     group = TargetGroup(("gpu-1:9400", "gpu-2", "[fd00::1]:9400"))
-    found, left_out = of(group, cluster="local", scheme="https", path="/m")
+    found, left_out = targets(group, cluster="local", scheme="https", path="/m")
     assert not left_out
     assert found == (
         ScrapeTarget("local", "gpu-1", "https://gpu-1:9400/m"),
@@ -36,45 +36,45 @@ def test_missing_labels_come_from_config_and_address() -> None:
     )
 
 
-def test_netdata_is_asked_at_its_root() -> None:
-    found, _ = of(TargetGroup(("gpu-1:19999",)), cluster="local", reads="netdata")
+def test_netdata_is_scraped_at_its_root() -> None:
+    found, _ = targets(TargetGroup(("gpu-1:19999",)), cluster="local", reads="netdata")
     assert found == (ScrapeTarget("local", "gpu-1", "http://gpu-1:19999"),)
 
 
 @pytest.mark.parametrize(
-    ("address", "labels", "words"),
+    ("address", "labels"),
     [
-        ("gpu-1:9400", {}, "whose it is"),
-        ("gpu-1:9400", {"cluster": "a/b"}, "no id of a cluster"),
-        ("gpu-1:9400", {"cluster": "a", "node": "x" * 254}, "name that a machine could have"),
-        ("gpu-1:9400", {"cluster": "a", "__scheme__": "file"}, "no host:port"),
-        ("evil@gpu-1:9400", {"cluster": "a"}, "no host:port"),
-        ("gpu-1:9400/other", {"cluster": "a"}, "no host:port"),
-        ("gpu-1:99999", {"cluster": "a"}, "is no page"),
-        ("gpu-1:9400", {"cluster": "a", "__metrics_path__": "@evil/"}, "no path"),
-        ("gpu-1:9400", {"cluster": "a", "__param_module": "x"}, "parameters"),
+        ("gpu-1:9400", {}),  # no cluster
+        ("gpu-1:9400", {"cluster": "a/b"}),
+        ("gpu-1:9400", {"cluster": "a", "node": "x" * 254}),
+        ("gpu-1:9400", {"cluster": "a", "__scheme__": "file"}),
+        ("evil@gpu-1:9400", {"cluster": "a"}),
+        ("gpu-1:9400/other", {"cluster": "a"}),
+        ("gpu-1:99999", {"cluster": "a"}),
+        ("gpu-1:9400", {"cluster": "a", "__metrics_path__": "@evil/"}),
+        ("gpu-1:9400", {"cluster": "a", "__param_module": "x"}),
     ],
 )
-def test_a_target_that_cannot_be_meant_costs_itself(address: str, labels: dict[str, str], words: str) -> None:
+def test_invalid_target_does_not_affect_the_others(address: str, labels: dict[str, str]) -> None:
     found, left_out = targets_of(config(), [TargetGroup((address,), labels), TargetGroup(("ok:1",), {"cluster": "a"})])
     assert [one.node for one in found] == ["ok"]
     assert len(left_out) == 1
     assert address in left_out[0]
 
 
-def test_a_token_does_not_go_over_the_network_in_the_clear() -> None:
+def test_token_is_not_sent_in_plain_text() -> None:
     group = TargetGroup(("gpu-1:9400",))
-    assert len(of(group, cluster="a", token_file="/t")[1]) == 1
-    assert len(of(group, cluster="a", token_file="/t", insecure=True)[0]) == 1
-    assert len(of(group, cluster="a", token_file="/t", scheme="https")[0]) == 1
+    assert len(targets(group, cluster="a", token_file="/t")[1]) == 1
+    assert len(targets(group, cluster="a", token_file="/t", insecure=True)[0]) == 1
+    assert len(targets(group, cluster="a", token_file="/t", scheme="https")[0]) == 1
 
 
-def test_a_node_is_asked_once_and_there_may_be_so_many() -> None:
-    found, left_out = of(TargetGroup(("gpu-1:9400", "gpu-1:9401", "gpu-1:9400")), cluster="a")
+def test_node_is_scraped_once_and_targets_are_bounded() -> None:
+    found, left_out = targets(TargetGroup(("gpu-1:9400", "gpu-1:9401", "gpu-1:9400")), cluster="a")
     assert [one.url for one in found] == ["http://gpu-1:9400/metrics"]
     assert len(left_out) == 1
     assert "gpu-1:9401" in left_out[0]
     assert "http://gpu-1:9400/metrics" in left_out[0]
     many = TargetGroup(tuple(f"n{number}:1" for number in range(MAX_TARGETS + 2)))
-    found, left_out = of(many, cluster="a")
+    found, left_out = targets(many, cluster="a")
     assert (len(found), len(left_out)) == (MAX_TARGETS, 2)

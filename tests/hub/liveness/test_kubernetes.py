@@ -1,4 +1,4 @@
-"""Machines that Kubernetes names: expected, and heard of only where they speak themselves."""
+"""Machines named by Kubernetes: expected from then on, but live only once they report."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,24 +17,25 @@ from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import to_datetime
 from gpufleet.model.wire.batch import Batch, MachineReport
 from tests.fakes.clock import FakeClock
-from tests.hub.liveness.hub_in_time import INTERVAL, HubInTime, Node
+from tests.hub.liveness.fake_clock_hub import INTERVAL, FakeClockHub, Node
 
 READER = "remote_write/kube_state_metrics"
 
 
 class Kubernetes(Node):
-    """Who brings what Kubernetes says: node to GPUs, None for one of which its series have ended."""
+    """Importer of kube-state-metrics: GPUs by node, None where the series ended."""
 
-    def __init__(self, **says: int | None) -> None:
+    def __init__(self, **gpus: int | None) -> None:
         super().__init__("remote_write/prometheus")
-        self.says = dict(says)
-        self.beats = False
+        self.gpus_by_node = dict(gpus)
+        self.sends_heartbeat = False
 
     def body(self, clock: FakeClock, *, at: int | None = None, seq: int | None = None) -> bytes:
         self.seq += 1
         now = clock.now_ns()
+        heartbeat = Heartbeat(interval_seconds=INTERVAL, version="1", started_at=1)
         reports = []
-        for name, gpus in self.says.items():
+        for name, gpus in self.gpus_by_node.items():
             value = Absent(Reason.NO_DATA, "ended") if gpus is None else gpus
             dims = (DimValue("kubernetes_capacity_devices", ("nvidia_com_gpu",), value),)
             sample = Sample(
@@ -45,15 +46,14 @@ class Kubernetes(Node):
         return encode(
             Batch(
                 cluster=self.cluster, sender=self.name, epoch=self.epoch, seq=self.seq, sent_at=now,
-                heartbeat=Heartbeat(interval_seconds=INTERVAL, version="1", started_at=1) if self.beats else None,
-                reports=tuple(reports),
+                heartbeat=heartbeat if self.sends_heartbeat else None, reports=tuple(reports),
             )
         )  # fmt: skip
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[HubInTime]:
-    hub = HubInTime(tmp_path, "local")
+def hub(tmp_path: Path) -> Iterator[FakeClockHub]:
+    hub = FakeClockHub(tmp_path, "local")
     yield hub
     hub.end()
 
@@ -70,9 +70,9 @@ def counts(record: ClusterRecord) -> tuple[str, Expected]:
     return record.coverage.summary, record.coverage.sources
 
 
-async def test_node_known_to_kubernetes_only_was_never_seen(hub: HubInTime) -> None:
+async def test_node_named_only_by_kubernetes_was_never_seen(hub: FakeClockHub) -> None:
     agents, kubernetes = [Node("node-0"), Node("node-1")], Kubernetes(node_0=2, node_1=2, node_2=2)
-    await hub.lets_pass(2 * INTERVAL, [*agents, kubernetes])
+    await hub.advance(2 * INTERVAL, [*agents, kubernetes])
     record = await hub.cluster()
     assert counts(record) == ("4 of 6 expected by kubernetes", Expected(nvml=4, kubernetes=6))
     assert machines(record) == {State.LIVE: 2, State.NEVER_SEEN: 1}
@@ -82,13 +82,13 @@ async def test_node_known_to_kubernetes_only_was_never_seen(hub: HubInTime) -> N
         "GPUs reporting: 4 of 6 expected by kubernetes",
     )
     assert record.coverage is not None
-    (told,) = record.coverage.kubernetes
-    assert (told.reader, told.machines, told.gpus, told.counted, told.allocatable) == (READER, 3, 6, 6, None)
-    assert told.received_at == to_datetime(hub.clock.now_ns())
+    (source,) = record.coverage.kubernetes
+    assert (source.reader, source.machines, source.gpus, source.counted, source.allocatable) == (READER, 3, 6, 6, None)
+    assert source.received_at == to_datetime(hub.clock.now_ns())
     (named,) = [one for one in hub.registry.machines("local") if one.named_only]
     assert named.machine.name == "node-2"
 
-    await hub.lets_pass(2 * INTERVAL, [*agents, Node("node-2"), kubernetes])  # it starts an agent: it is that machine
+    await hub.advance(2 * INTERVAL, [*agents, Node("node-2"), kubernetes])  # node-2 now runs an agent
     record = await hub.cluster()
     assert counts(record) == ("6 of 6 expected by nvml", Expected(nvml=6, kubernetes=6))
     assert machines(record) == {State.LIVE: 3}
@@ -96,113 +96,113 @@ async def test_node_known_to_kubernetes_only_was_never_seen(hub: HubInTime) -> N
     assert not any(one.named_only for one in hub.registry.machines("local"))
 
 
-@pytest.mark.parametrize("beats", [True, False])
-async def test_what_a_teller_names_is_not_what_it_heard(hub: HubInTime, beats: bool) -> None:
+@pytest.mark.parametrize("sends_heartbeat", [True, False])
+async def test_importer_is_live_but_the_node_it_names_is_not(hub: FakeClockHub, sends_heartbeat: bool) -> None:
     kubernetes = Kubernetes(node_0=8)
-    kubernetes.beats = beats
-    await hub.lets_pass(4 * INTERVAL, [kubernetes])
+    kubernetes.sends_heartbeat = sends_heartbeat
+    await hub.advance(4 * INTERVAL, [kubernetes])
     record = await hub.cluster()
     assert machines(record) == {State.NEVER_SEEN: 1}
     assert record.freshness is not None
     assert record.freshness.senders == {State.LIVE: 1}
 
 
-async def test_that_kubernetes_goes_on_naming_it_makes_no_node_live(hub: HubInTime) -> None:
+async def test_reports_of_kubernetes_keep_no_node_live(hub: FakeClockHub) -> None:
     agent, kubernetes = Node("node-0"), Kubernetes(node_0=2)
-    await hub.lets_pass(2 * INTERVAL, [kubernetes, agent])
-    await hub.lets_pass(400, [kubernetes])
+    await hub.advance(2 * INTERVAL, [kubernetes, agent])
+    await hub.advance(400, [kubernetes])
     assert machines(await hub.cluster()) == {State.STALE: 1}
-    await hub.lets_pass(3600, [kubernetes])
+    await hub.advance(3600, [kubernetes])
     record = await hub.cluster()
     assert machines(record) == {State.LOST: 1}
     assert counts(record) == ("0 of 2 expected by nvml", Expected(nvml=2, kubernetes=2))
 
 
-async def test_what_kubernetes_names_no_more_nobody_expects(hub: HubInTime) -> None:
+async def test_node_that_left_kubernetes_is_not_expected(hub: FakeClockHub) -> None:
     kubernetes = Kubernetes(node_0=8, node_1=8)
-    await hub.lets_pass(2 * INTERVAL, [kubernetes])
-    kubernetes.says["node_1"] = None  # its series end
-    await hub.lets_pass(INTERVAL, [kubernetes])
+    await hub.advance(2 * INTERVAL, [kubernetes])
+    kubernetes.gpus_by_node["node_1"] = None  # its series ended
+    await hub.advance(INTERVAL, [kubernetes])
     assert counts(await hub.cluster()) == ("0 of 8 expected by kubernetes", Expected(kubernetes=8))
-    del kubernetes.says["node_1"]
-    await hub.lets_pass(590, [kubernetes])
+    del kubernetes.gpus_by_node["node_1"]
+    await hub.advance(590, [kubernetes])
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 2}
-    await hub.lets_pass(60, [kubernetes])
+    await hub.advance(60, [kubernetes])
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 1, State.RETIRED: 1}
-    kubernetes.says["node_1"] = 8
-    await hub.lets_pass(INTERVAL, [kubernetes])
+    kubernetes.gpus_by_node["node_1"] = 8
+    await hub.advance(INTERVAL, [kubernetes])
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 2}
 
 
-async def test_a_word_without_an_end_is_believed_for_ten_minutes(hub: HubInTime) -> None:
+async def test_kubernetes_count_without_an_end_expires(hub: FakeClockHub) -> None:
     agent, kubernetes = Node("node-0"), Kubernetes(node_0=8)
-    await hub.lets_pass(INTERVAL, [agent, kubernetes])
-    await hub.lets_pass(590, [agent])
+    await hub.advance(INTERVAL, [agent, kubernetes])
+    await hub.advance(590, [agent])
     assert counts(await hub.cluster())[1] == Expected(nvml=2, kubernetes=8)
-    await hub.lets_pass(30, [agent])
+    await hub.advance(30, [agent])
     assert counts(await hub.cluster()) == ("2 of 2 expected by nvml", Expected(nvml=2))
 
 
-async def test_zero_is_a_count(hub: HubInTime) -> None:
+async def test_zero_gpus_are_a_count(hub: FakeClockHub) -> None:
     agent, kubernetes = Node("node-0"), Kubernetes(node_0=0)
-    await hub.lets_pass(2 * INTERVAL, [agent, kubernetes])
+    await hub.advance(2 * INTERVAL, [agent, kubernetes])
     assert counts(await hub.cluster()) == ("2 of 2 expected by nvml", Expected(nvml=2, kubernetes=0))
 
 
-async def test_a_registration_comes_before_kubernetes(hub: HubInTime) -> None:
+async def test_registration_takes_precedence_over_kubernetes(hub: FakeClockHub) -> None:
     hub.registry.put_cluster("local", ClusterSpec(expected={"H200": 16}), to_datetime(hub.clock.now_ns()))
-    await hub.lets_pass(2 * INTERVAL, [Node("node-0"), Kubernetes(node_0=32)])
+    await hub.advance(2 * INTERVAL, [Node("node-0"), Kubernetes(node_0=32)])
     record = await hub.cluster()
     assert counts(record) == ("2 of 16 expected by registration", Expected(registration=16, nvml=2, kubernetes=32))
 
 
-async def test_an_operator_s_word_stands_against_kubernetes(hub: HubInTime) -> None:
+async def test_retired_node_is_not_revived_by_kubernetes(hub: FakeClockHub) -> None:
     kubernetes = Kubernetes(node_0=8)
-    await hub.lets_pass(INTERVAL, [kubernetes])
+    await hub.advance(INTERVAL, [kubernetes])
     (named,) = hub.registry.machines("local")
     hub.registry.retire_machine(named.id, hub.clock.now_ns())
-    await hub.lets_pass(4 * INTERVAL, [kubernetes])
+    await hub.advance(4 * INTERVAL, [kubernetes])
     record = await hub.cluster()
     assert machines(record) == {State.RETIRED: 1}
     assert counts(record) == ("0, expected: unknown", Expected())
     assert (await hub.sender(kubernetes)).liveness.state is State.LIVE
-    await hub.lets_pass(INTERVAL, [Node("node-0")])
+    await hub.advance(INTERVAL, [Node("node-0")])
     assert machines(await hub.cluster()) == {State.LIVE: 1}
 
 
-async def test_a_hub_that_was_down_still_knows_who_was_only_named(hub: HubInTime) -> None:
+async def test_named_nodes_survive_an_outage_of_the_hub(hub: FakeClockHub) -> None:
     kubernetes = Kubernetes(node_0=8)
-    await hub.lets_pass(2 * INTERVAL, [kubernetes])
-    hub.is_down_for(3600)
+    await hub.advance(2 * INTERVAL, [kubernetes])
+    hub.restart_after(3600)
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 1}
-    await hub.lets_pass(INTERVAL, [kubernetes])
+    await hub.advance(INTERVAL, [kubernetes])
     assert machines(await hub.overview.fleet()) == {State.NEVER_SEEN: 1}
     assert counts(await hub.cluster()) == ("0 of 8 expected by kubernetes", Expected(kubernetes=8))
 
 
 @pytest.mark.parametrize("by", [-86400.0, 86400.0])
-async def test_a_clock_that_is_set_changes_nothing_of_who_is_named(hub: HubInTime, by: float) -> None:
+async def test_hub_clock_step_does_not_expire_named_nodes(hub: FakeClockHub, by: float) -> None:
     kubernetes = Kubernetes(node_0=8, node_1=8)
-    await hub.lets_pass(2 * INTERVAL, [kubernetes])
+    await hub.advance(2 * INTERVAL, [kubernetes])
     hub.clock.step(by)
     hub.flushes = False
-    await hub.lets_pass(INTERVAL, [kubernetes])
+    await hub.advance(INTERVAL, [kubernetes])
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 2}
     hub.flushes = True
-    await hub.lets_pass(900, [kubernetes])
+    await hub.advance(900, [kubernetes])
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 2}
-    del kubernetes.says["node_1"]
-    await hub.lets_pass(660, [kubernetes])
+    del kubernetes.gpus_by_node["node_1"]
+    await hub.advance(660, [kubernetes])
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 1, State.RETIRED: 1}
 
 
-async def test_kubernetes_nodes_stay_expected_without_a_store(hub: HubInTime) -> None:
+async def test_kubernetes_nodes_stay_expected_without_a_store(hub: FakeClockHub) -> None:
     kubernetes = Kubernetes(node_0=8)
-    await hub.lets_pass(2 * INTERVAL, [kubernetes])
+    await hub.advance(2 * INTERVAL, [kubernetes])
     hub.flushes = False
-    await hub.lets_pass(900, [kubernetes])
+    await hub.advance(900, [kubernetes])
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 1}
-    hub.is_down_for(900)
+    hub.restart_after(900)
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 1}
-    await hub.lets_pass(INTERVAL, [kubernetes])
+    await hub.advance(INTERVAL, [kubernetes])
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 1}

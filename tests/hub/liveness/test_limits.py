@@ -1,4 +1,4 @@
-"""The limits of `docs/freshness.md`, each at both of its sides. Pure."""
+"""Limits of `docs/freshness.md`, each tested on both sides."""
 
 from collections.abc import Sequence
 
@@ -22,34 +22,34 @@ LATE, STALE, LOST = State.LATE, State.STALE, State.LOST
 @pytest.mark.parametrize(
     ("interval", "late", "stale"),
     [
-        (None, 75, 300),  # one that never said its own counts as 30 s
+        (None, 75, 300),  # a sender without a reported interval counts as 30 s
         (30.0, 75, 300),
-        (1.0, 17, 300),  # at least
+        (1.0, 17, 300),  # minimum
         (67.5, 150, 300),
-        (68.0, 151, 302),  # twice late
+        (68.0, 151, 302),  # stale is twice late
         (592.5, 1200, 2400),
-        (3600.0, 1200, 2400),  # at most
+        (3600.0, 1200, 2400),  # maximum
         (1e9, 1200, 2400),
     ],
 )
-def test_a_sender_is_late_stale_and_lost_by_its_interval(interval: float | None, late: float, stale: float) -> None:
+def test_sender_is_late_stale_and_lost_by_its_interval(interval: float | None, late: float, stale: float) -> None:
     limits = limits_of(interval)
-    told = [state_after(second, limits) for second in (0, late - 0.01, late, stale - 0.01, stale, 3599.9, 3600, 1e9)]
-    assert told == [State.LIVE, State.LIVE, LATE, LATE, STALE, STALE, LOST, LOST]
+    states = [state_after(second, limits) for second in (0, late - 0.01, late, stale - 0.01, stale, 3599.9, 3600, 1e9)]
+    assert states == [State.LIVE, State.LIVE, LATE, LATE, STALE, STALE, LOST, LOST]
 
 
 @pytest.mark.parametrize(
     ("machine", "behind", "interval", "state"),
     [
         (0.0, 0.0, 10.0, State.LIVE),
-        (20.0, 14.9, 10.0, State.LIVE),  # of a lane of 10 s: late from 35 s
+        (20.0, 14.9, 10.0, State.LIVE),  # a lane of 10 s is late from 35 s
         (20.0, 15.0, 10.0, LATE),
-        (20.0, 114.9, 60.0, State.LIVE),  # of 60 s: from 135 s
+        (20.0, 114.9, 60.0, State.LIVE),  # a lane of 60 s is late from 135 s
         (20.0, 115.0, 60.0, LATE),
         (20.0, 279.9, 10.0, LATE),
         (20.0, 280.0, 10.0, STALE),
         (0.0, 3600.0, 600.0, LOST),
-        (50.0, -40.0, 10.0, LATE),  # never less silent than its machine
+        (50.0, -40.0, 10.0, LATE),  # at least the age of its machine
     ],
 )
 def test_view_age_adds_machine_age_and_sample_lag(machine: float, behind: float, interval: float, state: State) -> None:
@@ -59,16 +59,16 @@ def test_view_age_adds_machine_age_and_sample_lag(machine: float, behind: float,
 
 
 @pytest.mark.parametrize("state", [State.NEVER_SEEN, State.RETIRED, LOST])
-def test_a_view_of_a_machine_that_never_spoke_is_as_that(state: State) -> None:
+def test_view_of_a_machine_without_reports_has_its_state(state: State) -> None:
     assert view_liveness(Liveness(state=state, unseen_seconds=None), 5.0, 10.0).state is state
 
 
-def test_a_view_of_a_retired_machine_is_retired() -> None:
+def test_view_of_a_retired_machine_is_retired() -> None:
     assert view_liveness(Liveness(state=State.RETIRED, unseen_seconds=9.0), 0.0, 10.0).state is State.RETIRED
 
 
-class NewestReport:
-    """One sender, and what is made of its words."""
+class OneSender:
+    """A tracked sender."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -76,24 +76,24 @@ class NewestReport:
         self.senders = Senders(self.ingest_clock)
         self.seq = 0
 
-    def passes(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         while seconds > 0:
             step = min(seconds, 2.5)
             self.clock.advance(step)
             _ = self.ingest_clock.seconds
             seconds -= step
 
-    def speaks(self, *, off: float = 0.0, way: float = 0.0, relayed: bool = False, **beat: object) -> None:
-        """Let it say something that took so long to come, by a clock that is so far off."""
+    def report(self, *, offset: float = 0.0, delay: float = 0.0, relayed: bool = False, **beat: object) -> None:
+        """Report with this transfer delay, by a clock with this offset."""
         self.seq += 1
-        sent = self.clock.now_ns() + int((off - way) * NANOS)
+        sent = self.clock.now_ns() + int((offset - delay) * NANOS)
         heartbeat = Heartbeat(interval_seconds=30.0, version="1", started_at=1, **beat)  # type: ignore[arg-type]
         batch = WireBatch(
             version=1, catalogue=1, cluster=CLUSTER, sender="s", epoch="e", seq=self.seq, sent_at=sent,
             heartbeat=heartbeat, machines=[], views=[], absences=[], samples=[], dims=[], parts=[],
         )  # fmt: skip
-        word = SenderReport(batch=batch, received_at=self.clock.now_ns(), known_epoch=self.seq > 1, relayed=relayed)
-        self.senders.note(word)
+        report = SenderReport(batch=batch, received_at=self.clock.now_ns(), known_epoch=self.seq > 1, relayed=relayed)
+        self.senders.note(report)
 
     @property
     def instant(self) -> LivenessSnapshot:
@@ -109,124 +109,126 @@ class NewestReport:
         return self.instant.sender(self.life)
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(299.0, 0), (300.0, 1)])
-def test_what_has_waited_for_five_minutes_is_missing(seconds: float, words: int) -> None:
-    heard = NewestReport()
-    heard.speaks(oldest_unsent=heard.clock.now_ns() - int(290 * NANOS), queue_records=7)
-    heard.passes(seconds - 290)
-    assert len(heard.judged().partial) == words
+@pytest.mark.parametrize(("seconds", "details"), [(299.0, 0), (300.0, 1)])
+def test_backlog_of_five_minutes_makes_a_sender_partial(seconds: float, details: int) -> None:
+    sender = OneSender()
+    sender.report(oldest_unsent=sender.clock.now_ns() - int(290 * NANOS), queue_records=7)
+    sender.advance(seconds - 290)
+    assert len(sender.judged().partial) == details
 
 
-@pytest.mark.parametrize(("off", "words"), [(60.0, 0), (-60.0, 0), (60.1, 1), (-60.1, 1)])
-def test_a_clock_that_is_more_than_a_minute_off_is_suspect(off: float, words: int) -> None:
-    heard = NewestReport()
-    heard.speaks(off=off)
-    assert len(heard.judged().suspect) == words
+@pytest.mark.parametrize(("offset", "details"), [(60.0, 0), (-60.0, 0), (60.1, 1), (-60.1, 1)])
+def test_clock_offset_above_one_minute_is_suspect(offset: float, details: int) -> None:
+    sender = OneSender()
+    sender.report(offset=offset)
+    assert len(sender.judged().suspect) == details
 
 
-def test_clock_offset_is_less_the_fastest_of_eight_delays() -> None:
-    heard = NewestReport()
-    ways = [0.5, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0]
-    told = []
-    for way in ways:
-        heard.speaks(off=10.0, way=way)
-        told.append(round(heard.life.clock_ahead_seconds, 3))
-        heard.passes(10)
-    assert told == [9.5] * 8 + [7.0]
+def test_clock_offset_uses_the_fastest_of_eight_delays() -> None:
+    sender = OneSender()
+    delays = [0.5, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0]
+    offsets = []
+    for delay in delays:
+        sender.report(offset=10.0, delay=delay)
+        offsets.append(round(sender.life.clock_ahead_seconds, 3))
+        sender.advance(10)
+    assert offsets == [9.5] * 8 + [7.0]
 
 
 def test_relay_delay_is_relative_to_the_fastest_of_64() -> None:
-    heard = NewestReport()
-    heard.speaks(way=0.0, relayed=True)
-    heard.passes(10)
-    told = []
+    sender = OneSender()
+    sender.report(delay=0.0, relayed=True)
+    sender.advance(10)
+    ages = []
     for _ in range(64):
-        heard.speaks(way=9.0, relayed=True)  # the relay became slow, and stays so
-        told.append(heard.life.unseen_seconds)
-        heard.passes(10)
-    assert told == pytest.approx([9.0] * 63 + [0.0])
+        sender.report(delay=9.0, relayed=True)  # the relay stays slow
+        ages.append(sender.life.unseen_seconds)
+        sender.advance(10)
+    assert ages == pytest.approx([9.0] * 63 + [0.0])
 
 
 @pytest.mark.parametrize(("apart", "ahead"), [(0.1, -1.0), (0.6, -3.0), (5.0, -3.0)])
-def test_words_that_come_within_five_seconds_count_as_one(apart: float, ahead: float) -> None:
-    heard = NewestReport()
-    heard.speaks(way=1.0)
-    heard.passes(10)
-    for _ in range(70):  # in 7, 42 and 350 s: two, eight and seventy that count
-        heard.speaks(way=3.0)
-        heard.passes(apart)
-    assert heard.life.clock_ahead_seconds == pytest.approx(ahead)
+def test_reports_within_five_seconds_count_as_one(apart: float, ahead: float) -> None:
+    sender = OneSender()
+    sender.report(delay=1.0)
+    sender.advance(10)
+    for _ in range(70):  # 7 s, 42 s and 350 s: two, eight and seventy reports count
+        sender.report(delay=3.0)
+        sender.advance(apart)
+    assert sender.life.clock_ahead_seconds == pytest.approx(ahead)
 
 
-def test_of_words_that_come_together_the_fastest_counts() -> None:
-    heard = NewestReport()
-    for way in (4.0, 3.0, 2.0, 2.5):
-        heard.speaks(way=way)
-        heard.passes(1)
-    assert heard.life.clock_ahead_seconds == pytest.approx(-2.0)
+def test_fastest_report_of_a_burst_counts() -> None:
+    sender = OneSender()
+    for delay in (4.0, 3.0, 2.0, 2.5):
+        sender.report(delay=delay)
+        sender.advance(1)
+    assert sender.life.clock_ahead_seconds == pytest.approx(-2.0)
 
 
-def listened(steps: Sequence[tuple[str, float]]) -> tuple[float, float]:
-    """Return the seconds that were heard and those that were not."""
+def ingest_times(steps: Sequence[tuple[str, float]]) -> tuple[float, float]:
+    """Return the seconds of ingesting and of not ingesting."""
     clock = FakeClock()
     ingest_clock = IngestClock(clock)
-    for what, seconds in steps:
-        if what == "passes":
+    for action, seconds in steps:
+        if action == "advance":
             for _ in range(round(seconds / 0.5)):
                 clock.advance(0.5)
                 _ = ingest_clock.seconds
-        elif what == "jumps":
+        elif action == "jumps":
             clock.advance(seconds)
             _ = ingest_clock.seconds
         else:
-            getattr(ingest_clock, what)()
+            getattr(ingest_clock, action)()
     return ingest_clock.seconds, ingest_clock.not_ingesting_seconds
 
 
 @pytest.mark.parametrize(
-    ("steps", "heard", "deaf"),
+    ("steps", "ingesting", "not_ingesting"),
     [
-        ([("passes", 100)], 100, 0),
-        ([("passes", 10), ("jumps", 5.0), ("passes", 10)], 25, 0),
-        ([("passes", 10), ("jumps", 5.1), ("passes", 10)], 20, 5.1),
-        ([("passes", 10), ("note_rejected", 0), ("passes", 30), ("note_accepted", 0), ("passes", 10)], 20, 30),
-        ([("note_rejected", 0), ("passes", 100)], 40, 60),  # 60 s at most
-        ([("note_rejected", 0), ("passes", 40), ("note_rejected", 0), ("passes", 100)], 40, 100),
-        ([("note_accepted", 0), ("passes", 10)], 10, 0),
-        ([("note_rejected", 0), ("note_accepted", 0), ("passes", 10)], 10, 0),
+        ([("advance", 100)], 100, 0),
+        ([("advance", 10), ("jumps", 5.0), ("advance", 10)], 25, 0),
+        ([("advance", 10), ("jumps", 5.1), ("advance", 10)], 20, 5.1),
+        ([("advance", 10), ("note_rejected", 0), ("advance", 30), ("note_accepted", 0), ("advance", 10)], 20, 30),
+        ([("note_rejected", 0), ("advance", 100)], 40, 60),  # counts for at most 60 s
+        ([("note_rejected", 0), ("advance", 40), ("note_rejected", 0), ("advance", 100)], 40, 100),
+        ([("note_accepted", 0), ("advance", 10)], 10, 0),
+        ([("note_rejected", 0), ("note_accepted", 0), ("advance", 10)], 10, 0),
     ],
 )
-def test_what_a_hub_could_hear(steps: list[tuple[str, float]], heard: float, deaf: float) -> None:
-    assert listened(steps) == pytest.approx((heard, deaf))
+def test_ingest_clock_counts_ingesting_time(
+    steps: list[tuple[str, float]], ingesting: float, not_ingesting: float
+) -> None:
+    assert ingest_times(steps) == pytest.approx((ingesting, not_ingesting))
 
 
 def test_watermark_is_oldest_backlog_or_newest_heartbeat() -> None:
-    heard = NewestReport()
-    heard.speaks()
-    made = heard.clock.now_ns()
-    assert complete_up_to(heard.life) == made
-    heard.speaks(oldest_unsent=made - 5 * NANOS, queue_records=1)
-    assert complete_up_to(heard.life) == made - 5 * NANOS
-    assert complete_up_to(msgspec.structs.replace(heard.life, unseen_seconds=3599.9)) == made - 5 * NANOS
-    assert complete_up_to(msgspec.structs.replace(heard.life, unseen_seconds=3600.0)) is None
-    heard.speaks(oldest_unsent=heard.clock.now_ns() + 7200 * NANOS, queue_records=1)  # its clock was set back since
-    assert complete_up_to(heard.life) == heard.clock.now_ns()
-    heard.speaks(oldest_unsent=None, queue_records=1)  # its disk does not say what waits
-    assert complete_up_to(heard.life) is None
+    sender = OneSender()
+    sender.report()
+    made = sender.clock.now_ns()
+    assert complete_up_to(sender.life) == made
+    sender.report(oldest_unsent=made - 5 * NANOS, queue_records=1)
+    assert complete_up_to(sender.life) == made - 5 * NANOS
+    assert complete_up_to(msgspec.structs.replace(sender.life, unseen_seconds=3599.9)) == made - 5 * NANOS
+    assert complete_up_to(msgspec.structs.replace(sender.life, unseen_seconds=3600.0)) is None
+    sender.report(oldest_unsent=sender.clock.now_ns() + 7200 * NANOS, queue_records=1)  # its clock moved back since
+    assert complete_up_to(sender.life) == sender.clock.now_ns()
+    sender.report(oldest_unsent=None, queue_records=1)  # a disk that does not report its backlog
+    assert complete_up_to(sender.life) is None
 
 
 def test_heartbeat_lag_counts_only_ingesting_time() -> None:
-    heard = NewestReport()
-    heard.passes(100)
-    word = heard.clock.now_ns()
-    heard.clock.advance(3600)  # it stood still
-    _ = heard.ingest_clock.seconds
-    heard.passes(20)
-    newest = heard.clock.now_ns()
-    assert heard.instant.behind(word, newest) == pytest.approx(20, abs=1)
-    assert heard.instant.behind(newest, word) == 0.0
-    heard.clock.step(-86400)
-    heard.passes(50)
-    after = heard.clock.now_ns()
-    assert heard.instant.behind(word, after) == pytest.approx(70, abs=2)  # of a later time, and heard before
-    assert heard.instant.behind(after + 30 * NANOS, after) == 0.0  # two words of one flush
+    sender = OneSender()
+    sender.advance(100)
+    reported = sender.clock.now_ns()
+    sender.clock.advance(3600)  # the hub was suspended
+    _ = sender.ingest_clock.seconds
+    sender.advance(20)
+    newest = sender.clock.now_ns()
+    assert sender.instant.behind(reported, newest) == pytest.approx(20, abs=1)
+    assert sender.instant.behind(newest, reported) == 0.0
+    sender.clock.step(-86400)
+    sender.advance(50)
+    after = sender.clock.now_ns()
+    assert sender.instant.behind(reported, after) == pytest.approx(70, abs=2)  # a later timestamp, but received before
+    assert sender.instant.behind(after + 30 * NANOS, after) == 0.0  # two reports of one flush

@@ -1,4 +1,4 @@
-"""The least of the newest numbers, against keeping all of them."""
+"""Sliding minimum of the newest numbers, compared with a full list."""
 
 import random
 
@@ -11,7 +11,9 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(-9, 9)), max_size=40)
 
 
 @given(st.integers(-9, 9), STEPS, st.integers(1, 12))
-def test_it_is_the_least_of_all_that_were_kept(first: int, steps: list[tuple[bool, int]], keep: int) -> None:
+def test_sliding_minimum_equals_the_minimum_of_a_full_list(
+    first: int, steps: list[tuple[bool, int]], keep: int
+) -> None:
     every, row = [first], start_minimum(first)
     for is_next, number in steps:
         if is_next:
@@ -25,7 +27,7 @@ def test_it_is_the_least_of_all_that_were_kept(first: int, steps: list[tuple[boo
         assert len(row) <= min(keep, len(every))
 
 
-def test_few_are_kept_of_many_in_no_order() -> None:
+def test_few_entries_are_kept_of_many_random_numbers() -> None:
     order = random.Random(1)
     row, kept = start_minimum(0), []
     for _ in range(10_000):

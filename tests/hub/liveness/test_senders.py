@@ -1,4 +1,4 @@
-"""Which word of a sender is its newest."""
+"""Newest report of a sender."""
 
 from gpufleet.codecs.batch import to_wire
 from gpufleet.hub.liveness.senders import is_newer, next_report
@@ -16,21 +16,21 @@ def wire(seq: int, sent_at: int, epoch: str = "a" * 32) -> WireBatch:
 NEWEST = next_report(None, wire(100, NOW), received_at=NOW)
 
 
-def test_the_first_word_is_news() -> None:
+def test_first_report_is_newer() -> None:
     assert is_newer(None, wire(1, NOW), known_epoch=False)
 
 
-def test_backlog_that_follows_the_newest_is_none() -> None:
+def test_backlog_after_the_newest_is_not_newer() -> None:
     assert not is_newer(NEWEST, wire(99, NOW + 10**12), known_epoch=True)
 
 
-def test_a_clock_that_was_set_back_does_not_hide_what_comes_after() -> None:
+def test_report_after_a_clock_step_back_is_newer() -> None:
     after = wire(101, NOW - 10**12)
     assert is_newer(NEWEST, after, known_epoch=True)
     assert next_report(NEWEST, after, received_at=NOW - 5).sent_at == NOW - 10**12
 
 
-def test_a_new_epoch_is_news_whatever_its_number_and_clock() -> None:
+def test_unknown_epoch_is_newer_whatever_its_number_and_clock() -> None:
     assert is_newer(NEWEST, wire(1, NOW - 10**12, epoch="b" * 32), known_epoch=False)
 
 
@@ -45,13 +45,13 @@ def test_corrected_clock_shows_the_other_epoch() -> None:
     assert not is_newer(ahead, wire(99, NOW + 2), known_epoch=True)
 
 
-def test_backlog_of_a_clock_that_is_still_ahead_is_no_news() -> None:
+def test_backlog_of_a_clock_that_is_still_ahead_is_not_newer() -> None:
     ahead = next_report(NEWEST, wire(101, NOW + 120 * NANOS), received_at=NOW)
-    assert not is_newer(ahead, wire(201, NOW - 3480 * NANOS, epoch="b" * 32), known_epoch=True)  # made an hour ago
+    assert not is_newer(ahead, wire(201, NOW - 3480 * NANOS, epoch="b" * 32), known_epoch=True)  # created an hour ago
     assert is_newer(ahead, wire(202, NOW + 121 * NANOS, epoch="b" * 32), known_epoch=True)
 
 
-def test_a_heartbeat_stays_until_the_next_one() -> None:
+def test_heartbeat_is_kept_until_the_next_heartbeat() -> None:
     bare = wire(101, NOW)
     bare.heartbeat = None
     assert next_report(NEWEST, bare, received_at=NOW).heartbeat == NEWEST.heartbeat

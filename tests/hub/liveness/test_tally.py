@@ -1,4 +1,4 @@
-"""A cluster in one pass, against everybody judged one by one."""
+"""Cluster tally: the vectorised totals equal the judgement of each sender and machine."""
 
 import datetime as dt
 from collections import Counter
@@ -25,8 +25,8 @@ CONFLICT = EpochConflict(epoch="e", batches=1, first_at=AT, last_at=AT, detail="
 CLUSTER = "local"
 
 
-class Spoke(msgspec.Struct, frozen=True, kw_only=True):
-    """One sender: how long ago it spoke, what it said, and what is known of its machine."""
+class SenderCase(msgspec.Struct, frozen=True, kw_only=True):
+    """Sender with the age and content of its newest report and the state of its machine."""
 
     ago: int
     since_start: bool
@@ -42,8 +42,8 @@ class Spoke(msgspec.Struct, frozen=True, kw_only=True):
     cloned: bool
 
 
-SPOKE = st.builds(
-    Spoke,
+SENDER_CASES = st.builds(
+    SenderCase,
     ago=st.sampled_from([0, 1, 30, 74, 75, 76, 400, 3601]),
     since_start=st.booleans(),
     ahead=st.sampled_from([0.0, 0.0, 3.5, -59.0, 61.0, -300.0]),
@@ -59,7 +59,7 @@ SPOKE = st.builds(
 )
 
 
-def beat_of(one: Spoke, sent_at: int) -> Heartbeat | None:
+def beat_of(one: SenderCase, sent_at: int) -> Heartbeat | None:
     if one.interval is None:
         return None
     return Heartbeat(
@@ -73,7 +73,7 @@ def beat_of(one: Spoke, sent_at: int) -> Heartbeat | None:
     )
 
 
-def batch_of(name: str, one: Spoke, sent_at: int) -> WireBatch:
+def batch_of(name: str, one: SenderCase, sent_at: int) -> WireBatch:
     return WireBatch(
         version=1,
         catalogue=1,
@@ -92,8 +92,8 @@ def batch_of(name: str, one: Spoke, sent_at: int) -> WireBatch:
     )
 
 
-def fleet_of(spoke: list[Spoke]) -> tuple[LivenessSnapshot, list[MachineFreshness]]:
-    """Let every sender speak when it did; return now, and the machines: one of each sender."""
+def fleet_of(cases: list[SenderCase]) -> tuple[LivenessSnapshot, list[MachineFreshness]]:
+    """Send each sender's report at its time; return the snapshot and one machine per sender."""
     clock = FakeClock()
     start = clock.now_ns()
     before = [
@@ -108,28 +108,28 @@ def fleet_of(spoke: list[Spoke]) -> tuple[LivenessSnapshot, list[MachineFreshnes
                 heartbeat=beat_of(one, start - int((100 - one.ahead) * NANOS)),
             ),
         )
-        for number, one in enumerate(spoke)
+        for number, one in enumerate(cases)
         if not one.since_start
     ]
     ingest_clock = IngestClock(clock, IngestHistory.until(start))
     senders = Senders(ingest_clock, before)
-    words = sorted((one.ago, number) for number, one in enumerate(spoke) if one.since_start)
-    left = max((ago for ago, _ in words), default=10)
+    reports = sorted((one.ago, number) for number, one in enumerate(cases) if one.since_start)
+    left = max((ago for ago, _ in reports), default=10)
     while True:
-        while words and words[-1][0] >= left:
-            number = words.pop()[1]
+        while reports and reports[-1][0] >= left:
+            number = reports.pop()[1]
             now = clock.now_ns()
-            batch = batch_of(f"s{number:02d}", spoke[number], now + int(spoke[number].ahead * NANOS))
+            batch = batch_of(f"s{number:02d}", cases[number], now + int(cases[number].ahead * NANOS))
             senders.note(SenderReport(batch=batch, received_at=now, known_epoch=False))
         if left <= 0:
             break
-        step = min(left - max((ago for ago, _ in words), default=0), SUSPENDED_SECONDS)
+        step = min(left - max((ago for ago, _ in reports), default=0), SUSPENDED_SECONDS)
         clock.advance(step)
         _ = ingest_clock.seconds
         left -= int(step)
     instant = LivenessSnapshot(senders, now=clock.now_ns(), unflushed_since=None)
     marks = []
-    for number, one in enumerate(spoke):
+    for number, one in enumerate(cases):
         life = instant.life(CLUSTER, f"s{number:02d}")
         assert life is not None
         seen = max(1, life.newest.received_at - one.machine_behind * NANOS)
@@ -143,7 +143,7 @@ def fleet_of(spoke: list[Spoke]) -> tuple[LivenessSnapshot, list[MachineFreshnes
     return instant, marks
 
 
-def heard(marks: list[MachineFreshness]) -> MachineFreshnessColumns:
+def freshness_columns(marks: list[MachineFreshness]) -> MachineFreshnessColumns:
     plain = [one for one in marks if not one.conflict and one.retired_at is None and not one.named_only]
     return MachineFreshnessColumns(
         ids=[one.id for one in plain],
@@ -153,10 +153,10 @@ def heard(marks: list[MachineFreshness]) -> MachineFreshnessColumns:
     )
 
 
-def one_by_one(
+def individually(
     instant: LivenessSnapshot, marks: list[MachineFreshness], conflicts: dict[str, EpochConflict]
 ) -> ClusterFreshness:
-    """Say the same, judging everybody."""
+    """Return the same freshness from individual judgements."""
     gone = {one.sender for one in marks if one.is_retired}
     senders = [
         (life, instant.sender(life, retired=life.sender in gone, conflict=conflicts.get(life.sender)))
@@ -176,16 +176,16 @@ def one_by_one(
     partial = []
     for what, found in (("senders", [one for _, one in senders]), ("machines", machines)):
         expected = [one for one in found if one.state is not State.RETIRED]
-        silent = [one for one in expected if one.state is not State.LIVE]
-        partial += [f"{len(silent)} of {len(expected)} {what} are not live"] if silent else []
+        not_live = [one for one in expected if one.state is not State.LIVE]
+        partial += [f"{len(not_live)} of {len(expected)} {what} are not live"] if not_live else []
     backlog = [life.sender for life, one in senders if one.partial]
     more = f" and {len(backlog) - 5} more" if len(backlog) > 5 else ""
     partial += [f"batches are queued at {', '.join(backlog[:5])}{more}"] if backlog else []
-    words = [f"{life.sender}: {why}" for life, one in senders for why in one.suspect]
+    details = [f"{life.sender}: {why}" for life, one in senders for why in one.suspect]
     clones = sum(bool(one.suspect) for one in machines if one.state is not State.RETIRED)
-    suspect = [*words[:5], *([f"and {len(words) - 5} more"] if len(words) > 5 else [])]
+    suspect = [*details[:5], *([f"and {len(details) - 5} more"] if len(details) > 5 else [])]
     suspect += [f"evidence of {clones} machines contradicts another machine's"] if clones else []
-    empty = roll_up(tally(instant, "nobody", NO_MACHINES, frozenset(), {}), None, closed=False, missing=0)
+    empty = roll_up(tally(instant, "no-cluster", NO_MACHINES, frozenset(), {}), None, closed=False, missing=0)
     if best is None:
         return empty
     return ClusterFreshness(
@@ -210,20 +210,20 @@ def one_by_one(
 
 
 @settings(max_examples=examples(100, 1000), deadline=None)
-@given(st.lists(SPOKE, max_size=14))
-def test_it_says_what_everybody_judged_one_by_one_does(spoke: list[Spoke]) -> None:
-    instant, marks = fleet_of(spoke)
-    conflicts = {f"s{number:02d}": CONFLICT for number, one in enumerate(spoke) if one.conflict}
+@given(st.lists(SENDER_CASES, max_size=14))
+def test_tally_equals_individual_judgements(cases: list[SenderCase]) -> None:
+    instant, marks = fleet_of(cases)
+    conflicts = {f"s{number:02d}": CONFLICT for number, one in enumerate(cases) if one.conflict}
     retired = frozenset(one.sender for one in marks if one.is_retired)
-    total = tally(instant, CLUSTER, heard(marks), retired, conflicts)
+    total = tally(instant, CLUSTER, freshness_columns(marks), retired, conflicts)
     found = roll_up(total, None, closed=False, missing=0)
-    wanted = one_by_one(instant, marks, conflicts)
-    for field in ("last_seen_at", "clock_ahead_seconds"):  # of those that are equally near, or far off, it is any
-        mine, theirs = getattr(found, field), getattr(wanted, field)
+    expected_freshness = individually(instant, marks, conflicts)
+    for field in ("last_seen_at", "clock_ahead_seconds"):  # ties may resolve either way
+        mine, theirs = getattr(found, field), getattr(expected_freshness, field)
         if field == "clock_ahead_seconds" and mine is not None:
             assert abs(mine) == abs(theirs)
-        wanted = msgspec.structs.replace(wanted, **{field: mine})
-    assert found == wanted
+        expected_freshness = msgspec.structs.replace(expected_freshness, **{field: mine})
+    assert found == expected_freshness
     assert sorted(total.aheads) == sorted(life.clock_ahead_seconds for life in instant.lives())
     assert (found.last_seen_at is None) == all(life.never_answered for life in instant.lives())
 
@@ -233,18 +233,20 @@ def test_equally_stale_senders_prefer_the_one_not_late() -> None:
         "ago": 40, "since_start": True, "ahead": 0.0, "unsent_ago": None, "queued": 0, "answered_ago": None,
         "conflict": False, "machine_behind": 0, "retired": False, "cloned": False,
     }  # fmt: skip
-    for dropped in (0, 7):  # counted by silence alone, and one by one
-        often, seldom = (msgspec.convert({**plain, "interval": i, "dropped": dropped}, Spoke) for i in (10.0, 30.0))
-        for spoke in ([often, seldom], [seldom, often]):
-            instant, marks = fleet_of(spoke)
-            total = tally(instant, CLUSTER, heard(marks), frozenset(), {})
+    for dropped in (0, 7):  # the vectorised and the individual count
+        often, seldom = (
+            msgspec.convert({**plain, "interval": i, "dropped": dropped}, SenderCase) for i in (10.0, 30.0)
+        )
+        for cases in ([often, seldom], [seldom, often]):
+            instant, marks = fleet_of(cases)
+            total = tally(instant, CLUSTER, freshness_columns(marks), frozenset(), {})
             assert roll_up(total, None, closed=False, missing=0).liveness.state is State.LIVE
 
 
 def test_senders_after_a_place_are_by_cluster_and_name() -> None:
     clock = FakeClock()
     senders = Senders(IngestClock(clock))
-    one = Spoke(
+    one = SenderCase(
         ago=0, since_start=True, ahead=0.0, interval=30.0, unsent_ago=None, queued=0, dropped=0, answered_ago=None,
         conflict=False, machine_behind=0, retired=False, cloned=False,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Windows of time that can be asked for."""
+"""Time windows of history queries."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from gpufleet.model.time import NANOS
 DAY = 86_400 * NANOS
 
 
-def test_a_window_starts_on_a_multiple_of_its_step() -> None:
+def test_window_starts_on_a_multiple_of_its_step() -> None:
     found = make_window(90 * NANOS, 300 * NANOS, 60 * NANOS)
     assert list(found.starts) == [60 * NANOS, 120 * NANOS, 180 * NANOS, 240 * NANOS]
 
@@ -23,11 +23,11 @@ def test_a_window_starts_on_a_multiple_of_its_step() -> None:
         (0, DAY, NANOS, "step"),
     ],
 )
-def test_a_window_that_no_store_can_answer_is_refused(start: int, end: int, step: int, field: str) -> None:
+def test_out_of_range_window_is_rejected(start: int, end: int, step: int, field: str) -> None:
     with pytest.raises(InvalidQueryError) as error:
         make_window(start, end, step)
     assert error.value.field == field
 
 
-def test_the_last_instant_can_be_asked_for() -> None:
+def test_last_representable_instant_can_be_queried() -> None:
     assert make_window(0, LATEST, LATEST).end == LATEST

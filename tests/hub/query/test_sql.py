@@ -1,4 +1,4 @@
-"""Statements wait for one another, and not without end."""
+"""SQL queries: statements queue up to a limit."""
 
 import asyncio
 import threading
@@ -14,22 +14,22 @@ from tests.fakes.store import MemoryStore
 class SlowStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
-        self.go_on = threading.Event()
+        self.proceed = threading.Event()
 
     def select(self, statement: str) -> QueryResult:
-        assert self.go_on.wait(20)
+        assert self.proceed.wait(20)
         return QueryResult(columns=("a",), types=("String",), rows=[(statement,)])
 
 
-async def test_one_too_many_is_turned_away_and_the_rest_are_answered() -> None:
+async def test_statement_beyond_the_queue_limit_is_rejected() -> None:
     store = SlowStore()
     with ThreadPoolExecutor(1) as thread:
         queries = SqlQueries(store=store, thread=thread)
-        waiting = [asyncio.create_task(queries.select(str(number))) for number in range(MAX_QUEUED + 1)]
+        queued = [asyncio.create_task(queries.select(str(number))) for number in range(MAX_QUEUED + 1)]
         await asyncio.sleep(0)
         with pytest.raises(BusyError):
             await queries.select("one too many")
-        store.go_on.set()
-        answers = await asyncio.gather(*waiting)
-        assert [one.rows for one in answers] == [[(str(number),)] for number in range(MAX_QUEUED + 1)]
+        store.proceed.set()
+        answers = await asyncio.gather(*queued)
+        assert [answer.rows for answer in answers] == [[(str(number),)] for number in range(MAX_QUEUED + 1)]
         assert (await queries.select("later")).rows == [("later",)]

@@ -1,4 +1,4 @@
-"""Whether registry and store answer is told soon, also where one of them says nothing at all."""
+"""Readiness: an unresponsive registry or store is reported within the time limit."""
 
 import threading
 from collections.abc import Iterator
@@ -17,29 +17,29 @@ from tests.fakes.store import MemoryStore
 from tests.support.waiting import wait_until_async
 
 
-class SilentStore(MemoryStore):
-    """Answers once it is let go."""
+class BlockedStore(MemoryStore):
+    """Store that answers after `proceed` is set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
-        self.go = threading.Event()
+        self.queries = 0
+        self.proceed = threading.Event()
 
     def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
-        self.asked += 1
-        assert self.go.wait(60)
+        self.queries += 1
+        assert self.proceed.wait(60)
         if self.down:
             raise StoreError("the store is down")
         return ()
 
 
-class SilentRegistry(SqlRegistry):
-    """Never answers before the end."""
+class BlockedRegistry(SqlRegistry):
+    """Registry that answers after `proceed` is set."""
 
-    go: threading.Event
+    proceed: threading.Event
 
     def clusters(self) -> tuple[Cluster, ...]:
-        assert self.go.wait(60)
+        assert self.proceed.wait(60)
         return super().clusters()
 
 
@@ -50,23 +50,23 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[SilentRegistry]:
-    registry = SilentRegistry.open(f"sqlite:///{tmp_path / 'registry.sqlite'}")
+def registry(tmp_path: Path) -> Iterator[BlockedRegistry]:
+    registry = BlockedRegistry.open(f"sqlite:///{tmp_path / 'registry.sqlite'}")
     registry.migrate()
-    registry.go = threading.Event()
+    registry.proceed = threading.Event()
     yield registry
     registry.close()
 
 
-async def test_a_store_that_says_nothing_is_not_ready_and_is_asked_once(
-    registry: SilentRegistry, thread: ThreadPoolExecutor
+async def test_unresponsive_store_is_not_ready_and_is_queried_once(
+    registry: BlockedRegistry, thread: ThreadPoolExecutor
 ) -> None:
-    store, clock = SilentStore(), FakeClock()
-    registry.go.set()
+    store, clock = BlockedStore(), FakeClock()
+    registry.proceed.set()
     readiness = Readiness(registry=registry, store=store, thread=thread, clock=clock, answer_seconds=0.05)
 
-    async def asked() -> bool:
-        return store.asked == 1
+    async def queried() -> bool:
+        return store.queries == 1
 
     async def ready() -> bool:
         try:
@@ -75,26 +75,24 @@ async def test_a_store_that_says_nothing_is_not_ready_and_is_asked_once(
             return False
         return True
 
-    with pytest.raises((StoreError, RegistryError)):  # the registry's part may take as long on a busy machine
+    with pytest.raises((StoreError, RegistryError)):  # the registry may be equally slow on a busy machine
         await readiness.check()
-    await wait_until_async(asked)
+    await wait_until_async(queried)
     clock.advance(30)
     for _ in range(3):
         with pytest.raises(StoreError, match=r"store.* 30 s"):
             await readiness.check()
-    assert store.asked == 1
-    store.go.set()
+    assert store.queries == 1
+    store.proceed.set()
     await wait_until_async(ready)
     store.down = True
     with pytest.raises(StoreError, match="the store is down"):
         await readiness.check()
 
 
-async def test_a_registry_that_says_nothing_is_told_of_as_itself(
-    registry: SilentRegistry, thread: ThreadPoolExecutor
-) -> None:
+async def test_unresponsive_registry_is_named(registry: BlockedRegistry, thread: ThreadPoolExecutor) -> None:
     readiness = Readiness(registry=registry, store=MemoryStore(), thread=thread, clock=FakeClock(), answer_seconds=0.05)
     for _ in range(2):
         with pytest.raises(RegistryError, match="registry"):
             await readiness.check()
-    registry.go.set()
+    registry.proceed.set()

@@ -1,4 +1,4 @@
-"""Two machines that were one: a copied image has the spool in it. Not one batch of either may be lost."""
+"""Cloned machines: both copies of a spool send, and every batch of both is stored."""
 
 import asyncio
 import contextlib
@@ -31,14 +31,14 @@ SECOND = 10**9
 
 
 class Agent:
-    """The sending half of one, on a machine whose disk is `folder`."""
+    """The sending half of an agent on a machine whose disk is `folder`."""
 
     def __init__(self, folder: Path, boot: str) -> None:
         self.folder = folder
         self.boot = boot
-        self.made: set[tuple[str, int]] = set()
+        self.measured: set[tuple[str, int]] = set()
         self._clock = FakeClock()
-        self._clock.advance(len(boot))  # no two processes start in the same nanosecond
+        self._clock.advance(len(boot))  # gives each process its own start time
         self._queue = BatchQueue(lambda: Spool.open(folder / "spool", max_bytes=64 << 20), MemoryQueue())
         self._outbox = Outbox(
             self._queue, cluster="local", sender="node-a", heartbeat_seconds=1, config_hash="", clock=self._clock
@@ -52,10 +52,10 @@ class Agent:
             self._clock.advance(1)  # each batch has a heartbeat
             machine = Machine(name="node-a", machine_id="a" * 32, boot_id=self.boot)
             assert await self._outbox.post(MachineReport(machine=machine, samples=(sample,)))
-            self.made.add((self.boot, number))
+            self.measured.add((self.boot, number))
 
     async def push(self, url: str) -> None:
-        """Post until nothing waits."""
+        """Post until the backlog is empty."""
         pusher = Pusher(
             self._queue,
             HubClient(url, name="test", timeout_seconds=20),
@@ -90,11 +90,11 @@ class Agent:
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[tuple[Agent, Agent]]:
-    """A machine, and one that was started from a copy of its disk."""
+    """Return a machine and a clone that was started from a copy of its disk."""
     first = await Agent(tmp_path / "first", "boot-1").start()
     await first.measure(*range(1, 6))
     shutil.copytree(first.folder, tmp_path / "second")
-    second = await Agent(tmp_path / "second", "the other's boot").start()
+    second = await Agent(tmp_path / "second", "boot-of-the-clone").start()
     yield first, second
     first.stop()
     second.stop()
@@ -111,7 +111,7 @@ def stored(site: Site) -> set[tuple[str, int]]:
 
 
 async def all_stored(site: Site, *agents: Agent) -> None:
-    expected = set().union(*(one.made for one in agents))
+    expected = set().union(*(agent.measured for agent in agents))
 
     async def there() -> bool:
         return stored(site) == expected
@@ -121,10 +121,10 @@ async def all_stored(site: Site, *agents: Agent) -> None:
 
 async def sender(site: Site) -> Any:
     async def listed() -> bool:
-        return len((await site.ask("/v1/senders"))[1]) == 1
+        return len((await site.request("/v1/senders"))[1]) == 1
 
     await wait_until_async(listed)
-    return (await site.ask("/v1/senders"))[1][0]
+    return (await site.request("/v1/senders"))[1][0]
 
 
 async def conflict(site: Site) -> Any:
@@ -137,7 +137,7 @@ async def renumbered(relay: str) -> int:
     return int(line.split()[1])
 
 
-async def test_both_are_stored_when_they_post_the_same_numbers(pair: tuple[Agent, Agent], tmp_path: Path) -> None:
+async def test_clones_posting_equal_numbers_are_both_stored(pair: tuple[Agent, Agent], tmp_path: Path) -> None:
     first, second = pair
     async with running_site(tmp_path / "hub") as site:
         await first.push(site.hub.url)
@@ -152,7 +152,7 @@ async def test_both_are_stored_when_they_post_the_same_numbers(pair: tuple[Agent
         assert found["batches"] >= 1
         assert "two" not in found["detail"]
         assert first.renewals + second.renewals == 1
-        assert all(one["missing"] == 0 for one in (await sender(site))["epochs"])
+        assert all(epoch["missing"] == 0 for epoch in (await sender(site))["epochs"])
 
 
 async def test_both_clones_are_stored_after_a_restart(pair: tuple[Agent, Agent], tmp_path: Path) -> None:
@@ -166,18 +166,18 @@ async def test_both_clones_are_stored_after_a_restart(pair: tuple[Agent, Agent],
         await second.push(site.hub.url)
 
         async def there() -> bool:
-            return second.made <= stored(site)
+            return second.measured <= stored(site)
 
         await wait_until_async(there)
         assert (await conflict(site))["batches"] >= 1
         assert (first.renewals, second.renewals) == (0, 1)
 
 
-async def test_they_are_told_apart_when_they_take_turns(pair: tuple[Agent, Agent], tmp_path: Path) -> None:
+async def test_clones_taking_turns_are_detected(pair: tuple[Agent, Agent], tmp_path: Path) -> None:
     first, second = pair
     async with running_site(tmp_path / "hub") as site:
         await first.push(site.hub.url)
-        await second.push(site.hub.url)  # the same five
+        await second.push(site.hub.url)  # the same five batches
         for number in range(10, 20):
             await first.measure(number)
             await second.measure(number)
@@ -198,10 +198,10 @@ async def test_relayed_batch_is_stored_under_a_known_epoch(pair: tuple[Agent, Ag
         async with running_relay(relay) as relayed:
             await second.measure(*range(10, 25))
             await second.push(relayed.url)
-            assert await renumbered(relayed.url) >= 1  # the relay could not know when it acknowledged it
+            assert await renumbered(relayed.url) >= 1  # acknowledged before the relay knew of the conflict
             await all_stored(site, first, second)
             await second.measure(*range(40, 50))
             await second.push(relayed.url)
-            assert second.renewals == 1  # now it does
+            assert second.renewals == 1  # the relay knows of the conflict
             await all_stored(site, first, second)
         assert await conflict(site)

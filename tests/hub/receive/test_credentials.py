@@ -1,4 +1,4 @@
-"""Tokens in memory: what a hub makes of them while the registry changes, or does not answer."""
+"""Credentials: tokens stay in memory and follow the registry."""
 
 import asyncio
 import datetime as dt
@@ -16,17 +16,17 @@ TEXT = write_token("a" * 12, "b" * 43)
 KNOWN = KnownToken(Token(id="a" * 12, role=Role.SENDER, created_at=NOW, cluster="x"), (Secret(digest(TEXT)),))
 
 
-class Kept:
-    """Tokens in memory, that can stop answering."""
+class FakeRegistry:
+    """Tokens in memory, with a switch for an outage."""
 
     def __init__(self, *known: KnownToken) -> None:
         self.tokens = known
         self.number = 0
-        self.asked = 0
+        self.queries = 0
         self.down = False
 
     def changes(self) -> int:
-        self.asked += 1
+        self.queries += 1
         if self.down:
             raise RegistryError("the registry is down")
         return self.number
@@ -35,8 +35,8 @@ class Kept:
         return self.tokens
 
 
-def test_a_token_says_who_and_for_what() -> None:
-    credentials = Credentials(Kept(KNOWN))
+def test_principal_of_a_token_has_its_roles_and_cluster() -> None:
+    credentials = Credentials(FakeRegistry(KNOWN))
     assert credentials.load() == 1
     principal = credentials.principal(TEXT, NOW)
     assert (principal.id, principal.roles, principal.cluster, principal.tenant) == (
@@ -47,20 +47,20 @@ def test_a_token_says_who_and_for_what() -> None:
     )
 
 
-def test_before_anything_was_read_nobody_is_known() -> None:
+def test_no_token_is_valid_before_the_first_load() -> None:
     with pytest.raises(UnauthenticatedError) as caught:
-        Credentials(Kept(KNOWN)).principal(TEXT, NOW)
+        Credentials(FakeRegistry(KNOWN)).principal(TEXT, NOW)
     assert caught.value.reason == "bad_token"
 
 
-def test_tokens_are_read_again_only_when_something_changed() -> None:
-    kept = Kept(KNOWN)
-    credentials = Credentials(kept)
+def test_tokens_are_loaded_again_only_after_a_change() -> None:
+    registry = FakeRegistry(KNOWN)
+    credentials = Credentials(registry)
     credentials.load()
-    kept.tokens = ()
+    registry.tokens = ()
     credentials.load()
     assert credentials.principal(TEXT, NOW).id
-    kept.number += 1
+    registry.number += 1
     assert credentials.load() == 0
     with pytest.raises(UnauthenticatedError):
         credentials.principal(TEXT, NOW)
@@ -69,18 +69,18 @@ def test_tokens_are_read_again_only_when_something_changed() -> None:
 async def test_tokens_stay_known_while_the_registry_is_down(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    kept = Kept(KNOWN)
-    credentials = Credentials(kept)
+    registry = FakeRegistry(KNOWN)
+    credentials = Credentials(registry)
     credentials.load()
-    kept.down = True
-    looking = asyncio.create_task(credentials.run())
+    registry.down = True
+    refreshing = asyncio.create_task(credentials.run())
 
-    async def asked_thrice() -> bool:
-        return kept.asked >= 4
+    async def queried_thrice() -> bool:
+        return registry.queries >= 4
 
-    await wait_until_async(asked_thrice, what="three looks")
+    await wait_until_async(queried_thrice, what="three queries")
     assert credentials.principal(TEXT, NOW).id
-    kept.tokens, kept.number, kept.down = (), 1, False
+    registry.tokens, registry.number, registry.down = (), 1, False
 
     async def gone() -> bool:
         try:
@@ -89,6 +89,6 @@ async def test_tokens_stay_known_while_the_registry_is_down(
             return True
         return False
 
-    await wait_until_async(gone, what="the change to be seen")
-    looking.cancel()
-    assert len([one for one in caplog.records if one.levelno == logging.WARNING]) == 1
+    await wait_until_async(gone, what="the token to expire")
+    refreshing.cancel()
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1

@@ -1,4 +1,4 @@
-"""A batch whose numbers are arrays is the same batch."""
+"""Packed columns: a batch with its numbers in arrays equals the received batch."""
 
 from array import array
 from typing import Any
@@ -22,7 +22,7 @@ from tests.hub.flush.test_screening import batches, on_the_wire
 from tests.support.profiles import examples
 
 
-def test_columns_of_numbers_become_arrays() -> None:
+def test_numeric_columns_become_arrays() -> None:
     batch = batch_of(
         {
             "gpu_power_watts": [1.5, 2],
@@ -40,7 +40,7 @@ def test_columns_of_numbers_become_arrays() -> None:
     assert others == [[None, 1.0], [1, 2.5], [2**63, 1], ["ok", "lost"], [1, 2]]
 
 
-def test_blocks_with_the_same_metrics_share_the_names() -> None:
+def test_blocks_with_the_same_metrics_share_their_names() -> None:
     one, other = decode(body(1, NOW)), decode(body(2, NOW))
     pack_columns(one)
     pack_columns(other)
@@ -95,12 +95,12 @@ def test_matrix_decoding_gives_the_same_rows(group: list[WireBatch]) -> None:
 
 
 def stored(group: list[WireBatch]) -> Any:
-    """Return what the store makes of batches, its rows in any order."""
+    """Return the sorted rows that the store writes for these batches."""
     accepted = [
         AcceptedBatch(received_at=NOW, reported_at=NOW + at, machine_ids=("m",), batch=batch)
         for at, batch in enumerate(group)
     ]
     table = arrow_table(
-        next(one for one in tables() if one.name == "samples"), build_columns(accepted, WriteCache())["samples"]
+        next(table for table in tables() if table.name == "samples"), build_columns(accepted, WriteCache())["samples"]
     )
     return sorted(map(repr, table.to_pylist()))

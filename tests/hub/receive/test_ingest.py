@@ -1,3 +1,5 @@
+"""Ingest: acceptance, duplicates, conflicts, refusals and durability of received batches."""
+
 import asyncio
 import gc
 import random
@@ -43,7 +45,7 @@ def wal(tmp_path: Path) -> Iterator[Wal]:
 def make(wal: Wal) -> Iterator[Callable[..., Ingest]]:
     with ThreadPoolExecutor(1) as decoding:
 
-        def made(ledger: Ledger | None = None, upstream_refusal: Callable[[WireBatch], str] = lambda _: "") -> Ingest:
+        def build(ledger: Ledger | None = None, upstream_refusal: Callable[[WireBatch], str] = lambda _: "") -> Ingest:
             return Ingest(
                 wal=wal,
                 ledger=ledger or Ledger({}),
@@ -54,24 +56,24 @@ def make(wal: Wal) -> Iterator[Callable[..., Ingest]]:
                 upstream_refusal=upstream_refusal,
             )
 
-        yield made
+        yield build
 
 
-async def test_a_batch_is_accepted_once_and_a_duplicate_after(wal: Wal, make: Callable[..., Ingest]) -> None:
+async def test_repeated_batch_is_accepted_once_then_a_duplicate(wal: Wal, make: Callable[..., Ingest]) -> None:
     ingest = make()
-    taken = [await ingest.take(body(1, NOW), NOW) for _ in range(3)]
-    assert [one.status for one in taken] == [BatchStatus.ACCEPTED, BatchStatus.DUPLICATE, BatchStatus.DUPLICATE]
+    results = [await ingest.take(body(1, NOW), NOW) for _ in range(3)]
+    assert [result.status for result in results] == [BatchStatus.ACCEPTED, BatchStatus.DUPLICATE, BatchStatus.DUPLICATE]
     assert wal.waiting_records == 1
 
 
-async def test_the_same_batch_at_the_same_moment_is_written_once(wal: Wal, make: Callable[..., Ingest]) -> None:
+async def test_concurrent_posts_of_one_batch_are_written_once(wal: Wal, make: Callable[..., Ingest]) -> None:
     ingest = make()
-    taken = await asyncio.gather(*(ingest.take(body(1, NOW), NOW) for _ in range(10)))
-    assert sorted(one.status for one in taken) == ["accepted"] + ["duplicate"] * 9
+    results = await asyncio.gather(*(ingest.take(body(1, NOW), NOW) for _ in range(10)))
+    assert sorted(result.status for result in results) == ["accepted"] + ["duplicate"] * 9
     assert wal.waiting_records == 1
 
 
-async def test_another_body_under_a_number_is_never_acknowledged(wal: Wal, make: Callable[..., Ingest]) -> None:
+async def test_other_body_with_a_known_number_is_a_conflict(wal: Wal, make: Callable[..., Ingest]) -> None:
     ingest = make()
     await ingest.take(body(1, NOW), NOW)
     with pytest.raises(EpochConflictError, match=EPOCH):
@@ -80,21 +82,21 @@ async def test_another_body_under_a_number_is_never_acknowledged(wal: Wal, make:
     assert wal.waiting_records == 1
 
 
-async def test_nor_while_the_first_is_on_its_way_to_the_disk(wal: Wal, make: Callable[..., Ingest]) -> None:
+async def test_other_body_conflicts_while_the_first_is_written(wal: Wal, make: Callable[..., Ingest]) -> None:
     ingest = make()
     bodies = [body(1, NOW + number % 2) for number in range(10)]
     results = await asyncio.gather(*(ingest.take(one, NOW) for one in bodies), return_exceptions=True)
-    assert [isinstance(one, EpochConflictError) for one in results] == [False, True] * 5
+    assert [isinstance(result, EpochConflictError) for result in results] == [False, True] * 5
     assert [record.body for record in wal.replay()] == [body(1, NOW)]
 
 
-async def test_another_epoch_is_another_run_of_numbers(wal: Wal, make: Callable[..., Ingest]) -> None:
+async def test_each_epoch_has_its_own_sequence_numbers(wal: Wal, make: Callable[..., Ingest]) -> None:
     ingest = make()
     await ingest.take(body(1, NOW), NOW)
     assert (await ingest.take(body(1, NOW, epoch="f" * 32), NOW)).status is BatchStatus.ACCEPTED
 
 
-async def test_a_foreign_cluster_is_refused_by_name(make: Callable[..., Ingest]) -> None:
+async def test_foreign_cluster_is_refused_by_name(make: Callable[..., Ingest]) -> None:
     with pytest.raises(ForeignClusterError, match="'elsewhere'"):
         await make().take(body(1, NOW, cluster="elsewhere"), NOW)
 
@@ -118,28 +120,26 @@ async def test_full_log_refuses_and_keeps_acknowledged_batches(wal: Wal, make: C
     assert (await ingest.take(body(accepted + 1, NOW), NOW)).status is BatchStatus.ACCEPTED
 
 
-async def test_waiting_body_is_not_dropped_for_later_ones(tmp_path: Path) -> None:
+async def test_queued_batch_is_not_dropped_for_later_batches(tmp_path: Path) -> None:
     wal = Wal.open(tmp_path / "wal", max_bytes=8 << 20, max_body_bytes=7 << 20)
-    waits = [await wal.append(NOW, b"its cluster is not served by the next hub")]
+    queued = [await wal.append(NOW, b"a cluster without a hub")]
     refused = ""
     while not refused:
         try:
             wal.acknowledge([await wal.append(NOW, bytes(7 << 20))])
-            waits.append(await wal.append(NOW, b"nor is this one's"))
+            queued.append(await wal.append(NOW, b"another cluster without a hub"))
         except SpoolError as error:
             refused = str(error)
     assert "is full" in refused
-    assert [record.seq for record in wal.replay()] == waits
+    assert [record.seq for record in wal.replay()] == queued
     assert wal.lost == 0
     wal.close()
 
 
-async def test_what_the_disk_lost_while_nobody_looked_is_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_record_damaged_on_disk_is_counted_as_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wal = Wal.open(tmp_path / "wal", max_bytes=1 << 20, max_body_bytes=1 << 19)
     for number in range(5):
-        await wal.append(NOW, b"body %d of those that were acknowledged" % number)
+        await wal.append(NOW, b"body %d of five acknowledged records" % number)
     wal.close()
     (segment,) = (tmp_path / "wal").glob("*.seg")
     segment.write_bytes(segment.read_bytes().replace(b"body 2", b"BODY 2"))
@@ -150,12 +150,12 @@ async def test_what_the_disk_lost_while_nobody_looked_is_counted(
     wal.close()
 
 
-async def test_a_batch_that_could_not_be_made_durable_is_not_held(wal: Wal, make: Callable[..., Ingest]) -> None:
+async def test_batch_that_failed_to_become_durable_is_not_held(wal: Wal, make: Callable[..., Ingest]) -> None:
     ledger = Ledger({})
     ingest = make(ledger)
     wal.close()
     results = await asyncio.gather(*(ingest.take(body(1, NOW), NOW) for _ in range(3)), return_exceptions=True)
-    assert all(isinstance(one, SpoolError) for one in results)
+    assert all(isinstance(result, SpoolError) for result in results)
     assert not ledger.holds(KEY, 1)
 
 
@@ -171,7 +171,7 @@ async def test_disconnect_leaves_ledger_and_log_consistent(wal: Wal, make: Calla
     assert wal.waiting_records == 1
 
 
-async def test_holes_in_one_epoch_are_bounded(wal: Wal, make: Callable[..., Ingest]) -> None:
+async def test_gaps_in_one_epoch_are_bounded(wal: Wal, make: Callable[..., Ingest]) -> None:
     ledger = Ledger({KEY: SequenceState(ranges=tuple((2 * n, 2 * n) for n in range(1, MAX_RANGES + 1)))})
     ingest = make(ledger)
     with pytest.raises(WireError, match="seq"):
@@ -179,7 +179,7 @@ async def test_holes_in_one_epoch_are_bounded(wal: Wal, make: Callable[..., Inge
     assert (await ingest.take(body(1, NOW), NOW)).status is BatchStatus.ACCEPTED
 
 
-async def test_the_log_knows_the_age_of_its_oldest_record(wal: Wal, make: Callable[..., Ingest]) -> None:
+async def test_log_reports_the_age_of_its_oldest_record(wal: Wal, make: Callable[..., Ingest]) -> None:
     ingest = make()
     assert wal.oldest_received_at is None
     await ingest.take(body(1, NOW), NOW)
@@ -191,23 +191,23 @@ async def test_the_log_knows_the_age_of_its_oldest_record(wal: Wal, make: Callab
 
 async def test_record_flushed_before_its_answer_leaves_no_memory(wal: Wal) -> None:
     answer = asyncio.create_task(wal.append(NOW, b"body"))
-    for _ in range(2):  # to the sync's beginning
+    for _ in range(2):  # until the sync begins
         await asyncio.sleep(0)
-    # The loop is held here, as by other work, until the flusher is done with the record.
+    # Blocks the event loop, as other work may, until the flusher is done with the record.
     wait_until(lambda: wal.read(0, max_records=1, max_bytes=1), what="a durable record")
     wal.acknowledge([1])
     assert await answer == 1
     assert wal._received == {}
 
 
-async def test_a_large_batch_is_taken_like_any_other(make: Callable[..., Ingest]) -> None:
+async def test_large_batch_is_accepted(make: Callable[..., Ingest]) -> None:
     chance = random.Random(1)
     samples = tuple(gpu_sample(gpu_view(n), NOW, gpu_power_watts=chance.random() * 700) for n in range(20_000))
     large = body(1, NOW, samples=samples)
     assert len(large) > SMALL_BYTES
     ingest = make()
-    taken = await asyncio.gather(*(ingest.take(large, NOW) for _ in range(3)))
-    assert sorted(one.status for one in taken) == ["accepted", "duplicate", "duplicate"]
+    results = await asyncio.gather(*(ingest.take(large, NOW) for _ in range(3)))
+    assert sorted(result.status for result in results) == ["accepted", "duplicate", "duplicate"]
 
 
 async def test_only_new_senders_beyond_the_limit_are_refused(
@@ -217,26 +217,26 @@ async def test_only_new_senders_beyond_the_limit_are_refused(
     bodies = [body(1, NOW, sender=f"node-{number}") for number in range(50)]
     answers = await asyncio.gather(*(ingest.take(one, NOW) for one in bodies), return_exceptions=True)
     refused = [one for one in answers if isinstance(one, TooManySendersError)]
-    assert len(refused) == 47  # however many come at once
+    assert len(refused) == 47
     assert {one.field for one in refused} == {"sender"}
     known = next(number for number, one in enumerate(answers) if not isinstance(one, BaseException))
     assert (await ingest.take(body(2, NOW, sender=f"node-{known}"), NOW)).status is BatchStatus.ACCEPTED
 
 
-async def test_who_is_turned_away_is_told_why_and_what_is_held_stays_so(make: Callable[..., Ingest], wal: Wal) -> None:
-    words = ""
-    ingest = make(upstream_refusal=lambda batch: words if batch.sender == "node-a" else "")
+async def test_upstream_refusal_keeps_earlier_batches(make: Callable[..., Ingest], wal: Wal) -> None:
+    refusal = ""
+    ingest = make(upstream_refusal=lambda batch: refusal if batch.sender == "node-a" else "")
     await ingest.take(body(1, NOW), NOW)
-    words = "answers 403: cluster 'local' is not served here"
-    with pytest.raises(UpstreamRefusalError, match="answers 403: cluster 'local'"):
+    refusal = "answers 403: cluster 'local' is not served here"
+    with pytest.raises(UpstreamRefusalError, match=refusal):
         await ingest.take(body(2, NOW), NOW)
     assert (await ingest.take(body(1, NOW), NOW)).status is BatchStatus.DUPLICATE
     assert (await ingest.take(body(1, NOW, sender="node-b"), NOW)).status is BatchStatus.ACCEPTED
     assert wal.waiting_records == 2
 
 
-async def test_what_is_refused_leaves_nothing_of_it_in_memory(make: Callable[..., Ingest]) -> None:
-    """Without a look for cycles, of which there are few while a hub runs: a message may have 64 MiB."""
+async def test_rejected_batch_leaves_no_memory_in_use(make: Callable[..., Ingest]) -> None:
+    """The garbage collector is off, because a message may have 64 MiB and collections are rare in a running hub."""
     ingest = make()
     broken = zstandard.ZstdCompressor().compress(b"\x9e" + bytes(8 << 20))
     gc.collect()

@@ -1,3 +1,5 @@
+"""Intervals: a set of sequence numbers stored as ranges."""
+
 import itertools
 
 from hypothesis import given
@@ -9,7 +11,7 @@ NUMBERS = st.lists(st.integers(1, 40), max_size=80)
 
 
 @given(NUMBERS)
-def test_is_a_set_of_numbers_however_they_come(numbers: list[int]) -> None:
+def test_numbers_form_a_set_in_any_order_of_arrival(numbers: list[int]) -> None:
     held = Intervals()
     for number in numbers:
         was_new = number not in held
@@ -33,7 +35,7 @@ def test_ranges_are_merged_and_survive_a_round_trip(numbers: list[int]) -> None:
 
 
 @given(NUMBERS)
-def test_gaps_are_what_is_missing(numbers: list[int]) -> None:
+def test_gaps_are_the_missing_numbers(numbers: list[int]) -> None:
     held = Intervals()
     for number in numbers:
         held.add(number)

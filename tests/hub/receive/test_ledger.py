@@ -1,4 +1,4 @@
-"""The order of a sender's reports: the newest report stands, whatever clocks and arrivals do."""
+"""Order of a sender's reports: by sequence number, independent of clocks and order of arrival."""
 
 from itertools import pairwise
 
@@ -12,8 +12,8 @@ SECOND = 10**9
 
 
 @given(st.permutations(range(1, 31)), st.lists(st.integers(-(10**6), 10**6), min_size=30, max_size=30))
-def test_places_grow_with_the_numbers_in_every_order_of_arrival(arrivals: list[int], clock: list[int]) -> None:
-    """The hub's clock may jump by days, and the process may end between any two."""
+def test_report_order_follows_sequence_numbers(arrivals: list[int], clock: list[int]) -> None:
+    """The hub's clock jumps by up to days, and the hub restarts between any two reports."""
     order = ReportOrder()
     places: dict[int, int] = {}
     for number, seconds in zip(arrivals, clock, strict=True):
@@ -23,12 +23,12 @@ def test_places_grow_with_the_numbers_in_every_order_of_arrival(arrivals: list[i
     assert all(before < after for before, after in pairwise(in_order))
 
 
-def test_news_has_the_time_of_its_receipt() -> None:
+def test_new_report_is_placed_at_its_receive_time() -> None:
     order = ReportOrder()
     assert [order.place(number, NOW + number * SECOND) for number in (1, 2, 3)] == [NOW + n * SECOND for n in (1, 2, 3)]
 
 
-def test_backlog_lies_right_below_what_ended_its_gap() -> None:
+def test_backlog_is_placed_below_the_end_of_its_gap() -> None:
     order = ReportOrder()
     order.place(1, NOW)
     order.place(100, NOW + SECOND)
@@ -37,7 +37,7 @@ def test_backlog_lies_right_below_what_ended_its_gap() -> None:
     assert order.place(150, None) == NOW + 2 * SECOND - 50 * STEP_NS
 
 
-def test_highest_sequence_number_is_still_an_instant() -> None:
+def test_place_of_the_highest_sequence_number_is_an_instant() -> None:
     order = ReportOrder()
     order.place(1, NOW)
     assert order.place(2**63 - 1, NOW) < 2**63 - 1

@@ -1,4 +1,4 @@
-"""What is held, counted as it comes, against counting all of it."""
+"""Ledger totals: incremental counters equal a full count."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,28 +9,28 @@ from hypothesis import strategies as st
 from gpufleet.hub.receive.ledger import Ledger, SequenceRun, key_of
 from gpufleet.hub.receive.sequences import Intervals
 from gpufleet.model.stored.ledger import SequenceKey, SequenceState
-from tests.hub.liveness.test_tally import Spoke, batch_of
+from tests.hub.liveness.test_tally import SenderCase, batch_of
 
-WORDS = st.lists(
+REPORTS = st.lists(
     st.tuples(st.sampled_from("ab"), st.sampled_from(["s", "t"]), st.sampled_from("ef"), st.integers(1, 12))
 )
-SILENT = Spoke(
+NO_HEARTBEAT = SenderCase(
     ago=0, since_start=True, ahead=0.0, interval=None, unsent_ago=None, queued=0, dropped=0, answered_ago=None,
     conflict=False, machine_behind=0, retired=False, cloned=False,
 )  # fmt: skip
 
 
 def missing(key: SequenceKey, runs: Mapping[SequenceKey, Intervals]) -> set[int]:
-    """Numbers of a run that came neither to it nor to the same sender's of that epoch in another cluster."""
+    """Return the numbers of a run that neither its cluster nor another cluster received in that epoch."""
     same = [numbers for one, numbers in runs.items() if (one.sender, one.epoch) == (key.sender, key.epoch)]
     return {one for one in range(1, runs[key].highest + 1) if not any(one in numbers for numbers in same)}
 
 
-@given(WORDS, st.booleans())
-def test_what_is_missing_is_counted_as_batches_come(words: list[tuple[str, str, str, int]], again: bool) -> None:
+@given(REPORTS, st.booleans())
+def test_missing_counters_equal_a_full_count(reports: list[tuple[str, str, str, int]], again: bool) -> None:
     ledger = Ledger({SequenceKey("a", "s", "e"): SequenceState(ranges=((2, 3), (20, 20)))})
-    for cluster, sender, epoch, seq in words:
-        batch = batch_of(sender, SILENT, 1)
+    for cluster, sender, epoch, seq in reports:
+        batch = batch_of(sender, NO_HEARTBEAT, 1)
         batch.cluster, batch.epoch, batch.seq = cluster, epoch, seq
         ledger.hold(key_of(batch), batch, 7, 1)
     if again:
@@ -49,15 +49,15 @@ def test_what_is_missing_is_counted_as_batches_come(words: list[tuple[str, str, 
                 assert {one for first, last in known.gaps(99) for one in range(first, last + 1)} == gone
 
 
-def test_moved_spool_misses_what_reached_neither_cluster() -> None:
+def test_moved_spool_lacks_only_batches_no_cluster_received() -> None:
     old, new = SequenceKey("old", "node", "e"), SequenceKey("new", "node", "e")
     held = {new: SequenceState(ranges=((31, 35),)), old: SequenceState(ranges=((1, 9), (11, 28)))}
     ledger = Ledger(held)
     assert ledger.missing_by_cluster() == {"old": 1, "new": 3}  # 10; 10, 29 and 30
-    batch = batch_of("node", SILENT, 1)
+    batch = batch_of("node", NO_HEARTBEAT, 1)
     batch.cluster, batch.epoch, batch.seq = "new", "e", 30
     ledger.hold(key_of(batch), batch, 7, 1)
-    batch.cluster, batch.seq = "old", 10  # by a relay that still had it
+    batch.cluster, batch.seq = "old", 10  # from a relay's backlog
     ledger.hold(key_of(batch), batch, 7, 1)
     assert +Counter(ledger.missing_by_cluster()) == {"new": 1}
     ((_, numbers, known),) = ledger.runs_of("new", "node")

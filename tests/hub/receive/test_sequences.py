@@ -1,4 +1,4 @@
-"""A sender's repetitions are known, and a second machine under its epoch is found out."""
+"""Sequence runs: duplicates are recognised and a second machine under an epoch is detected."""
 
 from itertools import pairwise
 
@@ -30,7 +30,7 @@ def batch(seq: int, process: int | None = None) -> WireBatch:
     )
 
 
-def test_same_number_with_another_body_is_a_contradiction() -> None:
+def test_known_number_with_other_body_is_a_conflict() -> None:
     run = SequenceRun()
     first = body(7, NOW)
     run.hold(decode(first), digest_of(first), NOW)
@@ -41,7 +41,7 @@ def test_same_number_with_another_body_is_a_contradiction() -> None:
     assert run.epoch_conflict(decode(body(8, NOW))) == ""
 
 
-def test_a_number_from_long_ago_is_never_taken_for_a_repetition() -> None:
+def test_number_with_expired_digest_is_not_a_duplicate() -> None:
     run = SequenceRun()
     for seq in range(1, MIN_BODIES + 2):
         run.hold(batch(seq), seq, NOW + seq * 100 * NANOS)
@@ -50,7 +50,7 @@ def test_a_number_from_long_ago_is_never_taken_for_a_repetition() -> None:
     assert all(run.has(seq, seq) for seq in range(2, MIN_BODIES + 2))
 
 
-def test_a_backlog_is_remembered_until_as_much_has_come_after_it() -> None:
+def test_digests_of_a_backlog_expire_with_later_batches() -> None:
     run = SequenceRun()
     for seq in range(1, MAX_BODIES + 11):
         run.hold(batch(seq), seq, NOW)
@@ -65,7 +65,7 @@ def test_a_backlog_is_remembered_until_as_much_has_come_after_it() -> None:
 
 
 def test_retry_after_an_outage_is_still_a_duplicate() -> None:
-    """A sender posts its newest first: what it repeats from before the outage comes after all of that."""
+    """A sender posts its newest batches first, so batches repeated from before the outage arrive last."""
     run = SequenceRun()
     for seq in range(1, 101):
         run.hold(batch(seq), seq, NOW + seq * 10 * NANOS)
@@ -81,7 +81,7 @@ def test_retry_after_an_outage_is_still_a_duplicate() -> None:
 
 
 def test_digests_cover_all_batches_a_relay_has_in_flight() -> None:
-    """Eight connections of 256 bodies each, posted to a hub that is killed before it answers, and other ones first."""
+    """A relay posts 256 bodies on each of eight connections, newest first, and the hub is killed before it answers."""
     run = SequenceRun()
     for seq in range(5000, 0, -1):
         run.hold(batch(seq), seq, NOW + (5000 - seq) * NANOS // 40)
@@ -95,7 +95,7 @@ def test_digests_of_a_sender_with_many_gaps_are_bounded() -> None:
     assert len(run.held.digests) <= 20 * MAX_BODIES
 
 
-def test_last_received_batch_is_remembered() -> None:
+def test_digest_of_the_last_received_batch_is_kept() -> None:
     run = SequenceRun()
     for seq in range(1000, 1000 + 3 * MIN_BODIES):
         run.hold(batch(seq), seq, NOW)
@@ -113,7 +113,7 @@ def test_clone_with_interleaved_numbers_is_detected() -> None:
     assert run.epoch_conflict(batch(106, process=2)) == ""
 
 
-def test_and_so_is_the_first_one_when_it_speaks_after_the_second() -> None:
+def test_first_clone_is_detected_after_the_second_reported() -> None:
     run = SequenceRun()
     run.hold(batch(100, process=1), 1, NOW)
     run.hold(batch(101, process=2), 2, NOW)
@@ -121,31 +121,31 @@ def test_and_so_is_the_first_one_when_it_speaks_after_the_second() -> None:
 
 
 @given(st.data())
-def test_an_honest_sender_is_never_contradicted(data: st.DataObject) -> None:
-    """Any number of restarts, every order of arrival, and repetitions of what came last."""
+def test_single_sender_never_conflicts(data: st.DataObject) -> None:
+    """Any number of restarts, any order of arrival, and duplicates of the latest batch."""
     restarts = sorted(data.draw(st.lists(st.integers(1, 60), max_size=MAX_PROCESSES + 4)))
     beats = data.draw(st.sets(st.integers(1, 60)))
     arrivals = data.draw(st.permutations(range(1, 61)))
     run = SequenceRun()
     for seq in arrivals:
         process = sum(first <= seq for first in restarts) + 1
-        one = batch(seq, process if seq in beats else None)
-        assert run.epoch_conflict(one) == ""
-        run.hold(one, seq, NOW)
+        received = batch(seq, process if seq in beats else None)
+        assert run.epoch_conflict(received) == ""
+        run.hold(received, seq, NOW)
         run = run.copy() if seq % 7 == 0 else run
         assert run.has(seq, seq)
     assert run.numbers.ranges == ((1, 60),)
 
 
 @given(st.lists(st.booleans(), min_size=4, max_size=60))
-def test_two_machines_under_one_epoch_never_both_stay(first_has_it: list[bool]) -> None:
-    """However two clones share the numbers out, one is turned away by its next heartbeat, unless they never mix."""
+def test_two_machines_under_one_epoch_conflict(first_has_it: list[bool]) -> None:
+    """A clone conflicts by its next heartbeat, unless the numbers of the clones never interleave."""
     run = SequenceRun()
-    turned_away = False
+    conflicts = False
     for seq, first in enumerate(first_has_it, 1):
-        one = batch(seq, process=1 if first else 2)
-        turned_away = turned_away or run.epoch_conflict(one) != ""
-        if not turned_away:
-            run.hold(one, seq, NOW)
+        received = batch(seq, process=1 if first else 2)
+        conflicts = conflicts or run.epoch_conflict(received) != ""
+        if not conflicts:
+            run.hold(received, seq, NOW)
     changes = sum(a is not b for a, b in pairwise(first_has_it))
-    assert turned_away is (changes > 1)
+    assert conflicts is (changes > 1)

@@ -1,4 +1,4 @@
-"""The schedule of faults as people write it."""
+"""Fault schedules: syntax and their nodes."""
 
 import contextlib
 
@@ -17,7 +17,7 @@ def one(text: str) -> FleetFault:
     return found
 
 
-def test_a_fault_is_read() -> None:
+def test_fault_is_parsed() -> None:
     assert one("cluster-off@+5m/10m:c2") == FleetFault(
         kind=FaultKind.CLUSTER_OFF, begin=START + 300 * NANOS, end=START + 900 * NANOS, cluster=2
     )
@@ -27,17 +27,17 @@ def test_a_fault_is_read() -> None:
     assert (wiped.begin, wiped.end, wiped.amount) == (START + 120 * NANOS, START + 120 * NANOS, 3)
 
 
-def test_several_are_read() -> None:
+def test_several_faults_are_parsed() -> None:
     assert [fault.kind for fault in parse_faults("xid=79@+1m, hot-gpu@+2m,node-off@+3m", START)] == [
         FaultKind.XID, FaultKind.HOT_GPU, FaultKind.NODE_OFF,
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("cluster-off", "KIND"),
-        ("silent-claster@+5m", "--faults list"),
+        ("cluster-of@+5m", "--faults list"),
         ("cluster-off@5m", "KIND"),
         ("cluster-off@+5w", "5w"),
         ("cluster-off=3@+5m", "takes no amount"),
@@ -52,23 +52,23 @@ def test_several_are_read() -> None:
         ("node-off@+5m:c1/n2/g0", "c1/n2/g0"),
     ],
 )
-def test_what_is_no_fault_is_said(text: str, words: str) -> None:
-    with pytest.raises(FaultError, match=words.replace("[", r"\[")):
+def test_invalid_fault_is_rejected(text: str, message: str) -> None:
+    with pytest.raises(FaultError, match=message.replace("[", r"\[")):
         parse_faults(text, START)
 
 
 @given(st.text(max_size=60))
-def test_nothing_else_comes_of_any_text(text: str) -> None:
+def test_any_text_raises_at_most_a_fault_error(text: str) -> None:
     with contextlib.suppress(FaultError):
         parse_faults(text, START)
 
 
-def test_each_kind_is_explained() -> None:
+def test_every_kind_has_a_description() -> None:
     assert set(FAULTS) == set(FaultKind)
     assert all(row.effect and row.expected for row in FAULTS.values())
 
 
-def test_a_cluster_s_fault_is_its_nodes() -> None:
+def test_cluster_fault_applies_to_its_nodes() -> None:
     schedule = FaultSchedule(parse_faults("half-cluster@+1m:c2,node-off@+0s:c2/n4", START))
     assert [fault.kind for fault in schedule.of_node(2, 4)] == [FaultKind.NODE_OFF, FaultKind.HALF_CLUSTER]
     assert schedule.of_node(2, 3) == schedule.of_node(1, 4) == ()

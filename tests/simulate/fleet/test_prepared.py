@@ -1,4 +1,4 @@
-"""The light client's bodies: batches like any, whose numbers are the twin's."""
+"""Bodies of the load generator: valid batches with the values of their twin."""
 
 import pytest
 
@@ -18,7 +18,7 @@ LOAD_GENERATOR = LoadGenerator(FLEET, cluster="local", prefix="light", started_a
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("number", [0, 5, 1000])
-def test_body_has_its_twin_s_values_at_the_period_start(number: int, packed: bool) -> None:
+def test_body_has_the_values_of_its_twin_at_the_period_start(number: int, packed: bool) -> None:
     node, twin = LOAD_GENERATOR.prepare(number), LOAD_GENERATOR.twin(number)
     assert twin.role in WHOLE_GPU_ROLES
     for step in range(3):
@@ -33,16 +33,16 @@ def test_body_has_its_twin_s_values_at_the_period_start(number: int, packed: boo
         assert (wire.seq, wire.sent_at) == (step + 1, at)
         (block,) = wire.samples
         for row, gpu in enumerate(twin.gpus):
-            said = gpu_fast(gpu, begin, FLEET.booted_at(twin, begin), FLEET.activity(twin, gpu, begin))
-            told = dict(zip(block.metrics, (column[row] for column in block.columns), strict=True))
-            assert told == {name: None if isinstance(value, Absent) else value for name, value in said.items()}
+            values = gpu_fast(gpu, begin, FLEET.booted_at(twin, begin), FLEET.activity(twin, gpu, begin))
+            sent = dict(zip(block.metrics, (column[row] for column in block.columns), strict=True))
+            assert sent == {name: None if isinstance(value, Absent) else value for name, value in values.items()}
             assert block.measured_at[row] == begin
         found = normalise(wire, at)
         assert (found.invalid_values, found.unknown_metrics, found.future_rows) == ({}, {}, 0)
         assert decode(encode_wire(wire)) == wire
 
 
-def test_every_node_has_names_of_its_own_and_the_twin_s_numbers() -> None:
+def test_every_node_has_its_own_identity() -> None:
     count = sum(node.role in WHOLE_GPU_ROLES for node in FLEET.nodes())
     one, other = (decode(LOAD_GENERATOR.prepare(number).next_body(START)) for number in (3, 3 + count))
     assert one.samples == other.samples
@@ -50,7 +50,7 @@ def test_every_node_has_names_of_its_own_and_the_twin_s_numbers() -> None:
     assert {view.uuid for view in one.views}.isdisjoint(view.uuid for view in other.views)
 
 
-def test_what_a_twin_does_not_say_is_absent_with_its_reason() -> None:
+def test_absent_values_of_the_twin_keep_their_reason() -> None:
     wire = decode(LOAD_GENERATOR.prepare(0).next_body(START + 30 * NANOS))
     (block,) = wire.samples
     assert block.absence == [-1, -1, 0, -1, -1, -1, -1, -1]

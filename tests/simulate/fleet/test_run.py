@@ -1,4 +1,4 @@
-"""Running a fleet against a hub that is not always willing."""
+"""Simulated fleet against a hub that rejects requests."""
 
 import asyncio
 import time
@@ -20,13 +20,13 @@ RETRY_AFTER = 0.3
 
 
 class Hub:
-    """Answers 503 to the first `busy` posts; remembers what it took, in order."""
+    """Hub that answers 503 to the first `busy` posts and records accepted batches in order."""
 
     def __init__(self, busy: int = 0) -> None:
         self.busy = busy
         self.taken: list[tuple[str, str, int]] = []
         self.turned_away_until = 0.0
-        self.asked = asyncio.Event()
+        self.posted = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         return self
@@ -40,12 +40,12 @@ class Hub:
         return (await self.post_bundle([body]))[0]
 
     async def post_bundle(self, bodies: list[bytes]) -> list[HubAnswer]:
-        assert time.monotonic() >= self.turned_away_until, "posted before the hub asked for it"
+        assert time.monotonic() >= self.turned_away_until, "posted before Retry-After elapsed"
         await asyncio.sleep(0)
-        self.asked.set()
+        self.posted.set()
         if self.busy:
             self.busy -= 1
-            if self.busy == 0:  # those that are on their way together have all been answered
+            if self.busy == 0:  # all concurrent posts have been answered
                 self.turned_away_until = time.monotonic() + RETRY_AFTER * 0.99
             return [HubAnswer(503, "overloaded", RETRY_AFTER, "overloaded")] * len(bodies)
         for body in bodies:
@@ -72,31 +72,31 @@ async def test_busy_hub_gets_each_batch_once_after_retry_after(manner: SendMode)
     assert summary.error == ""
 
 
-async def test_what_is_told_in_other_words_goes_in_its_order() -> None:
+async def test_ordered_mode_keeps_the_order() -> None:
     hub = Hub(busy=1)
     await ran(hub, ORDERED, nodes=1)
     assert [seq for _, _, seq in hub.taken] == [*range(1, 11)]
 
 
-async def test_an_agent_s_newest_batch_goes_before_what_waits() -> None:
+async def test_newest_batch_is_sent_before_the_backlog() -> None:
     hub = Hub()
-    await ran(hub, SendMode(connections=1), nodes=1)  # time is so fast that all wait when the first can go
+    await ran(hub, SendMode(connections=1), nodes=1)  # all batches exist before the first is sent
     assert [seq for _, _, seq in hub.taken] == [*range(10, 0, -1)]
 
 
-async def test_a_stop_ends_it_though_the_hub_takes_nothing() -> None:
+async def test_stop_ends_the_run_against_an_overloaded_hub() -> None:
     hub = Hub(busy=10**9)
     run = FleetRun(Fleet(FleetSpec(nodes=2, gpus=1)), AgentTiming(start=START, at_once=True), seconds=10)
     running = asyncio.create_task(run.run({"sim-1": hub}))
-    await hub.asked.wait()
+    await hub.posted.wait()
     run.stop()
     summary = await asyncio.wait_for(running, 60)
     assert (summary.made, summary.acknowledged, summary.waiting) == (2, 0, 2)
     assert "overloaded" in summary.error
 
 
-async def test_a_run_with_an_end_gives_a_hub_up_that_takes_nothing() -> None:
-    for nodes, speed, seconds in ((2, 1.0, 10), (3000, 1e6, 3600)):  # all looks made; waiting for room
+async def test_finite_run_gives_up_on_an_overloaded_hub() -> None:
+    for nodes, speed, seconds in ((2, 1.0, 10), (3000, 1e6, 3600)):  # all batches created; waiting for space
         fleet = Fleet(FleetSpec(nodes=nodes, gpus=1))
         timing = AgentTiming(start=START, at_once=True)
         run = FleetRun(fleet, timing, speed=speed, seconds=seconds, give_up_seconds=0.2)
@@ -106,7 +106,7 @@ async def test_a_run_with_an_end_gives_a_hub_up_that_takes_nothing() -> None:
         assert summary.stalled_seconds >= 0.2
 
 
-async def test_a_hub_that_takes_little_by_little_is_waited_for() -> None:
+async def test_slow_hub_is_waited_for() -> None:
     hub = Hub(busy=1)
     fleet = Fleet(FleetSpec(nodes=3, gpus=1))
     run = FleetRun(

@@ -1,4 +1,4 @@
-"""Each fault of the fleet, against a hub on a jumping clock: it says what `FAULTS` and `docs/freshness.md` promise."""
+"""Fleet faults against a hub on a simulated clock: results match `FAULTS` and `docs/freshness.md`."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,17 +17,17 @@ from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.agents import AgentTiming, SimulatedAgent, create_agents
 from gpufleet.simulate.fleet.faults import parse_faults
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
-from tests.hub.liveness.hub_in_time import HubInTime
+from tests.hub.liveness.fake_clock_hub import FakeClockHub
 
 STEP = 2.5
 CLUSTERS, NODES, GPUS = 2, 4, 2
 
 
 class Play:
-    """A fleet whose agents look when the hub's clock says so, and post what waits, the newest first."""
+    """Fleet whose agents collect on the hub's clock and post their backlog, newest first."""
 
     def __init__(self, folder: Path, faults: str, nodes: int) -> None:
-        self.hub = HubInTime(folder, "sim-1", "sim-2")
+        self.hub = FakeClockHub(folder, "sim-1", "sim-2")
         self.start = self.hub.clock.now_ns()
         self.nodes = nodes
         spec = FleetSpec(clusters=CLUSTERS, nodes=nodes, gpus=GPUS, faults=parse_faults(faults, self.start))
@@ -36,7 +36,7 @@ class Play:
         self.conflicts = 0
 
     async def until(self, seconds: float) -> None:
-        """Let the fleet live until so many seconds after its begin."""
+        """Advance the clock to this many seconds after the start."""
         since = 0.0
         while self.hub.clock.now_ns() < self.start + int(seconds * NANOS):
             self.hub.clock.advance(STEP)
@@ -50,7 +50,7 @@ class Play:
             since += STEP
             if since >= 30:
                 since = 0.0
-                await self.hub.take()  # flushed as a hub does it: now and then
+                await self.hub.take()  # periodic flush, as in a hub
         await self.hub.take()
 
     async def _post(self, agent: SimulatedAgent) -> None:
@@ -80,7 +80,7 @@ class Play:
         return coverage.reporting
 
     def events(self, number: int = 1, node: int = 1) -> list[tuple[str, int, float]]:
-        """Return kind, code and second of every event of a node, the oldest first."""
+        """Return kind, code and second of every event of a node, oldest first."""
         id_ = self._machine(number, node)
         span = EventSpan(cluster=f"sim-{number}", machine=id_, start=0, end=2**62)
         found = self.hub.store.events(EventQuery(spans=(span,), limit=100))
@@ -89,15 +89,15 @@ class Play:
     def latest(self, node: int = 1, gpu: int = 0) -> Mapping[str, object]:
         """Return the newest readings of a GPU's fast lane."""
         key = self.fleet.node(1, node).gpus[gpu].view.key
-        told = self.hub.store.latest("sim-1", self._machine(1, node), key)
-        (found,) = [one.sample.values for one in told if one.sample.lane is Lane.FAST]
+        samples = self.hub.store.latest("sim-1", self._machine(1, node), key)
+        (found,) = [one.sample.values for one in samples if one.sample.lane is Lane.FAST]
         return found
 
     def reader_states(self, node: int = 1) -> set[str]:
         return {one.state.value for one in self.hub.store.readers("sim-1", self._machine(1, node))}
 
     def points(self, node: int = 1) -> list[float]:
-        """Return the seconds at which a node's first GPU told its power."""
+        """Return the seconds at which the power of a node's first GPU was measured."""
         key, end = self.fleet.node(1, node).gpus[0].view.key, self.hub.clock.now_ns() + 2 * 86_400 * NANOS
         machine, begin = self._machine(1, node), self.start - 2 * 86_400 * NANOS
         found = self.hub.store.series("sim-1", machine, ["gpu_power_watts"], begin, end, NANOS)
@@ -130,13 +130,13 @@ async def is_healthy(plays: Play, *clusters: int) -> None:
 
 
 @fault("")
-async def test_a_fleet_without_faults_is_live_and_whole(plays: Play) -> None:
+async def test_fleet_without_faults_is_live_and_complete(plays: Play) -> None:
     await plays.until(180)
     await is_healthy(plays, 1, 2)
 
 
 @fault("cluster-off@+2m/65m:c2", nodes=1)
-async def test_silent_cluster_is_late_stale_lost_then_live(plays: Play) -> None:
+async def test_cluster_without_heartbeat_is_late_stale_lost_then_live(plays: Play) -> None:
     seen = []
     for at in (120, 160, 210, 380, 440, 3650, 3750):
         await plays.until(at)
@@ -150,7 +150,7 @@ async def test_silent_cluster_is_late_stale_lost_then_live(plays: Play) -> None:
 
 
 @fault("node-off@+2m/10m:c1/n3")
-async def test_a_silent_node_makes_its_cluster_partial(plays: Play) -> None:
+async def test_node_without_heartbeat_makes_its_cluster_partial(plays: Play) -> None:
     await plays.until(120 + 330)
     fresh = await plays.fresh()
     assert (fresh.liveness.state, fresh.senders) == (State.LIVE, {State.LIVE: 3, State.STALE: 1})
@@ -161,7 +161,7 @@ async def test_a_silent_node_makes_its_cluster_partial(plays: Play) -> None:
 
 
 @fault("half-cluster@+2m/10m:c1")
-async def test_half_a_cluster_is_half_of_its_senders_and_gpus(plays: Play) -> None:
+async def test_half_cluster_fault_stops_half_of_its_senders(plays: Play) -> None:
     await plays.until(120 + 330)
     fresh = await plays.fresh()
     assert (fresh.liveness.state, fresh.senders) == (State.LIVE, {State.LIVE: 2, State.STALE: 2})
@@ -208,7 +208,7 @@ async def test_wiped_spool_starts_an_epoch_and_leaves_batches_missing(plays: Pla
 
 
 @fault("lost-batches=5@+2m:c1/n1")
-async def test_lost_batches_are_missing_and_said(plays: Play) -> None:
+async def test_lost_batches_are_missing_and_reported(plays: Play) -> None:
     await plays.until(240)
     sender = await plays.sender()
     assert (sender.liveness.state, sender.missing) == (State.LIVE, 5)
@@ -223,12 +223,12 @@ async def test_wrong_clock_makes_its_sender_suspect_but_live(plays: Play) -> Non
     assert back.clock_ahead_seconds == pytest.approx(-120, abs=STEP)
     assert ahead.clock_ahead_seconds == pytest.approx(300, abs=STEP)
     for sender in (back, ahead):
-        (words,) = sender.liveness.suspect
-        assert words.startswith("its clock is ")
+        (reason,) = sender.liveness.suspect
+        assert reason.startswith("its clock is ")
 
 
 @fault("cloned-machine@+2m/10m:c1/n1")
-async def test_a_cloned_machine_makes_both_suspect(plays: Play) -> None:
+async def test_cloned_machine_makes_the_cluster_suspect(plays: Play) -> None:
     await plays.until(300)
     fresh = await plays.fresh()
     assert fresh.liveness.suspect == ("evidence of 2 machines contradicts another machine's",)
@@ -270,7 +270,7 @@ async def test_lost_gpu_is_an_event_with_its_xid_and_recovers(plays: Play) -> No
 
 
 @fault("gpu-hung@+2m/5m:c1/n1/g0")
-async def test_a_hung_gpu_makes_its_reader_partial_for_as_long(plays: Play) -> None:
+async def test_hung_gpu_makes_its_reader_partial(plays: Play) -> None:
     await plays.until(100)
     assert plays.reader_states() == {"ok"}
     await plays.until(180)
@@ -289,9 +289,9 @@ async def test_a_hung_gpu_makes_its_reader_partial_for_as_long(plays: Play) -> N
 async def test_hot_gpu_reports_temperature_reasons_and_two_events(plays: Play) -> None:
     await plays.until(180)
     gpu = plays.fleet.node(1, 1).gpus[0]
-    told = plays.latest()
-    assert told["gpu_temperature_celsius"] == gpu.model.slowdown_celsius + 5
-    assert told["gpu_clock_event_reasons_mask"] == 0x48
+    readings = plays.latest()
+    assert readings["gpu_temperature_celsius"] == gpu.model.slowdown_celsius + 5
+    assert readings["gpu_clock_event_reasons_mask"] == 0x48
     assert plays.events() == [("throttle_started", 0, 120.0)]
     await is_healthy(plays, 1, 2)
     await plays.until(480)
@@ -300,7 +300,7 @@ async def test_hot_gpu_reports_temperature_reasons_and_two_events(plays: Play) -
 
 
 @fault("xid=63@+2m:c1/n1/g1,xid=48@+3m:c1/n1/g1")
-async def test_an_xid_is_an_event_and_nothing_else(plays: Play) -> None:
+async def test_xid_is_only_an_event(plays: Play) -> None:
     await plays.until(240)
     assert plays.events() == [("xid", 63, 120.0), ("xid", 48, 180.0)]
     await is_healthy(plays, 1, 2)

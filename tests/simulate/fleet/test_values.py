@@ -1,4 +1,4 @@
-"""What the fleet's devices say is a function of seed and instant, possible, and agrees with itself."""
+"""Values of simulated devices: a function of seed and time, possible and consistent."""
 
 import hashlib
 import itertools
@@ -55,7 +55,7 @@ print(hashlib.sha256(b"".join(every_fault())).hexdigest())
 
 
 def every_fault() -> list[bytes]:
-    """Make what a fleet in which everything goes wrong sends in five minutes."""
+    """Return everything that a fleet with every kind of fault sends in five minutes."""
     kinds = ",".join(f"{kind}@+{10 * at}s:c{at % 2 + 1}" for at, kind in enumerate(FAULTS))
     agents = create_agents(
         Fleet(FleetSpec(seed=7, clusters=2, nodes=8, faults=parse_faults(kinds, START))), AgentTiming(start=START)
@@ -67,7 +67,7 @@ def every_fault() -> list[bytes]:
 
 
 def test_bytes_do_not_depend_on_the_hash_seed() -> None:
-    told = {
+    digests = {
         subprocess.run(
             [sys.executable, "-c", IN_ANOTHER_PROCESS],
             capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed},
@@ -75,7 +75,7 @@ def test_bytes_do_not_depend_on_the_hash_seed() -> None:
         ).stdout.strip()
         for seed in ("1", "2")
     }  # fmt: skip
-    assert told == {hashlib.sha256(b"".join(every_fault())).hexdigest()}
+    assert digests == {hashlib.sha256(b"".join(every_fault())).hexdigest()}
 
 
 def correlation(one: list[float], other: list[float]) -> float:
@@ -83,14 +83,14 @@ def correlation(one: list[float], other: list[float]) -> float:
 
 
 def test_power_temperature_and_clocks_follow_load() -> None:
-    node, gpu = busy(FLEET, NodeRole.INFERENCE)  # whose load follows the day, and never rests
+    node, gpu = busy(FLEET, NodeRole.INFERENCE)  # its load follows the day and is never zero
     every = [START + 60 * step * NANOS for step in range(1440)]
     strains = [FLEET.activity(node, gpu, at) for at in every]
     boot = FLEET.booted_at(node, START)
-    told = [gpu_fast(gpu, at, boot, one) for at, one in zip(every, strains, strict=True)]
+    readings = [gpu_fast(gpu, at, boot, one) for at, one in zip(every, strains, strict=True)]
 
     def of(name: str) -> list[float]:
-        found = [one[name] for one in told]
+        found = [one[name] for one in readings]
         assert all(isinstance(value, int | float) for value in found)
         return [float(value) for value in found if isinstance(value, int | float)]
 
@@ -99,29 +99,31 @@ def test_power_temperature_and_clocks_follow_load() -> None:
     assert correlation(of("gpu_utilization_ratio"), power) > 0.99
     assert correlation(of("gpu_sm_clock_hertz"), load) < -0.9
     behind = {lag: correlation(power[: -lag or None], heat[lag:]) for lag in (0, 2, 30)}
-    assert behind[2] > behind[0] > behind[30]  # it follows with 150 s
+    assert behind[2] > behind[0] > behind[30]  # time constant of 150 s
     assert behind[2] > 0.95
 
 
-def said(fleet: Fleet, place: tuple[int, int, int], at: int) -> dict[str, object]:
+def values_at(fleet: Fleet, place: tuple[int, int, int], at: int) -> dict[str, object]:
     cluster, number, which = place
     node = fleet.node(cluster, number)
     gpu = node.all_gpus[which]
     return dict(gpu_fast(gpu, at, fleet.booted_at(node, at), fleet.activity(node, gpu, at)))
 
 
-def test_an_instant_needs_none_of_those_before_it() -> None:
-    asked = [((c, n, g), START + t * 7 * NANOS) for c in (1, 4) for n in (1, 3, 4) for g in (0, 7) for t in range(20)]
-    in_order = [said(FLEET, *one) for one in asked]
-    shuffled = random.Random(1).sample(range(len(asked)), len(asked))
+def test_values_do_not_depend_on_earlier_requests() -> None:
+    requests = [
+        ((c, n, g), START + t * 7 * NANOS) for c in (1, 4) for n in (1, 3, 4) for g in (0, 7) for t in range(20)
+    ]
+    in_order = [values_at(FLEET, *one) for one in requests]
+    shuffled = random.Random(1).sample(range(len(requests)), len(requests))
     fresh = Fleet(FLEET.spec)
-    found = {at: said(fresh, *asked[at]) for at in shuffled}
-    assert [found[at] for at in range(len(asked))] == in_order
+    found = {at: values_at(fresh, *requests[at]) for at in shuffled}
+    assert [found[at] for at in range(len(requests))] == in_order
 
 
 @given(places, instants)
-def test_forty_values_are_possible_and_agree_with_each_other(place: tuple[int, int, int], at: int) -> None:
-    values = said(FLEET, place, at)
+def test_values_are_possible_and_consistent(place: tuple[int, int, int], at: int) -> None:
+    values = values_at(FLEET, place, at)
     assert len(values) == 40
     for name, value in values.items():
         metric = CATALOGUE[name]
@@ -145,8 +147,8 @@ def test_forty_values_are_possible_and_agree_with_each_other(place: tuple[int, i
         assert clock in range(model.busy_hertz - 300_000_000, model.busy_hertz + 1)
 
 
-def test_forty_that_are_the_same_of_every_gpu_in_one_order() -> None:
-    assert len({tuple(said(FLEET, (c, n, 0), START)) for c in (1, 2, 3, 4) for n in range(1, 21)}) == 1
+def test_every_gpu_has_the_same_metrics_in_one_order() -> None:
+    assert len({tuple(values_at(FLEET, (c, n, 0), START)) for c in (1, 2, 3, 4) for n in range(1, 21)}) == 1
 
 
 def busy(fleet: Fleet, role: NodeRole = NodeRole.TRAINING) -> tuple[FleetNode, FleetGpu]:
@@ -165,7 +167,7 @@ def test_energy_is_the_integral_of_power(role: NodeRole) -> None:
     assert strains[-1].joules > 24_000 * gpu.model.idle_watts
 
 
-def test_energy_is_the_integral_of_power_while_a_gpu_is_too_hot() -> None:
+def test_energy_is_the_integral_of_power_of_a_hot_gpu() -> None:
     (fault,) = parse_faults("hot-gpu@+10m/20m", START)
     fleet = Fleet(FleetSpec(nodes=1, faults=(fault,)))
     node = fleet.node(1, 1)
@@ -181,15 +183,15 @@ def test_energy_is_the_integral_of_power_while_a_gpu_is_too_hot() -> None:
     assert [one.hot for one in strains].count(True) == 1200
 
 
-def test_a_hot_gpu_is_slowed_down_and_both_ends_are_events() -> None:
+def test_hot_gpu_is_throttled_with_two_events() -> None:
     (fault,) = parse_faults("hot-gpu=4@+10m/20m", START)
     fleet = Fleet(FleetSpec(nodes=1, faults=(fault,)))
     node, gpu = fleet.node(1, 1), fleet.node(1, 1).gpus[0]
-    cool, hot = said(fleet, (1, 1, 0), fault.begin - NANOS), said(fleet, (1, 1, 0), fault.begin)
+    cool, hot = values_at(fleet, (1, 1, 0), fault.begin - NANOS), values_at(fleet, (1, 1, 0), fault.begin)
     assert hot["gpu_temperature_celsius"] == gpu.model.slowdown_celsius + 4
     assert (cool["gpu_clock_event_reasons_mask"], hot["gpu_clock_event_reasons_mask"]) == (0, 0x48)
-    told = {name: (cool[name], hot[name]) for name in ("gpu_sm_clock_hertz", "gpu_power_watts")}
-    assert all(isinstance(a, int | float) and isinstance(b, int | float) and b < a for a, b in told.values()), told
+    pairs = {name: (cool[name], hot[name]) for name in ("gpu_sm_clock_hertz", "gpu_power_watts")}
+    assert all(isinstance(a, int | float) and isinstance(b, int | float) and b < a for a, b in pairs.values()), pairs
     look = CollectionPass(at=fault.end, since=fault.begin - 1, lanes=[Lane.FAST], intervals={Lane.FAST: 10.0})
     (report,) = machine_reports(fleet, node, look)
     assert [(event.kind, event.at) for event in report.events] == [
@@ -201,11 +203,11 @@ def test_a_hot_gpu_is_slowed_down_and_both_ends_are_events() -> None:
 @given(places, instants, st.lists(st.integers(1, 3 * DAY), min_size=2, max_size=8))
 def test_counters_only_grow_until_the_next_boot(place: tuple[int, int, int], at: int, spans: list[int]) -> None:
     node = FLEET.node(*place[:2])
-    told = []
+    series = []
     for span in spans:
-        told.append((FLEET.booted_at(node, at), said(FLEET, place, at)))
+        series.append((FLEET.booted_at(node, at), values_at(FLEET, place, at)))
         at += span
-    for (boot, before), (later_boot, after) in itertools.pairwise(told):
+    for (boot, before), (later_boot, after) in itertools.pairwise(series):
         assert later_boot >= boot
         for name, value in before.items():
             newer = after[name]
@@ -214,7 +216,7 @@ def test_counters_only_grow_until_the_next_boot(place: tuple[int, int, int], at:
                 assert newer >= value, name
 
 
-def test_a_board_warms_up_behind_its_power() -> None:
+def test_temperature_lags_behind_power() -> None:
     node, gpu = busy(FLEET)
     strains = [FLEET.activity(node, gpu, START + 30 * step * NANOS) for step in range(2880)]
     begin = next(at for at, (one, then) in enumerate(itertools.pairwise(strains)) if one.load == 0 < then.load)
@@ -223,7 +225,7 @@ def test_a_board_warms_up_behind_its_power() -> None:
     assert (later.celsius - cold.celsius) > 20
 
 
-def test_cuts_are_those_that_the_hardware_allows() -> None:
+def test_mig_geometries_are_valid() -> None:
     for model in MODELS:
         for geometry in model.geometries:
             taken = [range(slot.start, slot.start + slot.profile.memory_slices) for slot in geometry]
@@ -235,7 +237,7 @@ def test_cuts_are_those_that_the_hardware_allows() -> None:
             assert len({slot.instance for slot in geometry}) == len(geometry)
 
 
-def test_a_cut_gpu_draws_what_its_parts_ask_for() -> None:
+def test_load_of_a_mig_gpu_is_the_sum_of_its_parts() -> None:
     node, gpu = busy(FLEET, NodeRole.MIG)
     now = FLEET.activity(node, gpu, START)
     load = sum(part.share * part.work.cycle.load_at(part.work.day(START)[1]) for part in gpu.parts)
@@ -243,7 +245,7 @@ def test_a_cut_gpu_draws_what_its_parts_ask_for() -> None:
     assert len({part.view.uuid for part in gpu.parts}) == len(gpu.parts) >= 2
 
 
-def test_a_cut_gpu_tells_what_its_parts_are_shares_of() -> None:
+def test_mig_gpu_reports_its_maximum_of_devices() -> None:
     node, gpu = busy(FLEET, NodeRole.MIG)
     now = FLEET.activity(node, gpu, START)
     assert gpu_slow(gpu, START, now)["gpu_mig_devices_max"] == 7
@@ -251,14 +253,14 @@ def test_a_cut_gpu_tells_what_its_parts_are_shares_of() -> None:
     assert "gpu_mig_devices_max" not in gpu_slow(whole, START, now)
 
 
-def test_a_hub_finds_nothing_to_mend_in_any_of_it() -> None:
+def test_hub_normalises_every_batch_without_corrections() -> None:
     for agent in create_agents(FLEET, AgentTiming(start=START)):
         agent.collect()
         found = normalise(decode(agent.take().content), START + DAY)
         assert (found.unknown_metrics, found.invalid_values, found.future_rows, found.repeated_rows) == ({}, {}, 0, 0)
 
 
-def test_training_neighbours_share_a_job_and_all_holders_occur() -> None:
+def test_training_nodes_share_a_job_and_all_holder_kinds_occur() -> None:
     node, other = FLEET.node(1, 1), FLEET.node(1, 2)
     assert node.role is other.role is NodeRole.TRAINING
     ids = {gpu.loads[0][1].holder(START + 5 * step * 60 * NANOS) for gpu in (*node.gpus, *other.gpus) for step in (1,)}

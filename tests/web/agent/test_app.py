@@ -1,4 +1,4 @@
-"""The agent's HTTP surface, over a real socket."""
+"""HTTP endpoints of the agent, over a real socket."""
 
 import asyncio
 import gzip
@@ -17,10 +17,10 @@ from gpufleet.web.server import serve
 from tests.support.snapshots import example_snapshot
 
 
-class Prepared:
+class FakeSource:
     def __init__(self) -> None:
         self.document: Snapshot = example_snapshot()
-        self.asked: list[PageForm] = []
+        self.requested: list[PageForm] = []
         self.text = "x 1\n"
         self.missing: tuple[str, ...] = ()
 
@@ -28,19 +28,19 @@ class Prepared:
         return self.document
 
     async def page(self, form: PageForm) -> bytes:
-        self.asked.append(form)
+        self.requested.append(form)
         page = f"{self.text}# EOF\n" if form.openmetrics else self.text
         return gzip.compress(page.encode()) if form.gzip else page.encode()
 
 
 @pytest.fixture
-def prepared() -> Prepared:
-    return Prepared()
+def source() -> FakeSource:
+    return FakeSource()
 
 
 @pytest.fixture
-async def url(prepared: Prepared) -> AsyncIterator[str]:
-    async with serve(AgentApp(prepared), "127.0.0.1", 0, connections=64, stop_seconds=2) as port:
+async def url(source: FakeSource) -> AsyncIterator[str]:
+    async with serve(AgentApp(source), "127.0.0.1", 0, connections=64, stop_seconds=2) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -50,16 +50,16 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def test_metrics_are_the_prepared_bytes(url: str, client: aiohttp.ClientSession, prepared: Prepared) -> None:
+async def test_metrics_are_the_bytes_of_the_source(url: str, client: aiohttp.ClientSession, source: FakeSource) -> None:
     async with client.get(f"{url}/metrics") as answer:
         assert (answer.status, await answer.read()) == (200, b"x 1\n")
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    prepared.text = "x 2\n"
+    source.text = "x 2\n"
     async with client.get(f"{url}/metrics?collect[]=all") as answer:
         assert await answer.read() == b"x 2\n"
 
 
-async def test_a_page_is_written_and_packed_as_it_is_asked_for(url: str, prepared: Prepared) -> None:
+async def test_metrics_page_follows_accept_and_accept_encoding(url: str, source: FakeSource) -> None:
     openmetrics = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
     async with aiohttp.ClientSession(auto_decompress=False) as session:
         async with session.get(f"{url}/metrics", headers={**openmetrics, "Accept-Encoding": "gzip"}) as answer:
@@ -73,59 +73,59 @@ async def test_a_page_is_written_and_packed_as_it_is_asked_for(url: str, prepare
             assert answer.headers["Vary"] == "Accept, Accept-Encoding"
         async with session.head(f"{url}/metrics", headers={**openmetrics, "Accept-Encoding": "identity"}) as answer:
             assert (answer.headers["Content-Length"], await answer.read()) == (str(len("x 1\n# EOF\n")), b"")
-    assert prepared.asked == [PageForm(openmetrics=True, gzip=True), PageForm(), PageForm(openmetrics=True)]
+    assert source.requested == [PageForm(openmetrics=True, gzip=True), PageForm(), PageForm(openmetrics=True)]
 
 
-async def test_a_header_on_several_lines_is_one_list(url: str, prepared: Prepared) -> None:
+async def test_repeated_header_is_joined_into_one_list(url: str, source: FakeSource) -> None:
     headers = [("Accept", "text/plain;q=0.1"), ("Accept", "application/openmetrics-text"), ("Accept-Encoding", "br")]
     async with aiohttp.ClientSession(auto_decompress=False) as session:
         await session.get(f"{url}/metrics", headers=headers)
-    assert prepared.asked == [PageForm(openmetrics=True)]
+    assert source.requested == [PageForm(openmetrics=True)]
 
 
-async def test_the_snapshot_is_the_newest(url: str, client: aiohttp.ClientSession, prepared: Prepared) -> None:
+async def test_snapshot_is_the_newest(url: str, client: aiohttp.ClientSession, source: FakeSource) -> None:
     for _ in range(2):
         async with client.get(f"{url}/v1/snapshot") as answer:
             assert answer.headers["Content-Type"] == "application/json"
-            assert decode_snapshot(await answer.read()) == prepared.document
-        prepared.document = example_snapshot()
+            assert decode_snapshot(await answer.read()) == source.document
+        source.document = example_snapshot()
 
 
-async def test_ready_names_what_is_missing(url: str, client: aiohttp.ClientSession, prepared: Prepared) -> None:
+async def test_ready_names_what_is_missing(url: str, client: aiohttp.ClientSession, source: FakeSource) -> None:
     async with client.get(f"{url}/readyz") as answer:
         assert (answer.status, await answer.json()) == (200, {"ready": True, "missing": []})
-    prepared.missing = ("nvml/fast",)
+    source.missing = ("nvml/fast",)
     async with client.get(f"{url}/readyz") as answer:
         assert (answer.status, await answer.json()) == (503, {"ready": False, "missing": ["nvml/fast"]})
     async with client.get(f"{url}/healthz") as answer:
         assert answer.status == 200
 
 
-async def test_the_root_says_what_there_is(url: str, client: aiohttp.ClientSession) -> None:
+async def test_root_page_lists_the_endpoints(url: str, client: aiohttp.ClientSession) -> None:
     async with client.get(url) as answer:
         page = await answer.text()
     assert all(path in page for path in ("/metrics", "/v1/snapshot", "/healthz", "/readyz"))
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/metrics/", "//metrics", "/v1", "/%00"])
-async def test_anything_else_is_404_as_json(url: str, client: aiohttp.ClientSession, path: str) -> None:
+async def test_unknown_path_returns_404_as_json(url: str, client: aiohttp.ClientSession, path: str) -> None:
     async with client.get(f"{url}{path}") as answer:
         assert answer.status == 404
         assert (await answer.json())["status"] == 404
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-async def test_only_get_and_head_are_answered(url: str, client: aiohttp.ClientSession, method: str) -> None:
+async def test_only_get_and_head_are_allowed(url: str, client: aiohttp.ClientSession, method: str) -> None:
     async with client.request(method, f"{url}/metrics") as answer:
         assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
 
 
-async def test_head_has_the_length_and_no_body(url: str, client: aiohttp.ClientSession) -> None:
+async def test_head_has_content_length_and_no_body(url: str, client: aiohttp.ClientSession) -> None:
     async with client.head(f"{url}/metrics", headers={"Accept-Encoding": "identity"}) as answer:
         assert (answer.status, answer.headers["Content-Length"], await answer.read()) == (200, "4", b"")
 
 
-async def test_a_request_head_without_end_is_refused(url: str) -> None:
+async def test_oversized_request_head_returns_431(url: str) -> None:
     host, _, port = url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 100_000)
@@ -134,16 +134,16 @@ async def test_a_request_head_without_end_is_refused(url: str) -> None:
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
-async def test_a_taken_address_is_told(url: str) -> None:
+async def test_address_in_use_is_reported(url: str) -> None:
     port = int(url.rpartition(":")[2])
     with pytest.raises(GpufleetError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use"):
-        async with serve(AgentApp(Prepared()), "127.0.0.1", port, connections=64, stop_seconds=2):
+        async with serve(AgentApp(FakeSource()), "127.0.0.1", port, connections=64, stop_seconds=2):
             pass
 
 
-async def test_unavailable_address_blames_no_other_agent() -> None:
+async def test_unavailable_address_is_reported_as_such() -> None:
     with pytest.raises(GpufleetError) as caught:
-        async with serve(AgentApp(Prepared()), "192.0.2.1", 0, connections=64, stop_seconds=2):
+        async with serve(AgentApp(FakeSource()), "192.0.2.1", 0, connections=64, stop_seconds=2):
             pass
     assert "192.0.2.1:0: Cannot assign requested address" in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""What a header asks for, and what it gets."""
+"""Content negotiation: `Accept` and `Accept-Encoding` of a scrape."""
 
 import pytest
 from hypothesis import given
@@ -49,7 +49,7 @@ PROMETHEUS_3 = (
         (";;,,;q=,=", TEXT),
     ],
 )
-def test_who_asks_gets_the_syntax_that_he_likes_best(accept: str, syntax: PageFormat) -> None:
+def test_syntax_with_the_highest_quality_is_chosen(accept: str, syntax: PageFormat) -> None:
     choice = choose_syntax(accept)
     assert choice.syntax is syntax
     assert choice.content_type.startswith(syntax.value)
@@ -67,7 +67,7 @@ def test_who_asks_gets_the_syntax_that_he_likes_best(accept: str, syntax: PageFo
         ("application/openmetrics-text;escaping=values;q=0.1,text/plain", TEXT.value),
     ],
 )
-def test_an_escaping_is_named_where_it_is_asked_for_and_true(accept: str, content_type: str) -> None:
+def test_escaping_is_stated_if_requested_and_supported(accept: str, content_type: str) -> None:
     assert choose_syntax(accept).content_type == content_type
 
 
@@ -92,12 +92,12 @@ def test_an_escaping_is_named_where_it_is_asked_for_and_true(accept: str, conten
         ("gzip;q=1.001", False),
     ],
 )
-def test_a_page_is_packed_for_those_who_can_unpack_it(accept_encoding: str, gzip: bool) -> None:
+def test_gzip_is_used_only_if_accepted(accept_encoding: str, gzip: bool) -> None:
     assert accepts_gzip(accept_encoding) is gzip
 
 
 @given(st.text(max_size=200))
-def test_whatever_is_asked_for_there_is_an_answer(header: str) -> None:
+def test_any_accept_header_yields_a_printable_content_type(header: str) -> None:
     choice = choose_syntax(header)
     assert choice.content_type.startswith(choice.syntax.value)
     assert choice.content_type.isprintable()

@@ -1,4 +1,4 @@
-"""A hub over a store in memory, and questions to it over HTTP."""
+"""Hub with an in-memory store, and an HTTP client for it."""
 
 import asyncio
 import contextlib
@@ -19,38 +19,40 @@ from tests.support.waiting import wait_until_async
 
 
 class Site:
-    """A running hub."""
+    """Running hub and its store."""
 
     def __init__(self, hub: RunningHub, store: MemoryStore) -> None:
         self.hub = hub
         self.store = store
 
-    async def ask(self, path: str, method: str = "GET", document: object = None) -> tuple[int, Any]:
-        """Ask for JSON; returns status and document."""
+    async def request(self, path: str, method: str = "GET", document: object = None) -> tuple[int, Any]:
+        """Send a request and return status and JSON document."""
         content = None if document is None else msgspec.json.encode(document)
         status, body = await asyncio.to_thread(_exchange, self.hub.url + path, method, content, "application/json")
         return status, msgspec.json.decode(body)
 
     async def text(self, path: str) -> str:
-        """Ask for a page."""
+        """Return the body of a GET request as text."""
         return (await asyncio.to_thread(_exchange, self.hub.url + path, "GET", None, ""))[1].decode()
 
     async def try_post(self, content: bytes) -> int:
-        """Post a batch; returns the status."""
+        """Post a batch and return the status."""
         url = f"{self.hub.url}/v1/batches"
         return (await asyncio.to_thread(_exchange, url, "POST", content, CONTENT_TYPE))[0]
 
     async def post(self, *bodies: bytes) -> None:
-        """Post batches, and wait until the store has them."""
+        """Post batches and wait until the store has them."""
         expected = len(self.store.seqs) + len(bodies)
         for body in bodies:
-            status, words = await asyncio.to_thread(_exchange, f"{self.hub.url}/v1/batches", "POST", body, CONTENT_TYPE)
-            assert status == 200, words
+            status, detail = await asyncio.to_thread(
+                _exchange, f"{self.hub.url}/v1/batches", "POST", body, CONTENT_TYPE
+            )
+            assert status == 200, detail
 
         async def stored() -> bool:
             return len(self.store.seqs) == expected
 
-        await wait_until_async(stored, what="the batches in the store")
+        await wait_until_async(stored, what="the batches to be stored")
 
 
 @contextlib.asynccontextmanager

@@ -23,77 +23,77 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         yield site
 
 
-async def test_from_a_batch_to_an_allocation_s_answer(site: Site) -> None:
-    assert (await site.ask("/v1/allocations/a", "PUT", BARE))[0] == 201
+async def test_allocation_is_answered_from_a_batch(site: Site) -> None:
+    assert (await site.request("/v1/allocations/a", "PUT", BARE))[0] == 201
     await site.post(body(1, now()))
-    status, document = await site.ask("/v1/allocations/a/metrics")
+    status, document = await site.request("/v1/allocations/a/metrics")
     assert status == 200
     answer = msgspec.convert(document, AllocationAnswer)
     assert (answer.source, answer.reason, answer.aggregate.coverage) == ("host_local_probe", None, "2 of 2 devices")
     assert answer.host["host_load_1m"].value == 0.5
     assert set(document) == {field.name for field in msgspec.structs.fields(AllocationAnswer)}
-    status, document = await site.ask("/v1/allocations/a/series?metric=gpu_power_watts&metric=host_load_1m&step=1s")
+    status, document = await site.request("/v1/allocations/a/series?metric=gpu_power_watts&metric=host_load_1m&step=1s")
     series = msgspec.convert(document, SeriesAnswer).series
     assert {(one.metric, one.unit) for one in series} == {("gpu_power_watts", "watts"), ("host_load_1m", "")}
     assert all(sum(point.value is not None for point in one.points) == 1 for one in series)
 
 
-async def test_series_stay_within_the_allocation_s_own_time(site: Site) -> None:
+async def test_series_stay_within_the_period_of_the_allocation(site: Site) -> None:
     await site.post(body(1, now()))  # measured before the allocation began
-    await site.ask("/v1/allocations/a", "PUT", BARE)
-    _, document = await site.ask("/v1/allocations/a/series?metric=gpu_power_watts&step=1s")
+    await site.request("/v1/allocations/a", "PUT", BARE)
+    _, document = await site.request("/v1/allocations/a/series?metric=gpu_power_watts&step=1s")
     assert msgspec.convert(document, SeriesAnswer).series == ()
-    _, document = await site.ask(
+    _, document = await site.request(
         "/v1/allocations/a/series?metric=gpu_power_watts&start=2020-01-01T00:00:00Z&end=2020-01-01T01:00:00%2B01:00"
         "&step=1m"
     )
     assert document["error"] == "bad_request"  # one hour of offset: the end is the start
-    _, document = await site.ask(
+    _, document = await site.request(
         "/v1/allocations/a/series?metric=gpu_power_watts&start=2020-01-01T00:00:00Z&end=2020-01-01T01:00:00Z"
     )
     assert (document["source"], document["series"]) == ("unavailable", [])
 
 
-async def test_lists_show_what_is_known(site: Site) -> None:
-    await site.post(body(1, now(), last_error="the driver's words"), body(3, now()))
-    (node,) = msgspec.convert((await site.ask("/v1/nodes"))[1], NodePage).items
+async def test_lists_show_machines_gpus_and_senders(site: Site) -> None:
+    await site.post(body(1, now(), last_error="driver error"), body(3, now()))
+    (node,) = msgspec.convert((await site.request("/v1/nodes"))[1], NodePage).items
     assert (node.machine.machine.name, node.gpus, node.gpus_reporting, node.stale) == ("node-a", 2, 2, False)
-    (machine,) = (await site.ask("/v1/machines?cluster=local"))[1]["items"]
+    (machine,) = (await site.request("/v1/machines?cluster=local"))[1]["items"]
     assert machine["gpus"] == 2
-    assert (await site.ask(f"/v1/machines/{machine['id']}"))[1]["id"] == machine["id"]
-    assert (await site.ask("/v1/machines?cluster=other"))[1]["items"] == []
-    gpus = msgspec.convert((await site.ask("/v1/gpus"))[1], GpuPage).items
+    assert (await site.request(f"/v1/machines/{machine['id']}"))[1]["id"] == machine["id"]
+    assert (await site.request("/v1/machines?cluster=other"))[1]["items"] == []
+    gpus = msgspec.convert((await site.request("/v1/gpus"))[1], GpuPage).items
     assert [one.device.uuid for one in gpus] == ["GPU-0", "GPU-1"]
     for name in (gpus[0].device.id, "GPU-0"):
-        assert (await site.ask(f"/v1/gpus/{name}"))[1]["device"]["uuid"] == "GPU-0"
-    (sender,) = msgspec.convert((await site.ask("/v1/senders"))[1], tuple[SenderRecord, ...])
+        assert (await site.request(f"/v1/gpus/{name}"))[1]["device"]["uuid"] == "GPU-0"
+    (sender,) = msgspec.convert((await site.request("/v1/senders"))[1], tuple[SenderRecord, ...])
     assert (sender.missing, sender.epochs[0].gaps, sender.liveness.state) == (1, ((2, 2),), State.LIVE)
 
 
-async def test_one_uuid_on_two_machines_names_both(site: Site) -> None:
+async def test_uuid_on_two_machines_is_ambiguous(site: Site) -> None:
     other = Machine(name="node-b", machine_id="b" * 32, boot_id="boot-b")
     await site.post(body(1, now()), body(1, now(), sender="node-b", machine=other))
-    status, document = await site.ask("/v1/gpus/GPU-0")
+    status, document = await site.request("/v1/gpus/GPU-0")
     assert (status, document["error"], len(document["candidates"])) == (409, "ambiguous", 2)
     for candidate in document["candidates"]:
-        assert (await site.ask(f"/v1/gpus/{candidate}"))[0] == 200
+        assert (await site.request(f"/v1/gpus/{candidate}"))[0] == 200
 
 
-async def test_an_allocation_is_put_changed_and_closed(site: Site) -> None:
-    assert (await site.ask("/v1/allocations/a", "PUT", BARE))[0] == 201
-    status, first = await site.ask("/v1/allocations/a", "PUT", BARE)
+async def test_allocation_is_created_changed_and_closed(site: Site) -> None:
+    assert (await site.request("/v1/allocations/a", "PUT", BARE))[0] == 201
+    status, first = await site.request("/v1/allocations/a", "PUT", BARE)
     assert (status, first["generation"]) == (200, 1)
-    status, second = await site.ask("/v1/allocations/a", "PUT", {**BARE, "team": "blue"})
+    status, second = await site.request("/v1/allocations/a", "PUT", {**BARE, "team": "blue"})
     assert (status, second["generation"]) == (200, 2)
-    assert (await site.ask("/v1/allocations"))[1] == [second]
-    closed = await site.ask("/v1/allocations/a", "DELETE")
-    assert closed == await site.ask("/v1/allocations/a", "DELETE")
+    assert (await site.request("/v1/allocations"))[1] == [second]
+    closed = await site.request("/v1/allocations/a", "DELETE")
+    assert closed == await site.request("/v1/allocations/a", "DELETE")
     assert closed[1]["closed_at"]
-    assert (await site.ask("/v1/allocations/a", "PUT", BARE))[0] == 409
-    assert (await site.ask("/v1/allocations/a/metrics"))[1]["reason"] == "ended"
+    assert (await site.request("/v1/allocations/a", "PUT", BARE))[0] == 409
+    assert (await site.request("/v1/allocations/a/metrics"))[1]["reason"] == "ended"
 
 
-async def test_what_cannot_be_meant_is_refused(site: Site) -> None:
+async def test_invalid_allocations_are_refused_with_their_field(site: Site) -> None:
     for document, field in [
         ({"kind": "bare_metal", "target": {"cluster": "local"}}, "target.machine"),
         ({"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": "v", "machine": "m"}}, "target.machine"),
@@ -107,19 +107,19 @@ async def test_what_cannot_be_meant_is_refused(site: Site) -> None:
         ({**BARE, "expected": {"H200": -1}}, "expected[...]"),
         ([], ""),
     ]:
-        status, answer = await site.ask("/v1/allocations/a", "PUT", document)
+        status, answer = await site.request("/v1/allocations/a", "PUT", document)
         assert (status, answer["error"]) == (400, "bad_request"), (document, field)
         assert answer["detail"], (document, field)
         assert answer.get("field", "") in (field, field.rpartition(".")[0]), (document, field)
 
 
-async def test_an_id_is_plain(site: Site) -> None:
+async def test_invalid_allocation_id_is_refused(site: Site) -> None:
     for id_ in ["-a", "a%20b", "a" * 129, "%C3%A9"]:
-        status, answer = await site.ask(f"/v1/allocations/{id_}", "PUT", BARE)
+        status, answer = await site.request(f"/v1/allocations/{id_}", "PUT", BARE)
         assert (status, answer.get("field")) == (400, "id"), id_
 
 
-async def test_a_series_that_cannot_be_meant_is_refused(site: Site) -> None:
+async def test_invalid_series_queries_are_refused_with_their_field(site: Site) -> None:
     for query, field in [
         ("", "metric"),
         ("metric=made_up", "metric"),
@@ -132,12 +132,12 @@ async def test_a_series_that_cannot_be_meant_is_refused(site: Site) -> None:
         ("metric=gpu_power_watts&start=2020-01-01T00:00:00Z&end=2026-01-01T00:00:00Z", "step"),
         ("metric=gpu_power_watts&start=2026-01-01T00:00:00Z&end=2025-01-01T00:00:00Z", "end"),
     ]:
-        await site.ask("/v1/allocations/a", "PUT", BARE)
-        status, answer = await site.ask(f"/v1/allocations/a/series?{query}")
+        await site.request("/v1/allocations/a", "PUT", BARE)
+        status, answer = await site.request(f"/v1/allocations/a/series?{query}")
         assert (status, answer["error"], answer["field"]) == (400, "bad_request", field), (query, field)
 
 
-async def test_what_is_not_there_is_not_found(site: Site) -> None:
+async def test_unknown_resources_return_404(site: Site) -> None:
     for path in [
         "/v1/allocations/none",
         "/v1/allocations/none/metrics",
@@ -147,28 +147,28 @@ async def test_what_is_not_there_is_not_found(site: Site) -> None:
         "/v1/gpus/local/none/gpu/none",
         "/nowhere",
     ]:
-        status, answer = await site.ask(path)
+        status, answer = await site.request(path)
         assert (status, answer["error"]) == (404, "not_found"), path
 
 
-async def test_another_method_is_refused_in_the_same_shape(site: Site) -> None:
-    status, answer = await site.ask("/v1/nodes", "PUT", {})
+async def test_unsupported_method_returns_the_same_error_shape(site: Site) -> None:
+    status, answer = await site.request("/v1/nodes", "PUT", {})
     assert (status, answer["error"]) == (405, "method_not_allowed")
 
 
-async def test_slices_have_no_answer_yet_and_say_so(site: Site) -> None:
+async def test_slice_without_guest_data_is_unavailable(site: Site) -> None:
     await site.post(body(1, now()))
     vm = "11111111-0000-0000-0000-000000000001"  # the host's own system UUID
-    await site.ask("/v1/allocations/s", "PUT", {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": vm}})
-    _, answer = await site.ask("/v1/allocations/s/metrics")
+    await site.request("/v1/allocations/s", "PUT", {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": vm}})
+    _, answer = await site.request("/v1/allocations/s/metrics")
     assert (answer["source"], answer["reason"]) == ("unavailable", "guest_not_collected")
     assert (answer["devices"], answer["host"]) == ([], {})
-    _, answer = await site.ask("/v1/allocations/s/series?metric=gpu_power_watts")
+    _, answer = await site.request("/v1/allocations/s/series?metric=gpu_power_watts")
     assert (answer["source"], answer["series"]) == ("unavailable", [])
 
 
-async def test_openapi_is_the_same_whoever_asked_before(site: Site) -> None:
-    first, again = [await site.ask(path) for path in ("/openapi", "/openapi")]
+async def test_openapi_document_does_not_change_between_requests(site: Site) -> None:
+    first, again = [await site.request(path) for path in ("/openapi", "/openapi")]
     assert first == again
     for operations in first[1]["paths"].values():
         for operation in operations.values():
@@ -177,7 +177,7 @@ async def test_openapi_is_the_same_whoever_asked_before(site: Site) -> None:
 
 
 async def test_openapi_describes_every_route(site: Site) -> None:
-    _, document = await site.ask("/openapi.json")
+    _, document = await site.request("/openapi.json")
     assert document["info"]["title"] == "gpufleet"
     assert set(document["paths"]) >= {
         "/v1/allocations",
@@ -200,9 +200,9 @@ async def test_openapi_describes_every_route(site: Site) -> None:
     assert "AllocationAnswer" in document["components"]["schemas"]
 
 
-async def test_the_hub_watches_itself(site: Site) -> None:
-    assert (await site.ask("/healthz"))[1] == {"status": "ok"}
-    assert (await site.ask("/readyz"))[1] == {"status": "ready"}
+async def test_hub_exposes_health_and_its_own_metrics(site: Site) -> None:
+    assert (await site.request("/healthz"))[1] == {"status": "ok"}
+    assert (await site.request("/readyz"))[1] == {"status": "ready"}
     await site.post(body(1, now()))
 
     async def counted() -> bool:
@@ -219,23 +219,23 @@ async def test_the_hub_watches_itself(site: Site) -> None:
     assert found["gpufleet_hub_flushed_rows_total",] == 3
     assert ("gpufleet_hub_wal_records",) in found
     site.store.down = True
-    status, _ = await site.ask("/v1/nodes")
-    assert status == 200  # questions do not need writing
+    status, _ = await site.request("/v1/nodes")
+    assert status == 200  # queries do not write to the store
 
 
-async def test_a_hub_keeps_its_word_over_a_restart(tmp_path: Path) -> None:
+async def test_allocations_machines_and_senders_survive_a_restart(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
-        await site.ask("/v1/allocations/a", "PUT", BARE)
+        await site.request("/v1/allocations/a", "PUT", BARE)
         await site.post(body(1, now()))
-        machine = (await site.ask("/v1/machines"))[1]["items"][0]["id"]
+        machine = (await site.request("/v1/machines"))[1]["items"][0]["id"]
     async with running_site(tmp_path) as site:
-        assert (await site.ask("/v1/allocations/a"))[1]["generation"] == 1
-        assert (await site.ask("/v1/machines"))[1]["items"][0]["id"] == machine
-        assert (await site.ask("/v1/senders"))[1][0]["epochs"][0]["received"] == 1
+        assert (await site.request("/v1/allocations/a"))[1]["generation"] == 1
+        assert (await site.request("/v1/machines"))[1]["items"][0]["id"] == machine
+        assert (await site.request("/v1/senders"))[1][0]["epochs"][0]["received"] == 1
 
 
 @pytest.mark.system
-async def test_promtool_accepts_the_hub_s_page(site: Site, peer: Callable[[str], Path]) -> None:
+async def test_promtool_accepts_the_hub_metrics_page(site: Site, peer: Callable[[str], Path]) -> None:
     await site.post(body(1, now()), body(2, now(), samples=(host_sample(now(), load=-1.0),)))
     page = (await site.text("/metrics")).encode()
     command = [str(peer("promtool")), "check", "metrics"]

@@ -1,4 +1,4 @@
-"""Answers as JSON, CSV and Arrow, their versions, and lists in pages."""
+"""Response formats: JSON, CSV and Arrow, entity tags, and pagination of lists."""
 
 import asyncio
 import csv
@@ -63,7 +63,7 @@ MACHINES = tuple(
 @pytest.mark.parametrize(
     "count", [0, 1, PIECE_RECORDS - 1, PIECE_RECORDS, PIECE_RECORDS + 1, 2 * PIECE_RECORDS, 2 * PIECE_RECORDS + 1]
 )
-def test_a_list_in_pieces_is_the_same_json(count: int) -> None:
+def test_streamed_json_list_equals_one_encoding(count: int) -> None:
     some = MACHINES[:count]
     page = MachinePage(items=some, coverage=(), next="more")
     rows = [(number, "text", None) for number in range(count)]
@@ -85,7 +85,7 @@ async def test_long_json_list_is_complete_and_has_an_etag(tmp_path: Path) -> Non
 
 
 async def get(site: Site, path: str, **headers: str) -> Reply:
-    def ask() -> Reply:
+    def fetch() -> Reply:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         request = urllib.request.Request(site.hub.url + path, headers=named)
         try:
@@ -95,7 +95,7 @@ async def get(site: Site, path: str, **headers: str) -> Reply:
             with error:
                 return Reply(error.code, error.headers, error.read())
 
-    return await asyncio.to_thread(ask)
+    return await asyncio.to_thread(fetch)
 
 
 @pytest.fixture
@@ -108,8 +108,8 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         ]
         await site.post(*bodies)
         for number in range(5):
-            await site.ask(f"/v1/allocations/a{number}", "PUT", BARE)
-            await site.ask(f"/v1/clusters/c{number}", "PUT", {"team": "-x", "expected": {"H200": number}})
+            await site.request(f"/v1/allocations/a{number}", "PUT", BARE)
+            await site.request(f"/v1/clusters/c{number}", "PUT", {"team": "-x", "expected": {"H200": number}})
         yield site
 
 
@@ -125,7 +125,7 @@ LISTS = (
 )
 
 
-async def test_one_list_in_three_formats(site: Site) -> None:
+async def test_lists_are_served_as_json_csv_and_arrow(site: Site) -> None:
     for path in LISTS:
         plain = await get(site, path)
         assert plain.headers["Content-Type"] == "application/json", path
@@ -144,28 +144,28 @@ async def test_one_list_in_three_formats(site: Site) -> None:
             assert (refused.status, refused.document["field"]) == (400, "format"), path
 
 
-async def test_cells_say_what_the_json_says(site: Site) -> None:
+async def test_csv_and_arrow_cells_equal_the_json_values(site: Site) -> None:
     (first, *_) = (await get(site, "/v1/gpus")).document["items"]
     row = (await get(site, "/v1/gpus?format=csv")).rows[0]
-    (told, *_) = (await get(site, "/v1/gpus?format=arrow")).table.to_pylist()
+    (table, *_) = (await get(site, "/v1/gpus?format=arrow")).table.to_pylist()
     for name, reading in first["device"]["readings"].items():
-        assert told[f"device.readings.{name}"] == reading.get("value"), name
-        assert told[f"device.readings.{name}.absent"] == reading.get("absent"), name
+        assert table[f"device.readings.{name}"] == reading.get("value"), name
+        assert table[f"device.readings.{name}.absent"] == reading.get("absent"), name
         assert row[f"device.readings.{name}"] == ("" if "value" not in reading else str(reading["value"])), name
-    assert told["received_at"] == dt.datetime.fromisoformat(first["received_at"])
+    assert table["received_at"] == dt.datetime.fromisoformat(first["received_at"])
     assert row["received_at"] == first["received_at"]
-    assert told["index"] == first["index"]
+    assert table["index"] == first["index"]
 
 
-async def test_a_spreadsheet_does_not_calculate_what_others_say(site: Site) -> None:
+async def test_csv_escapes_formulas(site: Site) -> None:
     rows = (await get(site, "/v1/nodes?format=csv")).rows
     assert "'=1+1" in {row["machine.machine.name"] for row in rows}
     assert {row["cluster.spec.team"] for row in (await get(site, "/v1/clusters?format=csv")).rows} == {"", "'-x"}
     names = (await get(site, "/v1/nodes?format=arrow")).table.column("machine.machine.name").to_pylist()
-    assert "=1+1" in names  # nobody calculates there
+    assert "=1+1" in names  # Arrow needs no escaping
 
 
-async def test_usage_has_a_column_for_each_way_to_group(site: Site) -> None:
+async def test_usage_has_a_column_per_group_dimension(site: Site) -> None:
     whole = (await get(site, "/v1/usage?group_by=team")).document
     reply = await get(site, "/v1/usage?group_by=team", Accept="text/csv")
     assert len(reply.rows) == len(whole["rows"])
@@ -174,29 +174,29 @@ async def test_usage_has_a_column_for_each_way_to_group(site: Site) -> None:
     assert (await get(site, "/v1/usage?format=arrow")).table.column_names == header
 
 
-async def test_an_answer_that_is_no_list_is_json_alone(site: Site) -> None:
+async def test_single_object_is_json_only(site: Site) -> None:
     assert (await get(site, "/v1/allocations/a1", Accept="text/csv")).headers["Content-Type"] == "application/json"
     refused = await get(site, "/v1/allocations/a1?format=csv")
     assert (refused.status, refused.document["field"]) == (400, "format")
 
 
 @pytest.mark.parametrize("path", ["/v1/allocations", "/v1/allocations/a1", "/v1/allocations?format=csv", "/v1/audit"])
-async def test_what_the_client_has_is_not_sent_again(site: Site, path: str) -> None:
+async def test_matching_etag_returns_304(site: Site, path: str) -> None:
     first = await get(site, path)
     tag = first.headers["ETag"]
     assert first.headers["Cache-Control"] == "private, no-cache"
-    for asked in (tag, f'"other", W/{tag}', "*"):
-        again = await get(site, path, If_None_Match=asked)
+    for known in (tag, f'"other", W/{tag}', "*"):
+        again = await get(site, path, If_None_Match=known)
         assert (again.status, again.content, again.headers["ETag"]) == (304, b"", tag)
     assert (await get(site, path, If_None_Match='"other"')).status == 200
-    await site.ask("/v1/allocations/a1", "DELETE")
+    await site.request("/v1/allocations/a1", "DELETE")
     changed = await get(site, path, If_None_Match=tag)
     assert changed.status == 200
     assert changed.headers["ETag"] != tag
 
 
-async def test_formats_have_versions_of_their_own(site: Site) -> None:
-    tags = {(await get(site, f"/v1/allocations?format={word}")).headers["ETag"] for word in ("json", "csv", "arrow")}
+async def test_each_format_has_its_own_etag(site: Site) -> None:
+    tags = {(await get(site, f"/v1/allocations?format={label}")).headers["ETag"] for label in ("json", "csv", "arrow")}
     assert len(tags) == 3
     assert "Accept" in (await get(site, "/v1/allocations")).headers["Vary"]
 
@@ -210,27 +210,27 @@ async def test_formats_have_versions_of_their_own(site: Site) -> None:
         ("/v1/audit", lambda one: -one["number"]),
     ],
 )
-async def test_plain_lists_come_in_pages_too(site: Site, path: str, key: Any) -> None:
+async def test_plain_lists_are_paginated(site: Site, path: str, key: Any) -> None:
     whole = (await get(site, path)).document
-    found, asked = [], f"{path}?limit=2"
-    while asked:
-        reply = await get(site, asked)
+    found, query = [], f"{path}?limit=2"
+    while query:
+        reply = await get(site, query)
         found += reply.document
         assert len(reply.document) <= 2
         link = reply.headers["Link"]
-        csv_link = (await get(site, f"{asked}&format=csv")).headers["Link"]
+        csv_link = (await get(site, f"{query}&format=csv")).headers["Link"]
         assert (link is None) == (csv_link is None)
-        asked = link.removeprefix("<").partition(">")[0] if link else ""
-        assert not asked or asked.startswith(f"{path}?limit=2&cursor=")
-        if asked and path == "/v1/allocations":  # what comes between is found, and nothing twice
-            await site.ask("/v1/allocations/a00", "PUT", BARE)
-            await site.ask("/v1/allocations/z9", "PUT", BARE)
+        query = link.removeprefix("<").partition(">")[0] if link else ""
+        assert not query or query.startswith(f"{path}?limit=2&cursor=")
+        if query and path == "/v1/allocations":  # records inserted between pages are listed once
+            await site.request("/v1/allocations/a00", "PUT", BARE)
+            await site.request("/v1/allocations/z9", "PUT", BARE)
     keys = [key(one) for one in found]
     assert keys == sorted(set(keys))
     assert {key(one) for one in whole} <= set(keys)
 
 
-async def test_a_cursor_of_another_question_is_refused(site: Site) -> None:
+async def test_cursor_of_another_query_is_refused(site: Site) -> None:
     cursors = {}
     for path in (
         "/v1/nodes",
@@ -243,26 +243,26 @@ async def test_a_cursor_of_another_question_is_refused(site: Site) -> None:
         page = (await get(site, f"{path}{'&' if '?' in path else '?'}limit=1")).headers["Link"]
         cursors[path] = page.partition("cursor=")[2].partition(">")[0]
     for path in (*cursors, "/v1/clusters", "/v1/audit", "/v1/events"):
-        for of, cursor in cursors.items():
+        for source, cursor in cursors.items():
             reply = await get(site, f"{path}{'&' if '?' in path else '?'}cursor={cursor}")
-            if of == path:
+            if source == path:
                 assert reply.status == 200
             else:
-                assert (reply.status, reply.document["field"]) == (400, "cursor"), (path, of)
+                assert (reply.status, reply.document["field"]) == (400, "cursor"), (path, source)
                 assert "another query" in reply.document["detail"]
         for wrong in ("", "x", "%00", "====", "kaA", "A" * 5000, "%C3%A9"):
             reply = await get(site, f"{path}{'&' if '?' in path else '?'}cursor={wrong}")
             assert (reply.status, reply.document["field"]) == (400, "cursor"), (path, wrong)
 
 
-async def test_events_by_code(site: Site) -> None:
+async def test_events_are_filtered_by_code_and_gpu(site: Site) -> None:
     slot = View(kind=ViewKind.GPU, side=Side.HOST, pci_address="0000:1b:00.0")
     views = {79: None, 31: gpu_view(0), 13: slot}
     events = [Event(view=view, kind="xid", code=code, at=now(), attributes={}) for code, view in views.items()]
     batch = make_batch(9, now())
     reports = tuple(msgspec.structs.replace(one, events=tuple(events)) for one in batch.reports)
     await site.post(encode(msgspec.structs.replace(batch, reports=reports)))
-    for asked, expected in (
+    for query, expected in (
         ("code=79", {79}),
         ("code=79&code=13", {79, 13}),
         ("code=1", set()),
@@ -271,7 +271,7 @@ async def test_events_by_code(site: Site) -> None:
         ("gpu=00000000:1B:00.0", {13}),
         ("gpu=x", set()),
     ):
-        assert {one["code"] for one in (await get(site, f"/v1/events?{asked}")).document["events"]} == expected
+        assert {one["code"] for one in (await get(site, f"/v1/events?{query}")).document["events"]} == expected
     for wrong in (f"code={79 + 2**64}", "code=x", "gpu=GPU-0&view=machine"):
         assert (await get(site, f"/v1/events?{wrong}")).status == 400
     first = (await get(site, "/v1/events?limit=2")).document
@@ -281,7 +281,7 @@ async def test_events_by_code(site: Site) -> None:
 
 
 class Part(msgspec.Struct):
-    word: str | None
+    label: str | None
     number: int | float
     counts: dict[str, int]
 
@@ -293,12 +293,12 @@ class Record(msgspec.Struct):
     tags: tuple[str, ...] = ()
 
 
-texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))  # no text that is read has half a surrogate pair
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))  # decoded text has no lone surrogates
 records = st.builds(
     Record,
     id=st.integers(-(2**63), 2**63 - 1),
     part=st.none()
-    | st.builds(Part, word=st.none() | texts, number=st.integers(0, 9) | st.floats(0, 1), counts=st.just({"a": 1})),
+    | st.builds(Part, label=st.none() | texts, number=st.integers(0, 9) | st.floats(0, 1), counts=st.just({"a": 1})),
     at=st.integers(0, 2**52).map(
         lambda micros: dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=micros)
     ),
@@ -307,30 +307,32 @@ records = st.builds(
 
 
 @given(st.lists(records, max_size=4))
-def test_whatever_is_in_records_comes_back(rows: list[Record]) -> None:
+def test_any_record_survives_csv_and_arrow(rows: list[Record]) -> None:
     columns = columns_of(Record, rows)
     assert [(one.name, one.type) for one in columns] == [
         ("id", "int64"),
-        ("part.word", "text"),
+        ("part.label", "text"),
         ("part.number", "float64"),
         ("part.counts", "text"),
         ("at", "instant"),
         ("tags", "text"),
     ]
-    told = pa.ipc.open_stream(encode_arrow(columns, rows)).read_all().to_pylist()
-    read = list(csv.DictReader(io.StringIO(encode_csv(columns, rows).decode(), newline="")))
-    assert len(told) == len(read) == len(rows)
-    for row, arrow, line in zip(rows, told, read, strict=True):
-        word = row.part.word if row.part else None
+    table = pa.ipc.open_stream(encode_arrow(columns, rows)).read_all().to_pylist()
+    lines = list(csv.DictReader(io.StringIO(encode_csv(columns, rows).decode(), newline="")))
+    assert len(table) == len(lines) == len(rows)
+    for row, arrow, line in zip(rows, table, lines, strict=True):
+        label = row.part.label if row.part else None
         assert (arrow["id"], arrow["at"]) == (row.id, row.at)
-        assert arrow["part.word"] == word
+        assert arrow["part.label"] == label
         assert line["id"] == str(row.id)
-        cell = line["part.word"]
-        assert cell == (f"'{word}" if (word or "").startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else word or "")
+        cell = line["part.label"]
+        assert cell == (
+            f"'{label}" if (label or "").startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else label or ""
+        )
         assert not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
 
 
-def test_numbers_of_sql_keep_their_types() -> None:
+def test_sql_numbers_keep_their_types() -> None:
     columns = sql_columns(
         ["a", "b", "c", "d"], ["UInt64", "LowCardinality(Nullable(Float32))", "Array(String)", "UInt256"]
     )
@@ -353,6 +355,6 @@ def test_map_of_a_closed_set_has_a_column_per_key() -> None:
     assert [line.replace(",", "") for line in live] == ["3", ""]
 
 
-def test_columns_of_nothing() -> None:
-    assert encode_csv(columns_of(Record, []), []) == b"id,part.word,part.number,part.counts,at,tags\r\n"
+def test_empty_lists_have_a_header() -> None:
+    assert encode_csv(columns_of(Record, []), []) == b"id,part.label,part.number,part.counts,at,tags\r\n"
     assert pa.ipc.open_stream(encode_arrow([TableColumn("=a", "text", lambda one: one)], [])).read_all().num_rows == 0

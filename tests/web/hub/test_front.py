@@ -1,4 +1,4 @@
-"""The hub's front page."""
+"""Front page of the hub."""
 
 import asyncio
 import urllib.request
@@ -9,17 +9,17 @@ from gpufleet.web.hub.front import LINKS, PAGE
 from tests.web.hub.site import running_site
 
 
-async def test_it_is_a_page_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+async def test_front_page_links_are_valid(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
 
-        def look(path: str) -> tuple[int, str, str]:
+        def fetch(path: str) -> tuple[int, str, str]:
             with urllib.request.urlopen(site.hub.url + path, timeout=20) as answer:
                 return answer.status, answer.headers["Content-Type"], answer.headers.get("Content-Security-Policy", "")
 
-        status, kind, policy = await asyncio.to_thread(look, "/")
+        status, kind, policy = await asyncio.to_thread(fetch, "/")
         assert (status, kind.partition(";")[0]) == (200, "text/html")
         assert "default-src 'none'" in policy
         for path, _ in LINKS:
             assert f'href="{path}"' in PAGE
-            assert (await asyncio.to_thread(look, path))[0] == 200
+            assert (await asyncio.to_thread(fetch, path))[0] == 200
             assert ("GET", path) in ACCESS

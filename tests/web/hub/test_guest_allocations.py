@@ -1,4 +1,4 @@
-"""What a hub tells of a virtual machine that an agent read from inside: its readings, its past, what happened to it."""
+"""Allocations of a virtual machine that an agent reads from inside: readings, series and events."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,7 +27,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 def batch(seq: int, at: int, state: str = "ok") -> bytes:
-    """A host with two GPUs of its own that work, and one guest with one; every number of the host is 100."""
+    """Encode a host with two GPUs and a guest with one. Every value of the host is 100."""
     gpu = gpu_view(7, side=Side.GUEST)
     inside = Sample(
         view=gpu,
@@ -42,7 +42,7 @@ def batch(seq: int, at: int, state: str = "ok") -> bytes:
         reader="guests",
         lane=Lane.FAST,
         measured_at=at,
-        values={"guest_state": state, "guest_problem": "" if state == "ok" else "its words", "guest_gpus": 1},
+        values={"guest_state": state, "guest_problem": "" if state == "ok" else "the guest's error", "guest_gpus": 1},
     )
     samples = (inside, own) if state == "ok" else (own,)
     event = Event(view=gpu, kind="xid", code=79, at=at, attributes={"sources": "dcgm"})
@@ -51,27 +51,27 @@ def batch(seq: int, at: int, state: str = "ok") -> bytes:
     return encode(msgspec.structs.replace(host, reports=(*host.reports, guest)))
 
 
-async def test_an_allocation_of_a_guest_is_answered_by_it_in_every_way(site: Site) -> None:
+async def test_guest_allocation_is_answered_from_the_guest(site: Site) -> None:
     spec = {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "tenant": "acme"}
-    await site.ask("/v1/allocations/a", "PUT", {**spec, "valid_from": "2020-01-01T00:00:00Z"})
-    _, before = await site.ask("/v1/allocations/a/series?metric=gpu_power_watts&step=1s")
+    await site.request("/v1/allocations/a", "PUT", {**spec, "valid_from": "2020-01-01T00:00:00Z"})
+    _, before = await site.request("/v1/allocations/a/series?metric=gpu_power_watts&step=1s")
     assert (before["source"], before["reason"]) == ("unavailable", "guest_not_collected")
     await site.post(batch(1, now()))
 
-    _, answer = await site.ask("/v1/allocations/a/metrics")
+    _, answer = await site.request("/v1/allocations/a/metrics")
     assert (answer["source"], answer["reason"]) == ("slice_guest", None)
     assert [one["readings"]["gpu_power_watts"]["value"] for one in answer["devices"]] == [77.0]
-    _, past = await site.ask("/v1/allocations/a/series?metric=gpu_power_watts&step=1s")
+    _, past = await site.request("/v1/allocations/a/series?metric=gpu_power_watts&step=1s")
     assert past["source"] == "slice_guest"
     points = [point["value"] for one in past["series"] for point in one["points"] if point["value"] is not None]
     assert points == [77.0]
-    _, events = await site.ask("/v1/events?allocation=a")
+    _, events = await site.request("/v1/events?allocation=a")
     assert [(one["kind"], one["code"]) for one in events["events"]] == [("xid", 79)]
-    _, nodes = await site.ask("/v1/nodes")
+    _, nodes = await site.request("/v1/nodes")
     assert [one["machine"]["machine"]["name"] for one in nodes["items"]] == ["node-a"]
 
     await site.post(batch(2, now(), "no_driver"))
-    _, gone = await site.ask("/v1/allocations/a/metrics")
-    assert (gone["source"], gone["reason"], gone["detail"]) == ("unavailable", "no_driver", "its words")
+    _, gone = await site.request("/v1/allocations/a/metrics")
+    assert (gone["source"], gone["reason"], gone["detail"]) == ("unavailable", "no_driver", "the guest's error")
     reading = gone["devices"][0]["readings"]["gpu_power_watts"]
     assert ("value" in reading, reading["last_known"]) == (False, 77.0)

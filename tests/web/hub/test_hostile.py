@@ -1,4 +1,4 @@
-"""What a hub does with whatever a client sends, over real sockets."""
+"""Hostile clients of the hub, over real sockets."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ class Answer(msgspec.Struct):
 
 
 async def send(site: Site, raw: bytes, *, half_close: bool = False) -> Answer | None:
-    """Send raw bytes and read one answer; None when the connection was closed without one."""
+    """Send raw bytes and return the response, or None if the connection was closed without it."""
     reader, writer = await asyncio.open_connection(site.hub.host, site.hub.port)
     try:
         with contextlib.suppress(ConnectionError):
@@ -95,7 +95,7 @@ async def still_works(site: Site, seq: int = 1) -> None:
     assert (answer.status, answer.document) == (200, {"status": "accepted", "seq": seq})
 
 
-async def test_a_batch_is_acknowledged_and_its_replay_is_too(site: Site) -> None:
+async def test_batch_and_its_replay_are_acknowledged(site: Site) -> None:
     await still_works(site)
     answer = await post(site, body(1, NOW))
     assert (answer.status, answer.document) == (200, {"status": "duplicate", "seq": 1})
@@ -106,7 +106,7 @@ async def test_a_batch_is_acknowledged_and_its_replay_is_too(site: Site) -> None
     await wait_until_async(written, what="one batch in the store")
 
 
-async def test_truncated_at_every_length_is_refused(site: Site) -> None:
+async def test_truncated_batch_is_refused(site: Site) -> None:
     whole = body(1, NOW)
     for length in range(0, len(whole), 7):
         answer = await post(site, whole[:length])
@@ -135,7 +135,7 @@ async def test_flipped_bytes_never_break_the_hub(site: Site) -> None:
     await still_works(site, seq=1_000_000)
 
 
-async def test_another_version_names_both(site: Site) -> None:
+async def test_unknown_version_is_refused_with_both_versions(site: Site) -> None:
     fields = [WIRE_VERSION + 1, 1, "local", "s", "0" * 32, 1, 1]
     answer = await post(site, msgspec.msgpack.encode(fields))
     assert (answer.status, answer.document["error"]) == (400, "bad_version")
@@ -143,19 +143,19 @@ async def test_another_version_names_both(site: Site) -> None:
     assert str(WIRE_VERSION) in str(answer.document["detail"])
 
 
-async def test_a_foreign_cluster_is_forbidden(site: Site) -> None:
+async def test_foreign_cluster_is_forbidden(site: Site) -> None:
     answer = await post(site, body(1, NOW, cluster="elsewhere"))
     assert (answer.status, answer.document["error"], answer.document["field"]) == (403, "foreign_cluster", "cluster")
 
 
-async def test_too_large_is_refused_before_it_is_read(site: Site) -> None:
+async def test_too_large_body_is_refused_before_it_is_read(site: Site) -> None:
     answer = await post(site, b"", length=MAX_BODY + 1)
     assert (answer.status, answer.document["error"]) == (413, "too_large")
     assert answer.headers["connection"] == "close"
     await still_works(site)
 
 
-async def test_too_large_without_saying_so_is_cut_off(site: Site) -> None:
+async def test_too_large_body_without_length_is_aborted(site: Site) -> None:
     head = f"POST /v1/batches HTTP/1.1\r\nHost: h\r\nContent-Type: {CONTENT_TYPE}\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
     answer = await send(site, head.encode() + chunk * (MAX_BODY // 0x10000 + 4))
@@ -163,7 +163,7 @@ async def test_too_large_without_saying_so_is_cut_off(site: Site) -> None:
     await still_works(site)
 
 
-async def test_another_content_type_is_refused(site: Site) -> None:
+async def test_unknown_content_type_is_refused(site: Site) -> None:
     for content_type in ["", "application/json", "text/plain; charset=utf-8"]:
         answer = await post(site, body(1, NOW), content_type=content_type)
         assert (answer.status, answer.document["error"]) == (415, "bad_content_type"), content_type
@@ -175,20 +175,20 @@ async def test_other_methods_are_refused(site: Site) -> None:
     assert (answer.status, answer.document["error"]) == (405, "method_not_allowed")
 
 
-async def test_a_body_shorter_than_it_says_is_never_acknowledged(site: Site) -> None:
+async def test_body_shorter_than_content_length_is_not_acknowledged(site: Site) -> None:
     content = body(1, NOW)
     assert await send(site, request(content, length=len(content) + 10), half_close=True) is None
     assert (await post(site, content)).document["status"] == "accepted"
 
 
-async def test_a_body_longer_than_it_says_is_judged_by_what_it_says(site: Site) -> None:
+async def test_body_is_cut_at_content_length(site: Site) -> None:
     content = body(1, NOW)
     answer = await post(site, content, length=len(content) - 5)
     assert answer.status == 400
     await still_works(site)
 
 
-async def test_a_slow_body_is_given_up(tmp_path: Path) -> None:
+async def test_slow_body_times_out(tmp_path: Path) -> None:
     async with running(tmp_path, body_timeout_seconds=0.3) as site:
         answer = await send(site, request(body(1, NOW), length=100_000))
         assert answer is not None
@@ -198,7 +198,7 @@ async def test_a_slow_body_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "encoding"), [("/api/v1/write", "snappy"), ("/v1/metrics", "gzip"), ("/v1/logs", "gzip")]
 )
-async def test_who_lets_go_of_what_is_answered_408_is_answered_503(tmp_path: Path, path: str, encoding: str) -> None:
+async def test_slow_foreign_writer_receives_503_so_that_it_retries(tmp_path: Path, path: str, encoding: str) -> None:
     async with running(tmp_path, body_timeout_seconds=0.3) as site:
         head = f"POST {path} HTTP/1.1\r\nHost: hub\r\nContent-Type: application/x-protobuf\r\n"
         more = f"Content-Encoding: {encoding}\r\nContent-Length: 100000\r\n\r\n"
@@ -207,13 +207,13 @@ async def test_who_lets_go_of_what_is_answered_408_is_answered_503(tmp_path: Pat
         assert (answer.status, answer.headers["retry-after"], answer.headers["connection"]) == (503, "2", "close")
 
 
-async def test_memory_for_bodies_on_their_way_is_bounded(tmp_path: Path) -> None:
+async def test_memory_of_incomplete_bodies_is_bounded(tmp_path: Path) -> None:
     async with running(tmp_path, max_pending_bytes=2 * MAX_BODY) as site:
         held = []
         part = b"x" * (MAX_BODY - 1)
         for _ in range(2):
             reader, writer = await asyncio.open_connection(site.hub.host, site.hub.port)
-            writer.write(request(part, length=MAX_BODY))  # one byte short: it stays on its way
+            writer.write(request(part, length=MAX_BODY))  # one byte short: the body stays incomplete
             await writer.drain()
             held.append((reader, writer))
 
@@ -221,7 +221,7 @@ async def test_memory_for_bodies_on_their_way_is_bounded(tmp_path: Path) -> None
             answer = await post(site, b"x" * 1000)
             return answer.status == 503
 
-        await wait_until_async(refused, what="503 while bodies of 2 MiB are on their way")
+        await wait_until_async(refused, what="503 while bodies of 2 MiB are incomplete")
         answer = await post(site, body(1, NOW))
         assert (answer.document["error"], answer.headers["retry-after"]) == ("overloaded", "2")
         for _, writer in held:
@@ -231,10 +231,10 @@ async def test_memory_for_bodies_on_their_way_is_bounded(tmp_path: Path) -> None
         async def works_again() -> bool:
             return (await post(site, body(1, NOW))).status == 200
 
-        await wait_until_async(works_again, what="the hub to take batches again")
+        await wait_until_async(works_again, what="the hub to accept batches again")
 
 
-async def test_a_store_that_is_down_fills_the_log_and_then_refuses(tmp_path: Path) -> None:
+async def test_full_wal_refuses_batches_while_the_store_is_down(tmp_path: Path) -> None:
     async with running(tmp_path, max_body_bytes=4096, wal_max_bytes=16_384) as site:
         site.store.down = True
         accepted = 0
@@ -248,28 +248,28 @@ async def test_a_store_that_is_down_fills_the_log_and_then_refuses(tmp_path: Pat
         async def flushed() -> bool:
             return len(site.store.seqs) == accepted
 
-        await wait_until_async(flushed, what="everything acknowledged to be in the store")
+        await wait_until_async(flushed, what="all acknowledged batches to be stored")
         assert sorted(site.store.seqs) == list(range(1, accepted + 1))
 
-        async def taken() -> bool:  # the log gives its room back after the store has answered
+        async def taken() -> bool:  # WAL space is released after the store has answered
             return (await post(site, body(accepted + 1, NOW))).status == 200
 
-        await wait_until_async(taken, what="room in the log")
+        await wait_until_async(taken, what="space in the WAL")
 
 
-async def test_an_endless_head_is_cut_off(site: Site) -> None:
+async def test_endless_request_head_is_aborted(site: Site) -> None:
     answer = await send(site, b"GET / HTTP/1.1\r\n" + b"X: " + b"y" * (1 << 20))
     assert answer is None or answer.status == 431
     await still_works(site)
 
 
-async def test_what_is_not_http_is_refused(site: Site) -> None:
+async def test_request_that_is_not_http_is_refused(site: Site) -> None:
     answer = await send(site, random.Random(3).randbytes(4096) + b"\r\n\r\n")
     assert answer is None or answer.status == 400
     await still_works(site)
 
 
-async def test_json_that_is_no_utf_8_is_refused(site: Site) -> None:
+async def test_json_that_is_not_utf_8_is_refused(site: Site) -> None:
     content = b'{"kind": "\xff"}'
     head = f"PUT /v1/allocations/a HTTP/1.1\r\nHost: hub\r\nContent-Length: {len(content)}\r\n\r\n"
     answer = await send(site, head.encode() + content)

@@ -1,4 +1,4 @@
-"""The inventory's history over HTTP: what moved, what was replaced, and where a GPU was."""
+"""Inventory history over HTTP: moved and replaced GPUs."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +15,7 @@ FIRST, SECOND = "0000:1b:00.0", "0000:2b:00.0"
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    """Give a hub that was told of GPU-0 in node-a, GPU-1 in its place, GPU-0 in node-b, and there in another slot."""
+    """Yield a hub after GPU-0 was replaced by GPU-1 in node-a, moved to node-b, and moved to another slot there."""
     async with running_site(tmp_path) as site:
         at = now() - 60 * NANOS
         for second, (name, gpu, slot) in enumerate(
@@ -28,33 +28,33 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         yield site
 
 
-async def test_what_changed_newest_first(site: Site) -> None:
-    _, page = await site.ask("/v1/gpus/changes")
-    told = [
+async def test_changes_are_listed_newest_first(site: Site) -> None:
+    _, page = await site.request("/v1/gpus/changes")
+    changes = [
         (one["kind"], one["node"], one["pci_address"], one["device"], one["before_pci_address"], one["before_device"])
         for one in page["items"]
     ]
-    assert told == [
+    assert changes == [
         ("moved", "node-b", SECOND, "gpu/GPU-0", FIRST, None),
         ("moved", "node-b", FIRST, "gpu/GPU-0", FIRST, None),
         ("replaced", "node-a", FIRST, "gpu/GPU-1", None, "gpu/GPU-0"),
     ]
     assert page["items"][1]["before_machine"] != page["items"][1]["machine"]
     assert page["next"] is None
-    for asked, expected in (
+    for query, expected in (
         ("kind=replaced", ["node-a"]),
         ("machine=node-b", ["node-b", "node-b"]),
-        ("machine=nobody", []),
+        ("machine=unknown", []),
         ("cluster=other", []),
         ("until=2020-01-01T00:00:00Z", []),
     ):
-        _, page = await site.ask(f"/v1/gpus/changes?{asked}")
-        assert [one["node"] for one in page["items"]] == expected, asked
-    for wrong in ("kind=x", "limit=0", "since=x", "since=2030-01-01T00:00:00Z", "cursor=x"):
-        assert (await site.ask(f"/v1/gpus/changes?{wrong}"))[0] == 400, wrong
+        _, page = await site.request(f"/v1/gpus/changes?{query}")
+        assert [one["node"] for one in page["items"]] == expected, query
+    for invalid in ("kind=x", "limit=0", "since=x", "since=2030-01-01T00:00:00Z", "cursor=x"):
+        assert (await site.request(f"/v1/gpus/changes?{invalid}"))[0] == 400, invalid
     found, cursor = [], ""
     while True:
-        _, page = await site.ask(f"/v1/gpus/changes?limit=1{cursor}")
+        _, page = await site.request(f"/v1/gpus/changes?limit=1{cursor}")
         assert "items" in page, page
         found += page["items"]
         if page["next"] is None:
@@ -63,17 +63,17 @@ async def test_what_changed_newest_first(site: Site) -> None:
     assert [one["kind"] for one in found] == ["moved", "moved", "replaced"]
 
 
-async def test_where_one_gpu_was_and_what_was_in_its_slot(site: Site) -> None:
-    (machine,) = [one for one in (await site.ask("/v1/machines"))[1]["items"] if one["machine"]["name"] == "node-b"]
-    _, gpu = await site.ask(f"/v1/gpus/local/{machine['id']}/gpu/GPU-0")
+async def test_gpu_history_has_its_places_and_its_slot(site: Site) -> None:
+    (machine,) = [one for one in (await site.request("/v1/machines"))[1]["items"] if one["machine"]["name"] == "node-b"]
+    _, gpu = await site.request(f"/v1/gpus/local/{machine['id']}/gpu/GPU-0")
     places = [(one["node"], one["pci_address"], one["is_newest"]) for one in gpu["history"]["places"]]
     assert places == [("node-b", SECOND, True), ("node-b", FIRST, False), ("node-a", FIRST, False)]
     assert [one["id"] for one in gpu["history"]["slot"]] == [f"local/{machine['id']}/gpu/GPU-0"]
-    _, other = await site.ask("/v1/gpus/GPU-1")
+    _, other = await site.request("/v1/gpus/GPU-1")
     assert [one["id"].rpartition("/")[2] for one in other["history"]["slot"]] == ["GPU-1", "GPU-0"]
-    assert all("history" not in one for one in (await site.ask("/v1/gpus"))[1]["items"])
+    assert all("history" not in one for one in (await site.request("/v1/gpus"))[1]["items"])
 
 
 async def test_pools_are_a_list(site: Site) -> None:
-    assert await site.ask("/v1/gpus/pools") == (200, [])
-    assert (await site.ask("/v1/gpus/pools?cursor=x"))[0] == 400
+    assert await site.request("/v1/gpus/pools") == (200, [])
+    assert (await site.request("/v1/gpus/pools?cursor=x"))[0] == 400

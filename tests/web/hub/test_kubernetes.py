@@ -1,4 +1,4 @@
-"""What Kubernetes says of nodes, through the hub's door and out of every answer that counts GPUs."""
+"""Node capacities of Kubernetes: imported by every protocol, shown in every answer that counts GPUs."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ from tests.web.hub.test_write import V1, V2, now_ms, write
 OWN = {"instance": "10.1.1.1:8080", "job": "kube-state-metrics"}
 
 
-def said(node: str, resource: str, count: float | None, at: int, kind: str = "capacity") -> WritePoint:
+def node_status(node: str, resource: str, count: float | None, at: int, kind: str = "capacity") -> WritePoint:
     name = f"kube_node_status_{kind}"
     return WritePoint({"__name__": name, "node": node, "resource": resource, "unit": "integer", **OWN}, count, at)
 
@@ -37,13 +37,13 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def sources(site: Site) -> dict[str, Any]:
-    _, cluster = await site.ask("/v1/clusters/local")
+    _, cluster = await site.request("/v1/clusters/local")
     found: dict[str, Any] = cluster["coverage"]["sources"]
     return found
 
 
 def otlp(points: list[WritePoint]) -> bytes:
-    """Encode as a collector does that scraped them."""
+    """Encode points like a collector that scraped them."""
     by_name: dict[str, list[WritePoint]] = {}
     for one in points:
         by_name.setdefault(one.labels["__name__"], []).append(one)
@@ -70,51 +70,56 @@ def otlp(points: list[WritePoint]) -> bytes:
     return json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": metrics}]}]}).encode()
 
 
-async def bring(site: Site, road: str, points: list[WritePoint]) -> None:
-    if road == "otlp":
+async def send(site: Site, protocol: str, points: list[WritePoint]) -> None:
+    if protocol == "otlp":
         status, _, body = await write(
             site.hub.url, otlp(points), "application/json", path="/v1/metrics", **{"Content-Encoding": "identity"}
         )
         assert status == 200, body
     else:
-        encode, content_type = (encode_1, V1) if road == "1.0" else (encode_2, V2)
+        encode, content_type = (encode_1, V1) if protocol == "1.0" else (encode_2, V2)
         assert (await write(site.hub.url, encode(points), content_type))[0] == 204
 
 
-@pytest.mark.parametrize("road", ["1.0", "2.0", "otlp"])
-async def test_what_kubernetes_says_stands_beside_the_other_counts(site: Site, road: str) -> None:
+@pytest.mark.parametrize("protocol", ["1.0", "2.0", "otlp"])
+async def test_kubernetes_counts_are_shown_beside_nvml_counts(site: Site, protocol: str) -> None:
     at = now_ms()
     status, _, _ = await write(site.hub.url, encode_1([power("n1", gpu, at) for gpu in range(2)]))
     assert status == 204
     kube = [
-        said("n1", "nvidia_com_gpu", 4.0, at),
-        said("n1", "nvidia_com_gpu", 3.0, at, "allocatable"),
-        said("n1", "cpu", 64.0, at),
-        said("n2", "nvidia_com_gpu", 8.0, at),
-        said("n2", "nvidia_com_mig_1g_10gb", 14.0, at),
+        node_status("n1", "nvidia_com_gpu", 4.0, at),
+        node_status("n1", "nvidia_com_gpu", 3.0, at, "allocatable"),
+        node_status("n1", "cpu", 64.0, at),
+        node_status("n2", "nvidia_com_gpu", 8.0, at),
+        node_status("n2", "nvidia_com_mig_1g_10gb", 14.0, at),
     ]
-    await bring(site, road, kube)
+    await send(site, protocol, kube)
 
-    async def there() -> bool:
+    async def both_counted() -> bool:
         found = await sources(site)
         return (found["kubernetes"], found["nvml"]) == (12, 2)
 
-    await wait_until_async(there, what="both counts")
-    reader = f"{'otlp' if road == 'otlp' else 'remote_write'}/kube_state_metrics"
-    _, cluster = await site.ask("/v1/clusters/local")
+    await wait_until_async(both_counted, what="both counts to be shown")
+    reader = f"{'otlp' if protocol == 'otlp' else 'remote_write'}/kube_state_metrics"
+    _, cluster = await site.request("/v1/clusters/local")
     coverage = cluster["coverage"]
     assert (coverage["expected"], coverage["expected_by"]) == (12, "kubernetes")
     assert coverage["summary"] == "2 of 12 expected by kubernetes"
-    (told,) = coverage["kubernetes"]
-    assert (told["reader"], told["machines"], told["gpus"], told["allocatable"]) == (reader, 2, 12, 3)
+    (kube_count,) = coverage["kubernetes"]
+    assert (kube_count["reader"], kube_count["machines"], kube_count["gpus"], kube_count["allocatable"]) == (
+        reader,
+        2,
+        12,
+        3,
+    )
     assert cluster["freshness"]["machines"] == {"live": 1, "never_seen": 1}
 
-    _, answer = await site.ask("/v1/fleet")
+    _, answer = await site.request("/v1/fleet")
     assert (answer["gpus_reporting"], answer["gpus_expected"]) == (2, 12)
-    words = render(fleet(msgspec.convert(answer, FleetAnswer)), width=200, colour=False)
-    assert f"GPUs of cluster local: 2 by nvml, 12 by kubernetes ({reader} reports 12 on 2 nodes, 3 allocatable" in words
+    text = render(fleet(msgspec.convert(answer, FleetAnswer)), width=200, colour=False)
+    assert f"GPUs of cluster local: 2 by nvml, 12 by kubernetes ({reader} reports 12 on 2 nodes, 3 allocatable" in text
 
-    _, page = await site.ask("/v1/machines")
+    _, page = await site.request("/v1/machines")
     by_name = {one["machine"]["name"]: one for one in page["items"]}
     n1, n2 = by_name["n1"], by_name["n2"]
     assert (n1["gpus"], n1["liveness"]["state"], n1.get("named_only", False)) == (2, "live", False)
@@ -130,12 +135,12 @@ async def test_what_kubernetes_says_stands_beside_the_other_counts(site: Site, r
     assert [json.loads(row["kubernetes"])[0]["capacity"] for row in rows] == [4, 8]
 
     after = at + 10**9
-    ended = [said("n2", "nvidia_com_gpu", None, after), said("n1", "nvidia_com_gpu", 2.0, after)]
-    await bring(site, road, ended)
+    end_of_series = [node_status("n2", "nvidia_com_gpu", None, after), node_status("n1", "nvidia_com_gpu", 2.0, after)]
+    await send(site, protocol, end_of_series)
 
-    async def gone() -> bool:
+    async def ended() -> bool:
         return bool((await sources(site))["kubernetes"] == 2)
 
-    await wait_until_async(gone, what="the end of a series")
-    _, cluster = await site.ask("/v1/clusters/local")
+    await wait_until_async(ended, what="the series to end")
+    _, cluster = await site.request("/v1/clusters/local")
     assert cluster["coverage"]["summary"] == "2 of 2 expected by nvml"

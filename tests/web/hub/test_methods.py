@@ -1,4 +1,4 @@
-"""Which methods a path has, as RFC 9110 wants it said."""
+"""HTTP methods of a path: HEAD, OPTIONS, and 405 with `Allow` (RFC 9110)."""
 
 import asyncio
 import urllib.error
@@ -15,11 +15,11 @@ from tests.fakes.hub import FakeHub
 from tests.web.hub.site import running_site
 
 READ = "GET, HEAD, OPTIONS"
-Said = tuple[int, dict[str, str], bytes]
+Response = tuple[int, dict[str, str], bytes]
 
 
-async def ask(url: str, method: str) -> Said:
-    def exchange() -> Said:
+async def send(url: str, method: str) -> Response:
+    def exchange() -> Response:
         try:
             with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=20) as answer:
                 return answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.read()
@@ -34,41 +34,41 @@ async def test_head_has_no_body_and_405_lists_methods(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
         for path in sorted({path for method, path in ACCESS if method == "GET"}):
             url = site.hub.url + path.replace("{cluster_id}", "local").replace("{path}", "x")
-            got, head = await ask(url, "GET"), await ask(url, "HEAD")
+            got, head = await send(url, "GET"), await send(url, "HEAD")
             assert (head[0], head[2]) == (got[0], b""), path
             assert head[1]["content-type"] == got[1]["content-type"], path
             assert int(head[1]["content-length"]) > 0, path
-            if path in ("/", "/healthz"):  # others tell another time each time
+            if path in ("/", "/healthz"):  # other pages contain the current time
                 assert head[1]["content-length"] == str(len(got[2]))
         for path in sorted({path for _, path in ACCESS}):
             url = site.hub.url + path.replace("{cluster_id}", "local")
             own = {method for method, known in ACCESS if known == path}
-            status, headers, body = await ask(url, "OPTIONS")
+            status, headers, body = await send(url, "OPTIONS")
             assert (status, body) == (204, b""), path
             assert set(headers["allow"].split(", ")) == own | {"OPTIONS"} | ({"HEAD"} if "GET" in own else set()), path
-            refused = await ask(url, "PATCH")
+            refused = await send(url, "PATCH")
             assert (refused[0], refused[1]["allow"]) == (405, headers["allow"]), path
             assert b'"error":"method_not_allowed"' in refused[2]
         for path in ("/v1/batches", "/v1/metrics", "/v1/logs", "/api/v1/write"):
             for method in ("GET", "HEAD"):
-                status, headers, _ = await ask(site.hub.url + path, method)
+                status, headers, _ = await send(site.hub.url + path, method)
                 assert (status, headers["allow"]) == (405, "POST, OPTIONS"), path
         for method in ("HEAD", "OPTIONS", "PATCH"):
-            assert (await ask(f"{site.hub.url}/nowhere", method))[0] == 404
+            assert (await send(f"{site.hub.url}/nowhere", method))[0] == 404
 
 
-async def test_a_relay_says_so_too(tmp_path: Path) -> None:
+async def test_relay_lists_its_methods_too(tmp_path: Path) -> None:
     async with FakeHub.running() as hub:
         config = HubConfig(listen="127.0.0.1:0", state=str(tmp_path), relay=RelayConfig(to=hub.url))
         async with running_relay(config) as relay:
             for path in ("/healthz", "/metrics", "/v1/senders"):
-                status, headers, body = await ask(relay.url + path, "HEAD")
+                status, headers, body = await send(relay.url + path, "HEAD")
                 assert (status, body) == (200, b"")
                 assert int(headers["content-length"]) > 0
-                assert (await ask(relay.url + path, "DELETE"))[1]["allow"] == READ
-            assert (await ask(f"{relay.url}/v1/batches", "HEAD"))[:1] == (405,)
-            assert (await ask(f"{relay.url}/v1/batches", "OPTIONS"))[1]["allow"] == "POST, OPTIONS"
-            assert (await ask(f"{relay.url}/nowhere", "OPTIONS"))[0] == 404
+                assert (await send(relay.url + path, "DELETE"))[1]["allow"] == READ
+            assert (await send(f"{relay.url}/v1/batches", "HEAD"))[:1] == (405,)
+            assert (await send(f"{relay.url}/v1/batches", "OPTIONS"))[1]["allow"] == "POST, OPTIONS"
+            assert (await send(f"{relay.url}/nowhere", "OPTIONS"))[0] == 404
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""OTLP at the hub's door: our own agent's exporter, OpenTelemetry's own messages, and who cannot be meant."""
+"""OTLP receiver of the hub: metrics, logs, foreign data and invalid requests."""
 
 import gzip
 import json
@@ -23,14 +23,14 @@ UUID = "GPU-00000000-0000-0000-0000-000000000001"
 def export(
     power: float | None = 300.5, *, host: str = "node-a", late_ns: int = 0, metric: str = "hw.power"
 ) -> service.ExportMetricsServiceRequest:
-    """Make a request as a collector would: each metric with a clock of its own."""
+    """Build a request like a collector: each metric has its own timestamp."""
     request = service.ExportMetricsServiceRequest()
     resource = request.resource_metrics.add()
     resource.resource.attributes.add(key="host.name").value.string_value = host
     scope = resource.scope_metrics.add()
     for number, (name, unit, value) in enumerate(((metric, "W", power), ("hw.gpu.utilization", "1", 0.25))):
-        told = scope.metrics.add(name=name, unit=unit)
-        point = told.gauge.data_points.add(time_unix_nano=time.time_ns() - 2_000_000 + number * 1000 + late_ns)
+        metric_added = scope.metrics.add(name=name, unit=unit)
+        point = metric_added.gauge.data_points.add(time_unix_nano=time.time_ns() - 2_000_000 + number * 1000 + late_ns)
         if value is None:
             point.flags = 1
         else:
@@ -53,13 +53,13 @@ async def post(
 
 
 async def readings(site: Site) -> dict[str, object]:
-    status, gpu = await site.ask(f"/v1/gpus/{UUID}")
+    status, gpu = await site.request(f"/v1/gpus/{UUID}")
     return gpu["device"]["readings"] if status == 200 else {}
 
 
 @pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
 @pytest.mark.parametrize("encoding", ["", "gzip", "zstd"])
-async def test_what_a_collector_exports_is_there(site: Site, content_type: str, encoding: str) -> None:
+async def test_metrics_of_a_collector_are_stored(site: Site, content_type: str, encoding: str) -> None:
     request = export()
     body = request.SerializeToString() if content_type == PROTOBUF else json_format.MessageToJson(request).encode()
     packed = {"": body, "gzip": gzip.compress(body), "zstd": zstandard.compress(body)}[encoding]
@@ -71,14 +71,14 @@ async def test_what_a_collector_exports_is_there(site: Site, content_type: str, 
         found = await readings(site)
         return {"gpu_power_watts", "gpu_utilization_ratio"} <= set(found)
 
-    await wait_until_async(both, what="both readings, though each metric had a clock of its own")
+    await wait_until_async(both, what="both readings")
     found = await readings(site)
     assert (found["gpu_power_watts"]["value"], found["gpu_utilization_ratio"]["value"]) == (300.5, 0.25)  # type: ignore[index]
-    (machine,) = (await site.ask("/v1/machines"))[1]["items"]
+    (machine,) = (await site.request("/v1/machines"))[1]["items"]
     assert (machine["machine"]["name"], machine["sender"]) == ("node-a", "otlp/collector")
 
 
-async def test_what_is_not_taken_is_said(site: Site) -> None:
+async def test_rejected_metrics_are_reported(site: Site) -> None:
     request = export(metric="hw.gpu.of_tomorrow")
     request.resource_metrics[0].scope_metrics[0].metrics.add(name="http.server.duration").gauge.data_points.add(
         time_unix_nano=time.time_ns(), as_double=1
@@ -99,7 +99,7 @@ async def test_foreign_host_metrics_are_not_rejected_points(site: Site) -> None:
     metrics.add(name="http.server.request.duration").histogram.data_points.add(time_unix_nano=at, count=3)
     metrics.add(name="rpc.client.duration").exponential_histogram.data_points.add(time_unix_nano=at, count=3)
     metrics.add(name="go_gc_duration_seconds").summary.data_points.add(time_unix_nano=at, count=3)
-    metrics.add(name="app.requests").sum.data_points.add(time_unix_nano=at, as_int=3)  # a difference
+    metrics.add(name="app.requests").sum.data_points.add(time_unix_nano=at, as_int=3)  # delta temporality
     crowded = metrics.add(name="process.cpu.time").gauge.data_points.add(time_unix_nano=at, as_int=3)
     for number in range(100):
         crowded.attributes.add(key=f"a{number}").value.int_value = 1
@@ -121,10 +121,10 @@ async def test_foreign_host_metrics_are_not_rejected_points(site: Site) -> None:
     assert (partial.rejected_data_points, partial.error_message) == (1, "1 points: histogram")
 
 
-async def test_logs_of_other_things_are_not_rejected(site: Site) -> None:
+async def test_foreign_log_records_are_not_rejected(site: Site) -> None:
     request = logs_service.ExportLogsServiceRequest()
     records = request.resource_logs.add().scope_logs.add().log_records
-    records.add()  # of no time at all
+    records.add()  # no timestamp
     long = records.add(time_unix_nano=time.time_ns(), event_name="shop.bought")
     long.attributes.add(key="stack").value.string_value = "x" * 5000
     records.add(event_name="gpufleet.xid")
@@ -150,14 +150,14 @@ async def test_logs_of_other_things_are_not_rejected(site: Site) -> None:
         (b"", PROTOBUF, "", "?pod_labels=mine", 400, "bad_request"),
     ],
 )
-async def test_what_cannot_be_meant_is_refused(
+async def test_invalid_requests_are_refused(
     site: Site, body: bytes, content_type: str, encoding: str, query: str, status: int, error: str
 ) -> None:
-    answered, headers, words = await post(site, body, content_type, encoding, query)
+    answered, headers, content = await post(site, body, content_type, encoding, query)
     assert answered == status
-    assert error.encode() in words
-    # As the specification has it: in the content type of the request.
+    assert error.encode() in content
+    # OTLP: the response has the content type of the request.
     assert headers["content-type"] == (JSON if content_type == JSON else PROTOBUF)
     if content_type == JSON:
-        assert json.loads(words)["code"] == 3
+        assert json.loads(content)["code"] == 3
     assert f'gpufleet_hub_rejected_batches_total{{reason="{error}"}} 1' in await site.text("/metrics")

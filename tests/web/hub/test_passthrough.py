@@ -1,4 +1,4 @@
-"""A host's GPUs that are bound to vfio, beside the same in its virtual machines: never two without a word of it."""
+"""Passed-through GPUs: vfio devices of a host matched with the GPUs of its guests."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,12 +31,12 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 def vfio(slot: int, at: int) -> Sample:
     view = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address=f"0000:{slot:02x}:00.0")
-    told = gpu_sample(view, at, gpu_power_watts=Absent(Reason.BOUND_TO_VFIO))
-    return msgspec.structs.replace(told, reader=PCI_READER)
+    sample = gpu_sample(view, at, gpu_power_watts=Absent(Reason.BOUND_TO_VFIO))
+    return msgspec.structs.replace(sample, reader=PCI_READER)
 
 
 def report(at: int, *uuids: int, hypervisor: str = "node-a") -> MachineReport:
-    """A guest with GPUs."""
+    """Return the report of a guest with GPUs."""
     guest = Machine(name="ml/train-0", kind=MachineKind.GUEST, system_uuid=VM, hypervisor=hypervisor)
     inside = [
         msgspec.structs.replace(
@@ -54,11 +54,11 @@ async def post(site: Site, seq: int, at: int, samples: tuple[Sample, ...], *gues
     await site.post(encode(msgspec.structs.replace(host, reports=(*host.reports, *guests))))
 
 
-async def answered(site: Site, *devices: str) -> dict[str, Any]:
+async def allocation_answer(site: Site, *devices: str) -> dict[str, Any]:
     spec: dict[str, object] = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}}
-    name = "-".join(["node", *(word.replace(":", "") for word in devices)])
-    await site.ask(f"/v1/allocations/{name}", "PUT", {**spec, **({"devices": devices} if devices else {})})
-    _, answer = await site.ask(f"/v1/allocations/{name}/metrics")
+    name = "-".join(["node", *(device_id.replace(":", "") for device_id in devices)])
+    await site.request(f"/v1/allocations/{name}", "PUT", {**spec, **({"devices": devices} if devices else {})})
+    _, answer = await site.request(f"/v1/allocations/{name}/metrics")
     found: dict[str, Any] = answer
     return found
 
@@ -67,29 +67,31 @@ async def test_gpu_passed_to_a_guest_belongs_to_the_guest(site: Site) -> None:
     at = now()
     await post(site, 1, at - 2 * NANOS, (gpu_sample(gpu_view(1), at - 2 * NANOS),))
     await post(site, 2, at, (vfio(1, at),), report(at, 1))
-    (guest,) = [one for one in (await site.ask("/v1/machines"))[1]["items"] if one["machine"].get("kind") == "guest"]
+    (guest,) = [
+        one for one in (await site.request("/v1/machines"))[1]["items"] if one["machine"].get("kind") == "guest"
+    ]
     for listed in ((), ("GPU-1",), ("0000:01:00.0",), ("GPU-1", "0000:01:00.0")):
-        answer = await answered(site, *listed)
+        answer = await allocation_answer(site, *listed)
         (device,) = answer["devices"]
-        told = device["passthrough"]
-        assert (told["known"], told["views"]) == (True, [f"local/{guest['id']}/gpu/GPU-1"])
-        assert told["detail"]
-        status, gpu = await site.ask(f"/v1/gpus/{told['views'][0]}")
+        passthrough = device["passthrough"]
+        assert (passthrough["known"], passthrough["views"]) == (True, [f"local/{guest['id']}/gpu/GPU-1"])
+        assert passthrough["detail"]
+        status, gpu = await site.request(f"/v1/gpus/{passthrough['views'][0]}")
         assert (status, gpu["device"]["readings"]["gpu_power_watts"]["value"]) == (200, 77.0)
     bare = msgspec.convert(answer, AllocationAnswer)
-    (shown,) = add_guest_views(bare, {device["id"]: told["views"]}, name=False).devices  # as a tenant is told
+    (shown,) = add_guest_views(bare, {device["id"]: passthrough["views"]}, name=False).devices  # as shown to a tenant
     assert shown.passthrough is not None
     assert (shown.passthrough.known, shown.passthrough.views) == (True, ())
 
 
-async def test_where_the_host_never_read_it_that_is_said(site: Site) -> None:
+async def test_gpu_never_read_by_the_host_is_marked_as_unknown(site: Site) -> None:
     at = now()
     await post(site, 1, at, (vfio(1, at), vfio(2, at)), report(at, 7))
-    answer = await answered(site)
+    answer = await allocation_answer(site)
     assert [one["passthrough"]["known"] for one in answer["devices"]] == [False, False]
     assert "both are the same GPU" in answer["devices"][0]["passthrough"]["detail"]
     assert answer["detail"] == ""
-    answer = await answered(site, "0000:01:00.0", "0000:02:00.0", "GPU-7")
+    answer = await allocation_answer(site, "0000:01:00.0", "0000:02:00.0", "GPU-7")
     by_name = {one["uuid"] or one["pci_address"]: one.get("passthrough") for one in answer["devices"]}
     assert by_name["GPU-7"]["known"] is True
     assert by_name["0000:01:00.0"]["known"] is False
@@ -102,7 +104,7 @@ async def test_unseen_device_is_not_assigned_to_a_guest(site: Site) -> None:
     at = now()
     await post(site, 1, at - 2 * NANOS, (gpu_sample(gpu_view(1), at - 2 * NANOS), gpu_sample(gpu_view(2), at)))
     await post(site, 2, at, (gpu_sample(gpu_view(2), at), vfio(1, at)), report(at, 1, hypervisor="node-b"))
-    answer = await answered(site, "0000:01:00.0", "GPU-2", "GPU-gone")
+    answer = await allocation_answer(site, "0000:01:00.0", "GPU-2", "GPU-gone")
     by_name = {one["uuid"] or one["pci_address"]: one.get("passthrough") for one in answer["devices"]}
     assert by_name["0000:01:00.0"]["known"] is False
     assert (by_name["GPU-2"], by_name["GPU-gone"]) == (None, None)

@@ -1,4 +1,4 @@
-"""Who uses the GPUs of a machine, over the API and from the shell."""
+"""Process tables of a machine's GPUs: API and `gpufleet query processes`."""
 
 import re
 from collections.abc import AsyncIterator
@@ -25,26 +25,34 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         yield site
 
 
-def used(number: int, at: int, *processes: Process) -> Sample:
+def with_processes(number: int, at: int, *processes: Process) -> Sample:
     return msgspec.structs.replace(gpu_sample(gpu_view(number), at), processes=processes)
 
 
-async def ask(site: Site, more: str = "") -> ProcessesAnswer:
-    status, document = await site.ask(f"/v1/machines/node-a/processes{more}")
+async def tables(site: Site, more: str = "") -> ProcessesAnswer:
+    status, document = await site.request(f"/v1/machines/node-a/processes{more}")
     assert status == 200, document
     return msgspec.convert(document, ProcessesAnswer)
 
 
-async def test_the_newest_table_of_each_device(site: Site) -> None:
+async def test_newest_table_of_each_device_is_returned(site: Site) -> None:
     at = now()
     before = at - 30 * NANOS
     await site.post(
-        encode(make_batch(1, before, samples=(used(0, before, process(1, 10)), used(1, before, process(2, 20))))),
-        encode(make_batch(2, at, samples=(used(0, at, process(3, 5), process(4, 50, start=9, name="train")),))),
+        encode(
+            make_batch(
+                1,
+                before,
+                samples=(with_processes(0, before, process(1, 10)), with_processes(1, before, process(2, 20))),
+            )
+        ),
+        encode(
+            make_batch(2, at, samples=(with_processes(0, at, process(3, 5), process(4, 50, start=9, name="train")),))
+        ),
     )
-    answer = await ask(site)
-    assert answer.node == "node-a"
-    first, second = answer.devices
+    processes = await tables(site)
+    assert processes.node == "node-a"
+    first, second = processes.devices
     assert (first.device, first.reader, first.source, first.stale) == (
         "gpu/GPU-0", "nvml", "host_local_probe", False,
     )  # fmt: skip
@@ -52,33 +60,35 @@ async def test_the_newest_table_of_each_device(site: Site) -> None:
     assert [(one.pid, one.start_time, one.name) for one in first.processes] == [(4, 9, "train"), (3, None, "")]
     assert first.processes[0].readings["memory_bytes"].value == 50
     assert [one.pid for one in second.processes] == [2]
-    assert [one.device for one in (await ask(site, "?view=gpu/GPU-1")).devices] == ["gpu/GPU-1"]
+    assert [one.device for one in (await tables(site, "?view=gpu/GPU-1")).devices] == ["gpu/GPU-1"]
 
 
-async def test_who_was_there_at_another_time(site: Site) -> None:
+async def test_process_table_at_another_time(site: Site) -> None:
     at = now()
     long_ago = at - 7200 * NANOS
-    await site.post(encode(make_batch(1, long_ago, samples=(used(0, long_ago, process(1, 10)),))))
-    assert (await ask(site)).devices == ()
-    (table,) = (await ask(site, f"?at={to_datetime(long_ago + NANOS):%Y-%m-%dT%H:%M:%S}Z".replace("+", "%2B"))).devices
+    await site.post(encode(make_batch(1, long_ago, samples=(with_processes(0, long_ago, process(1, 10)),))))
+    assert (await tables(site)).devices == ()
+    (table,) = (
+        await tables(site, f"?at={to_datetime(long_ago + NANOS):%Y-%m-%dT%H:%M:%S}Z".replace("+", "%2B"))
+    ).devices
     assert [one.pid for one in table.processes] == [1]
 
 
-async def test_a_machine_that_is_not_there_or_is_several(site: Site) -> None:
+async def test_unknown_or_ambiguous_machine_is_refused(site: Site) -> None:
     other = Machine(name="node-a", machine_id="b" * 32, system_uuid="other", boot_id="other")
     await site.post(body(1, now()), body(1, now(), sender="second", machine=other))
-    status, document = await site.ask("/v1/machines/none/processes")
+    status, document = await site.request("/v1/machines/none/processes")
     assert (status, document["error"]) == (404, "not_found")
-    status, document = await site.ask("/v1/machines/node-a/processes")
+    status, document = await site.request("/v1/machines/node-a/processes")
     assert (status, len(document["candidates"])) == (409, 2)
-    assert (await site.ask(f"/v1/machines/{document['candidates'][0]}/processes"))[0] == 200
-    status, document = await site.ask("/v1/machines/node-a/processes?at=yesterday")
+    assert (await site.request(f"/v1/machines/{document['candidates'][0]}/processes"))[0] == 200
+    status, document = await site.request("/v1/machines/node-a/processes?at=yesterday")
     assert (status, document["field"]) == (400, "at")
 
 
-async def test_from_the_shell(site: Site) -> None:
+async def test_query_processes_prints_the_tables(site: Site) -> None:
     at = now()
-    samples = (used(0, at, process(4242, 3 << 30, name="[red]tr\x1bain")), used(1, at))
+    samples = (with_processes(0, at, process(4242, 3 << 30, name="[red]tr\x1bain")), with_processes(1, at))
     await site.post(encode(make_batch(1, at, samples=samples)))
     code, out, err = await run("query", "processes", "node-a", "--hub", site.hub.url)
     assert code == 0, err

@@ -1,4 +1,4 @@
-"""A hub that asks: targets in files that change under it, hostile neighbours, and a Prometheus that federates."""
+"""Scraping: target files that change, hostile targets, federation and kube-state-metrics."""
 
 import asyncio
 import contextlib
@@ -18,22 +18,22 @@ UUID = "GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43"
 
 
 class Hostile:
-    """Servers that do everything but serve a page.
+    """Servers that hang, flood or redirect.
 
     Attributes:
-        asked: connections to each; `elsewhere` is where the redirect leads.
+        connections: count of connections by server; `elsewhere` is the target of the redirect.
     """
 
     def __init__(self) -> None:
         self.ports: dict[str, int] = {}
-        self.asked = dict.fromkeys(("hangs", "floods", "redirects", "elsewhere"), 0)
+        self.connections = dict.fromkeys(("hangs", "floods", "redirects", "elsewhere"), 0)
 
     async def _answer(self, kind: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.asked[kind] += 1
+        self.connections[kind] += 1
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             await reader.readuntil(b"\r\n\r\n")
             if kind == "hangs":
-                await reader.read()  # until it gives up
+                await reader.read()  # until the client closes
             elif kind == "floods":
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
                 while True:
@@ -47,7 +47,7 @@ class Hostile:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Hostile"]:
         async with contextlib.AsyncExitStack() as stack:
-            for kind in self.asked:
+            for kind in self.connections:
 
                 async def answer(r: asyncio.StreamReader, w: asyncio.StreamWriter, kind: str = kind) -> None:
                     await self._answer(kind, r, w)
@@ -58,9 +58,9 @@ class Hostile:
             yield self
 
 
-async def told(site: Site) -> dict[str, Any]:
-    """Return node to the power of the GPU that is told of it."""
-    _, found = await site.ask("/v1/gpus")
+async def gpu_power(site: Site) -> dict[str, Any]:
+    """Return the power of the GPU by reporting node."""
+    _, found = await site.request("/v1/gpus")
     return {
         one["node"]: one["device"]["readings"].get("gpu_power_watts", {}).get("value")
         for one in found["items"]
@@ -97,45 +97,45 @@ async def test_target_files_are_followed_beside_hostile_targets(tmp_path: Path) 
 
                 expected = [up("gpu-1", 1), *(up(kind, 0) for kind in ("hangs", "floods", "redirects", "down"))]
 
-                async def everybody_was_asked() -> bool:
+                async def all_scraped() -> bool:
                     lines = (await site.text("/metrics")).splitlines()
-                    return all(one in lines for one in expected) and "gpu-1" in await told(site)
+                    return all(one in lines for one in expected) and "gpu-1" in await gpu_power(site)
 
-                await wait_until_async(everybody_was_asked, seconds=60, what="every target to be asked")
-                assert isinstance((await told(site))["gpu-1"], float)
+                await wait_until_async(all_scraped, seconds=60, what="every target to be scraped")
+                assert isinstance((await gpu_power(site))["gpu-1"], float)
                 assert await figure(site, 'gpufleet_hub_unknown_metrics_total{metric="DCGM_FI_DEV_OF_TOMORROW"}') >= 1
                 assert await figure(site, 'gpufleet_hub_unknown_labels_total{label="slot"}') >= 1
-                _, senders = await site.ask("/v1/senders")
+                _, senders = await site.request("/v1/senders")
                 states = {one["sender"].rpartition("/")[2]: one["liveness"]["state"] for one in senders}
                 assert states.pop("gpu-1") == "live"
                 assert set(states.values()) == {"never_seen"}
-                _, machines = await site.ask("/v1/machines")
+                _, machines = await site.request("/v1/machines")
                 assert [one["machine"]["name"] for one in machines["items"]] == ["gpu-1"]
 
-                file.write_text("- targets: [")  # somebody is writing it
+                file.write_text("- targets: [")  # partially written
 
-                async def is_said() -> bool:
+                async def is_counted() -> bool:
                     return await figure(site, "gpufleet_hub_discovery_refused_files") == 1
 
-                await wait_until_async(is_said, what="the broken file to be told of")
+                await wait_until_async(is_counted, what="the broken file to be counted")
                 assert up("gpu-1", 1) in await site.text("/metrics")
                 file.write_text(f"- {{targets: ['{good}'], labels: {{node: gpu-2}}}}")
 
-                async def is_followed() -> bool:
-                    return "gpu-2" in await told(site)
+                async def is_reloaded() -> bool:
+                    return "gpu-2" in await gpu_power(site)
 
-                await wait_until_async(is_followed, seconds=60, what="the new list to be followed")
+                await wait_until_async(is_reloaded, seconds=60, what="the new list to be loaded")
                 ups = [
                     line
                     for line in (await site.text("/metrics")).splitlines()
                     if line.startswith("gpufleet_hub_pull_up{")
                 ]
-                assert ups == [up("gpu-2", 1)]  # the others are asked no more
-                assert hostile.asked.pop("elsewhere") == 0
-                assert all(count > 0 for count in hostile.asked.values())
+                assert ups == [up("gpu-2", 1)]  # removed targets are not scraped
+                assert hostile.connections.pop("elsewhere") == 0
+                assert all(count > 0 for count in hostile.connections.values())
 
 
-async def test_a_federation_keeps_each_machines_own_instants(tmp_path: Path) -> None:
+async def test_federation_keeps_the_timestamps_of_each_machine(tmp_path: Path) -> None:
     now = time.time_ns() // 10**6
 
     def line(n: int) -> str:
@@ -150,18 +150,18 @@ async def test_a_federation_keeps_each_machines_own_instants(tmp_path: Path) -> 
         async with running_site(tmp_path / "state", federation=(federation,)) as site:
 
             async def readings() -> dict[str, Any]:
-                _, found = await site.ask("/v1/gpus")
+                _, found = await site.request("/v1/gpus")
                 return {one["node"]: one["device"]["readings"]["gpu_power_watts"] for one in found["items"]}
 
             async def complete() -> bool:
                 return set(await readings()) == {"n1", "n2", "n200"} and len(server.requests) > 3
 
-            await wait_until_async(complete, seconds=60, what="three machines of one page")
+            await wait_until_async(complete, seconds=60, what="three machines on one page")
             found = await readings()
             assert {name: one["value"] for name, one in found.items()} == {"n1": 101, "n2": 102, "n200": 300}
             measured = {name: one["measured_at"] for name, one in found.items()}
             assert measured["n1"] > measured["n2"] > measured["n200"]
-            _, (sender,) = await site.ask("/v1/senders")
+            _, (sender,) = await site.request("/v1/senders")
             assert sender["sender"] == "federate/prometheus"
             assert sender["liveness"]["state"] == "live"
             assert sender["missing"] == 0
@@ -172,11 +172,11 @@ async def test_a_federation_keeps_each_machines_own_instants(tmp_path: Path) -> 
                     "/metrics"
                 )
 
-            await wait_until_async(is_down, seconds=30, what="its failure to be told")
+            await wait_until_async(is_down, seconds=30, what="the failed scrape to be counted")
 
 
 def kube_page(*nodes: str) -> bytes:
-    """Return a page as kube-state-metrics v2 writes it: of pods for the most part."""
+    """Return a page like kube-state-metrics v2: mostly pods."""
     lines = ["# HELP kube_pod_info [STABLE] Information about pod.", "# TYPE kube_pod_info gauge"]
     lines += [f'kube_pod_info{{namespace="n",pod="p-{number}",uid="u-{number}"}} 1' for number in range(500)]
     lines.append("# HELP kube_node_status_capacity [STABLE] The total amount of resources available for a node.")
@@ -197,32 +197,32 @@ async def test_node_removed_from_kube_state_metrics_is_not_counted(
         kubernetes = KubeStateMetricsConfig(cluster="local", url=url, interval_seconds=1)
         async with running_site(tmp_path / "state", kube_state_metrics=(kubernetes,)) as site:
 
-            async def told() -> tuple[Any, ...]:
-                _, cluster = await site.ask("/v1/clusters/local")
-                said = cluster["coverage"].get("kubernetes") or []
-                return tuple((one["reader"], one["machines"], one["gpus"], one["allocatable"]) for one in said)
+            async def kubernetes_counts() -> tuple[Any, ...]:
+                _, cluster = await site.request("/v1/clusters/local")
+                counts = cluster["coverage"].get("kubernetes") or []
+                return tuple((one["reader"], one["machines"], one["gpus"], one["allocatable"]) for one in counts)
 
-            async def all_three() -> bool:
-                return await told() == (("scrape/kube_state_metrics", 3, 24, 21),)
+            async def all_nodes() -> bool:
+                return await kubernetes_counts() == (("scrape/kube_state_metrics", 3, 24, 21),)
 
-            await wait_until_async(all_three, seconds=60, what="three nodes of the page")
-            _, (sender,) = await site.ask("/v1/senders")
+            await wait_until_async(all_nodes, seconds=60, what="three nodes")
+            _, (sender,) = await site.request("/v1/senders")
             assert (sender["sender"], sender["liveness"]["state"]) == ("scrape/kube-state-metrics", "live")
-            # What it says of pods and processors is not even counted.
+            # Series of pods and CPUs are not counted as unrecognised.
             assert await figure(site, "gpufleet_hub_unrecognised_samples_total") == 0
 
             page[0] = kube_page("n1", "n2")
 
-            async def gone() -> bool:
-                return await told() == (("scrape/kube_state_metrics", 2, 16, 14),)
+            async def third_removed() -> bool:
+                return await kubernetes_counts() == (("scrape/kube_state_metrics", 2, 16, 14),)
 
-            await wait_until_async(gone, seconds=60, what="the end of the third")
-            page[0] = b"up 1\n"  # something else answers there
+            await wait_until_async(third_removed, seconds=60, what="the third node to be removed")
+            page[0] = b"up 1\n"  # another server answers at the URL
 
             async def is_down() -> bool:
                 return await figure(site, "gpufleet_hub_pull_up") == 0
 
-            await wait_until_async(is_down, seconds=30, what="its failure to be told")
-            assert await gone()  # what was said holds for a while
+            await wait_until_async(is_down, seconds=30, what="the failed scrape to be counted")
+            assert await third_removed()  # the last counts remain valid for a while
             page[0] = kube_page("n1", "n2", "n3")
-            await wait_until_async(all_three, seconds=60, what="the third to be back")
+            await wait_until_async(all_nodes, seconds=60, what="the third node to return")

@@ -1,4 +1,4 @@
-"""The route of usage: who sees what, and what is said where nothing is known."""
+"""`/v1/usage`: grouping, unknown hours, moved GPUs and invalid queries."""
 
 import datetime as dt
 from collections.abc import AsyncIterator
@@ -37,14 +37,14 @@ def spec(machine: str, **more: object) -> dict[str, object]:
 
 
 async def usage(site: Site, query: str) -> UsageAnswer:
-    status, document = await site.ask(f"/v1/usage?{query}")
+    status, document = await site.request(f"/v1/usage?{query}")
     assert status == 200, document
     return msgspec.convert(document, UsageAnswer)
 
 
-async def test_what_is_held_and_not_read_is_unknown_and_never_idle(site: Site) -> None:
+async def test_held_time_without_readings_is_unknown_not_idle(site: Site) -> None:
     await site.post(body(1, now()))
-    await site.ask("/v1/allocations/a", "PUT", spec("node-a", tenant="t", valid_to="2026-03-01T18:00:00Z"))
+    await site.request("/v1/allocations/a", "PUT", spec("node-a", tenant="t", valid_to="2026-03-01T18:00:00Z"))
     answer = await usage(site, f"group_by=allocation,tenant,team&{DAY}")
     (row,) = answer.rows
     assert row.group == {"allocation": "a", "tenant": "t", "team": None}
@@ -57,16 +57,16 @@ async def test_what_is_held_and_not_read_is_unknown_and_never_idle(site: Site) -
 @pytest.mark.parametrize(
     "query", ["group_by=team,tenant", "group_by=team&group_by=tenant", "group_by=team&group_by=team,tenant"]
 )
-async def test_dimensions_come_with_commas_or_repeated(site: Site, query: str) -> None:
-    await site.ask("/v1/allocations/a", "PUT", spec("nobody", tenant="t", team="x", expected={"H200": 1}))
+async def test_dimensions_are_comma_separated_or_repeated(site: Site, query: str) -> None:
+    await site.request("/v1/allocations/a", "PUT", spec("unseen", tenant="t", team="x", expected={"H200": 1}))
     answer = await usage(site, f"{query}&{DAY}")
     assert answer.group_by == ("team", "tenant")
     assert [row.group for row in answer.rows] == [{"team": "x", "tenant": "t"}]
 
 
-async def test_devices_that_should_be_there_count_and_others_are_named(site: Site) -> None:
-    await site.ask("/v1/allocations/expects", "PUT", spec("nobody", expected={"H200": 8}))
-    await site.ask("/v1/allocations/vague", "PUT", spec("nowhere"))
+async def test_expected_devices_count_and_unresolved_ones_are_listed(site: Site) -> None:
+    await site.request("/v1/allocations/expects", "PUT", spec("unseen", expected={"H200": 8}))
+    await site.request("/v1/allocations/vague", "PUT", spec("unseen-too"))
     answer = await usage(site, f"group_by=model&{DAY}")
     (row,) = answer.rows
     assert (row.group, row.gpus, row.held_gpu_hours, row.unknown_gpu_hours) == ({"model": "H200"}, 8, 96.0, 96.0)
@@ -91,23 +91,23 @@ async def test_missing_gpu_has_the_model_of_its_class(
 ) -> None:
     samples = tuple(gpu_sample(gpu_view(number), now(), gpu_name=name) for number, name in enumerate(names))
     await site.post(body(1, now(), samples=samples))
-    await site.ask("/v1/allocations/a", "PUT", spec("node-a", expected={"H200": 3}))
+    await site.request("/v1/allocations/a", "PUT", spec("node-a", expected={"H200": 3}))
     answer = await usage(site, f"group_by=model&{DAY}")
     assert {row.group[UsageDimension.MODEL]: row.held_gpu_hours for row in answer.rows} == models
 
 
 async def test_machine_without_expected_gpus_is_not_short(site: Site) -> None:
     await site.post(body(1, now(), gpus=0))
-    await site.ask("/v1/allocations/cpu", "PUT", spec("node-a"))
+    await site.request("/v1/allocations/cpu", "PUT", spec("node-a"))
     answer = await usage(site, DAY)
     (one,) = answer.unresolved
     assert (one.devices, one.reason) == (0.0, Reason.NOT_COLLECTED)
     assert one.detail
 
 
-async def hosts_tell(site: Site, *told: tuple[int, str, dict[int, int]]) -> None:
-    """Have machines tell, at hours of a day, of GPUs in slots; node-a is tenant t's, node-b is u's."""
-    for seq, (hour, name, gpus) in enumerate(told):
+async def post_inventory(site: Site, *reports: tuple[int, str, dict[int, int]]) -> None:
+    """Post the GPUs by slot of machines at hours of a day. Tenant t has node-a, tenant u has node-b."""
+    for seq, (hour, name, gpus) in enumerate(reports):
         at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
         samples = tuple(
             gpu_sample(gpu_view(gpu), at, gpu_power_watts=1.0, gpu_pci_address=f"0000:0{slot}:00.0")
@@ -117,12 +117,12 @@ async def hosts_tell(site: Site, *told: tuple[int, str, dict[int, int]]) -> None
         await site.post(body(seq + 1, at, sender=name, machine=machine, samples=samples))
     for name, tenant, expected in (("node-a", "t", {"H200": 2}), ("node-b", "u", {})):
         allocated = spec(name, tenant=tenant, expected=expected)
-        await site.ask(f"/v1/allocations/{name}", "PUT", {**allocated, "valid_from": "2026-03-01T00:00:00Z"})
+        await site.request(f"/v1/allocations/{name}", "PUT", {**allocated, "valid_from": "2026-03-01T00:00:00Z"})
 
 
-async def test_a_gpu_that_moved_back_is_the_first_machines_again(site: Site) -> None:
-    """GPU-1 is in node-b from eight to eleven; whether node-a had it as well meanwhile nobody says."""
-    await hosts_tell(
+async def test_gpu_moved_back_belongs_to_its_first_machine_again(site: Site) -> None:
+    """GPU-1 is in node-b from 8:00 to 11:00. Node-a reports nothing in that time."""
+    await post_inventory(
         site,
         (6, "node-a", {0: 0, 1: 1}),
         (8, "node-b", {5: 0, 1: 1}),
@@ -138,9 +138,9 @@ async def test_a_gpu_that_moved_back_is_the_first_machines_again(site: Site) -> 
     assert answer.total.held_gpu_hours == 72.0
 
 
-async def test_a_gpu_that_moved_is_held_where_it_was(site: Site) -> None:
-    """GPU-1 goes from node-a to node-b at noon; GPU-2 comes into its slot at six in the evening."""
-    await hosts_tell(
+async def test_moved_gpu_is_held_by_its_machine_at_the_time(site: Site) -> None:
+    """GPU-1 moves from node-a to node-b at 12:00. GPU-2 takes its slot at 18:00."""
+    await post_inventory(
         site,
         (6, "node-a", {0: 0, 1: 1}),
         (6, "node-b", {5: 0}),
@@ -149,7 +149,7 @@ async def test_a_gpu_that_moved_is_held_where_it_was(site: Site) -> None:
         (18, "node-b", {5: 0, 1: 1}),
     )
     answer = await usage(site, f"group_by=tenant&{DAY}")
-    # GPU-0 all day, GPU-1 until noon, a missing one until six, GPU-2 from then on; GPU-5 all day, GPU-1 from noon on
+    # t: GPU-0 all day, GPU-1 until 12:00, a missing GPU until 18:00, then GPU-2. u: GPU-5 all day, GPU-1 from 12:00.
     assert [(row.group, row.held_gpu_hours) for row in answer.rows] == [
         ({"tenant": "t"}, 24.0 + 12.0 + 6.0 + 6.0),
         ({"tenant": "u"}, 24.0 + 12.0),
@@ -161,7 +161,7 @@ async def test_a_gpu_that_moved_is_held_where_it_was(site: Site) -> None:
         assert [row.held_gpu_hours for row in answer.rows] == held
 
 
-async def test_what_cannot_be_meant_is_refused(site: Site) -> None:
+async def test_invalid_queries_are_refused_with_their_field(site: Site) -> None:
     for query, field in [
         ("group_by=planet", "group_by"),
         ("group_by=", "group_by"),
@@ -175,12 +175,12 @@ async def test_what_cannot_be_meant_is_refused(site: Site) -> None:
         ("start=2126-03-01T00:00:00Z", "start"),
         ("start=yesterday", "start"),
     ]:
-        status, document = await site.ask(f"/v1/usage?{query}")
+        status, document = await site.request(f"/v1/usage?{query}")
         assert (status, document["error"], document["field"]) == (400, "bad_request", field), (query, field)
 
 
 async def test_passed_through_gpu_is_held_once(site: Site) -> None:
-    """Two GPUs are bound to vfio, of which one is a guest's: the node has two, and not three."""
+    """Two GPUs are bound to vfio and a guest has one of them: the node has two GPUs, not three."""
     vm = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
     guest = Machine(name="ml/train-0", kind=MachineKind.GUEST, system_uuid=vm, hypervisor="node-a")
     at = now()
@@ -200,13 +200,13 @@ async def test_passed_through_gpu_is_held_once(site: Site) -> None:
     )
     host = make_batch(1, at, samples=on_bus)
     report = MachineReport(machine=guest, samples=(inside, own))
-    told = msgspec.structs.replace(host, reports=(*host.reports, report))
-    await site.post(encode(told))
+    batch = msgspec.structs.replace(host, reports=(*host.reports, report))
+    await site.post(encode(batch))
     since = {"valid_from": "2026-03-01T00:00:00Z"}
     target = {"cluster": "local", "vm_uuid": vm}
-    await site.ask("/v1/allocations/vm", "PUT", {"kind": "gpu_slice", "target": target, **since})
+    await site.request("/v1/allocations/vm", "PUT", {"kind": "gpu_slice", "target": target, **since})
     assert (await usage(site, DAY)).total.gpus == 1
-    await site.ask("/v1/allocations/node", "PUT", {**spec("node-a"), **since})
+    await site.request("/v1/allocations/node", "PUT", {**spec("node-a"), **since})
     answer = await usage(site, DAY)
     assert {row.group[UsageDimension.ALLOCATION]: row.gpus for row in answer.rows} == {"node": 2, "vm": 1}
     assert answer.total.gpus == 2

@@ -1,4 +1,4 @@
-"""Remote write at the hub's door."""
+"""Prometheus remote write to the hub."""
 
 import asyncio
 import time
@@ -49,7 +49,7 @@ async def write(
     headers = {"Content-Type": content_type, "Content-Encoding": "snappy", **more}
     request = urllib.request.Request(f"{url}{path}{query}", data=body, headers=headers, method=method)
 
-    def ask() -> tuple[int, dict[str, str], bytes]:
+    def send() -> tuple[int, dict[str, str], bytes]:
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
                 return answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read()
@@ -57,7 +57,7 @@ async def write(
             with error:
                 return error.code, {k.lower(): v for k, v in error.headers.items()}, error.read()
 
-    return await asyncio.to_thread(ask)
+    return await asyncio.to_thread(send)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def gpus(site: Site) -> dict[str, dict[str, float | None]]:
-    _, page = await site.ask("/v1/gpus")
+    _, page = await site.request("/v1/gpus")
     return {
         one["device"]["uuid"]: {
             name: reading.get("value") for name, reading in one["device"]["readings"].items() if name in NAMES.values()
@@ -77,7 +77,7 @@ async def gpus(site: Site) -> dict[str, dict[str, float | None]]:
 
 
 @pytest.mark.parametrize(("encode", "content_type"), [(encode_1, V1), (encode_2, V2)])
-async def test_a_cluster_joins_by_writing(site: Site, encode: object, content_type: str) -> None:
+async def test_machines_of_remote_write_are_listed(site: Site, encode: object, content_type: str) -> None:
     at = now_ms()
     points = [
         *(point("DCGM_FI_DEV_POWER_USAGE", gpu, 100.5 + gpu, at) for gpu in range(2)),
@@ -93,14 +93,17 @@ async def test_a_cluster_joins_by_writing(site: Site, encode: object, content_ty
         return len(await gpus(site)) == 2
 
     await wait_until_async(stored, what="two GPUs")
-    assert {uuid: {k: v for k, v in told.items() if v is not None} for uuid, told in (await gpus(site)).items()} == {
+    assert {
+        uuid: {k: v for k, v in gpu_readings.items() if v is not None}
+        for uuid, gpu_readings in (await gpus(site)).items()
+    } == {
         f"GPU-{gpu}": {"gpu_power_watts": 100.5 + gpu, "gpu_memory_used_bytes": (512 + gpu) << 20} for gpu in range(2)
     }
-    (machine,) = (await site.ask("/v1/machines"))[1]["items"]
+    (machine,) = (await site.request("/v1/machines"))[1]["items"]
     assert (machine["machine"]["name"], machine["liveness"]["state"], machine["gpus"]) == ("node-a", "live", 2)
-    _, gpu = await site.ask("/v1/gpus/GPU-0")
+    _, gpu = await site.request("/v1/gpus/GPU-0")
     assert gpu["device"]["source"] == "imported"
-    (sender,) = (await site.ask("/v1/senders"))[1]
+    (sender,) = (await site.request("/v1/senders"))[1]
     assert (sender["sender"], sender["missing"]) == ("remote_write/prometheus", 0)
     page = await site.text("/metrics")
     assert "gpufleet_hub_imported_samples_total 5" in page
@@ -110,10 +113,10 @@ async def test_a_cluster_joins_by_writing(site: Site, encode: object, content_ty
 async def test_split_scrape_is_joined_across_a_hub_restart(tmp_path: Path) -> None:
     store, at = MemoryStore(), now_ms()
     config = HubConfig(listen="127.0.0.1:0", state=str(tmp_path), flush=FlushConfig(interval_seconds=0.1))
-    for number, name in enumerate(NAMES):  # each part to another process
+    for number, name in enumerate(NAMES):  # each part to another hub process
         async with running_hub(config, store=lambda _: store) as hub:
             body = encode_1([point(name, 0, 10.0 + number, at)])
-            for _ in range(2):  # its writer had no answer the first time
+            for _ in range(2):  # the second write is a retry
                 assert (await write(hub.url, body))[0] == 204
     async with running_hub(config, store=lambda _: store) as hub:
         found = await gpus(Site(hub, store))
@@ -128,7 +131,7 @@ async def test_write_waits_for_the_backlog(tmp_path: Path) -> None:
     store.down = True
     first, second = (encode_1([point(name, 0, 10.0, at)]) for name in list(NAMES)[:2])
     async with running_hub(config, store=lambda _: store) as hub:
-        assert (await write(hub.url, first))[0] == 204  # the log holds it
+        assert (await write(hub.url, first))[0] == 204  # stored in the WAL
     async with running_hub(config, store=lambda _: store) as hub:
         status, headers, body = await write(hub.url, second)
         assert (status, headers["retry-after"]) == (503, "2")
@@ -138,7 +141,7 @@ async def test_write_waits_for_the_backlog(tmp_path: Path) -> None:
         async def taken() -> bool:
             return (await write(hub.url, second))[0] == 204
 
-        await wait_until_async(taken, what="the log to be empty")
+        await wait_until_async(taken, what="the WAL to be empty")
 
         async def whole() -> bool:
             return len((await gpus(Site(hub, store))).get("GPU-0", {})) == 2
@@ -146,13 +149,13 @@ async def test_write_waits_for_the_backlog(tmp_path: Path) -> None:
         await wait_until_async(whole, what="both parts")
 
 
-async def test_a_series_that_ended_is_absent(site: Site) -> None:
+async def test_ended_series_is_absent(site: Site) -> None:
     at = now_ms() - 5_000_000_000
     for value, when in ((1.0, at), (None, at + 1_000_000_000)):
         assert (await write(site.hub.url, encode_1([point("DCGM_FI_DEV_POWER_USAGE", 0, value, when)])))[0] == 204
 
     async def absent() -> bool:
-        status, gpu = await site.ask("/v1/gpus/GPU-0")
+        status, gpu = await site.request("/v1/gpus/GPU-0")
         return status == 200 and gpu["device"]["readings"]["gpu_power_watts"].get("absent") == "no_data"
 
     await wait_until_async(absent, what="the end of the series")
@@ -172,19 +175,19 @@ async def test_a_series_that_ended_is_absent(site: Site) -> None:
         (b"\xff\xff\xff\xff\x0f" + b"x" * 100, V1, "", {}, 400, "too_large"),
     ],
 )
-async def test_what_cannot_be_meant_is_refused_by_name(
+async def test_invalid_writes_are_refused_with_an_error_code(
     site: Site, body: bytes, content_type: str, query: str, more: dict[str, str], status: int, error: str
 ) -> None:
-    answered, _, words = await write(site.hub.url, body, content_type, query, **more)
-    assert answered == status
-    assert f'"error":"{error}"'.encode() in words
+    received_status, _, content = await write(site.hub.url, body, content_type, query, **more)
+    assert received_status == status
+    assert f'"error":"{error}"'.encode() in content
     assert f'gpufleet_hub_rejected_batches_total{{reason="{error}"}} 1' in await site.text("/metrics")
 
 
-@pytest.mark.parametrize("said", [";Proto={}", '; proto="{}"'])
-async def test_a_content_type_is_read_as_http_says(site: Site, said: str) -> None:
+@pytest.mark.parametrize("parameter", [";Proto={}", '; proto="{}"'])
+async def test_content_type_parameters_are_parsed_per_http(site: Site, parameter: str) -> None:
     body = encode_2([point("DCGM_FI_DEV_POWER_USAGE", 0, 1.0, now_ms())])
-    status, headers, _ = await write(site.hub.url, body, V1 + said.format("io.prometheus.write.v2.Request"))
+    status, headers, _ = await write(site.hub.url, body, V1 + parameter.format("io.prometheus.write.v2.Request"))
     assert (status, headers["x-prometheus-remote-write-samples-written"]) == (204, "1")
 
 
@@ -198,18 +201,18 @@ async def test_rejected_version_2_write_reports_nothing_written(
         assert headers.get(f"x-prometheus-remote-write-{kind}-written") == written
 
 
-async def test_foreign_series_of_prometheus_are_not_failures(site: Site) -> None:
+async def test_foreign_series_are_not_failures(site: Site) -> None:
     at = now_ms() // 1_000_000
-    told = [
+    gpu_readings = [
         {"labels_refs": [1, 2], "samples": [{"value": 1.0, "timestamp": at}], "exemplars": [{"value": 1.0}] * 2},
         {"labels_refs": [1, 3], "histograms": [{"count": 3, "timestamp": at}] * 3, "exemplars": [{"value": 1.0}]},
         {"labels_refs": [1, 4, 5, 6, 7, 8], "samples": [{"value": 1.0, "timestamp": at}]},
         {"labels_refs": [1, 9, 5, 6, 7, 8], "samples": [{"value": 1.0, "timestamp": at}]},
     ]
     symbols = ["", "__name__", "up", "rpc_seconds", "DCGM_FI_DEV_GPU_TEMP", "UUID", "GPU-1", "Hostname", "n"]
-    body = request(2, symbols=[*symbols, "DCGM_FI_DEV_OF_TOMORROW"], timeseries=told)
-    for _ in range(2):  # once read, and once remembered
-        status, headers, _words = await write(site.hub.url, body, V2)
+    body = request(2, symbols=[*symbols, "DCGM_FI_DEV_OF_TOMORROW"], timeseries=gpu_readings)
+    for _ in range(2):  # parsed first, then from the cache
+        status, headers, _content = await write(site.hub.url, body, V2)
         counts = {kind: headers.get(f"x-prometheus-remote-write-{kind}-written") for kind in KINDS}
         assert (status, counts) == (204, {"samples": "2", "histograms": "3", "exemplars": "3"})
 
@@ -226,10 +229,10 @@ async def test_valid_series_of_a_request_are_accepted(
         WritePoint(point("DCGM_FI_DEV_POWER_USAGE", 3, 1.0, at).labels, 1.0, 0),
     ]
     good = [point("DCGM_FI_DEV_POWER_USAGE", 0, 100.5, at), point("DCGM_FI_DEV_GPU_TEMP", 0, 40.0, at)]
-    status, headers, words = await write(site.hub.url, encode([bad[0], good[0], *bad[1:], good[1]]), content_type)
+    status, headers, content = await write(site.hub.url, encode([bad[0], good[0], *bad[1:], good[1]]), content_type)
     assert status == 400
-    assert b'"error":"partial_write"' in words
-    assert b"3 samples are rejected (label_too_long 1, timestamp 1, too_many_labels 1)" in words
+    assert b'"error":"partial_write"' in content
+    assert b"3 samples are rejected (label_too_long 1, timestamp 1, too_many_labels 1)" in content
     counts = {kind: headers.get(f"x-prometheus-remote-write-{kind}-written") for kind in KINDS}
     assert counts == (
         {"samples": "2", "histograms": "0", "exemplars": "0"} if content_type == V2 else dict.fromkeys(KINDS)
@@ -238,20 +241,20 @@ async def test_valid_series_of_a_request_are_accepted(
     async def stored() -> bool:
         return bool(await gpus(site))
 
-    await wait_until_async(stored, what="the GPU that could be taken")
-    told = (await gpus(site))["GPU-0"]
-    assert (told["gpu_power_watts"], told["gpu_temperature_celsius"]) == (100.5, 40.0)
+    await wait_until_async(stored, what="the accepted GPU")
+    gpu_readings = (await gpus(site))["GPU-0"]
+    assert (gpu_readings["gpu_power_watts"], gpu_readings["gpu_temperature_celsius"]) == (100.5, 40.0)
     page = await site.text("/metrics")
     for reason in ("label_too_long", "timestamp", "too_many_labels"):
         assert f'gpufleet_hub_rejected_samples_total{{reason="{reason}"}} 1' in page
-    assert "partial_write" not in page  # it is no batch that was rejected
+    assert "partial_write" not in page  # not counted as a rejected batch
 
 
-async def test_a_hub_of_several_clusters_has_to_be_told_which(tmp_path: Path) -> None:
+async def test_write_to_a_hub_of_several_clusters_needs_a_cluster(tmp_path: Path) -> None:
     async with running_site(tmp_path, clusters=("a", "b")) as site:
         body = encode_1([point("DCGM_FI_DEV_POWER_USAGE", 0, 1.0, now_ms())])
-        status, _, words = await write(site.hub.url, body)
-        assert (status, b"?cluster=ID" in words) == (400, True)
+        status, _, content = await write(site.hub.url, body)
+        assert (status, b"?cluster=ID" in content) == (400, True)
         assert (await write(site.hub.url, body, query="?cluster=b&sender=left"))[0] == 204
-        (sender,) = (await site.ask("/v1/senders"))[1]
+        (sender,) = (await site.request("/v1/senders"))[1]
         assert (sender["cluster"], sender["sender"]) == ("b", "remote_write/left")

@@ -5,28 +5,27 @@ is answered only by a source that observes that very part: the guest itself, the
 (`fleet.attribution.slices`), or attribution. Without such a source the answer is `unavailable` with a reason, and has
 no host value: a host's GPU never speaks for a guest's.
 
-`Claims` finds conflicting allocations: no two tenants see the same devices.
+`fleet.attribution.bindings` has the machine and the devices of an allocation.
 """
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gpufleet.fleet.attribution.bindings import LocatedMachine, bind, binding_at, is_of_host, locate, pci_address
 from gpufleet.fleet.devices import independent_readings, with_parents
 from gpufleet.fleet.readings import Freshness, all_stale, devices, known_views, merge, merge_dimensions, stored_readings
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
-from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec
+from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Binding
 from gpufleet.model.api.answer import AllocationAnswer, AnswerDevice, MachineRecord
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance, Reading
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
-from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address, normalise_uuid
+from gpufleet.model.view import Side, View, ViewKind
 
 NO_ANSWERER = {
     AllocationKind.GPU_SLICE: (
@@ -49,35 +48,25 @@ _NEAREST_FIRST = (*_ON_THE_HOST, Provenance.IMPORTED)
 _NOT_YET = Absent(Reason.NO_DATA, "not measured since the allocation began")
 
 
-class LocatedMachine(msgspec.Struct, frozen=True):
-    """The machine that may answer for an allocation, or why there is none."""
+def current_machine(allocation: Allocation, machines: Sequence[MachineRecord], now: int) -> LocatedMachine:
+    """Return the machine whose host-side readings are the allocation's own now.
 
-    machine: MachineRecord | None
-    reason: Reason | None = None
-    detail: str = ""
-
-
-def locate(allocation: Allocation, machines: Sequence[MachineRecord]) -> LocatedMachine:
-    """Find the machine whose host-side readings are the allocation's own.
-
-    A retired machine does not match by name if another machine has the name: that is the node that replaced it.
+    Args:
+        allocation: the allocation.
+        machines: the machines that it is bound to; for an allocation without binding, every machine of its cluster.
+        now: nanoseconds since 1970.
     """
-    target = allocation.spec.target
     no_answerer = NO_ANSWERER.get(allocation.spec.kind)
     if no_answerer is not None:
         return LocatedMachine(None, *no_answerer)
-    nodes = [one for one in machines if one.cluster == target.cluster and one.machine.kind is MachineKind.NODE]
-    fits = [one for one in nodes if one.id == target.machine]
-    named = [one for one in nodes if one.machine.name == target.machine]
-    fits = fits or [one for one in named if not one.is_retired] or named
-    if not fits:
-        detail = f"no machine of cluster {target.cluster!r} has the id or name {target.machine!r}"
-        return LocatedMachine(None, Reason.TARGET_UNKNOWN, detail)
-    if len(fits) > 1:
-        ids = ", ".join(sorted(one.id for one in fits))
-        detail = f"{target.machine!r} is the name of several machines: set target.machine to an id ({ids})"
-        return LocatedMachine(None, Reason.AMBIGUOUS_TARGET, detail)
-    return LocatedMachine(fits[0])
+    binding = binding_at(allocation, now)
+    if binding is None:
+        return locate(allocation.spec, machines)
+    for one in machines:
+        if one.id == binding.machine:
+            return LocatedMachine(one)
+    detail = f"the allocation is bound to machine {binding.machine}, which is not in the registry"
+    return LocatedMachine(None, Reason.TARGET_UNKNOWN, detail)
 
 
 def inactive_reason(allocation: Allocation, now: int) -> tuple[Reason, str] | None:
@@ -105,8 +94,8 @@ def answer(
 
     Args:
         allocation: the queried allocation.
-        machines: every machine of the allocation's cluster.
-        stored: the newest samples of the machine that `locate` finds.
+        machines: as in `current_machine`.
+        stored: the newest samples of the machine that `current_machine` returns.
         readers: status of that machine's readers.
         now: nanoseconds since 1970 by the hub's clock.
         stale_after_seconds: age of the last report beyond which a machine has no current values.
@@ -114,25 +103,11 @@ def answer(
     inactive = inactive_reason(allocation, now)
     if inactive is not None:
         return unavailable(allocation, *inactive)
-    located = locate(allocation, machines)
+    located = current_machine(allocation, machines, now)
     if located.machine is None:
         assert located.reason is not None
         return unavailable(allocation, located.reason, located.detail)
     return _host_answer(allocation, located.machine, stored, readers, now, stale_after_seconds)
-
-
-def listed_ids(allocation: Allocation, machine: MachineRecord, stored: Sequence[StoredSample]) -> frozenset[str] | None:
-    """Return the present and former ids of the listed devices, or None if the allocation has the whole machine."""
-    names = allocation.spec.devices
-    if names is None:
-        return None
-    addresses = {_address(name) for name in names} - {None}
-    views = known_views([one for one in stored if _is_of_host(one)])
-    return frozenset(
-        f"{machine.cluster}/{machine.id}/{key}"
-        for key, view in views.items()
-        if view.uuid in names or view.pci_address in addresses
-    )
 
 
 def last_error(readers: Sequence[ReaderStatus]) -> str | None:
@@ -161,7 +136,8 @@ def _host_answer(
     received_at = max(live or [one.received_at for one in own])
     homes = {view.uuid: view.pci_address for view in known_views(own).values() if view.uuid and view.pci_address}
     every = devices(machine.cluster, machine.id, own, freshness)
-    found = _allocated(every, machine, allocation.spec, homes)
+    binding = binding_at(allocation, now) or bind(allocation.spec, machine, stored)
+    found = _allocated(every, machine, binding, allocation.spec, homes)
     of_host = [one for one in own if one.sample.view is None]
     host_sources = stored_readings(of_host, freshness)
     host, host_dimensions = merge(host_sources), merge_dimensions(host_sources)
@@ -206,7 +182,7 @@ def host_samples(stored: Sequence[StoredSample], freshness: Freshness) -> tuple[
     """
     by_source: dict[Provenance, list[StoredSample]] = {}
     for one in stored:
-        if _is_of_host(one):
+        if is_of_host(one):
             by_source.setdefault(one.sample.provenance, []).append(one)
     known = [source for source in _NEAREST_FIRST if source in by_source]
     live = [source for source in known if any(freshness.is_live(one.received_at) for one in by_source[source])]
@@ -216,44 +192,36 @@ def host_samples(stored: Sequence[StoredSample], freshness: Freshness) -> tuple[
     return [one for source in _ON_THE_HOST for one in by_source.get(source, ())], nearest
 
 
-def _is_of_host(stored: StoredSample) -> bool:
-    view = stored.sample.view
-    return stored.sample.provenance in _NEAREST_FIRST and (view is None or view.side is not Side.GUEST)
-
-
 def _allocated(
-    found: tuple[AnswerDevice, ...], machine: MachineRecord, spec: AllocationSpec, homes: Mapping[str, str]
+    found: tuple[AnswerDevice, ...],
+    machine: MachineRecord,
+    binding: Binding,
+    spec: AllocationSpec,
+    homes: Mapping[str, str],
 ) -> tuple[AnswerDevice, ...]:
-    """Return the listed devices, or all if none are listed. A listed device that is not present has no values.
+    """Return the bound devices, or all if none are listed. A listed device that is not present has no values.
 
     A UUID that no driver shows any more stands for the PCI device at its last address (`homes`). That device has a
     reason and no values, so it cannot be another GPU's.
     """
     if spec.devices is None:
         return found
-    by_name: dict[str, list[AnswerDevice]] = {}
-    for one in found:
-        for known in (one.uuid, one.pci_address):
-            if known:
-                by_name.setdefault(known, []).append(one)
+    by_id = {one.id: one for one in found}
+    by_address = {one.pci_address: one for one in found if one.side is Side.PCI_ONLY}
     listed: dict[str, AnswerDevice] = {}
     for name in spec.devices:
-        fits = by_name.get(name) or by_name.get(_address(name) or "")
-        fits = fits or [one for one in by_name.get(homes.get(name, ""), ()) if one.side is Side.PCI_ONLY]
+        ids = [f"{machine.cluster}/{machine.id}/{key}" for key in (binding.devices or {}).get(name, ())]
+        fits = [by_id[id_] for id_ in ids if id_ in by_id]
+        home = homes.get(name, "")
+        if not fits and home in by_address:
+            fits = [by_address[home]]
         for one in fits or [_never_seen(name, machine)]:
             listed.setdefault(one.id, one)
     return with_parents(listed.values(), found)
 
 
-def _address(name: str) -> str | None:
-    try:
-        return normalise_pci_address(name)
-    except ValueError:
-        return None
-
-
 def _never_seen(name: str, machine: MachineRecord) -> AnswerDevice:
-    address = _address(name)
+    address = pci_address(name)
     kind = ViewKind.MIG if name.startswith("MIG-") else ViewKind.GPU
     view = View(kind=kind, side=Side.HOST, uuid=None if address else name, pci_address=address)
     absent = Reading(absent=Reason.NOT_REPORTED, detail="listed by the allocation, but not reported by this machine")
@@ -287,91 +255,3 @@ def unavailable(allocation: Allocation, reason: Reason, detail: str) -> Allocati
         host={},
         host_dimensions=(),
     )
-
-
-_END = 2**63
-
-ClaimKey = tuple[str, str]
-"""Cluster and target of a claim: the machine's id or name, or `_VM` and a virtual machine's UUID."""
-
-VM_KINDS = frozenset({AllocationKind.GPU_SLICE, AllocationKind.KUBEVIRT_VMI})
-
-_VM = "\0vm/"  # cannot be part of a machine name
-
-
-class Claims:
-    """Tenants' allocations of machines, devices or virtual machines. Safe to read during a change."""
-
-    def __init__(self, allocations: Iterable[Allocation]) -> None:
-        self._by_id = {one.id: one for one in allocations if _is_claim(one)}
-        self._by_place: dict[ClaimKey, tuple[str, ...]] = {}
-        for one in self._by_id.values():
-            self._by_place[_place(one)] = (*self._by_place.get(_place(one), ()), one.id)
-
-    def update(self, allocation: Allocation) -> None:
-        """Add or replace an allocation."""
-        before = self._by_id.pop(allocation.id, None)
-        if before is not None:
-            place = _place(before)
-            self._by_place[place] = tuple(one for one in self._by_place[place] if one != before.id)
-        if _is_claim(allocation):
-            self._by_id[allocation.id] = allocation
-            place = _place(allocation)
-            self._by_place[place] = (*self._by_place.get(place, ()), allocation.id)
-
-    def rivals(
-        self, allocation: Allocation, machines: Sequence[MachineRecord], start: int, end: int
-    ) -> tuple[Allocation, ...]:
-        """Return other tenants' allocations of the same machine within an interval and the allocation's own time.
-
-        Args:
-            allocation: of any kind; without a tenant or a machine it has no rivals.
-            machines: every machine of its cluster; others are compared by name only.
-            start, end: nanoseconds since 1970, `end` excluded.
-        """
-        if not _is_claim(allocation):
-            return ()
-        machine = locate(allocation, machines).machine
-        own = _span(allocation)
-        first, last = max(start, own[0]), min(end, own[1])
-        cluster, target = _place(allocation)
-        names = (machine.id, machine.machine.name) if machine else (target,)
-        ids = {id_: None for name in names for id_ in self._by_place.get((cluster, name), ())}
-        found = []
-        for id_ in ids:
-            other = self._by_id.get(id_)
-            if other is None or other.id == allocation.id or other.spec.tenant == allocation.spec.tenant:
-                continue
-            begin, until = _span(other)
-            theirs = locate(other, machines).machine
-            if (
-                begin < last
-                and first < until
-                and (theirs is None) == (machine is None)
-                and (machine is None or theirs is None or theirs.id == machine.id)
-            ):
-                found.append(other)
-        return tuple(found)
-
-
-def devices_overlap(one: AbstractSet[str] | None, other: AbstractSet[str] | None) -> bool:
-    """Return whether two lists of devices have a common element; None is the whole machine."""
-    return one is None or other is None or not one.isdisjoint(other)
-
-
-def _is_claim(allocation: Allocation) -> bool:
-    whole = allocation.spec.kind is AllocationKind.BARE_METAL or allocation.spec.kind in VM_KINDS
-    return whole and allocation.spec.tenant is not None
-
-
-def _place(allocation: Allocation) -> ClaimKey:
-    target = allocation.spec.target
-    if allocation.spec.kind in VM_KINDS:
-        return target.cluster, f"{_VM}{normalise_uuid(target.vm_uuid or '') or target.vm_uuid}"
-    return target.cluster, target.machine or ""
-
-
-def _span(allocation: Allocation) -> tuple[int, int]:
-    spec = allocation.spec
-    ends = [to_ns(at) for at in (spec.valid_to, allocation.closed_at) if at is not None]
-    return (to_ns(spec.valid_from) if spec.valid_from else 0), min(ends, default=_END)

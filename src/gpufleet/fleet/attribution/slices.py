@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import msgspec
 
 from gpufleet.fleet.attribution import contract, guests
-from gpufleet.fleet.attribution.contract import VM_KINDS
 from gpufleet.fleet.readings import Freshness, all_stale, devices, present_keys
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
@@ -20,9 +19,6 @@ from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, ViewKind, normalise_uuid
-
-KINDS = VM_KINDS
-"""Kinds whose target is a virtual machine."""
 
 VM_ID, VM_ID_KIND = "vgpu_vm_id", "vgpu_vm_id_kind"
 
@@ -50,7 +46,7 @@ def answer(
     """Answer for the allocation of a virtual machine: from inside it, and from its own vGPU instances on the host.
 
     Args:
-        allocation: of one of `KINDS`.
+        allocation: of one of `VM_KINDS`.
         hosts: every machine of its cluster that reports an instance which may belong to it.
         now: nanoseconds since 1970 by the hub's clock.
         stale_after_seconds: age of the last report beyond which a machine has no current values.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container
 from concurrent.futures import Executor
 
-from gpufleet.fleet.attribution.contract import Claims
+from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.usage.totals import Prices
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query.allocations import AllocationQueries
@@ -64,9 +64,21 @@ class Queries:
             stale_after_seconds=stale_after_seconds,
             instant=instant,
         )
-        self.events = EventQueries(registry=registry, store=store, lookup=lookup, executor=executor)
+        self.events = EventQueries(
+            registry=registry,
+            store=store,
+            lookup=lookup,
+            executor=executor,
+            bind_pending=self.allocations.bind_pending,
+        )
         self.inventory = InventoryQueries(registry=registry, store=store, lookup=lookup, executor=executor)
-        self.usage = UsageQueries(registry=registry, store=store, executor=executor, prices=prices)
+        self.usage = UsageQueries(
+            registry=registry,
+            store=store,
+            executor=executor,
+            prices=prices,
+            bind_pending=self.allocations.bind_pending,
+        )
         self.sql = SqlQueries(store=store, thread=sql_thread)
         self.readiness = Readiness(registry=registry, store=store, thread=probe_thread, clock=clock)
 

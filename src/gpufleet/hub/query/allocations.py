@@ -2,21 +2,29 @@
 
 import asyncio
 import datetime as dt
+import logging
 import re
 from collections.abc import Container, Sequence
 
 import msgspec
 
-from gpufleet.fleet.attribution import contract, guests, passthrough, slices
-from gpufleet.fleet.attribution.contract import Claims, devices_overlap
+from gpufleet.fleet.attribution import bindings, contract, guests, passthrough, slices
+from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.query import history
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
 from gpufleet.model.absence import Reason
-from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation, AllocationSpec
+from gpufleet.model.allocation import (
+    REQUIRED_TARGET_FIELD,
+    VM_KINDS,
+    Allocation,
+    AllocationKind,
+    AllocationSpec,
+    Binding,
+)
 from gpufleet.model.api.answer import AllocationAnswer, MachineRecord, SeriesAnswer
-from gpufleet.model.errors import ConflictError, NotFoundError
+from gpufleet.model.errors import ConflictError, GpufleetError, NotFoundError
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
@@ -26,8 +34,13 @@ from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import AllocationRegistry
 from gpufleet.ports.store import Store
 
+BIND_SECONDS = 5.0
+"""Interval at which pending allocations are bound, so that a machine is bound before it can be renamed."""
+
 MAX_DEVICES = 100_000
 """Maximum number of devices in an allocation."""
+
+log = logging.getLogger(__name__)
 
 _GPU_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _STATIC_POD_UID = re.compile(r"[0-9a-f]{32}")
@@ -148,8 +161,17 @@ class AllocationQueries:
         self._stale_after = stale_after_seconds
         self._changes = asyncio.Lock()  # conflicts must not arise between the check of an allocation and its storage
 
-    async def put(self, id: str, spec: AllocationSpec) -> tuple[Allocation, bool]:  # noqa: A002
+    async def put(
+        self,
+        id: str,  # noqa: A002
+        spec: AllocationSpec,
+        *,
+        rebind: bool = False,
+    ) -> tuple[Allocation, bool]:
         """Store an allocation; return it and whether it is new.
+
+        Its target is bound to the machine and devices that it names now. A later PUT binds it again only if it changes
+        target or devices, or with `rebind`; what was bound before stays bound up to that time.
 
         Raises:
             InvalidQueryError: if the spec is invalid.
@@ -160,7 +182,7 @@ class AllocationQueries:
         spec = normalise_spec(spec)
         async with self._changes:
             at = to_datetime(self._clock.now_ns())
-            allocation, is_new = await self._executor.run(lambda: self._put(id, spec, at))
+            allocation, is_new = await self._executor.run(lambda: self._put(id, spec, at, rebind=rebind))
             self._claims.update(allocation)
         return allocation, is_new
 
@@ -172,6 +194,23 @@ class AllocationQueries:
             self._claims.update(allocation)
         return allocation
 
+    async def bind_pending(self) -> None:
+        """Bind the allocations whose machine or devices were not known when they were stored."""
+        if not self._claims.pending(self._clock.now_ns()):
+            return
+        async with self._changes:
+            for allocation in await self._executor.run(self._bind_pending):
+                self._claims.update(allocation)
+
+    async def run_binding(self) -> None:
+        """Bind pending allocations at intervals, until cancelled."""
+        while True:
+            try:
+                await self.bind_pending()
+            except GpufleetError as error:  # the loop's one catch point: the next round retries
+                log.warning("allocations could not be bound, will retry: %s", error)
+            await asyncio.sleep(BIND_SECONDS)
+
     async def get(self, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002
         """Return an allocation. Raises NotFoundError, also if it is not the given tenant's."""
         return await self._executor.run(lambda: self._registry.allocation(id, tenant))
@@ -182,6 +221,7 @@ class AllocationQueries:
 
     async def metrics(self, id: str, tenant: str | None = None) -> AllocationAnswer:  # noqa: A002
         """Return the current metrics of an allocation. Raises NotFoundError as `get`."""
+        await self.bind_pending()
         target = await self._executor.run(lambda: self._resolve(id, tenant))
         if isinstance(target, AllocationAnswer):
             return target
@@ -206,51 +246,85 @@ class AllocationQueries:
             InvalidQueryError: if a metric has no values over time.
         """
         history.check_metrics(metrics)
+        await self.bind_pending()
         return await self._executor.run(lambda: self._series(id, metrics, requested, tenant))
 
-    def _put(self, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002
-        valid_from = spec.valid_from or self._valid_from(id) or at
-        one = Allocation(id=id, generation=1, spec=msgspec.structs.replace(spec, valid_from=valid_from), created_at=at)
-        machines = self._lookup.candidates(spec.target)
-        devices = None if spec.devices is None else frozenset(spec.devices)
-        for other in self._claims.rivals(one, machines, 0, history.LATEST):
-            theirs = other.spec.devices
-            of_vm = spec.kind in slices.KINDS  # a virtual machine is a single tenant's, whichever devices are listed
-            if of_vm or devices_overlap(devices, None if theirs is None else frozenset(theirs)):
-                subject = f"virtual machine {spec.target.vm_uuid}" if of_vm else f"machine {spec.target.machine!r}"
-                raise ConflictError(
-                    f"{subject} is allocated to another tenant at that time: "
-                    f"close allocation {other.id!r} first, or choose times that do not overlap"
-                )
-        return self._registry.put_allocation(id, spec, at)
+    def _put(
+        self,
+        id: str,  # noqa: A002
+        spec: AllocationSpec,
+        at: dt.datetime,
+        *,
+        rebind: bool,
+    ) -> tuple[Allocation, bool]:
+        before = self._find(id)
+        spec = msgspec.structs.replace(
+            spec, valid_from=spec.valid_from or (before.spec.valid_from if before is not None else None) or at
+        )
+        one = Allocation(id=id, generation=1, spec=spec, created_at=at, bindings=before.bindings if before else ())
+        if spec.kind is AllocationKind.BARE_METAL:
+            one = msgspec.structs.replace(one, bindings=self._bindings(before, one, at, rebind=rebind))
+        for other in self._claims.rivals(one):
+            of_vm = spec.kind in VM_KINDS
+            subject = f"virtual machine {spec.target.vm_uuid}" if of_vm else f"machine {spec.target.machine!r}"
+            raise ConflictError(
+                f"{subject} is allocated to another tenant at that time: "
+                f"close allocation {other.id!r} first, or choose times that do not overlap"
+            )
+        return self._registry.put_allocation(id, spec, at, one.bindings)
 
-    def _valid_from(self, id: str) -> dt.datetime | None:  # noqa: A002
+    def _bindings(
+        self, before: Allocation | None, one: Allocation, at: dt.datetime, *, rebind: bool
+    ) -> tuple[Binding, ...]:
+        if (
+            before is not None
+            and before.bindings
+            and not rebind
+            and (before.spec.target, before.spec.devices) == (one.spec.target, one.spec.devices)
+        ):
+            return before.bindings
+        found = self._lookup.bind(one.spec)
+        if before is None:
+            return () if found is None else (found,)
+        return bindings.rebind(one, found, to_ns(at))
+
+    def _bind_pending(self) -> list[Allocation]:
+        """Bind what can be bound; an allocation stays pending while another tenant has its machine or device."""
+        bound = []
+        for one in self._claims.pending(self._clock.now_ns()):
+            found = self._lookup.bind(one.spec)
+            if found is None:
+                continue
+            complete = msgspec.structs.replace(one, bindings=bindings.complete(one, found))
+            if complete.bindings != one.bindings and not self._claims.rivals(complete):
+                allocation = self._registry.bind_allocation(one.id, complete.bindings)
+                self._claims.update(allocation)  # the next one must not take the same machine
+                bound.append(allocation)
+        return bound
+
+    def _find(self, id: str) -> Allocation | None:  # noqa: A002
         try:
-            return self._registry.allocation(id).spec.valid_from
+            return self._registry.allocation(id)
         except NotFoundError:
             return None
 
     def _resolve(self, id: str, tenant: str | None) -> AllocationAnswer | _ResolvedTarget:  # noqa: A002
         """Return the machine that answers for an allocation, or the answer if no single host gives it."""
         allocation = self._registry.allocation(id, tenant)
-        if allocation.spec.kind in slices.KINDS:
-            at = self._clock.now_ns()
-            conflict = self._lookup.conflict_detail(allocation, (), at, at + 1, name=tenant is None)
-            if conflict:
-                return contract.unavailable(allocation, Reason.AMBIGUOUS_TARGET, conflict)
+        now = self._clock.now_ns()
+        conflict = self._lookup.conflict_detail(allocation, now, now + 1, name=tenant is None)
+        if conflict:
+            return contract.unavailable(allocation, Reason.AMBIGUOUS_TARGET, conflict)
+        if allocation.spec.kind in VM_KINDS:
             return slices.answer(
                 allocation,
                 self._lookup.hosts(allocation.spec),
-                self._clock.now_ns(),
+                now,
                 stale_after_seconds=self._stale_after,
                 inside=self._lookup.guests(allocation.spec.target),
             )
-        machines = self._lookup.candidates(allocation.spec.target)
-        now = self._clock.now_ns()
-        conflict = self._lookup.conflict_detail(allocation, machines, now, now + 1, name=tenant is None)
-        if conflict:
-            return contract.unavailable(allocation, Reason.AMBIGUOUS_TARGET, conflict)
-        machine = contract.locate(allocation, machines).machine
+        machines = self._lookup.machines_of(allocation)
+        machine = contract.current_machine(allocation, machines, now).machine
         if machine is None:
             return contract.answer(allocation, machines, (), (), now, stale_after_seconds=self._stale_after)
         return _ResolvedTarget(allocation, machines, machine, now)
@@ -280,24 +354,30 @@ class AllocationQueries:
             inactive = contract.inactive_reason(allocation, requested.end)
             reason, detail = inactive or (Reason.NO_DATA, "the allocation was not in force at that time")
             return history.empty_series(allocation, reason, detail, requested)
-        machines = self._lookup.candidates(allocation.spec.target)
-        conflict = self._lookup.conflict_detail(allocation, machines, own.start, own.end, name=tenant is None)
+        conflict = self._lookup.conflict_detail(allocation, own.start, own.end, name=tenant is None)
         if conflict:
             return history.empty_series(allocation, Reason.AMBIGUOUS_TARGET, conflict, own)
-        if allocation.spec.kind in slices.KINDS:
+        if allocation.spec.kind in VM_KINDS:
             return self._guest_series(allocation, metrics, own)
-        located = contract.locate(allocation, machines)
-        machine = located.machine
-        if machine is None:
-            assert located.reason is not None
-            return history.empty_series(allocation, located.reason, located.detail, own)
-        stored = self._store.latest(machine.cluster, machine.id)
-        listed = contract.listed_ids(allocation, machine, stored)
-        _, source = contract.host_samples(stored, Freshness(self._clock.now_ns(), self._stale_after, ()))
+        intervals = bindings.bound_intervals(allocation, own.start, own.end)
+        if not intervals:
+            located = contract.current_machine(allocation, self._lookup.machines_of(allocation), own.start)
+            return history.empty_series(allocation, located.reason or Reason.NO_DATA, located.detail, own)
+        cluster, newest = allocation.spec.target.cluster, intervals[-1].machine
+        freshness = Freshness(self._clock.now_ns(), self._stale_after, ())
+        _, source = contract.host_samples(self._store.latest(cluster, newest), freshness)
         if source is Provenance.UNAVAILABLE:
             source = Provenance.HOST_LOCAL_PROBE
-        found = self._store.series(machine.cluster, machine.id, metrics, own.start, own.end, own.step, source)
-        return history.series_answer(allocation, machine, found, own, listed=listed, source=source)
+        parts = [
+            history.SeriesPart(
+                f"{cluster}/{one.machine}",
+                one.devices,
+                history.SeriesWindow(one.start, one.end, own.step),
+                self._store.series(cluster, one.machine, metrics, one.start, one.end, own.step, source),
+            )
+            for one in intervals
+        ]
+        return history.series_answer(allocation, parts, own, source)
 
     def _guest_series(self, allocation: Allocation, metrics: Sequence[str], own: history.SeriesWindow) -> SeriesAnswer:
         guest = guests.guest_machine(allocation, self._lookup.guests(allocation.spec.target))
@@ -305,4 +385,5 @@ class AllocationQueries:
             return history.empty_series(allocation, *contract.NO_ANSWERER[allocation.spec.kind], own)
         inside = Provenance.SLICE_GUEST
         found = self._store.series(guest.cluster, guest.id, metrics, own.start, own.end, own.step, inside)
-        return history.series_answer(allocation, guest, found, own, listed=None, source=inside)
+        part = history.SeriesPart(f"{guest.cluster}/{guest.id}", None, own, found)
+        return history.series_answer(allocation, [part], own, inside)

@@ -1,16 +1,16 @@
 """Event queries: the events visible to an operator, a tenant or an allocation, in pages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from gpufleet.fleet.attribution import contract, guests, slices
-from gpufleet.fleet.attribution.contract import VM_KINDS, listed_ids
+from gpufleet.fleet.attribution import guests
+from gpufleet.fleet.attribution.bindings import bound_intervals, own_time
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.paging import PageRequest
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
-from gpufleet.model.allocation import Allocation
-from gpufleet.model.api.answer import EventRecord, EventsAnswer, MachineRecord
-from gpufleet.model.stored.samples import EventQuery, EventSpan, StoredEvent, StoredSample
-from gpufleet.model.time import to_datetime, to_ns
+from gpufleet.model.allocation import VM_KINDS, Allocation
+from gpufleet.model.api.answer import EventRecord, EventsAnswer
+from gpufleet.model.stored.samples import EventQuery, EventSpan, StoredEvent
+from gpufleet.model.time import to_datetime
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import Store
 
@@ -18,33 +18,10 @@ MAX_ALLOCATIONS = 200
 """Maximum number of a tenant's allocations per query."""
 
 
-def visible_span(
-    allocation: Allocation, machine: MachineRecord, stored: Sequence[StoredSample], start: int, end: int
-) -> EventSpan | None:
-    """Return the scope visible to the allocation's tenant: its own devices, in its own time. None if it is empty.
-
-    The tenant of a whole machine also sees the machine's own events; the tenant of some devices sees only theirs.
-
-    Args:
-        allocation: the allocation.
-        machine: its machine.
-        stored: the newest samples of that machine.
-        start, end: requested interval, in nanoseconds since 1970.
-    """
-    start, end = _own_time(allocation, start, end)
-    if start >= end:
-        return None
-    # A virtual machine belongs to its tenant as a whole, and reports only about itself.
-    listed = None if allocation.spec.kind in VM_KINDS else listed_ids(allocation, machine, stored)
-    prefix = f"{machine.cluster}/{machine.id}/"
-    views = None if listed is None else frozenset(name.removeprefix(prefix) for name in listed)
-    return EventSpan(cluster=machine.cluster, machine=machine.id, views=views, start=start, end=end)
-
-
 def is_active_within(allocation: Allocation, start: int, end: int) -> bool:
     """Return whether the allocation was in force at any instant of the interval."""
-    first, last = _own_time(allocation, start, end)
-    return first < last
+    first, last = own_time(allocation)
+    return max(start, first) < min(end, last)
 
 
 def event_record(event: StoredEvent, names: Mapping[str, str]) -> EventRecord:
@@ -62,16 +39,19 @@ def event_record(event: StoredEvent, names: Mapping[str, str]) -> EventRecord:
     )
 
 
-def _own_time(allocation: Allocation, start: int, end: int) -> tuple[int, int]:
-    spec = allocation.spec
-    ends = [to_ns(at) for at in (spec.valid_to, allocation.closed_at) if at is not None]
-    return max(start, to_ns(spec.valid_from) if spec.valid_from is not None else 0), min(end, *ends, end)
-
-
 class EventQueries:
     """Queries for events: all of them, or those visible to a tenant or an allocation."""
 
-    def __init__(self, *, registry: Registry, store: Store, lookup: MachineLookup, executor: QueryExecutor) -> None:
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        store: Store,
+        lookup: MachineLookup,
+        executor: QueryExecutor,
+        bind_pending: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._bind_pending = bind_pending
         self._registry = registry
         self._store = store
         self._lookup = lookup
@@ -127,6 +107,8 @@ class EventQueries:
                 next=requested.cursor((page[-1].at, page[-1].id)) if len(found) > requested.limit else None,
             )
 
+        if allocation is not None or tenant is not None:
+            await self._bind_pending()
         return await self._executor.run(fetch)
 
     def _spans(
@@ -148,16 +130,32 @@ class EventQueries:
         if len(mine) > MAX_ALLOCATIONS:
             detail = f"{len(mine)} allocations, at most {MAX_ALLOCATIONS}: name one, or shorten the interval"
             raise InvalidQueryError("since", detail)
-        spans = []
+        spans: list[EventSpan] = []
         for one in mine:
-            machines = self._lookup.candidates(one.spec.target)
-            located = contract.locate(one, machines).machine
-            if one.spec.kind in slices.KINDS:
-                located = guests.guest_machine(one, self._lookup.guests(one.spec.target))
-            if tenant is not None and self._lookup.conflict_detail(one, machines, start, end, name=False):
+            if tenant is not None and self._lookup.conflict_detail(one, start, end, name=False):
                 continue  # also allocated to another tenant: neither sees its events
-            if located is None or (ids is not None and located.id not in ids) or cluster not in (None, located.cluster):
-                continue
-            span = visible_span(one, located, self._store.latest(located.cluster, located.id), start, end)
-            spans += [span] if span is not None else []
-        return spans
+            spans += self._visible(one, start, end)
+        return [
+            span
+            for span in spans
+            if (ids is None or span.machine in ids) and (cluster is None or span.cluster == cluster)
+        ]
+
+    def _visible(self, allocation: Allocation, start: int, end: int) -> list[EventSpan]:
+        """Return the scopes visible to an allocation's tenant: its own devices, in its own time.
+
+        The tenant of a whole machine also sees the machine's own events; the tenant of some devices sees only theirs.
+        A virtual machine belongs to its tenant as a whole, and reports only about itself.
+        """
+        cluster = allocation.spec.target.cluster
+        if allocation.spec.kind not in VM_KINDS:
+            return [
+                EventSpan(cluster=cluster, machine=one.machine, views=one.devices, start=one.start, end=one.end)
+                for one in bound_intervals(allocation, start, end)
+            ]
+        guest = guests.guest_machine(allocation, self._lookup.guests(allocation.spec.target))
+        first, last = own_time(allocation)
+        first, last = max(start, first), min(end, last)
+        if guest is None or first >= last:
+            return []
+        return [EventSpan(cluster=guest.cluster, machine=guest.id, views=None, start=first, end=last)]

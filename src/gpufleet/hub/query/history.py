@@ -7,7 +7,7 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
-from gpufleet.model.api.answer import MachineRecord, Series, SeriesAnswer, SeriesPoint
+from gpufleet.model.api.answer import Series, SeriesAnswer, SeriesPoint
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.reading import Provenance, Value
@@ -93,28 +93,37 @@ def clip_window(allocation: Allocation, requested: SeriesWindow) -> SeriesWindow
     return SeriesWindow(start, end, requested.step) if start < end else None
 
 
+class SeriesPart(msgspec.Struct, frozen=True):
+    """Stored series of the time in which an allocation had one machine.
+
+    Attributes:
+        machine: `cluster/id`.
+        devices: keys of the allocated views, or None for the whole machine.
+        window: that time, in steps.
+        stored: series of the machine within the window.
+    """
+
+    machine: str
+    devices: AbstractSet[str] | None
+    window: SeriesWindow
+    stored: StoredSeries
+
+
 def series_answer(
-    allocation: Allocation,
-    machine: MachineRecord,
-    stored: StoredSeries,
-    window: SeriesWindow,
-    *,
-    listed: AbstractSet[str] | None,
-    source: Provenance = Provenance.HOST_LOCAL_PROBE,
+    allocation: Allocation, parts: Sequence[SeriesPart], window: SeriesWindow, source: Provenance
 ) -> SeriesAnswer:
-    """Answer with the series of a machine measured by `source`; only of devices in `listed` (ids), unless None."""
-    prefix = f"{machine.cluster}/{machine.id}"
+    """Answer with the series of the allocation's machines, in order of time, all measured by `source`."""
+    points: dict[tuple[str, str | None], tuple[SeriesPoint, ...]] = {}
+    for part in parts:
+        for (view, name), found in part.stored.points.items():
+            if view is None or part.devices is None or view in part.devices:
+                key = name, None if view is None else f"{part.machine}/{view}"
+                points[key] = points.get(key, ()) + _filled(found, part.window)
     series = tuple(
-        Series(
-            device=None if view is None else f"{prefix}/{view}",
-            metric=name,
-            unit=CATALOGUE[name].unit,
-            points=_filled(found, window),
-        )
-        for (view, name), found in sorted(stored.points.items(), key=lambda item: (item[0][1], item[0][0] or ""))
-        if view is None or listed is None or f"{prefix}/{view}" in listed
+        Series(device=device, metric=name, unit=CATALOGUE[name].unit, points=points[name, device])
+        for name, device in sorted(points, key=lambda key: (key[0], key[1] or ""))
     )
-    return _answer(allocation, window, source, None, "", series, stored.resolution)
+    return _answer(allocation, window, source, None, "", series, parts[-1].stored.resolution)
 
 
 def empty_series(allocation: Allocation, reason: Reason, detail: str, window: SeriesWindow) -> SeriesAnswer:

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from gpufleet.fleet.attribution import contract, passthrough, slices
-from gpufleet.fleet.attribution.contract import Claims, devices_overlap
+import msgspec
+
+from gpufleet.fleet.attribution import bindings, passthrough, slices
+from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.attribution.guests import MachineSamples
-from gpufleet.model.allocation import Allocation, AllocationSpec, Target
+from gpufleet.model.allocation import Allocation, AllocationSpec, Binding, Target
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.machine import MachineKind
@@ -64,6 +66,21 @@ class MachineLookup:
             found = (*found, *self.find(target.cluster, name))
         return tuple({one.id: one for one in found}.values())
 
+    def machines_of(self, allocation: Allocation) -> tuple[MachineRecord, ...]:
+        """Return the machines that an allocation is bound to; those that its target names if it is bound to none."""
+        cluster = allocation.spec.target.cluster
+        if not allocation.bindings:
+            return self.candidates(allocation.spec.target)
+        return tuple(self.with_ids(cluster, {one.machine for one in allocation.bindings}))
+
+    def bind(self, spec: AllocationSpec) -> Binding | None:
+        """Return the machine and devices that a bare-metal spec names now; None if no single machine fits."""
+        machine = bindings.locate(spec, self.candidates(spec.target)).machine
+        if machine is None:
+            return None
+        stored = () if spec.devices is None else self._store.latest(machine.cluster, machine.id)
+        return bindings.bind(spec, machine, stored)
+
     def hosts(self, spec: AllocationSpec) -> list[MachineSamples]:
         """Return the nodes that report a vGPU instance which may belong to the target virtual machine."""
         cluster, wanted = spec.target.cluster, normalise_uuid(spec.target.vm_uuid or "")
@@ -99,27 +116,18 @@ class MachineLookup:
         ]
         return [id_ for id_ in found if id_ is not None]
 
-    def conflict_detail(
-        self, allocation: Allocation, machines: Sequence[MachineRecord], start: int, end: int, *, name: bool
-    ) -> str:
+    def conflict_detail(self, allocation: Allocation, start: int, end: int, *, name: bool) -> str:
         """Return an explanation if another tenant has the same devices within an interval, else an empty text.
 
-        Two allocations may resolve to the same machine only after their creation: then neither tenant sees anything.
+        An allocation that is not bound yet conflicts if the machine that its target names now is another tenant's.
         `name` adds the ids of the other allocations, which only an operator may see.
         """
-        rivals = self._claims.rivals(allocation, machines, start, end)
-        machine = contract.locate(allocation, machines).machine if rivals else None
-        if allocation.spec.kind in slices.KINDS:
-            shared = [one.id for one in rivals]
-        elif machine is not None:
-            stored = self._store.latest(machine.cluster, machine.id)
-            own = contract.listed_ids(allocation, machine, stored)
-            shared = [one.id for one in rivals if devices_overlap(own, contract.listed_ids(one, machine, stored))]
-        else:
-            shared = []
-        if not shared:
+        if bindings.is_pending(allocation) and (found := self.bind(allocation.spec)) is not None:
+            allocation = msgspec.structs.replace(allocation, bindings=bindings.complete(allocation, found))
+        rivals = self._claims.rivals(allocation, start, end)
+        if not rivals:
             return ""
-        others = f" (with {', '.join(sorted(shared))})" if name else ""
+        others = f" (with {', '.join(sorted(one.id for one in rivals))})" if name else ""
         return f"the machine is allocated more than once at this time{others}: close the wrong allocation"
 
 

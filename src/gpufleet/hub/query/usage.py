@@ -1,12 +1,14 @@
 """Usage queries: GPU-hours, energy and cost of allocations. Fetches the inputs of `fleet.usage`; blocks."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
 from gpufleet.fleet.attribution import contract, guests, slices
+from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate, own_time
 from gpufleet.fleet.usage.residence import UNBOUNDED, Residence, bounded_residences, last_reported, possibly_moved
 from gpufleet.fleet.usage.segments import Segment, UnitHolding, UnitKey, cut_segments, device_intervals
 from gpufleet.fleet.usage.totals import MeasuredSegment, Prices, usage_rows
@@ -15,7 +17,7 @@ from gpufleet.hub.query.events import is_active_within
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.targets import QueryExecutor
 from gpufleet.model.absence import Reason
-from gpufleet.model.allocation import Allocation
+from gpufleet.model.allocation import VM_KINDS, Allocation, AllocationKind
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, UnresolvedAllocation, UsageAnswer, UsageDimension
 from gpufleet.model.machine import MachineKind
@@ -35,11 +37,19 @@ SHORT = "fewer devices are known than expected"
 NONE_KNOWN = "no GPU of it is known, and it declares no expected number"
 
 
-class _AllocatedUnits(msgspec.Struct, frozen=True):
-    """Units of an allocation: (id, part) in a cluster, bounded residences, and why there are not more."""
+class _AllocatedUnit(NamedTuple):
+    """Unit of an allocation: its id in a cluster, the allocated part, and the interval in which it has the unit."""
 
-    units: tuple[tuple[str, str], ...]
-    residences: Mapping[str, Residence] = {}
+    id: str
+    part: str
+    start: int
+    end: int
+
+
+class _AllocatedUnits(msgspec.Struct, frozen=True):
+    """Units of an allocation, and why there are not more."""
+
+    units: tuple[_AllocatedUnit, ...]
     reason: Reason = Reason.NOT_COLLECTED
     detail: str = ""
 
@@ -73,19 +83,17 @@ class UsageCalculator:
         unresolved: list[UnresolvedAllocation] = []
         for cluster in sorted(clusters):
             mine = [one for one in every.values() if one.spec.target.cluster == cluster]
-            found, placed = self._place(cluster, mine)
+            found, placed = self._place(cluster, mine, start, end)
             units.update({(cluster, id_): unit for id_, unit in found.items()})
             for one in mine:
                 span = max(start, _ns(one, start)), min(end, _end(one, end))
                 had = placed[one.id]
-                for id_, part in had.units:
-                    there = had.residences.get(id_, Residence()).within(*span)
-                    holdings.append(UnitHolding((cluster, id_), part, one.id, *there))
-                short, stand_ins = missing_devices(one, had.units, units, had.residences, span)
+                holdings += [UnitHolding((cluster, unit.id), unit.part, one.id, *unit[2:]) for unit in had.units]
+                short, stand_ins = missing_devices(one, had.units, units, span)
                 for unit, since, until in stand_ins:
                     units[cluster, unit.id] = unit
                     holdings.append(UnitHolding((cluster, unit.id), WHOLE, one.id, since, until))
-                if one.id in shown and any(_has_no_ratio(found[id_], part) for id_, part in had.units):
+                if one.id in shown and any(_has_no_ratio(found[unit.id], unit.part) for unit in had.units):
                     detail = "its MIG device does not report its share of the GPU: it is in no total"
                     unresolved.append(
                         UnresolvedAllocation(allocation=one.id, devices=0, reason=Reason.NOT_REPORTED, detail=detail)
@@ -128,23 +136,20 @@ class UsageCalculator:
         ]
 
     def _place(
-        self, cluster: str, mine: Sequence[Allocation]
+        self, cluster: str, mine: Sequence[Allocation], start: int, end: int
     ) -> tuple[dict[str, PhysicalUnit], dict[str, _AllocatedUnits]]:
-        """Find the devices of the allocations of a cluster; each machine is queried once."""
+        """Find the devices of the allocations of a cluster in an interval; each machine is queried once."""
         machines: dict[str, MachineRecord] = {}
-        targets: dict[str, tuple[MachineRecord | None, Reason, str]] = {}
+        bound: dict[str, tuple[BoundInterval, ...]] = {}
         inside: dict[str, tuple[list[MachineRecord], list[MachineRecord]]] = {}
         for one in mine:
-            if one.spec.kind in slices.KINDS:
+            if one.spec.kind in VM_KINDS:
                 inside[one.id] = self._of_vm(one)
                 machines.update({host.id: host for hosts in inside[one.id] for host in hosts})
                 continue
-            name_or_id = one.spec.target.machine
-            located = contract.locate(one, self._registry.find_machines(cluster, name_or_id) if name_or_id else ())
-            reason = located.reason or Reason.NOT_COLLECTED
-            targets[one.id] = located.machine, reason, located.detail
-            if located.machine is not None:
-                machines[located.machine.id] = located.machine
+            bound[one.id] = bound_intervals(one, start, end)
+            for interval in bound[one.id]:
+                machines.update({item.id: item for item in self._registry.find_machines(cluster, interval.machine)})
         stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
         reported = last_reported(stored)
         moved = possibly_moved(reported)
@@ -154,26 +159,23 @@ class UsageCalculator:
         placed = {}
         for one in mine:
             if one.id in inside:
-                placed[one.id] = self._in_vm(one, *inside[one.id], stored, units)
-                continue
-            machine, reason, detail = targets[one.id]
-            if machine is None:
-                placed[one.id] = _AllocatedUnits((), {}, reason, detail)
-                continue
-            listed = contract.listed_ids(one, machine, stored.get(machine.id, ()))
-            prefix = f"{cluster}/{machine.id}/"
-            mine_ = (
-                units.whole(machine.id)
-                if listed is None
-                else units.at((machine.id, name.removeprefix(prefix)) for name in sorted(listed))
-            )
-            there = {
-                id_: residence
-                for id_, _ in mine_
-                if (residence := _residence(units.by_id[id_], machine.id, residences)) is not None
-            }
-            placed[one.id] = _AllocatedUnits(tuple(mine_), there)
+                placed[one.id] = self._in_vm(one, *inside[one.id], stored, units, start, end)
+            elif bound[one.id]:
+                placed[one.id] = _AllocatedUnits(
+                    tuple(unit for interval in bound[one.id] for unit in _allocated(interval, units, residences))
+                )
+            else:
+                placed[one.id] = self._unresolved(one)
         return units.by_id, placed
+
+    def _unresolved(self, allocation: Allocation) -> _AllocatedUnits:
+        """Return why an allocation is bound to no machine in the interval."""
+        if allocation.spec.kind is not AllocationKind.BARE_METAL:
+            return _AllocatedUnits((), *contract.NO_ANSWERER[allocation.spec.kind])
+        target = allocation.spec.target
+        machines = self._registry.find_machines(target.cluster, target.machine or "")
+        located = locate(allocation.spec, machines)
+        return _AllocatedUnits((), located.reason or Reason.TARGET_UNKNOWN, located.detail)
 
     def _of_vm(self, allocation: Allocation) -> tuple[list[MachineRecord], list[MachineRecord]]:
         """Return the guests with the target's UUID, and the nodes that may report its vGPU instances."""
@@ -195,6 +197,8 @@ class UsageCalculator:
         nodes: Sequence[MachineRecord],
         stored: dict[str, tuple[StoredSample, ...]],
         units: PhysicalUnits,
+        start: int,
+        end: int,
     ) -> _AllocatedUnits:
         guest_samples = [
             guests.MachineSamples(machine=one, stored=stored.get(one.id, ()), readers=()) for one in inside
@@ -210,7 +214,21 @@ class UsageCalculator:
             if sample.sample.view is not None
         ]
         reason, detail = contract.NO_ANSWERER[allocation.spec.kind]
-        return _AllocatedUnits(tuple(dict.fromkeys([*found, *units.at(places)])), {}, reason, detail)
+        first, last = own_time(allocation)
+        span = max(first, start), min(last, end)
+        own = dict.fromkeys([*found, *units.at(places)])
+        return _AllocatedUnits(tuple(_AllocatedUnit(*one, *span) for one in own), reason, detail)
+
+
+def _allocated(
+    interval: BoundInterval, units: PhysicalUnits, residences: Mapping[Place, Residence]
+) -> Iterator[_AllocatedUnit]:
+    """Yield the units of a machine in an interval; a GPU that came or left in it counts only while it was there."""
+    devices = interval.devices
+    places = [] if devices is None else [(interval.machine, key) for key in sorted(devices)]
+    for id_, part in units.whole(interval.machine) if devices is None else units.at(places):
+        residence = _residence(units.by_id[id_], interval.machine, residences) or Residence()
+        yield _AllocatedUnit(id_, part, *residence.within(interval.start, interval.end))
 
 
 def _guests(machines: Iterable[MachineRecord]) -> dict[str, list[str]]:
@@ -236,9 +254,8 @@ def _residence(unit: PhysicalUnit, machine: str, residences: Mapping[Place, Resi
 
 def missing_devices(
     allocation: Allocation,
-    had: Sequence[tuple[str, str]],
+    had: Sequence[_AllocatedUnit],
     units: dict[UnitKey, PhysicalUnit],
-    residences: Mapping[str, Residence],
     span: tuple[int, int],
 ) -> tuple[int, list[tuple[PhysicalUnit, int, int]]]:
     """Return the largest number of devices that an allocation lacks within an interval, and their stand-ins.
@@ -248,14 +265,13 @@ def missing_devices(
     """
     spec = allocation.spec
     listed = [name for name in spec.devices or () if not name.startswith("MIG-")]
-    if any(part != WHOLE for _, part in had) and not listed:
+    if any(unit.part != WHOLE for unit in had) and not listed:
         return 0, []  # it has shares of GPUs, and its expected GPUs cannot be compared with them
     wanted = max(len(listed), sum(spec.expected.values()))
     cluster = spec.target.cluster
-    there = [
-        residences.get(id_, Residence()).within(*span) for id_, part in had if part == WHOLE and (cluster, id_) in units
-    ]
-    model = _model_of(spec.expected, {units[cluster, id_].model for id_, _ in had if (cluster, id_) in units})
+    known = [unit for unit in had if (cluster, unit.id) in units]
+    there = [(unit.start, unit.end) for unit in known if unit.part == WHOLE]
+    model = _model_of(spec.expected, {units[cluster, unit.id].model for unit in known})
     most, stand_ins = 0, []
     for start, end in pairwise(sorted({*span, *(at for interval in there for at in interval)})):
         lacking = wanted - sum(first <= start and end <= last for first, last in there)
@@ -294,8 +310,17 @@ def _summary(held: float, unknown: float, unresolved: Sequence[UnresolvedAllocat
 class UsageQueries:
     """Queries for GPU-hours, energy and cost, of all allocations or of a tenant's."""
 
-    def __init__(self, *, registry: Registry, store: Store, executor: QueryExecutor, prices: Prices) -> None:
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        store: Store,
+        executor: QueryExecutor,
+        prices: Prices,
+        bind_pending: Callable[[], Awaitable[None]],
+    ) -> None:
         self._calculator = UsageCalculator(registry=registry, store=store, prices=prices)
+        self._bind_pending = bind_pending
         self._executor = executor
 
     async def of(self, start: int, end: int, by: Sequence[UsageDimension], tenant: str | None) -> UsageAnswer:
@@ -304,4 +329,5 @@ class UsageQueries:
         Raises:
             InvalidQueryError: as `UsageCalculator.compute`.
         """
+        await self._bind_pending()
         return await self._executor.run(lambda: self._calculator.compute(start, end, by, tenant))

@@ -26,8 +26,14 @@ Tenant = NamedDependency[str | None]
 Step = Annotated[str | None, QueryParameter(description="Duration such as 60, 15s, 1m or 6h; default: 60 seconds.")]
 
 
+Rebind = Annotated[
+    bool,
+    QueryParameter(description="Bind an unchanged target again, from now on; its past stays with the earlier binding."),
+]
+
+
 class AllocationRoutes(Controller):
-    """AllocationRoutes and their readings."""
+    """Routes of allocations and their readings."""
 
     path = "/v1/allocations"
     tags = ("allocations",)
@@ -51,14 +57,19 @@ class AllocationRoutes(Controller):
         "/{allocation_id:str}",
         summary="Register or change an allocation",
         description="201 if it is new. Repeating a body changes nothing; a different body creates the next generation. "
-        "409 if the allocation is closed.",
+        "409 if the allocation is closed, or if another tenant has the machine or device at an overlapping time. The "
+        "target is bound to the machine and devices that it names now, and stays bound to them if names change later.",
         responses=describe(Allocation, "The allocation is new.", 409),
     )
     async def put_allocation(
-        self, allocation_id: FromPath[str], data: JSONBody[AllocationSpec], queries: NamedDependency[Queries]
+        self,
+        allocation_id: FromPath[str],
+        data: JSONBody[AllocationSpec],
+        queries: NamedDependency[Queries],
+        rebind: Rebind = False,
     ) -> Response[Allocation]:
         """Store the allocation."""
-        allocation, is_new = await queries.allocations.put(allocation_id, data)
+        allocation, is_new = await queries.allocations.put(allocation_id, data, rebind=rebind)
         return Response(allocation, status_code=201 if is_new else 200)
 
     @get("/{allocation_id:str}", summary="Get an allocation", responses=errors(404))

@@ -1,4 +1,4 @@
-"""A hub without its HTTP edge, on a clock that jumps: real log, ledger, writer and registry, a store in memory."""
+"""A hub without HTTP on a fake clock, with a real log, ledger, writer and registry, and a store in memory."""
 
 import asyncio
 import contextlib
@@ -37,25 +37,25 @@ INTERVAL = 30.0
 
 
 class Node:
-    """An agent: its numbers, its clock, what waits at it."""
+    """An agent: its sequence numbers, its clock and its backlog."""
 
     def __init__(self, name: str, cluster: str = "local", *, gpus: int = 2) -> None:
         self.name, self.cluster, self.gpus = name, cluster, gpus
         self.epoch = f"{abs(hash((name, cluster))):032x}"[:32]
         self.seq = 0
-        self.off = 0.0  # seconds its clock is ahead
+        self.ahead = 0.0  # seconds that its clock is ahead
         self.oldest_unsent: float | None = None
-        self.queued = 99  # while there is an oldest one
-        self.answered_at: int | None = None  # of a target that is asked
-        self.beats = True
-        self.tells = True  # anything beside its heartbeat
+        self.queued = 99  # reported only if `oldest_unsent` is set
+        self.answered_at: int | None = None  # for a scrape target
+        self.sends_heartbeat = True
+        self.sends_samples = True
         self.machine = Machine(name=name, machine_id=f"{name:x<32}"[:32], boot_id=f"boot-{name}")
 
     def now(self, clock: FakeClock) -> int:
-        return clock.now_ns() + int(self.off * 1e9)
+        return clock.now_ns() + int(self.ahead * 1e9)
 
     def body(self, clock: FakeClock, *, at: int | None = None, seq: int | None = None) -> bytes:
-        """Make its next batch, or a certain one."""
+        """Return the next batch, or the batch with number `seq`."""
         if seq is None:
             self.seq += 1
             seq = self.seq
@@ -77,14 +77,14 @@ class Node:
                 epoch=self.epoch,
                 seq=seq,
                 sent_at=at,
-                heartbeat=beat if self.beats else None,
-                reports=(MachineReport(machine=self.machine, samples=samples),) if self.tells else (),
+                heartbeat=beat if self.sends_heartbeat else None,
+                reports=(MachineReport(machine=self.machine, samples=samples),) if self.sends_samples else (),
             )
         )
 
 
-class HubInTime:
-    """The hub. `flushes` is whether its store takes anything."""
+class FakeClockHub:
+    """The hub. Its store accepts batches while `flushes` is set."""
 
     def __init__(self, folder: Path, *clusters: str) -> None:
         self.folder, self.configured = folder, clusters or ("local",)
@@ -93,7 +93,7 @@ class HubInTime:
         self.open()
 
     def open(self) -> None:
-        """Start it, on what an earlier one left."""
+        """Start the hub with the state of its predecessor."""
         self.wal = Wal.open(self.folder / "wal", max_bytes=1 << 26, max_body_bytes=1 << 20)
         self.registry = SqlRegistry.open(f"sqlite:///{self.folder / 'registry.sqlite'}")
         self.registry.migrate()
@@ -104,7 +104,7 @@ class HubInTime:
         replay(self.wal, self.ledger, states)
         self.ingest_clock = IngestClock(self.clock, self.mark.load())
         self.senders = Senders(self.ingest_clock, states.values())
-        self._look()
+        self._observe_clocks()
         clusters = Clusters(self.configured, registry=self.registry, threads=self.threads, clock=self.clock)
         self.ingest = Ingest(
             wal=self.wal,
@@ -144,12 +144,12 @@ class HubInTime:
         self.registry.close()
 
     def end(self) -> None:
-        """Forget it for good."""
+        """Close the hub and its threads."""
         self.close()
         self.threads.shutdown()
 
-    def _look(self) -> None:
-        """Look at the clocks, as `watch` does."""
+    def _observe_clocks(self) -> None:
+        """Observe the clocks, as `watch` does."""
         self.mark.save(self.ingest_clock.past)
 
     def _lag(self) -> float:
@@ -157,7 +157,7 @@ class HubInTime:
         return 0.0 if oldest is None else (self.clock.now_ns() - oldest) / 1e9
 
     async def take(self, *bodies: bytes, relayed: bool = False, waited: float = 0.0) -> None:
-        """Take what comes; through a relay, which tells for how many seconds it waited there."""
+        """Ingest batches. A relay reports how long each batch waited there."""
         for body in bodies:
             with contextlib.suppress(EpochConflictError):
                 await self.ingest.take(body, self.clock.now_ns(), waited_ns=int(waited * 1e9) if relayed else None)
@@ -168,21 +168,21 @@ class HubInTime:
         while records := self.wal.read(0, max_records=10_000, max_bytes=1 << 26):
             self.wal.acknowledge(self.writer.flush(records))
 
-    async def lets_pass(self, seconds: float, nodes: Iterable[Node] = (), *, relayed: bool = False) -> None:
-        """Let time pass, in which these nodes speak every `INTERVAL`."""
+    async def advance(self, seconds: float, nodes: Iterable[Node] = (), *, relayed: bool = False) -> None:
+        """Advance the clock; each of `nodes` sends a batch every `INTERVAL`."""
         nodes, since = list(nodes), 0.0
         passed = 0.0
         while passed < seconds:
             step = min(STEP, seconds - passed)
             self.clock.advance(step)
             passed, since = passed + step, since + step
-            self._look()
+            self._observe_clocks()
             if since >= INTERVAL:
                 since = 0.0
                 await self.take(*(one.body(self.clock) for one in nodes), relayed=relayed)
 
-    def is_down_for(self, seconds: float) -> None:
-        """Let it be killed, and start again after a while."""
+    def restart_after(self, seconds: float) -> None:
+        """Kill the hub and start it again after `seconds`."""
         self.close()
         self.clock.advance(seconds)
         self.open()

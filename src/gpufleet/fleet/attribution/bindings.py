@@ -1,0 +1,318 @@
+"""Bindings of allocations to machines and devices, and conflicts between allocations. Pure.
+
+An allocation names its machine by host name or id, and its devices by UUID or PCI address. The hub resolves these names
+once, as soon as it knows the machine, and keeps the result as a binding with its interval. Later renames, retirements
+and device swaps do not change a binding, so history never moves from one tenant to another. A binding changes only when
+an operator changes target or devices, or requests it; the earlier binding then ends at that time.
+
+Virtual machines are identified by their UUID and need no binding.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from gpufleet.fleet.readings import known_views
+from gpufleet.model.absence import Reason
+from gpufleet.model.allocation import VM_KINDS, Allocation, AllocationKind, AllocationSpec, Binding
+from gpufleet.model.api.answer import MachineRecord
+from gpufleet.model.machine import MachineKind
+from gpufleet.model.reading import Provenance
+from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.time import to_datetime, to_ns
+from gpufleet.model.view import Side, ViewKind, normalise_pci_address, normalise_uuid
+
+HOST_SOURCES = (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA, Provenance.IMPORTED)
+"""Sources of a machine's own samples, the closest one first."""
+
+_END = 2**63
+
+
+class LocatedMachine(msgspec.Struct, frozen=True):
+    """The machine that a target names now, or why there is none."""
+
+    machine: MachineRecord | None
+    reason: Reason | None = None
+    detail: str = ""
+
+
+def locate(spec: AllocationSpec, machines: Sequence[MachineRecord]) -> LocatedMachine:
+    """Find the machine that the target of a bare-metal allocation names now.
+
+    A retired machine does not match by name if another machine has the name: that is the node that replaced it.
+    """
+    target = spec.target
+    nodes = [one for one in machines if one.cluster == target.cluster and one.machine.kind is MachineKind.NODE]
+    fits = [one for one in nodes if one.id == target.machine]
+    named = [one for one in nodes if one.machine.name == target.machine]
+    fits = fits or [one for one in named if not one.is_retired] or named
+    if not fits:
+        detail = f"no machine of cluster {target.cluster!r} has the id or name {target.machine!r}"
+        return LocatedMachine(None, Reason.TARGET_UNKNOWN, detail)
+    if len(fits) > 1:
+        ids = ", ".join(sorted(one.id for one in fits))
+        detail = f"{target.machine!r} is the name of several machines: set target.machine to an id ({ids})"
+        return LocatedMachine(None, Reason.AMBIGUOUS_TARGET, detail)
+    return LocatedMachine(fits[0])
+
+
+def is_of_host(stored: StoredSample) -> bool:
+    """Return whether a machine measured a sample of itself or of a device on its own side."""
+    view = stored.sample.view
+    return stored.sample.provenance in HOST_SOURCES and (view is None or view.side is not Side.GUEST)
+
+
+def bind(spec: AllocationSpec, machine: MachineRecord, stored: Sequence[StoredSample]) -> Binding:
+    """Bind a spec to a machine and to the devices that its newest samples show.
+
+    A PCI address is bound to the GPU that was last seen there; an address at which nothing was seen stays unbound.
+    """
+    if spec.devices is None:
+        return Binding(machine=machine.id)
+    newest: dict[str, tuple[int, str]] = {}  # address to the newest view with a UUID
+    seen: set[str] = set()
+    views = known_views([one for one in stored if is_of_host(one)])
+    for key, view in views.items():
+        if view.pci_address is None:
+            continue
+        seen.add(view.pci_address)
+        if view.uuid is not None and view.kind is ViewKind.GPU:
+            at = max(one.received_at for one in stored if one.sample.view is not None and one.sample.view.key == key)
+            newest[view.pci_address] = max(newest.get(view.pci_address, (0, "")), (at, key))
+    devices: dict[str, tuple[str, ...]] = {}
+    for name in spec.devices:
+        address = pci_address(name)
+        if address is None:
+            devices[name] = (_uuid_key(name),)
+        elif address in seen:
+            own = (newest[address][1],) if address in newest else ()
+            devices[name] = (*own, _pci_key(address))
+    return Binding(machine=machine.id, devices=devices)
+
+
+def pci_address(name: str) -> str | None:
+    """Return the normalised PCI address, or None if the name is not one."""
+    try:
+        return normalise_pci_address(name)
+    except ValueError:
+        return None
+
+
+def _uuid_key(name: str) -> str:
+    return f"{ViewKind.MIG if name.startswith('MIG-') else ViewKind.GPU}/{name}"
+
+
+def _pci_key(address: str) -> str:
+    return f"{ViewKind.GPU}/pci/{address}"
+
+
+class BoundInterval(msgspec.Struct, frozen=True):
+    """Time in which an allocation has a machine.
+
+    Attributes:
+        machine: the hub's machine id.
+        devices: keys of the allocated views, or None for the whole machine.
+        start, end: nanoseconds since 1970, `end` excluded.
+    """
+
+    machine: str
+    devices: frozenset[str] | None
+    start: int
+    end: int
+
+
+def own_time(allocation: Allocation) -> tuple[int, int]:
+    """Return the interval of an allocation, nanoseconds since 1970, its end excluded."""
+    spec = allocation.spec
+    ends = [to_ns(at) for at in (spec.valid_to, allocation.closed_at) if at is not None]
+    return (to_ns(spec.valid_from) if spec.valid_from else 0), min(ends, default=_END)
+
+
+def bound_intervals(allocation: Allocation, start: int = 0, end: int = _END) -> tuple[BoundInterval, ...]:
+    """Return the machines of an allocation within an interval, in order of time."""
+    first, last = own_time(allocation)
+    first, last = max(first, start), min(last, end)
+    found = []
+    for one in allocation.bindings:
+        begin = max(first, to_ns(one.since)) if one.since is not None else first
+        until = min(last, to_ns(one.until)) if one.until is not None else last
+        if begin < until:
+            found.append(BoundInterval(one.machine, bound_devices(one), begin, until))
+    return tuple(found)
+
+
+def bound_devices(binding: Binding) -> frozenset[str] | None:
+    """Return the keys of the bound views, or None for the whole machine."""
+    if binding.devices is None:
+        return None
+    return frozenset(key for keys in binding.devices.values() for key in keys)
+
+
+def binding_at(allocation: Allocation, at: int) -> Binding | None:
+    """Return the binding in force at an instant, or None."""
+    for one in allocation.bindings:
+        since = to_ns(one.since) if one.since is not None else 0
+        if since <= at and (one.until is None or at < to_ns(one.until)):
+            return one
+    return None
+
+
+def is_pending(allocation: Allocation) -> bool:
+    """Return whether the machine, or the device at a listed PCI address, is still to be bound."""
+    if allocation.spec.kind is not AllocationKind.BARE_METAL:
+        return False
+    current = allocation.bindings[-1] if allocation.bindings else None
+    if current is None or current.until is not None:
+        return True
+    return current.devices is not None and len(current.devices) < len(allocation.spec.devices or ())
+
+
+def complete(allocation: Allocation, new: Binding) -> tuple[Binding, ...]:
+    """Return the bindings of a pending allocation with its machine, or with devices that were not known before.
+
+    Devices that are bound already keep their binding.
+    """
+    bindings = allocation.bindings
+    if not bindings or bindings[-1].until is not None:
+        since = bindings[-1].until if bindings else None
+        return (*bindings, msgspec.structs.replace(new, since=since))
+    current = bindings[-1]
+    if current.machine != new.machine:
+        return bindings
+    devices = {**(new.devices or {}), **(current.devices or {})}
+    return (*bindings[:-1], msgspec.structs.replace(current, devices=devices))
+
+
+def rebind(allocation: Allocation, new: Binding | None, at: int) -> tuple[Binding, ...]:
+    """Return the bindings after an operator changed the target, the devices or their binding.
+
+    What was bound before `at` stays bound; an allocation that has not begun is bound as a whole. Without a new binding
+    the allocation is pending.
+    """
+    if at <= own_time(allocation)[0]:
+        return () if new is None else (new,)
+    before = allocation.bindings
+    if before and before[-1].until is None:
+        before = (*before[:-1], msgspec.structs.replace(before[-1], until=to_datetime(at)))
+    if new is None:
+        return before
+    return (*before, msgspec.structs.replace(new, since=before[-1].until if before else None))
+
+
+ClaimKey = tuple[str, str]
+"""Cluster and subject of a claim: a machine id, the name of an unbound target, or a virtual machine's UUID."""
+
+_VM = "\0vm/"  # cannot be part of a machine name
+_UNBOUND = "\0name/"
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    """Subject of an allocation in an interval; `devices` is None for all of it."""
+
+    subject: ClaimKey
+    devices: frozenset[str] | None
+    start: int
+    end: int
+
+    def overlaps(self, other: "_Claim") -> bool:
+        return (
+            self.subject == other.subject
+            and self.start < other.end
+            and other.start < self.end
+            and devices_overlap(self.devices, other.devices)
+        )
+
+
+class Claims:
+    """Allocations of machines, devices and virtual machines, by subject. Safe to read during a change."""
+
+    def __init__(self, allocations: Iterable[Allocation]) -> None:
+        self._by_id: dict[str, Allocation] = {}
+        self._by_subject: dict[ClaimKey, tuple[str, ...]] = {}
+        self._pending: dict[str, None] = {}
+        for one in allocations:
+            self.update(one)
+
+    def update(self, allocation: Allocation) -> None:
+        """Add or replace an allocation."""
+        before = self._by_id.pop(allocation.id, None)
+        for subject in dict.fromkeys(claim.subject for claim in _claims(before)) if before is not None else ():
+            self._by_subject[subject] = tuple(one for one in self._by_subject[subject] if one != allocation.id)
+        self._by_id[allocation.id] = allocation
+        for subject in dict.fromkeys(claim.subject for claim in _claims(allocation)):
+            self._by_subject[subject] = (*self._by_subject.get(subject, ()), allocation.id)
+        if is_pending(allocation):
+            self._pending[allocation.id] = None
+        else:
+            self._pending.pop(allocation.id, None)
+
+    def pending(self, now: int) -> tuple[Allocation, ...]:
+        """Return the allocations to bind, in order of creation. The past of an ended allocation does not change."""
+        found = [self._by_id[id_] for id_ in tuple(self._pending)]
+        return tuple(
+            sorted((one for one in found if now < own_time(one)[1]), key=lambda one: (to_ns(one.created_at), one.id))
+        )
+
+    def rivals(self, allocation: Allocation, start: int = 0, end: int = _END) -> tuple[Allocation, ...]:
+        """Return other tenants' allocations of the same machine or devices within an interval.
+
+        Args:
+            allocation: of any kind; without a tenant it has no rivals.
+            start, end: nanoseconds since 1970, `end` excluded.
+        """
+        if allocation.spec.tenant is None:
+            return ()
+        own = [one for one in _claims(allocation) if one.start < end and start < one.end]
+        found: dict[str, Allocation] = {}
+        for claim in own:
+            cut = msgspec.structs.replace(claim, start=max(claim.start, start), end=min(claim.end, end))
+            for id_ in self._by_subject.get(claim.subject, ()):
+                other = self._by_id.get(id_)
+                if other is None or id_ == allocation.id or other.spec.tenant in (None, allocation.spec.tenant):
+                    continue
+                if any(cut.overlaps(theirs) for theirs in _claims(other)):
+                    found[id_] = other
+        return tuple(found.values())
+
+
+def devices_overlap(one: AbstractSet[str] | None, other: AbstractSet[str] | None) -> bool:
+    """Return whether two sets of devices have a common element; None is the whole machine."""
+    return one is None or other is None or not one.isdisjoint(other)
+
+
+def _claims(allocation: Allocation) -> list[_Claim]:
+    spec, (start, end) = allocation.spec, own_time(allocation)
+    cluster = spec.target.cluster
+    if spec.kind in VM_KINDS:
+        uuid = normalise_uuid(spec.target.vm_uuid or "") or spec.target.vm_uuid
+        return [_Claim((cluster, f"{_VM}{uuid}"), None, start, end)]
+    if spec.kind is not AllocationKind.BARE_METAL:
+        return []
+    found = [
+        _Claim((cluster, one.machine), _with_unbound(allocation, one), one.start, one.end)
+        for one in bound_intervals(allocation)
+    ]
+    if not allocation.bindings or allocation.bindings[-1].until is not None:
+        since = max([start, *(one.end for one in found)])
+        names = None if spec.devices is None else frozenset(_given_keys(spec.devices))
+        found.append(_Claim((cluster, f"{_UNBOUND}{spec.target.machine}"), names, since, end))
+    return found
+
+
+def _with_unbound(allocation: Allocation, interval: BoundInterval) -> frozenset[str] | None:
+    """Return the devices of an interval, with listed PCI addresses at which nothing was seen yet."""
+    if interval.devices is None:
+        return None
+    current = allocation.bindings[-1]
+    bound: Mapping[str, tuple[str, ...]] = current.devices or {}
+    if current.until is not None or current.machine != interval.machine:
+        return interval.devices
+    unbound = [name for name in allocation.spec.devices or () if name not in bound]
+    return interval.devices | frozenset(_given_keys(unbound))
+
+
+def _given_keys(names: Iterable[str]) -> Iterable[str]:
+    for name in names:
+        address = pci_address(name)
+        yield _uuid_key(name) if address is None else _pci_key(address)

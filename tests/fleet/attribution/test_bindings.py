@@ -1,0 +1,151 @@
+"""Bindings of allocations: which machine and devices, in which interval, and whose they are."""
+
+import datetime as dt
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.fleet.attribution.bindings import Claims, bind, binding_at, bound_intervals, complete, is_pending, rebind
+from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Binding, Target
+from gpufleet.model.api.answer import MachineRecord
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine
+from gpufleet.model.reading import Sample
+from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.time import NANOS, to_datetime, to_ns
+from gpufleet.model.view import Side, View, ViewKind
+
+START = 1_800_000_000 * NANOS
+FIRST, SECOND = "0000:01:00.0", "0000:02:00.0"
+MACHINE = MachineRecord(
+    id="m-a",
+    cluster="c",
+    machine=Machine(name="node-a"),
+    sender="s",
+    first_seen=to_datetime(0),
+    last_seen=to_datetime(0),
+)
+
+
+def at(seconds: float) -> dt.datetime:
+    return to_datetime(START + int(seconds * NANOS))
+
+
+def allocation(name: str = "a", tenant: str | None = "acme", **more: object) -> Allocation:
+    fields = {"valid_from": at(0), "target": Target(cluster="c", machine="node-a"), **more}
+    bindings = fields.pop("bindings", ())
+    spec = AllocationSpec(kind=AllocationKind.BARE_METAL, tenant=tenant, **fields)  # type: ignore[arg-type]
+    return Allocation(id=name, generation=1, spec=spec, created_at=at(0), bindings=bindings)  # type: ignore[arg-type]
+
+
+def seen(uuid: str | None, address: str, age: int = 0) -> StoredSample:
+    side = Side.HOST if uuid else Side.PCI_ONLY
+    view = View(kind=ViewKind.GPU, side=side, uuid=uuid, pci_address=address)
+    sample = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=START - age * NANOS, values={})
+    return StoredSample(sample=sample, received_at=START - age * NANOS)
+
+
+@pytest.mark.parametrize(
+    ("stored", "keys"),
+    [
+        ([seen("GPU-1", FIRST)], ("gpu/GPU-1", f"gpu/pci/{FIRST}")),
+        ([seen("GPU-1", FIRST, 60), seen(None, FIRST)], ("gpu/GPU-1", f"gpu/pci/{FIRST}")),
+        ([seen("GPU-1", FIRST, 60), seen("GPU-2", FIRST)], ("gpu/GPU-2", f"gpu/pci/{FIRST}")),
+        ([seen(None, FIRST)], (f"gpu/pci/{FIRST}",)),
+    ],
+    ids=["driver", "passed through", "swapped", "never read by a driver"],
+)
+def test_pci_address_is_bound_to_the_gpu_last_seen_there(stored: list[StoredSample], keys: tuple[str, ...]) -> None:
+    assert bind(allocation(devices=(FIRST,)).spec, MACHINE, stored).devices == {FIRST: keys}
+
+
+def test_uuid_is_bound_without_a_sample_and_an_unseen_address_is_not() -> None:
+    spec = allocation(devices=("GPU-1", "MIG-1", SECOND)).spec
+    assert bind(spec, MACHINE, [seen("GPU-9", FIRST)]).devices == {"GPU-1": ("gpu/GPU-1",), "MIG-1": ("mig/MIG-1",)}
+    assert bind(allocation().spec, MACHINE, []).devices is None
+
+
+def test_completing_adds_devices_and_changes_none() -> None:
+    one = allocation(devices=(FIRST, SECOND), bindings=(Binding(machine="m-a", devices={FIRST: ("gpu/GPU-1",)}),))
+    assert is_pending(one)
+    new = Binding(machine="m-a", devices={FIRST: ("gpu/GPU-other",), SECOND: ("gpu/GPU-2",)})
+    (bound,) = complete(one, new)
+    assert bound.devices == {FIRST: ("gpu/GPU-1",), SECOND: ("gpu/GPU-2",)}
+    assert complete(one, Binding(machine="m-b", devices={})) == one.bindings
+
+
+def test_rebinding_ends_the_earlier_binding() -> None:
+    one = allocation(bindings=(Binding(machine="m-a"),))
+    later = msgspec.structs.replace(one, bindings=rebind(one, Binding(machine="m-b"), to_ns(at(10))))
+    assert [(part.machine, part.start, part.end) for part in bound_intervals(later, START, to_ns(at(30)))] == [
+        ("m-a", START, to_ns(at(10))),
+        ("m-b", to_ns(at(10)), to_ns(at(30))),
+    ]
+    first, last = (binding_at(later, to_ns(at(second))) for second in (9, 10))
+    assert (first and first.machine, last and last.machine) == ("m-a", "m-b")
+    pending = msgspec.structs.replace(one, bindings=rebind(one, None, to_ns(at(10))))
+    assert is_pending(pending)
+    assert [part.end for part in bound_intervals(pending)] == [to_ns(at(10))]
+
+
+def test_allocation_that_has_not_begun_is_rebound_as_a_whole() -> None:
+    one = allocation(valid_from=at(60), bindings=(Binding(machine="m-a"),))
+    assert rebind(one, Binding(machine="m-b"), to_ns(at(10))) == (Binding(machine="m-b"),)
+
+
+machines = st.sampled_from(["m-a", "m-b"])
+gpus = st.none() | st.sets(st.sampled_from(["gpu/GPU-1", "gpu/GPU-2"]), min_size=1, max_size=2)
+spans = st.tuples(st.integers(0, 5), st.integers(1, 5))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["acme", "bravo", None]), machines, gpus, spans), max_size=5))
+def test_rivals_are_tenants_with_the_same_device_at_the_same_time(
+    rows: list[tuple[str | None, str, set[str] | None, tuple[int, int]]],
+) -> None:
+    made = [
+        allocation(
+            f"n{number}",
+            tenant,
+            valid_from=at(start),
+            valid_to=at(start + length),
+            devices=None if devices is None else tuple(sorted(devices)),
+            bindings=(Binding(machine=machine, devices=None if devices is None else {key: (key,) for key in devices}),),
+        )
+        for number, (tenant, machine, devices, (start, length)) in enumerate(rows)
+    ]
+    claims = Claims(made)
+    for one, (tenant, machine, devices, (start, length)) in zip(made, rows, strict=True):
+        expected = {
+            other.id
+            for other, (whose, where, which, (begin, time)) in zip(made, rows, strict=True)
+            if None not in (tenant, whose)
+            and (tenant, machine) != (whose, machine)
+            and where == machine
+            and (devices is None or which is None or devices & which)
+            and start < begin + time
+            and begin < start + length
+        }
+        assert {other.id for other in claims.rivals(one)} == expected
+
+
+def test_unbound_claims_conflict_by_the_given_names() -> None:
+    claims = Claims([allocation("a", devices=(FIRST, "GPU-1"))])
+    for devices, rivals in (((FIRST,), 1), (("GPU-1",), 1), ((SECOND,), 0), (None, 1)):
+        assert len(claims.rivals(allocation("b", "bravo", devices=devices))) == rivals
+    assert claims.rivals(allocation("b", "bravo", target=Target(cluster="c", machine="node-b"))) == ()
+
+
+def test_replaced_allocation_leaves_its_earlier_claim() -> None:
+    claims = Claims([allocation("a", bindings=(Binding(machine="m-a"),))])
+    rival = allocation("b", "bravo", bindings=(Binding(machine="m-a"),))
+    assert claims.rivals(rival)
+    claims.update(allocation("a", bindings=(Binding(machine="m-b"),)))
+    assert claims.rivals(rival) == ()
+
+
+def test_ended_allocation_is_no_longer_pending() -> None:
+    claims = Claims([allocation("a", valid_to=at(10))])
+    assert [one.id for one in claims.pending(to_ns(at(9)))] == ["a"]
+    assert claims.pending(to_ns(at(10))) == ()

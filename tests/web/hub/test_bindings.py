@@ -1,0 +1,192 @@
+"""Allocation bindings: what is past stays with its tenant, whatever happens to names later."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpufleet.codecs.batch import encode
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import Event
+from gpufleet.model.machine import Machine
+from gpufleet.model.reading import Sample
+from gpufleet.model.time import NANOS, to_datetime
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire.batch import Batch, MachineReport
+from tests.web.hub.site import Site, now, running_site
+
+MINUTE = 60 * NANOS
+SEVEN = Machine(name="gpu-7", machine_id="7" * 32, system_uuid="00000000-0000-4000-8000-000000000007")
+NINE = Machine(name="gpu-9", machine_id="9" * 32, system_uuid="00000000-0000-4000-8000-000000000009")
+
+
+def gpu(uuid: str, address: str = "0000:01:00.0") -> View:
+    return View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid, pci_address=address)
+
+
+class Fleet:
+    """A hub, and nodes that post batches."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.start = now() - 30 * MINUTE
+        self._seq = 0
+
+    async def report(self, machine: Machine, power: float, minute: int, *views: View, xid: str = "") -> None:
+        """Post one sample per GPU, measured at a minute after the start, and an XID event."""
+        self._seq += 1
+        at = self.start + minute * MINUTE
+        listed = views or (gpu(f"GPU-{machine.machine_id}"),)
+        samples = tuple(
+            Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": power})
+            for view in listed
+        )
+        events = (Event(view=listed[0], kind="xid", code=79, at=at, attributes={"text": xid}),) if xid else ()
+        report = MachineReport(machine=machine, samples=samples, events=events)
+        sender = machine.machine_id or ""
+        batch = Batch(cluster="local", sender=sender, epoch=sender, seq=self._seq, sent_at=at, reports=(report,))
+        await self.site.post(encode(batch))
+
+    async def put(self, name: str, tenant: str, machine: str, *, query: str = "", **spec: object) -> tuple[int, Any]:
+        body = {"kind": "bare_metal", "target": {"cluster": "local", "machine": machine}, "tenant": tenant, **spec}
+        return await self.site.request(f"/v1/allocations/{name}{query}", "PUT", body)
+
+    async def powers(self, name: str) -> set[float]:
+        """Return every stored power value that the allocation's series shows."""
+        window = f"start={self.time(0)}&end={self.time(40)}&step=60s"
+        answer = (await self.site.request(f"/v1/allocations/{name}/series?metric=gpu_power_watts&{window}"))[1]
+        return {point["value"] for one in answer["series"] for point in one["points"] if point["value"] is not None}
+
+    async def messages(self, name: str) -> set[str]:
+        events = (await self.site.request(f"/v1/events?allocation={name}&since={self.time(0)}"))[1]["events"]
+        return {event["attributes"]["text"] for event in events}
+
+    async def usage(self, name: str) -> dict[str, Any]:
+        answer = (await self.site.request(f"/v1/usage?start={self.time(0)}&end={self.time(40)}&group_by=allocation"))[1]
+        return next((row for row in answer["rows"] if row["group"]["allocation"] == name), {})
+
+    def time(self, minute: int) -> str:
+        return to_datetime(self.start + minute * MINUTE).isoformat().replace("+00:00", "Z")
+
+    async def id_of(self, machine: Machine) -> str:
+        items = (await self.site.request("/v1/machines"))[1]["items"]
+        (id_,) = [one["id"] for one in items if one["machine"]["machine_id"] == machine.machine_id]
+        return str(id_)
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+    async with running_site(tmp_path) as site:
+        yield Fleet(site)
+
+
+async def swap_names(fleet: Fleet) -> None:
+    """Let acme have gpu-7 and bravo gpu-9; then gpu-7 is retired, and gpu-9 is reinstalled as gpu-7."""
+    for machine, power in ((SEVEN, 700.0), (NINE, 900.0)):
+        await fleet.report(machine, power, 1, xid=f"of {machine.name}")
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+    assert (await fleet.put("b", "bravo", "gpu-9", valid_from=fleet.time(0), valid_to=fleet.time(10)))[0] == 201
+    await fleet.site.request(f"/v1/machines/{await fleet.id_of(SEVEN)}", "DELETE")
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 990.0, 20, xid="after the reinstallation")
+
+
+async def test_rename_moves_no_history_between_tenants(fleet: Fleet) -> None:
+    await swap_names(fleet)
+    assert await fleet.powers("a") == {700.0}
+    assert await fleet.powers("b") == {900.0}
+    assert await fleet.messages("a") == {"of gpu-7"}
+    assert await fleet.messages("b") == {"of gpu-9"}
+
+
+async def test_usage_of_an_ended_allocation_survives_a_rename(fleet: Fleet) -> None:
+    for machine in (SEVEN, NINE):
+        await fleet.report(machine, 700.0, 1)
+    await fleet.put("b", "bravo", "gpu-9", valid_from=fleet.time(0), valid_to=fleet.time(10))
+    before = await fleet.usage("b")
+    assert before["held_gpu_hours"] == pytest.approx(10 / 60)
+    await fleet.site.request(f"/v1/machines/{await fleet.id_of(SEVEN)}", "DELETE")
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 990.0, 20)
+    assert await fleet.usage("b") == before
+
+
+async def test_past_of_a_renamed_machine_cannot_be_allocated_again(fleet: Fleet) -> None:
+    await swap_names(fleet)
+    status, problem = await fleet.put("c", "charlie", "gpu-7", valid_from=fleet.time(2), valid_to=fleet.time(8))
+    assert (status, problem["error"]) == (409, "conflict")
+    assert (await fleet.put("c", "charlie", "gpu-7", valid_from=fleet.time(15)))[0] == 201
+    assert await fleet.powers("c") == {990.0}
+
+
+async def test_current_answer_follows_the_binding_and_not_the_name(fleet: Fleet) -> None:
+    await swap_names(fleet)
+    answer = (await fleet.site.request("/v1/allocations/a/metrics"))[1]
+    assert answer["machine"] == await fleet.id_of(SEVEN)
+    assert answer["allocation"]["bindings"] == [{"machine": await fleet.id_of(SEVEN)}]
+
+
+async def test_same_put_does_not_bind_again_but_rebind_does(fleet: Fleet) -> None:
+    await swap_names(fleet)
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[1]["generation"] == 1
+    status, allocation = await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), query="?rebind=true")
+    assert (status, allocation["generation"]) == (200, 2)
+    first, second = allocation["bindings"]
+    assert (first["machine"], second["machine"]) == (await fleet.id_of(SEVEN), await fleet.id_of(NINE))
+    assert first["until"] == second["since"]
+    assert await fleet.powers("a") == {700.0}, "the past of the other machine stays with its tenant"
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 995.0, 31)
+    assert await fleet.powers("a") == {700.0, 995.0}
+    assert await fleet.messages("a") == {"of gpu-7"}
+
+
+async def test_allocation_is_bound_once_its_machine_reports(fleet: Fleet) -> None:
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[1].get("bindings") is None
+    answer = (await fleet.site.request("/v1/allocations/a/metrics"))[1]
+    assert (answer["source"], answer["reason"]) == ("unavailable", "target_unknown")
+    await fleet.report(SEVEN, 700.0, 1)
+    assert await fleet.powers("a") == {700.0}
+    assert (await fleet.site.request("/v1/allocations/a"))[1]["bindings"] == [{"machine": await fleet.id_of(SEVEN)}]
+
+
+async def test_pending_allocation_never_takes_another_tenants_machine(fleet: Fleet) -> None:
+    await fleet.report(SEVEN, 700.0, 1)
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+    assert (await fleet.put("b", "bravo", "renamed", valid_from=fleet.time(0)))[0] == 201
+    await fleet.report(msgspec.structs.replace(SEVEN, name="renamed"), 710.0, 2)
+    assert await fleet.powers("a") == {700.0, 710.0}
+    assert await fleet.powers("b") == set()
+    answer = (await fleet.site.request("/v1/allocations/b/metrics"))[1]
+    assert (answer["source"], answer["reason"]) == ("unavailable", "ambiguous_target")
+    assert "(with a)" in answer["detail"]
+
+
+async def test_listed_pci_address_means_the_gpu_that_was_there(fleet: Fleet) -> None:
+    first, second = "0000:01:00.0", "0000:02:00.0"
+    await fleet.report(SEVEN, 100.0, 1, gpu("GPU-x", first))
+    await fleet.report(SEVEN, 200.0, 2, gpu("GPU-y", second))
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0), devices=[first]))[0] == 201
+    assert (await fleet.put("b", "bravo", "gpu-7", valid_from=fleet.time(0), devices=["GPU-y"]))[0] == 201
+    await fleet.report(SEVEN, 201.0, 3, gpu("GPU-y", first))
+    await fleet.report(SEVEN, 101.0, 4, gpu("GPU-x", second))
+    assert await fleet.powers("a") == {100.0, 101.0}
+    assert await fleet.powers("b") == {200.0, 201.0}
+    devices = (await fleet.site.request("/v1/allocations/a/metrics"))[1]["devices"]
+    assert [device["uuid"] for device in devices] == ["GPU-x"]
+
+
+async def test_one_gpu_by_uuid_and_by_address_is_one_claim(fleet: Fleet) -> None:
+    await fleet.report(SEVEN, 100.0, 1, gpu("GPU-x"))
+    assert (await fleet.put("a", "acme", "gpu-7", devices=["GPU-x"]))[0] == 201
+    assert (await fleet.put("b", "bravo", "gpu-7", devices=["0000:01:00.0"]))[0] == 409
+    assert (await fleet.put("c", "charlie", "gpu-7", devices=["0000:02:00.0"]))[0] == 201
+
+
+async def test_bindings_survive_a_restart(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        fleet = Fleet(site)
+        await swap_names(fleet)
+    async with running_site(tmp_path) as site:
+        fleet.site = site
+        assert (await fleet.site.request("/v1/allocations/a"))[1]["bindings"][0]["machine"] == await fleet.id_of(SEVEN)
+        assert (await fleet.put("c", "charlie", "gpu-7", valid_from=fleet.time(2), valid_to=fleet.time(8)))[0] == 409
