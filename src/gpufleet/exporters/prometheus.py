@@ -194,5 +194,5 @@ def _add_readers(page: MetricsPage, node: dict[str, str], reports: Iterable[Read
         page.add("gpufleet_reader_consecutive_failures", labels, report.failures)
         if report.last_attempt is not None:
             page.add("gpufleet_reader_last_attempt_timestamp_seconds", labels, report.last_attempt.timestamp())
-        if report.error_class:
+        if report.error_class and report.state is not ReaderState.OK:
             page.add("gpufleet_reader_error", f"{labels},{format_labels({'error_class': report.error_class})}", 1)

@@ -33,7 +33,7 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         duration_seconds: duration of the last pass.
         failures: consecutive failed passes.
         error_class: short class of the last error for counting (`timeout`, a `Reason`, an exception's
-            name); empty after success.
+            name); empty after success. On a machine without GPU the state is ok, and class and message stay.
         last_error: message of the last error, the driver's own if it has one; kept until a pass
             succeeds.
     """

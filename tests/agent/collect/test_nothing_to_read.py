@@ -41,10 +41,15 @@ def test_reader_is_ok_on_a_machine_without_nvidia_gpu(inventory: tuple[PciFuncti
     world, pending = world_without_gpus(inventory, Absent(reason, "detail"))
     snapshot = assemble(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={})
     (report,) = [one for one in snapshot.readers if one.reader == "nvml"]
-    assert (report.state, report.failures, report.error_class, report.last_error) == (ReaderState.OK, 0, "", "")
+    assert (report.state, report.failures, report.error_class, report.last_error) == (
+        ReaderState.OK,
+        0,
+        reason,
+        "detail",
+    )
     assert snapshot.capabilities["nvml"] == f"{reason}: detail", "the reason remains visible"
     (sent,) = pending.take(snapshot, world.clock.now_ns(), world.state.judged).readers
-    assert (sent.state, sent.last_error) == (ReaderState.OK, "")
+    assert (sent.state, sent.last_error) == (ReaderState.OK, "detail")
     page = TableExporter(width=120).render(snapshot).decode()
     assert "nvml     nothing to read on this machine" in page
     assert "failed" not in page

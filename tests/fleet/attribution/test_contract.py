@@ -49,7 +49,11 @@ def stored(sample: Sample, age: float = 1.0) -> StoredSample:
 
 
 def status(reader: str = "nvml", lane: Lane = Lane.FAST, interval: float = 10, **more: object) -> ReaderStatus:
-    return ReaderStatus(reader=reader, lane=lane, state=ReaderState.OK, interval_seconds=interval, **more)  # type: ignore[arg-type]
+    fields = {"state": ReaderState.OK, **more}
+    return ReaderStatus(reader=reader, lane=lane, interval_seconds=interval, **fields)  # type: ignore[arg-type]
+
+
+FAILING = status(last_error="driver text", state=ReaderState.PARTIAL, last_attempt=NOW)
 
 
 def answer_for(
@@ -87,7 +91,7 @@ def values(found: AllocationAnswer) -> list[object]:
 
 
 def test_bare_metal_is_answered_by_the_host_itself() -> None:
-    found = answer_for(bare_metal(), FRESH, readers=(status(last_error="driver text", last_attempt=1),))
+    found = answer_for(bare_metal(), FRESH, readers=(FAILING,))
     assert (found.source, found.reason, found.machine) == (Provenance.HOST_LOCAL_PROBE, None, "m-a")
     assert found.host["host_load_1m"].value == 0.5
     (device,) = found.devices
@@ -280,6 +284,64 @@ def test_passed_through_device_is_found_by_either_name() -> None:
 def test_device_listed_by_both_its_names_is_counted_once() -> None:
     found = answer_for(bare_metal(devices=("GPU-1", "0000:01:00.0")), FRESH)
     assert found.aggregate.coverage == "1 of 1 devices"
+
+
+OWN_ERROR = "gpu/GPU-1: nvmlDeviceGetPowerUsage did not return"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (OWN_ERROR, OWN_ERROR),
+        ("0000:01:00.0: GPU is lost", "0000:01:00.0: GPU is lost"),
+        ("gpu/GPU-2: process 4711 (their-job) hangs", "nvml: timeout"),
+        ("gpu/GPU-10: hangs", "nvml: timeout"),
+        ("gpu/GPU-1 and gpu/GPU-2 hang", "nvml: timeout"),
+        ("Unable to determine the device handle for GPU0000:64:00.0: GPU is lost", "nvml: timeout"),
+        ("GPU 5: timeout", "nvml: timeout"),
+        ("their-job holds the driver", "nvml: timeout"),
+    ],
+)
+def test_error_about_another_tenants_device_is_not_shown(text: str, shown: str) -> None:
+    readers = (status(last_error=text, state=ReaderState.PARTIAL, error_class="timeout", last_attempt=NOW),)
+    assert answer_for(bare_metal(devices=("GPU-1", "0000:01:00.0")), FRESH, readers=readers).last_error == shown
+    assert answer_for(bare_metal(), FRESH, readers=readers).last_error == text
+
+
+def test_error_from_before_the_allocation_is_not_shown() -> None:
+    readers = (status(last_error="text", state=ReaderState.FAILED, last_attempt=NOW - 5 * NANOS),)
+    for begin, shown in ((-4, None), (-6, "text")):
+        assert answer_for(bare_metal(valid_from=at(begin)), FRESH, readers=readers).last_error == shown
+
+
+def test_absences_of_a_shared_machine_do_not_name_other_devices() -> None:
+    absent = Absent(Reason.DRIVER_ERROR, "gpu/GPU-2: hangs in process 4711")
+    sample = msgspec.structs.replace(host_sample(NOW), values={"nvidia_driver_version": absent})
+    samples = [*FRESH, stored(sample)]
+    for devices, detail in ((("GPU-1",), ""), (None, "gpu/GPU-2: hangs in process 4711")):
+        reading = answer_for(bare_metal(devices=devices), samples).host["nvidia_driver_version"]
+        assert (reading.absent, reading.detail) == (Reason.DRIVER_ERROR, detail)
+
+
+def test_details_of_absences_before_the_allocation_are_not_shown() -> None:
+    earlier = gpu_sample(gpu_view(1), NOW - 9 * NANOS, gpu_power_watts=Absent(Reason.DRIVER_ERROR, "their process"))
+    (device,) = answer_for(bare_metal(valid_from=at(-1)), [stored(earlier)]).devices
+    assert device.readings["gpu_power_watts"].absent is Reason.DRIVER_ERROR
+    assert device.readings["gpu_power_watts"].detail == ""
+
+
+@pytest.mark.parametrize("state", [ReaderState.OK, ReaderState.FAILED])
+def test_expected_gpus_that_no_reader_shows_are_unavailable(state: ReaderState) -> None:
+    """State ok: the bus has no GPU, so the reader has nothing to read, but keeps the driver's message."""
+    message = "No supported GPUs were found"
+    readers = (status(last_error=message, state=state, error_class="no_supported_gpu", last_attempt=NOW),)
+    found = answer_for(bare_metal(expected={"H200": 2}), [stored(host_sample(NOW))], readers=readers)
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.NO_SUPPORTED_GPU)
+    assert (found.last_error, found.aggregate.coverage) == (message, "0 of 2 devices")
+    unexpected = answer_for(bare_metal(), [stored(host_sample(NOW))], readers=readers)
+    assert unexpected.source is Provenance.HOST_LOCAL_PROBE
+    without_error = answer_for(bare_metal(expected={"H200": 2}), [stored(host_sample(NOW))])
+    assert (without_error.source, without_error.reason) == (Provenance.UNAVAILABLE, Reason.NOT_REPORTED)
 
 
 def test_values_before_the_allocation_are_not_shown() -> None:

@@ -95,6 +95,16 @@ def test_every_state_is_a_reason_with_its_detail(state: str) -> None:
     assert found.devices[0].readings["gpu_memory_used_bytes"].last_known == 30
 
 
+def test_problem_from_before_the_allocation_is_not_shown() -> None:
+    problem = guest_status(Reason.GUEST_UNREACHABLE, "text about another tenant")
+    for begin, shown in ((-10, True), (1, False)):
+        one = allocation(valid_from=at(begin))
+        inside_of = (guest(problem, inside(GPU, 30, age=STALE_AFTER + 1)),)
+        found = answer(one, (), NOW + 2 * NANOS, stale_after_seconds=STALE_AFTER, inside=inside_of)
+        assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.GUEST_UNREACHABLE)
+        assert ("text about another tenant" in found.detail + str(found.last_error)) is shown
+
+
 def test_unreachable_guest_keeps_its_values_until_they_are_stale() -> None:
     unreachable = guest_status(Reason.GUEST_UNREACHABLE, "no answer in time")
     assert used(answer_for(allocation(), guest(unreachable, inside(GPU, 30, age=60)))) == [30]

@@ -153,7 +153,10 @@ class AgentState:
         return all(function.vendor != NVIDIA_VENDOR for function in self.inventory.functions)
 
     def judged(self, status: ReaderStatus) -> ReaderStatus:
-        """Return the status of a lane, with an excused failure turned into `ok`: there is nothing to read."""
+        """Return the status of a lane, with an excused failure turned into `ok`: there is nothing to read.
+
+        Class and message of the error stay: an allocation that expects GPUs on this machine needs them.
+        """
         failure = self._failures.get(status.reader)
         if status.state is not ReaderState.FAILED or failure is None or not self.excuses(failure):
             return status
@@ -162,8 +165,6 @@ class AgentState:
             state=ReaderState.OK,
             last_success=status.last_attempt,
             failures=0,
-            error_class="",
-            last_error="",
         )
 
     def missing(self) -> tuple[str, ...]:

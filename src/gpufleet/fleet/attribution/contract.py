@@ -9,7 +9,9 @@ no host value: a host's GPU never speaks for a guest's.
 """
 
 import datetime as dt
+import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -22,7 +24,7 @@ from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec
 from gpufleet.model.api.answer import AllocationAnswer, AnswerDevice, MachineRecord
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Provenance, Reading
-from gpufleet.model.status import ReaderStatus
+from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.model.view import Side, View, ViewKind
@@ -111,9 +113,54 @@ def answer(
 
 
 def last_error(readers: Sequence[ReaderStatus]) -> str | None:
-    """Return the newest error of the readers, verbatim."""
+    """Return the newest error of the readers that do not work, verbatim."""
+    failed = newest_failure([one for one in readers if one.state is not ReaderState.OK])
+    return None if failed is None else failed.last_error
+
+
+def newest_failure(readers: Sequence[ReaderStatus]) -> ReaderStatus | None:
+    """Return the status with the newest error, or None."""
     failed = [one for one in readers if one.last_error]
-    return max(failed, key=lambda one: (one.last_attempt or 0, one.reader, one.lane)).last_error if failed else None
+    return max(failed, key=lambda one: (one.last_attempt or 0, one.reader, one.lane)) if failed else None
+
+
+_DEVICE_NAME = re.compile(
+    r"(?:GPU|MIG)-[\w/-]+|(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]"
+    r"|\b(?:GPU|MIG)(?: device)? \d+|\bpid\b|\bprocess\b",
+    re.IGNORECASE,
+)
+"""UUIDs, PCI addresses and indexes of devices, and processes, in the text of an error."""
+
+
+def visible_error(status: ReaderStatus, own: AbstractSet[str] | None) -> str:
+    """Return the error of a reader as the tenant of some devices may see it.
+
+    The text is shown if it names a device of the allocation and nothing else. Otherwise it may be about another
+    tenant's GPU or process, and only the reader and the class of the error are shown.
+
+    Args:
+        status: with an error.
+        own: UUIDs and PCI addresses of the allocated devices, or None for a whole machine.
+    """
+    if own is None:
+        return status.last_error
+    names = {_plain_name(name) for name in _DEVICE_NAME.findall(status.last_error)}
+    if names and names <= own:
+        return status.last_error
+    return f"{status.reader}: {status.error_class or 'error'}"
+
+
+def _plain_name(name: str) -> str:
+    return pci_address(name) or name.rstrip("/-")
+
+
+def _without_details(stored: StoredSample) -> StoredSample:
+    """Remove details that name devices or processes from the absences of a machine's own sample."""
+    values = {
+        name: Absent(value.reason) if isinstance(value, Absent) and _DEVICE_NAME.search(value.detail) else value
+        for name, value in stored.sample.values.items()
+    }
+    return msgspec.structs.replace(stored, sample=msgspec.structs.replace(stored.sample, values=values))
 
 
 def _host_answer(
@@ -126,8 +173,14 @@ def _host_answer(
 ) -> AllocationAnswer:
     freshness = Freshness(now, stale_after_seconds, readers)
     samples, source = host_samples(stored, freshness)
-    own = [clip_to_allocation(one, allocation.spec.valid_from) for one in samples]
-    error = last_error(readers)
+    binding = binding_at(allocation, now) or bind(allocation.spec, machine, stored)
+    begin = max([at for at in (allocation.spec.valid_from, binding.since) if at is not None], default=None)
+    own = [clip_to_allocation(one, begin) for one in samples]
+    since = 0 if begin is None else to_ns(begin)
+    recent = [one for one in readers if (one.last_attempt or 0) >= since]
+    names = _own_names(allocation.spec, binding)
+    failed = newest_failure([one for one in recent if one.state is not ReaderState.OK])
+    error = None if failed is None else visible_error(failed, names)
     if not own:
         detail = "no sample of this machine has been stored yet"
         bare = unavailable(allocation, Reason.NOT_COLLECTED, detail)
@@ -136,24 +189,29 @@ def _host_answer(
     received_at = max(live or [one.received_at for one in own])
     homes = {view.uuid: view.pci_address for view in known_views(own).values() if view.uuid and view.pci_address}
     every = devices(machine.cluster, machine.id, own, freshness)
-    binding = binding_at(allocation, now) or bind(allocation.spec, machine, stored)
     found = _allocated(every, machine, binding, allocation.spec, homes)
-    of_host = [one for one in own if one.sample.view is None]
+    of_host = [one if names is None else _without_details(one) for one in own if one.sample.view is None]
     host_sources = stored_readings(of_host, freshness)
     host, host_dimensions = merge(host_sources), merge_dimensions(host_sources)
     if not live:
         found = tuple(msgspec.structs.replace(one, readings=all_stale(one.readings), dimensions=()) for one in found)
         host, host_dimensions = all_stale(host), ()
+    why = None if live else Absent(Reason.STALE, f"nothing was received for more than {stale_after_seconds:g} s")
+    expected = sum(allocation.spec.expected.values())
+    if live and (expected or allocation.spec.devices) and all(one.source is Provenance.UNAVAILABLE for one in found):
+        failed = newest_failure(recent)
+        why = _no_gpu(failed, machine)
+        error = None if failed is None else visible_error(failed, names)
     return AllocationAnswer(
         allocation=allocation,
-        source=source if live else Provenance.UNAVAILABLE,
-        reason=None if live else Reason.STALE,
-        detail="" if live else f"nothing was received from this machine for more than {stale_after_seconds:g} s",
+        source=source if why is None else Provenance.UNAVAILABLE,
+        reason=None if why is None else why.reason,
+        detail="" if why is None else why.detail,
         measured_at=to_datetime(max(one.sample.measured_at for one in own)),
         received_at=to_datetime(received_at),
         age_seconds=freshness.age_seconds(received_at),
         last_error=error,
-        aggregate=aggregate(independent_readings(found), sum(allocation.spec.expected.values())),
+        aggregate=aggregate(independent_readings(found), expected),
         machine=machine.id,
         devices=found,
         host=host,
@@ -161,15 +219,35 @@ def _host_answer(
     )
 
 
+def _no_gpu(failed: ReaderStatus | None, machine: MachineRecord) -> Absent:
+    """Return why a machine shows none of the expected GPUs: the error of its readers, if there is one."""
+    detail = f"machine {machine.machine.name!r} reports none of the allocation's GPUs"
+    if failed is None:
+        return Absent(Reason.NOT_REPORTED, detail)
+    reason = Reason(failed.error_class)  # the name of an exception is no reason
+    return Absent(Reason.READER_FAILED if reason is Reason.UNKNOWN else reason, detail)
+
+
+def _own_names(spec: AllocationSpec, binding: Binding) -> frozenset[str] | None:
+    """Return UUIDs and PCI addresses of the listed devices, or None for a whole machine."""
+    if spec.devices is None:
+        return None
+    keys = [key for keys in (binding.devices or {}).values() for key in keys]
+    return frozenset([*(pci_address(name) or name for name in spec.devices), *(key.rpartition("/")[2] for key in keys)])
+
+
 def clip_to_allocation(stored: StoredSample, begin: dt.datetime | None) -> StoredSample:
     """Remove values measured before the allocation began: they belong to another tenant.
 
-    The static lane stays, since it describes the machine and not its use. Absences stay, too.
+    The static lane stays, since it describes the machine and not its use. Absences stay without their details, which
+    may name another tenant's processes.
     """
     sample = stored.sample
     if begin is None or sample.lane is Lane.STATIC or sample.measured_at >= to_ns(begin):
         return stored
-    values = {name: value if isinstance(value, Absent) else _NOT_YET for name, value in sample.values.items()}
+    values = {
+        name: Absent(value.reason) if isinstance(value, Absent) else _NOT_YET for name, value in sample.values.items()
+    }
     return msgspec.structs.replace(stored, sample=msgspec.structs.replace(sample, values=values, dims=()))
 
 

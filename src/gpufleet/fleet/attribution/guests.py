@@ -18,7 +18,7 @@ from gpufleet.model.machine import OK, REMOVED, UNANSWERED_STATES, MachineKind
 from gpufleet.model.reading import Provenance, Reading
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
-from gpufleet.model.time import to_datetime
+from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.model.view import Side, ViewKind, normalise_uuid
 
 AGENT_READER = "guests"
@@ -45,11 +45,12 @@ class MachineSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _GuestReport(msgspec.Struct, frozen=True):
-    """The agent's report of a guest: state, problem, number of GPUs that it shows now, and receipt by the hub."""
+    """The agent's report of a guest: state, problem, number of GPUs that it shows now, measurement and receipt."""
 
     state: str
     problem: str
     gpus: int | None
+    measured_at: int
     received_at: int
 
 
@@ -106,13 +107,18 @@ def _report(one: MachineSamples) -> _GuestReport | None:
         if sample.reader == AGENT_READER and sample.view is None and isinstance(state, str):
             gpus = sample.values.get("guest_gpus")
             detail = problem if isinstance(problem, str) else ""
-            return _GuestReport(state, detail, gpus if isinstance(gpus, int) else None, stored.received_at)
+            return _GuestReport(
+                state, detail, gpus if isinstance(gpus, int) else None, sample.measured_at, stored.received_at
+            )
     return None
 
 
 def _answer(
     allocation: Allocation, one: MachineSamples, report: _GuestReport, freshness: Freshness, stale_after_seconds: float
 ) -> AllocationAnswer:
+    begin = 0 if allocation.spec.valid_from is None else to_ns(allocation.spec.valid_from)
+    if report.measured_at < begin:  # the text is about the time of another tenant
+        report = msgspec.structs.replace(report, problem="")
     inside = [
         contract.clip_to_allocation(stored, allocation.spec.valid_from) for stored in one.stored if is_inside(stored)
     ]
@@ -122,8 +128,9 @@ def _answer(
         for device in devices(one.machine.cluster, one.machine.id, inside, freshness)
     )
     current = [stored for stored in of_gpus if freshness.is_live(stored.received_at)]
+    recent = [stored for stored in of_gpus if stored.sample.measured_at >= begin]
     gpus = [device for device in found if device.kind is ViewKind.GPU]
-    why = _why_not(allocation.spec, report, freshness, len(gpus), current, of_gpus, stale_after_seconds)
+    why = _why_not(allocation.spec, report, freshness, len(gpus), current, recent, stale_after_seconds)
     of_machine = [stored for stored in inside if stored.sample.view is None]
     host_sources = stored_readings(of_machine, freshness)
     host, dims = merge(host_sources), merge_dimensions(host_sources)

@@ -50,7 +50,7 @@ def samples_of(snapshot: Snapshot, lane: Lane, received_at: int) -> tuple[Sample
 def why_no_gpu(snapshot: Snapshot) -> Absent:
     """Return the reason for a snapshot without GPUs: the error of its GPU reader."""
     for report in snapshot.readers:
-        if report.reader in _GPU_READERS and report.state is ReaderState.FAILED:
+        if report.reader in _GPU_READERS and (report.state is ReaderState.FAILED or report.last_error):
             reason = Reason(report.error_class) if report.error_class else Reason.READER_FAILED
             return Absent(Reason.READER_FAILED if reason is Reason.UNKNOWN else reason, report.last_error)
     return Absent(Reason.NO_SUPPORTED_GPU, "gpufleet found no GPU there")
