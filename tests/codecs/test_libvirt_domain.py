@@ -1,4 +1,4 @@
-"""What a domain's XML says of ways and devices; anything else in it changes nothing, and hostile ones are bounded."""
+"""Domain XML of libvirt: access paths and devices, other content ignored, hostile documents bounded."""
 
 import contextlib
 
@@ -40,7 +40,7 @@ FULL = b"""<domain type='kvm' id='3'>
 </domain>"""
 
 
-def test_ways_and_devices_are_read() -> None:
+def test_access_paths_and_devices_are_read() -> None:
     assert parse_domain(FULL) == Domain(
         cid=42,
         channels={
@@ -52,18 +52,18 @@ def test_ways_and_devices_are_read() -> None:
     )
 
 
-def test_a_domain_with_nothing_has_nothing() -> None:
+def test_empty_domain() -> None:
     assert parse_domain(b"<domain type='test'><name>vm</name></domain>") == Domain()
 
 
 @pytest.mark.parametrize("address", ["0", "1", "2", "4294967295", "-3", "x", "", "1" * 30])
-def test_the_hypervisors_own_addresses_are_no_guests(address: str) -> None:
+def test_reserved_vsock_addresses_are_ignored(address: str) -> None:
     text = f"<domain><devices><vsock><cid address='{address}'/></vsock></devices></domain>"
     assert parse_domain(text.encode()).cid is None
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (b"", "line 1:"),
         (FULL[:-20], "line 27:"),
@@ -76,8 +76,8 @@ def test_the_hypervisors_own_addresses_are_no_guests(address: str) -> None:
         (FULL.replace(b"C2177883", b"x"), "without a UUID"),
     ],
 )
-def test_what_is_no_domain_is_refused(text: bytes, words: str) -> None:
-    with pytest.raises(WireError, match=words):
+def test_invalid_domain_is_rejected(text: bytes, message: str) -> None:
+    with pytest.raises(WireError, match=message):
         parse_domain(text)
 
 
@@ -95,7 +95,7 @@ def test_size_depth_and_numbers_are_bounded() -> None:
 
 
 @given(st.data())
-def test_any_bytes_are_a_domain_or_the_declared_error(data: st.DataObject) -> None:
+def test_any_bytes_raise_at_most_a_wire_error(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(FULL)))
     content = FULL[:at] + data.draw(st.binary(max_size=40)) + FULL[at + data.draw(st.integers(0, 40)) :]
     found = Domain()

@@ -1,4 +1,4 @@
-"""libvirt's packets: what is sent is what libvirt's own client sends; what comes is a reply or a named error."""
+"""libvirt packets: requests as libvirt's own client sends them, replies, and hostile packets."""
 
 import contextlib
 import struct
@@ -21,7 +21,7 @@ def xdr(text: bytes) -> bytes:
     return struct.pack(">I", len(text)) + text + bytes(-len(text) % 4)
 
 
-def test_questions_are_these_bytes() -> None:
+def test_requests_match_those_of_libvirts_client() -> None:
     assert wire.encode_open(0, "qemu:///system").hex() == (
         "00000038200080860000000100000001000000000000000000000000"
         "000000010000000e71656d753a2f2f2f73797374656d000000000001"
@@ -36,7 +36,7 @@ def test_questions_are_these_bytes() -> None:
     )  # fmt: skip
 
 
-def test_a_list_is_read() -> None:
+def test_domain_list_is_decoded() -> None:
     one = xdr(b"train-0") + bytes(16) + struct.pack(">i", 3)
     two = xdr("größe".encode()) + b"\xff" * 16 + struct.pack(">i", -1)
     body = wire.answer_of(reply(273, 5, struct.pack(">I", 2) + one + two + struct.pack(">I", 2)), 273, 5)
@@ -47,7 +47,7 @@ def test_a_list_is_read() -> None:
     assert wire.decode_xml(xdr(b"<domain/>")) == b"<domain/>"
 
 
-def test_a_refusal_is_in_libvirts_words() -> None:
+def test_libvirt_error_has_its_code_and_message() -> None:
     body = struct.pack(">iiI", 42, 10, 1) + xdr(b"Domain not found\x1b[2J") + struct.pack(">i", 2)
     with pytest.raises(wire.RefusedError, match=r"libvirt: Domain not found\[2J") as caught:
         wire.answer_of(reply(14, 1, body, status=1), 14, 1)
@@ -57,7 +57,7 @@ def test_a_refusal_is_in_libvirts_words() -> None:
 @pytest.mark.parametrize(
     "packet",
     [
-        reply(14, 2, b""),  # another question's
+        reply(14, 2, b""),  # of another request
         reply(1, 1, b""),  # of another procedure
         reply(14, 1, b"", kind=2),  # an event
         b"\x20\x00\x80\x87" + reply(14, 1, b"")[4:],  # of another program
@@ -65,12 +65,12 @@ def test_a_refusal_is_in_libvirts_words() -> None:
         reply(14, 1, b"")[:-1],
     ],
 )
-def test_what_is_not_the_reply_is_refused(packet: bytes) -> None:
+def test_unexpected_packet_is_rejected(packet: bytes) -> None:
     with pytest.raises(WireError):
         wire.answer_of(packet, 14, 1)
 
 
-def test_lengths_are_bounded() -> None:
+def test_packet_lengths_are_bounded() -> None:
     assert wire.packet_bytes(struct.pack(">I", 28)) == 24
     for size in (0, 27, wire.MAX_PACKET_BYTES + 1, 0xFFFF_FFFF):
         with pytest.raises(WireError):
@@ -82,7 +82,7 @@ def test_lengths_are_bounded() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_an_answer_or_the_declared_error(content: bytes) -> None:
+def test_any_bytes_raise_at_most_a_wire_error(content: bytes) -> None:
     with pytest.raises(WireError):
         wire.answer_of(reply(14, 1, content, status=1), 14, 1)
     domains: tuple[wire.DomainRef, ...] = ()

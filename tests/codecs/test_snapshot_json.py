@@ -1,4 +1,4 @@
-"""The snapshot document: there and back, hostile bytes, and its schema."""
+"""Snapshot document: round trip, hostile bytes and schema."""
 
 import json
 from pathlib import Path
@@ -16,19 +16,19 @@ from tests.support.snapshots import example_snapshot
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
-def test_a_snapshot_comes_back_as_it_was() -> None:
+def test_snapshot_round_trips() -> None:
     snapshot = example_snapshot()
     assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
 
 
-def test_every_field_of_the_top_level_is_always_there() -> None:
+def test_every_top_level_field_is_always_present() -> None:
     assert list(json.loads(encode_snapshot(example_snapshot()))) == [
         "schema", "catalogue", "version", "node", "measured_at", "devices", "host", "guests", "readers",
         "capabilities", "aggregate", "events",
     ]  # fmt: skip
 
 
-def test_a_real_document_follows_the_published_schema() -> None:
+def test_document_follows_the_published_schema() -> None:
     schema = json.loads((REFERENCE / "snapshot.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     document = json.loads(encode_snapshot(example_snapshot()))
@@ -38,12 +38,12 @@ def test_a_real_document_follows_the_published_schema() -> None:
         jsonschema.validate(document, schema)
 
 
-def test_the_published_schema_is_the_one_of_the_code() -> None:
+def test_published_schema_is_current() -> None:
     assert json.loads((REFERENCE / "snapshot.schema.json").read_text()) == json.loads(json.dumps(snapshot_schema()))
 
 
 @pytest.mark.parametrize(
-    ("document", "error", "words"),
+    ("document", "error", "message"),
     [
         (b"", WireError, "not JSON"),
         (b"{", WireError, "not JSON"),
@@ -57,14 +57,14 @@ def test_the_published_schema_is_the_one_of_the_code() -> None:
         (b'{"schema":"gpufleet.snapshot/1","x":' + b"[" * 100_000, WireError, "not JSON"),
     ],
 )
-def test_what_is_no_snapshot_is_told(document: bytes, error: type[WireError], words: str) -> None:
+def test_invalid_snapshot_is_rejected(document: bytes, error: type[WireError], message: str) -> None:
     with pytest.raises(error) as caught:
         decode_snapshot(document)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @given(st.data())
-def test_damage_makes_a_wire_error_or_a_snapshot(data: st.DataObject) -> None:
+def test_damaged_snapshot_raises_at_most_a_wire_error(data: st.DataObject) -> None:
     document = bytearray(encode_snapshot(example_snapshot()))
     for _ in range(data.draw(st.integers(1, 4))):
         document[data.draw(st.integers(0, len(document) - 1))] = data.draw(st.integers(0, 255))

@@ -1,4 +1,4 @@
-"""Files of targets in Prometheus' own format, and everything that only looks like one."""
+"""Target files in the format of Prometheus, and invalid files."""
 
 import json
 
@@ -10,7 +10,7 @@ from gpufleet.codecs.target_files import MAX_BYTES, TargetGroup, read_groups
 from gpufleet.model.errors import WireError
 
 YAML = b"""
-# written by whatever makes these
+# written by a tool
 - targets: ["gpu-1:9400", 'gpu-2:9400']
   labels:
     cluster: east
@@ -24,7 +24,7 @@ GROUPS = (
 )
 
 
-def test_yaml_and_json_say_the_same() -> None:
+def test_yaml_and_json_are_equivalent() -> None:
     document = [{"targets": list(one.targets), "labels": dict(one.labels)} for one in GROUPS]
     assert read_groups(YAML, yaml=True) == GROUPS
     assert read_groups(json.dumps(document).encode(), yaml=False) == GROUPS
@@ -33,7 +33,7 @@ def test_yaml_and_json_say_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "empty"),
         (b" \n", "empty"),
@@ -51,8 +51,8 @@ def test_yaml_and_json_say_the_same() -> None:
         (b"x" * (MAX_BYTES + 1), "more than"),
     ],
 )
-def test_what_is_no_file_of_targets_is_refused_with_words(content: bytes, words: str) -> None:
-    with pytest.raises(WireError, match=words):
+def test_invalid_yaml_target_file_is_rejected(content: bytes, message: str) -> None:
+    with pytest.raises(WireError, match=message):
         read_groups(content, yaml=True)
 
 
@@ -60,13 +60,13 @@ def test_what_is_no_file_of_targets_is_refused_with_words(content: bytes, words:
     "content",
     [b"{", b'{"targets": []}', b'[{"targets": [1]}]', b'[{"other": 1}]', b"[" * 100_000, b"\xff", b'["\\ud800"]'],
 )
-def test_what_is_no_json_of_targets_is_refused(content: bytes) -> None:
+def test_invalid_json_target_file_is_rejected(content: bytes) -> None:
     with pytest.raises(WireError):
         read_groups(content, yaml=False)
 
 
 @given(st.binary(max_size=300) | st.text(alphabet='-[]{}:,&*!#|>\n ab"', max_size=120).map(str.encode), st.booleans())
-def test_no_bytes_raise_anything_else(content: bytes, yaml: bool) -> None:
+def test_any_bytes_raise_at_most_a_wire_error(content: bytes, yaml: bool) -> None:
     try:
         groups = read_groups(content, yaml=yaml)
     except WireError:

@@ -1,4 +1,4 @@
-"""Every format is recognised by what it is, and turned into snapshots."""
+"""Input formats: each is recognised by its content and converted to snapshots."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def csv_of(capture: str) -> bytes:
 
 
 def body(number: int) -> bytes:
-    """Return a batch about one GPU, of this number."""
+    """Return a batch with one GPU of this number."""
     return encode(make_batch(number, AT, samples=(gpu_sample(gpu_view(number), AT - number),)))
 
 
@@ -79,7 +79,7 @@ def test_every_format_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_it_is_recognised_and_every_page_can_be_made_of_it(name: str) -> None:
+def test_format_is_recognised_and_can_be_exported(name: str) -> None:
     found, decoded = of(EXAMPLES[name])
     assert found == name
     assert decoded.snapshots
@@ -89,7 +89,7 @@ def test_it_is_recognised_and_every_page_can_be_made_of_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_no_other_format_that_comes_first_takes_it_for_its_own(name: str) -> None:
+def test_no_earlier_format_matches(name: str) -> None:
     fitting = [one.name for one in FORMATS if one.matches(EXAMPLES[name])]
     assert fitting[0] == name
 
@@ -97,8 +97,8 @@ def test_no_other_format_that_comes_first_takes_it_for_its_own(name: str) -> Non
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in ("batch", "bundle")])
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("named", [False, True])
-def test_texts_that_were_written_on_windows(name: str, encoding: str, named: bool) -> None:
-    """PowerShell redirects in UTF-16, and lines end as they do there."""
+def test_texts_written_on_windows(name: str, encoding: str, named: bool) -> None:
+    """PowerShell redirects in UTF-16 with CRLF line ends."""
     text = EXAMPLES[name].decode().replace("\n", "\r\n")
     mark = "" if encoding == "utf-8-sig" else "\ufeff"
     found, decoded = of((mark + text).encode(encoding), name if named else None)
@@ -108,7 +108,7 @@ def test_texts_that_were_written_on_windows(name: str, encoding: str, named: boo
     assert decoded.notes == plain.notes
 
 
-def test_values_and_time_are_those_of_the_output() -> None:
+def test_values_and_time_are_taken_from_the_output() -> None:
     _, decoded = of(EXAMPLES["nvidia-smi-capture"])
     (snapshot,) = decoded.snapshots
     assert snapshot.measured_at.isoformat() == "2026-07-03T22:22:27.218000+00:00"
@@ -134,20 +134,20 @@ def test_mig_devices_without_a_list_stay_distinct() -> None:
     assert re.findall(r"\d+", snapshot.readers[0].last_error) == ["4", "2"]  # reported, printed
 
 
-def test_values_of_a_newer_nvidia_smi_are_named() -> None:
+def test_unknown_values_of_a_newer_nvidia_smi_are_listed() -> None:
     content = EXAMPLES["nvidia-smi-xml"].replace(b"<fan_speed>", b"<brand_new>7</brand_new><fan_speed>")
     _, decoded = of(content)
     assert decoded.unknown == ("brand_new",)
 
 
-def test_a_capture_keeps_what_can_be_read_beside_what_cannot() -> None:
+def test_readable_sections_of_a_damaged_capture_are_kept() -> None:
     broken = EXAMPLES["nvidia-smi-capture"].replace(b"timestamp, driver_version, vgpu_driver", b"?, ?, vgpu_driver")
     _, decoded = of(broken)
     assert len(decoded.snapshots[0].devices) == 6
     assert any("--query-gpu" in note for note in decoded.notes)
 
 
-def test_batches_of_a_bundle_are_machines_by_their_evidence() -> None:
+def test_batches_of_a_bundle_are_merged_by_machine() -> None:
     _, decoded = of(EXAMPLES["bundle"])
     (snapshot,) = decoded.snapshots
     assert snapshot.node.name == "node-a"
@@ -161,7 +161,7 @@ def test_newest_reading_wins_in_any_batch_order() -> None:
     assert decoded.snapshots[0].devices[0].readings["gpu_power_watts"].value == 101.0
 
 
-def test_what_happened_is_in_the_document() -> None:
+def test_events_are_in_the_snapshot() -> None:
     batch = make_batch(1, AT, samples=())
     xid = Event(view=gpu_view(1), kind="xid", code=79, at=AT)
     report = msgspec.structs.replace(batch.reports[0], events=(xid,), readers=())
@@ -170,20 +170,20 @@ def test_what_happened_is_in_the_document() -> None:
     assert (event.kind, event.code) == ("xid", 79)
 
 
-def test_a_segment_of_a_spool(segment: bytes) -> None:
+def test_spool_segment_is_decoded(segment: bytes) -> None:
     name, decoded = of(segment)
     assert name == "segment"
     assert len(decoded.snapshots[0].devices) == 3
     assert any("3 records" in note for note in decoded.notes)
 
 
-def test_a_damaged_segment_gives_its_whole_records(segment: bytes) -> None:
+def test_damaged_segment_yields_its_intact_records(segment: bytes) -> None:
     at = segment.index(b"GFrc", len(segment) // 2)
     _, decoded = of(segment[: at + 40] + b"\xff" + segment[at + 41 :])
     assert len(decoded.snapshots[0].devices) == 2
 
 
-async def test_a_segment_of_a_hubs_log(tmp_path: Path) -> None:
+async def test_hub_log_segment_is_decoded(tmp_path: Path) -> None:
     wal = Wal.open(tmp_path / "wal", max_bytes=64 << 20, max_body_bytes=1 << 20)
     await wal.append(AT, EXAMPLES["batch"])
     content = next((tmp_path / "wal").rglob("*.seg")).read_bytes()
@@ -213,25 +213,25 @@ def test_unknown_metrics_are_left_out_of_a_snapshot() -> None:
         b"NVIDIA-SMI version  : 590.48.01\n",
     ],
 )
-def test_what_is_none_of_them_is_not_recognised(content: bytes) -> None:
+def test_unknown_format_error_lists_all_formats(content: bytes) -> None:
     with pytest.raises(WireError) as caught:
         of(content)
     assert [one.name for one in FORMATS if f" {one.name} (" not in str(caught.value)] == []
 
 
-def test_a_named_format_is_not_guessed_at() -> None:
+def test_named_format_is_not_guessed() -> None:
     with pytest.raises(WireError):
         of(EXAMPLES["nvidia-smi-xml"], "nvidia-smi-csv")
 
 
-def test_too_long() -> None:
+def test_oversized_input_is_rejected() -> None:
     with pytest.raises(WireLimitError):
         of(b"x" * (MAX_BYTES + 1))
 
 
 @settings(max_examples=examples(20, 300))
 @given(data=st.data())
-def test_damage_leaves_no_other_error(data: st.DataObject) -> None:
+def test_damaged_input_raises_at_most_a_wire_error(data: st.DataObject) -> None:
     content = bytearray(EXAMPLES[data.draw(st.sampled_from(sorted(EXAMPLES)))][:50_000])
     for _ in range(data.draw(st.integers(0, 4))):
         at = data.draw(st.integers(0, len(content)))
@@ -247,7 +247,7 @@ def test_damage_leaves_no_other_error(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "state", "reason"),
+    ("message", "state", "reason"),
     [
         ("No devices were found", "no_supported_gpu", Reason.NO_SUPPORTED_GPU),
         ("Failed to initialize NVML: Driver/library version mismatch", "mismatch", Reason.DRIVER_MISMATCH),
@@ -265,22 +265,22 @@ def test_damage_leaves_no_other_error(data: st.DataObject) -> None:
         ("Unable to determine the device handle for GPU0000:65:00.0: Unknown Error", "error", Reason.DRIVER_ERROR),
     ],
 )
-def test_the_words_of_a_driver_that_shows_no_gpu_are_an_answer(words: str, state: str, reason: Reason) -> None:
-    name, decoded = of(words.encode() + b"\n")
+def test_driver_failure_message_is_a_snapshot(message: str, state: str, reason: Reason) -> None:
+    name, decoded = of(message.encode() + b"\n")
     assert name == "nvidia-smi-failure"
     (snapshot,) = decoded.snapshots
     assert snapshot.devices == ()
     assert snapshot.host.readings["nvidia_driver_state"].value == state
     assert {status.error_class for status in snapshot.readers} == {reason}
-    assert all(words.split("\n")[0] in status.last_error for status in snapshot.readers)
+    assert all(message.split("\n")[0] in status.last_error for status in snapshot.readers)
 
 
-def test_words_of_anybody_else_are_not_the_drivers() -> None:
+def test_unknown_message_is_not_a_driver_failure() -> None:
     with pytest.raises(WireError):
         of(b"hello\n", "nvidia-smi-failure")
 
 
-def test_a_device_that_was_hardly_printed_has_no_state() -> None:
+def test_state_of_a_truncated_device_is_not_reported() -> None:
     lines = (DATA / "text-vgpu-guest-a6000-24q-unlicensed-unrestricted.txt").read_bytes().split(b"\n")
     at = next(n for n, line in enumerate(lines) if b"Product Architecture" in line)
     _, decoded = of(b"\n".join(lines[: at + 1]) + b"\n")
@@ -289,7 +289,7 @@ def test_a_device_that_was_hardly_printed_has_no_state() -> None:
     assert device.readings["gpu_state"].absent is Reason.NOT_REPORTED
 
 
-def test_a_process_of_which_half_is_printed_is_not_counted() -> None:
+def test_processes_of_a_truncated_output_are_not_counted() -> None:
     content = (DATA / "text-vgpu-guest-a6000-24q-unlicensed-unrestricted.txt").read_bytes()
     at = content.index(b"\n", content.index(b"Process ID"))
     _, decoded = of(content[: at + 1])

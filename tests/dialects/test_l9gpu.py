@@ -1,4 +1,4 @@
-"""l9gpu's names: what is written is what its own source and dashboards have, and comes back as it was."""
+"""l9gpu dialect: names of its source and dashboards, and round trips."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ UNITS = {"1": "ratio", "By": "bytes", "By/s": "bytes_per_second", "Cel": "celsiu
 
 
 def known() -> set[tuple[str, str, frozenset[str]]]:
-    """Their names, units and attributes."""
+    """Return the names, units and attributes of l9gpu."""
     lines = [line.split() for line in (DATA / "names.txt").read_text().splitlines()]
     return {(name, unit, frozenset(attributes)) for name, unit, *attributes in lines}
 
@@ -50,7 +50,7 @@ def about(view: View) -> dict[str, str]:
 
 
 def incoming(view: View, point: OtelPoint) -> IncomingPoint:
-    """A point as a receiver has it."""
+    """Return a point as a receiver has it."""
     return IncomingPoint(point.name, point.unit, {**about(view), **point.attributes}, point.value, AT)
 
 
@@ -59,14 +59,17 @@ def a_value(metric: Metric) -> float:
 
 
 def every_point() -> list[OtelPoint]:
-    """What is written of a GPU of which everything is known."""
+    """Return the points of a GPU with all values."""
     points = [point for row in L9GPU for point in points_of(row.metric, row.labels, a_value(CATALOGUE[row.metric]))]
     made = [quotient(row, 1, 2) for row in QUOTIENTS] + [sum_of([1, 2])]
     return points + [point for point in made if point is not None]
 
 
 def prometheus(point: OtelPoint) -> tuple[str, dict[str, str]]:
-    """The series that a collector makes of a point: unit and type go to the name, none where the unit is in braces."""
+    """Return the series that a collector makes of a point.
+
+    Unit and type are added to the name; a unit in braces is not.
+    """
     suffix = UNITS.get(point.unit, "" if point.unit.startswith("{") else point.unit)
     name = point.name.replace(".", "_")
     labels = {key.replace(".", "_"): text for key, text in {**about(GPUS[0]), **point.attributes}.items()}
@@ -78,33 +81,33 @@ def test_written_gauges_have_their_name_unit_and_attributes() -> None:
     assert {point.instrument for point in every_point()} == {Instrument.GAUGE}
 
 
-def test_what_is_not_written_says_why() -> None:
+def test_omitted_names_have_a_reason() -> None:
     names = {name for name, _, _ in written()}
     for name, _, attributes in known() - written():
         assert name in L9GPU_UNREAD or (name, attributes) == ("gpu.throttle.reason", frozenset()), name
         assert name not in names or not attributes
 
 
-def test_their_dashboards_and_alerts_find_what_they_ask_for() -> None:
+def test_l9gpu_dashboards_and_alerts_find_their_series() -> None:
     series = [prometheus(point) for point in every_point()]
     missing = []
     for selector in (DATA / "selectors.txt").read_text().split():
-        name, _, wanted = selector.removesuffix("}").partition("{")
-        pairs = re.findall(r'(\w+)(?:="([^"]*)")?', wanted)
+        name, _, matchers = selector.removesuffix("}").partition("{")
+        pairs = re.findall(r'(\w+)(?:="([^"]*)")?', matchers)
         if not any(
             name == found and all(labels.get(key, "") == text if text else key in labels for key, text in pairs)
             for found, labels in series
         ):
             missing.append(name)
-    assert missing == ["gpu_fan_speed_ratio"]  # of all fans, or the first: ours is by fan
+    assert missing == ["gpu_fan_speed_ratio"]  # one value in l9gpu, one per fan here
 
 
-def test_units_are_theirs() -> None:
+def test_values_are_in_the_units_of_l9gpu() -> None:
     def value(metric: str, ours: float) -> float:
         (point,) = points_of(metric, (), ours)
         return point.value
 
-    assert value("gpu_power_watts", 312.5) == 312.5  # watts, as their documentation says, not milliwatts
+    assert value("gpu_power_watts", 312.5) == 312.5  # watts, as documented by l9gpu, not milliwatts
     assert value("gpu_energy_joules_total", 5_551_899.58) == 5_551_899_580
     assert value("gpu_graphics_clock_hertz", 1_980_000_000) == 1980
     assert value("gpu_utilization_ratio", 0.5) == 0.5
@@ -114,7 +117,7 @@ def test_units_are_theirs() -> None:
 @pytest.mark.parametrize(
     ("row", "value", "by", "theirs"), [(QUOTIENTS[0], 20, 80, 25), (QUOTIENTS[1], 350.0, 700, 0.5)]
 )
-def test_quotients(row: Quotient, value: float, by: float, theirs: float) -> None:
+def test_quotients_need_both_values(row: Quotient, value: float, by: float, theirs: float) -> None:
     point = quotient(row, value, by)
     assert point is not None
     assert point.value == theirs
@@ -124,7 +127,7 @@ def test_quotients(row: Quotient, value: float, by: float, theirs: float) -> Non
     assert quotient(row, value, 0) is None
 
 
-def test_a_sum_of_which_a_part_is_not_known_is_none() -> None:
+def test_sum_with_an_unknown_part_is_none() -> None:
     total = sum_of([2, 3])
     assert total is not None
     assert (total.name, total.value) == ("gpu.xid.errors", 5)
@@ -132,14 +135,14 @@ def test_a_sum_of_which_a_part_is_not_known_is_none() -> None:
     assert sum_of([]) is None
 
 
-def test_it_has_no_word_for_parts_of_a_gpu() -> None:
+def test_parts_of_a_gpu_are_not_written() -> None:
     mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=GPUS[0].key)
     vgpu = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="22", parent=GPUS[0].key)
     assert device_attributes(mig, None, RESOURCE) is None
     assert device_attributes(vgpu, None, RESOURCE) is None
 
 
-def test_the_gpus_of_a_machine_stay_apart() -> None:
+def test_gpus_of_a_machine_are_distinct() -> None:
     points = [
         IncomingPoint(
             "gpu.pcie.replay.count", "{event}", {"gpu.uuid": gpu.uuid or "", "gpu.index": str(gpu.index)}, number, AT
@@ -147,11 +150,11 @@ def test_the_gpus_of_a_machine_stay_apart() -> None:
         for number, gpu in enumerate(GPUS)
     ]
     found = read_points("n", points, reader="otlp").machines["n"]
-    told = {sample.view.uuid: (sample.view.index, sample.values) for sample in found if sample.view}
-    assert told == {gpu.uuid: (gpu.index, {"gpu_pcie_replays_total": number}) for number, gpu in enumerate(GPUS)}
+    read = {sample.view.uuid: (sample.view.index, sample.values) for sample in found if sample.view}
+    assert read == {gpu.uuid: (gpu.index, {"gpu_pcie_replays_total": number}) for number, gpu in enumerate(GPUS)}
 
 
-def test_the_same_points_of_l9gpu_itself_are_not_believed() -> None:
+def test_unreliable_points_of_l9gpu_itself_are_not_read() -> None:
     theirs = [
         IncomingPoint(
             one.name,
@@ -163,8 +166,8 @@ def test_the_same_points_of_l9gpu_itself_are_not_believed() -> None:
         for one in (incoming(GPUS[0], point) for point in every_point())
     ]
     found = read_points("n", theirs, reader="otlp")
-    told = {name for sample in found.machines["n"] for name in sample.values} - {"gpu_name"}
-    assert told == {row.metric for row in L9GPU if not row.unread}
+    read = {name for sample in found.machines["n"] for name in sample.values} - {"gpu_name"}
+    assert read == {row.metric for row in L9GPU if not row.unread}
     assert set(found.unread) == {row.name for row in L9GPU if row.unread} | {row.name for row in (*QUOTIENTS, SUM)}
     assert not found.unknown
     bare = read_points("n", [IncomingPoint("gpu.throttle.reason", "{bool}", {"gpu.uuid": "a"}, 4, AT)], reader="otlp")
@@ -172,7 +175,7 @@ def test_the_same_points_of_l9gpu_itself_are_not_believed() -> None:
 
 
 @pytest.mark.parametrize("view", [GPUS[1], GUEST])
-def test_a_device_comes_back_as_the_one_it_is(view: View) -> None:
+def test_device_identity_round_trips(view: View) -> None:
     (point,) = points_of("gpu_power_watts", (), 300.0)
     samples = read_points("n", [incoming(view, point)], reader="otlp").machines["n"]
     (power,) = [sample for sample in samples if "gpu_power_watts" in sample.values]
@@ -183,7 +186,7 @@ def test_a_device_comes_back_as_the_one_it_is(view: View) -> None:
 
 
 @given(st.data())
-def test_every_reading_that_has_a_name_comes_back(data: st.DataObject) -> None:
+def test_readings_round_trip(data: st.DataObject) -> None:
     row = data.draw(st.sampled_from(L9GPU))
     metric = CATALOGUE[row.metric]
     assert metric.kind is not MetricKind.STATE

@@ -1,4 +1,4 @@
-"""OpenTelemetry's names: as the conventions write them, and back to the same readings."""
+"""OpenTelemetry dialect: names of the semantic conventions, and round trips."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ VGPU = View(
 
 
 def sent(sample: Sample, texts: dict[str, str] | None = None) -> list[IncomingPoint]:
-    """A sample's points as a receiver has them."""
+    """Return the points of a sample as a receiver has them."""
     about = device_attributes(sample.view, texts or {}) if sample.view else {}
     return [
         IncomingPoint(point.name, point.unit, {**about, **point.attributes}, point.value, sample.measured_at)
@@ -48,7 +48,7 @@ def sample_of(view: View | None, metric: str, value: Value | Absent, labels: tup
     )
 
 
-def test_the_catalogue_and_the_tables_name_the_same() -> None:
+def test_catalogue_and_tables_have_the_same_names() -> None:
     for metric in CATALOGUE.values():
         assert {row.name for row in ROWS.get(metric.name, ())} == ({metric.otel} if metric.otel else set())
         for row in ROWS.get(metric.name, ()):
@@ -56,7 +56,7 @@ def test_the_catalogue_and_the_tables_name_the_same() -> None:
             assert (row.instrument is Instrument.COUNTER) == (metric.kind is MetricKind.COUNTER)
 
 
-def test_every_number_of_the_catalogue_has_a_name_and_a_unit() -> None:
+def test_every_numeric_metric_has_a_name_and_a_unit() -> None:
     for metric in CATALOGUE.values():
         assert (metric.name in OWN_ROWS) == (metric.kind is not MetricKind.INFO)
         assert metric.unit in UNITS
@@ -95,17 +95,17 @@ def test_every_number_of_the_catalogue_has_a_name_and_a_unit() -> None:
         ),
     ],
 )
-def test_names_units_and_attributes_are_the_conventions(
+def test_names_units_and_attributes_follow_the_conventions(
     metric: str, labels: tuple[str, ...], value: float, name: str, unit: str, attributes: dict[str, str]
 ) -> None:
     (point,) = points_of(metric, labels, value)
     assert (point.name, point.unit, point.attributes, point.value) == (name, unit, attributes, value)
-    said = map_point(name, unit, attributes, value)
-    assert said is not None
-    assert (said.metric, said.labels, said.value) == (metric, labels, value)
+    mapped = map_point(name, unit, attributes, value)
+    assert mapped is not None
+    assert (mapped.metric, mapped.labels, mapped.value) == (metric, labels, value)
 
 
-def test_a_device_is_named_as_the_conventions_do() -> None:
+def test_device_attributes_follow_the_conventions() -> None:
     texts = {"gpu_name": "NVIDIA H100", "gpu_serial": "16", "nvidia_driver_version": "580.1", "gpu_vbios_version": "9"}
     attributes = device_attributes(MIG, texts)
     assert {name: text for name, text in attributes.items() if name.startswith("hw.")} == {
@@ -121,13 +121,13 @@ def test_a_device_is_named_as_the_conventions_do() -> None:
 
 
 @pytest.mark.parametrize("view", [GPU, MIG, VGPU, View(kind=ViewKind.GPU, side=Side.GUEST, pci_address="0000:00:07.0")])
-def test_a_device_comes_back_as_the_one_it_is(view: View) -> None:
+def test_device_identity_round_trips(view: View) -> None:
     back = view_of(device_attributes(view, {}))
     assert back is not None
     assert (back.key, back.kind, back.side, back.parent) == (view.key, view.kind, view.side, view.parent)
 
 
-def test_devices_of_senders_that_know_nothing_of_us() -> None:
+def test_devices_of_other_senders() -> None:
     gpu = view_of({"hw.id": GPU.uuid or "", "hw.type": "gpu"})
     mig = view_of({"hw.id": MIG.uuid or "", "hw.parent": GPU.uuid or ""})
     assert gpu is not None
@@ -139,7 +139,7 @@ def test_devices_of_senders_that_know_nothing_of_us() -> None:
     utilization = map_point("hw.gpu.utilization", "1", {"hw.id": "a"}, 0.5)
     assert utilization is not None
     assert utilization.metric == "gpu_utilization_ratio"
-    assert map_point("hw.errors", "{error}", {"hw.id": "a"}, 5) is None  # of which kind is not said
+    assert map_point("hw.errors", "{error}", {"hw.id": "a"}, 5) is None  # without its error type
     assert map_point("hw.power", "W", {"hw.type": "cpu", "hw.id": "a"}, 5) is None
 
 
@@ -158,14 +158,14 @@ def test_failed_reader_reports_no_device_status(state: str, theirs: dict[str, in
     assert not found.unknown
 
 
-def test_what_is_absent_makes_no_point() -> None:
+def test_absent_value_has_no_point() -> None:
     assert not sent(sample_of(GPU, "gpu_power_watts", Absent(Reason.NOT_SUPPORTED)))
 
 
-def test_a_percentage_is_not_taken_for_a_ratio() -> None:
-    said = map_point("hw.gpu.utilization", "%", {"hw.id": "a"}, 0.5)
-    assert said is not None
-    assert isinstance(said.value, Absent)
+def test_percentage_is_not_read_as_a_ratio() -> None:
+    mapped = map_point("hw.gpu.utilization", "%", {"hw.id": "a"}, 0.5)
+    assert mapped is not None
+    assert isinstance(mapped.value, Absent)
     over = map_point("hw.gpu.utilization", "1", {"hw.id": "a"}, 50)
     assert over is not None
     assert isinstance(over.value, Absent)
@@ -189,8 +189,8 @@ def test_points_without_a_device_and_unknown_names_are_counted() -> None:
     assert (sample.view, sample.values) == (None, {"host_memory_total_bytes": 4096})
 
 
-def test_of_l9gpu_only_what_can_be_believed_is_read() -> None:
-    about = {"gpu.uuid": GPU.uuid or "", "gpu.index": "0", "host.name": "somebody"}
+def test_only_reliable_l9gpu_points_are_read() -> None:
+    about = {"gpu.uuid": GPU.uuid or "", "gpu.index": "0", "host.name": "another-host"}
     ecc = {**about, "gpu.ecc.error_type": "correctable", "gpu.ecc.count_type": "volatile"}
     found = read_points(
         "n",
@@ -216,7 +216,7 @@ _METRICS = [metric for metric in CATALOGUE.values() if metric.kind is not Metric
 
 
 @given(st.data())
-def test_every_reading_comes_back(data: st.DataObject) -> None:
+def test_readings_round_trip(data: st.DataObject) -> None:
     metric = data.draw(st.sampled_from(_METRICS))
     low = 0 if metric.low is None else metric.low
     high = low + 1e9 if metric.high is None else metric.high
@@ -236,8 +236,8 @@ def test_every_reading_comes_back(data: st.DataObject) -> None:
     (back,) = found.machines["n"]
     assert (back.view.key if back.view else None) == (view.key if view else None)
     assert (back.lane, back.measured_at) == (metric.lane, AT)
-    told_back = back.values[metric.name] if not metric.dims else back.dims[0].value
-    assert told_back == value
+    value_back = back.values[metric.name] if not metric.dims else back.dims[0].value
+    assert value_back == value
     if metric.dims:
         assert back.dims[0].labels == labels
 
@@ -252,7 +252,7 @@ def test_every_reading_comes_back(data: st.DataObject) -> None:
     st.floats() | st.integers(-(2**63), 2**64),
     st.text(max_size=4),
 )
-def test_no_point_breaks_the_reading(name: str, attributes: dict[str, str], value: float, unit: str) -> None:
+def test_any_point_is_read_without_error(name: str, attributes: dict[str, str], value: float, unit: str) -> None:
     found = read_points("n", [IncomingPoint(name, unit, attributes, value, AT)], reader="otlp")
     assert set(found.machines) <= {"n"}
     for sample in found.machines.get("n", ()):

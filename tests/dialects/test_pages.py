@@ -1,4 +1,4 @@
-"""Pages of other projects are the oracle: what stands on them, to the unit, and nothing that they do not say."""
+"""Pages of other projects and of gpufleet itself, read to the unit."""
 
 from pathlib import Path
 
@@ -40,8 +40,8 @@ def of_page(name: str) -> tuple[Dialect, SeriesReadings]:
     return of_text((PAGES / f"{name}.txt").read_text())
 
 
-def told(found: SeriesReadings, machine: str) -> dict[str | None, dict[str, Value | Absent]]:
-    """View key to everything that is told of it."""
+def values_by_view(found: SeriesReadings, machine: str) -> dict[str | None, dict[str, Value | Absent]]:
+    """Return the readings of each view, by view key."""
     merged: dict[str | None, dict[str, Value | Absent]] = {}
     for sample in found.machines[machine]:
         assert sample.provenance is Provenance.IMPORTED
@@ -49,7 +49,7 @@ def told(found: SeriesReadings, machine: str) -> dict[str | None, dict[str, Valu
     return merged
 
 
-def test_every_row_is_a_metric_with_those_dimensions() -> None:
+def test_families_fit_their_metrics() -> None:
     for dialect in DIALECTS:
         assert not set(dialect.families) & set(dialect.unread)
         for family in dialect.families.values():
@@ -62,7 +62,7 @@ def test_every_row_is_a_metric_with_those_dimensions() -> None:
             assert dialect.is_mine(family.name)
 
 
-def test_a_gpu_passed_into_a_vm_to_the_unit() -> None:
+def test_page_of_a_passed_through_gpu_is_read_to_the_unit() -> None:
     dialect, found = of_page("dcgm-exporter-l40s-vm")
     assert dialect.name == "dcgm-exporter"
     assert not found.unknown
@@ -70,10 +70,10 @@ def test_a_gpu_passed_into_a_vm_to_the_unit() -> None:
     (view,) = {sample.view for sample in found.machines["gpu1-wl8sg"]}
     assert view is not None
     assert (view.uuid, view.pci_address) == ("GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43", "0000:00:07.0")
-    values = told(found, "gpu1-wl8sg")["gpu/GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43"]
+    values = values_by_view(found, "gpu1-wl8sg")["gpu/GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43"]
     memory = values.pop("gpu_memory_temperature_celsius")
     assert isinstance(memory, Absent)
-    assert memory.reason is Reason.NOT_SUPPORTED  # the page says 0: this board has no such sensor
+    assert memory.reason is Reason.NOT_SUPPORTED  # the page has 0, because the board has no such sensor
     assert values == {
         "gpu_name": "NVIDIA L40S",
         "gpu_sm_clock_hertz": 210_000_000,
@@ -100,10 +100,10 @@ def test_a_gpu_passed_into_a_vm_to_the_unit() -> None:
     }
 
 
-def test_a_vgpu_guest_says_only_what_it_sees() -> None:
+def test_page_of_a_vgpu_guest_has_only_visible_values() -> None:
     _, found = of_page("dcgm-exporter-h100-vgpu-guest")
     (machine,) = found.machines
-    (values,) = told(found, machine).values()
+    (values,) = values_by_view(found, machine).values()
     assert values["gpu_sm_clock_hertz"] == 1_755_000_000
     assert not {"gpu_temperature_celsius", "gpu_power_watts", "gpu_energy_joules_total"} & set(values)
     xid = values["gpu_last_xid"]
@@ -111,9 +111,9 @@ def test_a_vgpu_guest_says_only_what_it_sees() -> None:
     assert xid.reason is Reason.NO_DATA
 
 
-def test_a_mig_instance_is_no_gpu() -> None:
+def test_mig_instance_is_not_read_as_a_gpu() -> None:
     _, found = of_page("dcgm-exporter-mig")
-    values = told(found, "della-l01g1")
+    values = values_by_view(found, "della-l01g1")
     assert values == {
         "mig/instance/GPU-d6dd33b9-.../7": {"gpu_memory_used_bytes": 8543 << 20, "gpu_name": "NVIDIA A100 80GB PCIe"}
     }
@@ -122,23 +122,23 @@ def test_a_mig_instance_is_no_gpu() -> None:
     assert view.parent == "gpu/GPU-d6dd33b9-..."
 
 
-def test_all_smi_with_instances() -> None:
+def test_all_smi_page_with_instances() -> None:
     dialect, found = of_page("all-smi-mock-vgpu")
     assert dialect.name == "all-smi"
-    values = told(found, "node-0001")
+    values = values_by_view(found, "node-0001")
     gpu = values["gpu/GPU-3f2504e0-4f89-11d3-9a0c-0305e82c3301"]
     assert gpu["gpu_utilization_ratio"] == 0.6341
     assert gpu["gpu_memory_total_bytes"] == 206_158_430_208
     assert gpu["gpu_power_watts"] == 512.883
     assert sum(str(key).startswith("vgpu/") for key in values) == 8
     for key, of_view in values.items():
-        if str(key).startswith("vgpu/"):  # its "utilization" is one process's lifetime average
+        if str(key).startswith("vgpu/"):  # its "utilization" is the lifetime average of one process
             assert set(of_view) == {"gpu_memory_used_bytes", "gpu_memory_total_bytes"}
     parents = {sample.view.parent for sample in found.machines["node-0001"] if sample.view and sample.view.parent}
     assert parents == {key for key in values if str(key).startswith("gpu/")}
 
 
-def test_both_generations_of_all_smis_labels() -> None:
+def test_both_generations_of_all_smi_labels() -> None:
     old = 'all_smi_gpu_utilization{gpu="A", instance="n", uuid="GPU-1", index="3"} 50\n'
     new = 'all_smi_gpu_utilization{gpu="A", instance="n", gpu_uuid="GPU-1", gpu_index="3"} 50\n'
     assert of_text(old)[1].machines == of_text(new)[1].machines
@@ -155,29 +155,29 @@ def test_every_series_of_a_page_is_accounted_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("sentinel", [2147483632, 2147483634, 9223372036854775794, 140737488355330.0])
-def test_a_blank_that_an_exporter_lets_through_is_no_value(sentinel: float) -> None:
+def test_dcgm_blank_value_of_an_exporter_is_absent(sentinel: float) -> None:
     _, found = of_text(f'DCGM_FI_DEV_POWER_USAGE{{UUID="GPU-1",Hostname="n"}} {sentinel}\n')
-    assert isinstance(told(found, "n")["gpu/GPU-1"]["gpu_power_watts"], Absent)
+    assert isinstance(values_by_view(found, "n")["gpu/GPU-1"]["gpu_power_watts"], Absent)
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "101"])
-def test_what_no_utilisation_can_be_is_none(value: str) -> None:
+def test_impossible_utilization_is_invalid(value: str) -> None:
     _, found = of_text(f'DCGM_FI_DEV_GPU_UTIL{{UUID="GPU-1",Hostname="n"}} {value}\n')
-    absent = told(found, "n")["gpu/GPU-1"]["gpu_utilization_ratio"]
+    absent = values_by_view(found, "n")["gpu/GPU-1"]["gpu_utilization_ratio"]
     assert isinstance(absent, Absent)
     assert absent.reason is Reason.INVALID_VALUE
 
 
-def test_a_gpu_that_several_pods_share_is_counted_once() -> None:
+def test_gpu_shared_by_several_pods_is_counted_once() -> None:
     line = 'DCGM_FI_DEV_GPU_UTIL{{UUID="GPU-1",Hostname="n",pod="{pod}"}} {value}\n'
     same = line.format(pod="a", value=40) + line.format(pod="b", value=40)
-    assert told(of_text(same)[1], "n")["gpu/GPU-1"]["gpu_utilization_ratio"] == 0.4
+    assert values_by_view(of_text(same)[1], "n")["gpu/GPU-1"]["gpu_utilization_ratio"] == 0.4
     apart = line.format(pod="a", value=40) + line.format(pod="b", value=10)
-    absent = told(of_text(apart)[1], "n")["gpu/GPU-1"]["gpu_utilization_ratio"]
+    absent = values_by_view(of_text(apart)[1], "n")["gpu/GPU-1"]["gpu_utilization_ratio"]
     assert isinstance(absent, Absent)
 
 
-def test_values_keep_their_own_instants() -> None:
+def test_values_keep_their_own_timestamps() -> None:
     text = (
         'DCGM_FI_DEV_GPU_UTIL{UUID="GPU-1",Hostname="n"} 40 1700000000000\n'
         'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-1",Hostname="n"} 40 1700000015000\n'
@@ -187,7 +187,7 @@ def test_values_keep_their_own_instants() -> None:
     assert instants == {1_700_000_000_000_000_000, 1_700_000_015_000_000_000, AT}
 
 
-def test_a_page_in_two_dialects_is_read_in_one() -> None:
+def test_page_in_two_dialects_is_read_in_one() -> None:
     dcgm = 'DCGM_FI_DEV_GPU_UTIL{UUID="GPU-1",Hostname="n"} 40\nDCGM_FI_DEV_GPU_TEMP{UUID="GPU-1",Hostname="n"} 40\n'
     smi = 'all_smi_gpu_utilization{gpu="A", instance="n", gpu_uuid="GPU-1", gpu_index="0"} 50\n'
     dialect, found = of_text(smi + dcgm)
@@ -196,7 +196,7 @@ def test_a_page_in_two_dialects_is_read_in_one() -> None:
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_a_label_cannot_forge_another_machine(pod: str, name: str) -> None:
+def test_label_value_cannot_forge_another_machine(pod: str, name: str) -> None:
     def escape(text: str) -> str:
         return text.encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
@@ -208,14 +208,14 @@ def test_a_label_cannot_forge_another_machine(pod: str, name: str) -> None:
     assert {sample.view.uuid for sample in found.machines["n"] if sample.view} == {"GPU-1"}
 
 
-def test_our_own_page_says_what_the_snapshot_says() -> None:
+def test_own_page_has_the_readings_of_the_snapshot() -> None:
     snapshot = example_snapshot()
     dialect, found = of_text(PrometheusExporter().render(snapshot).decode())
     assert dialect.name == "gpufleet"
     assert not found.unknown
-    (machine,) = found.machines  # its control characters are gone
+    (machine,) = found.machines  # without control characters
     assert machine == clean(snapshot.node.name)
-    values = told(found, machine)
+    values = values_by_view(found, machine)
     for device in snapshot.devices:
         for name, reading in device.readings.items():
             if CATALOGUE[name].kind is MetricKind.INFO and reading.value is None:
@@ -231,8 +231,8 @@ def test_our_own_page_says_what_the_snapshot_says() -> None:
     assert {sample.view.kind for sample in found.machines[machine] if sample.view} <= set(ViewKind)
 
 
-def test_all_dialects_at_once_are_read_once_without_unknowns() -> None:
-    """Our own page with all the names: read under ours, the others' names left to them."""
+def test_own_page_in_all_dialects_is_read_once() -> None:
+    """Own page with the names of all dialects: read as gpufleet, the names of other dialects are skipped."""
     page = agent_page(example_snapshot(), AgentStats(started_at=1, lanes={}), tuple(BY_NAME))
     _, decoded = decode(CapturedInput(content=page, name="page.txt", at=AT))
     (snapshot,) = decoded.snapshots
@@ -241,14 +241,14 @@ def test_all_dialects_at_once_are_read_once_without_unknowns() -> None:
     assert "one dialect" in decoded.unread["DCGM_FI_DEV_POWER_USAGE"]
 
 
-def test_instances_come_back_whole_from_our_own_page() -> None:
-    """MIG devices and vGPU instances: whose part they are, which part, and every reading with its reason."""
+def test_instances_round_trip_through_the_own_page() -> None:
+    """MIG devices and vGPU instances keep their parent, their instance and every reading with its reason."""
     world = cut_world()
     snapshot = assemble(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={})
     _, found = of_text(agent_page(snapshot, AgentStats(started_at=1, lanes={})).decode())
     (machine,) = found.machines
     views = {sample.view.key: sample.view for sample in found.machines[machine] if sample.view}
-    values = told(found, machine)
+    values = values_by_view(found, machine)
     assert views.keys() == {device.key for device in snapshot.devices}
     for device in snapshot.devices:
         view = views[device.key]
@@ -263,8 +263,8 @@ def test_instances_come_back_whole_from_our_own_page() -> None:
 
 
 @pytest.mark.parametrize("page", sorted(PAGES.glob("*.txt")), ids=lambda page: page.stem)
-def test_every_label_of_a_captured_page_is_in_a_table(page: Path) -> None:
+def test_every_label_of_a_captured_page_is_known(page: Path) -> None:
     series = TextParser().parse(page.read_bytes()).series
-    told = [(known, one) for one in series for known in DIALECTS if known.is_mine(one.name)]
-    assert told
-    assert [label for known, one in told for label in unknown_labels(known, one)] == []
+    owned = [(known, one) for one in series for known in DIALECTS if known.is_mine(one.name)]
+    assert owned
+    assert [label for known, one in owned for label in unknown_labels(known, one)] == []

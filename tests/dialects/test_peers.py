@@ -1,4 +1,4 @@
-"""Every name of the other projects has a row, and every row that has none of ours says why."""
+"""Names of other projects: every name has a row in the reference, and rows without a metric have a reason."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ ROW = re.compile(r"\| `([^`]+)` \| (?:`([a-z0-9_]+)(?:\{[^`]*\})?`|–) \| ?(.*?
 
 
 def rows() -> dict[str, tuple[str | None, str]]:
-    """Their name to ours, if there is one, and the words beside."""
+    """Return the metric, if any, and the remark of each foreign name."""
     found: dict[str, tuple[str | None, str]] = {}
     for line in render_dialects_reference().splitlines():
         if line.startswith("| `"):
@@ -33,20 +33,20 @@ def test_every_name_of_a_peer_has_a_row(peer: str) -> None:
     assert not [name for name in names if name not in known and not name.startswith(prefixes)]
 
 
-def test_a_row_names_a_metric_of_ours_or_says_why_there_is_none() -> None:
-    for name, (ours, words) in rows().items():
-        assert ours in CATALOGUE if ours is not None else len(words) > 5, name
+def test_row_without_a_metric_has_a_reason() -> None:
+    for name, (ours, remark) in rows().items():
+        assert ours in CATALOGUE if ours is not None else len(remark) > 5, name
 
 
-def test_ours_has_most_of_what_each_measures_of_a_gpu() -> None:
-    """Not a goal: it shows that the rows are not all excuses."""
+def test_most_gpu_metrics_of_each_peer_are_covered() -> None:
+    """Not a goal: it shows that most rows name a metric."""
     known = rows()
     for peer, least in (("dcgm-exporter", 48), ("all-smi", 43), ("nvidia-gpu-exporter", 70), ("nvitop-exporter", 34)):
         names = (PEERS / f"{peer}.txt").read_text().split()
         assert sum(known[name][0] is not None for name in names) >= least, peer
 
 
-def test_the_client_library_adds_the_unit_as_the_names_have_it() -> None:
+def test_prometheus_client_appends_the_unit() -> None:
     registry = CollectorRegistry()
     Gauge("gpu_utilization", "GPU utilization (%).", unit="Percentage", registry=registry).set(1)
     assert b"gpu_utilization_Percentage 1.0" in generate_latest(registry)

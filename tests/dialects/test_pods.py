@@ -1,4 +1,4 @@
-"""Which pod holds a device, by labels as Prometheus passes them on."""
+"""Pod that holds a device, from labels as Prometheus passes them on."""
 
 import pytest
 
@@ -12,13 +12,13 @@ PLAIN = {"pod": "train-0", "namespace": "ml", "container": "cuda"}
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_what_was_exported_goes_before_the_exporters_own(plain: bool) -> None:
+def test_exported_labels_take_precedence(plain: bool) -> None:
     assert pod_of({**OWN, **EXPORTED}, plain=plain) == TRAIN
 
 
-def test_the_exporters_own_pod_holds_nothing() -> None:
+def test_pod_of_the_exporter_holds_nothing() -> None:
     assert pod_of(OWN, plain=False) is None
-    assert pod_of(PLAIN, plain=False) is None  # nobody says that these are a workload's
+    assert pod_of(PLAIN, plain=False) is None  # not configured as workload labels
 
 
 def test_plain_labels_count_where_configured_as_workload_labels() -> None:
@@ -28,11 +28,11 @@ def test_plain_labels_count_where_configured_as_workload_labels() -> None:
 @pytest.mark.parametrize(
     "labels", [{}, {"pod": "", "namespace": ""}, {"pod": "x"}, {"pod": "x" * 254, "namespace": "y"}]
 )
-def test_half_a_name_is_none(labels: dict[str, str]) -> None:
+def test_incomplete_pod_name_is_none(labels: dict[str, str]) -> None:
     assert pod_of(labels, plain=True) is None
 
 
-def test_a_uid_is_the_identity_where_it_is_told() -> None:
+def test_pod_uid_is_the_identity_if_present() -> None:
     found = pod_of({**EXPORTED, "exported_pod_uid": "5b4e07f6"}, plain=False)
     assert found is not None
     assert found.id == "5b4e07f6"

@@ -1,4 +1,4 @@
-"""Our page under dcgm-exporter's names, beside pages that it wrote itself."""
+"""Page in the dialect of dcgm-exporter, compared with pages of dcgm-exporter itself."""
 
 import re
 from pathlib import Path
@@ -27,8 +27,8 @@ def rendered(snapshot: Snapshot) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["dcgm-exporter-l40s-vm", "dcgm-exporter-h100-vgpu-guest"])
-def test_a_page_of_the_real_one_comes_back_line_by_line(name: str) -> None:
-    """Read its page, and write what was read: series, labels, their order and the numbers are its own."""
+def test_page_of_dcgm_exporter_round_trips(name: str) -> None:
+    """Series, labels, their order and the numbers are those of the page that was read."""
     text = (PAGES / f"{name}.txt").read_text()
     _, decoded = decode(CapturedInput(content=text.encode(), name="file", at=1_790_000_000_000_000_000))
     (snapshot,) = decoded.snapshots
@@ -38,12 +38,12 @@ def test_a_page_of_the_real_one_comes_back_line_by_line(name: str) -> None:
         for line in text.splitlines()
         if not line.startswith("#")
         and line.partition("{")[0] in DCGM_EXPORTER.families
-        and not (line.endswith(" 0") and "MEMORY_TEMP" in line)  # what is no measurement is not repeated
+        and not (line.endswith(" 0") and "MEMORY_TEMP" in line)  # placeholders are not written
         and "XID_ERRORS" not in line
     ]
     assert len(ours) == len(theirs) > 8
     for our, their in zip(sorted(ours), sorted(theirs), strict=True):
-        # Two labels come from elsewhere than this page's values; what a pod holds is attribution's.
+        # Two labels do not come from the values of this page; pod labels come from the attribution.
         their = re.sub(r',DCGM_FI_DRIVER_VERSION="[^"]*"(,[^}]*)?}', "}", their).replace(
             'device="nvidia0"', 'device=""'
         )
@@ -51,14 +51,14 @@ def test_a_page_of_the_real_one_comes_back_line_by_line(name: str) -> None:
         assert our == their
 
 
-def test_labels_stand_in_the_order_that_dashboards_expect() -> None:
+def test_label_order_is_that_of_dcgm_exporter() -> None:
     series = next(line for line in rendered(example_snapshot()) if line.startswith("DCGM_FI_DEV_GPU_UTIL"))
     assert re.findall(r'(\w+)="', series) == [
         *("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "hostname", "DCGM_FI_DRIVER_VERSION")
     ]
 
 
-def test_the_reference_parser_reads_it() -> None:
+def test_reference_parser_reads_the_page() -> None:
     text = "\n".join(rendered(example_snapshot())) + "\n"
     families = {family.name: family for family in text_string_to_metric_families(text)}
     used = families["DCGM_FI_DEV_FB_USED"].samples
@@ -67,8 +67,8 @@ def test_the_reference_parser_reads_it() -> None:
     assert power[0].value == 312.5
 
 
-def test_a_mig_device_is_never_mistaken_for_its_gpu() -> None:
-    """An empty label is none in Prometheus: an instance without a number would be the GPU's own series again."""
+def test_mig_device_series_differ_from_those_of_its_gpu() -> None:
+    """Prometheus drops empty labels: a MIG device without an instance id would repeat the series of its GPU."""
     lines = [line for line in rendered(example_snapshot()) if "DCGM_FI_DEV_FB_USED{" in line]
     assert len(lines) == 2
     assert [line.count('GPU_I_ID="1"') for line in lines] == [0, 1]
@@ -91,11 +91,11 @@ def test_a_mig_device_is_never_mistaken_for_its_gpu() -> None:
         ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", 2**60 + 1, str(2**60 + 1)),
     ],
 )
-def test_values_are_in_their_units(name: str, ours: float, theirs: str) -> None:
+def test_values_are_in_the_units_of_dcgm_exporter(name: str, ours: float, theirs: str) -> None:
     assert format_dcgm_value(DCGM_EXPORTER.families[name], ours) == theirs
 
 
-def test_an_agent_speaks_the_dialects_it_was_told_to() -> None:
+def test_page_has_only_the_configured_dialects() -> None:
     snapshot, stats = example_snapshot(), AgentStats(started_at=1, lanes={})
 
     def page(*dialects: str) -> str:

@@ -1,4 +1,4 @@
-"""Our readings under other projects' names: golden per captured machine, and beside pages that they wrote."""
+"""Dialects of other projects: golden pages per captured machine, and comparison with their own pages."""
 
 import re
 import subprocess
@@ -61,7 +61,7 @@ def lines(content: bytes, start: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_the_page_of_a_captured_machine_is_the_golden_one(name: str) -> None:
+def test_page_of_a_captured_machine_matches_its_golden_file(name: str) -> None:
     others = page(captured(name), *(dialect for dialect in ALL if dialect != "gpufleet"))
     check_golden(GOLDEN / f"{name}.txt", others)
 
@@ -81,7 +81,7 @@ def test_reference_parser_reads_every_dialect_without_duplicates(name: str) -> N
 @pytest.mark.system
 @pytest.mark.parametrize("name", MACHINES)
 def test_promtool_parses_every_page(name: str, peer: Callable[[str], Path]) -> None:
-    """Names and units of others are not what it advises (it ends with 3 then), but a page that is wrong ends with 1."""
+    """Advice about names and units ends with exit code 3, an invalid page with 1."""
     command = [str(peer("promtool")), "check", "metrics"]
     done = subprocess.run(command, input=page(captured(name)), capture_output=True, check=False)
     assert done.returncode in (0, 3), done.stderr
@@ -93,7 +93,7 @@ def shape(line: str) -> tuple[str, list[str]]:
 
 
 def shared_world() -> World:
-    """GPU 1 is shared out to instances 3 and 20; everything that all-smi has a family for."""
+    """Return a world in which GPU 1 hosts vGPU instances 3 and 20, with every metric of the all-smi dialect."""
     world = World({"nvml": (Lane.STATIC, Lane.SLOW, Lane.FAST)})
     host: dict[str, Value] = {
         "gpu_vgpu_host_mode": "sriov",
@@ -133,8 +133,8 @@ def test_eight_vgpu_families_have_all_smi_labels_in_order() -> None:
         if not name.startswith("#"):
             assert shapes[name] == labels
     values = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in lines(ours, "all_smi_vgpu_")}
-    told = {shape(series)[0]: value for series, value in values.items() if 'vgpu_id="3"' not in series}
-    assert told == {
+    written = {shape(series)[0]: value for series, value in values.items() if 'vgpu_id="3"' not in series}
+    assert written == {
         "all_smi_vgpu_host_mode": "1",
         "all_smi_vgpu_scheduler_state": "2",
         "all_smi_vgpu_scheduler_policy": "1",
@@ -182,7 +182,7 @@ def numbers(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def xid_world(*ages: float) -> World:
-    """GPU 0 had an XID 79 so many seconds ago, each; its XIDs and GPU 1's are watched."""
+    """Return a world in which GPU 0 had an XID 79 at each of these ages in seconds. XIDs of both GPUs are watched."""
     world = World({"nvml": (Lane.STATIC, Lane.FAST), "events": (Lane.EVENT,)})
     world.passed(
         "nvml", Lane.FAST, *(world.sample("nvml", Lane.FAST, gpu(n), {"gpu_power_watts": 1.0}) for n in (0, 1))
@@ -199,7 +199,7 @@ def xid_world(*ages: float) -> World:
     return world
 
 
-def test_xids_are_counted_over_dcgm_exporters_window() -> None:
+def test_xids_are_counted_over_the_window_of_dcgm_exporter() -> None:
     ours = page(snapshot_of(xid_world(400, 200, 10)), "dcgm-exporter")
     first, second = lines(ours, "DCGM_EXP_XID_ERRORS_COUNT{")
     assert first.endswith('window_size_in_ms="300000",xid="79"} 2')
@@ -209,15 +209,17 @@ def test_xids_are_counted_over_dcgm_exporters_window() -> None:
         line for line in lines((DATA / "exposition/dcgm-exporter-synthetic.txt").read_bytes(), "DCGM_EXP_XID")
     )
     assert [name for name in shape(first)[1] if name != "hostname"] == shape(theirs)[1]
-    (none,) = lines(ours, "DCGM_FI_DEV_XID_ERRORS{")  # of the GPU that had none; the other's newest is not told here
+    (none,) = lines(
+        ours, "DCGM_FI_DEV_XID_ERRORS{"
+    )  # of the GPU without XIDs; the newest XID of the other is unknown here
     assert none.endswith('err_code="0",err_msg="No Error"} 0')
 
 
-def test_xids_that_may_have_been_forgotten_are_not_counted() -> None:
+def test_xids_are_not_counted_if_events_were_dropped() -> None:
     assert not lines(page(snapshot_of(xid_world(*[1.0] * 200)), "dcgm-exporter"), "DCGM_EXP_XID_ERRORS_COUNT{")
 
 
-def test_clock_events_are_counted_by_samples_of_the_window() -> None:
+def test_clock_events_are_counted_per_sample_of_the_window() -> None:
     world = World({"nvml": (Lane.STATIC, Lane.FAST)})
     pages = AgentPages(["dcgm-exporter"])
     stats = AgentStats(started_at=AT, lanes={})
@@ -225,7 +227,7 @@ def test_clock_events_are_counted_by_samples_of_the_window() -> None:
         world.clock.advance(10)
         world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), {"gpu_clock_event_reasons_mask": mask}))
         shown(pages, snapshot_of(world), stats)
-        content = shown(pages, snapshot_of(world), stats)  # twice: a sample counts once
+        content = shown(pages, snapshot_of(world), stats)  # rendered twice: a sample counts once
     counts = {
         match[1]: match[2]
         for match in re.finditer(r'DCGM_EXP_CLOCK_EVENTS_COUNT{.*clock_event="(\w+)".*} (\d+)', content.decode())
@@ -239,22 +241,22 @@ def test_clock_events_are_counted_by_samples_of_the_window() -> None:
 
 
 def guest_of(snapshot: Snapshot, name: str) -> Guest:
-    """A virtual machine that sees what a host sees."""
+    """Return a virtual machine that sees the devices of a host."""
     machine = Machine(name=name, kind=MachineKind.GUEST)
     return Guest(machine=machine, namespace="ml", name=name, devices=snapshot.devices, host=snapshot.host)
 
 
-def test_kubevirts_names_are_of_guests_only_and_in_its_units() -> None:
+def test_kubevirt_dialect_covers_guests_only() -> None:
     world = World({"nvml": (Lane.STATIC, Lane.FAST)})
     values: dict[str, Value] = {"gpu_utilization_ratio": 0.75, "gpu_power_watts": 250.125, "gpu_memory_used_bytes": 5}
     world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), values))
     host = snapshot_of(world)
-    assert not lines(page(host, "kubevirt"), "kubevirt_")  # a host's GPU is no guest's
+    assert not lines(page(host, "kubevirt"), "kubevirt_")  # host GPUs are not written
     guest = guest_of(host, "train-0")
     ours = page(msgspec.structs.replace(host, guests=(guest,)), "kubevirt")
     theirs = (DATA / "exposition" / "kubevirt-vmi-gpu.txt").read_bytes()
-    told = {shape(line)[0]: line.rpartition(" ")[2] for line in lines(ours, "kubevirt_")}
-    assert told == {
+    written = {shape(line)[0]: line.rpartition(" ")[2] for line in lines(ours, "kubevirt_")}
+    assert written == {
         "kubevirt_vmi_gpu_utilization_percent": "75",
         "kubevirt_vmi_gpu_power_usage_milliwatts": "250125",
         "kubevirt_vmi_gpu_memory_used_bytes": "5",
@@ -263,7 +265,7 @@ def test_kubevirts_names_are_of_guests_only_and_in_its_units() -> None:
     assert shape(line) == shape(lines(theirs, "kubevirt_vmi_gpu_utilization")[0])
     assert 'namespace="ml",name="train-0"' in line
     alike = page(msgspec.structs.replace(host, guests=(guest, guest)), "kubevirt")
-    assert lines(alike, "kubevirt_") == lines(ours, "kubevirt_")  # a series that is there twice costs the whole page
+    assert lines(alike, "kubevirt_") == lines(ours, "kubevirt_")  # a duplicate series would invalidate the page
 
 
 ROWS = {
@@ -306,7 +308,7 @@ def test_written_names_read_back_at_their_resolution(data: st.DataObject) -> Non
     text = page(snapshot, dialect.name)
     parsed = TextParser().parse(text)
     found = read_series(dialect, parsed.series, parsed.values, parsed.times, AT, reader="x")
-    told = {
+    read = {
         (one.view.kind if one.view else None, name, at): reading
         for samples in found.machines.values()
         for one in samples
@@ -315,5 +317,5 @@ def test_written_names_read_back_at_their_resolution(data: st.DataObject) -> Non
             *((dim.metric, dim.labels, dim.value) for dim in one.dims),
         ]
     }
-    back = told[of.kind if of else None, metric.name, tuple(map(clean, labels))]
+    back = read[of.kind if of else None, metric.name, tuple(map(clean, labels))]
     assert back == pytest.approx(value, abs=1e-6) if isinstance(value, float) else back == value

@@ -1,4 +1,4 @@
-"""The snapshot as CSV, JSON and a screen."""
+"""Snapshot as CSV, JSON and table."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ from tests.support.snapshots import example_snapshot
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def test_csv_has_a_row_for_every_reading_and_survives_odd_names() -> None:
+def test_csv_has_a_row_for_every_reading() -> None:
     snapshot = example_snapshot()
     page = CsvExporter().render(snapshot)
     check_golden(GOLDEN / "snapshot.csv", page)
@@ -43,40 +43,40 @@ def test_spreadsheet_formulas_are_escaped(start: str) -> None:
     page = CsvExporter().render(msgspec.structs.replace(snapshot, devices=(device,)))
     row = next(csv.DictReader(io.StringIO(page.decode(), newline="")))
     assert row["name"] == f"'{name}"
-    assert row["value"] == "-1.5"  # a number stays one
+    assert row["value"] == "-1.5"  # numbers are not escaped
 
 
-def test_json_is_one_line_and_golden() -> None:
+def test_json_is_one_line_and_matches_its_golden_file() -> None:
     page = JsonExporter().render(example_snapshot())
     assert page.count(b"\n") == 1
     check_golden(GOLDEN / "snapshot.json", json.dumps(json.loads(page), indent=1).encode() + b"\n")
 
 
-def test_the_screen_is_golden() -> None:
+def test_table_matches_its_golden_file() -> None:
     page = TableExporter(width=140).render(example_snapshot())
     check_golden(GOLDEN / "table.txt", page)
     assert b"\x1b" not in page
 
 
 @pytest.mark.parametrize("width", [1, 10, 40, 60, 80, 100])
-def test_a_narrow_screen_shows_every_figure_whole(width: int) -> None:
+def test_narrow_table_does_not_truncate_values(width: int) -> None:
     page = TableExporter(width=width).render(example_snapshot()).decode()
-    words = page.replace("/", " ").split()
-    assert {"GPU-00000000", "0000:10:00.0", "GiB", "128", "312", "hung,"} <= set(words)
+    tokens = page.replace("/", " ").split()
+    assert {"GPU-00000000", "0000:10:00.0", "GiB", "128", "312", "hung,"} <= set(tokens)
 
 
-def test_markup_in_a_name_is_shown_as_it_is() -> None:
+def test_markup_in_a_name_is_not_interpreted() -> None:
     snapshot = example_snapshot()
     odd = msgspec.structs.replace(snapshot.devices[0], name="H200 [/x] :smile: [red]")
     page = TableExporter(width=200).render(msgspec.structs.replace(snapshot, devices=(odd, *snapshot.devices[1:])))
     assert b"H200 [/x] :smile: [red]" in page
 
 
-def test_the_screen_is_coloured_on_a_terminal() -> None:
+def test_table_is_coloured_on_request() -> None:
     assert b"\x1b[" in TableExporter(width=140, colour=True).render(example_snapshot())
 
 
-def test_values_are_written_as_people_do() -> None:
+def test_values_are_formatted_for_people() -> None:
     assert [bytes_text(value) for value in (0, 999, 1024, 2**30, 143_771 * 2**20)] == [
         "0 B", "999 B", "1 KiB", "1 GiB", "140 GiB",
     ]  # fmt: skip
@@ -123,13 +123,13 @@ def test_absence_is_not_the_state_of_a_gpu_with_values() -> None:
     assert "timeout: hangs" in render(msgspec.structs.replace(snapshot, devices=(hung,))).decode()
 
 
-def test_the_screen_shows_who_uses_the_gpus() -> None:
+def test_table_lists_processes_by_memory() -> None:
     snapshot = example_snapshot()
     first, second = snapshot.devices[0], snapshot.devices[1]
 
     def process(pid: int, memory: int | None, name: str = "") -> ProcessReport:
-        held = Reading(absent=Reason.NOT_REPORTED) if memory is None else Reading(value=memory)
-        return ProcessReport(pid=pid, kinds=("compute",), name=name, readings={"memory_bytes": held})
+        used = Reading(absent=Reason.NOT_REPORTED) if memory is None else Reading(value=memory)
+        return ProcessReport(pid=pid, kinds=("compute",), name=name, readings={"memory_bytes": used})
 
     many = (process(4, None), *(process(100 + number, (9 + number) << 30, "train") for number in range(9)))
     devices = (msgspec.structs.replace(first, processes=many), msgspec.structs.replace(second, processes=()))

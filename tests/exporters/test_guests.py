@@ -1,4 +1,4 @@
-"""Virtual machines on the agent's page: who they are on every series, and nothing of the host under their names."""
+"""Virtual machines on the agent's page: identity labels on every series, and no values of the host."""
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,7 +31,7 @@ def device(uuid: str, **readings: float) -> Device:
 
 
 def with_guest(*devices: Device, name: str = "train-0") -> Snapshot:
-    problem = Reading(value="words of a driver", reader="guests")
+    problem = Reading(value="message of a driver", reader="guests")
     state = Reading(value="ok", reader="guests")
     guest = Guest(
         machine=Machine(name=f"ml/{name}", kind=MachineKind.GUEST, system_uuid=UID),
@@ -62,7 +62,7 @@ def dcgm(snapshot: Snapshot) -> bytes:
     return write_page(page.sections(), PageFormat.TEXT)
 
 
-def test_every_series_of_a_guest_says_whose_it_is() -> None:
+def test_every_series_of_a_guest_has_its_identity() -> None:
     snapshot = with_guest(device("GPU-guest", gpu_utilization_ratio=0.37, gpu_memory_used_bytes=2**30))
     page = PrometheusExporter().render(snapshot)
     own = series(page)
@@ -70,10 +70,10 @@ def test_every_series_of_a_guest_says_whose_it_is() -> None:
     for _, labels, _ in own:
         assert (labels["namespace"], labels["vm_name"]) == ("ml", "train-0")
     assert series(page, ours=False) == series(PrometheusExporter().render(example_snapshot()), ours=False)
-    assert b"words of a driver" not in page
+    assert b"message of a driver" not in page
 
 
-def test_dcgm_tooling_sees_the_gpus_of_virtual_machines() -> None:
+def test_dcgm_series_include_gpus_of_guests() -> None:
     snapshot = with_guest(device("GPU-guest", gpu_utilization_ratio=0.37, gpu_memory_used_bytes=2**30))
     own = {name: (labels, value) for name, labels, value in series(dcgm(snapshot))}
     labels, value = own["DCGM_FI_DEV_GPU_UTIL"]
@@ -88,25 +88,25 @@ def test_guest_claiming_a_host_uuid_gets_none_of_its_values() -> None:
     host = example_snapshot()
     victim = next(one for one in host.devices if one.side is Side.HOST and one.uuid)
     assert victim.uuid is not None
-    liar = device(victim.uuid, gpu_utilization_ratio=0.01, gpu_xid_events_total=3)
-    page = dcgm(with_guest(liar))
+    device_ = device(victim.uuid, gpu_utilization_ratio=0.01, gpu_xid_events_total=3)
+    page = dcgm(with_guest(device_))
     assert {name for name, _, _ in series(page)} == {"DCGM_FI_DEV_GPU_UTIL"}
     assert series(page, ours=False) == series(dcgm(host), ours=False)
 
 
-def test_a_hostile_name_cannot_leave_its_label() -> None:
+def test_hostile_name_cannot_leave_its_label() -> None:
     page = PrometheusExporter().render(with_guest(name='x"} 1\ninjected 2\\'))
     assert {labels["vm_name"] for _, labels, _ in series(page)} == {'x"} 1\ninjected 2\\'}
     assert "injected" not in {name for name, _, _ in series(page, ours=False)}
 
 
-def test_a_person_sees_guests_below_their_host() -> None:
+def test_table_lists_guests_below_their_host() -> None:
     snapshot = with_guest(device("GPU-guest", gpu_utilization_ratio=0.37))
     screen = TableExporter().render(snapshot).decode()
     host, _, own = screen.partition("guest    ml/train-0 6f1ed002-ab5 ok")
     assert "GPU-guest" in own
     assert "37 %" in own
     assert "GPU-guest" not in host
-    broken = msgspec.structs.replace(snapshot.guests[0], state="no_driver", detail="words\x1b[2J of it", devices=())
+    broken = msgspec.structs.replace(snapshot.guests[0], state="no_driver", detail="text\x1b[2J of it", devices=())
     screen = TableExporter().render(msgspec.structs.replace(snapshot, guests=(broken,))).decode()
-    assert "no_driver · words[2J of it" in screen
+    assert "no_driver · text[2J of it" in screen

@@ -1,4 +1,4 @@
-"""MIG devices and vGPU instances on every face of the snapshot."""
+"""MIG devices and vGPU instances in every output of the snapshot."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,13 +17,13 @@ def snapshot() -> Snapshot:
 
 
 def labels_of(metric: str) -> dict[str, dict[str, str]]:
-    """Return UUID to labels of a family's samples."""
+    """Return the labels of a family's samples, by UUID."""
     page = PrometheusExporter().render(snapshot()).decode()
     families = {family.name: family for family in text_string_to_metric_families(page)}
     return {sample.labels["uuid"]: sample.labels for sample in families[metric].samples}
 
 
-def test_series_identify_gpu_and_part() -> None:
+def test_series_identify_gpu_and_instance() -> None:
     labels = labels_of("gpufleet_gpu_memory_used_bytes")
     assert len(labels) == 6
     of_mig, of_vgpu, of_gpu = labels[f"MIG-{9:08x}"], labels[f"{3:08x}-vgpu"], labels[gpu(0).uuid or ""]
@@ -33,11 +33,11 @@ def test_series_identify_gpu_and_part() -> None:
     assert not {"gpu", "profile", "vm_id"} & set(of_gpu)
 
 
-def test_the_parent_of_a_mig_device_has_no_utilisation_of_zero() -> None:
+def test_parent_of_mig_devices_has_no_utilization() -> None:
     assert set(labels_of("gpufleet_gpu_utilization_ratio")) == {f"{3:08x}-vgpu", f"{20:08x}-vgpu"}
 
 
-def test_the_table_sets_parts_off_from_their_gpu() -> None:
+def test_table_indents_instances_below_their_gpu() -> None:
     lines = TableExporter(width=200).render(snapshot()).decode().splitlines()
     rows = [line for line in lines if line.startswith(("0 ", "1 ", "– "))]
     assert ["└" in row for row in rows] == [False, True, True, False, True, True]
@@ -47,7 +47,7 @@ def test_the_table_sets_parts_off_from_their_gpu() -> None:
     assert rows[5].rstrip().endswith("unlicensed_restricted")
 
 
-def test_csv_rows_are_named_by_the_key_of_the_part() -> None:
+def test_csv_rows_have_the_key_of_the_instance() -> None:
     page = CsvExporter().render(snapshot()).decode()
     assert f",{mig(9).key},host," in page
     assert f",{vgpu(3).key},vgpu_host," in page

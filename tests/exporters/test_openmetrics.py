@@ -1,4 +1,4 @@
-"""The same page in OpenMetrics: strict parsers take it, and read what stands on the page in the text format."""
+"""OpenMetrics page: accepted by strict parsers, with the content of the text page."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,32 +32,32 @@ def pages() -> tuple[bytes, bytes]:
     return openmetrics, agent_page(example_snapshot(), stats, dialects)
 
 
-def test_the_page_is_the_golden_one() -> None:
+def test_openmetrics_page_matches_its_golden_file() -> None:
     check_golden(GOLDEN / "metrics.om.txt", pages()[0])
 
 
-def test_a_strict_parser_reads_what_the_text_page_says() -> None:
+def test_openmetrics_page_equals_the_text_page() -> None:
     openmetrics, text = pages()
     assert openmetrics_series(openmetrics) == text_series(text)
 
 
 @pytest.mark.system
-def test_prometheus_itself_reads_it(peer: Callable[[str], Path], tmp_path: Path) -> None:
+def test_prometheus_reads_the_openmetrics_page(peer: Callable[[str], Path], tmp_path: Path) -> None:
     check_by_promtool(peer("promtool"), pages()[0], tmp_path)
 
 
-def test_counters_units_and_other_names() -> None:
+def test_types_and_units_of_families() -> None:
     lines = pages()[0].decode().splitlines()
     assert "# TYPE gpufleet_gpu_energy_joules counter" in lines
     assert "# UNIT gpufleet_gpu_energy_joules joules" in lines
     assert "# UNIT gpufleet_gpu_power_watts watts" in lines
     assert "# UNIT gpufleet_measured_timestamp_seconds seconds" in lines
-    # dcgm-exporter's counters have no `_total`: dashboards look for the name that there is.
+    # Counters of dcgm-exporter have no `_total`; dashboards use the names without it.
     assert "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION unknown" in lines
     assert any(line.startswith("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{") for line in lines)
 
 
-def test_no_two_families_have_one_name_without_total() -> None:
+def test_family_names_without_total_are_unique() -> None:
     names = [
         name.removesuffix("_total") if metric.kind is MetricKind.COUNTER else name for name, metric in CATALOGUE.items()
     ]
@@ -65,9 +65,9 @@ def test_no_two_families_have_one_name_without_total() -> None:
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.sampled_from([0, 1.5, float("inf"), 2**63]))
-def test_any_text_whatever_can_be_a_label_and_a_help(value: str, words: str, number: float) -> None:
+def test_any_text_can_be_a_label_and_a_help(value: str, text: str, number: float) -> None:
     page = MetricsPage()
-    page.declare("x_bytes_total", "counter", f"words {words}".encode("utf-8", "replace").decode(), "bytes")
+    page.declare("x_bytes_total", "counter", f"help {text}".encode("utf-8", "replace").decode(), "bytes")
     page.add("x_bytes_total", format_labels({"label": value, "other": "y"}), number)
     found = openmetrics_series(page.encode(PageFormat.OPENMETRICS))
     label = value.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""What a snapshot is as OTLP: each measurement once, under the table's names, counters from their beginning."""
+"""Snapshot as OTLP: each measurement once, names of the tables, start times of counters."""
 
 import msgspec
 import pytest
@@ -58,14 +58,14 @@ def see(starts: CounterStarts, snapshot: Snapshot, agent_started: int) -> None:
 
 
 def measure(world: World, joules: float, *, watts: float | Absent = 300.0) -> int:
-    """Make a pass; return its instant."""
+    """Make a pass and return its time."""
     world.clock.advance(10)
     values = {"gpu_energy_joules_total": joules, "gpu_power_watts": watts, "gpu_memory_used_bytes": 2**40}
     world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), values))
     return world.clock.now_ns()
 
 
-def test_a_measurement_is_told_once_and_at_its_own_time(world: World) -> None:
+def test_measurement_is_sent_once_at_its_own_time(world: World) -> None:
     source = source_of(world)
     instants = [measure(world, 100.0)]
     run_to_end(source.offer(shown(world), STATS))
@@ -84,12 +84,12 @@ def test_a_measurement_is_told_once_and_at_its_own_time(world: World) -> None:
     assert source.take() is None
 
 
-def test_what_is_absent_or_stale_makes_no_point_and_comes_back(world: World) -> None:
+def test_absent_or_stale_reading_has_no_point(world: World) -> None:
     source = source_of(world)
     measure(world, 100.0, watts=Absent(Reason.TIMEOUT, "nvmlDeviceGetPowerUsage"))
     run_to_end(source.offer(shown(world), STATS))
     assert "hw.power" not in taken(source)
-    world.clock.advance(100)  # nothing is read any more
+    world.clock.advance(100)  # nothing is read any longer
     run_to_end(source.offer(shown(world), STATS))
     assert source.take() is None
     at = measure(world, 300.0)
@@ -97,7 +97,7 @@ def test_what_is_absent_or_stale_makes_no_point_and_comes_back(world: World) -> 
     assert [point.at for point in taken(source)["hw.power"].points] == [at]
 
 
-def test_a_snapshot_of_everything(world: World) -> None:
+def test_example_snapshot_is_exported(world: World) -> None:
     source = OtlpMetrics("east", {"team.name": "ml"}, world.clock.now_ns)
     run_to_end(source.offer(example_snapshot(), STATS))
     draft = source.take()
@@ -112,7 +112,7 @@ def test_a_snapshot_of_everything(world: World) -> None:
     assert received.points[0].value == 2**63 - 1
 
 
-def test_under_the_names_of_l9gpu(world: World) -> None:
+def test_l9gpu_dialect_is_exported(world: World) -> None:
     source = OtlpMetrics("east", {"k8s.cluster.name": "prod"}, world.clock.now_ns, ("l9gpu",))
     snapshot = example_snapshot()
     run_to_end(source.offer(snapshot, STATS))
@@ -121,10 +121,10 @@ def test_under_the_names_of_l9gpu(world: World) -> None:
     assert draft is not None
     (found,) = decode_metrics(unpack(draft.encode(), "gzip")).resources
     assert found.attributes["gpu.vendor"] == "nvidia"
-    assert found.attributes["k8s.cluster.name"] == "prod"  # as the configuration says it
+    assert found.attributes["k8s.cluster.name"] == "prod"  # as configured
     (device,) = [one for one in snapshot.devices if one.uuid == gpu(0).uuid]
-    told = {metric.name: [point.value for point in metric.points] for metric in found.metrics}
-    assert told == {
+    sent = {metric.name: [point.value for point in metric.points] for metric in found.metrics}
+    assert sent == {
         "gpu.utilization": [0.0],
         "gpu.memory.used": [2**30],
         "gpu.memory.total": [2**37],
@@ -149,7 +149,7 @@ def test_under_the_names_of_l9gpu(world: World) -> None:
     assert power.at == to_ns(measured)
 
 
-def test_two_dialects_tell_each_reading_twice(world: World) -> None:
+def test_two_dialects_send_each_reading_twice(world: World) -> None:
     source = OtlpMetrics("east", {}, world.clock.now_ns, ("otel", "l9gpu", "otel"))
     for joules in (100.0, 200.0):
         measure(world, joules)
@@ -159,7 +159,7 @@ def test_two_dialects_tell_each_reading_twice(world: World) -> None:
     assert [point.value for point in metrics["gpu.energy.consumption"].points] == [100_000, 200_000]
 
 
-def test_a_virtual_machine_is_a_resource_of_its_own(world: World) -> None:
+def test_virtual_machine_is_a_separate_resource(world: World) -> None:
     at = measure(world, 100.0)
     snapshot = shown(world)
     (device,) = [one for one in snapshot.devices if one.uuid == gpu(0).uuid]
@@ -181,7 +181,7 @@ def test_a_virtual_machine_is_a_resource_of_its_own(world: World) -> None:
     (power,) = [metric.points for metric in vm.metrics if metric.name == "hw.power"]
     assert [(point.at, point.attributes["gpufleet.provenance"]) for point in power] == [(at, "slice_guest")]
     (energy,) = [metric.points for metric in vm.metrics if metric.name == "hw.energy"]
-    assert [point.start for point in energy] == [0]  # when the guest started is not known here: not the host's boot
+    assert [point.start for point in energy] == [0]  # unknown start of the guest, not the boot of the host
     (own,) = [metric.points for metric in node.metrics if metric.name == "hw.power"]
     assert "gpufleet.provenance" not in own[0].attributes
 
@@ -203,7 +203,7 @@ def test_counter_start_is_boot_driver_load_or_reset(world: World) -> None:
     reset = Event(view=gpu(0), kind=EventKind.GPU_RESET, at=measure(world, 0.1))
     assert starts(loaded, reset) == [reset.at]
     measure(world, 0.2)
-    assert starts() == [reset.at]  # it stays when the events have gone
+    assert starts() == [reset.at]  # kept after the events are dropped
 
 
 def test_later_driver_load_keeps_earlier_counter_starts(world: World) -> None:
@@ -217,7 +217,7 @@ def test_later_driver_load_keeps_earlier_counter_starts(world: World) -> None:
     assert [point.start for point in taken(source)["hw.energy"].points] == [BOOT * NANOS, loaded.at]
 
 
-def test_counters_with_another_beginning(world: World) -> None:
+def test_start_times_of_other_counters(world: World) -> None:
     starts = CounterStarts()
     see(starts, shown(world), 123)
     at = world.clock.now_ns()
@@ -229,10 +229,10 @@ def test_counters_with_another_beginning(world: World) -> None:
     world.passed("nvml", Lane.SLOW, world.sample("nvml", Lane.SLOW, gpu(0), since))
     see(starts, shown(world), 123)
     assert starts.start_of("gpu_xid_events_total", gpu(0).key, at) == 1_767_000_500_500_000_000
-    assert starts.start_of("gpu_xid_events_total", gpu(0).key, 5) == 0  # nothing begins after it has a value
+    assert starts.start_of("gpu_xid_events_total", gpu(0).key, 5) == 0  # a start after the measurement is ignored
 
 
-def test_the_boot_does_not_move_with_the_clocks(world: World) -> None:
+def test_boot_time_does_not_follow_clock_adjustments(world: World) -> None:
     starts = CounterStarts()
     for boot in (BOOT, BOOT + 1, BOOT - 1):
         world.passed(
@@ -242,7 +242,7 @@ def test_the_boot_does_not_move_with_the_clocks(world: World) -> None:
         assert starts.start_of("host_cpu_seconds_total", "", world.clock.now_ns()) == BOOT * NANOS
 
 
-def test_a_clock_that_was_set_back_silences_nothing(world: World) -> None:
+def test_clock_set_back_does_not_suppress_points(world: World) -> None:
     fresh: NewestInstants[str] = NewestInstants(world.clock.now_ns)
     now = world.clock.now_ns()
     fresh.begin_round()
@@ -254,7 +254,7 @@ def test_a_clock_that_was_set_back_silences_nothing(world: World) -> None:
     assert fresh.is_new("a", now - MAX_AHEAD_NS)
 
 
-def test_dimensions_are_series_of_their_own(world: World) -> None:
+def test_dimensions_are_separate_points(world: World) -> None:
     source = source_of(world)
     dims = (DimValue("gpu_xid_errors_total", ("79",), 2), DimValue("gpu_xid_errors_total", ("31",), 1))
     world.passed("nvml", Lane.SLOW, world.sample("nvml", Lane.SLOW, gpu(0), {}, dims))
@@ -263,11 +263,11 @@ def test_dimensions_are_series_of_their_own(world: World) -> None:
     assert {(point.attributes["gpufleet.xid"], point.value) for point in points} == {("79", 2), ("31", 1)}
 
 
-def test_the_resource_says_what_is_known() -> None:
+def test_resource_attributes() -> None:
     node = Machine(name="gpu-17", machine_id="m", instance_id="i-1", k8s_node_uid="u")
-    told = node_resource(node, "east", {"service.name": "mine"})
-    assert told["service.name"] == "mine"
-    assert (told["host.id"], told["k8s.node.uid"], told["k8s.node.name"]) == ("i-1", "u", "gpu-17")
+    attributes = node_resource(node, "east", {"service.name": "mine"})
+    assert attributes["service.name"] == "mine"
+    assert (attributes["host.id"], attributes["k8s.node.uid"], attributes["k8s.node.name"]) == ("i-1", "u", "gpu-17")
     assert not {"host.id", "k8s.node.name"} & node_resource(Machine(name="n"), "east", {}).keys()
 
 
@@ -306,5 +306,5 @@ def test_events_are_log_records(world: World) -> None:
         (EventKind.GPU_RECOVERED, {}, INFO),
     ],
 )
-def test_severity(kind: str, attributes: dict[str, str], level: int) -> None:
+def test_severity_of_events(kind: str, attributes: dict[str, str], level: int) -> None:
     assert severity(Event(view=None, kind=kind, code=13, at=1, attributes=attributes))[0] == level

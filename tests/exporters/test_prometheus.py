@@ -1,4 +1,4 @@
-"""The metrics page: golden, legal for strict parsers, and truthful."""
+"""Metrics page: golden file, strict parsers, and content."""
 
 import math
 import subprocess
@@ -32,7 +32,7 @@ def whole_page() -> bytes:
 
 
 def series(page: bytes) -> dict[str, dict[frozenset[tuple[str, str]], float]]:
-    """Parse with the reference parser; fails on a series that is there twice."""
+    """Parse with the reference parser; fail on a duplicate series."""
     found: dict[str, dict[frozenset[tuple[str, str]], float]] = {}
     for family in text_string_to_metric_families(page.decode()):
         assert family.documentation
@@ -47,17 +47,17 @@ def of(page: bytes, family: str, /, **labels: str) -> list[float]:
     return [value for known, value in series(page).get(family, {}).items() if labels.items() <= dict(known).items()]
 
 
-def test_the_page_is_the_golden_one() -> None:
+def test_metrics_page_matches_its_golden_file() -> None:
     check_golden(GOLDEN / "metrics.txt", whole_page())
 
 
 @pytest.mark.system
-def test_promtool_finds_nothing_to_say(peer: Callable[[str], Path]) -> None:
+def test_promtool_has_no_findings(peer: Callable[[str], Path]) -> None:
     done = subprocess.run([peer("promtool"), "check", "metrics"], input=whole_page(), capture_output=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
-def test_a_value_is_a_series_and_an_absence_is_none_but_says_why() -> None:
+def test_absent_reading_has_only_an_absence_series() -> None:
     page = PrometheusExporter().render(example_snapshot())
     assert of(page, "gpufleet_gpu_power_watts") == [312.5]
     assert of(page, "gpufleet_gpu_utilization_ratio") == [0.0]
@@ -70,7 +70,7 @@ def test_a_value_is_a_series_and_an_absence_is_none_but_says_why() -> None:
     assert of(page, "gpufleet_reading_absent", dim_reason="hw_slowdown", reason="not_supported") == [1.0]
 
 
-def test_a_state_has_a_series_for_each_name() -> None:
+def test_state_metric_has_a_series_per_state() -> None:
     page = PrometheusExporter().render(example_snapshot())
     states = CATALOGUE["gpu_state"].states
     for uuid, inside in (("GPU-00000000-0000", "ok"), ("GPU-00000001-0000", "hung")):
@@ -91,12 +91,12 @@ def test_integers_keep_every_digit() -> None:
     assert " 1152921504606846977\n" in text
 
 
-def test_no_catalogue_name_breaks_the_rules_for_counters() -> None:
+def test_counter_names_end_with_total() -> None:
     for metric in CATALOGUE.values():
         assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total"), metric.name
 
 
-def test_no_text_is_called_as_a_label_that_stands_beside_it() -> None:
+def test_info_labels_do_not_clash_with_other_labels() -> None:
     beside = {"node", "uuid", "pci_address", "kind", "side", "name", "gpu", "profile", "gpu_instance"}
     beside |= {"compute_instance", "vm_id", "device_instance"}
     texts = [name for name, metric in CATALOGUE.items() if metric.kind is MetricKind.INFO]
@@ -104,7 +104,7 @@ def test_no_text_is_called_as_a_label_that_stands_beside_it() -> None:
     assert not shown & beside
 
 
-def test_every_subject_says_who_measured_it_and_when() -> None:
+def test_every_subject_has_reader_and_time_of_measurement() -> None:
     page = PrometheusExporter().render(example_snapshot())
     measured = "gpufleet_measured_timestamp_seconds"
     uuid = "GPU-00000000-0000"
@@ -115,7 +115,7 @@ def test_every_subject_says_who_measured_it_and_when() -> None:
 
 
 @given(st.text(max_size=40))
-def test_any_text_whatever_can_be_a_label(value: str) -> None:
+def test_any_text_can_be_a_label(value: str) -> None:
     page = MetricsPage()
     page.declare("x", "gauge", "a\\b\nc")
     page.add("x", format_labels({"label": value, "other": "y"}), 1)
@@ -127,5 +127,5 @@ def test_any_text_whatever_can_be_a_label(value: str) -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(math.nan, "NaN"), (math.inf, "+Inf"), (-math.inf, "-Inf"), (1, "1"), (0.1, "0.1")]
 )
-def test_numbers_are_written_as_the_format_says(value: float, text: str) -> None:
+def test_numbers_are_written_in_the_text_format(value: float, text: str) -> None:
     assert format_number(value) == text

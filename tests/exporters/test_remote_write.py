@@ -1,4 +1,4 @@
-"""What a page is as remote write: the same series and values, at their own times, ended when they end."""
+"""Page as remote write: the same series and values, with their own timestamps and stale markers."""
 
 import datetime as dt
 import itertools
@@ -37,7 +37,7 @@ def source_of(clock: FakeClock, **changes: str) -> RemoteWriteSeries:
 
 
 def taken(source: RemoteWriteSeries) -> Rows:
-    """Return what goes out: series to values (None is a stale marker) and instants, in their order."""
+    """Return the samples sent, in order: values (None is a stale marker) and times, by series."""
     draft = source.take()
     if draft is None:
         return {}
@@ -53,7 +53,7 @@ def taken(source: RemoteWriteSeries) -> Rows:
 
 
 def of(rows: Rows, name: str) -> list[tuple[float | None, int]]:
-    return [told for (found, _), every in rows.items() if found == name for told in every]
+    return [sample for (found, _), every in rows.items() if found == name for sample in every]
 
 
 def shown(world: World) -> Snapshot:
@@ -72,7 +72,7 @@ def measure(world: World, watts: float | Absent) -> int:
 
 
 def everything() -> Snapshot:
-    """Return a snapshot with a value of every metric, and a guest that has the same."""
+    """Return a snapshot with a value of every metric, and a guest with the same values."""
     made = snapshot_of_everything(dt.datetime(2026, 1, 1, tzinfo=dt.UTC), 5)
     guest = Guest(
         machine=made.node,
@@ -87,7 +87,7 @@ def everything() -> Snapshot:
 
 
 @pytest.mark.parametrize("shown_of", [example_snapshot, everything])
-def test_the_series_are_the_pages(shown_of: Callable[[], Snapshot]) -> None:
+def test_remote_write_series_are_those_of_the_page(shown_of: Callable[[], Snapshot]) -> None:
     clock, snapshot = FakeClock(), shown_of()
     source = source_of(clock)
     run_to_end(source.offer(snapshot, STATS))
@@ -106,7 +106,7 @@ def test_the_series_are_the_pages(shown_of: Callable[[], Snapshot]) -> None:
     assert of(rows, "gpufleet_export_points_total") == [(7.0, clock.now_ns() // MILLISECOND * MILLISECOND)]
 
 
-def test_each_measurement_is_told_once_at_its_own_time(world: World) -> None:
+def test_each_measurement_is_sent_once_at_its_own_time(world: World) -> None:
     source = source_of(world.clock)
     first = measure(world, 300.0)
     run_to_end(source.offer(shown(world), STATS))
@@ -123,15 +123,15 @@ def test_untimed_values_are_sent_on_change_and_once_an_interval(world: World) ->
     for _ in range(25):
         run_to_end(source.offer(shown(world), STATS))
         world.clock.advance(1)
-    told = of(taken(source), "gpufleet_gpu_info")
-    assert [value for value, _ in told] == [1.0] * 3
-    assert [b - a for (_, a), (_, b) in itertools.pairwise(told)] == [10 * 10**9] * 2
+    samples = of(taken(source), "gpufleet_gpu_info")
+    assert [value for value, _ in samples] == [1.0] * 3
+    assert [b - a for (_, a), (_, b) in itertools.pairwise(samples)] == [10 * 10**9] * 2
     stats = AgentStats(started_at=5, lanes={}, exports={"remote_write": ExportQueueStats(points=8)})
     run_to_end(source.offer(shown(world), stats))
     assert [value for value, _ in of(taken(source), "gpufleet_export_points_total")] == [8.0]
 
 
-def test_a_series_that_leaves_the_page_ends_and_can_come_back(world: World) -> None:
+def test_removed_series_gets_a_stale_marker_and_can_return(world: World) -> None:
     source = source_of(world.clock)
     for watts in (300.0, 301.0):
         last = measure(world, watts)
@@ -141,7 +141,7 @@ def test_a_series_that_leaves_the_page_ends_and_can_come_back(world: World) -> N
     run_to_end(source.offer(shown(world), STATS))
     run_to_end(source.offer(shown(world), STATS))
     rows = taken(source)
-    assert of(rows, "gpufleet_gpu_power_watts") == [(None, gone)]  # one marker, an interval after the last value
+    assert of(rows, "gpufleet_gpu_power_watts") == [(None, gone)]  # one stale marker, an interval after the last value
     assert gone - last == 10 * 10**9
     assert of(rows, "gpufleet_reading_absent") == [(1.0, gone)]
     back = measure(world, 302.0)
@@ -151,8 +151,8 @@ def test_a_series_that_leaves_the_page_ends_and_can_come_back(world: World) -> N
     assert of(rows, "gpufleet_reading_absent")[-1][0] is None
 
 
-def test_nothing_is_told_before_a_marker_that_was_told(world: World) -> None:
-    """A pass that took long brings values that were measured before their series was given up."""
+def test_no_sample_is_sent_before_a_sent_stale_marker(world: World) -> None:
+    """A slow pass yields values measured before their series was marked stale."""
     source = source_of(world.clock)
     for watts in (300.0, 301.0):
         measure(world, watts)
@@ -163,11 +163,11 @@ def test_nothing_is_told_before_a_marker_that_was_told(world: World) -> None:
     (_, marker) = of(taken(source), "gpufleet_gpu_power_watts")[-1]
     world.passed("nvml", Lane.FAST, late)
     run_to_end(source.offer(shown(world), STATS))
-    told = of(taken(source), "gpufleet_gpu_power_watts")
-    assert all(at > marker for _, at in told)
+    samples = of(taken(source), "gpufleet_gpu_power_watts")
+    assert all(at > marker for _, at in samples)
 
 
-def test_what_ended_long_ago_is_forgotten(world: World) -> None:
+def test_ended_series_expire(world: World) -> None:
     source = source_of(world.clock)
     measure(world, 300.0)
     run_to_end(source.offer(shown(world), STATS))
@@ -178,7 +178,7 @@ def test_what_ended_long_ago_is_forgotten(world: World) -> None:
     assert len(source._series) < known
 
 
-def test_a_clock_that_was_set_back_silences_nothing(world: World) -> None:
+def test_clock_set_back_does_not_suppress_samples(world: World) -> None:
     source = source_of(world.clock)
     measure(world, 300.0)
     run_to_end(source.offer(shown(world), STATS))

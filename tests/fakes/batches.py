@@ -1,4 +1,4 @@
-"""Batches as senders make them."""
+"""Batches and samples with default contents."""
 
 from gpufleet.codecs.batch import encode
 from gpufleet.model.absence import Absent, Reason
@@ -56,4 +56,4 @@ def make_batch(
 
 
 def body(seq: int, at: int, **more: object) -> bytes:
-    return encode(make_batch(seq, at, **more))  # type: ignore[arg-type]  # passed through as they are
+    return encode(make_batch(seq, at, **more))  # type: ignore[arg-type]  # passed through

@@ -1,8 +1,8 @@
-"""A clock that moves when told to."""
+"""Clock that moves only when the test advances it."""
 
 
 class FakeClock:
-    """Both clocks, moved together by `advance` and apart by `step`."""
+    """Wall clock and monotonic clock, moved together by `advance` and apart by `step`."""
 
     def __init__(self, at_ns: int = 1_767_225_600_000_000_000) -> None:
         self._ns = at_ns
@@ -15,10 +15,10 @@ class FakeClock:
         return self._seconds
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance both clocks."""
         self._seconds += seconds
         self._ns += int(seconds * 1e9)
 
     def step(self, seconds: float) -> None:
-        """Set the wall clock, as NTP or a person does; no time passes."""
+        """Step the wall clock, as NTP or an operator does. The monotonic clock does not move."""
         self._ns += int(seconds * 1e9)

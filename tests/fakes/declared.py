@@ -1,4 +1,4 @@
-"""What Kubernetes says of machines, out of batches in memory: by records, where the real store asks by SQL."""
+"""GPU counts declared by Kubernetes, computed from batches in memory where the real store uses SQL."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,8 +15,8 @@ Place = tuple[str, str, str]
 """Cluster, machine and reader."""
 
 
-class Word(msgspec.Struct):
-    """What was said last of one metric and resource; no value where it has ended."""
+class DeclaredRecord(msgspec.Struct):
+    """Newest declaration of one metric and resource; the value is None after it has ended."""
 
     metric: str
     resource: str
@@ -25,47 +25,47 @@ class Word(msgspec.Struct):
     received_at: int
 
 
-Said = dict[Place, list[Word]]
+DeclaredRecords = dict[Place, list[DeclaredRecord]]
 
 
-def said_in(batches: Iterable[AcceptedBatch], since: int) -> Said:
-    """Return what is said now."""
-    newest: dict[Place, dict[tuple[str, str], Word]] = {}
+def newest_records(batches: Iterable[AcceptedBatch], since: int) -> DeclaredRecords:
+    """Return the declarations in force, by place."""
+    newest: dict[Place, dict[tuple[str, str], DeclaredRecord]] = {}
     for one in batches:
         for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
             for sample in report.samples:
                 for dim in sample.dims:
                     if dim.metric in KUBERNETES_REPORTED:
-                        words = newest.setdefault((one.batch.cluster, id_, sample.reader), {})
+                        records = newest.setdefault((one.batch.cluster, id_, sample.reader), {})
                         value = None if isinstance(dim.value, Absent) else int(dim.value)
-                        word = Word(dim.metric, dim.labels[0], value, sample.measured_at, one.received_at)
-                        before = words.get((word.metric, word.resource), word)
-                        words[word.metric, word.resource] = max(before, word, key=lambda each: each.measured_at)
+                        record = DeclaredRecord(dim.metric, dim.labels[0], value, sample.measured_at, one.received_at)
+                        before = records.get((record.metric, record.resource), record)
+                        records[record.metric, record.resource] = max(before, record, key=lambda each: each.measured_at)
     return {
         place: kept
-        for place, words in newest.items()
-        if (kept := [word for word in words.values() if word.value is not None and word.received_at >= since])
+        for place, records in newest.items()
+        if (kept := [record for record in records.values() if record.value is not None and record.received_at >= since])
     }
 
 
 def gpus(
-    said: Said, buses: Mapping[tuple[str, str], int], without: Sequence[str]
+    declared: DeclaredRecords, buses: Mapping[tuple[str, str], int], without: Sequence[str]
 ) -> dict[str, tuple[DeclaredGpus, ...]]:
-    """Return cluster to what each reporter counts."""
+    """Return the GPU counts of each reader, by cluster."""
     counting = {
-        place: words
-        for place, words in said.items()
-        if place[1] not in without and _sum(words, CAPACITY, GPU_RESOURCES) is not None
+        place: records
+        for place, records in declared.items()
+        if place[1] not in without and _sum(records, CAPACITY, GPU_RESOURCES) is not None
     }
     found: dict[str, dict[str, DeclaredGpus]] = {}
-    for (cluster, machine, reader), words in sorted(counting.items()):
+    for (cluster, machine, reader), records in sorted(counting.items()):
         others = {place[2]: _received(each) for place, each in counting.items() if place[:2] == (cluster, machine)}
         is_newest = reader == min(others, key=lambda each: (-others[each], each))
-        count = _sum(words, CAPACITY, GPU_RESOURCES) or 0
-        whole = _whole(count, _sum(words, LABELLED), buses.get((cluster, machine), 0))
-        allocatable = _sum(words, ALLOCATABLE, GPU_RESOURCES)
+        count = _sum(records, CAPACITY, GPU_RESOURCES) or 0
+        whole = _whole(count, _sum(records, LABELLED), buses.get((cluster, machine), 0))
+        allocatable = _sum(records, ALLOCATABLE, GPU_RESOURCES)
         before = found.setdefault(cluster, {}).get(reader)
-        measured, received = to_datetime(max(word.measured_at for word in words)), to_datetime(_received(words))
+        measured, received = to_datetime(max(record.measured_at for record in records)), to_datetime(_received(records))
         found[cluster][reader] = DeclaredGpus(
             reader=reader,
             machines=1 + (before.machines if before else 0),
@@ -79,14 +79,16 @@ def gpus(
     return {cluster: tuple(readers.values()) for cluster, readers in found.items()}
 
 
-def resources(said: Said, cluster: str, machines: Sequence[str]) -> dict[str, tuple[DeclaredResource, ...]]:
-    """Return machine to what is said of it."""
+def resources(
+    declared: DeclaredRecords, cluster: str, machines: Sequence[str]
+) -> dict[str, tuple[DeclaredResource, ...]]:
+    """Return the declared resources of each machine."""
     found: dict[str, list[DeclaredResource]] = {}
-    for (of, machine, reader), words in sorted(said.items()):
+    for (of, machine, reader), records in sorted(declared.items()):
         if of != cluster or machine not in machines:
             continue
-        for resource in sorted({word.resource for word in words}):
-            mine = [word for word in words if word.resource == resource]
+        for resource in sorted({record.resource for record in records}):
+            mine = [record for record in records if record.resource == resource]
             has, labelled = _sum(mine, CAPACITY), _sum(mine, LABELLED)
             found.setdefault(machine, []).append(
                 DeclaredResource(
@@ -94,7 +96,7 @@ def resources(said: Said, cluster: str, machines: Sequence[str]) -> dict[str, tu
                     capacity=labelled if has is None else has,
                     allocatable=_sum(mine, ALLOCATABLE),
                     reader=reader,
-                    measured_at=to_datetime(max(word.measured_at for word in mine)),
+                    measured_at=to_datetime(max(record.measured_at for record in mine)),
                     received_at=to_datetime(_received(mine)),
                 )
             )
@@ -107,13 +109,15 @@ def _whole(count: int, labelled: int | None, on_bus: int) -> int:
     return on_bus if on_bus and count >= 2 * on_bus and count % on_bus == 0 else count
 
 
-def _sum(words: Iterable[Word], metric: str, only: Sequence[str] = ()) -> int | None:
-    counts = [word.value or 0 for word in words if word.metric == metric and (not only or word.resource in only)]
+def _sum(records: Iterable[DeclaredRecord], metric: str, only: Sequence[str] = ()) -> int | None:
+    counts = [
+        record.value or 0 for record in records if record.metric == metric and (not only or record.resource in only)
+    ]
     return sum(counts) if counts else None
 
 
-def _received(words: Iterable[Word]) -> int:
-    return max(word.received_at for word in words)
+def _received(records: Iterable[DeclaredRecord]) -> int:
+    return max(record.received_at for record in records)
 
 
 def _add(one: int | None, other: int | None) -> int | None:

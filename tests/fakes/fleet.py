@@ -1,6 +1,6 @@
-"""Batches of a made-up fleet whose values move as real ones do: noisy, correlated, and never all the same.
+"""Batches of a simulated fleet with realistic values: noisy, correlated and never constant.
 
-Deterministic in (node, step). Eight GPUs a node, every core metric of a GPU and of the machine.
+Values are deterministic in (node, step). Every node has eight GPUs and every core metric of a GPU and a machine.
 """
 
 import math
@@ -21,14 +21,14 @@ VALUES_PER_BATCH = GPUS * len(GPU_CORE) + len(HOST_CORE)
 
 
 def noise(node: int, gpu: int, step: int) -> float:
-    """Return a number in [0, 1) that looks random and is not."""
+    """Return a pseudo-random number in [0, 1)."""
     mixed = (node * 73_856_093) ^ (gpu * 19_349_663) ^ (step * 83_492_791)
     mixed = (mixed ^ (mixed >> 13)) * 1_274_126_177 & 0xFFFFFFFF
     return ((mixed ^ (mixed >> 16)) & 0xFFFFFF) / 0x1000000
 
 
 def gpu_values(node: int, gpu: int, step: int) -> dict[str, Value | Absent]:
-    """Return every core metric of one GPU: load in waves, heat and power after it, counters that grow."""
+    """Return every core metric of one GPU: load in waves, temperature and power that follow, growing counters."""
     wobble = noise(node, gpu, step)
     load = max(0.0, min(1.0, 0.5 + 0.6 * math.sin(step / 40 + node) + 0.2 * (wobble - 0.5)))
     used = int(MEMORY * (0.1 + 0.8 * noise(node, gpu, step // 200))) // 2_097_152 * 2_097_152
@@ -74,7 +74,7 @@ def host_values(node: int, step: int) -> dict[str, Value | Absent]:
 
 
 def batch(node: int, step: int, *, start_ns: int, epoch: str | None = None) -> Batch:
-    """Return the batch that node posts at a step: one sample a GPU and one of the machine."""
+    """Return the batch of a node at a step: one sample per GPU and one of the machine."""
     at = start_ns + step * STEP_NS
     samples = [
         Sample(

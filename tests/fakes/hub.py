@@ -1,4 +1,4 @@
-"""A hub's batch endpoint over real HTTP, that answers as told and keeps what it took."""
+"""Batch endpoint of a hub over real HTTP, with scripted answers."""
 
 import asyncio
 import contextlib
@@ -15,14 +15,21 @@ Answer = tuple[int, dict[str, str]]
 
 
 class FakeHub:
-    """Answers `POST /v1/batches` with what `answer(batch)` says."""
+    """Hub that answers `POST /v1/batches` with `answer(batch)` and records what it receives.
+
+    Attributes:
+        posts: every batch received.
+        taken: batches answered with 200.
+        takes_bundles: whether bundles are accepted.
+        response_body: body of every answer; None for a default.
+    """
 
     def __init__(self, answer: Callable[[WireBatch], Answer] = lambda _: (200, {})) -> None:
         self.answer = answer
         self.posts: list[WireBatch] = []
         self.taken: list[WireBatch] = []
         self.takes_bundles = True
-        self.words: str | None = None
+        self.response_body: str | None = None
         self.tokens: set[str] = set()
         self.waited: list[str] = []
         self.url = ""
@@ -49,7 +56,7 @@ class FakeHub:
 
     @property
     def seqs(self) -> list[int]:
-        """Numbers of what was taken, in order of arrival."""
+        """Sequence numbers of the accepted batches, in order of arrival."""
         return [batch.seq for batch in self.taken]
 
     async def _take(self, request: web.Request) -> web.Response:
@@ -59,12 +66,12 @@ class FakeHub:
             answers = [self._judge(body)[0] for body in unpack(await request.read())]
             return web.json_response({"answers": [{"status": status} for status in answers]})
         if request.content_type != "application/vnd.gpufleet.batch":
-            return web.json_response({"error": "bad_content_type", "detail": "what is that?"}, status=415)
+            return web.json_response({"error": "bad_content_type", "detail": "unsupported content type"}, status=415)
         status, headers = self._judge(await request.read())
-        words = self.words
-        if words is None:
-            words = '{"status": "accepted"}' if status == 200 else '{"error": "as_told", "detail": "as the test says"}'
-        return web.Response(text=words, status=status, headers=headers, content_type="application/json")
+        content = self.response_body
+        if content is None:
+            content = '{"status": "accepted"}' if status == 200 else '{"error": "scripted", "detail": "by the test"}'
+        return web.Response(text=content, status=status, headers=headers, content_type="application/json")
 
     def _judge(self, body: bytes) -> Answer:
         batch = decode(body)

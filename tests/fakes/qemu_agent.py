@@ -1,4 +1,4 @@
-"""A QEMU guest agent on a Unix socket: one client at a time, answers in order, real processes; and its bad days."""
+"""QEMU guest agent on a Unix socket: one client at a time, answers in order, real processes, and faults."""
 
 import asyncio
 import base64
@@ -13,15 +13,17 @@ COMMANDS = ("guest-sync-delimited", "guest-info", "guest-exec", "guest-exec-stat
 
 
 class FakeQemuAgent:
-    """Attributes:
-    path: the guest's PATH.
-    disabled: commands that are switched off.
-    stale: bytes that the client before left unread; sent with the next answer.
-    frozen: the guest stands still: nothing is answered.
-    dribble: answers come byte by byte.
-    replace: command to raw bytes that are answered in place of an answer.
-    asked: commands in their order.
-    clients: connections so far.
+    """Fake QEMU guest agent.
+
+    Attributes:
+        path: PATH of the guest.
+        disabled: commands that are disabled.
+        stale: bytes that the previous client left unread; sent with the next answer.
+        frozen: the guest is paused, so that no command is answered.
+        dribble: answers are sent byte by byte.
+        replace: raw bytes sent instead of an answer, by command.
+        commands: commands received, in order.
+        clients: number of connections so far.
     """
 
     def __init__(self, socket: Path, path: str) -> None:
@@ -30,7 +32,7 @@ class FakeQemuAgent:
         self.stale = b""
         self.frozen = self.dribble = False
         self.replace: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.commands: list[str] = []
         self.clients = 0
         self._turn = asyncio.Lock()
         self._processes: dict[int, tuple[asyncio.subprocess.Process, asyncio.Task[tuple[bytes, bytes]]]] = {}
@@ -49,7 +51,7 @@ class FakeQemuAgent:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.clients += 1
         try:
-            async with self._turn:  # a second client connects, and waits
+            async with self._turn:  # a second client connects and waits
                 while line := await reader.readline():
                     await self._answer(line, writer)
         except ConnectionError:
@@ -60,14 +62,14 @@ class FakeQemuAgent:
     async def _answer(self, line: bytes, writer: asyncio.StreamWriter) -> None:
         if self.frozen:
             return
-        question = json.loads(line.lstrip(b"\xff"))
-        name, arguments = question["execute"], question.get("arguments", {})
-        self.asked.append(name)
+        request = json.loads(line.lstrip(b"\xff"))
+        name, arguments = request["execute"], request.get("arguments", {})
+        self.commands.append(name)
         sync = b"\xff" if name == "guest-sync-delimited" else b""
         answer = self.replace.get(name)
         if answer is None:
-            told = await self._do(name, arguments)
-            answer = sync + json.dumps(told).encode() + b"\n"
+            result = await self._do(name, arguments)
+            answer = sync + json.dumps(result).encode() + b"\n"
         answer, self.stale = self.stale + answer, b""
         for piece in [answer[place : place + 1] for place in range(len(answer))] if self.dribble else [answer]:
             writer.write(piece)
@@ -75,10 +77,10 @@ class FakeQemuAgent:
 
     async def _do(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if name in self.disabled or name not in COMMANDS:
-            words = (
+            message = (
                 f"Command {name} has been disabled" if name in self.disabled else f"The command {name} was not found"
             )
-            return {"error": {"class": "CommandNotFound", "desc": words}}
+            return {"error": {"class": "CommandNotFound", "desc": message}}
         if name == "guest-sync-delimited":
             return {"return": arguments["id"]}
         if name == "guest-info":
@@ -103,7 +105,7 @@ class FakeQemuAgent:
         process, task = self._processes[pid]
         if not task.done():
             return {"return": {"exited": False}}
-        del self._processes[pid]  # told once, and forgotten
+        del self._processes[pid]  # reported once, then dropped
         out, err = task.result()
         assert process.returncode is not None
         status: dict[str, Any] = {"exited": True}

@@ -1,4 +1,4 @@
-"""Readers that do what a test says."""
+"""Readers whose passes are scripted by a test."""
 
 from collections.abc import Awaitable, Callable
 from typing import Self
@@ -10,7 +10,7 @@ Script = Callable[[Lane], Awaitable[Round]]
 
 
 class ScriptedReader:
-    """Gives, for each pass, what `script` returns or raises."""
+    """Reader that returns or raises the result of `script` for each pass."""
 
     def __init__(self, name: str, script: Script, *, lanes: tuple[Lane, ...] = (Lane.FAST,)) -> None:
         self._name = name
@@ -22,7 +22,7 @@ class ScriptedReader:
 
     @classmethod
     def always(cls, name: str, done: Round | Exception, *, lanes: tuple[Lane, ...] = (Lane.FAST,)) -> Self:
-        """Make one that always gives the same, or always raises."""
+        """Return a reader that always returns the same round, or always raises the same exception."""
 
         async def script(_: Lane) -> Round:
             if isinstance(done, Exception):
@@ -40,7 +40,7 @@ class ScriptedReader:
         return self._lanes
 
     async def read(self, lane: Lane) -> Round:
-        assert not self.under_way, "two passes of one reader at once"
+        assert not self.under_way, "concurrent passes of one reader"
         self.under_way += 1
         try:
             self.passes.append(lane)

@@ -1,6 +1,7 @@
-"""A receiver of OTLP and remote write over real HTTP, that answers as told and keeps what came.
+"""Receiver of OTLP and remote write over real HTTP, with scripted answers.
 
-OTLP is read by opentelemetry-proto's own classes, remote write by Google's protobuf: nothing of our codecs is in it.
+OTLP is decoded by opentelemetry-proto, remote write by Google's protobuf, so that the codecs of gpufleet are not
+used.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from tests.support.remote_write import parse
 
 
 class Got(NamedTuple):
-    """One request."""
+    """Received request."""
 
     path: str
     headers: dict[str, str]
@@ -24,7 +25,7 @@ class Got(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What is answered."""
+    """Answer to a request."""
 
     status: int = 200
     body: bytes = b""
@@ -32,7 +33,7 @@ class Answer(NamedTuple):
 
 
 class Receiver:
-    """Answers every POST with what `answer(got)` says."""
+    """Server that answers every POST with `answer(request)` and records the requests."""
 
     def __init__(self, answer: Callable[[Got], Answer]) -> None:
         self.answer = answer
@@ -61,15 +62,15 @@ class Receiver:
             await runner.cleanup()
 
     def metrics(self) -> list[Any]:
-        """Return what was taken of metrics, as the messages of opentelemetry-proto."""
+        """Return the accepted metrics requests, as messages of opentelemetry-proto."""
         return [ExportMetricsServiceRequest.FromString(got.body) for got in self.taken if got.path == "/v1/metrics"]
 
     def logs(self) -> list[Any]:
-        """Return what was taken of logs."""
+        """Return the accepted logs requests."""
         return [ExportLogsServiceRequest.FromString(got.body) for got in self.taken if got.path == "/v1/logs"]
 
     def points(self) -> list[tuple[str, dict[str, Any], Any]]:
-        """Return every data point taken: its metric's name, its attributes, and itself."""
+        """Return every accepted data point: the name of its metric, its attributes, and the point."""
         return [
             (metric.name, attributes_of(point.attributes), point)
             for request in self.metrics()
@@ -80,7 +81,7 @@ class Receiver:
         ]
 
     def series(self) -> list[tuple[dict[str, str], float, int]]:
-        """Return every sample of remote write 1.0 taken: labels, value, milliseconds."""
+        """Return every accepted sample of remote write 1.0: labels, value, milliseconds."""
         return [
             ({label.name: label.value for label in series.labels}, sample.value, sample.timestamp)
             for got in self.taken
@@ -90,7 +91,7 @@ class Receiver:
 
     async def _take(self, request: web.Request) -> web.Response:
         body = await request.read()
-        # aiohttp unpacks gzip and leaves snappy as it is
+        # aiohttp decompresses gzip, not snappy
         got = Got(request.path, {name.lower(): value for name, value in request.headers.items()}, body)
         self.got.append(got)
         answer = self.answer(got)

@@ -1,4 +1,4 @@
-"""A store in memory that keeps the promises of `ports.Store`, and can be told to fail."""
+"""Store in memory that implements `ports.Store` and can be made to fail."""
 
 import threading
 import zlib
@@ -34,12 +34,14 @@ from tests.fakes import declared
 
 
 class MemoryStore:
-    """Attributes:
-    writes: every write, as (token, batches that it added).
-    tokens, is_retry: what each write was given, also those that failed.
-    refuse: called with each batch of a write; what it raises is the store's answer.
-    down: it can do nothing.
-    dies_at_the_end: it writes all of it, and fails before it can say so.
+    """Store in memory.
+
+    Attributes:
+        writes: every write, as (token, batches added).
+        tokens, is_retry: arguments of every write, including failed ones.
+        refuse: called with each batch of a write; an exception fails the write.
+        down: every call fails.
+        fails_after_write: a write is stored completely and then fails.
     """
 
     def __init__(self) -> None:
@@ -48,7 +50,7 @@ class MemoryStore:
         self.is_retry: list[bool] = []
         self.refuse: Callable[[AcceptedBatch], None] = lambda _: None
         self.down = False
-        self.dies_at_the_end = False
+        self.fails_after_write = False
         self.requests_aborted = False
         self.closed = False
         self._lock = threading.Lock()
@@ -72,12 +74,12 @@ class MemoryStore:
             there = {_name(one) for _, batches in self.writes for one in batches} if is_retry else set()
             if is_retry or token not in {known for known, _ in self.writes}:
                 self.writes.append((token, tuple(one for one in accepted if _name(one) not in there)))
-            if self.dies_at_the_end:
+            if self.fails_after_write:
                 raise StoreError("the disk is full")
 
     @property
     def seqs(self) -> list[int]:
-        """Sequence numbers in the order in which they were added."""
+        """Sequence numbers of the stored batches, in order of insertion."""
         return [one.batch.seq for _, batches in self.writes for one in batches]
 
     def processes(self, query: ProcessQuery) -> tuple[StoredProcesses, ...]:
@@ -106,7 +108,7 @@ class MemoryStore:
     def slots(
         self, cluster: str, machines: Sequence[str], *, view: str | None = None, address: str | None = None
     ) -> tuple[StoredSlot, ...]:
-        told = [one for one in self._told() if one[:1] == (cluster,) and one[1] in machines]
+        changes = [one for one in self._slot_changes() if one[:1] == (cluster,) and one[1] in machines]
         seen = {
             (machine, one.sample.view.key): one.received_at
             for machine in machines
@@ -114,7 +116,7 @@ class MemoryStore:
             if one.sample.view is not None
         }
         found: dict[tuple[str, str, str], list[int]] = {}
-        for _, machine, key, at_slot, at in told:
+        for _, machine, key, at_slot, at in changes:
             if view in (None, key) and address in (None, at_slot):
                 found.setdefault((machine, key, at_slot), []).append(at)
         return tuple(
@@ -127,7 +129,7 @@ class MemoryStore:
         found: list[StoredChange] = []
         places: dict[str, tuple[str, ...]] = {}
         tenants: dict[tuple[str, ...], str] = {}
-        for cluster, machine, key, address, at in sorted(self._told(), key=lambda one: (one[4], one)):
+        for cluster, machine, key, address, at in sorted(self._slot_changes(), key=lambda one: (one[4], one)):
             place = (cluster, machine, address)
             pairs: list[tuple[ChangeKind, tuple[str, ...] | None, tuple[str, ...]]] = [
                 (ChangeKind.MOVED, places.get(key), place),
@@ -154,9 +156,9 @@ class MemoryStore:
     def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
         return ()
 
-    def _told(self) -> list[tuple[str, str, str, str, int]]:
-        """Return cluster, machine, view, slot and instant, wherever the slot is another one than before."""
-        told: list[tuple[str, str, str, str, int]] = []
+    def _slot_changes(self) -> list[tuple[str, str, str, str, int]]:
+        """Return cluster, machine, view, slot and time of every change of a GPU's slot."""
+        changes: list[tuple[str, str, str, str, int]] = []
         newest: dict[tuple[str, str, str], str] = {}
         clusters = sorted(
             {(one.batch.cluster, id_) for _, many in self.writes for one in many for id_ in one.machine_ids}
@@ -169,11 +171,11 @@ class MemoryStore:
                 key = one.sample.view.key
                 if newest.get((cluster, machine, key)) != address:
                     newest[cluster, machine, key] = address
-                    told.append((cluster, machine, key, address, one.sample.measured_at))
-        return told
+                    changes.append((cluster, machine, key, address, one.sample.measured_at))
+        return changes
 
     def events(self, query: EventQuery) -> tuple[StoredEvent, ...]:
-        """Return events as the store would, one `id` a place in the memory."""
+        """Return events as the store would; the `id` of an event is a hash of its contents."""
         if self.down:
             raise StoreError("the store is down")
         found: dict[tuple[object, ...], StoredEvent] = {}
@@ -248,7 +250,7 @@ class MemoryStore:
     def sample_summaries(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[SampleSummary, ...]]:
         return {
             machine: tuple(
-                SampleSummary(stored=one, has_totals=_tells(one.sample)) for one in self.latest(cluster, machine)
+                SampleSummary(stored=one, has_totals=_has_values(one.sample)) for one in self.latest(cluster, machine)
             )
             for machine in machines
         }
@@ -262,19 +264,19 @@ class MemoryStore:
             for one in batches:
                 for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
                     if id_ in machines and one.batch.cluster == cluster:
-                        told = {(h.view, h.holder.id, h.since): h for h in report.holdings}
-                        newest.setdefault(id_, {}).update(told)
+                        holdings = {(h.view, h.holder.id, h.since): h for h in report.holdings}
+                        newest.setdefault(id_, {}).update(holdings)
         return {
-            id_: tuple(sorted((h for h in told.values() if h.until is None), key=lambda h: (h.view, h.since)))
-            for id_, told in newest.items()
+            id_: tuple(sorted((h for h in holdings.values() if h.until is None), key=lambda h: (h.view, h.since)))
+            for id_, holdings in newest.items()
         }
 
     def reporting_gpus(self, since: int, until: int) -> dict[str, int]:
         found: dict[str, int] = {}
         places = {(b.batch.cluster, id_) for _, some in self.writes for b in some for id_ in b.machine_ids}
         for cluster, machine in places:
-            told = [one.sample for one in self.latest(cluster, machine) if since <= one.received_at <= until]
-            views = {one.view.key: one.view for one in told if one.view is not None and _tells(one)}
+            samples = [one.sample for one in self.latest(cluster, machine) if since <= one.received_at <= until]
+            views = {one.view.key: one.view for one in samples if one.view is not None and _has_values(one)}
             named = [view.named for view in views.values() if view.kind is ViewKind.GPU]
             if named:
                 found[cluster] = found.get(cluster, 0) + (sum(named) or len(named))
@@ -286,15 +288,15 @@ class MemoryStore:
         for cluster, machine in sorted(places):
             if machine in without:
                 continue
-            told: dict[str, tuple[int, bool]] = {}
+            received: dict[str, tuple[int, bool]] = {}
             for one in self.latest(cluster, machine):
                 view = one.sample.view
                 if view is not None and view.kind is ViewKind.GPU and one.sample.reader != "pci":
-                    told[view.key] = max(told.get(view.key, (0, False)), (one.received_at, view.named))
-            since = max((at for at, _ in told.values()), default=0) - 1200 * 10**9
-            named = [is_named for at, is_named in told.values() if at >= since]
+                    received[view.key] = max(received.get(view.key, (0, False)), (one.received_at, view.named))
+            since = max((at for at, _ in received.values()), default=0) - 1200 * 10**9
+            named = [is_named for at, is_named in received.values() if at >= since]
             pci = self._on_buses(cluster, machine)
-            if not told and pci is None:
+            if not received and pci is None:
                 continue
             before = found.get(cluster, KnownGpus(pci=None, nvml=0))
             found[cluster] = KnownGpus(
@@ -307,13 +309,13 @@ class MemoryStore:
         batches = [one for _, some in self.writes for one in some]
         places = {(one.batch.cluster, id_) for one in batches for id_ in one.machine_ids}
         buses = {place: count for place in places if (count := self._on_buses(*place)) is not None}
-        return declared.gpus(declared.said_in(batches, since), buses, without)
+        return declared.gpus(declared.newest_records(batches, since), buses, without)
 
     def declared_resources(
         self, cluster: str, machines: Sequence[str], since: int
     ) -> dict[str, tuple[DeclaredResource, ...]]:
-        said = declared.said_in([one for _, some in self.writes for one in some], since)
-        return declared.resources(said, cluster, machines)
+        records = declared.newest_records([one for _, some in self.writes for one in some], since)
+        return declared.resources(records, cluster, machines)
 
     def pci_gpu_counts(self, cluster: str, machines: Sequence[str]) -> dict[str, int]:
         return {one: count for one in machines if (count := self._on_buses(cluster, one)) is not None}
@@ -362,7 +364,7 @@ class MemoryStore:
         )
 
     def select(self, statement: str) -> QueryResult:
-        raise SqlError("a store in memory has no SQL")
+        raise SqlError("the store in memory does not support SQL")
 
     def sql_views(self) -> tuple[SqlViewRecord, ...]:
         return ()
@@ -379,7 +381,7 @@ def _name(accepted: AcceptedBatch) -> tuple[str, str, str, int]:
     return batch.cluster, batch.sender, batch.epoch, batch.seq
 
 
-def _tells(sample: Sample) -> bool:
+def _has_values(sample: Sample) -> bool:
     return any(isinstance(sample.values.get(name), int | float) for name in AGGREGATED)
 
 

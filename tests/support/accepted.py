@@ -1,4 +1,4 @@
-"""Samples to the accepted batch that a store is given, written apart from the codec: one block a sample."""
+"""Accepted batches built from samples without the codec: one block per sample."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def accept(
     reported_at: int | None = None,
     seq: int = 1,
 ) -> AcceptedBatch:
-    """Return one machine's samples as an accepted batch; it was reported when it was sent, unless that is given."""
+    """Return the samples of one machine as an accepted batch. By default it was reported when it was sent."""
     batch = WireBatch(
         version=WIRE_VERSION,
         catalogue=CATALOGUE_VERSION,

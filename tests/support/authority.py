@@ -1,4 +1,4 @@
-"""An authority of the tests' own, and certificates by it."""
+"""Certificate authority of the tests."""
 
 import datetime as dt
 import ssl
@@ -8,7 +8,7 @@ import trustme
 
 
 class Authority:
-    """Issues certificates for 127.0.0.1; `file` holds what a client has to trust."""
+    """Issuer of certificates for 127.0.0.1; `file` is the certificate that clients trust."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._ca = trustme.CA()
@@ -17,11 +17,11 @@ class Authority:
 
     @property
     def trusting(self) -> ssl.SSLContext:
-        """A client's context that trusts this authority alone."""
+        """Client context that trusts only this authority."""
         return ssl.create_default_context(cafile=self.file)
 
     def issue(self, certificate: Path, key: Path, not_after: dt.datetime | None = None) -> None:
-        """Write a new certificate and its key, each put in place at once."""
+        """Write a new certificate and its key, each atomically."""
         made = self._ca.issue_cert("127.0.0.1", not_after=not_after)
         for content, path in (
             (b"".join(part.bytes() for part in made.cert_chain_pems), certificate),
@@ -31,7 +31,7 @@ class Authority:
 
 
 def put_in_place(path: Path, content: bytes) -> None:
-    """Replace a file as an operator should: nobody ever reads half of it."""
+    """Replace a file atomically, so that no reader sees half of it."""
     beside = path.with_name(path.name + ".new")
     beside.write_bytes(content)
     beside.replace(path)

@@ -1,4 +1,4 @@
-"""Running `gpufleet` to its end, as a shell does."""
+"""Runs `gpufleet` commands to their end, as a shell does."""
 
 import functools
 import os
@@ -15,7 +15,7 @@ _server = functools.cache(Server)
 
 
 def gpufleet(*arguments: str, env: Mapping[str, str] | None = None, seconds: float = 60) -> Done:
-    """Run the command and return its exit code and what it printed."""
+    """Run the command and return its exit code and output."""
     environment = {**os.environ, "COLUMNS": "160", **(env or {})}
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         code = _server().run(arguments, environment, stdout, stderr, seconds * PATIENCE)

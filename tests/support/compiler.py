@@ -1,6 +1,6 @@
-"""A C compiler for the fake driver: the machine's own, or the one that the ziglang package carries.
+"""C compiler for the fake driver: the machine's own, or the one of the ziglang package.
 
-python tests/support/compiler.py     # what `make check` and `make test` run; does nothing where there is one
+python tests/support/compiler.py     # run by `make check` and `make test`; does nothing if the machine has a compiler
 """
 
 import shutil
@@ -13,7 +13,7 @@ ZIG = "ziglang>=0.13,<1"
 
 
 def find() -> list[str] | None:
-    """Return the command that compiles C, or None."""
+    """Return the command of a C compiler, or None."""
     for name in ("cc", "gcc", "clang"):
         if path := shutil.which(name):
             return [path]
@@ -30,7 +30,7 @@ def compile_library(sources: list[Path], target: Path, *, soname: str, defines: 
 
     Raises:
         AssertionError: if there is no compiler.
-        CalledProcessError: if it does not compile; its words are on stderr.
+        CalledProcessError: if compilation fails; the messages are on stderr.
     """
     compiler = find()
     assert compiler is not None, "no C compiler: run `python tests/support/compiler.py`"
@@ -50,7 +50,7 @@ def compile_library(sources: list[Path], target: Path, *, soname: str, defines: 
 
 
 def main() -> int:
-    """Install the compiler from the package index where the machine has none."""
+    """Install the compiler from the package index if the machine has none."""
     if find() is not None:
         return 0
     print("this machine has no C compiler: fetching one from the package index ...", flush=True)

@@ -1,10 +1,11 @@
-"""Runs a command with what a unit file takes away, by the kernel's own means: no systemd needs to run.
+"""Runs a command under the restrictions of a unit file, without systemd.
 
     python tests/support/confined.py UNIT [--state FOLDER] -- COMMAND...
 
-Applied as the unit says: SystemCallFilter= (the sets as systemd-analyze lists them), RestrictAddressFamilies=,
-MemoryDenyWriteExecute=, CapabilityBoundingSet=, NoNewPrivileges=; with --state also ProtectSystem=strict with
-PrivateTmp=, where the folder stays writable (needs root). Not applied: the user, devices, resources, /proc options.
+Applied settings: SystemCallFilter= (sets as systemd-analyze lists them), RestrictAddressFamilies=,
+MemoryDenyWriteExecute=, CapabilityBoundingSet= and NoNewPrivileges=. With --state (needs root) also
+ProtectSystem=strict with PrivateTmp=, where the folder stays writable. Not applied: the user, devices, resources,
+/proc options.
 """
 
 import ctypes
@@ -33,7 +34,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Comparison(ctypes.Structure):
-    """One argument of a system call, compared (struct scmp_arg_cmp)."""
+    """Comparison of one argument of a system call (struct scmp_arg_cmp)."""
 
     _fields_ = (
         ("argument", ctypes.c_uint),
@@ -44,7 +45,7 @@ class Comparison(ctypes.Structure):
 
 
 class Filter:
-    """A seccomp filter; several can be loaded, and the strictest answer counts."""
+    """Seccomp filter. Several can be loaded; the strictest action counts."""
 
     def __init__(self, default: int) -> None:
         self._library = ctypes.CDLL(ctypes.util.find_library("seccomp") or "libseccomp.so.2")
@@ -54,7 +55,7 @@ class Filter:
     def add(self, action: int, call: str, *comparisons: Comparison) -> None:
         number = self._library.seccomp_syscall_resolve_name(call.encode())
         if number < 0:
-            return  # not of this architecture
+            return  # not on this architecture
         array = (Comparison * len(comparisons))(*comparisons)
         code = self._library.seccomp_rule_add_array(
             self._context, ctypes.c_uint32(action), number, len(comparisons), array
@@ -67,7 +68,7 @@ class Filter:
 
 
 def expand(names: list[str]) -> set[str]:
-    """Return the system calls of names and sets, as this machine's systemd has them."""
+    """Return the system calls of names and sets, as this machine's systemd defines them."""
     program = peers.find("systemd-analyze")
     assert program is not None
     calls: set[str] = set()
@@ -85,7 +86,7 @@ def expand(names: list[str]) -> set[str]:
 
 
 def system_calls(unit: Path) -> Filter | None:
-    """Return the filter of SystemCallFilter=, which begins as a list of what is allowed."""
+    """Return the filter of SystemCallFilter=, an allow list."""
     values = unit_values(unit, "Service", "SystemCallFilter")
     if not values:
         return None
@@ -103,7 +104,7 @@ def system_calls(unit: Path) -> Filter | None:
 
 
 def address_families(unit: Path) -> Filter | None:
-    """Return the filter of RestrictAddressFamilies=, a list of what is allowed."""
+    """Return the filter of RestrictAddressFamilies=, an allow list."""
     value = unit_value(unit, "Service", "RestrictAddressFamilies")
     if not value:
         return None
@@ -128,7 +129,7 @@ def write_or_execute(unit: Path) -> Filter | None:
 
 
 def protect_files(unit: Path, state: Path) -> None:
-    """Leave /dev, /proc, /sys, the state and what PrivateTmp= gives writable, as ProtectSystem=strict does."""
+    """Make everything read-only except /dev, /proc, /sys, the state and the folders of PrivateTmp=."""
     assert unit_value(unit, "Service", "ProtectSystem") == "strict"
     writable = [str(state), *(["/tmp", "/var/tmp"] if unit_value(unit, "Service", "PrivateTmp") == "yes" else [])]
     _call("unshare", CLONE_NEWNS)
@@ -139,7 +140,7 @@ def protect_files(unit: Path, state: Path) -> None:
 
 
 def drop_privileges(unit: Path) -> None:
-    """Empty the bounding set, and gain nothing from files."""
+    """Empty the bounding set and disable privileges from files."""
     assert "CapabilityBoundingSet=\n" in unit.read_text()
     assert unit_value(unit, "Service", "NoNewPrivileges") == "yes"
     if os.geteuid() == 0:
@@ -160,7 +161,7 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Confine this process, then become the command."""
+    """Confine this process, then execute the command."""
     options, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
     unit = Path(options[0])
     filters = [made for made in (write_or_execute(unit), address_families(unit), system_calls(unit)) if made]

@@ -1,4 +1,4 @@
-"""Two GPUs, one cut into MIG devices and one shared out as vGPUs, as passes of a reader."""
+"""Two GPUs, one with MIG devices and one with vGPUs, as passes of a reader."""
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -22,7 +22,10 @@ def vgpu(number: int, parent: int = 1) -> View:
 
 
 def cut_world(**others: tuple[Lane, ...]) -> World:
-    """GPU 0 with MIG devices 9 and 10, GPU 1 with vGPU instances 3 and 20, not in their order; other readers' lanes."""
+    """Return GPU 0 with MIG devices 9 and 10, and GPU 1 with vGPU instances 3 and 20, out of order.
+
+    `others` are the lanes of other readers.
+    """
     world = World({"nvml": (Lane.STATIC, Lane.SLOW, Lane.FAST), **others})
     world.passed("nvml", Lane.FAST, *fast_samples(world))
     world.passed("nvml", Lane.SLOW, _sample(world, Lane.SLOW, vgpu(20), vgpu_license_state="unlicensed_restricted"))
@@ -31,7 +34,7 @@ def cut_world(**others: tuple[Lane, ...]) -> World:
 
 
 def fast_samples(world: World) -> list[Sample]:
-    """Return one fast pass over all of it."""
+    """Return one fast pass over both GPUs."""
     shared = {"vgpu_type": "NVIDIA L40S-12Q", "vgpu_vm_id": VM, "vgpu_vm_id_kind": "uuid"}
     samples = [_sample(world, Lane.FAST, gpu(n), gpu_memory_used_bytes=2**30 + n, gpu_state="ok") for n in (0, 1)]
     for number in (10, 9):

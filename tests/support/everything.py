@@ -1,4 +1,4 @@
-"""A snapshot that has a value of every metric of the catalogue, which grows from look to look."""
+"""Snapshot with a value of every metric of the catalogue, growing between snapshots."""
 
 import datetime as dt
 
@@ -13,11 +13,11 @@ from gpufleet.model.status import ReaderState
 from gpufleet.model.view import Side, ViewKind
 
 DIMS = {"reason": "sw_power_cap", "xid": "79", "link": "0", "fan": "0"}
-"""Values of dimensions; of all others the name itself."""
+"""Label values by dimension; other dimensions have their name as value."""
 
 
 def snapshot_of_everything(at: dt.datetime, growth: int) -> Snapshot:
-    """Return it; counters have grown by `growth` since 0."""
+    """Return the snapshot; its counters have grown by `growth`."""
     source = Source(reader="nvml", lane="fast", provenance=Provenance.HOST_LOCAL_PROBE, measured_at=at)
 
     def device(kind: ViewKind, subject: Subject, uuid: str, parent: str | None) -> Device:
@@ -62,7 +62,7 @@ def snapshot_of_everything(at: dt.datetime, growth: int) -> Snapshot:
 
 
 def _broken(at: dt.datetime) -> Device:
-    """A GPU without any value, so that absences have something to show."""
+    """Return a GPU without any value, so that absences are shown."""
     reading = Reading(absent=Reason.TIMEOUT, reader="nvml", measured_at=at)
     return Device(
         key="gpu/GPU-2", kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-2", readings={"gpu_power_watts": reading}

@@ -1,4 +1,4 @@
-"""A server of pages, a real one on loopback: what it answers can be changed between questions."""
+"""Server of exporter pages on loopback whose responses can be changed between requests."""
 
 import contextlib
 import ssl
@@ -12,13 +12,13 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class PageServer:
-    """What it serves next, and what it was asked.
+    """Response of the server, and the requests received.
 
     Attributes:
-        page: the body, or what makes it.
-        status, headers: of the answer.
+        page: the body, or a function that returns it.
+        status, headers: of the response.
         requests: headers of each request, in lower case.
-        chunked: whether the body comes in chunks, without its length.
+        chunked: whether the body is sent in chunks, without its length.
     """
 
     def __init__(self, page: bytes | Callable[[], bytes]) -> None:
@@ -29,7 +29,7 @@ class PageServer:
         self.chunked = False
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
-        """Make the class that answers."""
+        """Return the request handler class."""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -67,7 +67,7 @@ class _UnixServer(ThreadingMixIn, UnixStreamServer):
 def serving(
     page: bytes | Callable[[], bytes], socket: Path | None = None, tls: ssl.SSLContext | None = None
 ) -> Iterator[tuple[PageServer, str]]:
-    """Serve pages; give the server and its address (a URL, or the address of a Unix socket)."""
+    """Serve pages; yield the server and its address (a URL, or the address of a Unix socket)."""
     pages = PageServer(page)
     if socket is None:
         http = ThreadingHTTPServer(("127.0.0.1", 0), pages.handler())

@@ -1,6 +1,6 @@
-"""A server that has imported the command line and forks for each command.
+"""Server that has imported the command line and forks for each command.
 
-A command then takes the time of its work and not the second of its imports. It is a process of its own, with its own
+A command then takes the time of its work without the second of its imports. It is a separate process with its own
 environment, arguments, streams and exit code.
 """
 
@@ -22,11 +22,11 @@ from typing import IO
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = ("gpufleet.registry.database", "gpufleet.registry.tokens")
-"""Modules that commands import when they run, besides those of `gpufleet.cli`."""
+"""Modules that commands import at run time, besides those of `gpufleet.cli`."""
 
 
 class Server:
-    """The side of the tests: starts the server, which ends with the process that started it."""
+    """Client side in the tests: starts the server process, which ends with the process that started it."""
 
     def __init__(self) -> None:
         self._socket, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -47,7 +47,7 @@ class Server:
         """Run a command to its end and return its exit code, negative for a signal.
 
         Raises:
-            subprocess.TimeoutExpired: if it runs for longer; it is killed.
+            subprocess.TimeoutExpired: if it runs longer; it is killed.
         """
         request = json.dumps({"arguments": arguments, "env": dict(env), "folder": str(Path.cwd())}).encode()
         reading, writing = os.pipe()
@@ -67,7 +67,7 @@ class Server:
 
 
 def _serve(connection: socket.socket) -> None:
-    """Fork for each request; returns in the process that has to run the command, with its streams in place."""
+    """Fork for each request. Return in the child that has to run the command, with its streams in place."""
     while True:
         request, (stdout, stderr, status), _, _ = socket.recv_fds(connection, 1 << 20, 3)
         if os.fork() == 0:
@@ -84,12 +84,12 @@ def _serve(connection: socket.socket) -> None:
     for descriptor, target in ((stdout, 1), (stderr, 2)):
         os.dup2(descriptor, target)
         os.close(descriptor)
-    asked = json.loads(request)
+    command = json.loads(request)
     os.environ.clear()
-    os.environ.update(asked["env"])
+    os.environ.update(command["env"])
     time.tzset()
-    os.chdir(asked["folder"])
-    sys.argv = ["gpufleet", *asked["arguments"]]
+    os.chdir(command["folder"])
+    sys.argv = ["gpufleet", *command["arguments"]]
 
 
 if __name__ == "__main__":
@@ -102,11 +102,11 @@ if __name__ == "__main__":
         importlib.import_module(module.name)
     for name in PRELOADED:
         importlib.import_module(name)
-    typer.main.get_command(app)  # imports what it needs for that
+    typer.main.get_command(app)  # triggers typer's lazy imports
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         _serve(socket.socket(fileno=int(sys.argv[1])))
-    except (ValueError, ConnectionError):  # no descriptors came: the process of the tests has ended
+    except (ValueError, ConnectionError):  # no descriptors: the test process has ended
         sys.exit()
     main()

@@ -1,11 +1,11 @@
-"""Comparing with a kept file; `GPUFLEET_UPDATE_GOLDEN=1` writes it anew, for a person to read in the diff."""
+"""Comparison with golden files. `GPUFLEET_UPDATE_GOLDEN=1` writes them again; review the difference."""
 
 import os
 from pathlib import Path
 
 
 def check_golden(file: Path, content: bytes) -> None:
-    """Fail if `content` is not what the file holds."""
+    """Fail if `content` differs from the file."""
     if os.environ.get("GPUFLEET_UPDATE_GOLDEN") == "1":
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)

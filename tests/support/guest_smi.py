@@ -1,6 +1,6 @@
-"""An `nvidia-smi` for guests of the tests: POSIX shell and awk over files, told from captures.
+"""Fake `nvidia-smi` for guests: POSIX shell and awk over files made from captures.
 
-A guest of `tests/support/sshd.py` runs as another user than the tests, who need not be able to read this checkout.
+A guest of `tests/support/sshd.py` runs as another user, who may not be able to read this checkout.
 """
 
 import re
@@ -13,13 +13,13 @@ _PROGRAM = r"""#!/bin/sh
 cd "$FAKE_FOLDER/smi" || exit 1
 [ -f hang ] && exec sleep 600
 [ -f flood ] && exec cat /dev/zero
-[ -f words ] && { cat words; exit "$(cat code)"; }
+[ -f message ] && { cat message; exit "$(cat code)"; }
 case $1 in
 --help-query-gpu) cat help ;;
 -q) cat log ;;
 -L) cat list ;;
---query-gpu=*) exec awk -F '\t' -v asked="${1#*=}" '
-    NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; n = split(asked, names, ","); next }
+--query-gpu=*) exec awk -F '\t' -v fields="${1#*=}" '
+    NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; n = split(fields, names, ","); next }
     { line = ""; for (i = 1; i <= n; i++) line = line (i > 1 ? ", " : "") $(at[names[i]]); print line }' rows ;;
 esac
 """
@@ -33,17 +33,17 @@ def uuid_of(guest: int, gpu: int) -> str:
 
 
 class Machine(Protocol):
-    """What takes programs."""
+    """Machine on which programs can be installed."""
 
     folder: Path
 
     def program(self, name: str, text: str) -> None:
-        """Give it a program."""
+        """Install a program."""
         ...
 
 
 class GuestSmi:
-    """What the nvidia-smi of a guest prints: files of its folder `smi`."""
+    """Output of a guest's nvidia-smi: the files of its folder `smi`."""
 
     def __init__(self, guest: Machine, *, number: int = 1, gpus: int = 1) -> None:
         self._folder = guest.folder / "smi"
@@ -56,7 +56,7 @@ class GuestSmi:
         guest.program("nvidia-smi", _PROGRAM)
 
     def show(self, gpus: int, **values: str) -> None:
-        """Show so many GPUs; `values` are fields with `_` for `.`."""
+        """Show this number of GPUs; `values` are fields with `_` for `.`."""
         rows = []
         for gpu in range(gpus):
             row = {**self._row, "uuid": uuid_of(self._number, gpu), "index": str(gpu), "count": str(gpus), "name": NAME}
@@ -69,18 +69,18 @@ class GuestSmi:
         self._put("log", self._log(rows))
         self._put("list", "".join(f"GPU {i}: {NAME} (UUID: {row['uuid']})\n" for i, row in enumerate(rows)))
 
-    def say(self, words: str, code: int) -> None:
-        """Fail on every call with these words."""
+    def fail_with(self, message: str, code: int) -> None:
+        """Fail on every call with this message and exit code."""
         self._put("code", str(code))
-        self._put("words", words)
+        self._put("message", message)
 
     def do(self, what: str) -> None:
         """Hang or flood on every call (`hang`, `flood`)."""
         self._put(what, "")
 
     def heal(self) -> None:
-        """Take every fault back."""
-        for name in ("words", "code", "hang", "flood"):
+        """Remove every fault."""
+        for name in ("message", "code", "hang", "flood"):
             (self._folder / name).unlink(missing_ok=True)
 
     def _log(self, rows: list[dict[str, str]]) -> str:
@@ -88,10 +88,10 @@ class GuestSmi:
         parts = re.split(r"(?=\t<gpu id=)|(?=</nvidia_smi_log>)", document)
         gpus = []
         for row, part in zip(rows, parts[1:-1], strict=False):
-            told = re.sub(r'<gpu id="[^"]*"', f'<gpu id="{row["pci.bus_id"]}"', part)
-            told = re.sub(r"<pci_bus_id>[^<]*", f"<pci_bus_id>{row['pci.bus_id']}", told)
-            told = re.sub(r"<minor_number>[^<]*", f"<minor_number>{row['index']}", told)
-            gpus.append(re.sub(r"<uuid>[^<]*", f"<uuid>{row['uuid']}", told))
+            block = re.sub(r'<gpu id="[^"]*"', f'<gpu id="{row["pci.bus_id"]}"', part)
+            block = re.sub(r"<pci_bus_id>[^<]*", f"<pci_bus_id>{row['pci.bus_id']}", block)
+            block = re.sub(r"<minor_number>[^<]*", f"<minor_number>{row['index']}", block)
+            gpus.append(re.sub(r"<uuid>[^<]*", f"<uuid>{row['uuid']}", block))
         head = re.sub(r"<attached_gpus>\d+", f"<attached_gpus>{len(rows)}", parts[0])
         return re.sub(r"<driver_version>[^<]*", f"<driver_version>{self._row['driver_version']}", head) + "".join(
             [*gpus, parts[-1]]

@@ -1,8 +1,8 @@
-"""Renders docs/hardware.md: of each reading of a GPU, on which device and driver it was seen, and what never was.
+"""Renders docs/hardware.md: for each GPU metric, the devices and drivers on which a value was seen.
 
-The evidence is what the nvidia-smi reader makes of captured outputs (`tests/readers/nvidia_smi/golden/`), the columns
-of captured CSV that the catalogue names, and the table `NVML_SEEN` below, for readings that came through NVML from a
-real driver.
+The evidence is the output of the nvidia-smi reader for captured outputs (`tests/readers/nvidia_smi/golden/`), the
+columns of captured CSV that the catalogue names, and the table `NVML_SEEN` for readings through NVML from a real
+driver.
 """
 
 import re
@@ -32,10 +32,10 @@ CAPTURES = (
     ("H200 MIG", "capture-h200-mig__590.48.01-", "H200 in MIG mode, driver 590.48.01, idle and under load"),
     ("vGPU guest", "text-vgpu-guest-a6000-24q", "RTX A6000-24Q in its guest, driver 535.183.06"),
 )
-"""Column, first letters of the golden files, and what it was. Outputs that were edited by hand are no evidence."""
+"""Column, prefix of the golden files, and description. Outputs edited by hand are not evidence."""
 
 NVML_SEEN: dict[str, tuple[str, ...]] = {}
-"""Metric to devices and drivers on which this project read it through NVML. Empty: it has had no real driver yet."""
+"""Devices and drivers on which the metric was read through NVML, by metric. Empty: no real driver was tested yet."""
 
 GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("Use, memory, heat, power, clocks, identity", GPU_METRICS),
@@ -84,7 +84,7 @@ def render() -> str:
     """Return the page."""
     seen = {column: _evidence(prefix) for column, prefix, _ in CAPTURES}
     lines = [PREFACE, "## Captures", ""]
-    lines += [f"- **{column}**: {words}" for column, _, words in CAPTURES]
+    lines += [f"- **{column}**: {description}" for column, _, description in CAPTURES]
     for title, metrics in GROUPS:
         rows = [metric for metric in metrics if set(metric.subjects) & {Subject.GPU, Subject.MIG, Subject.VGPU}]
         lines += ["", f"## {title}", "", *_table(rows, seen)]
@@ -105,9 +105,9 @@ def _table(metrics: Iterable[Metric], seen: dict[str, dict[str, bool]]) -> list[
 
 
 def _evidence(prefix: str) -> dict[str, bool]:
-    """Return metric to whether a value was seen (True) or only absences (False) in these captures."""
+    """Return for each metric whether the captures have a value (True) or only absences (False)."""
     files = sorted(GOLDEN.glob(f"{prefix}*.txt"))
-    assert files, f"no capture begins with {prefix}"
+    assert files, f"no capture has the prefix {prefix}"
     seen: dict[str, bool] = {}
     for file in files:
         for line in file.read_text().splitlines():
@@ -121,14 +121,14 @@ def _evidence(prefix: str) -> dict[str, bool]:
 
 
 def _columns(prefix: str) -> Iterator[tuple[str, bool]]:
-    """Return metric and whether there is a value, of each column of captured CSV that the catalogue names."""
+    """Yield each metric with a column in captured CSV, and whether there is a value."""
     of_column = {column: metric.name for metric in CATALOGUE.values() for column in metric.nvidia_smi}
     for file in sorted(DATA.glob(f"{prefix.rstrip('-')}.txt")) if prefix.startswith("capture-") else ():
         for section in parse_capture(file.read_bytes()):
             if section.arguments.startswith("--query-gpu="):
                 for device in parse_csv(section.body).rows:
-                    told = {name: token(text) is None for name, text in device.items()}
-                    yield from ((of_column[name], value) for name, value in told.items() if name in of_column)
+                    present = {name: token(text) is None for name, text in device.items()}
+                    yield from ((of_column[name], value) for name, value in present.items() if name in of_column)
 
 
 def _is_device(metric: Metric) -> bool:

@@ -15,7 +15,7 @@ from tests.support.processes import Gpufleet, free_port
 def prepare_state(folder: Path) -> Path:
     """Make `folder` the state folder of a hub that has received nothing yet, and return it.
 
-    Use it where the first start of a hub is not what is tested.
+    Do not use it where the first start of a hub is under test.
     """
     shutil.copytree(_template() / "hub", folder / "hub", symlinks=True)
     return folder

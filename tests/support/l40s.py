@@ -1,4 +1,4 @@
-"""A page that a dcgm-exporter was seen to serve, and what it says."""
+"""Captured page of a dcgm-exporter, and its expected readings."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ PAGE = (Path(__file__).parents[1] / "data" / "exposition" / "dcgm-exporter-l40s-
 
 
 def expected() -> dict[tuple[str, str], object]:
-    """Return (UUID, metric) to value as the page has it, read by the dialect's own table; None where it is absent."""
+    """Return the value of each (UUID, metric) of the page; None for an absent value."""
     page = TextParser().parse(PAGE)
     found: dict[tuple[str, str], object] = {}
     for series, value in zip(page.series, page.values, strict=True):
         family = DCGM_EXPORTER.families.get(series.name)
         if family is None or family.unread or CATALOGUE[family.metric].dims:
             continue
-        told = convert(family, CATALOGUE[family.metric], value)
-        found[series.labels["UUID"], family.metric] = None if isinstance(told, Absent) else told
+        converted = convert(family, CATALOGUE[family.metric], value)
+        found[series.labels["UUID"], family.metric] = None if isinstance(converted, Absent) else converted
     return found

@@ -1,7 +1,6 @@
-"""A real libvirtd in a folder of its own, without rights: as the user of the tests or, where that is root, as nobody.
+"""Real libvirtd in its own folder, without privileges: as the user of the tests, or as user 65534 if that is root.
 
-Its session's socket is the one that also writes; what is asked of it is the same. Nothing of this machine's own
-libvirt is used or changed.
+The socket of its session is the writable one; the requests are the same. The libvirt of this machine is not used.
 """
 
 import os
@@ -17,24 +16,24 @@ import pytest
 from tests.support import peers
 from tests.support.waiting import wait_until
 
-NOBODY = 65534
-_AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups") if os.getuid() == 0 else ()
+UNPRIVILEGED_UID = 65534
+_AS_UNPRIVILEGED = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups") if os.getuid() == 0 else ()
 
 
 def lacking(message: str) -> NoReturn:
-    """Skip the test where that is allowed, else fail it."""
+    """Skip the test if skips are allowed, else fail it."""
     if os.environ.get("GPUFLEET_ALLOW_SKIPS") == "1":
         pytest.skip(message)
     pytest.fail(message)
 
 
 class Libvirt:
-    """One daemon. Use as a context; `stop` and `start` in between are a restart.
+    """Daemon used as a context; `stop` and `start` in between are a restart.
 
     Attributes:
-        folder: of everything it writes; what is put there can be read by it.
-        socket: where it answers.
-        is_whole: whether it has all its files, without which it starts no machine.
+        folder: folder of all its files; files placed there are readable for it.
+        socket: its socket.
+        is_whole: whether it has all its files, which it needs to start machines.
     """
 
     def __init__(self) -> None:
@@ -58,14 +57,14 @@ class Libvirt:
     def start(self) -> None:
         daemon = peers.find("libvirtd")
         if daemon is None:
-            lacking("libvirtd is not here: run `make test`, or `python tests/support/peers.py fetch libvirtd`")
+            lacking("libvirtd is missing: run `make test`, or `python tests/support/peers.py fetch libvirtd`")
         config = self.folder / "libvirtd.conf"
         config.write_text(
             f'listen_tls = 0\nauth_unix_rw = "none"\nauth_unix_ro = "none"\nunix_sock_dir = "{self.folder / "run"}"\n'
         )
         own = self.folder / ".config" / "libvirt"
         own.mkdir(parents=True, exist_ok=True)
-        (own / "qemu.conf").write_text('stdio_handler = "file"\n')  # else it wants a virtlogd
+        (own / "qemu.conf").write_text('stdio_handler = "file"\n')  # else it needs virtlogd
         self.own(self.folder, config, own.parent, own)
         self.socket.unlink(missing_ok=True)
         assert daemon is not None
@@ -78,7 +77,7 @@ class Libvirt:
                 stderr=log,
                 start_new_session=True,
             )
-        wait_until(self._answers, what=f"libvirtd, which says {self.log()!r}")
+        wait_until(self._answers, what=f"libvirtd; log: {self.log()!r}")
 
     def stop(self) -> None:
         if self._process is not None:
@@ -90,7 +89,7 @@ class Libvirt:
         return (self.folder / "log").read_text(errors="replace")
 
     def put(self, name: str, text: str, mode: int = 0o644) -> Path:
-        """Write a file that it can read."""
+        """Write a file that the daemon can read."""
         file = self.folder / name
         fresh = self.folder / f".{name}"
         fresh.write_text(text)
@@ -101,20 +100,20 @@ class Libvirt:
     def own(self, *paths: Path) -> None:
         if os.getuid() == 0:
             for path in paths:
-                os.chown(path, NOBODY, NOBODY)
+                os.chown(path, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
 
-    def virsh(self, *words: str) -> str:
-        """Say something to it as an operator does; return what is answered."""
+    def virsh(self, *arguments: str) -> str:
+        """Run a virsh command and return its output."""
         daemon = peers.find("libvirtd")
         assert daemon is not None
         done = subprocess.run(
             [
-                *_AS_NOBODY,
+                *_AS_UNPRIVILEGED,
                 daemon.parents[1] / "bin" / "virsh",
                 "-q",
                 "-c",
                 f"qemu+unix:///session?socket={self.socket}",
-                *words,
+                *arguments,
             ],
             env=self._environment(),
             cwd=self.folder,
@@ -123,23 +122,23 @@ class Libvirt:
             check=False,
             timeout=120,
         )
-        assert done.returncode == 0, f"virsh {words}: {done.stderr}\n{self.log()[-2000:]}"
+        assert done.returncode == 0, f"virsh {arguments}: {done.stderr}\n{self.log()[-2000:]}"
         return done.stdout
 
     def _prefix(self) -> list[str]:
-        """Return what the daemon is started with: its own files lie over this machine's /usr/share, for it alone."""
+        """Return the command prefix of the daemon: its own files are mounted over /usr/share, for it alone."""
         daemon = peers.find("libvirtd")
         assert daemon is not None
         data = daemon.parents[1] / "share"
         if data == Path("/usr/share"):
             self.is_whole = True
-            return [*_AS_NOBODY]
+            return [*_AS_UNPRIVILEGED]
         mount = f"mount -t overlay overlay -o lowerdir={data}:/usr/share /usr/share"
         rights = [] if os.getuid() == 0 else ["--map-current-user", "--keep-caps"]
-        prefix = ["unshare", "--mount", *rights, "sh", "-c", f'{mount} && exec "$@"', "sh", *_AS_NOBODY]
+        prefix = ["unshare", "--mount", *rights, "sh", "-c", f'{mount} && exec "$@"', "sh", *_AS_UNPRIVILEGED]
         tried = subprocess.run([*prefix, "test", "-d", "/usr/share/libvirt"], capture_output=True, check=False)
         self.is_whole = tried.returncode == 0
-        return prefix if self.is_whole else [*_AS_NOBODY]
+        return prefix if self.is_whole else [*_AS_UNPRIVILEGED]
 
     def _environment(self) -> dict[str, str]:
         found = {

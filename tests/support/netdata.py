@@ -1,4 +1,4 @@
-"""A real Netdata in a folder of its own, with a stand-in nvidia-smi behind its collector."""
+"""Real Netdata in its own folder, with a stand-in nvidia-smi behind its collector."""
 
 import contextlib
 import os
@@ -52,7 +52,7 @@ _CONFIG = """\
 
 _STAND_IN = """\
 #!/bin/sh
-# One document; with -l one again and again, as the real one does.
+# Prints one document; with -l repeatedly, as the real program does.
 case " $* " in
 *" -l "*) while cat {document}; do sleep 1; done ;;
 *) cat {document} ;;
@@ -62,12 +62,12 @@ esac
 
 @contextlib.contextmanager
 def netdata(folder: Path, program: Path, document: Path | None) -> Iterator[str]:
-    """Run it until the block ends; give its root URL, once it shows what it should.
+    """Run Netdata until the block ends; yield its root URL when its charts are complete.
 
     Args:
-        folder: for everything it writes.
-        program: the real one, unpacked.
-        document: what the stand-in nvidia-smi prints; None for a host without GPUs.
+        folder: folder of all its files.
+        program: the unpacked program.
+        document: output of the stand-in nvidia-smi; None for a host without GPUs.
     """
     root = program.parents[2]
     port = free_port()

@@ -1,4 +1,4 @@
-"""OpenMetrics pages, read as strictly as those who wrote the format's parsers do."""
+"""OpenMetrics pages, read with the strictest parsers."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ _NO_TIME = re.compile(r"^(?!#)(.*\S)$", re.MULTILINE)
 
 
 def openmetrics_series(page: bytes) -> Found:
-    """Read with the strict parser of `prometheus_client`; fails on anything that the format does not allow."""
+    """Return the series of a page, read with the strict parser of `prometheus_client`."""
     assert page.endswith(b"\n# EOF\n")
     found: Found = {}
     for family in strictly(page.decode()):  # type: ignore[no-untyped-call]
@@ -28,7 +28,10 @@ def openmetrics_series(page: bytes) -> Found:
 
 
 def text_series(page: bytes) -> Found:
-    """Read a page of the text format. The parser calls every counter `..._total`, here they are called as they are."""
+    """Return the series of a page of the text format, by their names on the page.
+
+    The parser adds `_total` to every counter, so the suffix is removed where the page has none.
+    """
     found: Found = {}
     for family in loosely(page.decode()):
         for sample in family.samples:
@@ -38,7 +41,7 @@ def text_series(page: bytes) -> Found:
 
 
 def check_by_promtool(promtool: Path, page: bytes, folder: Path) -> None:
-    """Let Prometheus's own parser read it: it takes pages to fill a database with, where every line has a time."""
+    """Read the page with Prometheus's own parser, which needs a timestamp on every line."""
     body = page.decode().removesuffix("# EOF\n")
     file = folder / "page.om"
     file.write_text(_NO_TIME.sub(r"\1 1767225600", body) + "# EOF\n")

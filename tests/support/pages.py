@@ -1,4 +1,4 @@
-"""Pages of agents, as a request would get them."""
+"""Pages of agents, as an HTTP request gets them."""
 
 from collections.abc import Collection
 
@@ -16,7 +16,7 @@ def agent_page(
 
 
 def shown(pages: AgentPages, snapshot: Snapshot, stats: AgentStats, *, openmetrics: bool = False) -> bytes:
-    """Bring pages up to date, and return one."""
+    """Update the pages and return one."""
     pages.take(snapshot)
     run_to_end(pages.update(snapshot, stats))
     return pages.page(openmetrics=openmetrics)

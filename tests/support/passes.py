@@ -36,7 +36,7 @@ def function(number: int, driver: str | None, **changes: object) -> PciFunction:
 
 
 class World:
-    """A state and a clock, fed pass by pass."""
+    """Agent state and clock, updated pass by pass."""
 
     def __init__(self, readers: Mapping[str, tuple[Lane, ...]], name: str | None = None) -> None:
         self.clock = FakeClock()
@@ -65,8 +65,8 @@ class World:
         done: Round | None = None,
         failure: Absent | None = None,
     ) -> Outcome:
-        words = failure.detail if failure else (done.errors[0] if done and done.errors else "")
-        state = ReaderState.FAILED if failure else ReaderState.PARTIAL if words else ReaderState.OK
+        error = failure.detail if failure else (done.errors[0] if done and done.errors else "")
+        state = ReaderState.FAILED if failure else ReaderState.PARTIAL if error else ReaderState.OK
         return Outcome(
             status=ReaderStatus(
                 reader=reader,
@@ -76,7 +76,7 @@ class World:
                 last_attempt=self.clock.now_ns(),
                 last_success=None if failure else self.clock.now_ns(),
                 error_class=failure.reason if failure else "",
-                last_error=words,
+                last_error=error,
             ),
             round=done,
             failure=failure,
@@ -93,7 +93,7 @@ class World:
         machine: Machine | None = None,
         errors: tuple[str, ...] = (),
     ) -> Outcome:
-        """Apply a pass that gave something."""
+        """Apply a pass that returned samples."""
         done = Round(samples=samples, inventory=inventory, machine=machine, errors=errors)
         outcome = self.outcome(reader, lane, done)
         self.state.apply(outcome)

@@ -1,11 +1,11 @@
-"""Real programs from Debian packages, unpacked into a folder of this checkout: nothing is installed.
+"""Real programs from Debian packages, unpacked into a folder of this checkout without installation.
 
-    python tests/support/peers.py fetch           # what `make test` runs; quick when everything is there
+    python tests/support/peers.py fetch           # run by `make test`; quick if everything is there
     python tests/support/peers.py fetch sshd ...  # only these
     python tests/support/peers.py list
 
-Tests ask for a program by name through the `peer` fixture. apt works on private lists and a private cache
-below `.cache/`, so neither root nor a change to the machine is needed.
+Tests request a program by name through the `peer` fixture. apt works on private lists and a private cache below
+`.cache/`, so neither root nor a change to the machine is needed.
 """
 
 import os
@@ -31,14 +31,14 @@ PROGRAMS = {
     "sshd": ("openssh-server", "usr/sbin/sshd"),
     "busybox": ("busybox-static", "bin/busybox"),
     "nss_wrapper": ("libnss-wrapper", "usr/lib/*/libnss_wrapper.so"),
-    # a virtual machine (tests/vm): what runs it, its kernel, and what is in it
+    # a virtual machine (tests/vm): emulator, kernel and contents
     "qemu-system-x86_64": ("qemu-system-x86", "usr/bin/qemu-system-x86_64"),
     "vmlinuz": ("linux-image-cloud-amd64", "boot/vmlinuz-*-cloud-amd64"),
     "dropbear": ("dropbear-bin", "usr/sbin/dropbear"),
     "libvirtd": ("libvirt-daemon", "usr/sbin/libvirtd"),
 }
 COMPANIONS = {
-    # package: what its programs need that a small system lacks, unpacked into the same folder
+    # package: dependencies that a small system lacks, unpacked into the same folder
     "netdata-core": (
         *("netdata-plugins-python", "python3-six", "python3-urllib3", "python3-yaml", "libcap2", "libjson-c5"),
         *("liblz4-1", "libmnl0", "libnetfilter-acct1", "libssl3", "libuuid1", "libuv1"),
@@ -88,27 +88,27 @@ COMPANIONS = {
 
 
 UNPACKED = frozenset({"dropbear"})
-"""Programs that are never taken from this machine: what is beside them in their package is needed too."""
+"""Programs that are never taken from this machine, because other files of their package are needed too."""
 
 NEWEST = frozenset({"linux-image-cloud-amd64"})
-"""Packages that are empty but for the name of the newest of their kind, which is unpacked in their place."""
+"""Empty packages that depend on the newest package of their kind, which is unpacked instead."""
 
 
 def find(program: str) -> Path | None:
-    """Return where `program` is, preferring the one unpacked here, or None."""
+    """Return the path of `program`, preferring the unpacked one, or None."""
     package, inside = PROGRAMS[program]
     for place in (inside, f"usr/{inside}"):  # newer packages have nothing in /bin
         for unpacked in (CACHE / "peers" / package).glob(place):
             return unpacked
     if program in UNPACKED:
         return None
-    installed = Path("/") / inside  # a server's programs are in no PATH
+    installed = Path("/") / inside  # programs of servers are not in PATH
     found = str(installed) if installed.exists() else shutil.which(program)
     return Path(found) if found else None
 
 
 def environment(program: str) -> dict[str, str]:
-    """Return the variables with which `program` finds what was unpacked beside it; none where it is installed."""
+    """Return the variables with which `program` finds its unpacked libraries; empty if it is installed."""
     folder = CACHE / "peers" / PROGRAMS[program][0]
     libraries = [
         *folder.glob("usr/lib/*/systemd"),
@@ -122,7 +122,7 @@ def environment(program: str) -> dict[str, str]:
 
 
 def fetch(programs: Iterable[str] = PROGRAMS) -> list[str]:
-    """Unpack what is missing of these; return a line for each program that could not be had."""
+    """Unpack the missing programs; return a line for each one that failed."""
     missing = {PROGRAMS[program][0] for program in programs if find(program) is None}
     if not missing:
         return []
@@ -134,24 +134,26 @@ def fetch(programs: Iterable[str] = PROGRAMS) -> list[str]:
     options = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={archives.parent}", "-o", "APT::Sandbox::User="]
     print("fetching package lists ...", flush=True)
     _run(["apt-get", *options, "-qq", "update"], cwd=archives)
-    wanted = {
+    required = {
         package: [_real(part, options) for part in (package, *COMPANIONS.get(package, ()))] for package in missing
     }
     print(f"fetching {', '.join(sorted(missing))} ...", flush=True)
-    problems = _download({part for parts in wanted.values() for part in parts}, options, archives)
+    problems = _download({part for parts in required.values() for part in parts}, options, archives)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        problems += filter(None, pool.map(lambda package: _unpack(package, wanted[package], archives), sorted(missing)))
+        problems += filter(
+            None, pool.map(lambda package: _unpack(package, required[package], archives), sorted(missing))
+        )
     shutil.rmtree(archives)
     return problems
 
 
 def _real(package: str, options: list[str]) -> str:
-    """Return the package to fetch: for one of `NEWEST`, the first package that it depends on."""
+    """Return the package to fetch: for a package in `NEWEST`, its first dependency."""
     if package not in NEWEST:
         return package
     done = subprocess.run(["apt-cache", *options, "depends", package], capture_output=True, text=True, check=False)
     needs = (line.split() for line in done.stdout.splitlines())
-    return next((words[1] for words in needs if len(words) == 2 and words[0] == "Depends:"), package)
+    return next((fields[1] for fields in needs if len(fields) == 2 and fields[0] == "Depends:"), package)
 
 
 def _download(packages: set[str], options: list[str], archives: Path) -> list[str]:
@@ -191,7 +193,7 @@ def _run(command: list[str], cwd: Path) -> str:
 
 
 def main() -> int:
-    """Fetch or list; exit 1 when something is missing and skips are not allowed."""
+    """Fetch or list programs; exit 1 if a program is missing and skips are not allowed."""
     if sys.argv[1:] == ["list"]:
         for program in PROGRAMS:
             print(f"{program:12} {find(program) or 'missing'}")
@@ -200,7 +202,7 @@ def main() -> int:
     for problem in problems:
         print(f"MISSING {problem}", file=sys.stderr)
     if problems and os.environ.get("GPUFLEET_ALLOW_SKIPS") != "1":
-        print("Tests that need them would be skipped. Set GPUFLEET_ALLOW_SKIPS=1 to accept that.", file=sys.stderr)
+        print("Tests that need them are skipped. Set GPUFLEET_ALLOW_SKIPS=1 to accept that.", file=sys.stderr)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server on a socket in a folder of its own: the machine's, or the one that `peers.py fetch` unpacks."""
+"""PostgreSQL server on a socket in its own folder: the machine's, or the one unpacked by `peers.py fetch`."""
 
 import os
 import shutil
@@ -10,27 +10,27 @@ from typing import Self
 
 from tests.support import peers
 
-NOBODY = 65534
-"""Who runs it where the tests are root, whom it refuses to serve."""
+UNPRIVILEGED_UID = 65534
+"""User of the server if the tests run as root, because PostgreSQL refuses to run as root."""
 
 PORT = 5432
-"""Part of the socket's name; nothing listens on the network."""
+"""Part of the socket's name. The server does not listen on the network."""
 
 
 class Postgres:
-    """A server, up while it is used as a context. Nothing of it outlives the process that ends it."""
+    """Server that runs while the context is open. Its data is deleted afterwards."""
 
     def __init__(self, programs: Path) -> None:
-        """Take the folder of `postgres` and its companions."""
+        """Store the folder of `postgres` and its companions."""
         self._programs = programs
         self._folder = Path(tempfile.mkdtemp(prefix="gpufleet-postgres-"))  # a socket's path is 107 bytes at most
         self._data = self._folder / "data"
         self._log = self._folder / "log"
 
     def __enter__(self) -> Self:
-        """Make it and start it."""
+        """Create the cluster and start the server."""
         if os.geteuid() == 0:
-            os.chown(self._folder, NOBODY, NOBODY)
+            os.chown(self._folder, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
         self._run("initdb", "--no-sync", "--auth=trust", "--username=gpufleet", "--encoding=UTF8", "--locale=C", "-D")
         self._control("start")
         return self
@@ -38,12 +38,12 @@ class Postgres:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop it, and remove what it left."""
+        """Stop the server and delete its folder."""
         self._control("stop")
         shutil.rmtree(self._folder)
 
     def make(self, name: str) -> str:
-        """Make a database; return its DSN."""
+        """Create a database and return its DSN."""
         import psycopg
 
         with psycopg.connect(f"host={self._folder} user=gpufleet dbname=postgres", autocommit=True) as connection:
@@ -51,7 +51,7 @@ class Postgres:
         return f"postgresql+psycopg://gpufleet@/{name}?host={self._folder}"
 
     def restart(self) -> None:
-        """End every connection, as a server that is upgraded does."""
+        """Restart the server, which ends every connection."""
         self._control("restart")
 
     def _control(self, what: str) -> None:
@@ -68,8 +68,8 @@ class Postgres:
             stderr=subprocess.STDOUT,
             check=False,
             timeout=120,
-            user=NOBODY if is_root else None,
-            group=NOBODY if is_root else None,
+            user=UNPRIVILEGED_UID if is_root else None,
+            group=UNPRIVILEGED_UID if is_root else None,
             extra_groups=[] if is_root else None,
         )
         log = self._log.read_text() if self._log.exists() else ""

@@ -20,11 +20,11 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that is free, and that no other call returned.
+    """Return a free TCP port of 127.0.0.1 that no other call returned.
 
-    Ports from 32768 on are left out, because the kernel gives them to outgoing connections: a daemon that is killed
-    and started again could find its own port taken. Each worker of pytest-xdist has a range of its own, because a port
-    is free until its daemon has started.
+    Ports from 32768 on are excluded, because the kernel uses them for outgoing connections: a killed daemon could
+    find its own port taken at its restart. Each worker of pytest-xdist has its own range, because a port stays free
+    until its daemon has started.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     ports = 17_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -51,7 +51,7 @@ def get_text(url: str, timeout: float = 10 * PATIENCE) -> str:
 
 
 def answers(url: str) -> bool:
-    """Whether a GET of `url` is answered with 200."""
+    """Return whether a GET of `url` returns 200."""
     try:
         get_text(url, timeout=5)
     except (urllib.error.URLError, OSError):
@@ -60,9 +60,9 @@ def answers(url: str) -> bool:
 
 
 class Gpufleet:
-    """A `gpufleet ...` process; its output goes to a file that failures quote.
+    """Process of `gpufleet ...`. Its output goes to a file that failures quote.
 
-    A launcher is a command that becomes the one whose words follow its own.
+    A launcher is a command line that executes the arguments appended to it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Gpufleet:
         self.kill()
 
     def wait_for(self, url: str, seconds: float = 40) -> None:
-        """Wait until `url` answers 200; fails with the log if the process ends first."""
+        """Wait until `url` returns 200. Fail with the log if the process ends first."""
 
         def ready() -> bool:
             assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.log.read_text()}"
@@ -94,12 +94,12 @@ class Gpufleet:
         wait_until(ready, seconds=seconds, what=f"{url} to answer; log:\n{self.log.read_text()[-2000:]}")
 
     def kill(self) -> None:
-        """End it as a power cut would: SIGKILL to the whole session."""
+        """Kill the whole session with SIGKILL, as a power failure would."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(timeout=20 * PATIENCE)
 
     def stop(self, seconds: float = 20) -> int:
-        """Ask it to stop, as a service manager would, and return its exit code."""
+        """Send SIGTERM, as a service manager would, and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=seconds * PATIENCE)

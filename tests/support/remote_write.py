@@ -1,6 +1,7 @@
-"""Remote write's messages through Google's protobuf: a second opinion on our own codec.
+"""Remote write messages through Google's protobuf, to verify the codec independently.
 
-Field numbers are those of the specifications (prometheus/prompb `types.proto`, `remote.proto`; io.prometheus.write.v2).
+Field numbers are those of the specifications (prometheus/prompb `types.proto`, `remote.proto`;
+io.prometheus.write.v2).
 """
 
 from typing import Any
@@ -68,7 +69,7 @@ MESSAGES = _build()
 
 
 def request(version: int, **fields: Any) -> bytes:
-    """Return a body of remote write 1 or 2 as Google's protobuf writes it."""
+    """Return a body of remote write 1 or 2, written by Google's protobuf."""
     return pack(MESSAGES[f"Request{version}"](**fields).SerializeToString())
 
 
@@ -78,5 +79,5 @@ def pack(message: bytes) -> bytes:
 
 
 def parse(version: int, body: bytes) -> Any:
-    """Return what Google's protobuf reads in a body."""
+    """Return the message of a body, parsed by Google's protobuf."""
     return MESSAGES[f"Request{version}"].FromString(bytes(cramjam.snappy.decompress_raw(body)))

@@ -1,7 +1,7 @@
-"""Distribution of tests to the workers of pytest-xdist, and the order in which they start.
+"""Distribution of tests to the workers of pytest-xdist, and their order.
 
-The unit that a worker takes is a test file, so that the fixtures of a module are made once. Folders in `TOGETHER`
-are one unit each, because their tests share fixtures that take seconds to make.
+The unit of distribution is a test file, so that the fixtures of a module are created once. Folders in `TOGETHER` are
+one unit each, because their tests share fixtures that take seconds to create.
 """
 
 import os
@@ -20,11 +20,11 @@ FIRST = (
     *("tests/crash", "tests/vm", "tests/e2e", "tests/security", "tests/relay", "tests/agent", "tests/deploy"),
     *("tests/doctor", "tests/benchmarks", "tests/stores", "tests/hub", "tests/cli", "tests/readers"),
 )
-"""Folders in the order in which they start: longest files first, so that no worker is left alone at the end."""
+"""Folders in start order: longest files first, so that the workers finish together."""
 
 
 class UnitScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Scheduler that hands out units in the order of collection."""
+    """Scheduler that distributes units in the order of collection."""
 
     def __init__(self, config: pytest.Config, log: Producer) -> None:
         super().__init__(config, log)
@@ -50,10 +50,10 @@ def rank(nodeid: str) -> int:
 
 
 def starts_daemons(item: pytest.Item) -> bool:
-    """Whether a test is in a module that starts agents, hubs or relays, which takes seconds."""
+    """Return whether a test is in a module that starts agents, hubs or relays, which takes seconds."""
     return isinstance(item, pytest.Function) and getattr(item.module, "Gpufleet", None) is Gpufleet
 
 
 def workers() -> int:
-    """Return the number of workers for `-n auto`: twice the processors, for half of the tests wait."""
+    """Return the number of workers for `-n auto`: twice the processors, because half of the tests wait."""
     return min(2 * len(os.sched_getaffinity(0)), 16)

@@ -1,4 +1,4 @@
-"""A page of metrics over real HTTP, made anew for each who asks."""
+"""Metrics page over real HTTP, rendered for each request."""
 
 import contextlib
 import threading
@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextlib.contextmanager
 def serving(page: Callable[[], bytes]) -> Iterator[str]:
-    """Serve it on loopback at any path until the block ends; give `HOST:PORT`."""
+    """Serve the page on loopback at any path until the block ends; yield `HOST:PORT`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -20,7 +20,7 @@ def serving(page: Callable[[], bytes]) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Disable the access log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -1,4 +1,4 @@
-"""A snapshot with every kind of reading, the same on every day."""
+"""Snapshot with every kind of reading, the same on every day."""
 
 import datetime as dt
 
@@ -18,7 +18,7 @@ EXAMPLE_GUEST = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"
 
 
 def example_guest() -> Guest:
-    """A virtual machine whose driver broke: one name answered before, another never did."""
+    """Return a virtual machine with a broken driver; some of its access paths answered before, others never did."""
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     later = at + dt.timedelta(seconds=40)
     seen = at.timestamp()
@@ -83,7 +83,10 @@ def example_guest() -> Guest:
 
 
 def example_snapshot() -> Snapshot:
-    """Two GPUs, one of them hung, a MIG device without UUID, one GPU at a guest; odd names and large counters."""
+    """Return a snapshot with odd names and large counters.
+
+    It has two GPUs, one of them hung, a MIG device without UUID, and one GPU passed through to a guest.
+    """
     world = World({"host": ALL, "nvml": ALL})
     mig = View(kind=ViewKind.MIG, side=Side.HOST, instance="1/0", parent=gpu(0).key, pci_address=gpu(0).pci_address)
     world.passed(

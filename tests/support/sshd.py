@@ -1,7 +1,7 @@
-"""A "guest": a real sshd on loopback, in a folder of its own, with its own host key, user and programs.
+"""Real sshd on loopback as a "guest", in its own folder, with its own host key, user and programs.
 
-It runs without rights: as the user of the tests, or, where that is root, as nobody. Its user comes from a passwd file
-of its own (nss_wrapper), so that nothing of this machine's accounts is needed or changed.
+It runs without privileges: as the user of the tests, or as user 65534 if that is root. Its user comes from its own
+passwd file (nss_wrapper), so that the accounts of this machine are neither needed nor changed.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ SetEnv PATH={folder}/bin:/usr/local/bin:/usr/bin:/bin FAKE_FOLDER={folder} {more
 
 
 class Guest:
-    """One sshd. Use as a context; `stop` and `start` in between are a reboot."""
+    """Guest with one sshd, used as a context; `stop` and `start` in between are a reboot."""
 
     def __init__(self, *, forced: Path | None = None, environment: str = "") -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gpufleet-guest-"))
@@ -67,7 +67,7 @@ class Guest:
         self.host_key = " ".join(key.export_public_key().decode().split()[:2])
 
     def program(self, name: str, text: str) -> None:
-        """Give the guest a program; written beside and put in place, as it may be running."""
+        """Install a program in the guest atomically, because it may be running."""
         path = self.folder / "bin" / f".{name}"
         path.write_text(text)
         path.chmod(0o755)
@@ -88,7 +88,7 @@ class Guest:
     def start(self) -> None:
         sshd, wrapper = peers.find("sshd"), peers.find("nss_wrapper")
         if sshd is None or wrapper is None:
-            message = "sshd is not here: run `make test`, or `python tests/support/peers.py fetch`"
+            message = "sshd is missing: run `make test`, or `python tests/support/peers.py fetch`"
             if os.environ.get("GPUFLEET_ALLOW_SKIPS") == "1":
                 pytest.skip(message)
             pytest.fail(message)
@@ -116,7 +116,7 @@ class Guest:
                 group=uid if as_root else None,
                 extra_groups=[] if as_root else None,
             )
-        wait_until(self._answers, what=f"sshd, which says {self.log()!r}")
+        wait_until(self._answers, what=f"sshd; log: {self.log()!r}")
 
     def stop(self) -> None:
         if self._process is not None:
@@ -130,7 +130,7 @@ class Guest:
         return (self.folder / "log").read_text(errors="replace")
 
     def processor_seconds(self) -> float:
-        """Return what it, and everything that it started, has taken so far."""
+        """Return the processor time of the server and all its descendants."""
         assert self._process is not None
         ticks = 0
         for number in _tree(self._process.pid):
@@ -146,7 +146,7 @@ class Guest:
 
 
 def _tree(root: int) -> list[int]:
-    """Return a process and all that came of it, the first one first: each login is a session of its own."""
+    """Return a process and all its descendants, the process first. Each login has its own session."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -24,7 +24,7 @@ store.close()
 
 
 def copy_empty_store(folder: Path) -> None:
-    """Make `folder` an embedded store with this build's tables and no rows."""
+    """Make `folder` an embedded store with the tables of this build and no rows."""
     shutil.copytree(_template(), folder, symlinks=True, dirs_exist_ok=True)
 
 

@@ -7,14 +7,14 @@
     /sys/class/net/eth0 -> ../../devices/pci0000:00/net/eth0
     /run/systemd/system/
 
-A file with ` = ` has that one line, and a newline; `| ` adds lines to the file named above; `␀` stands for a NUL.
+A file with ` = ` has one line with a newline. `| ` adds lines to the file above. `␀` is a NUL.
 """
 
 from pathlib import Path
 
 
 def plant(tree: str, root: Path) -> None:
-    """Make the tree under `root`."""
+    """Create the tree under `root`."""
     contents: dict[Path, list[str]] = {}
     current: Path | None = None
     for line in tree.splitlines():
@@ -33,7 +33,7 @@ def plant(tree: str, root: Path) -> None:
                 current = _place(root, path)
                 contents[current] = [value + "\n"] if equals else []
         else:
-            assert not line or line.startswith("#"), f"{line!r} is none of a tree's lines"
+            assert not line or line.startswith("#"), f"{line!r} is not a line of a tree"
     for file, lines in contents.items():
         file.write_bytes("".join(lines).replace("␀", "\0").encode("utf-8", errors="surrogateescape"))
 

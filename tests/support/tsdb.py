@@ -1,4 +1,4 @@
-"""Real Prometheus, VictoriaMetrics and vmagent in folders of their own, on loopback."""
+"""Real Prometheus, VictoriaMetrics and vmagent on loopback, in their own folders."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ scrape_configs:
 
 
 class Sample(NamedTuple):
-    """One sample of one series."""
+    """Sample of a series."""
 
     labels: dict[str, str]
     value: float
@@ -33,41 +33,41 @@ class Sample(NamedTuple):
 
 
 class Tsdb(NamedTuple):
-    """A database that answers PromQL and takes remote write."""
+    """Database that answers PromQL and receives remote write."""
 
     url: str
 
     @property
     def write_url(self) -> str:
-        """Where remote write goes."""
+        """URL of the remote write endpoint."""
         return f"{self.url}/api/v1/write"
 
-    def ask(self, query: str) -> list[Any]:
-        """Return the result of an instant query; an error of the query fails the test with its words."""
-        body = urllib.parse.urlencode({"query": query}).encode()
+    def query(self, promql: str) -> list[Any]:
+        """Return the result of an instant query; fail with the error message of the database."""
+        body = urllib.parse.urlencode({"query": promql}).encode()
         try:
             with urllib.request.urlopen(f"{self.url}/api/v1/query", data=body, timeout=10) as answer:
                 result: list[Any] = json.load(answer)["data"]["result"]
                 return result
         except urllib.error.HTTPError as error:
-            raise AssertionError(f"{query}: {error.read().decode()}") from error
+            raise AssertionError(f"{promql}: {error.read().decode()}") from error
 
-    def now(self, query: str) -> list[Sample]:
-        """Return what an instant query gives."""
-        return [Sample(one["metric"], float(one["value"][1]), float(one["value"][0])) for one in self.ask(query)]
+    def now(self, promql: str) -> list[Sample]:
+        """Return the samples of an instant query."""
+        return [Sample(one["metric"], float(one["value"][1]), float(one["value"][0])) for one in self.query(promql)]
 
     def raw(self, selector: str) -> list[Sample]:
-        """Return every sample of the last hour, at its own time."""
+        """Return every sample of the last hour with its own timestamp."""
         return [
             Sample(one["metric"], float(value), float(at))
-            for one in self.ask(f"{selector}[1h]")
+            for one in self.query(f"{selector}[1h]")
             for at, value in one["values"]
         ]
 
 
 @contextlib.contextmanager
 def prometheus(program: Path, folder: Path, target: str = "127.0.0.1:1") -> Iterator[Tsdb]:
-    """Run a Prometheus that takes remote write and scrapes `target` every second."""
+    """Run a Prometheus that receives remote write and scrapes `target` every second."""
     port = free_port()
     folder.mkdir(parents=True)
     (folder / "prometheus.yml").write_text(SCRAPE.format(target=target))
@@ -86,7 +86,7 @@ def prometheus(program: Path, folder: Path, target: str = "127.0.0.1:1") -> Iter
 
 @contextlib.contextmanager
 def victoria(program: Path, folder: Path, port: int | None = None) -> Iterator[Tsdb]:
-    """Run a VictoriaMetrics, on a port that nobody has unless one is given."""
+    """Run a VictoriaMetrics, on a free port unless one is given."""
     port = port or free_port()
     folder.mkdir(parents=True)
     command = [
@@ -105,7 +105,7 @@ def victoria(program: Path, folder: Path, port: int | None = None) -> Iterator[T
 
 @contextlib.contextmanager
 def vmagent(program: Path, folder: Path, target: str, to: Tsdb, query: str = "") -> Iterator[None]:
-    """Run a vmagent that scrapes `target` every second and writes to a database, or a hub."""
+    """Run a vmagent that scrapes `target` every second and writes to a database or a hub."""
     port = free_port()
     folder.mkdir(parents=True)
     (folder / "scrape.yml").write_text(SCRAPE.format(target=target))

@@ -1,4 +1,4 @@
-"""Reading systemd's unit files: a key can stand several times, and a value can go on in the next line."""
+"""Parser of systemd unit files: keys can be repeated, and values can continue in the next line."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 
 
 def unit_values(file: Path, section: str, key: str) -> list[str]:
-    """Return every value of a key, in order; an empty one takes back those before it (systemd.syntax(7))."""
+    """Return every value of a key, in order. An empty value clears the previous ones (systemd.syntax(7))."""
     here, found = "", list[str]()
     for line in file.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
         name, equals, value = line.partition("=")

@@ -1,4 +1,4 @@
-"""uv, with which packages are built and installed as a user would."""
+"""uv, which builds and installs packages as a user does."""
 
 import os
 import shutil
@@ -10,15 +10,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def find() -> Path:
-    """Return where it is: the one of this checkout, else the machine's."""
+    """Return the path of uv: the one of this checkout, else the machine's."""
     own = ROOT / ".tools" / "bin" / "uv"
     found = own if own.exists() else Path(shutil.which("uv") or "")
-    assert found.is_file(), "uv is not here: run `make setup`"
+    assert found.is_file(), "uv is missing: run `make setup`"
     return found
 
 
 def uv(*arguments: object, **env: str) -> None:
-    """Run it in the repository; fails with its words."""
+    """Run uv in the repository. Fail with its error output."""
     done = subprocess.run(
         [find(), *map(str, arguments), "--quiet"],
         cwd=ROOT,

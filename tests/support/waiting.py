@@ -5,10 +5,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 PATIENCE = 4
-"""Factor of every deadline: tests state what an idle machine needs, and a busy one takes several times as long."""
+"""Factor of every deadline. Tests state the time of an idle machine; a busy one takes several times as long."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
-"""Seconds between two evaluations of a condition; they grow, because one may be a request to a busy process."""
+"""Seconds between two evaluations of a condition. They grow, because evaluating one may burden a busy process."""
 
 
 def wait_until(condition: Callable[[], object], *, seconds: float = 20, what: str = "condition") -> None:

@@ -1,4 +1,4 @@
-"""Whatever is printed: only the declared error leaves a parser, and what is read stays within bounds."""
+"""Fuzzing of the nvidia-smi parsers: at most a `WireError`, and values of bounded size."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "failure": lambda content: nvidia_smi.classify_failure(1, content, content),
 }
 CAPTURES = {file.name: file.read_bytes()[:60_000] for file in sorted(DATA.iterdir()) if file.suffix in (".xml", ".txt")}
-WORDS = st.sampled_from(
+PIECES = st.sampled_from(
     [b"GPU 00000000:01:00.0", b"\n    ", b" : ", b"N/A", b", ", b"<gpu id='1'>", b"</gpu>", b"<nvidia_smi_log>",
      b"&x;", b"<![CDATA[", b"MIG Device", b"vGPU ID : 1", b"Processes", b"\x00", b"\xff\xfe", b"\n", b"[1]", b"/",
      b"<mig_devices><mig_device>", b"</mig_device>", b"<processes><process_info>", b"</process_info>",
@@ -48,14 +48,14 @@ def survive(parser: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("parser", PARSERS)
-@given(pieces=st.lists(st.one_of(WORDS, st.binary(max_size=40)), max_size=60))
-def test_pieces_of_outputs(parser: str, pieces: list[bytes]) -> None:
+@given(pieces=st.lists(st.one_of(PIECES, st.binary(max_size=40)), max_size=60))
+def test_parsers_survive_random_pieces_of_outputs(parser: str, pieces: list[bytes]) -> None:
     survive(parser, b"".join(pieces))
 
 
 @pytest.mark.parametrize("parser", PARSERS)
 @given(data=st.data())
-def test_captures_with_damage(parser: str, data: st.DataObject) -> None:
+def test_parsers_survive_damaged_captures(parser: str, data: st.DataObject) -> None:
     content = bytearray(CAPTURES[data.draw(st.sampled_from(sorted(CAPTURES)))])
     for _ in range(data.draw(st.integers(0, 5))):
         at = data.draw(st.integers(0, len(content)))

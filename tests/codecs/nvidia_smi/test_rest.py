@@ -1,4 +1,4 @@
-"""Help, list, captures, exit codes and words."""
+"""Help, device list, captures, exit codes and messages of nvidia-smi."""
 
 import pytest
 
@@ -16,20 +16,20 @@ def section(group: str, start: str) -> bytes:
     return next(one.body for one in SECTIONS if one.group == group and one.arguments.startswith(start))
 
 
-def test_help_gives_names_and_their_aliases() -> None:
+def test_help_lists_fields_and_aliases() -> None:
     names = parse_help(section("capabilities", "--help-query-gpu"))
     assert {"name", "gpu_name", "fabric.health.summary", "temperature.gpu.tlimit"} <= names
     assert "--query-gpu" not in names
-    asked = section("idle", "--query-gpu").split(b"\n")[0].decode()
-    assert {column.partition(" [")[0] for column in asked.split(", ")} <= names
+    header = section("idle", "--query-gpu").split(b"\n")[0].decode()
+    assert {column.partition(" [")[0] for column in header.split(", ")} <= names
 
 
-def test_help_without_a_name_is_an_error() -> None:
+def test_help_without_fields_is_an_error() -> None:
     with pytest.raises(WireError):
         parse_help(b"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n")
 
 
-def test_the_list_names_mig_devices_by_uuid() -> None:
+def test_device_list_has_mig_uuids() -> None:
     listing = parse_listing(section("capabilities", "-L"))
     (gpu,) = listing.gpus
     assert gpu.uuid == "GPU-00000000-0000-0000-0000-000000000000"
@@ -43,7 +43,7 @@ def test_the_list_names_mig_devices_by_uuid() -> None:
     assert gpu.mig[4].uuid == "MIG-00000004-0000-0000-0000-000000000004"
 
 
-def test_the_list_keeps_names_with_parentheses_and_old_mig_uuids() -> None:
+def test_device_list_with_parentheses_and_old_mig_uuids() -> None:
     listing = parse_listing(
         b"Unable to determine the device handle for gpu 0000:02:00.0: GPU is lost.\n"
         b"GPU 1: Odd (UUID: x) (UUID: GPU-1)\n  MIG 3g.20gb Device 0: (UUID: MIG-GPU-1/3/0)\n"
@@ -52,7 +52,7 @@ def test_the_list_keeps_names_with_parentheses_and_old_mig_uuids() -> None:
     assert listing.messages == ("Unable to determine the device handle for gpu 0000:02:00.0: GPU is lost.",)
 
 
-def test_a_capture_is_parted_by_its_commands() -> None:
+def test_capture_is_split_by_command() -> None:
     assert [(one.group, one.arguments.partition("=")[0]) for one in SECTIONS if one.group == "load"] == [
         ("load", ""),
         ("load", "-q"),
@@ -92,14 +92,14 @@ def test_a_capture_is_parted_by_its_commands() -> None:
         (139, "", "", Reason.DRIVER_ERROR),
     ],
 )  # fmt: skip
-def test_what_failures_mean(code: int, stdout: str, stderr: str, reason: Reason) -> None:
+def test_failure_reason(code: int, stdout: str, stderr: str, reason: Reason) -> None:
     failure = classify_failure(code, stdout.encode(), stderr.encode())
     assert failure.reason is reason
     assert failure.message
     assert (stdout or stderr).split("\n")[0] in failure.message
 
 
-def test_the_drivers_words_are_kept_clean_and_bounded() -> None:
+def test_failure_message_is_clean_and_bounded() -> None:
     failure = classify_failure(1, b"\x1b[2Jfirst\x07\r\nfirst\n" + b"second " * 10_000, b"third\xff\n")
     assert "\x1b" not in failure.message
     assert failure.message.startswith("[2Jfirst; first; second")
@@ -107,7 +107,7 @@ def test_the_drivers_words_are_kept_clean_and_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("message", "found"),
     [
         ("Unable to determine the device handle for GPU0000:65:00.0: Unknown Error",
          ("0000:65:00.0", Reason.DRIVER_ERROR)),
@@ -117,8 +117,8 @@ def test_the_drivers_words_are_kept_clean_and_bounded() -> None:
         ("No devices were found", None),
     ],
 )  # fmt: skip
-def test_the_device_that_a_message_names(words: str, found: tuple[str, Reason] | None) -> None:
-    assert named_device(words) == found
+def test_device_named_by_a_message(message: str, found: tuple[str, Reason] | None) -> None:
+    assert named_device(message) == found
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_the_device_that_a_message_names(words: str, found: tuple[str, Reason] |
         ("Disabled", None),
     ],
 )
-def test_what_stands_where_there_is_no_value(text: str, reason: Reason | None) -> None:
+def test_placeholder_texts_have_a_reason(text: str, reason: Reason | None) -> None:
     assert token(text) is reason
 
 
-def test_names_of_xml_and_text_become_one() -> None:
+def test_names_of_xml_and_text_are_equal() -> None:
     assert slug("FB Memory Usage") == slug("fb_memory_usage") == "fb_memory_usage"
     assert slug("GPU T.Limit Temp") == "gpu_t_limit_temp"

@@ -1,3 +1,5 @@
+"""Text output of `nvidia-smi -q`: sections, processes, messages, truncation and bounds."""
+
 import pytest
 
 from gpufleet.codecs.nvidia_smi import parse_text
@@ -33,7 +35,7 @@ GPU 00000000:83:00.0
 """
 
 
-def test_values_are_named_by_what_stands_above_them() -> None:
+def test_values_are_named_by_their_sections() -> None:
     log = parse_text(EXAMPLE)
     (gpu,) = log.devices
     assert log.leaves == {"timestamp": "Fri Jul  3 22:22:26 2026", "attached_gpus": "1"}
@@ -54,7 +56,7 @@ def test_values_are_named_by_what_stands_above_them() -> None:
     )
 
 
-def test_vgpu_instances_of_their_gpus() -> None:
+def test_vgpu_instances_belong_to_their_gpus() -> None:
     log = parse_text((DATA / "text-vgpu-host-vgpu-q-edited.txt").read_bytes())
     assert {gpu.name: len(gpu.vgpus) for gpu in log.devices if gpu.vgpus} == {
         "00000000:10:00.0": 2,
@@ -68,13 +70,13 @@ def test_vgpu_instances_of_their_gpus() -> None:
     assert vgpu.leaves["fb_memory_usage/used"] == "0 MiB"
 
 
-def test_the_line_in_which_an_output_ends_is_not_read() -> None:
+def test_truncated_last_line_is_dropped() -> None:
     log = parse_text(b"GPU 00000000:83:00.0\n    FB Memory Usage\n        Total : 143771 MiB\n        Used : 14")
     assert log.devices[0].leaves == {"fb_memory_usage/total": "143771 MiB"}
     assert "truncated" in log.messages[0]
 
 
-def test_words_before_and_between_devices_are_messages() -> None:
+def test_text_before_and_between_devices_is_a_message() -> None:
     log = parse_text(
         b"Unable to determine the device handle for GPU0000:65:00.0: Unknown Error\n"
         b"GPU 00000000:83:00.0\n    Fan Speed : 30 %\nGPU is lost.\nGPU 00000000:84:00.0\n    Fan Speed : 31 %\n"
@@ -92,13 +94,13 @@ def test_text_without_a_device_is_an_error() -> None:
     assert caught.value.field == "-q"
 
 
-def test_too_deep() -> None:
+def test_too_deep_nesting_is_rejected() -> None:
     lines = "\n".join(" " * (depth + 1) + "a" for depth in range(MAX_DEPTH + 1))
     with pytest.raises(WireLimitError):
         parse_text(f"GPU 00000000:83:00.0\n{lines} : 1\n".encode())
 
 
-def test_too_many_lines() -> None:
+def test_too_many_lines_are_rejected() -> None:
     with pytest.raises(WireLimitError, match="50000") as caught:
         parse_text(b"GPU 00000000:83:00.0\n" + b"\n" * MAX_LINES)
     assert caught.value.field == "-q"
@@ -114,7 +116,7 @@ def test_truncated_output_has_no_processes() -> None:
     assert parse_text(cut).devices[0].processes is None
 
 
-def test_of_several_outputs_in_a_row_the_first_is_read() -> None:
+def test_first_of_several_outputs_is_read() -> None:
     banner = b"\n==============NVSMI LOG==============\n\nTimestamp : Fri Jul  3 22:10:%d 2026\n"
     one, two = banner % 45 + GPU + PROCESS % 12, banner % 46 + GPU + PROCESS % 13
     log, first = parse_text(one + two), parse_text(one)

@@ -1,3 +1,5 @@
+"""XML output of nvidia-smi: devices, processes, truncation, entities and bounds."""
+
 import pytest
 
 from gpufleet.codecs.nvidia_smi import parse_xml
@@ -12,7 +14,7 @@ def document(gpu: bytes, head: bytes = HEAD) -> bytes:
     return head + b"<nvidia_smi_log><attached_gpus>1</attached_gpus>" + gpu + b"</nvidia_smi_log>\n"
 
 
-def test_devices_values_mig_devices_and_processes() -> None:
+def test_devices_mig_devices_and_processes() -> None:
     log = parse_xml(
         document(
             b'<gpu id="00000000:01:00.0"><fb_memory_usage><total>81559 MiB</total></fb_memory_usage>'
@@ -28,30 +30,30 @@ def test_devices_values_mig_devices_and_processes() -> None:
     assert gpu.processes == ({"pid": "12", "type": "C"},)
 
 
-def test_a_value_that_comes_again_is_kept_beside_the_first() -> None:
+def test_repeated_values_are_numbered() -> None:
     (gpu,) = parse_xml(document(b'<gpu id="a"><c><v>1</v><v>2</v><v>3</v></c></gpu>')).devices
     assert gpu.leaves == {"c/v": "1", "c/v[1]": "2", "c/v[2]": "3"}
 
 
-def test_words_before_the_document_are_messages() -> None:
-    words = b"Unable to determine the device handle for GPU0000:65:00.0: Unknown Error\n"
-    log = parse_xml(words + document(b'<gpu id="a"><uuid>GPU-1</uuid></gpu>'))
+def test_text_before_the_document_is_a_message() -> None:
+    message = b"Unable to determine the device handle for GPU0000:65:00.0: Unknown Error\n"
+    log = parse_xml(message + document(b'<gpu id="a"><uuid>GPU-1</uuid></gpu>'))
     assert log.messages == ("Unable to determine the device handle for GPU0000:65:00.0: Unknown Error",)
     assert len(log.devices) == 1
 
 
-def test_of_a_document_that_is_cut_off_the_whole_gpus_count() -> None:
+def test_truncated_document_has_its_complete_gpus() -> None:
     whole = (DATA / "xml-h100.xml").read_bytes()
     cut = whole[: whole.index(b"00000000:75:00.0") + 2000]
     log = parse_xml(cut)
     assert [gpu.name for gpu in log.devices] == ["00000000:53:00.0", "00000000:64:00.0"]
     assert log.devices == parse_xml(whole).devices[:2]
-    (words,) = log.messages
-    assert "truncated" in words
+    (message,) = log.messages
+    assert "truncated" in message
 
 
 @pytest.mark.parametrize("keep", [0, 10, 200, 5000])
-def test_cut_off_before_its_first_gpu_is_whole_it_is_an_error(keep: int) -> None:
+def test_document_without_a_complete_gpu_is_an_error(keep: int) -> None:
     with pytest.raises(WireError):
         parse_xml((DATA / "xml-h100.xml").read_bytes()[:keep])
 
@@ -59,7 +61,7 @@ def test_cut_off_before_its_first_gpu_is_whole_it_is_an_error(keep: int) -> None
 @pytest.mark.parametrize(
     "name", [b"/usr/bin/python", b"\xff\xff", b"\x01", b"a & b", b"<a>", b"a\nb", b"</process_name>", b""]
 )
-def test_the_name_of_a_process_costs_nothing(name: bytes) -> None:
+def test_process_names_are_removed_before_parsing(name: bytes) -> None:
     one = b"<process_info>\n<pid>%d</pid><type>C</type>\n<process_name>%s</process_name>\n</process_info>\n"
     processes = b"".join(one % (pid, name) for pid in (12, 13))
     (gpu,) = parse_xml(document(b'<gpu id="a"><u>1</u><processes>' + processes + b"</processes></gpu>")).devices
@@ -67,13 +69,13 @@ def test_the_name_of_a_process_costs_nothing(name: bytes) -> None:
     assert gpu.processes == tuple({"pid": pid, "type": "C", "process_name": ""} for pid in ("12", "13"))
 
 
-def test_processes_on_one_line_are_told_apart() -> None:
+def test_processes_on_one_line_are_separate() -> None:
     one = b"<process_info><pid>%d</pid><process_name>x</process_name></process_info>"
     gpu = b'<gpu id="a"><processes>' + one % 12 + one % 13 + b"</processes></gpu>\n"
     assert [process["pid"] for process in parse_xml(document(gpu)).devices[0].processes or ()] == ["12", "13"]
 
 
-def test_a_name_that_never_ends_is_read_in_bounded_time() -> None:
+def test_endless_process_name_takes_bounded_time() -> None:
     with pytest.raises(WireError):
         parse_xml(document(b'<gpu id="a"><processes>' + b"<process_name>" * 500_000))
 
@@ -92,24 +94,24 @@ ENTITIES = {
 
 
 @pytest.mark.parametrize("kind", ENTITIES)
-def test_entities_of_every_kind_are_refused(kind: str) -> None:
+def test_entities_of_every_kind_are_rejected(kind: str) -> None:
     with pytest.raises(WireError, match="entity") as caught:
         parse_xml(ENTITIES[kind])
     assert caught.value.field == "xml"
 
 
-def test_the_dtd_that_is_named_is_not_looked_for() -> None:
+def test_external_dtd_is_not_loaded() -> None:
     head = b'<!DOCTYPE nvidia_smi_log SYSTEM "http://127.0.0.1:1/nvsmi_device_v13.dtd">'
     assert len(parse_xml(document(b'<gpu id="x"><u>1</u></gpu>', head)).devices) == 1
 
 
-def test_another_document_is_an_error_that_names_its_root() -> None:
+def test_error_for_another_document_names_its_root() -> None:
     with pytest.raises(WireError, match="<html>") as caught:
         parse_xml(b"<?xml version='1.0'?><html><gpu/></html>")
     assert caught.value.field == "xml"
 
 
-def test_too_deep_too_many_and_too_long() -> None:
+def test_depth_leaves_and_value_length_are_bounded() -> None:
     with pytest.raises(WireLimitError, match="16") as caught:
         parse_xml(document(b'<gpu id="x">' + b"<a>" * MAX_DEPTH))
     assert caught.value.field == "xml"
@@ -120,7 +122,7 @@ def test_too_deep_too_many_and_too_long() -> None:
     assert len(gpu.leaves["a"]) == MAX_VALUE
 
 
-def test_too_long_and_too_many_elements() -> None:
+def test_size_and_elements_are_bounded() -> None:
     with pytest.raises(WireLimitError, match="8388608") as caught:
         parse_xml(b"<nvidia_smi_log>" + b" " * MAX_BYTES)
     assert caught.value.field == "xml"
@@ -130,6 +132,6 @@ def test_too_long_and_too_many_elements() -> None:
     assert caught.value.field == "xml"
 
 
-def test_an_encoding_that_python_lacks_is_an_error() -> None:
+def test_unknown_encoding_is_an_error() -> None:
     with pytest.raises(WireError):
         parse_xml(b'<?xml version="1.0" encoding="x-nothing"?><nvidia_smi_log/>')

@@ -1,4 +1,4 @@
-"""Requests of OTLP as records, of any content, and as the specification shows them."""
+"""Strategies for OTLP requests, and the examples of the specification."""
 
 from hypothesis import strategies as st
 
@@ -47,7 +47,7 @@ METRICS_JSON = b"""{"resourceMetrics": [{
         "aggregationTemporality": 1, "dataPoints": [
           {"startTimeUnixNano": "1544712660300000000", "timeUnixNano": "1544712660300000000", "count": "2", "sum": 2,
            "bucketCounts": ["1", "1"], "explicitBounds": [1], "min": 0, "max": 2}]}}]}]}]}"""
-"""Of the shape that the specification's example has (opentelemetry-proto, examples/metrics.json)."""
+"""Modelled on the example of the specification (opentelemetry-proto, examples/metrics.json)."""
 
 LOGS_JSON = b"""{"resourceLogs": [{
   "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "my.service"}}]},
@@ -62,4 +62,4 @@ LOGS_JSON = b"""{"resourceLogs": [{
        {"key": "array", "value": {"arrayValue": {"values": [{"stringValue": "many"}, {"intValue": "2"}]}}},
        {"key": "map", "value": {"kvlistValue": {"values": [{"key": "k", "value": {"stringValue": "v"}}]}}},
        {"key": "bytes", "value": {"bytesValue": "AAE="}}, {"key": "nothing", "value": {}}]}]}]}]}"""
-"""Of the shape of examples/logs.json."""
+"""Modelled on examples/logs.json."""

@@ -1,4 +1,4 @@
-"""Whatever comes, the decoder gives a request or the declared error, within its bounds."""
+"""Hostile OTLP requests: the decoder returns a bounded request or raises `WireError`."""
 
 import gzip
 import json
@@ -33,7 +33,7 @@ from tests.codecs.otlp.requests import AT, LOGS, RESOURCES
 
 
 def one(**point: Any) -> tuple[ExportMetricsServiceRequest, Any]:
-    """Return a request with a good point of a gauge `good` and an odd one of another."""
+    """Return a request with a valid point of the gauge `good` and the given point of the gauge `odd`."""
     request = ExportMetricsServiceRequest()
     metrics = request.resource_metrics.add().scope_metrics.add().metrics
     metrics.add(name="good").gauge.data_points.add(time_unix_nano=AT, as_int=7)
@@ -61,11 +61,11 @@ def found(request: ExportMetricsServiceRequest, limits: OtlpLimits | None = None
         ({"as_int": None}, OtlpProblem.NO_VALUE),
     ],
 )
-def test_a_bad_point_costs_itself(point: dict[str, Any], problem: OtlpProblem) -> None:
+def test_invalid_point_drops_only_itself(point: dict[str, Any], problem: OtlpProblem) -> None:
     assert found(one(**point)[0]) == ([7], {problem: 1})
 
 
-def test_bad_attributes_cost_their_point() -> None:
+def test_invalid_attributes_drop_their_point() -> None:
     for keys, value in (
         (["a", "a"], "x"),
         (["k" * 257], "x"),
@@ -87,7 +87,7 @@ def test_bad_resource_attributes_drop_only_its_points() -> None:
     assert found(request) == ([7, 1], {OtlpProblem.ATTRIBUTES: 2})
 
 
-def test_a_long_attribute_of_a_resource_costs_itself() -> None:
+def test_overlong_resource_attribute_drops_only_itself() -> None:
     request, _ = one()
     resource = request.resource_metrics[0].resource
     resource.attributes.add(key="process.command_line").value.string_value = "java -cp " + "x" * 9000
@@ -99,17 +99,17 @@ def test_a_long_attribute_of_a_resource_costs_itself() -> None:
 
 
 @pytest.mark.parametrize("kind", ["histogram", "exponential_histogram", "summary"])
-def test_kinds_that_no_gpu_metric_is(kind: str) -> None:
+def test_histograms_and_summaries_are_dropped(kind: str) -> None:
     request, odd = one()
     getattr(odd, kind).data_points.add(time_unix_nano=AT)
     assert found(request) == ([7], {OtlpProblem.HISTOGRAM: 1})
 
 
-def test_differences_and_metrics_without_name_or_data() -> None:
+def test_delta_nameless_and_empty_metrics_are_dropped() -> None:
     request, odd = one()
     odd.sum.data_points.add(time_unix_nano=AT, as_int=1)
     odd.sum.data_points.add(time_unix_nano=AT, as_int=1)
-    assert found(request) == ([7], {OtlpProblem.DELTA: 2})  # a temporality that is not told is none either
+    assert found(request) == ([7], {OtlpProblem.DELTA: 2})  # an unspecified temporality is treated the same
     request, odd = one()
     odd.name = " "
     assert found(request) == ([7], {OtlpProblem.NO_NAME: 1})
@@ -118,7 +118,7 @@ def test_differences_and_metrics_without_name_or_data() -> None:
     assert found(request) == ([7], {OtlpProblem.NO_DATA: 1})
 
 
-def test_control_characters_are_taken_out() -> None:
+def test_control_characters_are_removed() -> None:
     request, odd = one()
     odd.name = "o\x1b[2Jdd"
     odd.gauge.data_points[0].attributes.add(key="a\n").value.string_value = "x\x00y"
@@ -127,7 +127,7 @@ def test_control_characters_are_taken_out() -> None:
     assert (metric.name, metric.points[0].attributes) == ("o[2Jdd", {"a": "xy"})
 
 
-def test_bounds() -> None:
+def test_requests_are_bounded() -> None:
     request, odd = one()
     for number in range(5):
         odd.gauge.data_points.add(time_unix_nano=AT, as_int=number)
@@ -152,7 +152,7 @@ def test_bounds() -> None:
         decode_answer(b"\0" * 5000, PROTOBUF)
 
 
-def test_a_bomb_is_not_unpacked() -> None:
+def test_decompression_bomb_is_rejected() -> None:
     zeros = b"\0" * (64 << 20)
     unsized = zstandard.ZstdCompressor(write_content_size=False)
     bombs = {
@@ -187,13 +187,13 @@ def test_a_bomb_is_not_unpacked() -> None:
 
 
 @pytest.mark.parametrize("content_type", ["", "text/plain", "application/grpc", "application/json; charset=utf-8"])
-def test_other_content_types(content_type: str) -> None:
+def test_unknown_content_type_is_rejected(content_type: str) -> None:
     with pytest.raises(WireError) as caught:
         decode_metrics(b"", content_type)
     assert caught.value.field == "content-type"
 
 
-def test_values_nested_too_deeply_refuse_the_request() -> None:
+def test_deeply_nested_values_are_rejected() -> None:
     value: Any = {"stringValue": "x"}
     for _ in range(60):
         value = {"arrayValue": {"values": [value]}}
@@ -205,31 +205,31 @@ def test_values_nested_too_deeply_refuse_the_request() -> None:
             decode_metrics(bomb, JSON)
 
 
-def held_to_its_bounds(read: MetricsRequest | LogsRequest) -> None:
-    """Whatever was taken is within the bounds, and what was not is counted."""
+def assert_bounded(read: MetricsRequest | LogsRequest) -> None:
+    """Check that the accepted content is within the limits, and that every problem is counted."""
     limits = OtlpLimits()
     assert all(count > 0 for count in read.problems.values())
     for resource in read.resources:
-        told: list[OtlpPoint | LogRecord] = []
+        items: list[OtlpPoint | LogRecord] = []
         if isinstance(resource, ResourceMetrics):
             assert all(metric.name and metric.name.isprintable() for metric in resource.metrics)
-            told += [point for metric in resource.metrics for point in metric.points]
+            items += [point for metric in resource.metrics for point in metric.points]
         else:
-            told += resource.records
+            items += resource.records
             assert all(record.body.isprintable() for record in resource.records)
-        for one in told:
+        for one in items:
             assert 0 <= one.at < 2**63
             assert len(one.attributes) <= limits.attributes
             assert all(isinstance(value, str | bool | int | float) for value in one.attributes.values())
 
 
 @given(st.binary(max_size=300), st.sampled_from([PROTOBUF, JSON]), st.sampled_from([decode_metrics, decode_logs]))
-def test_any_bytes(message: bytes, content_type: str, decode: Any) -> None:
+def test_any_bytes_are_bounded_or_rejected(message: bytes, content_type: str, decode: Any) -> None:
     try:
         read = decode(message, content_type)
     except WireError:
         return
-    held_to_its_bounds(read)
+    assert_bounded(read)
 
 
 JSONS = st.recursive(
@@ -251,16 +251,18 @@ JSONS = st.recursive(
 
 
 @given(JSONS, st.sampled_from([decode_metrics, decode_logs]))
-def test_any_json(document: Any, decode: Any) -> None:
+def test_any_json_is_bounded_or_rejected(document: Any, decode: Any) -> None:
     try:
         read = decode(json.dumps(document).encode(), JSON)
     except WireError:
         return
-    held_to_its_bounds(read)
+    assert_bounded(read)
 
 
 @given(st.data(), RESOURCES, LOGS, st.sampled_from([PROTOBUF, JSON]))
-def test_a_damaged_request(data: st.DataObject, metrics: ResourceMetrics, logs: ResourceLogs, kind: str) -> None:
+def test_damaged_request_is_bounded_or_rejected(
+    data: st.DataObject, metrics: ResourceMetrics, logs: ResourceLogs, kind: str
+) -> None:
     full = ResourceMetrics(metrics.attributes, [*metrics.metrics, OtlpMetric("m", Kind.GAUGE, [OtlpPoint(1, AT)])])
     is_logs = data.draw(st.booleans())
     message = bytearray(encode_logs([logs], kind) if is_logs else encode_metrics([full], kind))
@@ -272,4 +274,4 @@ def test_a_damaged_request(data: st.DataObject, metrics: ResourceMetrics, logs: 
         read = decode_logs(cut, kind) if is_logs else decode_metrics(cut, kind)
     except WireError:
         return
-    held_to_its_bounds(read)
+    assert_bounded(read)

@@ -1,4 +1,4 @@
-"""What a sender says is what comes out, in both content types; protobuf's own classes read the same."""
+"""OTLP encoding and decoding in both content types, compared with the protobuf classes of opentelemetry-proto."""
 
 import gzip
 import math
@@ -31,7 +31,7 @@ from tests.codecs.otlp.requests import AT, LOGS, LOGS_JSON, METRICS_JSON, RESOUR
 BOTH = pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
 
 
-def test_protobufs_own_classes_read_what_we_write() -> None:
+def test_protobuf_classes_read_our_metrics() -> None:
     body = encode_metrics(
         [
             ResourceMetrics(
@@ -70,13 +70,17 @@ def test_protobufs_own_classes_read_what_we_write() -> None:
     assert (none.WhichOneof("value"), none.flags) == (None, 1)
 
 
-def test_protobufs_own_classes_read_our_logs() -> None:
+def test_protobuf_classes_read_our_logs() -> None:
     record = LogRecord(AT, AT + 1, 17, "gpufleet.xid", "fell off the bus", {"xid": 79})
     body = encode_logs([ResourceLogs({"host.name": "gpu-17"}, [record], "gpufleet", "1.0")])
-    (told,) = ExportLogsServiceRequest.FromString(body).resource_logs[0].scope_logs[0].log_records
-    assert (told.time_unix_nano, told.observed_time_unix_nano, told.severity_number) == (AT, AT + 1, 17)
-    assert (told.event_name, told.body.string_value) == ("gpufleet.xid", "fell off the bus")
-    assert (told.attributes[0].key, told.attributes[0].value.int_value) == ("xid", 79)
+    (record_read,) = ExportLogsServiceRequest.FromString(body).resource_logs[0].scope_logs[0].log_records
+    assert (record_read.time_unix_nano, record_read.observed_time_unix_nano, record_read.severity_number) == (
+        AT,
+        AT + 1,
+        17,
+    )
+    assert (record_read.event_name, record_read.body.string_value) == ("gpufleet.xid", "fell off the bus")
+    assert (record_read.attributes[0].key, record_read.attributes[0].value.int_value) == ("xid", 79)
 
 
 @given(st.lists(RESOURCES, max_size=2), st.sampled_from([PROTOBUF, JSON]))
@@ -93,7 +97,7 @@ def test_logs_round_trip(resources: list[ResourceLogs], content_type: str) -> No
     assert not found.problems
 
 
-def test_the_specifications_example_of_metrics() -> None:
+def test_metrics_example_of_the_specification() -> None:
     found = decode_metrics(METRICS_JSON, JSON)
     (resource,) = found.resources
     at = 1544712660300000000
@@ -112,7 +116,7 @@ def test_the_specifications_example_of_metrics() -> None:
     assert found.problems == {("my.histogram", OtlpProblem.HISTOGRAM): 1}
 
 
-def test_the_specifications_example_of_logs() -> None:
+def test_logs_example_of_the_specification() -> None:
     (resource,) = decode_logs(LOGS_JSON, JSON).resources
     (record,) = resource.records
     assert (record.body, record.severity, record.at) == ("Example log record", 10, 1544712660300000000)
@@ -138,7 +142,7 @@ def test_numbers_keep_every_digit(content_type: str) -> None:
 
 
 @BOTH
-def test_a_lone_surrogate_costs_nothing_but_itself(content_type: str) -> None:
+def test_lone_surrogate_is_replaced(content_type: str) -> None:
     points = [OtlpPoint(1, AT, 0, {"mount": "/mnt/\udcff"})]
     body = encode_metrics([ResourceMetrics({}, [OtlpMetric("m", Kind.GAUGE, points)])], content_type)
     (metric,) = decode_metrics(body, content_type).resources[0].metrics
@@ -147,14 +151,14 @@ def test_a_lone_surrogate_costs_nothing_but_itself(content_type: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("logs", [False, True])
-def test_answers(content_type: str, *, logs: bool) -> None:
+def test_answers_round_trip(content_type: str, *, logs: bool) -> None:
     for answer in (Answer(), Answer(3, "too old"), Answer(0, "a warning")):
         body = encode_answer(answer, content_type, logs=logs)
         assert decode_answer(body, content_type, logs=logs) == answer
     assert encode_answer(Answer(), PROTOBUF) == b""
 
 
-def test_a_status_is_googles() -> None:
+def test_status_is_encoded_as_google_rpc_status() -> None:
     assert encode_status(8, "later") == b"\x08\x08\x12\x05later"
     assert encode_status(8, "later", JSON) == b'{"code":8,"message":"later"}'
 
@@ -164,7 +168,7 @@ def zstd_of_no_size(content: bytes) -> bytes:
 
 
 SKIPPABLE = b"\x50\x2a\x4d\x18\x04\0\0\0what"
-"""A frame of zstd that holds nothing (RFC 8878, 3.1.2)."""
+"""Skippable frame of zstd (RFC 8878, 3.1.2)."""
 
 
 @pytest.mark.parametrize(
@@ -180,6 +184,6 @@ SKIPPABLE = b"\x50\x2a\x4d\x18\x04\0\0\0what"
         ("zstd", lambda body: SKIPPABLE + zstandard.compress(body[:9]) + zstd_of_no_size(body[9:]) + SKIPPABLE),
     ],
 )
-def test_encodings(encoding: str, pack: Callable[[bytes], bytes]) -> None:
+def test_content_encodings_are_unpacked(encoding: str, pack: Callable[[bytes], bytes]) -> None:
     body = encode_metrics([ResourceMetrics({"a": "b" * number}, []) for number in range(200)])
     assert unpack(pack(body), encoding) == body

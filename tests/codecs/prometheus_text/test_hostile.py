@@ -1,4 +1,4 @@
-"""Whatever comes: bounded, and only the declared error."""
+"""Hostile pages: results are bounded, and at most a `WireError` is raised."""
 
 import contextlib
 
@@ -74,7 +74,7 @@ def test_new_and_known_series_parse_their_tail_alike(tails: list[bytes], openmet
 
 
 @given(st.binary(max_size=300))
-def test_a_page_before_changes_nothing_of_a_page(data: bytes) -> None:
+def test_previous_page_does_not_affect_the_next(data: bytes) -> None:
     parser = TextParser()
     with contextlib.suppress(WireLimitError):
         parser.parse(data)
@@ -84,7 +84,7 @@ def test_a_page_before_changes_nothing_of_a_page(data: bytes) -> None:
     assert (page.values, page.times, page.problems) == (fresh.values, fresh.times, fresh.problems)
 
 
-def test_a_page_that_is_too_long_is_over_and_the_next_one_is_not() -> None:
+def test_oversized_page_does_not_affect_the_next() -> None:
     parser = TextParser(TextLimits(page_bytes=1000))
     with pytest.raises(WireLimitError, match="1000") as caught:
         parser.parse(b"m 1\n" * 251)
@@ -92,7 +92,7 @@ def test_a_page_that_is_too_long_is_over_and_the_next_one_is_not() -> None:
     assert parser.parse(b"m 1\n").values == [1]
 
 
-def test_a_page_of_too_many_series_is_over() -> None:
+def test_page_with_too_many_series_is_rejected() -> None:
     parser = TextParser(TextLimits(series=100))
     page = b"".join(b'm{i="%d"} 1\n' % i for i in range(101))
     for _ in range(2):
@@ -102,7 +102,7 @@ def test_a_page_of_too_many_series_is_over() -> None:
     assert len(parser.parse(page[:600]).series) > 20
 
 
-def test_what_is_kept_between_pages_is_bounded() -> None:
+def test_series_cache_is_bounded() -> None:
     parser = TextParser(TextLimits(kept=50))
     for number in range(100):
         page = parser.parse(b"".join(b'm{i="%d-%d"} 1\n' % (number, i) for i in range(40)))
@@ -111,7 +111,7 @@ def test_what_is_kept_between_pages_is_bounded() -> None:
         assert len(parser._same) <= 90
 
 
-def test_spellings_of_one_series_do_not_pile_up() -> None:
+def test_spellings_of_one_series_are_bounded() -> None:
     parser = TextParser(TextLimits(kept=50))
     for number in range(200):
         parser.parse(b'm{a="1"' + b"," + b" " * number + b"} 1\n")
@@ -126,14 +126,14 @@ def test_comments_are_bounded() -> None:
     assert len(page.families["m1"].help) == 4096
 
 
-def test_only_the_first_bad_lines_are_kept() -> None:
+def test_only_the_first_invalid_lines_are_kept() -> None:
     page = TextParser().parse(b"\x1b[31mbad\n" * 1000)
     assert page.problems == {LineProblem.SYNTAX: 1000} or page.problems == {LineProblem.NAME: 1000}
     assert len(page.examples) == MAX_EXAMPLES
     assert page.examples[0][1].startswith("\\x1b[31m")
 
 
-def test_page_of_bad_lines_is_an_error_and_an_empty_page_is_not() -> None:
+def test_page_with_only_invalid_lines_is_an_error() -> None:
     error = wire_error_of(TextParser().parse(b"<html>no metrics here</html>\n"))
     assert error is not None
     assert "<html>" in str(error)

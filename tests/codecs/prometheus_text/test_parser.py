@@ -1,4 +1,4 @@
-"""What stands on a page is what comes out, at every cut, and once."""
+"""Text parser: numbers, series, comments, timestamps and OpenMetrics, at any chunk boundary."""
 
 import math
 from pathlib import Path
@@ -28,7 +28,7 @@ def samples(page: TextPage) -> list[tuple[str, dict[str, str], int | float]]:
         ("0", 0),
         ("-3", -3),
         ("+7", 7),
-        ("18014398509481985", 18014398509481985),  # past 2**53: no float holds it
+        ("18014398509481985", 18014398509481985),  # above 2**53, not representable as float
         ("8.4e6", 8.4e6),
         ("1e-07", 1e-7),
         ("-0.5", -0.5),
@@ -40,7 +40,7 @@ def samples(page: TextPage) -> list[tuple[str, dict[str, str], int | float]]:
     ],
 )
 @pytest.mark.parametrize("again", [False, True], ids=["first page", "known series"])
-def test_numbers(text: str, value: float, again: bool) -> None:
+def test_numbers_are_parsed(text: str, value: float, again: bool) -> None:
     parser = TextParser()
     if again:
         parser.parse(b'm{a="b"} 1\n')
@@ -54,7 +54,7 @@ def test_numbers(text: str, value: float, again: bool) -> None:
 @pytest.mark.parametrize(
     "text", ["1_0", "1_0.5", "0x10", "one", "--1", "1e", "1e400", "1.0e400", "9" * 63 + "x", "", "٣", "1.2.3", "nano"]
 )
-def test_what_is_no_number_costs_its_line(text: str, again: bool) -> None:
+def test_invalid_number_drops_its_line(text: str, again: bool) -> None:
     parser = TextParser()
     if again:
         parser.parse(b'm{a="b"} 1\n')
@@ -64,7 +64,7 @@ def test_what_is_no_number_costs_its_line(text: str, again: bool) -> None:
     assert set(page.problems) <= {LineProblem.VALUE, LineProblem.SYNTAX}
 
 
-def test_nan_is_a_value_of_the_page() -> None:
+def test_nan_is_a_value() -> None:
     (value,) = parse("m NaN\n").values
     assert math.isnan(value)
 
@@ -88,13 +88,13 @@ def test_nan_is_a_value_of_the_page() -> None:
         ('up{a="\x1b[2J\x00b"} 1', "up", {"a": "[2Jb"}),
     ],
 )
-def test_series_are_read_as_they_are_written(line: str, name: str, labels: dict[str, str]) -> None:
+def test_series_syntax(line: str, name: str, labels: dict[str, str]) -> None:
     page = parse(line + "\n")
     assert [s.name for s in page.series] == [name]
     assert page.series[0].labels == labels
 
 
-def test_escapes_are_those_of_the_format_and_others_stay() -> None:
+def test_escapes_of_the_format_are_decoded() -> None:
     (series,) = parse(r'up{a="quo\"te",b="back\\slash",c="new\nline",d="\r kept",e="\\n"} 1' + "\n").series
     assert series.labels == {"a": 'quo"te', "b": "back\\slash", "c": "newline", "d": "\\r kept", "e": "\\n"}
 
@@ -130,7 +130,7 @@ def test_escapes_are_those_of_the_format_and_others_stay() -> None:
         ("x" * 70_000 + " 1", LineProblem.LINE_TOO_LONG),
     ],
 )
-def test_a_bad_line_costs_itself_and_is_counted(line: str, problem: LineProblem) -> None:
+def test_invalid_line_is_counted_and_dropped(line: str, problem: LineProblem) -> None:
     page = parse(f'first 1\n{line}\nlast{{a="b"}} 2\n')
     assert page.problems == {problem: 1}
     assert page.examples[0][0] is problem
@@ -139,22 +139,22 @@ def test_a_bad_line_costs_itself_and_is_counted(line: str, problem: LineProblem)
 
 
 @pytest.mark.parametrize("size", [4096, 4095])
-def test_bounds_are_exact(size: int) -> None:
+def test_label_length_limit_is_exact(size: int) -> None:
     page = parse(f'up{{a="{"x" * size}"}} 1\n')
     assert len(page.series[0].labels["a"]) == size
 
 
-def test_a_value_is_measured_in_bytes() -> None:
+def test_label_length_is_measured_in_bytes() -> None:
     assert parse('up{a="' + "é" * 2048 + '"} 1\n').series
     assert parse('up{a="' + "é" * 2049 + '"} 1\n').problems == {LineProblem.LABEL_TOO_LONG: 1}
 
 
-def test_a_forged_label_stays_inside_its_quotes() -> None:
+def test_label_value_cannot_forge_a_label() -> None:
     (series,) = parse(r'up{name="x\",host=\"evil",uuid="GPU-1",gpu="0"} 1' + "\n").series
     assert series.labels == {"name": 'x",host="evil', "uuid": "GPU-1", "gpu": "0"}
 
 
-def test_comments_tell_type_help_and_unit() -> None:
+def test_type_help_and_unit_comments() -> None:
     page = parse("# HELP m  What it is: a \\n test\n# TYPE m gauge\n# UNIT m bytes\n# anything else\n#\nm 1\n")
     assert page.families["m"].type == "gauge"
     assert page.families["m"].help == "What it is: a \\n test"
@@ -162,14 +162,14 @@ def test_comments_tell_type_help_and_unit() -> None:
     assert not page.problems
 
 
-def test_the_first_type_of_a_metric_counts() -> None:
+def test_first_type_of_a_metric_counts() -> None:
     page = parse('# TYPE m gauge\nm 1\n# TYPE m counter\nm{a="b"} 2\n')
     assert page.families["m"].type == "gauge"
     assert page.problems == {LineProblem.TYPE_TWICE: 1}
     assert len(page.series) == 2
 
 
-def test_a_series_counts_once_a_page_however_it_is_written() -> None:
+def test_duplicate_series_are_dropped() -> None:
     parser = TextParser()
     for _ in range(2):
         page = parser.parse(b'm{a="1",b="2"} 1\nm{b="2",a="1"} 2\nm{a="1",b="2"} 3\nm{a="1",b="2",} 4\n')
@@ -177,7 +177,7 @@ def test_a_series_counts_once_a_page_however_it_is_written() -> None:
         assert page.problems == {LineProblem.SERIES_TWICE: 3}
 
 
-def test_a_series_is_the_same_object_on_every_page() -> None:
+def test_series_objects_are_reused_between_pages() -> None:
     parser = TextParser()
     first = parser.parse(b'm{a="1",b="2"} 1\nup 1\n')
     second = parser.parse(b'up 2\nm{b="2",a="1"} 2.5\n')
@@ -185,7 +185,7 @@ def test_a_series_is_the_same_object_on_every_page() -> None:
     assert first.series[1] is second.series[0]
 
 
-def test_a_name_is_not_the_beginning_of_another() -> None:
+def test_known_series_is_not_matched_by_prefix() -> None:
     parser = TextParser()
     parser.parse(b'up 1\nm{a="1"} 1\n')
     page = parser.parse(b'up1\nup2 5\nm{a="1"}x1\nm{a="1"} \n')
@@ -194,7 +194,7 @@ def test_a_name_is_not_the_beginning_of_another() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["first page", "known series"])
-def test_a_sample_can_carry_its_own_instant(again: bool) -> None:
+def test_sample_timestamps(again: bool) -> None:
     parser = TextParser()
     text = b'm{a="1"} 5 1700000000123\nm{a="2"} 5.5\nn 1 1700000000456\n'
     if again:
@@ -204,7 +204,7 @@ def test_a_sample_can_carry_its_own_instant(again: bool) -> None:
     assert page.times == {0: 1_700_000_000_123_000_000, 2: 1_700_000_000_456_000_000}
 
 
-def test_openmetrics() -> None:
+def test_openmetrics_page() -> None:
     text = (
         "# TYPE requests counter\n# UNIT requests bytes\n"
         'requests_total{a="1"} 17.0 1700000000.25 # {trace_id="x} y"} 0.5 1700000000.1\n'
@@ -220,12 +220,12 @@ def test_openmetrics() -> None:
         assert page.series[0].labels == {"a": "1"}
 
 
-def test_a_page_of_openmetrics_that_was_cut_says_so() -> None:
+def test_openmetrics_page_without_eof_is_incomplete() -> None:
     assert not parse("m 1\n", openmetrics=True).complete
     assert parse("m 1\n").complete
 
 
-def test_line_ends_of_other_systems() -> None:
+def test_crlf_line_ends() -> None:
     parser = TextParser()
     for _ in range(2):
         page = parser.parse(b'# TYPE m gauge\r\nm{a="b"} 12\r\nn 1.5\r\n\r\n')
@@ -235,7 +235,7 @@ def test_line_ends_of_other_systems() -> None:
         assert not page.problems
 
 
-def test_bytes_that_are_no_text_stay_apart_from_each_other_line() -> None:
+def test_invalid_utf_8_affects_only_its_line() -> None:
     parser = TextParser()
     for _ in range(2):
         page = parser.parse(b'm{a="\xff\xfe"} 1\nm{a="ok"} 2\n')
@@ -243,7 +243,7 @@ def test_bytes_that_are_no_text_stay_apart_from_each_other_line() -> None:
 
 
 @given(st.data())
-def test_it_does_not_matter_where_a_page_is_cut(data: st.DataObject) -> None:
+def test_page_can_be_cut_anywhere(data: st.DataObject) -> None:
     text = (
         'm{a="é漢",b="}"} 1.5\r\n# TYPE n counter\nn 18014398509481985 1700000000000\n'
         + "y" * 70_000
@@ -263,7 +263,7 @@ def test_it_does_not_matter_where_a_page_is_cut(data: st.DataObject) -> None:
 
 _NAMES = st.from_regex(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,8}", fullmatch=True)
 _LABELS = st.dictionaries(
-    st.from_regex(r"[a-zA-Z][a-zA-Z0-9_]{0,8}", fullmatch=True),  # the reference refuses names that begin with __
+    st.from_regex(r"[a-zA-Z][a-zA-Z0-9_]{0,8}", fullmatch=True),  # the reference rejects names with a leading __
     st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.just("\\") | st.just('"'), max_size=12),
     max_size=4,
 )
@@ -281,7 +281,7 @@ def _line(name: str, labels: dict[str, str], value: float) -> str:
 
 
 @given(st.lists(st.tuples(_NAMES, _LABELS, _VALUES), max_size=12))
-def test_it_agrees_with_the_reference_parser_on_every_legal_page(
+def test_parser_agrees_with_the_reference_parser(
     rows: list[tuple[str, dict[str, str], float]],
 ) -> None:
     unique = {(name, tuple(sorted(labels.items()))): (name, labels, value) for name, labels, value in rows}
@@ -298,7 +298,7 @@ def test_it_agrees_with_the_reference_parser_on_every_legal_page(
 
 
 @pytest.mark.parametrize("path", sorted(PAGES.glob("*.txt")), ids=lambda path: path.stem)
-def test_pages_of_other_exporters_are_read_whole(path: Path) -> None:
+def test_pages_of_other_exporters_are_read_completely(path: Path) -> None:
     text = path.read_text()
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     page = TextParser().parse(text.encode())

@@ -1,4 +1,4 @@
-"""What a writer sends is what comes out; our reading and Google's protobuf agree; nothing but the declared errors."""
+"""Remote write decoding and encoding, compared with Google's protobuf, and hostile requests."""
 
 import math
 import struct
@@ -31,7 +31,7 @@ def series_1(*samples: tuple[float, int], **names: str) -> dict[str, Any]:
     return {"labels": labels(**names), "samples": [{"value": v, "timestamp": t} for v, t in samples]}
 
 
-def test_version_1() -> None:
+def test_version_1_request_is_decoded() -> None:
     body = request(
         1,
         timeseries=[
@@ -41,7 +41,7 @@ def test_version_1() -> None:
                 "exemplars": [{"labels": labels(trace="x"), "value": 1.0, "timestamp": AT}],
             },
         ],
-        metadata=[{"type": 2, "metric_family_name": "m", "help": "words", "unit": "watts"}],
+        metadata=[{"type": 2, "metric_family_name": "m", "help": "text", "unit": "watts"}],
     )
     decoder = WriteDecoder()
     for _ in range(2):
@@ -56,7 +56,7 @@ def test_version_1() -> None:
         assert not found.stale
 
 
-def test_version_2() -> None:
+def test_version_2_request_is_decoded() -> None:
     symbols = ["", "__name__", "m", "gpu", "0", "help text"]
     body = request(
         2,
@@ -78,7 +78,7 @@ def test_version_2() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_stale_marker_is_told_from_other_nans(version: int) -> None:
+def test_stale_marker_is_distinguished_from_other_nans(version: int) -> None:
     points = [
         WritePoint({"__name__": "m", "i": "0"}, None, AT * 1_000_000),
         WritePoint({"__name__": "m", "i": "1"}, math.nan, AT * 1_000_000),
@@ -106,7 +106,7 @@ POINTS = st.lists(
 
 
 @given(POINTS)
-def test_both_versions_round_trip_and_protobuf_reads_the_same(points: list[WritePoint]) -> None:
+def test_both_versions_round_trip_and_agree_with_protobuf(points: list[WritePoint]) -> None:
     expected = [
         (p.labels["__name__"], {k: v for k, v in p.labels.items() if k != "__name__"}, p.value, p.at) for p in points
     ]
@@ -125,12 +125,12 @@ def test_both_versions_round_trip_and_protobuf_reads_the_same(points: list[Write
     message = parse(2, second)
     assert not points or message.symbols[0] == ""
     for point, series in zip(points, message.timeseries, strict=True):
-        words = [message.symbols[ref] for ref in series.labels_refs]
-        assert dict(zip(words[::2], words[1::2], strict=True)) == dict(point.labels)
+        texts = [message.symbols[ref] for ref in series.labels_refs]
+        assert dict(zip(texts[::2], texts[1::2], strict=True)) == dict(point.labels)
         assert series.metadata.type == {"": 0, "counter": 1, "gauge": 2}[point.type]
 
 
-def test_one_series_is_one_object_however_it_is_written() -> None:
+def test_series_objects_are_reused_between_requests() -> None:
     decoder = WriteDecoder()
     one = decoder.decode_1(request(1, timeseries=[series_1((1, AT), name="m", a="1", b="2")])).series[0]
     two = decoder.decode_1(request(1, timeseries=[series_1((1, AT), b="2", a="1", name="m")])).series[0]
@@ -151,7 +151,7 @@ def test_one_series_is_one_object_however_it_is_written() -> None:
         ({"name": "m", **{f"l{i}": "x" for i in range(256)}}, WriteProblem.TOO_MANY_LABELS),
     ],
 )
-def test_a_bad_series_costs_itself(names: dict[str, str], problem: WriteProblem) -> None:
+def test_invalid_series_drops_only_itself(names: dict[str, str], problem: WriteProblem) -> None:
     good = series_1((7, AT), name="good")
     decoder = WriteDecoder()
     for _ in range(2):
@@ -160,12 +160,12 @@ def test_a_bad_series_costs_itself(names: dict[str, str], problem: WriteProblem)
         assert found.values == [7, 7]
 
 
-def test_a_label_twice_costs_its_series() -> None:
+def test_duplicate_label_drops_its_series() -> None:
     twice = {"labels": [*labels(name="m", a="1"), *labels(a="2")], "samples": [{"value": 1, "timestamp": AT}]}
     assert WriteDecoder().decode_1(request(1, timeseries=[twice])).problems == {WriteProblem.LABEL_TWICE: 1}
 
 
-def test_control_characters_are_taken_out() -> None:
+def test_control_characters_are_removed() -> None:
     (series,) = WriteDecoder().decode_1(request(1, timeseries=[series_1((1, AT), name="m", a="\x1b[2Jx")])).series
     assert series.labels == {"a": "[2Jx"}
 
@@ -177,7 +177,7 @@ def test_untimed_samples_and_native_histograms_are_counted() -> None:
     assert not found.values
 
 
-def test_symbols_that_are_not_there() -> None:
+def test_missing_symbols_are_rejected() -> None:
     for refs in ([1, 2, 3], [1, 9], [1, 2, 3, 4, 1]):
         with pytest.raises(WireError) as caught:
             WriteDecoder().decode_2(
@@ -189,7 +189,7 @@ def test_symbols_that_are_not_there() -> None:
     assert caught.value.field == "symbols[0]"
 
 
-def test_a_request_of_the_other_version_is_no_empty_one() -> None:
+def test_request_of_the_other_version_is_rejected() -> None:
     points = [WritePoint({"__name__": "m"}, 1.0, AT * 1_000_000)]
     with pytest.raises(WireError) as caught:
         WriteDecoder().decode_1(encode_2(points))
@@ -199,13 +199,13 @@ def test_a_request_of_the_other_version_is_no_empty_one() -> None:
     assert caught.value.field == "timeseries"
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
+def test_decompression_bomb_is_rejected_before_decompression() -> None:
     body = pack(b"\0" * 10_000_000)
     assert len(body) < 600_000
     with pytest.raises(WireLimitError, match="1000000") as caught:
         WriteDecoder(WriteLimits(message_bytes=1_000_000)).decode_1(body)
     assert caught.value.field == "body"
-    lies = b"\x05" + body[4:]  # says that it holds five bytes
+    lies = b"\x05" + body[4:]  # the header states five bytes
     with pytest.raises(WireError):
         WriteDecoder().decode_1(lies)
     with pytest.raises(WireLimitError, match="1000") as caught:
@@ -217,7 +217,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
     ("limits", "field"),
     [(WriteLimits(samples=3), "samples"), (WriteLimits(series=3), "series"), (WriteLimits(symbols=3), "symbols")],
 )
-def test_bounds(limits: WriteLimits, field: str) -> None:
+def test_requests_are_bounded(limits: WriteLimits, field: str) -> None:
     points = [WritePoint({"__name__": "m", "i": str(i)}, 1.0, AT * 1_000_000) for i in range(4)]
     with pytest.raises(WireLimitError, match=field):
         WriteDecoder(limits).decode_2(encode_2(points))
@@ -226,7 +226,7 @@ def test_bounds(limits: WriteLimits, field: str) -> None:
             WriteDecoder(limits).decode_1(encode_1(points))
 
 
-def test_what_is_kept_between_requests_is_bounded() -> None:
+def test_label_cache_is_bounded() -> None:
     decoder = WriteDecoder(WriteLimits(kept=10))
     for number in range(50):
         points = [WritePoint({"__name__": "m", "i": f"{number}-{i}"}, 1.0, AT * 1_000_000) for i in range(8)]
@@ -256,7 +256,7 @@ def test_full_label_cache_keeps_its_entries(version: int) -> None:
     ]
 
 
-def test_series_that_ended_make_room_in_the_end() -> None:
+def test_ended_series_are_evicted_eventually() -> None:
     decoder = WriteDecoder(WriteLimits(kept=10))
 
     def missed(start: int) -> int:
@@ -274,7 +274,7 @@ def test_series_that_ended_make_room_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("second", [False, True])
-def test_what_is_of_no_use_is_remembered_by_its_name_alone(second: bool) -> None:
+def test_unwanted_series_are_cached_by_name(second: bool) -> None:
     decoder = WriteDecoder(WriteLimits(others=10), lambda name: name.startswith("DCGM_"))
     for number in range(50):
         points = [
@@ -282,12 +282,12 @@ def test_what_is_of_no_use_is_remembered_by_its_name_alone(second: bool) -> None
         ]
         points += [
             WritePoint({"__name__": f"other_{number}", "Host": "x"}, 1.0, AT * 1_000_000)
-        ]  # a capital comes first
+        ]  # labels with capitals sort first
         points += [WritePoint({"__name__": f"more_{number}", "host": "x"}, 1.0, AT * 1_000_000)]
         points += [WritePoint({"__name__": "DCGM_FI_DEV_GPU_TEMP", "gpu": "1"}, 50.0, AT * 1_000_000)]
         read = decoder.decode_2(encode_2(points)) if second else decoder.decode_1(encode_1(points))
-        told = [(one.name, one.labels, value) for one, value in zip(read.series, read.values, strict=True)]
-        assert told == [
+        decoded = [(one.name, one.labels, value) for one, value in zip(read.series, read.values, strict=True)]
+        assert decoded == [
             *(("node_cpu", {}, float(i)) for i in range(8)),
             (f"other_{number}", {}, 1.0),
             (f"more_{number}", {}, 1.0),
@@ -298,22 +298,22 @@ def test_what_is_of_no_use_is_remembered_by_its_name_alone(second: bool) -> None
 
 
 @pytest.mark.parametrize("second", [False, True])
-def test_what_is_of_no_use_has_no_problems(second: bool) -> None:
+def test_unwanted_series_have_no_problems(second: bool) -> None:
     bad = [
         WritePoint({"__name__": "kube_pod_annotations", "annotation": "x" * 5000}, 1.0, AT * 1_000_000),
         WritePoint({"__name__": "kube_pod_labels", **{f"l{i}": "x" for i in range(299)}}, 1.0, AT * 1_000_000),
         WritePoint({"__name__": "x" * 300, "A": "b"}, 1.0, AT * 1_000_000),
         WritePoint({"__name__": "of_no_time"}, 1.0, 0),
     ]
-    for is_wanted, problems in ((False, 0), (True, 3)):  # a long name alone is no problem
+    for is_wanted, problems in ((False, 0), (True, 3)):  # a long name is not a problem
         decoder = WriteDecoder(is_wanted=lambda _, wanted=is_wanted: wanted)  # type: ignore[misc]
-        for _ in range(2):  # once read, and once remembered
+        for _ in range(2):  # once decoded, once from the cache
             read = decoder.decode_2(encode_2(bad)) if second else decoder.decode_1(encode_1(bad))
             assert sum(read.problems.values()) == problems
             assert len(read.series) == len(read.values) == len(read.times) == 4 - problems
 
 
-def test_a_native_histogram_of_no_use_is_no_problem() -> None:
+def test_unwanted_native_histogram_is_no_problem() -> None:
     body = request(
         1, timeseries=[{"labels": labels(name="rpc_seconds"), "histograms": [{"count": 3, "timestamp": AT}]}]
     )
@@ -323,7 +323,7 @@ def test_a_native_histogram_of_no_use_is_no_problem() -> None:
 
 
 @given(st.binary(max_size=300), st.booleans())
-def test_any_message_gives_a_request_or_the_declared_error(message: bytes, second: bool) -> None:
+def test_any_message_raises_at_most_a_wire_error(message: bytes, second: bool) -> None:
     decoder = WriteDecoder()
     try:
         found = decoder.decode_2(pack(message)) if second else decoder.decode_1(pack(message))
@@ -333,7 +333,7 @@ def test_any_message_gives_a_request_or_the_declared_error(message: bytes, secon
 
 
 @given(st.data())
-def test_a_damaged_request_gives_a_request_or_the_declared_error(data: st.DataObject) -> None:
+def test_damaged_request_raises_at_most_a_wire_error(data: st.DataObject) -> None:
     points = [WritePoint({"__name__": "m", "i": str(i)}, 1.0, AT * 1_000_000, "gauge") for i in range(3)]
     second = data.draw(st.booleans())
     message = bytearray(cramjam.snappy.decompress_raw(encode_2(points) if second else encode_1(points)))
@@ -349,14 +349,14 @@ def test_a_damaged_request_gives_a_request_or_the_declared_error(data: st.DataOb
 
 
 @given(st.binary(max_size=100))
-def test_any_body_gives_a_request_or_the_declared_error(body: bytes) -> None:
+def test_any_body_raises_at_most_a_wire_error(body: bytes) -> None:
     try:
         WriteDecoder().decode_1(body)
     except WireError:
         return
 
 
-def test_the_stale_nan_is_the_specified_one() -> None:
+def test_stale_marker_is_the_specified_nan() -> None:
     body = request(1, timeseries=[{"labels": labels(name="m"), "samples": [{"value": 1.0, "timestamp": AT}]}])
     message = bytearray(cramjam.snappy.decompress_raw(body))
     at = bytes(message).index(struct.pack("<d", 1.0))
@@ -375,7 +375,7 @@ def test_overlong_unknown_names_are_not_cached(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_series_with_long_labels_count_for_as_many_as_they_take(version: int) -> None:
+def test_series_with_long_labels_weigh_more_in_the_cache(version: int) -> None:
     decoder = WriteDecoder()
     encode, decode = (encode_1, decoder.decode_1) if version == 1 else (encode_2, decoder.decode_2)
     decode(encode([WritePoint({"__name__": "m"}, 1.0, AT * 1_000_000)]))

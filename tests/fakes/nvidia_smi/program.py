@@ -1,6 +1,7 @@
-"""The stand-in `nvidia-smi`: prints what its scenario says. Run as a process of its own, with nothing but Python.
+"""Fake `nvidia-smi` that prints the outputs of its scenario.
 
-Tests start hundreds of it, so it imports only what a call needs.
+It runs as a separate process with the standard library only. Tests start it hundreds of times, so it imports only
+what a call needs.
 """
 
 import json
@@ -21,12 +22,12 @@ def main() -> int:
         return act(fault)
     if key == "table":
         return print_table(scenario, sys.argv[1].partition("=")[2].split(","))
-    sys.stdout.write(one_after_the_other(here, scenario[key + "s"]) if key + "s" in scenario else scenario.get(key, ""))
+    sys.stdout.write(next_output(here, scenario[key + "s"]) if key + "s" in scenario else scenario.get(key, ""))
     return 0
 
 
-def one_after_the_other(here: str, outputs: list[str]) -> str:
-    """Return the output of this call of `-L`: each once, then the last again and again."""
+def next_output(here: str, outputs: list[str]) -> str:
+    """Return the output of this `-L` call: each output once, then the last one repeatedly."""
     with open(os.path.join(here, "calls.log")) as log:  # noqa: PTH118, PTH123
         calls = log.read().splitlines().count("-L")
     return outputs[min(calls, len(outputs)) - 1]
@@ -44,7 +45,7 @@ def act(fault: dict[str, object]) -> int:
         import subprocess
 
         subprocess.Popen([sys.executable, "-c", f"import time; print('{fault['child']}'); time.sleep(600)"])
-    if fault.get("deaf"):
+    if fault.get("ignore_sigterm"):
         import signal
 
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""A stand-in `nvidia-smi` on disk, with what it prints taken from captures."""
+"""Fake `nvidia-smi` on disk that prints captured outputs."""
 
 import json
 import os
@@ -14,7 +14,7 @@ DATA = Path(__file__).parents[2] / "data" / "nvidia_smi"
 
 
 class FakeNvidiaSmi:
-    """An executable in a folder of its own; `bin` belongs in front of PATH."""
+    """Executable in its own folder; `bin` belongs in front of PATH."""
 
     def __init__(self, folder: Path, **scenario: Any) -> None:
         self.bin = folder / "smi"
@@ -27,38 +27,38 @@ class FakeNvidiaSmi:
         self.write()
 
     def write(self, **changes: Any) -> None:
-        """Change what it does from the next call on."""
+        """Change the scenario from the next call on."""
         self.scenario |= changes
         temporary = self.bin / "scenario.new"
         temporary.write_text(json.dumps(self.scenario))
         temporary.replace(self.bin / "scenario.json")
 
     def fault(self, on: str = "*", **what: Any) -> None:
-        """Fail on calls of a kind (`help`, `log`, `list`, `table`, `apps`), or on every call."""
+        """Make calls of a kind (`help`, `log`, `list`, `table`, `apps`), or every call, fail."""
         self.write(faults={**self.scenario["faults"], on: what})
 
     def heal(self) -> None:
-        """Take every fault back."""
+        """Remove every fault."""
         self.write(faults={})
 
     @property
     def calls(self) -> list[str]:
-        """Arguments of every call so far."""
+        """Arguments of every call so far, in order."""
         log = self.bin / "calls.log"
         return log.read_text().splitlines() if log.exists() else []
 
     @property
     def environment(self) -> dict[str, str]:
-        """An environment in which `nvidia-smi` is this one."""
+        """Environment in which `nvidia-smi` is this fake."""
         return {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"}
 
     def remove(self) -> None:
-        """Uninstall it."""
+        """Uninstall the fake."""
         shutil.rmtree(self.bin)
 
 
 def scenario_of_capture(name: str, group: str) -> dict[str, Any]:
-    """Return a scenario out of a capture file: its table of all fields, list, help and processes."""
+    """Return the scenario of a capture file: its table of all fields, list, help and processes."""
     sections = parse_capture((DATA / name).read_bytes())
     body = {(s.group, s.arguments.partition("=")[0]): s.body.decode() for s in sections}
     table = parse_csv(body[group, "--query-gpu"].encode())

@@ -1,6 +1,6 @@
-"""The fake driver, built and put in place: a folder with libnvidia-ml.so.1, a scenario and a log of calls.
+"""Fake NVIDIA driver: a folder with libnvidia-ml.so.1, a scenario and a log of calls.
 
-python -m tests.fakes.nvml.driver [BRANCH]     compiles it, and prints the folder
+python -m tests.fakes.nvml.driver [BRANCH]     compiles the library and prints its folder
 """
 
 import hashlib
@@ -17,11 +17,11 @@ CACHE = Path(__file__).parents[3] / ".cache" / "fake-nvml"
 NEWEST_BRANCH = 610
 
 EARLY_535 = 53543
-"""Stands for the drivers 535.43 to 535.86: branch 535 with longer process records."""
+"""Branch number of the drivers 535.43 to 535.86: branch 535 with longer process records."""
 
 
 def build(branch: int = NEWEST_BRANCH) -> Path:
-    """Compile the library for a driver branch, once per source; return the folder that holds it."""
+    """Compile the library for a driver branch, once per source, and return its folder."""
     sources = sorted(LIBRARY.glob("*.[ch]"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     folder = CACHE / f"{digest}-{branch}"
@@ -37,12 +37,12 @@ def build(branch: int = NEWEST_BRANCH) -> Path:
 
 
 class FakeNvml:
-    """A fake driver for processes that are started with its `environment`."""
+    """Fake driver for processes started with its `environment`."""
 
     def __init__(
         self, folder: Path, scenario: Scenario, *, branch: int = NEWEST_BRANCH, log: bool = False, still: bool = False
     ) -> None:
-        """Write its scenario, which a driver that is `still` reads once: it looks for no other one at each call."""
+        """Write the scenario. A driver that is `still` reads it once instead of checking it at each call."""
         self.scenario = scenario
         self._library = build(branch)
         self._path = folder / "scenario.txt"
@@ -52,7 +52,7 @@ class FakeNvml:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return this process's environment with the fake driver in it."""
+        """Return the environment of this process with the fake driver added."""
         environment = {**os.environ, "LD_LIBRARY_PATH": str(self._library), "FAKE_NVML": str(self._path)}
         if self._still:
             environment["FAKE_NVML_STILL"] = "1"
@@ -61,14 +61,14 @@ class FakeNvml:
         return environment
 
     def apply(self) -> None:
-        """Put `scenario`, as it is now, in force for running processes too."""
+        """Write `scenario` in its present state. Running processes follow it."""
         self.scenario.write(self._path)
 
     def calls(self) -> Counter[tuple[str, int]]:
-        """Return how often each (function, GPU index) was called; the index is -1 where there is none."""
-        assert self._log is not None, "made without a log"
+        """Return the number of calls per (function, GPU index); the index is -1 for calls without a GPU."""
+        assert self._log is not None, "created without a log"
         written = self._log.read_text() if self._log.exists() else ""
-        lines = written[: written.rfind("\n") + 1].splitlines()  # the driver may be writing the last
+        lines = written[: written.rfind("\n") + 1].splitlines()  # the last line may be incomplete
         return Counter((function, int(gpu)) for function, gpu in (line.split() for line in lines))
 
 

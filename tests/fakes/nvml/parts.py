@@ -1,4 +1,4 @@
-"""GPUs of a scenario that are cut into MIG devices, or shared out as vGPUs. No two values are the same by chance."""
+"""MIG devices and vGPUs of a scenario. All values of all devices differ."""
 
 from tests.fakes.nvml.scenario import GPM_PERCENT, Device, Scenario
 
@@ -8,7 +8,7 @@ BYTES_PAST_32_BITS = 5 << 30
 
 
 def cut_into_mig(scenario: Scenario, gpu: int, slots: tuple[int, ...] = tuple(range(7))) -> dict[int, Device]:
-    """Put a GPU into MIG mode, with a device in each of these slots; return them by slot."""
+    """Put a GPU into MIG mode with a device in each of these slots, and return the devices by slot."""
     parent = scenario.devices[gpu]
     parent.enable_mig()
     parent.numbers["nvmlDeviceGetMaxMigDeviceCount"] = 7
@@ -16,7 +16,7 @@ def cut_into_mig(scenario: Scenario, gpu: int, slots: tuple[int, ...] = tuple(ra
 
 
 def add_mig(scenario: Scenario, gpu: int, slot: int, *, life: int = 0) -> Device:
-    """Make a MIG device; another `life` is another one in the same slot, with the same instance ids."""
+    """Add a MIG device. Another `life` is another device in the same slot with the same instance ids."""
     n = 10 * gpu + slot + 100 * life
     gi = 7 + slot
     total, reserved, used = (18 << 30) + n, (50 + n) << 20, (1 + slot) << 30
@@ -54,7 +54,7 @@ def add_mig(scenario: Scenario, gpu: int, slot: int, *, life: int = 0) -> Device
 
 
 def share_as_vgpus(scenario: Scenario, gpu: int, count: int = 16) -> dict[int, Device]:
-    """Make a GPU the host of vGPUs; return the instances by their numbers."""
+    """Make a GPU the host of vGPUs, and return the instances by id."""
     host = scenario.devices[gpu]
     host.numbers |= {
         "nvmlDeviceGetVirtualizationMode": 3,
@@ -113,18 +113,18 @@ def add_vgpu(scenario: Scenario, gpu: int, number: int) -> Device:
 
 
 def use_of(number: int, at: int = 1_000) -> tuple[int, ...]:
-    """Return a sample of what an instance uses, `at` microseconds ago; see `library/vgpu.c`."""
+    """Return a utilization sample of an instance, taken `at` microseconds ago; see `library/vgpu.c`."""
     n = number % 100
     return (at, number, n, 20 + n, 40 + n, 60 + n, 80 + n, n // 2)
 
 
 def vm_of(number: int) -> str:
-    """Return the UUID of the virtual machine that has an instance."""
+    """Return the UUID of the virtual machine of an instance."""
     return f"{number:08x}-1111-4222-8333-444455556666"
 
 
 def stop_vgpu(scenario: Scenario, gpu: int, number: int, *, still_listed: bool = False) -> None:
-    """End a vGPU instance; the driver may list it a moment longer."""
+    """End a vGPU instance. With `still_listed`, the driver still lists it."""
     host = scenario.devices[gpu]
     del host.parts[f"vgpu{number}"]
     if not still_listed:

@@ -1,7 +1,7 @@
-"""What the fake driver shall say: devices with their values, and faults of calls.
+"""Scenario of the fake driver: devices with their values, and faults of calls.
 
-Keys are those of the C files in `library/`: the NVML function, `_` and the part where a call gives several values,
-and its arguments after commas. A value of None (or a missing key) makes the call answer NVML_ERROR_NOT_SUPPORTED.
+Keys are those of the C files in `library/`: the NVML function, `_` and the part for calls that return several values,
+and the arguments after commas. A value of None, like a missing key, makes the call return NVML_ERROR_NOT_SUPPORTED.
 
     python -m tests.fakes.nvml.scenario FILE [GPUS]     writes a healthy scenario to FILE
 """
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CRASH = -1
-"""As a return code: the library crashes the process."""
+"""Return code with which the library crashes the process."""
 
 HANG, STUBBORN_HANG = -1, -2
-"""As a delay: the call comes back when the fault leaves the scenario; in the second SIGTERM is ignored."""
+"""Delays with which a call hangs until the fault is removed. With the second, SIGTERM is ignored."""
 
 ANY_GPU = -1
 
@@ -71,7 +71,7 @@ GUEST_LACKS = (
 
 @dataclass
 class Field:
-    """One entry of nvmlDeviceGetFieldValues: a value of a type, a return code, or left untouched."""
+    """Entry of nvmlDeviceGetFieldValues: a typed value, a return code, or left untouched."""
 
     value: int | float = 0
     type: int = UINT
@@ -85,15 +85,15 @@ class Field:
 
 @dataclass
 class Device:
-    """One GPU, or a part of one.
+    """GPU, or a part of it.
 
     Attributes:
-        numbers: key to what a call answers.
-        texts: the same for texts.
+        numbers: numeric results, by key.
+        texts: text results, by key.
         fields: field values, by id, or by id and scope.
-        rows: table to records, for calls that give lists.
-        gpm: GPM's metrics by number: a float is a value, an int a return code.
-        parts: what it is cut into or shared as, by the name of the subject that the scenario file gives them
+        rows: records of list calls, by table.
+        gpm: GPM metrics by id: a float is a value, an int a return code.
+        parts: MIG devices, vGPUs and their instances, by the name of their subject in the scenario file
             (`3.0` is the MIG device in slot 0 of GPU 3, `vgpu17` the vGPU instance 17).
     """
 
@@ -105,7 +105,7 @@ class Device:
     parts: dict[str, "Device"] = field(default_factory=dict)
 
     def become_superchip(self, index: int) -> None:
-        """Look as a GPU on a module with a CPU, in a rack: GB200 and its like."""
+        """Make it a GPU on a module with a CPU in a rack, such as a GB200."""
         i = index
         self.numbers |= {
             "nvmlDeviceGetAddressingMode": 2,
@@ -129,7 +129,7 @@ class Device:
         self.fields |= fields
 
     def become_blackwell(self) -> None:
-        """Count NVLink traffic and errors as Blackwell does: in bytes, under other numbers, per link only."""
+        """Count NVLink traffic and errors as Blackwell does: in bytes, with other fields, per link only."""
         for id_, scope in [key for key in self.fields if isinstance(key, tuple)]:
             if id_ in (138, 139, 161, 162, 163):
                 del self.fields[id_, scope]
@@ -140,28 +140,30 @@ class Device:
 
     @property
     def uuid(self) -> str:
-        """Return the UUID it answers with."""
+        """Return the UUID that the device reports."""
         return self.texts["nvmlDeviceGetUUID"] or ""
 
     def enable_mig(self) -> None:
-        """Cut it into MIG instances: utilisation is not defined any more."""
+        """Enable MIG mode, in which utilization is not defined."""
         self.numbers |= {"nvmlDeviceGetMigMode_current": 1, "nvmlDeviceGetMigMode_pending": 1}
         self.numbers |= dict.fromkeys(MIG_FORBIDS)
 
-    def tell(self, kind: int, data: int, gpu_instance: int = 0xFFFFFFFF, compute_instance: int = 0xFFFFFFFF) -> None:
-        """Let the driver tell of one more event."""
-        told = self.rows.setdefault("event", [])
-        told.append((len(told) + 1, kind, data, gpu_instance, compute_instance))
+    def add_event(
+        self, kind: int, data: int, gpu_instance: int = 0xFFFFFFFF, compute_instance: int = 0xFFFFFFFF
+    ) -> None:
+        """Add one driver event."""
+        events = self.rows.setdefault("event", [])
+        events.append((len(events) + 1, kind, data, gpu_instance, compute_instance))
 
     def disable_ecc(self) -> None:
-        """Switch ECC off: its counters are not supported any more."""
+        """Disable ECC, so that its counters are not supported."""
         self.numbers |= {"nvmlDeviceGetEccMode_current": 0, "nvmlDeviceGetEccMode_pending": 0}
         self.numbers |= dict.fromkeys(ECC_KEYS)
         self.numbers |= dict.fromkeys(key for key in self.numbers if "MemoryErrorCounter" in key)
         del self.rows["nvmlDeviceGetSramEccErrorStatus"]
 
     def become_vgpu_guest(self) -> None:
-        """Look as a vGPU does from inside the guest."""
+        """Make it look like a vGPU inside its guest."""
         self.numbers |= dict.fromkeys(GUEST_LACKS)
         self.numbers["nvmlDeviceGetVirtualizationMode"] = 2
         self.texts |= {"nvmlDeviceGetName": "NVIDIA H200X-141C", "nvmlDeviceGetSerial": None}
@@ -172,7 +174,7 @@ class Device:
 
 @dataclass
 class Fault:
-    """What one call does instead of answering; `function` may be `*`."""
+    """Behaviour of one call instead of its result; `function` may be `*`."""
 
     function: str
     gpu: int = ANY_GPU
@@ -182,7 +184,7 @@ class Fault:
 
 @dataclass
 class Scenario:
-    """A driver and its devices."""
+    """Driver version and devices of the fake driver, and its faults."""
 
     driver: str = "580.159.04"
     library: str = "13.580.159.04"
@@ -192,15 +194,15 @@ class Scenario:
 
     @classmethod
     def healthy(cls, gpus: int = 8) -> "Scenario":
-        """Return H200s in health. No two values of a device, nor of two devices, are the same by chance."""
+        """Return healthy H200s. All values of all devices differ."""
         return cls(devices=[healthy_h200(index) for index in range(gpus)])
 
     def fault(self, function: str, *, gpu: int = ANY_GPU, code: int = 0, delay_ms: int = 0) -> None:
-        """Make calls of `function` (or `*`) to one GPU or to any fail, be slow, or both."""
+        """Make calls of `function` (or `*`) to one GPU or all GPUs fail, be slow, or both."""
         self.faults.append(Fault(function, gpu, code, delay_ms))
 
     def hang(self, function: str, *, gpu: int = ANY_GPU, stubborn: bool = False) -> None:
-        """Make calls hang until the scenario no longer says so."""
+        """Make calls hang until the fault is removed."""
         self.fault(function, gpu=gpu, delay_ms=STUBBORN_HANG if stubborn else HANG)
 
     def render(self) -> str:
@@ -212,7 +214,7 @@ class Scenario:
         return "\n".join(lines) + "\n"
 
     def write(self, path: Path) -> None:
-        """Put it in force: the file is replaced at once, never half written."""
+        """Replace the scenario file atomically."""
         fresh = path.with_suffix(".new")
         fresh.write_text(self.render())
         fresh.replace(path)
@@ -221,21 +223,21 @@ class Scenario:
 def _lines(subject: str, device: Device) -> list[str]:
     lines = []
     for key, value in device.numbers.items():
-        assert key.partition(",")[0] in keys(), f"the fake driver asks for no {key}"
+        assert key.partition(",")[0] in keys(), f"the fake driver has no {key}"
         if value is not None:
             lines.append(f"number {subject} {key} {value}")
     for key, text in device.texts.items():
-        assert key in keys(), f"the fake driver asks for no {key}"
+        assert key in keys(), f"the fake driver has no {key}"
         if text is not None:
             lines.append(f"text {subject} {key} {text}")
     for id_, f in device.fields.items():
         number, scope = id_ if isinstance(id_, tuple) else (id_, 0)
         lines.append(f"number {subject} field,{number},{scope} {f.type} {f.code} {int(f.untouched)} {f.bits()}")
-    for metric, said in device.gpm.items():
-        bits = Field(said, DOUBLE).bits() if isinstance(said, float) else 0
-        lines.append(f"number {subject} gpm,{metric} {0 if isinstance(said, float) else said} {bits}")
+    for metric, result in device.gpm.items():
+        bits = Field(result, DOUBLE).bits() if isinstance(result, float) else 0
+        lines.append(f"number {subject} gpm,{metric} {0 if isinstance(result, float) else result} {bits}")
     for table, records in device.rows.items():
-        assert table in keys(), f"the fake driver asks for no {table}"
+        assert table in keys(), f"the fake driver has no {table}"
         lines += [f"row {subject} {table} {' '.join(map(str, record))}" for record in records]
     for name, part in device.parts.items():
         lines += _lines(name, part)
@@ -244,7 +246,7 @@ def _lines(subject: str, device: Device) -> list[str]:
 
 @functools.cache
 def keys() -> frozenset[str]:
-    """Return every key that the C files ask a scenario for, and then some: words in quotes and macros' arguments."""
+    """Return every key that the C files look up, and more: quoted identifiers and arguments of macros."""
     text = "".join(path.read_text() for path in Path(__file__).with_name("library").glob("*.c"))
     pairs = {
         f"{name}_{part}" for name, one, two in re.findall(r"PAIR32\((\w+), (\w+), (\w+)\)", text) for part in (one, two)
@@ -256,21 +258,21 @@ LINKS = 18
 """NVLinks of an H200."""
 
 GPM_PERCENT, GPM_TRAFFIC = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13), (20, 21, 60, 61)
-"""Numbers of GPM's metrics: percent, and MiB a second."""
+"""Ids of GPM metrics in percent, and in MiB per second."""
 
 PCIE_ERRORS = (95, 169, *range(173, 184))
 CLOCK_EVENTS = (*range(74, 82), 269, 270, 271)
 
 
 def fabric_mask(i: int) -> int:
-    """Return a health mask: one of six conditions holds, the configuration is faulty in one way, 0 is not told."""
+    """Return a health mask with one of six conditions set and one kind of faulty configuration; 0 is not reported."""
     conditions = {shift: 1 if at == i else 2 for at, shift in enumerate((0, 2, 4, 6, 12))}
     conditions[14] = 2 if i == 5 else 1
     return sum(value << shift for shift, value in conditions.items()) | (1 + i % 8) << 8
 
 
 def extra_numbers(i: int, busy: int) -> dict[str, int | None]:
-    """Return limits, modes, error counts by place, links, and GPM of the device at `i`."""
+    """Return limits, modes, error counts by location, links and GPM support of the device at `i`."""
     return {
         **{f"nvmlDeviceGetTemperatureThreshold,{n}": 80 + 4 * n + i for n in (0, 1, 2, 3)},
         "nvmlDeviceGetSupportedClocksEventReasons": 0x1FF ^ 1 << i,
@@ -306,7 +308,7 @@ def extra_numbers(i: int, busy: int) -> dict[str, int | None]:
 
 
 def extra_fields(i: int, busy: int) -> dict[int | tuple[int, int], Field]:
-    """Return the field values of the same."""
+    """Return the field values of the device at `i`."""
     return {
         185: Field(74_000 + 90_001 * i),
         187: Field(200_000 + i),
@@ -332,7 +334,7 @@ def extra_fields(i: int, busy: int) -> dict[int | tuple[int, int], Field]:
 
 
 def healthy_h200(index: int) -> Device:
-    """Return the device at `index`. The first one idles: its zeros are measured zeros."""
+    """Return the device at `index`. The first device is idle: its zeros are measured zeros."""
     i, busy = index, int(index > 0)
     gpm: dict[int, float | int] = {n: busy * (float(n) + i / 2) for n in GPM_PERCENT}
     gpm |= {n: busy * (100.5 * n + i) for n in GPM_TRAFFIC}

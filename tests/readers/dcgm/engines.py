@@ -1,4 +1,4 @@
-"""A reader over a real socket to a simulated engine."""
+"""Reader over a real socket to a simulated engine."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ async def reading(
     profiling: bool = True,
     clock: Clock | None = None,
 ) -> AsyncIterator[tuple[DcgmReader, SimulatedEngine]]:
-    """Serve the state on a Unix socket; give a reader of it."""
+    """Serve the state on a Unix socket and yield a reader connected to it."""
     engine = SimulatedEngine(state)
     serving: set[asyncio.Task[None]] = set()
 
@@ -47,4 +47,4 @@ async def reading(
     finally:
         await reader.close()
         server.close()
-        await asyncio.gather(*serving)  # they end with their connections
+        await asyncio.gather(*serving)  # they end when their connections close

@@ -1,4 +1,4 @@
-"""An engine that goes wrong costs its own readings: what is told is true, or absent, and a neighbour is not held up."""
+"""Faulty engines: an engine fault affects only its own readings, and no neighbour is delayed."""
 
 import asyncio
 from pathlib import Path
@@ -30,10 +30,10 @@ BROKEN = {
     EngineFault.UNREQUESTED: "",
     EngineFault.HUGE: "4194612",
 }
-"""Faults that fail a pass, with the number or name that the error has to show."""
+"""Faults that fail a pass, with a pattern that the error has to match."""
 
 HARMLESS = {EngineFault.TRICKLE, EngineFault.REORDER, EngineFault.NOTIFY, EngineFault.WRONG_LENGTH, EngineFault.ESCAPES}
-"""Everything is read."""
+"""Faults that do not affect any reading."""
 
 OF_SOME = {
     EngineFault.PARTIAL,
@@ -43,7 +43,7 @@ OF_SOME = {
     EngineFault.WIDE_IDS,
     EngineFault.SAME_NAME,
 }
-"""Part of it is not; each has a test of its own."""
+"""Faults that affect some readings. Each has its own test."""
 
 
 def values_of(found: Round, index: int = 0) -> dict[str, object]:
@@ -52,7 +52,7 @@ def values_of(found: Round, index: int = 0) -> dict[str, object]:
 
 
 def assert_true(samples: tuple[Sample, ...]) -> None:
-    """Whatever an engine says, a reading is of its type, in its range, and has no control characters."""
+    """Check that every reading has its type, is in its range, and has no control characters."""
     for sample in samples:
         for metric, value in (*sample.values.items(), *((dim.metric, dim.value) for dim in sample.dims)):
             row = CATALOGUE[metric]
@@ -66,12 +66,12 @@ def assert_true(samples: tuple[Sample, ...]) -> None:
                 assert row.high is None or value <= row.high, metric
 
 
-def test_every_fault_is_tried() -> None:
+def test_every_fault_is_covered() -> None:
     assert set(EngineFault) == {*BROKEN, *HARMLESS, *OF_SOME}
 
 
 @pytest.mark.parametrize("fault", sorted(HARMLESS))
-async def test_an_odd_engine_is_read_all_the_same(fault: EngineFault, tmp_path: Path) -> None:
+async def test_harmless_fault_does_not_affect_readings(fault: EngineFault, tmp_path: Path) -> None:
     state = EngineState.healthy(2)
     state.faults.add(fault)
     async with reading(tmp_path, state) as (reader, _):
@@ -82,7 +82,7 @@ async def test_an_odd_engine_is_read_all_the_same(fault: EngineFault, tmp_path: 
 
 
 @pytest.mark.parametrize("fault", sorted(BROKEN))
-async def test_a_broken_engine_costs_its_reader_a_pass_and_no_more(fault: EngineFault, tmp_path: Path) -> None:
+async def test_broken_engine_fails_one_pass_only(fault: EngineFault, tmp_path: Path) -> None:
     state = EngineState.healthy(2)
     async with reading(tmp_path, state, reply_seconds=0.3) as (reader, _):
         for _ in range(2):
@@ -94,7 +94,7 @@ async def test_a_broken_engine_costs_its_reader_a_pass_and_no_more(fault: Engine
 
 
 @pytest.mark.parametrize("fault", EngineFault)
-async def test_a_neighbour_is_read_meanwhile(fault: EngineFault, tmp_path: Path) -> None:
+async def test_neighbour_of_a_faulty_engine_is_read(fault: EngineFault, tmp_path: Path) -> None:
     bad = EngineState.healthy(1)
     bad.faults.add(fault)
     (tmp_path / "bad").mkdir()
@@ -103,9 +103,9 @@ async def test_a_neighbour_is_read_meanwhile(fault: EngineFault, tmp_path: Path)
         reading(tmp_path / "bad", bad, reply_seconds=0.3) as (guest, _),
         reading(tmp_path / "good", EngineState.healthy(1)) as (neighbour, _),
     ):
-        suffering = asyncio.create_task(_read_or_fail(guest))
+        faulty = asyncio.create_task(_read_or_fail(guest))
         found = [await neighbour.read(Lane.FAST) for _ in range(3)]
-        assert_true((await suffering).samples)
+        assert_true((await faulty).samples)
     assert all(values_of(one)["gpu_power_watts"] == 312.25 for one in found)
 
 
@@ -116,7 +116,7 @@ async def _read_or_fail(reader: object) -> Round:
         return Round()
 
 
-async def test_what_is_missing_is_not_reported(tmp_path: Path) -> None:
+async def test_missing_values_are_not_reported(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     async with reading(tmp_path, state) as (reader, _):
         whole = values_of(await reader.read(Lane.FAST))
@@ -129,7 +129,7 @@ async def test_what_is_missing_is_not_reported(tmp_path: Path) -> None:
     assert all(found[name] == whole[name] for name in whole if name not in missing)
 
 
-async def test_values_that_are_bytes_name_and_tell_nothing(tmp_path: Path) -> None:
+async def test_binary_values_identify_no_gpu(tmp_path: Path) -> None:
     state = EngineState.healthy(2)
     state.faults.add(EngineFault.BLOBS)
     async with reading(tmp_path, state) as (reader, _):
@@ -138,7 +138,7 @@ async def test_values_that_are_bytes_name_and_tell_nothing(tmp_path: Path) -> No
     assert len(found.errors) == 2
 
 
-async def test_an_answer_of_before_is_no_answer(tmp_path: Path) -> None:
+async def test_repeated_old_values_are_stale(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.faults.add(EngineFault.FROZEN)
     async with reading(tmp_path, state) as (reader, _):
@@ -148,7 +148,7 @@ async def test_an_answer_of_before_is_no_answer(tmp_path: Path) -> None:
     assert caught.value.absence is Reason.STALE
 
 
-async def test_numbers_of_another_hour_than_the_texts_beside_them(tmp_path: Path) -> None:
+async def test_old_numbers_beside_fresh_texts_are_stale(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.faults.add(EngineFault.STALE)
     async with reading(tmp_path, state) as (reader, _):
@@ -158,7 +158,7 @@ async def test_numbers_of_another_hour_than_the_texts_beside_them(tmp_path: Path
     assert power.reason is Reason.STALE
 
 
-async def test_group_ids_that_fit_nowhere_cost_what_is_watched(tmp_path: Path) -> None:
+async def test_oversized_group_ids_affect_only_watched_fields(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.faults.add(EngineFault.WIDE_IDS)
     async with reading(tmp_path, state) as (reader, _):
@@ -169,7 +169,7 @@ async def test_group_ids_that_fit_nowhere_cost_what_is_watched(tmp_path: Path) -
     assert activity.reason is Reason.READER_FAILED
 
 
-async def test_gpus_with_one_name_are_none_of_them(tmp_path: Path) -> None:
+async def test_gpus_with_the_same_uuid_are_left_out(tmp_path: Path) -> None:
     state = EngineState.healthy(2)
     state.faults.add(EngineFault.SAME_NAME)
     async with reading(tmp_path, state) as (reader, _):

@@ -1,6 +1,6 @@
-"""Replies of a well-meant engine with bytes changed anywhere: a pass comes of it, or the one declared error.
+"""Engine replies with bytes changed anywhere: a pass succeeds or fails with `ReaderError`.
 
-What comes can be sent: numbers fit, texts are clean, and no neighbour's batch breaks.
+Results can always be sent: numbers fit, and texts are clean.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ MAGIC, COMMAND, HEADER = 0xADBCBCAD, 0x300, 20
 Change = tuple[int, int, bytes]
 
 
-class Spoiling:
-    """A dialer and a stream: a simulated engine's replies, some with bytes written over at some place."""
+class CorruptingEngine:
+    """Dialer and stream over a simulated engine that overwrites bytes of some replies."""
 
     def __init__(self, changes: list[Change], state: EngineState | None = None) -> None:
         state = state or EngineState.with_mig(2)
         state.xids = {(GPU, 0): [(2**62, 79)], (COMPUTE_INSTANCE, 1): [(2**40, 31)]}
         self._answers, self._changes = CommandHandler(state), {reply: (at, noise) for reply, at, noise in changes}
-        self._connection, self._said, self._replies = ClientState(), b"", 0
+        self._connection, self._pending, self._replies = ClientState(), b"", 0
         self.most = 0
 
-    async def dial(self) -> "Spoiling":
-        self._said, self._connection = b"", ClientState()
+    async def dial(self) -> "CorruptingEngine":
+        self._pending, self._connection = b"", ClientState()
         return self
 
     async def send(self, data: bytes) -> None:
@@ -48,24 +48,24 @@ class Spoiling:
             at = change[0] % len(frame)
             frame[at : at + len(change[1])] = change[1][: len(frame) - at]
         self._replies += 1
-        self._said += bytes(frame)
+        self._pending += bytes(frame)
 
     async def receive(self, most: int) -> bytes:
-        part, self._said = self._said[:most], self._said[most:]
+        part, self._pending = self._pending[:most], self._pending[most:]
         return part
 
     async def receive_exactly(self, count: int) -> bytes:
         self.most = max(self.most, count)
         found = await self.receive(count)
         if len(found) < count:
-            raise ChannelError("it would wait, until the deadline", ChannelProblem.ENDED)
+            raise ChannelError("the stream has ended", ChannelProblem.ENDED)
         return found
 
     async def close(self) -> None:
-        self._said = b""
+        self._pending = b""
 
 
-# Places that mean something (counts, lengths, statuses, the first records), and any.
+# Offsets of counts, lengths, statuses and the first records, and any other offset.
 places = st.integers(0, 120) | st.integers(8480, 9500) | st.integers(0, 80_000)
 noise = st.binary(min_size=1, max_size=40) | st.sampled_from(
     [b"\xff" * 8, b"\x7f" * 8, b"\0" * 8, struct.pack("<q", 2**62), struct.pack("<d", 1e308), struct.pack("<I", 448)]
@@ -74,16 +74,16 @@ noise = st.binary(min_size=1, max_size=40) | st.sampled_from(
 
 @settings(max_examples=examples(60, 2000))
 @given(st.lists(st.tuples(st.integers(0, 25), places, noise), max_size=6))
-def test_whatever_the_bytes_are(changes: list[Change]) -> None:
-    engine = Spoiling(changes)
+def test_corrupted_replies_never_break_the_reader(changes: list[Change]) -> None:
+    engine = CorruptingEngine(changes)
     for found in asyncio.run(_read(engine)):
         assert_true(found.samples)
         assert len(msgspec.msgpack.encode(found)) < 1 << 20
-    assert engine.most < 200_000, "what is read into memory at once is what was asked for"
+    assert engine.most < 200_000, "a reply is read in chunks of bounded size"
 
 
-async def _read(engine: Spoiling) -> list[Round]:
-    """Return what a pass of each lane gives, or gave before it failed."""
+async def _read(engine: CorruptingEngine) -> list[Round]:
+    """Return the round of a pass over each lane, or what it had before it failed."""
     rounds: list[Round] = []
     reader = DcgmReader(engine, SystemClock())
     for lane in (Lane.STATIC, Lane.FAST, Lane.EVENT, Lane.SLOW):
@@ -96,12 +96,12 @@ async def _read(engine: Spoiling) -> list[Round]:
 
 
 @pytest.mark.parametrize("field", [250, 156, 112, 310, 1009])
-def test_a_number_that_nothing_else_holds_is_no_value(field: int) -> None:
+def test_number_too_large_for_its_unit_is_absent(field: int) -> None:
     state = EngineState.healthy(1)
     state.gpus[0].values[field] = 2**62
-    rounds = asyncio.run(_read(Spoiling([], state)))
-    told = {name: value for found in rounds for sample in found.samples for name, value in sample.values.items()}
-    numbers = [value for value in told.values() if isinstance(value, int | float)]
-    assert len(numbers) > 50, "its neighbours stay"
+    rounds = asyncio.run(_read(CorruptingEngine([], state)))
+    readings = {name: value for found in rounds for sample in found.samples for name, value in sample.values.items()}
+    numbers = [value for value in readings.values() if isinstance(value, int | float)]
+    assert len(numbers) > 50, "other fields are unaffected"
     assert max(numbers) < 2**63
-    assert isinstance(told["gpu_memory_total_bytes"], Absent) == (field == 250)  # MiB: 2**82 bytes
+    assert isinstance(readings["gpu_memory_total_bytes"], Absent) == (field == 250)  # MiB: 2**82 bytes

@@ -1,4 +1,4 @@
-"""GPUs in MIG mode: every part is told of, by its identity, and never in a word of its GPU's."""
+"""GPUs in MIG mode: every MIG device is reported with its own identity and readings."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def parts(found: Round) -> dict[str, Sample]:
     }
 
 
-async def test_each_part_has_its_own_readings(tmp_path: Path) -> None:
+async def test_each_mig_device_has_its_own_readings(tmp_path: Path) -> None:
     async with reading(tmp_path, EngineState.with_mig(2), side=Side.GUEST) as (reader, _):
         fast, slow = await reader.read(Lane.FAST), await reader.read(Lane.SLOW)
     found = parts(fast)
@@ -38,7 +38,7 @@ async def test_each_part_has_its_own_readings(tmp_path: Path) -> None:
     assert values["gpu_memory_used_bytes"] == 802 << 20
     assert values["gpu_memory_total_bytes"] == 71_000 << 20
     assert values["gpu_sm_activity_ratio"] == pytest.approx(0.80)
-    assert values["gpu_dram_activity_ratio"] == pytest.approx(0.6)  # of its GPU instance: they share the memory
+    assert values["gpu_dram_activity_ratio"] == pytest.approx(0.6)  # of its GPU instance, which shares the memory
     assert values["gpu_utilization_ratio"] == Absent(Reason.NOT_IN_MIG_MODE)
     assert (values["mig_profile"], values["mig_gpu_instance"], values["mig_compute_instance"]) == (
         "3c.4g.71gb",
@@ -52,7 +52,7 @@ async def test_each_part_has_its_own_readings(tmp_path: Path) -> None:
     assert "gpu_mig_devices" not in values_of(fast, 1)
 
 
-async def test_a_part_that_tells_its_uuid_is_named_by_it(tmp_path: Path) -> None:
+async def test_mig_device_with_a_uuid_is_identified_by_it(tmp_path: Path) -> None:
     state = EngineState.with_mig(1)
     state.parts[COMPUTE_INSTANCE, 0][54] = "MIG-6a3c1ac4-4b1e-5d9f-8d6a-000000000001"
     async with reading(tmp_path, state) as (reader, _):
@@ -60,7 +60,7 @@ async def test_a_part_that_tells_its_uuid_is_named_by_it(tmp_path: Path) -> None
     assert "mig/MIG-6a3c1ac4-4b1e-5d9f-8d6a-000000000001" in views
 
 
-async def test_parts_that_cannot_be_listed_are_absent_and_kept(tmp_path: Path) -> None:
+async def test_unlistable_mig_devices_are_kept_with_absent_values(tmp_path: Path) -> None:
     state = EngineState.with_mig(1)
     async with reading(tmp_path, state) as (reader, _):
         await reader.read(Lane.FAST)
@@ -75,14 +75,14 @@ async def test_parts_that_cannot_be_listed_are_absent_and_kept(tmp_path: Path) -
     assert values_of(found)["gpu_power_watts"] == 312.25
 
 
-async def test_mig_that_is_turned_off_leaves_no_part(tmp_path: Path) -> None:
+async def test_disabling_mig_removes_its_devices(tmp_path: Path) -> None:
     state = EngineState.with_mig(1)
     async with reading(tmp_path, state) as (reader, engine):
         assert parts(await reader.read(Lane.FAST))
         state.gpus[0].values |= {67: 0, 203: 50}
         state.gpus[0].instances.clear()
         found = await reader.read(Lane.FAST)
-        assert not engine.held[0].groups  # nothing of the parts is watched any more
+        assert not engine.held[0].groups  # no field of a MIG device is watched any longer
     assert not parts(found)
     assert values_of(found)["gpu_utilization_ratio"] == 0.5
 
@@ -91,7 +91,7 @@ entities = st.builds(Entity, st.integers(0, 6), st.integers(0, 4))
 
 
 @given(st.lists(st.builds(Instance, entities, entities, st.just("GPU-1"), *[st.integers(0, 5)] * 5), max_size=12))
-def test_any_hierarchy_gives_parts_of_gpus_only(hierarchy: list[Instance]) -> None:
+def test_any_hierarchy_yields_mig_devices_of_gpus(hierarchy: list[Instance]) -> None:
     found = mig_devices_of(hierarchy)
     assert len({part.compute_instance for part in found}) == len(found)
     for part in found:

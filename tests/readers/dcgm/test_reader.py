@@ -1,4 +1,4 @@
-"""What an engine knows is what is read, in the catalogue's units; what it does not know is absent, and why."""
+"""DCGM reader: values in the units of the catalogue, and reasons for absent values."""
 
 from pathlib import Path
 
@@ -39,15 +39,15 @@ def by_label(sample: Sample, metric: str) -> dict[str, object]:
     return {dim.labels[0]: dim.value for dim in sample.dims if dim.metric == metric}
 
 
-def test_every_row_names_the_field_that_the_catalogue_names() -> None:
+def test_rows_and_catalogue_name_the_same_fields() -> None:
     for row in (*ROWS, *activity.ROWS):
         assert {row.field, *(row.base[:1] if row.base else ())} <= set(CATALOGUE[row.metric].dcgm), row.metric
     named = {field for metric in CATALOGUE.values() for field in metric.dcgm}
     read = {row.field for row in (*ROWS, *activity.ROWS)} | {row.base[0] for row in ROWS if row.base}
-    assert named - read == {57, 230, 526}  # addresses name GPUs, XIDs are events, licences a vGPU guest's
+    assert named - read == {57, 230, 526}  # addresses identify GPUs, XIDs are events, licenses belong to vGPU guests
 
 
-async def test_values_are_the_engines_in_the_catalogues_units(tmp_path: Path) -> None:
+async def test_values_are_converted_to_catalogue_units(tmp_path: Path) -> None:
     async with reading(tmp_path, EngineState.healthy(8)) as (reader, _):
         rounds = {lane: await reader.read(lane) for lane in LANES}
     assert not [error for found in rounds.values() for error in found.errors]
@@ -123,8 +123,12 @@ async def test_values_are_the_engines_in_the_catalogues_units(tmp_path: Path) ->
         "gpu_mig_mode": "disabled",
     }
     assert by_label(slow, "gpu_row_remap_banks") == {"max": 2558, "high": 1, "partial": 0, "low": 0, "none": 0}
-    held_down = by_label(slow, "gpu_clock_event_seconds_total")
-    assert (held_down["sw_power_cap"], held_down["board_limit"], held_down["sw_thermal"]) == (5.000000001, 1.5, 0.25)
+    seconds = by_label(slow, "gpu_clock_event_seconds_total")
+    assert (seconds["sw_power_cap"], seconds["board_limit"], seconds["sw_thermal"]) == (
+        5.000000001,
+        1.5,
+        0.25,
+    )
     static = of_gpu(rounds[Lane.STATIC], 7)
     thresholds = {"slowdown": 89.0, "shutdown": 92.0, "memory_max": 95.0, "gpu_max": 87.0}
     assert by_label(static, "gpu_temperature_threshold_celsius") == thresholds
@@ -156,7 +160,7 @@ async def test_values_are_the_engines_in_the_catalogues_units(tmp_path: Path) ->
     }
 
 
-async def test_the_guests_clock_is_told_and_not_used(tmp_path: Path) -> None:
+async def test_guest_clock_offset_is_reported_and_not_used(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.clock_ahead = -3600_000_000
     async with reading(tmp_path, state) as (reader, _):
@@ -169,7 +173,7 @@ async def test_the_guests_clock_is_told_and_not_used(tmp_path: Path) -> None:
     assert of_gpu(ours, 0).measured_at < of_gpu(later, 0).measured_at
 
 
-async def test_a_vgpu_guest_says_what_it_cannot_see(tmp_path: Path) -> None:
+async def test_hidden_values_of_a_vgpu_guest_are_not_in_guest(tmp_path: Path) -> None:
     state = EngineState(gpus={0: SimulatedGpu(vgpu_guest_values())})
     state.unwatchable = dict.fromkeys(PROFILING, PROFILING_NOT_SUPPORTED)
     async with reading(tmp_path, state) as (reader, _):
@@ -186,7 +190,7 @@ async def test_a_vgpu_guest_says_what_it_cannot_see(tmp_path: Path) -> None:
     assert of_gpu(rounds[Lane.STATIC], 0).values["gpu_virtualization_mode"] == "vgpu_guest"
 
 
-async def test_mig_leaves_no_false_zero(tmp_path: Path) -> None:
+async def test_utilization_in_mig_mode_is_absent(tmp_path: Path) -> None:
     values = healthy_values(0) | {67: 1, 203: 0}
     async with reading(tmp_path, EngineState(gpus={0: SimulatedGpu(values)})) as (reader, _):
         fast = of_gpu(await reader.read(Lane.FAST), 0).values
@@ -198,7 +202,7 @@ async def test_mig_leaves_no_false_zero(tmp_path: Path) -> None:
     ("status", "reason"),
     [(-6, Reason.NOT_SUPPORTED), (-17, Reason.NOT_PERMITTED), (-14, Reason.NO_DATA), (-3, Reason.DRIVER_ERROR)],
 )
-async def test_a_value_with_a_status_is_absent_by_itself(status: int, reason: Reason, tmp_path: Path) -> None:
+async def test_field_status_affects_only_its_value(status: int, reason: Reason, tmp_path: Path) -> None:
     state = EngineState.healthy(2)
     state.gpus[1].statuses[155] = status
     async with reading(tmp_path, state) as (reader, _):
@@ -210,7 +214,7 @@ async def test_a_value_with_a_status_is_absent_by_itself(status: int, reason: Re
     assert of_gpu(found, 1).values["gpu_temperature_celsius"] == 36.0
 
 
-async def test_a_lost_gpu_keeps_its_name_and_the_others_their_values(tmp_path: Path) -> None:
+async def test_lost_gpu_keeps_its_identity(tmp_path: Path) -> None:
     state = EngineState.healthy(2)
     state.gpus[1].statuses = dict.fromkeys(set(state.gpus[1].values) - {54, 57}, -18)
     async with reading(tmp_path, state) as (reader, _):
@@ -221,7 +225,7 @@ async def test_a_lost_gpu_keeps_its_name_and_the_others_their_values(tmp_path: P
     assert of_gpu(found, 0).values["gpu_state"] == "ok"
 
 
-async def test_a_gpu_without_a_name_is_an_error_and_no_row(tmp_path: Path) -> None:
+async def test_unidentified_gpu_is_an_error_and_left_out(tmp_path: Path) -> None:
     state = EngineState.healthy(2)
     state.gpus[1].values |= {54: "<<<NULL>>>", 57: "nowhere"}
     async with reading(tmp_path, state) as (reader, _):
@@ -234,9 +238,7 @@ async def test_a_gpu_without_a_name_is_an_error_and_no_row(tmp_path: Path) -> No
     ("forms", "compatibility"),
     [({22, 52, 63, 79}, "first_choice"), ({79}, "fallback"), ({22, 52}, "fallback"), ({22}, "fallback")],
 )
-async def test_older_and_newer_engines_are_asked_in_the_form_they_know(
-    forms: set[int], compatibility: str, tmp_path: Path
-) -> None:
+async def test_request_form_depends_on_the_engine_version(forms: set[int], compatibility: str, tmp_path: Path) -> None:
     state = EngineState.healthy(32)
     state.forms = frozenset(forms)
     async with reading(tmp_path, state) as (reader, engine):
@@ -249,7 +251,7 @@ async def test_older_and_newer_engines_are_asked_in_the_form_they_know(
 
 
 @pytest.mark.parametrize(("version", "forms"), [("3.3.5", {63}), ("", {63}), ("4.9.0", set())])
-async def test_an_engine_that_is_not_spoken_says_so(version: str, forms: set[int], tmp_path: Path) -> None:
+async def test_unsupported_engine_is_not_supported(version: str, forms: set[int], tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.version, state.forms = version, frozenset(forms)
     async with reading(tmp_path, state) as (reader, _):
@@ -258,7 +260,7 @@ async def test_an_engine_that_is_not_spoken_says_so(version: str, forms: set[int
     assert caught.value.absence is Reason.NOT_SUPPORTED
 
 
-async def test_an_engine_without_gpus(tmp_path: Path) -> None:
+async def test_engine_without_gpus_is_no_supported_gpu(tmp_path: Path) -> None:
     async with reading(tmp_path, EngineState()) as (reader, _):
         with pytest.raises(ReaderError) as caught:
             await reader.read(Lane.FAST)
@@ -266,7 +268,7 @@ async def test_an_engine_without_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fail_all", [False, True])
-async def test_an_engine_that_knows_fields_by_their_newer_ids_only(fail_all: bool, tmp_path: Path) -> None:
+async def test_newer_field_ids_are_used_if_older_are_unknown(fail_all: bool, tmp_path: Path) -> None:
     state = EngineState(gpus={0: SimulatedGpu(in_base_units(healthy_values(0)))})
     state.unknown, state.unknown_fail_all = frozenset({*BASE_UNITS, 1523}), fail_all
     async with reading(tmp_path, state) as (reader, _):
@@ -290,7 +292,7 @@ async def test_unsupported_engine_reports_its_version(tmp_path: Path) -> None:
     assert of_machine(caught.value.round).values == {"dcgm_version": "9.0.0", "dcgm_compatibility": "incompatible"}
 
 
-async def test_more_gpus_than_any_engine_has_room_for(tmp_path: Path) -> None:
+async def test_gpus_beyond_the_engine_limit_are_counted(tmp_path: Path) -> None:
     async with reading(tmp_path, EngineState.healthy(40)) as (reader, _):
         found = await reader.read(Lane.FAST)
     assert len([sample for sample in found.samples if sample.view is not None]) == 32
@@ -300,14 +302,14 @@ async def test_more_gpus_than_any_engine_has_room_for(tmp_path: Path) -> None:
     assert of_machine(found).values["dcgm_devices"] == 40
 
 
-async def test_a_guests_engine_tells_of_a_guest(tmp_path: Path) -> None:
+async def test_engine_of_a_guest_has_guest_views(tmp_path: Path) -> None:
     async with reading(tmp_path, EngineState.healthy(1), side=Side.GUEST) as (reader, _):
         view = of_gpu(await reader.read(Lane.FAST), 0).view
     assert view is not None
     assert view.side is Side.GUEST
 
 
-async def test_an_engine_that_was_restarted_is_asked_anew(tmp_path: Path) -> None:
+async def test_restarted_engine_is_queried_again(tmp_path: Path) -> None:
     state = EngineState.healthy(2)
     async with reading(tmp_path, state) as (reader, engine):
         await reader.read(Lane.FAST)

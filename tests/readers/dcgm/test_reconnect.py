@@ -1,4 +1,4 @@
-"""A connection is kept; one that fails is dialled again, less and less often."""
+"""DCGM connection: kept between passes and dialled again with backoff."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from gpufleet.ports.channel import Stream
 from gpufleet.readers.dcgm.reader import DcgmReader
 
 
-class Hands:
-    """A clock that is set by hand."""
+class ManualClock:
+    """Clock that the test sets."""
 
     def __init__(self) -> None:
         self.at = 1000.0
@@ -23,33 +23,33 @@ class Hands:
 
 
 class NoListener:
-    """A dialer that counts in vain."""
+    """Dialer that counts its attempts and always fails."""
 
-    def __init__(self, clock: Hands) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         self.dialled: list[float] = []
 
     async def dial(self) -> Stream:
         self.dialled.append(self._clock.at - 1000)
-        raise ChannelError("vsock://42:5555: nobody listens", ChannelProblem.NO_LISTENER)
+        raise ChannelError("vsock://42:5555: no listener", ChannelProblem.NO_LISTENER)
 
 
 async def test_missing_engine_is_dialled_with_backoff() -> None:
-    clock = Hands()
+    clock = ManualClock()
     dialer = NoListener(clock)
     reader = DcgmReader(dialer, clock)
-    words = set()
+    errors = set()
     for _ in range(300):
         with pytest.raises(ReaderError) as caught:
             await reader.read(Lane.EVENT)
-        words.add((caught.value.absence, str(caught.value)))
+        errors.add((caught.value.absence, str(caught.value)))
         clock.at += 1
     assert dialer.dialled == [0, 1, 2, 4, 8, 16, 32, 64, 124, 184, 244]
-    assert words == {(Reason.READER_FAILED, "vsock://42:5555: nobody listens")}
+    assert errors == {(Reason.READER_FAILED, "vsock://42:5555: no listener")}
 
 
-async def test_a_guest_that_boots_is_dialled_as_often_as_it_is_asked() -> None:
-    clock = Hands()
+async def test_maximum_backoff_limits_the_time_between_dials() -> None:
+    clock = ManualClock()
     dialer = NoListener(clock)
     reader = DcgmReader(dialer, clock, max_backoff_seconds=1.0)
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""What the engine samples for us: ours alone, made once, given back, and absent with a reason where it is refused."""
+"""Watched fields: own groups only, created once, destroyed afterwards, absent with a reason if refused."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ async def test_fields_are_watched_once_per_connection(tmp_path: Path) -> None:
         for _ in range(3):
             await reader.read(Lane.FAST)
             await reader.read(Lane.EVENT)
-        assert engine.commands.count(WATCH) == 2  # profiling, and XIDs apart from it
+        assert engine.commands.count(WATCH) == 2  # one for profiling, one for XIDs
         assert watched_by(engine) == {*range(1001, 1017), 230}
         assert set(engine.commands) <= READ_ONLY
         await reader.close()
@@ -44,7 +44,7 @@ async def test_fields_are_watched_once_per_connection(tmp_path: Path) -> None:
     ("code", "reason"),
     [(-36, Reason.NOT_SUPPORTED), (-17, Reason.NOT_PERMITTED), (-33, Reason.NOT_SUPPORTED), (-54, Reason.DRIVER_ERROR)],
 )
-async def test_an_engine_that_does_not_profile(code: int, reason: Reason, tmp_path: Path) -> None:
+async def test_refused_profiling_has_its_reason_and_is_retried(code: int, reason: Reason, tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.unwatchable = dict.fromkeys(PROFILING, code)
     async with reading(tmp_path, state) as (reader, engine):
@@ -53,31 +53,33 @@ async def test_an_engine_that_does_not_profile(code: int, reason: Reason, tmp_pa
         assert isinstance(activity, Absent)
         assert activity.reason is reason
         assert found["gpu_power_watts"] == 312.25
-        asked = engine.commands.count(FIELDS_CREATE)
-        assert asked == engine.commands.count(FIELDS_DESTROY) == 8  # halves, then three alone; nothing is left behind
+        created = engine.commands.count(FIELDS_CREATE)
+        assert created == engine.commands.count(FIELDS_DESTROY) == 8  # halves, then three alone; all are destroyed
         await reader.read(Lane.FAST)
-        assert engine.commands.count(FIELDS_CREATE) == asked
+        assert engine.commands.count(FIELDS_CREATE) == created
         state.unwatchable.clear()
-        await reader.read(Lane.STATIC)  # it is tried again now and then
+        await reader.read(Lane.STATIC)  # retried by the static lane
         assert values_of(await reader.read(Lane.FAST))["gpu_sm_activity_ratio"] == pytest.approx(0.72)
 
 
-@pytest.mark.parametrize("odd", [{1016: -36}, {1001: -6, 1011: -36, 1012: -36}, dict.fromkeys(range(1002, 1017), -6)])
-async def test_fields_that_fail_their_watch_affect_no_other(odd: dict[int, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "refused", [{1016: -36}, {1001: -6, 1011: -36, 1012: -36}, dict.fromkeys(range(1002, 1017), -6)]
+)
+async def test_fields_that_fail_their_watch_affect_no_other(refused: dict[int, int], tmp_path: Path) -> None:
     state = EngineState.healthy(1)
-    state.unwatchable = odd
+    state.unwatchable = refused
     async with reading(tmp_path, state) as (reader, engine):
         found = values_of(await reader.read(Lane.FAST))
-        assert watched_by(engine) == set(range(1001, 1017)) - set(odd)
+        assert watched_by(engine) == set(range(1001, 1017)) - set(refused)
         assert len(engine.held[0].fields) == len(engine.held[0].watched)
     by_field = {1001: "gpu_graphics_activity_ratio", 1011: "gpu_nvlink_transmit_bytes_per_second"}
     by_field |= {1016: "gpu_integer_activity_ratio", 1008: "gpu_fp16_activity_ratio"}
-    assert {field for field, metric in by_field.items() if isinstance(found[metric], Absent)} == set(odd) & set(
+    assert {field for field, metric in by_field.items() if isinstance(found[metric], Absent)} == set(refused) & set(
         by_field
     )
 
 
-async def test_fields_that_the_engine_does_not_know_do_not_either(tmp_path: Path) -> None:
+async def test_unknown_watched_fields_affect_no_other(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.unknown = frozenset({1013, 1016})
     async with reading(tmp_path, state) as (reader, _):
@@ -86,7 +88,7 @@ async def test_fields_that_the_engine_does_not_know_do_not_either(tmp_path: Path
     assert isinstance(found["gpu_integer_activity_ratio"], Absent)
 
 
-async def test_profiling_can_be_left_to_others(tmp_path: Path) -> None:
+async def test_disabled_profiling_is_not_collected(tmp_path: Path) -> None:
     async with reading(tmp_path, EngineState.healthy(1), profiling=False) as (reader, engine):
         found = values_of(await reader.read(Lane.FAST))
         assert WATCH not in engine.commands
@@ -95,7 +97,7 @@ async def test_profiling_can_be_left_to_others(tmp_path: Path) -> None:
     assert activity.reason is Reason.NOT_COLLECTED
 
 
-async def test_groups_are_given_back_when_the_parts_of_a_gpu_change(tmp_path: Path) -> None:
+async def test_groups_are_destroyed_when_mig_devices_change(tmp_path: Path) -> None:
     state = EngineState.with_mig(1)
     async with reading(tmp_path, state) as (reader, engine):
         await reader.read(Lane.FAST)
@@ -122,7 +124,7 @@ async def test_engine_without_groups_is_left_clean(tmp_path: Path) -> None:
         assert not engine.held[0].groups
 
 
-async def test_what_an_engine_lost_need_not_be_given_back(tmp_path: Path) -> None:
+async def test_groups_lost_by_the_engine_are_created_again(tmp_path: Path) -> None:
     state = EngineState.with_mig(1)
     async with reading(tmp_path, state) as (reader, engine):
         await reader.read(Lane.FAST)

@@ -1,4 +1,4 @@
-"""XIDs that the engine keeps become events: each once, at our time, of the right instance."""
+"""XIDs kept by the engine: one event each, in agent time, for the right instance."""
 
 import time
 from pathlib import Path
@@ -18,11 +18,11 @@ def now() -> int:
     return time.time_ns() // 1000
 
 
-def told(events: tuple[Event, ...]) -> list[tuple[int, str | None]]:
+def codes_and_uuids(events: tuple[Event, ...]) -> list[tuple[int, str | None]]:
     return [(event.code, event.view.uuid if event.view else None) for event in events]
 
 
-async def test_each_xid_is_told_once_and_what_was_before_is_not(tmp_path: Path) -> None:
+async def test_each_xid_is_reported_once_and_old_ones_are_not(tmp_path: Path) -> None:
     state = EngineState.healthy(2)
     state.xids = {(GPU, 0): [(now() - 60 * SECOND, 31)]}
     async with reading(tmp_path, state) as (reader, engine):
@@ -30,19 +30,19 @@ async def test_each_xid_is_told_once_and_what_was_before_is_not(tmp_path: Path) 
         state.xids = {(GPU, 0): [*state.xids[GPU, 0], (now(), 79), (now() + 1, 79)], (GPU, 1): [(now(), 94)]}
         uuid = "GPU-5b4e07f6-3a86-4340-039d-00000000000"
         events = (await reader.read(Lane.EVENT)).events
-        assert sorted(told(events)) == [(79, f"{uuid}0"), (79, f"{uuid}0"), (94, f"{uuid}1")]
+        assert sorted(codes_and_uuids(events)) == [(79, f"{uuid}0"), (79, f"{uuid}0"), (94, f"{uuid}1")]
         assert {event.kind for event in events} == {EventKind.XID}
         assert {event.attributes["sources"] for event in events} == {"dcgm"}
         assert (await reader.read(Lane.EVENT)).events == ()
         await reader.read(Lane.STATIC)
         await reader.close()
-        state.xids[GPU, 1].append((now(), 48))  # while nobody was connected; another client's watch kept it
-        assert told((await reader.read(Lane.EVENT)).events) == [(48, f"{uuid}1")]
+        state.xids[GPU, 1].append((now(), 48))  # while disconnected; kept by another client's watch
+        assert codes_and_uuids((await reader.read(Lane.EVENT)).events) == [(48, f"{uuid}1")]
         assert engine.connections == 2
 
 
 @pytest.mark.parametrize("ahead", [-3600 * SECOND, 3600 * SECOND])
-async def test_an_xid_bears_our_time(ahead: int, tmp_path: Path) -> None:
+async def test_xid_has_the_time_of_the_agent(ahead: int, tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.clock_ahead = ahead
     async with reading(tmp_path, state) as (reader, _):
@@ -53,7 +53,7 @@ async def test_an_xid_bears_our_time(ahead: int, tmp_path: Path) -> None:
     assert event.at / 1000 == pytest.approx(happened, abs=5 * SECOND)
 
 
-async def test_a_clock_that_is_set_back_loses_no_xid(tmp_path: Path) -> None:
+async def test_engine_clock_set_back_loses_no_xid(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     state.clock_ahead = 3600 * SECOND
     async with reading(tmp_path, state) as (reader, _):
@@ -68,7 +68,7 @@ async def test_a_clock_that_is_set_back_loses_no_xid(tmp_path: Path) -> None:
         assert [event.code for event in (await reader.read(Lane.EVENT)).events] == [79]
 
 
-async def test_an_xid_of_a_mig_device_names_it(tmp_path: Path) -> None:
+async def test_xid_of_a_mig_device_identifies_it(tmp_path: Path) -> None:
     state = EngineState.with_mig(1)
     async with reading(tmp_path, state) as (reader, _):
         await reader.read(Lane.EVENT)
@@ -80,7 +80,7 @@ async def test_an_xid_of_a_mig_device_names_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wild", [0, -1, 0x7FFF_FFF0, 2**40, 0x7FFF_FFFF_FFFF_FFF2])
-async def test_what_is_no_xid_is_no_event(wild: int, tmp_path: Path) -> None:
+async def test_invalid_xid_is_no_event(wild: int, tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     async with reading(tmp_path, state) as (reader, _):
         await reader.read(Lane.EVENT)
@@ -88,7 +88,7 @@ async def test_what_is_no_xid_is_no_event(wild: int, tmp_path: Path) -> None:
         assert (await reader.read(Lane.EVENT)).events == ()
 
 
-async def test_a_sample_of_the_future_is_no_event(tmp_path: Path) -> None:
+async def test_xid_sample_of_the_future_is_no_event(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     async with reading(tmp_path, state) as (reader, _):
         await reader.read(Lane.EVENT)
@@ -98,7 +98,7 @@ async def test_a_sample_of_the_future_is_no_event(tmp_path: Path) -> None:
         assert [event.code for event in (await reader.read(Lane.EVENT)).events] == [79]
 
 
-async def test_a_storm_is_told_in_parts(tmp_path: Path) -> None:
+async def test_xid_storm_is_reported_in_several_passes(tmp_path: Path) -> None:
     state = EngineState.healthy(1)
     async with reading(tmp_path, state) as (reader, _):
         await reader.read(Lane.EVENT)

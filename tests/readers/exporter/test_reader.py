@@ -1,4 +1,4 @@
-"""Pages of other exporters over real sockets: what they say is told of one machine, and what cannot be true is not."""
+"""Exporter reader over real sockets: imported values, identity of the machine, staleness and hostile pages."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ SECOND = 1_000_000_000
 
 
 class FakePages:
-    """Pages that are given."""
+    """Page fetcher that returns a given page."""
 
     def __init__(self, page: str | bytes | Callable[[], str]) -> None:
         self.where = "http://exporter/metrics"
@@ -72,7 +72,7 @@ def refused(reader: ExporterReader, lane: Lane = Lane.FAST) -> ReaderError:
     return caught.value
 
 
-def told(done: Round) -> dict[str | None, dict[str, Value | Absent]]:
+def values_by_view(done: Round) -> dict[str | None, dict[str, Value | Absent]]:
     return {sample.view.key if sample.view else None: sample.values for sample in done.samples}
 
 
@@ -85,7 +85,7 @@ def dcgm(field: str, value: object, *, host: str = "n", uuid: str = "GPU-1", sta
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("over", ["http", "unix"])
-def test_a_page_of_a_real_exporter_to_the_unit(over: str, chunked: bool, tmp_path: Path) -> None:
+def test_page_of_a_real_exporter_is_read_to_the_unit(over: str, chunked: bool, tmp_path: Path) -> None:
     with serving(L40S, tmp_path / "socket" if over == "unix" else None) as (server, address):
         server.chunked = chunked
         clock = FakeClock()
@@ -98,11 +98,11 @@ def test_a_page_of_a_real_exporter_to_the_unit(over: str, chunked: bool, tmp_pat
         fast, slow, static = (passed(reader, lane) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC))
         assert len(server.requests) == 1  # lanes that are due together share a page
         assert server.requests[0]["accept-encoding"] == "identity"
-    values = told(fast)[f"gpu/{UUID}"]
+    values = values_by_view(fast)[f"gpu/{UUID}"]
     assert values["gpu_power_watts"] == 35.686
     assert values["gpu_sm_clock_hertz"] == 210_000_000
-    assert told(slow)[f"gpu/{UUID}"]["gpu_remapped_rows_correctable"] == 0
-    assert told(static)[f"gpu/{UUID}"] == {"gpu_name": "NVIDIA L40S"}
+    assert values_by_view(slow)[f"gpu/{UUID}"]["gpu_remapped_rows_correctable"] == 0
+    assert values_by_view(static)[f"gpu/{UUID}"] == {"gpu_name": "NVIDIA L40S"}
     for done in (fast, slow, static):
         for sample in done.samples:
             assert sample.provenance is Provenance.IMPORTED
@@ -114,7 +114,7 @@ def test_a_page_of_a_real_exporter_to_the_unit(over: str, chunked: bool, tmp_pat
 
 @pytest.mark.parametrize("over", ["http", "unix"])
 @pytest.mark.parametrize(
-    ("status", "headers", "words", "reason"),
+    ("status", "headers", "message", "reason"),
     [
         (302, {"location": "http://127.0.0.1:1/"}, "redirects are not followed", Reason.READER_FAILED),
         (500, {}, "500", Reason.READER_FAILED),
@@ -122,8 +122,8 @@ def test_a_page_of_a_real_exporter_to_the_unit(over: str, chunked: bool, tmp_pat
         (200, {"content-encoding": "gzip"}, "'gzip'", Reason.READER_FAILED),
     ],
 )
-def test_anything_but_the_page_is_refused(
-    over: str, status: int, headers: dict[str, str], words: str, reason: Reason, tmp_path: Path
+def test_unexpected_responses_are_rejected(
+    over: str, status: int, headers: dict[str, str], message: str, reason: Reason, tmp_path: Path
 ) -> None:
     with serving(L40S, tmp_path / "socket" if over == "unix" else None) as (server, address):
         server.status, server.headers = status, {**server.headers, **headers}
@@ -133,7 +133,7 @@ def test_anything_but_the_page_is_refused(
             else UrlPageFetcher(address, timeout_seconds=5)
         )
         error = refused(ExporterReader("x", pages, FakeClock()))
-        assert words in str(error)
+        assert message in str(error)
         assert address in str(error)
         assert error.absence is reason
         assert len(server.requests) == 1
@@ -141,7 +141,7 @@ def test_anything_but_the_page_is_refused(
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("over", ["http", "unix"])
-def test_a_flood_is_cut_off(over: str, chunked: bool, tmp_path: Path) -> None:
+def test_oversized_page_is_rejected(over: str, chunked: bool, tmp_path: Path) -> None:
     with serving(b"#" * (MAX_PAGE_BYTES + 2), tmp_path / "s" if over == "unix" else None) as (server, address):
         server.chunked = chunked
         pages = (
@@ -156,18 +156,18 @@ def test_a_flood_is_cut_off(over: str, chunked: bool, tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def raw_server(path: Path, answer: bytes, *, hang: bool = False) -> Iterator[str]:
-    """Something on a Unix socket that says these bytes, and then hangs up or does nothing more."""
+    """Serve these bytes on a Unix socket and then close the connection or hang."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()
-    held: list[socket.socket] = []
+    connections: list[socket.socket] = []
 
     def serve() -> None:
         with contextlib.suppress(OSError):
             connection, _ = listener.accept()
             connection.recv(4096)
             connection.sendall(answer)
-            held.append(connection)
+            connections.append(connection)
             if not hang:
                 connection.close()
 
@@ -177,7 +177,7 @@ def raw_server(path: Path, answer: bytes, *, hang: bool = False) -> Iterator[str
         yield f"unix://{path}"
     finally:
         listener.close()
-        for connection in held:
+        for connection in connections:
             connection.close()
         thread.join(5)
 
@@ -203,7 +203,7 @@ def test_stream_without_http_ends_with_the_declared_error(
         assert address in str(caught.value)
 
 
-def test_nobody_there_is_a_failure_with_its_words(tmp_path: Path) -> None:
+def test_unreachable_exporter_error_names_the_address(tmp_path: Path) -> None:
     error = refused(url_reader("http://127.0.0.1:1/metrics"))
     assert error.absence is Reason.READER_FAILED
     address = f"unix://{tmp_path}/none"
@@ -211,7 +211,7 @@ def test_nobody_there_is_a_failure_with_its_words(tmp_path: Path) -> None:
     assert str(tmp_path) in str(refused(ExporterReader("x", pages, FakeClock())))
 
 
-async def test_a_failure_that_is_kept_keeps_no_page() -> None:
+async def test_cached_failure_holds_no_page() -> None:
     class Page:
         pass
 
@@ -223,12 +223,12 @@ async def test_a_failure_that_is_kept_keeps_no_page() -> None:
         async def fetch(self) -> ScrapedPage:
             page = Page()
             pages.append(weakref.ref(page))
-            raise ChannelError("more than there may be", ChannelProblem.TOO_LARGE)
+            raise ChannelError("the page is too large", ChannelProblem.TOO_LARGE)
 
     reader = ExporterReader("x", Endless(), FakeClock())
     gc.disable()
     try:
-        for lane in (Lane.FAST, Lane.SLOW):  # the second hears of the first one's page
+        for lane in (Lane.FAST, Lane.SLOW):  # the second lane reuses the failure of the first
             with contextlib.suppress(ReaderError):
                 await reader.read(lane)
         assert [page() for page in pages] == [None]
@@ -236,7 +236,7 @@ async def test_a_failure_that_is_kept_keeps_no_page() -> None:
         gc.enable()
 
 
-def test_an_exporter_that_hangs_is_a_timeout(tmp_path: Path) -> None:
+def test_hanging_exporter_is_a_timeout(tmp_path: Path) -> None:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
@@ -245,13 +245,13 @@ def test_an_exporter_that_hangs_is_a_timeout(tmp_path: Path) -> None:
     assert error.absence is Reason.TIMEOUT
 
 
-def test_a_token_is_presented() -> None:
+def test_token_is_sent() -> None:
     with serving(L40S) as (server, address):
         passed(url_reader(address, token=lambda: "secret"))
         assert server.requests[0]["authorization"] == "Bearer secret"
 
 
-def test_only_who_the_authority_vouches_for_is_asked(tmp_path: Path) -> None:
+def test_server_certificate_is_verified(tmp_path: Path) -> None:
     mine, other = Authority(tmp_path), Authority(tmp_path, "other")
     certificate, key = tmp_path / "crt", tmp_path / "key"
     mine.issue(certificate, key)
@@ -260,22 +260,22 @@ def test_only_who_the_authority_vouches_for_is_asked(tmp_path: Path) -> None:
     with serving(L40S, tls=server_side) as (server, address):
         assert address.startswith("https://")
         trusted = ExporterReader("x", UrlPageFetcher(address, timeout_seconds=5, tls=mine.trusting), FakeClock())
-        assert told(passed(trusted))
-        stranger = ExporterReader("x", UrlPageFetcher(address, timeout_seconds=5, tls=other.trusting), FakeClock())
-        assert "certificate" in str(refused(stranger)).lower()
+        assert values_by_view(passed(trusted))
+        untrusted = ExporterReader("x", UrlPageFetcher(address, timeout_seconds=5, tls=other.trusting), FakeClock())
+        assert "certificate" in str(refused(untrusted)).lower()
         assert len(server.requests) == 1
 
 
-# --- whose machine ------------------------------------------------------------------------------
+# --- identity of the machine --------------------------------------------------------------------
 
 
-def test_a_forged_host_name_changes_nothing() -> None:
+def test_forged_host_name_has_no_effect() -> None:
     mine = passed(reader_of(dcgm("GPU_UTIL", 40, host="gpu-17")))
-    forged = passed(reader_of(dcgm("GPU_UTIL", 40, host="somebody-else")))
+    forged = passed(reader_of(dcgm("GPU_UTIL", 40, host="another-host")))
     assert mine == forged
 
 
-def test_a_page_of_several_machines_is_refused() -> None:
+def test_page_of_several_machines_is_rejected() -> None:
     page = dcgm("GPU_UTIL", 40, host="a") + dcgm("GPU_UTIL", 40, host="b", uuid="GPU-2")
     assert "2 machines ('a', 'b')" in str(refused(reader_of(page)))
 
@@ -284,8 +284,8 @@ GUEST = 'namespace="ml",vm_name="train-0",vm_uid="5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a
 
 
 @pytest.mark.parametrize("dialect", ["native", "dcgm"])
-def test_what_an_agent_says_of_its_guests_is_not_its_hosts(dialect: str) -> None:
-    """Not the guest's GPU, even under the host's UUID, and not the guest's memory."""
+def test_guest_series_are_not_attributed_to_the_host(dialect: str) -> None:
+    """Neither a guest's GPU, even with the UUID of a host GPU, nor a guest's memory is read."""
     if dialect == "native":
         gpu = f'uuid="{UUID}",pci_address="",kind="gpu",side="host",name="A"'
         page = (
@@ -300,35 +300,37 @@ def test_what_an_agent_says_of_its_guests_is_not_its_hosts(dialect: str) -> None
         page = dcgm("GPU_UTIL", 50, uuid=UUID)
         page += dcgm("GPU_UTIL", 90, uuid=UUID).replace("}", f",{GUEST}}}")
         page += dcgm("GPU_TEMP", 40, uuid=UUID).replace("}", f",{GUEST}}}")
-    found = told(passed(reader_of(page)))
+    found = values_by_view(passed(reader_of(page)))
     assert found[f"gpu/{UUID}"] == {"gpu_utilization_ratio": 0.5}
     assert found.get(None, {}) == ({"host_memory_total_bytes": 64} if dialect == "native" else {})
 
 
-def test_a_page_in_two_dialects_is_refused_until_one_is_declared() -> None:
+def test_page_in_two_dialects_needs_a_declared_one() -> None:
     smi = f'all_smi_gpu_utilization{{gpu="A", instance="n", gpu_uuid="{UUID}", gpu_index="0"}} 50\n'
     page = dcgm("GPU_UTIL", 40, uuid=UUID) + smi
     error = refused(reader_of(page))
     assert "dcgm-exporter and all-smi" in str(error)
     assert "dialect" in str(error)
-    assert told(passed(reader_of(page, dialect=DCGM_EXPORTER)))[f"gpu/{UUID}"] == {"gpu_utilization_ratio": 0.4}
+    assert values_by_view(passed(reader_of(page, dialect=DCGM_EXPORTER)))[f"gpu/{UUID}"] == {
+        "gpu_utilization_ratio": 0.4
+    }
 
 
 def test_own_page_with_foreign_names_is_read_once() -> None:
     own = (
         f'gpufleet_gpu_utilization_ratio{{node="n",uuid="{UUID}",pci_address="",kind="gpu",side="host",name="A"}} 0.5\n'
     )
-    assert told(passed(reader_of(dcgm("GPU_UTIL", 40, uuid=UUID) + own)))[f"gpu/{UUID}"] == {
+    assert values_by_view(passed(reader_of(dcgm("GPU_UTIL", 40, uuid=UUID) + own)))[f"gpu/{UUID}"] == {
         "gpu_utilization_ratio": 0.5
     }
 
 
-def test_an_agents_own_figures_do_not_make_its_page_another_one() -> None:
+def test_agent_metrics_do_not_determine_the_dialect() -> None:
     page = 'gpufleet_agent_start_timestamp_seconds{node="n"} 1.0\n' + dcgm("GPU_UTIL", 40)
-    assert told(passed(reader_of(page)))["gpu/GPU-1"] == {"gpu_utilization_ratio": 0.4}
+    assert values_by_view(passed(reader_of(page)))["gpu/GPU-1"] == {"gpu_utilization_ratio": 0.4}
 
 
-def test_the_dialect_is_kept_from_the_first_page_on() -> None:
+def test_dialect_is_kept_from_the_first_page() -> None:
     smi = f'all_smi_gpu_utilization{{gpu="A", instance="n", gpu_uuid="{UUID}", gpu_index="0"}} 50\n'
     pages, clock = iter([dcgm("GPU_UTIL", 40), smi]), FakeClock()
     reader = reader_of(lambda: next(pages), clock)
@@ -338,9 +340,9 @@ def test_the_dialect_is_kept_from_the_first_page_on() -> None:
     assert error.absence is Reason.NO_DATA
 
 
-def test_a_machine_without_a_gpu_is_read_all_the_same() -> None:
+def test_machine_without_a_gpu_is_read() -> None:
     page = 'gpufleet_host_memory_total_bytes{node="n"} 64\ngpufleet_agent_start_timestamp_seconds{node="n"} 1\n'
-    assert told(passed(reader_of(page))) == {None: {"host_memory_total_bytes": 64}}
+    assert values_by_view(passed(reader_of(page))) == {None: {"host_memory_total_bytes": 64}}
 
 
 def test_page_without_known_metrics_is_a_failure() -> None:
@@ -366,13 +368,13 @@ def test_second_pass_of_a_lane_fetches_the_page_again() -> None:
 # --- time ---------------------------------------------------------------------------------------
 
 
-def test_a_samples_own_timestamp_is_when_it_was_measured() -> None:
+def test_exposed_timestamp_is_the_time_of_measurement() -> None:
     clock = FakeClock()
     ms = clock.now_ns() // 1_000_000
     (sample,) = passed(
         reader_of(dcgm("GPU_UTIL", 40, stamp=f" {ms - 20_000}") + dcgm("GPU_TEMP", 50, stamp=f" {ms - 5_000}"), clock)
     ).samples
-    assert sample.measured_at == (ms - 20_000) * 1_000_000  # one sample a lane: as of its oldest value
+    assert sample.measured_at == (ms - 20_000) * 1_000_000  # a lane has one sample, with the time of its oldest value
     assert sample.values == {"gpu_utilization_ratio": 0.4, "gpu_temperature_celsius": 50}
 
 
@@ -388,8 +390,8 @@ def test_outdated_sample_is_no_value_and_a_future_one_is_now(age: int, value: fl
     assert clock.now_ns() - 300 * SECOND <= sample.measured_at <= clock.now_ns()
 
 
-def test_a_page_of_ours_says_when_each_lane_was_measured() -> None:
-    """Of several readers of one device the page does not say which value is whose: the oldest counts."""
+def test_native_page_has_a_measurement_time_per_lane() -> None:
+    """If several readers read one device, the page does not name the reader of each value: the oldest time counts."""
     clock = FakeClock()
     gpu = f'node="n",uuid="{UUID}",pci_address="",kind="gpu",side="host",name="A"'
     now = clock.now_ns() // SECOND
@@ -417,7 +419,7 @@ def working(power: float = 627.4, energy: int | None = 1000, util: int = 100) ->
 
 
 def scrape(page: Callable[[int], str], times: int = 20) -> list[Round]:
-    """Pages ten seconds apart."""
+    """Read pages ten seconds apart."""
     clock, number = FakeClock(), iter(range(times))
     reader = reader_of(lambda: page(next(number)), clock)
     rounds = []
@@ -427,26 +429,25 @@ def scrape(page: Callable[[int], str], times: int = 20) -> list[Round]:
     return rounds
 
 
-def is_believed(done: Round) -> bool:
-    return not isinstance(told(done)["gpu/GPU-1"]["gpu_power_watts"], Absent)
+def is_accepted(done: Round) -> bool:
+    return not isinstance(values_by_view(done)["gpu/GPU-1"]["gpu_power_watts"], Absent)
 
 
-def test_a_frozen_exporter_is_noticed_and_not_believed() -> None:
+def test_values_of_a_frozen_exporter_become_stale() -> None:
     rounds = scrape(lambda _: working())
-    believed = [is_believed(done) for done in rounds]
-    assert believed == [True] * 12 + [False] * 8  # 120 s
-    values = told(rounds[-1])["gpu/GPU-1"]
+    accepted = [is_accepted(done) for done in rounds]
+    assert accepted == [True] * 12 + [False] * 8  # 120 s
+    values = values_by_view(rounds[-1])["gpu/GPU-1"]
     assert {value.reason for value in values.values() if isinstance(value, Absent)} == {Reason.STALE}
     assert all(isinstance(value, Absent) for value in values.values())
-    (words,) = rounds[-1].errors
-    assert "frozen" in words
-    assert "GPU-1" in words
+    (error,) = rounds[-1].errors
+    assert "GPU-1" in error
     assert not rounds[0].errors
 
 
-def test_one_that_measures_again_is_believed_again() -> None:
+def test_values_return_when_a_frozen_exporter_recovers() -> None:
     rounds = scrape(lambda number: working(power=627.4 if number < 18 else 630.1))
-    assert [is_believed(done) for done in rounds[16:]] == [False, False, True, True]
+    assert [is_accepted(done) for done in rounds[16:]] == [False, False, True, True]
     assert not rounds[-1].errors
 
 
@@ -455,35 +456,35 @@ def test_one_that_measures_again_is_believed_again() -> None:
     [
         lambda number: working(power=627.4 + number % 3 / 10),  # noise
         lambda number: working(energy=1000 + number),  # the counter moves
-        lambda number: working(energy=1000 + number // 3),  # kept for 30 s on purpose
-        lambda _: working(util=0, energy=None),  # idle, and nothing else tells
+        lambda number: working(energy=1000 + number // 3),  # updated every 30 s
+        lambda _: working(util=0, energy=None),  # idle, without other evidence
         lambda _: dcgm("SM_CLOCK", 1980) + dcgm("GPU_UTIL", 100) + dcgm("POWER_USAGE", 0),  # a guest without power
     ],
 )
-def test_a_gpu_that_only_looks_steady_is_believed(page: Callable[[int], str]) -> None:
+def test_steady_but_live_gpu_is_not_stale(page: Callable[[int], str]) -> None:
     for done in scrape(page):
-        values = told(done)["gpu/GPU-1"].values()
+        values = values_by_view(done)["gpu/GPU-1"].values()
         assert not any(isinstance(value, Absent) for value in values)
 
 
 def test_constant_energy_under_power_draw_is_frozen() -> None:
-    assert not is_believed(scrape(lambda _: working(util=0))[-1])
+    assert not is_accepted(scrape(lambda _: working(util=0))[-1])
 
 
 # --- hostile ------------------------------------------------------------------------------------
 
 
-def test_too_much_for_one_machine_is_refused() -> None:
+def test_too_many_devices_or_values_are_rejected() -> None:
     devices = "".join(dcgm("GPU_UTIL", 1, uuid=f"GPU-{number}") for number in range(MAX_DEVICES + 1))
     assert "devices" in str(refused(reader_of(devices)))
     xids = "".join(f'nvidia_smi_xid_errors_total{{uuid="1",xid="{number}"}} 1\n' for number in range(MAX_VALUES + 1))
     assert "values" in str(refused(reader_of(xids), Lane.EVENT))
 
 
-def test_a_name_that_no_batch_could_carry_costs_its_own_series() -> None:
+def test_overlong_identifiers_drop_only_their_series() -> None:
     page = dcgm("GPU_UTIL", 40) + dcgm("GPU_UTIL", 40, uuid="G" * 254)
     page += f'nvidia_smi_xid_errors_total{{uuid="1",xid="{"7" * 300}"}} 1\n'
-    assert list(told(passed(reader_of(page, dialect=DCGM_EXPORTER)))) == ["gpu/GPU-1"]
+    assert list(values_by_view(passed(reader_of(page, dialect=DCGM_EXPORTER)))) == ["gpu/GPU-1"]
 
 
 def escaped(text: str) -> str:
@@ -491,7 +492,7 @@ def escaped(text: str) -> str:
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
-def test_a_label_forges_no_other_machine_and_no_other_device(pod: str, model: str) -> None:
+def test_label_values_cannot_forge_another_device(pod: str, model: str) -> None:
     line = (
         f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="GPU-1",modelName="{escaped(model)}",Hostname="n",'
         f'pod="{escaped(pod)}"}} 40\n'
@@ -512,7 +513,7 @@ FRAGMENTS = st.sampled_from(
 
 @given(st.lists(FRAGMENTS | st.text(max_size=5), max_size=60).map("".join))
 @settings(max_examples=examples(100, 3000))
-def test_only_the_declared_error_leaves_whatever_the_page_is(page: str) -> None:
+def test_any_page_raises_at_most_a_reader_error(page: str) -> None:
     with contextlib.suppress(ReaderError):
         done = passed(reader_of(page.encode("utf-8", "replace")))
         for sample in done.samples:

@@ -1,4 +1,4 @@
-"""The fixtures of this reader, and the small fakes around it."""
+"""Fixtures and fakes of the host reader tests."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ NOW = 1_800_000_000_000_000_000
 
 
 class FixedClock:
-    """A clock that stands."""
+    """Clock that always returns the same time."""
 
     def now_ns(self) -> int:
         return NOW
@@ -26,7 +26,7 @@ class FixedClock:
 
 
 class Failing:
-    """A channel through which some paths fail."""
+    """Channel on which some paths fail."""
 
     def __init__(self, files: Files, failures: dict[str, str]) -> None:
         self._files = files
@@ -42,16 +42,16 @@ class Failing:
 
 
 def build(name: str, root: Path) -> Path:
-    """Plant a fixture under `root` and return it."""
+    """Create a fixture tree under `root` and return its path."""
     plant((FIXTURES / f"{name}.tree").read_text(encoding="utf-8"), root)
     return root
 
 
 async def read(root: Path, lane: Lane, failures: dict[str, str] | None = None) -> Round:
-    """Make one pass over a planted machine."""
+    """Make one pass over the machine under `root`."""
     return await HostReader(Failing(LocalFiles(root), failures or {}), FixedClock()).read(lane)
 
 
 def dims(sample: Sample, metric: str) -> dict[tuple[str, ...], Value | Absent]:
-    """Return the values of a metric with dimensions by labels."""
+    """Return the values of a metric with dimensions, by labels."""
     return {item.labels: item.value for item in sample.dims if item.metric == metric}

@@ -1,4 +1,7 @@
-"""Whole machines against golden files. `GPUFLEET_UPDATE_GOLDEN=1` writes them anew; review the difference."""
+"""Whole machines against golden files.
+
+`GPUFLEET_UPDATE_GOLDEN=1` writes the files again; review the difference.
+"""
 
 import os
 from pathlib import Path
@@ -15,7 +18,7 @@ from tests.readers.host.machines import MACHINES, FixedClock, build
 
 GOLDEN = Path(__file__).parent / "golden"
 VOLATILE = ("host_filesystem_size", "host_filesystem_free", "host_filesystem_available", "host_filesystem_files")
-"""Figures of the filesystem that the tests happen to run on."""
+"""Metrics that depend on the filesystem of the test machine."""
 
 
 def _shown(value: Value | Absent) -> str:
@@ -34,12 +37,12 @@ def _render(lane: Lane, got: Round) -> list[str]:
         lines.append(f"{item.metric}{{{labels}}} {measured}")
     lines += [f"inventory {function}" for function in got.inventory or ()]
     lines += [f"machine {got.machine}"] if got.machine else []
-    lines += [f"error {words}" for words in got.errors]
+    lines += [f"error {error}" for error in got.errors]
     return lines
 
 
 @pytest.mark.parametrize("name", MACHINES)
-async def test_a_machine_reads_as_it_always_did(name: str, tmp_path: Path) -> None:
+async def test_machine_matches_its_golden_file(name: str, tmp_path: Path) -> None:
     reader = HostReader(LocalFiles(build(name, tmp_path)), FixedClock())
     lines = [line for lane in reader.lanes for line in _render(lane, await reader.read(lane))]
     golden = GOLDEN / f"{name}.txt"
@@ -67,7 +70,7 @@ async def test_every_value_fits_its_row_of_the_catalogue(name: str, tmp_path: Pa
             assert row.low is None or float(value) >= row.low, (metric, value)
             assert row.high is None or float(value) <= row.high, (metric, value)
         identities = [(item.metric, item.labels) for item in sample.dims]
-        assert len(identities) == len(set(identities)), "one value for one set of labels"
+        assert len(identities) == len(set(identities)), "labels must be unique"
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -1,3 +1,5 @@
+"""Parsers of the host reader: hostile bytes, numbers, mounts, network, identity and services."""
+
 import re
 import uuid
 from collections.abc import Callable
@@ -46,42 +48,40 @@ SEEDS = (
 @pytest.mark.parametrize("parse", PARSERS, ids=lambda parse: parse.__name__)
 class TestHostileBytes:
     @given(content=st.binary(max_size=300))
-    def test_random_bytes_raise_the_declared_error_or_nothing(
+    def test_random_bytes_raise_at_most_a_wire_error(
         self, parse: Callable[[bytes, str], object], content: bytes
     ) -> None:
-        self._holds(parse, content)
+        self._check(parse, content)
 
     @given(seed=st.sampled_from(SEEDS), position=st.integers(0, 60), byte=st.binary(max_size=3), cut=st.integers(0, 60))
-    def test_damaged_files_raise_the_declared_error_or_nothing(
+    def test_damaged_files_raise_at_most_a_wire_error(
         self, parse: Callable[[bytes, str], object], seed: bytes, position: int, byte: bytes, cut: int
     ) -> None:
-        self._holds(parse, seed[:position] + byte + seed[position + cut :])
+        self._check(parse, seed[:position] + byte + seed[position + cut :])
 
     @given(content=st.text(alphabet="0123456789 .:-+eExX_nainf\n٣²", max_size=60))
-    def test_odd_numbers_raise_the_declared_error_or_nothing(
-        self, parse: Callable[[bytes, str], object], content: str
-    ) -> None:
-        self._holds(parse, content.encode())
+    def test_odd_numbers_raise_at_most_a_wire_error(self, parse: Callable[[bytes, str], object], content: str) -> None:
+        self._check(parse, content.encode())
 
     @staticmethod
-    def _holds(parse: Callable[[bytes, str], object], content: bytes) -> None:
-        words = "/proc/x: "
+    def _check(parse: Callable[[bytes, str], object], content: bytes) -> None:
+        message = "/proc/x: "
         try:
             parse(content, "/proc/x")
         except WireError as error:
-            words = str(error)
-        assert words.startswith("/proc/x: ")
-        assert len(words) < 300
+            message = str(error)
+        assert message.startswith("/proc/x: ")
+        assert len(message) < 300
 
 
 class TestNumbers:
     @pytest.mark.parametrize("token", ["", "-1", "+1", "1_000", "0x10", "1.0", "٣", "1e3", str(2**63), str(2**64 - 1)])
-    def test_what_is_no_count(self, token: str) -> None:
+    def test_invalid_counts_are_rejected(self, token: str) -> None:
         with pytest.raises(WireError):
             text.count(token, "f")
 
     @pytest.mark.parametrize("token", ["nan", "inf", "-0.1", "1e9", ".5", "1.", "1_0", "٣.٣", "", "9" * 30])
-    def test_what_is_no_number(self, token: str) -> None:
+    def test_invalid_numbers_are_rejected(self, token: str) -> None:
         with pytest.raises(WireError):
             text.number(token, "f")
 
@@ -101,28 +101,28 @@ def times(**cores: tuple[int, ...]) -> ProcessorTimes:
 
 
 class TestUtilization:
-    def test_share_of_time_not_idle(self) -> None:
+    def test_utilization_is_the_share_of_non_idle_time(self) -> None:
         before, now = times(c0=(10, 0, 10, 100, 20, 0, 0, 0)), times(c0=(20, 0, 15, 170, 30, 1, 2, 2))
         assert kernel.utilization(before, now) == 20 / 100
 
-    def test_no_time_passed(self) -> None:
+    def test_utilization_without_elapsed_time_is_absent(self) -> None:
         same = times(c0=(1, 2, 3, 4, 5, 6, 7, 8))
         assert kernel.utilization(same, same) is None
 
-    def test_iowait_going_back_counts_as_not_moved(self) -> None:
+    def test_decreasing_iowait_counts_as_unchanged(self) -> None:
         before, now = times(c0=(0, 0, 0, 100, 50, 0, 0, 0)), times(c0=(30, 0, 0, 200, 40, 0, 0, 0))
         assert kernel.utilization(before, now) == 30 / 130
 
-    def test_a_core_that_began_again_is_left_out(self) -> None:
+    def test_restarted_core_is_left_out(self) -> None:
         before = times(c0=(0, 0, 0, 100), c1=(500, 0, 0, 500))
         now = times(c0=(50, 0, 0, 150), c1=(5, 0, 0, 5), c2=(9, 9, 9, 9))
         assert kernel.utilization(before, now) == 0.5
 
-    def test_every_core_began_again(self) -> None:
+    def test_utilization_is_absent_if_every_core_restarted(self) -> None:
         assert kernel.utilization(times(c0=(9, 9, 9, 9)), times(c0=(1, 1, 1, 1))) is None
 
     @given(*[st.dictionaries(st.sampled_from("0123"), st.tuples(*[st.integers(0, 10**9)] * 8))] * 2)
-    def test_is_a_ratio_whatever_comes(
+    def test_utilization_of_any_ticks_is_a_ratio(
         self, before: dict[str, tuple[int, ...]], now: dict[str, tuple[int, ...]]
     ) -> None:
         share = kernel.utilization(ProcessorTimes(before, None), ProcessorTimes(now, None))
@@ -134,30 +134,30 @@ class TestUtilization:
     def test_guest_time_is_not_counted_twice(self) -> None:
         assert len(kernel.parse_stat(b"cpu0 100 0 0 0 0 0 0 0 90 5\n", "f").cores["0"]) == len(kernel.MODES)
 
-    def test_arm_names_its_processor_by_numbers(self) -> None:
+    def test_arm_processor_model_is_numeric(self) -> None:
         fields = kernel.parse_cpuinfo(b"processor : 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n")
         assert kernel.cpu_model(fields, "f") == "ARM implementer 0x41 part 0xd4f"
 
 
 class TestMounts:
-    def test_octal_escapes(self) -> None:
+    def test_mount_octal_escapes(self) -> None:
         (mount,) = storage.parse_mountinfo(rb"1 2 8:1 / /a\040b\134c\011d rw - ext4 /dev/x\040y rw", "f")
         assert (mount.point, mount.source) == ("/a b\\c\td", "/dev/x y")
 
-    def test_the_last_mount_on_a_point_hides_the_others(self) -> None:
+    def test_last_mount_on_a_point_hides_earlier_ones(self) -> None:
         rows = b"1 2 8:1 / /a rw - ext4 /dev/a rw\n2 2 8:2 / /a rw - xfs /dev/b rw\n"
         assert [m.fstype for m in storage.choose_filesystems(storage.parse_mountinfo(rows, "f"))] == ["xfs"]
 
-    def test_a_bind_mount_gives_way_to_the_whole(self) -> None:
+    def test_whole_filesystem_is_preferred_to_a_bind_mount(self) -> None:
         rows = b"1 2 8:1 /sub /a rw - ext4 /dev/a rw\n2 2 8:1 / /longer/point rw - ext4 /dev/a rw\n"
         chosen = storage.choose_filesystems(storage.parse_mountinfo(rows, "f"))
         assert [m.point for m in chosen] == ["/longer/point"]
 
-    def test_a_read_only_superblock_is_read_only(self) -> None:
+    def test_read_only_superblock_is_read_only(self) -> None:
         (mount,) = storage.parse_mountinfo(b"1 2 8:1 / /a rw - ext4 /dev/a ro,errors=remount-ro", "f")
         assert mount.read_only
 
-    def test_a_read_only_view_of_a_filesystem_is_none_of_its_own(self) -> None:
+    def test_read_only_mount_of_a_writable_filesystem(self) -> None:
         (mount,) = storage.parse_mountinfo(b"1 2 8:1 / / ro,relatime - ext4 /dev/a rw", "f")
         assert not mount.read_only
 
@@ -196,7 +196,7 @@ class TestNetwork:
         ],
         ids=lambda value: value.name if isinstance(value, network.Interface) else "",
     )
-    def test_classes(self, interface: network.Interface, expected: str) -> None:
+    def test_interface_class(self, interface: network.Interface, expected: str) -> None:
         assert network.classify(interface) == expected
 
     @pytest.mark.parametrize(
@@ -235,18 +235,18 @@ class TestInfiniband:
     def test_rate(self, content: bytes, expected: int) -> None:
         assert network.parse_rate(content, "f") == expected
 
-    def test_octets_are_counted_in_fours(self) -> None:
+    def test_infiniband_octets_are_counted_in_units_of_four(self) -> None:
         assert network.parse_octets(b"5\n", "f") == 20
         with pytest.raises(WireError):
             network.parse_octets(str(2**62).encode(), "f")
 
-    def test_ports_of_one_function_find_their_own_interface(self) -> None:
+    def test_port_interface_is_found_by_port_number(self) -> None:
         assert network.port_interface("2", {"eth2": "0", "eth3": "1"}, "wrong") == "eth3"
 
-    def test_a_bond_is_found_by_the_address(self) -> None:
+    def test_port_interface_of_a_bond_is_found_by_address(self) -> None:
         assert network.port_interface("1", {"eth2": "0", "eth3": "0"}, "bond0\n") == "bond0"
 
-    def test_nothing_tells(self) -> None:
+    def test_port_interface_without_evidence_is_empty(self) -> None:
         assert network.port_interface("1", {}, "") == ""
 
 
@@ -264,24 +264,24 @@ class TestIdentity:
             "",
         ],
     )
-    def test_what_identifies_no_machine(self, value: str) -> None:
+    def test_placeholder_system_uuids_are_rejected(self, value: str) -> None:
         with pytest.raises(WireError):
             identity.parse_system_uuid(value.encode(), "f")
 
     @given(st.uuids())
-    def test_a_uuid_is_lower_case_and_as_the_kernel_spells_it(self, value: uuid.UUID) -> None:
+    def test_system_uuid_is_lower_case(self, value: uuid.UUID) -> None:
         assert identity.parse_system_uuid(str(value).upper().encode() + b"\n", "f") == str(value)
 
     @given(st.uuids())
-    def test_swapping_twice_is_the_same(self, value: uuid.UUID) -> None:
+    def test_swapping_bytes_twice_is_the_identity(self, value: uuid.UUID) -> None:
         assert identity.byte_swapped(identity.byte_swapped(value)) == value
 
-    def test_swapping_turns_the_first_three_fields(self) -> None:
+    def test_byte_swap_reverses_the_first_three_fields(self) -> None:
         swapped = identity.byte_swapped(uuid.UUID("00112233-4455-6677-8899-aabbccddeeff"))
         assert str(swapped) == "33221100-5544-7766-8899-aabbccddeeff"
 
     @pytest.mark.parametrize("value", ["", "uninitialized", "0" * 32, "a" * 31, "g" * 32])
-    def test_what_is_no_machine_id(self, value: str) -> None:
+    def test_invalid_machine_ids_are_rejected(self, value: str) -> None:
         with pytest.raises(WireError):
             identity.parse_machine_id(value.encode(), "f")
 
@@ -293,24 +293,24 @@ class TestServices:
     KUBELET = next(service for service in services.SERVICES if service.name == "kubelet")
     FABRIC = next(service for service in services.SERVICES if service.name == "nvidia-fabricmanager")
 
-    def test_names_are_compared_as_the_kernel_cuts_them(self) -> None:
+    def test_service_names_are_compared_truncated(self) -> None:
         table = services.build_processes({2: ("kthreadd", "S"), 9: ("nv-fabricmanage", "S")})
         assert services.service_state(self.FABRIC, table, frozenset()) == "running"
 
-    def test_a_zombie_does_not_run(self) -> None:
+    def test_zombie_is_not_running(self) -> None:
         table = services.build_processes({2: ("kthreadd", "S"), 9: ("kubelet", "Z")})
         assert services.service_state(self.KUBELET, table, frozenset({"kubelet"})) == "not_running"
 
-    def test_hidden_processes_prove_nothing(self) -> None:
+    def test_service_state_is_unknown_if_processes_are_hidden(self) -> None:
         table = services.build_processes({1: ("agent", "S")})
         assert services.service_state(self.KUBELET, table, frozenset({"kubelet"})) is None
 
-    def test_what_is_seen_runs_even_where_others_are_hidden(self) -> None:
+    def test_visible_service_is_running_despite_hidden_processes(self) -> None:
         table = services.build_processes({1: ("systemd", "S"), 9: ("kubelet", "S")})
         assert services.service_state(self.KUBELET, table, None) == "running"
 
     @given(st.text(alphabet=st.characters(codec="ascii", exclude_characters="\n\r"), max_size=15))
-    def test_a_process_may_choose_any_name(self, name: str) -> None:
+    def test_process_stat_with_any_name(self, name: str) -> None:
         got, state = services.parse_process_stat(f"7 ({name}) S 1 2 3\n".encode(), "f")
         assert (got, state) == (text.printable(name), "S")
 
@@ -356,11 +356,11 @@ class TestVirtualization:
     def test_containers(self, evidence: identity.ContainerEvidence, expected: str | None) -> None:
         assert identity.detect_container(evidence) == expected
 
-    def test_only_one_variable_of_the_environment_is_taken(self) -> None:
+    def test_container_variable_of_an_environment(self) -> None:
         assert identity.parse_container_variable(b"TOKEN=x\0container=podman\0A=b") == "podman"
         assert identity.parse_container_variable(b"mycontainer=x\0") == ""
 
 
-def test_a_partition_leads_to_its_disk() -> None:
+def test_underlying_device_of_a_partition_is_its_disk() -> None:
     part = storage.BlockDevice(name="sda3", link="../../devices/x/block/sda/sda3", is_partition=True, parts=())
     assert storage.underlying_devices(part) == ("sda",)

@@ -1,3 +1,5 @@
+"""Host reader: failures, passes, damaged files and the live kernel."""
+
 import asyncio
 import os
 import shutil
@@ -24,13 +26,13 @@ from tests.support.profiles import examples
 
 
 class TestFailures:
-    """One bad file costs its own readings, and is named."""
+    """Bad files affect only their own readings, and the error names them."""
 
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
         return build("bare_metal", tmp_path)
 
-    async def test_a_malformed_file_costs_its_own_readings(self, root: Path) -> None:
+    async def test_malformed_file_affects_only_its_readings(self, root: Path) -> None:
         whole = await read(root, Lane.FAST)
         (root / "proc/meminfo").write_text("MemTotal: lots\n")
         got = await read(root, Lane.FAST)
@@ -40,7 +42,7 @@ class TestFailures:
         assert got.samples[0].values["host_memory_total_bytes"] == Absent(Reason.INVALID_VALUE, "/proc/meminfo")
         assert got.samples[0].dims == whole.samples[0].dims
 
-    async def test_one_bad_counter_costs_itself(self, root: Path) -> None:
+    async def test_bad_counter_affects_only_itself(self, root: Path) -> None:
         (root / "sys/class/net/bond0/statistics/rx_bytes").write_text(f"{2**64 - 1}\n")
         got = await read(root, Lane.FAST)
         received = dims(got.samples[0], "host_network_receive_bytes_total")
@@ -48,7 +50,7 @@ class TestFailures:
         assert sum(isinstance(value, Absent) for value in received.values()) == 1
         assert len(got.errors) == 1
 
-    async def test_a_folder_that_cannot_be_listed_is_a_failure(self, root: Path) -> None:
+    async def test_unlistable_folder_is_a_failure(self, root: Path) -> None:
         class Closed:
             async def fetch(self, plan: FetchPlan) -> Fetched:
                 fetched = await LocalFiles(root).fetch(
@@ -69,7 +71,7 @@ class TestFailures:
         assert len(errors) == 20
         assert errors[-1] == f"and {len(broken) - 19} more"
 
-    async def test_one_odd_function_costs_itself(self, root: Path) -> None:
+    async def test_malformed_pci_function_affects_only_itself(self, root: Path) -> None:
         (root / "sys/bus/pci/devices/0000:18:00.0/device").write_text("H200\n")
         got = await read(root, Lane.SLOW)
         assert got.inventory is not None
@@ -86,14 +88,16 @@ class TestFailures:
             ("EFBIG", Reason.INVALID_VALUE, True),
         ],
     )
-    async def test_a_file_that_every_kernel_has(self, root: Path, name: str, reason: Reason, is_failure: bool) -> None:
+    async def test_missing_mandatory_file_has_its_reason(
+        self, root: Path, name: str, reason: Reason, is_failure: bool
+    ) -> None:
         got = await read(root, Lane.FAST, {"/proc/loadavg": name})
         value = got.samples[0].values["host_load_1m"]
         assert isinstance(value, Absent)
         assert value.reason is reason
         assert bool(got.errors) is is_failure
 
-    async def test_what_only_root_may_read_is_no_failure(self, root: Path) -> None:
+    async def test_file_readable_by_root_only_is_no_failure(self, root: Path) -> None:
         path = "/sys/class/dmi/id/product_uuid"
         got = await read(root, Lane.STATIC, {path: "EACCES"})
         assert got.samples[0].values["host_system_uuid"] == Absent(Reason.NOT_PERMITTED, "root only")
@@ -101,7 +105,7 @@ class TestFailures:
         assert got.machine.system_uuid is None
         assert got.errors == ()
 
-    async def test_a_dead_filesystem_costs_itself(self, root: Path) -> None:
+    async def test_dead_filesystem_affects_only_itself(self, root: Path) -> None:
         got = await read(root, Lane.SLOW, {"/lustre scratch": "ETIMEDOUT"})
         sizes = dims(got.samples[0], "host_filesystem_size_bytes")
         dead = [labels[0] for labels, value in sizes.items() if isinstance(value, Absent)]
@@ -126,11 +130,11 @@ class TestFailures:
         shutil.rmtree(root / "sys/bus")
         assert (await read(root, Lane.SLOW)).inventory == ()
 
-    async def test_nothing_at_all_is_a_readers_error(self, tmp_path: Path) -> None:
+    async def test_missing_proc_is_a_reader_error(self, tmp_path: Path) -> None:
         with pytest.raises(ReaderError, match="/proc/"):
             await read(tmp_path, Lane.FAST)
 
-    async def test_a_failing_channel_is_a_readers_error(self) -> None:
+    async def test_failing_channel_is_a_reader_error(self) -> None:
         class Broken:
             async def fetch(self, plan: FetchPlan) -> Fetched:
                 raise ChannelError("the guest is gone")
@@ -139,7 +143,7 @@ class TestFailures:
             await HostReader(Broken(), FixedClock()).read(Lane.FAST)
         assert caught.value.absence is Reason.READER_FAILED
 
-    async def test_a_malformed_numa_node_costs_no_gpu(self, root: Path) -> None:
+    async def test_malformed_numa_node_keeps_the_gpu(self, root: Path) -> None:
         whole = (await read(root, Lane.SLOW)).inventory
         assert whole is not None
         numa = root / f"sys/bus/pci/devices/{whole[0].address}/numa_node"
@@ -148,22 +152,22 @@ class TestFailures:
         assert got.inventory == (msgspec.structs.replace(whole[0], numa_node=None), *whole[1:])
         assert got.errors == (f"/{numa.relative_to(root)}: 'zzz' is not a NUMA node",)
 
-    async def test_a_function_whose_class_cannot_be_read_is_a_failure(self, root: Path) -> None:
+    async def test_unreadable_pci_class_is_a_failure(self, root: Path) -> None:
         (root / "sys/bus/pci/devices/0000:f0:00.0/class").mkdir(parents=True)
         got = await read(root, Lane.SLOW)
         assert got.errors == ("/sys/bus/pci/devices/0000:f0:00.0/class: EISDIR",)
 
-    async def test_name_that_is_no_text_can_be_encoded(self, root: Path) -> None:
+    async def test_interface_name_that_is_not_utf_8_can_be_encoded(self, root: Path) -> None:
         folder = root / "sys/class/net" / os.fsdecode(b"\xff")
         folder.mkdir()
         (folder / "operstate").write_text("up\n")
         got = await read(root, Lane.FAST)
         assert msgspec.msgpack.encode(got.samples)
-        assert all(words.encode() for words in got.errors)
+        assert all(error.encode() for error in got.errors)
 
 
 class TestRounds:
-    async def test_utilisation_needs_two_passes(self, tmp_path: Path) -> None:
+    async def test_utilization_needs_two_passes(self, tmp_path: Path) -> None:
         root = build("guest", tmp_path)
         reader = HostReader(LocalFiles(root), FixedClock())
         values = (await reader.read(Lane.FAST)).samples[0].values
@@ -179,7 +183,7 @@ class TestRounds:
         values = (await reader.read(Lane.FAST)).samples[0].values
         assert isinstance(values["host_cpu_utilization_ratio"], Absent)
 
-    async def test_samples_name_their_instant_and_their_boot(self, tmp_path: Path) -> None:
+    async def test_samples_have_their_time_and_boot_session(self, tmp_path: Path) -> None:
         root = build("guest", tmp_path)
         first = (await read(root, Lane.FAST)).samples[0]
         assert (first.view, first.reader, first.measured_at) == (None, "host", NOW)
@@ -192,7 +196,7 @@ class TestRounds:
 
 
 class Damaged:
-    """A channel that changes what it carries, as told by a source of randomness."""
+    """Channel that corrupts what it carries at random."""
 
     def __init__(self, fetched: Fetched, random: Random, share: float) -> None:
         self._fetched = fetched
@@ -230,7 +234,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> dict[Lane, Fetched]:
 
 
 class TestDamage:
-    """Whatever a machine's files hold, a pass ends in a round or in the declared error."""
+    """Passes over damaged files end in a round or a `ReaderError`."""
 
     @given(
         seed=st.integers(0, 2**32),
@@ -261,7 +265,7 @@ class TestDamage:
 
 
 class TestAgainstTheLiveKernel:
-    """The kernel's files against what the C library says of the same machine."""
+    """Kernel files compared with the C library's view of the same machine."""
 
     @pytest.fixture
     def reader(self) -> HostReader:

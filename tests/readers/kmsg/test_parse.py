@@ -1,4 +1,4 @@
-"""What the driver writes to the kernel's log, in every shape, and what only looks like it."""
+"""NVIDIA driver messages of the kernel log, in every shape, and lines that resemble them."""
 
 import pytest
 from hypothesis import example, given
@@ -33,18 +33,18 @@ XIDS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), XIDS.items(), ids=range(len(XIDS)))
-def test_every_shape_of_an_xid(text: str, expected: tuple[str, int, dict[str, str]]) -> None:
+def test_xid_message_shapes(text: str, expected: tuple[str, int, dict[str, str]]) -> None:
     pci, code, attributes = expected
     assert MessageParser().parse(text) == DriverMessage("xid", pci, code, attributes)
 
 
 @pytest.mark.parametrize("name", ["secret-project", "a secret", "a,secret", "a, secret", "12345678,secret", "secret"])
 @pytest.mark.parametrize("message", ["Ch 00000008, intr 10", "0ced(3044) 00000000"])
-def test_the_name_of_a_process_does_not_leave_the_log(name: str, message: str) -> None:
-    told = MessageParser().parse(f"NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name={name}, {message}")
-    assert isinstance(told, DriverMessage)
-    assert "secret" not in str(told)
-    assert told.attributes["message"] == message
+def test_process_names_are_removed_from_messages(name: str, message: str) -> None:
+    parsed = MessageParser().parse(f"NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name={name}, {message}")
+    assert isinstance(parsed, DriverMessage)
+    assert "secret" not in str(parsed)
+    assert parsed.attributes["message"] == message
 
 
 @pytest.mark.parametrize(
@@ -97,27 +97,27 @@ def test_the_name_of_a_process_does_not_leave_the_log(name: str, message: str) -
         ),
     ],
 )  # fmt: skip
-def test_what_else_is_worth_an_event(
+def test_other_messages_that_are_events(
     text: str, kind: str, pci: str | None, code: int, attributes: dict[str, str] | None
 ) -> None:
-    told = MessageParser().parse(text)
-    assert isinstance(told, DriverMessage)
-    assert (told.kind, told.pci, told.code) == (kind, pci, code)
-    assert attributes is None or told.attributes == attributes
+    parsed = MessageParser().parse(text)
+    assert isinstance(parsed, DriverMessage)
+    assert (parsed.kind, parsed.pci, parsed.code) == (kind, pci, code)
+    assert attributes is None or parsed.attributes == attributes
     assert kind in set(EventKind)
 
 
-def test_a_gpu_that_fell_off_the_bus_in_several_records() -> None:
-    sayings = MessageParser()
-    assert sayings.parse("NVRM: The NVIDIA GPU 0000:07:00.0 (PCI ID: 10de:1b80)") is None
-    assert sayings.parse("NVRM: installed in this system has") is None
-    told = sayings.parse("NVRM: fallen off the bus and is not responding to commands.")
-    assert isinstance(told, DriverMessage)
-    assert told.pci == "0000:07:00.0"
-    assert sayings.parse("NVRM: fallen off the bus and is not responding to commands.") is None
+def test_gpu_lost_message_over_several_records() -> None:
+    parser = MessageParser()
+    assert parser.parse("NVRM: The NVIDIA GPU 0000:07:00.0 (PCI ID: 10de:1b80)") is None
+    assert parser.parse("NVRM: installed in this system has") is None
+    parsed = parser.parse("NVRM: fallen off the bus and is not responding to commands.")
+    assert isinstance(parsed, DriverMessage)
+    assert parsed.pci == "0000:07:00.0"
+    assert parser.parse("NVRM: fallen off the bus and is not responding to commands.") is None
 
 
-def test_the_driver_names_the_uuid_of_an_address() -> None:
+def test_uuid_message_of_a_pci_address() -> None:
     uuid = "GPU-b850f46d-d5ea-c752-ddf3-c697cfb5f0ad"
     assert MessageParser().parse(f"NVRM: GPU at PCI:0000:07:00: {uuid}") == UuidMessage("0000:07:00", uuid)
 
@@ -127,7 +127,7 @@ def test_the_driver_names_the_uuid_of_an_address() -> None:
     [
         "",
         "usb 1-4: device descriptor read/64, error -71",
-        "someone said NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.",
+        "someone wrote NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.",
         "NVRM: Xid (PCI:0000:1b:00): ",
         "NVRM: Xid (PCI:1b:00): 79, x",
         "NVRM: Xid (PCI:0000:1b:00): 79x",
@@ -138,13 +138,13 @@ def test_the_driver_names_the_uuid_of_an_address() -> None:
         "[nvidia-vgpu-vfio] aa1f0000-1111-2222-3333-444455556666: vGPU migration enabled",
     ],
 )
-def test_what_only_looks_like_it(text: str) -> None:
+def test_similar_lines_are_ignored(text: str) -> None:
     assert MessageParser().parse(text) is None
 
 
-def test_the_line_of_a_record() -> None:
+def test_record_line_is_parsed() -> None:
     assert parse_line(b"4,1234,5678901,-;NVRM: x") == KmsgRecord(0, 1234, 5678901, "NVRM: x")
-    assert parse_line(b"12,7,8,-,caller=T42;said by a process") == KmsgRecord(1, 7, 8, "said by a process")
+    assert parse_line(b"12,7,8,-,caller=T42;written by a process") == KmsgRecord(1, 7, 8, "written by a process")
     assert parse_line(b"6,1,2,c;a \xff byte") == KmsgRecord(0, 1, 2, "a � byte")
     long = parse_line(b"6,1,2,-;" + b"x" * 10_000)
     assert long is not None
@@ -155,7 +155,7 @@ def test_the_line_of_a_record() -> None:
     "line",
     [b"", b" SUBSYSTEM=pci", b" DEVICE=+pci:0000:1b:00.0", b";x", b"6,1;x", b"6,-1,2,-;x", b"6,1,2,-", b"xxxxxxx"],
 )
-def test_what_is_no_record(line: bytes) -> None:
+def test_invalid_record_line_is_none(line: bytes) -> None:
     assert parse_line(line) is None
 
 
@@ -172,7 +172,7 @@ def test_any_line_is_a_record_or_none(line: bytes) -> None:
     st.integers(0, 999_999),
     st.text(max_size=80),
 )
-def test_xid_code_and_address_come_from_the_front_of_a_line(pci: str, code: int, words: str) -> None:
-    told = MessageParser().parse(f"NVRM: Xid (PCI:{pci}): {code}, {words}")
-    assert isinstance(told, DriverMessage)
-    assert (told.kind, told.pci, told.code) == ("xid", pci, code)
+def test_xid_code_and_address_come_from_the_front_of_a_line(pci: str, code: int, detail: str) -> None:
+    parsed = MessageParser().parse(f"NVRM: Xid (PCI:{pci}): {code}, {detail}")
+    assert isinstance(parsed, DriverMessage)
+    assert (parsed.kind, parsed.pci, parsed.code) == ("xid", pci, code)

@@ -1,4 +1,4 @@
-"""The kernel log reader, over a file, a FIFO and the real log."""
+"""Kernel log reader over a file, a FIFO and the real log."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from gpufleet.readers.kmsg.reader import MAX_EVENTS
 from tests.fakes.clock import FakeClock
 
 UUID = "GPU-b850f46d-d5ea-c752-ddf3-c697cfb5f0ad"
-XID = "NVRM: Xid (PCI:0000:1b:00): {code}, pid=7, name=x, words"
+XID = "NVRM: Xid (PCI:0000:1b:00): {code}, pid=7, name=x, detail"
 BOOTED = 3600
 
 
@@ -24,7 +24,7 @@ def line(seq: int, text: str, *, seconds: float = 100, priority: int = 4) -> str
 
 
 class Kernel:
-    """A log in a file, and a reader of it."""
+    """Kernel log in a file, and a reader of it."""
 
     def __init__(self, folder: Path, *lines: str) -> None:
         self.path = folder / "kmsg"
@@ -50,14 +50,14 @@ class Kernel:
         return sample.values["host_kernel_log_lost_messages_total"]
 
 
-async def test_what_was_said_since_boot_comes_first_then_what_is_new(tmp_path: Path) -> None:
+async def test_messages_since_boot_are_read_before_new_ones(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, line(1, "Linux version 6"), line(2, XID.format(code=79), seconds=200))
     (first,) = await kernel.events()
     assert (first.kind, first.code, first.at) == ("xid", 79, kernel.booted_at + 200 * 10**9)
     assert first.view is not None
     assert (first.view.key, first.view.pci_address) == ("gpu/pci/0000:1b:00.0", "0000:1b:00.0")
     assert first.attributes == {
-        "message": "words",
+        "message": "detail",
         "pid": "7",
         "sources": "kmsg",
         "log_seq": "2",
@@ -69,30 +69,30 @@ async def test_what_was_said_since_boot_comes_first_then_what_is_new(tmp_path: P
     assert (second.code, second.at) == (31, kernel.booted_at + (BOOTED + 9) * 10**9)
 
 
-async def test_the_log_tells_which_uuid_is_at_an_address(tmp_path: Path) -> None:
+async def test_uuid_of_an_address_is_taken_from_the_log(tmp_path: Path) -> None:
     named = line(1, f"NVRM: GPU at PCI:0000:1b:00: {UUID}")
     (event,) = await Kernel(tmp_path, named, line(2, XID.format(code=48))).events()
     assert event.view is not None
     assert event.view.key == f"gpu/{UUID}"
 
 
-@pytest.mark.parametrize(("stamped", "told"), [(9, 9), (-5000, 0), (+5000, 10)])
-async def test_message_time_lies_between_two_passes(tmp_path: Path, stamped: int, told: int) -> None:
+@pytest.mark.parametrize(("stamped", "expected"), [(9, 9), (-5000, 0), (+5000, 10)])
+async def test_message_time_lies_between_two_passes(tmp_path: Path, stamped: int, expected: int) -> None:
     kernel = Kernel(tmp_path)
     await kernel.events()
     kernel.clock.advance(10)
     kernel.write(line(1, XID.format(code=79), seconds=max(0, BOOTED + stamped)))
     (event,) = await kernel.events()
-    assert event.at == kernel.booted_at + (BOOTED + told) * 10**9
+    assert event.at == kernel.booted_at + (BOOTED + expected) * 10**9
 
 
-async def test_what_a_process_wrote_to_the_log_is_not_the_drivers_word(tmp_path: Path) -> None:
+async def test_messages_written_by_processes_are_ignored(tmp_path: Path) -> None:
     forged = line(1, XID.format(code=79), priority=1 << 3 | 4)
     kernel = Kernel(tmp_path, forged, line(2, XID.format(code=31)))
     assert [event.code for event in await kernel.events()] == [31]
 
 
-async def test_messages_that_were_overwritten_are_counted(tmp_path: Path) -> None:
+async def test_missing_sequence_numbers_are_counted_as_lost(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, line(10, "a"), line(11, "b"), line(15, XID.format(code=79)))
     assert len(await kernel.events()) == 1
     assert await kernel.lost() == 3
@@ -116,7 +116,7 @@ async def test_storm_is_read_in_bounded_passes_without_loss(tmp_path: Path) -> N
     assert max(sizes) <= MAX_EVENTS + 1000
 
 
-async def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+async def test_endless_line_is_bounded(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, "x" * 1_000_000)
     assert await kernel.events() == ()
     kernel.write("\n", line(1, XID.format(code=79)))
@@ -138,11 +138,11 @@ async def test_missing_log_is_an_absence_and_logged_once(tmp_path: Path, caplog:
     assert await kernel.lost() == 0
 
 
-async def test_a_fifo_stands_in_for_the_log(tmp_path: Path) -> None:
+async def test_fifo_can_replace_the_log(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path)
     kernel.path.unlink()
     os.mkfifo(kernel.path)
-    assert await kernel.events() == ()  # nobody writes: it does not wait
+    assert await kernel.events() == ()  # no writer: the read does not block
     with kernel.path.open("w") as writer:
         writer.write(line(1, XID.format(code=79)))
         writer.flush()
@@ -151,7 +151,7 @@ async def test_a_fifo_stands_in_for_the_log(tmp_path: Path) -> None:
     await kernel.reader.close()
 
 
-async def test_a_reader_that_was_closed_begins_at_the_oldest_message(tmp_path: Path) -> None:
+async def test_reopened_reader_starts_at_the_oldest_message(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, line(1, XID.format(code=79)))
     before = await kernel.events()
     await kernel.reader.close()
@@ -175,7 +175,7 @@ def test_overwritten_records_are_counted_and_reading_continues(tmp_path: Path) -
     log.close()
 
 
-async def test_the_real_log() -> None:
+async def test_real_kernel_log_is_read() -> None:
     try:
         os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a Netdata shows is what is read; what it does not show, or shows no more, is absent."""
+"""Netdata reader: values in catalogue units; missing and stale charts are absent."""
 
 import contextlib
 import gzip
@@ -39,7 +39,7 @@ def chart(updated: int = NOW, family: str = "", **values: float | None) -> dict[
 
 
 def page(**more: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """A host without GPUs."""
+    """Return the charts of a host without GPUs."""
     return {
         "system.cpu": chart(user=30.5, system=10.25, nice=0, softirq=0.25, iowait=5, guest=20, guest_nice=0),
         "system.load": chart(NOW - 4, load1=1.25, load5=2.5, load15=3.75),
@@ -58,10 +58,10 @@ def samples(document: object, lane: Lane = Lane.FAST) -> list[Sample]:
     return list(round_of(parse(json.dumps(document).encode()), lane).samples)
 
 
-def test_the_host() -> None:
+def test_host_charts() -> None:
     (host,) = samples(page())
     assert host.provenance is Provenance.HOST_NETDATA
-    assert host.measured_at == (NOW - 4) * 10**9  # the oldest of what was used
+    assert host.measured_at == (NOW - 4) * 10**9  # the oldest chart in use
     assert host.values == {
         "host_load_1m": 1.25,
         "host_load_5m": 2.5,
@@ -82,7 +82,7 @@ def test_the_host() -> None:
     }
 
 
-def test_memory_is_exact_though_it_is_told_in_mebibytes() -> None:
+def test_memory_in_mebibytes_is_exact_in_bytes() -> None:
     (host,) = samples(page(mem__available=chart(avail=21531.3007812)))
     assert host.values["host_memory_available_bytes"] == 22_048_052 * 1024
 
@@ -102,7 +102,7 @@ def by_index(index: int, **more: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {f"nvidia_smi.gpu{index}_{name}": one for name, one in charts.items()}
 
 
-def test_gpus_named_by_index_have_no_other_name() -> None:
+def test_gpus_of_the_python_collector_are_named_by_index() -> None:
     document = page() | by_index(0) | by_index(10) | by_index(2)
     _, *gpus = samples(document)
     assert [gpu.view.key for gpu in gpus if gpu.view] == [
@@ -147,7 +147,7 @@ def by_uuid() -> dict[str, dict[str, Any]]:
     return {f"nvidia_smi_local.gpu_{UUID}_{name}": one for name, one in charts.items()}
 
 
-def test_gpus_named_by_uuid_are_those_gpus_and_win_over_indices() -> None:
+def test_gpus_named_by_uuid_take_precedence_over_indices() -> None:
     _, gpu = samples(page() | by_index(0) | by_uuid())
     assert gpu.view is not None
     assert gpu.view.uuid == "GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43"
@@ -159,7 +159,7 @@ def test_gpus_named_by_uuid_are_those_gpus_and_win_over_indices() -> None:
     assert not [value for value in gpu.values.values() if isinstance(value, Absent)]
 
 
-def test_a_chart_that_is_collected_no_more_gives_no_value() -> None:
+def test_stale_chart_has_no_value() -> None:
     old = chart(NOW - STALE_SECONDS - 1, utilization=99)
     _, gpu = samples(page() | by_index(0, gpu_utilization=old, temperature=chart(NOW - STALE_SECONDS, temp=40)))
     stale = gpu.values["gpu_utilization_ratio"]
@@ -170,13 +170,13 @@ def test_a_chart_that_is_collected_no_more_gives_no_value() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 101, -1])
-def test_a_value_that_is_none_costs_itself(value: float | None) -> None:
+def test_invalid_value_affects_only_itself(value: float | None) -> None:
     _, gpu = samples(page() | by_index(0, gpu_utilization=chart(utilization=value)))
     assert isinstance(gpu.values["gpu_utilization_ratio"], Absent)
     assert gpu.values["gpu_temperature_celsius"] == 41
 
 
-def test_a_chart_of_another_shape_costs_itself() -> None:
+def test_malformed_chart_affects_only_itself() -> None:
     document = page() | {"bad.one": {"dimensions": 5}, "bad.two": [1], "bad.three": chart(-5, x=1), "bad.four": {}}
     parsed = parse(json.dumps(document).encode())
     assert len(parsed.charts) == len(page())
@@ -187,12 +187,12 @@ def test_a_chart_of_another_shape_costs_itself() -> None:
     "content",
     [b"", b"<html>", b"[]", b"{", b'{"a": 1', b"\xff", b"[" * 100_000, b'{"a":' * 100_000],
 )
-def test_what_is_no_page(content: bytes) -> None:
+def test_invalid_document_is_a_wire_error(content: bytes) -> None:
     with pytest.raises(WireError):
         parse(content)
 
 
-def test_more_charts_than_any_host_has() -> None:
+def test_too_many_charts_are_rejected() -> None:
     with pytest.raises(WireError, match=str(MAX_CHARTS)) as caught:
         parse(json.dumps({f"c{n}": 0 for n in range(MAX_CHARTS + 1)}).encode())
     assert caught.value.field == "allmetrics"
@@ -206,7 +206,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*page(), "nvidia_smi.gpu0_clocks", "net.x", ""]), JSON, max_size=6))
-def test_any_page_gives_charts_or_the_declared_error(document: dict[str, Any]) -> None:
+def test_any_charts_are_parsed_or_reported(document: dict[str, Any]) -> None:
     parsed = parse(json.dumps(document).encode())
     assert len(parsed.charts) + len(parsed.errors) == len(document)
     if parsed.charts:
@@ -214,8 +214,8 @@ def test_any_page_gives_charts_or_the_declared_error(document: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("value", [1e300, -1e300, 1.7e308, 2.0**63, 9e18])
-def test_a_number_past_all_bounds_costs_itself(value: float) -> None:
-    """One that no integer of 64 bits holds could not be shown, sent or stored."""
+def test_out_of_range_number_affects_only_itself(value: float) -> None:
+    """Values that do not fit into 64 bits could not be shown, sent or stored."""
     used = chart(used=value, free=value, graphics=value, temp=value)
     charts = {"mem_usage": used, "clocks": used}
     host, gpu = samples(page(net__eth0=chart(received=value, sent=value)) | by_index(0, **charts))
@@ -226,7 +226,7 @@ def test_a_number_past_all_bounds_costs_itself(value: float) -> None:
     assert gpu.values["gpu_temperature_celsius"] == 41
 
 
-def test_more_gpus_or_interfaces_than_any_host_has() -> None:
+def test_too_many_gpus_are_rejected_and_interfaces_limited() -> None:
     many = {f"nvidia_smi.gpu{n}_temperature": chart(temp=1) for n in range(MAX_GPUS + 1)}
     with pytest.raises(WireError, match=str(MAX_GPUS)) as caught:
         samples(page() | many)
@@ -235,15 +235,15 @@ def test_more_gpus_or_interfaces_than_any_host_has() -> None:
     assert len(host.dims) < 2 * 2000
 
 
-def test_a_name_that_is_a_book_costs_itself() -> None:
+def test_overlong_chart_name_affects_only_itself() -> None:
     parsed = parse(json.dumps(page() | {"net." + "x" * 1_000_000: chart(received=1.0)}).encode())
     assert len(parsed.charts) == len(page())
-    (words,) = parsed.errors
-    assert len(words) < 300
+    (error,) = parsed.errors
+    assert len(error) < 300
 
 
-async def test_a_chart_of_a_time_that_has_not_come_hides_no_other() -> None:
-    """Taken for the newest, it would make every other chart stale, and date the samples in years to come."""
+async def test_chart_from_the_future_does_not_make_others_stale() -> None:
+    """Taken as the newest, it would make every other chart stale and date the samples into the future."""
     pages = {"now": page() | {"disk.odd": chart(2**32, reads=1)}}
     with serving(200, lambda: json.dumps(pages["now"]).encode()) as url:
         reader = NetdataReader(url, FakeClock(NOW * 10**9))
@@ -255,10 +255,10 @@ async def test_a_chart_of_a_time_that_has_not_come_hides_no_other() -> None:
     (host,) = round_.samples
     assert host.values["host_load_1m"] == 1.25
     assert host.measured_at <= (NOW + 10) * 10**9
-    assert any("disk.odd" in words for words in round_.errors)
+    assert any("disk.odd" in error for error in round_.errors)
 
 
-async def test_a_small_answer_that_unpacks_to_a_large_one_is_cut_off() -> None:
+async def test_decompression_bomb_is_bounded() -> None:
     bomb = gzip.compress(bytes(200 << 20), 9)
     with serving(200, lambda: bomb, {"Content-Encoding": "gzip"}) as url:
         tracemalloc.start()
@@ -269,15 +269,15 @@ async def test_a_small_answer_that_unpacks_to_a_large_one_is_cut_off() -> None:
     assert peak < 100 << 20
 
 
-async def test_a_packed_page_is_read() -> None:
+async def test_compressed_page_is_read() -> None:
     packed = gzip.compress(json.dumps(page()).encode())
     with serving(200, lambda: packed, {"Content-Encoding": "gzip"}) as url:
         round_ = await NetdataReader(url, FakeClock(NOW * 10**9)).read(Lane.STATIC)
-    assert (round_.samples, round_.errors) == ((), ())  # the page was read: the static lane is of GPUs, and it has none
+    assert (round_.samples, round_.errors) == ((), ())  # read, but without GPUs the static lane is empty
 
 
 @pytest.mark.parametrize("encoding", ["br", "gzip"])
-async def test_what_cannot_be_unpacked_is_told(encoding: str) -> None:
+async def test_invalid_compression_is_an_error(encoding: str) -> None:
     with (
         serving(200, lambda: b"no such thing", {"Content-Encoding": encoding}) as url,
         pytest.raises(ReaderError, match=encoding),
@@ -285,7 +285,7 @@ async def test_what_cannot_be_unpacked_is_told(encoding: str) -> None:
         await NetdataReader(url, FakeClock(NOW * 10**9)).read(Lane.FAST)
 
 
-async def test_slow_bytes_are_given_up() -> None:
+async def test_slow_response_is_a_timeout() -> None:
     stop = Event()
 
     def drip() -> bytes:
@@ -301,7 +301,7 @@ async def test_slow_bytes_are_given_up() -> None:
     assert caught.value.absence is Reason.TIMEOUT
 
 
-def test_rows_are_on_the_lane_they_are_read_on() -> None:
+def test_rows_are_metrics_of_the_fast_lane() -> None:
     for row in (*PYTHON_D, *GO_D, *HOST):
         assert CATALOGUE[row.metric].lane is Lane.FAST, row.metric
 
@@ -332,8 +332,8 @@ def later(document: dict[str, dict[str, Any]], seconds: int) -> dict[str, dict[s
     return {name: one | {"last_updated": one["last_updated"] + seconds} for name, one in document.items()}
 
 
-async def test_a_chart_that_was_collected_only_once_is_not_believed() -> None:
-    """Netdata shows zeros then."""
+async def test_chart_collected_only_once_is_ignored() -> None:
+    """Netdata shows zeros for a chart that was collected once."""
     pages = {"now": page()}
     with serving(200, lambda: json.dumps(pages["now"]).encode()) as url:
         reader = NetdataReader(url, FakeClock(NOW * 10**9))
@@ -348,7 +348,7 @@ async def test_a_chart_that_was_collected_only_once_is_not_believed() -> None:
         assert gpu.values["gpu_utilization_ratio"] == 0.57
 
 
-async def test_a_netdata_that_has_stopped_collecting_says_so() -> None:
+async def test_netdata_that_stopped_collecting_is_stale() -> None:
     clock = FakeClock(NOW * 10**9)
     with serving(200, lambda: json.dumps(page()).encode()) as url:
         clock.step(121)
@@ -367,18 +367,18 @@ async def test_a_netdata_that_has_stopped_collecting_says_so() -> None:
         (200, b" " * ((16 << 20) + 1), {}, str(16 << 20)),
     ],
 )
-async def test_what_is_no_netdata(status: int, content: bytes, headers: dict[str, str], named: str) -> None:
+async def test_invalid_responses_are_errors(status: int, content: bytes, headers: dict[str, str], named: str) -> None:
     with serving(status, lambda: content, headers) as url, pytest.raises(ReaderError, match=named or None):
         await NetdataReader(url, FakeClock(NOW * 10**9)).read(Lane.FAST)
 
 
-async def test_nobody_there() -> None:
+async def test_unreachable_netdata_is_an_error() -> None:
     with pytest.raises(ReaderError) as caught:
         await NetdataReader("http://127.0.0.1:1", FakeClock()).read(Lane.FAST)
     assert caught.value.absence is Reason.READER_FAILED
 
 
-def test_a_page_of_a_real_one() -> None:
+def test_captured_page_is_read() -> None:
     captured = (Path(__file__).parents[2] / "data" / "netdata" / "allmetrics-1.37.1-h100.json").read_bytes()
     found = round_of(parse(captured), Lane.FAST)
     host, first, last = found.samples

@@ -1,4 +1,4 @@
-"""A real Netdata with a stand-in nvidia-smi behind its own collector, read by the reader and by an agent."""
+"""Real Netdata with a stand-in nvidia-smi behind its collector, read by the Netdata reader."""
 
 import contextlib
 import xml.etree.ElementTree as ET
@@ -26,7 +26,7 @@ def number(gpu: ET.Element, path: str) -> float:
 
 
 async def collected(reader: NetdataReader, gpus: int) -> Round:
-    """Return the first pass with values of that many GPUs: a chart that has just begun gives none."""
+    """Return the first pass with values of this many GPUs. A chart that was collected once has none."""
     rounds: list[Round] = []
 
     async def complete() -> bool:
@@ -34,11 +34,11 @@ async def collected(reader: NetdataReader, gpus: int) -> Round:
             rounds.append(await reader.read(Lane.FAST))
         return bool(rounds) and len(rounds[-1].samples) == gpus + 1
 
-    await wait_until_async(complete, what="every GPU's charts to be collected twice")
+    await wait_until_async(complete, what="the charts of every GPU to be collected twice")
     return rounds[-1]
 
 
-async def test_every_gpu_of_the_document_to_the_unit(peer: Callable[[str], Path], tmp_path: Path) -> None:
+async def test_every_gpu_of_the_document_is_read_to_the_unit(peer: Callable[[str], Path], tmp_path: Path) -> None:
     gpus = ET.parse(DOCUMENT).getroot().findall("gpu")
     with netdata(tmp_path, peer("netdata"), DOCUMENT) as url:
         reader = NetdataReader(url, SystemClock())
@@ -58,6 +58,6 @@ async def test_every_gpu_of_the_document_to_the_unit(peer: Callable[[str], Path]
         assert values["gpu_sm_clock_hertz"] == number(gpu, "clocks/sm_clock") * 1_000_000
         assert values["gpu_memory_clock_hertz"] == number(gpu, "clocks/mem_clock") * 1_000_000
         assert values["gpu_utilization_ratio"] == number(gpu, "utilization/gpu_util") / 100
-        for elsewhere in ("gpu_power_watts", "gpu_performance_state"):  # this collector knows older documents only
-            assert isinstance(values[elsewhere], Absent)
+        for missing in ("gpu_power_watts", "gpu_performance_state"):  # this collector does not support newer documents
+            assert isinstance(values[missing], Absent)
     assert {sample.values["gpu_name"] for sample in static.samples} == {gpus[0].findtext("product_name")}

@@ -1,3 +1,5 @@
+"""Fixtures of the nvidia-smi reader tests."""
+
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi, scenario_of_capture, x
 
 @pytest.fixture
 def smi(tmp_path: Path) -> FakeNvidiaSmi:
-    """Eight GPUs of one driver: rows made of the H200 capture, one a GPU of the H100 XML."""
+    """Return a fake with eight GPUs of one driver: rows of the H200 capture, and the H100 XML with one GPU each."""
     scenario = scenario_of_capture("capture-h200__590.48.01.txt", "load")
     (row,) = scenario["rows"]
     rows = [

@@ -1,4 +1,4 @@
-"""Every captured output: each value is read, absent for a reason, or left alone on purpose."""
+"""Captured nvidia-smi outputs: each value is read, absent for a reason, or skipped explicitly."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -40,12 +40,12 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 class Output:
-    """One captured output."""
+    """Captured output."""
 
     def __init__(
-        self, name: str, devices: Iterable[DeviceRecord], asked: RequestedMetrics, log: Log | None = None
+        self, name: str, devices: Iterable[DeviceRecord], requested: RequestedMetrics, log: Log | None = None
     ) -> None:
-        self.name, self.devices, self.asked, self.log = name, list(devices), asked, log
+        self.name, self.devices, self.requested, self.log = name, list(devices), requested, log
         self.listing: Listing | None = None
 
 
@@ -70,23 +70,23 @@ def outputs() -> Iterator[Output]:
                     yield made
                 elif section.arguments.startswith("--query-gpu="):
                     table = parse_csv(section.body)
-                    asked = metrics_of_columns(table.columns)
-                    yield Output(f"{name}-{section.group}-csv", rows_as_records(table.rows), asked)
+                    requested = metrics_of_columns(table.columns)
+                    yield Output(f"{name}-{section.group}-csv", rows_as_records(table.rows), requested)
 
 
 OUTPUTS = list(outputs())
 
 
-def test_there_are_captures() -> None:
+def test_captures_exist() -> None:
     assert len(OUTPUTS) >= 14
 
 
 @pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: output.name)
-def test_no_value_is_left_without_a_word(output: Output) -> None:
+def test_every_value_is_read_or_skipped_explicitly(output: Output) -> None:
     assert report_unread(output.devices, output.log.leaves if output.log else ()).unknown == []
 
 
-def test_a_new_value_would_be_noticed() -> None:
+def test_unknown_values_are_detected() -> None:
     mig = DeviceRecord(name="0", leaves={"index": "0", "new/mig": "1"})
     vgpu = DeviceRecord(name="1", leaves={"vgpu_id": "1", "new/vgpu": "1"})
     device = DeviceRecord(
@@ -95,20 +95,20 @@ def test_a_new_value_would_be_noticed() -> None:
         fields={"uuid": "GPU-1", "power.new": "1"},
         mig=(mig,),
         vgpus=(vgpu,),
-        processes=({"type": "C", "new_word": "x"},),
+        processes=({"type": "C", "new_leaf": "x"},),
     )
     found = report_unread([device], ["driver_version", "new_head"])
-    assert found.unknown == ["new/mig", "new/value", "new/vgpu", "new_head", "new_word", "power.new"]
+    assert found.unknown == ["new/mig", "new/value", "new/vgpu", "new_head", "new_leaf", "power.new"]
 
 
-def test_nothing_stands_unread_that_is_read() -> None:
-    # Read of a GPU, and not of a MIG device, a process or a vGPU instance.
+def test_no_value_is_both_read_and_skipped() -> None:
+    # Read for a GPU, but not for a MIG device, a process or a vGPU instance.
     of_others = {"ecc_errors/volatile/sram_uncorrectable", "fb_memory_usage/free", "name"}
     assert UNREAD.keys() & (READ_OF_GPU | READ_OF_CSV) <= of_others
 
 
-def test_every_skipped_name_is_in_a_capture_and_no_pattern() -> None:
-    """So that the list can only say what somebody has looked at."""
+def test_every_skipped_name_occurs_in_a_capture() -> None:
+    """The list of skipped names contains only reviewed names, without patterns."""
     printed: set[str] = set()
     for output in OUTPUTS:
         printed |= report_unread(output.devices, output.log.leaves if output.log else ()).unread.keys()
@@ -117,16 +117,16 @@ def test_every_skipped_name_is_in_a_capture_and_no_pattern() -> None:
 
 
 @pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: output.name)
-def test_what_is_read(output: Output) -> None:
+def test_captured_values_match_their_golden_file(output: Output) -> None:
     gpus, errors = identify(output.devices)
     modes = modes_by_key(gpus, {})
-    lines = [f"! {words}" for words in (*errors, *(output.log.messages if output.log else ()))]
+    lines = [f"! {error}" for error in (*errors, *(output.log.messages if output.log else ()))]
     samples: list[Sample] = []
     for lane in LANES:
-        samples += [gpu_sample(gpu, lane, output.asked, modes[gpu.view.key], 1) for gpu in gpus]
-        parts, words = instance_samples(gpus, output.listing, lane, 1)
+        samples += [gpu_sample(gpu, lane, output.requested, modes[gpu.view.key], 1) for gpu in gpus]
+        parts, messages = instance_samples(gpus, output.listing, lane, 1)
         samples += parts
-        lines += [f"! {one}" for one in words if lane is Lane.FAST]
+        lines += [f"! {message}" for message in messages if lane is Lane.FAST]
     for sample in samples:
         assert sample.view is not None
         for name, value in sample.values.items():
@@ -139,8 +139,8 @@ def test_what_is_read(output: Output) -> None:
 
 
 def line(key: str, name: str, value: Value | Absent) -> str:
-    told = f"absent {value.reason} ({value.detail})" if isinstance(value, Absent) else repr(value)
-    return f"{key} {name} = {told}"
+    shown = f"absent {value.reason} ({value.detail})" if isinstance(value, Absent) else repr(value)
+    return f"{key} {name} = {shown}"
 
 
 def in_range(name: str, value: Value | Absent) -> None:
@@ -152,8 +152,8 @@ def in_range(name: str, value: Value | Absent) -> None:
         assert value in metric.states
 
 
-def test_csv_and_text_of_one_moment_agree() -> None:
-    """Two formats of one idle GPU: what cannot change between them must be the same."""
+def test_csv_and_text_of_one_idle_gpu_agree() -> None:
+    """Two formats of one idle GPU: values that cannot change in between are equal."""
     by_name = {output.name: output for output in OUTPUTS}
     steady = {
         *("gpu_memory_total_bytes", "gpu_memory_reserved_bytes", "gpu_sm_clock_max_hertz", "gpu_vbios_version"),
@@ -167,13 +167,13 @@ def test_csv_and_text_of_one_moment_agree() -> None:
         output = by_name[f"capture-h200__590.48.01-idle-{kind}"]
         (gpu,), _ = identify(output.devices)
         modes = modes_by_key([gpu], {})[gpu.view.key]
-        values = [gpu_sample(gpu, lane, output.asked, modes, 1).values for lane in LANES]
+        values = [gpu_sample(gpu, lane, output.requested, modes, 1).values for lane in LANES]
         found.append({name: value for one in values for name, value in one.items() if name in steady})
     assert found[0].keys() == found[1].keys() == steady
     assert found[0] == found[1]
 
 
-def test_every_metric_is_one_of_what_it_is_read_of() -> None:
+def test_metrics_of_each_table_fit_its_subject() -> None:
     for subject, tables in (
         (Subject.GPU, (*PATHS, *SUMS, *QUERIES)),
         (Subject.MIG, (*MIG_PATHS, PROCESSES, MIG_PROFILE)),

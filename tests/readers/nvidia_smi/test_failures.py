@@ -1,4 +1,4 @@
-"""Exit codes and half-broken outputs: what is there counts, nothing is made up, the driver's words are kept."""
+"""nvidia-smi failures: exit codes, partial outputs, and the driver's messages."""
 
 from typing import Any
 
@@ -56,15 +56,17 @@ FAULTS: dict[str, tuple[dict[str, Any], Reason, str | Absent]] = {
 
 @pytest.mark.parametrize("case", FAULTS)
 @pytest.mark.parametrize("lane", LANES)
-async def test_a_failure_as_a_whole(smi: FakeNvidiaSmi, reader: NvidiaSmiReader, case: str, lane: Lane) -> None:
+async def test_failed_command_has_its_reason(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader, case: str, lane: Lane
+) -> None:
     fault, reason, state = FAULTS[case]
     await reader.read(lane)
     smi.fault(**fault)
     with pytest.raises(ReaderError) as raised:
         await reader.read(lane)
     assert raised.value.absence is reason
-    said = (fault.get("stdout") or fault.get("stderr") or "nvidia-smi").split("\n")[0]
-    assert said in str(raised.value)
+    message = (fault.get("stdout") or fault.get("stderr") or "nvidia-smi").split("\n")[0]
+    assert message in str(raised.value)
     samples = raised.value.round.samples if raised.value.round is not None else ()
     assert all(sample.view is None for sample in samples)
     if lane is Lane.FAST:
@@ -75,7 +77,7 @@ async def test_a_failure_as_a_whole(smi: FakeNvidiaSmi, reader: NvidiaSmiReader,
 
 
 @pytest.mark.parametrize("case", FAULTS)
-async def test_a_failure_from_the_start(smi: FakeNvidiaSmi, reader: NvidiaSmiReader, case: str) -> None:
+async def test_failure_of_the_first_pass_has_its_reason(smi: FakeNvidiaSmi, reader: NvidiaSmiReader, case: str) -> None:
     fault, reason, _ = FAULTS[case]
     smi.fault(**fault)
     with pytest.raises(ReaderError) as raised:
@@ -83,14 +85,14 @@ async def test_a_failure_from_the_start(smi: FakeNvidiaSmi, reader: NvidiaSmiRea
     assert raised.value.absence is reason
 
 
-async def test_without_the_program(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+async def test_missing_program_is_reader_failed(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     smi.remove()
     with pytest.raises(ReaderError, match="nvidia-smi") as raised:
         await reader.read(Lane.FAST)
     assert raised.value.absence is Reason.READER_FAILED
 
 
-async def test_a_program_that_hangs_is_ended(smi: FakeNvidiaSmi) -> None:
+async def test_hanging_program_is_a_timeout(smi: FakeNvidiaSmi) -> None:
     smi.fault("table", hang=True)
     with pytest.raises(ReaderError) as raised:
         await make_reader(smi, timeout_seconds=1).read(Lane.FAST)
@@ -102,7 +104,7 @@ LOST = (
 )
 
 
-async def test_error_line_costs_the_device_that_it_names(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+async def test_error_line_affects_only_the_device_it_names(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     await reader.read(Lane.FAST)
     rows = [row for row in smi.scenario["rows"] if row["index"] != "1"]
     smi.write(before=LOST, rows=rows, code=15)
@@ -117,7 +119,7 @@ async def test_error_line_costs_the_device_that_it_names(smi: FakeNvidiaSmi, rea
     assert any("8 GPUs" in error and "7" in error for error in done.errors)
 
 
-async def test_a_device_that_only_an_error_names_is_not_made_up(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+async def test_device_named_only_by_an_error_is_left_out(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     rows = [row for row in smi.scenario["rows"] if row["index"] != "1"]
     smi.write(before=LOST, rows=rows)
     done = await reader.read(Lane.FAST)
@@ -125,7 +127,7 @@ async def test_a_device_that_only_an_error_names_is_not_made_up(smi: FakeNvidiaS
     assert LOST.strip() in done.errors
 
 
-async def test_error_about_a_printed_device_takes_nothing_from_it(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+async def test_error_about_a_listed_device_keeps_its_values(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     await reader.read(Lane.FAST)
     smi.write(before=LOST)
     done = await reader.read(Lane.FAST)
@@ -133,7 +135,7 @@ async def test_error_about_a_printed_device_takes_nothing_from_it(smi: FakeNvidi
     assert gpus(done)["0000:64:00.0"].values["gpu_state"] == "ok"
 
 
-async def test_a_row_that_says_that_its_gpu_is_lost(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+async def test_row_of_a_lost_gpu(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     keep = ("uuid", "pci.bus_id", "index", "count", "driver_version")
     rows = smi.scenario["rows"]
     rows[2] = {name: text if name in keep else "[GPU is lost]" for name, text in rows[2].items()}
@@ -145,7 +147,7 @@ async def test_a_row_that_says_that_its_gpu_is_lost(smi: FakeNvidiaSmi, reader: 
     assert lost["gpu_compute_processes"] == Absent(Reason.GPU_LOST)
 
 
-async def test_an_output_that_is_cut_off_within_a_row(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+async def test_output_truncated_within_a_row(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     await reader.read(Lane.FAST)
     columns = next(call for call in smi.calls if call.startswith("--query-gpu="))
     fields = columns.split()[0].partition("=")[2].split(",")
@@ -153,10 +155,10 @@ async def test_an_output_that_is_cut_off_within_a_row(smi: FakeNvidiaSmi, reader
     smi.fault("table", stdout=f"{whole}\n{whole[:60]}", code=0)
     done = await reader.read(Lane.FAST)
     assert list(gpus(done)) == ["0000:53:00.0"]
-    assert any("values" in words for words in done.errors)
+    assert any("values" in error for error in done.errors)
 
 
-async def test_gpus_that_share_a_uuid_are_named_by_their_addresses(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+async def test_gpus_that_share_a_uuid_are_named_by_address(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     rows = smi.scenario["rows"]
     rows[1]["uuid"] = rows[0]["uuid"]
     smi.write(rows=rows)
@@ -167,7 +169,7 @@ async def test_gpus_that_share_a_uuid_are_named_by_their_addresses(smi: FakeNvid
     assert any(rows[0]["uuid"] in error for error in done.errors)
 
 
-async def test_failed_process_query_costs_its_own_metric(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+async def test_failed_process_query_affects_only_its_metric(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     smi.fault("apps", code=4, stdout="Insufficient Permissions\n")
     done = await reader.read(Lane.FAST)
     first = gpus(done)["0000:53:00.0"]
@@ -176,9 +178,7 @@ async def test_failed_process_query_costs_its_own_metric(smi: FakeNvidiaSmi, rea
     assert done.errors == ("Insufficient Permissions",)
 
 
-async def test_control_characters_of_the_driver_do_not_reach_the_words(
-    smi: FakeNvidiaSmi, reader: NvidiaSmiReader
-) -> None:
+async def test_control_characters_are_removed_from_errors(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     smi.fault(code=255, stdout="\x1b[2J\x07boom\r\n" * 3)
     with pytest.raises(ReaderError) as raised:
         await reader.read(Lane.FAST)

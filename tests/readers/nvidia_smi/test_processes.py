@@ -1,4 +1,4 @@
-"""Who uses a device, out of every format."""
+"""Process lists in every nvidia-smi format."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def process(pid: int, memory: int | Absent, *kinds: str) -> Process:
     return Process(pid=pid, kinds=kinds, start_time=None, values={"memory_bytes": memory, **shares})
 
 
-def test_the_rows_of_xml_csv_and_text() -> None:
+def test_process_rows_of_xml_csv_and_text() -> None:
     xml = {"gpu_instance_id": "N/A", "pid": "12", "type": "C", "process_name": "/bin/x", "used_memory": "2566 MiB"}
     text = {"process_id": "7", "type": "G", "name": "/usr/lib/xorg/Xorg", "used_gpu_memory": "23 MiB"}
     csv = {"gpu_uuid": "GPU-1", "pid": "13", "used_memory": "[N/A]", "type": "C"}
@@ -31,13 +31,13 @@ def test_the_rows_of_xml_csv_and_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["2566", "2566 KiB", "-1 MiB", "1e9 MiB", "9" * 30 + " MiB", "much"])
-def test_memory_that_is_none_costs_itself(text: str) -> None:
+def test_invalid_process_memory_affects_only_itself(text: str) -> None:
     (found,) = list_processes([{"pid": "1", "type": "C+G", "used_memory": text}])
     assert found == process(1, Absent(Reason.INVALID_VALUE, "used_memory"), "compute", "graphics")
 
 
 @pytest.mark.parametrize("row", [{}, {"pid": ""}, {"pid": "-1"}, {"pid": "4294967296"}, {"pid": "1.5"}, {"pid": "x"}])
-def test_a_row_without_an_id_is_of_nobody(row: dict[str, str]) -> None:
+def test_row_without_a_process_id_is_ignored(row: dict[str, str]) -> None:
     assert list_processes([row]) == ()
 
 
@@ -58,12 +58,12 @@ def test_any_rows_give_processes(rows: list[dict[str, str]]) -> None:
     assert len({one.pid for one in found}) == len(found) <= len(rows)
 
 
-def test_the_processes_of_captured_machines() -> None:
-    """A GPU's own and its MIG devices'; a device that lists nobody has nobody, one that is silent says nothing."""
+def test_processes_of_captured_machines() -> None:
+    """An empty process list means no processes. A missing list means that nothing is known."""
     found: dict[str, list[tuple[int, int | float | Absent]]] = {}
     for output in OUTPUTS:
         gpus, _ = identify(output.devices)
-        samples = [gpu_sample(gpu, Lane.FAST, output.asked, GpuModes(), 1) for gpu in gpus]
+        samples = [gpu_sample(gpu, Lane.FAST, output.requested, GpuModes(), 1) for gpu in gpus]
         samples += instance_samples(gpus, output.listing, Lane.FAST, 1)[0]
         for sample in samples:
             assert sample.view is not None

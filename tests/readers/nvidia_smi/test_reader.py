@@ -1,4 +1,4 @@
-"""The reader over a real process that prints captured outputs."""
+"""nvidia-smi reader over a real process that prints captured outputs."""
 
 from pathlib import Path
 
@@ -54,14 +54,14 @@ async def test_processes_are_counted_by_the_uuid_of_their_gpu(reader: NvidiaSmiR
     assert [sample.values["gpu_compute_processes"] for sample in fast] == [3, 0, 0, 0, 0, 0, 0, 0]
 
 
-async def test_the_machine_has_its_rows(reader: NvidiaSmiReader) -> None:
+async def test_machine_readings(reader: NvidiaSmiReader) -> None:
     static = machine(await reader.read(Lane.STATIC))
     assert static.values == {"nvidia_driver_version": "580.105.08", "nvidia_cuda_version": "13.0"}
     fast = machine(await reader.read(Lane.FAST))
     assert fast.values == {"nvidia_devices": 8, "nvidia_driver_state": "ok"}
 
 
-async def test_help_is_asked_once_until_the_driver_is_another(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+async def test_help_is_queried_once_per_driver_version(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     for _ in range(3):
         for lane in LANES:
             await reader.read(lane)
@@ -72,7 +72,7 @@ async def test_help_is_asked_once_until_the_driver_is_another(smi: FakeNvidiaSmi
     assert smi.calls.count("--help-query-gpu") == 2
 
 
-async def test_only_fields_that_the_driver_offers_are_asked_for(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+async def test_only_supported_fields_are_queried(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     old = ("uuid", "pci.bus_id", "power.draw", "clocks_throttle_reasons.active")
     rows = [{**row, "clocks_throttle_reasons.active": "0x0000000000000004"} for row in smi.scenario["rows"]]
     smi.write(help=help_of(old), rows=[{name: row[name] for name in old} for row in rows])
@@ -84,7 +84,7 @@ async def test_only_fields_that_the_driver_offers_are_asked_for(smi: FakeNvidiaS
     assert values["gpu_temperature_celsius"] == Absent(Reason.NOT_IN_DRIVER, "temperature.gpu")
 
 
-async def test_fast_and_slow_lanes_are_one_table_each(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+async def test_fast_and_slow_lanes_query_one_table_each(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     await reader.read(Lane.STATIC)
     before = len(smi.calls)
     await reader.read(Lane.SLOW)
@@ -95,7 +95,7 @@ async def test_fast_and_slow_lanes_are_one_table_each(smi: FakeNvidiaSmi, reader
 
 @pytest.fixture
 def mig(tmp_path: Path) -> FakeNvidiaSmi:
-    """One A100 in MIG mode, out of a real machine's XML; the list is made to fit it."""
+    """Return a fake with one A100 in MIG mode, from a real machine's XML and a matching device list."""
     listed = "".join(f"  MIG 1g.20gb     Device  {n}: (UUID: MIG-{n:08d}-aaaa)\n" for n in range(4))
     row = {
         **scenario_of_capture("capture-h200-mig__590.48.01.txt", "idle")["rows"][0],
@@ -155,7 +155,7 @@ async def test_mig_devices_without_a_list_are_not_read(mig: FakeNvidiaSmi) -> No
     done = await make_reader(mig).read(Lane.STATIC)
     assert migs(done) == []
     assert gpus(done)[0].values["gpu_name"] == "NVIDIA A100-SXM4-80GB"
-    assert any("MIG devices" in words for words in done.errors)
+    assert any("MIG devices" in error for error in done.errors)
 
 
 async def test_table_alone_does_not_prove_that_there_is_no_mig(mig: FakeNvidiaSmi) -> None:

@@ -1,4 +1,4 @@
-"""One printed text to one value: the unit is checked, and what is no value has its reason."""
+"""Printed values: units are checked, and invalid values have a reason."""
 
 import math
 
@@ -77,18 +77,18 @@ INVALID = Absent(Reason.INVALID_VALUE, "x")
         ("gpu_power_watts", "[Insufficient Permissions]", Absent(Reason.NOT_PERMITTED, "x")),
     ],
 )
-def test_texts(metric: str, text: str, value: Value | Absent) -> None:
+def test_printed_text_is_converted(metric: str, text: str, value: Value | Absent) -> None:
     assert read_text(CATALOGUE[metric], text, "x") == value
 
 
-def test_a_sum_is_absent_where_a_part_is() -> None:
+def test_sum_with_an_absent_part_is_absent() -> None:
     metric = CATALOGUE["gpu_ecc_corrected_errors_total"]
     assert sum_counts(metric, {"sram": "3", "dram": "4"}) == 7
     assert sum_counts(metric, {"sram": "N/A", "dram": "4"}) == Absent(Reason.NOT_SUPPORTED, "sram")
 
 
 @given(metric=st.sampled_from(list(CATALOGUE.values())), text=st.text(max_size=60))
-def test_whatever_is_printed_only_valid_values_come_of_it(metric: Metric, text: str) -> None:
+def test_any_text_is_a_valid_value_or_absent(metric: Metric, text: str) -> None:
     value = read_text(metric, text, "x")
     if isinstance(value, Absent):
         return
@@ -105,7 +105,7 @@ def test_whatever_is_printed_only_valid_values_come_of_it(metric: Metric, text: 
 
 
 @given(text=st.text(max_size=60))
-def test_whatever_is_printed_names_are_names(text: str) -> None:
+def test_any_text_is_a_valid_identity_or_none(text: str) -> None:
     record = DeviceRecord(name=text, fields={"uuid": text, "pci.bus_id": text})
     uuid = uuid_of(record)
     assert uuid is None or uuid.startswith("GPU-")
@@ -113,7 +113,7 @@ def test_whatever_is_printed_names_are_names(text: str) -> None:
 
 
 @pytest.mark.parametrize("shared", ["texture_shm", "texture_shared"])
-def test_errors_of_chips_before_turing_are_told_by_wrong_bits(shared: str) -> None:
+def test_ecc_errors_of_chips_before_turing(shared: str) -> None:
     names = ("device_memory", "register_file", "l1_cache", "l2_cache", "texture_memory", shared, "cbu", "total")
     leaves = {
         f"ecc_errors/{counter}/{bits}/{name}": str(100 * a + 10 * b + c)

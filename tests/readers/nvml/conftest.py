@@ -1,4 +1,4 @@
-"""A reader over the fake driver: real child process, real binding."""
+"""Fixtures of the NVML reader tests: a fake driver, read through a real child process and the real binding."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -15,13 +15,13 @@ from tests.readers.nvml.rig import PATIENT, Start
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeNvml:
-    """Give eight healthy H200s, with a log of calls."""
+    """Return a machine with eight healthy H200s and a log of NVML calls."""
     return FakeNvml(tmp_path, Scenario.healthy(8), log=True)
 
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Give a maker of readers; they are closed at the end."""
+    """Return a factory of readers and close them at the end of the test."""
     closers: list[Callable[[], Awaitable[None]]] = []
 
     def make(

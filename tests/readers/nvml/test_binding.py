@@ -1,4 +1,4 @@
-"""GPUs that a kernel driver takes or gives up while the agent runs: it lets go, and finds them again."""
+"""GPUs that are bound or unbound while the agent runs: the child process exits and a new one finds them."""
 
 import time
 from pathlib import Path
@@ -17,7 +17,7 @@ UNBIND, BIND = 1, 2
 
 
 def bind(fake: FakeNvml, number: int, kind: int) -> None:
-    """Let the driver tell of one more binding or unbinding."""
+    """Add one binding or unbinding event to the fake driver."""
     fake.scenario.devices[0].rows.setdefault("system_event", []).append((number, kind, 0x1B00))
     fake.apply()
 
@@ -29,17 +29,17 @@ async def listening(reader: NvmlReader, fake: FakeNvml) -> int:
     return reader.child_pid
 
 
-async def test_while_a_gpu_is_unbound_no_device_is_held(fake: FakeNvml, start: Start) -> None:
-    """The kernel waits until everybody has closed it; a process started at once would take it again."""
+async def test_child_exits_while_a_gpu_is_unbound(fake: FakeNvml, start: Start) -> None:
+    """The kernel waits until every process has closed the GPU. A child that restarts at once would reopen it."""
     reader = start(fake, limits=PATIENT)
     await listening(reader, fake)
     bind(fake, 1, UNBIND)
 
-    async def let_go() -> bool:
+    async def released() -> bool:
         await reader.read(Lane.EVENT)
         return reader.child_pid is None
 
-    await wait_until_async(let_go, what="the child to let go")
+    await wait_until_async(released, what="the child to exit")
     begun = time.monotonic()
     with pytest.raises(ReaderError):
         await reader.read(Lane.FAST)
@@ -52,27 +52,27 @@ async def test_while_a_gpu_is_unbound_no_device_is_held(fake: FakeNvml, start: S
             return False
 
     await wait_until_async(back, what="the GPUs to be read again")
-    assert time.monotonic() - begun > 1  # the reader's own patience, not a measure of speed
+    assert time.monotonic() - begun > 1  # the reader's own delay, not a performance bound
     calls = fake.calls()
     assert calls["nvmlSystemEventSetFree", -1] == calls["nvmlShutdown", -1] == 1
 
 
-async def test_a_gpu_that_is_bound_is_looked_for_by_a_fresh_process(fake: FakeNvml, start: Start) -> None:
+async def test_bound_gpu_is_discovered_by_a_new_child(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     before = await listening(reader, fake)
     bind(fake, 1, BIND)
 
-    async def let_go() -> bool:
+    async def released() -> bool:
         await reader.read(Lane.EVENT)
         return reader.child_pid != before
 
-    await wait_until_async(let_go, what="the child to be renewed")
+    await wait_until_async(released, what="the child to be replaced")
     await reader.read(Lane.FAST)
     assert reader.child_pid not in (None, before)
 
 
 @pytest.mark.parametrize("branch", [535, 570])
-async def test_older_drivers_tell_nothing_of_it_and_lose_nothing(tmp_path: Path, start: Start, branch: int) -> None:
+async def test_driver_without_system_events_works_normally(tmp_path: Path, start: Start, branch: int) -> None:
     fake = FakeNvml(tmp_path, Scenario.healthy(2), branch=branch, log=True)
     reader = start(fake)
     for lane in (Lane.STATIC, Lane.FAST, Lane.EVENT):
@@ -83,7 +83,7 @@ async def test_older_drivers_tell_nothing_of_it_and_lose_nothing(tmp_path: Path,
 
 @pytest.mark.parametrize("lane", [Lane.SLOW, Lane.STATIC])
 async def test_bound_and_unbound_gpus_are_noticed_in_sysfs(tmp_path: Path, start: Start, lane: Lane) -> None:
-    """NVML lists the GPUs that there were when it started."""
+    """NVML lists only the GPUs that existed when it was initialised."""
     root, fake = tmp_path / "machine", FakeNvml(tmp_path, Scenario.healthy(2))
     bound = root / "sys/bus/pci/drivers/nvidia"
     bound.mkdir(parents=True)

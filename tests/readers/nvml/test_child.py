@@ -1,4 +1,4 @@
-"""The child process: it dies, its parent dies, it only reads."""
+"""NVML child process: crashes, orphaning and read-only calls."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ async def test_a_killed_child_is_replaced(fake: FakeNvml, start: Start) -> None:
     os.kill(before, signal.SIGKILL)
     try:
         round_ = await reader.read(Lane.FAST)
-    except ReaderError:  # it was asked while it was dying
+    except ReaderError:  # the request met the dying child
         round_ = await reader.read(Lane.FAST)
     assert device(round_, 7).values["gpu_state"] == "ok"
     assert reader.child_pid != before
@@ -63,7 +63,7 @@ async def test_child_killed_in_a_call_costs_one_round(fake: FakeNvml, start: Sta
     assert not (await reader.read(Lane.FAST)).errors
 
 
-async def test_a_crash_in_the_library_costs_the_child_only(fake: FakeNvml, start: Start) -> None:
+async def test_crash_in_the_library_ends_only_the_child(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await reader.read(Lane.FAST)
     fake.scenario.fault("nvmlDeviceGetPowerUsage", gpu=3, code=CRASH)
@@ -103,16 +103,16 @@ asyncio.run(main())
 """
 
 
-def test_a_killed_parent_takes_the_child_along(fake: FakeNvml) -> None:
+def test_child_ends_when_its_parent_is_killed(fake: FakeNvml) -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, env=fake.environment) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         assert runs(child)
         parent.kill()
-    wait_until(lambda: not runs(child), what="the child to follow its parent")
+    wait_until(lambda: not runs(child), what="the child to end after its parent")
 
 
-async def test_closing_shuts_nvml_down_and_a_later_read_starts_again(fake: FakeNvml, start: Start) -> None:
+async def test_close_shuts_nvml_down_and_a_later_read_restarts_it(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await reader.read(Lane.FAST)
     await reader.close()
@@ -127,8 +127,8 @@ async def test_only_getters_are_called(fake: FakeNvml, start: Start) -> None:
         await reader.read(lane)
     await reader.close()
     names = {name for name, _ in fake.calls()}
-    own_memory = {"nvmlGpmSampleAlloc", "nvmlGpmSampleFree"}  # room for samples in this process
-    # what this process listens to: nothing of the device changes; a thread of its own, which leaves no breadcrumbs
+    own_memory = {"nvmlGpmSampleAlloc", "nvmlGpmSampleFree"}  # buffers in this process only
+    # Subscriptions of this process: they change no device. Their thread does not report calls in progress.
     listening = {"nvmlEventSetCreate", "nvmlEventSetWait_v2", "nvmlEventSetFree", "nvmlDeviceRegisterEvents"}
     listening |= {"nvmlDeviceGetSupportedEventTypes"}
     listening |= {f"nvmlSystemEventSet{what}" for what in ("Create", "Wait", "Free")} | {"nvmlSystemRegisterEvents"}
@@ -147,14 +147,14 @@ def test_a_call_that_writes_aborts_the_process(fake: FakeNvml) -> None:
     assert b"nvmlDeviceSetPersistenceMode" in done.stderr
 
 
-def test_everything_but_the_child_imports_without_the_binding() -> None:
+def test_modules_import_without_the_nvml_binding() -> None:
     script = (
         "import sys; sys.modules['pynvml'] = None; import gpufleet.readers.nvml.reader, gpufleet.readers.nvml.child"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-async def test_without_the_binding_it_says_what_to_install(fake: FakeNvml, start: Start, tmp_path: Path) -> None:
+async def test_missing_binding_error_names_the_package(fake: FakeNvml, start: Start, tmp_path: Path) -> None:
     (tmp_path / "blocked").mkdir()
     (tmp_path / "blocked" / "pynvml.py").write_text("raise ImportError('blocked')\n")
     environment = {**fake.environment, "PYTHONPATH": str(tmp_path / "blocked")}
@@ -170,7 +170,7 @@ def resident_kilobytes(pid: int) -> int:
 
 
 async def test_the_child_is_small(fake: FakeNvml, start: Start) -> None:
-    """A bound that catches a heavy import, not a measurement: that is in docs/performance.md."""
+    """Bound that catches a heavy import. Measurements are in docs/performance.md."""
     reader = start(fake)
     await reader.read(Lane.FAST)
     assert reader.child_pid is not None

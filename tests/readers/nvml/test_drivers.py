@@ -1,4 +1,4 @@
-"""Drivers differ: functions they lack, structs they know, numbers that they gave to something else."""
+"""Driver versions: missing functions, older structs and renumbered fields."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def scenario(driver: str, gpus: int = 2) -> Scenario:
 async def test_driver_dependent_numbers_are_not_queried_elsewhere(
     tmp_path: Path, start: Start, driver: str, branch: int, why: Absent | None
 ) -> None:
-    """Power smoothing has 251 to 253 in 570 and since 580.82; in between these were clock event counters."""
+    """Fields 251 to 253 are power smoothing in 570 and since 580.82, and clock event counters in between."""
     made = scenario(driver)
     for each in made.devices:
         each.fields |= {id_: Field(666, ULONGLONG) for id_ in (251, 252, 253)}
@@ -64,15 +64,15 @@ async def test_an_older_fabric_struct_has_no_summary(tmp_path: Path, start: Star
 
 
 async def test_longer_process_records_of_early_535_drivers(tmp_path: Path, start: Start) -> None:
-    """With the wrong length, every second process would have a made-up id and memory."""
+    """The wrong record length would yield invented process ids and memory for every second process."""
     made = scenario("535.54.03", gpus=8)
     fake = FakeNvml(tmp_path, made, branch=EARLY_535)
     round_ = await start(fake).read(Lane.FAST)
-    for index, said in enumerate(made.devices):
+    for index, fake_device in enumerate(made.devices):
         listed = device(round_, index).processes
         assert listed is not None
         assert [(p.pid, p.values["memory_bytes"]) for p in listed if "compute" in p.kinds] == [
-            record[:2] for record in said.rows[f"{G}ComputeRunningProcesses"]
+            record[:2] for record in fake_device.rows[f"{G}ComputeRunningProcesses"]
         ]
 
 
@@ -103,8 +103,8 @@ async def test_every_branch_reads_every_metric_without_driver_error(
         for name, value in [*sample.values.items(), *((dim_.metric, dim_.value) for dim_ in sample.dims)]:
             if not isinstance(value, Absent):
                 continue
-            by_nature = {case.reason for case in CATALOGUE[name].absent_when}
-            known = by_nature | {Reason.NOT_IN_DRIVER, Reason.NOT_SUPPORTED}
+            documented = {case.reason for case in CATALOGUE[name].absent_when}
+            known = documented | {Reason.NOT_IN_DRIVER, Reason.NOT_SUPPORTED}
             assert value.reason in known, (name, value)
             if value.reason is Reason.NOT_IN_DRIVER:
                 assert branch < 610, (name, value)
@@ -126,8 +126,8 @@ async def test_unknown_driver_version_skips_version_dependent_calls(fake: FakeNv
     assert fast.values["gpu_memory_temperature_celsius"] == 42
 
 
-async def test_fields_that_break_the_batch_are_found_once(tmp_path: Path, start: Start) -> None:
-    made = scenario("610.43.02", gpus=1)  # its number says that it knows 301 and 302; its library does not
+async def test_fields_that_break_a_batch_are_remembered(tmp_path: Path, start: Start) -> None:
+    made = scenario("610.43.02", gpus=1)  # version number that knows 301 and 302, library that does not
     fake = FakeNvml(tmp_path, made, branch=595, log=True)
     reader = start(fake)
     slow = device(await reader.read(Lane.SLOW), 0)
@@ -136,10 +136,10 @@ async def test_fields_that_break_the_batch_are_found_once(tmp_path: Path, start:
         "uncorrectable": Absent(Reason.DRIVER_ERROR, "FI 302: INVALID_ARGUMENT"),
     }
     assert dim(slow, "gpu_clock_event_seconds_total")["hw_thermal"] == 0
-    asked = fake.calls()[f"{G}FieldValues", 0]
+    calls_before = fake.calls()[f"{G}FieldValues", 0]
     again = device(await reader.read(Lane.SLOW), 0)
-    links = 3 + 1  # NVLink's three batches, and the count of chip-to-chip links, which H200 remembers not to have
-    assert fake.calls()[f"{G}FieldValues", 0] - asked <= links
+    links = 3 + 1  # three batches of NVLink, and the count of chip-to-chip links, which H200 lacks
+    assert fake.calls()[f"{G}FieldValues", 0] - calls_before <= links
     assert dim(again, "gpu_remapped_rows_inactive") == dim(slow, "gpu_remapped_rows_inactive")
 
 

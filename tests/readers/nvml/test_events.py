@@ -1,4 +1,4 @@
-"""What the driver tells by itself: XIDs and MIG changes, over the fake driver and the real binding."""
+"""NVML driver events, such as XIDs and MIG changes, over the fake driver and the real binding."""
 
 import threading
 from collections import Counter
@@ -21,7 +21,7 @@ UNKNOWN, LOST = 999, 15
 
 
 async def started(reader: NvmlReader, index: int = 0) -> None:
-    """Make passes until the driver's word on whether it tells of a GPU is there."""
+    """Read until the registration for events of a GPU has succeeded or failed."""
 
     async def known() -> bool:
         round_ = await reader.read(Lane.SLOW)
@@ -30,7 +30,7 @@ async def started(reader: NvmlReader, index: int = 0) -> None:
     await wait_until_async(known, what="the registration for events")
 
 
-async def told(reader: NvmlReader, count: int) -> list[Event]:
+async def read_events(reader: NvmlReader, count: int) -> list[Event]:
     found: list[Event] = []
 
     async def enough() -> bool:
@@ -41,13 +41,13 @@ async def told(reader: NvmlReader, count: int) -> list[Event]:
     return found
 
 
-async def test_an_xid_names_its_gpu_and_comes_once(fake: FakeNvml, start: Start) -> None:
+async def test_xid_identifies_its_gpu_and_is_reported_once(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await started(reader)
-    fake.scenario.devices[3].tell(XID, 79)
-    fake.scenario.devices[5].tell(XID, 94, 2, 1)
+    fake.scenario.devices[3].add_event(XID, 79)
+    fake.scenario.devices[5].add_event(XID, 94, 2, 1)
     fake.apply()
-    events = sorted(await told(reader, 2), key=lambda event: event.code)
+    events = sorted(await read_events(reader, 2), key=lambda event: event.code)
     assert [(event.kind, event.code) for event in events] == [("xid", 79), ("xid", 94)]
     assert [event.view.uuid if event.view else None for event in events] == [
         fake.scenario.devices[3].uuid,
@@ -55,30 +55,29 @@ async def test_an_xid_names_its_gpu_and_comes_once(fake: FakeNvml, start: Start)
     ]
     assert events[0].attributes == {"sources": "nvml"}
     assert events[1].attributes == {"sources": "nvml", "gpu_instance": "2", "compute_instance": "1"}
-    fake.scenario.devices[0].tell(XID, 31)
+    fake.scenario.devices[0].add_event(XID, 31)
     fake.apply()
-    assert [event.code for event in await told(reader, 1)] == [31]
+    assert [event.code for event in await read_events(reader, 1)] == [31]
 
 
-async def test_an_xid_is_told_while_nvml_as_a_whole_hangs(fake: FakeNvml, start: Start) -> None:
-    """That is when it matters."""
+async def test_xid_is_reported_while_nvml_hangs(fake: FakeNvml, start: Start) -> None:
     reader = start(fake, limits=HASTY)
     await started(reader)
     fake.scenario.hang("nvmlDeviceGetCount_v2")
     fake.apply()
     with pytest.raises(ReaderError, match="nvmlDeviceGetCount_v2"):
         await reader.read(Lane.FAST)
-    fake.scenario.devices[3].tell(XID, 79)
+    fake.scenario.devices[3].add_event(XID, 79)
     fake.apply()
-    assert [event.code for event in await told(reader, 1)] == [79]
+    assert [event.code for event in await read_events(reader, 1)] == [79]
 
 
-async def test_a_mig_change_is_told(fake: FakeNvml, start: Start) -> None:
+async def test_mig_change_is_reported(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await started(reader)
-    fake.scenario.devices[1].tell(MIG_CHANGE, 0)
+    fake.scenario.devices[1].add_event(MIG_CHANGE, 0)
     fake.apply()
-    (event,) = await told(reader, 1)
+    (event,) = await read_events(reader, 1)
     assert (event.kind, event.code, event.attributes) == ("mig_changed", 0, {"sources": "nvml"})
 
 
@@ -95,45 +94,45 @@ async def test_every_type_that_the_device_supports_has_its_kind(fake: FakeNvml, 
     fake.apply()
     reader = start(fake)
     await started(reader)
-    for number in (0x1, 0x4, 0x10, 0x8000, *types):  # the first four are told by readings
-        fake.scenario.devices[2].tell(number, 5)
-        fake.scenario.devices[3].tell(number, 5)  # which does not support them
-    fake.scenario.devices[2].tell(XID, 13)
+    for number in (0x1, 0x4, 0x10, 0x8000, *types):  # the first four are covered by readings
+        fake.scenario.devices[2].add_event(number, 5)
+        fake.scenario.devices[3].add_event(number, 5)  # does not support them
+    fake.scenario.devices[2].add_event(XID, 13)
     fake.apply()
-    events = await told(reader, len(types) + 1)
+    events = await read_events(reader, len(types) + 1)
     assert {event.kind for event in events} == {*types.values(), "xid"}
     assert len(events) == len(types) + 1
     assert {event.view.uuid for event in events if event.view} == {fake.scenario.devices[2].uuid}
 
 
-async def test_what_was_before_the_registration_is_not_told_as_new(fake: FakeNvml, start: Start) -> None:
-    fake.scenario.devices[0].tell(XID, 13)
+async def test_events_before_the_registration_are_not_reported(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[0].add_event(XID, 13)
     fake.apply()
     reader = start(fake)
     await started(reader)
-    fake.scenario.devices[0].tell(XID, 31)
+    fake.scenario.devices[0].add_event(XID, 31)
     fake.apply()
-    assert [event.code for event in await told(reader, 1)] == [31]
+    assert [event.code for event in await read_events(reader, 1)] == [31]
 
 
-async def test_xid_of_a_lost_gpu_names_it(fake: FakeNvml, start: Start) -> None:
+async def test_xid_of_a_lost_gpu_identifies_it(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await started(reader)
-    fake.scenario.devices[2].tell(XID, 79)
+    fake.scenario.devices[2].add_event(XID, 79)
     fake.scenario.fault("*", gpu=2, code=LOST)
     fake.apply()
-    (event,) = await told(reader, 1)
+    (event,) = await read_events(reader, 1)
     assert event.view is not None
     assert event.view.uuid == fake.scenario.devices[2].uuid
 
 
-async def test_events_come_while_a_gpu_hangs(fake: FakeNvml, start: Start) -> None:
+async def test_events_are_reported_while_a_gpu_hangs(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await started(reader)
-    fake.scenario.devices[4].tell(XID, 119)
+    fake.scenario.devices[4].add_event(XID, 119)
     fake.scenario.hang("nvmlDeviceGetPowerUsage", gpu=4)
     fake.apply()
-    assert [event.code for event in await told(reader, 1)] == [119]
+    assert [event.code for event in await read_events(reader, 1)] == [119]
     fake.scenario.faults.clear()
     fake.apply()
 
@@ -150,13 +149,13 @@ async def test_gpu_that_breaks_the_event_set_is_left_out(fake: FakeNvml, start: 
     for (function, _), count in fake.calls().items():
         calls[function] += count
     assert calls["nvmlEventSetCreate"] == 2
-    assert calls["nvmlEventSetFree"] == 1  # the spoilt one
-    fake.scenario.devices[7].tell(XID, 48)
+    assert calls["nvmlEventSetFree"] == 1  # the broken set
+    fake.scenario.devices[7].add_event(XID, 48)
     fake.apply()
-    assert [event.code for event in await told(reader, 1)] == [48]
+    assert [event.code for event in await read_events(reader, 1)] == [48]
     fake.scenario.faults.clear()
     fake.apply()
-    await reader.read(Lane.STATIC)  # tries again what failed
+    await reader.read(Lane.STATIC)  # retries the failed registration
 
     async def fixed() -> bool:
         return device(await reader.read(Lane.SLOW), 1).values["gpu_driver_events_watched"] == 1
@@ -175,7 +174,7 @@ async def test_driver_without_events_affects_nothing_else(fake: FakeNvml, start:
     assert (await reader.read(Lane.FAST)).errors == ()
 
 
-async def test_waiting_that_fails_is_not_repeated_without_pause(fake: FakeNvml, start: Start) -> None:
+async def test_failed_event_wait_is_retried_with_a_pause(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await started(reader)
     fake.scenario.fault("nvmlEventSetWait_v2", code=LOST)
@@ -184,7 +183,7 @@ async def test_waiting_that_fails_is_not_repeated_without_pause(fake: FakeNvml, 
     async def failed() -> bool:
         return fake.calls()["nvmlEventSetFree", -1] >= 1
 
-    await wait_until_async(failed, what="the set to be given up")
+    await wait_until_async(failed, what="the event set to be freed")
     waits = fake.calls()["nvmlEventSetWait_v2", -1]
     fake.scenario.faults.clear()
     fake.apply()
@@ -193,10 +192,10 @@ async def test_waiting_that_fails_is_not_repeated_without_pause(fake: FakeNvml, 
         calls = fake.calls()
         return calls["nvmlEventSetCreate", -1] >= 2 and calls["nvmlEventSetWait_v2", -1] > waits + 3
 
-    await wait_until_async(again, what="a new set to be waited for")
-    fake.scenario.devices[0].tell(XID, 48)
+    await wait_until_async(again, what="a new event set to be in use")
+    fake.scenario.devices[0].add_event(XID, 48)
     fake.apply()
-    assert [event.code for event in await told(reader, 1)] == [48]
+    assert [event.code for event in await read_events(reader, 1)] == [48]
     assert fake.calls()["nvmlEventSetCreate", -1] < 10
 
 
@@ -208,8 +207,8 @@ async def test_closing_frees_the_set_before_nvml_is_shut_down(fake: FakeNvml, st
     assert fake.calls()["nvmlShutdown", -1] == 1
 
 
-def test_a_listener_that_is_stopped_while_it_begins_stops() -> None:
-    """The word to stop comes between two steps of a thread that has only just begun."""
+def test_listener_stopped_during_its_start_stops() -> None:
+    """The stop request arrives between two steps of a thread that is just starting."""
 
     class Failed(Exception):  # noqa: N818 - the binding's name
         value = 10

@@ -1,4 +1,4 @@
-"""GPM: two samples, 100 ms apart at least, one thread at a time; each metric has a fate of its own."""
+"""GPM metrics: two samples at least 100 ms apart, one thread at a time, and a code for each metric."""
 
 import math
 import time
@@ -38,9 +38,9 @@ MEBIBYTES = {
 
 
 async def second(reader: NvmlReader, gpus: Iterable[int] = range(8)) -> Round:
-    """Read until two samples of each of these GPUs could be compared, with time between passes as an agent has."""
+    """Read until two samples of each GPU were compared, with the pause between passes that an agent makes."""
     rounds: list[Round] = []
-    wanted = list(gpus)
+    pending = list(gpus)
     ended = time.monotonic()
 
     async def compared() -> bool:
@@ -49,14 +49,14 @@ async def second(reader: NvmlReader, gpus: Iterable[int] = range(8)) -> Round:
             return False
         rounds.append(await reader.read(Lane.FAST))
         ended = time.monotonic()
-        return all(not early(rounds[-1], gpu) for gpu in wanted)
+        return all(not early(rounds[-1], gpu) for gpu in pending)
 
     await wait_until_async(compared, what="the second sample")
     return rounds[-1]
 
 
 def early(round_: Round, gpu: int) -> bool:
-    """Tell whether nothing could be compared."""
+    """Return whether no two samples could be compared."""
     values = set(activity(round_, gpu).values())
     return all(isinstance(value, Absent) and value.reason is Reason.NO_DATA for value in values)
 
@@ -66,27 +66,27 @@ def activity(round_: Round, gpu: int) -> dict[str, Value | Absent]:
     return {name: values[name] for name in (*PERCENT, *MEBIBYTES)}
 
 
-async def test_the_first_pass_has_none_and_a_later_one_has_all(fake: FakeNvml, start: Start) -> None:
+async def test_gpm_values_need_a_second_pass(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     first = await reader.read(Lane.FAST)
     assert set(activity(first, 3).values()) == {Absent(Reason.NO_DATA, "nvmlGpmSampleGet")}
     round_ = await second(reader)
-    for index, said in enumerate(fake.scenario.devices):
-        expected = {name: said.gpm[id_] / 100 for name, id_ in PERCENT.items()}
-        expected |= {name: said.gpm[id_] * 1024 * 1024 for name, id_ in MEBIBYTES.items()}
+    for index, fake_device in enumerate(fake.scenario.devices):
+        expected = {name: fake_device.gpm[id_] / 100 for name, id_ in PERCENT.items()}
+        expected |= {name: fake_device.gpm[id_] * 1024 * 1024 for name, id_ in MEBIBYTES.items()}
         assert activity(round_, index) == expected
-    assert set(activity(round_, 0).values()) == {0}  # it idles: measured zeros
+    assert set(activity(round_, 0).values()) == {0}  # idle: measured zeros
 
 
-async def test_passes_that_follow_at_once_take_no_sample(fake: FakeNvml, start: Start) -> None:
-    """The fake driver aborts when it is to compare samples less than 100 ms apart."""
+async def test_immediate_passes_take_no_gpm_sample(fake: FakeNvml, start: Start) -> None:
+    """The fake driver aborts when it compares samples less than 100 ms apart."""
     reader = start(fake)
     await second(reader)
     for _ in range(20):
         assert not (await reader.read(Lane.FAST)).errors
 
 
-async def test_each_metric_has_a_code_of_its_own_and_must_be_a_number(fake: FakeNvml, start: Start) -> None:
+async def test_each_gpm_metric_has_its_own_code_and_must_be_finite(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[1].gpm |= {5: 3, 10: math.nan, 11: math.inf, 12: 4, 13: 250.0, 2: 21}
     fake.apply()
     reader = start(fake)
@@ -100,7 +100,7 @@ async def test_each_metric_has_a_code_of_its_own_and_must_be_a_number(fake: Fake
     assert found["gpu_sm_occupancy_ratio"] == fake.scenario.devices[1].gpm[3] / 100
 
 
-async def test_a_chip_without_it_is_asked_once(fake: FakeNvml, start: Start) -> None:
+async def test_gpu_without_gpm_is_queried_once(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[1].numbers["nvmlGpmQueryDeviceSupport"] = 0
     fake.scenario.devices[2].numbers["nvmlGpmQueryDeviceSupport"] = None
     fake.apply()
@@ -114,7 +114,7 @@ async def test_a_chip_without_it_is_asked_once(fake: FakeNvml, start: Start) -> 
         assert ("nvmlGpmSampleGet", gpu) not in fake.calls()
 
 
-async def test_a_refused_sample_costs_only_the_activities(fake: FakeNvml, start: Start) -> None:
+async def test_refused_gpm_sample_affects_only_activity_metrics(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await second(reader)
     fake.scenario.fault("nvmlGpmSampleGet", gpu=1, code=4)
@@ -131,7 +131,7 @@ async def test_a_refused_sample_costs_only_the_activities(fake: FakeNvml, start:
     assert activity(await second(reader), 1)["gpu_sm_activity_ratio"] == fake.scenario.devices[1].gpm[2] / 100
 
 
-async def test_samples_do_not_straddle_a_change_of_the_mig_mode(fake: FakeNvml, start: Start) -> None:
+async def test_gpm_samples_are_dropped_on_mig_mode_change(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await second(reader)
     taken = fake.calls()["nvmlGpmSampleFree", -1]
@@ -139,11 +139,11 @@ async def test_samples_do_not_straddle_a_change_of_the_mig_mode(fake: FakeNvml, 
     fake.apply()
     round_ = await reader.read(Lane.FAST)
     assert early(round_, 1)
-    assert fake.calls()["nvmlGpmSampleFree", -1] == taken + 2  # those from before are given back
+    assert fake.calls()["nvmlGpmSampleFree", -1] == taken + 2  # samples of the old mode are freed
 
 
-async def test_gpu_hung_in_a_sample_does_not_block_the_others(fake: FakeNvml, start: Start) -> None:
-    # Each of the others waits 0.5 s for its turn, which `call` has to allow for.
+async def test_gpu_hung_in_a_gpm_sample_does_not_block_others(fake: FakeNvml, start: Start) -> None:
+    # Every other GPU waits 0.5 s for its turn, so `call` must be longer.
     reader = start(fake, limits=NvmlLimits(call=2.5, init=HASTY.init, hang=3600, grace=10, retry=0))
     await second(reader)
     fake.scenario.hang("nvmlGpmSampleGet", gpu=1)
@@ -164,26 +164,26 @@ async def test_gpu_hung_in_a_sample_does_not_block_the_others(fake: FakeNvml, st
     fake.apply()
 
 
-async def test_samples_are_given_back_before_nvml_is_shut_down(fake: FakeNvml, start: Start) -> None:
+async def test_gpm_samples_are_freed_before_nvml_shutdown(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await second(reader)
     await reader.close()
     assert fake.calls()["nvmlGpmSampleFree", -1] == fake.calls()["nvmlGpmSampleAlloc", -1] == 16
 
 
-async def test_each_mig_device_has_its_own(fake: FakeNvml, start: Start) -> None:
+async def test_each_mig_device_has_its_own_gpm_values(fake: FakeNvml, start: Start) -> None:
     cut = cut_into_mig(fake.scenario, 1, (0, 3, 6))
     fake.apply()
     reader = start(fake)
     round_ = await second(reader)
-    for slot, said in cut.items():
-        (sample,) = [s for s in round_.samples if s.view is not None and s.view.uuid == said.uuid]
+    for slot, fake_device in cut.items():
+        (sample,) = [s for s in round_.samples if s.view is not None and s.view.uuid == fake_device.uuid]
         gpm = fake.scenario.devices[1].parts[f"1/gi{7 + slot}"].gpm
         assert {name: sample.values[name] for name in PERCENT} == {
             name: gpm[id_] / 100 for name, id_ in PERCENT.items()
         }
-    made_anew = add_mig(fake.scenario, 1, 3, life=1)  # with the ids of the one before
+    recreated = add_mig(fake.scenario, 1, 3, life=1)  # same ids as the removed device
     fake.apply()
     fresh = await reader.read(Lane.FAST)
-    (sample,) = [s for s in fresh.samples if s.view is not None and s.view.uuid == made_anew.uuid]
+    (sample,) = [s for s in fresh.samples if s.view is not None and s.view.uuid == recreated.uuid]
     assert sample.values["gpu_sm_activity_ratio"] == Absent(Reason.NO_DATA, "nvmlGpmMigSampleGet")

@@ -1,4 +1,4 @@
-"""Every group of calls, value by value: what the scenario says is what the catalogue's rows say, in their units."""
+"""Call groups: every value of the scenario appears in its catalogue row and unit."""
 
 import pytest
 
@@ -14,77 +14,77 @@ G = "nvmlDeviceGet"
 INDICES = range(8)
 
 
-def field(said: Device, id_: int, scope: int | None = None) -> int:
+def field(fake_gpu: Device, id_: int, scope: int | None = None) -> int:
     """Return a field value of the scenario."""
-    return int(said.fields[id_ if scope is None else (id_, scope)].value)
+    return int(fake_gpu.fields[id_ if scope is None else (id_, scope)].value)
 
 
-def number(said: Device, key: str) -> int:
+def number(fake_gpu: Device, key: str) -> int:
     """Return a number of the scenario."""
-    found = said.numbers[key]
+    found = fake_gpu.numbers[key]
     assert found is not None
     return found
 
 
 @pytest.fixture
 def superchips(fake: FakeNvml) -> FakeNvml:
-    """Give eight GPUs on modules with a CPU."""
+    """Return a machine with eight GPUs on modules with a CPU."""
     for index, each in enumerate(fake.scenario.devices):
         each.become_superchip(index)
     fake.apply()
     return fake
 
 
-async def test_temperatures_at_which_the_gpu_acts(fake: FakeNvml, start: Start) -> None:
+async def test_temperature_thresholds(fake: FakeNvml, start: Start) -> None:
     round_ = await start(fake).read(Lane.STATIC)
-    for index, said in enumerate(fake.scenario.devices):
+    for index, fake_gpu in enumerate(fake.scenario.devices):
         static = device(round_, index)
         assert dim(static, "gpu_temperature_threshold_celsius") == {
-            name: number(said, f"{G}TemperatureThreshold,{at}")
+            name: number(fake_gpu, f"{G}TemperatureThreshold,{at}")
             for at, name in enumerate(("shutdown", "slowdown", "memory_max", "gpu_max"))
         }
         margins = dim(static, "gpu_temperature_margin_threshold_celsius")
         assert margins == {
-            name: field(said, 193 + at) for at, name in enumerate(("shutdown", "slowdown", "memory_max", "gpu_max"))
+            name: field(fake_gpu, 193 + at) for at, name in enumerate(("shutdown", "slowdown", "memory_max", "gpu_max"))
         }
-        assert margins["shutdown"] == -7 - 3 * index  # below zero as the driver says it, not 4294967289
+        assert margins["shutdown"] == -7 - 3 * index  # negative, not 4294967289
 
 
 async def test_power_of_board_and_module(superchips: FakeNvml, start: Start) -> None:
     reader = start(superchips)
     fast, slow, static = [await reader.read(lane) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC)]
-    for index, said in enumerate(superchips.scenario.devices):
+    for index, fake_gpu in enumerate(superchips.scenario.devices):
         values = device(fast, index).values | device(slow, index).values | device(static, index).values
-        assert values["gpu_power_average_watts"] == field(said, 185) / 1000
-        assert values["gpu_power_instant_watts"] == field(said, 186) / 1000
-        assert values["gpu_module_power_average_watts"] == field(said, 185, 1) / 1000
-        assert values["gpu_module_power_watts"] == field(said, 186, 1) / 1000
-        assert values["gpu_module_power_limit_watts"] == field(said, 190, 1) / 1000
-        assert values["gpu_power_requested_limit_watts"] == field(said, 192) / 1000
-        assert values["gpu_power_limit_min_watts"] == field(said, 187) / 1000
-        assert values["gpu_power_limit_max_watts"] == field(said, 188) / 1000
+        assert values["gpu_power_average_watts"] == field(fake_gpu, 185) / 1000
+        assert values["gpu_power_instant_watts"] == field(fake_gpu, 186) / 1000
+        assert values["gpu_module_power_average_watts"] == field(fake_gpu, 185, 1) / 1000
+        assert values["gpu_module_power_watts"] == field(fake_gpu, 186, 1) / 1000
+        assert values["gpu_module_power_limit_watts"] == field(fake_gpu, 190, 1) / 1000
+        assert values["gpu_power_requested_limit_watts"] == field(fake_gpu, 192) / 1000
+        assert values["gpu_power_limit_min_watts"] == field(fake_gpu, 187) / 1000
+        assert values["gpu_power_limit_max_watts"] == field(fake_gpu, 188) / 1000
 
 
-async def test_a_board_without_a_module_has_no_module_power(fake: FakeNvml, start: Start) -> None:
+async def test_board_without_a_module_has_no_module_power(fake: FakeNvml, start: Start) -> None:
     values = device(await start(fake).read(Lane.FAST), 1).values
     assert values["gpu_module_power_watts"] == Absent(Reason.NOT_SUPPORTED, "FI 186")
 
 
-async def test_what_an_administrator_changes_shows_in_the_next_round(fake: FakeNvml, start: Start) -> None:
-    """A limit that is read once and kept is another tool's known defect."""
+async def test_changed_limits_are_reported_by_the_next_pass(fake: FakeNvml, start: Start) -> None:
+    """Guards against reading a limit once and caching it, a known defect of other tools."""
     reader = start(fake)
     await reader.read(Lane.FAST)
     await reader.read(Lane.SLOW)
-    said = fake.scenario.devices[1]
-    said.numbers |= {f"{G}EnforcedPowerLimit": 400_000, f"{G}CurrPcieLinkGeneration": 1}
-    said.fields[192].value = 410_000
+    fake_gpu = fake.scenario.devices[1]
+    fake_gpu.numbers |= {f"{G}EnforcedPowerLimit": 400_000, f"{G}CurrPcieLinkGeneration": 1}
+    fake_gpu.fields[192].value = 410_000
     fake.apply()
     fast, slow = device(await reader.read(Lane.FAST), 1).values, device(await reader.read(Lane.SLOW), 1).values
     assert (fast["gpu_power_limit_watts"], fast["gpu_pcie_link_generation"]) == (400, 1)
     assert slow["gpu_power_requested_limit_watts"] == 410
 
 
-async def test_time_for_which_clocks_were_held_down(fake: FakeNvml, start: Start) -> None:
+async def test_clock_event_durations(fake: FakeNvml, start: Start) -> None:
     ids = {
         "sw_power_cap": 74,
         "thermal": 75,
@@ -99,24 +99,24 @@ async def test_time_for_which_clocks_were_held_down(fake: FakeNvml, start: Start
         "hw_power_brake": 271,
     }
     round_ = await start(fake).read(Lane.SLOW)
-    for index, said in enumerate(fake.scenario.devices):
+    for index, fake_gpu in enumerate(fake.scenario.devices):
         times = dim(device(round_, index), "gpu_clock_event_seconds_total")
-        assert times == {name: field(said, id_) / 1e9 for name, id_ in ids.items()}
+        assert times == {name: field(fake_gpu, id_) / 1e9 for name, id_ in ids.items()}
     assert set(dim(device(round_, 0), "gpu_clock_event_seconds_total").values()) == {0}
 
 
-async def test_clocks_and_what_the_gpu_can_say_of_them(fake: FakeNvml, start: Start) -> None:
+async def test_maximum_clocks_and_supported_clock_events(fake: FakeNvml, start: Start) -> None:
     round_ = await start(fake).read(Lane.STATIC)
-    for index, said in enumerate(fake.scenario.devices):
+    for index, fake_gpu in enumerate(fake.scenario.devices):
         static = device(round_, index)
-        assert static.values["gpu_graphics_clock_max_hertz"] == number(said, f"{G}MaxClockInfo,0") * 1_000_000
-        assert static.values["gpu_memory_clock_max_hertz"] == number(said, f"{G}MaxClockInfo,2") * 1_000_000
+        assert static.values["gpu_graphics_clock_max_hertz"] == number(fake_gpu, f"{G}MaxClockInfo,0") * 1_000_000
+        assert static.values["gpu_memory_clock_max_hertz"] == number(fake_gpu, f"{G}MaxClockInfo,2") * 1_000_000
         assert dim(static, "gpu_clock_event_supported") == {
             name: int(bit != 1 << index) for name, bit in CLOCK_EVENT_REASONS
         }
 
 
-async def test_fans_turn(fake: FakeNvml, start: Start) -> None:
+async def test_fan_speeds_in_rpm(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[1].numbers |= {f"{G}NumFans": 2, f"{G}FanSpeedRPM,0": 1234, f"{G}FanSpeedRPM,1": 0}
     fake.apply()
     round_ = await start(fake).read(Lane.SLOW)
@@ -124,8 +124,8 @@ async def test_fans_turn(fake: FakeNvml, start: Start) -> None:
     assert dim(device(round_, 0), "gpu_fan_speed_rpm") == {"0": Absent(Reason.NOT_SUPPORTED, "fan turns")}
 
 
-async def test_a_number_of_fans_that_no_board_has_is_none(fake: FakeNvml, start: Start) -> None:
-    """To ask each of them would take for ever."""
+async def test_impossible_fan_count_is_no_data(fake: FakeNvml, start: Start) -> None:
+    """Querying each of the fans would never end."""
     fake.scenario.devices[1].numbers[f"{G}NumFans"] = 0xFFFFFFFF
     fake.apply()
     reader = start(fake)
@@ -136,11 +136,11 @@ async def test_a_number_of_fans_that_no_board_has_is_none(fake: FakeNvml, start:
     assert device(fast, 1).values["gpu_state"] == "ok"
 
 
-async def test_modes_and_numbers_of_the_board(superchips: FakeNvml, start: Start) -> None:
+async def test_board_modes_and_sizes(superchips: FakeNvml, start: Start) -> None:
     reader = start(superchips)
     static, slow = await reader.read(Lane.STATIC), await reader.read(Lane.SLOW)
     on = ("disabled", "enabled")
-    for index, said in enumerate(superchips.scenario.devices):
+    for index, fake_gpu in enumerate(superchips.scenario.devices):
         values = device(static, index).values
         assert values["gpu_accounting_mode"] == on[index % 2]
         assert values["gpu_display_attached"] == on[(index + 1) % 2]
@@ -148,13 +148,13 @@ async def test_modes_and_numbers_of_the_board(superchips: FakeNvml, start: Start
         assert values["gpu_gsp_firmware_mode"] == "enabled"
         assert values["gpu_addressing_mode"] == "ats"
         assert values["gpu_memory_numa_node"] == 2 + index
-        assert values["gpu_cuda_cores"] == number(said, f"{G}NumGpuCores")
-        assert values["gpu_memory_bus_width"] == number(said, f"{G}MemoryBusWidth")
+        assert values["gpu_cuda_cores"] == number(fake_gpu, f"{G}NumGpuCores")
+        assert values["gpu_memory_bus_width"] == number(fake_gpu, f"{G}MemoryBusWidth")
         assert values["gpu_ecc_mode_pending"] == "enabled"
         assert device(slow, index).values["gpu_mig_mode_pending"] == "disabled"
 
 
-async def test_pending_modes_are_their_own(fake: FakeNvml, start: Start) -> None:
+async def test_pending_modes_differ_from_current_ones(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[1].numbers |= {f"{G}MigMode_pending": 1, f"{G}EccMode_pending": 0}
     fake.apply()
     reader = start(fake)
@@ -163,7 +163,7 @@ async def test_pending_modes_are_their_own(fake: FakeNvml, start: Start) -> None
     assert (static["gpu_ecc_mode"], static["gpu_ecc_mode_pending"]) == ("enabled", "disabled")
 
 
-async def test_place_in_the_rack(superchips: FakeNvml, start: Start) -> None:
+async def test_rack_location(superchips: FakeNvml, start: Start) -> None:
     round_ = await start(superchips).read(Lane.STATIC)
     for index in INDICES:
         values = device(round_, index).values
@@ -178,17 +178,17 @@ async def test_place_in_the_rack(superchips: FakeNvml, start: Start) -> None:
 
 async def test_ecc_errors_list_only_locations_of_the_chip(fake: FakeNvml, start: Start) -> None:
     round_ = await start(fake).read(Lane.SLOW)
-    for index, said in enumerate(fake.scenario.devices):
+    for index, fake_gpu in enumerate(fake.scenario.devices):
         for counter, metric in enumerate(("gpu_ecc_location_errors_total", "gpu_ecc_location_lifetime_errors_total")):
             assert dims(device(round_, index), metric) == {
-                (place, severity): number(said, f"{G}MemoryErrorCounter,{s},{counter},{at}")
+                (place, severity): number(fake_gpu, f"{G}MemoryErrorCounter,{s},{counter},{at}")
                 for at, place in ((2, "dram"), (7, "sram"))
                 for s, severity in enumerate(("corrected", "uncorrected"))
             }
     assert set(dims(device(round_, 0), "gpu_ecc_location_errors_total").values()) == {0}
 
 
-async def test_without_ecc_no_place_has_errors_and_that_is_told_once(fake: FakeNvml, start: Start) -> None:
+async def test_without_ecc_error_locations_are_absent_once(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[1].disable_ecc()
     fake.apply()
     slow = device(await start(fake).read(Lane.SLOW), 1)
@@ -199,11 +199,11 @@ async def test_without_ecc_no_place_has_errors_and_that_is_told_once(fake: FakeN
     }
 
 
-async def test_errors_of_memory_on_the_chip(fake: FakeNvml, start: Start) -> None:
+async def test_sram_errors(fake: FakeNvml, start: Start) -> None:
     round_ = await start(fake).read(Lane.SLOW)
-    for index, said in enumerate(fake.scenario.devices):
+    for index, fake_gpu in enumerate(fake.scenario.devices):
         slow = device(round_, index)
-        (counts,) = said.rows[f"{G}SramEccErrorStatus"]
+        (counts,) = fake_gpu.rows[f"{G}SramEccErrorStatus"]
         assert dim(slow, "gpu_sram_lifetime_errors_total") == dict(
             zip(("parity", "secded", "corrected"), counts[:3], strict=True)
         )
@@ -216,14 +216,14 @@ async def test_errors_of_memory_on_the_chip(fake: FakeNvml, start: Start) -> Non
         assert slow.values["gpu_sram_threshold_exceeded"] == index % 2
 
 
-async def test_spare_rows_and_pages(fake: FakeNvml, start: Start) -> None:
-    """Retired pages are not what newer chips have: absent, never 0, and never the remapped rows' name."""
+async def test_row_remapping_and_retired_pages(fake: FakeNvml, start: Start) -> None:
+    """Newer chips have no retired pages: the metric is absent, not 0 and not the number of remapped rows."""
     fake.scenario.driver = "610.43.02"
     fake.apply()
     round_ = await start(fake).read(Lane.SLOW)
-    for index, said in enumerate(fake.scenario.devices):
+    for index, fake_gpu in enumerate(fake.scenario.devices):
         slow = device(round_, index)
-        (banks,) = said.rows[f"{G}RowRemapperHistogram"]
+        (banks,) = fake_gpu.rows[f"{G}RowRemapperHistogram"]
         assert dim(slow, "gpu_row_remap_banks") == dict(
             zip(("max", "high", "partial", "low", "none"), banks, strict=True)
         )
@@ -232,7 +232,7 @@ async def test_spare_rows_and_pages(fake: FakeNvml, start: Start) -> None:
         assert slow.values["gpu_retired_pages_pending"] == Absent(Reason.NOT_SUPPORTED, "FI 31")
 
 
-async def test_pcie_counts_bytes_and_errors(fake: FakeNvml, start: Start) -> None:
+async def test_pcie_bytes_and_errors(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     fast, slow = await reader.read(Lane.FAST), await reader.read(Lane.SLOW)
     kinds = {
@@ -250,23 +250,25 @@ async def test_pcie_counts_bytes_and_errors(fake: FakeNvml, start: Start) -> Non
         "lcrc": 182,
         "lane": 183,
     }
-    for index, said in enumerate(fake.scenario.devices):
-        assert device(fast, index).values["gpu_pcie_transmit_bytes_total"] == field(said, 197)
-        assert device(fast, index).values["gpu_pcie_receive_bytes_total"] == field(said, 198)
-        assert dim(device(slow, index), "gpu_pcie_errors_total") == {k: field(said, id_) for k, id_ in kinds.items()}
+    for index, fake_gpu in enumerate(fake.scenario.devices):
+        assert device(fast, index).values["gpu_pcie_transmit_bytes_total"] == field(fake_gpu, 197)
+        assert device(fast, index).values["gpu_pcie_receive_bytes_total"] == field(fake_gpu, 198)
+        assert dim(device(slow, index), "gpu_pcie_errors_total") == {
+            k: field(fake_gpu, id_) for k, id_ in kinds.items()
+        }
 
 
-def test_the_call_that_waits_for_pcie_traffic_is_never_made() -> None:
+def test_blocking_pcie_throughput_call_is_never_made() -> None:
     assert not [label for label in LABELS if "PcieThroughput" in label or "ViolationStatus" in label]
 
 
-async def test_nvlink_as_a_whole_is_all_links_and_not_the_first(fake: FakeNvml, start: Start) -> None:
+async def test_nvlink_totals_cover_all_links(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     fast, slow, static = [await reader.read(lane) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC)]
-    for index, said in enumerate(fake.scenario.devices):
+    for index, fake_gpu in enumerate(fake.scenario.devices):
         every = 0xFFFFFFFF
-        assert device(fast, index).values["gpu_nvlink_transmit_bytes_total"] == field(said, 138, every) * 1024
-        assert device(fast, index).values["gpu_nvlink_receive_bytes_total"] == field(said, 139, every) * 1024
+        assert device(fast, index).values["gpu_nvlink_transmit_bytes_total"] == field(fake_gpu, 138, every) * 1024
+        assert device(fast, index).values["gpu_nvlink_receive_bytes_total"] == field(fake_gpu, 139, every) * 1024
         assert device(slow, index).values["gpu_nvlinks"] == LINKS
         assert device(slow, index).values["gpu_nvlinks_active"] == LINKS - index
         assert device(slow, index).values["gpu_nvswitch_links"] == 17 - index
@@ -280,29 +282,29 @@ async def test_nvlink_as_a_whole_is_all_links_and_not_the_first(fake: FakeNvml, 
         }
 
 
-async def test_each_nvlink(fake: FakeNvml, start: Start) -> None:
+async def test_values_of_each_nvlink(fake: FakeNvml, start: Start) -> None:
     round_ = await start(fake).read(Lane.SLOW)
-    for index, said in enumerate(fake.scenario.devices):
+    for index, fake_gpu in enumerate(fake.scenario.devices):
         slow = device(round_, index)
         links = range(LINKS)
         assert dim(slow, "gpu_nvlink_up") == {str(link): int(link < LINKS - index) for link in links}
         assert dim(slow, "gpu_nvlink_speed_bytes_per_second") == {
-            str(link): field(said, 164, link) * 1_000_000 for link in links
+            str(link): field(fake_gpu, 164, link) * 1_000_000 for link in links
         }
         assert dim(slow, "gpu_nvlink_link_transmit_bytes_total") == {
-            str(link): field(said, 138, link) * 1024 for link in links
+            str(link): field(fake_gpu, 138, link) * 1024 for link in links
         }
         assert dim(slow, "gpu_nvlink_link_receive_bytes_total") == {
-            str(link): field(said, 139, link) * 1024 for link in links
+            str(link): field(fake_gpu, 139, link) * 1024 for link in links
         }
         assert dims(slow, "gpu_nvlink_errors_total") == {
-            (str(link), kind): field(said, id_, link)
+            (str(link), kind): field(fake_gpu, id_, link)
             for kind, id_ in (("replay", 161), ("recovery", 162), ("crc", 163))
             for link in links
         }
 
 
-async def test_nvlink_of_blackwell_counts_otherwise(fake: FakeNvml, start: Start) -> None:
+async def test_nvlink_counters_of_blackwell(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[1].become_blackwell()
     fake.apply()
     reader = start(fake)
@@ -329,7 +331,7 @@ async def test_nvlink_of_blackwell_counts_otherwise(fake: FakeNvml, start: Start
 @pytest.mark.parametrize(
     ("packed", "value"), [(0, 0.0), (0xF00, Absent), (0x10C, 1e-12), (0x1000, Absent), (0x1FF, 1e-255)]
 )
-async def test_a_packed_ratio_is_no_number_of_its_own(
+async def test_packed_bit_error_ratio_is_decoded(
     fake: FakeNvml, start: Start, packed: int, value: float | type[Absent]
 ) -> None:
     fake.scenario.devices[1].become_blackwell()
@@ -339,9 +341,9 @@ async def test_a_packed_ratio_is_no_number_of_its_own(
     assert found == (Absent(Reason.INVALID_VALUE, "FI 220") if value is Absent else value)
 
 
-async def test_a_board_without_nvlink_says_so_once(fake: FakeNvml, start: Start) -> None:
-    said = fake.scenario.devices[1]
-    said.numbers |= dict.fromkeys(key for key in said.numbers if "NvLink" in key)
+async def test_board_without_nvlink_is_absent_and_queried_once(fake: FakeNvml, start: Start) -> None:
+    fake_gpu = fake.scenario.devices[1]
+    fake_gpu.numbers |= dict.fromkeys(key for key in fake_gpu.numbers if "NvLink" in key)
     fake.apply()
     reader = start(fake)
     slow, static = device(await reader.read(Lane.SLOW), 1), device(await reader.read(Lane.STATIC), 1)
@@ -350,29 +352,29 @@ async def test_a_board_without_nvlink_says_so_once(fake: FakeNvml, start: Start)
     assert first.labels == ("0", "replay")
     assert sum(value.metric.startswith("gpu_nvlink") for value in slow.dims) == 6
     assert static.values["gpu_nvlink_version"] == Absent(Reason.NOT_SUPPORTED, f"{G}NvLinkVersion")
-    asked = fake.calls()[(f"{G}NvLinkState", 1)]
+    calls_before = fake.calls()[(f"{G}NvLinkState", 1)]
     await reader.read(Lane.SLOW)
-    assert fake.calls()[(f"{G}NvLinkState", 1)] - asked <= 2  # the static pass before attached it anew
+    assert fake.calls()[(f"{G}NvLinkState", 1)] - calls_before <= 2  # the static pass had reattached the GPU
 
 
-async def test_the_chip_to_chip_link(superchips: FakeNvml, start: Start) -> None:
+async def test_chip_to_chip_links(superchips: FakeNvml, start: Start) -> None:
     reader = start(superchips)
     slow, static = await reader.read(Lane.SLOW), await reader.read(Lane.STATIC)
-    for index, said in enumerate(superchips.scenario.devices):
+    for index, fake_gpu in enumerate(superchips.scenario.devices):
         assert device(static, index).values["gpu_c2c_enabled"] == (index + 1) % 2
         links = (0, 1)
-        assert dim(device(slow, index), "gpu_c2c_link_up") == {str(n): field(said, 171, n) for n in links}
+        assert dim(device(slow, index), "gpu_c2c_link_up") == {str(n): field(fake_gpu, 171, n) for n in links}
         assert dim(device(slow, index), "gpu_c2c_link_speed_bytes_per_second") == {
-            str(n): field(said, 172, n) * 1_000_000 for n in links
+            str(n): field(fake_gpu, 172, n) * 1_000_000 for n in links
         }
         assert dims(device(slow, index), "gpu_c2c_errors_total") == {
-            (str(n), kind): field(said, id_, n)
+            (str(n), kind): field(fake_gpu, id_, n)
             for kind, id_ in (("interrupt", 231), ("replay", 232), ("replay_back_to_back", 233))
             for n in links
         }
 
 
-async def test_the_fabric(superchips: FakeNvml, start: Start) -> None:
+async def test_fabric_state_and_health(superchips: FakeNvml, start: Start) -> None:
     round_ = await start(superchips).read(Lane.SLOW)
     conditions = ("degraded_bandwidth", "route_recovery", "route_unhealthy", "access_timeout_recovery")
     configurations = ("none", "system_guid", "chassis_serial", "no_partition", "insufficient_nvlinks",
@@ -395,7 +397,7 @@ async def test_the_fabric(superchips: FakeNvml, start: Start) -> None:
         assert slow.values["gpu_fabric_health_status"] == ("healthy", "unhealthy", "limited_capacity")[index % 3]
 
 
-async def test_a_fabric_that_is_not_joined_yet_tells_nothing_of_it(fake: FakeNvml, start: Start) -> None:
+async def test_fabric_details_are_absent_before_joining(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[1].rows[f"{G}GpuFabricInfoV"] = [(2, 999, 77, 0xFFFF, 2, 0x20)]
     fake.scenario.devices[2].rows[f"{G}GpuFabricInfoV"] = [(3, 15, 5, 0, 0, 0)]
     fake.apply()
@@ -413,10 +415,10 @@ async def test_a_fabric_that_is_not_joined_yet_tells_nothing_of_it(fake: FakeNvm
 
 async def test_confidential_computing_of_devices(fake: FakeNvml, start: Start) -> None:
     round_ = await start(fake).read(Lane.SLOW)
-    for index, said in enumerate(fake.scenario.devices):
+    for index, fake_gpu in enumerate(fake.scenario.devices):
         values = device(round_, index).values
         size = f"{G}ConfComputeMemSizeInfo"
-        assert values["gpu_protected_memory_total_bytes"] == number(said, f"{size}_protected") * 1024
-        assert values["gpu_unprotected_memory_total_bytes"] == number(said, f"{size}_unprotected") * 1024
-        used = number(said, f"{G}ConfComputeProtectedMemoryUsage_used")
+        assert values["gpu_protected_memory_total_bytes"] == number(fake_gpu, f"{size}_protected") * 1024
+        assert values["gpu_unprotected_memory_total_bytes"] == number(fake_gpu, f"{size}_unprotected") * 1024
+        used = number(fake_gpu, f"{G}ConfComputeProtectedMemoryUsage_used")
         assert values["gpu_protected_memory_used_bytes"] == used

@@ -1,4 +1,4 @@
-"""Calls that do not come back, and processes that do not end."""
+"""NVML calls that hang and child processes that do not end."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until, wait_until_async
 
 
 def runs(pid: int | None) -> bool:
-    """Tell whether the process is there and no zombie."""
+    """Return whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -61,7 +61,7 @@ async def test_hung_gpu_affects_only_itself_and_recovers(fake: FakeNvml, start: 
 
     began = time.monotonic()
     again = await reader.read(Lane.FAST)
-    assert time.monotonic() - began < HASTY.call  # the hung GPU costs the limit once
+    assert time.monotonic() - began < HASTY.call  # only the first pass waits for the hung GPU
     assert device(again, 5).values["gpu_state"] == "hung"
     assert device(again, 4).measured_at > device(round_, 4).measured_at
     assert not again.events
@@ -88,7 +88,7 @@ async def test_gpu_hung_from_the_start_is_named_once_identified(fake: FakeNvml, 
     assert reasons(device(round_, 2)) == {Reason.TIMEOUT}
     assert device(round_, 2).values["gpu_pci_address"] == "0000:3b:00.0"
     assert [sample.view.index for sample in round_.samples if sample.view] == [0, 1, 2, 4, 5, 6, 7]
-    assert "the GPU at index 3 cannot be named: hung in nvmlDeviceGetHandleByIndex_v2" in round_.errors
+    assert any("index 3" in error and "nvmlDeviceGetHandleByIndex_v2" in error for error in round_.errors)
 
 
 async def test_hanging_start_is_reported_and_not_repeated(fake: FakeNvml, start: Start) -> None:
@@ -114,7 +114,7 @@ async def test_hanging_start_is_reported_and_not_repeated(fake: FakeNvml, start:
     fake.scenario.faults.clear()
     fake.apply()
     await wait_until_async(lambda: recovers(reader), what="the driver to answer")
-    assert reader.child_pid == pid  # the call came back, and nothing was restarted
+    assert reader.child_pid == pid  # the call returned, so nothing was restarted
 
 
 async def test_process_that_hangs_too_long_is_replaced(fake: FakeNvml, start: Start) -> None:
@@ -155,7 +155,7 @@ async def test_driver_is_hung_when_all_devices_hang(fake: FakeNvml, start: Start
 
 
 async def hangs_stubbornly(fake: FakeNvml, reader: NvmlReader) -> int:
-    """Make the child hang and ignore SIGTERM, as a process that the kernel does not let end; return its id."""
+    """Make the child hang and ignore SIGTERM, like a process stuck in the kernel, and return its id."""
     await reader.read(Lane.FAST)
     pid = reader.child_pid
     assert pid is not None

@@ -1,4 +1,7 @@
-"""docs/hardware.md says what the catalogue and the captures say; `GPUFLEET_UPDATE_GOLDEN=1` renders it anew."""
+"""Generated page docs/hardware.md: matches the catalogue and the captures.
+
+`GPUFLEET_UPDATE_GOLDEN=1` renders it again.
+"""
 
 from pathlib import Path
 
@@ -9,19 +12,19 @@ from tests.support.hardware import render
 PAGE = Path(__file__).parents[3] / "docs" / "hardware.md"
 
 
-def test_the_page_is_the_rendered_one() -> None:
+def test_hardware_page_is_current() -> None:
     check_golden(PAGE, render().encode())
 
 
-def test_every_reading_of_a_device_is_on_it() -> None:
+def test_hardware_page_lists_every_device_metric() -> None:
     page = render()
     for name, metric in CATALOGUE.items():
         if Subject.MACHINE not in metric.subjects and metric.nvml:
             assert f"| `{name}` |" in page
 
 
-def test_what_was_seen_is_told_apart_from_what_was_not() -> None:
+def test_hardware_page_separates_captured_from_unproven() -> None:
     rows = {line.split("`")[1]: line for line in render().splitlines() if line.startswith("| `gpu_")}
     assert rows["gpu_power_watts"].endswith("| never | yes | yes | yes | yes | yes | yes | no |")
-    assert rows["gpu_fan_speed_ratio"].split("|")[4].strip() == "no"  # a T4 has no fan of its own
+    assert rows["gpu_fan_speed_ratio"].split("|")[4].strip() == "no"  # a T4 has no fan
     assert "gpu_power_watts" not in render().split("## Without any evidence")[1]

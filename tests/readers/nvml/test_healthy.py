@@ -1,4 +1,4 @@
-"""Eight healthy H200s: every value of every device, to the unit."""
+"""Eight healthy H200s: every value of every device in the unit of the catalogue."""
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
@@ -63,35 +63,35 @@ ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 
 
-async def test_every_number_of_every_device_in_the_catalogues_unit(fake: FakeNvml, start: Start) -> None:
+async def test_numbers_are_in_the_unit_of_the_catalogue(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     for lane in (Lane.STATIC, Lane.FAST, Lane.SLOW):
         round_ = await reader.read(lane)
         assert not round_.errors
         assert not round_.events
-        for index, said in enumerate(fake.scenario.devices):
+        for index, fake_gpu in enumerate(fake.scenario.devices):
             values = device(round_, index).values
             for metric, (key, factor) in FACTORS[lane].items():
-                number = said.numbers[key]
+                number = fake_gpu.numbers[key]
                 assert number is not None
                 expected = number / round(1 / factor) if factor < 1 else number * factor
                 assert values[metric] == expected, metric
                 assert type(values[metric]) is (int if CATALOGUE[metric].type == "int" else float), metric
             for metric, (id_, factor) in FIELDS[lane].items():
-                raw = said.fields[id_].value
+                raw = fake_gpu.fields[id_].value
                 assert values[metric] == (raw / 1000 if factor < 1 else raw), metric
 
 
-async def test_states_and_texts(fake: FakeNvml, start: Start) -> None:
+async def test_states_and_text_values(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     static, slow, fast = [await reader.read(lane) for lane in (Lane.STATIC, Lane.SLOW, Lane.FAST)]
-    for i, said in enumerate(fake.scenario.devices):
+    for i, fake_gpu in enumerate(fake.scenario.devices):
         values = device(static, i).values
         assert values["gpu_name"] == "NVIDIA H200"
-        assert values["gpu_serial"] == said.texts["nvmlDeviceGetSerial"]
-        assert values["gpu_board_part_number"] == said.texts["nvmlDeviceGetBoardPartNumber"]
-        assert values["gpu_vbios_version"] == said.texts["nvmlDeviceGetVbiosVersion"]
-        assert values["gpu_inforom_image_version"] == said.texts["nvmlDeviceGetInforomImageVersion"]
+        assert values["gpu_serial"] == fake_gpu.texts["nvmlDeviceGetSerial"]
+        assert values["gpu_board_part_number"] == fake_gpu.texts["nvmlDeviceGetBoardPartNumber"]
+        assert values["gpu_vbios_version"] == fake_gpu.texts["nvmlDeviceGetVbiosVersion"]
+        assert values["gpu_inforom_image_version"] == fake_gpu.texts["nvmlDeviceGetInforomImageVersion"]
         assert values["gpu_gsp_firmware_version"] == "580.159.04"
         assert values["gpu_architecture"] == "Hopper"
         assert values["gpu_compute_capability"] == "9.0"
@@ -110,7 +110,7 @@ async def test_states_and_texts(fake: FakeNvml, start: Start) -> None:
         assert dim(device(fast, i), "gpu_clock_event_active") == expected
 
 
-async def test_the_machines_own_rows(fake: FakeNvml, start: Start) -> None:
+async def test_machine_readings(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     assert own(await reader.read(Lane.STATIC)) == {
         "nvidia_driver_version": "580.159.04",
@@ -125,13 +125,13 @@ async def test_the_machines_own_rows(fake: FakeNvml, start: Start) -> None:
     assert own(await reader.read(Lane.FAST)) == {"nvidia_devices": 8, "nvidia_driver_state": "ok"}
 
 
-async def test_views_are_named_by_uuid_and_address(fake: FakeNvml, start: Start) -> None:
+async def test_views_have_uuid_and_pci_address(fake: FakeNvml, start: Start) -> None:
     round_ = await start(fake).read(Lane.FAST)
-    for index, said in enumerate(fake.scenario.devices):
+    for index, fake_gpu in enumerate(fake.scenario.devices):
         view = device(round_, index).view
         assert view is not None
         assert (view.kind, view.side) == (ViewKind.GPU, Side.HOST)
-        assert view.key == f"gpu/{said.uuid}"
+        assert view.key == f"gpu/{fake_gpu.uuid}"
         assert view.pci_address == f"0000:{0x1B + 0x10 * index:02x}:00.0"
 
 
@@ -151,7 +151,7 @@ async def test_measured_zero_is_zero_and_no_fan_is_not_supported(fake: FakeNvml,
     assert dim(idle, "gpu_fan_speed_ratio") == {"0": Absent(Reason.NOT_SUPPORTED, "nvmlDeviceGetNumFans")}
 
 
-async def test_fans_one_by_one(fake: FakeNvml, start: Start) -> None:
+async def test_speed_of_each_fan(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[1].numbers |= {f"{G}NumFans": 3, f"{G}FanSpeed,0": 30, f"{G}FanSpeed,2": 0}
     fake.apply()
     assert dim(device(await start(fake).read(Lane.FAST), 1), "gpu_fan_speed_ratio") == {
@@ -161,7 +161,7 @@ async def test_fans_one_by_one(fake: FakeNvml, start: Start) -> None:
     }
 
 
-async def test_each_round_measures_anew(fake: FakeNvml, start: Start) -> None:
+async def test_each_pass_measures_again(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     before = device(await reader.read(Lane.FAST), 4)
     fake.scenario.devices[4].numbers[f"{G}PowerUsage"] = 123_456

@@ -1,4 +1,4 @@
-"""GPUs in MIG mode: every MIG device to the unit, the parent without a utilisation, and what happens on the way."""
+"""GPUs in MIG mode: values of MIG devices, absent utilization of the parent, reconfiguration and faults."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from tests.readers.nvml.rig import HASTY, Start, device, parts
 from tests.support.waiting import wait_until_async
 
 G = "nvmlDeviceGet"
-UTILISATIONS = ("gpu_utilization_ratio", "gpu_memory_activity_ratio", "gpu_encoder_utilization_ratio")
+UTILIZATIONS = ("gpu_utilization_ratio", "gpu_memory_activity_ratio", "gpu_encoder_utilization_ratio")
 
 
 async def test_every_reading_of_every_mig_device(fake: FakeNvml, start: Start) -> None:
@@ -28,26 +28,26 @@ async def test_every_reading_of_every_mig_device(fake: FakeNvml, start: Start) -
     static, fast, slow = [await reader.read(lane) for lane in (Lane.STATIC, Lane.FAST, Lane.SLOW)]
     assert not (*static.errors, *fast.errors, *slow.errors)
     for gpu, devices in cut.items():
-        assert list(parts(fast, gpu)) == [said.uuid for said in devices.values()]
-        for slot, said in devices.items():
-            sample = parts(fast, gpu)[said.uuid]
+        assert list(parts(fast, gpu)) == [fake_mig.uuid for fake_mig in devices.values()]
+        for slot, fake_mig in devices.items():
+            sample = parts(fast, gpu)[fake_mig.uuid]
             assert sample.view is not None
             assert (sample.view.kind, sample.view.side) == (ViewKind.MIG, Side.HOST)
             assert sample.view.instance == f"{7 + slot}/{slot % 2}"
             assert sample.measured_at == device(fast, gpu).measured_at
             assert sample.driver_session == device(fast, gpu).driver_session
-            numbers = [said.numbers[f"{G}MemoryInfo_{name}"] for name in ("total", "used", "free", "reserved")]
+            numbers = [fake_mig.numbers[f"{G}MemoryInfo_{name}"] for name in ("total", "used", "free", "reserved")]
             assert [sample.values[f"gpu_memory_{n}_bytes"] for n in ("total", "used", "free", "reserved")] == numbers
-            assert sample.values["gpu_bar1_total_bytes"] == said.numbers[f"{G}BAR1MemoryInfo_total"]
-            assert sample.values["gpu_bar1_used_bytes"] == said.numbers[f"{G}BAR1MemoryInfo_used"]
+            assert sample.values["gpu_bar1_total_bytes"] == fake_mig.numbers[f"{G}BAR1MemoryInfo_total"]
+            assert sample.values["gpu_bar1_used_bytes"] == fake_mig.numbers[f"{G}BAR1MemoryInfo_used"]
             assert sample.values["gpu_compute_processes"] == slot
             assert sample.values["mig_profile"] == ("1g.18gb+me" if slot == 3 else "1g.18gb")
             assert (sample.values["mig_gpu_instance"], sample.values["mig_compute_instance"]) == (
                 str(7 + slot),
                 str(slot % 2),
             )
-            assert parts(static, gpu)[said.uuid].values == {"gpu_name": said.texts[f"{G}Name"]}
-            assert parts(slow, gpu)[said.uuid].values == attributes_of(said, fake, gpu, slot)
+            assert parts(static, gpu)[fake_mig.uuid].values == {"gpu_name": fake_mig.texts[f"{G}Name"]}
+            assert parts(slow, gpu)[fake_mig.uuid].values == attributes_of(fake_mig, fake, gpu, slot)
     assert device(fast, 1).values["gpu_mig_devices"] == 7
     assert device(slow, 1).values["gpu_mig_devices_max"] == 7
     assert (device(slow, 1).values["gpu_mig_mode"], device(slow, 1).values["gpu_mig_mode_pending"]) == (
@@ -56,8 +56,8 @@ async def test_every_reading_of_every_mig_device(fake: FakeNvml, start: Start) -
     )
 
 
-def attributes_of(said: Device, fake: FakeNvml, gpu: int, slot: int) -> dict[str, Value | Absent]:
-    (numbers,) = said.rows[f"{G}Attributes"]
+def attributes_of(fake_mig: Device, fake: FakeNvml, gpu: int, slot: int) -> dict[str, Value | Absent]:
+    (numbers,) = fake_mig.rows[f"{G}Attributes"]
     names = ("multiprocessors", "copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines")
     placement = fake.scenario.devices[gpu].parts[f"{gpu}/gi{7 + slot}"].numbers
     return {
@@ -68,21 +68,21 @@ def attributes_of(said: Device, fake: FakeNvml, gpu: int, slot: int) -> dict[str
 
 
 async def test_every_metric_of_a_mig_device_is_read_on_its_lane(fake: FakeNvml, start: Start) -> None:
-    (said,) = cut_into_mig(fake.scenario, 2, (4,)).values()
+    (fake_mig,) = cut_into_mig(fake.scenario, 2, (4,)).values()
     fake.apply()
     reader = start(fake)
     for lane in (Lane.STATIC, Lane.FAST, Lane.SLOW):
         rows = {m.name for m in CATALOGUE.values() if Subject.MIG in m.subjects and m.lane is lane and not m.dims}
-        assert set(parts(await reader.read(lane), 2)[said.uuid].values) == rows
+        assert set(parts(await reader.read(lane), 2)[fake_mig.uuid].values) == rows
 
 
-async def test_utilisation_is_not_defined_and_never_zero(fake: FakeNvml, start: Start) -> None:
-    (said,) = cut_into_mig(fake.scenario, 0, (2,)).values()
-    fake.scenario.devices[0].numbers[f"{G}UtilizationRates_gpu"] = 0  # what some drivers answer
+async def test_utilization_in_mig_mode_is_absent_not_zero(fake: FakeNvml, start: Start) -> None:
+    (fake_mig,) = cut_into_mig(fake.scenario, 0, (2,)).values()
+    fake.scenario.devices[0].numbers[f"{G}UtilizationRates_gpu"] = 0  # as some drivers report
     fake.apply()
     round_ = await start(fake).read(Lane.FAST)
-    for sample in (device(round_, 0), parts(round_, 0)[said.uuid]):
-        for metric in UTILISATIONS:
+    for sample in (device(round_, 0), parts(round_, 0)[fake_mig.uuid]):
+        for metric in UTILIZATIONS:
             assert sample.values[metric] == Absent(Reason.NOT_IN_MIG_MODE)
 
 
@@ -110,24 +110,24 @@ async def test_empty_uuid_is_not_replaced_by_ambiguous_ids(fake: FakeNvml, start
         fake.scenario.devices[gpu].parts[f"{gpu}.0"].texts[f"{G}UUID"] = ""
     fake.apply()
     round_ = await start(fake).read(Lane.FAST)
-    assert [list(parts(round_, gpu)) for gpu in (1, 2)] == [[said.uuid] for said in kept]
-    assert ["the MIG device in slot 0 cannot be named" in error for error in round_.errors] == [True, True]
+    assert [list(parts(round_, gpu)) for gpu in (1, 2)] == [[fake_mig.uuid] for fake_mig in kept]
+    assert ["slot 0" in error for error in round_.errors] == [True, True]
 
 
-async def test_slots_are_sparse(fake: FakeNvml, start: Start) -> None:
+async def test_sparse_mig_slots(fake: FakeNvml, start: Start) -> None:
     cut = cut_into_mig(fake.scenario, 5, (0, 3, 6))
     fake.apply()
     round_ = await start(fake).read(Lane.FAST)
-    assert list(parts(round_, 5)) == [said.uuid for said in cut.values()]
+    assert list(parts(round_, 5)) == [fake_mig.uuid for fake_mig in cut.values()]
     assert device(round_, 5).values["gpu_mig_devices"] == 3
     assert not round_.errors
 
 
-async def test_without_rights_the_placement_is_not_permitted(fake: FakeNvml, start: Start) -> None:
-    (said,) = cut_into_mig(fake.scenario, 1, (0,)).values()
+async def test_placement_without_rights_is_not_permitted(fake: FakeNvml, start: Start) -> None:
+    (fake_mig,) = cut_into_mig(fake.scenario, 1, (0,)).values()
     del fake.scenario.devices[1].parts["1/gi7"]
     fake.apply()
-    values = parts(await start(fake).read(Lane.SLOW), 1)[said.uuid].values
+    values = parts(await start(fake).read(Lane.SLOW), 1)[fake_mig.uuid].values
     assert values["mig_placement_start"] == Absent(Reason.NOT_PERMITTED, "nvmlDeviceGetGpuInstanceById")
     assert values["mig_multiprocessors"] == 26
 
@@ -140,7 +140,7 @@ async def test_recreated_device_with_the_same_ids_is_another_view(fake: FakeNvml
     after = add_mig(fake.scenario, 1, 0, life=1)
     fake.apply()
     second = await reader.read(Lane.FAST)
-    assert set(parts(first, 1)) == {said.uuid for said in before.values()}
+    assert set(parts(first, 1)) == {fake_mig.uuid for fake_mig in before.values()}
     assert set(parts(second, 1)) == {after.uuid, before[1].uuid}
     ids = [parts(round_, 1)[one.uuid].view for round_, one in ((first, before[0]), (second, after))]
     assert ids[0] is not None
@@ -151,50 +151,52 @@ async def test_recreated_device_with_the_same_ids_is_another_view(fake: FakeNvml
 
 
 async def test_recreated_device_with_the_same_uuid_has_its_new_profile(fake: FakeNvml, start: Start) -> None:
-    """The driver makes the UUID of the place alone: 2g.35gb and 1g.35gb in one place have the same."""
-    (said,) = cut_into_mig(fake.scenario, 1, (0,)).values()
+    """The driver derives the UUID from the placement only: 2g.35gb and 1g.35gb in one place share it."""
+    (fake_mig,) = cut_into_mig(fake.scenario, 1, (0,)).values()
     fake.apply()
     reader = start(fake)
     before = await reader.read(Lane.FAST)
-    assert parts(before, 1)[said.uuid].values["mig_profile"] == "1g.18gb"
-    said.texts[f"{G}Name"] = "NVIDIA H200 MIG 1g.35gb"
+    assert parts(before, 1)[fake_mig.uuid].values["mig_profile"] == "1g.18gb"
+    fake_mig.texts[f"{G}Name"] = "NVIDIA H200 MIG 1g.35gb"
     fake.apply()
     fast, static = await reader.read(Lane.FAST), await reader.read(Lane.STATIC)
-    assert parts(fast, 1)[said.uuid].values["mig_profile"] == "1g.35gb"
-    assert parts(fast, 1)[said.uuid].values["gpu_sm_activity_ratio"] == Absent(Reason.NO_DATA, "nvmlGpmMigSampleGet")
-    assert parts(static, 1)[said.uuid].values["gpu_name"] == "NVIDIA H200 MIG 1g.35gb"
+    assert parts(fast, 1)[fake_mig.uuid].values["mig_profile"] == "1g.35gb"
+    assert parts(fast, 1)[fake_mig.uuid].values["gpu_sm_activity_ratio"] == Absent(
+        Reason.NO_DATA, "nvmlGpmMigSampleGet"
+    )
+    assert parts(static, 1)[fake_mig.uuid].values["gpu_name"] == "NVIDIA H200 MIG 1g.35gb"
 
 
-async def test_an_id_that_is_not_told_now_is_asked_for_again(fake: FakeNvml, start: Start) -> None:
-    (said,) = cut_into_mig(fake.scenario, 3, (2,)).values()
+async def test_missing_instance_id_is_queried_again(fake: FakeNvml, start: Start) -> None:
+    (fake_mig,) = cut_into_mig(fake.scenario, 3, (2,)).values()
     fake.scenario.fault(f"{G}ComputeInstanceId", gpu=3, code=999)
     fake.apply()
     reader = start(fake)
     first = await reader.read(Lane.FAST)
-    assert parts(first, 3)[said.uuid].values["mig_compute_instance"] == Absent(
+    assert parts(first, 3)[fake_mig.uuid].values["mig_compute_instance"] == Absent(
         Reason.DRIVER_ERROR, f"{G}ComputeInstanceId: UNKNOWN"
     )
     fake.scenario.faults.clear()
     fake.apply()
-    assert parts(await reader.read(Lane.FAST), 3)[said.uuid].values["mig_compute_instance"] == "0"
+    assert parts(await reader.read(Lane.FAST), 3)[fake_mig.uuid].values["mig_compute_instance"] == "0"
 
 
-async def test_reconfigured_in_the_middle_of_a_pass(fake: FakeNvml, start: Start) -> None:
-    """Slot 1 is destroyed and made anew while slot 0 is asked about: its handle dies, the others stay."""
+async def test_mig_device_recreated_during_a_pass(fake: FakeNvml, start: Start) -> None:
+    """Slot 1 is recreated while slot 0 is queried: its handle becomes invalid, the others stay valid."""
     cut = cut_into_mig(fake.scenario, 3, (0, 1, 2))
     fake.scenario.hang(f"{G}Attributes_v2", gpu=3)
     fake.apply()
     reader = start(fake)
-    asked = asyncio.create_task(reader.read(Lane.SLOW))
+    reading = asyncio.create_task(reader.read(Lane.SLOW))
 
-    async def is_asked_about() -> bool:
+    async def is_queried() -> bool:
         return fake.calls()[f"{G}Attributes_v2", 3] == 1
 
-    await wait_until_async(is_asked_about, what="the first MIG device to be asked about")
+    await wait_until_async(is_queried, what="the first MIG device to be reading about")
     add_mig(fake.scenario, 3, 1, life=1)
     fake.scenario.faults.clear()
     fake.apply()
-    round_ = await asked
+    round_ = await reading
 
     assert list(parts(round_, 3)) == [cut[0].uuid, cut[2].uuid]
     assert all(
@@ -209,14 +211,14 @@ async def test_call_refused_for_mig_devices_affects_only_itself(fake: FakeNvml, 
     fake.scenario.fault(f"{G}Attributes_v2", gpu=3, code=2)
     fake.apply()
     found = parts(await start(fake).read(Lane.SLOW), 3)
-    assert list(found) == [said.uuid for said in cut.values()]
+    assert list(found) == [fake_mig.uuid for fake_mig in cut.values()]
     assert found[cut[0].uuid].values["mig_multiprocessors"] == Absent(
         Reason.DRIVER_ERROR, f"{G}Attributes_v2: INVALID_ARGUMENT"
     )
     assert found[cut[0].uuid].values["mig_placement_start"] == 0
 
 
-async def test_one_slot_that_cannot_be_read_costs_only_itself(fake: FakeNvml, start: Start) -> None:
+async def test_unreadable_mig_slot_affects_only_itself(fake: FakeNvml, start: Start) -> None:
     cut_into_mig(fake.scenario, 3, (0, 1))
     fake.scenario.fault(f"{G}MigDeviceHandleByIndex", gpu=3, code=4)
     fake.apply()
@@ -237,10 +239,10 @@ async def test_one_slot_that_cannot_be_read_costs_only_itself(fake: FakeNvml, st
         ("MigMode", 10, 2),
     ],
 )
-async def test_a_call_that_fails_now_ends_no_mig_device(
+async def test_failing_call_removes_no_mig_device(
     fake: FakeNvml, start: Start, function: str, code: int, total: object
 ) -> None:
-    """That it could not be asked for is not that it is gone; and slots without an answer are no devices."""
+    """A failed query does not mean that a device is gone. Empty slots are not devices."""
     cut_into_mig(fake.scenario, 3, (0, 4))
     fake.apply()
     reader = start(fake)
@@ -265,7 +267,7 @@ async def test_a_call_that_fails_now_ends_no_mig_device(
     }
 
 
-async def test_two_devices_of_one_uuid_on_two_gpus_are_both_shown(fake: FakeNvml, start: Start) -> None:
+async def test_mig_uuid_shared_across_gpus_keeps_both_devices(fake: FakeNvml, start: Start) -> None:
     first, second = (cut_into_mig(fake.scenario, gpu, (4,))[4] for gpu in (1, 2))
     second.texts[f"{G}UUID"] = first.uuid
     fake.apply()
@@ -275,24 +277,26 @@ async def test_two_devices_of_one_uuid_on_two_gpus_are_both_shown(fake: FakeNvml
     }
     addresses = [view.pci_address for view in (device(round_, gpu).view for gpu in (1, 2)) if view is not None]
     assert found == {
-        f"mig/instance/11/0@{address}": said.numbers[f"{G}MemoryInfo_used"]
-        for address, said in zip(addresses, (first, second), strict=True)
+        f"mig/instance/11/0@{address}": fake_mig.numbers[f"{G}MemoryInfo_used"]
+        for address, fake_mig in zip(addresses, (first, second), strict=True)
     }
     assert round_.errors == (f"several MIG devices report the UUID {first.uuid}: it identifies none of them",)
 
 
-async def test_two_devices_of_one_uuid_on_one_gpu(fake: FakeNvml, start: Start) -> None:
+async def test_mig_uuid_shared_on_one_gpu_keeps_the_first(fake: FakeNvml, start: Start) -> None:
     first, second = cut_into_mig(fake.scenario, 1, (2, 3)).values()
     second.texts[f"{G}UUID"] = first.uuid
     fake.apply()
     round_ = await start(fake).read(Lane.FAST)
     assert device(round_, 1).values["gpu_mig_devices"] == 2
     assert set(parts(round_, 1)) == {first.uuid}
-    assert "the MIG device in slot 3 cannot be named" in round_.errors[0]
+    assert "slot 3" in round_.errors[0]
 
 
 @pytest.mark.parametrize(("code", "reason"), [(15, Reason.GPU_LOST), (16, Reason.RESET_REQUIRED)])
-async def test_of_a_lost_gpu_every_mig_device_says_so(fake: FakeNvml, start: Start, code: int, reason: Reason) -> None:
+async def test_mig_devices_of_a_lost_gpu_have_its_reason(
+    fake: FakeNvml, start: Start, code: int, reason: Reason
+) -> None:
     cut = cut_into_mig(fake.scenario, 4, (0, 5))
     fake.apply()
     reader = start(fake)
@@ -301,27 +305,27 @@ async def test_of_a_lost_gpu_every_mig_device_says_so(fake: FakeNvml, start: Sta
     fake.apply()
     after = await reader.read(Lane.FAST)
     assert [one.view for one in parts(after, 4).values()] == [one.view for one in parts(before, 4).values()]
-    for said in cut.values():
-        sample, seen = parts(after, 4)[said.uuid], parts(before, 4)[said.uuid]
+    for fake_mig in cut.values():
+        sample, seen = parts(after, 4)[fake_mig.uuid], parts(before, 4)[fake_mig.uuid]
         assert set(sample.values) == set(seen.values)
         assert {value.reason for value in sample.values.values() if isinstance(value, Absent)} == {reason}
         assert sample.measured_at == device(after, 4).measured_at
 
 
-async def test_of_a_hung_gpu_every_mig_device_is_timeout(fake: FakeNvml, start: Start) -> None:
-    (said,) = cut_into_mig(fake.scenario, 4, (0,)).values()
+async def test_mig_devices_of_a_hung_gpu_are_timeout(fake: FakeNvml, start: Start) -> None:
+    (fake_mig,) = cut_into_mig(fake.scenario, 4, (0,)).values()
     fake.apply()
     reader = start(fake, HASTY)
     await reader.read(Lane.FAST)
     fake.scenario.hang(f"{G}BAR1MemoryInfo", gpu=4)
     fake.apply()
-    values = parts(await reader.read(Lane.FAST), 4)[said.uuid].values
+    values = parts(await reader.read(Lane.FAST), 4)[fake_mig.uuid].values
     assert set(values.values()) == {Absent(Reason.TIMEOUT, f"{G}BAR1MemoryInfo")}
     fake.scenario.faults.clear()
     fake.apply()
 
 
-async def test_mig_switched_off_ends_every_mig_device(fake: FakeNvml, start: Start) -> None:
+async def test_disabling_mig_removes_every_mig_device(fake: FakeNvml, start: Start) -> None:
     cut_into_mig(fake.scenario, 2)
     fake.apply()
     reader = start(fake)
@@ -335,7 +339,7 @@ async def test_mig_switched_off_ends_every_mig_device(fake: FakeNvml, start: Sta
     assert "gpu_mig_devices" not in device(round_, 2).values
 
 
-async def test_a_gpu_without_mig_is_asked_nothing_of_it(fake: FakeNvml, start: Start) -> None:
+async def test_gpu_without_mig_is_not_queried_for_it(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     for lane in reader.lanes:
         for sample in (await reader.read(lane)).samples:
@@ -358,17 +362,17 @@ def test_profile_is_parsed_from_the_whole_name(name: str, profile: str | Absent)
     assert profile_in(name) == profile
 
 
-async def test_each_mig_device_has_its_own_processes_and_nobody_else_s(fake: FakeNvml, start: Start) -> None:
+async def test_each_mig_device_lists_only_its_own_processes(fake: FakeNvml, start: Start) -> None:
     cut = cut_into_mig(fake.scenario, 1, (0, 2, 5))
-    everybody = [row for said in cut.values() for row in said.rows[f"{G}ComputeRunningProcesses"]]
-    fake.scenario.devices[1].rows[f"{G}ComputeRunningProcesses"] = everybody  # the GPU lists all of them
+    all_processes = [row for fake_mig in cut.values() for row in fake_mig.rows[f"{G}ComputeRunningProcesses"]]
+    fake.scenario.devices[1].rows[f"{G}ComputeRunningProcesses"] = all_processes  # the GPU lists all of them
     fake.apply()
     round_ = await start(fake).read(Lane.FAST)
-    for slot, said in cut.items():
-        processes = parts(round_, 1)[said.uuid].processes
+    for slot, fake_mig in cut.items():
+        processes = parts(round_, 1)[fake_mig.uuid].processes
         assert processes is not None
         listed = [(process.pid, process.values["memory_bytes"]) for process in processes]
-        assert listed == [row[:2] for row in said.rows[f"{G}ComputeRunningProcesses"]]
+        assert listed == [row[:2] for row in fake_mig.rows[f"{G}ComputeRunningProcesses"]]
         assert len(listed) == slot
         shares = {
             value for process in processes for name, value in process.values.items() if name in UTILIZATION_METRICS
@@ -376,11 +380,11 @@ async def test_each_mig_device_has_its_own_processes_and_nobody_else_s(fake: Fak
         assert shares <= {Absent(Reason.NOT_IN_MIG_MODE)}
     whole = device(round_, 1).processes
     assert whole is not None
-    assert {process.pid for process in whole} >= {row[0] for row in everybody}
+    assert {process.pid for process in whole} >= {row[0] for row in all_processes}
 
 
 async def test_activity_of_a_removed_compute_instance_is_not_inherited(fake: FakeNvml, start: Start) -> None:
-    """The samples before and after would have all that both did between them."""
+    """Samples from before and after the removal would include the activity of both instances."""
     cut = cut_into_mig(fake.scenario, 1, (0, 2))
     fake.apply()
     reader = start(fake)

@@ -1,4 +1,4 @@
-"""A child whose parent was killed ends by itself, wherever in the driver it is, and holds no device any more."""
+"""Orphaned child processes: they end and release every device, even if they hang in the driver."""
 
 import json
 import signal
@@ -39,10 +39,10 @@ asyncio.run(main())
 """
 
 CLOSING = "closing"
-"""The child of a parent that closes its reader, and hangs in nvmlShutdown: `gpufleet agent release` closes so."""
+"""Case in which the parent closes its reader and the child hangs in nvmlShutdown, as on `gpufleet agent release`."""
 
 INSIDE = ("nvmlInitWithFlags", "nvmlDeviceGetPowerUsage", "nvmlEventSetWait_v2")
-"""Calls that a child is in while its parent lives."""
+"""Calls in which a child can be while its parent lives."""
 
 ENDING = ("nvmlEventSetFree", "nvmlShutdown")
 """Calls that a child makes at its end."""
@@ -53,7 +53,7 @@ def inside(fake: FakeNvml, function: str) -> bool:
 
 
 def test_orphans_end_wherever_the_driver_hangs(tmp_path: Path) -> None:
-    """All children are of one parent, which is killed once each of them is where it should be."""
+    """All children have one parent, which is killed once each child has reached its call."""
     fakes: dict[str, FakeNvml] = {}
     starts = []
     for case in ("none", *INSIDE, *ENDING, CLOSING):
@@ -64,7 +64,7 @@ def test_orphans_end_wherever_the_driver_hangs(tmp_path: Path) -> None:
             fake.scenario.hang("nvmlShutdown" if case == CLOSING else case)
             fake.apply()
         own = {name: fake.environment[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML", "FAKE_NVML_LOG")}
-        # Only a child that hangs in nvmlInitWithFlags is not waited for: the others must have started NVML.
+        # The parent does not wait for a child that hangs in nvmlInitWithFlags. The others must have initialised NVML.
         starts.append((own, 1 if case == "nvmlInitWithFlags" else 60, case == CLOSING))
     command = [sys.executable, "-c", PARENT, json.dumps(starts)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:

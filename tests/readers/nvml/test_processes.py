@@ -1,4 +1,4 @@
-"""The table of processes: who, what they hold, what they do, and what the driver does not say."""
+"""Process table: kinds, memory, utilization shares, and what the driver does not report."""
 
 import time
 from pathlib import Path
@@ -22,7 +22,7 @@ NOT_MIG = 2**32 - 1
 
 async def test_every_process_with_its_memory_and_shares(fake: FakeNvml, start: Start) -> None:
     round_ = await start(fake).read(Lane.FAST)
-    for index, said in enumerate(fake.scenario.devices):
+    for index, fake_gpu in enumerate(fake.scenario.devices):
         sample = device(round_, index)
         assert sample.processes is not None
         found = {process.pid: process for process in sample.processes}
@@ -30,18 +30,18 @@ async def test_every_process_with_its_memory_and_shares(fake: FakeNvml, start: S
         listed = {
             record[0]: (kind, record[1])
             for kind, name in kinds.items()
-            for record in said.rows[f"{G}{name}RunningProcesses"]
+            for record in fake_gpu.rows[f"{G}{name}RunningProcesses"]
         }
         assert {pid: (*p.kinds, p.values["memory_bytes"]) for pid, p in found.items()} == listed
-        for pid, _, *percent in said.rows[f"{G}ProcessUtilization"]:
+        for pid, _, *percent in fake_gpu.rows[f"{G}ProcessUtilization"]:
             assert [found[pid].values[name] for name in UTILIZATION_METRICS] == [value / 100 for value in percent]
         assert sample.values["gpu_compute_processes"] == index
         assert sample.values["gpu_graphics_processes"] == index // 2
         assert sample.values["gpu_mps_processes"] == index // 3
 
 
-def held_still(fake: FakeNvml, index: int) -> None:
-    """Have a GPU's driver keep the samples of now, and add none."""
+def freeze_samples(fake: FakeNvml, index: int) -> None:
+    """Make the driver of a GPU keep its present samples and add none."""
     rows, at = fake.scenario.devices[index].rows, time.time_ns() // 1000
     rows[f"{G}ProcessUtilization"] = [(pid, at - ago, *used) for pid, ago, *used in rows[f"{G}ProcessUtilization"]]
     fake.apply()
@@ -59,7 +59,7 @@ async def test_old_process_samples_are_not_current_at_the_first_pass(fake: FakeN
     assert found[second] == [value / 100 for value in used]
 
 
-async def test_more_samples_than_ever_before_are_all_read(fake: FakeNvml, start: Start) -> None:
+async def test_growing_sample_buffer_is_read_completely(fake: FakeNvml, start: Start) -> None:
     reader, rows = start(fake), fake.scenario.devices[3].rows
     await reader.read(Lane.FAST)
     pids = range(4_197_000, 4_197_100)
@@ -73,8 +73,8 @@ async def test_more_samples_than_ever_before_are_all_read(fake: FakeNvml, start:
         assert used == {pid: pid % 100 / 100 for pid in pids}
 
 
-async def test_only_newer_samples_count_and_none_is_no_error(fake: FakeNvml, start: Start) -> None:
-    held_still(fake, 2)
+async def test_only_new_samples_count_and_none_is_no_error(fake: FakeNvml, start: Start) -> None:
+    freeze_samples(fake, 2)
     reader = start(fake)
     await reader.read(Lane.FAST)
     quiet = device(await reader.read(Lane.FAST), 2)
@@ -86,7 +86,7 @@ async def test_only_newer_samples_count_and_none_is_no_error(fake: FakeNvml, sta
     pid, at = 4_194_020, time.time_ns() // 1000
     fake.scenario.devices[2].rows[f"{G}ProcessUtilization"] += [
         (pid, at, 99, 98, 97, 96),
-        (pid, at - 400, 1, 2, 3, 4),  # an older sample that comes later
+        (pid, at - 400, 1, 2, 3, 4),  # an older sample later in the list
     ]
     fake.apply()
     busy = device(await reader.read(Lane.FAST), 2)
@@ -96,7 +96,7 @@ async def test_only_newer_samples_count_and_none_is_no_error(fake: FakeNvml, sta
 
 
 def proc(root: Path, second: str) -> Path:
-    """Make a /proc with one process, 4242, in which process 2 is the one of that name."""
+    """Create a /proc with process 4242, in which process 2 has the name `second`."""
     for pid, name, began in ((2, second, 0), (4242, "a) (b", 777)):
         (root / f"proc/{pid}").mkdir(parents=True)
         fields = " ".join(str(n) for n in range(1000, 1018))
@@ -105,10 +105,10 @@ def proc(root: Path, second: str) -> Path:
 
 
 @pytest.mark.parametrize(("second", "began"), [("kthreadd", 777), ("sleep", None)])
-async def test_a_process_is_named_by_its_id_and_start_time(
+async def test_process_has_its_start_time_if_proc_is_the_hosts(
     fake: FakeNvml, start: Start, tmp_path: Path, second: str, began: int | None
 ) -> None:
-    """In a container /proc has somebody else under the number that the driver tells."""
+    """In a container, /proc may show another process under the id that the driver reports."""
     fake.scenario.devices[0].rows[f"{G}ComputeRunningProcesses"] = [(4242, 2**64 - 1, NOT_MIG, NOT_MIG)]
     fake.scenario.devices[0].rows[f"{G}GraphicsRunningProcesses"] = [(4242, 7 << 20, NOT_MIG, NOT_MIG)]
     fake.apply()
@@ -118,15 +118,15 @@ async def test_a_process_is_named_by_its_id_and_start_time(
     (process,) = sample.processes
     assert (process.kinds, process.start_time) == (("compute", "graphics"), began)
     assert process.values["memory_bytes"] == 7 << 20
-    stranger = device(round_, 1).processes
-    assert stranger is not None
-    assert stranger[0].start_time is None  # no such process here: nothing is made up
+    unknown = device(round_, 1).processes
+    assert unknown is not None
+    assert unknown[0].start_time is None  # no such process in this /proc
 
 
 @pytest.mark.parametrize(
     ("names", "second", "shown"), [(False, "kthreadd", ""), (True, "kthreadd", "a) (b"), (True, "sleep", "")]
 )
-async def test_names_only_when_told_to_and_never_somebody_else_s(
+async def test_process_names_need_the_option_and_the_hosts_proc(
     fake: FakeNvml, start: Start, tmp_path: Path, names: bool, second: str, shown: str
 ) -> None:
     fake.scenario.devices[0].rows[f"{G}ComputeRunningProcesses"] = [(4242, 1, NOT_MIG, NOT_MIG)]
@@ -137,7 +137,7 @@ async def test_names_only_when_told_to_and_never_somebody_else_s(
     assert [process.name for process in sample.processes] == [shown]
 
 
-async def test_memory_that_the_driver_does_not_tell_is_absent(fake: FakeNvml, start: Start) -> None:
+async def test_unreported_process_memory_is_absent(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[0].rows[f"{G}ComputeRunningProcesses"] = [(4_000_000, 2**64 - 1, NOT_MIG, NOT_MIG)]
     fake.apply()
     sample = device(await start(fake).read(Lane.FAST), 0)
@@ -145,7 +145,7 @@ async def test_memory_that_the_driver_does_not_tell_is_absent(fake: FakeNvml, st
     assert sample.processes[0].values["memory_bytes"] == Absent(Reason.NOT_REPORTED, COMPUTE_PROCESSES)
 
 
-async def test_where_no_kind_can_be_listed_there_is_no_list(fake: FakeNvml, start: Start) -> None:
+async def test_unsupported_process_lists_are_none_not_empty(fake: FakeNvml, start: Start) -> None:
     for kind in ("Compute", "Graphics", "MPSCompute"):
         fake.scenario.fault(f"{G}{kind}RunningProcesses_v3", gpu=1, code=3)
     fake.scenario.fault(f"{G}ProcessUtilization", gpu=2, code=3)
@@ -156,7 +156,7 @@ async def test_where_no_kind_can_be_listed_there_is_no_list(fake: FakeNvml, star
     two = device(round_, 2).processes
     assert two is not None
     assert two[0].values["sm_utilization_ratio"] == Absent(Reason.NOT_SUPPORTED, PROCESS_UTILIZATION)
-    assert device(round_, 0).processes == ()  # nobody: that is known
+    assert device(round_, 0).processes == ()  # known to be empty
 
 
 async def test_many_processes(fake: FakeNvml, start: Start) -> None:
@@ -169,17 +169,17 @@ async def test_many_processes(fake: FakeNvml, start: Start) -> None:
 
 async def test_growing_list_is_whole_in_every_pass(fake: FakeNvml, start: Start) -> None:
     reader, function = start(fake), f"{G}ComputeRunningProcesses"
-    asked = []
+    calls = []
     for count in (3, 5, 300, 302, 2, 40, 0, 1):
         fake.scenario.devices[0].rows[function] = [(pid, pid * count, 0, 0) for pid in range(1, count + 1)]
         fake.apply()
         before = fake.calls()[f"{function}_v3", 0]
         sample = device(await reader.read(Lane.FAST), 0)
-        asked.append(fake.calls()[f"{function}_v3", 0] - before)
+        calls.append(fake.calls()[f"{function}_v3", 0] - before)
         assert sample.processes is not None
-        held = {process.pid: process.values["memory_bytes"] for process in sample.processes}
-        assert held == {pid: pid * count for pid in range(1, count + 1)}
-    assert asked == [1, 1, 2, 1, 1, 1, 1, 1]
+        memory = {process.pid: process.values["memory_bytes"] for process in sample.processes}
+        assert memory == {pid: pid * count for pid in range(1, count + 1)}
+    assert calls == [1, 1, 2, 1, 1, 1, 1, 1]
 
 
 entries = st.lists(st.none() | st.text(max_size=3) | st.lists(st.integers(-1, 2**64 - 1), max_size=6), max_size=8)
@@ -198,8 +198,8 @@ def test_any_answer_gives_a_list_or_none(code: int, processes: list[object], use
             assert isinstance(value, Absent) or value >= 0
 
 
-async def test_a_sample_of_process_0_is_nobody_s(fake: FakeNvml, start: Start) -> None:
-    """Drivers leave empty places in the list; what stands there must not become everybody else's."""
+async def test_sample_of_process_0_is_ignored(fake: FakeNvml, start: Start) -> None:
+    """Drivers leave empty entries in the list. They must not be attributed to every process."""
     fake.scenario.devices[2].rows[f"{G}ProcessUtilization"] = [(0, 1_000, 0, 0, 0, 0)]
     fake.apply()
     sample = device(await start(fake).read(Lane.FAST), 2)
@@ -209,7 +209,7 @@ async def test_a_sample_of_process_0_is_nobody_s(fake: FakeNvml, start: Start) -
 
 
 async def test_sample_is_not_repeated_after_reattaching(fake: FakeNvml, start: Start) -> None:
-    held_still(fake, 3)
+    freeze_samples(fake, 3)
     reader = start(fake)
     first = device(await reader.read(Lane.FAST), 3).processes
     assert first
@@ -222,9 +222,9 @@ async def test_sample_is_not_repeated_after_reattaching(fake: FakeNvml, start: S
 
 
 async def test_samples_from_before_a_clock_step_are_dropped(fake: FakeNvml, start: Start) -> None:
-    said = fake.scenario.devices[3]
-    pid, at = said.rows[f"{G}ProcessUtilization"][0][:2]
-    said.rows[f"{G}ProcessUtilization"] = [(pid, 4_000_000_000_000_000, 90, 91, 92, 93), (pid, at, 1, 2, 3, 4)]
+    fake_gpu = fake.scenario.devices[3]
+    pid, at = fake_gpu.rows[f"{G}ProcessUtilization"][0][:2]
+    fake_gpu.rows[f"{G}ProcessUtilization"] = [(pid, 4_000_000_000_000_000, 90, 91, 92, 93), (pid, at, 1, 2, 3, 4)]
     fake.apply()
     processes = device(await start(fake).read(Lane.FAST), 3).processes
     assert processes

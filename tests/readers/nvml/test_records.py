@@ -1,4 +1,4 @@
-"""Frames between child and parent, field values and codes: properties over any input."""
+"""Records between child and parent, field values and return codes: properties over any input."""
 
 import math
 import struct
@@ -55,7 +55,7 @@ def test_records_survive_any_cut_of_the_stream(sent: list[Record], cuts: list[in
 
 
 @given(st.binary(max_size=300))
-def test_what_is_no_record_is_a_value_error(data: bytes) -> None:
+def test_invalid_record_is_a_value_error(data: bytes) -> None:
     try:
         found = Frames().feed(data)
     except ValueError:
@@ -70,9 +70,9 @@ def test_any_answer_maps_to_a_valid_value_or_an_absence(
     metric = CATALOGUE[row.metric]
     assert_admitted(row.metric, read(row, metric, answer, DeviceModes(mig, guest)))
     if row.every:
-        told = list(read_entries(row, metric, answer, DeviceModes(mig, guest)))
-        assert told or row.omit_if_none
-        for labels, value in told:
+        entries_read = list(read_entries(row, metric, answer, DeviceModes(mig, guest)))
+        assert entries_read or row.omit_if_none
+        for labels, value in entries_read:
             assert len(labels) == len(metric.dims)
             assert_admitted(row.metric, value)
 
@@ -92,7 +92,7 @@ def test_any_device_record_is_mapped(lane: str, data: st.DataObject) -> None:
 
 
 def one_by_one(record: GpuPassRecord, lane: Lane) -> dict[str, Value | Absent]:
-    """Return the readings without dimensions, each looked at as if it were an odd one."""
+    """Return the readings without dimensions, each mapped by the general path."""
     modes, positions = modes_of(record.roles), [call.key for call in CALLS[lane]]
     rows = [(row, CATALOGUE[row.metric]) for row in ROWS if CATALOGUE[row.metric].lane is lane]
     return {
@@ -102,7 +102,7 @@ def one_by_one(record: GpuPassRecord, lane: Lane) -> dict[str, Value | Absent]:
     }
 
 
-def test_links_whose_states_are_no_states_are_an_invalid_value() -> None:
+def test_malformed_link_states_are_an_invalid_value() -> None:
     calls = [call.key for call in CALLS["slow"]]
     given_answers = [CallResult(0, [[]]) if key == NVLINK_STATE else CallResult(3) for key in calls]
     values, _ = map_device(GpuPassRecord(1, 0, 1, answers=tuple(given_answers)), Lane.SLOW)
@@ -113,8 +113,8 @@ def test_links_whose_states_are_no_states_are_an_invalid_value() -> None:
 
 @settings(max_examples=examples(10, 300))
 @given(st.sampled_from(["fast", "slow", "static"]), st.data())
-def test_a_device_is_mapped_as_if_it_had_not_been_before(lane: str, data: st.DataObject) -> None:
-    """Some answers of the second pass are those of the first, others are not."""
+def test_cached_mapping_equals_uncached_mapping(lane: str, data: st.DataObject) -> None:
+    """Some answers of the second pass repeat those of the first, others differ."""
     count, memory = len(CALLS[lane]), LaneCache()
     first = data.draw(st.lists(answers, min_size=count, max_size=count))
     second = [data.draw(st.sampled_from([answer]) | answers) for answer in first]
@@ -125,7 +125,7 @@ def test_a_device_is_mapped_as_if_it_had_not_been_before(lane: str, data: st.Dat
 
 
 @pytest.mark.parametrize("lane", ["fast", "slow", "static"])
-def test_a_list_that_grows_is_another_word(lane: str) -> None:
+def test_cached_mapping_of_a_growing_list(lane: str) -> None:
     memory, entry = LaneCache(), [0, 1]
     for value in ([], [entry], [entry] * 2, [entry] * 400, [entry], []):
         record = GpuPassRecord(1, 0, 1, answers=tuple(CallResult(0, value) for _ in CALLS[lane]))
@@ -192,7 +192,7 @@ def test_any_field_entries_decode(raw: list[bytes]) -> None:
             assert isinstance(entry, int | float)
 
 
-def test_a_field_is_read_by_its_own_type() -> None:
+def test_field_is_decoded_by_its_own_type() -> None:
     def entry(kind: int, packed: bytes, code: int = 0, timestamp: int = 1) -> bytes:
         return FIELD.pack(1, 0, timestamp, 0, kind, code, int.from_bytes(packed.ljust(8, b"\xff"), "little"))
 
@@ -212,8 +212,8 @@ def test_a_field_is_read_by_its_own_type() -> None:
     assert decode_fields(entry(3, bytes(8), code=3)) == [[3, None]]
 
 
-def test_all_ones_of_a_field_s_own_type_are_no_value() -> None:
-    """Whatever width its row expects: the driver's type tells how many ones there are."""
+def test_all_ones_in_the_width_of_a_field_are_no_value() -> None:
+    """The width is that of the type which the driver reports, whatever the catalogue row expects."""
 
     def entry(kind: int, bits: int) -> bytes:
         return FIELD.pack(1, 0, 1, 0, kind, 0, bits)
@@ -221,16 +221,16 @@ def test_all_ones_of_a_field_s_own_type_are_no_value() -> None:
     for kind, width in {1: 32, 2: 64, 3: 64, 6: 16}.items():
         assert decode_fields(entry(kind, 2**64 - 1)) == [[NO_VALUE, None]]
         assert decode_fields(entry(kind, 2**width - 2)) == [2**width - 2]
-    assert decode_fields(entry(3, 0xFFFF_FFFF)) == [0xFFFF_FFFF]  # a counter of 64 bits on its way
-    assert decode_fields(entry(5, 2**64 - 1)) == [-1]  # one degree below
+    assert decode_fields(entry(3, 0xFFFF_FFFF)) == [0xFFFF_FFFF]  # a valid value of a 64-bit counter
+    assert decode_fields(entry(5, 2**64 - 1)) == [-1]  # a negative temperature
     assert absence_of(NO_VALUE, "FI 1") == Absent(Reason.INVALID_VALUE, "FI 1")
 
 
-def test_each_call_has_one_breadcrumb() -> None:
+def test_each_call_has_a_unique_label() -> None:
     assert len(set(LABELS)) == len(LABELS)
     assert Absent(Reason.TIMEOUT, LABELS[1]).detail == "nvmlInitWithFlags"
 
 
-def test_versions_of_cuda() -> None:
+def test_cuda_version_is_formatted() -> None:
     assert [cuda_version(number) for number in (12_080, 13_000)] == ["12.8", "13.0"]
     assert [cuda_version(number) for number in (0, -1, 0xFFFF_FFFF, "13.0", None)] == [None] * 5

@@ -1,4 +1,4 @@
-"""There is nothing to read at all: the reason, the driver's own words, and nothing made up."""
+"""NVML sessions: failing starts, restarts after errors and driver reloads."""
 
 from pathlib import Path
 
@@ -20,23 +20,23 @@ async def failure(reader: NvmlReader, lane: Lane = Lane.FAST) -> ReaderError:
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "state", "words"),
+    ("code", "reason", "state", "message"),
     [
         (9, Reason.NO_DRIVER, "no_driver", "Driver Not Loaded"),
         (18, Reason.DRIVER_MISMATCH, "mismatch", "Driver/library version mismatch"),
         (28, Reason.NO_SUPPORTED_GPU, "no_supported_gpu", "No supported GPUs were found"),
         (4, Reason.NOT_PERMITTED, "no_access", "Insufficient Permissions"),
-        (17, Reason.DRIVER_ERROR, "error", "An error with no words"),
+        (17, Reason.DRIVER_ERROR, "error", "An error without a text"),
     ],
 )
 async def test_failed_start_has_its_reason_and_is_retried(
-    fake: FakeNvml, start: Start, code: int, reason: Reason, state: str, words: str
+    fake: FakeNvml, start: Start, code: int, reason: Reason, state: str, message: str
 ) -> None:
     fake.scenario.fault("nvmlInitWithFlags", code=code)
     fake.apply()
     reader = start(fake)
     error = await failure(reader)
-    assert (error.absence, str(error)) == (reason, words)
+    assert (error.absence, str(error)) == (reason, message)
     assert error.round is not None
     assert own(error.round) == {"nvidia_devices": Absent(reason), "nvidia_driver_state": state}
     assert reader.child_pid is None
@@ -46,7 +46,7 @@ async def test_failed_start_has_its_reason_and_is_retried(
     assert own(await reader.read(Lane.FAST))["nvidia_driver_state"] == "ok"
 
 
-async def test_each_lane_of_a_failure_tells_its_own_rows(fake: FakeNvml, start: Start) -> None:
+async def test_failed_start_reports_the_rows_of_its_lane(fake: FakeNvml, start: Start) -> None:
     fake.scenario.fault("nvmlInitWithFlags", code=9)
     fake.apply()
     reader = start(fake)
@@ -56,11 +56,11 @@ async def test_each_lane_of_a_failure_tells_its_own_rows(fake: FakeNvml, start: 
     assert slow.round is None
 
 
-async def test_without_the_library(tmp_path: Path) -> None:
+async def test_missing_library_is_no_library(tmp_path: Path) -> None:
     reader = NvmlReader(limits=PATIENT, environment={"PATH": "/usr/bin", "LD_LIBRARY_PATH": str(tmp_path)})
     error = await failure(reader)
     if error.absence is not Reason.NO_LIBRARY:
-        pytest.skip("this machine has a driver of its own")
+        pytest.skip("this machine has an NVIDIA driver")
     assert "libnvidia-ml.so.1: cannot open shared object file" in str(error)
     assert error.round is not None
     assert own(error.round)["nvidia_driver_state"] == "no_library"
@@ -68,7 +68,7 @@ async def test_without_the_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-async def test_unknown_error_is_no_access_only_if_the_file_is_refused(
+async def test_unknown_error_is_no_access_if_the_device_file_is_refused(
     fake: FakeNvml, start: Start, tmp_path: Path, reachable: bool
 ) -> None:
     if reachable:
@@ -87,7 +87,7 @@ async def test_unknown_error_is_no_access_only_if_the_file_is_refused(
         assert own(error.round)["nvidia_driver_state"] == "no_access"
 
 
-async def test_a_driver_that_shows_no_gpu(fake: FakeNvml, start: Start) -> None:
+async def test_driver_without_gpus_is_no_supported_gpu(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices.clear()
     fake.apply()
     reader = start(fake)
@@ -100,7 +100,7 @@ async def test_a_driver_that_shows_no_gpu(fake: FakeNvml, start: Start) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 9, 18])
-async def test_a_session_that_goes_bad_later_is_started_afresh(fake: FakeNvml, start: Start, code: int) -> None:
+async def test_session_is_restarted_after_a_driver_level_error(fake: FakeNvml, start: Start, code: int) -> None:
     reader = start(fake)
     await reader.read(Lane.FAST)
     before = reader.child_pid
@@ -115,7 +115,7 @@ async def test_a_session_that_goes_bad_later_is_started_afresh(fake: FakeNvml, s
     assert reader.child_pid not in (None, before)
 
 
-async def test_a_bad_session_seen_at_a_device_is_started_afresh(fake: FakeNvml, start: Start) -> None:
+async def test_session_is_restarted_after_a_device_reports_uninitialized(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     await reader.read(Lane.FAST)
     before = reader.child_pid
@@ -128,7 +128,7 @@ async def test_a_bad_session_seen_at_a_device_is_started_afresh(fake: FakeNvml, 
     assert reader.child_pid != before
 
 
-async def test_a_reload_of_the_driver_is_another_driver_session(fake: FakeNvml, start: Start, tmp_path: Path) -> None:
+async def test_driver_reload_is_another_driver_session(fake: FakeNvml, start: Start, tmp_path: Path) -> None:
     boot_id, module = tmp_path / "proc/sys/kernel/random/boot_id", tmp_path / "sys/module/nvidia"
     boot_id.parent.mkdir(parents=True)
     boot_id.write_text("5f2a4c7e\n")
@@ -151,11 +151,11 @@ async def test_a_reload_of_the_driver_is_another_driver_session(fake: FakeNvml, 
     assert len({first, second, await session()}) == 3
 
 
-async def test_a_failed_start_is_not_repeated_before_it_is_due(fake: FakeNvml, start: Start) -> None:
+async def test_failed_start_is_not_retried_early(fake: FakeNvml, start: Start) -> None:
     fake.scenario.fault("nvmlInitWithFlags", code=9)
     fake.apply()
     reader = start(fake, limits=NvmlLimits(init=20, call=20, retry=3600, max_retry=3600))
     first, second = await failure(reader), await failure(reader)
     assert fake.calls()[("nvmlInitWithFlags", -1)] == 1
     assert first.round is not None
-    assert first.round == second.round  # and it keeps the time at which it was found
+    assert first.round == second.round  # including the time of the failure

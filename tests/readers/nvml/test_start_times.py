@@ -1,4 +1,4 @@
-"""Since when processes live: asked once a process, and anew of whoever gets its number."""
+"""Start times of processes: read once per process, and again after its id is reused."""
 
 import os
 import subprocess
@@ -15,113 +15,111 @@ ROOT = Path("/")
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """Give a process that ends when it is let go."""
+    """Return a process that runs until the end of the test."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as started:
         yield started
         started.kill()
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Give the ids of the processes that /proc was read of, in their order."""
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the ids of processes whose stat file was read, in order."""
     found: list[int] = []
 
-    def look(root: Path, pid: int) -> bytes:
+    def record_read(root: Path, pid: int) -> bytes:
         found.append(pid)
         return read_stat(root, pid)
 
-    monkeypatch.setattr(processes, "read_stat", look)
+    monkeypatch.setattr(processes, "read_stat", record_read)
     return found
 
 
 @pytest.fixture
-def known() -> Iterator[StartTimeCache]:
-    """Give the lives of this machine."""
+def cache() -> Iterator[StartTimeCache]:
+    """Return an empty start-time cache of this machine."""
     made = StartTimeCache(ROOT)
     yield made
     made.close()
 
 
-def kernels_word(pid: int) -> int | None:
+def kernel_start_time(pid: int) -> int | None:
     return parse_start_time(read_stat(ROOT, pid))
 
 
-def test_a_process_that_lives_on_is_asked_about_once(
-    process: subprocess.Popen[bytes], asked: list[int], known: StartTimeCache
+def test_start_time_of_a_running_process_is_read_once(
+    process: subprocess.Popen[bytes], reads: list[int], cache: StartTimeCache
 ) -> None:
     for _ in range(3):
-        known.begin()
-        assert known.start_time(process.pid) == kernels_word(process.pid) is not None
-    assert asked == [process.pid]
+        cache.begin()
+        assert cache.start_time(process.pid) == kernel_start_time(process.pid) is not None
+    assert reads == [process.pid]
 
 
-def test_one_that_ended_is_not_there_any_more(process: subprocess.Popen[bytes], known: StartTimeCache) -> None:
-    assert known.start_time(process.pid) is not None
+def test_ended_process_has_no_start_time(process: subprocess.Popen[bytes], cache: StartTimeCache) -> None:
+    assert cache.start_time(process.pid) is not None
     process.kill()
     process.wait()
-    known.begin()
-    assert known.start_time(process.pid) is None
+    cache.begin()
+    assert cache.start_time(process.pid) is None
 
 
-def test_whoever_gets_the_number_of_one_that_ended_is_another(
-    process: subprocess.Popen[bytes], known: StartTimeCache, monkeypatch: pytest.MonkeyPatch
+def test_reused_process_id_gets_a_new_start_time(
+    process: subprocess.Popen[bytes], cache: StartTimeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numbers of processes cannot be had for the asking: this process stands in for the other."""
-    known.start_time(process.pid)
+    """This process stands in for the one that reuses the id, because ids cannot be chosen."""
+    cache.start_time(process.pid)
     process.kill()
     process.wait()
     own, descriptor_of = os.getpid(), os.pidfd_open
     monkeypatch.setattr(os, "pidfd_open", lambda _: descriptor_of(own))
     monkeypatch.setattr(processes, "read_stat", lambda *_: read_stat(ROOT, own))
-    known.begin()
-    assert known.start_time(process.pid) == kernels_word(own) is not None
+    cache.begin()
+    assert cache.start_time(process.pid) == kernel_start_time(own) is not None
 
 
 def test_process_that_ended_during_a_read_is_read_again(
-    process: subprocess.Popen[bytes], known: StartTimeCache, monkeypatch: pytest.MonkeyPatch
+    process: subprocess.Popen[bytes], cache: StartTimeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look(root: Path, pid: int) -> bytes:
-        said = read_stat(root, pid)
+    def record_read(root: Path, pid: int) -> bytes:
+        stat = read_stat(root, pid)
         process.kill()
         process.wait()
-        return said
+        return stat
 
-    monkeypatch.setattr(processes, "read_stat", look)
-    known.start_time(process.pid)
+    monkeypatch.setattr(processes, "read_stat", record_read)
+    cache.start_time(process.pid)
     monkeypatch.undo()
-    known.begin()
-    assert known.start_time(process.pid) is None
+    cache.begin()
+    assert cache.start_time(process.pid) is None
 
 
-def held() -> int:
+def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_nothing_is_held_of_what_nobody_asks_about(process: subprocess.Popen[bytes], known: StartTimeCache) -> None:
-    before = held()
-    known.start_time(process.pid)
-    assert held() == before + 1
+def test_descriptor_of_an_unused_entry_is_closed(process: subprocess.Popen[bytes], cache: StartTimeCache) -> None:
+    before = open_descriptors()
+    cache.start_time(process.pid)
+    assert open_descriptors() == before + 1
     for _ in range(2):
-        known.begin()
-    assert held() == before
+        cache.begin()
+    assert open_descriptors() == before
 
 
-def test_no_more_is_held_than_allowed(
-    process: subprocess.Popen[bytes], asked: list[int], known: StartTimeCache, monkeypatch: pytest.MonkeyPatch
+def test_open_descriptors_are_limited(
+    process: subprocess.Popen[bytes], reads: list[int], cache: StartTimeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "MAX_PIDFDS", 1)
     own = os.getpid()
     for _ in range(2):
-        known.begin()
-        assert known.start_time(own) == kernels_word(own)
-        assert known.start_time(process.pid) == kernels_word(process.pid)
-    assert asked == [own, process.pid, process.pid]
+        cache.begin()
+        assert cache.start_time(own) == kernel_start_time(own)
+        assert cache.start_time(process.pid) == kernel_start_time(process.pid)
+    assert reads == [own, process.pid, process.pid]
 
 
-def test_numbers_of_another_namespace_are_read_and_not_asked_for(
-    tmp_path: Path, process: subprocess.Popen[bytes]
-) -> None:
-    """A /proc that is mounted from elsewhere has somebody else under the number."""
+def test_processes_of_another_namespace_use_no_pidfd(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
+    """A /proc mounted from another namespace may show another process under the same id."""
     folder = tmp_path / "proc" / str(process.pid)
     folder.mkdir(parents=True)
     (tmp_path / "proc/self").symlink_to("1")
@@ -133,21 +131,21 @@ def test_numbers_of_another_namespace_are_read_and_not_asked_for(
     elsewhere.close()
 
 
-def test_where_the_kernel_gives_no_descriptors_each_is_read(
-    process: subprocess.Popen[bytes], asked: list[int], known: StartTimeCache, monkeypatch: pytest.MonkeyPatch
+def test_without_pidfds_start_times_are_always_read(
+    process: subprocess.Popen[bytes], reads: list[int], cache: StartTimeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: int) -> int:
         raise PermissionError
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
     for _ in range(2):
-        known.begin()
-        assert known.start_time(process.pid) == kernels_word(process.pid)
-    assert asked == [process.pid, process.pid]
+        cache.begin()
+        assert cache.start_time(process.pid) == kernel_start_time(process.pid)
+    assert reads == [process.pid, process.pid]
 
 
-def test_what_is_no_process_has_no_start() -> None:
-    known = StartTimeCache(ROOT)
+def test_invalid_process_id_has_no_start_time() -> None:
+    cache = StartTimeCache(ROOT)
     for pid in (0, 4_194_305, 2**31, 2**70):
-        assert known.start_time(pid) is None
-    known.begin()
+        assert cache.start_time(pid) is None
+    cache.begin()

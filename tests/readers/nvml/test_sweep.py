@@ -1,4 +1,4 @@
-"""A failing call costs its own readings only: each call of a pass fails once, with one return code after another."""
+"""Fault sweep: each call of a pass fails once, and only its own readings are affected."""
 
 from collections.abc import Iterable, Iterator
 from itertools import cycle, zip_longest
@@ -22,28 +22,28 @@ LANES = (Lane.STATIC, Lane.FAST, Lane.SLOW)
 MIG, VGPU, SUPERCHIP = 0, 1, 2
 
 ENDS = {1, 9, 15, 16, 18, 28}
-"""Codes that are about the device or the driver as a whole; other tests have them."""
+"""Codes that concern the whole device or driver. Other tests cover them."""
 
 CODES = (*(code for code in CODE_NAMES if code not in ENDS), 77, 1001)
-"""Those of nvml.h, and two that no nvml.h has."""
+"""Codes of nvml.h, and two unknown ones."""
 
 NOT_READINGS = {
-    "nvmlDeviceGetCount_v2",  # of the whole: without it there is no pass
-    "nvmlDeviceGetHandleByIndex_v2",  # of the device: its state, and everything it tells
+    "nvmlDeviceGetCount_v2",  # without it there is no pass
+    "nvmlDeviceGetHandleByIndex_v2",  # fails the whole device
     "nvmlInitWithFlags",
     "nvmlShutdown",
 }
 GONE = {2, 6}
-"""What the driver answers about an instance that is no more; such an instance is left out."""
+"""Codes for an instance that has ended. Such an instance is left out."""
 
 CAN_END_AN_INSTANCE = ("nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetUUID", "nvmlVgpuInstanceGetUUID")
 NOT_FOUND_IS_AN_ANSWER = ("nvmlVgpuInstanceGetAccountingStats",)
-"""A process's record gave way to another's: it is not counted."""
+"""Calls for which "not found" is a result: the record of a process was overwritten, so it is not counted."""
 
 MIG_MODE = "nvmlDeviceGetMigMode"
 
 INSTEAD = {"nvmlDeviceGetVgpuInstancesUtilizationInfo": Reason.NOT_REPORTED}
-"""The older call that is asked instead has not everything."""
+"""Calls replaced by an older call that returns only part of the values."""
 
 Key = tuple[str, str, tuple[str, ...]]
 
@@ -71,21 +71,21 @@ async def passes(reader: NvmlReader) -> list[Round]:
 
 
 def owners(rounds: list[Round], fake: FakeNvml) -> dict[str, int]:
-    """Return key of a view to the GPU that it is, or is part of."""
-    gpus = {f"gpu/{said.uuid}": index for index, said in enumerate(fake.scenario.devices)}
+    """Return the index of the GPU of each view, by view key."""
+    gpus = {f"gpu/{fake_gpu.uuid}": index for index, fake_gpu in enumerate(fake.scenario.devices)}
     views = {sample.view for round_ in rounds for sample in round_.samples if sample.view is not None}
     return {view.key: gpus[view.parent or view.key] for view in views}
 
 
 def device_of(gpu: int) -> int:
-    """Return the GPU that a subject is, or is part of; -1 is the machine."""
+    """Return the GPU of a subject; -1 is the machine."""
     return VGPU if gpu > SUPERCHIP else gpu
 
 
-def faults_in_turn(asked: Iterable[tuple[str, int]]) -> Iterator[dict[int, tuple[str, int]]]:
-    """Yield GPU to the call that fails there: one call of each GPU at a time, and the machine's calls alone."""
+def faults_in_turn(calls_made: Iterable[tuple[str, int]]) -> Iterator[dict[int, tuple[str, int]]]:
+    """Yield the failing call of each GPU: one call per GPU at a time, and the machine's calls alone."""
     calls: dict[int, list[tuple[str, int]]] = {}
-    for function, gpu in sorted(asked):
+    for function, gpu in sorted(calls_made):
         calls.setdefault(device_of(gpu), []).append((function, gpu))
     for call in calls.pop(-1, []):
         yield {-1: call}
@@ -98,19 +98,19 @@ def faults_in_turn(asked: Iterable[tuple[str, int]]) -> Iterator[dict[int, tuple
 async def test_failing_call_affects_only_its_own_readings(fake: FakeNvml, start: Start, first: int) -> None:
     reader = start(fake)
     for _ in range(2):
-        before = await passes(reader)  # from the second on, every comparison of samples has its two
-    well, owner = readings(before), owners(before, fake)
+        before = await passes(reader)  # since the second pass, every comparison has two samples
+    baseline, owner = readings(before), owners(before, fake)
     codes = cycle((*CODES[first:], *CODES[:first]))
-    asked = {(function, gpu) for function, gpu in fake.calls() if function not in NOT_READINGS}
-    assert len(asked) > 250
-    for failing in faults_in_turn(asked):
+    called = {(function, gpu) for function, gpu in fake.calls() if function not in NOT_READINGS}
+    assert len(called) > 250
+    for failing in faults_in_turn(called):
         faults = {device: (function, gpu, next(codes)) for device, (function, gpu) in failing.items()}
         fake.scenario.faults.clear()
         for function, gpu, code in faults.values():
             fake.scenario.fault(function, gpu=gpu, code=code)
         fake.apply()
         now = readings(await passes(reader))
-        changed = {key for key in well if key in now and now[key] != well[key]}
+        changed = {key for key in baseline if key in now and now[key] != baseline[key]}
         if -1 not in faults:
             assert {owner.get(view) for view, _, _ in changed} <= set(faults), faults
         for device, (function, gpu, code) in faults.items():
@@ -119,13 +119,13 @@ async def test_failing_call_affects_only_its_own_readings(fake: FakeNvml, start:
                 continue
             if code in PERMANENT_CODES and function == MIG_MODE:
                 continue  # a driver without a MIG mode has no MIG devices
-            own = {view for view, _, _ in well if device in (-1, owner.get(view))}
+            own = {view for view, _, _ in baseline if device in (-1, owner.get(view))}
             assert own <= {view for view, _, _ in now}, where
             reason = REASONS.get(code, Reason.DRIVER_ERROR)
             for key in changed:
                 if device not in (-1, owner.get(key[0])):
                     continue
                 value = now[key]
-                assert isinstance(value, Absent), f"{where}: {key} was {well[key]} and is {value}"
+                assert isinstance(value, Absent), f"{where}: {key} was {baseline[key]} and is {value}"
                 assert value.reason in (reason, INSTEAD.get(function)), f"{where}: {key} is {value}"
-        assert {view for view, _, _ in now} <= {view for view, _, _ in well}, faults
+        assert {view for view, _, _ in now} <= {view for view, _, _ in baseline}, faults

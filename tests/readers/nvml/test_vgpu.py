@@ -1,4 +1,4 @@
-"""GPUs that are shared out as vGPUs, and vGPUs seen from inside: values, names of states, and what has no value."""
+"""vGPUs on hosts and in guests: values, names of states and absent values."""
 
 import asyncio
 import datetime as dt
@@ -17,13 +17,13 @@ from tests.fakes.nvml.scenario import DOUBLE, SINT, UINT, ULONGLONG, USHORT, Dev
 from tests.readers.nvml.rig import Start, device, dim, parts
 from tests.support.waiting import wait_until_async
 
-I = "nvmlVgpuInstanceGet"  # noqa: E741 - short for what every key begins with
+I = "nvmlVgpuInstanceGet"  # noqa: E741 - the prefix of every key
 USE = "nvmlDeviceGetVgpuUtilization"
 
 
 @pytest.fixture
 def instances(fake: FakeNvml) -> dict[int, Device]:
-    """Make GPU 2 the host of four vGPUs."""
+    """Make GPU 2 the host of four vGPUs and return them by instance id."""
     found = share_as_vgpus(fake.scenario, 2, 4)
     fake.apply()
     return found
@@ -38,8 +38,8 @@ async def test_every_fast_reading_of_every_instance(fake: FakeNvml, start: Start
         samples = parts(round_, gpu)
         assert len(samples) == 16
         assert device(round_, gpu).values["gpu_vgpu_instances"] == 16
-        for number, said in found.items():
-            sample = samples[said.texts[f"{I}UUID"] or ""]
+        for number, vgpu in found.items():
+            sample = samples[vgpu.texts[f"{I}UUID"] or ""]
             _, _, sm, memory, encoder, decoder, jpeg, ofa = use_of(number)
             assert sample.view is not None
             assert (sample.view.kind, sample.view.side, sample.view.instance) == (
@@ -52,7 +52,7 @@ async def test_every_fast_reading_of_every_instance(fake: FakeNvml, start: Start
                 "vgpu_vm_id_kind": "uuid",
                 "vgpu_type": f"NVIDIA H200X-8C/{gpu}",
                 "gpu_memory_total_bytes": (8 << 30) + gpu,
-                "gpu_memory_used_bytes": said.numbers[f"{I}FbUsage"],
+                "gpu_memory_used_bytes": vgpu.numbers[f"{I}FbUsage"],
                 "gpu_utilization_ratio": sm / 100,
                 "gpu_memory_activity_ratio": memory / 100,
                 "gpu_encoder_utilization_ratio": encoder / 100,
@@ -64,12 +64,12 @@ async def test_every_fast_reading_of_every_instance(fake: FakeNvml, start: Start
 
 async def test_every_slow_reading_of_every_instance(fake: FakeNvml, start: Start, instances: dict[int, Device]) -> None:
     round_ = await start(fake).read(Lane.SLOW)
-    for number, said in instances.items():
+    for number, vgpu in instances.items():
         n = number % 100
         odd = bool(n % 2)
         expiry = dt.datetime(2027, 1 + n, 1 + n, 16, 1, 44, tzinfo=dt.UTC)
         off = Absent(Reason.NO_DATA, f"{I}AccountingMode")
-        assert parts(round_, 2)[said.texts[f"{I}UUID"] or ""].values == {
+        assert parts(round_, 2)[vgpu.texts[f"{I}UUID"] or ""].values == {
             "vgpu_class": "Compute",
             "vgpu_type_license": "NVIDIA-AI-Enterprise,9.2",
             "vgpu_guest_driver_version": f"580.{n}",
@@ -80,13 +80,13 @@ async def test_every_slow_reading_of_every_instance(fake: FakeNvml, start: Start
             "vgpu_placement_id": n,
             "vgpu_accounting_mode": "disabled" if odd else "enabled",
             "vgpu_accounting_processes": off if odd else 2,
-            "vgpu_accounting_utilization_ratio": off if odd else (70 + n) / 100,  # of both that run, not of the first
+            "vgpu_accounting_utilization_ratio": off if odd else (70 + n) / 100,  # sum of the two running processes
             "vgpu_license_state": LICENSE_STATES[n],
             "vgpu_license_expiry_timestamp_seconds": int(expiry.timestamp()),
         }
 
 
-async def test_the_host_s_own_rows(fake: FakeNvml, start: Start, instances: dict[int, Device]) -> None:
+async def test_vgpu_host_readings(fake: FakeNvml, start: Start, instances: dict[int, Device]) -> None:
     round_ = await start(fake).read(Lane.SLOW)
     values = device(round_, 2).values
     assert {name: value for name, value in values.items() if "vgpu" in name} == {
@@ -136,50 +136,50 @@ async def test_unreadable_scheduler_is_absent(fake: FakeNvml, start: Start, inst
     assert values["gpu_vgpu_scheduler_policy"] == values["gpu_vgpu_scheduler_arr_mode"] == why
 
 
-# --- what they use ------------------------------------------------------------------------------------------
+# --- utilization ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inclusive", [None, 1])
 async def test_without_a_new_sample_there_is_no_value_and_no_error(
     fake: FakeNvml, start: Start, inclusive: int | None
 ) -> None:
-    (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
+    (vgpu,) = share_as_vgpus(fake.scenario, 2, 1).values()
     at, host = time.time_ns() // 1000 - 2_000_000, fake.scenario.devices[2]
-    host.numbers[f"{USE}_inclusive"] = inclusive  # whether the driver gives the sample of that instant once more
+    host.numbers[f"{USE}_inclusive"] = inclusive  # whether the driver includes the sample of that instant
     host.rows[USE] = [use_of(3200, at)]
     fake.apply()
-    reader, uuid = start(fake), said.texts[f"{I}UUID"] or ""
+    reader, uuid = start(fake), vgpu.texts[f"{I}UUID"] or ""
     assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.2
     again = await reader.read(Lane.FAST)
     assert parts(again, 2)[uuid].values["gpu_memory_activity_ratio"] == Absent(
         Reason.NO_DATA, "nvmlDeviceGetVgpuInstancesUtilizationInfo"
     )
-    assert parts(again, 2)[uuid].values["gpu_memory_used_bytes"] == said.numbers[f"{I}FbUsage"]
+    assert parts(again, 2)[uuid].values["gpu_memory_used_bytes"] == vgpu.numbers[f"{I}FbUsage"]
     assert not again.errors
-    assert fake.calls()[f"{I}UUID", 3200] == 2  # nothing odd about that
+    assert fake.calls()[f"{I}UUID", 3200] == 2  # no extra queries
     host.rows[USE].append((at + 1_000_000, 3200, 7, 8, 9, 10, 11, 12))
     fake.apply()
     assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.08
 
 
 async def test_sample_is_not_repeated_after_reattaching(fake: FakeNvml, start: Start) -> None:
-    (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
+    (vgpu,) = share_as_vgpus(fake.scenario, 2, 1).values()
     fake.scenario.devices[2].rows[USE] = [use_of(3200, time.time_ns() // 1000)]
     fake.apply()
-    reader, uuid = start(fake), said.texts[f"{I}UUID"] or ""
+    reader, uuid = start(fake), vgpu.texts[f"{I}UUID"] or ""
     assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.2
     await reader.read(Lane.STATIC)
-    told = parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"]
-    assert isinstance(told, Absent)
-    assert told.reason is Reason.NO_DATA
+    value = parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"]
+    assert isinstance(value, Absent)
+    assert value.reason is Reason.NO_DATA
 
 
 async def test_samples_from_before_a_clock_step_are_dropped(fake: FakeNvml, start: Start) -> None:
-    (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
+    (vgpu,) = share_as_vgpus(fake.scenario, 2, 1).values()
     host, ahead = fake.scenario.devices[2], 4_000_000_000_000_000
     host.rows[USE] = [(ahead, 3200, 90, 91, 92, 93, 94, 95)]
     fake.apply()
-    reader, uuid = start(fake), said.texts[f"{I}UUID"] or ""
+    reader, uuid = start(fake), vgpu.texts[f"{I}UUID"] or ""
     assert isinstance(parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"], Absent)
     host.rows[USE].append(use_of(3200))
     fake.apply()
@@ -188,16 +188,16 @@ async def test_samples_from_before_a_clock_step_are_dropped(fake: FakeNvml, star
 
 
 async def test_old_instance_samples_are_not_current_at_the_first_pass(fake: FakeNvml, start: Start) -> None:
-    (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
+    (vgpu,) = share_as_vgpus(fake.scenario, 2, 1).values()
     fake.scenario.devices[2].rows[USE] = [use_of(3200, 60_000_000)]
     fake.apply()
-    told = parts(await start(fake).read(Lane.FAST), 2)[said.texts[f"{I}UUID"] or ""].values["gpu_utilization_ratio"]
-    assert isinstance(told, Absent)
-    assert told.reason is Reason.NO_DATA
+    value = parts(await start(fake).read(Lane.FAST), 2)[vgpu.texts[f"{I}UUID"] or ""].values["gpu_utilization_ratio"]
+    assert isinstance(value, Absent)
+    assert value.reason is Reason.NO_DATA
 
 
-async def test_the_newest_of_many_samples_counts(fake: FakeNvml, start: Start) -> None:
-    """More samples than there is room for at first, the newest in the middle, and one instance without any of now."""
+async def test_newest_of_many_samples_counts(fake: FakeNvml, start: Start) -> None:
+    """More samples than the initial buffer, the newest in the middle, and one instance with only an old sample."""
     shared = share_as_vgpus(fake.scenario, 2, 2)
     at = time.time_ns() // 1000 - 10_000
     rows: list[tuple[int, ...]] = [(at + i, 3200, i % 90, 0, 0, 0, 0, 0) for i in range(1200)]
@@ -220,15 +220,15 @@ def test_newest_sample_of_each_counts_unless_outdated() -> None:
 
 @pytest.mark.parametrize("kind", [DOUBLE, UINT, ULONGLONG, SINT, USHORT])
 @pytest.mark.parametrize("branch", [535, 610])
-async def test_values_are_read_by_their_type_whatever_is_beside_them(
+async def test_utilization_samples_are_read_by_their_type(
     tmp_path_factory: pytest.TempPathFactory, start: Start, kind: int, branch: int
 ) -> None:
     scenario = Scenario.healthy(1)
-    (said,) = share_as_vgpus(scenario, 0, 1).values()
+    (vgpu,) = share_as_vgpus(scenario, 0, 1).values()
     scenario.devices[0].numbers[f"{USE}_type"] = kind
     scenario.devices[0].rows[USE] = [(1_000, 3000, *use_of(3042)[2:])]
     fake = FakeNvml(tmp_path_factory.mktemp("typed"), scenario, branch=branch)
-    values = parts(await start(fake).read(Lane.FAST), 0)[said.texts[f"{I}UUID"] or ""].values
+    values = parts(await start(fake).read(Lane.FAST), 0)[vgpu.texts[f"{I}UUID"] or ""].values
     assert values["gpu_utilization_ratio"] == 0.42
     assert values["gpu_decoder_utilization_ratio"] == Absent(Reason.INVALID_VALUE, ANSWERED[branch])  # 102 per cent
     jpeg = values["gpu_jpeg_utilization_ratio"]
@@ -242,7 +242,7 @@ async def test_values_are_read_by_their_type_whatever_is_beside_them(
 ANSWERED = {535: USE, 610: "nvmlDeviceGetVgpuInstancesUtilizationInfo"}
 
 
-async def test_a_driver_that_tells_no_use_of_mig_backed_instances(
+async def test_unsupported_utilization_of_mig_backed_instances(
     fake: FakeNvml, start: Start, instances: dict[int, Device]
 ) -> None:
     fake.scenario.devices[2].numbers[f"{USE}_type"] = None
@@ -255,7 +255,9 @@ async def test_a_driver_that_tells_no_use_of_mig_backed_instances(
     assert fake.calls()[USE, 2] == 1
 
 
-async def test_use_is_asked_once_a_gpu_and_pass(fake: FakeNvml, start: Start, instances: dict[int, Device]) -> None:
+async def test_utilization_is_queried_once_per_gpu_and_pass(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
     reader = start(fake)
     for _ in range(3):
         await reader.read(Lane.FAST)
@@ -263,7 +265,7 @@ async def test_use_is_asked_once_a_gpu_and_pass(fake: FakeNvml, start: Start, in
     assert fake.calls()["nvmlVgpuTypeGetName", 1102] == 1
 
 
-# --- coming and going ---------------------------------------------------------------------------------------
+# --- starting and ending ---------------------------------------------------------------------------------------
 
 
 async def test_instance_that_ends_during_a_pass_affects_no_other(
@@ -278,46 +280,46 @@ async def test_instance_that_ends_during_a_pass_affects_no_other(
     assert device(await start(fake).read(Lane.FAST), 2).values["gpu_vgpu_instances"] == 3
 
 
-async def test_a_call_about_an_instance_that_fails_oddly_costs_itself(
+async def test_failing_instance_call_does_not_remove_the_instance(
     fake: FakeNvml, start: Start, instances: dict[int, Device]
 ) -> None:
     fake.scenario.fault(f"{I}FbUsage", gpu=3201, code=6)
     fake.scenario.fault(f"{I}FbUsage", gpu=3203, code=2)
     fake.apply()
     found = parts(await start(fake).read(Lane.FAST), 2)
-    assert len(found) == 4  # they still are there: the answer of one call says nothing else
+    assert len(found) == 4  # all present: one failing call does not end an instance
     assert found[instances[3201].texts[f"{I}UUID"] or ""].values["gpu_memory_used_bytes"] == Absent(
         Reason.NO_DATA, f"{I}FbUsage"
     )
 
 
-async def test_one_that_ends_while_it_is_asked_about_is_left_out(
+async def test_instance_that_ends_while_queried_is_left_out(
     fake: FakeNvml, start: Start, instances: dict[int, Device]
 ) -> None:
     fake.scenario.hang(f"{I}EccMode", gpu=3201)
     fake.apply()
-    asked = asyncio.create_task(start(fake).read(Lane.SLOW))
+    reading = asyncio.create_task(start(fake).read(Lane.SLOW))
 
-    async def is_asked_about() -> bool:
+    async def is_queried() -> bool:
         return fake.calls()[f"{I}EccMode", 3201] == 1
 
-    await wait_until_async(is_asked_about, what="the instance to be asked about")
+    await wait_until_async(is_queried, what="the instance to be reading about")
     stop_vgpu(fake.scenario, 2, 3201)
     fake.scenario.faults.clear()
     fake.apply()
-    round_ = await asked
-    assert set(parts(round_, 2)) == {said.texts[f"{I}UUID"] for number, said in instances.items() if number != 3201}
+    round_ = await reading
+    assert set(parts(round_, 2)) == {vgpu.texts[f"{I}UUID"] for number, vgpu in instances.items() if number != 3201}
     assert not round_.errors
 
 
-async def test_an_instance_that_starts_is_there_at_the_next_pass(
+async def test_started_instance_appears_in_the_next_pass(
     fake: FakeNvml, start: Start, instances: dict[int, Device]
 ) -> None:
     reader = start(fake)
     assert len(parts(await reader.read(Lane.FAST), 2)) == 4
-    said = add_vgpu(fake.scenario, 2, 3277)
+    vgpu = add_vgpu(fake.scenario, 2, 3277)
     fake.apply()
-    assert said.texts[f"{I}UUID"] in parts(await reader.read(Lane.FAST), 2)
+    assert vgpu.texts[f"{I}UUID"] in parts(await reader.read(Lane.FAST), 2)
     for number in (*instances, 3277):
         stop_vgpu(fake.scenario, 2, number)
     fake.scenario.devices[2].rows[USE].clear()
@@ -336,12 +338,12 @@ async def test_instances_beyond_the_limit_are_counted(fake: FakeNvml, start: Sta
     round_ = await start(fake).read(Lane.FAST)
     assert len(parts(round_, 2)) == 256
     assert device(round_, 2).values["gpu_vgpu_instances"] == 300
-    (words,) = round_.errors
-    assert "300" in words
-    assert "256" in words
+    (error,) = round_.errors
+    assert "300" in error
+    assert "256" in error
 
 
-async def test_a_list_that_cannot_be_had_leaves_what_was_known_absent(
+async def test_unreadable_instance_list_makes_known_instances_absent(
     fake: FakeNvml, start: Start, instances: dict[int, Device]
 ) -> None:
     reader = start(fake)
@@ -358,15 +360,13 @@ async def test_a_list_that_cannot_be_had_leaves_what_was_known_absent(
     assert len(round_.errors) == 1
 
 
-async def test_an_instance_without_uuid_is_not_given_another_s_name(
-    fake: FakeNvml, start: Start, instances: dict[int, Device]
-) -> None:
+async def test_instance_without_uuid_is_left_out(fake: FakeNvml, start: Start, instances: dict[int, Device]) -> None:
     fake.scenario.fault(f"{I}UUID", gpu=3203, code=999)
     fake.apply()
     round_ = await start(fake).read(Lane.FAST)
     assert len(parts(round_, 2)) == 3
-    (words,) = round_.errors
-    assert "the vGPU instance in instance 3203 cannot be named" in words
+    (error,) = round_.errors
+    assert "3203" in error
 
 
 async def test_unnamed_instance_is_kept_and_an_ended_one_is_gone(
@@ -375,22 +375,22 @@ async def test_unnamed_instance_is_kept_and_an_ended_one_is_gone(
     reader = start(fake)
     before = parts(await reader.read(Lane.FAST), 2)
     named = {int(sample.view.instance or 0): uuid for uuid, sample in before.items() if sample.view is not None}
-    silent, ended, *others = sorted(instances)
+    unnamed, ended, *others = sorted(instances)
     stop_vgpu(fake.scenario, 2, ended)
-    fake.scenario.fault(f"{I}UUID", gpu=silent, code=10)
+    fake.scenario.fault(f"{I}UUID", gpu=unnamed, code=10)
     fake.apply()
     round_ = await reader.read(Lane.FAST)
     after = parts(round_, 2)
-    assert set(after) == {named[silent], *(named[number] for number in others)}
-    assert set(after[named[silent]].values.values()) == {Absent(Reason.TIMEOUT, "its UUID")}
+    assert set(after) == {named[unnamed], *(named[number] for number in others)}
+    assert set(after[named[unnamed]].values.values()) == {Absent(Reason.TIMEOUT, "its UUID")}
     assert device(round_, 2).values["gpu_vgpu_instances"] == len(others) + 1
 
 
 @pytest.mark.parametrize("gpu", [2, 3])
-async def test_two_instances_of_one_uuid_are_both_shown(
+async def test_uuid_shared_by_two_instances_keeps_both(
     fake: FakeNvml, start: Start, instances: dict[int, Device], gpu: int
 ) -> None:
-    """As after a virtual machine was copied with everything: neither may hide the other."""
+    """Happens after a virtual machine is cloned with its identity. Neither instance may hide the other."""
     first = instances[3200]
     if gpu != 2:
         share_as_vgpus(fake.scenario, gpu, 0)
@@ -407,55 +407,55 @@ async def test_two_instances_of_one_uuid_are_both_shown(
         assert {name: view.parent for name, view in shared.items()} == {
             f"{number}@{view.pci_address}": view.key for number, view in address.items() if view is not None
         }
-        words = f"several vGPU instances report the UUID {first.texts[f'{I}UUID']}: it identifies none of them"
-        assert round_.errors == (words,)
+        error = f"several vGPU instances report the UUID {first.texts[f'{I}UUID']}: it identifies none of them"
+        assert round_.errors == (error,)
     used = {view.key: one.values["gpu_memory_used_bytes"] for one in round_.samples if (view := one.view) is not None}
-    assert {used[view.key] for view in shared.values()} == {said.numbers[f"{I}FbUsage"] for said in (first, second)}
+    assert {used[view.key] for view in shared.values()} == {vgpu.numbers[f"{I}FbUsage"] for vgpu in (first, second)}
 
 
-async def test_vgpus_on_mig_are_told_beside_the_mig_devices(fake: FakeNvml, start: Start) -> None:
+async def test_vgpus_on_mig_are_reported_beside_mig_devices(fake: FakeNvml, start: Start) -> None:
     (cut,) = cut_into_mig(fake.scenario, 2, (4,)).values()
-    (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
-    said.numbers[f"{I}GpuInstanceId"] = 11
+    (vgpu,) = share_as_vgpus(fake.scenario, 2, 1).values()
+    vgpu.numbers[f"{I}GpuInstanceId"] = 11
     fake.apply()
     reader = start(fake)
     fast, slow = await reader.read(Lane.FAST), await reader.read(Lane.SLOW)
-    uuid = said.texts[f"{I}UUID"] or ""
+    uuid = vgpu.texts[f"{I}UUID"] or ""
     assert set(parts(fast, 2)) == {cut.uuid, uuid}
     assert parts(slow, 2)[uuid].values["vgpu_gpu_instance"] == parts(fast, 2)[cut.uuid].values["mig_gpu_instance"]
     assert parts(fast, 2)[uuid].values["gpu_memory_activity_ratio"] == 0.2
     assert device(fast, 2).values["gpu_memory_activity_ratio"] == Absent(Reason.NOT_IN_MIG_MODE)
 
 
-async def test_a_bare_metal_host_hears_nothing_of_vgpus(fake: FakeNvml, start: Start) -> None:
+async def test_bare_metal_host_has_no_vgpu_readings_or_queries(fake: FakeNvml, start: Start) -> None:
     reader = start(fake)
     for lane in reader.lanes:
         for sample in (await reader.read(lane)).samples:
             names = [*sample.values, *(value.metric for value in sample.dims)]
             assert not [name for name in names if "vgpu" in name]
-    asked = {name for name, _ in fake.calls() if "Vgpu" in name or "Grid" in name}
-    assert asked == {"nvmlDeviceGetHostVgpuMode"}
+    reading = {name for name, _ in fake.calls() if "Vgpu" in name or "Grid" in name}
+    assert reading == {"nvmlDeviceGetHostVgpuMode"}
     assert fake.calls()["nvmlDeviceGetHostVgpuMode", 0] == 1
 
 
-async def test_a_host_is_recognised_by_its_vgpu_mode_alone(fake: FakeNvml, start: Start) -> None:
+async def test_vgpu_host_is_recognised_by_its_vgpu_mode(fake: FakeNvml, start: Start) -> None:
     share_as_vgpus(fake.scenario, 5, 2)
     fake.scenario.devices[5].numbers["nvmlDeviceGetVirtualizationMode"] = 0
     fake.apply()
     assert len(parts(await start(fake).read(Lane.FAST), 5)) == 2
 
 
-@pytest.mark.parametrize("told", ["Not Available", "N/A", ""])
-async def test_a_guest_without_driver_has_no_version(
-    fake: FakeNvml, start: Start, instances: dict[int, Device], told: str
+@pytest.mark.parametrize("version", ["Not Available", "N/A", ""])
+async def test_guest_without_driver_has_no_version(
+    fake: FakeNvml, start: Start, instances: dict[int, Device], version: str
 ) -> None:
-    instances[3200].texts[f"{I}VmDriverVersion"] = told or " "
+    instances[3200].texts[f"{I}VmDriverVersion"] = version or " "
     fake.apply()
     values = parts(await start(fake).read(Lane.SLOW), 2)[instances[3200].texts[f"{I}UUID"] or ""].values
     assert values["vgpu_guest_driver_version"] == Absent(Reason.NO_DATA, f"{I}VmDriverVersion")
 
 
-async def test_a_hypervisor_s_own_id_is_kept_as_it_is(
+async def test_hypervisor_domain_id_is_kept_unchanged(
     fake: FakeNvml, start: Start, instances: dict[int, Device]
 ) -> None:
     instances[3200].numbers[f"{I}VmID_kind"] = 0
@@ -466,7 +466,7 @@ async def test_a_hypervisor_s_own_id_is_kept_as_it_is(
 
 
 @pytest.mark.parametrize("expiry", [(0, 0, 0, 0, 0, 0, 0), (4, 2027, 1, 1, 0, 0, 0), (3, 2027, 1, 1, 0, 0, 0)])
-async def test_a_licence_that_does_not_expire_has_no_date(
+async def test_license_without_expiry_has_no_date(
     fake: FakeNvml, start: Start, instances: dict[int, Device], expiry: tuple[int, ...]
 ) -> None:
     instances[3200].rows["expiry"] = [expiry]
@@ -475,20 +475,22 @@ async def test_a_licence_that_does_not_expire_has_no_date(
     assert values["vgpu_license_expiry_timestamp_seconds"] == Absent(Reason.NO_DATA, f"{I}LicenseInfo_v2")
 
 
-async def test_a_date_that_is_none_is_invalid(fake: FakeNvml, start: Start, instances: dict[int, Device]) -> None:
+async def test_impossible_expiry_date_is_invalid(fake: FakeNvml, start: Start, instances: dict[int, Device]) -> None:
     instances[3200].rows["expiry"] = [(2, 2027, 13, 40, 0, 0, 0)]
     fake.apply()
     values = parts(await start(fake).read(Lane.SLOW), 2)[instances[3200].texts[f"{I}UUID"] or ""].values
     assert values["vgpu_license_expiry_timestamp_seconds"] == Absent(Reason.INVALID_VALUE, f"{I}LicenseInfo_v2")
 
 
-async def test_an_old_driver_lacks_what_came_later(tmp_path_factory: pytest.TempPathFactory, start: Start) -> None:
+async def test_old_driver_reports_later_metrics_as_not_in_driver(
+    tmp_path_factory: pytest.TempPathFactory, start: Start
+) -> None:
     scenario = Scenario.healthy(1)
-    (said,) = share_as_vgpus(scenario, 0, 1).values()
+    (vgpu,) = share_as_vgpus(scenario, 0, 1).values()
     fake = FakeNvml(tmp_path_factory.mktemp("old"), scenario, branch=535)
     reader = start(fake)
     round_ = await reader.read(Lane.SLOW)
-    values = parts(round_, 0)[said.texts[f"{I}UUID"] or ""].values
+    values = parts(round_, 0)[vgpu.texts[f"{I}UUID"] or ""].values
     assert values["vgpu_placement_id"] == Absent(Reason.NOT_IN_DRIVER, f"{I}PlacementId")
     assert device(round_, 0).values["gpu_vgpu_heterogeneous_mode"] == Absent(
         Reason.NOT_IN_DRIVER, "nvmlDeviceGetVgpuHeterogeneousMode"
@@ -499,7 +501,7 @@ async def test_an_old_driver_lacks_what_came_later(tmp_path_factory: pytest.Temp
 
 
 @pytest.mark.parametrize(("state", "name"), [(1, "licensed"), (0, "unlicensed")])
-async def test_a_guest_tells_its_licence(fake: FakeNvml, start: Start, state: int, name: str) -> None:
+async def test_guest_reports_its_license(fake: FakeNvml, start: Start, state: int, name: str) -> None:
     guest = fake.scenario.devices[1]
     guest.become_vgpu_guest()
     guest.numbers["nvmlDeviceGetGridLicensableFeatures"] = state
@@ -526,14 +528,14 @@ async def test_a_guest_tells_its_licence(fake: FakeNvml, start: Start, state: in
     assert not [key for key in fake.calls() if key == ("nvmlDeviceGetHostVgpuMode", 1)]
 
 
-async def test_a_guest_that_needs_no_licence(fake: FakeNvml, start: Start) -> None:
+async def test_guest_without_licensing_is_not_supported(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[1].become_vgpu_guest()
     fake.apply()
     values = device(await start(fake).read(Lane.SLOW), 1).values
     assert values["vgpu_license_state"] == Absent(Reason.NOT_SUPPORTED, "nvmlDeviceGetGridLicensableFeatures_v4")
 
 
-async def test_the_host_s_processes_are_no_instance_s(fake: FakeNvml, start: Start) -> None:
+async def test_host_processes_are_not_listed_for_instances(fake: FakeNvml, start: Start) -> None:
     share_as_vgpus(fake.scenario, 4, 2)
     fake.apply()
     round_ = await start(fake).read(Lane.FAST)

@@ -1,4 +1,4 @@
-"""A document that gpufleet printed elsewhere comes back as what its readers measured, on this side's clock."""
+"""Snapshot reader: readings of a remote snapshot document, timed by the local clock."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ LANES = (Lane.STATIC, Lane.SLOW, Lane.FAST)
 
 
 class Guest:
-    """Runs one command, and prints what it is told."""
+    """Channel that prints a fixed output for every command."""
 
     def __init__(self, printed: bytes | Exception, code: int = 0, stderr: bytes = b"") -> None:
         self.printed, self.code, self.stderr = printed, code, stderr
@@ -42,26 +42,26 @@ async def read(snapshot: Snapshot, lane: Lane, clock: FakeClock | None = None) -
     return done.samples
 
 
-async def test_every_reading_of_its_gpus_comes_back() -> None:
+async def test_every_reading_of_a_gpu_is_restored() -> None:
     snapshot = example_snapshot()
-    told: dict[str, dict[str, object]] = {}
+    values: dict[str, dict[str, object]] = {}
     for lane in LANES:
         for sample in await read(snapshot, lane):
             assert all(CATALOGUE[name].lane is lane for name in sample.values)
             if sample.view is not None:
-                told.setdefault(sample.view.key, {}).update(sample.values)
+                values.setdefault(sample.view.key, {}).update(sample.values)
     seen = [one for one in snapshot.devices if one.side is Side.HOST and one.kind is not ViewKind.VGPU]
-    assert set(told) == {one.key for one in seen}
+    assert set(values) == {one.key for one in seen}
     for device in seen:
         for name, reading in device.readings.items():
-            value = told[device.key][name]
+            value = values[device.key][name]
             if isinstance(value, Absent):
                 assert (reading.value, reading.absent, reading.detail) == (None, value.reason, value.detail)
             else:
                 assert reading.value == value
 
 
-async def test_the_other_clock_is_left_out() -> None:
+async def test_clock_of_the_guest_is_ignored() -> None:
     snapshot, clock = example_snapshot(), FakeClock()
     wrong = msgspec.json.decode(
         encode_snapshot(snapshot).replace(str(snapshot.measured_at.year).encode(), b"1999"), type=Snapshot
@@ -80,7 +80,7 @@ async def test_machine_and_driverless_devices_are_skipped() -> None:
             assert not any(name.startswith("host_") for name in sample.values)
 
 
-async def test_without_gpus_its_readers_own_words_say_why() -> None:
+async def test_snapshot_without_gpus_fails_with_its_readers_error() -> None:
     failed = ReaderReport(
         reader="nvml",
         lane="fast",
@@ -100,7 +100,7 @@ async def test_without_gpus_its_readers_own_words_say_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("guest", "reason", "words"),
+    ("guest", "reason", "message"),
     [
         (Guest(b"", 127), Reason.NOT_ENABLED, "gpufleet"),
         (Guest(b"", 2, b"gpufleet: agent.toml: \x1b[31mbad\n"), Reason.READER_FAILED, "code 2: gpufleet: agent.toml"),
@@ -110,9 +110,9 @@ async def test_without_gpus_its_readers_own_words_say_why() -> None:
         (Guest(ChannelError("gone", ChannelProblem.ENDED)), Reason.READER_FAILED, "gone"),
     ],
 )
-async def test_what_is_no_snapshot_is_a_failure_with_words(guest: Guest, reason: Reason, words: str) -> None:
+async def test_invalid_snapshot_is_a_reader_error(guest: Guest, reason: Reason, message: str) -> None:
     with pytest.raises(ReaderError) as caught:
         await SnapshotReader(guest, FakeClock()).read(Lane.FAST)
     assert caught.value.absence is reason
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "\x1b" not in str(caught.value)

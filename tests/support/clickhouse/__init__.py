@@ -1,12 +1,13 @@
-"""ClickHouse's HTTP protocol before the embedded engine, in a process of its own.
+"""Stand-in for a ClickHouse server: its HTTP protocol in front of the embedded engine, in a separate process.
 
-No ClickHouse server can be installed from a package registry, so this stands in for one: the real client library talks
-HTTP to it, and the real engine (chDB, of the same source) answers. Only the process between them is not ClickHouse's.
-What it does not show: a server's own configuration, background pools and memory tracker; Keeper, replicas and `ON
-CLUSTER`; Native blocks of a newer revision (the client library is answered in the oldest, and goes by that); progress
-headers; that an insert goes on after its client left.
+No ClickHouse server can be installed from a package registry. The real client library talks HTTP to this process, and
+the real engine (chDB, of the same source) executes the statements. Only the process between them is not ClickHouse's.
 
-It does what a server does with: one user and the grants (the engine's own), `database`, settings and `param_*` in the
-address or in a form, sessions of one question at a time, bodies and answers in every format of the engine, compressed
-or not, and errors with their code in `X-ClickHouse-Exception-Code`.
+Implemented are one user with grants (the engine's own), `database`, settings and `param_*` in the address or in a
+form, sessions with one request at a time, bodies and results in every format of the engine, compressed or not, and
+errors with their code in `X-ClickHouse-Exception-Code`.
+
+Not covered are a server's own configuration, background pools and memory tracker; Keeper, replicas and `ON CLUSTER`;
+Native blocks of a newer revision (responses use the oldest one, which the client library accepts); progress headers;
+and inserts that continue after their client disconnects.
 """

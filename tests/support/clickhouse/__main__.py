@@ -1,7 +1,7 @@
-"""The process: `python -m tests.support.clickhouse FOLDER PORT PASSWORD [CERTIFICATE KEY]`.
+"""Process of the stand-in server: `python -m tests.support.clickhouse FOLDER PORT PASSWORD [CERTIFICATE KEY]`.
 
-Whoever has the password is the engine's own user `default`; the rights are in the `users.xml` that is named by the
-`config.xml` of the folder that it is started in.
+A client with the password is the engine's user `default`. Its rights come from the `users.xml` named in the
+`config.xml` of the working folder.
 """
 
 import json
@@ -30,11 +30,11 @@ _STATUS = {
     516: 403,  # AUTHENTICATION_FAILED
     **dict.fromkeys((6, 27, 36, 38, 41, 43, 47, 53, 62, 69, 72, 115, 117, 457), 400),
 }
-"""Status of an answer by the number of the error; 500 for all others."""
+"""HTTP status by error code; 500 for all others."""
 
 
 class Server(ThreadingHTTPServer):
-    """Answers requests out of one engine."""
+    """HTTP server over one engine."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -43,16 +43,16 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.engine = engine
         self.password = password
-        self.zone = engine.ask("SELECT timezone()", "", {}, {})[1].decode().strip()
+        self.zone = engine.query("SELECT timezone()", "", {}, {})[1].decode().strip()
         self.sessions: set[str] = set()
         self.faults: list[tuple[str, str]] = []
         self.lock = threading.Lock()
 
     def answer(self, request: Request) -> tuple[str | None, bytes, int]:
-        """Return format and bytes of an answer, and how many rows were written.
+        """Return the format and bytes of the result, and the number of rows written.
 
         Raises:
-            EngineError: in the words and with the number of a server.
+            EngineError: with the message and code of a real server.
         """
         if (request.user, request.password) != (USER, self.password):
             raise EngineError(
@@ -71,13 +71,13 @@ class Server(ThreadingHTTPServer):
                 count = self.engine.insert(request.statement, *request.rows, request.database, request.settings)
                 return None, b"", count
             settings = {**request.settings, **({"readonly": "2"} if request.read_only else {})}
-            return *self.engine.ask(request.statement, request.database, settings, request.parameters), 0
+            return *self.engine.query(request.statement, request.database, settings, request.parameters), 0
         finally:
             with self.lock:
                 self.sessions.discard(request.session)
 
     def fault(self, request: Request, when: str) -> bool:
-        """Whether the connection of an insert is to break now; each time that was asked for, once."""
+        """Return whether to break the connection of an insert now, and consume that fault."""
         with self.lock:
             for table, at in self.faults:
                 if at == when and request.rows is not None and f"INTO `{table}` " in request.statement:
@@ -87,7 +87,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Connection of a client."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -95,26 +95,29 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        """Answer a probe, or a question that may only read."""
+        """Answer a ping, or a query in read-only mode."""
         if self.path == "/ping":
             self._send(200, {}, b"Ok.\n")
         else:
             self._answer()
 
     def do_POST(self) -> None:
-        """Answer a question, or take rows."""
+        """Answer a query, or insert rows."""
         self._answer()
 
     def do_PUT(self) -> None:
-        """Have connections of inserts break: `/faults?table=samples&when=after&times=2`. No part of the protocol."""
-        told = dict(parse_qsl(urlsplit(self.path).query))
-        self.server.faults += [(told["table"], told["when"])] * int(told["times"])
+        """Add faults that break the connections of inserts; not part of the protocol.
+
+        /faults?table=samples&when=after&times=2
+        """
+        fault = dict(parse_qsl(urlsplit(self.path).query))
+        self.server.faults += [(fault["table"], fault["when"])] * int(fault["times"])
         self._send(200, {}, b"")
 
     def _answer(self) -> None:
         body = self._body()
         if body is None:
-            self.close_connection = True  # whoever asked is gone; what came is not whole
+            self.close_connection = True  # the client disconnected; the request is incomplete
             return
         try:
             request = read_request(self.command, self.path, dict(self.headers), body)
@@ -127,8 +130,8 @@ class Handler(BaseHTTPRequestHandler):
                 return
         except (EngineError, ValueError, KeyError) as error:
             code = error.code if isinstance(error, EngineError) else 1000
-            words = f"{error} (version 26.9 (official build))\n".encode()
-            self._send(_STATUS.get(code, 500), {"X-ClickHouse-Exception-Code": str(code)}, words)
+            message = f"{error} (version 26.9 (official build))\n".encode()
+            self._send(_STATUS.get(code, 500), {"X-ClickHouse-Exception-Code": str(code)}, message)
             return
         headers = {
             "X-ClickHouse-Summary": json.dumps({"written_rows": str(written)}),
@@ -166,12 +169,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
         self.wfile.flush()
 
-    def log_message(self, format: str, *words: object) -> None:  # noqa: A002 - the library's name
-        """Say nothing of what went well."""
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the library's name
+        """Disable the access log."""
 
 
 def main() -> None:
-    """Serve until told to stop."""
+    """Serve until SIGTERM."""
     folder, port, password, *tls = sys.argv[1:]
     server = Server(int(port), Engine(Path(folder)), password)
     if tls:

@@ -1,4 +1,4 @@
-"""The embedded engine as a server has it: many connections, each with a database and settings of its own."""
+"""Embedded engine used as a server uses it: many connections, each with its own database and settings."""
 
 import contextlib
 import importlib
@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 _CHDB: Any = importlib.import_module("chdb")  # it has no types
 
 IDLE = 24
-"""Connections that are kept for the next request with the same settings."""
+"""Maximum number of idle connections kept for requests with the same settings."""
 
 _BOUNDS = {"max_server_memory_usage": 4_000_000_000, "mark_cache_size": 268_435_456}
 _WITH_FORMAT = re.compile(r"\bFORMAT\s+(\w+)\s*;?\s*$", re.IGNORECASE)
@@ -21,45 +21,45 @@ _CODE = re.compile(r"Code: (\d+)\.")
 
 
 class EngineError(Exception):
-    """What the engine said, with its number."""
+    """Error of the engine, with its code."""
 
-    def __init__(self, words: str, code: int = 0) -> None:
-        place = words.find("Code: ")
-        found = _CODE.search(words)
-        super().__init__(words[place:] if place > 0 else words)
+    def __init__(self, message: str, code: int = 0) -> None:
+        place = message.find("Code: ")
+        found = _CODE.search(message)
+        super().__init__(message[place:] if place > 0 else message)
         self.code = code or (int(found[1]) if found else 1002)  # UNKNOWN_EXCEPTION
 
 
 class Engine:
-    """One folder's engine. Statements of any number of threads."""
+    """Engine of one folder, usable from any number of threads."""
 
     def __init__(self, folder: Path) -> None:
         self._address = f"{folder}?{urlencode(_BOUNDS)}"
-        self._first = _CHDB.connect(self._address)  # with the last connection the engine would end
+        self._first = _CHDB.connect(self._address)  # keeps the engine open
         self._idle: list[tuple[object, Any]] = []
         self._lock = threading.Lock()
 
-    def ask(
+    def query(
         self, statement: str, database: str, settings: Mapping[str, str], parameters: Mapping[str, str]
     ) -> tuple[str | None, bytes]:
-        """Return the answer and the name of its format; no format where the statement has no answer.
+        """Return the format and bytes of the result; the format is None for a statement without a result.
 
         Raises:
-            EngineError: with the engine's words.
+            EngineError: with the message of the engine.
         """
         named = _WITH_FORMAT.search(statement)
         with self._connection(database, settings) as connection:
             if named is None:
-                # With names there is a line even where there are no rows: that tells an answer from none.
-                told = connection.query(statement, "TabSeparatedWithNames", params=dict(parameters)).bytes()
-                return ("TabSeparated", told.partition(b"\n")[2]) if told else (None, b"")
+                # The header line distinguishes an empty result from none.
+                result = connection.query(statement, "TabSeparatedWithNames", params=dict(parameters)).bytes()
+                return ("TabSeparated", result.partition(b"\n")[2]) if result else (None, b"")
             answer = connection.query(statement, named[1], params=dict(parameters)).bytes()
             if not answer and named[1] == "Native" and _ANSWERS.match(statement):
                 answer = _without_rows(connection, statement[: named.start()], parameters)
             return named[1], answer
 
     def insert(self, statement: str, format_: str, rows: bytes, database: str, settings: Mapping[str, str]) -> int:
-        """Insert rows of a format; return how many. The statement ends before `FORMAT`."""
+        """Insert rows of a format and return their number. The statement ends before `FORMAT`."""
         token = settings.get("insert_deduplication_token")
         lasting = {name: value for name, value in settings.items() if name != "insert_deduplication_token"}
         clause = f" SETTINGS insert_deduplication_token = {_quoted(token)}" if token else ""
@@ -71,14 +71,14 @@ class Engine:
             return int(to.finish().rows_written)
 
     def close(self) -> None:
-        """End the engine; nothing is asked afterwards."""
+        """Close all connections."""
         for _, connection in self._idle:
             connection.close()
         self._first.close()
 
     @contextlib.contextmanager
     def _connection(self, database: str, settings: Mapping[str, str]) -> Iterator[Any]:
-        """Give a connection with these settings. One that failed is not used again: see `EmbeddedHandle`."""
+        """Yield a connection with these settings. A failed connection is not reused: see `EmbeddedHandle`."""
         key = database, frozenset(settings.items())
         connection = self._take(key)
         try:
@@ -108,19 +108,19 @@ class Engine:
 def _prepare(connection: Any, database: str, settings: Mapping[str, str]) -> None:
     if database:
         connection.query(f"USE `{database}`", "TabSeparated")
-    for name in sorted(settings, key=lambda name: name == "readonly"):  # nothing is changed after that one
+    for name in sorted(settings, key=lambda name: name == "readonly"):  # readonly forbids later changes
         if not name.isidentifier():
             raise EngineError(f"Code: 115. DB::Exception: Unknown setting '{name}'. (UNKNOWN_SETTING)")
         connection.query(f"SET {name} = {_quoted(settings[name])}", "TabSeparated")
 
 
 def _without_rows(connection: Any, statement: str, parameters: Mapping[str, str]) -> bytes:
-    """Return the block that a server heads every answer with: columns and their types, no rows."""
+    """Return the leading block of a result: columns and their types, without rows."""
     try:
-        told = connection.query(f"DESCRIBE ({statement})", "TabSeparatedRaw", params=dict(parameters)).bytes()
-    except Exception:  # noqa: BLE001 - a SHOW or an EXISTS: it has rows
+        described = connection.query(f"DESCRIBE ({statement})", "TabSeparatedRaw", params=dict(parameters)).bytes()
+    except Exception:  # noqa: BLE001 - SHOW and EXISTS always have rows
         return b""
-    columns = [line.split("\t")[:2] for line in told.decode().splitlines()]
+    columns = [line.split("\t")[:2] for line in described.decode().splitlines()]
     return _number(len(columns)) + _number(0) + b"".join(_text(name) + _text(kind) for name, kind in columns)
 
 

@@ -1,4 +1,4 @@
-"""The stand-in for a server, as tests have it: started, killed, frozen, and restarted with other rights."""
+"""Stand-in for a ClickHouse server: can be started, killed, frozen, and restarted with other rights."""
 
 import contextlib
 import os
@@ -33,17 +33,17 @@ _USERS = """<clickhouse>
 
 
 def listens(port: int) -> bool:
-    """Whether a connection to a port of 127.0.0.1 is taken."""
+    """Return whether a port of 127.0.0.1 accepts connections."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2):
         return True
     return False
 
 
 class ClickHouse:
-    """A server, up while it is used as a context; its folder outlives it."""
+    """Server that runs while the context is open. Its folder is kept."""
 
     def __init__(self, folder: Path, tls: Sequence[Path] = (), zone: str = "UTC") -> None:
-        """Take a folder of its own, certificate and key where it should speak TLS alone, and its time zone."""
+        """Create the folder. With `tls`, certificate and key, the server accepts TLS only."""
         self._zone = zone
         self.port = free_port()
         self.log = folder / "log"
@@ -51,21 +51,21 @@ class ClickHouse:
         self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        self.may()
+        self.set_rights()
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the server."""
         self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it."""
+        """Kill the server."""
         self.kill()
 
-    def may(self, grants: Sequence[str] = (), *, readonly: int = 0) -> None:
-        """Say what the user may from the next start on: what is granted, or everything."""
+    def set_rights(self, grants: Sequence[str] = (), *, readonly: int = 0) -> None:
+        """Set the rights of the user from the next start on: these grants, or all rights."""
         rights = "".join(f"<query>GRANT {grant}</query>" for grant in grants)
         users = self._folder / "users.xml"
         users.write_text(
@@ -74,14 +74,14 @@ class ClickHouse:
         (self._folder / "config.xml").write_text(_CONFIG.format(users=users))
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server and wait until it answers."""
         with self.log.open("ab") as sink:
             self._process = subprocess.Popen(
                 [
                     sys.executable, "-m", "tests.support.clickhouse",
                     str(self._folder / "data"), str(self.port), PASSWORD, *map(str, self._tls),
                 ],
-                cwd=self._folder,  # the engine reads the `config.xml` of the folder that it is started in
+                cwd=self._folder,  # the engine reads `config.xml` in its working folder
                 env={**os.environ, "PYTHONPATH": str(ROOT), "TZ": self._zone},
                 stdout=sink,
                 stderr=subprocess.STDOUT,
@@ -95,40 +95,40 @@ class ClickHouse:
         wait_until(ready, seconds=60, what=f"the server to answer: {self.log.read_text()}")
 
     def stop(self) -> None:
-        """Ask it to end, and wait for that."""
+        """Terminate the server and wait for its end."""
         assert self._process is not None
         self._process.terminate()
         self._process.wait(timeout=60)
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill the server, as a power failure would."""
         assert self._process is not None
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait(timeout=20)
 
     def freeze(self, *, thaw: bool = False) -> None:
-        """Have it do nothing at all, or go on."""
+        """Pause the process, or continue it with `thaw`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT if thaw else signal.SIGSTOP)
 
-    def lose(self, table: str, when: str, times: int) -> None:
-        """Have the connections of so many inserts into a table break: `before` anything is done, or `after` all is."""
+    def break_inserts(self, table: str, when: str, times: int) -> None:
+        """Break the connections of the next `times` inserts into a table, `before` or `after` their execution."""
         url = f"http://127.0.0.1:{self.port}/faults?table={table}&when={when}&times={times}"
         with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=10):
             pass
 
     def dsn(self, database: str, *, port: int | None = None, password: str = PASSWORD, options: str = "") -> str:
-        """Return how a hub is told of a database."""
+        """Return the DSN of a database."""
         return f"clickhouse://{USER}:{quote(password, safe='')}@127.0.0.1:{port or self.port}/{database}{options}"
 
     def make(self, database: str) -> str:
-        """Make a database; return its DSN."""
-        self.ask(f"CREATE DATABASE {database}")
+        """Create a database and return its DSN."""
+        self.query(f"CREATE DATABASE {database}")
         return self.dsn(database)
 
-    def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """Return the rows of an answer; none of a statement that has no answer."""
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement; empty for a statement without a result."""
         client = clickhouse_connect.get_client(
             host="127.0.0.1", port=self.port, username=USER, password=PASSWORD, autogenerate_session_id=False
         )

@@ -1,4 +1,4 @@
-"""A request of ClickHouse's HTTP interface, out of address, headers and body. Pure.
+"""Requests of the ClickHouse HTTP interface, parsed from address, headers and body. Pure.
 
 https://clickhouse.com/docs/interfaces/http
 """
@@ -27,20 +27,20 @@ _OF_THE_PROTOCOL = frozenset(
         "http_headers_progress_interval_ms",
     )
 )  # fmt: skip
-"""What is no setting of the statement."""
+"""Parameters that are not settings of the statement."""
 
 _INSERT = re.compile(rb"\s*(INSERT\s+INTO\s+(?:[^\n](?!\bFORMAT\b))*?)\s+FORMAT\s+(\w+)[ \t]*\r?\n", re.IGNORECASE)
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What is asked.
+    """Parsed request.
 
     Attributes:
-        user, password: as told in `Authorization`, or in the address.
-        statement: SQL; of an insert with rows, what stands before `FORMAT`.
-        rows: of an insert their format and bytes, or None.
-        read_only: as what is asked with GET.
-        compressed: whether the answer may be, and how.
+        user, password: from `Authorization`, or from the address.
+        statement: SQL; for an insert with rows, the part before `FORMAT`.
+        rows: format and bytes of the rows of an insert, or None.
+        read_only: whether the method is GET.
+        compressed: accepted encoding of the response, or an empty text.
     """
 
     user: str
@@ -56,35 +56,37 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def read_request(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Request:
-    """Read a request.
+    """Parse a request.
 
     Raises:
-        ValueError: if it cannot be.
+        ValueError: for an invalid request.
     """
-    told = dict(parse_qsl(urlsplit(target).query, keep_blank_values=True))
+    arguments = dict(parse_qsl(urlsplit(target).query, keep_blank_values=True))
     body = _UNPACKED[headers.get("Content-Encoding", "identity")](body)
     if headers.get("Content-Type", "").startswith("multipart/form-data"):
-        told |= _form(headers["Content-Type"], body)
+        arguments |= _form(headers["Content-Type"], body)
         body = b""
-    query = told.get("query", "").encode()
+    query = arguments.get("query", "").encode()
     whole = query + b"\n" + body if query and body else query or body
     insert = _INSERT.match(whole)
     scheme, _, credentials = headers.get("Authorization", "").partition(" ")
     user, _, password = base64.b64decode(credentials).decode().partition(":") if scheme == "Basic" else ("", "", "")
-    accepted = headers.get("Accept-Encoding", "").split(",") if told.get("enable_http_compression") == "1" else []
+    accepted = headers.get("Accept-Encoding", "").split(",") if arguments.get("enable_http_compression") == "1" else []
     return Request(
-        user=user or told.get("user", "default"),
-        password=password or told.get("password", ""),
-        session=told.get("session_id", ""),
-        database=told.get("database", ""),
+        user=user or arguments.get("user", "default"),
+        password=password or arguments.get("password", ""),
+        session=arguments.get("session_id", ""),
+        database=arguments.get("database", ""),
         statement=(insert[1] if insert else whole).decode(),
         rows=(insert[2].decode(), whole[insert.end() :]) if insert else None,
         settings={
             name: value
-            for name, value in told.items()
+            for name, value in arguments.items()
             if name not in _OF_THE_PROTOCOL and not name.startswith("param_") and value
         },
-        parameters={name.removeprefix("param_"): value for name, value in told.items() if name.startswith("param_")},
+        parameters={
+            name.removeprefix("param_"): value for name, value in arguments.items() if name.startswith("param_")
+        },
         read_only=method == "GET",
         compressed=next((one.strip() for one in accepted if one.strip() in PACKED), ""),
     )
@@ -93,11 +95,11 @@ def read_request(method: str, target: str, headers: Mapping[str, str], body: byt
 def _form(kind: str, body: bytes) -> dict[str, str]:
     head = f"Content-Type: {kind}\r\n\r\n".encode()
     form = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
-    told = {}
+    fields = {}
     for part in form.iter_parts():
         content = part.get_payload(decode=True)
-        told[str(part.get_param("name", header="content-disposition"))] = bytes(content).decode()
-    return told
+        fields[str(part.get_param("name", header="content-disposition"))] = bytes(content).decode()
+    return fields
 
 
 _UNPACKED: dict[str, Callable[[bytes], bytes]] = {
@@ -114,4 +116,4 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "deflate": zlib.compress,
 }
-"""How an answer is made smaller, by name."""
+"""Response compression by encoding."""

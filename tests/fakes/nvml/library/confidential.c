@@ -1,4 +1,4 @@
-/* Confidential computing, of devices and of the machine. The machine's answers are those of GPU 0 in a scenario. */
+/* Confidential computing of devices and of the machine. Results of the machine are those of GPU 0. */
 #include "fake.h"
 
 struct sizes { uint64_t protected_kib, unprotected_kib; };

@@ -1,4 +1,4 @@
-/* One GPU, or one MIG device: identity, heat, power, clocks, memory, errors, the PCIe link. */
+/* One GPU, or one MIG device: identity, temperature, power, clocks, memory, errors, the PCIe link. */
 #include "fake.h"
 
 TEXT_OF(nvmlDeviceGetName) TEXT_OF(nvmlDeviceGetUUID) TEXT_OF(nvmlDeviceGetSerial)
@@ -84,7 +84,7 @@ struct memory_v2 { unsigned version; uint64_t total, reserved, free, used; };
 struct bar1 { uint64_t total, free, used; };
 struct pci_info { char legacy[16]; unsigned domain, bus, device, device_id, subsystem_id; char bus_id[32]; };
 
-API int nvmlDeviceGetMemoryInfo(void *h, struct memory *out) { /* its `used` holds what is reserved, too */
+API int nvmlDeviceGetMemoryInfo(void *h, struct memory *out) { /* its `used` includes reserved memory */
   ENTER(h);
   uint64_t reserved;
   int rc = number(SUBJECT(h), "nvmlDeviceGetMemoryInfo_total", 0, &out->total);
@@ -116,7 +116,7 @@ API int nvmlDeviceGetPciInfo_v3(void *h, struct pci_info *out) {
   return rc;
 }
 
-/* --- what came with later branches ------------------------------------------------------------------------------- */
+/* --- functions of later branches --------------------------------------------------------------------------------- */
 
 #if DRIVER_BRANCH >= 535
 struct sram { unsigned version; uint64_t counts[11]; unsigned exceeded; };
@@ -144,7 +144,7 @@ API int nvmlDeviceGetFanSpeedRPM(void *h, struct fan_speed *io) {
   if (io->version != 0x0100000C) return VERSION_MISMATCH;
   return number32(SUBJECT(h), "nvmlDeviceGetFanSpeedRPM", io->fan + 1, &io->speed);
 }
-API int nvmlDeviceGetPlatformInfo(void *h, struct platform *out) { /* the GUID is the serial with its bits turned over */
+API int nvmlDeviceGetPlatformInfo(void *h, struct platform *out) { /* the GUID is the serial with inverted bits */
   ENTER(h);
   if (out->version != 0x0200002C) return VERSION_MISMATCH;
   const struct entry *e = row(SUBJECT(h), "nvmlDeviceGetPlatformInfo", 0);

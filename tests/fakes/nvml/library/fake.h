@@ -1,6 +1,6 @@
-/* What the files of the fake driver library share: the scenario, the gate that every call passes, return codes.
+/* Declarations shared by the files of the fake driver library: the scenario, the gate of every call, return codes.
  *
- * Values come from the scenario alone: what it does not name is NVML_ERROR_NOT_SUPPORTED. Struct layouts, versions and
+ * Values come from the scenario only. A missing key is NVML_ERROR_NOT_SUPPORTED. Struct layouts, versions and
  * return codes follow nvml.h. -DDRIVER_BRANCH=535 leaves out the functions that came after that branch;
  * -DEARLY_535 is a driver of 535.43 to 535.86, whose process records are longer.
  */
@@ -22,7 +22,7 @@ enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PE
        INSUFFICIENT_SIZE = 7, TIMEOUT = 10, VERSION_MISMATCH = 25 };
 enum { MAX_GPUS = 64, TEXT = 96, MOST = 12 };
 
-/* One thing that a scenario says of a subject: some numbers, or a text. */
+/* One entry of a subject in a scenario: some numbers, or a text. */
 struct entry { int subject; char key[64]; uint64_t argument; uint64_t n[MOST]; int count; char text[TEXT]; };
 
 /* Subjects by number: GPU i is i, its MIG device in slot s is MIG_SUBJECT(i, s), vGPU instances and types have ids. */
@@ -42,9 +42,9 @@ const char *driver_version(void);
 const char *library_version(void);
 int cuda_version(void);
 unsigned long change(void); /* number of scenarios read so far */
-uint64_t pair(uint64_t one, uint64_t two); /* an argument made of several */
+uint64_t pair(uint64_t one, uint64_t two); /* one argument made of two */
 
-int is_dead(const void *handle); /* of a MIG device that is no more */
+int is_dead(const void *handle); /* of a MIG device that was destroyed */
 
 /* The gate: the log, then the scenario's fault for the call, then whether NVML is initialised. */
 int gate(const char *function, int gpu, int needs_init);
@@ -55,7 +55,7 @@ extern atomic_int users;
 
 #define API __attribute__((visibility("default")))
 /* A handle is life << 32 | (slot + 1) << 16 | (index + 1); slot + 1 is 0 for the GPU itself. NULL is none. The life of a
- * MIG device is made of its UUID: a handle of one that was destroyed does not become its successor's. */
+ * MIG device is made of its UUID: the handle of a destroyed device is not valid for its successor. */
 #define HANDLE(gpu, slot) ((void *)(intptr_t)(((slot) + 1) << 16 | ((gpu) + 1)))
 #define MIG_HANDLE(gpu, slot, life) ((void *)((intptr_t)HANDLE(gpu, slot) | (intptr_t)(life) << 32))
 #define GPU(handle) ((int)((intptr_t)(handle) & 0xFFFF) - 1)
@@ -65,7 +65,7 @@ extern atomic_int users;
   if (GPU(handle) < 0 || GPU(handle) >= (int)gpu_count() || is_dead(handle)) return INVALID_ARGUMENT; } while (0)
 #define ENTER_SYSTEM() do { int rc_ = gate(__func__, -1, 1); if (rc_) return rc_; } while (0)
 
-/* Functions that give what the scenario says under their own name. */
+/* Functions that return the scenario's value under their own name. */
 #define NUMBER32(name) API int name(void *h, unsigned *out) { ENTER(h); return number32(SUBJECT(h), #name, 0, out); }
 #define NUMBER64(name) API int name(void *h, uint64_t *out) { ENTER(h); return number(SUBJECT(h), #name, 0, out); }
 #define INDEXED32(name) API int name(void *h, unsigned which, unsigned *out) { \

@@ -1,4 +1,4 @@
-/* What a probe must never call: it aborts the process. */
+/* Functions that change a device: calling one aborts the process. */
 #include "fake.h"
 
 #pragma GCC diagnostic ignored "-Wreturn-type"

@@ -1,7 +1,6 @@
-/* GPM: samples, and what is made of two of them: `number SUBJECT gpm,METRIC CODE BITS` (bits of a double).
+/* GPM: samples, and metrics from two samples: `number SUBJECT gpm,METRIC CODE BITS` (bits of a double).
  *
- * What nvml.h or others' crashes forbid aborts: two threads inside at once, samples of two devices, samples less than
- * 100 ms apart.
+ * Misuse aborts the process: two threads at once, samples of two devices, samples less than 100 ms apart.
  */
 #include "fake.h"
 #include <pthread.h>

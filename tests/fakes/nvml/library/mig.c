@@ -1,4 +1,4 @@
-/* MIG devices. One is in the slot of its subject (`3.0` is slot 0 of GPU 3) if the scenario gives it a UUID.
+/* MIG devices. A device exists in the slot of its subject (`3.0` is slot 0 of GPU 3) if it has a UUID.
  * `row 3.0 nvmlDeviceGetAttributes` has the nine numbers of nvmlDeviceAttributes_t; `3/gi7` is GPU instance 7 of GPU 3.
  */
 #include "fake.h"

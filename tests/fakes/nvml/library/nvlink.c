@@ -1,4 +1,4 @@
-/* NVLink, the fabric, and the chip-to-chip link. A scenario names states by link; past the last named one is no link. */
+/* NVLink, the fabric, and the chip-to-chip link. A scenario has states by link; the last one is the last link. */
 #include "fake.h"
 
 static int of_link(void *h, const char *key, unsigned link, unsigned *out) {

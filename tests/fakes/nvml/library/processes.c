@@ -32,8 +32,8 @@ PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
 API int nvmlDeviceGetRunningProcessDetailList(void *h, void *out) { ENTER(h); (void)out; return NOT_SUPPORTED; }
 #endif
 
-/* row: pid, microseconds since 1970 (or, where it is a year at most, ago), multiprocessors, memory, encoder, decoder. Only
- * what is newer than `since` is told. */
+/* row: pid, microseconds since 1970 (or the age of the sample, if less than a year), multiprocessors, memory, encoder, decoder. Only
+ * samples newer than `since` are returned. */
 struct use { unsigned pid; uint64_t at; unsigned percent[4]; };
 API int nvmlDeviceGetProcessUtilization(void *h, struct use *out, unsigned *count, unsigned long long since) {
   ENTER(h);

@@ -1,5 +1,5 @@
-/* Reads the scenario file, again whenever its inode or modification time changes, and lets calls pass or fail by it. With
- * FAKE_NVML_STILL in the environment it is read once: looking at it costs a call more than all else. */
+/* Reads the scenario file, again when its inode or modification time changes, and applies its faults to calls.
+ * With FAKE_NVML_STILL in the environment it is read once, because checking the file dominates the cost of a call. */
 #include "fake.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -22,7 +22,7 @@ struct scenario {
 
 static _Atomic(struct scenario *) current; /* older ones are never freed: another thread may be reading them */
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
-static __thread const struct scenario *said;
+static __thread const struct scenario *active;
 atomic_int users;
 
 void refuse(const char *what, const char *which) {
@@ -64,8 +64,8 @@ static struct entry *put(struct scenario *s, int subject, const char *key, uint6
 }
 
 const struct entry *find(int subject, const char *key, uint64_t argument) {
-  if (!said->room) return NULL;
-  const struct entry *e = &said->table[slot_of(said->table, said->room, subject, key, argument)];
+  if (!active->room) return NULL;
+  const struct entry *e = &active->table[slot_of(active->table, active->room, subject, key, argument)];
   return e->key[0] ? e : NULL;
 }
 
@@ -102,13 +102,13 @@ int text(int subject, const char *key, char *out, unsigned size) {
   return e ? copy(out, size, e->text) : NOT_SUPPORTED;
 }
 
-unsigned gpu_count(void) { return said->count; }
-const char *driver_version(void) { return said->driver; }
-const char *library_version(void) { return said->library; }
-int cuda_version(void) { return said->cuda; }
-unsigned long change(void) { return said->change; }
+unsigned gpu_count(void) { return active->count; }
+const char *driver_version(void) { return active->driver; }
+const char *library_version(void) { return active->library; }
+int cuda_version(void) { return active->cuda; }
+unsigned long change(void) { return active->change; }
 
-/* --- reading it ----------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------- */
 
 static int subject_of(const char *word, const char *line) {
   int gpu, slot;
@@ -223,11 +223,11 @@ long bounded_wait_ms(unsigned timeout_ms) {
 
 int gate(const char *function, int gpu, int needs_init) {
   note(function, gpu);
-  said = scenario();
-  const struct fault *f = fault_of(said, function, gpu);
+  active = scenario();
+  const struct fault *f = fault_of(active, function, gpu);
   if (f) {
     if (f->delay_ms == STUBBORN_HANG) signal(SIGTERM, SIG_IGN);
-    if (f->delay_ms < 0) { while ((f = fault_of(said = scenario(), function, gpu)) && f->delay_ms < 0) pause_ms(5); }
+    if (f->delay_ms < 0) { while ((f = fault_of(active = scenario(), function, gpu)) && f->delay_ms < 0) pause_ms(5); }
     else pause_ms(f->delay_ms);
     if (f && f->rc == CRASH) raise(SIGSEGV);
     if (f && f->rc) return f->rc;

@@ -38,7 +38,7 @@ API const char *nvmlErrorString(int code) {
     case 18: return "Driver/library version mismatch";
     case 28: return "No supported GPUs were found";
     case 999: return "Unknown Error";
-    default: return "An error with no words";
+    default: return "An error without a text";
   }
 }
 API int nvmlSystemGetDriverVersion(char *out, unsigned size) { ENTER_SYSTEM(); return copy(out, size, driver_version()); }

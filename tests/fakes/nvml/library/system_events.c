@@ -1,11 +1,11 @@
-/* GPUs that a kernel driver takes or gives up: `row 0 system_event NUMBER TYPE GPU_ID`, with a number of its own each.
- * A set tells of those that come into the scenario after it was registered, each once. Drivers from 575 on have it.
+/* GPUs bound to or unbound from a kernel driver: `row 0 system_event NUMBER TYPE GPU_ID`, each with a unique number.
+ * A set reports the events added to the scenario after it was registered, once each. Drivers have it since 575.
  */
 #include "fake.h"
 
 #if DRIVER_BRANCH >= 575
 enum { SYSTEM_SLICE_MS = 20 };
-struct system_set { uint64_t types; unsigned told; };
+struct system_set { uint64_t types; unsigned reported; };
 struct set_request { unsigned version; struct system_set *set; };
 struct register_request { unsigned version; uint64_t types; struct system_set *set; };
 struct system_event { uint64_t type; unsigned gpu; };
@@ -31,17 +31,17 @@ API int nvmlSystemRegisterEvents(struct register_request *request) {
   ENTER_SYSTEM();
   CHECK_VERSION(request);
   request->set->types = request->types;
-  request->set->told = rows(0, "system_event");
+  request->set->reported = rows(0, "system_event");
   return OK;
 }
 
 API int nvmlSystemEventSetWait(struct wait_request *request) {
   CHECK_VERSION(request);
   for (long waited = 0;; waited += SYSTEM_SLICE_MS) {
-    ENTER_SYSTEM(); /* the scenario may be another one by now */
+    ENTER_SYSTEM(); /* the scenario may have changed */
     request->count = 0;
-    while (request->set->told < rows(0, "system_event") && request->count < request->room) {
-      const struct entry *e = row(0, "system_event", request->set->told++);
+    while (request->set->reported < rows(0, "system_event") && request->count < request->room) {
+      const struct entry *e = row(0, "system_event", request->set->reported++);
       if (!(e->n[1] & request->set->types)) continue;
       request->data[request->count++] = (struct system_event){e->n[1], (unsigned)e->n[2]};
     }

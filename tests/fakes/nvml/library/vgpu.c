@@ -1,8 +1,8 @@
 /* vGPUs: the host's types and instances, and what a guest sees. An instance lives while the scenario gives it a UUID.
  *
  * `row GPU nvmlDeviceGetActiveVgpus ID` lists one. `row GPU nvmlDeviceGetVgpuUtilization TIME ID SM MEM ENC DEC JPG OFA`
- * is a sample, at TIME microseconds since 1970, or that long before now if it is less than a year. Faults of calls about
- * an instance take its id for the GPU.
+ * is a sample, at TIME microseconds since 1970, or that long ago if it is less than a year. Faults of calls for
+ * an instance use its id as the GPU.
  */
 #include "fake.h"
 #include <time.h>
@@ -45,7 +45,7 @@ API int nvmlDeviceGetVgpuHeterogeneousMode(void *h, struct versioned *out) {
 }
 #endif
 
-/* --- use ------------------------------------------------------------------------------------------------------ */
+/* --- utilization ---------------------------------------------------------------------------------------------- */
 
 union value { double d; unsigned u; unsigned long long ull; unsigned short us; };
 struct old_sample { unsigned instance; uint64_t at; union value used[4]; };
@@ -54,7 +54,7 @@ struct info { unsigned version, type, count; uint64_t last_seen; struct sample *
 
 static union value as(unsigned type, uint64_t percent) {
   union value v;
-  memset(&v, 0xAB, sizeof v); /* what a type does not cover is anything */
+  memset(&v, 0xAB, sizeof v); /* bytes not covered by the type are undefined */
   if (type == 0) v.d = (double)percent;
   else if (type == 1 || type == 5) v.u = (unsigned)percent;
   else if (type == 6) v.us = (unsigned short)percent;
@@ -62,7 +62,7 @@ static union value as(unsigned type, uint64_t percent) {
   return v;
 }
 
-/* Puts samples after a time into either kind of record; returns a code. */
+/* Copies samples after a time into either kind of record and returns a code. */
 static int use_since(int subject, uint64_t last_seen, unsigned *type, unsigned *count, struct sample *out, struct old_sample *old) {
   const char *table = "nvmlDeviceGetVgpuUtilization";
   struct timespec t; unsigned found = 0, room = *count;
@@ -136,7 +136,7 @@ API int nvmlVgpuInstanceGetFbUsage(unsigned id, uint64_t *out) {
 }
 API int nvmlVgpuInstanceGetVmID(unsigned id, char *out, unsigned size, unsigned *kind) {
   ENTER_VGPU(id);
-  memset(out, 0, size); /* it uses the room it was told of */
+  memset(out, 0, size); /* it fills the size that was passed */
   int rc = number32(SUBJECT_OF(id), "nvmlVgpuInstanceGetVmID_kind", 0, kind);
   return rc ? rc : text(SUBJECT_OF(id), "nvmlVgpuInstanceGetVmID", out, size);
 }

@@ -1,4 +1,4 @@
-"""What is kept from document to document, and from page to page, never shows: each is as if made for the first time."""
+"""Incremental documents and pages: always equal to ones created from scratch."""
 
 from typing import Any
 
@@ -49,12 +49,12 @@ DIMS = {
 
 @st.composite
 def steps(draw: Any) -> Any:
-    """Draw one thing that happens: time, a failure, or a pass that lists some views with some readings."""
+    """Draw one step: time, a failure, or a pass over some views with some readings."""
     kind = draw(st.sampled_from(["pass", "pass", "pass", "pass", "time", "fail", "bus"]))
     reader = draw(st.sampled_from(list(READERS)))
     lane = draw(st.sampled_from(READERS[reader]))
     views = draw(st.lists(st.sampled_from(VIEWS), unique=True))
-    told = [
+    rows = [
         (
             view,
             {name: draw(VALUES[name]) for name in draw(st.lists(st.sampled_from(list(VALUES)), unique=True))},
@@ -66,11 +66,11 @@ def steps(draw: Any) -> Any:
         )
         for view in views
     ]
-    return kind, reader, lane, told, draw(st.sampled_from([1.0, 40.0, 200.0]))
+    return kind, reader, lane, rows, draw(st.sampled_from([1.0, 40.0, 200.0]))
 
 
-def happen(world: World, step: Any) -> None:
-    kind, reader, lane, told, seconds = step
+def apply(world: World, step: Any) -> None:
+    kind, reader, lane, rows, seconds = step
     if kind == "time":
         world.clock.advance(seconds)
     elif kind == "fail":
@@ -79,34 +79,34 @@ def happen(world: World, step: Any) -> None:
         world.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"), function(1, "vfio-pci")))
     else:
         world.clock.advance(1.0)
-        samples = [world.sample(reader, lane, view, values, dims) for view, values, dims, _ in told]
+        samples = [world.sample(reader, lane, view, values, dims) for view, values, dims, _ in rows]
         process = Process(pid=7, kinds=("compute",), start_time=None, values={"memory_bytes": 1})
         busy = [
-            msgspec.structs.replace(s, processes=(process,)) if t[3] else s for s, t in zip(samples, told, strict=True)
+            msgspec.structs.replace(s, processes=(process,)) if t[3] else s for s, t in zip(samples, rows, strict=True)
         ]
         world.passed(reader, lane, *busy)
 
 
 @settings(max_examples=examples(15, 300))
 @given(st.lists(st.tuples(steps(), st.booleans()), min_size=2, max_size=12))
-def test_documents_and_pages_are_as_if_made_anew(happened: list[tuple[Any, bool]]) -> None:
+def test_incremental_documents_and_pages_equal_fresh_ones(drawn: list[tuple[Any, bool]]) -> None:
     world = World(READERS)
     assembler, pages = Assembler(), AgentPages()
-    for step, is_shown in happened:
-        happen(world, step)
+    for step, is_shown in drawn:
+        apply(world, step)
         if not is_shown:
             continue
         now: Any = {"now": world.clock.monotonic(), "now_ns": world.clock.now_ns(), "capabilities": {"push": "x"}}
-        kept = run_to_end(assembler.steps(world.state, **now))
-        anew = assemble(world.state, **now)
-        assert repr(kept) == repr(anew)  # NaN is not equal to itself, and -0.0 is to 0
+        incremental = run_to_end(assembler.steps(world.state, **now))
+        fresh = assemble(world.state, **now)
+        assert repr(incremental) == repr(fresh)  # NaN differs from itself, and -0.0 equals 0
         for openmetrics in (False, True):
-            assert shown(pages, kept, STATS, openmetrics=openmetrics) == agent_page(
-                anew, STATS, openmetrics=openmetrics
+            assert shown(pages, incremental, STATS, openmetrics=openmetrics) == agent_page(
+                fresh, STATS, openmetrics=openmetrics
             )
 
 
-def test_what_has_not_changed_is_the_same_object() -> None:
+def test_unchanged_parts_are_the_same_objects() -> None:
     world = World(READERS)
     assembler = Assembler()
 
@@ -141,7 +141,7 @@ def test_what_has_not_changed_is_the_same_object() -> None:
         ({"gpu_name": "A"}, {"gpu_name": "B"}),
     ],
 )
-def test_a_change_is_written(before: dict[str, Value | Absent], after: dict[str, Value | Absent]) -> None:
+def test_changes_are_written(before: dict[str, Value | Absent], after: dict[str, Value | Absent]) -> None:
     world, pages, assembler = World(READERS), AgentPages(), Assembler()
     for values in (before, after):
         world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), values))
@@ -149,7 +149,7 @@ def test_a_change_is_written(before: dict[str, Value | Absent], after: dict[str,
         assert shown(pages, snapshot, STATS) == agent_page(snapshot, STATS)
 
 
-def test_dimensions_that_change_places_are_written() -> None:
+def test_reordered_dimensions_are_written() -> None:
     world, pages, assembler = World(READERS), AgentPages(), Assembler()
     for ports in (("a", "b"), ("a", "c"), ("c", "a"), ("a",)):
         dims = tuple(DimValue("host_network_receive_bytes_total", (port, "physical"), 1) for port in ports)
