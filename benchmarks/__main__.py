@@ -10,7 +10,7 @@ NAMES = (
 
 
 def main(names: list[str]) -> int:
-    """Run each benchmark in a process of its own, for separate memory and threads; return the highest exit code."""
+    """Run each benchmark in a separate process, for separate memory and threads. Return the highest exit code."""
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         print(f"unknown benchmark {', '.join(unknown)}; known: {', '.join(NAMES)}", file=sys.stderr)

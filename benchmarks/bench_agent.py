@@ -1,12 +1,12 @@
 """Cost of an agent on a node with 8 fake H200s, with all readers and real processes.
 
-Method: a real `gpufleet agent` over the fake driver library, fast lane every second (ten times its default) so that
-many rounds fit into the run, no hub. Processor time is what agent and NVML child used over the run, divided by fast
-rounds; the slow and static lanes at a sixth and a sixtieth of the rounds are in it, as are assembly and rendering:
-first without requests, then with a request for `/metrics`, packed, after each round. The fake driver
-answers at once and looks for events 50 times a second, which is in the child's time: this is gpufleet's own cost, the
-real driver's comes on top. Then `/metrics` is requested 1,000 times over one kept connection while rounds go on, plain
-and packed.
+Method: a real `gpufleet agent` over the fake driver library, without a hub. The fast lane runs every second, ten times
+its default rate, so that many rounds fit into the run. Processor time is that of agent and NVML child over the run,
+divided by the number of fast rounds. It contains the slow and static lanes, at a sixth and a sixtieth of the rounds,
+and assembly and rendering. It is measured without requests, then with a gzip request for `/metrics` after each round.
+The fake driver responds immediately and polls for events 50 times a second, which is part of the child's time. The cost
+of a real driver is added to these figures. Then `/metrics` is requested 1,000 times over one persistent connection
+during rounds, plain and with gzip.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ CONFIG = 'node = "bench"\n[lanes]\nfast = 1.0\nslow = 6.0\nstatic = 60.0\n'
 async def request_page(
     url: str, encoding: str, *, count: int = REQUESTS, pause: float = 0.002
 ) -> tuple[list[float], int]:
-    """Request the page repeatedly; return the latencies in seconds, sorted, and its size."""
+    """Request the page repeatedly. Return the sorted latencies in seconds, and its size."""
     spans, size = [], 0
     async with aiohttp.ClientSession(auto_decompress=False, headers={"Accept-Encoding": encoding}) as session:
         for _ in range(count):
@@ -45,14 +45,14 @@ async def request_page(
 
 
 def used_while(processes: list[int], work: Callable[[], object]) -> list[float]:
-    """Return the processor seconds that each process used during some work."""
+    """Return the processor seconds of each process during a function call."""
     before = [cpu_seconds(pid) for pid in processes]
     work()
     return [cpu_seconds(pid) - start for pid, start in zip(processes, before, strict=True)]
 
 
 def measure(title: str, scenario: Scenario) -> None:
-    """Run an agent over a scenario, and print what it took."""
+    """Run an agent over a scenario, and print its cost."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch:
         folder = Path(scratch)
         driver = FakeNvml(folder, scenario)
@@ -73,13 +73,13 @@ def measure(title: str, scenario: Scenario) -> None:
             series = sum(not line.startswith("#") for line in get_text(url).splitlines())
             agent.stop()
     table = Table(f"agent: {title}, all readers", "what", "figure")
-    table.row("processor time a round, agent", f"{alone[0] / SECONDS * 1e3:.1f} ms")
-    table.row("the same with one request per round", f"{scraped[0] / SECONDS * 1e3:.1f} ms")
-    table.row("processor time a round, NVML child", f"{sum(alone[1:]) / SECONDS * 1e3:.1f} ms")
+    table.row("processor time per round, agent", f"{alone[0] / SECONDS * 1e3:.1f} ms")
+    table.row("processor time per round, agent, with one request", f"{scraped[0] / SECONDS * 1e3:.1f} ms")
+    table.row("processor time per round, NVML child", f"{sum(alone[1:]) / SECONDS * 1e3:.1f} ms")
     table.row("resident, agent + child", f"{resident[0]:.0f} + {sum(resident[1:]):.0f} MiB")
     table.row("proportional, agent + child", f"{proportional[0]:.0f} + {sum(proportional[1:]):.0f} MiB")
-    table.row("/metrics", f"{series} series, {size} bytes, {packed} packed")
-    for label, found in (("/metrics", spans), ("/metrics, packed,", packed_spans)):
+    table.row("/metrics", f"{series} series, {size} bytes, {packed} with gzip")
+    for label, found in (("/metrics", spans), ("/metrics, gzip,", packed_spans)):
         table.row(f"{label} p50", f"{found[len(found) // 2] * 1e3:.2f} ms")
         table.row(f"{label} p99", f"{found[len(found) * 99 // 100] * 1e3:.2f} ms")
     table.print()

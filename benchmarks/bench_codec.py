@@ -1,8 +1,8 @@
-"""Cost of the batch codec and of normalising, per value.
+"""Cost of the batch codec and of normalisation, per value.
 
-Method: batches of 40 numeric GPU metrics are made with a fixed seed, every value different from its neighbours in
-every digit (the hard case for compression). Each step runs in one thread for at least half a second of processor
-time, three times; the best of the three is reported. Between machines only the ratios of the figures are comparable.
+Method: batches of 40 numeric GPU metrics are made with a fixed seed. Values differ from their neighbours in every
+digit, the worst case for compression. Each step runs in one thread for at least half a second of processor time, three
+times, and the best is reported. Between machines only the ratios of the figures are comparable.
 """
 
 import random
@@ -22,7 +22,7 @@ METRICS = [
     for metric in CATALOGUE.values()
     if Subject.GPU in metric.subjects and not metric.dims and metric.type in (ValueType.INT, ValueType.FLOAT)
 ][:40]
-GPUS_A_NODE = 8
+GPUS_PER_NODE = 8
 NOW = 1_790_000_000_000_000_000
 
 
@@ -37,7 +37,7 @@ def make_batch(gpus: int) -> WireBatch:
         epoch="0" * 32,
         seq=1,
         sent_at=NOW,
-        machines=[Machine(name=f"node-{number}") for number in range(-(-gpus // GPUS_A_NODE))],
+        machines=[Machine(name=f"node-{number}") for number in range(-(-gpus // GPUS_PER_NODE))],
         views=views,
         samples=[
             SampleBlock(
@@ -45,7 +45,7 @@ def make_batch(gpus: int) -> WireBatch:
                 lane="fast",
                 provenance="host_local_probe",
                 metrics=[metric.name for metric in METRICS],
-                machine=[row // GPUS_A_NODE for row in range(gpus)],
+                machine=[row // GPUS_PER_NODE for row in range(gpus)],
                 view=list(range(gpus)),
                 measured_at=[NOW - row for row in range(gpus)],
                 driver_session=[1] * gpus,
@@ -63,7 +63,7 @@ def value_of(metric: Metric, chance: random.Random) -> Cell:
 
 
 def best_seconds(step: Callable[[], object]) -> float:
-    """Return the processor time of a step; unlike wall time it means the same beside other work."""
+    """Return the processor time of a step, which does not depend on other work like wall time."""
     best = float("inf")
     for _ in range(3):
         runs, start = 0, time.thread_time()
@@ -75,7 +75,7 @@ def best_seconds(step: Callable[[], object]) -> float:
 
 
 def steps_of(batch: WireBatch) -> list[tuple[str, Callable[[], object], int | None]]:
-    """Return name, step and, where the step makes a body, its bytes."""
+    """Return name, function and, for encoders, body size of each step."""
     rows, plain, packed = to_rows(batch), encode_wire(batch, compress=False), encode_wire(batch)
     return [
         ("rows to columns", lambda: to_wire(rows), None),
@@ -83,13 +83,13 @@ def steps_of(batch: WireBatch) -> list[tuple[str, Callable[[], object], int | No
         ("encode, zstd", lambda: encode_wire(batch), len(packed)),
         ("decode", lambda: decode(plain), None),
         ("decode, zstd", lambda: decode(packed), None),
-        ("the same for a hub", lambda: decode(packed, as_matrix=True), None),
+        ("decode, zstd, for a hub", lambda: decode(packed, as_matrix=True), None),
         ("normalise", lambda: normalise(batch, NOW), None),
     ]
 
 
 def main() -> None:
-    table = Table("Batch codec", "GPUs", "step", "us a batch", "M values/s", "bytes a value")
+    table = Table("Batch codec", "GPUs", "step", "us/batch", "M values/s", "bytes/value")
     for gpus in (8, 1_000, 10_000):
         values = gpus * len(METRICS)
         for name, step, size in steps_of(make_batch(gpus)):

@@ -1,10 +1,10 @@
-"""Reading DCGM host engines: passes a second, and the processor time of each.
+"""Reading of DCGM host engines: passes per second, and processor time per pass.
 
-Method: the simulated engine in a process of its own, on a Unix socket; this process reads it as an agent does, one lane
-again and again over one kept connection. A fast pass is two questions (device fields live, profiling as sampled); each
-answer has a record with a status and a time for every field of every GPU. Processor time is this process's alone, so
-passes a second of a core are what one core could read from engines that answer at once. Then 64 readers at once, with
-a connection each, one fast pass: a host's guests in steady state.
+Method: the simulated engine runs in a separate process on a Unix socket. This process reads it like an agent, one lane
+repeatedly over one persistent connection. A fast pass has two requests: live device fields and sampled profiling. Each
+response has a record with status and time for every field of every GPU. Processor time is that of this process only, so
+"passes/s per core" is the rate of one core with engines that respond immediately. Then 64 readers with one connection
+each make one fast pass at once, like the guests of a host in steady state.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SECONDS, GUESTS = 3.0, 64
 
 
 async def steady(address: Path, lane: Lane) -> tuple[float, float, int]:
-    """Read a lane for a while; return seconds of time and of processor time a pass, and readings of a pass."""
+    """Read a lane for a while. Return wall time, processor time and readings per pass."""
     reader = DcgmReader(UnixDialer(address), SystemClock())
     count = 0
     found = await reader.read(lane)
@@ -40,7 +40,7 @@ async def steady(address: Path, lane: Lane) -> tuple[float, float, int]:
 
 
 async def guests(address: Path) -> tuple[float, float]:
-    """Read as many guests as a host may have, once, their connections being open; return time and processor time."""
+    """Read all guests of a host once over open connections. Return wall time and processor time."""
     readers = [DcgmReader(UnixDialer(address), SystemClock(), side=Side.GUEST) for _ in range(GUESTS)]
     for reader in readers:
         await reader.read(Lane.FAST)
@@ -52,7 +52,7 @@ async def guests(address: Path) -> tuple[float, float]:
 
 
 def measure(table: Table, what: str, *options: str) -> None:
-    """Run an engine, and print what reading it takes."""
+    """Run an engine, and add the cost of reading it to the table."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch:
         address = Path(scratch, "engine")
         command = [sys.executable, "-m", "gpufleet.cli.main", "simulate", "dcgm", f"unix://{address}", *options]
@@ -66,17 +66,17 @@ def measure(table: Table, what: str, *options: str) -> None:
                 if "--gpus=1" in options:
                     took, cost = asyncio.run(guests(address))
                     each = f"{cost * 1e3 / GUESTS:.2f}"
-                    table.row(f"{GUESTS} of them at once", Lane.FAST, "", f"{took * 1e3:.0f}", each, "")
+                    table.row(f"{GUESTS} engines at once", Lane.FAST, "", f"{took * 1e3:.0f}", each, "")
             finally:
                 engine.terminate()
 
 
 def main() -> int:
     """Run and print."""
-    table = Table("DCGM", "engine", "lane", "readings", "ms a pass", "own CPU ms a pass", "passes/s of a core")
+    table = Table("DCGM", "engine", "lane", "readings", "ms/pass", "own CPU ms/pass", "passes/s per core")
     measure(table, "1 GPU", "--gpus=1")
     measure(table, "8 GPUs", "--gpus=8")
-    measure(table, "8 GPUs, one cut in three", "--gpus=8", "--mig")
+    measure(table, "8 GPUs, one with three MIG devices", "--gpus=8", "--mig")
     table.print()
     return 0
 

@@ -2,19 +2,19 @@
 
 Method:
 
-- `/metrics`: an agent with its real NVML child over a fake driver with 8 GPUs x 16 vGPUs, a round a second, requested
-  400 times about 15 ms apart. Wall time is a client's in a process of its own, over a kept connection. Loop CPU is
-  the processor time of the event loop's thread between question and answer, with a client on that same loop: the
-  client's part, the agent's, and all of its other work that came between. `prometheus_client` serves the same series,
-  as finished samples, with its own ASGI application on the same server, requested 60 times. "Every third round" is
-  requested as Prometheus does, seldom: 20 times, several rounds apart; the slowest stands for the 99th percentile.
-- Parsing: processor time, as in `bench_text`, but the page changes from scrape to scrape. With "own instants" each
-  line has another.
-- OTLP: 5,440 points with 5 attributes each, from records to bytes in protobuf; the SDK's encoder is given its own
-  records of the same points.
+- `/metrics`: an agent with its NVML child over a fake driver with 8 GPUs x 16 vGPUs, one round per second, requested
+  400 times about 15 ms apart. Wall time is measured by a client in a separate process over a persistent connection.
+  Loop CPU is the processor time of the event loop's thread between request and response, with a client on the same
+  loop. It contains the client, the agent, and other work of the agent in between. `prometheus_client` serves the same
+  series as finished samples with its ASGI application on the same server, requested 60 times. "Every third round" has
+  20 requests several rounds apart, as Prometheus would send them. Its slowest request stands for the 99th percentile.
+- Parsing: processor time, as in `bench_text`, but the page changes with every scrape. With "own instants" each line has
+  a different timestamp.
+- OTLP: 5,440 points with 5 attributes each, from records to protobuf. The SDK's encoder gets SDK records of the same
+  points.
 
-The load average is printed below: wall time is meaningful on a quiet machine only. On one that is not, `chrt -f 20
-python -m benchmarks exposition` gives the agent and its client the processor before others.
+The load average is printed at the end: wall time is meaningful only on a quiet machine. On a busy machine, `chrt -f 20
+python -m benchmarks exposition` gives the agent and its client priority.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from prometheus_client import CollectorRegistry, make_asgi_app
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.bench_codec import best_seconds
-from benchmarks.bench_page import Same
+from benchmarks.bench_page import PageCollector
 from benchmarks.bench_text import DEVICES, METRICS, make_page, otlp_resources
 from benchmarks.table import Table
 from gpufleet.cli.daemon import SWITCH_INTERVAL_SECONDS, tune_garbage_collector
@@ -72,7 +72,7 @@ class Spans(NamedTuple):
     loop: list[float]
 
     def cells(self) -> tuple[str, ...]:
-        """Return the median and the 99th percentile of both."""
+        """Return median and 99th percentile of wall time and loop CPU."""
         return tuple(
             f"{found[min(len(found) * share // 100, len(found) - 1)]:.2f} ms"
             for found in (self.wall, self.loop)
@@ -80,8 +80,8 @@ class Spans(NamedTuple):
         )
 
 
-async def on_this_loop(url: str, headers: dict[str, str], requests: int) -> list[float]:
-    """Request the page from this loop; return the milliseconds of processor time of this thread until each answer."""
+async def loop_milliseconds(url: str, headers: dict[str, str], requests: int) -> list[float]:
+    """Request the page from this loop. Return this thread's processor time per request in milliseconds."""
     used = []
     async with aiohttp.ClientSession(auto_decompress=False, headers=headers) as session:
         for number in range(requests):
@@ -93,10 +93,10 @@ async def on_this_loop(url: str, headers: dict[str, str], requests: int) -> list
     return sorted(used)
 
 
-async def from_elsewhere(
+async def wall_milliseconds(
     url: str, headers: dict[str, str], requests: int, pause: float = PAUSE
 ) -> tuple[int, list[float]]:
-    """Request the page from another process; return the bytes of an answer, and the milliseconds until each."""
+    """Request the page from another process. Return the size of a response, and the latencies in milliseconds."""
     arguments = [text for pair in headers.items() for text in pair]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.scraper", url, str(requests), str(pause), *arguments),
@@ -108,47 +108,47 @@ async def from_elsewhere(
 
 
 async def spans_of(url: str, headers: dict[str, str], requests: int) -> Spans:
-    size, wall = await from_elsewhere(url, headers, requests)
-    return Spans(size, wall, await on_this_loop(url, headers, requests))
+    size, wall = await wall_milliseconds(url, headers, requests)
+    return Spans(size, wall, await loop_milliseconds(url, headers, requests))
 
 
 @contextlib.asynccontextmanager
 async def serving(page: bytes) -> AsyncIterator[str]:
-    """Have `prometheus_client` serve the series of a page; yield its address."""
+    """Serve the series of a page with `prometheus_client`. Yield the address."""
     registry = CollectorRegistry()
-    registry.register(Same(page))
+    registry.register(PageCollector(page))
     async with serve(make_asgi_app(registry), "127.0.0.1", 0, connections=8, stop_seconds=1) as port:
         yield f"http://127.0.0.1:{port}/metrics"
 
 
 async def pages(state: str) -> Table:
-    """Run an agent, and measure its page and that of the peer."""
+    """Run an agent, and measure its page and the page of `prometheus_client`."""
     config = msgspec.structs.replace(msgspec.toml.decode(CONFIG, type=AgentConfig), state=state)
-    columns = ("form", "who", "bytes", "wall p50", "wall p99", "loop CPU p50", "p99", "goal, wall p99")
-    table = Table(f"/metrics of {GPUS} GPUs x {VGPUS} vGPUs, beside rounds", *columns)
+    columns = ("form", "server", "bytes", "wall p50", "wall p99", "loop CPU p50", "p99", "goal, wall p99")
+    table = Table(f"/metrics of {GPUS} GPUs x {VGPUS} vGPUs, during rounds", *columns)
     async with running_agent(config) as agent:
-        tune_garbage_collector()  # as the command does
+        tune_garbage_collector()  # like the command
         await asyncio.sleep(WARM_UP)
         ours = f"{agent.url}/metrics"
         async with aiohttp.ClientSession(headers=FORMS["text"]) as session, session.get(ours) as answer:
             page = await answer.read()
         found = {form: await spans_of(ours, headers, REQUESTS) for form, headers in FORMS.items()}
-        size, rare = await from_elsewhere(ours, FORMS["text, gzip"], RARE_REQUESTS, RARE_PAUSE)
+        size, rare = await wall_milliseconds(ours, FORMS["text, gzip"], RARE_REQUESTS, RARE_PAUSE)
         async with serving(page) as theirs:
             peer = {form: await spans_of(theirs, headers, PEER_REQUESTS) for form, headers in FORMS.items()}
     for form in FORMS:
         reached = "reached" if found[form].wall[REQUESTS * 99 // 100] <= GOAL_MS else "missed"
         table.row(form, "gpufleet", str(found[form].size), *found[form].cells(), f"{GOAL_MS:g} ms: {reached}")
         table.row(form, "prometheus_client", str(peer[form].size), *peer[form].cells(), "")
-    seldom = f"{rare[RARE_REQUESTS // 2]:.2f} ms", f"{rare[-1]:.2f} ms"
-    table.row("text, gzip, every third round", "gpufleet", str(size), *seldom, "-", "-", "")
+    latencies = f"{rare[RARE_REQUESTS // 2]:.2f} ms", f"{rare[-1]:.2f} ms"
+    table.row("text, gzip, every third round", "gpufleet", str(size), *latencies, "-", "-", "")
     return table
 
 
 def parsing() -> Table:
-    """Parse pages of a source that was seen before."""
-    table = Table("Samples parsed a second, steady", "page", "gpufleet", "prometheus_client", "times", "goal")
-    for name, instants in (("values", 0), ("one instant a scrape", 1), ("own instants", DEVICES * METRICS)):
+    """Parse pages of a source that has been parsed before."""
+    table = Table("Samples parsed per second, steady state", "page", "gpufleet", "prometheus_client", "times", "goal")
+    for name, instants in (("values", 0), ("one instant per scrape", 1), ("own instants", DEVICES * METRICS)):
         scrapes = [make_page(instants=instants, scrape=scrape) for scrape in range(4)]
         text, parser, turn = scrapes[0].decode(), TextParser(), iter(range(1 << 30))
         assert not any(parser.parse(page).problems for page in scrapes)
@@ -160,8 +160,8 @@ def parsing() -> Table:
     return table
 
 
-def of_the_sdk(resources: list[ResourceMetrics]) -> sdk.MetricsData:
-    """Return the same points as the SDK's records."""
+def to_sdk(resources: list[ResourceMetrics]) -> sdk.MetricsData:
+    """Convert the points to records of the SDK."""
     scope = InstrumentationScope("gpufleet")
 
     def points(metric: str, kind: Kind) -> sdk.Gauge | sdk.Sum:
@@ -179,22 +179,22 @@ def of_the_sdk(resources: list[ResourceMetrics]) -> sdk.MetricsData:
 
 
 def encoding() -> Table:
-    """Encode the same points with ours and with the SDK's encoder."""
+    """Encode the same points with gpufleet and with the SDK."""
     resources = otlp_resources()
-    theirs = of_the_sdk(resources)
+    theirs = to_sdk(resources)
     count = sum(len(metric.points) for metric in resources[0].metrics)
-    table = Table("OTLP points encoded a second", "who", "points/s", "bytes a point")
+    table = Table("OTLP points encoded per second", "encoder", "points/s", "bytes/point")
     encoders: dict[str, Callable[[], bytes]] = {
         "gpufleet": lambda: encode_metrics(resources),
         "OpenTelemetry SDK": lambda: sdk_encode(theirs).SerializeToString(),
     }
-    for who, encode in encoders.items():
-        table.row(who, f"{count / best_seconds(encode):,.0f}", f"{len(encode()) / count:.1f}")
+    for name, encode in encoders.items():
+        table.row(name, f"{count / best_seconds(encode):,.0f}", f"{len(encode()) / count:.1f}")
     return table
 
 
 def main() -> int:
-    """Run and print; in a process that was started with the fake driver."""
+    """Run and print, in a process that is restarted with the fake driver."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder:
         if "FAKE_NVML" not in os.environ:
             scenario = Scenario.healthy(GPUS)

@@ -1,14 +1,13 @@
-"""Reading 64 virtual machines over SSH: seconds of a round, and the processor time of each.
+"""Reading of 64 virtual machines over SSH: duration and processor time of a round.
 
-Method: one real sshd stands for all of them (each has a connection and a pin of its own); its nvidia-smi prints a
-captured GPU. A round is the set of an agent's queries to a guest every 10 s: the GPU's fast table and its processes,
-and
-the files of processor, memory and network, of shells that are kept. Connections are open and the way is remembered. Own
-processor time is this process's; sshd, its shells and the stand-in nvidia-smi run beside it on the same cores,
-where real guests would bring their own: their processor time is measured too, and what it takes of these cores is
-the lower bound of a round here, whatever the client. What of it is the stand-in's is measured by itself, as the real
-program's is another figure. The same again with one guest after the other gives the cost of a guest when
-nothing else runs.
+Method: one real sshd stands for all guests, each with its own connection and host key pin. Its nvidia-smi prints a
+captured GPU. A round contains the queries of an agent to a guest every 10 s: the GPU's fast table and its processes,
+and the files of processor, memory and network, over shell sessions. Connections are open and the access path is known.
+
+Own processor time is that of this process. sshd, its shells and the stand-in nvidia-smi run on the same cores, while
+real guests have their own. Their processor time is measured too: it is a lower bound for a round on this machine. The
+share of the stand-in nvidia-smi is measured separately, as the real program has a different cost. The measurement is
+repeated with one guest after the other, for the cost of a guest without concurrency.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ GUESTS, ROUNDS = 64, 5
 
 
 def accesses(guest: Guest, pins: Path) -> list[GuestAccess]:
-    """Describe so many virtual machines that one sshd answers for."""
+    """Configure all virtual machines with the address of one sshd."""
     channel = SshChannel(address=f"127.0.0.1:{guest.port}", user=USER, key_file=str(guest.key_file))
     uids = [f"00000000-0000-4000-8000-{number:012x}" for number in range(GUESTS)]
     described = [GuestConfig(name=uid, vm_uuid=uid, channels=(channel,)) for uid in uids]
@@ -45,19 +44,19 @@ def accesses(guest: Guest, pins: Path) -> list[GuestAccess]:
 
 
 def readers_of(access: GuestAccess) -> tuple[FailoverReader, FailoverReader]:
-    """Return what an agent reads a virtual machine with."""
+    """Return the readers of an agent for a virtual machine."""
     gpus = FailoverReader("gpus", access.gpus, SystemClock(), requires_devices=True, on_open=lambda: None)
     return gpus, FailoverReader("host", access.host, SystemClock(), requires_devices=False, on_open=lambda: None)
 
 
 async def read_round(readers: tuple[FailoverReader, FailoverReader]) -> int:
-    """Make one fast pass of everything; return readings."""
+    """Make one fast pass of all readers. Return the number of readings."""
     done = await asyncio.gather(*(reader.read(Lane.FAST) for reader in readers))
     return sum(len(sample.values) + len(sample.dims) for one in done for sample in one.samples)
 
 
 def smi_seconds(guest: Guest) -> float:
-    """Return the processor time of the nvidia-smi queries of a round in a guest."""
+    """Return the processor time of a round's nvidia-smi queries in one guest."""
 
     def run_smi(*arguments: str) -> bytes:
         environment = {"PATH": os.environ["PATH"], "FAKE_FOLDER": str(guest.folder)}
@@ -76,7 +75,7 @@ def smi_seconds(guest: Guest) -> float:
 
 
 async def measure(table: Table, guest: Guest, pins: Path) -> None:
-    """Connect to all, then measure rounds."""
+    """Connect to all guests, then measure rounds."""
     every = accesses(guest, pins)
     pairs = [readers_of(access) for access in every]
     began = time.perf_counter()
@@ -108,21 +107,21 @@ async def measure(table: Table, guest: Guest, pins: Path) -> None:
 
 
 def main() -> int:
-    """Fetch what is missing, run and print."""
+    """Fetch missing programs, run and print."""
     for problem in (problems := peers.fetch(("sshd", "nss_wrapper"))):
         print(f"MISSING {problem}", file=sys.stderr)
     if problems:
         return 1
     table = Table(
-        "Guests over SSH", "64 guests", "ms a guest", "s a round", "own CPU ms a guest", "guest's CPU ms",
-        "their s a round", "readings",
+        "Guests over SSH", "64 guests", "ms/guest", "s/round", "own CPU ms/guest", "guest's CPU ms",
+        "lower bound s/round", "readings",
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch, Guest() as guest:
         GuestSmi(guest)
         asyncio.run(measure(table, guest, Path(scratch)))
         standin = smi_seconds(guest)
     table.print()
-    print(f"  of the guest's, the stand-in nvidia-smi takes {standin * 1e3:.2f} ms in its two calls")
+    print(f"  share of the stand-in nvidia-smi: {standin * 1e3:.2f} ms for its two calls")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"  peak resident {peak:.0f} MiB, asyncssh and {GUESTS} connections included")
     return 0

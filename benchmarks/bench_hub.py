@@ -1,10 +1,10 @@
 """Processor time of a hub per small batch, by step: receive, log, check and store.
 
-Method: one process, no sockets. Bundles of 64 batches (8 GPUs of 40 values, as `soak_load` makes them) go to the
-endpoint that HTTP gives them to, then by log, writer and registry into an embedded store: a second of the fleet's time
-at once, each node once in 15 of those, 8,334 nodes unless `--nodes` is given. Reported is processor time a batch once
-every node is known: of the thread that takes, of the thread that writes, and of all others, which are the store's own
-(inserting and merging) and the log's syncs. Wall time is not reported, as it depends on the machine.
+Method: one process, no sockets. Bundles of 64 batches (8 GPUs of 40 values, made by `soak_load`) pass through the
+HTTP endpoint, log, writer and registry into an embedded store. Each turn posts one second of the fleet's load, and each
+node posts once in 15 s. The fleet has 8,334 nodes, or `--nodes`. The processor time per batch is reported once all
+nodes are known: of the receiving thread, of the writing thread, and of all other threads, which insert and merge in the
+store and sync the log. Wall time is not reported, as it depends on the machine.
 """
 
 import argparse
@@ -38,7 +38,7 @@ NODES = 8_334
 BUNDLE = 64
 MIB = 1 << 20
 SETTLE_SECONDS = 5.0
-"""How long the store's merges are waited for at the end: they are part of the price."""
+"""Wait for the store's merges at the end: they are part of the cost."""
 
 SCOPE: Scope = {
     "type": "http",
@@ -89,7 +89,7 @@ class Hub:
         )
 
     async def take(self, content: bytes) -> None:
-        """Give the endpoint a request, as the server does."""
+        """Send a request to the endpoint, as the server does."""
         statuses: list[int] = []
 
         async def receive() -> Message:
@@ -102,7 +102,7 @@ class Hub:
         assert set(statuses) == {200}, statuses
 
     def flush(self) -> int:
-        """Write all that waits; return how many batches that were."""
+        """Write the backlog. Return the number of batches."""
         before = self.counters.flushed_batches
         while records := self.wal.read(0, max_records=5_000, max_bytes=16 * MIB):
             self.wal.acknowledge(self.writer.flush(records))
@@ -115,10 +115,10 @@ class Hub:
 
 
 def run(nodes: int, rounds: int) -> tuple[int, float, float, float]:
-    """Return batches, and processor seconds of the thread that takes, of the one that writes, and of the others."""
+    """Return batches, and processor seconds of the receiving thread, the writing thread and all others."""
     fleet = [Node(number) for number in range(nodes)]
     seconds = int(PERIOD_SECONDS)
-    batches, taking, writing, others = 0, 0.0, 0.0, 0.0
+    batches, receiving, writing, others = 0, 0.0, 0.0, 0.0
     with (
         tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder,
         ThreadPoolExecutor(1) as decoding,
@@ -130,19 +130,19 @@ def run(nodes: int, rounds: int) -> tuple[int, float, float, float]:
             due = fleet[second % seconds :: seconds]
             bodies = [node.next_body(time.time_ns()) for node in due]
             bundles = [pack(bodies[at : at + BUNDLE]) for at in range(0, len(bodies), BUNDLE)]
-            whole, mine = time.process_time(), time.thread_time()
+            whole, own = time.process_time(), time.thread_time()
             for bundle in bundles:
                 loop.run(hub.take(bundle))
-            taken = time.thread_time() - mine
+            taken = time.thread_time() - own
             count = hub.flush()
-            written = time.thread_time() - mine - taken
+            written = time.thread_time() - own - taken
             if second == seconds * (rounds + 1) - 1:
                 time.sleep(SETTLE_SECONDS)
-            if second >= seconds:  # before that, nodes are new
-                batches, taking, writing = batches + count, taking + taken, writing + written
+            if second >= seconds:  # in the first round, nodes are new
+                batches, receiving, writing = batches + count, receiving + taken, writing + written
                 others += time.process_time() - whole - taken - written
         hub.close()
-    return batches, taking, writing, others
+    return batches, receiving, writing, others
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -152,8 +152,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args(argv)
     batches, *spans = run(options.nodes, options.rounds)
-    table = Table(f"A batch of 8 GPUs, {options.nodes} senders", "processor time", "us a batch", "rows/s a core")
-    for name, span in zip(("taking", "writing", "store's threads, syncs", "all"), (*spans, sum(spans)), strict=True):
+    table = Table(f"A batch of 8 GPUs, {options.nodes} senders", "processor time", "us/batch", "rows/s per core")
+    for name, span in zip(("receive", "write", "store's threads, syncs", "all"), (*spans, sum(spans)), strict=True):
         table.row(name, f"{span / batches * 1e6:.0f}", f"{8 * batches / span:,.0f}")
     table.print()
 

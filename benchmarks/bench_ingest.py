@@ -1,9 +1,9 @@
 """Ingest rate of a hub, from HTTP to the durable store, with the load generator on the same machine.
 
-Method: a real `gpufleet hub` process with the embedded store; batches of a made-up fleet (8 GPUs a node, every core
-metric) are encoded beforehand and posted by one client process over 32 kept connections, each batch once. The clock
-runs from the first post until the hub reports an empty log: all of it is then in the store. CPU is the
-hub process's own, bytes are what the store's folder holds after its parts were merged.
+Method: a real `gpufleet hub` process with the embedded store. Batches of a simulated fleet (8 GPUs per node, every core
+metric) are encoded beforehand and posted by one client process over 32 persistent connections, each batch once. Time is
+measured from the first post until the hub reports an empty log, when all batches are stored. CPU is that of the hub
+process, and bytes are the size of the store's folder after its parts were merged.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ CONTENT = {"Content-Type": "application/vnd.gpufleet.batch"}
 
 
 async def post_all(url: str, bodies: list[bytes]) -> int:
-    """Post every body once over kept connections; return how many were refused and posted again."""
+    """Post every body over persistent connections. Return the number of retries after a 503."""
     queue = iter(bodies)
-    again = 0
+    retries = 0
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CONNECTIONS)) as session:
 
         async def worker() -> None:
-            nonlocal again
+            nonlocal retries
             for body in queue:
                 while True:
                     async with session.post(url, data=body, headers=CONTENT) as answer:
@@ -40,11 +40,11 @@ async def post_all(url: str, bodies: list[bytes]) -> int:
                         break
                     if answer.status != 503:
                         raise RuntimeError(f"{answer.status}: {text}")
-                    again += 1
+                    retries += 1
                     await asyncio.sleep(float(answer.headers.get("Retry-After", "0.1")))
 
         await asyncio.gather(*(worker() for _ in range(CONNECTIONS)))
-    return again
+    return retries
 
 
 def gauge(page: str, name: str) -> float:
@@ -69,7 +69,7 @@ def main() -> int:
             hub.wait_for(f"{base}/readyz")
             cpu_before = cpu_seconds(hub.process.pid)
             began = time.perf_counter()
-            again = asyncio.run(post_all(f"{base}/v1/batches", bodies))
+            retries = asyncio.run(post_all(f"{base}/v1/batches", bodies))
             acknowledged = time.perf_counter() - began
             while gauge(get_text(f"{base}/metrics"), "gpufleet_hub_wal_records") > 0:
                 time.sleep(0.05)
@@ -81,13 +81,13 @@ def main() -> int:
     values = len(bodies) * VALUES_PER_BATCH
     table = Table("ingest: HTTP to durable store", "what", "figure")
     table.row("batches x values", f"{len(bodies)} x {VALUES_PER_BATCH}")
-    table.row("bytes a batch on the wire", f"{wire / len(bodies):.0f}")
+    table.row("bytes per batch on the wire", f"{wire / len(bodies):.0f}")
     table.row("acknowledged (durable in the log)", f"{len(bodies) / acknowledged:,.0f} batches/s")
     table.row("stored", f"{len(bodies) / stored:,.0f} batches/s, {values / stored:,.0f} values/s")
     table.row("hub processor time", f"{cpu / values * 1e6:.2f} us/value")
     table.row("hub resident", f"{resident:.0f} MiB")
     table.row("store on disk", f"{disk / values:.2f} B/value")
-    table.row("posted again after 503", str(again))
+    table.row("retries after 503", str(retries))
     table.print()
     return 0
 

@@ -1,8 +1,8 @@
 """Latency of the fleet's lists: pages of nodes, machines and GPUs over a fleet of 20,000 machines.
 
-Method: the lists alone in this process over an embedded store and a SQLite registry in a temporary folder; each of
-20,000 machines (8 GPUs, every core metric) has written one batch. A page of 1,000 is requested at the start, in the
-middle and at the end of the fleet; encoding as JSON counts.
+Method: the lists in this process over an embedded store and a SQLite registry in a temporary folder. Each of 20,000
+machines (8 GPUs, every core metric) has written one batch. A page of 1,000 is requested at the start, in the middle and
+at the end of the fleet. Encoding as JSON is included.
 """
 
 import statistics
@@ -32,7 +32,7 @@ REPETITIONS = 3
 
 
 def fill(store: ClickHouseStore, registry: SqlRegistry) -> None:
-    """Let every machine write a batch."""
+    """Write a batch of every machine."""
     registry.register_clusters(["local"], START)
     for first in range(0, MACHINES, AT_ONCE):
         accepted = []
@@ -45,7 +45,7 @@ def fill(store: ClickHouseStore, registry: SqlRegistry) -> None:
 
 
 def main() -> None:
-    """Run it all and print."""
+    """Run and print."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder:
         store = ClickHouseStore.open(f"chdb://{folder}/db")
         registry = SqlRegistry.open(f"sqlite:///{folder}/registry.sqlite")
@@ -61,12 +61,14 @@ def main() -> None:
             every = registry.machines()
             keys = [None, *((one.cluster, one.machine.name, one.id) for one in (every[MACHINES // 2], every[-1001]))]
             calls: dict[str, Callable[[PageRequest], object]] = {
-                "nodes, 1,000 a page": lambda page: lists.nodes(None, page, instant),
-                "machines, 1,000 a page": lambda page: lists.machines(None, page, instant),
-                "GPUs, 1,000 a page": lambda page: lists.gpus(None, None, page, instant),
-                "nodes, 100 a page": lambda page: lists.nodes(None, msgspec.structs.replace(page, limit=100), instant),
+                "nodes, 1,000 per page": lambda page: lists.nodes(None, page, instant),
+                "machines, 1,000 per page": lambda page: lists.machines(None, page, instant),
+                "GPUs, 1,000 per page": lambda page: lists.gpus(None, None, page, instant),
+                "nodes, 100 per page": lambda page: lists.nodes(
+                    None, msgspec.structs.replace(page, limit=100), instant
+                ),
             }
-            table = Table(f"lists of {MACHINES} machines x 8 GPUs", "page", "median ms", "longest ms", "bytes")
+            table = Table(f"lists of {MACHINES} machines x 8 GPUs", "page", "median ms", "maximum ms", "bytes")
             for name, call in calls.items():
                 size = len(msgspec.json.encode(call(PageRequest())))
                 spans = [
@@ -79,7 +81,7 @@ def main() -> None:
             span = statistics.median(milliseconds(lambda: store.latest(one.cluster, one.id)) for _ in range(30))
             table.row("latest of one machine", f"{span:.1f}", "", "")
             span = statistics.median(milliseconds(lambda: store.reporting_gpus(START - 1, 2 * START)) for _ in range(9))
-            table.row("GPUs that report, whole fleet", f"{span:.1f}", "", "")
+            table.row("reporting GPUs of the whole fleet", f"{span:.1f}", "", "")
             table.print()
         finally:
             registry.close()

@@ -1,12 +1,12 @@
-"""Cost of one pass of the NVML reader by lane: 8 fake H200s with their processes, which are real.
+"""Cost of a pass of the NVML reader by lane, for 8 fake H200s with real processes.
 
-Method: a reader with its real child makes passes 0.12 s apart, as GPM requires, and fast ones back to back, too, in
-which GPM has no data: after a pause the processor has nothing of ours in its caches. Processor time of this process
-between question and answer, and of all threads of the child meanwhile, less what the child takes while idle: the fake
-driver looks for events 50 times a second, where a real one sleeps. The rest of the fake driver is reported
-separately: its calls in a pass are counted by its log, and one of them is timed against an empty C function through
-the same binding (ctypes). It does not look for another scenario at each call, as it does in tests: that is a system
-call, whose way through the kernel would drive ours out of the caches. A real driver's time comes in its place.
+Method: a reader with its child makes passes 0.12 s apart, the minimum interval of GPM. It also makes fast passes back
+to back, without GPM data, because caches are cold after a pause. Reported is the processor time of this process per
+pass, and that of all threads of the child, less the child's idle use: the fake driver polls for events 50 times a
+second, where a real driver sleeps. The fake driver's share is reported separately. Its calls per pass are counted in
+its log, and one call is timed against an empty C function through the same binding (ctypes). The fake driver does not
+check for another scenario at each call as it does in tests: these system calls would evict the caches. The time of a
+real driver replaces this share.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ power, empty = pynvml.nvmlLib.nvmlDeviceGetPowerUsage, ctypes.CDLL(None).labs
 best = min(seconds(lambda: power(handle, ctypes.byref(value))) for _ in range(5))
 print(best - min(seconds(lambda: empty(handle, ctypes.byref(value))) for _ in range(5)))
 """
-"""Prints the seconds that one call of the fake driver takes beyond what calling takes."""
+"""Prints the seconds of one call of the fake driver, less the cost of the binding."""
 
 
 @contextlib.contextmanager
-def living(scenario: Scenario) -> Iterator[None]:
-    """Have a process for each that the scenario lists, which is then listed under that number: the kernel knows it."""
+def real_processes(scenario: Scenario) -> Iterator[None]:
+    """Start a process for each process of the scenario, and put its real process id into the scenario."""
     with contextlib.ExitStack() as ends:
         numbers: dict[int, int] = {0: 0}
         for device in scenario.devices:
@@ -63,13 +63,13 @@ def living(scenario: Scenario) -> Iterator[None]:
 
 
 def thread_seconds(pid: int) -> float:
-    """Return the processor time of a process, to the nanosecond (/proc/PID/task/TID/schedstat)."""
+    """Return the processor time of a process in nanosecond resolution (/proc/PID/task/TID/schedstat)."""
     tasks = Path(f"/proc/{pid}/task")
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
 
 
 async def passes(reader: NvmlReader, lane: Lane, count: int, pause: float) -> tuple[float, float]:
-    """Make passes with pauses between them; return the seconds that one takes here, and in the child."""
+    """Make passes with pauses. Return the processor seconds per pass in this process and in the child."""
     own, child = 0.0, reader.child_pid
     assert child is not None
     before, began_at = thread_seconds(child), time.monotonic()
@@ -86,7 +86,7 @@ async def passes(reader: NvmlReader, lane: Lane, count: int, pause: float) -> tu
 
 
 async def calls(folder: Path, lane: Lane) -> int:
-    """Return how many of the driver's functions a pass enters."""
+    """Return the number of driver calls of a pass."""
     log = folder / "calls.txt"
     reader = NvmlReader(environment=FakeNvml(folder, Scenario.healthy(GPUS), log=True).environment)
     try:
@@ -102,21 +102,21 @@ async def calls(folder: Path, lane: Lane) -> int:
 
 
 async def measure(folder: Path, scenario: Scenario) -> Table:
-    """Measure every lane."""
+    """Measure all lanes."""
     environment = FakeNvml(folder, scenario, still=True).environment
     probe = subprocess.run(  # noqa: ASYNC221 - nothing else runs
         [sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True, check=True
     )
     call = float(probe.stdout)
     table = Table(
-        f"a pass over {GPUS} fake GPUs", "lane", "agent", "child", "calls", "of them the stand-in's", "own, together"
+        f"pass over {GPUS} fake GPUs", "lane", "agent", "child", "calls", "fake driver's share", "without it, together"
     )
     counts = {lane: await calls(folder, lane) for lane in LANES}
     reader = NvmlReader(environment=environment)
     try:
         for lane in (Lane.STATIC, Lane.SLOW, Lane.FAST):
             await reader.read(lane)
-        tune_garbage_collector()  # as an agent does
+        tune_garbage_collector()  # like an agent
         for lane, pause in (*[(lane, PAUSE) for lane in LANES], (Lane.FAST, 0.0)):
             own, child = await passes(reader, lane, PASSES if pause else 10 * PASSES, pause)
             fake = counts[lane] * call
@@ -136,7 +136,7 @@ async def measure(folder: Path, scenario: Scenario) -> Table:
 def main() -> int:
     """Run and print."""
     scenario = Scenario.healthy(GPUS)
-    with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder, living(scenario):
+    with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder, real_processes(scenario):
         asyncio.run(measure(Path(folder), scenario)).print()
     print(f"load average {os.getloadavg()[0]:.1f}, yardstick {yardstick_ms():.1f} ms")
     return 0

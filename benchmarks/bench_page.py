@@ -1,9 +1,8 @@
-"""Cost of a page of metrics: 8 GPUs x 16 vGPUs, written by us and by `prometheus_client` in the same run.
+"""Cost of a metrics page with 8 GPUs x 16 vGPUs, for gpufleet and `prometheus_client` in the same run.
 
-Method: the NVML reader's own passes over the fake driver fill an agent's state. After each fast pass the document and
-the page are brought up to date, as in an agent that is scraped once a round. `prometheus_client` is given the same
-series as finished samples, so that nothing but its writing counts. Processor time of one thread, the median of the
-rounds.
+Method: passes of the NVML reader over the fake driver fill an agent's state. After each fast pass the document and the
+page are updated, as in an agent that is scraped once per round. `prometheus_client` gets the same series as finished
+samples, so that only its rendering counts. Processor time of one thread, median of the rounds.
 """
 
 import asyncio
@@ -46,8 +45,8 @@ LANES = {Lane.STATIC: 600.0, Lane.SLOW: 60.0, Lane.FAST: 10.0}
 STATS = AgentStats(started_at=0, lanes={})
 
 
-class Same(Collector):
-    """Series that another page has."""
+class PageCollector(Collector):
+    """Collector of the series of another page."""
 
     def __init__(self, page: bytes) -> None:
         self._metrics = list(text_string_to_metric_families(page.decode()))
@@ -57,7 +56,7 @@ class Same(Collector):
 
 
 class Node:
-    """A reader and what an agent makes of its passes."""
+    """Reader, and the agent state filled by its passes."""
 
     def __init__(self, reader: NvmlReader) -> None:
         self._reader = reader
@@ -92,7 +91,7 @@ def page_of(pages: AgentPages, snapshot: Snapshot) -> bytes:
 
 
 async def rounds(node: Node, spans: Spans) -> bytes:
-    """Make rounds; return the last page."""
+    """Run the rounds. Return the last page."""
     for lane in LANES:
         await node.read(lane)
     assembler, pages, page = Assembler(), AgentPages(), b""
@@ -102,14 +101,14 @@ async def rounds(node: Node, spans: Spans) -> bytes:
 
     page = page_of(pages, document())
     registry = CollectorRegistry()
-    registry.register(Same(page))
+    registry.register(PageCollector(page))
     for _ in range(ROUNDS):
         await asyncio.sleep(PAUSE)
         await node.read(Lane.FAST)
-        kept = spans.time("gpufleet, document of a round", document)
-        page = spans.time("gpufleet, page of a round", partial(page_of, pages, kept))
-        spans.time("gpufleet, page in OpenMetrics beside it", partial(pages.page, openmetrics=True))
-        spans.time("gpufleet, page written for the first time", partial(page_of, AgentPages(), kept))
+        kept = spans.time("gpufleet, document per round", document)
+        page = spans.time("gpufleet, page per round", partial(page_of, pages, kept))
+        spans.time("gpufleet, page in OpenMetrics in addition", partial(pages.page, openmetrics=True))
+        spans.time("gpufleet, first page", partial(page_of, AgentPages(), kept))
         spans.time("gpufleet, gzip", partial(zlib.compress, page, GZIP_LEVEL))
         spans.time("prometheus_client, page", partial(generate_latest, registry))
         spans.time("prometheus_client, page in OpenMetrics", partial(generate_openmetrics, registry))

@@ -1,12 +1,12 @@
-"""CPU and bytes a value, and how long answers take, beside VictoriaMetrics and Prometheus, on the same made-up fleet.
+"""CPU and bytes per value, and query latencies, compared with VictoriaMetrics and Prometheus on the same fleet.
 
-Method: 25,000 GPUs x 40 values every 15 s, `STEPS` steps, the same numbers at the same times for each system, one
-after another in one run. Peers get remote write 1.0 (one series a value, with the labels that a scraped exporter's
-series have), we get agents' batches in bundles, as a relay sends them: each what it is made for. One client posts as
-fast as each takes it. CPU is the server process's own from the first post until it rests; bytes are those of its
-folder after a request to flush and merge everything (Prometheus: a snapshot, a block; ours: the living parts, as
-those that were merged into others stay in the folder for eight minutes more). Series are new at
-the first step: their creation is reported separately.
+Method: 25,000 GPUs x 40 values every 15 s, `STEPS` steps, the same values at the same times for each system, one system
+after another in one run. Each system gets its native protocol: peers get remote write 1.0 with one series per value and
+the labels of a scraped exporter, gpufleet gets bundles of agents' batches as a relay sends them. One client posts as
+fast as each system accepts. CPU is that of the server process from the first post until it is idle. Bytes are those of
+its folder after a request to flush and merge everything: for Prometheus a snapshot, for gpufleet the active parts, as
+merged parts stay in the folder for another eight minutes. Series are new in the first step, so their creation is
+reported separately.
 """
 
 import http.client
@@ -26,8 +26,8 @@ from typing import NamedTuple
 import msgspec
 
 from benchmarks.processes import cpu_seconds, folder_bytes, resident_mib
-from benchmarks.remote_fleet import NODES_A_BODY, Body
-from benchmarks.soak_load import GPUS_A_NODE, METRICS, PERIOD_NS, PERIOD_SECONDS, Node
+from benchmarks.remote_fleet import NODES_PER_BODY, Body
+from benchmarks.soak_load import GPUS_PER_NODE, METRICS, PERIOD_NS, PERIOD_SECONDS, Node
 from benchmarks.table import Table
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BundleAnswer, pack
 from tests.support.peers import find
@@ -35,34 +35,34 @@ from tests.support.processes import Gpufleet, answers, free_port, get_text
 from tests.support.waiting import wait_until
 
 GPUS, STEPS, BUNDLE, REPETITIONS = 25_000, 20, 64, 20
-REST_SECONDS, REST_CPU = 3.0, 0.1
+IDLE_SECONDS, IDLE_CPU = 3.0, 0.1
 REMOTE_WRITE = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 NODE = 1234
 
 
 class Figures(NamedTuple):
-    """Figures of one system: CPU seconds of the first step and of the others, bytes, MiB, milliseconds of answers."""
+    """Figures of one system: CPU seconds of the first and the other steps, bytes, MiB, query latencies in ms."""
 
     first_cpu: float
     cpu: float
     seconds: float
     size: int
     resident: float
-    answers: dict[str, float]
+    latencies: dict[str, float]
 
 
 class Post:
-    """Posts over one kept connection; a 503 is obeyed."""
+    """Client with one persistent connection that retries after a 503."""
 
     def __init__(self, port: int, path: str, headers: dict[str, str]) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
         self._path, self._headers = path, headers
 
     def __call__(self, body: bytes) -> bytes:
-        """Return the answer's body.
+        """Post a body. Return the body of the response.
 
         Raises:
-            RuntimeError: if it was refused.
+            RuntimeError: if the server refused it.
         """
         while True:
             self._connection.request("POST", self._path, body, self._headers)
@@ -75,35 +75,35 @@ class Post:
             time.sleep(float(answer.headers.get("Retry-After", "0.1")))
 
 
-def settled(pid: int) -> None:
-    """Wait until a process rests."""
+def wait_until_idle(pid: int) -> None:
+    """Wait until a process is idle."""
     before = cpu_seconds(pid)
     while True:
-        time.sleep(REST_SECONDS)
+        time.sleep(IDLE_SECONDS)
         now = cpu_seconds(pid)
-        if now - before < REST_CPU:
+        if now - before < IDLE_CPU:
             return
         before = now
 
 
 def fill(
-    pid: int, step: Callable[[int, int], None], start_ns: int, rests: Callable[[], None]
+    pid: int, step: Callable[[int, int], None], start_ns: int, wait_idle: Callable[[], None]
 ) -> tuple[float, float, float]:
-    """Post every step; return CPU seconds of the first and of the others, and how long the others took."""
+    """Post every step. Return CPU seconds of the first and of the other steps, and the duration of the others."""
     at = [start_ns + number * PERIOD_NS for number in range(STEPS)]
     zero = cpu_seconds(pid)
     step(0, at[0])
-    rests()
+    wait_idle()
     first, began = cpu_seconds(pid), time.perf_counter()
     for number in range(1, STEPS):
         step(number, at[number])
     took = time.perf_counter() - began
-    rests()
+    wait_idle()
     return first - zero, cpu_seconds(pid) - first, took
 
 
 def milliseconds(url: str) -> float:
-    """Return the median of how long an answer takes, over a connection of its own each time."""
+    """Return the median latency of a GET over new connections."""
     spans = []
     for _ in range(REPETITIONS):
         began = time.perf_counter()
@@ -115,7 +115,7 @@ def milliseconds(url: str) -> float:
 
 @contextmanager
 def running(command: list[str], log: Path, ready: str) -> Iterator[int]:
-    """Run a peer; its process id."""
+    """Run a peer, and yield its process id."""
     with log.open("wb") as sink, subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT) as process:
         try:
             wait_until(lambda: answers(ready), seconds=60, what=f"{command[0]} to be ready")
@@ -125,7 +125,7 @@ def running(command: list[str], log: Path, ready: str) -> Iterator[int]:
 
 
 def promql(base: str, start_ns: int) -> dict[str, float]:
-    """Measure the queries of the hub's lists on a system with PromQL."""
+    """Measure the equivalent PromQL queries."""
     end = start_ns / 1e9 + (STEPS - 1) * PERIOD_SECONDS
     begin = end - (STEPS - 1) * PERIOD_SECONDS
     node = f'node="soak-{NODE:06d}"'
@@ -144,24 +144,24 @@ def promql(base: str, start_ns: int) -> dict[str, float]:
 
 
 def victoria(folder: Path, bodies: list[Body], start_ns: int) -> Figures:
-    """Fill a VictoriaMetrics."""
+    """Measure VictoriaMetrics."""
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     options = [f"-storageDataPath={folder}/data", f"-httpListenAddr=127.0.0.1:{port}", "-search.latencyOffset=0s"]
     command = [str(find("victoria-metrics")), *options, "-search.disableCache", "-retentionPeriod=10y"]
     with running(command, folder / "log", f"{base}/health") as pid:
         post = Post(port, "/api/v1/write", REMOTE_WRITE)
-        cpu = fill(pid, lambda _, at: _post_all(post, bodies, at), start_ns, lambda: settled(pid))
+        cpu = fill(pid, lambda _, at: _post_all(post, bodies, at), start_ns, lambda: wait_until_idle(pid))
         get_text(f"{base}/internal/force_flush")
         latencies = promql(base, start_ns)
         resident = resident_mib(pid)
         get_text(f"{base}/internal/force_merge")
-        settled(pid)
+        wait_until_idle(pid)
         return Figures(*cpu, folder_bytes(folder / "data"), resident, latencies)
 
 
 def prometheus(folder: Path, bodies: list[Body], start_ns: int) -> Figures:
-    """Fill a Prometheus."""
+    """Measure Prometheus."""
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     (folder / "prometheus.yml").write_text("global: {}\n")
@@ -173,7 +173,7 @@ def prometheus(folder: Path, bodies: list[Body], start_ns: int) -> Figures:
     ]
     with running([str(find("prometheus")), *options], folder / "log", f"{base}/-/ready") as pid:
         post = Post(port, "/api/v1/write", REMOTE_WRITE)
-        cpu = fill(pid, lambda _, at: _post_all(post, bodies, at), start_ns, lambda: settled(pid))
+        cpu = fill(pid, lambda _, at: _post_all(post, bodies, at), start_ns, lambda: wait_until_idle(pid))
         latencies = promql(base, start_ns)
         resident = resident_mib(pid)
         with urllib.request.urlopen(f"{base}/api/v1/admin/tsdb/snapshot", data=b"", timeout=600) as answer:
@@ -181,11 +181,11 @@ def prometheus(folder: Path, bodies: list[Body], start_ns: int) -> Figures:
         return Figures(*cpu, folder_bytes(folder / "data" / "snapshots" / name), resident, latencies)
 
 
-def ours(folder: Path, start_ns: int) -> Figures:
-    """Fill a hub."""
+def measure_hub(folder: Path, start_ns: int) -> Figures:
+    """Measure a hub."""
     port = free_port()
     base = f"http://127.0.0.1:{port}"
-    nodes = [Node(number) for number in range(GPUS // GPUS_A_NODE)]
+    nodes = [Node(number) for number in range(GPUS // GPUS_PER_NODE)]
     arguments = ["hub", "--listen", f"127.0.0.1:{port}", "--state", str(folder / "state")]
     with Gpufleet(arguments, folder / "log") as hub:
         hub.wait_for(f"{base}/readyz")
@@ -202,11 +202,11 @@ def ours(folder: Path, start_ns: int) -> Figures:
                         raise RuntimeError(f"step {number}: {refused[0]}")
                     some = [body for body, one in zip(some, replies, strict=True) if one.status == 503]
 
-        def rests() -> None:
+        def wait_idle() -> None:
             wait_until(lambda: "\ngpufleet_hub_wal_records 0\n" in get_text(f"{base}/metrics"), seconds=600)
-            settled(pid)
+            wait_until_idle(pid)
 
-        cpu = fill(pid, step, start_ns, rests)
+        cpu = fill(pid, step, start_ns, wait_idle)
         spec = {
             "kind": "bare_metal",
             "target": {"cluster": "local", "machine": f"soak-{NODE:06d}"},
@@ -225,12 +225,12 @@ def ours(folder: Path, start_ns: int) -> Figures:
         }
         resident = resident_mib(pid)
         hub.stop()
-    return Figures(*cpu, living_bytes(folder / "state" / "hub" / "store"), resident, latencies)
+    return Figures(*cpu, active_bytes(folder / "state" / "hub" / "store"), resident, latencies)
 
 
-def living_bytes(store: Path) -> int:
-    """Return the bytes of a stopped hub's living parts; the engine, which must not be forked, is another process's."""
-    script = "import sys; from benchmarks.soak_judge import read_store; print(read_store(sys.argv[1])[1])"
+def active_bytes(store: Path) -> int:
+    """Return the bytes of a stopped hub's active parts, read in a separate process as the engine must not be forked."""
+    script = "import sys; from benchmarks.soak_criteria import read_store; print(read_store(sys.argv[1])[1])"
     done = subprocess.run([sys.executable, "-c", script, f"chdb://{store}"], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
@@ -242,23 +242,23 @@ def _post_all(post: Post, bodies: list[Body], at: int) -> None:
 
 def main() -> int:
     """Run and print."""
-    nodes = range(GPUS // GPUS_A_NODE)
+    nodes = range(GPUS // GPUS_PER_NODE)
     start_ns = (time.time_ns() - 60 * 10**9) // PERIOD_NS * PERIOD_NS - STEPS * PERIOD_NS
     found: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch:
         folders = {name: Path(scratch) / name for name in ("gpufleet", "victoria", "prometheus")}
         for folder in folders.values():
             folder.mkdir()
-        found["gpufleet"] = ours(folders["gpufleet"], start_ns)
-        bodies = [Body(nodes[first : first + NODES_A_BODY]) for first in range(0, len(nodes), NODES_A_BODY)]
+        found["gpufleet"] = measure_hub(folders["gpufleet"], start_ns)
+        bodies = [Body(nodes[first : first + NODES_PER_BODY]) for first in range(0, len(nodes), NODES_PER_BODY)]
         found["VictoriaMetrics"] = victoria(folders["victoria"], bodies, start_ns)
         found["Prometheus"] = prometheus(folders["prometheus"], bodies, start_ns)
     first = GPUS * len(METRICS)
     later = first * (STEPS - 1)
     table = Table(
         f"{GPUS:,} GPUs x {len(METRICS)} values, {STEPS} steps",
-        *("system", "us CPU a value", "the first of a series", "taken, values/s", "bytes a value", "MiB"),
-        *("fleet ms", "a node's latest ms", "a node's series ms"),
+        *("system", "us CPU/value", "first value of a series", "accepted, values/s", "bytes/value", "MiB"),
+        *("fleet ms", "latest of a node ms", "series of a node ms"),
     )
     for name, one in found.items():
         table.row(
@@ -268,7 +268,7 @@ def main() -> int:
             f"{later / one.seconds:,.0f}",
             f"{one.size / (first + later):.2f}",
             f"{one.resident:.0f}",
-            *(f"{one.answers[question]:.1f}" for question in ("fleet", "latest", "series")),
+            *(f"{one.latencies[query]:.1f}" for query in ("fleet", "latest", "series")),
         )
     table.print()
     return 0

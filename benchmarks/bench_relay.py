@@ -1,10 +1,10 @@
 """Throughput of a relay to the next hub's durable log, with the load generator on the same machine.
 
-Method: real processes, `gpufleet hub --relay-to` and a `gpufleet hub` behind it; batches of a made-up fleet (8 GPUs a
-node, every core metric) posted to the relay over 32 kept connections, each once. *Taken* is until the last was
-acknowledged by the relay, *passed on* until the relay's log was empty. In the second run the hub is started when
-the relay has taken everything: what then counts is the relay's and the hub's own speed, without the load.
-The same bodies posted to the hub directly, one by one, are measured beside it.
+Method: real processes, `gpufleet hub --relay-to` and a `gpufleet hub` behind it. Batches of a simulated fleet (8 GPUs
+per node, every core metric) are posted to the relay over 32 persistent connections, each once. *Acknowledged* ends when
+the relay has acknowledged the last batch, *forwarded* when the relay's log is empty. In the second run the hub is
+started after the relay has acknowledged everything, which measures relay and hub without the load generator. For
+comparison, the same bodies are posted directly to the hub.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ NODES, STEPS = 500, 20
 
 
 class Run:
-    """A hub and a relay in front of it, in a folder of their own."""
+    """Hub and a relay in front of it, in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -39,7 +39,7 @@ class Run:
     def relay(self) -> Gpufleet:
         return self._start("relay", self.relay_port, "--relay-to", self.hub_url)
 
-    def passed_on(self) -> bool:
+    def forwarded(self) -> bool:
         return gauge(get_text(f"{self.relay_url}/metrics"), "gpufleet_relay_wal_records") == 0
 
     def _start(self, name: str, port: int, *more: str) -> Gpufleet:
@@ -55,20 +55,20 @@ def main() -> int:
     bodies = [encode(batch(node, step, start_ns=start)) for step in range(STEPS) for node in range(NODES)]
     count = len(bodies)
     table = Table("relay", "what", "figure")
-    table.row("batches, bytes each", f"{count}, {sum(map(len, bodies)) / count:.0f}")
+    table.row("batches, bytes per batch", f"{count}, {sum(map(len, bodies)) / count:.0f}")
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch:
         direct = Run(Path(scratch) / "direct")
         with direct.hub():
             began = time.perf_counter()
             asyncio.run(post_all(f"{direct.hub_url}/v1/batches", bodies))
-            table.row("without a relay: taken by the hub", f"{count / (time.perf_counter() - began):,.0f} batches/s")
+            table.row("acknowledged by the hub, no relay", f"{count / (time.perf_counter() - began):,.0f} batches/s")
         live = Run(Path(scratch) / "live")
         with live.hub(), live.relay() as relay:
             before, began = cpu_seconds(relay.process.pid), time.perf_counter()
             asyncio.run(post_all(f"{live.relay_url}/v1/batches", bodies))
-            table.row("taken by the relay", f"{count / (time.perf_counter() - began):,.0f} batches/s")
-            wait_until(live.passed_on, seconds=300)
-            table.row("passed on", f"{count / (time.perf_counter() - began):,.0f} batches/s")
+            table.row("acknowledged by the relay", f"{count / (time.perf_counter() - began):,.0f} batches/s")
+            wait_until(live.forwarded, seconds=300)
+            table.row("forwarded", f"{count / (time.perf_counter() - began):,.0f} batches/s")
             table.row("relay processor time", f"{(cpu_seconds(relay.process.pid) - before) / count * 1e6:.0f} us/batch")
             table.row("relay resident", f"{resident_mib(relay.process.pid):.0f} MiB")
         later = Run(Path(scratch) / "later")
@@ -78,9 +78,9 @@ def main() -> int:
                 wait_until(lambda: gauge(get_text(f"{later.relay_url}/metrics"), "gpufleet_relay_wal_records") < count)
                 left = gauge(get_text(f"{later.relay_url}/metrics"), "gpufleet_relay_wal_records")
                 began = time.perf_counter()
-                wait_until(later.passed_on, seconds=300)
+                wait_until(later.forwarded, seconds=300)
                 seconds = time.perf_counter() - began
-                table.row("backlog passed on after an outage", f"{left / max(seconds, 0.01):,.0f} batches/s")
+                table.row("backlog forwarded after an outage", f"{left / max(seconds, 0.01):,.0f} batches/s")
     table.print()
     return 0
 

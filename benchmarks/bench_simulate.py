@@ -1,7 +1,8 @@
 """Cost of a simulated node for the load generator: as a full agent, and by the light client.
 
-Method: one process, no sockets. 120 nodes of three clusters collect repeatedly, each batch encoded, packed and
-numbered as an agent's; 25,000 nodes of the light client make a body a period. Reported is processor time a body.
+Method: one process, no sockets. 120 nodes of three clusters collect repeatedly, and each batch is encoded, compressed
+and numbered like an agent's batch. 25,000 nodes of the light client make one body per period. The processor time per
+body is reported.
 """
 
 import sys
@@ -18,8 +19,8 @@ START = 1_795_000_000 * NANOS
 ROUNDS, LIGHT_NODES, TWINS, PERIOD_SECONDS = 6, 25_000, 1_500, 15
 
 
-def spent(make: Callable[[int], list[bytes]]) -> tuple[float, float]:
-    """Return microseconds and bytes a body; the first round is not counted."""
+def cost_per_body(make: Callable[[int], list[bytes]]) -> tuple[float, float]:
+    """Return microseconds and bytes per body. The first round is not counted."""
     make(0)
     began, count, size = time.process_time(), 0, 0
     for number in range(1, ROUNDS):
@@ -45,13 +46,13 @@ def main() -> int:
         at = START + number * PERIOD_SECONDS * NANOS
         return [node.next_body(at, packed=packed) for node in nodes]
 
-    table = Table("A node of the simulated fleet, eight GPUs of 40 values", "client", "us a body", "bytes")
+    table = Table("A node of the simulated fleet, eight GPUs of 40 values", "client", "us/body", "bytes")
     for name, make in (
         ("full agents", full),
         ("light client", light),
-        ("light client, not packed", lambda number: light(number + ROUNDS, packed=False)),
+        ("light client, not compressed", lambda number: light(number + ROUNDS, packed=False)),
     ):
-        us, size = spent(make)
+        us, size = cost_per_body(make)
         table.row(name, f"{us:.0f}", f"{size:.0f}")
     table.print()
     return 0

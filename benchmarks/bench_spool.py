@@ -1,9 +1,9 @@
-"""Speed of the spool: durable puts with group commit, reading, and opening a full one.
+"""Speed of the spool: durable puts with group commit, reads, and opening of a full spool.
 
-Method: a folder under the working directory (so that it is a disk and not memory), bodies of 2 KiB of random bytes.
-Puts: 1 to 256 writers on one event loop, each waiting for its own record to be durable before the next, for 3 seconds.
-A plain append and `fsync` of 2 KiB, measured beside it in the same run, is the baseline of the disk.
-Opening: 256 MiB, read from the page cache and checked; the best of three.
+Method: a folder below the working directory, so that it is on a disk and not in memory. Bodies are 2 KiB of random
+bytes. Puts: 1 to 256 writers on one event loop for 3 seconds, each waiting until its record is durable. The baseline is
+a plain append and `fsync` of 2 KiB in the same run. Opening: 256 MiB, read from the page cache and verified, best of
+three.
 """
 
 import asyncio
@@ -80,8 +80,8 @@ def main() -> None:
             assert read == spool.recovery.records == records
             spool.close()
         table.row(f"opening 256 MiB of {records} records", f"{best:.2f} s")
-        table.row("reading them back", f"{records / reading:.0f} /s")
-        table.row("the newest 8 of them", f"{newest * 1e6:.0f} us")
+        table.row("reading all records", f"{records / reading:.0f} /s")
+        table.row("reading the newest 8 records", f"{newest * 1e6:.0f} us")
         table.print()
 
 

@@ -1,12 +1,13 @@
 """Speed of the codecs of other systems: Prometheus text, remote write, OTLP.
 
-Remote write and OTLP: 5,440 series with a sample each, steady.
+Method:
 
-Reading a page of metrics beside `prometheus_client`'s own parser, on the same page, in the same run.
+- Prometheus text: a page in the format of dcgm-exporter, 40 metrics of 8 GPUs with 16 instances each, 7 labels per
+  series. It is compared with the parser of `prometheus_client` on the same page in the same run. "First" is a parser
+  without known series. "Steady" is a parser that has parsed the page before, as in every scrape except the first.
+- Remote write and OTLP: 5,440 series with one sample each, in steady state.
 
-Method: a page as dcgm-exporter writes it: 40 metrics of 8 GPUs with 16 instances each, 7 labels a series. "First" is
-a parser that never saw a series; "steady" one that saw the page before, as every scrape but the first. One thread,
-at least half a second of processor time, three times; the best of the three is reported.
+Each step runs in one thread for at least half a second of processor time, three times, and the best is reported.
 """
 
 import zlib
@@ -31,7 +32,7 @@ METRICS, DEVICES = 40, 8 * 17
 
 
 def make_page(*, instants: int, scrape: int = 0) -> bytes:
-    """Return a page; `instants` is the number of distinct timestamps, and values differ by scrape."""
+    """Return a page with `instants` distinct timestamps. Values differ by scrape."""
     parts = []
     for metric in range(METRICS):
         name = f"DCGM_FI_DEV_METRIC_{metric}"
@@ -53,7 +54,7 @@ def remote_write() -> None:
         for page in [TextParser().parse(make_page(instants=0))]
         for series, value in zip(page.series, page.values, strict=True)
     ]
-    table = Table("Remote write", "version", "what", "samples/s", "bytes a sample")
+    table = Table("Remote write", "version", "step", "samples/s", "bytes/sample")
     decoder = WriteDecoder()
     for version, encode, decode in (("1.0", encode_1, decoder.decode_1), ("2.0", encode_2, decoder.decode_2)):
         body = encode(points)
@@ -96,7 +97,7 @@ def otlp_resources() -> list[ResourceMetrics]:
 def otlp() -> None:
     resources = otlp_resources()
     count = METRICS * DEVICES
-    table = Table("OTLP metrics, 5 attributes a point", "content type", "what", "points/s", "bytes a point", "gzip 1")
+    table = Table("OTLP metrics, 5 attributes per point", "content type", "step", "points/s", "bytes/point", "gzip 1")
     for content_type in (PROTOBUF, JSON):
         body = encode_metrics(resources, content_type)
         small = f"{len(zlib.compress(body, 1)) / count:.1f}"
@@ -108,17 +109,17 @@ def otlp() -> None:
     table.print()
 
 
-def taking_in() -> None:
-    """Measure the cost of scraping an exporter's page: parsed, read in its dialect, made into samples."""
+def page_import() -> None:
+    """Measure the cost of an exporter's page: parsing, and mapping to samples in its dialect."""
     first, _, _ = make_page(instants=0).partition(b"# HELP DCGM_FI_DEV_METRIC_1 ")
     page = b"".join(first.replace(b"DCGM_FI_DEV_METRIC_0", name.encode()) for name in DCGM_EXPORTER.families)
     parser = PageParser()
     parsed = parser.parse(ScrapedPage(page, openmetrics=False))
     count = len(parsed.series)
-    table = Table("A page of dcgm-exporter taken in", "step", "series", "ms", "series/s")
+    table = Table("Import of a page of dcgm-exporter", "step", "series", "ms", "series/s")
     for step, work in (
-        ("parsed, steady", lambda: parser.parse(ScrapedPage(page, openmetrics=False))),
-        ("made into samples", lambda: samples_of(parsed, DCGM_EXPORTER, 1, reader="x", where="x")),
+        ("parse, steady", lambda: parser.parse(ScrapedPage(page, openmetrics=False))),
+        ("map to samples", lambda: samples_of(parsed, DCGM_EXPORTER, 1, reader="x", where="x")),
     ):
         seconds = best_seconds(work)
         table.row(step, f"{count:,}", f"{seconds * 1e3:.1f}", f"{count / seconds:,.0f}")
@@ -136,11 +137,11 @@ def main() -> None:
             "gpufleet, first": best_seconds(lambda page=page: TextParser().parse(page)),  # type: ignore[misc]
             "gpufleet, steady": best_seconds(lambda page=page, parser=parser: parser.parse(page)),  # type: ignore[misc]
         }
-        for who, taken in seconds.items():
+        for version, taken in seconds.items():
             ratio = f"{seconds['prometheus_client'] / taken:.1f}"
-            table.row(name, who, f"{METRICS * DEVICES / taken:,.0f}", f"{len(page) / taken / 1e6:.0f}", ratio)
+            table.row(name, version, f"{METRICS * DEVICES / taken:,.0f}", f"{len(page) / taken / 1e6:.0f}", ratio)
     table.print()
-    taking_in()
+    page_import()
     remote_write()
     otlp()
 

@@ -13,13 +13,13 @@ from tests.support.processes import Gpufleet, free_port
 START_SECONDS = 300.0
 
 THREADS = {"loop": "loop", "hub-writer": "writer", "hub-reader": "answers", "hub-roller": "rollups"}
-"""Thread names to labels. Other threads are the store engine's and the syncs of the log."""
+"""Labels by thread name. Other threads belong to the store engine or sync the log."""
 
 ENGINE = "engine, syncs"
 
 
 class MillionHub:
-    """The process, on a folder that outlives it."""
+    """Hub process with a persistent folder."""
 
     def __init__(self, folder: Path, clusters: Sequence[str]) -> None:
         self.folder = folder / "state"
@@ -34,30 +34,30 @@ class MillionHub:
 
     @property
     def pid(self) -> int:
-        """Its process id, while it runs."""
+        """Process id of the running hub."""
         assert self._process is not None
         return self._process.process.pid
 
     def start(self) -> float:
-        """Start it, and return the seconds until it was ready."""
+        """Start the hub. Return the seconds until it was ready."""
         began = time.monotonic()
         self._process = Gpufleet(self._arguments, self._log)
         self._process.wait_for(f"http://127.0.0.1:{self.port}/readyz", START_SECONDS)
         return time.monotonic() - began
 
     def stop(self) -> None:
-        """Stop it as a service manager would."""
+        """Stop the hub like a service manager."""
         assert self._process is not None
         code = self._process.stop(seconds=600)
         assert code == 0, f"the hub ended with {code}: {self._log}"
 
     def kill(self) -> None:
-        """Leave nothing of it, however it is."""
+        """Kill the hub in any state."""
         if self._process is not None:
             self._process.kill()
 
     def request(self, path: str) -> tuple[float, bytes]:
-        """Return milliseconds and the answer to a GET, over a connection of its own."""
+        """Return latency in milliseconds and body of a GET over a new connection."""
         began = time.perf_counter()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
@@ -84,14 +84,14 @@ class MillionHub:
         return {parts[0].removeprefix("gpufleet_hub_"): float(parts[1]) for parts in lines}
 
     def used(self) -> dict[str, float]:
-        """Return processor seconds so far: of the whole process under `all`, and of its threads by what they do."""
+        """Return processor seconds so far, of the whole process as `all` and of its threads by label."""
         used = dict.fromkeys((*THREADS.values(), ENGINE), 0.0)
         for name, seconds in thread_seconds(self.pid):
             used[THREADS.get(name, ENGINE)] += seconds
         used["all"] = cpu_seconds(self.pid)
-        used[ENGINE] = used["all"] - sum(used[name] for name in THREADS.values())  # those that ended too
+        used[ENGINE] = used["all"] - sum(used[name] for name in THREADS.values())  # ended threads included
         return used
 
     def resident(self) -> float:
-        """Return MiB."""
+        """Return the resident memory in MiB."""
         return resident_mib(self.pid)

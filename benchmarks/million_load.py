@@ -1,8 +1,8 @@
-"""The senders of a million GPUs: one process that stands for 125,000 nodes, and for the relays in front of the hub.
+"""Senders of a million GPUs: one process that simulates 125,000 nodes and the relays in front of the hub.
 
-`python -m benchmarks.million_load PORT NODES`: reads orders from standard input, one JSON object a line, and answers
-each with one. It is the light client of the simulated fleet over connections that cost little (`light_http.py`), in a
-process of its own so that its processor time can be reported separately.
+`python -m benchmarks.million_load PORT NODES` reads orders from standard input, one JSON object per line, and answers
+each with one JSON object. It is the light client of the simulated fleet over cheap connections (`light_http.py`). It
+runs in a separate process, so that its processor time can be reported separately.
 """
 
 import asyncio
@@ -13,35 +13,35 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import uvloop
 
-from benchmarks.light_http import Answered, Connection
+from benchmarks.light_http import Connection, Response
 from benchmarks.soak_load import PERIOD_SECONDS, fleet
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BundleAnswer, pack
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.prepared import LoadGenerator, PreparedSender
 
-NODES_A_CLUSTER = 7_813
-"""16 clusters of them are a million GPUs: each has fewer senders than a hub takes of one cluster by default."""
+NODES_PER_CLUSTER = 7_813
+"""Nodes of each of 16 clusters, a million GPUs in total. A hub accepts more senders per cluster by default."""
 
 BUNDLE = 256
-"""Batches of one post, as of a relay (`hub/relay/forwarding.py`)."""
+"""Batches per post, like a relay (`hub/relay/forwarding.py`)."""
 
 CONNECTIONS = 16
-"""Posts at once: those of two relays."""
+"""Concurrent posts of two relays."""
 
-AGAIN_SECONDS = 0.5
+RETRY_SECONDS = 0.5
 
 _ANSWER = msgspec.json.Decoder(BundleAnswer)
 
 
 class Order(msgspec.Struct, kw_only=True):
-    """Order of a load: each of the first `nodes` nodes posts once in a period, for so many seconds of that plan.
+    """Order of a load: each of the first `nodes` nodes posts once per period.
 
     Attributes:
-        nodes: how many.
-        seconds: of the plan.
-        bundle: batches of one post; 1 means node by node.
-        give_up: seconds after which no post is begun, however much of the plan is left.
+        nodes: number of nodes.
+        seconds: duration of the plan.
+        bundle: batches per post; 1 means node by node.
+        give_up: seconds after which no post is started, even if the plan is not finished.
     """
 
     nodes: int
@@ -54,51 +54,51 @@ class Done(msgspec.Struct, kw_only=True):
     """Result of an order.
 
     Attributes:
-        acknowledged: batches that the hub has.
-        refused: those that it will not take; must be 0.
-        again: those that were turned away, and posted once more.
-        seconds: until the last was acknowledged.
-        late: how far behind its plan the newest post began.
-        cpu: processor seconds that this process took for it.
+        acknowledged: batches that the hub acknowledged.
+        refused: batches that the hub rejected; must be 0.
+        retried: batches that were posted again after a 503 or a broken connection.
+        seconds: time until the last acknowledgement.
+        late: delay of the newest post behind the plan.
+        cpu: processor seconds of this process.
     """
 
     acknowledged: int = 0
     refused: int = 0
-    again: int = 0
+    retried: int = 0
     seconds: float = 0.0
     late: float = 0.0
     cpu: float = 0.0
 
 
 def clusters(nodes: int) -> list[str]:
-    """Return the ids of the clusters of so many nodes."""
-    return [f"region-{number + 1:02d}" for number in range(-(-nodes // NODES_A_CLUSTER))]
+    """Return the ids of the clusters for a number of nodes."""
+    return [f"region-{number + 1:02d}" for number in range(-(-nodes // NODES_PER_CLUSTER))]
 
 
 def node_name(number: int) -> str:
-    """Return the name of a node, by which it sends too."""
+    """Return the name of a node, which is also its sender name."""
     return f"node-{number:06d}"
 
 
 def senders(nodes: int) -> list[PreparedSender]:
-    """Return all of them, with a sender, epoch and sequence each."""
+    """Return the senders of all nodes, each with its own epoch and sequence."""
     started_at = time.time_ns()
     generators = [
         LoadGenerator(fleet(), cluster=one, prefix="node", started_at=started_at, period_seconds=PERIOD_SECONDS)
         for one in clusters(nodes)
     ]
-    return [generators[number // NODES_A_CLUSTER].prepare(number) for number in range(nodes)]
+    return [generators[number // NODES_PER_CLUSTER].prepare(number) for number in range(nodes)]
 
 
 class Load:
-    """Carries out orders."""
+    """Load that executes orders."""
 
     def __init__(self, port: int, nodes: Sequence[PreparedSender]) -> None:
         self._port = port
         self._nodes = nodes
 
     async def run(self, order: Order) -> Done:
-        """Carry one out."""
+        """Execute an order."""
         began, used = time.monotonic(), time.process_time()
         done, plan = Done(), self._plan(order)
         kind = BUNDLE_CONTENT_TYPE if order.bundle > 1 else CONTENT_TYPE
@@ -109,7 +109,7 @@ class Load:
         return done
 
     def _plan(self, order: Order) -> Iterator[tuple[float, Sequence[PreparedSender]]]:
-        """Go through second and senders of each post."""
+        """Yield due second and senders of each post."""
         posts = -(-order.nodes // order.bundle)
         step = PERIOD_SECONDS / posts
         for turn in range(round(order.seconds / step)):
@@ -124,7 +124,7 @@ class Load:
         done: Done,
         began: float,
     ) -> None:
-        """Post over one connection, until the plan is at its end."""
+        """Post over one connection until the end of the plan."""
         since = time.time_ns()
         for due, nodes in plan:
             late = time.monotonic() - began - due
@@ -136,23 +136,23 @@ class Load:
             at = since + int(due * NANOS)
             left = [node.next_body(at) for node in nodes]
             while left:
-                answered = await connection.post(pack(left) if order.bundle > 1 else left[0])
-                left = _take(answered, left, done, alone=order.bundle == 1)
+                response = await connection.post(pack(left) if order.bundle > 1 else left[0])
+                left = _count(response, left, done, alone=order.bundle == 1)
                 if left:
-                    done.again += len(left)
-                    await asyncio.sleep(answered.retry_after or AGAIN_SECONDS)
+                    done.retried += len(left)
+                    await asyncio.sleep(response.retry_after or RETRY_SECONDS)
         connection.close()
 
 
-def _take(answered: Answered, bodies: list[bytes], done: Done, *, alone: bool) -> list[bytes]:
-    """Count what became of bodies; return those that are to be posted again."""
-    if answered.status in (0, 503):
+def _count(response: Response, bodies: list[bytes], done: Done, *, alone: bool) -> list[bytes]:
+    """Count the results of a post. Return the bodies to post again."""
+    if response.status in (0, 503):
         return bodies
-    if answered.status != 200 or alone:
-        done.acknowledged += answered.status == 200
-        done.refused += len(bodies) if answered.status != 200 else 0
+    if response.status != 200 or alone:
+        done.acknowledged += response.status == 200
+        done.refused += len(bodies) if response.status != 200 else 0
         return []
-    statuses = [one.status for one in _ANSWER.decode(answered.content).answers]
+    statuses = [one.status for one in _ANSWER.decode(response.content).answers]
     done.acknowledged += statuses.count(200)
     left = [body for body, status in zip(bodies, statuses, strict=True) if status == 503]
     done.refused += len(bodies) - len(left) - statuses.count(200)
@@ -160,7 +160,7 @@ def _take(answered: Answered, bodies: list[bytes], done: Done, *, alone: bool) -
 
 
 def main() -> None:
-    """Carry out orders until end of input."""
+    """Execute orders until the end of the input."""
     port, nodes = int(sys.argv[1]), int(sys.argv[2])
     load = Load(port, senders(nodes))
     print("{}", flush=True)

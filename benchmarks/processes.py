@@ -6,18 +6,18 @@ from pathlib import Path
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return processor time a process has used (utime and stime of /proc/PID/stat, proc(5))."""
+    """Return the processor time of a process (utime and stime of /proc/PID/stat, proc(5))."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mib(pid: int) -> float:
-    """Return resident memory of a process."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def proportional_mib(pid: int) -> float:
-    """Return memory of a process with shared pages divided among those who share them."""
+    """Return the proportional memory (PSS) of a process: shared pages are divided among their processes."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024
@@ -31,7 +31,7 @@ def children(pid: int) -> list[int]:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the sizes of all files below a folder, less those that go away meanwhile, as merged parts do."""
+    """Return the size of all files below a folder. Concurrently removed files, like merged parts, are skipped."""
     size = 0
     for where, _, names in os.walk(folder):
         for name in names:
@@ -41,7 +41,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def thread_seconds(pid: int) -> list[tuple[str, float]]:
-    """Return name and processor time of each living thread of a process; that of the first is `loop`."""
+    """Return name and processor time of each running thread of a process. The main thread is called `loop`."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):

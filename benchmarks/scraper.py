@@ -1,7 +1,7 @@
-"""A scraper in a process of its own: `python -m benchmarks.scraper URL REQUESTS PAUSE [HEADER VALUE ...]`.
+"""Scraper in a separate process: `python -m benchmarks.scraper URL REQUESTS PAUSE [HEADER VALUE ...]`.
 
-Sends requests over one persistent connection, and prints as JSON the size of the last response
-and the milliseconds of each.
+It sends requests over one persistent connection, and prints as JSON the size of the last response and the latencies in
+milliseconds.
 """
 
 import http.client
@@ -12,21 +12,21 @@ from urllib.parse import urlsplit
 
 
 def scrape(url: str, requests: int, pause: float, headers: dict[str, str]) -> tuple[int, list[float]]:
-    """Return the bytes of the last answer, and how long each took."""
+    """Return the size of the last response, and all latencies in milliseconds."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     connection = http.client.HTTPConnection(parts.hostname, parts.port)
-    size, lasted = 0, []
+    size, latencies = 0, []
     for number in range(requests):
-        time.sleep(pause * (1 + number % 7 / 7))  # at no fixed place in a round
+        time.sleep(pause * (1 + number % 7 / 7))  # at varying points of a round
         began = time.perf_counter()
         connection.request("GET", parts.path, headers=headers)
         answer = connection.getresponse()
         size = len(answer.read())
-        lasted.append((time.perf_counter() - began) * 1e3)
+        latencies.append((time.perf_counter() - began) * 1e3)
         assert answer.status == 200, answer.status
     connection.close()
-    return size, lasted
+    return size, latencies
 
 
 if __name__ == "__main__":

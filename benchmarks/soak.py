@@ -1,18 +1,22 @@
-"""A fifteenth of the fleet goal for an hour: does it stay up to date, flat in memory, and lose nothing?
+"""Soak test with a fifteenth of the fleet goal for an hour: timeliness, flat memory, and no loss.
 
 `python -m benchmarks.soak [--minutes 60] [--gpus 66667] [--relays 2]`, or `make soak MINUTES=60`.
 
-Method: a real hub with the embedded store and real relays in front of it, all on loopback with their defaults. A
-made-up fleet (`soak_load.py`) posts every GPU's 40 values once in 15 s, each node as a sender of its own, in bundles of
-64 nodes, each node always to the same relay: 1,000,000 GPUs every 15 s divided by 15 is 66,667 GPUs, 4,445 samples and
-177,800 values a second. Beside it, every few seconds, the latest values of allocations, the last
-hour of two metrics, and fleet and self-metrics pages are queried. Progress is printed every minute.
+Method: a real hub with the embedded store and real relays in front of it, on loopback with default settings. A
+simulated fleet (`soak_load.py`) posts 40 values of every GPU once in 15 s. Each node is a separate sender and always
+posts to the same relay, in bundles of 64 nodes. A fifteenth of 1,000,000 GPUs is 66,667 GPUs, 4,445 samples/s and
+177,800 values/s. Every few seconds a client queries the latest values of allocations, the last hour of two metrics, and
+fleet and self-metrics pages. Progress is printed every minute.
 
-At the end the load stops, the queues get two minutes to empty, the processes are stopped as a service manager would,
-and the store is read. It is good (exit code 0) if the queues emptied, nothing acknowledged is missing or there twice,
-nothing was refused, no question failed, the fleet was never later than a period, and memory of hub and relays is flat:
-along the least-squares slope over the last three quarters it grew by less than 10 % of its mean, or 16 MiB. A run under
-20 minutes does not judge memory: caches are still filling.
+At the end the load stops, the queues get two minutes to drain, the processes are stopped like services, and the store
+is read. The run passes (exit code 0) if all of these hold:
+
+- The queues were drained.
+- Every acknowledged batch is stored exactly once.
+- No batch was refused, and no query failed.
+- The fleet was never later than one period.
+- Memory of hub and relays is flat: along the least-squares slope over the last three quarters of the run it grew by
+  less than 10 % of the mean, or 16 MiB. Memory is not judged in runs under 20 minutes, as caches are still filling.
 """
 
 import argparse
@@ -29,22 +33,22 @@ import msgspec
 
 from benchmarks.bench_ingest import gauge
 from benchmarks.processes import cpu_seconds, folder_bytes, resident_mib
-from benchmarks.soak_judge import SHORTEST_MINUTES, Growth, audit, growth, read_store
-from benchmarks.soak_load import GPUS_A_NODE, PERIOD_SECONDS, VALUES, Load
+from benchmarks.soak_criteria import SHORTEST_MINUTES, Growth, audit, growth, read_store
+from benchmarks.soak_load import GPUS_PER_NODE, PERIOD_SECONDS, VALUES, Load
 from benchmarks.table import Table
 from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
 from tests.support.processes import Gpufleet, free_port
 
 FLEET = 66_667
 ALLOCATIONS = 20
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 DRAIN_SECONDS = 120.0
 QUERY_SECONDS = 3.0
 METRICS = ("gpu_utilization_ratio", "gpu_power_watts")
 
 
 class Daemon:
-    """A running hub or relay, and what was seen of it."""
+    """Running hub or relay, and its recorded memory and CPU."""
 
     def __init__(self, name: str, folder: Path, *more: str) -> None:
         port = free_port()
@@ -58,11 +62,11 @@ class Daemon:
         self._cpu = 0.0
 
     def wait(self) -> None:
-        """Wait until it answers."""
+        """Wait until the daemon answers."""
         self.process.wait_for(f"{self.url}/healthz")
 
-    def look(self) -> None:
-        """Note how much memory it has."""
+    def record_memory(self) -> None:
+        """Record the resident memory."""
         self.resident.append((time.monotonic(), resident_mib(self.process.process.pid)))
 
     def cpu(self) -> float:
@@ -102,7 +106,7 @@ class QueryClient:
                 await asyncio.sleep(QUERY_SECONDS)
 
     def take(self) -> dict[str, list[float]]:
-        """Return what was measured since the last call, sorted."""
+        """Return sorted latencies since the last call."""
         taken, self.spans = self.spans, {}
         return {name: sorted(spans) for name, spans in taken.items()}
 
@@ -134,7 +138,7 @@ class Soak:
         self._began = time.monotonic()
 
     async def run(self) -> list[str]:
-        """Run it; return what is wrong."""
+        """Run the soak. Return its errors."""
         for daemon in (self.hub, *self.relays):
             await asyncio.to_thread(daemon.wait)
         print(HEAD, flush=True)
@@ -144,15 +148,15 @@ class Soak:
             self._began = time.monotonic()
             minute = self._began
             while time.monotonic() < self._began + self.minutes * 60:
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
                 if broken := self._broken(posting):
                     for task in (posting, querying):
                         task.cancel()
                     await asyncio.gather(posting, querying, return_exceptions=True)
                     return broken
                 for daemon in (self.hub, *self.relays):
-                    daemon.look()
-                if time.monotonic() - minute >= 60 - LOOK_SECONDS / 2:
+                    daemon.record_memory()
+                if time.monotonic() - minute >= 60 - POLL_SECONDS / 2:
                     await self._print_progress(session, time.monotonic() - minute)
                     minute = time.monotonic()
             self.load.stop()
@@ -194,7 +198,7 @@ class Soak:
             f" {self.load.late_seconds:6.1f}"
             f" {self.hub.resident[-1][1]:7.0f} {'+'.join(f'{one.resident[-1][1]:.0f}' for one in self.relays):>9}"
             f" {100 * self.hub.cpu() / seconds:6.0f} {100 * sum(one.cpu() for one in self.relays) / seconds:6.0f}"
-            f" {_middle(spans.get('latest'))} {_middle(spans.get('series'))} {_middle(spans.get('senders'))}"
+            f" {_median(spans.get('latest'))} {_median(spans.get('series'))} {_median(spans.get('senders'))}"
             f" {await asyncio.to_thread(folder_bytes, self.hub.folder) / 2**20:8.0f}",
             flush=True,
         )
@@ -211,72 +215,72 @@ class Soak:
         return False
 
     def _judge(self, drained: bool) -> list[str]:
-        wrong = [] if drained else [f"the queues were not empty after {DRAIN_SECONDS:g} s"]
-        wrong += [f"{self.load.refused} batches were refused"] if self.load.refused else []
-        wrong += [f"{len(self.queries.failed)} queries failed, the first: {one}" for one in self.queries.failed[:1]]
+        errors = [] if drained else [f"the queues were not drained after {DRAIN_SECONDS:g} s"]
+        errors += [f"{self.load.refused} batches were refused"] if self.load.refused else []
+        errors += [f"{len(self.queries.failed)} queries failed, the first: {one}" for one in self.queries.failed[:1]]
         if self.latest_seconds > PERIOD_SECONDS:
-            wrong.append(f"the fleet was up to {self.latest_seconds:.1f} s late")
+            errors.append(f"the fleet was up to {self.latest_seconds:.1f} s late")
         for daemon in (*self.relays, self.hub):
             code = daemon.process.stop(seconds=120)
-            wrong += [f"{daemon.name} ended with {code}"] if code else []
-            wrong += [f"{daemon.name} logged a traceback"] if "Traceback" in daemon.process.log.read_text() else []
+            errors += [f"{daemon.name} ended with {code}"] if code else []
+            errors += [f"{daemon.name} logged a traceback"] if "Traceback" in daemon.process.log.read_text() else []
         print("\nreading the store ...", flush=True)
-        stored, living = read_store(f"chdb://{self.hub.folder / 'hub' / 'store'}")
+        stored, active_bytes = read_store(f"chdb://{self.hub.folder / 'hub' / 'store'}")
         problems = list(audit({node.epoch: node.acknowledged for node in self.load.nodes}, stored))
-        wrong += [*problems[:5], f"{len(problems)} epochs are wrong"] if problems else []
+        errors += [*problems[:5], f"{len(problems)} epochs are wrong"] if problems else []
         table = Table("soak", "what", "figure")
-        rows = self.load.acknowledged * GPUS_A_NODE
-        table.row("acknowledged, in the store once each", f"{rows:,} rows of {len(self.load.nodes):,} senders")
-        table.row("posted again", str(self.load.again))
+        rows = self.load.acknowledged * GPUS_PER_NODE
+        table.row("acknowledged and stored once", f"{rows:,} rows of {len(self.load.nodes):,} senders")
+        table.row("retries", str(self.load.retried))
         table.row("latest bundle", f"{self.latest_seconds:.1f} s after it was due")
         for name, span in self.slowest.items():
             table.row(f"slowest answer: {name}", f"{span:.0f} ms")
         size = folder_bytes(self.hub.folder / "hub" / "store")
-        table.row("store on disk", f"{size / 2**20:,.0f} MiB, {living / 2**20:,.0f} of them in living parts")
-        table.row("living parts", f"{living / max(rows, 1):.1f} B/row of {VALUES} values")
+        table.row("store on disk", f"{size / 2**20:,.0f} MiB, of these {active_bytes / 2**20:,.0f} in active parts")
+        table.row("active parts", f"{active_bytes / max(rows, 1):.1f} B/row of {VALUES} values")
         for daemon in (self.hub, *self.relays):
             found = growth(daemon.resident)
             table.row(f"{daemon.name} resident", _growth_text(found, self.minutes))
             if self.minutes >= SHORTEST_MINUTES and not found.is_flat:
-                wrong.append(f"{daemon.name} grew by {found.grown:.0f} MiB of {found.mean:.0f}")
+                errors.append(f"{daemon.name} grew by {found.grown:.0f} MiB of {found.mean:.0f}")
         table.print()
-        return wrong
+        return errors
 
 
-HEAD = f"""{"":16}{"":8} {"-- waiting --":>15} {"behind s":>13} {"resident MiB":>17} {"cpu %":>13} {"median ms":>20}
+HEAD = f"""{"":16}{"":8} {"-- backlog --":>15} {"late s":>13} {"resident MiB":>17} {"cpu %":>13} {"median ms":>20}
 minute   rows/s  M rows  relays     hub    hub   load     hub    relays    hub relays latest series senders disk MiB"""
 
 
-def _middle(spans: list[float] | None) -> str:
+def _median(spans: list[float] | None) -> str:
     return f"{spans[len(spans) // 2]:6.0f}" if spans else "     -"
 
 
 def _growth_text(found: Growth, minutes: float) -> str:
     verdict = "flat" if found.is_flat else "grows"
     judged = verdict if minutes >= SHORTEST_MINUTES else f"not judged under {SHORTEST_MINUTES:g} minutes"
-    return f"{found.mean:.0f} MiB in the mean, slope {found.an_hour:+.0f} MiB/h: {judged}"
+    return f"mean {found.mean:.0f} MiB, slope {found.per_hour:+.0f} MiB/h: {judged}"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run, print, and return 1 if anything is wrong."""
+    """Run and print. Return 1 if the run failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--gpus", type=int, default=FLEET)
     parser.add_argument("--relays", type=int, default=2)
     options = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what follows ends the daemons
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that `finally` ends the daemons
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-soak-"))
     soak = Soak(folder, gpus=options.gpus, relays=options.relays, minutes=options.minutes)
     try:
-        wrong = asyncio.run(soak.run())
+        errors = asyncio.run(soak.run())
     finally:
         for daemon in (*soak.relays, soak.hub):
             daemon.process.kill()
-    if wrong:
-        print("\nNOT GOOD:", *wrong, f"logs and store are kept in {folder}", sep="\n  ")
+    if errors:
+        print("\nFAILED:", *errors, f"logs and store are kept in {folder}", sep="\n  ")
         return 1
     shutil.rmtree(folder)
-    print("\ngood: up to date, nothing lost, nothing twice")
+    print("\nPASSED: timely, no loss, no duplicates")
     return 0
 
 

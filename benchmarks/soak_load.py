@@ -1,8 +1,8 @@
-"""The senders of a soak: the simulated fleet's light client, which posts as agents do, and what was acknowledged.
+"""Senders of a soak run: light client of the simulated fleet, and its acknowledged batches.
 
-One process stands for all nodes. Each node has a sender, epoch and sequence of its own, and posts once in
-`PERIOD_SECONDS`; what is due is posted in bundles, evenly over the period, each node always to the same relay. The load
-is open: a slow relay does not slow the fleet, it makes it late, which is reported.
+One process simulates all nodes. Each node has its own sender, epoch and sequence, and posts once in `PERIOD_SECONDS`.
+Batches are posted in bundles, evenly over the period, and each node always posts to the same relay. The load is open: a
+slow relay does not slow the fleet down but makes it late, which is reported.
 """
 
 import asyncio
@@ -22,25 +22,25 @@ from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
 from gpufleet.simulate.fleet.prepared import LoadGenerator
 from gpufleet.simulate.fleet.values import gpu_activity, gpu_fast
 
-GPUS_A_NODE = 8
+GPUS_PER_NODE = 8
 PERIOD_SECONDS = 15.0
 PERIOD_NS = int(PERIOD_SECONDS * NANOS)
 BUNDLE = 64
 TWINS = 1_500
-"""Nodes of the fleet: each one with whole GPUs is computed once a period, and senders report its values."""
+"""Nodes of the simulated fleet. Values are computed once per period and node, and many senders report them."""
 
 HUNG_EVERY = 100
-"""One node in so many has a hung GPU, so that absences are part of the load."""
+"""One node in `HUNG_EVERY` has a hung GPU, so that absent values are part of the load."""
 
 IN_FLIGHT = 16
-"""Bundles that may be on their way at once; more that are due wait, and are late."""
+"""Maximum number of concurrent posts. Further bundles wait and are late."""
 
-AGAIN_SECONDS = 0.5
+RETRY_SECONDS = 0.5
 
 
 @functools.cache
 def fleet() -> Fleet:
-    """Return the fleet whose values are reported; in some nodes the driver hangs on one GPU."""
+    """Return the fleet whose values are reported. In some nodes the driver hangs on one GPU."""
     hung = [
         FleetFault(kind=FaultKind.GPU_HUNG, begin=1, end=2**62, node=node) for node in range(1, TWINS + 1, HUNG_EVERY)
     ]
@@ -49,14 +49,14 @@ def fleet() -> Fleet:
 
 @functools.cache
 def load_generator() -> LoadGenerator:
-    """Return all senders."""
+    """Return the generator of all senders."""
     return LoadGenerator(
         fleet(), cluster="local", prefix="soak", started_at=time.time_ns(), period_seconds=PERIOD_SECONDS
     )
 
 
 def row_of(node: int, gpu: int, at: int) -> tuple[Value, ...]:
-    """Return a GPU's values in the order of `METRICS` in the period of an instant, also where its driver hangs."""
+    """Return a GPU's values in the order of `METRICS` for the period of an instant. Hung drivers are ignored."""
     return tuple(_values(load_generator().twin(node).number, gpu, at // PERIOD_NS * PERIOD_NS).values())
 
 
@@ -69,13 +69,13 @@ def _values(number: int, gpu: int, at: int) -> dict[str, Value]:
 
 
 METRICS = [CATALOGUE[name] for name in _values(1, 0, PERIOD_NS)]
-"""The 40 metrics of a GPU that every sample has."""
+"""The 40 metrics of every GPU sample."""
 
 VALUES = len(METRICS)
 
 
 class Node:
-    """Node of the load: its identity, and the bodies it makes."""
+    """Node of the load: its identity and bodies."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -85,42 +85,42 @@ class Node:
 
     @property
     def made(self) -> int:
-        """Bodies so far."""
+        """Number of bodies so far."""
         return self._bodies.made
 
     def next_body(self, now: int) -> bytes:
-        """Return the next batch of this node: a sample of every GPU, measured at the begin of the period."""
+        """Return the next batch of this node: a sample of every GPU, measured at the start of the period."""
         return self._bodies.next_body(now)
 
 
 class Load:
-    """Posts for all nodes until stopped.
+    """Load that posts for all nodes until stopped.
 
     Attributes:
-        refused: bodies that a relay will never take; must stay 0.
-        again: bodies that had to be posted again.
-        late_seconds: how far behind the plan the newest bundle began, at worst since the last call.
+        refused: bodies that a relay rejected; must stay 0.
+        retried: bodies that had to be posted again.
+        late_seconds: maximum delay of a bundle since the attribute was reset.
     """
 
     def __init__(self, gpus: int, relays: Sequence[str]) -> None:
-        self.nodes = [Node(number) for number in range(-(-gpus // GPUS_A_NODE))]
+        self.nodes = [Node(number) for number in range(-(-gpus // GPUS_PER_NODE))]
         self.refused = 0
-        self.again = 0
+        self.retried = 0
         self.late_seconds = 0.0
         self._relays = relays
         self._stop = asyncio.Event()
 
     @property
     def acknowledged(self) -> int:
-        """Batches that a relay has taken."""
+        """Number of batches acknowledged by relays."""
         return sum(node.acknowledged for node in self.nodes)
 
     def stop(self) -> None:
-        """Make nothing new; `run` returns when all that was made is acknowledged."""
+        """Make no further batches. `run` returns when all existing batches are acknowledged."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Post each bundle when it is due."""
+        """Post each bundle at its due time."""
         bundles = [self.nodes[at : at + BUNDLE] for at in range(0, len(self.nodes), BUNDLE)]
         clients = [
             HubClient(url, name="soak", timeout_seconds=60, connections=IN_FLIGHT // len(self._relays) or 1)
@@ -157,10 +157,10 @@ class Load:
                     case HubVerdict.RETRY:
                         later.append(node)
             left = later
-            self.again += len(left)
+            self.retried += len(left)
             if left:
                 await asyncio.sleep(_pause(answers))
 
 
 def _pause(answers: Sequence[HubAnswer]) -> float:
-    return max((answer.retry_after or AGAIN_SECONDS for answer in answers), default=AGAIN_SECONDS)
+    return max((answer.retry_after or RETRY_SECONDS for answer in answers), default=RETRY_SECONDS)

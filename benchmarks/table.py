@@ -2,19 +2,19 @@
 
 
 class Table:
-    """Rows of texts under a title, columns as wide as they need to be."""
+    """Table of texts with a title and fitted column widths."""
 
     def __init__(self, title: str, *columns: str) -> None:
         self._title = title
         self._rows: list[tuple[str, ...]] = [columns]
 
     def row(self, *cells: str) -> None:
-        """Add a row; as many cells as there are columns."""
+        """Add a row with one cell per column."""
         assert len(cells) == len(self._rows[0])
         self._rows.append(cells)
 
     def print(self) -> None:
-        """Print it."""
+        """Print the table."""
         widths = [max(len(row[column]) for row in self._rows) for column in range(len(self._rows[0]))]
         print(f"\n{self._title}")
         for index, row in enumerate(self._rows):

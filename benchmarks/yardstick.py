@@ -4,9 +4,9 @@ import time
 
 
 def yardstick_ms(times: int = 7) -> float:
-    """Return the processor time of a fixed piece of plain Python, in milliseconds: the median of some runs.
+    """Return the processor time of a fixed piece of plain Python in milliseconds, as the median of several runs.
 
-    A hundred thousand additions and look-ups, about 5 ms on a core of 2024.
+    It makes 100,000 additions and lookups, which take about 5 ms on a core of 2024.
     """
     spans = []
     numbers = dict.fromkeys(range(1000), 1)

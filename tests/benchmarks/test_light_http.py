@@ -1,24 +1,24 @@
-"""The client that makes the load of a million GPUs, against a server that says all that a hub may say."""
+"""HTTP client of the million-GPU load, against a server with all responses of a hub."""
 
 import asyncio
 from typing import Self
 
 import msgspec
 
-from benchmarks.light_http import Answered, Connection
-from benchmarks.million_load import BUNDLE, NODES_A_CLUSTER, Load, Order, clusters, senders
+from benchmarks.light_http import Connection, Response
+from benchmarks.million_load import BUNDLE, NODES_PER_CLUSTER, Load, Order, clusters, senders
 from gpufleet.codecs.batch import decode
 from gpufleet.codecs.bundle import BodyAnswer, BundleAnswer, unpack
 
 
 def head(status: int, length: int, more: str = "") -> bytes:
     return (
-        f"HTTP/1.1 {status} Words\r\nContent-Type: application/json\r\n{more}content-length: {length}\r\n\r\n".encode()
+        f"HTTP/1.1 {status} Text\r\nContent-Type: application/json\r\n{more}content-length: {length}\r\n\r\n".encode()
     )
 
 
 class Server:
-    """Answers each request with the next of some answers, in the pieces that it is given; empty closes."""
+    """Server that sends prepared responses in the given pieces. An empty response closes the connection."""
 
     def __init__(self, *answers: list[bytes]) -> None:
         self.answers = list(answers)
@@ -37,8 +37,8 @@ class Server:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while self.answers:
-                asked = (await reader.readuntil(b"\r\n\r\n")).decode()
-                length = int(asked.partition("Content-Length: ")[2].partition("\r\n")[0])
+                request = (await reader.readuntil(b"\r\n\r\n")).decode()
+                length = int(request.partition("Content-Length: ")[2].partition("\r\n")[0])
                 self.bodies.append(await reader.readexactly(length))
                 pieces = self.answers.pop(0)
                 for piece in pieces:
@@ -53,8 +53,8 @@ class Server:
             writer.close()
 
 
-def test_it_reads_answers_in_any_pieces_and_connects_again() -> None:
-    async def run() -> list[Answered]:
+def test_client_reads_split_responses_and_reconnects() -> None:
+    async def run() -> list[Response]:
         async with Server([head(200, 4) + b"taken"[:4]], [head(503, 2, "Retry-After: 2\r\n")[:30]], []) as server:
             server.answers[1] += [head(503, 2, "Retry-After: 2\r\n")[30:], b"n", b"o"]
             server.answers.append([head(200, 0)])
@@ -65,23 +65,23 @@ def test_it_reads_answers_in_any_pieces_and_connects_again() -> None:
             return found
 
     assert asyncio.run(run()) == [
-        Answered(200, 0.0, b"take"),
-        Answered(503, 2.0, b"no"),
-        Answered(0, 0.0, b""),
-        Answered(200, 0.0, b""),
+        Response(200, 0.0, b"take"),
+        Response(503, 2.0, b"no"),
+        Response(0, 0.0, b""),
+        Response(200, 0.0, b""),
     ]
 
 
 def test_light_sender_retries_503_and_counts_4xx() -> None:
-    def told(*statuses: int) -> list[bytes]:
+    def bundle_response(*statuses: int) -> list[bytes]:
         content = msgspec.json.encode(BundleAnswer([BodyAnswer(status=one) for one in statuses]))
         return [head(200, len(content)) + content]
 
     async def run() -> None:
-        async with Server(told(200, 503, 400), told(200)) as server:
+        async with Server(bundle_response(200, 503, 400), bundle_response(200)) as server:
             nodes = senders(3)
             done = await Load(server.port, nodes).run(Order(nodes=3))
-            assert (done.acknowledged, done.again, done.refused) == (2, 1, 1)
+            assert (done.acknowledged, done.retried, done.refused) == (2, 1, 1)
             first, second = map(unpack, server.bodies)
             assert [decode(one).sender for one in first] == ["node-000000", "node-000001", "node-000002"]
             assert second == [first[1]]
@@ -89,7 +89,7 @@ def test_light_sender_retries_503_and_counts_4xx() -> None:
     asyncio.run(run())
 
 
-def test_a_plan_has_every_node_once_a_period_in_posts_of_a_relay() -> None:
+def test_plan_has_every_node_once_per_period() -> None:
     nodes = senders(600)
     plan = list(Load(0, nodes)._plan(Order(nodes=600, seconds=30.0)))
     assert [len(nodes) for _, nodes in plan] == [BUNDLE, BUNDLE, 600 - 2 * BUNDLE] * 2
@@ -99,4 +99,4 @@ def test_a_plan_has_every_node_once_a_period_in_posts_of_a_relay() -> None:
 
 def test_million_gpu_fleet_fits_the_default_clusters() -> None:
     assert len(clusters(125_000)) == 16
-    assert NODES_A_CLUSTER < 10_000
+    assert NODES_PER_CLUSTER < 10_000

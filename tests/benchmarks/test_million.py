@@ -1,4 +1,4 @@
-"""The search for the largest fleet that a hub holds, on a hub that is made up."""
+"""Search for the largest fleet that a hub sustains, on a simulated hub."""
 
 import subprocess
 import time
@@ -13,8 +13,8 @@ from benchmarks.million_load import Done, Order
 NODES = 125_000
 
 
-class MadeUp(Run):
-    """Holds so many nodes."""
+class SimulatedRun(Run):
+    """Run on a hub that sustains `holds` nodes."""
 
     def __init__(self, holds: int, seconds: float = 600.0) -> None:
         super().__init__(cast("MillionHub", None), cast("subprocess.Popen[str]", None), time.monotonic() + seconds)
@@ -28,18 +28,18 @@ class MadeUp(Run):
 
 
 @pytest.mark.parametrize("rate", [1.0, 500.0, 2_000.0, 90_000.0])
-def test_it_is_found_from_wherever_it_is_begun(rate: float) -> None:
-    run = MadeUp(NODES // 4)
+def test_largest_fleet_is_found_from_any_start(rate: float) -> None:
+    run = SimulatedRun(NODES // 4)
     assert run.largest(NODES, rate) == ("250,000 GPUs, all known", "333,328 GPUs, all known")
     assert len(run.tried) == len(set(run.tried))
 
 
-def test_of_a_hub_that_holds_none_or_all_that_is_told() -> None:
-    assert MadeUp(0).largest(NODES, 2_000.0) == ("", f"{int(NODES * PARTS[0]) * 8:,} GPUs, all known")
-    assert MadeUp(NODES).largest(NODES, 2_000.0) == ("1,000,000 GPUs, all known", "")
+def test_hub_that_sustains_no_fleet_or_the_whole_fleet() -> None:
+    assert SimulatedRun(0).largest(NODES, 2_000.0) == ("", f"{int(NODES * PARTS[0]) * 8:,} GPUs, all known")
+    assert SimulatedRun(NODES).largest(NODES, 2_000.0) == ("1,000,000 GPUs, all known", "")
 
 
-def test_two_are_tried_when_time_is_up() -> None:
-    run = MadeUp(NODES // 4, seconds=0.0)
+def test_search_stops_after_two_steps_without_time() -> None:
+    run = SimulatedRun(NODES // 4, seconds=0.0)
     assert run.largest(NODES, 90_000.0) == ("", "750,000 GPUs, all known")
     assert run.tried == [125_000, 93_750]

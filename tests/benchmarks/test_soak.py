@@ -1,4 +1,4 @@
-"""The soak itself: what it finds good, and that it finds what is not."""
+"""Soak test: its load, its memory check and its audit."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.processes import children, folder_bytes
-from benchmarks.soak_judge import FLAT_RATIO, Stored, audit, growth
-from benchmarks.soak_load import GPUS_A_NODE, VALUES, Node
+from benchmarks.soak_criteria import FLAT_RATIO, Stored, audit, growth
+from benchmarks.soak_load import GPUS_PER_NODE, VALUES, Node
 from gpufleet.codecs.batch import decode
 from gpufleet.hub.flush.normalise import normalise
 
@@ -25,7 +25,7 @@ def test_short_run_of_a_small_fleet_loses_nothing() -> None:
     arguments = ["-m", "benchmarks.soak", "--minutes", "0.05", "--gpus", "160", "--relays", "1"]
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
     assert "rows of 20 senders" in done.stdout, done.stdout + done.stderr
-    _, _, problems = done.stdout.partition("NOT GOOD:\n  ")
+    _, _, problems = done.stdout.partition("FAILED:\n  ")
     found = [line for line in problems.splitlines() if " s late" not in line]  # a busy machine is no defect
     assert found[:-1] == [], done.stdout
     assert done.returncode == (1 if problems else 0)
@@ -42,10 +42,10 @@ def test_body_has_forty_valid_values_per_gpu() -> None:
         assert batch.heartbeat is not None
         started.add(batch.heartbeat.started_at)
         (block,) = batch.samples
-        assert (len(block.metrics), len(block.machine)) == (VALUES, GPUS_A_NODE)
+        assert (len(block.metrics), len(block.machine)) == (VALUES, GPUS_PER_NODE)
         found = normalise(batch, NOW)
         assert (found.invalid_values, found.unknown_metrics, found.future_rows) == ({}, {}, 0)
-    assert len(started) == 1, "one process, that goes on"
+    assert len(started) == 1, "one process start for all batches"
 
 
 def test_nodes_report_different_values() -> None:
@@ -59,13 +59,13 @@ def test_nodes_report_different_values() -> None:
 def test_memory_that_levels_off_is_flat() -> None:
     found = growth([(at, min(800.0, 300 + at)) for at in SECONDS])
     assert found.is_flat
-    assert found.an_hour == pytest.approx(0, abs=1)
+    assert found.per_hour == pytest.approx(0, abs=1)
 
 
 def test_memory_that_grows_is_not_flat() -> None:
     found = growth([(at, 800 + at / 3600 * 150 + (at % 7)) for at in SECONDS])
     assert not found.is_flat
-    assert found.an_hour == pytest.approx(150, rel=0.05)
+    assert found.per_hour == pytest.approx(150, rel=0.05)
 
 
 def test_growth_limit_is_a_share_of_the_mean() -> None:
@@ -76,7 +76,7 @@ def test_growth_limit_is_a_share_of_the_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "said"),
+    ("stored", "expected"),
     [
         ({"a": Stored(16, 16, 2)}, ""),
         ({"a": Stored(15, 15, 2)}, "epoch a: 15 rows up to number 2 of 16 up to 2"),
@@ -87,14 +87,14 @@ def test_growth_limit_is_a_share_of_the_mean() -> None:
         ({"a": Stored(16, 16, 2), "b": Stored(8, 8, 1)}, "epoch b is in the store but was never posted"),
     ],
 )
-def test_audit_reports_missing_double_and_unknown_rows(stored: dict[str, Stored], said: str) -> None:
+def test_audit_reports_missing_double_and_unknown_rows(stored: dict[str, Stored], expected: str) -> None:
     problems = list(audit({"a": 2}, stored))
-    assert bool(problems) == bool(said)
-    assert said in "".join(problems)
+    assert bool(problems) == bool(expected)
+    assert expected in "".join(problems)
 
 
-def test_folder_size_while_files_come_and_go(tmp_path: Path) -> None:
-    (tmp_path / "stays").write_bytes(bytes(100))
+def test_folder_size_during_concurrent_changes(tmp_path: Path) -> None:
+    (tmp_path / "permanent").write_bytes(bytes(100))
     stop = threading.Event()
 
     def churn() -> None:
@@ -117,7 +117,7 @@ def test_run_ends_when_a_daemon_dies() -> None:
     arguments = ["-m", "benchmarks.soak", "--minutes", "5", "--gpus", "80", "--relays", "1"]
     with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
-        assert run.stdout.readline()  # the head of the table: everything runs
+        assert run.stdout.readline()  # the head of the table: all daemons are running
         _, relay = children(run.pid)
         os.kill(relay, signal.SIGKILL)
         out = run.stdout.read()

@@ -1,3 +1,5 @@
+"""Local files: contract, confinement to the root, special files, hanging files, and watched threads."""
+
 import asyncio
 import fcntl
 import os
@@ -34,28 +36,28 @@ class TestConfinement:
         return root
 
     @pytest.mark.parametrize("target", ["../../secret", "../../../../../../../../etc/passwd", "/etc/passwd"])
-    async def test_a_link_cannot_lead_out(self, root: Path, target: str) -> None:
+    async def test_link_cannot_escape_the_root(self, root: Path, target: str) -> None:
         (root / "etc/link").symlink_to(target)
         fetched = await LocalFiles(root).fetch(FetchPlan(files=("/etc/link",)))
         assert fetched.files == {}
         assert fetched.errors == {"/etc/link": "ENOENT"}
 
-    async def test_a_linked_folder_cannot_lead_out(self, root: Path, tmp_path: Path) -> None:
+    async def test_linked_folder_cannot_escape_the_root(self, root: Path, tmp_path: Path) -> None:
         (root / "etc/up").symlink_to(str(tmp_path))
         (root / "etc/dots").symlink_to("../..")
         fetched = await LocalFiles(root).fetch(FetchPlan(files=("/etc/up/secret", "/etc/*/secret")))
         assert fetched.files == {}
 
-    async def test_dots_in_the_path_cannot_lead_out(self, root: Path) -> None:
+    async def test_dots_in_the_path_cannot_escape_the_root(self, root: Path) -> None:
         fetched = await LocalFiles(root).fetch(FetchPlan(files=("/../secret", "/etc/../../secret")))
         assert fetched.files == {}
 
-    async def test_an_absolute_link_starts_again_at_the_root(self, root: Path) -> None:
+    async def test_absolute_link_is_relative_to_the_root(self, root: Path) -> None:
         (root / "link").symlink_to("/etc/inside")
         fetched = await LocalFiles(root).fetch(FetchPlan(files=("/link",)))
         assert fetched.files == {"/link": b"inside"}
 
-    async def test_a_loop_of_links_ends(self, root: Path) -> None:
+    async def test_loop_of_links_is_an_error(self, root: Path) -> None:
         (root / "a").symlink_to("b")
         (root / "b").symlink_to("a")
         fetched = await LocalFiles(root).fetch(FetchPlan(files=("/a",)))
@@ -68,29 +70,29 @@ class TestConfinement:
 
 
 class TestOddFiles:
-    async def test_a_pipe_is_not_opened(self, tmp_path: Path) -> None:
+    async def test_pipe_is_not_opened(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         fetched = await LocalFiles(tmp_path).fetch(FetchPlan(files=("/pipe",)))
         assert fetched.errors == {"/pipe": "EINVAL"}
 
-    async def test_a_device_is_not_opened(self) -> None:
+    async def test_device_is_not_opened(self) -> None:
         fetched = await LocalFiles().fetch(FetchPlan(files=("/dev/zero",)))
         assert fetched.errors == {"/dev/zero": "EINVAL"}
 
-    async def test_kernel_files_are_read_whole(self) -> None:
+    async def test_kernel_files_are_read_completely(self) -> None:
         fetched = await LocalFiles().fetch(FetchPlan(files=("/proc/stat", "/proc/self/mountinfo", "/proc/[0-9]*/comm")))
         assert fetched.files["/proc/stat"].startswith(b"cpu ")
         assert b" - proc proc " in fetched.files["/proc/self/mountinfo"]
         assert f"/proc/{os.getpid()}/comm" in fetched.files
 
-    async def test_the_kernels_refusal_comes_by_its_name(self) -> None:
+    async def test_error_of_the_kernel_is_named(self) -> None:
         fetched = await LocalFiles().fetch(FetchPlan(files=("/proc/self/mem",)))
         assert fetched.errors == {"/proc/self/mem": "EIO"}
 
 
 @contextmanager
 def opening_hangs(path: Path) -> Iterator[None]:
-    """Hold a write lease: whoever opens the file hangs in the kernel until the lease is given up."""
+    """Hold a write lease: opening the file blocks in the kernel until the lease is released."""
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     descriptor = os.open(path, os.O_RDWR)
     try:
@@ -102,7 +104,7 @@ def opening_hangs(path: Path) -> Iterator[None]:
 
 
 class TestHanging:
-    async def test_a_hanging_file_costs_itself_alone(self, tmp_path: Path) -> None:
+    async def test_hanging_file_does_not_affect_others(self, tmp_path: Path) -> None:
         for name in ("a", "b", "c"):
             (tmp_path / name).write_text(name)
         files = LocalFiles(tmp_path, job_seconds=0.2)
@@ -116,9 +118,9 @@ class TestHanging:
             running = threading.active_count()
             second = await files.fetch(plan)
             assert second.errors == {"/b": "ETIMEDOUT"}
-            assert threading.active_count() <= running, "a path that hangs holds one thread, however often it is asked"
+            assert threading.active_count() <= running, "a hanging path uses one thread, however often it is read"
 
-    async def test_it_comes_back_when_the_hang_ends(self, tmp_path: Path) -> None:
+    async def test_file_is_read_again_after_the_hang(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_text("a")
         files = LocalFiles(tmp_path, job_seconds=0.1)
         with opening_hangs(tmp_path / "a"):
@@ -141,7 +143,7 @@ class TestWatchedThreads:
         assert results == {"one": 1, "two": 2}
         assert timed_out == ("stuck", "dead")
 
-    async def test_the_total_limit_ends_it(self) -> None:
+    async def test_total_limit_ends_a_run(self) -> None:
         release = threading.Event()
         threads: WatchedThreads[object] = WatchedThreads(job_seconds=10, total_seconds=0.1)
         try:
@@ -151,7 +153,7 @@ class TestWatchedThreads:
         assert results == {}
         assert sorted(timed_out) == ["after", "stuck"]
 
-    async def test_the_loop_is_not_blocked(self) -> None:
+    async def test_event_loop_is_not_blocked(self) -> None:
         release = threading.Event()
         threads: WatchedThreads[object] = WatchedThreads(job_seconds=10, total_seconds=10)
         task = asyncio.create_task(threads.run([("waits", release.wait)]))
@@ -159,7 +161,7 @@ class TestWatchedThreads:
         release.set()
         assert await task == ({"waits": True}, ())
 
-    async def test_a_cancelled_run_lets_its_thread_go(self) -> None:
+    async def test_cancelled_run_leaves_its_thread(self) -> None:
         release = threading.Event()
         threads: WatchedThreads[object] = WatchedThreads(job_seconds=10, total_seconds=10)
         started = threading.Event()
@@ -176,7 +178,7 @@ class TestWatchedThreads:
         assert await threads.run([("waits", lambda: 1)]) == ({}, ("waits",))
         release.set()
 
-    async def test_a_defect_in_a_job_is_raised(self) -> None:
+    async def test_exception_of_a_job_is_raised(self) -> None:
         def broken() -> int:
             raise RuntimeError("defect")
 

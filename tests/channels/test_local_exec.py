@@ -1,4 +1,4 @@
-"""Commands of this machine: ended in time with all they started, bounded, without a shell."""
+"""Local commands: timeout with all child processes, output limits, no shell."""
 
 import asyncio
 import shutil
@@ -33,48 +33,48 @@ async def test_output_errors_and_exit_code_come_back(smi: FakeNvidiaSmi) -> None
     assert await run(channel(smi), "nvidia-smi", "-L") == ExecResult(exit_code=9, stdout=b"out", stderr=b"err")
 
 
-async def test_nothing_is_read_by_a_shell(smi: FakeNvidiaSmi) -> None:
+async def test_arguments_are_not_parsed_by_a_shell(smi: FakeNvidiaSmi) -> None:
     await run(channel(smi), "nvidia-smi", "-L; touch $HOME/x", "`id`")
     assert smi.calls == ["-L; touch $HOME/x `id`"]
 
 
-async def test_a_command_that_is_not_there_ends_as_a_shell_says() -> None:
+async def test_missing_command_exits_with_127() -> None:
     assert (await run(LocalExec(), "gpufleet-no-such-command")).exit_code == 127
 
 
-async def test_a_command_that_may_not_be_run_ends_as_a_shell_says(smi: FakeNvidiaSmi) -> None:
+async def test_command_without_permission_exits_with_126(smi: FakeNvidiaSmi) -> None:
     smi.path.chmod(0o644)
     alone = LocalExec(environment={"PATH": str(smi.bin)})
     assert (await run(alone, "nvidia-smi")).exit_code == 126
 
 
-async def test_a_command_whose_interpreter_is_not_there(smi: FakeNvidiaSmi) -> None:
+async def test_missing_interpreter_exits_with_127(smi: FakeNvidiaSmi) -> None:
     smi.path.write_text("#!/nowhere/python\n")
     assert (await run(channel(smi), "nvidia-smi")).exit_code == 127
 
 
-async def test_a_signal_is_told_as_a_shell_does() -> None:
+async def test_signal_is_an_exit_code_above_128() -> None:
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     assert (await run(LocalExec(), sys.executable, "-c", code)).exit_code == 128 + signal.SIGKILL
 
 
-async def test_more_output_than_agreed_is_an_error(smi: FakeNvidiaSmi) -> None:
+async def test_output_over_the_limit_is_an_error(smi: FakeNvidiaSmi) -> None:
     smi.fault("list", endless=True)
     with pytest.raises(ChannelError, match="1000"):
         await run(channel(smi), "nvidia-smi", "-L", max_output_bytes=1000)
 
 
-@pytest.mark.parametrize("deaf", [False, True])
-async def test_a_command_that_hangs_is_ended_with_all_it_started(smi: FakeNvidiaSmi, deaf: bool) -> None:
-    smi.fault("list", hang=True, child="started", deaf=deaf)
+@pytest.mark.parametrize("ignore_sigterm", [False, True])
+async def test_hanging_command_is_ended_with_its_children(smi: FakeNvidiaSmi, ignore_sigterm: bool) -> None:
+    smi.fault("list", hang=True, child="started", ignore_sigterm=ignore_sigterm)
     before = children()
     with pytest.raises(ChannelTimeoutError):
         await run(channel(smi), "nvidia-smi", "-L", timeout_seconds=1)
     assert len(smi.calls) == 1
-    wait_until(lambda: children() <= before, what="the end of what was started")
+    wait_until(lambda: children() <= before, what="all processes to end")
 
 
-async def test_a_command_is_ended_when_nobody_waits_for_it_any_more(smi: FakeNvidiaSmi) -> None:
+async def test_cancelled_command_is_ended(smi: FakeNvidiaSmi) -> None:
     smi.fault("list", hang=True)
     before = children()
     task = asyncio.create_task(run(channel(smi), "nvidia-smi", "-L"))
@@ -83,10 +83,10 @@ async def test_a_command_is_ended_when_nobody_waits_for_it_any_more(smi: FakeNvi
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    wait_until(lambda: children() <= before, what="the end of what was started")
+    wait_until(lambda: children() <= before, what="all processes to end")
 
 
-async def test_it_speaks_english_whatever_this_process_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_run_with_the_c_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     shown = await run(LocalExec(), "env")
     assert b"LC_ALL=C\n" in shown.stdout
@@ -94,7 +94,7 @@ async def test_it_speaks_english_whatever_this_process_speaks(monkeypatch: pytes
 
 
 def children() -> set[int]:
-    """Return processes of this user whose command line is the stand-in's or its child's."""
+    """Return processes of this user that run the stand-in or its child."""
     found: set[int] = set()
     for name in [entry.name for entry in Path("/proc").iterdir()]:
         if name.isdigit():

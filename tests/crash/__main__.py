@@ -1,4 +1,4 @@
-"""The crash suite: `make crash`, or with a seed of your own
+"""Crash suite: `make crash`, or with a given seed
 
 python -m tests.crash [--minutes 10] [--seed N] [--only PATTERN ...] [--steps N] [--keep FOLDER]
 """
@@ -19,13 +19,13 @@ from tests.crash.schedule import choose
 
 
 def main() -> int:
-    """Run, and exit 0 if nothing was lost, doubled or crashed."""
+    """Run the suite. Exit with 0 if nothing was lost or duplicated and nothing crashed."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description="Faults under load, and an audit.")
-    parser.add_argument("--minutes", type=float, default=10.0, help="for how long faults go on [10]")
-    parser.add_argument("--seed", type=int, default=None, help="what chance is made of [random]")
-    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="only faults of such names")
-    parser.add_argument("--steps", type=int, default=None, help="at most so many faults")
-    parser.add_argument("--keep", type=Path, default=None, metavar="FOLDER", help="keep logs there")
+    parser.add_argument("--minutes", type=float, default=10.0, help="duration of the faults [10]")
+    parser.add_argument("--seed", type=int, default=None, help="random seed [random]")
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="only faults that match PATTERN")
+    parser.add_argument("--steps", type=int, default=None, help="maximum number of faults")
+    parser.add_argument("--keep", type=Path, default=None, metavar="FOLDER", help="keep logs in this folder")
     parser.add_argument("--list", action="store_true", help="list the faults")
     given = parser.parse_args()
     if given.list:
@@ -36,20 +36,20 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     seed = random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
-    again = ["python", "-m", "tests.crash", "--minutes", f"{given.minutes:g}", "--seed", str(seed)]
-    again += [word for pattern in given.only for word in ("--only", pattern)]
-    again += ["--steps", str(given.steps)] if given.steps is not None else []
-    print(f"seed {seed}; again: {shlex.join(again)}", flush=True)
+    command = ["python", "-m", "tests.crash", "--minutes", f"{given.minutes:g}", "--seed", str(seed)]
+    command += [part for pattern in given.only for part in ("--only", pattern)]
+    command += ["--steps", str(given.steps)] if given.steps is not None else []
+    print(f"seed {seed}; repeat with: {shlex.join(command)}", flush=True)
     folder = given.keep or Path(tempfile.mkdtemp(prefix="gpufleet-crash-"))
     began = time.monotonic()
 
-    def say(words: str) -> None:
-        print(f"{time.monotonic() - began:6.1f} s  {words}", flush=True)
+    def progress(message: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {message}", flush=True)
 
     try:
-        outcome = Run(folder, seed, say).go(seconds=60 * given.minutes, only=given.only, steps=given.steps)
+        outcome = Run(folder, seed, progress).run(seconds=60 * given.minutes, only=given.only, steps=given.steps)
     except (AssertionError, OSError) as error:
-        print(f"\nFAILED: {error}\nlogs: {folder}\nagain: {shlex.join(again)}", file=sys.stderr)
+        print(f"\nFAILED: {error}\nlogs: {folder}\nrepeat with: {shlex.join(command)}", file=sys.stderr)
         return 1
     verdict = outcome.verdict
     print(f"\nSeconds from the end of a fault\n\n{render(outcome.times)}\n")
@@ -58,15 +58,15 @@ def main() -> int:
         f"{verdict.rows} rows in the store"
     )
     for name, (lost, counted) in verdict.lost.items():
-        print(f"{name}: {lost} batches never came, {counted} counted as lost")
+        print(f"{name}: {lost} batches never arrived, {counted} counted as lost")
     if not verdict.problems:
-        print("nothing lost that is not counted, nothing doubled, nothing crashed")
+        print("no uncounted loss, no duplicates, no crash")
         if given.keep is None:
             shutil.rmtree(folder)
         return 0
     for problem in verdict.problems:
         print(f"\nPROBLEM: {problem}", file=sys.stderr)
-    print(f"\nlogs: {folder}\nagain: {shlex.join(again)}", file=sys.stderr)
+    print(f"\nlogs: {folder}\nrepeat with: {shlex.join(command)}", file=sys.stderr)
     return 1
 
 

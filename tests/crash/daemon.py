@@ -1,4 +1,4 @@
-"""A gpufleet process and what keeps it up: killed or ended, it is started again at once, as a service manager would."""
+"""gpufleet process under supervision: it is restarted after every exit, as by a service manager."""
 
 import contextlib
 import os
@@ -15,13 +15,13 @@ from tests.crash.shim.shim import Shim
 from tests.support.processes import Gpufleet
 
 RESTART_SECONDS = 0.5
-"""Pause before a process that ended by itself is started again."""
+"""Pause before a process that exited by itself is restarted."""
 
 POLL_SECONDS = 0.02
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """A process that ended though nobody killed it."""
+    """Exit of a process that was not killed by the run."""
 
     daemon: str
     code: int
@@ -33,18 +33,18 @@ class Daemon:
     """One daemon of a run.
 
     Attributes:
-        may_end: whether it may now refuse to start (a full disk, a locked store): such ends are excused.
-        may_die: whether it may now be killed by what the shim does.
-        in_trouble: its disk refuses: what it holds in memory dies with it.
-        killed_in_trouble: how often it was killed then.
-        exits: ends that nobody caused from here.
-        sessions: of each process that was started, the newest last.
+        may_end: whether it may now refuse to start (full disk, locked store). Such exits are excused.
+        may_die: whether the shim may now kill it.
+        in_trouble: whether its disk rejects writes. Batches in memory are then lost if it is killed.
+        killed_in_trouble: number of kills while in trouble.
+        exits: exits not caused by the run.
+        sessions: session id of each started process, the newest last.
     """
 
     def __init__(
         self, name: str, arguments: Sequence[str], folder: Path, *, env: Mapping[str, str], disks: Sequence[Disk] = ()
     ) -> None:
-        """Take the command line after `gpufleet`, and the disks that it writes to."""
+        """Take the command line after `gpufleet`, and the disks that the daemon writes to."""
         self.name = name
         self.shim = Shim(folder / f"{name}.control")
         self.log = folder / f"{name}.log"
@@ -62,45 +62,45 @@ class Daemon:
         self._wanted = False
         self._lock = threading.RLock()
         self._ended = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name=f"keep {name}", daemon=True)
+        self._supervisor = threading.Thread(target=self._supervise, name=f"supervise {name}", daemon=True)
 
     @property
     def pid(self) -> int:
-        """Of the process that runs, or the one that ran last."""
+        """Process id of the running process, or of the last one."""
         assert self._process is not None, "started"
         return self._process.process.pid
 
     def start(self) -> None:
-        """Start it, and see that it stays up."""
+        """Start the process and its supervision."""
         self._wanted = True
         self._spawn()
-        self._keeper.start()
+        self._supervisor.start()
 
     def kill(self) -> None:
-        """Send SIGKILL to the daemon itself; its children have to notice."""
+        """Send SIGKILL to the daemon, but not to its children."""
         with self._lock:
             self._killed = True
             self.killed_in_trouble += self.in_trouble
             self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, if it runs."""
+        """Send a signal to the process if it is running."""
         with self._lock:
             if self._process is not None and self._process.process.poll() is None:
                 os.kill(self.pid, number)
 
     def stop(self, seconds: float = 30) -> int:
-        """Ask it to stop for good, and return its exit code."""
+        """Stop the daemon permanently, and return its exit code."""
         with self._lock:
             self._wanted = False
             process = self._process
         self._ended.set()
-        self._keeper.join(timeout=10)
+        self._supervisor.join(timeout=10)
         assert process is not None, "started"
         return process.stop(seconds)
 
     def end(self) -> None:
-        """Kill what is left of it."""
+        """Kill the remaining process group."""
         self._wanted = False
         self._ended.set()
         if self._process is not None:
@@ -109,7 +109,7 @@ class Daemon:
             self._process.process.wait(timeout=20)
 
     def left_over(self) -> list[int]:
-        """Return processes that outlived the daemon that started them; the newest daemon's are left out if it runs."""
+        """Return processes that outlived their daemon, except children of a running daemon."""
         ended = set(self.sessions)
         if self._process is not None and self._process.process.poll() is None:
             ended.discard(self.pid)
@@ -122,14 +122,14 @@ class Daemon:
         return found
 
     def _spawn(self) -> None:
-        launcher = [word for disk in self._disks for word in disk.launcher()]
+        launcher = [part for disk in self._disks for part in disk.launcher()]
         process = Gpufleet(self._arguments, self.log, self._env, launcher)
         for disk in self._disks:
             disk.watch(process.process.pid)
         self.sessions.append(process.process.pid)
         self._process, self._killed = process, False
 
-    def _keep(self) -> None:
+    def _supervise(self) -> None:
         while not self._ended.wait(POLL_SECONDS):
             process = self._process
             assert process is not None, "started"

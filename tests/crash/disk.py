@@ -1,7 +1,7 @@
-"""Disks that can be filled: a tmpfs of their own where this process may mount one, else a stand-in.
+"""Disks that can be filled: a tmpfs if this process may mount, else a substitute.
 
-The stand-in is RLIMIT_FSIZE on the process that writes: each of its files can be written on only up to a size, and
-the system answers EFBIG, which the daemons take as they take ENOSPC. It hits every file of that process at once.
+The substitute is RLIMIT_FSIZE on the writing process: no file can grow beyond the limit, and the system returns EFBIG.
+The daemons handle EFBIG like ENOSPC. The limit affects every file of the process at once.
 """
 
 import os
@@ -15,46 +15,46 @@ MIB = 1 << 20
 
 
 class Disk(Protocol):
-    """A folder that can be full."""
+    """Folder that can be made full."""
 
     folder: Path
 
     def open(self) -> None:
-        """Make it."""
+        """Create the disk."""
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Make the disk full."""
 
     def free(self) -> None:
-        """Give the room back."""
+        """Free the space again."""
 
     def launcher(self) -> list[str]:
-        """Return the command that a process that writes here has to be started by."""
+        """Return the command prefix for a process that writes here."""
 
     def watch(self, pid: int) -> None:
-        """Learn of a process that writes here."""
+        """Register a process that writes here."""
 
     def close(self) -> None:
-        """Take it away with all that is on it."""
+        """Remove the disk and its content."""
 
 
 class Tmpfs:
-    """A file system in memory. It is filled by making it as small as what is on it, so that filling costs none."""
+    """File system in memory. It is filled by shrinking it to the used size, which writes nothing."""
 
     def __init__(self, folder: Path, size_bytes: int) -> None:
-        """Take where it is to be, and its size."""
+        """Take the folder and the size."""
         self.folder = folder
         self._size = size_bytes
         self._mounted = False
 
     def open(self) -> None:
-        """Mount it. Raises CalledProcessError where that may not be done."""
+        """Mount the file system. Raises CalledProcessError without permission."""
         self.folder.mkdir(parents=True)
         _run("mount", "-t", "tmpfs", "-o", f"size={self._size},mode=0700", "gpufleet-crash", str(self.folder))
         self._mounted = True
 
     def fill(self) -> None:
-        """Leave no room; what is written meanwhile may win a page or two of it."""
+        """Make the disk full. Concurrent writes may leave a page or two free."""
         for _ in range(20):
             stat = os.statvfs(self.folder)
             used = (stat.f_blocks - stat.f_bfree) * stat.f_bsize
@@ -66,38 +66,38 @@ class Tmpfs:
         raise AssertionError(f"{self.folder} could not be made full")
 
     def free(self) -> None:
-        """Give the room back."""
+        """Free the space again."""
         _run("mount", "-o", f"remount,size={self._size}", str(self.folder))
 
     def launcher(self) -> list[str]:
-        """Nothing: the file system itself is full."""
+        """Return no prefix: the file system itself is full."""
         return []
 
     def watch(self, pid: int) -> None:
-        """Nothing, likewise."""
+        """Do nothing: the file system itself is full."""
 
     def close(self) -> None:
-        """Unmount it, whoever still has files open."""
+        """Unmount the file system even if files are still open."""
         if self._mounted:
             _run("umount", "-l", str(self.folder))
         self._mounted = False
 
 
 class Limited:
-    """A plain folder whose writers may not extend any file while it is full."""
+    """Plain folder whose writers may not extend any file while it is full."""
 
     def __init__(self, folder: Path) -> None:
-        """Take where it is to be."""
+        """Take the folder."""
         self.folder = folder
         self._pids: set[int] = set()
         self._full = False
 
     def open(self) -> None:
-        """Make the folder."""
+        """Create the folder."""
         self.folder.mkdir(parents=True)
 
     def fill(self) -> None:
-        """Limit the running writers, and through `launcher` those to come."""
+        """Limit the running writers. `launcher` limits writers that start later."""
         self._full = True
         self._limit(0)
 
@@ -107,15 +107,15 @@ class Limited:
         self._limit(resource.RLIM_INFINITY)
 
     def launcher(self) -> list[str]:
-        """Return util-linux's prlimit while it is full: a soft limit, so that it can be lifted."""
+        """Return a `prlimit` command while the disk is full. The limit is soft, so that it can be lifted."""
         return ["prlimit", "--fsize=0:unlimited"] if self._full else []
 
     def watch(self, pid: int) -> None:
-        """Learn of a writer."""
+        """Register a writer."""
         self._pids.add(pid)
 
     def close(self) -> None:
-        """Nothing: the folder belongs to whoever gave it."""
+        """Do nothing: the folder belongs to the caller."""
 
     def _limit(self, soft: int) -> None:
         for pid in tuple(self._pids):
@@ -126,7 +126,7 @@ class Limited:
 
 
 def may_mount() -> bool:
-    """Tell whether this process may mount a tmpfs."""
+    """Return whether this process may mount a tmpfs."""
     with tempfile.TemporaryDirectory() as folder:
         disk = Tmpfs(Path(folder, "disk"), MIB)
         try:

@@ -1,4 +1,4 @@
-"""What can happen to a fleet, each with a name: how it begins, how it ends, and for how long it lasts."""
+"""Named faults of a fleet: how each begins and ends, and how long it lasts."""
 
 import errno
 import fcntl
@@ -12,21 +12,21 @@ from contextlib import AbstractContextManager, contextmanager
 import msgspec
 
 from tests.crash.proxy import Mode
-from tests.crash.shim.shim import UNSEEN
+from tests.crash.shim.shim import TEMPORARY
 from tests.crash.site import AGENTS, Site
 from tests.support.waiting import wait_until
 
 Begin = Callable[[Site, random.Random], AbstractContextManager[None]]
-"""The fault holds while the context is open."""
+"""Start of a fault, which lasts while the context is open."""
 
 
 class Fault(msgspec.Struct, frozen=True):
     """One fault.
 
     Attributes:
-        name: of it.
-        begin: makes it so.
-        seconds: shortest and longest that it lasts; 0 for what is over at once.
+        name: unique name.
+        begin: starts the fault.
+        seconds: minimum and maximum duration; 0 for a fault without duration.
     """
 
     name: str
@@ -41,7 +41,7 @@ def _kill(*daemons: str, times: int = 1) -> Begin:
             starts = {name: len(site.daemons[name].sessions) for name in daemons}
             for name in daemons:
                 site.daemons[name].kill()
-            if turn + 1 < times:  # again while it starts: somewhere in its recovery
+            if turn + 1 < times:  # kill it again during its recovery
                 wait(lambda starts=starts: all(len(site.daemons[n].sessions) > c for n, c in starts.items()))  # type: ignore[misc]
                 pause(chance.uniform(0.1, 4.0))
         yield
@@ -91,14 +91,14 @@ def _syncs(
         try:
             yield
         finally:
-            victim.shim.leave_alone()
+            victim.shim.reset()
             victim.may_end = victim.in_trouble = False
 
     return fault
 
 
-def _dies_writing(disk: str, daemon: str, *, syncs: int = 0, changes: int = 0, times: int = 3) -> Begin:
-    """Kill it before one of so many syncs of its writes, or of so many changes that show; each time another one."""
+def _killed_writing(disk: str, daemon: str, *, syncs: int = 0, changes: int = 0, times: int = 3) -> Begin:
+    """Kill the daemon before one of its first syncs, or of its first visible changes. The number varies each time."""
 
     @contextmanager
     def fault(site: Site, chance: random.Random) -> Iterator[None]:
@@ -110,10 +110,10 @@ def _dies_writing(disk: str, daemon: str, *, syncs: int = 0, changes: int = 0, t
                 if syncs:
                     victim.shim.die_at_sync(site.disks[disk].folder, chance.randint(2, syncs))
                 else:
-                    victim.shim.die_before(site.disks[disk].folder, chance.randint(2, changes), skipped=UNSEEN)
+                    victim.shim.die_before(site.disks[disk].folder, chance.randint(2, changes), skipped=TEMPORARY)
                 wait(lambda starts=starts: len(victim.sessions) > starts)  # type: ignore[misc]
         finally:
-            victim.shim.leave_alone()
+            victim.shim.reset()
         yield
         victim.may_die = False
 
@@ -122,12 +122,12 @@ def _dies_writing(disk: str, daemon: str, *, syncs: int = 0, changes: int = 0, t
 
 @contextmanager
 def _locked_store(site: Site, _: random.Random) -> Iterator[None]:
-    """Another process takes the store's folder while the hub is down: the hub has to wait for it."""
+    """Lock the store's folder from another process while the hub is down. The hub has to wait."""
     hub = site.daemons["hub"]
     hub.may_end = True
     lock = os.open(site.store / "gpufleet.lock", os.O_RDWR | os.O_CREAT)
     hub.kill()
-    wait(lambda: _took(lock))
+    wait(lambda: _locked(lock))
     try:
         yield
     finally:
@@ -135,7 +135,7 @@ def _locked_store(site: Site, _: random.Random) -> Iterator[None]:
         hub.may_end = False
 
 
-def _took(lock: int) -> bool:
+def _locked(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -144,7 +144,7 @@ def _took(lock: int) -> bool:
 
 
 def _clock(daemon: str, least: float, most: float) -> Begin:
-    """Step the daemon's wall clock there, and back when the fault ends."""
+    """Step the daemon's wall clock, and step it back when the fault ends."""
 
     @contextmanager
     def fault(site: Site, chance: random.Random) -> Iterator[None]:
@@ -170,8 +170,8 @@ def _network(link: str, mode: Mode) -> Begin:
     return fault
 
 
-def _unheard_then_cut(link: str) -> Begin:
-    """The last that arrived has no answer, and it is long until it can be asked for."""
+def _responses_lost_then_cut(link: str) -> Begin:
+    """Lose the responses of the last batches, then cut the link for a long time."""
 
     @contextmanager
     def fault(site: Site, _: random.Random) -> Iterator[None]:
@@ -205,13 +205,13 @@ def _all() -> Iterator[Fault]:
     yield Fault("some syncs fail under relay", _syncs("relay", "relay", error=errno.EIO, every=(2, 5)), (4, 8))
     yield Fault("slow store", _syncs("store", "hub", delay_seconds=0.05), (5, 10))
     yield Fault("slow log under hub", _syncs("hub", "hub", delay_seconds=0.3), (4, 8))
-    yield Fault("hub dies in the middle of a write to the store", _dies_writing("store", "hub", syncs=150))
-    yield Fault("hub dies in the middle of a commit of the store", _dies_writing("store", "hub", changes=80))
-    yield Fault("hub dies in the middle of a write to log or registry", _dies_writing("hub", "hub", syncs=60))
-    yield Fault("relay dies in the middle of a write", _dies_writing("relay", "relay", syncs=60))
-    yield Fault("agent-a dies in the middle of a write", _dies_writing("agent-a", "agent-a", syncs=8))
+    yield Fault("hub dies in the middle of a write to the store", _killed_writing("store", "hub", syncs=150))
+    yield Fault("hub dies in the middle of a commit of the store", _killed_writing("store", "hub", changes=80))
+    yield Fault("hub dies in the middle of a write to log or registry", _killed_writing("hub", "hub", syncs=60))
+    yield Fault("relay dies in the middle of a write", _killed_writing("relay", "relay", syncs=60))
+    yield Fault("agent-a dies in the middle of a write", _killed_writing("agent-a", "agent-a", syncs=8))
     yield Fault("store locked by another process", _locked_store, (3, 8))
-    # A row that is measured ten minutes after its receipt is dropped by design: no two clocks may come to that.
+    # A row measured ten minutes after its receipt is dropped by design: clock steps stay below that.
     for name in AGENTS:
         yield Fault(f"clock of {name} stepped", _clock(name, -3600, 300), (3, 6))
     yield Fault("clock of relay stepped", _clock("relay", -86_400, 86_400), (3, 6))
@@ -224,18 +224,18 @@ def _all() -> Iterator[Fault]:
     yield Fault("network half-close, direct", _network("direct", Mode.HALF_CLOSE), (3, 6))
     yield Fault("outage longer than a spool keeps", _network("agents", Mode.CUT), (72, 80))
     for link in ("agents", "upstream"):
-        yield Fault(f"answers lost, then an outage, {link}", _unheard_then_cut(link), (65, 75))
+        yield Fault(f"answers lost, then an outage, {link}", _responses_lost_then_cut(link), (65, 75))
 
 
 FAULTS: dict[str, Fault] = {fault.name: fault for fault in _all()}
-"""By name."""
+"""All faults by name."""
 
 
 def wait(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for a condition; raises AssertionError."""
+    """Wait for a condition. Raises AssertionError."""
     wait_until(condition, seconds=seconds, what="the fault to take hold")
 
 
 def pause(seconds: float) -> None:
-    """Let the load run on: how long a fault lasts is what the schedule says."""
+    """Wait while the load continues. The schedule sets the duration of faults."""
     time.sleep(seconds)

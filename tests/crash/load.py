@@ -1,4 +1,4 @@
-"""Light senders: threads that post real batches, and keep a ledger of what was acknowledged."""
+"""Light senders: threads that post real batches and record which were acknowledged."""
 
 import http.client
 import random
@@ -21,16 +21,16 @@ _ANSWERED = {"accepted", "duplicate"}
 
 
 class Sender(threading.Thread):
-    """One sender: makes a batch, posts it until it is taken or given up, makes the next.
+    """Sender that creates a batch, posts it until it is acknowledged or given up, and creates the next.
 
     Attributes:
         made: number of the newest batch.
-        acknowledged, unacknowledged: number to body, of what was answered 200 and of what was given up.
-        refused: answers that no fault explains.
+        acknowledged, unacknowledged: bodies by number, answered with 200 or given up.
+        refused: responses that no fault explains.
     """
 
     def __init__(self, number: int, port: int, *, seed: int, bundle: int = 1, patience: int | None = None) -> None:
-        """Take where to post; `bundle` bodies at once; a body is given up after `patience` tries, or never."""
+        """Take the port. `bundle` bodies are posted at once. A body is given up after `patience` tries, or never."""
         super().__init__(name=f"light-{number}", daemon=True)
         self.made = 0
         self.acknowledged: dict[int, bytes] = {}
@@ -42,40 +42,40 @@ class Sender(threading.Thread):
         self._random = random.Random(f"{seed} {number}")
         self._bundle = bundle
         self._patience = patience
-        self._stop_asked = threading.Event()
+        self._finishing = threading.Event()
         self._halt = threading.Event()
 
     def finish(self) -> None:
-        """Make no more batches; go on until those that were made are taken or given up."""
-        self._stop_asked.set()
+        """Create no further batches. Continue until existing ones are acknowledged or given up."""
+        self._finishing.set()
 
     def halt(self) -> None:
-        """Give up what is not taken yet."""
-        self._stop_asked.set()
+        """Give up unacknowledged batches."""
+        self._finishing.set()
         self._halt.set()
 
     def run(self) -> None:
-        """Post until told to finish."""
-        while not self._stop_asked.wait(self._random.uniform(0.05, 0.3)):
-            waiting = {}
+        """Post until `finish` or `halt` is called."""
+        while not self._finishing.wait(self._random.uniform(0.05, 0.3)):
+            backlog = {}
             for _ in range(self._bundle):
-                waiting[self.made + 1] = self._body(self.made + 1)
+                backlog[self.made + 1] = self._body(self.made + 1)
                 self.made += 1
-            again = self._random.random() < 0.05  # a sender that did not hear the answer posts the same once more
-            bodies = dict(waiting)
+            repeat = self._random.random() < 0.05  # as if the response was lost
+            bodies = dict(backlog)
             tries = 0
-            while waiting:
+            while backlog:
                 tries += 1
-                self._post(waiting)
-                if waiting and (self._halt.wait(0.1) or tries == self._patience):
-                    self.unacknowledged |= waiting
+                self._post(backlog)
+                if backlog and (self._halt.wait(0.1) or tries == self._patience):
+                    self.unacknowledged |= backlog
                     break
-            if again and not waiting:
+            if repeat and not backlog:
                 self._post(bodies)
 
-    def _post(self, waiting: dict[int, bytes]) -> None:
-        """Post what waits, and take out of it what was acknowledged."""
-        sent = dict(waiting)
+    def _post(self, backlog: dict[int, bytes]) -> None:
+        """Post the backlog, and remove acknowledged batches from it."""
+        sent = dict(backlog)
         bundled = self._bundle > 1
         request = urllib.request.Request(
             self._url,
@@ -88,7 +88,7 @@ class Sender(threading.Thread):
         except urllib.error.HTTPError as error:
             with error:
                 if error.code != 503:
-                    self._refused(sent, waiting, f"{error.code} {error.read()[:300]!r}")
+                    self._refused(sent, backlog, f"{error.code} {error.read()[:300]!r}")
             return
         except (OSError, http.client.HTTPException):
             return
@@ -100,16 +100,16 @@ class Sender(threading.Thread):
         for (seq, body), status in zip(sent.items(), statuses, strict=True):
             if status in _ANSWERED:
                 self.acknowledged[seq] = body
-                waiting.pop(seq, None)
+                backlog.pop(seq, None)
             elif status != "503":
-                self._refused({seq: body}, waiting, f"{status} in a bundle")
+                self._refused({seq: body}, backlog, f"{status} in a bundle")
 
-    def _refused(self, bodies: dict[int, bytes], waiting: dict[int, bytes], words: str) -> None:
-        """Give up what no hub should refuse; the run ends with it as a problem."""
-        self.refused.append(f"{self.name}: batches {', '.join(map(str, bodies))}: {words}")
+    def _refused(self, bodies: dict[int, bytes], backlog: dict[int, bytes], detail: str) -> None:
+        """Give up batches that no hub should refuse. They are problems of the run."""
+        self.refused.append(f"{self.name}: batches {', '.join(map(str, bodies))}: {detail}")
         self.unacknowledged |= bodies
         for seq in bodies:
-            waiting.pop(seq, None)
+            backlog.pop(seq, None)
 
     def _body(self, seq: int) -> bytes:
         now = time.time_ns()

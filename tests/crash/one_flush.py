@@ -1,6 +1,6 @@
-"""Fork server of `tests.crash.sweep`: `python -m tests.crash.one_flush` makes, flushes and counts one hub's folder.
+"""Fork server of `tests.crash.sweep`: `python -m tests.crash.one_flush` creates, flushes and counts a hub's folder.
 
-The hub is its log, its registry, an embedded store and the flusher between them, without a server or background tasks.
+The hub consists of its log, registry, embedded store and flusher, without a server or background tasks.
 Its processes exit without closing anything, as a killed process does: closing changes files.
 
 Importing the hub takes several times as long as a flush, so it is imported once and every process is forked from there.
@@ -44,16 +44,16 @@ MIB = 1 << 20
 DAY = 86_400 * NANOS
 RECEIVED = 1_795_000_000 * NANOS
 BATCHES = 4
-"""The first is flushed when the folder is made; the others wait."""
+"""Number of batches. The first is flushed when the folder is created, the others are the backlog."""
 
 PRELOADED = ("clickhouse_connect", "pandas", "pyarrow.compute", "sqlite3")
-"""What the store imports when it is opened, except the engine: it starts threads, which do not survive a fork."""
+"""Modules that an opening store imports, except the engine: its threads do not survive a fork."""
 
 TABLES = "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine != 'View' ORDER BY name"
 
 
 def batch(number: int) -> Batch:
-    """Return one of the batches; together they have rows for every table, and samples of two days."""
+    """Return a batch by number. Together the batches have rows for every table, and samples of two days."""
     at = RECEIVED - DAY * (number % 2) + number
     view = gpu_view(number)
     fans = tuple(DimValue("gpu_fan_speed_ratio", (str(fan),), 0.5) for fan in range(2))
@@ -74,7 +74,7 @@ def batch(number: int) -> Batch:
 
 
 class Hub:
-    """The parts of one hub."""
+    """Log, registry, store and flusher of one hub."""
 
     def __init__(self, folder: Path) -> None:
         self.wal = Wal.open(folder / "wal", max_bytes=64 * MIB, max_body_bytes=MIB)
@@ -85,11 +85,11 @@ class Hub:
         self.registry.register_clusters(["local"], RECEIVED)
         self.store = ClickHouseStore.open(f"chdb://{folder / 'store'}")
         self.store.migrate()
-        self.store._handles.writer.command("SYSTEM STOP MERGES")  # a row that is written twice stays there twice
+        self.store._handles.writer.command("SYSTEM STOP MERGES")  # duplicate rows stay visible
         self._quarantine = folder / "quarantine"
 
     def flush(self) -> None:
-        """Flush everything that waits, as a hub that is stopping does."""
+        """Flush the backlog, as a stopping hub does."""
         with ThreadPoolExecutor(1) as thread:
             counters = Counters()
             writer = StoreWriter(
@@ -114,14 +114,14 @@ class Hub:
             asyncio.run(flusher.run())
 
     def close(self) -> None:
-        """Close all of it."""
+        """Close store, registry and log."""
         self.store.close()
         self.registry.close()
         self.wal.close()
 
 
 def make(folder: Path) -> None:
-    """Make a hub that has flushed one batch, and acknowledged others."""
+    """Create a hub that has flushed one batch and acknowledged the others."""
     hub = Hub(folder)
     for number in range(1, BATCHES + 1):
         asyncio.run(hub.wal.append(RECEIVED + number, encode(batch(number))))
@@ -131,43 +131,43 @@ def make(folder: Path) -> None:
 
 
 def flush(folder: Path) -> None:
-    """Open it, wait to be told to go on, and flush."""
+    """Open the hub, wait for a line on stdin, and flush."""
     hub = Hub(folder)
     print("ready", flush=True)
     sys.stdin.readline()
     hub.flush()
 
 
-def standing(table: TableDefinition) -> str:
-    """Return the condition of rows that no newer one of the same table has replaced: merges take those at any time."""
+def current_rows(table: TableDefinition) -> str:
+    """Return the condition of current rows. Replaced rows are left out, as a merge can remove them at any time."""
     key = ", ".join(f"`{name}`" for name in table.key)
     newest = f"SELECT {key}, max(`{table.version}`) FROM {table.name} GROUP BY {key}"
     return f"({key}, `{table.version}`) IN ({newest})"
 
 
 def count(folder: Path) -> None:
-    """Flush what is left, and print what there is then: of each table, rows as they lie there and what is in them."""
+    """Flush the rest. Print the physical rows and a content hash of each table."""
     hub = Hub(folder)
     hub.flush()
     handle = hub.store._handles.writer
-    conditions = {table.name: standing(table) for table in all_tables() if table.version}
+    conditions = {table.name: current_rows(table) for table in all_tables() if table.version}
     counts = " UNION ALL ".join(
         f"SELECT '{name}', count(), sum(cityHash64(tuple(*))) FROM {name} WHERE {conditions.get(name, 'true')}"
         for (name,) in handle.query(TABLES).result_rows
         if name != "touched_hours"
     )
     tables = {name: (rows, content) for name, rows, content in handle.query(counts).result_rows}
-    # Each attempt adds a mark to the hours that it is about to write to, so only the set of hours is compared.
+    # Each attempt marks the hours that it writes to, so only the set of hours is compared.
     marks = "SELECT count(DISTINCT hour), sum(DISTINCT cityHash64(hour)) FROM touched_hours"
     tables["touched_hours"] = handle.query(marks).result_rows[0]
-    held = hub.registry.sequences()[key_of(decode(encode(batch(1))))]
+    sequences = hub.registry.sequences()[key_of(decode(encode(batch(1))))]
     pending = hub.registry.pending_flush(hub.wal.epoch) is not None
-    found = {"tables": tables, "held": held.ranges, "waiting": hub.wal.waiting_records, "pending": pending}
+    found = {"tables": tables, "sequences": sequences.ranges, "backlog": hub.wal.waiting_records, "pending": pending}
     print(json.dumps(found), flush=True)
 
 
 def serve() -> None:
-    """Fork a process for each line `[action, folder, file for stderr]` on stdin; print its exit code after it ended."""
+    """Fork a process for each line `[action, folder, file for stderr]` on stdin. Print its exit code when it ends."""
     for module in PRELOADED:
         importlib.import_module(module)
     for line in iter(sys.stdin.readline, ""):
@@ -184,7 +184,7 @@ def _run(action: str, folder: Path, errors: str) -> NoReturn:
         os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), sys.stderr.fileno())
         {"make": make, "flush": flush, "count": count}[action](folder)
         code = 0
-    except BaseException:  # noqa: BLE001 - nothing of the server may run in the child
+    except BaseException:  # noqa: BLE001 - the child must not return to the server's code
         traceback.print_exc()
     finally:
         os._exit(code)

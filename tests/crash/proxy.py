@@ -1,6 +1,6 @@
-"""A TCP way between two processes that can be cut, stalled, slowed, half closed, or lose answers.
+"""TCP proxy between two processes that can cut, stall, slow down or half close connections, or lose responses.
 
-All links of a run live on one event loop in a thread of its own. A link can also write down what goes over it.
+All links of a run share one event loop in a separate thread. A link can also record its traffic.
 """
 
 import asyncio
@@ -17,26 +17,26 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Mode(enum.Enum):
-    """What a link does to its connections."""
+    """Behaviour of a link towards its connections."""
 
     PASS = "pass"
-    CUT = "cut"  # connections are reset, those that stand and those that come
-    STALL = "stall"  # nothing moves, either way; afterwards everything does
-    SLOW = "slow"  # about 34 KB/s each way
-    HALF_CLOSE = "half-close"  # the client's request goes on, and the client is told that no answer will come
-    LOSE_ANSWERS = "lose-answers"  # the request arrives, and the connection breaks when the answer comes
+    CUT = "cut"  # open and new connections are reset
+    STALL = "stall"  # no data is passed in either direction; it is delivered afterwards
+    SLOW = "slow"  # about 34 KB/s in each direction
+    HALF_CLOSE = "half-close"  # the request is delivered; the client gets EOF instead of a response
+    LOSE_ANSWERS = "lose-answers"  # the request is delivered; the connection is reset at the response
 
 
 class Exchange:
-    """What went over one connection: `asked` as the client sent it, `answered` as the server did."""
+    """Recorded traffic of one connection: the bytes of the client and of the server."""
 
     def __init__(self) -> None:
-        self.asked = bytearray()
-        self.answered = bytearray()
+        self.request = bytearray()
+        self.response = bytearray()
 
 
 class Link:
-    """One way to one server; made by `Network.link`."""
+    """Proxy of one server, created by `Network.link`."""
 
     def __init__(self, target_port: int, record: bool) -> None:
         self.port = 0
@@ -49,13 +49,13 @@ class Link:
         self._connections: set[asyncio.StreamWriter] = set()
 
     async def listen(self) -> asyncio.Server:
-        """Open the near end."""
+        """Listen on a free port."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         return server
 
     def set_mode(self, mode: Mode) -> None:
-        """Change it; on the event loop."""
+        """Change the mode. Runs on the event loop."""
         self.mode = mode
         (self._passing.clear if mode is Mode.STALL else self._passing.set)()
         if mode is Mode.CUT:
@@ -75,8 +75,8 @@ class Link:
             from_server, server = await asyncio.open_connection("127.0.0.1", self._target)
             self._connections.add(server)
             async with asyncio.TaskGroup() as group:
-                back = group.create_task(self._carry_back(from_server, client, exchange))
-                await self._carry(reader, server, exchange)
+                back = group.create_task(self._forward_response(from_server, client, exchange))
+                await self._forward_request(reader, server, exchange)
                 await asyncio.wait([back], timeout=5)
                 back.cancel()
         except (OSError, ExceptionGroup):
@@ -87,21 +87,25 @@ class Link:
                     self._connections.discard(writer)
                     writer.close()
 
-    async def _carry(self, reader: asyncio.StreamReader, server: asyncio.StreamWriter, exchange: Exchange) -> None:
+    async def _forward_request(
+        self, reader: asyncio.StreamReader, server: asyncio.StreamWriter, exchange: Exchange
+    ) -> None:
         while data := await reader.read(SLOW_CHUNK if self.mode is Mode.SLOW else CHUNK):
-            await self._hold()
+            await self._delay()
             if self._record:
-                exchange.asked += data
+                exchange.request += data
             server.write(data)
             await server.drain()
         if server.can_write_eof():
             server.write_eof()
 
-    async def _carry_back(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter, exchange: Exchange) -> None:
+    async def _forward_response(
+        self, reader: asyncio.StreamReader, client: asyncio.StreamWriter, exchange: Exchange
+    ) -> None:
         while data := await reader.read(SLOW_CHUNK if self.mode is Mode.SLOW else CHUNK):
             if self._record:
-                exchange.answered += data
-            await self._hold()
+                exchange.response += data
+            await self._delay()
             if self.mode is Mode.LOSE_ANSWERS:
                 _reset(client)
             elif self.mode is Mode.HALF_CLOSE:
@@ -112,7 +116,7 @@ class Link:
                 await client.drain()
         client.close()
 
-    async def _hold(self) -> None:
+    async def _delay(self) -> None:
         await self._passing.wait()
         if self.mode is Mode.SLOW:
             await asyncio.sleep(SLOW_SECONDS)
@@ -128,13 +132,13 @@ class Network:
         self._thread.start()
 
     def link(self, target_port: int, *, record: bool = False) -> Link:
-        """Open a way to a port of loopback."""
+        """Open a proxy of a loopback port."""
         link = Link(target_port, record)
         self._servers.append(self._do(link.listen()))
         return link
 
     def set_mode(self, link: Link, mode: Mode) -> None:
-        """Change what a link does, now."""
+        """Change the mode of a link."""
         self._call(lambda: link.set_mode(mode))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How long it takes until all is well again: fresh values at the hub, then nothing waiting anywhere."""
+"""Recovery time after a fault: until the hub has fresh values, and until all backlogs are drained."""
 
 import time
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from tests.crash.site import AGENTS, Site
 from tests.support.processes import answers
 
 PATIENCE_SECONDS = 150.0
-"""A fleet that is not well by then never will be."""
+"""Time after which a recovery counts as failed."""
 
 POLL_SECONDS = 0.15
 AGENT_RECORDS, RELAY_RECORDS, HUB_RECORDS = 3, 100, 250
-"""What may wait at any moment without anything being behind: a few seconds' worth of the load."""
+"""Normal backlogs: a few seconds of the load."""
 
 
 class Times(msgspec.Struct, frozen=True):
     """Seconds from the end of a fault.
 
     Attributes:
-        fresh: until the hub had something of every sender that was posted after it.
-        drained: until nothing waited anywhere from before, and no number was missing that is not known to be lost.
+        fresh: until the hub had a batch of every sender that was posted after the fault.
+        drained: until all backlogs were sent, and no number was missing except known losses.
     """
 
     fresh: float
@@ -31,7 +31,7 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class Recovery:
-    """Watches one recovery; made at the instant when the fault ended."""
+    """Measurement of one recovery, created at the end of the fault."""
 
     def __init__(self, site: Site, senders: Sequence[Sender]) -> None:
         self._site = site
@@ -39,44 +39,44 @@ class Recovery:
         self._since = time.monotonic()
         self._made = {one.name: one.made for one in senders}
         self._received: dict[str, int] = {}
-        self._state = "nothing heard of the hub"
+        self._state = "no response from the hub"
 
     def measure(self) -> Times:
-        """Wait until all is well.
+        """Wait until the fleet has recovered.
 
         Raises:
-            AssertionError: if that does not come, saying what was amiss.
+            AssertionError: if it has not after `PATIENCE_SECONDS`, with the last state.
         """
         fresh: float | None = None
         while True:
             passed = time.monotonic() - self._since
             if passed > PATIENCE_SECONDS:
                 raise AssertionError(f"not recovered after {PATIENCE_SECONDS:.0f} s: {self._state}")
-            heard = self._site.senders()
-            if heard is not None:
-                if fresh is None and self._is_fresh(heard):
+            senders = self._site.senders()
+            if senders is not None:
+                if fresh is None and self._is_fresh(senders):
                     fresh = time.monotonic() - self._since
-                if fresh is not None and self._is_drained(heard):
+                if fresh is not None and self._is_drained(senders):
                     return Times(fresh, time.monotonic() - self._since)
             time.sleep(POLL_SECONDS)
 
-    def _is_fresh(self, heard: dict[str, Any]) -> bool:
-        silent = []
+    def _is_fresh(self, senders: dict[str, Any]) -> bool:
+        missing = []
         for one in self._senders:
-            if _highest(heard.get(one.name)) <= self._made[one.name]:
-                silent.append(one.name)
+            if _highest(senders.get(one.name)) <= self._made[one.name]:
+                missing.append(one.name)
         for name in AGENTS:
-            received = sum(epoch["received"] for epoch in heard.get(name, {}).get("epochs", ()))
+            received = sum(epoch["received"] for epoch in senders.get(name, {}).get("epochs", ()))
             if received <= self._received.setdefault(name, received):
-                silent.append(name)
-        self._state = f"nothing new of {', '.join(silent)}"
-        return not silent
+                missing.append(name)
+        self._state = f"nothing new of {', '.join(missing)}"
+        return not missing
 
-    def _is_drained(self, heard: dict[str, Any]) -> bool:
-        amiss = [
-            f"{one.name} lacks {heard[one.name]['missing']}"
+    def _is_drained(self, senders: dict[str, Any]) -> bool:
+        problems = [
+            f"{one.name} lacks {senders[one.name]['missing']}"
             for one in self._senders
-            if heard[one.name]["missing"] > len(one.unacknowledged)
+            if senders[one.name]["missing"] > len(one.unacknowledged)
         ]
         bounds = [
             ("relay", "gpufleet_relay_wal_records", RELAY_RECORDS),
@@ -87,10 +87,12 @@ class Recovery:
         for daemon, gauge, most in bounds:
             value = self._site.gauge(daemon, gauge)
             if value is None or value > most:
-                amiss.append(f"{daemon}: {gauge} is {value}")
-        amiss += [f"{name} is not ready" for name in ("hub", "relay") if not answers(f"{self._site.url(name)}/readyz")]
-        self._state = "; ".join(amiss)
-        return not amiss
+                problems.append(f"{daemon}: {gauge} is {value}")
+        problems += [
+            f"{name} is not ready" for name in ("hub", "relay") if not answers(f"{self._site.url(name)}/readyz")
+        ]
+        self._state = "; ".join(problems)
+        return not problems
 
 
 def _highest(sender: Any) -> int:

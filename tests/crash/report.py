@@ -1,4 +1,4 @@
-"""The table at the end of a run. Pure."""
+"""Table at the end of a run."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from tests.crash.recovery import Times
 
 
 def render(times: Mapping[str, Sequence[Times]]) -> str:
-    """Return a table: fault, how often, and seconds until fresh values and until drained, median and worst."""
+    """Return a table of faults: count, and seconds until fresh values and until drained, median and maximum."""
     rows = [("fault", "times", "fresh median", "worst", "drained median", "worst")]
     for name, some in sorted(times.items()):
         fresh, drained = [one.fresh for one in some], [one.drained for one in some]

@@ -1,4 +1,4 @@
-"""One run: a fleet under load, faults on a schedule, and the audit at the end."""
+"""One run: a fleet under load, scheduled faults, and a final audit."""
 
 import time
 from collections import defaultdict
@@ -19,36 +19,36 @@ from tests.crash.transcript import Posted, posted
 from tests.support.processes import get_json
 from tests.support.waiting import wait_until
 
-CARELESS_TRIES = 3
+LIMITED_TRIES = 3
 
 
 class Outcome(msgspec.Struct):
-    """What a run came to."""
+    """Result of a run."""
 
     times: dict[str, list[Times]]
     verdict: Verdict
 
 
 class Run:
-    """One run in a folder."""
+    """Run of the crash suite in a folder."""
 
-    def __init__(self, folder: Path, seed: int, say: Callable[[str], None]) -> None:
-        """Take where everything is kept, what chance is made of, and who is told of progress."""
+    def __init__(self, folder: Path, seed: int, progress: Callable[[str], None]) -> None:
+        """Take the folder, the random seed, and a callback for progress messages."""
         self._seed = seed
-        self._say = say
+        self._progress = progress
         self.site = Site(folder)
         port = {name: link.port for name, link in self.site.links.items()}
         self.senders = [
             *(Sender(number, port["senders"], seed=seed) for number in range(3)),
             Sender(3, port["senders"], seed=seed, bundle=4),
-            Sender(4, port["senders"], seed=seed, patience=CARELESS_TRIES),
+            Sender(4, port["senders"], seed=seed, patience=LIMITED_TRIES),
             Sender(5, port["direct"], seed=seed),
-            Sender(6, port["direct"], seed=seed, bundle=3, patience=CARELESS_TRIES),
+            Sender(6, port["direct"], seed=seed, bundle=3, patience=LIMITED_TRIES),
         ]
         self._times: defaultdict[str, list[Times]] = defaultdict(list)
 
-    def go(self, *, seconds: float, only: Sequence[str] = (), steps: int | None = None) -> Outcome:
-        """Run for so long (and so many faults at most), then audit."""
+    def run(self, *, seconds: float, only: Sequence[str] = (), steps: int | None = None) -> Outcome:
+        """Run for the given time and at most `steps` faults, then audit."""
         try:
             self.site.open()
             self._start()
@@ -56,7 +56,7 @@ class Run:
             for step in schedule(choose(list(FAULTS), only), self._seed):
                 if time.monotonic() > deadline or (steps is not None and step.number > steps):
                     break
-                self._suffer(step)
+                self._apply(step)
             return Outcome(dict(self._times), self._audit())
         finally:
             for sender in self.senders:
@@ -65,39 +65,39 @@ class Run:
 
     def _start(self) -> None:
         site = self.site
-        kind = "disks of their own" if site.is_mounted else "limits of file sizes in place of full disks"
-        self._say(f"starting: {len(AGENTS)} agents, {len(self.senders)} light senders, relay, hub; {kind}")
+        kind = "separate disks" if site.is_mounted else "file size limits instead of full disks"
+        self._progress(f"starting: {len(AGENTS)} agents, {len(self.senders)} light senders, relay, hub; {kind}")
         site.make_store()
         for daemon in site.daemons.values():
             daemon.start()
         for sender in self.senders:
             sender.start()
-        self._say(f"all is well after {Recovery(site, self.senders).measure().drained:.1f} s")
+        self._progress(f"recovered after {Recovery(site, self.senders).measure().drained:.1f} s")
 
-    def _suffer(self, step: Step) -> None:
+    def _apply(self, step: Step) -> None:
         fault = FAULTS[step.fault]
         pause(step.gap)
         least, most = fault.seconds
-        lasts = least + (most - least) * step.share
+        duration = least + (most - least) * step.share
         with fault.begin(self.site, step.chance):
-            pause(lasts / 2)
-            if lasts and step.companion is not None:
+            pause(duration / 2)
+            if duration and step.companion is not None:
                 self.site.daemons[step.companion].kill()
-            pause(lasts / 2)
+            pause(duration / 2)
         recovery = Recovery(self.site, self.senders)
-        words = f"{step.number:3d}. {fault.name}" + (f" for {lasts:.1f} s" if lasts else "")
-        if lasts and step.companion is not None:
-            words += f", {step.companion} killed meanwhile"
+        summary = f"{step.number:3d}. {fault.name}" + (f" for {duration:.1f} s" if duration else "")
+        if duration and step.companion is not None:
+            summary += f", {step.companion} killed during the fault"
         try:
             times = recovery.measure()
         except AssertionError as error:
-            raise AssertionError(f"{words}: {error}") from error
+            raise AssertionError(f"{summary}: {error}") from error
         self._times[fault.name].append(times)
-        self._say(f"{words}: fresh after {times.fresh:.1f} s, drained after {times.drained:.1f} s")
+        self._progress(f"{summary}: fresh after {times.fresh:.1f} s, drained after {times.drained:.1f} s")
 
     def _audit(self) -> Verdict:
         site, verdict = self.site, Verdict()
-        self._say("auditing")
+        self._progress("auditing")
         for sender in self.senders:
             sender.finish()
         for sender in self.senders:
@@ -107,7 +107,7 @@ class Run:
             self._stop(verdict, name)
         wait_until(lambda: site.gauge("relay", "gpufleet_relay_wal_records") == 0, seconds=60, what="an empty relay")
         wait_until(lambda: site.gauge("hub", "gpufleet_hub_wal_records") == 0, seconds=60, what="an empty hub log")
-        heard = site.senders() or {}
+        senders = site.senders() or {}
         names = {one["id"]: one["machine"]["name"] for one in get_json(f"{site.url('hub')}/v1/machines")["items"]}
         for name in ("relay", "hub"):
             if lost := site.gauge(name, f"gpufleet_{name}_wal_lost_batches_total"):
@@ -117,11 +117,11 @@ class Run:
             verdict.problems.append(f"the hub knows the machines {sorted(names.values())}")
         from_agents = posted(site.links["agents"].exchanges)
         ledgers = [*map(_light_ledger, self.senders), *(self._agent_ledger(name, from_agents) for name in AGENTS)]
-        audit_sequences(verdict, ledgers, heard)
-        self._audit_memory(verdict, heard)
-        for name, one in heard.items():
+        audit_sequences(verdict, ledgers, senders)
+        self._audit_memory(verdict, senders)
+        for name, one in senders.items():
             if conflict := one.get("conflict"):
-                verdict.problems.append(f"{name}: taken for two machines: {conflict}")
+                verdict.problems.append(f"{name}: reported as two machines: {conflict}")
         acknowledged = [body for sender in self.senders for body in sender.acknowledged.values()]
         attempted = [body for sender in self.senders for body in sender.unacknowledged.values()]
         for one in from_agents:
@@ -135,12 +135,12 @@ class Run:
         daemon = self.site.daemons[name]
         code = daemon.stop()
         if code != 0:
-            verdict.problems.append(f"{name}: ended with {code} when asked to stop")
+            verdict.problems.append(f"{name}: exit code {code} at stop")
         if left := daemon.left_over():
             verdict.problems.append(f"{name}: processes {left} outlived it")
 
     def _agent_ledger(self, name: str, seen: Sequence[Posted]) -> Ledger:
-        """Read the stopped agent's spool: what it gave out, and what it counts as dropped or still keeps."""
+        """Read the stopped agent's spool: assigned numbers, dropped batches and the backlog."""
         spool = Spool.open(self.site.disks[name].folder / "agent" / "spool", max_bytes=1 << 30)
         try:
             acknowledged = set()
@@ -153,24 +153,24 @@ class Run:
         finally:
             spool.close()
 
-    def _audit_memory(self, verdict: Verdict, heard: dict[str, dict[str, list[dict[str, object]]]]) -> None:
-        """Of what only an agent's memory held, nothing may be missing unless the agent was killed with it."""
+    def _audit_memory(self, verdict: Verdict, senders: dict[str, dict[str, list[dict[str, object]]]]) -> None:
+        """Report missing batches of an agent's memory, unless the agent was killed with them."""
         for name in AGENTS:
             spool = (self.site.disks[name].folder / "agent" / "spool" / "epoch").read_text().strip()
-            gaps = [epoch for epoch in heard[name]["epochs"] if epoch["epoch"] != spool and epoch["missing"]]
+            gaps = [epoch for epoch in senders[name]["epochs"] if epoch["epoch"] != spool and epoch["missing"]]
             if len(gaps) > self.site.daemons[name].killed_in_trouble:
-                verdict.problems.append(f"{name}: numbers are missing of {gaps}, and it was not killed meanwhile")
+                verdict.problems.append(f"{name}: numbers are missing in {gaps}, but it was not killed")
 
     def _audit_rest(self, verdict: Verdict) -> None:
         for name, daemon in self.site.daemons.items():
             audit_log(verdict, name, daemon.log.read_text())
             for one in daemon.exits:
                 if not one.excused:
-                    verdict.problems.append(f"{name}: ended by itself with {one.code}")
+                    verdict.problems.append(f"{name}: exited by itself with {one.code}")
         for folder in ("hub/hub/quarantine", "relay/hub/refused", *(f"{name}/agent/refused" for name in AGENTS)):
-            aside = sorted((self.site.folder / "disks" / folder).glob("*"))
-            if aside:
-                verdict.problems.append(f"{len(aside)} batches were put aside in {folder}, such as {aside[0].name}")
+            quarantined = sorted((self.site.folder / "disks" / folder).glob("*"))
+            if quarantined:
+                verdict.problems.append(f"{len(quarantined)} batches in {folder}, such as {quarantined[0].name}")
 
 
 def _light_ledger(sender: Sender) -> Ledger:

@@ -1,4 +1,4 @@
-"""What happens when: from a seed, the same every time. Pure."""
+"""Schedule of faults, reproducible from a seed."""
 
 import fnmatch
 import random
@@ -7,21 +7,21 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 COMPANION_CHANCE = 0.3
-"""Of a kill in the middle of another fault."""
+"""Probability of a kill during another fault."""
 
 VICTIMS = ("hub", "relay", "agent-a", "agent-b")
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One fault to come.
+    """One scheduled fault.
 
     Attributes:
         number: 1, 2, 3, ...
-        fault: its name.
+        fault: name of the fault.
         gap: seconds of quiet before it.
-        share: from 0 to 1, where it stands between its shortest and its longest.
-        companion: who is killed in its middle, if it lasts, or None.
-        chance: what the fault takes its own choices from.
+        share: position of its duration between minimum and maximum, from 0 to 1.
+        companion: daemon that is killed during the fault, or None.
+        chance: random generator for the fault.
     """
 
     number: int
@@ -33,10 +33,10 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def choose(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """Return the names that fit any of the patterns, all of them without patterns.
+    """Return the names that match any of the patterns, or all names if there are no patterns.
 
     Raises:
-        ValueError: if a pattern fits none.
+        ValueError: if a pattern matches no name.
     """
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
@@ -45,7 +45,7 @@ def choose(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
 
 
 def schedule(names: Sequence[str], seed: int) -> Iterator[Step]:
-    """Give steps without end: each fault once in some order, then each once in another, and so on."""
+    """Yield steps endlessly. Every round contains each fault once, in a new order."""
     order = random.Random(seed)
     number = 0
     while True:

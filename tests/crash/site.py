@@ -1,10 +1,10 @@
-"""A whole small fleet on loopback: two agents and light senders, a relay, a hub with the embedded store.
+"""Small fleet on loopback: two agents and light senders, a relay, a hub with the embedded store.
 
     agent-a, agent-b ──agents──> relay ──upstream──> hub ──> store
     light senders    ──senders──>  │                  ↑
     light senders    ──direct─────────────────────────┘
 
-Every arrow is a `proxy.Link`; each folder that is written to is on a disk of its own.
+Every arrow is a `proxy.Link`. Each data folder is on a separate disk.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from tests.support.store_folders import copy_empty_store
 
 AGENTS = {"agent-a": 8, "agent-b": 4}
 SPOOL_SECONDS = {"agent-a": 604_800, "agent-b": 60}
-"""Name to GPUs, and to the age that waiting batches may have.
+"""Maximum age of spooled batches by agent. `AGENTS` is the number of GPUs by agent.
 
-Each is of a cluster of its own, as two agents on one host would be one machine.
+Each agent has its own cluster: two agents on one host would be one machine.
 """
 
 AGENT = """
@@ -60,7 +60,7 @@ clusters = ["local", {clusters}]
 max_body_bytes = 1048576
 """
 
-_ASK = """
+_QUERY = """
 import json, sys, clickhouse_connect
 client = clickhouse_connect.get_client(dsn=sys.argv[1])
 for statement in sys.argv[2:]:
@@ -72,10 +72,10 @@ for statement in sys.argv[2:]:
 
 
 class Site:
-    """Where everything is."""
+    """Daemons, links and disks of one run."""
 
     def __init__(self, folder: Path) -> None:
-        """Say what there is to be; nothing runs yet but the links."""
+        """Create the links and describe the daemons. No daemon is started."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.is_mounted = may_mount()
@@ -97,27 +97,27 @@ class Site:
             self.daemons[name] = self._agent(name, gpus)
 
     def open(self) -> None:
-        """Make the disks: now daemons can be started."""
+        """Create the disks. Daemons can be started afterwards."""
         for disk in self.disks.values():
             disk.open()
 
     def url(self, daemon: str) -> str:
-        """Return where a daemon answers, past the links."""
+        """Return the URL of a daemon, without a link in between."""
         return f"http://127.0.0.1:{self._ports[daemon]}"
 
     def answers(self, daemon: str) -> bool:
-        """Tell whether a daemon says that it lives."""
+        """Return whether a daemon answers `/healthz`."""
         return answers(f"{self.url(daemon)}/healthz")
 
     def senders(self) -> dict[str, Any] | None:
-        """Return what the hub says of each sender, by name; None when it does not answer."""
+        """Return the hub's `/v1/senders` by name, or None if it does not answer."""
         try:
             return {one["sender"]: one for one in get_json(f"{self.url('hub')}/v1/senders", timeout=5)}
         except OSError:
             return None
 
     def gauge(self, daemon: str, name: str) -> float | None:
-        """Return a value of a daemon's page, or None when it does not answer or has no such series."""
+        """Return a value of a daemon's `/metrics`, or None if it does not answer or has no such series."""
         with contextlib.suppress(OSError):
             page = get_text(f"{self.url(daemon)}/metrics", timeout=5)
             found = re.search(rf"^{name}(?:\{{.*\}})? (\S+)$", page, re.MULTILINE)
@@ -125,7 +125,7 @@ class Site:
         return None
 
     def make_store(self) -> None:
-        """Make the store, so that it merges no parts of `samples`: each row that is written can be counted."""
+        """Create a store that never merges parts of `samples`, so that every written row can be counted."""
         limits = {
             "max_bytes_to_merge_at_max_space_in_pool": 1,
             "max_bytes_to_merge_at_min_space_in_pool": 1,
@@ -134,15 +134,15 @@ class Site:
         }
         settings = ", ".join(f"{name} = {value}" for name, value in limits.items())
         copy_empty_store(self.store)
-        run_python(_ASK, f"chdb://{self.store}", f"ALTER TABLE samples MODIFY SETTING {settings}")
+        run_python(_QUERY, f"chdb://{self.store}", f"ALTER TABLE samples MODIFY SETTING {settings}")
 
     def query(self, statement: str) -> list[list[Any]]:
-        """Return the columns of a SELECT of the stopped hub's store, asked in a process of its own."""
-        columns: list[list[Any]] = json.loads(run_python(_ASK, f"chdb://{self.store}", statement))
+        """Query the stopped hub's store in a separate process. Return the columns."""
+        columns: list[list[Any]] = json.loads(run_python(_QUERY, f"chdb://{self.store}", statement))
         return columns
 
     def close(self) -> None:
-        """End everything that still runs, and unmount."""
+        """End all running processes, and unmount."""
         for daemon in self.daemons.values():
             daemon.end()
         self.network.close()
@@ -183,7 +183,7 @@ class Site:
 
 
 def run_python(script: str, *arguments: str) -> str:
-    """Run a script in a process of its own; return what it printed."""
+    """Run a script in a separate process. Return its output."""
     command = [sys.executable, "-c", script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,12 +1,13 @@
-"""One flush, killed before every change that it makes on disk, and again while it is repeated.
+"""Flush that is killed before every change it makes on disk, and again while it is repeated.
 
     python -m tests.crash.sweep [--keep FOLDER]
 
-Each case starts from the same folder: a hub that has acknowledged batches and has not flushed them. A process flushes
-and is killed before one of its changes; another one repeats what was begun, and is killed before one of its own; a
-third one ends it, and tells what lies in every table. That must be what is there without any of it: each row, once.
+Each case starts from the same folder: a hub that has acknowledged batches and has not flushed them. One process
+flushes and is killed before one of its changes. A second process repeats the flush and is killed before one of its own
+changes. A third process completes the flush and reports the content of every table. The content must equal that of an
+undisturbed flush: each row once.
 
-What is written into a part before the part gets its name is left out: nobody can see it.
+Writes into a part before its rename are not counted: they are not visible yet.
 """
 
 import argparse
@@ -24,22 +25,22 @@ from typing import Any
 
 import msgspec
 
-from tests.crash.shim.shim import UNSEEN, Shim
+from tests.crash.shim.shim import TEMPORARY, Shim
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240
 _NEVER = 1 << 40
 
 PART = "rename to store/store/"
-"""Gives a part its name. The names of the insert are on disk already, and the rows are not visible yet."""
+"""Rename of a part. The insert's token is on disk before it, and the rows are visible after it."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One case.
+    """Case of the sweep.
 
     Attributes:
-        deaths: the changes before which a process was killed, in turn: what, and where.
-        found: what the last process told.
+        deaths: the change before each kill, as action and path.
+        found: content reported by the last process.
     """
 
     deaths: tuple[str, ...]
@@ -50,12 +51,12 @@ class Sweep:
     """Cases that start from one hub.
 
     Attributes:
-        steps: the changes of an undisturbed flush, in order, each as what and where.
-        expected: what there is after it.
+        steps: changes of an undisturbed flush, in order, as action and path.
+        expected: content after an undisturbed flush.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Make the hub, and see what an undisturbed flush does."""
+        """Create the hub, and record an undisturbed flush."""
         self._start, self._folder = folder / "start", folder / "case"
         self._errors = folder / "stderr"
         self._start.mkdir(parents=True)
@@ -70,15 +71,15 @@ class Sweep:
         self.steps = self._flush(_NEVER)[1]
 
     def case(self, *steps: int) -> Case:
-        """Die before each of the steps in turn, the first being 1, and let another process end the flush."""
+        """Kill a process before each of the steps in turn, counted from 1. Then complete the flush."""
         self._begin()
         ends = [self._flush(step) for step in steps]
-        return Case(tuple(said[-1] for died, said in ends if died), json.loads(self._answer("count", self._folder)))
+        return Case(tuple(log[-1] for died, log in ends if died), json.loads(self._answer("count", self._folder)))
 
     def chain(self) -> Case:
-        """Die before each part of a flush gets its name, in turn: every process names one part more than the last.
+        """Kill a process before each rename of a part: every process renames one more part than its predecessor.
 
-        Each process names first a part of `touched_hours`, then the part before which the process before it died.
+        Each process first renames a part of `touched_hours`, then the part before which its predecessor was killed.
         """
         self._begin()
         deaths: list[str] = []
@@ -90,7 +91,7 @@ class Sweep:
         return Case(tuple(deaths), json.loads(self._answer("count", self._folder)))
 
     def cases(self) -> Iterator[Case]:
-        """Go through every step of a flush, and with it through those of the repeated one."""
+        """Yield a case for every step of a flush, combined with a step of the repeated flush."""
         for step in range(1, len(self.steps) + 1):
             yield self.case(step, 1 + 7 * step % len(self.steps))
 
@@ -107,17 +108,17 @@ class Sweep:
         self._send(json.dumps(["flush", str(self._folder), str(self._errors)]))
         if (ready := self._line()) != "ready":
             raise AssertionError(f"{ready}: {self._errors.read_text()}")
-        self._shim.die_before(self._folder, step, skipped=UNSEEN, counted=counted)
+        self._shim.die_before(self._folder, step, skipped=TEMPORARY, counted=counted)
         self._send("go")
         code = self._code(self._line())
-        self._shim.leave_alone()
+        self._shim.reset()
         errors = self._errors.read_text()
         assert code in (0, -signal.SIGKILL), errors
         steps = [line.removeprefix("step ") for line in errors.splitlines() if line.startswith("step ")]
-        return code != 0, [words.replace(f"{self._folder.resolve()}/", "") for words in steps]
+        return code != 0, [step.replace(f"{self._folder.resolve()}/", "") for step in steps]
 
     def _answer(self, action: str, folder: Path) -> str:
-        """Run a process, and return the line that it prints, if any."""
+        """Run a process, and return its line of output, if any."""
         self._send(json.dumps([action, str(folder), str(self._errors)]))
         lines = [self._line()]
         if not lines[-1].startswith("ended "):
@@ -140,9 +141,9 @@ class Sweep:
 
 
 def main() -> int:
-    """Print every case; exit 0 if all came to the same."""
+    """Print every case. Exit with 0 if all equal the undisturbed flush."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash.sweep", description="A flush killed at every step.")
-    parser.add_argument("--keep", type=Path, default=None, metavar="FOLDER", help="work there, and leave it")
+    parser.add_argument("--keep", type=Path, default=None, metavar="FOLDER", help="work in this folder and keep it")
     given = parser.parse_args()
     folder = given.keep or Path(tempfile.mkdtemp(prefix="gpufleet-sweep-"))
     sweep = Sweep(folder)
@@ -151,11 +152,11 @@ def main() -> int:
     for case in sweep.cases():
         is_same = case.found == sweep.expected
         bad += not is_same
-        print(f"{'ok' if is_same else f'LOST OR DOUBLED: {case.found}'}: {', then '.join(case.deaths)}", flush=True)
+        print(f"{'ok' if is_same else f'LOST OR DUPLICATED: {case.found}'}: {', then '.join(case.deaths)}", flush=True)
     sweep.close()
     if given.keep is None:
         shutil.rmtree(folder)
-    print(f"{bad} cases lost or doubled something" if bad else "nothing lost, nothing doubled")
+    print(f"{bad} cases lost or duplicated rows" if bad else "nothing lost, nothing duplicated")
     return 1 if bad else 0
 
 

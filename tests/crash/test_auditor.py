@@ -1,4 +1,4 @@
-"""The auditor sees what it is there for."""
+"""Auditor: missing, duplicate and changed rows, gaps in sequences, and tracebacks."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def problems_of(stored: list[Any], *, acknowledged: Any = None, attempted: Any =
     return verdict.problems
 
 
-def test_what_is_stored_once_and_unchanged_is_well() -> None:
+def test_rows_stored_once_and_unchanged_pass() -> None:
     verdict = Verdict()
     audit_values(verdict, ROWS, {}, STORED)
     assert (verdict.problems, verdict.rows) == ([], 12)
@@ -27,18 +27,18 @@ def test_what_is_stored_once_and_unchanged_is_well() -> None:
     assert verdict.values == 4 * 4
 
 
-def test_a_row_that_is_not_there_is_seen() -> None:
+def test_missing_row_is_reported() -> None:
     (problem,) = problems_of(STORED[1:])
     assert problem.startswith("1 acknowledged and not stored, such as ('local', 'node-a', ''")
 
 
-def test_a_row_that_is_there_twice_is_seen() -> None:
+def test_duplicate_row_is_reported() -> None:
     (problem,) = problems_of([*STORED, STORED[3]])
     assert problem.startswith("1 stored more than once, such as 2 x ('local', 'node-a'")
 
 
 @pytest.mark.parametrize("value", [0.0, None, 99.5])
-def test_another_value_is_seen(value: float | None) -> None:
+def test_changed_value_is_reported(value: float | None) -> None:
     (key, cells), *others = STORED
     place = METRICS.index("host_load_1m")
     assert cells[place] == 0.5
@@ -54,44 +54,44 @@ def test_row_of_an_unanswered_batch_is_optional() -> None:
     assert problem.startswith("3 stored and never posted")
 
 
-def heard(received: int, highest: int, missing: int, gaps: list[list[int]]) -> dict[str, Any]:
+def hub_view(received: int, highest: int, missing: int, gaps: list[list[int]]) -> dict[str, Any]:
     epoch = {"epoch": EPOCH, "received": received, "highest": highest, "missing": missing, "gaps": gaps}
     return {"node-a": {"epochs": [epoch]}}
 
 
-def sequence_problems(ledger: Ledger, said: dict[str, Any]) -> list[str]:
+def sequence_problems(ledger: Ledger, senders: dict[str, Any]) -> list[str]:
     verdict = Verdict()
-    audit_sequences(verdict, [ledger], said)
+    audit_sequences(verdict, [ledger], senders)
     return verdict.problems
 
 
-def test_a_hole_that_the_sender_counts_is_well_and_another_is_not() -> None:
+def test_only_gaps_counted_by_the_sender_pass() -> None:
     counted = Ledger("node-a", EPOCH, 10, frozenset({1, 2, 3, 5, 6, 7, 8, 9, 10}), lost=1)
-    assert sequence_problems(counted, heard(9, 10, 1, [[4, 4]])) == []
+    assert sequence_problems(counted, hub_view(9, 10, 1, [[4, 4]])) == []
     verdict = Verdict()
-    audit_sequences(verdict, [counted], heard(9, 10, 1, [[4, 4]]))
+    audit_sequences(verdict, [counted], hub_view(9, 10, 1, [[4, 4]]))
     assert verdict.lost == {"node-a": (1, 1)}
-    (problem,) = sequence_problems(counted, heard(8, 10, 2, [[4, 4], [7, 7]]))[1:]
-    assert problem.endswith("2 of 10 never came, and 1 are counted as lost")
+    (problem,) = sequence_problems(counted, hub_view(8, 10, 2, [[4, 4], [7, 7]]))[1:]
+    assert problem.endswith("2 of 10 never arrived, and 1 are counted as lost")
     assert (
         "acknowledged and missing at the hub, such as 7"
-        in sequence_problems(counted, heard(8, 10, 2, [[4, 4], [7, 7]]))[0]
+        in sequence_problems(counted, hub_view(8, 10, 2, [[4, 4], [7, 7]]))[0]
     )
 
 
-def test_an_end_that_never_came_is_seen_though_it_is_no_hole() -> None:
-    silent = Ledger("node-a", EPOCH, 10, frozenset(range(1, 9)), lost=0)
-    (problem,) = sequence_problems(silent, heard(8, 8, 0, []))
-    assert problem.endswith("2 of 10 never came, and 0 are counted as lost")
+def test_missing_newest_batches_are_reported() -> None:
+    ledger = Ledger("node-a", EPOCH, 10, frozenset(range(1, 9)), lost=0)
+    (problem,) = sequence_problems(ledger, hub_view(8, 8, 0, []))
+    assert problem.endswith("2 of 10 never arrived, and 0 are counted as lost")
 
 
-def test_a_hub_that_counts_wrong_is_seen() -> None:
-    well = Ledger("node-a", EPOCH, 10, frozenset(range(1, 10)), lost=1)
-    (problem,) = sequence_problems(well, heard(9, 10, 0, []))
-    assert problem.endswith("9 received of 10, and 0 said to be missing")
+def test_wrong_missing_count_of_the_hub_is_reported() -> None:
+    ledger = Ledger("node-a", EPOCH, 10, frozenset(range(1, 10)), lost=1)
+    (problem,) = sequence_problems(ledger, hub_view(9, 10, 0, []))
+    assert problem.endswith("9 received of 10, and 0 reported as missing")
 
 
-def test_a_traceback_in_a_log_is_seen() -> None:
+def test_traceback_in_a_log_is_reported() -> None:
     verdict = Verdict()
     audit_log(verdict, "hub", '{"level": "warning", "message": "flush failed"}\n')
     assert verdict.problems == []

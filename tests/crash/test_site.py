@@ -1,4 +1,4 @@
-"""What the audit stands on: in the store of a run a row that is written twice is there twice, and stays so."""
+"""Store of a crash run: duplicate rows stay visible to the audit."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ store.close()
 """
 
 
-def test_a_row_that_is_written_twice_is_there_twice(tmp_path: Path) -> None:
+def test_store_of_a_run_keeps_duplicate_rows(tmp_path: Path) -> None:
     site = Site(tmp_path / "run")
     try:
         site.open()

@@ -1,4 +1,4 @@
-"""A flush that is killed before its changes: the most important cases of `python -m tests.crash.sweep`."""
+"""Flush that is killed before one of its changes: the main cases of `python -m tests.crash.sweep`."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
@@ -11,7 +11,7 @@ from tests.support.profiles import examples
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("crash_sweep")]
 
 PARTS = 14
-"""Of a flush: one for each of eleven tables, and one for a second day in three of them."""
+"""Parts of a flush: one for each of eleven tables, and one for a second day in three of them."""
 
 
 @pytest.fixture(scope="module")
@@ -21,36 +21,36 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweep]:
     sweep.close()
 
 
-def named(sweep: Sweep, words: str) -> list[int]:
-    """Return the numbers of the steps that start with `words`."""
-    return [number for number, step in enumerate(sweep.steps, 1) if step.startswith(words)]
+def steps_with(sweep: Sweep, prefix: str) -> list[int]:
+    """Return the numbers of the steps that start with `prefix`."""
+    return [number for number, step in enumerate(sweep.steps, 1) if step.startswith(prefix)]
 
 
 def tables(steps: Sequence[str]) -> list[str]:
-    """Return the tables whose parts these steps name, each once, in order."""
+    """Return the tables whose parts are renamed by these steps, in order and without duplicates."""
     return list(dict.fromkeys(PurePath(step.removeprefix(PART)).parts[1] for step in steps if step.startswith(PART)))
 
 
-def test_no_part_is_lost_or_doubled_before_it_gets_its_name(sweep: Sweep) -> None:
-    assert len(named(sweep, PART)) >= PARTS
+def test_kill_before_a_part_is_renamed_loses_nothing(sweep: Sweep) -> None:
+    assert len(steps_with(sweep, PART)) >= PARTS
     chain = sweep.chain()
     assert len(chain.deaths) >= PARTS
     assert tables(chain.deaths) == tables(sweep.steps)
     assert chain.found == sweep.expected
 
 
-def test_no_row_is_lost_when_the_repeated_flush_dies_too(sweep: Sweep) -> None:
-    first = named(sweep, PART)[-2]  # the last part of `samples`
+def test_kill_of_the_repeated_flush_loses_nothing(sweep: Sweep) -> None:
+    first = steps_with(sweep, PART)[-2]  # the last part of `samples`
     for second in (first, first // 2, len(sweep.steps))[: examples(1, 3)]:
         case = sweep.case(first, second)
         assert len(case.deaths) == 2
         assert case.found == sweep.expected, case.deaths
 
 
-def test_nothing_is_lost_or_doubled_around_the_store(sweep: Sweep) -> None:
-    registry, log = named(sweep, "write registry.sqlite"), named(sweep, "write wal/")
-    assert sweep.expected["held"] == [[1, 4]]
-    assert (sweep.expected["waiting"], sweep.expected["pending"]) == (0, False)
+def test_kill_at_registry_or_log_writes_loses_nothing(sweep: Sweep) -> None:
+    registry, log = steps_with(sweep, "write registry.sqlite"), steps_with(sweep, "write wal/")
+    assert sweep.expected["sequences"] == [[1, 4]]
+    assert (sweep.expected["backlog"], sweep.expected["pending"]) == (0, False)
     for step in (registry[0], registry[len(registry) // 2], registry[-1], log[-1]):
         case = sweep.case(step)
         assert case.deaths == (sweep.steps[step - 1],)

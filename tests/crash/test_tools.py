@@ -1,4 +1,4 @@
-"""The tools that make faults: the schedule, the links, what is read off them, the shim, the disks."""
+"""Tools of the crash suite: schedule, links, transcripts, shim and disks."""
 
 import http.client
 import shutil
@@ -26,15 +26,15 @@ from tests.support.waiting import wait_until
 NAMES = list(FAULTS)
 
 
-def shown(seed: int, count: int) -> list[tuple[object, ...]]:
+def first_steps(seed: int, count: int) -> list[tuple[object, ...]]:
     steps = islice(schedule(NAMES, seed), count)
     return [(step.fault, step.gap, step.share, step.companion, step.chance.random()) for step in steps]
 
 
-def test_a_seed_tells_everything_and_every_fault_has_its_turn() -> None:
-    assert shown(7, 200) == shown(7, 200)
-    assert shown(7, 200) != shown(8, 200)
-    assert sorted(step[0] for step in shown(7, len(NAMES))) == sorted(NAMES)  # type: ignore[type-var]
+def test_schedule_is_reproducible_and_contains_every_fault() -> None:
+    assert first_steps(7, 200) == first_steps(7, 200)
+    assert first_steps(7, 200) != first_steps(8, 200)
+    assert sorted(step[0] for step in first_steps(7, len(NAMES))) == sorted(NAMES)  # type: ignore[type-var]
 
 
 def test_faults_are_chosen_by_pattern() -> None:
@@ -45,12 +45,12 @@ def test_faults_are_chosen_by_pattern() -> None:
 
 
 class Server(ThreadingHTTPServer):
-    """Answers what was posted with its length, and keeps it."""
+    """Server that records POST bodies and responds with their length."""
 
     daemon_threads = True
     seen: list[bytes]
 
-    def handle_error(self, *_: object) -> None: ...  # connections are broken on purpose here
+    def handle_error(self, *_: object) -> None: ...  # broken connections are expected
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -97,13 +97,13 @@ def post(link: Link, content: bytes, timeout: float = 10) -> bytes:
         connection.close()
 
 
-def test_a_link_passes_and_writes_down(network: Network, server: Server) -> None:
+def test_link_passes_and_records_traffic(network: Network, server: Server) -> None:
     link = network.link(server.server_port, record=True)
     assert post(link, b"abc") == b"3"
     wait_until(lambda: posted(link.exchanges) == [Posted(b"abc", 200)], what="the transcript")
 
 
-def test_a_cut_link_lets_nothing_through(network: Network, server: Server) -> None:
+def test_cut_link_passes_nothing(network: Network, server: Server) -> None:
     link = network.link(server.server_port)
     network.set_mode(link, Mode.CUT)
     with pytest.raises((OSError, http.client.HTTPException)):
@@ -113,7 +113,7 @@ def test_a_cut_link_lets_nothing_through(network: Network, server: Server) -> No
     assert post(link, b"abc") == b"3"
 
 
-def test_cutting_breaks_connections_that_stand(network: Network, server: Server) -> None:
+def test_cut_resets_open_connections(network: Network, server: Server) -> None:
     link = network.link(server.server_port)
     connection = http.client.HTTPConnection("127.0.0.1", link.port, timeout=10)
     connection.request("POST", "/", b"abc")
@@ -124,7 +124,7 @@ def test_cutting_breaks_connections_that_stand(network: Network, server: Server)
     connection.close()
 
 
-def test_a_stalled_link_holds_everything_until_it_passes(network: Network, server: Server) -> None:
+def test_stalled_link_delivers_after_the_stall(network: Network, server: Server) -> None:
     link = network.link(server.server_port)
     network.set_mode(link, Mode.STALL)
     with pytest.raises(TimeoutError):
@@ -135,16 +135,16 @@ def test_a_stalled_link_holds_everything_until_it_passes(network: Network, serve
 
 
 @pytest.mark.parametrize("mode", [Mode.LOSE_ANSWERS, Mode.HALF_CLOSE])
-def test_the_answer_is_lost_after_delivery(network: Network, server: Server, mode: Mode) -> None:
+def test_response_is_lost_after_delivery(network: Network, server: Server, mode: Mode) -> None:
     link = network.link(server.server_port, record=True)
     network.set_mode(link, mode)
     with pytest.raises((OSError, http.client.HTTPException)):
         post(link, b"abc")
     assert server.seen == [b"abc"]
-    wait_until(lambda: posted(link.exchanges) == [Posted(b"abc", 200)], what="the answer in the transcript")
+    wait_until(lambda: posted(link.exchanges) == [Posted(b"abc", 200)], what="the response in the transcript")
 
 
-def test_a_slow_link_is_slow_and_whole(network: Network, server: Server) -> None:
+def test_slow_link_delivers_complete_data(network: Network, server: Server) -> None:
     link = network.link(server.server_port)
     network.set_mode(link, Mode.SLOW)
     content = bytes(range(256)) * 20
@@ -161,16 +161,16 @@ def request(content: bytes, content_type: str) -> bytes:
 
 
 def answer(status: int, content: bytes) -> bytes:
-    return b"HTTP/1.1 %d Words\r\ncontent-length: %d\r\n\r\n%s" % (status, len(content), content)
+    return b"HTTP/1.1 %d Text\r\ncontent-length: %d\r\n\r\n%s" % (status, len(content), content)
 
 
 def test_transcript_pairs_each_body_with_its_answer() -> None:
     exchange = Exchange()
-    exchange.asked += request(b"one", "x/batch") + request(pack([b"two", b"three"]), BUNDLE_CONTENT_TYPE)
-    exchange.asked += request(b"four", "x/batch") + request(b"five", "x/batch")[:-1]
-    exchange.answered += answer(503, b"{}")
-    exchange.answered += answer(200, b'{"answers": [{"status": 200}, {"status": 503}]}')
-    exchange.answered += answer(200, b'{"status": "accepted"}')[:-1]
+    exchange.request += request(b"one", "x/batch") + request(pack([b"two", b"three"]), BUNDLE_CONTENT_TYPE)
+    exchange.request += request(b"four", "x/batch") + request(b"five", "x/batch")[:-1]
+    exchange.response += answer(503, b"{}")
+    exchange.response += answer(200, b'{"answers": [{"status": 200}, {"status": 503}]}')
+    exchange.response += answer(200, b'{"status": "accepted"}')[:-1]
     assert posted([exchange]) == [Posted(b"one", 503), Posted(b"two", 200), Posted(b"three", 503), Posted(b"four", 0)]
 
 
@@ -222,11 +222,11 @@ def test_syncs_below_a_folder_fail_and_no_others(tmp_path: Path) -> None:
     assert sync(shim, tmp_path / "file") == 0
     shim.disturb_syncs(tmp_path / "bad", error=5, every=3)
     assert sync(shim, tmp_path / "bad" / "file") == 0
-    shim.leave_alone()
+    shim.reset()
     assert sync(shim, tmp_path / "bad" / "file") == 0
 
 
-def test_a_process_dies_at_the_sync_that_is_asked_for(tmp_path: Path) -> None:
+def test_process_dies_at_the_requested_sync(tmp_path: Path) -> None:
     shim = Shim(tmp_path / "control")
     codes = []
     for number in (1, 2, 3):
@@ -260,13 +260,13 @@ def test_process_dies_before_the_requested_step(tmp_path: Path) -> None:
         return done.returncode, [line.replace(f"{folder}/", "") for line in done.stderr.splitlines()], left
 
     killed = -signal.SIGKILL
-    said = ["step open tmp_one", "step write tmp_one", "step rename to one", "step write one", "step unlink one"]
-    assert change(3, "") == (killed, said[:3], ["tmp_one"])
-    assert change(5, "") == (killed, said, ["one"])
-    assert change(6, "") == (0, said, [])
-    assert change(1, "tmp_") == (killed, said[2:3], ["tmp_one"])
-    assert change(2, "", counted="write ") == (killed, [said[1], said[3]], ["one"])
-    assert change(1, "", counted="rename to one") == (killed, said[2:3], ["tmp_one"])
+    steps = ["step open tmp_one", "step write tmp_one", "step rename to one", "step write one", "step unlink one"]
+    assert change(3, "") == (killed, steps[:3], ["tmp_one"])
+    assert change(5, "") == (killed, steps, ["one"])
+    assert change(6, "") == (0, steps, [])
+    assert change(1, "tmp_") == (killed, steps[2:3], ["tmp_one"])
+    assert change(2, "", counted="write ") == (killed, [steps[1], steps[3]], ["one"])
+    assert change(1, "", counted="rename to one") == (killed, steps[2:3], ["tmp_one"])
 
 
 WRITER = """
@@ -284,7 +284,7 @@ for path in sys.stdin:
 @pytest.fixture(params=["tmpfs", "limited"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     if request.param == "tmpfs" and not may_mount():
-        pytest.skip("this process may not mount: full disks are limits of file sizes here")
+        pytest.skip("no permission to mount: full disks are simulated with file size limits")
     made: Disk = Tmpfs(tmp_path / "disk", 4 * MIB) if request.param == "tmpfs" else Limited(tmp_path / "disk")
     made.open()
     yield made

@@ -1,4 +1,4 @@
-"""What went over a recorded connection, as requests and answers: so that it is known what was acknowledged. Pure."""
+"""Requests and responses of recorded connections, which show the acknowledged batches."""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,7 +11,7 @@ BATCHES = "/v1/batches"
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """One body that was posted, and the status of its answer; 0 for none."""
+    """Posted body, and the status of its response; 0 for none."""
 
     body: bytes
     status: int
@@ -24,13 +24,13 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 def posted(exchanges: Iterable[Exchange]) -> list[Posted]:
-    """Return every body that reached the server whole, with what the server answered."""
+    """Return every body that was sent completely, with the status of its response."""
     return [one for exchange in exchanges for one in _of(exchange)]
 
 
 def _of(exchange: Exchange) -> Iterator[Posted]:
-    answers = list(_messages(bytes(exchange.answered)))
-    for number, request in enumerate(_messages(bytes(exchange.asked))):
+    answers = list(_messages(bytes(exchange.response)))
+    for number, request in enumerate(_messages(bytes(exchange.request))):
         if BATCHES not in request.first_line:
             continue
         answer = answers[number] if number < len(answers) else None
@@ -47,7 +47,7 @@ def _of(exchange: Exchange) -> Iterator[Posted]:
 
 
 def _messages(data: bytes) -> Iterator[_Message]:
-    """Give each HTTP/1.1 message that is there whole; lengths by Content-Length, as both sides here send it."""
+    """Yield each complete HTTP/1.1 message. Its length is given by Content-Length."""
     at = 0
     while (end := data.find(b"\r\n\r\n", at)) >= 0:
         first, *lines = data[at:end].decode("latin-1").split("\r\n")

@@ -1,4 +1,4 @@
-"""The container files, checked without a container engine; their build commands run here."""
+"""Container files: checked without a container engine, build commands included."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def values(file: Path, name: str) -> list[str]:
 
 
 def copied(file: Path) -> list[str]:
-    """Return what is copied from the repository."""
+    """Return the paths that are copied from the repository."""
     return [source for rest in values(file, "COPY") if "--from" not in rest for source in rest.split()[:-1]]
 
 
@@ -76,7 +76,7 @@ class TestFile:
         ]
         assert ("VOLUME", "/var/lib/gpufleet") in stage
 
-    def test_no_secret_is_built_in(self, file: Path) -> None:
+    def test_file_contains_no_secret(self, file: Path) -> None:
         for name, rest in instructions(file):
             assert name not in ("ARG", "ENV") or re.search("token|password|secret", rest, re.IGNORECASE) is None
 
@@ -85,11 +85,11 @@ class TestFile:
 def test_health_check_fails_until_the_daemon_is_up(file: Path, tmp_path: Path) -> None:
     (check,) = values(file, "HEALTHCHECK")
     port = free_port()
-    python, *words = json.loads(check[check.index("[") :].replace(str(PORTS[file.name]), str(port)))
+    python, *arguments = json.loads(check[check.index("[") :].replace(str(PORTS[file.name]), str(port)))
     assert python == "python"
 
     def exit_code() -> int:
-        return subprocess.run([sys.executable, *words], capture_output=True, check=False, timeout=20).returncode
+        return subprocess.run([sys.executable, *arguments], capture_output=True, check=False, timeout=20).returncode
 
     assert exit_code() != 0
     (command,) = (json.loads(rest) for rest in values(file, "CMD"))
@@ -104,7 +104,7 @@ def test_health_check_fails_until_the_daemon_is_up(file: Path, tmp_path: Path) -
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_build_commands_install_from_copied_files(file: Path, tmp_path: Path) -> None:
-    """The `uv sync` lines run as they stand, but for where uv is and its cache, in a folder of the copies alone."""
+    """Run the `uv sync` lines unchanged, except the path of uv and its cache, in a folder with only the copies."""
     source, target = tmp_path / "source", tmp_path / "opt"
     source.mkdir()
     environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(target), "UV_PYTHON_DOWNLOADS": "never"}
@@ -114,7 +114,7 @@ def test_build_commands_install_from_copied_files(file: Path, tmp_path: Path) ->
                 copy = shutil.copytree if (ROOT / path).is_dir() else shutil.copy
                 copy(ROOT / path, source / path)
         elif name == "RUN" and "uv sync" in rest:
-            command = [str(find()), *(word for word in shlex.split(rest)[1:] if word != "--no-cache")]
+            command = [str(find()), *(part for part in shlex.split(rest)[1:] if part != "--no-cache")]
             done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
     shutil.rmtree(source)

@@ -1,4 +1,4 @@
-"""docs/install.md names files and commands that there are."""
+"""docs/install.md: named files, commands and options exist."""
 
 import re
 
@@ -16,7 +16,7 @@ COMMANDS = sorted(
 )
 
 
-def test_every_file_is_there() -> None:
+def test_named_files_exist() -> None:
     named = set(re.findall(r"deploy/[\w./-]*\w", TEXT))
     assert {str(path.relative_to(ROOT)) for folder in ("systemd", "container")
             for path in (ROOT / "deploy" / folder).iterdir()} <= named  # fmt: skip
@@ -25,12 +25,12 @@ def test_every_file_is_there() -> None:
 
 
 @pytest.mark.parametrize("command", ["config init", "config validate", "doctor", "snapshot"])
-def test_every_command_is_found(command: str) -> None:
+def test_main_commands_are_documented(command: str) -> None:
     assert command in COMMANDS
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_is_the_commands(command: str) -> None:
+def test_documented_options_exist(command: str) -> None:
     page = gpufleet(*command.split(), "--help")
     assert page.returncode == 0
     for line in re.findall(rf"gpufleet {command} ([^#\n]*)", TEXT):

@@ -1,4 +1,4 @@
-"""docs/operations/: the commands run, and the tables agree with the daemons' metrics."""
+"""docs/operations/: documented commands work, and tables match the daemons' metrics."""
 
 import json
 import os
@@ -30,7 +30,7 @@ BACKUP, MONITORING = (
 )
 FAMILY = re.compile(r"`(gpufleet_[a-z0-9_]+)(?:\{[a-z,]+\})?`")
 DECLARED = re.compile(r"^# TYPE (\S+) ", re.MULTILINE)
-SELDOM = {
+RARE = {
     "gpufleet_export_last_success_timestamp_seconds",
     "gpufleet_hub_forward_last_success_timestamp_seconds",
     "gpufleet_hub_rejected_batches_total",
@@ -46,18 +46,18 @@ SELDOM = {
     "gpufleet_relay_rejected_batches_total",
     "gpufleet_relay_task_restarts_total",
 }
-"""Families without a series until there is something to count."""
+"""Families without a series until their first event."""
 
 
 def commands(name: str) -> str:
-    """Return the block of the backup page with this mark."""
+    """Return the marked block of the backup page."""
     found = re.search(rf"<!-- tested: {name} -->\n```sh\n(.*?)```", BACKUP, re.DOTALL)
     assert found, f"backup.md has no block {name!r}"
     return found[1]
 
 
 class Host:
-    """A machine with a hub as its service; the page's commands run on it with their paths moved into a folder."""
+    """Machine with a hub as its service. Documented commands run with their paths moved into a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,9 +68,9 @@ class Host:
         self.bin = folder / "bin"
         self.bin.mkdir()
         prepare_state(self.state)
-        # `sudo [-u USER] COMMAND` runs COMMAND. `systemctl` writes its request to a file: the service is our child.
+        # `sudo [-u USER] COMMAND` runs COMMAND. `systemctl` writes its request to a file: the hub is a child process.
         self._program("sudo", 'if [ "$1" = -u ]; then shift 2; fi; exec "$@"')
-        self._program("systemctl", f'echo "$1" > {folder}/asked; while [ -e {folder}/asked ]; do sleep 0.05; done')
+        self._program("systemctl", f'echo "$1" > {folder}/request; while [ -e {folder}/request ]; do sleep 0.05; done')
 
     def _program(self, name: str, script: str) -> None:
         file = self.bin / name
@@ -87,20 +87,20 @@ class Host:
         assert self.hub.stop(60) == 0
 
     def run(self, name: str) -> None:
-        """Run a block of the page."""
+        """Run a marked block of the page."""
         script = commands(name).replace("/var/", f"{self.folder}/var/")
         script = script.replace("/opt/gpufleet/bin/python", sys.executable)
         environment = {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"}
-        asked = self.folder / "asked"
+        request = self.folder / "request"
         with subprocess.Popen(["sh", "-eu", "-c", script], env=environment) as shell:
             while shell.poll() is None:
-                wait_until(lambda: shell.poll() is not None or (asked.exists() and asked.read_text()), seconds=60)
-                if asked.exists():
-                    {"stop\n": self.stop, "start\n": self.start}[asked.read_text()]()
-                    asked.unlink()
+                wait_until(lambda: shell.poll() is not None or (request.exists() and request.read_text()), seconds=60)
+                if request.exists():
+                    {"stop\n": self.stop, "start\n": self.start}[request.read_text()]()
+                    request.unlink()
         assert shell.returncode == 0
 
-    def ask(self, path: str) -> Any:
+    def get(self, path: str) -> Any:
         return get_json(f"{self.url}{path}")
 
     def send(self, path: str, method: str, content: bytes, content_type: str) -> Any:
@@ -111,7 +111,7 @@ class Host:
             return json.load(answer)
 
     def measure(self, *seqs: int) -> None:
-        """Post batches, and wait until the store has them."""
+        """Post batches, and wait until they are stored."""
         for seq in seqs:
             self.send("/v1/batches", "POST", body(seq, time.time_ns()), CONTENT_TYPE)
         wait_until(lambda: "\ngpufleet_hub_wal_records 0\n" in get_text(f"{self.url}/metrics"), what="the store")
@@ -121,7 +121,7 @@ class Host:
         self.send(f"/v1/allocations/{name}", "PUT", json.dumps(spec).encode(), "application/json")
 
     def missing(self) -> int:
-        (sender,) = self.ask("/v1/senders")
+        (sender,) = self.get("/v1/senders")
         count: int = sender["missing"]
         return count
 
@@ -140,18 +140,18 @@ def test_documented_backup_and_restore_work(host: Host) -> None:
     host.measure(1, 2, 3)
     host.allocate("kept")
     made = gpufleet("token", "create", "--role", "admin", "--state", str(host.state))
-    (node,) = host.ask("/v1/nodes")["items"]
+    (node,) = host.get("/v1/nodes")["items"]
     host.run("backup")
     host.measure(4, 5)
     host.allocate("later")
     host.run("restore")
-    assert [one["id"] for one in host.ask("/v1/allocations")] == ["kept"]
+    assert [one["id"] for one in host.get("/v1/allocations")] == ["kept"]
     assert made.stderr.split()[2].rstrip(":") in gpufleet("token", "list", "--state", str(host.state)).stdout
-    (restored,) = host.ask("/v1/nodes")["items"]
+    (restored,) = host.get("/v1/nodes")["items"]
     assert (restored["machine"]["id"], restored["gpus"]) == (node["machine"]["id"], 2)
-    host.measure(6)  # the sender continues, and acknowledged batches that are lost count as missing
+    host.measure(6)  # the sender continues; lost batches count as missing
     assert host.missing() == 2
-    assert host.ask("/v1/allocations/kept/metrics")["source"] == "host_local_probe"
+    assert host.get("/v1/allocations/kept/metrics")["source"] == "host_local_probe"
 
 
 @pytest.mark.timeout(300)
@@ -159,16 +159,16 @@ def test_documented_registry_restore_works(host: Host) -> None:
     host.start()
     host.measure(1)
     host.allocate("kept")
-    (node,) = host.ask("/v1/nodes")["items"]
+    (node,) = host.get("/v1/nodes")["items"]
     host.run("registry")
     host.allocate("later")
     host.measure(2)
-    (host.state / "hub" / "registry.sqlite").write_bytes(b"nothing of it can be read")
+    (host.state / "hub" / "registry.sqlite").write_bytes(b"unreadable")
     host.run("restore the registry")
-    assert [one["id"] for one in host.ask("/v1/allocations")] == ["kept"]
+    assert [one["id"] for one in host.get("/v1/allocations")] == ["kept"]
     host.measure(3)
-    assert host.missing() == 1, "as the page states: flushed after the copy"
-    assert [one["machine"]["id"] for one in host.ask("/v1/nodes")["items"]] == [node["machine"]["id"]]
+    assert host.missing() == 1, "documented: the batch was flushed after the copy"
+    assert [one["machine"]["id"] for one in host.get("/v1/nodes")["items"]] == [node["machine"]["id"]]
 
 
 @pytest.mark.timeout(300)
@@ -176,23 +176,23 @@ def test_hub_starts_without_its_registry_or_its_store(host: Host) -> None:
     host.start()
     host.measure(1, 2)
     host.allocate("a")
-    (node,) = host.ask("/v1/nodes")["items"]
+    (node,) = host.get("/v1/nodes")["items"]
     host.stop()
     (host.state / "hub" / "store").rename(host.folder / "store")
     host.start()
     host.measure(3)
     assert host.missing() == 0
-    (after,) = host.ask("/v1/nodes")["items"]
+    (after,) = host.get("/v1/nodes")["items"]
     assert after["machine"]["id"] == node["machine"]["id"]
-    assert host.ask("/v1/allocations/a/metrics")["source"] == "host_local_probe"
+    assert host.get("/v1/allocations/a/metrics")["source"] == "host_local_probe"
     host.stop()
     for file in (host.state / "hub").glob("registry.sqlite*"):
         file.unlink()
     host.start()
     host.measure(4)
     assert host.missing() == 3
-    assert host.ask("/v1/allocations") == []
-    assert host.ask("/v1/nodes")["items"][0]["machine"]["id"] != node["machine"]["id"]
+    assert host.get("/v1/allocations") == []
+    assert host.get("/v1/nodes")["items"][0]["machine"]["id"] != node["machine"]["id"]
 
 
 def monitoring(title: str) -> str:
@@ -232,8 +232,8 @@ def test_own_metrics_of_every_daemon_are_documented(tmp_path: Path) -> None:
             running.append(Gpufleet([*arguments, "--state", state], tmp_path / f"{name}.log", environment))
         for name, process in zip(runs, running, strict=True):
             process.wait_for(f"http://{at[name]}/readyz", 100)
-        for name, words in (("hub", "last_flush_timestamp"), ("hub", "pull_up{"), ("agent", "push_last_success")):
-            wait_until(lambda words=words, name=name: words in get_text(f"http://{at[name]}/metrics"), seconds=60)  # type: ignore[misc]
+        for name, series in (("hub", "last_flush_timestamp"), ("hub", "pull_up{"), ("agent", "push_last_success")):
+            wait_until(lambda series=series, name=name: series in get_text(f"http://{at[name]}/metrics"), seconds=60)  # type: ignore[misc]
         pages = {name: set(DECLARED.findall(get_text(f"http://{at[name]}/metrics"))) for name in runs}
     finally:
         for process in running:
@@ -245,15 +245,15 @@ def test_own_metrics_of_every_daemon_are_documented(tmp_path: Path) -> None:
         ("Relay metrics", pages["relay"]),
         ("Agent metrics", of_agent),
     ):
-        assert served - documented(title) == set(), f"{title}: served, and not in the table"
-        assert documented(title) - served <= SELDOM, f"{title}: in the table, and not served"
+        assert served - documented(title) == set(), f"{title}: served but not documented"
+        assert documented(title) - served <= RARE, f"{title}: documented but not served"
 
 
 def test_own_metrics_are_known_to_the_native_dialect() -> None:
     titles = ("Hub metrics", "Relay metrics", "Agent metrics")
     names = {name for title in titles for name in documented(title)}
     assert names
-    assert {name for name in names if not NATIVE.knows(name)} == {NATIVE.measured}  # which has a reader of its own
+    assert {name for name in names if not NATIVE.knows(name)} == {NATIVE.measured}  # read separately
 
 
 def test_metrics_of_alerts_are_documented() -> None:
@@ -278,12 +278,12 @@ def test_promtool_accepts_the_alerts(peer: Callable[[str], Path], tmp_path: Path
 def test_documented_log_messages_are_in_the_code() -> None:
     section = monitoring("Log messages")
     code = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "src").rglob("*.py"))
-    told = [
-        words for line in section.splitlines() if line.startswith("| `") for words in re.findall(r"`([^`]+)`", line)
+    messages = [
+        text for line in section.splitlines() if line.startswith("| `") for text in re.findall(r"`([^`]+)`", line)
     ]
-    assert len(told) > 10
-    for words in told:
-        if "/" in words:
+    assert len(messages) > 10
+    for message in messages:
+        if "/" in message:
             continue
-        for part in filter(None, (part.strip(" ,:") for part in re.split("…|\\bN\\b", words))):
-            assert part in code, words
+        for part in filter(None, (part.strip(" ,:") for part in re.split("…|\\bN\\b", message))):
+            assert part in code, message

@@ -1,4 +1,4 @@
-"""What is built from this repository, installed afresh from the package index: each extra brings what it says."""
+"""Built packages, installed from the package index: the core and its extras."""
 
 import json
 import os
@@ -20,7 +20,7 @@ HUB_ONLY = ("litestar", "chdb", "clickhouse_connect", "sqlalchemy")
 
 
 class Installed:
-    """A virtual environment that the wheel was installed into."""
+    """Virtual environment with the installed wheel."""
 
     def __init__(self, folder: Path, requirement: str) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the wheel, built from the source archive, so that both are right."""
+    """Build the wheel from the source archive, so that both are tested, and return its path."""
     folder = tmp_path_factory.mktemp("dist")
     uv("build", "--out-dir", folder)
     assert (folder / f"gpufleet-{__version__}.tar.gz").exists()
@@ -63,7 +63,7 @@ def agent(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 class TestCore:
-    def test_it_brings_no_daemons_libraries(self, core: Installed) -> None:
+    def test_core_has_no_libraries_of_the_daemons(self, core: Installed) -> None:
         assert [name for name in ("aiohttp", "uvicorn", "pynvml", *HUB_ONLY) if core.imports(name)] == []
 
     @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ class TestCore:
         ["--help", "--version", "version --json", "snapshot", "snapshot --format prometheus", "config print --for hub",
          "config init", "config validate"],
     )  # fmt: skip
-    def test_what_needs_no_extra_works(self, core: Installed, arguments: str) -> None:
+    def test_core_commands_work(self, core: Installed, arguments: str) -> None:
         done = core.run(*arguments.split())
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
 
     @pytest.mark.parametrize("arguments", ["agent", "hub", "up"])
-    def test_what_needs_one_says_so(self, core: Installed, arguments: str, tmp_path: Path) -> None:
+    def test_missing_extra_is_named(self, core: Installed, arguments: str, tmp_path: Path) -> None:
         done = core.run(*arguments.split(), "--state", str(tmp_path))
         assert (done.returncode, done.stdout) == (1, "")
         (line,) = done.stderr.splitlines()
@@ -85,16 +85,16 @@ class TestCore:
 
 
 class TestAgent:
-    def test_it_brings_nothing_of_the_hub(self, agent: Installed) -> None:
+    def test_agent_has_no_libraries_of_the_hub(self, agent: Installed) -> None:
         assert [name for name in HUB_ONLY if agent.imports(name)] == []
 
-    def test_it_reads_the_gpus(self, agent: Installed, tmp_path: Path) -> None:
+    def test_agent_reads_the_gpus(self, agent: Installed, tmp_path: Path) -> None:
         driver = FakeNvml(tmp_path, Scenario.healthy(2))
         done = agent.run("snapshot", "--json", env=driver.environment)
         assert (done.returncode, done.stderr) == (0, "")
         assert len(json.loads(done.stdout)["devices"]) == 2
 
-    def test_it_runs_as_a_daemon(self, agent: Installed, tmp_path: Path) -> None:
+    def test_agent_runs_as_a_daemon(self, agent: Installed, tmp_path: Path) -> None:
         port = free_port()
         command = [
             str(agent.folder / "bin" / "gpufleet"),

@@ -1,4 +1,4 @@
-"""The systemd units: valid and hardened, and the daemons work within their sandboxes."""
+"""systemd units: validity, hardening, and the daemons in their sandboxes."""
 
 import os
 import shutil
@@ -24,8 +24,8 @@ from tests.support.waiting import wait_until
 
 AGENT, HUB, RELAY = (UNITS / f"gpufleet-{name}.service" for name in ("agent", "hub", "relay"))
 INSTALLED = "/opt/gpufleet/bin/gpufleet"
-YOUNGER_KEYS = ("RestartSteps", "RestartMaxDelaySec")
-"""Keys that systemd before 254 does not know and ignores, as the units say."""
+NEWER_KEYS = ("RestartSteps", "RestartMaxDelaySec")
+"""Keys that systemd before 254 ignores, as documented in the units."""
 
 Peer = Callable[[str], Path]
 
@@ -50,34 +50,34 @@ def arguments_of(unit: Path) -> list[str]:
 @pytest.mark.system
 @pytest.mark.parametrize("unit", [AGENT, HUB, RELAY], ids=lambda unit: unit.stem)
 class TestSystemd:
-    def test_it_is_right(self, unit: Path, peer: Peer, tmp_path: Path) -> None:
+    def test_unit_passes_systemd_analyze_verify(self, unit: Path, peer: Peer, tmp_path: Path) -> None:
         there = tmp_path / "gpufleet"
         there.symlink_to("/bin/true")
         copy = tmp_path / unit.name
         copy.write_text(unit.read_text().replace(INSTALLED, str(there)))
         done = run(peer("systemd-analyze"), "verify", "--man=no", copy)
-        complaints = [line for line in done.stderr.splitlines() if not any(key in line for key in YOUNGER_KEYS)]
+        complaints = [line for line in done.stderr.splitlines() if not any(key in line for key in NEWER_KEYS)]
         assert (done.returncode, complaints) == (0, [])
 
-    def test_it_is_hardened(self, unit: Path, peer: Peer) -> None:
+    def test_unit_passes_systemd_analyze_security(self, unit: Path, peer: Peer) -> None:
         threshold = {AGENT: 20, HUB: 15, RELAY: 15}[unit]  # tenths; systemd calls up to 20 OK, a bare service has 96
         done = run(peer("systemd-analyze"), "security", "--offline=yes", f"--threshold={threshold}", unit)
         assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("unit", [AGENT, HUB], ids=lambda unit: unit.stem)
-class TestWords:
+class TestUnitFile:
     def test_command_and_option_exist(self, unit: Path, tmp_path: Path) -> None:
         daemon, option, file = arguments_of(unit)
         assert f"gpufleet-{daemon}" == unit.stem
         assert f"`{file}`" in (UNITS.parents[1] / "docs" / "install.md").read_text()
         (tmp_path / "config.toml").write_text("log_level = 'no such level'\n")
         done = gpufleet(daemon, option, str(tmp_path / "config.toml"))
-        # The configuration is read, so the option is there; and a wrong one is not started again and again.
+        # The configuration is read, so the option exists. An invalid configuration prevents restarts.
         assert str(done.returncode) == unit_value(unit, "Service", "RestartPreventExitStatus")
         assert "log_level" in done.stderr
 
-    def test_state_folder_is_the_daemons_own(self, unit: Path) -> None:
+    def test_state_folder_belongs_to_the_daemon(self, unit: Path) -> None:
         (variable,) = unit_values(unit, "Service", "Environment")
         name, _, value = variable.partition("=")
         state = default_state({name: value.replace("%S", "/var/lib"), "HOME": "/"}, uid=999)
@@ -109,13 +109,13 @@ def test_relay_unit_has_its_own_config_state_and_user() -> None:
     )
 
 
-def test_agent_has_time_to_stop() -> None:
+def test_agent_unit_allows_time_to_stop() -> None:
     nvml = 3 * NvmlLimits().grace
     assert float(unit_value(AGENT, "Service", "TimeoutStopSec").removesuffix("s")) > FLUSH_SECONDS + nvml + 5
 
 
 def test_agent_unit_does_not_hide_gpus_or_processes() -> None:
-    """The settings that would hide them are absent."""
+    """Assert that no setting hides devices, processes or the kernel log."""
     for key in (
         "PrivateDevices",
         "PrivateNetwork",
@@ -172,7 +172,7 @@ def can_mount() -> bool:
 
 
 class Confined:
-    """Daemons that run within the sandboxes of their units."""
+    """Daemons in the sandboxes of their units."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -213,7 +213,7 @@ def test_agent_and_hub_work_within_their_units_sandbox(confined: Confined, peer:
     assert "gpufleet_host_filesystem_read_only{node=" in page
     for line in page.splitlines():
         if line.startswith("gpufleet_host_filesystem_read_only{") and 'mountpoint="/"' in line:
-            assert line.endswith(" 0")  # the sandbox's view is no property of the machine
+            assert line.endswith(" 0")  # not the read-only view of the sandbox
     assert agent.stop(30) == 0
     assert hub.stop(60) == 0
 

@@ -1,4 +1,4 @@
-"""Fake driver, agent, hub and embedded store on loopback, each a real process."""
+"""Site of an agent, a hub and a fake driver on loopback, with real processes."""
 
 import json
 import subprocess
@@ -29,8 +29,8 @@ timeout_seconds = 8.0
 """
 
 
-class Way:
-    """Ports and folders of one agent and one hub, and the processes that use them."""
+class Site:
+    """Ports, folders and processes of one agent and one hub."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class Way:
         (folder / "agent.toml").write_text(AGENT_CONFIG)
 
     def start_hub(self, *more: str) -> Gpufleet:
-        """Start the hub, with more arguments if given, and wait until it accepts batches."""
+        """Start the hub, and wait until it accepts batches."""
         if not (self.state / "hub").exists():
             prepare_state(self.state)
         hub = self._start("hub", "--listen", f"127.0.0.1:{self.hub_port}", "--state", str(self.state), *more)
@@ -89,28 +89,28 @@ class Way:
             return json.load(answer)
 
     def metrics(self) -> str:
-        """GET the agent's page."""
+        """GET the agent's `/metrics`."""
         return get_text(f"{self.agent_url}/metrics")
 
     def drained(self) -> bool:
-        """Whether every batch the hub acknowledged is in the store."""
+        """Return whether every batch that the hub acknowledged is in the store."""
         page = get_text(f"{self.hub_url}/metrics")
         lines = [line for line in page.splitlines() if line.startswith("gpufleet_hub_wal_records")]
         return [float(line.split()[-1]) for line in lines] == [0.0]
 
     def hub_metric(self, series: str) -> float:
-        """Return the sum of the hub's series whose line starts like this; 0 without one."""
+        """Return the sum of the hub's series with this prefix; 0 if there is none."""
         page = get_text(f"{self.hub_url}/metrics")
         return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith(series))
 
     def this_machine(self) -> dict[str, Any]:
-        """Return the hub's record of the agent's machine, waiting for it."""
+        """Wait for the hub's record of the agent's machine, and return it."""
         wait_until(lambda: self.hub("/v1/nodes")["items"], what="the hub to know the node")
         machine: dict[str, Any] = self.hub("/v1/nodes")["items"][0]["machine"]
         return machine
 
     def rows(self, query: str) -> list[list[Any]]:
-        """Query the stopped hub's store directly, in a process of its own (one process owns the engine)."""
+        """Query the stopped hub's store in a separate process, as only one process can own the engine."""
         script = (
             "import json, sys, clickhouse_connect\n"
             "client = clickhouse_connect.get_client(dsn=sys.argv[1])\n"
@@ -128,7 +128,7 @@ class Way:
         return rows
 
     def stop(self) -> None:
-        """Kill every process that still runs."""
+        """Kill all running processes."""
         for process in self._running:
             process.kill()
 
@@ -139,17 +139,17 @@ class Way:
 
 
 @pytest.fixture
-def way(tmp_path: Path) -> Iterator[Way]:
-    """Yield the places of one agent and one hub; nothing runs yet, and everything is killed afterwards."""
-    made = Way(tmp_path)
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Yield a site without running processes, and kill its processes afterwards."""
+    made = Site(tmp_path)
     yield made
     made.stop()
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
-    """Yield the same for all tests of a module, with its hub running."""
-    made = Way(tmp_path_factory.mktemp("shared"))
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Yield a site with a running hub, shared by the tests of a module."""
+    made = Site(tmp_path_factory.mktemp("shared"))
     made.start_hub()
     yield made
     made.stop()

@@ -1,4 +1,4 @@
-"""An agent that reads its host's own DCGM host engine, each a real process."""
+"""Agent that reads the DCGM host engine of its host, both as real processes."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ GPUFLEET = [sys.executable, "-m", "gpufleet.cli.main"]
 
 
 class Engine:
-    """`gpufleet simulate dcgm`, which can be killed and started again at its address."""
+    """`gpufleet simulate dcgm`, which can be killed and restarted at its address."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.socket = folder, folder / "engine"

@@ -1,4 +1,4 @@
-"""Other exporters, read by agent and hub processes."""
+"""Other exporters, scraped by agent and hub processes."""
 
 import re
 import time
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Way
+from tests.e2e.conftest import Site
 from tests.support.exporters import serving
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
 from tests.support.waiting import wait_until
@@ -38,7 +38,7 @@ enabled = false
 
 
 class Second:
-    """An agent that reads nothing but exporters."""
+    """Agent that reads only exporters."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -74,7 +74,7 @@ def target(url: str, name: str = "other", **more: str) -> str:
 
 
 def values(snapshot: Any) -> dict[tuple[str, str, str], object]:
-    """Device, metric and dimensions to value or reason."""
+    """Return value or absence reason by device, metric and dimensions."""
     found: dict[tuple[str, str, str], object] = {}
     for device in snapshot["devices"]:
         for metric, reading in device["readings"].items():
@@ -86,10 +86,10 @@ def values(snapshot: Any) -> dict[tuple[str, str, str], object]:
     return found
 
 
-def test_agent_shows_the_exact_values_of_another_agent(way: Way, second: Second) -> None:
-    way.start_agent()
-    second.start(target(f"{way.agent_url}/metrics"))
-    first_url = f"{way.agent_url}/v1/snapshot"
+def test_agent_shows_the_exact_values_of_another_agent(site: Site, second: Second) -> None:
+    site.start_agent()
+    second.start(target(f"{site.agent_url}/metrics"))
+    first_url = f"{site.agent_url}/v1/snapshot"
 
     def complete() -> bool:
         return len(second.snapshot()["devices"]) == 8 and len(values(second.snapshot())) > 500
@@ -98,14 +98,14 @@ def test_agent_shows_the_exact_values_of_another_agent(way: Way, second: Second)
     compared: set[str] = set()
 
     def all_equal() -> bool:
-        """Compare what did not change while it was on its way; moving values are compared when they meet."""
+        """Compare the values that did not change between two snapshots."""
         before, theirs, after = values(get_json(first_url)), values(second.snapshot()), values(get_json(first_url))
         steady = {key: value for key, value in before.items() if after.get(key) == value}
         wrong = {key: (value, theirs.get(key)) for key, value in steady.items() if theirs.get(key) != value}
         compared.update(metric for _, metric, _ in steady)
         return not wrong and len(steady) > 500
 
-    wait_until(all_equal, seconds=60, what="the two to agree to the last digit")
+    wait_until(all_equal, seconds=60, what="equal values of both agents")
     assert {"gpu_power_watts", "gpu_memory_used_bytes", "gpu_sm_clock_hertz", "gpu_energy_joules_total"} <= compared
     assert len(compared) > 60
     document = second.snapshot()
@@ -147,7 +147,7 @@ def frozen_page(seconds_ago: Callable[[], float]) -> bytes:
     ).encode()
 
 
-def test_an_exporter_that_answers_with_old_readings_is_not_believed(second: Second) -> None:
+def test_old_readings_of_an_exporter_become_stale(second: Second) -> None:
     age = [0.0]
     with serving(lambda: frozen_page(lambda: age[0])) as (_, url):
         second.start(target(url))
@@ -158,10 +158,10 @@ def test_an_exporter_that_answers_with_old_readings_is_not_believed(second: Seco
 
         wait_until(lambda: reading().get("value") == 312.5, seconds=30, what="the reading")
         age[0] = 900.0
-        wait_until(lambda: reading().get("absent") == "stale", seconds=30, what="the old reading to leave")
+        wait_until(lambda: reading().get("absent") == "stale", seconds=30, what="the old reading to become stale")
         assert reading()["detail"]
         age[0] = 1.0
-        wait_until(lambda: reading().get("value") == 312.5, seconds=30, what="the reading to come back")
+        wait_until(lambda: reading().get("value") == 312.5, seconds=30, what="a fresh reading")
 
 
 def test_failed_exporter_is_reported_and_affects_no_other(second: Second) -> None:
@@ -176,21 +176,21 @@ def test_failed_exporter_is_reported_and_affects_no_other(second: Second) -> Non
     assert "127.0.0.1:1" in gone["last_error"]
 
 
-def test_hub_scrapes_a_machine_without_agent(way: Way, tmp_path: Path) -> None:
+def test_hub_scrapes_a_machine_without_agent(site: Site, tmp_path: Path) -> None:
     with serving(L40S.read_bytes()) as (_, url):
         config = tmp_path / "hub.toml"
         config.write_text(f'[[exporter]]\ncluster = "local"\nnode = "gpu-18"\nname = "dcgm"\nurl = "{url}"\n')
-        way.start_hub("--config", str(config))
+        site.start_hub("--config", str(config))
 
         def complete() -> bool:
-            items = way.hub("/v1/gpus")["items"]
+            items = site.hub("/v1/gpus")["items"]
             return bool(items) and "gpu_sm_clock_hertz" in items[0]["device"]["readings"]
 
         wait_until(complete, seconds=60, what="the hub to scrape the exporter")
-        (item,) = way.hub("/v1/gpus")["items"]
+        (item,) = site.hub("/v1/gpus")["items"]
         device = item["device"]
         assert device["source"] == "imported"
         assert device["uuid"] == UUID
         assert device["readings"]["gpu_sm_clock_hertz"]["value"] == 210_000_000
-        (node,) = way.hub("/v1/nodes")["items"]
+        (node,) = site.hub("/v1/nodes")["items"]
         assert node["machine"]["machine"]["name"] == "gpu-18"

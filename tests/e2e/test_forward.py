@@ -1,11 +1,11 @@
-"""Forwarding from the hub to real databases: every value at its own time, over outages of both sides."""
+"""Forwarding from the hub to real databases: values at their own time, and outages of both sides."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Way
+from tests.e2e.conftest import Site
 from tests.support.processes import Gpufleet, free_port
 from tests.support.tsdb import Tsdb, prometheus, victoria
 from tests.support.waiting import wait_until
@@ -16,20 +16,20 @@ Peer = Callable[[str], Path]
 JOB = 'job="gpufleet",forwarded_by="gpufleet"'
 
 
-def start_hub(way: Way, url: str, *more: str) -> Gpufleet:
-    config = way.folder / "hub.toml"
+def start_hub(site: Site, url: str, *more: str) -> Gpufleet:
+    config = site.folder / "hub.toml"
     lines = ["[forward]", f'url = "{url}"', 'labels = ["fleet=lab"]', *more]
     config.write_text("\n".join([*lines, ""]))
-    return way.start_hub("--config", str(config))
+    return site.start_hub("--config", str(config))
 
 
-def figure(way: Way, name: str) -> float:
-    return way.hub_metric(f"gpufleet_hub_forward_{name} ")
+def figure(site: Site, name: str) -> float:
+    return site.hub_metric(f"gpufleet_hub_forward_{name} ")
 
 
-def watts(way: Way) -> dict[str, float]:
+def watts(site: Site) -> dict[str, float]:
     """Return the driver's values by UUID."""
-    found = {device.uuid: device.numbers["nvmlDeviceGetPowerUsage"] for device in way.driver.scenario.devices}
+    found = {device.uuid: device.numbers["nvmlDeviceGetPowerUsage"] for device in site.driver.scenario.devices}
     return {uuid: number / 1000 for uuid, number in found.items() if number is not None}
 
 
@@ -38,49 +38,49 @@ def power(database: Tsdb) -> dict[str, float]:
     return {one.labels["uuid"]: one.value for one in database.now(query)}
 
 
-def test_prometheus_has_the_hubs_values(way: Way, peer: Peer) -> None:
+def test_prometheus_has_the_hubs_values(site: Site, peer: Peer) -> None:
     """Debian's Prometheus accepts remote write 1.0 only: the hub falls back from 2.0."""
-    with prometheus(peer("prometheus"), way.folder / "prometheus") as database:
-        hub = start_hub(way, database.write_url, 'version = "2.0"')
-        way.start_agent()
-        wait_until(lambda: power(database) == watts(way), seconds=90, what="the power of eight GPUs")
-        (one,) = way.hub("/v1/nodes")["items"]
+    with prometheus(peer("prometheus"), site.folder / "prometheus") as database:
+        hub = start_hub(site, database.write_url, 'version = "2.0"')
+        site.start_agent()
+        wait_until(lambda: power(database) == watts(site), seconds=90, what="the power of eight GPUs")
+        (one,) = site.hub("/v1/nodes")["items"]
         machines = {sample.labels["machine"] for sample in database.now(f"gpufleet_gpu_power_watts{{{JOB}}}")}
         assert machines == {one["machine"]["id"]}
-        wait_until(lambda: figure(way, "accepted_points_total") > 1000, seconds=60, what="a thousand points")
-        assert figure(way, "rejected_points_total") == 0
-        assert figure(way, "lost_batches_total") == 0
+        wait_until(lambda: figure(site, "accepted_points_total") > 1000, seconds=60, what="a thousand points")
+        assert figure(site, "rejected_points_total") == 0
+        assert figure(site, "lost_batches_total") == 0
         assert hub.stop() == 0
 
 
-def test_backlog_survives_database_outage_and_hub_kill(way: Way, peer: Peer) -> None:
+def test_backlog_survives_database_outage_and_hub_kill(site: Site, peer: Peer) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}/api/v1/write"
-    hub = start_hub(way, url, 'late = "send"')
-    way.start_agent()
+    hub = start_hub(site, url, 'late = "send"')
+    site.start_agent()
     wait_until(
-        lambda: figure(way, "failures_total") >= 1 and figure(way, "queue_requests") >= 5,
+        lambda: figure(site, "failures_total") >= 1 and figure(site, "queue_requests") >= 5,
         seconds=90,
         what="a backlog",
     )
     hub.kill()
-    hub = start_hub(way, url, 'late = "send"')
+    hub = start_hub(site, url, 'late = "send"')
     try:
-        with victoria(peer("victoria-metrics"), way.folder / "victoria", port) as database:
+        with victoria(peer("victoria-metrics"), site.folder / "victoria", port) as database:
             wait_until(
-                lambda: power(database) == watts(way) and figure(way, "queue_requests") == 0,
+                lambda: power(database) == watts(site) and figure(site, "queue_requests") == 0,
                 seconds=90,
                 what="the backlog",
             )
             rows = {round(one.at, 3) for one in database.raw(f'gpufleet_gpu_power_watts{{{JOB},reader="nvml"}}')}
-            way.stop()
+            site.stop()
     finally:
         hub.kill()
     query = (
         "SELECT DISTINCT toUnixTimestamp64Milli(measured_at) FROM samples "
         "WHERE reader = 'nvml' AND gpu_power_watts IS NOT NULL"
     )
-    stored = {row[0] / 1000 for row in way.rows(query)}
+    stored = {row[0] / 1000 for row in site.rows(query)}
     assert len(rows) > 5
-    assert rows <= stored  # at the times of their measurements
-    assert {at for at in stored if at <= max(rows)} == rows  # and not one is missing
+    assert rows <= stored  # at the time of measurement
+    assert {at for at in stored if at <= max(rows)} == rows  # and none is missing

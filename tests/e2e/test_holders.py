@@ -1,4 +1,4 @@
-"""Holders of GPUs from dcgm-exporter's pod labels, as a real Prometheus writes them with and without honor_labels."""
+"""GPU holders from pod labels of dcgm-exporter, written by a real Prometheus with and without honor_labels."""
 
 import contextlib
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Way
+from tests.e2e.conftest import Site
 from tests.support.exporters import serving
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
@@ -21,7 +21,7 @@ QUERY = "SELECT cluster, view, id, share, until IS NULL FROM fleet_holders ORDER
 
 
 def page(*holders: str) -> bytes:
-    """Return a page of three GPUs, each held by the pod of this name, or by none."""
+    """Return a page of three GPUs, each held by the pod of this name, or by no pod."""
     lines = []
     for number, name in enumerate(holders):
         held = f'pod="{name}",namespace="ml",container="cuda"' if name else 'pod="",namespace="",container=""'
@@ -37,8 +37,8 @@ def page(*holders: str) -> bytes:
 def scraping(program: Path, folder: Path, exporter: str, url: str, *, honor: bool) -> Iterator[None]:
     """Run a Prometheus that scrapes the exporter and writes to the hub.
 
-    With labels of its own pod, and `honor_labels: true`, a GPU without a holder would be held by the exporter:
-    a site that sets it drops those labels of the target, as the documentation says.
+    With `honor_labels: true` the target has no pod labels, as documented. If it had, a GPU without a holder would be
+    attributed to the exporter's pod.
     """
     labels = "{}" if honor else OWN
     folder.mkdir()
@@ -65,18 +65,16 @@ remote_write: [{{url: "{url}", queue_config: {{batch_send_deadline: 200ms}}}}]
         process.wait(20)
 
 
-def test_holder_is_the_workloads_pod_and_not_the_exporters(
-    way: Way, peer: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_holder_is_the_workload_not_the_exporter(site: Site, peer: Callable[[str], Path], tmp_path: Path) -> None:
     def held() -> dict[str, list[list[Any]]]:
-        rows = way.sql(QUERY)
+        rows = site.sql(QUERY)
         return {cluster: [row[1:] for row in rows if row[0] == cluster] for cluster in ("honored", "renamed")}
 
-    hub = way.start_hub()
+    hub = site.start_hub()
     for cluster in ("honored", "renamed"):
-        way.put(f"/v1/clusters/{cluster}", {})
+        site.put(f"/v1/clusters/{cluster}", {})
     with serving(page("train-0", "", "train-1")) as (server, url):
-        write, program = f"{way.hub_url}/api/v1/write", peer("prometheus")
+        write, program = f"{site.hub_url}/api/v1/write", peer("prometheus")
         with (
             scraping(program, tmp_path / "honored", url, f"{write}?cluster=honored&pod_labels=workload", honor=True),
             scraping(program, tmp_path / "renamed", url, f"{write}?cluster=renamed", honor=False),
@@ -84,7 +82,7 @@ def test_holder_is_the_workloads_pod_and_not_the_exporters(
             begun = [["gpu/GPU-0", "ml/train-0", "exclusive", 1], ["gpu/GPU-2", "ml/train-1", "exclusive", 1]]
             wait_until(lambda: held() == {"honored": begun, "renamed": begun}, seconds=90, what="two holders")
             hub.kill()
-            way.start_hub()  # holders are remembered: no new interval begins
+            site.start_hub()  # holders are persistent: no new interval begins
             server.page = page("train-0", "train-2", "")
             then = [begun[0], [*begun[1][:3], 0], ["gpu/GPU-1", "ml/train-2", "exclusive", 1]]
             wait_until(lambda: held() == {"honored": then, "renamed": then}, seconds=90, what="a change of holders")

@@ -1,4 +1,4 @@
-"""MIG devices and vGPU instances in the snapshot, the page of metrics, the store and an allocation's answer."""
+"""MIG devices and vGPU instances in the snapshot, the metrics page, the store and allocations."""
 
 import re
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Way
+from tests.e2e.conftest import Site
 from tests.fakes.nvml.parts import add_vgpu, cut_into_mig, share_as_vgpus, stop_vgpu, use_of, vm_of
 from tests.fakes.nvml.scenario import Device
 from tests.support.processes import get_json
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("e2e-instances")
 
 MIG_GPUS, VGPU_GPUS = (1, 6), (3, 7)
 EXTRA_VGPU = 3316
-"""An instance that one test starts and ends."""
+"""vGPU instance that one test starts and ends."""
 FAST_NUMBERS = (
     "gpu_memory_total_bytes",
     "gpu_memory_used_bytes",
@@ -29,11 +29,11 @@ FAST_NUMBERS = (
 )
 
 Expected = dict[str, dict[str, float | str]]
-"""UUID to metric to value."""
+"""Value by UUID and metric."""
 
 
 @pytest.fixture(scope="module")
-def way(shared: Way) -> Way:
+def site(shared: Site) -> Site:
     """Return a running hub, and an agent whose driver has MIG devices and vGPUs."""
     scenario = shared.driver.scenario
     for gpu in MIG_GPUS:
@@ -46,9 +46,9 @@ def way(shared: Way) -> Way:
 
 
 @pytest.fixture
-def expected(way: Way) -> Expected:
-    """Return the values of 2 x 7 MIG devices and 2 x 16 vGPUs, as the driver has them."""
-    devices = way.driver.scenario.devices
+def expected(site: Site) -> Expected:
+    """Return the driver's values of 2 x 7 MIG devices and 2 x 16 vGPUs."""
+    devices = site.driver.scenario.devices
     values: Expected = {}
     for gpu in MIG_GPUS:
         for slot in range(7):
@@ -62,26 +62,26 @@ def expected(way: Way) -> Expected:
     return values
 
 
-def of_mig(said: Device, slot: int) -> dict[str, float | str]:
+def of_mig(part: Device, slot: int) -> dict[str, float | str]:
     return {
-        "gpu_memory_total_bytes": said.numbers["nvmlDeviceGetMemoryInfo_total"] or 0,
-        "gpu_memory_used_bytes": said.numbers["nvmlDeviceGetMemoryInfo_used"] or 0,
+        "gpu_memory_total_bytes": part.numbers["nvmlDeviceGetMemoryInfo_total"] or 0,
+        "gpu_memory_used_bytes": part.numbers["nvmlDeviceGetMemoryInfo_used"] or 0,
         "gpu_compute_processes": slot,
-        "mig_multiprocessors": said.rows["nvmlDeviceGetAttributes"][0][0],
-        "mig_gpu_slices": said.rows["nvmlDeviceGetAttributes"][0][6],
+        "mig_multiprocessors": part.rows["nvmlDeviceGetAttributes"][0][0],
+        "mig_gpu_slices": part.rows["nvmlDeviceGetAttributes"][0][6],
         "mig_placement_start": slot,
         "mig_profile": "1g.18gb+me" if slot == 3 else "1g.18gb",
         "mig_gpu_instance": str(7 + slot),
-        "gpu_name": said.texts["nvmlDeviceGetName"] or "",
+        "gpu_name": part.texts["nvmlDeviceGetName"] or "",
     }
 
 
-def of_vgpu(said: Device, gpu: int, number: int) -> dict[str, float | str]:
+def of_vgpu(part: Device, gpu: int, number: int) -> dict[str, float | str]:
     _, _, *percents = use_of(number)
     return {
         **dict(zip(FAST_NUMBERS[2:], [percent / 100 for percent in percents], strict=True)),
         "gpu_memory_total_bytes": (8 << 30) + gpu,
-        "gpu_memory_used_bytes": said.numbers["nvmlVgpuInstanceGetFbUsage"] or 0,
+        "gpu_memory_used_bytes": part.numbers["nvmlVgpuInstanceGetFbUsage"] or 0,
         "vgpu_frame_rate_limit_hertz": 60 + number % 100,
         "vgpu_type": f"NVIDIA H200X-8C/{gpu}",
         "vgpu_vm_id": vm_of(number),
@@ -90,7 +90,7 @@ def of_vgpu(said: Device, gpu: int, number: int) -> dict[str, float | str]:
 
 
 def shown(devices: list[dict[str, Any]], expected: Expected) -> Expected:
-    """Return what a document says of the metrics that are expected of each instance."""
+    """Return a document's values of the metrics that are expected of each instance."""
     found: Expected = {}
     for device in devices:
         if device["uuid"] in expected:
@@ -101,28 +101,28 @@ def shown(devices: list[dict[str, Any]], expected: Expected) -> Expected:
     return found
 
 
-def is_equal(ask: Callable[[], list[dict[str, Any]]], expected: Expected) -> Callable[[], bool]:
-    return lambda: shown(ask(), expected) == expected
+def is_equal(query: Callable[[], list[dict[str, Any]]], expected: Expected) -> Callable[[], bool]:
+    return lambda: shown(query(), expected) == expected
 
 
-def test_every_instance_is_on_every_face_with_the_driver_s_values(way: Way, expected: Expected) -> None:
+def test_every_output_has_the_instances_with_the_drivers_values(site: Site, expected: Expected) -> None:
     def in_snapshot() -> list[dict[str, Any]]:
-        devices: list[dict[str, Any]] = get_json(f"{way.agent_url}/v1/snapshot")["devices"]
+        devices: list[dict[str, Any]] = get_json(f"{site.agent_url}/v1/snapshot")["devices"]
         return devices
 
     def in_hub() -> list[dict[str, Any]]:
-        return [record["device"] for record in way.hub("/v1/gpus")["items"]]
+        return [record["device"] for record in site.hub("/v1/gpus")["items"]]
 
     wait_until(is_equal(in_snapshot, expected), seconds=60, what="every instance in the snapshot")
     parents = {device["uuid"]: device.get("parent") for device in in_snapshot()}
-    gpus = [device.uuid for device in way.driver.scenario.devices]
+    gpus = [device.uuid for device in site.driver.scenario.devices]
     assert {parents[uuid] for uuid in expected} == {f"gpu/{gpus[gpu]}" for gpu in (*MIG_GPUS, *VGPU_GPUS)}
     for gpu in MIG_GPUS:
         (parent,) = [device for device in in_snapshot() if device["uuid"] == gpus[gpu]]
         assert parent["readings"]["gpu_utilization_ratio"]["absent"] == "not_in_mig_mode"
         assert parent["readings"]["gpu_mig_devices"]["value"] == 7
 
-    assert series_of(way.metrics(), expected) == {
+    assert series_of(site.metrics(), expected) == {
         uuid: {metric: values[metric] for metric in FAST_NUMBERS if metric in values}
         for uuid, values in expected.items()
     }
@@ -132,27 +132,27 @@ def test_every_instance_is_on_every_face_with_the_driver_s_values(way: Way, expe
         f"gpu/{gpus[gpu]}" for gpu in (*MIG_GPUS, *VGPU_GPUS)
     }
 
-    used = processes_of(way)
-    wait_until(lambda: set(used) <= set(processes_in(way)), seconds=60, what="the tables of processes in the hub")
-    assert {device: table for device, table in processes_in(way).items() if device in used} == used
+    used = processes_of(site)
+    wait_until(lambda: set(used) <= set(processes_in(site)), seconds=60, what="the tables of processes in the hub")
+    assert {device: table for device, table in processes_in(site).items() if device in used} == used
     query = "SELECT DISTINCT view FROM fleet_samples WHERE view LIKE 'mig/%' OR view LIKE 'vgpu/%'"
-    wait_until(lambda: {view.partition("/")[2] for (view,) in way.sql(query)} >= set(expected), what="stored samples")
+    wait_until(lambda: {view.partition("/")[2] for (view,) in site.sql(query)} >= set(expected), what="stored samples")
 
 
-def processes_of(way: Way) -> dict[str, dict[int, int]]:
-    """Return key of each GPU that the scenario has processes of to process id to memory."""
+def processes_of(site: Site) -> dict[str, dict[int, int]]:
+    """Return the memory of the scenario's processes by GPU key and process id."""
     kinds = ("Compute", "Graphics", "MPSCompute")
     found = {}
-    for said in way.driver.scenario.devices:
-        rows = [row for kind in kinds for row in said.rows.get(f"nvmlDeviceGet{kind}RunningProcesses", ())]
+    for device in site.driver.scenario.devices:
+        rows = [row for kind in kinds for row in device.rows.get(f"nvmlDeviceGet{kind}RunningProcesses", ())]
         if rows:
-            found[f"gpu/{said.uuid}"] = {pid: held for pid, held, *_ in rows}
+            found[f"gpu/{device.uuid}"] = {pid: held for pid, held, *_ in rows}
     assert len(found) >= 6
     return found
 
 
-def processes_in(way: Way) -> dict[str, dict[int, int]]:
-    answer = way.hub(f"/v1/machines/{way.this_machine()['id']}/processes")
+def processes_in(site: Site) -> dict[str, dict[int, int]]:
+    answer = site.hub(f"/v1/machines/{site.this_machine()['id']}/processes")
     return {
         table["device"]: {one["pid"]: one["readings"]["memory_bytes"].get("value") for one in table["processes"]}
         for table in answer["devices"]
@@ -160,7 +160,7 @@ def processes_in(way: Way) -> dict[str, dict[int, int]]:
 
 
 def series_of(page: str, expected: Expected) -> Expected:
-    """Return what the page says of the fast numbers of each instance."""
+    """Return the page's values of the fast numbers of each instance."""
     found: Expected = {}
     for name, labels, value in re.findall(r"^gpufleet_(\w+)\{(.*)\} (\S+)$", page, re.MULTILINE):
         uuid = re.search(r'uuid="([^"]*)"', labels)
@@ -171,18 +171,18 @@ def series_of(page: str, expected: Expected) -> Expected:
     return found
 
 
-def test_owner_of_a_virtual_machine_sees_only_its_vgpu(way: Way, expected: Expected) -> None:
+def test_allocation_of_a_virtual_machine_has_only_its_vgpu(site: Site, expected: Expected) -> None:
     number = EXTRA_VGPU
-    said = add_vgpu(way.driver.scenario, 3, number)
-    way.driver.apply()
-    uuid = said.texts["nvmlVgpuInstanceGetUUID"] or ""
-    expected[uuid] = of_vgpu(said, 3, number)
+    instance = add_vgpu(site.driver.scenario, 3, number)
+    site.driver.apply()
+    uuid = instance.texts["nvmlVgpuInstanceGetUUID"] or ""
+    expected[uuid] = of_vgpu(instance, 3, number)
     target = {"cluster": "local", "vm_uuid": vm_of(number).upper()}
     body = {"kind": "gpu_slice", "target": target, "valid_from": "2020-01-01T00:00:00Z"}
-    way.put("/v1/allocations/vm", body)
+    site.put("/v1/allocations/vm", body)
 
     def answer() -> Any:
-        return way.hub("/v1/allocations/vm/metrics")
+        return site.hub("/v1/allocations/vm/metrics")
 
     wait_until(
         lambda: shown(answer()["devices"], expected) == {uuid: expected[uuid]},
@@ -195,31 +195,31 @@ def test_owner_of_a_virtual_machine_sees_only_its_vgpu(way: Way, expected: Expec
     assert (seen["host"], seen["host_dimensions"], seen["last_error"]) == ({}, [], None)
     assert seen["aggregate"]["coverage"] == "1 of 1 devices"
     assert not {"gpu_power_watts", "gpu_temperature_celsius"} & set(seen["devices"][0]["readings"])
-    host = way.driver.scenario.devices[3]
+    host = site.driver.scenario.devices[3]
     assert host.uuid not in str(seen)
     assert str(host.texts["nvmlDeviceGetSerial"]) not in str(seen)
 
-    stop_vgpu(way.driver.scenario, 3, number)
-    way.driver.apply()
+    stop_vgpu(site.driver.scenario, 3, number)
+    site.driver.apply()
     wait_until(lambda: answer()["source"] == "unavailable", seconds=60, what="the ended instance to be gone")
     assert (answer()["reason"], answer()["devices"]) == ("guest_not_collected", [])
 
 
-def test_mig_device_shows_its_gpus_power_with_scope_parent(way: Way, expected: Expected) -> None:
-    parent = way.driver.scenario.devices[6]
+def test_mig_device_shows_its_gpus_power_with_scope_parent(site: Site, expected: Expected) -> None:
+    parent = site.driver.scenario.devices[6]
     mine = parent.parts["6.2"].uuid
-    way.put(
+    site.put(
         "/v1/allocations/mig",
         {
             "kind": "bare_metal",
-            "target": {"cluster": "local", "machine": way.this_machine()["id"]},
+            "target": {"cluster": "local", "machine": site.this_machine()["id"]},
             "devices": [mine],
             "valid_from": "2020-01-01T00:00:00Z",
         },
     )
 
     def answer() -> Any:
-        return way.hub("/v1/allocations/mig/metrics")
+        return site.hub("/v1/allocations/mig/metrics")
 
     wait_until(
         lambda: shown(answer()["devices"], expected) == {mine: expected[mine]}, seconds=60, what="the MIG device"

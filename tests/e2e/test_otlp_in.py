@@ -1,4 +1,4 @@
-"""OTLP into the hub from real clients: OpenTelemetry's own SDK, and agents that push instead of posting batches."""
+"""OTLP into the hub from real clients: the OpenTelemetry SDK, and agents that push OTLP."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 
-from tests.e2e.conftest import AGENT_CONFIG, Way
+from tests.e2e.conftest import AGENT_CONFIG, Site
 from tests.support.processes import Gpufleet
 from tests.support.waiting import wait_until
 
@@ -22,9 +22,9 @@ DEVICE = {"hw.id": UUID, "hw.type": "gpu"}
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("e2e-otlp-in")]
 
 
-def gpus(way: Way, node: str) -> dict[str, dict[str, Any]]:
+def gpus(site: Site, node: str) -> dict[str, dict[str, Any]]:
     """Return the values of a node's GPUs by UUID."""
-    found = [one for one in way.hub("/v1/gpus")["items"] if one["node"] == node]
+    found = [one for one in site.hub("/v1/gpus")["items"] if one["node"] == node]
     assert {one["device"]["source"] for one in found} <= {"imported"}
     return {
         one["device"]["uuid"]: {
@@ -34,7 +34,7 @@ def gpus(way: Way, node: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_sdk_of_opentelemetry_is_received(shared: Way) -> None:
+def test_sdk_of_opentelemetry_is_received(shared: Site) -> None:
     def watts(_: CallbackOptions) -> Iterator[Observation]:
         yield Observation(312.5, DEVICE)
 
@@ -47,9 +47,9 @@ def test_sdk_of_opentelemetry_is_received(shared: Way) -> None:
     meter.create_counter("hw.energy", unit="J").add(1000, DEVICE)
     try:
         assert provider.force_flush(20_000)
-        wanted = {"gpu_power_watts": 312.5, "gpu_utilization_ratio": 0.5, "gpu_energy_joules_total": 1000}
+        expected = {"gpu_power_watts": 312.5, "gpu_utilization_ratio": 0.5, "gpu_energy_joules_total": 1000}
         wait_until(
-            lambda: wanted.items() <= gpus(shared, "sdk-host").get(UUID, {}).items(),
+            lambda: expected.items() <= gpus(shared, "sdk-host").get(UUID, {}).items(),
             seconds=60,
             what="the values that the SDK exported",
         )
@@ -60,35 +60,35 @@ def test_sdk_of_opentelemetry_is_received(shared: Way) -> None:
 
 
 @pytest.mark.parametrize("dialects", [("otel",), ("l9gpu",), ("otel", "l9gpu")], ids="+".join)
-def test_agents_push_has_the_values_of_its_batches(shared: Way, tmp_path: Path, dialects: tuple[str, ...]) -> None:
-    way, node = Way(tmp_path), f"node-{'-'.join(dialects)}"
+def test_agents_push_has_the_values_of_its_batches(shared: Site, tmp_path: Path, dialects: tuple[str, ...]) -> None:
+    site, node = Site(tmp_path), f"node-{'-'.join(dialects)}"
     (tmp_path / "kmsg").write_text("6,0,0,-;Linux version 6\n")
     (tmp_path / "agent.toml").write_text(
         AGENT_CONFIG.replace("node-1", node) + f'[readers.kmsg]\npath = "{tmp_path}/kmsg"\n'
         f'[push.otlp]\nendpoint = "{shared.hub_url}"\ninterval_seconds = 1.0\ndialects = {list(dialects)}\n'
     )
-    arguments = ["agent", "--config", str(tmp_path / "agent.toml"), "--listen", f"127.0.0.1:{way.agent_port}"]
-    state = ["--state", str(way.state)]
-    with Gpufleet([*arguments, *state], tmp_path / "agent.log", way.driver.environment) as agent:
-        agent.wait_for(f"{way.agent_url}/readyz", 100)
-        device = way.driver.scenario.devices[2]
+    arguments = ["agent", "--config", str(tmp_path / "agent.toml"), "--listen", f"127.0.0.1:{site.agent_port}"]
+    state = ["--state", str(site.state)]
+    with Gpufleet([*arguments, *state], tmp_path / "agent.log", site.driver.environment) as agent:
+        agent.wait_for(f"{site.agent_url}/readyz", 100)
+        device = site.driver.scenario.devices[2]
         power, used = device.numbers["nvmlDeviceGetPowerUsage"], device.numbers["nvmlDeviceGetMemoryInfo_used"]
         assert power is not None
-        wanted = {"gpu_power_watts": power / 1000, "gpu_memory_used_bytes": used}
+        expected = {"gpu_power_watts": power / 1000, "gpu_memory_used_bytes": used}
 
         def complete() -> bool:
             found = gpus(shared, node)
-            return len(found) == 8 and wanted.items() <= found[device.uuid].items()
+            return len(found) == 8 and expected.items() <= found[device.uuid].items()
 
         wait_until(complete, seconds=60, what="eight GPUs of the agent")
         address = str(device.texts["nvmlDeviceGetPciInfo"])[4:].lower()
         with (tmp_path / "kmsg").open("a") as file:
-            file.write(f"4,1,1,-;NVRM: Xid (PCI:{address}): 79, pid=7, name=x, words\n")
+            file.write(f"4,1,1,-;NVRM: Xid (PCI:{address}): 79, pid=7, name=x, text\n")
 
         def has_event() -> bool:
             found = shared.hub("/v1/events?kind=xid")["events"]
             return [one["code"] for one in found if one["node"] == node] == [79]
 
-        wait_until(has_event, seconds=60, what="the XID of the kernel's log")
+        wait_until(has_event, seconds=60, what="the XID of the kernel log")
     (machine,) = [one for one in shared.hub("/v1/nodes")["items"] if one["machine"]["machine"]["name"] == node]
     assert machine["gpus"] == 8

@@ -1,4 +1,4 @@
-"""OTLP requests of an agent process, read by opentelemetry-proto's own classes."""
+"""OTLP requests of an agent process, decoded with opentelemetry-proto."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Way
+from tests.e2e.conftest import Site
 from tests.fakes.receiver import Answer, Got, Receiver, attributes_of
 from tests.support.authority import Authority
 from tests.support.processes import Gpufleet, get_json
@@ -21,23 +21,23 @@ from tests.support.waiting import wait_until_async
 pytestmark = pytest.mark.timeout(240)
 
 
-def pushing(way: Way, endpoint: str, more: str = "") -> None:
-    (way.folder / "kmsg").write_text("6,0,0,-;Linux version 6\n")
-    with (way.folder / "agent.toml").open("a") as file:
+def pushing(site: Site, endpoint: str, more: str = "") -> None:
+    (site.folder / "kmsg").write_text("6,0,0,-;Linux version 6\n")
+    with (site.folder / "agent.toml").open("a") as file:
         file.write(
-            f'[readers.kmsg]\npath = "{way.folder}/kmsg"\n'
+            f'[readers.kmsg]\npath = "{site.folder}/kmsg"\n'
             f'[push.otlp]\nendpoint = "{endpoint}"\ninterval_seconds = 1.0\nattributes = ["team.name=ml"]\n{more}'
         )
 
 
 @contextlib.asynccontextmanager
-async def agent_pushing(way: Way, receiver: Receiver, more: str = "") -> AsyncIterator[Gpufleet]:
-    """Run an agent that pushes; it stops before its receiver does."""
-    pushing(way, receiver.url, more)
+async def agent_pushing(site: Site, receiver: Receiver, more: str = "") -> AsyncIterator[Gpufleet]:
+    """Run an agent that pushes. It stops before its receiver."""
+    pushing(site, receiver.url, more)
     try:
-        yield await asyncio.to_thread(way.start_agent)
+        yield await asyncio.to_thread(site.start_agent)
     finally:
-        await asyncio.to_thread(way.stop)
+        await asyncio.to_thread(site.stop)
 
 
 def of(receiver: Receiver, name: str, uuid: str) -> list[Any]:
@@ -51,11 +51,11 @@ async def until(condition: Any, what: str, seconds: float = 40) -> None:
     await wait_until_async(look, seconds=seconds, what=what)
 
 
-async def test_measurement_is_exported_once_at_its_own_time(way: Way) -> None:
-    async with Receiver.running() as receiver, agent_pushing(way, receiver):
-        device = way.driver.scenario.devices[3]
+async def test_measurement_is_exported_once_at_its_own_time(site: Site) -> None:
+    async with Receiver.running() as receiver, agent_pushing(site, receiver):
+        device = site.driver.scenario.devices[3]
         await until(lambda: len(of(receiver, "hw.power", device.uuid)) >= 3, "three measurements of power")
-        snapshot = await asyncio.to_thread(get_json, f"{way.agent_url}/v1/snapshot")
+        snapshot = await asyncio.to_thread(get_json, f"{site.agent_url}/v1/snapshot")
         (shown,) = [one for one in snapshot["devices"] if one["uuid"] == device.uuid]
         measured = dt.datetime.fromisoformat(shown["readings"]["gpu_power_watts"]["measured_at"])
         since = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -85,9 +85,10 @@ async def test_measurement_is_exported_once_at_its_own_time(way: Way) -> None:
             for request in receiver.metrics()
             for one in request.resource_metrics
         }
-        told = dict(resource)
-        assert told["host.name"] == told["service.instance.id"] == "node-1"
-        assert (told["service.name"], told["gpufleet.cluster"], told["team.name"]) == ("gpufleet-agent", "local", "ml")
+        resource_attributes = dict(resource)
+        assert resource_attributes["host.name"] == resource_attributes["service.instance.id"] == "node-1"
+        expected = {"service.name": "gpufleet-agent", "gpufleet.cluster": "local", "team.name": "ml"}
+        assert expected.items() <= resource_attributes.items()
 
         kinds = {
             metric.name: (metric.unit, metric.WhichOneof("data"), metric)
@@ -100,29 +101,29 @@ async def test_measurement_is_exported_once_at_its_own_time(way: Way) -> None:
         assert not kinds["hw.gpu.memory.usage"][2].sum.is_monotonic
         boot = next(point.as_int for name, _, point in receiver.points() if name.endswith("boot_timestamp_seconds"))
         starts = {point.start_time_unix_nano for point in of(receiver, "hw.energy", device.uuid)}
-        assert starts == {boot * 10**9}  # the driver's load was not seen: it was not before the boot
+        assert starts == {boot * 10**9}  # the driver's load was not observed: the boot is its lower bound
         assert {point.start_time_unix_nano for point in of(receiver, "hw.power", device.uuid)} == {0}
 
 
-async def test_absent_reading_is_not_exported(way: Way) -> None:
-    async with Receiver.running() as receiver, agent_pushing(way, receiver):
-        hung, fine = way.driver.scenario.devices[5].uuid, way.driver.scenario.devices[6].uuid
+async def test_absent_reading_is_not_exported(site: Site) -> None:
+    async with Receiver.running() as receiver, agent_pushing(site, receiver):
+        hung, fine = site.driver.scenario.devices[5].uuid, site.driver.scenario.devices[6].uuid
         await until(lambda: of(receiver, "hw.power", hung), "the first measurement")
-        way.driver.scenario.hang("nvmlDeviceGetPowerUsage", gpu=5)
-        way.driver.apply()
+        site.driver.scenario.hang("nvmlDeviceGetPowerUsage", gpu=5)
+        site.driver.apply()
         before = len(of(receiver, "hw.power", hung))
-        await until(lambda: len(of(receiver, "hw.power", fine)) >= before + 4, "the others to go on", 60)
+        await until(lambda: len(of(receiver, "hw.power", fine)) >= before + 4, "further values of the other GPU", 60)
         still = len(of(receiver, "hw.power", hung))
-        await until(lambda: len(of(receiver, "hw.power", fine)) >= before + 6, "the others to go on", 60)
+        await until(lambda: len(of(receiver, "hw.power", fine)) >= before + 6, "further values of the other GPU", 60)
         assert len(of(receiver, "hw.power", hung)) == still
 
 
-async def test_event_is_exported_once_as_a_log_record(way: Way) -> None:
-    async with Receiver.running() as receiver, agent_pushing(way, receiver):
-        device = way.driver.scenario.devices[2]
+async def test_event_is_exported_once_as_a_log_record(site: Site) -> None:
+    async with Receiver.running() as receiver, agent_pushing(site, receiver):
+        device = site.driver.scenario.devices[2]
         address = str(device.texts["nvmlDeviceGetPciInfo"])[4:].lower()
-        with (way.folder / "kmsg").open("a") as file:
-            file.write(f"4,1,1,-;NVRM: Xid (PCI:{address}): 79, pid=7, name=x, words\n")
+        with (site.folder / "kmsg").open("a") as file:
+            file.write(f"4,1,1,-;NVRM: Xid (PCI:{address}): 79, pid=7, name=x, text\n")
 
         def records() -> list[Any]:
             return [
@@ -144,17 +145,17 @@ async def test_event_is_exported_once_as_a_log_record(way: Way) -> None:
         assert attributes["hw.model"] == "NVIDIA H200"
 
 
-async def test_outage_and_orderly_stop_lose_nothing(way: Way) -> None:
+async def test_outage_and_orderly_stop_lose_nothing(site: Site) -> None:
     def refuse(_: Got) -> Answer:
         return Answer(503, b"later", {"Retry-After": "1"})
 
-    async with Receiver.running(refuse) as receiver, agent_pushing(way, receiver) as agent:
-        uuid = way.driver.scenario.devices[0].uuid
+    async with Receiver.running(refuse) as receiver, agent_pushing(site, receiver) as agent:
+        uuid = site.driver.scenario.devices[0].uuid
         await until(lambda: len(receiver.got) >= 2, "a second attempt")
         fixed = time.time_ns()
         receiver.answer = lambda _: Answer()
-        await until(lambda: len(of(receiver, "hw.power", uuid)) >= 5, "what waited and what is new")
-        page = await asyncio.to_thread(way.metrics)
+        await until(lambda: len(of(receiver, "hw.power", uuid)) >= 5, "the backlog and new measurements")
+        page = await asyncio.to_thread(site.metrics)
         assert await asyncio.to_thread(agent.stop) == 0
         times = [point.time_unix_nano for point in of(receiver, "hw.power", uuid)]
         assert times == sorted(set(times))
@@ -163,15 +164,15 @@ async def test_outage_and_orderly_stop_lose_nothing(way: Way) -> None:
     assert 'gpufleet_capability{node="node-1",capability="otlp_metrics"}' in page
 
 
-async def test_tls_and_headers_come_from_files(way: Way, tmp_path: Path) -> None:
+async def test_tls_and_headers_come_from_files(site: Site, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.issue(tmp_path / "server.crt", tmp_path / "server.key")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
-    (tmp_path / "headers").write_text("# of the vendor\nX-Api-Key: s3cret\n")
+    (tmp_path / "headers").write_text("# vendor\nX-Api-Key: s3cret\n")
     (tmp_path / "token").write_text("t0ken\n")
     more = f'ca = "{authority.file}"\nheaders_file = "{tmp_path}/headers"\ntoken_file = "{tmp_path}/token"\n'
-    async with Receiver.running(ssl=context) as receiver, agent_pushing(way, receiver, more):
+    async with Receiver.running(ssl=context) as receiver, agent_pushing(site, receiver, more):
         await until(lambda: receiver.taken, "a request")
         headers = receiver.taken[0].headers
         assert (headers["x-api-key"], headers["authorization"]) == ("s3cret", "Bearer t0ken")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Way
+from tests.e2e.conftest import Site
 from tests.support.l40s import PAGE, expected
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
@@ -22,7 +22,7 @@ Writer = Callable[..., list[str]]
 
 
 class Exporter:
-    """A server of a page, at first the captured one of dcgm-exporter."""
+    """HTTP server of a metrics page, by default a captured page of dcgm-exporter."""
 
     def __init__(self) -> None:
         exporter = self
@@ -35,7 +35,7 @@ class Exporter:
                 self.end_headers()
                 self.wfile.write(exporter.page)
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its own name for it
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - name of the base class
                 pass
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -67,7 +67,7 @@ remote_write:
     queue_config: {{max_samples_per_send: {rows}, capacity: {4 * rows}, min_shards: {shards}, max_shards: {shards},
                    batch_send_deadline: 200ms}}
 """
-    )  # a scrape comes in many requests, of three queues at once
+    )  # a scrape is written in many requests from three queues
     return [
         str(program),
         f"--config.file={config}",
@@ -100,17 +100,17 @@ scrape_configs:
 
 
 class Cluster:
-    """A cluster of the shared hub, and the writer of its samples."""
+    """Cluster of the shared hub, and the writer of its samples."""
 
-    def __init__(self, way: Way, name: str, folder: Path) -> None:
-        self.way, self.name, self.log = way, name, folder / "writer.log"
+    def __init__(self, site: Site, name: str, folder: Path) -> None:
+        self.site, self.name, self.log = site, name, folder / "writer.log"
         self._folder = folder
-        way.put(f"/v1/clusters/{name}", {})
+        site.put(f"/v1/clusters/{name}", {})
 
     @contextlib.contextmanager
     def writing(self, program: Path, writer: Writer, exporter: Exporter, rows: int) -> Iterator[None]:
         """Run a writer that scrapes the exporter and writes to the cluster."""
-        url = f"{self.way.hub_url}/api/v1/write?cluster={self.name}"
+        url = f"{self.site.hub_url}/api/v1/write?cluster={self.name}"
         command = writer(program, self._folder, exporter.target, url, rows=rows)
         with self.log.open("w") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output)
@@ -122,17 +122,17 @@ class Cluster:
 
     def gpus(self) -> list[dict[str, Any]]:
         """Return the hub's GPUs of the cluster."""
-        items: list[dict[str, Any]] = self.way.hub(f"/v1/gpus?cluster={self.name}")["items"]
+        items: list[dict[str, Any]] = self.site.hub(f"/v1/gpus?cluster={self.name}")["items"]
         return items
 
     def values(self) -> dict[tuple[str, str], Any]:
-        """Return the hub's values of the series that the captured page has."""
-        found, wanted = {}, expected()
+        """Return the hub's values for the series of the captured page."""
+        found, expected_values = {}, expected()
         for one in self.gpus():
             device = one["device"]
             assert device["source"] == "imported"
             for metric, reading in device["readings"].items():
-                if (device["uuid"], metric) in wanted:
+                if (device["uuid"], metric) in expected_values:
                     found[device["uuid"], metric] = reading.get("value")
         return found
 
@@ -143,21 +143,21 @@ def writer(request: pytest.FixtureRequest) -> Writer:
     return chosen
 
 
-def test_values_arrive_and_their_end_is_seen(
-    shared: Way, peer: Peer, tmp_path: Path, exporter: Exporter, writer: Writer
+def test_values_and_the_end_of_series_arrive(
+    shared: Site, peer: Peer, tmp_path: Path, exporter: Exporter, writer: Writer
 ) -> None:
     cluster = Cluster(shared, f"joins-{writer.__name__}", tmp_path)
-    wanted = expected()
-    assert len({uuid for uuid, _ in wanted}) >= 1
-    assert len(wanted) > 20
+    expected_values = expected()
+    assert len({uuid for uuid, _ in expected_values}) >= 1
+    assert len(expected_values) > 20
 
     def ended() -> bool:
         values = cluster.values()
         return bool(values) and all(value is None for value in values.values())
 
     with cluster.writing(peer(writer.__name__), writer, exporter, rows=7):
-        wait_until(lambda: cluster.values() == wanted, seconds=90, what="every value of the page at once")
-        exporter.page = b"# nothing\n"  # the exporter lost its GPUs: its series end
+        wait_until(lambda: cluster.values() == expected_values, seconds=90, what="every value of the page at once")
+        exporter.page = b"# nothing\n"  # the exporter lost its GPUs, so its series end
         wait_until(ended, seconds=90, what="the end of its series")
     (sender,) = [one for one in shared.hub("/v1/senders") if one["cluster"] == cluster.name]
     assert (sender["sender"], sender["missing"]) == ("remote_write/prometheus", 0)
@@ -166,11 +166,11 @@ def test_values_arrive_and_their_end_is_seen(
 
 
 MANY = b"".join(b'm{i="%d"} 1\n' % number for number in range(110_000))
-"""More series than a request may have, where its writer puts them into one."""
+"""Page with more series than a request may have."""
 
 
 def test_request_that_is_too_large_does_not_block_the_writer(
-    shared: Way, peer: Peer, tmp_path: Path, exporter: Exporter, writer: Writer
+    shared: Site, peer: Peer, tmp_path: Path, exporter: Exporter, writer: Writer
 ) -> None:
     cluster = Cluster(shared, f"large-{writer.__name__}", tmp_path)
     refused = 'gpufleet_hub_rejected_batches_total{reason="too_large"}'
@@ -179,39 +179,39 @@ def test_request_that_is_too_large_does_not_block_the_writer(
     with cluster.writing(peer(writer.__name__), writer, exporter, rows=120_000):
         wait_until(lambda: shared.hub_metric(refused) > before, seconds=90, what="a refusal")
         exporter.page = PAGE
-        # Later scrapes are accepted: the refused request does not stay at the head of the writer's queue.
+        # Later scrapes are accepted: the refused request does not block the writer's queue.
         wait_until(cluster.gpus, seconds=90, what="the next scrapes")
 
 
 LABELS = ",".join(f'label_{number}="x"' for number in range(300))
 BAD = f'DCGM_FI_DEV_POWER_USAGE{{gpu="7",UUID="GPU-crowded",Hostname="node-a",{LABELS}}} 1\n'.encode()
-"""A series that a hub never accepts, for its many labels."""
+"""Series that a hub always rejects because of its many labels."""
 
 
 def test_rejected_series_does_not_affect_the_others(
-    shared: Way, peer: Peer, tmp_path: Path, exporter: Exporter, writer: Writer
+    shared: Site, peer: Peer, tmp_path: Path, exporter: Exporter, writer: Writer
 ) -> None:
     cluster = Cluster(shared, f"rejected-{writer.__name__}", tmp_path)
     exporter.page = BAD + PAGE
-    wanted = expected()
-    unwritten = 'gpufleet_hub_rejected_samples_total{reason="too_many_labels"}'
-    before = shared.hub_metric(unwritten)
+    expected_values = expected()
+    rejected = 'gpufleet_hub_rejected_samples_total{reason="too_many_labels"}'
+    before = shared.hub_metric(rejected)
     newest = (-1.0, 0.0)
 
     def is_quiet() -> bool:
-        """Whether the last five requests had no series that is rejected."""
+        """Return whether the last five requests had no rejected series."""
         nonlocal newest
-        bad, bodies = shared.hub_metric(unwritten), shared.hub_metric("gpufleet_hub_received_bodies_total")
+        bad, bodies = shared.hub_metric(rejected), shared.hub_metric("gpufleet_hub_received_bodies_total")
         if bad != newest[0]:
             newest = bad, bodies
         return bodies >= newest[1] + 5
 
     with cluster.writing(peer(writer.__name__), writer, exporter, rows=10_000):
         wait_until(
-            lambda: shared.hub_metric(unwritten) >= before + 3 and cluster.values() == wanted,
+            lambda: shared.hub_metric(rejected) >= before + 3 and cluster.values() == expected_values,
             seconds=90,
             what="the rest of three scrapes",
         )
         exporter.page = PAGE
-        # A series that is sent again and again would count each time.
-        wait_until(lambda: is_quiet() and cluster.values() == wanted, seconds=90, what="only requests without it")
+        # A series that is sent repeatedly would be counted each time.
+        wait_until(lambda: is_quiet() and cluster.values() == expected_values, seconds=90, what="clean requests")

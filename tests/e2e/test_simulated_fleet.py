@@ -1,4 +1,4 @@
-"""`gpufleet simulate fleet` with real hubs: every count and value is the simulated fleet's."""
+"""`gpufleet simulate fleet` with real hubs: all counts and values equal those of the simulated fleet."""
 
 import contextlib
 import datetime as dt
@@ -20,7 +20,7 @@ from gpufleet.model.view import Side
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
 from gpufleet.simulate.fleet.layout import FleetGuest, GpuPart, NodeRole
 from gpufleet.simulate.fleet.reports import CollectionPass, machine_reports
-from tests.e2e.conftest import Way
+from tests.e2e.conftest import Site
 from tests.support.processes import Gpufleet, free_port
 from tests.support.waiting import wait_until
 
@@ -37,14 +37,14 @@ def simulate(*arguments: str) -> dict[str, Any]:
     return found
 
 
-def now() -> tuple[str, int]:
+def current_instant() -> tuple[str, int]:
     """Return this instant as an option, and in nanoseconds."""
     at = time.time_ns() // 1000 * 1000
     return dt.datetime.fromtimestamp(at // 10**9, dt.UTC).replace(microsecond=at // 1000 % 10**6).isoformat(), at
 
 
 def expected(fleet: Fleet, at: int) -> dict[str, dict[str, Any]]:
-    """Return the value, or the reason for its absence, by key of each device and metric, of one pass of every node."""
+    """Return the values or absence reasons of one pass of every node, by device key and metric."""
     found: dict[str, dict[str, Any]] = {}
     for node in fleet.nodes():
         for report in machine_reports(fleet, node, CollectionPass(at=at, since=at - 1, lanes=LANES, intervals=LANES)):
@@ -58,7 +58,7 @@ def expected(fleet: Fleet, at: int) -> dict[str, dict[str, Any]]:
 
 
 def of_devices(devices: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the same from a hub's answer."""
+    """Return the values or absence reasons of a hub's answer, by device key and metric."""
     return {
         device["id"].split("/", 2)[2]: {
             name: reading.get("value", reading.get("absent")) for name, reading in device["readings"].items()
@@ -68,43 +68,43 @@ def of_devices(devices: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def answered(way: Way, cluster: str) -> dict[str, dict[str, Any]]:
-    return of_devices([one["device"] for one in way.hub(f"/v1/gpus?cluster={cluster}")["items"]])
+def hub_values(site: Site, cluster: str) -> dict[str, dict[str, Any]]:
+    return of_devices([one["device"] for one in site.hub(f"/v1/gpus?cluster={cluster}")["items"]])
 
 
-def cluster(way: Way, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = way.hub(f"/v1/clusters/{name}")
+def cluster(site: Site, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = site.hub(f"/v1/clusters/{name}")
     return found
 
 
-def reports(way: Way, name: str, gpus: int) -> bool:
-    return bool(cluster(way, name)["coverage"]["reporting"] == gpus)
+def reports(site: Site, name: str, gpus: int) -> bool:
+    return bool(cluster(site, name)["coverage"]["reporting"] == gpus)
 
 
 def check_values(found: dict[str, dict[str, Any]], fleet: Fleet, number: int, at: int, *, least: int) -> None:
-    """Compare every number that the foreign schema can carry with the fleet's; a whole GPU has at least so many."""
-    wanted = expected(fleet, at)
+    """Compare all numbers of the foreign schema with the fleet's. A whole GPU has at least `least` numbers."""
+    expected_values = expected(fleet, at)
     most = 0
     for key in (gpu.view.key for node in fleet.nodes() if node.cluster == number for gpu in node.gpus):
         both = {
             name: value
             for name, value in found[key].items()
-            if isinstance(value, int | float) and isinstance(wanted[key].get(name), int | float)
+            if isinstance(value, int | float) and isinstance(expected_values[key].get(name), int | float)
         }
-        assert len(both) >= least - 10, key  # a GPU that is cut has fewer
-        assert both == pytest.approx({name: wanted[key][name] for name in both}, rel=1e-9), key
+        assert len(both) >= least - 10, key  # a MIG GPU has fewer
+        assert both == pytest.approx({name: expected_values[key][name] for name in both}, rel=1e-9), key
         most = max(most, len(both))
     assert most >= least
 
 
-def agree(told: dict[str, dict[str, Any]], wanted: dict[str, dict[str, Any]]) -> None:
-    assert set(told) == set(wanted)
-    for key, values in wanted.items():
-        assert {name: told[key].get(name) for name in values} == values, key
+def assert_equal_values(found: dict[str, dict[str, Any]], expected_values: dict[str, dict[str, Any]]) -> None:
+    assert set(found) == set(expected_values)
+    for key, values in expected_values.items():
+        assert {name: found[key].get(name) for name in values} == values, key
 
 
 class Sent(NamedTuple):
-    """Answers of a hub that received clusters by every road, taken while they were fresh."""
+    """Fresh answers of a hub that received clusters over every protocol."""
 
     at: int
     fleet: dict[str, Any]
@@ -115,59 +115,59 @@ class Sent(NamedTuple):
 
 NODES = 8
 CLUSTERS = {"alone": 1, "relayed": 1, "written": 2, "exported": 2}
-ROADS = {"alone": "agents", "relayed": "bundles", "written": "remote-write", "exported": "otlp"}
-"""Prefix of clusters to the road by which they report."""
+VIA = {"alone": "agents", "relayed": "bundles", "written": "remote-write", "exported": "otlp"}
+"""Option `--via` of `simulate fleet` by cluster prefix."""
 
 
 @pytest.fixture(scope="module")
-def sent(shared: Way) -> Sent:
-    """Send a cluster node by node and one as bundles through a relay, two by remote write and two by OTLP."""
-    way = shared
-    way.put("/v1/clusters/relayed-1", {"expected": {"H100": 64}})
-    with relaying(way, "relayed-1") as relay_url, ThreadPoolExecutor(len(ROADS)) as pool:
-        text, at = now()
+def sent(shared: Site) -> Sent:
+    """Send one cluster as batches, one as bundles through a relay, two by remote write and two by OTLP."""
+    site = shared
+    site.put("/v1/clusters/relayed-1", {"expected": {"H100": 64}})
+    with relaying(site, "relayed-1") as relay_url, ThreadPoolExecutor(len(VIA)) as pool:
+        text, at = current_instant()
 
         def send(prefix: str) -> tuple[int, ...]:
-            where = ["--hub", relay_url, "--no-register"] if prefix == "relayed" else ["--hub", way.hub_url]
-            how = ["--clusters", str(CLUSTERS[prefix]), "--prefix", prefix, "--via", ROADS[prefix], *where]
+            where = ["--hub", relay_url, "--no-register"] if prefix == "relayed" else ["--hub", site.hub_url]
+            how = ["--clusters", str(CLUSTERS[prefix]), "--prefix", prefix, "--via", VIA[prefix], *where]
             summary = simulate("--once", "--nodes", str(NODES), "--start", text, "--seed", "1", *how)
             return tuple(summary[name] for name in ("made", "acknowledged", "waiting", "rejected"))
 
-        counts = dict(zip(ROADS, pool.map(send, ROADS), strict=True))
+        counts = dict(zip(VIA, pool.map(send, VIA), strict=True))
         assert counts == {prefix: (NODES * number, NODES * number, 0, 0) for prefix, number in CLUSTERS.items()}
-        names = [f"{prefix}-{number + 1}" for prefix in ROADS for number in range(CLUSTERS[prefix])]
+        names = [f"{prefix}-{number + 1}" for prefix in VIA for number in range(CLUSTERS[prefix])]
         for name in names:
-            wait_until(partial(reports, way, name, gpus_of(name)), seconds=60, what=f"the GPUs of {name}")
-    wait_until(way.drained, what="the hub to have flushed")
+            wait_until(partial(reports, site, name, gpus_of(name)), seconds=60, what=f"the GPUs of {name}")
+    wait_until(site.drained, what="the hub to have flushed")
     for name, uuid in virtual_machines().items():
         target = {"cluster": "alone-1", "vm_uuid": uuid}
-        way.put(
+        site.put(
             f"/v1/allocations/{name}", {"kind": "gpu_slice", "target": target, "valid_from": "2020-01-01T00:00:00Z"}
         )
     return Sent(
         at=at,
-        fleet=way.hub("/v1/fleet"),
-        gpus={name: [one["device"] for one in way.hub(f"/v1/gpus?cluster={name}")["items"]] for name in names},
-        clusters={name: cluster(way, name) for name in names},
-        allocations={name: way.hub(f"/v1/allocations/{name}/metrics") for name in virtual_machines()},
+        fleet=site.hub("/v1/fleet"),
+        gpus={name: [one["device"] for one in site.hub(f"/v1/gpus?cluster={name}")["items"]] for name in names},
+        clusters={name: cluster(site, name) for name in names},
+        allocations={name: site.hub(f"/v1/allocations/{name}/metrics") for name in virtual_machines()},
     )
 
 
 @contextlib.contextmanager
-def relaying(way: Way, served: str) -> Iterator[str]:
-    """Run a relay before the hub, and yield its address."""
-    port, config = free_port(), way.folder / "relay.toml"
+def relaying(site: Site, served: str) -> Iterator[str]:
+    """Run a relay in front of the hub, and yield its address."""
+    port, config = free_port(), site.folder / "relay.toml"
     config.write_text(f'clusters = ["{served}"]\n')
-    arguments = ["hub", "--config", str(config), "--relay-to", way.hub_url]
-    arguments += ["--listen", f"127.0.0.1:{port}", "--state", str(way.folder / "relay")]
-    with Gpufleet(arguments, way.folder / "relay.log") as relay:
+    arguments = ["hub", "--config", str(config), "--relay-to", site.hub_url]
+    arguments += ["--listen", f"127.0.0.1:{port}", "--state", str(site.folder / "relay")]
+    with Gpufleet(arguments, site.folder / "relay.log") as relay:
         relay.wait_for(f"http://127.0.0.1:{port}/healthz", 100)
         yield f"http://127.0.0.1:{port}"
         assert relay.stop() == 0
 
 
 def gpus_of(name: str) -> int:
-    """Return how many GPUs report; exporters do not see those that are passed through to guests."""
+    """Return how many GPUs report. Exporters do not see GPUs that are passed through to guests."""
     return 64 if name in ("alone-1", "relayed-1") else 56
 
 
@@ -176,12 +176,12 @@ def alone() -> Fleet:
 
 
 def inside() -> FleetGuest:
-    """Return a guest that is read from inside."""
+    """Return a guest whose GPUs are read inside the guest."""
     return next(node for node in alone().nodes() if node.role is NodeRole.VM).guests[1]
 
 
 def vgpu() -> GpuPart:
-    """Return a vGPU of a guest that is not read."""
+    """Return a vGPU of a guest that is not read itself."""
     return next(node for node in alone().nodes() if node.role is NodeRole.VGPU).gpus[2].parts[0]
 
 
@@ -191,9 +191,9 @@ def virtual_machines() -> dict[str, str | None]:
 
 @pytest.mark.parametrize("prefix", ["alone", "relayed"])
 def test_batches_and_bundles_arrive_unchanged(sent: Sent, prefix: str) -> None:
-    wanted = expected(Fleet(FleetSpec(seed=1, nodes=NODES, prefix=prefix)), sent.at)
-    assert len(wanted) > 64
-    agree(of_devices(sent.gpus[f"{prefix}-1"]), wanted)
+    expected_values = expected(Fleet(FleetSpec(seed=1, nodes=NODES, prefix=prefix)), sent.at)
+    assert len(expected_values) > 64
+    assert_equal_values(of_devices(sent.gpus[f"{prefix}-1"]), expected_values)
     record = sent.clusters[f"{prefix}-1"]
     assert record["freshness"]["liveness"]["state"] == "live"
     assert record["freshness"]["senders"] == {"live": NODES}
@@ -210,23 +210,23 @@ def test_remote_write_and_otlp_have_the_fleets_values(sent: Sent, prefix: str, l
         assert sent.clusters[name]["freshness"]["liveness"]["state"] == "live"
 
 
-def test_fleet_counts_clusters_of_every_road(sent: Sent) -> None:
+def test_fleet_counts_clusters_of_every_protocol(sent: Sent) -> None:
     assert sent.fleet["states"] == {"live": 6, "never_seen": 1}
     assert sent.fleet["gpus_reporting"] == sum(map(gpus_of, sent.gpus))
     assert sent.fleet["gpus_expected"] == 6 * 64
 
 
 def test_virtual_machine_is_answered_by_guest_or_host_vgpu(sent: Sent) -> None:
-    wanted = expected(alone(), sent.at)
+    expected_values = expected(alone(), sent.at)
     for name, source, keys in (
         ("inside", "slice_guest", [gpu.view.key for gpu in inside().gpus]),
         ("shared", "slice_vgpu_host", [vgpu().view.key]),
     ):
         assert sent.allocations[name]["source"] == source
-        agree(of_devices(sent.allocations[name]["devices"]), {key: wanted[key] for key in keys})
+        assert_equal_values(of_devices(sent.allocations[name]["devices"]), {key: expected_values[key] for key in keys})
 
 
-def test_faults_become_events_in_accelerated_time(shared: Way) -> None:
+def test_faults_become_events_in_accelerated_time(shared: Site) -> None:
     begin = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=10)
     faults = "xid=48@+2m:c1/n1/g1,gpu-lost@+3m/2m:c1/n2/g0"
     summary = simulate(
@@ -242,18 +242,18 @@ def test_faults_become_events_in_accelerated_time(shared: Way) -> None:
     assert found == [("gpu_lost", 0, second), ("gpu_recovered", 0, second), ("xid", 48, first), ("xid", 79, second)]
 
 
-def test_late_hub_gets_the_backlog_and_ctrl_c_prints_a_summary(way: Way) -> None:
+def test_late_hub_gets_the_backlog_and_ctrl_c_prints_a_summary(site: Site) -> None:
     arguments = ["--clusters", "2", "--nodes", "2", "--gpus", "1", "--interval", "1", "--no-register"]
-    command = [*SIMULATE, *arguments, "--hub", way.hub_url, "--json"]
+    command = [*SIMULATE, *arguments, "--hub", site.hub_url, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as fleet:
         assert fleet.stderr is not None
-        assert fleet.stderr.readline()  # the first progress: there is no hub yet
-        way.start_hub()
+        assert fleet.stderr.readline()  # the first progress line, without a hub
+        site.start_hub()
         for number in (1, 2):
-            way.put(f"/v1/clusters/sim-{number}", {})
+            site.put(f"/v1/clusters/sim-{number}", {})
 
         def whole() -> bool:
-            senders = way.hub("/v1/senders")
+            senders = site.hub("/v1/senders")
             return len(senders) == 4 and all(one["missing"] == 0 and not one["queue_records"] for one in senders)
 
         wait_until(whole, seconds=90, what="the backlog")

@@ -1,4 +1,4 @@
-"""A hub with its store on a server: outages of the server lose nothing and duplicate nothing."""
+"""Hub with its store on a server: outages of the server lose nothing and duplicate nothing."""
 
 import re
 import urllib.error
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
-from tests.e2e.conftest import Way
-from tests.e2e.test_simulated_fleet import agree, answered, expected, now, simulate
+from tests.e2e.conftest import Site
+from tests.e2e.test_simulated_fleet import assert_equal_values, current_instant, expected, hub_values, simulate
 from tests.support.clickhouse.process import ClickHouse
 from tests.support.processes import Gpufleet, free_port
 from tests.support.waiting import wait_until
@@ -26,65 +26,65 @@ def server(tmp_path: Path) -> Iterator[ClickHouse]:
         yield server
 
 
-def started(way: Way, dsn: str) -> Gpufleet:
-    return way.start_hub("--store", dsn)
+def started(site: Site, dsn: str) -> Gpufleet:
+    return site.start_hub("--store", dsn)
 
 
-def sent(way: Way, seed: int) -> tuple[Fleet, int]:
-    """Send one pass of a fleet to the hub, all of it acknowledged."""
-    text, at = now()
+def sent(site: Site, seed: int) -> tuple[Fleet, int]:
+    """Send one pass of a fleet to the hub, and assert that it was acknowledged."""
+    text, at = current_instant()
     every = ["--once", "--clusters", "1", "--nodes", str(NODES), "--start", text, "--prefix", f"of{seed}"]
-    summary = simulate(*every, "--seed", str(seed), "--hub", way.hub_url)
+    summary = simulate(*every, "--seed", str(seed), "--hub", site.hub_url)
     assert (summary["made"], summary["acknowledged"], summary["waiting"]) == (NODES, NODES, 0)
     return Fleet(FleetSpec(seed=seed, nodes=NODES, prefix=f"of{seed}")), at
 
 
-def check_values(way: Way, fleet: Fleet, at: int) -> None:
-    wait_until(way.drained, seconds=90, what="the hub to have flushed")
-    agree(answered(way, fleet.cluster_id(1)), expected(fleet, at))
+def check_values(site: Site, fleet: Fleet, at: int) -> None:
+    wait_until(site.drained, seconds=90, what="the hub to have flushed")
+    assert_equal_values(hub_values(site, fleet.cluster_id(1)), expected(fleet, at))
 
 
-def test_store_server_outages_lose_and_duplicate_nothing(way: Way, server: ClickHouse) -> None:
+def test_store_server_outages_lose_and_duplicate_nothing(site: Site, server: ClickHouse) -> None:
     dsn = server.make("fleet")
-    with started(way, dsn) as hub:
-        server.ask("SYSTEM STOP MERGES")  # so that duplicates stay
-        check_values(way, *sent(way, 1))
+    with started(site, dsn) as hub:
+        server.query("SYSTEM STOP MERGES")  # so that duplicates stay visible
+        check_values(site, *sent(site, 1))
 
         server.kill()
-        away = sent(way, 2)
+        offline = sent(site, 2)
         with pytest.raises(urllib.error.HTTPError) as unanswered:
-            way.hub(f"/v1/gpus?cluster={away[0].cluster_id(1)}")
+            site.hub(f"/v1/gpus?cluster={offline[0].cluster_id(1)}")
         assert unanswered.value.code == 503
         unanswered.value.close()
-        log = way.folder / "hub.log"
-        wait_until(lambda: "flush failed" in log.read_text(), what="the log to say that the store is away")
+        log = site.folder / "hub.log"
+        wait_until(lambda: "flush failed" in log.read_text(), what="the failed flush in the log")
         server.start()
-        server.ask("SYSTEM STOP MERGES")
-        check_values(way, *away)
+        server.query("SYSTEM STOP MERGES")
+        check_values(site, *offline)
 
         server.freeze()
-        frozen = sent(way, 3)
+        frozen = sent(site, 3)
         server.freeze(thaw=True)
-        check_values(way, *frozen)
+        check_values(site, *frozen)
 
-        server.lose("samples", "after", times=1)
-        server.lose("latest", "before", times=100)
-        cut = sent(way, 4)
-        wait_until(lambda: "insert into latest: the server" in log.read_text(), what="a flush that was cut")
+        server.break_inserts("samples", "after", times=1)
+        server.break_inserts("latest", "before", times=100)
+        interrupted = sent(site, 4)
+        wait_until(lambda: "insert into latest: the server" in log.read_text(), what="an interrupted flush")
         hub.kill()
     server.kill()
     server.start()
-    server.ask("SYSTEM STOP MERGES")
-    with started(way, dsn) as hub:
-        check_values(way, *cut)
-        ((there, distinct),) = server.ask(f"SELECT count(), uniqExact({KEY}) FROM fleet.samples")
-        assert there == distinct > 0
+    server.query("SYSTEM STOP MERGES")
+    with started(site, dsn) as hub:
+        check_values(site, *interrupted)
+        ((total, distinct),) = server.query(f"SELECT count(), uniqExact({KEY}) FROM fleet.samples")
+        assert total == distinct > 0
         second = Gpufleet(
-            ["hub", "--listen", f"127.0.0.1:{free_port()}", "--state", str(way.folder / "second"), "--store", dsn],
-            way.folder / "second.log",
+            ["hub", "--listen", f"127.0.0.1:{free_port()}", "--state", str(site.folder / "second"), "--store", dsn],
+            site.folder / "second.log",
         )
         assert second.process.wait(timeout=60) != 0
         assert re.search(r"the hub \w+ on .* writes to this database", second.log.read_text())
         assert "Traceback" not in second.log.read_text() + log.read_text()
         assert hub.stop() == 0
-    assert server.ask("SELECT count() FROM fleet.writers FINAL WHERE until > now64(9)") == [(0,)]
+    assert server.query("SELECT count() FROM fleet.writers FINAL WHERE until > now64(9)") == [(0,)]

@@ -7,19 +7,19 @@ import sys
 
 import pytest
 
-from tests.e2e.conftest import Way
+from tests.e2e.conftest import Site
 from tests.support.processes import Gpufleet, get_json
 from tests.support.waiting import wait_until
 
 
-def up(way: Way) -> Gpufleet:
-    listen = ["--hub-listen", f"127.0.0.1:{way.hub_port}", "--agent-listen", f"127.0.0.1:{way.agent_port}"]
-    return Gpufleet(["up", "--state", str(way.state), *listen], way.folder / "up.log", way.driver.environment)
+def up(site: Site) -> Gpufleet:
+    listen = ["--hub-listen", f"127.0.0.1:{site.hub_port}", "--agent-listen", f"127.0.0.1:{site.agent_port}"]
+    return Gpufleet(["up", "--state", str(site.state), *listen], site.folder / "up.log", site.driver.environment)
 
 
 @pytest.mark.timeout(240)
-def test_printed_addresses_answer_and_a_second_one_is_refused(way: Way) -> None:
-    with up(way) as process:
+def test_up_serves_its_urls_and_refuses_a_second_process(site: Site) -> None:
+    with up(site) as process:
         wait_until(lambda: "Ctrl-C" in process.log.read_text(), seconds=100, what="the greeting")
         greeting = process.log.read_text()
 
@@ -31,8 +31,9 @@ def test_printed_addresses_answer_and_a_second_one_is_refused(way: Way) -> None:
         assert answer["source"] == "host_local_probe"
         assert answer["aggregate"]["coverage"] == "8 of 8 devices"
 
+        arguments = ["up", "--state", str(site.state), "--hub-listen", "127.0.0.1:0"]
         second = subprocess.run(
-            [sys.executable, "-m", "gpufleet.cli.main", "up", "--state", str(way.state), "--hub-listen", "127.0.0.1:0"],
+            [sys.executable, "-m", "gpufleet.cli.main", *arguments],
             capture_output=True,
             text=True,
             timeout=100,

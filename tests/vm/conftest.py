@@ -1,4 +1,4 @@
-"""One machine for all tests that leave it as they found it."""
+"""Virtual machine shared by all tests that restore its state."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ PARTS = ("qemu-system-x86_64", "vmlinuz", "dropbear")
 
 @pytest.fixture(scope="session")
 def parts(peer: Callable[[str], Path]) -> None:
-    """Fail, or skip where that is allowed, without the packages."""
+    """Fail without the packages, or skip where that is allowed."""
     for part in PARTS:
         peer(part)
 
@@ -25,6 +25,6 @@ def _machine(parts: None) -> Iterator[VirtualMachine]:
 
 @pytest.fixture
 def vm(_machine: VirtualMachine) -> Iterator[VirtualMachine]:
-    """Give a machine that runs and offers everything; a test that stops something starts it again."""
+    """Yield a running machine. A test that stops a service must start it again."""
     yield _machine
     assert _machine.run("kill -0 $(cat /run/engine.pid /run/exporter.pid /run/ssh.pid /run/agent.pid)")[0] == 0

@@ -1,6 +1,6 @@
-"""What a guest boots from: archives for the kernel to unpack into its memory (cpio, `newc`), one behind the other.
+"""Boot image of a guest: two concatenated archives that the kernel unpacks into memory (cpio, `newc`).
 
-The first holds packages and modules and is made once; the second holds what is this guest's own.
+The first archive contains packages and modules and is built once. The second contains the files of this guest.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ MODULES = (
     *("net_failover", "virtio_net", "virtio_console", "virtio-rng", "vsock", "vmw_vsock_virtio_transport_common"),
     *("vmw_vsock_virtio_transport", "vsock_loopback"),
 )
-"""In the order in which they are loaded."""
+"""Kernel modules in their load order."""
 
 UNUSED = (
     *("usr/share", "usr/lib/systemd", "lib/systemd", "lib/udev", "etc", "usr/lib/python3.11/test"),
@@ -37,7 +37,7 @@ UNUSED = (
         for name in ("_ssl", "_hashlib", "_codecs_jp", "_codecs_cn", "_codecs_hk", "_codecs_kr", "_codecs_tw")
     ),
 )
-"""Parts of the packages that are left out. Without OpenSSL `asyncio` does not load it, which takes a second there."""
+"""Parts of the packages that are left out. Loading OpenSSL in `asyncio` would take a second in the guest."""
 
 CODE = ("gpufleet/__init__.py", "gpufleet/_version.py")
 PACKAGES = (
@@ -52,21 +52,21 @@ PACKAGES = (
 )
 SITE = "usr/lib/python3/dist-packages"
 _UNCHECKED = (1).to_bytes(4, "little") + bytes(8)
-"""Of a compiled module: it is taken without a look at its source (PEP 552)."""
+"""Header of a compiled module that is not checked against its source (PEP 552)."""
 
 SAME_PYTHON = sys.version_info[:2] == (3, 11)
-"""Whether compiled modules of this Python run in the guest's."""
+"""Whether compiled modules of this Python run in the guest's Python."""
 
 
 class Entry:
-    """One file, folder or link of an archive."""
+    """File, folder or link of an archive."""
 
     def __init__(self, name: str, mode: int, content: bytes = b"") -> None:
         self.name, self.mode, self.content = name, mode, content
 
 
 def archive(entries: Iterable[Entry]) -> bytes:
-    """Write an archive; folders come before what is in them."""
+    """Return an archive. Folders must precede their content."""
     found = bytearray()
     for number, entry in enumerate((*entries, Entry("TRAILER!!!", 0)), start=1):
         name = entry.name.encode() + b"\0"
@@ -78,7 +78,7 @@ def archive(entries: Iterable[Entry]) -> bytes:
 
 
 def base() -> Path:
-    """Return the archive of packages and modules, made if it is not here."""
+    """Return the archive of packages and modules. Build it if it is missing."""
     kernel, shell = peers.find("vmlinuz"), peers.find("dropbear")
     assert kernel is not None
     assert shell is not None
@@ -106,10 +106,10 @@ def _packages(folder: Path) -> Iterator[Entry]:
 
 
 def _compiled(name: str, source: bytes) -> Iterator[Entry]:
-    """Yield a module compiled, in place of its source: compiling it there would take most of the time of a start."""
+    """Yield a compiled module instead of its source: compiling in the guest would take most of the boot time."""
     try:
         code = compile(source, f"/{name}", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):  # a test of the compiler's own
+    except (SyntaxError, ValueError):  # test data of the compiler
         return
     content = importlib.util.MAGIC_NUMBER + _UNCHECKED + marshal.dumps(code)
     yield Entry(f"{name}c", stat.S_IFREG | 0o644, content)
@@ -124,7 +124,7 @@ def _modules(kernel: Path) -> Iterator[Entry]:
 
 
 def own(files: Mapping[str, tuple[int, bytes]]) -> bytes:
-    """Return the archive of one guest: our code, the guest's programs, and these files (name to mode and content)."""
+    """Return the archive of one guest: gpufleet, the guest's programs, and files as name to mode and content."""
     return archive((*_code(), *_programs(), *_files(files)))
 
 

@@ -1,8 +1,8 @@
-"""A real virtual machine under QEMU, emulated (TCG): nothing of it needs rights or this machine's network.
+"""Virtual machine under QEMU, emulated (TCG), without privileges or the network of this machine.
 
-It boots in seconds and offers what a tenant's guest can: SSH, the QEMU guest agent, vsock through the hypervisor's
-socket; in it run dropbear, qemu-ga, the simulated host engine (vsock port 5555), a page of metrics (vsock port 9400)
-and a stand-in nvidia-smi.
+It boots in seconds and offers the channels of a tenant's guest: SSH, the QEMU guest agent, and vsock through the
+hypervisor's socket. It runs dropbear, qemu-ga, the simulated host engine (vsock port 5555), a metrics page (vsock port
+9400) and a stand-in nvidia-smi.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from tests.vm import image
 
 ENGINE_PORT, PAGE_PORT = 5555, 9400
 BOOT_SECONDS = 240
-"""A bound, and no expectation: where other tests have both processors, it takes minutes."""
+"""Timeout. A boot takes minutes if other tests use both processors."""
 
 MEMORY = "384M"
 SHARE = "usr/local/share"
@@ -36,27 +36,27 @@ PAGE = Path(__file__).parents[1] / "data" / "exposition" / "dcgm-exporter-l40s-v
 
 
 class VirtualMachine:
-    """One machine. Use as a context; `stop` and `start` in between are a reboot.
+    """Virtual machine as a context manager. `stop` and `start` in between are a reboot.
 
     Attributes:
-        name: its host name.
-        gpus: how many its host engine and its nvidia-smi show.
-        folder: of everything it writes.
+        name: host name.
+        gpus: number of GPUs of its host engine and nvidia-smi.
+        folder: working folder on this host.
         vsock: Unix socket of the hypervisor for its vsock ports (`CONNECT port`).
         agent: Unix socket of its QEMU guest agent.
-        ssh_port: of 127.0.0.1, for its SSH.
-        host_key: that its SSH shows, as `kind base64`.
+        ssh_port: port of its SSH on 127.0.0.1.
+        host_key: SSH host key, as `kind base64`.
         key_file: private key that logs in as root.
-        files: name to mode and content of what the next boot finds in it.
+        files: name to mode and content of the files of the next boot.
     """
 
     def __init__(self, name: str = "guest-a", *, cid: int = 42, gpus: int = 2) -> None:
-        """Prepare it.
+        """Prepare the machine without booting it.
 
         Args:
-            name: its host name.
-            cid: its vsock id.
-            gpus: how many its host engine has.
+            name: host name.
+            cid: vsock id.
+            gpus: number of GPUs of its host engine.
         """
         self.folder: Path = Path(tempfile.mkdtemp(prefix="gpufleet-vm-"))
         self.vsock, self.agent = self.folder / "vsock", self.folder / "agent"
@@ -79,7 +79,7 @@ class VirtualMachine:
         self._control: socket.socket | None = None
 
     def become(self, name: str, *, gpus: int) -> None:
-        """Be another virtual machine at the same addresses from the next boot on; the same key logs in."""
+        """Boot next as another virtual machine at the same addresses, with the same login key."""
         self.name, self.gpus = name, gpus
         self.files["etc/hostname"] = (0o644, name.encode())
         self.files["etc/gpus"] = (0o644, str(gpus).encode())
@@ -92,7 +92,7 @@ class VirtualMachine:
         self.host_key = " ".join(key.export_public_key().decode().split()[:2])
 
     def program(self, name: str, text: str) -> None:
-        """Have a program from the next boot on."""
+        """Install a program for the next boot."""
         self.files[f"usr/local/bin/{name}"] = (0o755, text.replace("$FAKE_FOLDER", f"/{SHARE}").encode())
 
     def __enter__(self) -> Self:
@@ -104,7 +104,7 @@ class VirtualMachine:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self) -> None:
-        """Boot, until everything in it listens."""
+        """Boot the machine, and wait until its services listen."""
         kernel, qemu = peers.find("vmlinuz"), peers.find("qemu-system-x86_64")
         assert kernel is not None
         assert qemu is not None
@@ -113,7 +113,7 @@ class VirtualMachine:
         initrd = self.folder / "initrd"
         initrd.write_bytes(image.base().read_bytes() + image.own(self.files))
         self._run([sys.executable, "-m", "tests.vm.vhost", str(self.folder / "vhost"), str(self.vsock), str(self._cid)])
-        wait_until((self.folder / "vhost").exists, what=f"the vsock device, which says {self.log()!r}")
+        wait_until((self.folder / "vhost").exists, what=f"the vsock device; log: {self.log()!r}")
         self._run([str(qemu), *self._arguments(kernel, initrd)], environment(qemu))
         try:
             wait_until(self._is_up, seconds=BOOT_SECONDS, what=f"{self.name} to boot")
@@ -122,7 +122,7 @@ class VirtualMachine:
         self._control = _connect(self.folder / "control")
 
     def stop(self) -> None:
-        """Cut the power."""
+        """Kill the machine."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -133,7 +133,7 @@ class VirtualMachine:
             process.wait()
 
     def run(self, command: str) -> tuple[int, str]:
-        """Run a shell command in the guest, as root; return its exit code and what it printed."""
+        """Run a shell command in the guest as root. Return its exit code and output."""
         assert self._control is not None
         self._control.settimeout(60)
         self._control.sendall(command.encode() + b"\n")
@@ -142,15 +142,15 @@ class VirtualMachine:
             return int(code), answer.read(int(size)).decode()
 
     def freeze(self) -> None:
-        """Stop its processors: it answers nothing, and nothing says so."""
+        """Pause the processors. The guest stops answering, its connections stay open."""
         self._monitor("stop")
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume the processors."""
         self._monitor("cont")
 
     def log(self) -> str:
-        """What machine and console said."""
+        """Return the end of the logs of machine and console."""
         parts = (self.folder / name for name in ("console", "log"))
         return "".join(part.read_text(errors="replace") for part in parts if part.exists())[-4000:]
 
@@ -204,7 +204,7 @@ class VirtualMachine:
 
 
 def environment(qemu: Path) -> dict[str, str]:
-    """Return the variables with which QEMU finds its libraries and modules where it was unpacked."""
+    """Return the environment variables for an unpacked QEMU to find its libraries and modules."""
     libraries = qemu.parents[1] / "lib" / "x86_64-linux-gnu"
     found = peers.environment("qemu-system-x86_64")
     if found:

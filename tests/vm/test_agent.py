@@ -1,4 +1,4 @@
-"""An agent that reads one virtual machine over every channel at once, each channel as a guest of its own."""
+"""Agent that reads one virtual machine over every channel, each configured as a separate guest."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 
 CHANNELS = ("dcgm", "ssh", "qemu_agent", "metrics")
 SECONDS = 300.0
-"""Limit for an emulated processor that starts programs for each answer, beside other tests."""
+"""Timeout for an emulated processor that starts programs for each answer, beside other tests."""
 
 
 def channels(vm: VirtualMachine) -> dict[str, str]:
@@ -33,19 +33,19 @@ def channels(vm: VirtualMachine) -> dict[str, str]:
 
 
 class Host:
-    """An agent with one description of the machine for each channel, as if each was of another virtual machine."""
+    """Agent with one guest file per channel, as if each channel led to another virtual machine."""
 
     def __init__(self, folder: Path, vm: VirtualMachine) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
-        told = folder / "guests.d"
-        told.mkdir()
-        for number, (way, channel) in enumerate(channels(vm).items()):
-            (told / f"{way}.toml").write_text(
-                f'name = "{way}"\nvm_uuid = "6f1ed002-ab5b-4f4f-8f2c-00000000000{number}"\n'
-                f'[[channels]]\ntype = "{way}"\n{channel}\n'
+        guests = folder / "guests.d"
+        guests.mkdir()
+        for number, (kind, channel) in enumerate(channels(vm).items()):
+            (guests / f"{kind}.toml").write_text(
+                f'name = "{kind}"\nvm_uuid = "6f1ed002-ab5b-4f4f-8f2c-00000000000{number}"\n'
+                f'[[channels]]\ntype = "{kind}"\n{channel}\n'
             )
         (folder / "agent.toml").write_text(
-            f'guest_folder = "{told}"\n[readers.nvml]\nenabled = false\n[lanes]\nfast = 3.0\n'
+            f'guest_folder = "{guests}"\n[readers.nvml]\nenabled = false\n[lanes]\nfast = 3.0\n'
         )
         arguments = ["agent", "--config", str(folder / "agent.toml"), "--state", str(folder / "state")]
         self.agent = Gpufleet([*arguments, "--listen", self.url.removeprefix("http://")], folder / "agent.log")
@@ -61,12 +61,12 @@ class Host:
     def states(self) -> dict[str, str]:
         return {name: guest["state"] for name, guest in self.guests().items()}
 
-    def wait_for(self, wanted: Callable[[dict[str, str]], bool], what: str) -> None:
+    def wait_for(self, reached: Callable[[dict[str, str]], bool], what: str) -> None:
         try:
-            wait_until(lambda: wanted(self.states()), seconds=SECONDS, what=what)
+            wait_until(lambda: reached(self.states()), seconds=SECONDS, what=what)
         except AssertionError as error:
-            told = {name: (guest["state"], guest.get("detail", "")) for name, guest in self.guests().items()}
-            raise AssertionError(f"{error}; it is {told}") from None
+            states = {name: (guest["state"], guest.get("detail", "")) for name, guest in self.guests().items()}
+            raise AssertionError(f"{error}; states: {states}") from None
 
 
 async def test_agent_follows_reboot_and_replacement_of_a_guest(vm: VirtualMachine, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_agent_follows_reboot_and_replacement_of_a_guest(vm: VirtualMachin
 
         vm.freeze()
         try:
-            host.wait_for(lambda states: set(states.values()) <= set(UNANSWERED_STATES), "every channel to be silent")
+            host.wait_for(lambda states: set(states.values()) <= set(UNANSWERED_STATES), "no channel to answer")
         finally:
             vm.thaw()
         host.wait_for(answers, "every channel to answer again")
@@ -121,7 +121,7 @@ def answers(states: dict[str, str]) -> bool:
 
 
 async def problem_of_ssh(vm: VirtualMachine, host_key: str) -> ChannelProblem | None:
-    """Log in while only this host key is accepted; return what went wrong, or None."""
+    """Log in with only this host key accepted. Return the problem, or None."""
     async with shell_of(vm, host_key) as shell:
         try:
             done = await list_gpus(shell)

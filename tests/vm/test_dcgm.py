@@ -1,4 +1,4 @@
-"""A host engine inside a real guest, read from outside through the hypervisor's vsock socket."""
+"""Host engine in a real guest, read from the host through the hypervisor's vsock socket."""
 
 import asyncio
 import json
@@ -22,20 +22,20 @@ from tests.vm.machine import ENGINE_PORT, PAGE_PORT, VirtualMachine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
-PATIENT, SHORT = 60.0, 2.0
-"""Seconds for an answer: an emulated processor beside other tests, and one that will not come."""
+LONG, SHORT = 60.0, 2.0
+"""Timeouts in seconds: for an answer of an emulated processor, and for a missing answer."""
 
 
 def uuids_of(vm: VirtualMachine) -> list[str]:
     return [f"GPU-5b4e07f6-3a86-4340-039d-00000000000{index}" for index in range(vm.gpus)]
 
 
-def dialer_of(vm: VirtualMachine, port: int = ENGINE_PORT, seconds: float = PATIENT) -> HybridVsockDialer:
+def dialer_of(vm: VirtualMachine, port: int = ENGINE_PORT, seconds: float = LONG) -> HybridVsockDialer:
     return HybridVsockDialer(vm.vsock, port, timeout_seconds=seconds)
 
 
 @asynccontextmanager
-async def reading(vm: VirtualMachine, seconds: float = PATIENT) -> AsyncIterator[DcgmReader]:
+async def reading(vm: VirtualMachine, seconds: float = LONG) -> AsyncIterator[DcgmReader]:
     reader = DcgmReader(dialer_of(vm, seconds=seconds), SystemClock(), side=Side.GUEST, reply_seconds=seconds)
     try:
         yield reader
@@ -91,7 +91,7 @@ async def test_page_of_metrics_arrives_whole(vm: VirtualMachine) -> None:
     assert body == vm.files["etc/page"][1]
 
 
-async def test_port_without_a_listener(vm: VirtualMachine) -> None:
+async def test_port_without_a_listener_is_an_error(vm: VirtualMachine) -> None:
     with pytest.raises(ChannelError) as caught:
         await dialer_of(vm, 5999).dial()
     assert caught.value.problem is ChannelProblem.NO_LISTENER
@@ -100,10 +100,10 @@ async def test_port_without_a_listener(vm: VirtualMachine) -> None:
 @pytest.mark.skipif(
     not SAME_PYTHON, reason="the guest has Python 3.11: compiled modules of this Python do not run in it"
 )
-def test_vsock_from_inside(vm: VirtualMachine) -> None:
+def test_vsock_works_inside_the_guest(vm: VirtualMachine) -> None:
     code, printed = vm.run("python3.11 /opt/loopback.py")
     assert code == 0, printed
-    assert json.loads(printed) == {"gpus": uuids_of(vm), "errors": [], "nobody": "no_listener"}
+    assert json.loads(printed) == {"gpus": uuids_of(vm), "errors": [], "unused_port": "no_listener"}
 
 
 async def test_frozen_guest_times_out_and_answers_after_it(vm: VirtualMachine) -> None:
@@ -128,7 +128,7 @@ async def test_restarted_engine_is_read_again(vm: VirtualMachine) -> None:
         await reader.read(Lane.FAST)
         try:
             assert vm.run("/etc/services stop engine")[0] == 0
-            with pytest.raises(ReaderError):  # a pipe that broke, or an end, as it comes
+            with pytest.raises(ReaderError):  # a broken pipe or an end of stream
                 await reader.read(Lane.FAST)
             with pytest.raises(ReaderError) as caught:
                 await reader.read(Lane.FAST)

@@ -1,4 +1,4 @@
-"""The QEMU guest agent of a real guest: its commands and files, strangers on its socket, a guest that stands still."""
+"""QEMU guest agent of a real guest: commands, files, other clients on its socket, and a frozen guest."""
 
 import asyncio
 import json
@@ -18,14 +18,14 @@ from tests.vm.machine import VirtualMachine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
-PATIENT = 60.0
+LONG = 60.0
 
 
-def shell_of(vm: VirtualMachine, seconds: float = PATIENT) -> QemuAgentShell:
+def shell_of(vm: VirtualMachine, seconds: float = LONG) -> QemuAgentShell:
     return QemuAgentShell(vm.agent, sync_seconds=seconds)
 
 
-async def list_gpus(shell: QemuAgentShell, seconds: float = PATIENT) -> ExecResult:
+async def list_gpus(shell: QemuAgentShell, seconds: float = LONG) -> ExecResult:
     return await ShellExec(shell).run(("nvidia-smi", "-L"), timeout_seconds=seconds, max_output_bytes=1 << 20)
 
 
@@ -33,7 +33,7 @@ async def test_gpus_and_files_are_read_from_the_guest(vm: VirtualMachine) -> Non
     shell = shell_of(vm)
     listed = await list_gpus(shell)
     assert (listed.exit_code, listed.stdout[:14]) == (0, b"GPU 0: NVIDIA ")
-    fetched = await ShellFiles(shell, timeout_seconds=PATIENT).fetch(FetchPlan(files=("/proc/meminfo", "/nope")))
+    fetched = await ShellFiles(shell, timeout_seconds=LONG).fetch(FetchPlan(files=("/proc/meminfo", "/nope")))
     kib = int(fetched.files["/proc/meminfo"].split()[1])
     assert 256 << 10 < kib < 384 << 10  # of the guest, not of this host
     assert fetched.errors == {"/nope": "ENOENT"}
@@ -41,9 +41,9 @@ async def test_gpus_and_files_are_read_from_the_guest(vm: VirtualMachine) -> Non
 
 async def test_host_readers_read_the_guest(vm: VirtualMachine) -> None:
     shell = shell_of(vm)
-    gpus = await NvidiaSmiReader(ShellExec(shell), SystemClock(), timeout_seconds=PATIENT).read(Lane.FAST)
+    gpus = await NvidiaSmiReader(ShellExec(shell), SystemClock(), timeout_seconds=LONG).read(Lane.FAST)
     assert [one.view.kind for one in gpus.samples if one.view is not None] == ["gpu"] * vm.gpus
-    host = await HostReader(ShellFiles(shell, timeout_seconds=PATIENT), SystemClock()).read(Lane.FAST)
+    host = await HostReader(ShellFiles(shell, timeout_seconds=LONG), SystemClock()).read(Lane.FAST)
     assert host.samples[0].values["host_cpus"] == 1
     assert host.errors == ()
 
@@ -54,9 +54,9 @@ async def test_concurrent_clients_take_turns(vm: VirtualMachine) -> None:
 
 
 async def test_leftover_answer_of_another_client_is_skipped(vm: VirtualMachine) -> None:
-    stranger = await UnixDialer(vm.agent).dial()
-    await stranger.send(json.dumps({"execute": "guest-get-osinfo"}).encode() + b'\n{"execute": "guest-')
-    await stranger.close()
+    other = await UnixDialer(vm.agent).dial()
+    await other.send(json.dumps({"execute": "guest-get-osinfo"}).encode() + b'\n{"execute": "guest-')
+    await other.close()
     assert (await list_gpus(shell_of(vm))).exit_code == 0
 
 

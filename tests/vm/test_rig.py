@@ -1,4 +1,4 @@
-"""What the machine itself offers: an agent over virtio-serial, and the hybrid protocol's refusals."""
+"""Services of the virtual machine: QEMU guest agent, hybrid vsock, and shell commands."""
 
 import contextlib
 import json
@@ -11,13 +11,13 @@ from tests.vm.machine import VirtualMachine
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 
-def test_the_guest_agent_answers(vm: VirtualMachine) -> None:
+def test_guest_agent_answers(vm: VirtualMachine) -> None:
     with socket.socket(socket.AF_UNIX) as sock, sock.makefile("rb") as lines:
         sock.settimeout(60)
         sock.connect(str(vm.agent))
         sock.sendall(b'\xff{"execute":"guest-sync-delimited","arguments":{"id":5}}\n')
         while b"\xff" not in (line := lines.readline()) or b"error" in line:
-            assert line  # what an earlier client left, and that 0xFF itself is no JSON
+            assert line  # skip leftovers of earlier clients, and the error for 0xFF
         assert json.loads(line.rpartition(b"\xff")[2]) == {"return": 5}
         sock.sendall(b'{"execute":"guest-info"}\n')
         offered = {
@@ -32,10 +32,10 @@ def test_malformed_hello_closes_the_connection(hello: bytes, vm: VirtualMachine)
         sock.settimeout(60)
         sock.connect(str(vm.vsock))
         sock.sendall(hello)
-        with contextlib.suppress(ConnectionResetError):  # with the rest of what was said unread
+        with contextlib.suppress(ConnectionResetError):  # unread data resets the connection
             assert sock.recv(1) == b""
 
 
-def test_the_guest_has_its_own_commands(vm: VirtualMachine) -> None:
+def test_guest_runs_its_own_commands(vm: VirtualMachine) -> None:
     assert vm.run("hostname; false") == (1, f"{vm.name}\n")
     assert vm.run("nvidia-smi -L")[1].startswith("GPU 0: NVIDIA H100")

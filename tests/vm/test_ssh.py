@@ -1,4 +1,4 @@
-"""SSH into a real guest: its stand-in nvidia-smi, its own /proc, and a guest that stands still."""
+"""SSH into a real guest: stand-in nvidia-smi, /proc, and a frozen guest."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,11 +14,11 @@ from tests.vm.machine import VirtualMachine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
-PATIENT, SHORT = 60.0, 3.0
+LONG, SHORT = 60.0, 3.0
 
 
 @asynccontextmanager
-async def shell_of(vm: VirtualMachine, host_key: str, seconds: float = PATIENT) -> AsyncIterator[SshShell]:
+async def shell_of(vm: VirtualMachine, host_key: str, seconds: float = LONG) -> AsyncIterator[SshShell]:
     target = SshTarget(
         host="127.0.0.1",
         port=vm.ssh_port,
@@ -34,16 +34,14 @@ async def shell_of(vm: VirtualMachine, host_key: str, seconds: float = PATIENT) 
         await shell.close()
 
 
-async def list_gpus(shell: SshShell, seconds: float = PATIENT) -> ExecResult:
+async def list_gpus(shell: SshShell, seconds: float = LONG) -> ExecResult:
     return await ShellExec(shell).run(("nvidia-smi", "-L"), timeout_seconds=seconds, max_output_bytes=1 << 20)
 
 
 async def test_gpus_and_files_are_read_from_the_guest(vm: VirtualMachine) -> None:
     async with shell_of(vm, vm.host_key) as shell:
         listed = await list_gpus(shell)
-        fetched = await ShellFiles(shell, timeout_seconds=PATIENT).fetch(
-            FetchPlan(files=("/proc/stat", "/proc/meminfo"))
-        )
+        fetched = await ShellFiles(shell, timeout_seconds=LONG).fetch(FetchPlan(files=("/proc/stat", "/proc/meminfo")))
     assert listed.exit_code == 0
     assert listed.stdout.startswith(b"GPU 0: NVIDIA H100")
     kib = int(fetched.files["/proc/meminfo"].split()[1])

@@ -1,4 +1,4 @@
-"""The script in every shell that a guest may have, and its answers however they come."""
+"""Guest script in every shell that a guest may have, and parsing of its answers."""
 
 import asyncio
 import os
@@ -19,15 +19,15 @@ from tests.channels.contract import FilesContract, FilesFactory
 
 
 class LocalShell:
-    """Runs the script here, in a shell of one's choice."""
+    """Runs the script locally in a given shell."""
 
     def __init__(self, *shell: str | Path, environment: dict[str, str] | None = None) -> None:
         self.shell, self.environment = shell, environment
 
-    async def execute(self, words: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
+    async def execute(self, arguments: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
         process = await asyncio.create_subprocess_exec(
             *self.shell,
-            *words,
+            *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -38,11 +38,11 @@ class LocalShell:
         return ExecResult(exit_code=process.returncode, stdout=out, stderr=err)
 
 
-class KeptShell(LocalShell):
-    """The same, kept: asked something else before, in the same shell."""
+class SessionShell(LocalShell):
+    """Runs the script as a session that has executed another command before."""
 
-    async def execute(self, words: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
-        assert all(map(is_plain, words))
+    async def execute(self, arguments: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
+        assert all(map(is_plain, arguments))
         process = await asyncio.create_subprocess_exec(
             *self.shell,
             "session",
@@ -56,12 +56,12 @@ class KeptShell(LocalShell):
         assert process.stdout is not None
         assert process.stderr is not None
         done: ExecResult | None = None
-        for question in (("run", "5", "id"), tuple(words)):
+        for question in (("run", "5", "id"), tuple(arguments)):
             answer = ShellReply(question, max_output_bytes=max_output_bytes)
             process.stdin.write(answer.line)
             waiting = {True: process.stderr, False: process.stdout}
             async with asyncio.timeout(timeout_seconds):
-                for error in (True, False):  # the end on one stream, then on the other: neither is read beyond it
+                for error in (True, False):  # one stream after the other, neither beyond its end
                     while not (piece := await waiting[error].readuntil(b"\n")).startswith(answer.line[:17]):
                         done = answer.take(piece, error=error)
                     done = answer.take(piece, error=error)
@@ -72,7 +72,7 @@ class KeptShell(LocalShell):
 
 
 class Below:
-    """Shows a folder as `/`: the script itself knows no other root than the guest's."""
+    """Maps a folder to `/`, as the script has no option for another root."""
 
     def __init__(self, files: Files, root: Path) -> None:
         self.files, self.root = files, str(root)
@@ -110,17 +110,17 @@ class TestBash(FilesContract):
         return make("bash")
 
 
-class TestKept(FilesContract):
-    """In a shell that was asked before."""
+class TestSession(FilesContract):
+    """Files read through a session that has run another command before."""
 
     @pytest.fixture
     def make_files(self) -> FilesFactory:
-        return lambda root: Below(ShellFiles(KeptShell("sh", "-c", script(), NAME)), root)
+        return lambda root: Below(ShellFiles(SessionShell("sh", "-c", script(), NAME)), root)
 
 
 @pytest.fixture(scope="module")
 def busybox(tmp_path_factory: pytest.TempPathFactory, peer: Callable[[str], Path]) -> Path:
-    """A folder with what a guest has that has nothing but busybox."""
+    """Folder with the tools of a guest that has only busybox."""
     tools = tmp_path_factory.mktemp("bin")
     for tool in ("sh", "head", "readlink", "stat", "timeout"):
         (tools / tool).symlink_to(peer("busybox"))
@@ -129,7 +129,7 @@ def busybox(tmp_path_factory: pytest.TempPathFactory, peer: Callable[[str], Path
 
 @pytest.mark.system
 class TestBusybox(FilesContract):
-    """With nothing but busybox in the guest."""
+    """Guest with only busybox."""
 
     @pytest.fixture
     def make_files(self, busybox: Path) -> FilesFactory:
@@ -137,42 +137,42 @@ class TestBusybox(FilesContract):
 
 
 def contents(*patterns: str) -> dict[str, bytes]:
-    """Return what is there of these patterns."""
+    """Return the content of the files that match the patterns."""
     return {path: Path(path).read_bytes() for pattern in patterns for path in map(str, Path("/").glob(pattern[1:]))}
 
 
 class KernelContract:
-    """Files that the kernel makes are read together: inherit, and give a `shell`."""
+    """Files of the kernel are read together. Subclasses define a fixture `shell`."""
 
     of_a_folder = "EISDIR"
 
-    async def test_they_come_as_the_kernel_has_them(self, shell: LocalShell) -> None:
+    async def test_kernel_files_are_unchanged(self, shell: LocalShell) -> None:
         names = ("type", "ifindex", "address", "statistics/no_such_counter")
-        asked = FetchPlan(
+        plan = FetchPlan(
             files=("/proc/sys/kernel/osrelease", *(f"/sys/class/net/*/{name}" for name in names), "/proc/[0-9]*/stat"),
             filesystems=("/proc", "/"),
         )
-        fetched = await ShellFiles(shell).fetch(asked)
+        fetched = await ShellFiles(shell).fetch(plan)
         assert fetched.errors == {}
         assert fetched.files["/proc/1/stat"].startswith(b"1 (")
         named = {path: text for path, text in fetched.files.items() if not path.endswith("/stat")}
         assert named == contents("/proc/sys/kernel/osrelease", *(f"/sys/class/net/*/{name}" for name in names))
         assert fetched.filesystems["/"].size_bytes == os.statvfs("/").f_blocks * os.statvfs("/").f_frsize
 
-    async def test_one_that_cannot_be_read_costs_itself(self, shell: LocalShell) -> None:
+    async def test_unreadable_file_does_not_affect_others(self, shell: LocalShell) -> None:
         fetched = await ShellFiles(shell).fetch(
             FetchPlan(files=("/sys/class/net", "/sys/none", "/proc/loadavg", "/sys/class/net/lo/type"))
         )
         assert fetched.errors == {"/sys/class/net": self.of_a_folder, "/sys/none": "ENOENT"}
         assert set(fetched.files) == {"/proc/loadavg", "/sys/class/net/lo/type"}
 
-    async def test_a_longer_one_is_an_error_for_that_file(self, shell: LocalShell) -> None:
-        asked = FetchPlan(files=("/proc/stat", "/proc/loadavg"), max_file_bytes=100)
-        fetched = await ShellFiles(shell).fetch(asked)
+    async def test_file_over_the_limit_is_an_error(self, shell: LocalShell) -> None:
+        plan = FetchPlan(files=("/proc/stat", "/proc/loadavg"), max_file_bytes=100)
+        fetched = await ShellFiles(shell).fetch(plan)
         assert (list(fetched.files), fetched.errors) == (["/proc/loadavg"], {"/proc/stat": "EFBIG"})
 
-    async def test_more_than_one_command_takes(self, shell: LocalShell) -> None:
-        few = [word.replace("-lt 1000", "-lt 7") if isinstance(word, str) else word for word in shell.shell]
+    async def test_more_files_than_one_command_takes(self, shell: LocalShell) -> None:
+        few = [part.replace("-lt 1000", "-lt 7") if isinstance(part, str) else part for part in shell.shell]
         assert few != list(shell.shell)
         shell.shell = tuple(few)
         paths = tuple(f"/sys/class/net/lo/{'./' * number}type" for number in range(40))
@@ -198,22 +198,22 @@ class TestKernelBash(KernelContract):
         return LocalShell("bash", "-c", script(), NAME)
 
 
-class TestKernelKept(KernelContract):
+class TestKernelSession(KernelContract):
     @pytest.fixture
     def shell(self) -> LocalShell:
-        return KeptShell("sh", "-c", script(), NAME)
+        return SessionShell("sh", "-c", script(), NAME)
 
 
 @pytest.mark.system
 class TestKernelBusybox(KernelContract):
-    of_a_folder = "EIO"  # its `head` says no more
+    of_a_folder = "EIO"  # its `head` gives no reason
 
     @pytest.fixture
     def shell(self, busybox: Path) -> LocalShell:
-        return KeptShell(busybox / "sh", "-c", script(), NAME, environment={"PATH": str(busybox)})
+        return SessionShell(busybox / "sh", "-c", script(), NAME, environment={"PATH": str(busybox)})
 
 
-async def test_a_file_whose_reading_fails_has_the_kernels_word_for_it() -> None:
+async def test_failed_read_has_the_kernels_error_name() -> None:
     files = ShellFiles(LocalShell("sh", "-c", script(), NAME))
     fetched = await files.fetch(FetchPlan(files=("/proc/self/mem", "/sys/class/net/lo/speed", "/sys/class/net/lo/mtu")))
     assert fetched.errors == {"/proc/self/mem": "EIO", "/sys/class/net/lo/speed": "EINVAL"}
@@ -221,7 +221,7 @@ async def test_a_file_whose_reading_fails_has_the_kernels_word_for_it() -> None:
 
 
 @pytest.mark.parametrize("program", ["head", "readlink"])
-async def test_a_guest_without_the_program_is_told_so(tmp_path: Path, program: str) -> None:
+async def test_missing_program_in_the_guest_is_an_error(tmp_path: Path, program: str) -> None:
     for tool in {"head", "readlink"} - {program}:
         (tmp_path / tool).symlink_to(f"/usr/bin/{tool}")
     text = script().replace("PATH=$PATH:/usr/local/sbin:", "PATH=$PATH:/none/").replace(":/usr/bin:/sbin:/bin\n", "\n")
@@ -235,7 +235,7 @@ async def test_a_guest_without_the_program_is_told_so(tmp_path: Path, program: s
 
 
 class TestForced:
-    """As a key's forced command: words come as SSH_ORIGINAL_COMMAND, and only what is allowed is answered."""
+    """Script as the forced command of a key: SSH_ORIGINAL_COMMAND is answered only if it is allowed."""
 
     async def execute(self, tmp_path: Path, command: str) -> ExecResult:
         (tmp_path / "gpufleet-guest").write_text(script())
@@ -265,7 +265,7 @@ class TestForced:
             "gpufleet-guest files ab 1+id f:/proc/stat",
         ],
     )
-    async def test_everything_else_is_refused(self, tmp_path: Path, command: str) -> None:
+    async def test_other_commands_are_refused(self, tmp_path: Path, command: str) -> None:
         done = await self.execute(tmp_path, command)
         assert (done.exit_code, done.stdout) == (126, b"")
         assert b"not permitted" in done.stderr
@@ -287,12 +287,12 @@ class TestForced:
             "relative",
         ],
     )
-    async def test_no_other_file_is_read(self, tmp_path: Path, path: str) -> None:
+    async def test_other_files_are_refused(self, tmp_path: Path, path: str) -> None:
         done = await self.execute(tmp_path, f"gpufleet-guest files ab 100 f:{path} l:{path}")
         assert done.stdout.count(b"Permission denied") == 2
         assert b"root:" not in done.stdout
 
-    async def test_what_is_allowed_is_answered(self, tmp_path: Path) -> None:
+    async def test_allowed_commands_are_answered(self, tmp_path: Path) -> None:
         assert (await self.execute(tmp_path, "gpufleet-guest hello")).stdout == b"gpufleet-guest 1 forced\n"
         done = await self.execute(
             tmp_path, "gpufleet-guest run 5 nvidia-smi --query-gpu=uuid,name --format=csv,noheader"
@@ -307,7 +307,7 @@ class TestForced:
 
 
 class TestAnswers:
-    """A guest can print what it likes."""
+    """Parsing of arbitrary output of a guest."""
 
     @given(st.binary(max_size=300))
     def test_any_bytes_are_frames_or_a_named_error(self, printed: bytes) -> None:
@@ -324,24 +324,24 @@ class TestAnswers:
         assert all(len(content) <= 20 for content in fetched.files.values())
 
     @given(st.dictionaries(st.from_regex(r"/[a-z]{1,8}", fullmatch=True), st.binary(max_size=200), max_size=5))
-    def test_contents_come_back_whole(self, contents: dict[str, bytes]) -> None:
+    def test_contents_round_trip(self, contents: dict[str, bytes]) -> None:
         nonce = "0123456789abcdef"
         printed = b"".join(f"\n{nonce} f {path}\n".encode() + content for path, content in contents.items())
         fetched = parse_frames(printed + f"\n{nonce} end .\n".encode(), nonce, 1 << 20)
         assert fetched.files == contents
 
-    async def test_a_cut_answer_is_not_taken_for_a_whole_one(self) -> None:
+    async def test_truncated_answer_is_refused(self) -> None:
         class Cut:
             async def execute(
-                self, words: Sequence[str], *, timeout_seconds: float, max_output_bytes: int
+                self, arguments: Sequence[str], *, timeout_seconds: float, max_output_bytes: int
             ) -> ExecResult:
-                return ExecResult(exit_code=0, stdout=f"\n{words[1]} f /proc/stat\ncpu 1".encode(), stderr=b"")
+                return ExecResult(exit_code=0, stdout=f"\n{arguments[1]} f /proc/stat\ncpu 1".encode(), stderr=b"")
 
         with pytest.raises(ChannelError) as caught:
             await ShellFiles(Cut()).fetch(FetchPlan(files=("/proc/stat",)))
         assert caught.value.problem is ChannelProblem.PROTOCOL
 
-    def test_words_of_errors_are_known_by_their_names(self) -> None:
+    def test_error_messages_map_to_errno_names(self) -> None:
         assert parse_errno(b"cat: /x: No such file or directory\n") == "ENOENT"
         assert parse_errno(b"sh: can't open '/x': Permission denied") == "EACCES"
         assert parse_errno(b"head: error reading '/s': Invalid argument") == "EINVAL"

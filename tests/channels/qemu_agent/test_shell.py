@@ -1,4 +1,4 @@
-"""A guest's shell through its QEMU agent: on good days, and on every bad one that was measured."""
+"""Guest shell through the QEMU guest agent: commands, files, and invalid or missing answers."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ async def agent(tmp_path: Path) -> AsyncIterator[FakeQemuAgent]:
 
 
 def install(agent: FakeQemuAgent, name: str, text: str) -> None:
-    """Put a program into the guest's PATH."""
+    """Install a program in the guest's PATH."""
     program = agent.socket.parent / "bin" / name
     program.with_suffix(".new").write_text(f"#!/bin/sh\n{text}\n")
     program.with_suffix(".new").chmod(0o755)
@@ -48,7 +48,7 @@ async def problem(agent: FakeQemuAgent, **bounds: float) -> ChannelProblem:
     return caught.value.problem
 
 
-async def test_commands_and_files_come_back_whole(agent: FakeQemuAgent) -> None:
+async def test_commands_and_files_are_read_completely(agent: FakeQemuAgent) -> None:
     one = QemuAgentShell(agent.socket)
     assert await list_gpus(one) == ExecResult(exit_code=9, stdout=b"out\n", stderr=b"err\n")
     fetched = await ShellFiles(one).fetch(FetchPlan(files=("/proc/loadavg", "/nope"), filesystems=("/",)))
@@ -57,13 +57,13 @@ async def test_commands_and_files_come_back_whole(agent: FakeQemuAgent) -> None:
     await one.close()
 
 
-async def test_another_may_use_the_socket_in_between(agent: FakeQemuAgent) -> None:
+async def test_socket_is_shared_with_another_client(agent: FakeQemuAgent) -> None:
     one, other = QemuAgentShell(agent.socket), QemuAgentShell(agent.socket)
     done = await asyncio.gather(*(list_gpus(each) for each in (one, other, one, other)))
     assert {each.exit_code for each in done} == {9}
 
 
-async def test_a_stale_answer_of_somebody_elses_is_not_taken_for_ours(agent: FakeQemuAgent) -> None:
+async def test_leftover_answer_of_another_client_is_skipped(agent: FakeQemuAgent) -> None:
     agent.stale = json.dumps({"return": {"pid": 1}}).encode() + b'\n\xff{"return": 5}\n{"return'
     assert (await list_gpus(QemuAgentShell(agent.socket))).stdout == b"out\n"
 
@@ -74,10 +74,10 @@ async def test_answers_may_come_byte_by_byte(agent: FakeQemuAgent) -> None:
 
 
 @pytest.mark.parametrize("command", ["guest-exec", "guest-exec-status"])
-async def test_what_is_switched_off_is_said_and_not_tried(agent: FakeQemuAgent, command: str) -> None:
+async def test_disabled_command_is_not_tried(agent: FakeQemuAgent, command: str) -> None:
     agent.disabled = {command}
     assert await problem(agent) is ChannelProblem.NOT_ENABLED
-    assert "guest-exec" not in agent.asked
+    assert "guest-exec" not in agent.commands
 
 
 async def test_frozen_guest_is_not_up_and_recovers(agent: FakeQemuAgent) -> None:
@@ -96,7 +96,7 @@ async def test_no_socket_is_no_virtual_machine(tmp_path: Path) -> None:
     assert caught.value.problem is ChannelProblem.NO_SUCH_VM
 
 
-async def test_what_hangs_is_not_started_again_before_it_has_ended(agent: FakeQemuAgent) -> None:
+async def test_hanging_command_is_not_repeated_until_it_ended(agent: FakeQemuAgent) -> None:
     install(agent, "timeout", 'shift 3; exec "$@"')
     started = agent.socket.with_name("started")
     install(agent, "nvidia-smi", f"echo $$ >>{started}; exec sleep 600")
@@ -105,10 +105,10 @@ async def test_what_hangs_is_not_started_again_before_it_has_ended(agent: FakeQe
         with pytest.raises(ChannelTimeoutError):
             await list_gpus(one, seconds=1)
     (number,) = read(started)
-    assert (await ShellFiles(one).fetch(FetchPlan(files=("/proc/loadavg",)))).files, "other questions go on"
+    assert (await ShellFiles(one).fetch(FetchPlan(files=("/proc/loadavg",)))).files, "other commands are not affected"
     os.kill(int(number), 9)
     install(agent, "nvidia-smi", "echo well")
-    while True:  # as soon as the agent has seen the end
+    while True:  # until the agent has seen the end
         try:
             assert (await list_gpus(one, seconds=5)).stdout == b"well\n"
             break
@@ -128,7 +128,7 @@ async def test_what_hangs_is_not_started_again_before_it_has_ended(agent: FakeQe
         (b"x" * (protocol.MAX_LINE_BYTES + 1), ChannelProblem.TOO_LARGE),
     ],
 )
-async def test_what_is_no_answer_is_a_named_error(agent: FakeQemuAgent, answer: bytes, found: ChannelProblem) -> None:
+async def test_invalid_answer_is_a_named_error(agent: FakeQemuAgent, answer: bytes, found: ChannelProblem) -> None:
     agent.replace = {"guest-exec": answer}
     with pytest.raises(ChannelError) as caught:
         await list_gpus(QemuAgentShell(agent.socket))
@@ -144,7 +144,7 @@ async def test_what_is_no_answer_is_a_named_error(agent: FakeQemuAgent, answer: 
         (b'{"return": 3}\n', "PROTOCOL"),
     ],
 )
-async def test_output_that_is_cut_or_broken_is_not_taken(agent: FakeQemuAgent, status: bytes, found: str) -> None:
+async def test_truncated_or_invalid_output_is_refused(agent: FakeQemuAgent, status: bytes, found: str) -> None:
     agent.replace = {"guest-exec-status": status}
     assert await problem(agent) is ChannelProblem[found]
 
@@ -155,7 +155,7 @@ async def test_output_is_bounded(agent: FakeQemuAgent) -> None:
 
 
 class Recorded:
-    """A stream of bytes that were written down."""
+    """Stream that returns recorded bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -1,4 +1,4 @@
-"""Addresses lead to the dialer of their kind, or say which forms there are."""
+"""Addresses: the dialer of each kind, and invalid forms."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from gpufleet.channels.stream.dialers import HybridVsockDialer, TcpDialer, UnixD
         ("hybrid-vsock:///run/vm/v.sock:5555", HybridVsockDialer),
     ],
 )
-def test_addresses(address: str, kind: type) -> None:
+def test_address_gives_the_dialer_of_its_kind(address: str, kind: type) -> None:
     assert type(make_dialer(address)) is kind
 
 
@@ -40,6 +40,6 @@ def test_addresses(address: str, kind: type) -> None:
         "http://host:1",
     ],
 )
-def test_what_is_no_address(address: str) -> None:
+def test_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="vsock"):
         make_dialer(address)

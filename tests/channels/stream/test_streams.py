@@ -1,4 +1,4 @@
-"""Streams over real sockets, and what each kind of refusal is told as."""
+"""Streams over real sockets, and the problem code of each refusal."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ KINDS = ("tcp", "unix", "vsock", "hybrid_vsock")
 
 
 class StandIn(socket.socket):
-    """A vsock socket's place taken by a Unix one: to `path`, or refused with `code`."""
+    """Unix socket in place of a vsock: it connects to `path`, or fails with `code`."""
 
     def __init__(self, path: Path | None = None, code: int = 0) -> None:
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -45,7 +45,7 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(kind: str, folder: Path, serve: Serve) -> AsyncIterator[Dialer]:
-    """Start a server of a kind; give a dialer to it."""
+    """Start a server of a kind, and yield a dialer to it."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
@@ -76,7 +76,7 @@ async def test_bytes_go_both_ways(kind: str, tmp_path: Path) -> None:
     sent = os.urandom(1_000_000)
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"hello")  # at once: it must not be lost behind the hybrid protocol's answer
+        writer.write(b"hello")  # immediately after the answer of the hybrid protocol
         writer.write(await reader.readexactly(len(sent)))
         await writer.drain()
 
@@ -91,7 +91,7 @@ async def test_bytes_go_both_ways(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_end_in_the_middle_is_told(kind: str, tmp_path: Path) -> None:
+async def test_unexpected_end_is_an_error(kind: str, tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"half")
 
@@ -127,7 +127,7 @@ async def problem_of(dialer: Dialer) -> ChannelProblem:
         (errno.EIO, ChannelProblem.FAILED),
     ],
 )
-async def test_what_the_kernel_says_of_a_vsock(code: int, problem: ChannelProblem) -> None:
+async def test_vsock_errors_of_the_kernel_have_problem_codes(code: int, problem: ChannelProblem) -> None:
     made: list[StandIn] = []
 
     def make() -> StandIn:
@@ -139,12 +139,12 @@ async def test_what_the_kernel_says_of_a_vsock(code: int, problem: ChannelProble
 
 
 @pytest.mark.parametrize("cid", [0, 2, CID_ANY, -1])
-def test_the_host_and_everybody_are_never_dialled(cid: int) -> None:
+def test_reserved_cids_are_not_dialled(cid: int) -> None:
     with pytest.raises(ValueError, match=str(cid)):
         VsockDialer(cid, 5555)
 
 
-async def test_a_system_that_lets_nobody_use_vsock(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_system_without_vsock_is_not_permitted(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> socket.socket:
         raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
 
@@ -155,7 +155,7 @@ async def test_a_system_that_lets_nobody_use_vsock(monkeypatch: pytest.MonkeyPat
 
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[int, str]) -> None:
-    """Let every name have these addresses, in this order."""
+    """Resolve every name to these addresses, in this order."""
 
     async def found(_: str, port: int, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
         return [(family, socket.SOCK_STREAM, 0, "", (address, port)) for family, address in addresses]
@@ -164,7 +164,7 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[int, str]) -> 
 
 
 async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `localhost` is ::1 before it is 127.0.0.1, where an engine listens."""
+    """`localhost` may resolve to ::1 first, while the engine listens on 127.0.0.1."""
 
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"x")
@@ -172,7 +172,7 @@ async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch)
 
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    no_such_family = 99  # as IPv6 is on a kernel without it
+    no_such_family = 99  # like IPv6 on a kernel without it
     async with server:
         resolve_to(monkeypatch, (no_such_family, "::1"), (socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1"))
         stream = await TcpDialer("name", port).dial()
@@ -185,7 +185,7 @@ async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["a..b", "x" * 70, "\udcff"])
-async def test_a_name_that_is_none_is_a_named_error(name: str) -> None:
+async def test_invalid_host_name_is_unreachable(name: str) -> None:
     assert await problem_of(TcpDialer(name, 1)) is ChannelProblem.UNREACHABLE
 
 
@@ -202,42 +202,42 @@ async def test_refusals_of_tcp_and_unix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("greeting", "problem"),
     [
         (b"", ChannelProblem.NO_LISTENER),
-        (b"OK", ChannelProblem.NO_LISTENER),  # and then the end
+        (b"OK", ChannelProblem.NO_LISTENER),  # then the end of the stream
         (b"NO 1\n", ChannelProblem.PROTOCOL),
         (b"OK x\n", ChannelProblem.PROTOCOL),
         (b"OK " + b"x" * 100, ChannelProblem.PROTOCOL),
         (b"\xff\x00\n", ChannelProblem.PROTOCOL),
     ],
 )
-async def test_a_hypervisor_that_refuses_or_says_something_else(
-    said: bytes, problem: ChannelProblem, tmp_path: Path
+async def test_other_answer_of_a_hypervisor_is_an_error(
+    greeting: bytes, problem: ChannelProblem, tmp_path: Path
 ) -> None:
-    heard = []
+    requests = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.readline())
-        writer.write(said)
+        requests.append(await reader.readline())
+        writer.write(greeting)
         await hang_up(writer)
 
     async with await asyncio.start_unix_server(answer, tmp_path / "s"):
         with pytest.raises(ChannelError) as caught:
             await HybridVsockDialer(tmp_path / "s", 7).dial()
     assert caught.value.problem is problem
-    assert heard == [b"CONNECT 7\n"]
+    assert requests == [b"CONNECT 7\n"]
 
 
-async def test_a_hypervisor_without_a_guest_is_silent(tmp_path: Path) -> None:
+async def test_hypervisor_without_answer_is_not_up(tmp_path: Path) -> None:
     done = asyncio.Event()
 
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         await hang_up(writer)
         done.set()
 
-    async with await asyncio.start_unix_server(silent, tmp_path / "s"):
+    async with await asyncio.start_unix_server(never_answer, tmp_path / "s"):
         dialer = HybridVsockDialer(tmp_path / "s", 7, timeout_seconds=0.05)
         with pytest.raises(ChannelError) as caught:
             await dialer.dial()
@@ -245,14 +245,14 @@ async def test_a_hypervisor_without_a_guest_is_silent(tmp_path: Path) -> None:
     assert caught.value.problem is ChannelProblem.NOT_UP
 
 
-async def test_a_hypervisor_that_is_gone(tmp_path: Path) -> None:
+async def test_missing_hypervisor_socket_is_no_such_vm(tmp_path: Path) -> None:
     assert await problem_of(HybridVsockDialer(tmp_path / "none", 7)) is ChannelProblem.NO_SUCH_VM
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "dead"))
     assert await problem_of(HybridVsockDialer(tmp_path / "dead", 7)) is ChannelProblem.NO_SUCH_VM
 
 
-async def test_a_unix_socket_whose_queue_is_full_is_waited_for(tmp_path: Path) -> None:
+async def test_full_queue_of_a_unix_socket_is_waited_for(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(str(tmp_path / "s"))

@@ -1,12 +1,12 @@
-/* Preloaded into a process under test. What it does stands in a small file that the test writes and that is mapped
- * here, so that a change reaches running processes at once:
+/* Library that is preloaded into a process under test. The test controls it with a small mapped file, so that a change
+ * reaches running processes at once:
  *
- *   the wall clock is moved (clock_gettime of CLOCK_REALTIME; the monotonic clock never), and
- *   fsync and fdatasync of files below a folder take longer, or fail, and
- *   the process kills itself before its Nth change of what is below the folder (steps.c).
+ *   - The wall clock is moved (clock_gettime of CLOCK_REALTIME). The monotonic clock is not changed.
+ *   - fsync and fdatasync of files below a folder are delayed, or fail.
+ *   - The process kills itself before its Nth change below the folder (steps.c).
  *
- * What stands in the file: crash_shim.h. An engine that brings its own clock_gettime keeps the true time. One that is
- * loaded so that it looks for symbols in the C library first (RTLD_DEEPBIND) has its table of functions rewritten. */
+ * The layout of the file is in crash_shim.h. An engine with its own clock_gettime keeps the true time. The relocations
+ * of libraries loaded with RTLD_DEEPBIND are rewritten: they would resolve symbols in the C library first. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -70,7 +70,7 @@ int is_below(const char *path) {
     return folder > 0 && strncmp(path, control->folder, folder) == 0;
 }
 
-/* 0 to go on, else the errno to fail with. */
+/* Return 0 to continue, or the errno to fail with. */
 static int disturb(int fd) {
     if (!control || (!control->sync_delay_us && !control->sync_errno && !control->dies_at)) return 0;
     if (!is_below(path_of(fd).text)) return 0;
@@ -93,7 +93,7 @@ SHOWN int fdatasync(int fd) {
     return real_fdatasync(fd);
 }
 
-/* Put our functions where a library's calls of the two go. */
+/* Redirect a library's calls to the functions of this library. */
 static void redirect(const struct link_map *map) {
     const char *names = NULL;
     const ElfW(Sym) *symbols = NULL;

@@ -1,6 +1,6 @@
-/* Changes of what is below a folder: files made, written, cut, renamed and removed, folders made and removed. The
- * process says on stderr which is next, and kills itself before the one that the control file names. Changes of several
- * threads are counted in the order in which they come here. */
+/* Changes below a folder: files created, written, truncated, renamed and removed, folders created and removed. The
+ * process prints each change on stderr before it happens, and kills itself before the change that the control file
+ * selects. Changes of several threads are counted in the order of their calls. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -25,15 +25,15 @@ static void step(const char *what, const char *path) {
     static int64_t count;
     if (!control || !control->dies_before || !path || !is_below(path)) return;
     if (control->skipped[0] && strstr(path, control->skipped)) return;
-    char words[512];
+    char text[512];
     const char *inside = path + strnlen(control->folder, sizeof control->folder);
-    snprintf(words, sizeof words, "%s %s", what, *inside == '/' ? inside + 1 : inside);
-    if (strncmp(words, control->counted, strnlen(control->counted, sizeof control->counted)) != 0) return;
+    snprintf(text, sizeof text, "%s %s", what, *inside == '/' ? inside + 1 : inside);
+    if (strncmp(text, control->counted, strnlen(control->counted, sizeof control->counted)) != 0) return;
     int64_t number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
     dprintf(2, "step %s %s\n", what, path);
     if (number < control->dies_before) return;
     kill(getpid(), SIGKILL);
-    for (;;) pause(); /* other threads get no further either: they come here, or do nothing that is seen */
+    for (;;) pause(); /* other threads stop here too, or make no visible change */
 }
 
 static void step_fd(const char *what, int fd) {

@@ -1,4 +1,4 @@
-"""Processes of their own for what one process cannot show: `python child.py WHAT FOLDER`. Each prints JSON lines."""
+"""Store scenarios that need a process of their own: `python child.py SCENARIO FOLDER`. Each prints JSON lines."""
 
 import json
 import os
@@ -30,11 +30,11 @@ T0 = 1_700_000_000_000_000_000
 GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
 
 
-def say(value: object) -> None:
+def emit(value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
-def one(number: int) -> AcceptedBatch:
+def numbered_batch(number: int) -> AcceptedBatch:
     values: dict[str, Value | Absent] = {"gpu_power_watts": float(number), "gpu_name": f"name {number // 3}"}
     sample = Sample(view=GPU, reader="nvml", lane=Lane.FAST, measured_at=T0 + number, values=values)
     return accept("c", "m", [sample], seq=number + 1)
@@ -52,8 +52,8 @@ def write_until_killed(folder: str) -> None:
     store = opened(folder)
     number = len(points(store))
     while True:
-        store.write([one(number)], f"token {number}")
-        say(number)
+        store.write([numbered_batch(number)], f"token {number}")
+        emit(number)
         number += 1
 
 
@@ -64,29 +64,29 @@ def points(store: ClickHouseStore) -> list[float]:
 
 def read(folder: str) -> None:
     store = opened(folder)
-    say(points(store))
-    say({name: stats.rows for name, stats in store.stats().items()})
-    store.write([one(9_000)], "token 0")  # a token of the process that was killed
-    say(store.stats()["samples"].rows)
+    emit(points(store))
+    emit({name: stats.rows for name, stats in store.stats().items()})
+    store.write([numbered_batch(9_000)], "token 0")  # a token of the process that was killed
+    emit(store.stats()["samples"].rows)
     (stored,) = store.latest("c", "m")
-    say(stored.sample.values["gpu_name"])
+    emit(stored.sample.values["gpu_name"])
     store.close()
     store.close()
     try:
         store.latest("c", "m")
     except StoreError as error:
-        say(str(error))
+        emit(str(error))
 
 
 def try_to_open(folder: str) -> None:
     try:
         ClickHouseStore.open(f"chdb://{folder}")
     except StoreError as error:
-        say(str(error))
+        emit(str(error))
 
 
 def upgrade(folder: str) -> None:
-    """A folder made with an older catalogue, migrated; then a folder of a newer build."""
+    """Migrate a folder of an older catalogue, then open a folder of a newer build."""
     older = [metric for metric in CORE_METRICS if metric is not CATALOGUE["gpu_power_watts"]]
     dsn = parse_dsn(f"chdb://{folder}")
     handles = Handles(dsn, open_connector(dsn))
@@ -100,29 +100,29 @@ def upgrade(folder: str) -> None:
     )
     handles.close()
     store = opened(folder)
-    store.write([one(1)], "t")
-    say([stored.sample.values for stored in store.latest("c", "m")])
+    store.write([numbered_batch(1)], "t")
+    emit([stored.sample.values for stored in store.latest("c", "m")])
     store.close()
     handles = Handles(dsn, open_connector(dsn))
-    say(migrate(handles.writer, all_tables(), dsn.engine))
-    say(handles.writer.query("SELECT length(statements) FROM schema_migrations ORDER BY applied_at").result_columns[0])
+    emit(migrate(handles.writer, all_tables(), dsn.engine))
+    emit(handles.writer.query("SELECT length(statements) FROM schema_migrations ORDER BY applied_at").result_columns[0])
     handles.writer.command("INSERT INTO schema_migrations VALUES (1000, 1000, now(), [])")
     handles.close()
     try:
         opened(folder)
     except StoreError as error:
-        say(str(error))
+        emit(str(error))
 
 
 def limit_retention(folder: str) -> None:
-    """Set the days that tables keep, beyond what a TTL can express too."""
+    """Set the retention of the tables, also to values that a TTL cannot express."""
     copy_empty_store(Path(folder))
     store = opened(folder)
     writer = store._handles.writer
     ttls = "SELECT name, extract(engine_full, 'toIntervalDay[^ ]*') AS days FROM system.tables WHERE days != ''"
     for days in (10_000, UNLIMITED_DAYS, 0):
         store.migrate(Retention(raw_days=days, rollup_1m_days=days or UNLIMITED_DAYS, rollup_1h_days=0))
-        say(sorted(writer.query(ttls).result_rows))
+        emit(sorted(writer.query(ttls).result_rows))
     filled = ("samples", "windows_1m", "windows_1h", "usage_1h")
     writer.command("INSERT INTO samples (cluster, machine, measured_at) SELECT 'c', 'm', now()")
     for name in filled[1:]:
@@ -131,20 +131,20 @@ def limit_retention(folder: str) -> None:
         store.migrate(Retention(raw_days=days, rollup_1m_days=days, rollup_1h_days=days))
         for name in filled:
             writer.command(f"OPTIMIZE TABLE {name} FINAL")  # deletes what has expired
-    say([writer.query(f"SELECT count() FROM {name}").result_rows[0][0] for name in filled])
+    emit([writer.query(f"SELECT count() FROM {name}").result_rows[0][0] for name in filled])
     store.close()
 
 
 def fork(folder: str) -> None:
     copy_empty_store(Path(folder))
     store = opened(folder)
-    warnings.simplefilter("ignore")  # that forking with threads is dangerous is what this shows
+    warnings.simplefilter("ignore")  # Python warns about a fork with threads, which is the subject here
     child = os.fork()
     if child == 0:
         try:
             store.latest("c", "m")
         except StoreError as error:
-            say(str(error))
+            emit(str(error))
         os._exit(0)
     os.waitpid(child, 0)
     store.close()
@@ -152,7 +152,7 @@ def fork(folder: str) -> None:
 
 def without_libraries(folder: str) -> None:
     for name in ("chdb", "clickhouse_connect", "pyarrow"):
-        sys.modules[name] = None  # type: ignore[assignment]  # what the import system does for "there is none"
+        sys.modules[name] = None  # type: ignore[assignment]  # the import system treats None as "not installed"
     try_to_open(folder)
 
 

@@ -1,7 +1,8 @@
-"""One embedded store for the whole run, for a process can open one folder only, and one on a server, by its DSN.
+"""Stores of this package's tests: an embedded one and one on a server.
 
-Tests keep apart by cluster. What is asked of `store` is asked of both, unless it is marked as
-`costly`; what is asked of `embedded`, of the one in the folder alone.
+A process can open only one folder, so the embedded store is shared by the whole run. Tests are separated by cluster.
+Tests with the fixture `store` run on both stores, or only on the embedded one if they are marked as `costly`.
+Tests with the fixture `embedded` run on the embedded store only.
 """
 
 import itertools
@@ -43,11 +44,11 @@ def store(request: pytest.FixtureRequest) -> ClickHouseStore:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Have what takes long, and shows nothing of the way to a server, done on the embedded store alone."""
+    """Run costly tests on the embedded store only: they show nothing about the connection to a server."""
     if "store" in metafunc.fixturenames:
         is_costly = metafunc.definition.get_closest_marker("costly") is not None
-        where = ["embedded"] if is_costly else ["embedded", "on_server"]
-        metafunc.parametrize("store", where, indirect=True, scope="session")
+        stores = ["embedded"] if is_costly else ["embedded", "on_server"]
+        metafunc.parametrize("store", stores, indirect=True, scope="session")
 
 
 _numbers = itertools.count(1)

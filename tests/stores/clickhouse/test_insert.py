@@ -15,7 +15,9 @@ T0 = 1_700_000_000_123_456_789
 GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:1b:00.0", index=0)
 
 
-def one(cluster: str, number: int, *, at: int | None = None, reported_at: int | None = None) -> AcceptedBatch:
+def numbered_batch(
+    cluster: str, number: int, *, at: int | None = None, reported_at: int | None = None
+) -> AcceptedBatch:
     at = T0 + number if at is None else at
     values = {"gpu_power_watts": float(number)}
     fan = DimValue("gpu_fan_speed_ratio", ("0",), number / 100)
@@ -39,53 +41,56 @@ def watts(store: ClickHouseStore, cluster: str) -> list[float]:
     return [float(value) for points in found.points.values() for _, value in points]
 
 
-def test_a_token_without_its_rows_keeps_nothing_out(
+def test_retry_writes_rows_that_the_token_lost(
     store: ClickHouseStore, cluster: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a process leaves it that was killed after the token was written down, and before the part was there."""
-    store.write([one(cluster, 1)], f"{cluster}-token")
-    there = rows(store, cluster)
-    store.write([one(cluster, 2)], f"{cluster}-token")
-    assert rows(store, cluster) == there  # the token says that this is a repetition
-    store.write([one(cluster, 2)], f"{cluster}-token", is_retry=True)
+    """State after a process was killed between writing the token and writing the part."""
+    store.write([numbered_batch(cluster, 1)], f"{cluster}-token")
+    before = rows(store, cluster)
+    store.write([numbered_batch(cluster, 2)], f"{cluster}-token")
+    assert rows(store, cluster) == before  # the token marks a repetition
+    store.write([numbered_batch(cluster, 2)], f"{cluster}-token", is_retry=True)
     assert "1 rows of samples" in caplog.text
     caplog.clear()
-    store.write([one(cluster, 2)], f"{cluster}-token", is_retry=True)
+    store.write([numbered_batch(cluster, 2)], f"{cluster}-token", is_retry=True)
     assert caplog.text == ""
     grown = rows(store, cluster)
-    assert (grown["samples"], grown["dim_samples"]) == (there["samples"] + 1, there["dim_samples"] + 1)
+    assert (grown["samples"], grown["dim_samples"]) == (before["samples"] + 1, before["dim_samples"] + 1)
     (latest,) = store.latest(cluster, "m")
     assert latest.sample.values["gpu_power_watts"] == 2.0
     assert watts(store, cluster) == [1.5]  # both, in one step
 
 
-def test_what_is_there_is_not_written_again_under_any_token(store: ClickHouseStore, cluster: str) -> None:
-    both = [one(cluster, 1, at=T0 - DAY), one(cluster, 2)]  # two days: two parts, one of which came to be
+def test_retry_skips_stored_rows_under_any_token(store: ClickHouseStore, cluster: str) -> None:
+    both = [
+        numbered_batch(cluster, 1, at=T0 - DAY),
+        numbered_batch(cluster, 2),
+    ]  # two days, so two parts, and only the first exists
     store.write(both[:1], f"{cluster}-first")
     store.write(both, f"{cluster}-another", is_retry=True)
-    there = rows(store, cluster)
-    assert (there["samples"], there["dim_samples"]) == (3, 3)  # an insert with a token of its own is not held back
+    before = rows(store, cluster)
+    assert (before["samples"], before["dim_samples"]) == (3, 3)  # an insert with its own token is not deduplicated
     store.write(both, f"{cluster}-another", is_retry=True)
-    assert rows(store, cluster) == there
+    assert rows(store, cluster) == before
 
 
 def test_replaced_reports_of_an_insert_are_not_lost(
     store: ClickHouseStore, cluster: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reports = [one(cluster, number) for number in (1, 3, 2)]
+    reports = [numbered_batch(cluster, number) for number in (1, 3, 2)]
     store.write(reports, f"{cluster}-token")
-    store._handles.writer.command("OPTIMIZE TABLE latest FINAL")  # as the engine does at any time
-    there = rows(store, cluster)
-    assert (there["samples"], there["latest"]) == (3, 1)
+    store._handles.writer.command("OPTIMIZE TABLE latest FINAL")  # merges can run at any time
+    before = rows(store, cluster)
+    assert (before["samples"], before["latest"]) == (3, 1)
     store.write(reports, f"{cluster}-token", is_retry=True)
-    assert rows(store, cluster) == there
+    assert rows(store, cluster) == before
     assert caplog.text == ""
     (latest,) = store.latest(cluster, "m")
     assert latest.sample.values["gpu_power_watts"] == 3.0
 
 
-def test_nothing_of_the_search_stays_behind(store: ClickHouseStore, cluster: str) -> None:
+def test_retry_leaves_no_temporary_table(store: ClickHouseStore, cluster: str) -> None:
     tables = {name for (name,) in store._handles.reader.query("SHOW TABLES").result_rows}
-    store.write([one(cluster, 1)], f"{cluster}-token", is_retry=True)
+    store.write([numbered_batch(cluster, 1)], f"{cluster}-token", is_retry=True)
     assert {name for (name,) in store._handles.reader.query("SHOW TABLES").result_rows} == tables
     assert watts(store, cluster) == [1.0]

@@ -1,4 +1,4 @@
-"""What holds over processes: nothing is lost by kill -9, one owner at a time, folders are migrated."""
+"""Stores across processes: no loss after kill -9, one owner at a time, migration of folders."""
 
 import json
 import os
@@ -14,25 +14,25 @@ from gpufleet.stores.clickhouse.sql.views import VIEWS
 CHILD = Path(__file__).with_name("child.py")
 
 
-def run(what: str, folder: Path) -> list[Any]:
+def run(scenario: str, folder: Path) -> list[Any]:
     done = subprocess.run(
-        [sys.executable, CHILD, what, folder], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, CHILD, scenario, folder], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def write_and_kill(folder: Path, writes: int) -> int:
-    """Return the last number that a writer said was written before it was killed in the middle of its work."""
+    """Kill a writer in the middle of its work. Return the last number that it reported as written."""
     with subprocess.Popen([sys.executable, CHILD, "write_until_killed", folder], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
-        said = [child.stdout.readline() for _ in range(writes)]
+        lines = [child.stdout.readline() for _ in range(writes)]
         child.send_signal(signal.SIGKILL)
-        said += child.stdout.readlines()
-    return max(int(line) for line in said if line.endswith(b"\n"))
+        lines += child.stdout.readlines()
+    return max(int(line) for line in lines if line.endswith(b"\n"))
 
 
-def test_what_was_written_survives_kill_9_once(tmp_path: Path) -> None:
+def test_writes_survive_kill_9_once(tmp_path: Path) -> None:
     folder = tmp_path / "db"
     write_and_kill(folder, 5)
     last = write_and_kill(folder, 5)
@@ -45,16 +45,16 @@ def test_what_was_written_survives_kill_9_once(tmp_path: Path) -> None:
     assert "closed" in closed
 
 
-def test_another_process_is_told_who_has_the_folder(embedded: ClickHouseStore, folder: Path) -> None:
-    (words,) = run("try_to_open", folder)
-    assert f"process {os.getpid()} has this store open" in words
+def test_second_process_is_refused_with_the_owners_pid(embedded: ClickHouseStore, folder: Path) -> None:
+    (message,) = run("try_to_open", folder)
+    assert f"process {os.getpid()} has this store open" in message
 
 
 def test_older_folder_is_migrated_and_newer_one_is_refused(tmp_path: Path) -> None:
     latest, changed, history, refusal = run("upgrade", tmp_path / "db")
     assert latest == [{"host_load_1m": 0.5}, {"gpu_power_watts": 1.0, "gpu_name": "name 0"}]
     assert changed == []
-    # one table gained a column, nine were made, five told how to merge, and people's views were made
+    # one table gained a column, nine were created, five got merge settings, and the SQL views were created
     assert history == [1, 1 + 9 + 5 + len(VIEWS)]
     assert "schema version 1000" in refusal
 
@@ -67,12 +67,12 @@ def test_retention_is_a_ttl_where_a_ttl_can_express_it(tmp_path: Path) -> None:
     assert kept == [1, 1, 1, 1]
 
 
-def test_a_forked_child_is_refused_at_once(tmp_path: Path) -> None:
-    (words,) = run("fork", tmp_path / "db")
-    assert "does not work after a fork" in words
+def test_forked_child_is_refused(tmp_path: Path) -> None:
+    (message,) = run("fork", tmp_path / "db")
+    assert "fork" in message
 
 
-def test_without_its_libraries_it_says_what_to_install(tmp_path: Path) -> None:
-    (words,) = run("without_libraries", tmp_path / "db")
-    assert "gpufleet[hub]" in words
-    assert "clickhouse_connect" in words
+def test_missing_libraries_are_named_with_the_extra(tmp_path: Path) -> None:
+    (message,) = run("without_libraries", tmp_path / "db")
+    assert "gpufleet[hub]" in message
+    assert "clickhouse_connect" in message

@@ -1,4 +1,4 @@
-"""What is written comes out again: values, absences, texts, dimensions, views."""
+"""Round trip through the store: values, absences, texts, dimensions, views."""
 
 import threading
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_every_kind_of_value_comes_back_equal(store: ClickHouseStore, cluster: s
 
 
 @pytest.mark.parametrize("at", [1, 2023 * NANOS, 20_230_101 * NANOS + 5, 10**18, 2**62])
-def test_values_with_dimensions_are_found_at_any_instant(store: ClickHouseStore, cluster: str, at: int) -> None:
+def test_dimension_values_are_found_at_any_instant(store: ClickHouseStore, cluster: str, at: int) -> None:
     dims = (DimValue("gpu_fan_speed_ratio", ("0",), 0.5),)
     sample = Sample(view=GPU, reader="nvml", lane=Lane.FAST, measured_at=at, values={}, dims=dims)
     store.write([accept(cluster, "m", [sample])], f"{cluster}-t")
@@ -93,17 +93,17 @@ def test_same_token_adds_nothing(store: ClickHouseStore, cluster: str) -> None:
     assert points.points == {(GPU.key, "gpu_power_watts"): [(T0, 100.0)]}
 
 
-def test_an_older_sample_does_not_replace_a_newer_one(store: ClickHouseStore, cluster: str) -> None:
-    def say(at: int, reported_at: int, watts: float) -> float | str | Absent:
-        one = accept(cluster, "m", [fast(at, gpu_power_watts=watts)], reported_at=reported_at)
-        store.write([one], f"{cluster}-{watts}")
+def test_older_sample_does_not_replace_a_newer_one(store: ClickHouseStore, cluster: str) -> None:
+    def write(at: int, reported_at: int, watts: float) -> float | str | Absent:
+        batch = accept(cluster, "m", [fast(at, gpu_power_watts=watts)], reported_at=reported_at)
+        store.write([batch], f"{cluster}-{watts}")
         (stored,) = store.latest(cluster, "m")
         return stored.sample.values["gpu_power_watts"]
 
-    assert say(T0 + 10, T0 + 10, 2.0) == 2.0
-    assert say(T0, T0 + 9, 1.0) == 2.0  # backlog
-    assert say(T0 + 11, T0 + 9, 1.5) == 2.0  # backlog from before the sender's clock was set back
-    assert say(T0 - 1000, T0 + 11, 3.0) == 3.0  # the first after that
+    assert write(T0 + 10, T0 + 10, 2.0) == 2.0
+    assert write(T0, T0 + 9, 1.0) == 2.0  # backlog
+    assert write(T0 + 11, T0 + 9, 1.5) == 2.0  # backlog from before the sender's clock was set back
+    assert write(T0 - 1000, T0 + 11, 3.0) == 3.0  # the first after that
     (stored,) = store.latest(cluster, "m")
     assert stored.sample.measured_at == T0 - 1000
 
@@ -116,7 +116,7 @@ def test_newest_sample_of_a_report_is_the_last_measured(store: ClickHouseStore, 
         assert stored.sample.values == {"gpu_power_watts": 2.0}
 
 
-def test_texts_are_those_of_the_newest_sample(store: ClickHouseStore, cluster: str) -> None:
+def test_texts_come_from_the_newest_sample(store: ClickHouseStore, cluster: str) -> None:
     def static(at: int, **values: object) -> Sample:
         return Sample(view=GPU, reader="nvml", lane=Lane.STATIC, measured_at=at, values=values)  # type: ignore[arg-type]
 
@@ -129,7 +129,7 @@ def test_texts_are_those_of_the_newest_sample(store: ClickHouseStore, cluster: s
         assert stored.sample == sample
 
 
-def test_a_view_is_described_as_its_newest_report_does(store: ClickHouseStore, cluster: str) -> None:
+def test_view_is_that_of_the_newest_report(store: ClickHouseStore, cluster: str) -> None:
     for number, index in enumerate((0, 3)):
         view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", index=index)
         sample = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=T0 + number, values={})
@@ -144,8 +144,8 @@ def test_a_view_is_described_as_its_newest_report_does(store: ClickHouseStore, c
 
 def test_answers_follow_each_write_about_a_machine(store: ClickHouseStore, cluster: str) -> None:
     idle = DimValue("gpu_clock_event_active", ("gpu_idle",), 1)
-    told: list[tuple[int, tuple[DimValue, ...]]] = [(0, ()), (3, ()), (3, (idle,)), (3, ()), (0, (idle,))]
-    for number, (index, dims) in enumerate(told):
+    reports: list[tuple[int, tuple[DimValue, ...]]] = [(0, ()), (3, ()), (3, (idle,)), (3, ()), (0, (idle,))]
+    for number, (index, dims) in enumerate(reports):
         view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", index=index)
         sample = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=T0 + number, values={}, dims=dims)
         store.write([accept(cluster, "m", [sample], reported_at=T0 + number)], f"{cluster}-t{number}")
@@ -206,7 +206,7 @@ def test_events_holdings_and_inventory_are_kept(store: ClickHouseStore, cluster:
     def grown(table: str) -> int:
         return after[table].rows - (before[table].rows if table in before else 0)
 
-    assert grown("inventory") == 2  # the second is the empty list: what changed
+    assert grown("inventory") == 2  # the full list, then the empty one
     assert grown("events") >= 2
     assert grown("holdings") >= 1
 
@@ -224,17 +224,17 @@ def test_holding_is_its_last_report_and_open_until_it_ends(store: ClickHouseStor
     second = Holding(view=GPU.key, holder=vm, since=T0 + 2, methods=("declared",), verdict=HoldingVerdict.DECLARED_ONLY)
     shared = msgspec.structs.replace(first, share=Share.TIMESLICE)
     ended = msgspec.structs.replace(shared, until=T0 + 3)
-    for seq, (told, kept) in enumerate(
+    for seq, (reported, kept) in enumerate(
         (((first,), (first,)), ((shared, second), (shared, second)), ((ended,), (second,))), 1
     ):
-        part = MachinePart(machine=0, holdings=list(told))
+        part = MachinePart(machine=0, holdings=list(reported))
         store.write([accept(cluster, "m", part=part, seq=seq, reported_at=T0 + seq)], f"{cluster}-{seq}")
         assert store.holdings_of(cluster, ["m", "other"]) == {"m": kept}
     query = f"SELECT id, share, until IS NULL FROM fleet_holders WHERE cluster = '{cluster}' ORDER BY since"
     assert store.select(query).rows == [("ns/p", "timeslice", 0), ("vm-1", "exclusive", 1)]
 
 
-def test_hostile_names_are_only_names(store: ClickHouseStore, cluster: str) -> None:
+def test_hostile_names_are_stored_unchanged(store: ClickHouseStore, cluster: str) -> None:
     sample = Sample(
         view=View(kind=ViewKind.GPU, side=Side.HOST, uuid=HOSTILE),
         reader="nvml",
@@ -266,15 +266,15 @@ def test_threads_read_while_one_writes(store: ClickHouseStore, cluster: str) -> 
                     assert stored.sample.measured_at >= newest
                     newest = stored.sample.measured_at
                     assert stored.sample.values == {"gpu_power_watts": float(newest - T0)}
-        except BaseException as error:  # noqa: BLE001 - handed to the main thread
+        except BaseException as error:  # noqa: BLE001 - reported by the main thread
             failures.append(error)
 
     threads = [threading.Thread(target=read) for _ in range(3)]
     for thread in threads:
         thread.start()
     for number in range(rounds):
-        one = accept(cluster, "m", [fast(T0 + number, gpu_power_watts=float(number))], reported_at=T0 + number)
-        store.write([one], f"{cluster}-t{number}")
+        batch = accept(cluster, "m", [fast(T0 + number, gpu_power_watts=float(number))], reported_at=T0 + number)
+        store.write([batch], f"{cluster}-t{number}")
     done.set()
     for thread in threads:
         thread.join()
@@ -295,7 +295,7 @@ def test_finished_write_is_visible_to_concurrent_readers(store: ClickHouseStore,
                     assert len(stored.sample.dims) == number % 2
                     assert stored.sample.view is not None
                     assert stored.sample.view.index in (number, number + 1)  # views are written before samples
-        except BaseException as error:  # noqa: BLE001 - handed to the main thread
+        except BaseException as error:  # noqa: BLE001 - reported by the main thread
             failures.append(error)
 
     threads = [threading.Thread(target=read) for _ in range(3)]
@@ -322,7 +322,7 @@ def test_finished_write_is_visible_to_concurrent_readers(store: ClickHouseStore,
         ({"gpu_power_watts": "many"}, "gpu_power_watts"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_stops_nothing(
+def test_unstorable_value_is_refused_without_blocking_writes(
     store: ClickHouseStore, cluster: str, values: dict[str, object], column: str
 ) -> None:
     with pytest.raises(StoreError, match=column):
@@ -332,29 +332,29 @@ def test_what_does_not_fit_is_refused_and_stops_nothing(
     assert stored.sample.values == {"gpu_power_watts": 1.0}
 
 
-def test_a_second_folder_in_the_same_process_is_refused(embedded: ClickHouseStore, tmp_path: Path) -> None:
+def test_second_folder_in_one_process_is_refused(embedded: ClickHouseStore, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="chdb"):
         ClickHouseStore.open(f"chdb://{tmp_path / 'other'}")
 
 
-def test_the_same_folder_twice_is_refused(embedded: ClickHouseStore, folder: Path) -> None:
+def test_opening_a_folder_twice_is_refused(embedded: ClickHouseStore, folder: Path) -> None:
     with pytest.raises(StoreError, match="open"):
         ClickHouseStore.open(f"chdb://{folder}")
 
 
-def test_a_clock_that_ran_ahead_is_not_believed_for_ever(store: ClickHouseStore, cluster: str) -> None:
-    def say(at: int, received_at: int, watts: float, error: str) -> None:
+def test_sample_after_a_fast_clock_replaces_the_latest(store: ClickHouseStore, cluster: str) -> None:
+    def write(at: int, received_at: int, watts: float, error: str) -> None:
         status = ReaderStatus(
             reader="nvml", lane=Lane.FAST, state=ReaderState.OK, interval_seconds=10.0, last_error=error
         )
         part = MachinePart(0, readers=[status])
         view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address=f"0000:{int(watts)}:00.0")
         sample = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": watts})
-        one = accept(cluster, "m", [sample], part=part, sent_at=at, received_at=received_at, reported_at=received_at)
-        store.write([one], f"{cluster}-{received_at}")
+        batch = accept(cluster, "m", [sample], part=part, sent_at=at, received_at=received_at, reported_at=received_at)
+        store.write([batch], f"{cluster}-{received_at}")
 
-    say(T0 + 300 * NANOS, T0, 10.0, "ahead")
-    say(T0 + 10 * NANOS, T0 + 10 * NANOS, 20.0, "right")
+    write(T0 + 300 * NANOS, T0, 10.0, "ahead")
+    write(T0 + 10 * NANOS, T0 + 10 * NANOS, 20.0, "right")
     (stored,) = store.latest(cluster, "m")
     assert stored.sample.values == {"gpu_power_watts": 20.0}
     assert stored.sample.view is not None

@@ -1,4 +1,4 @@
-"""The simulated host engine, on the guest's own vsock id and on its loopback."""
+"""Simulated host engine on the guest's vsock id and on its loopback."""
 
 import asyncio
 import sys

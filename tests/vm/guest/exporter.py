@@ -1,6 +1,6 @@
-"""A page of metrics over vsock, as an exporter behind a forwarder serves it: every request gets /etc/page.
+"""Metrics page over vsock, like an exporter behind a forwarder: every request gets /etc/page.
 
-`http.server` would do, but importing it takes two seconds on an emulated processor.
+It does not use `http.server`, as its import takes two seconds on an emulated processor.
 """
 
 import socket
@@ -13,7 +13,7 @@ BACKLOG = 64
 
 
 def serve(connection: socket.socket) -> None:
-    """Answer one request after another until the client wants or makes an end."""
+    """Answer requests until the client closes the connection or requests that."""
     closes = False
     with connection, connection.makefile("rb") as lines:
         while not closes and lines.readline():

@@ -1,4 +1,4 @@
-"""AF_VSOCK from inside the guest: what dialling its own loopback comes to, as JSON."""
+"""AF_VSOCK from inside the guest: read the engine over the loopback, and print the result as JSON."""
 
 import asyncio
 import json
@@ -9,20 +9,20 @@ from gpufleet.model.errors import ChannelError
 from gpufleet.readers.dcgm.reader import DcgmReader
 from gpufleet.runtime import SystemClock
 
-CID_LOCAL, ENGINE, NOBODY = 1, 5555, 5556
+CID_LOCAL, ENGINE, UNUSED = 1, 5555, 5556
 
 
 async def main() -> None:
-    """Read the engine through the loopback, and dial where nobody listens."""
+    """Read the engine through the loopback, and dial a port without a listener."""
     reader = DcgmReader(VsockDialer(CID_LOCAL, ENGINE), SystemClock())
-    found = await reader.read(Lane.FAST)
+    round_ = await reader.read(Lane.FAST)
     await reader.close()
-    told = {"gpus": [str(one.view.uuid) for one in found.samples if one.view], "errors": found.errors}
+    found = {"gpus": [str(one.view.uuid) for one in round_.samples if one.view], "errors": round_.errors}
     try:
-        await VsockDialer(CID_LOCAL, NOBODY).dial()
+        await VsockDialer(CID_LOCAL, UNUSED).dial()
     except ChannelError as error:
-        told["nobody"] = error.problem
-    print(json.dumps(told))
+        found["unused_port"] = error.problem
+    print(json.dumps(found))
 
 
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Listens on both sockets, and serves one QEMU until it ends."""
+"""Listen on both sockets, and serve one QEMU until it ends."""
 
 import socket
 import sys

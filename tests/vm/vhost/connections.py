@@ -1,4 +1,4 @@
-"""Connections of a guest's vsock: the host's end is a Unix socket, after `CONNECT port` and `OK number`."""
+"""Connections of a guest's vsock. The host's end is a Unix socket, after `CONNECT port` and `OK number`."""
 
 import contextlib
 import socket
@@ -6,19 +6,19 @@ import struct
 from collections.abc import Callable
 
 HEADER = struct.Struct("<QQIIIHHIII")
-"""Source and destination id, source and destination port, length, type, operation, flags, room, forwarded."""
+"""Packet header: ids and ports of source and destination, length, type, operation, flags, space, forwarded."""
 
-REQUEST, RESPONSE, RESET, SHUTDOWN, DATA, CREDIT, ASK_CREDIT = range(1, 8)
+REQUEST, RESPONSE, RESET, SHUTDOWN, DATA, CREDIT, CREDIT_REQUEST = range(1, 8)
 HOST, STREAM = 2, 1
 NO_MORE_RECEIVE, NO_MORE_SEND = 1, 2
 ROOM = 256 << 10
-MOST_DATA = 3072
+MAX_DATA = 3072
 HELLO_BYTES = 32
 FIRST_PORT = 1 << 30
 
 
 class Connection:
-    """One stream between a socket of this host and a port of the guest."""
+    """Stream between a socket of this host and a port of the guest."""
 
     def __init__(self, sock: socket.socket, host_port: int, guest_port: int) -> None:
         self.socket, self.host_port, self.guest_port = sock, host_port, guest_port
@@ -29,12 +29,12 @@ class Connection:
 
     @property
     def credit(self) -> int:
-        """How much the guest has room for."""
+        """Number of bytes that the guest can receive."""
         return self.guest_room - ((self.sent - self.guest_forwarded) & 0xFFFF_FFFF)
 
 
 class Connections:
-    """All of a guest's. `send` takes packets to the guest."""
+    """Connections of one guest. `send` queues packets for the guest."""
 
     def __init__(self, cid: int, path: str, send: Callable[[bytes], None]) -> None:
         self._cid, self._path, self._send = cid, path, send
@@ -49,12 +49,12 @@ class Connections:
         return [*reading, *self._hellos], [one.socket for one in every if one.out]
 
     def accept(self, sock: socket.socket) -> None:
-        """Take a client of this host, which is to say whom it wants."""
+        """Accept a client of this host, which then sends `CONNECT`."""
         sock.setblocking(False)
         self._hellos[sock] = bytearray()
 
     def readable(self, sock: socket.socket) -> None:
-        """Take what came from this host."""
+        """Read data of a client of this host."""
         if sock in self._hellos:
             self._hello(sock)
             return
@@ -62,7 +62,7 @@ class Connections:
         if one is None:
             return
         try:
-            data = sock.recv(min(one.credit, MOST_DATA))
+            data = sock.recv(min(one.credit, MAX_DATA))
         except BlockingIOError:
             return
         except OSError:
@@ -75,7 +75,7 @@ class Connections:
             self._packet(one, SHUTDOWN, flags=NO_MORE_RECEIVE | NO_MORE_SEND)
 
     def writable(self, sock: socket.socket) -> None:
-        """Write what waits for a client of this host."""
+        """Write buffered data to a client of this host."""
         one = self._of(sock)
         if one is None:
             return
@@ -84,14 +84,14 @@ class Connections:
         except BlockingIOError:
             return
         except OSError:
-            self._drop(one, tell=True)
+            self._drop(one, reset=True)
             return
         del one.out[:done]
         one.forwarded += done
         self._packet(one, CREDIT)
 
     def from_guest(self, packet: bytes) -> None:
-        """Take a packet of the guest's."""
+        """Handle a packet of the guest."""
         _, _, guest_port, host_port, length, _, operation, flags, room, forwarded = HEADER.unpack_from(packet)
         one = self._open.get((host_port, guest_port))
         if one is None:
@@ -106,14 +106,14 @@ class Connections:
             self._packet(one, RESPONSE)
         elif operation == RESPONSE:
             one.is_open = True
-            one.forwarded -= len(said := b"OK %d\n" % one.host_port)  # not the guest's bytes
-            one.out += said
+            one.forwarded -= len(greeting := b"OK %d\n" % one.host_port)  # not the guest's bytes
+            one.out += greeting
         elif operation == DATA:
             one.out += packet[HEADER.size : HEADER.size + length]
-        elif operation == ASK_CREDIT:
+        elif operation == CREDIT_REQUEST:
             self._packet(one, CREDIT)
         elif operation == RESET or (operation == SHUTDOWN and flags & NO_MORE_SEND):
-            self._finish(one, tell=operation == SHUTDOWN)
+            self._finish(one, reset=operation == SHUTDOWN)
 
     def _hello(self, sock: socket.socket) -> None:
         line = self._hellos[sock]
@@ -123,11 +123,11 @@ class Connections:
         if line and not whole and len(line) < HELLO_BYTES:
             return
         del self._hellos[sock]
-        words = line.split()
-        if not whole or len(words) != 2 or words[0].upper() != b"CONNECT" or not words[1].isdigit():
+        parts = line.split()
+        if not whole or len(parts) != 2 or parts[0].upper() != b"CONNECT" or not parts[1].isdigit():
             sock.close()
             return
-        one = self._add(sock, self._next_port, int(words[1]))
+        one = self._add(sock, self._next_port, int(parts[1]))
         self._next_port += 1
         self._packet(one, REQUEST)
 
@@ -160,16 +160,16 @@ class Connections:
     def _refuse(self, host_port: int, guest_port: int) -> None:
         self._send(HEADER.pack(HOST, self._cid, host_port, guest_port, 0, STREAM, RESET, 0, 0, 0))
 
-    def _finish(self, one: Connection, *, tell: bool) -> None:
-        """End a connection that the guest ended, once what it said is written."""
+    def _finish(self, one: Connection, *, reset: bool) -> None:
+        """Close a connection that the guest ended, after writing its data."""
         with contextlib.suppress(OSError):
             one.socket.setblocking(True)
             one.socket.settimeout(1)
             one.socket.sendall(one.out)
-        self._drop(one, tell=tell)
+        self._drop(one, reset=reset)
 
-    def _drop(self, one: Connection, *, tell: bool) -> None:
-        if tell:
+    def _drop(self, one: Connection, *, reset: bool) -> None:
+        if reset:
             self._packet(one, RESET)
         self._open.pop((one.host_port, one.guest_port), None)
         one.socket.close()

@@ -1,4 +1,4 @@
-"""QEMU's side of the device: the vhost-user protocol, over one Unix socket."""
+"""QEMU's side of the device: vhost-user protocol over one Unix socket."""
 
 import array
 import os
@@ -19,7 +19,7 @@ TO_GUEST, FROM_GUEST = 0, 1
 
 
 class Device:
-    """Runs until QEMU hangs up."""
+    """Device that runs until QEMU closes the connection."""
 
     def __init__(self, qemu: socket.socket, front: socket.socket, cid: int, path: str) -> None:
         self._qemu, self._front, self._cid = qemu, front, cid
@@ -72,7 +72,7 @@ class Device:
             queue.signal()
 
     def _message(self) -> bool:
-        """Answer one message; False once QEMU has hung up."""
+        """Answer one message. Return False when QEMU has closed the connection."""
         head, ancillary, *_ = self._qemu.recvmsg(12, socket.CMSG_SPACE(8 * 4))
         if not head:
             return False

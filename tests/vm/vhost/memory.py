@@ -1,4 +1,4 @@
-"""The guest's memory, and a virtqueue in it (virtio 1.x, split rings)."""
+"""Guest memory and virtqueues (virtio 1.x, split rings)."""
 
 import mmap
 import os
@@ -11,7 +11,7 @@ _NEXT, _WRITE = 1, 2
 
 
 class Region(NamedTuple):
-    """One part of the guest's memory: where the guest and QEMU have it, and here."""
+    """Region of the guest's memory: its addresses in the guest and in QEMU, and its mapping here."""
 
     guest: int
     size: int
@@ -21,7 +21,7 @@ class Region(NamedTuple):
 
 
 class Memory:
-    """All of it, as QEMU shares it."""
+    """Guest memory as shared by QEMU."""
 
     def __init__(self) -> None:
         self._regions: list[Region] = []
@@ -36,16 +36,16 @@ class Memory:
             self._regions.append(Region(guest, size, user, offset, found))
 
     def guest(self, address: int) -> tuple[mmap.mmap, int]:
-        """Return where an address of the guest's is here."""
+        """Return the mapping and offset of a guest address."""
         return next((r.map, address - r.guest + r.offset) for r in self._regions if 0 <= address - r.guest < r.size)
 
     def user(self, address: int) -> tuple[mmap.mmap, int]:
-        """Return where an address of QEMU's is here."""
+        """Return the mapping and offset of a QEMU address."""
         return next((r.map, address - r.user + r.offset) for r in self._regions if 0 <= address - r.user < r.size)
 
 
 class Queue:
-    """One ring of descriptors."""
+    """Ring of descriptors."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -55,7 +55,7 @@ class Queue:
         self.addresses: tuple[int, int, int] | None = None
 
     def pop(self) -> tuple[int, list[tuple[int, int, bool]]] | None:
-        """Take the next chain: its head, and address, length and direction of each part."""
+        """Return the next chain: its head, and address, length and direction of each part."""
         if self.addresses is None or not self.enabled:
             return None
         descriptors, _, available = (self._memory.user(address) for address in self.addresses)
@@ -73,7 +73,7 @@ class Queue:
         return head, chain
 
     def push(self, head: int, length: int) -> None:
-        """Give a chain back, with so many bytes written into it."""
+        """Return a chain to the guest, with the number of bytes written."""
         assert self.addresses is not None
         used, at = self._memory.user(self.addresses[1])
         (index,) = struct.unpack_from("<H", used, at + 2)
@@ -81,12 +81,12 @@ class Queue:
         struct.pack_into("<H", used, at + 2, (index + 1) & 0xFFFF)
 
     def signal(self) -> None:
-        """Tell the guest."""
+        """Notify the guest."""
         if self.call >= 0:
             os.write(self.call, struct.pack("<Q", 1))
 
     def read(self, chain: list[tuple[int, int, bool]]) -> bytes:
-        """Return what the guest wrote into a chain."""
+        """Return the data that the guest wrote into a chain."""
         found = b""
         for address, length, writable in chain:
             if not writable:
@@ -95,7 +95,7 @@ class Queue:
         return found
 
     def write(self, chain: list[tuple[int, int, bool]], data: bytes) -> None:
-        """Write into a chain."""
+        """Write data into a chain."""
         done = 0
         for address, length, _ in chain:
             part = data[done : done + length]

@@ -143,6 +143,12 @@ async def test_unknown_version_is_refused_with_both_versions(site: Site) -> None
     assert str(WIRE_VERSION) in str(answer.document["detail"])
 
 
+async def test_query_parameter_of_a_batch_is_rejected(site: Site) -> None:
+    answer = await send(site, request(body(1, NOW)).replace(b"/v1/batches ", b"/v1/batches?cluster=other "))
+    assert answer is not None
+    assert (answer.status, answer.document["error"], answer.document["field"]) == (400, "bad_request", "cluster")
+
+
 async def test_foreign_cluster_is_forbidden(site: Site) -> None:
     answer = await post(site, body(1, NOW, cluster="elsewhere"))
     assert (answer.status, answer.document["error"], answer.document["field"]) == (403, "foreign_cluster", "cluster")

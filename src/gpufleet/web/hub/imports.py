@@ -10,7 +10,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 from gpufleet.hub.imports.receiver import ImportReceiver, NotCaughtUpError
 from gpufleet.hub.imports.request import ImportedRequest
@@ -33,6 +33,9 @@ from gpufleet.web.hub.ingest import RETRY_AFTER_SECONDS
 
 MAX_NAME = 128
 MAX_PARAMETERS = 16
+
+PARAMETERS = ("cluster", "sender", "pod_labels")
+"""Query parameters of the import paths."""
 
 ReadBody = Callable[[bytes, ImportWriter], ImportedRequest]
 """Function that decodes and maps the body of a request; runs on a thread."""
@@ -145,26 +148,36 @@ def rejecting_errors() -> Iterator[None]:
         raise RequestRejectedError(503, "degraded", str(error)) from error
 
 
-def parameters(scope: Scope) -> dict[str, list[str]]:
-    """Parse the query string.
+def parameters(scope: Scope) -> dict[str, str]:
+    """Parse the query string. A misspelt `cluster` must not write into another cluster, so only known names pass.
 
     Raises:
-        RefusedError: if it has more than `MAX_PARAMETERS` parameters.
+        RequestRejectedError: if a parameter is unknown or repeated.
     """
+    query = scope["query_string"].decode("latin-1")
+    found: dict[str, str] = {}
     try:
-        return parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_PARAMETERS)
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
     except ValueError as error:
         raise RequestRejectedError(400, "bad_request", f"more than {MAX_PARAMETERS} parameters in the URL") from error
+    for name, value in pairs:
+        if name not in PARAMETERS:
+            detail = f"unknown parameter: this path takes {', '.join(PARAMETERS)}"
+            raise RequestRejectedError(400, "bad_request", detail, name[:MAX_NAME])
+        if name in found:
+            raise RequestRejectedError(400, "bad_request", "must be given only once", name)
+        found[name] = value
+    return found
 
 
 def resolve_writer(scope: Scope, bound_to: str | None, served: Sequence[str], unnamed: str) -> tuple[str, str]:
     """Return the cluster of a request and the name of its writer; `unnamed` is the default.
 
     Raises:
-        RefusedError: if the cluster is missing or not permitted, or the name is invalid.
+        RequestRejectedError: if the cluster is missing or not permitted, or the name is invalid.
     """
     query = parameters(scope)
-    cluster, writer = query.get("cluster", [""])[-1], query.get("sender", [unnamed])[-1]
+    cluster, writer = query.get("cluster", ""), query.get("sender", unnamed)
     if not 0 < len(writer) <= MAX_NAME or not writer.isprintable():
         raise RequestRejectedError(400, "bad_request", f"must have 1 to {MAX_NAME} printable characters", "sender")
     if bound_to is not None:
@@ -182,9 +195,9 @@ def has_workload_pod_labels(scope: Scope) -> bool:
     """Return whether `?pod_labels=workload` is set: `pod` and `namespace` are those of the workload.
 
     Raises:
-        RefusedError: if the value is unknown.
+        RequestRejectedError: if the value is unknown.
     """
-    value = parameters(scope).get("pod_labels", ["exported"])[-1]
+    value = parameters(scope).get("pod_labels", "exported")
     if value not in ("exported", "workload"):
         raise RequestRejectedError(400, "bad_request", "pod_labels must be exported or workload", "pod_labels")
     return value == "workload"

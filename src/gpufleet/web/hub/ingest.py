@@ -2,6 +2,7 @@
 
     200 {"status": "accepted" | "duplicate", "seq"}    durable: the sender may delete it
     400 bad_batch, bad_version    the body is not a batch; `field` names the location
+    400 bad_request               the URL has a query parameter
     400 bad_waited                the header Gpufleet-Waited is invalid
     403 foreign_cluster           the cluster is not served here
     403 upstream_refused          the relay's next hub rejects earlier batches of this sender
@@ -109,6 +110,9 @@ class BatchEndpoint:
         await _respond(send, 200, answer)
 
     def _check_head(self, scope: Scope) -> str:
+        if scope["query_string"]:
+            name = scope["query_string"].decode("latin-1").partition("=")[0][:100]
+            raise RequestRejectedError(400, "bad_request", "unknown parameter: this path takes none", name)
         content_type = _header(scope, b"content-type").partition(";")[0].strip().lower()
         if content_type not in _CONTENT_TYPES:
             raise RequestRejectedError(

@@ -1,4 +1,4 @@
-"""What a DSN may be, and what is said where a store cannot be opened."""
+"""DSNs: valid and invalid forms, and errors where a store cannot be opened."""
 
 import os
 import socket
@@ -12,14 +12,14 @@ from gpufleet.stores.clickhouse.connection.dsn import parse_dsn
 from gpufleet.stores.clickhouse.schema.tables import Engine
 
 
-def test_a_folder() -> None:
+def test_dsn_of_a_folder() -> None:
     dsn = parse_dsn("chdb:///var/lib/gpufleet/hub/store")
     assert dsn.path == Path("/var/lib/gpufleet/hub/store")
     assert dsn.engine is Engine.PLAIN
 
 
 @pytest.mark.parametrize(("suffix", "engine"), [("", Engine.PLAIN), ("?replicated=1", Engine.REPLICATED)])
-def test_a_server_is_shown_without_its_password(suffix: str, engine: Engine) -> None:
+def test_server_is_shown_without_its_password(suffix: str, engine: Engine) -> None:
     dsn = parse_dsn(f"clickhouse://user:secret@db.example:8123/fleet{suffix}")
     assert dsn.url == "clickhouse://user:secret@db.example:8123/fleet"
     assert dsn.path is None
@@ -37,7 +37,7 @@ def test_a_server_is_shown_without_its_password(suffix: str, engine: Engine) -> 
         ("/db?secure=1&ca=/etc/a%20b.pem&replicated=1", True, Path("/etc/a b.pem")),
     ],
 )
-def test_tls_is_asked_for_by_an_option_or_the_port(suffix: str, secure: bool, ca: Path | None) -> None:
+def test_tls_is_enabled_by_an_option_or_the_port(suffix: str, secure: bool, ca: Path | None) -> None:
     dsn = parse_dsn(f"clickhouse://user:secret@db.example{suffix}")
     assert (dsn.secure, dsn.ca) == (secure, ca)
 
@@ -67,13 +67,13 @@ def test_tls_is_asked_for_by_an_option_or_the_port(suffix: str, secure: bool, ca
         "clickhouse://u:12#secret@host:8123/db",
     ],
 )
-def test_a_wrong_dsn_is_refused_without_showing_a_password(dsn: str) -> None:
+def test_invalid_dsn_is_refused_without_showing_a_password(dsn: str) -> None:
     with pytest.raises(StoreError) as caught:
         ClickHouseStore.open(dsn)
     assert "secret" not in str(caught.value)
 
 
-def test_a_server_that_does_not_answer() -> None:
+def test_unreachable_server_is_named_without_the_password() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: a connection is refused
         port = taken.getsockname()[1]
@@ -82,8 +82,8 @@ def test_a_server_that_does_not_answer() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_somebody_elses_configuration_is_not_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The embedded engine takes a `config.xml` where the process was started for its own: users, folders, all of it."""
+def test_foreign_config_xml_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded engine reads a `config.xml` in its working directory, with users and folders."""
     (tmp_path / "config.xml").write_text("<clickhouse/>")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreError, match=rf"{tmp_path}/config\.xml"):
@@ -91,7 +91,7 @@ def test_somebody_elses_configuration_is_not_the_engines(tmp_path: Path, monkeyp
     assert not (tmp_path / "db").exists()
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"gpufleet\.lock"):
         ClickHouseStore.open(f"chdb://{tmp_path}/file{os.sep}db")

@@ -1,4 +1,4 @@
-"""A store on a server: rights, TLS, connections that break, a server that is away, and who may write."""
+"""Store on a server: grants, TLS, broken connections, an unreachable server, and the writer's lease."""
 
 import itertools
 import re
@@ -55,7 +55,7 @@ def opened(dsn: str, hub: str = "", retention: Retention | None = None) -> Click
     return store
 
 
-def told(watts: float, machine: str = "m") -> list[AcceptedBatch]:
+def power_batch(watts: float, machine: str = "m") -> list[AcceptedBatch]:
     values = {"gpu_power_watts": watts, "gpu_name": "H200"}
     sample = Sample(view=gpu(0), reader="nvml", lane=Lane.FAST, measured_at=T0, values=values)  # type: ignore[arg-type]
     return [accept("c", machine, [sample])]
@@ -66,13 +66,13 @@ def powers(store: ClickHouseStore) -> list[object]:
 
 
 def rows(server: ClickHouse, database: str) -> dict[str, int]:
-    """Return how many rows there are physically: a double shows."""
+    """Return the physical number of rows: duplicates are counted."""
     tables = ("samples", "latest", "info", "views")
-    return {name: server.ask(f"SELECT count() FROM {database}.{name}")[0][0] for name in tables}
+    return {name: server.query(f"SELECT count() FROM {database}.{name}")[0][0] for name in tables}
 
 
 def granted() -> list[str]:
-    """Return what the manual says that the user needs."""
+    """Return the grants that the manual lists."""
     block = MANUAL.read_text().split("<!-- tested: grants -->")[1].split("```")[1]
     return re.findall(r"GRANT (.*) TO gpufleet;", block)
 
@@ -80,37 +80,37 @@ def granted() -> list[str]:
 # --- opening
 
 
-def test_what_is_wrong_with_a_dsn_is_said_with_what_to_do(server: ClickHouse, database: str) -> None:
-    for dsn, words in (
+def test_errors_of_a_dsn_name_the_cause_without_the_password(server: ClickHouse, database: str) -> None:
+    for dsn, expected in (
         (server.dsn(database, password="wrong"), r"AUTHENTICATION_FAILED"),
         (server.dsn("nowhere"), "CREATE DATABASE"),
     ):
-        with pytest.raises(StoreError, match=words) as refused:
+        with pytest.raises(StoreError, match=expected) as refused:
             opened(dsn)
         assert "for url" not in str(refused.value)
         assert "wrong" not in str(refused.value)
 
 
-def test_the_grants_of_the_manual_are_enough(tmp_path: Path) -> None:
+def test_grants_of_the_manual_are_sufficient(tmp_path: Path) -> None:
     with ClickHouse(tmp_path) as server:
         dsn = server.make("gpufleet")
         server.stop()
-        server.may(granted())
+        server.set_rights(granted())
         server.start()
         with pytest.raises(StoreError, match="ACCESS_DENIED"):
-            opened(server.dsn("default"))  # they are of that database alone
-        for days in (12_000, 0):  # TTLs are made, and taken away
+            opened(server.dsn("default"))  # the grants cover one database
+        for days in (12_000, 0):  # TTLs are added, then removed
             kept = Retention(raw_days=days, rollup_1m_days=days, rollup_1h_days=days)
             with closing(opened(dsn, "hub", kept)) as store:
-                store.write(told(100.0), f"t{days}", is_retry=True)
+                store.write(power_batch(100.0), f"t{days}", is_retry=True)
                 store.roll_up(T0 + 3 * HOUR_NS)
                 assert powers(store) == [100.0]
                 assert store.select("SELECT gpu_power_watts FROM fleet_latest").rows == [(100.0,)]
                 assert store.stats()["samples"].rows
-            server.ask("CREATE OR REPLACE VIEW gpufleet.fleet_events AS SELECT 1")  # another build's
+            server.query("CREATE OR REPLACE VIEW gpufleet.fleet_events AS SELECT 1")  # the view of another build
 
 
-def test_a_user_who_may_only_read_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_read_only_user_is_refused_at_the_start(tmp_path: Path) -> None:
     with ClickHouse(tmp_path) as server:
         dsn = server.make("fleet")
         for grants, readonly, code in (
@@ -119,7 +119,7 @@ def test_a_user_who_may_only_read_is_refused_at_the_start(tmp_path: Path) -> Non
             (("SELECT ON fleet.*",), 0, r"CREATE TABLE ON fleet\..*docs/operations/databases.md"),
         ):
             server.stop()
-            server.may(grants, readonly=readonly)
+            server.set_rights(grants, readonly=readonly)
             server.start()
             with pytest.raises(StoreError, match=code):
                 opened(dsn)
@@ -132,36 +132,36 @@ def test_tls_verifies_the_server_with_the_ca_of_the_dsn(tmp_path: Path) -> None:
     with ClickHouse(tmp_path / "server", tls=(certificate, key)) as server:
         with closing(ClickHouseStore.open(server.dsn("default", options=f"?secure=1&ca={authority.file}"))) as store:
             assert store.schema_version() == 0
-        for options, words in (
+        for options, expected in (
             ("", "does not respond"),
             ("?secure=1", "CERTIFICATE_VERIFY_FAILED"),
             (f"?secure=1&ca={other.file}", "CERTIFICATE_VERIFY_FAILED"),
             (f"?secure=1&ca={tmp_path}/none.pem", "none.pem"),
         ):
-            with pytest.raises(StoreError, match=words):
+            with pytest.raises(StoreError, match=expected):
                 ClickHouseStore.open(server.dsn("default", options=options))
 
 
-# --- connections that break, and a server that is away
+# --- broken connections and an unreachable server
 
 
 LOST = ("latest", "after")
-"""Where what was to be counted is there, and the answer was lost."""
+"""The insert was stored and its response was lost."""
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("table", ["samples", "latest"])
-def test_what_was_cut_in_the_middle_of_an_insert_is_there_once(
+def test_interrupted_insert_is_stored_once_after_retries(
     server: ClickHouse, database: str, table: str, when: str
 ) -> None:
     with closing(opened(server.dsn(database), "hub-a")) as store:
         assert store.known_gpus() == {}
-        server.lose(table, when, times=2)
-        for begun in (False, True):
+        server.break_inserts(table, when, times=2)
+        for is_retry in (False, True):
             with pytest.raises(StoreError, match=f"insert into {table}"):
-                store.write(told(100.0), "t", is_retry=begun)
+                store.write(power_batch(100.0), "t", is_retry=is_retry)
             assert store.known_gpus() == ({"c": KnownGpus(pci=None, nvml=1)} if (table, when) == LOST else {})
-        store.write(told(100.0), "t", is_retry=True)
+        store.write(power_batch(100.0), "t", is_retry=True)
         assert powers(store) == [100.0]
         assert store.known_gpus() == {"c": KnownGpus(pci=None, nvml=1)}
         assert rows(server, database) == {"samples": 1, "latest": 1, "info": 1, "views": 1}
@@ -169,25 +169,25 @@ def test_what_was_cut_in_the_middle_of_an_insert_is_there_once(
 
 def test_server_killed_between_insert_and_retry_keeps_one_copy(tmp_path: Path) -> None:
     with ClickHouse(tmp_path) as server, closing(opened(server.make("fleet"))) as store:
-        server.lose("latest", "before", times=1)
+        server.break_inserts("latest", "before", times=1)
         with pytest.raises(StoreError, match="insert into latest"):
-            store.write(told(100.0), "t")
+            store.write(power_batch(100.0), "t")
         server.kill()
-        said = []
+        messages = []
         for _ in range(2):
             with pytest.raises(StoreError, match="refused") as refused:
-                store.write(told(100.0), "t", is_retry=True)
-            said.append(str(refused.value))
-        assert said[0] == said[1]  # nothing in it that differs each time: a log says it once
-        assert len(said[0]) < 200
+                store.write(power_batch(100.0), "t", is_retry=True)
+            messages.append(str(refused.value))
+        assert messages[0] == messages[1]  # nothing that differs each time: repeated log lines can be suppressed
+        assert len(messages[0]) < 200
         server.start()
-        store.write(told(100.0), "t", is_retry=True)
+        store.write(power_batch(100.0), "t", is_retry=True)
         assert powers(store) == [100.0]
         assert store.known_gpus() == {"c": KnownGpus(pci=None, nvml=1)}
         assert rows(server, "fleet") == {"samples": 1, "latest": 1, "info": 1, "views": 1}
 
 
-def test_a_server_that_says_nothing_is_given_up(server: ClickHouse, database: str) -> None:
+def test_query_on_a_frozen_server_times_out(server: ClickHouse, database: str) -> None:
     dsn = parse_dsn(server.dsn(database))
     with closing(open_connector(dsn)(seconds=1)) as handle:
         server.freeze()
@@ -198,99 +198,99 @@ def test_a_server_that_says_nothing_is_given_up(server: ClickHouse, database: st
             server.freeze(thaw=True)
 
 
-def test_looking_for_hours_does_not_block_writes(
+def test_search_for_due_hours_does_not_block_writes(
     server: ClickHouse, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def patient(_: Handles) -> None:
-        pytest.fail("waits for an hour with the writer's lock")
+        pytest.fail("computes an hour while holding the writer's lock")
 
     with closing(opened(server.dsn(database))) as store:
         monkeypatch.setattr(Handles, "long_running", property(patient))
         assert store.roll_up(T0) is None
 
 
-# --- who may write
+# --- the writer's lease
 
 
 def test_one_hub_at_a_time_writes_to_a_database(server: ClickHouse, database: str) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(closing(opened(server.dsn(database), "hub-a")))
-        stack.enter_context(closing(opened(server.dsn(database), "hub-a")))  # it was killed, and started again
-        stack.enter_context(closing(opened(server.dsn(database))))  # one that only looks
+        stack.enter_context(closing(opened(server.dsn(database), "hub-a")))  # killed and restarted
+        stack.enter_context(closing(opened(server.dsn(database))))  # a reader without lease
         with pytest.raises(StoreError, match="hub-a"):
             opened(server.dsn(database), "hub-b")
-        first.write(told(1.0), "t")
+        first.write(power_batch(1.0), "t")
     with closing(opened(server.dsn(database), "hub-b")) as second:  # the first was stopped
-        second.write(told(2.0), "u")
+        second.write(power_batch(2.0), "u")
         with pytest.raises(StoreError, match="hub-b"):
             opened(server.dsn(database), "hub-a")
 
 
-def test_a_hub_that_was_silent_for_too_long_has_lost_the_database(server: ClickHouse, database: str) -> None:
+def test_hub_with_an_expired_lease_cannot_write(server: ClickHouse, database: str) -> None:
     passed = [0.0]
     with closing(ClickHouseStore.open(server.dsn(database), monotonic=lambda: passed[0])) as first:
         first.migrate(None, "hub-a")
-        server.ask(  # as if its time had passed
+        server.query(  # as if the lease had expired
             f"INSERT INTO {database}.writers SELECT hub, host, renewed_at + toIntervalNanosecond(1), renewed_at "
             f"FROM {database}.writers FINAL"
         )
         with closing(opened(server.dsn(database), "hub-b")) as second:
-            first.write(told(1.0), "t")  # it is not time to look yet
+            first.write(power_batch(1.0), "t")  # the lease is not due for renewal yet
             assert first.known_gpus()["c"] == KnownGpus(pci=None, nvml=1)
             passed[0] += RENEWAL_SECONDS
             with pytest.raises(StoreError, match="hub-b"):
-                first.write(told(2.0), "u")
+                first.write(power_batch(2.0), "u")
             with pytest.raises(StoreError, match="hub-b"):
                 first.roll_up(T0 + 3 * HOUR_NS)
-            second.write(told(3.0, "n"), "v")
-            assert first.known_gpus()["c"] == KnownGpus(pci=None, nvml=2)  # nothing is kept by one that lost it
-        first.write(told(4.0), "w")  # the second was stopped
+            second.write(power_batch(3.0, "n"), "v")
+            assert first.known_gpus()["c"] == KnownGpus(pci=None, nvml=2)  # a hub without lease caches nothing
+        first.write(power_batch(4.0), "w")  # the second was stopped
         with pytest.raises(StoreError, match="hub-a"):
             opened(server.dsn(database), "hub-b")
     assert 2 * RENEWAL_SECONDS < LEASE_SECONDS
 
 
-def test_a_refused_hub_leaves_the_database_to_the_other(server: ClickHouse, database: str) -> None:
+def test_refused_hub_does_not_take_the_lease(server: ClickHouse, database: str) -> None:
     with closing(opened(server.dsn(database), "hub-a")) as first:
         with pytest.raises(StoreError):
             opened(server.dsn(database), "hub-b")
         with closing(opened(server.dsn(database), "hub-a")) as again:
-            again.write(told(3.0), "t")
-        first.write(told(3.0), "t")
+            again.write(power_batch(3.0), "t")
+        first.write(power_batch(3.0), "t")
 
 
-# --- giving up
+# --- aborting requests
 
 
 def test_hang_up_ends_statements_on_an_unresponsive_server(server: ClickHouse, database: str) -> None:
     with closing(opened(server.dsn(database), "hub-a")) as store, ThreadPoolExecutor(2) as threads:
-        store.write(told(1.0), "t")
+        store.write(power_batch(1.0), "t")
         server.freeze()
         try:
             hour = threads.submit(store.roll_up, T0 + 3 * HOUR_NS)
-            question = threads.submit(store.readers, "c", "m")
+            query = threads.submit(store.readers, "c", "m")
             store.abort_requests()
-            for asked in (hour, question):
+            for request in (hour, query):
                 with pytest.raises(StoreError):
-                    asked.result(timeout=60)
+                    request.result(timeout=60)
             with pytest.raises(StoreError):
-                store.write(told(2.0), "u")
+                store.write(power_batch(2.0), "u")
         finally:
             server.freeze(thaw=True)
-    with closing(opened(server.dsn(database), "hub-b")) as other:  # the last word came through: it is free
+    with closing(opened(server.dsn(database), "hub-b")) as other:  # the lease was released
         assert powers(other) == [1.0]
 
 
-def test_an_hour_that_is_being_made_is_given_up_and_made_later(server: ClickHouse, database: str) -> None:
+def test_aborted_hour_is_computed_later(server: ClickHouse, database: str) -> None:
     begun = threading.Event()
 
     def stopped() -> bool:
-        server.freeze()  # from here on the hour waits
+        server.freeze()  # from here on the rollup blocks
         begun.set()
         return False
 
     with closing(opened(server.dsn(database))) as store, ThreadPoolExecutor(1) as thread:
-        store.write(told(1.0), "t")
+        store.write(power_batch(1.0), "t")
         hour = thread.submit(store.roll_up, time.time_ns() + HOUR_NS, stopped)
         try:
             assert begun.wait(60)
@@ -303,7 +303,7 @@ def test_an_hour_that_is_being_made_is_given_up_and_made_later(server: ClickHous
         assert again.roll_up(time.time_ns() + HOUR_NS) is not None
 
 
-def test_closing_waits_for_a_silent_server_for_seconds(server: ClickHouse, database: str) -> None:
+def test_close_waits_only_seconds_for_a_frozen_server(server: ClickHouse, database: str) -> None:
     store = opened(server.dsn(database), "hub-a")
     server.freeze()
     try:
@@ -311,5 +311,5 @@ def test_closing_waits_for_a_silent_server_for_seconds(server: ClickHouse, datab
             thread.submit(store.close).result(timeout=60)
     finally:
         server.freeze(thaw=True)
-    with pytest.raises(StoreError, match="hub-a"):  # its row ends by itself
+    with pytest.raises(StoreError, match="hub-a"):  # its lease expires by itself
         opened(server.dsn(database), "hub-b")

@@ -1,4 +1,4 @@
-"""GPUs are counted by what is kept in memory: as by looking at every row, after any history, and after a restart."""
+"""GPU counts in memory equal a count over all rows, after any history and after a restart."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -21,7 +21,7 @@ from tests.support.accepted import accept
 from tests.support.profiles import examples
 
 T0 = 1_700_000_000 * NANOS
-FOR_EVER = 2**63 - 1
+END_OF_TIME = 2**63 - 1
 
 REPORTING = """
 SELECT cluster, sum(if(named > 0, named, unnamed)) FROM (
@@ -62,7 +62,7 @@ VIEWS = (
     View(kind=ViewKind.GPU, side=Side.HOST, instance="netdata/gpu0"),
     View(kind=ViewKind.GPU, side=Side.HOST, instance="netdata/gpu1"),
 )
-"""The second by its bus alone is another view of the first: it has another key."""
+"""The PCI-only view is a second view of the first GPU, with a key of its own."""
 
 FUNCTIONS = (
     PciFunction(address="0000:1b:00.0", vendor=0x10DE, device=1, class_code=0x030200),
@@ -71,8 +71,8 @@ FUNCTIONS = (
     PciFunction(address="0000:02:00.0", vendor=0x1A03, device=1, class_code=0x030200),
 )
 
-Told = tuple[int, int, str, list[tuple[View | None, str, Lane]], list[PciFunction] | None]
-"""Seconds since the batch before, seconds that it waited, the machine, what it tells of, and what is on its buses."""
+Report = tuple[int, int, str, list[tuple[View | None, str, Lane]], list[PciFunction] | None]
+"""Seconds since the previous batch, seconds of delay, machine, its views, and its PCI functions."""
 
 _clusters = (f"counted-{number}" for number in count())
 _tokens = (f"counted-{number}" for number in count())
@@ -92,8 +92,8 @@ batches = st.tuples(
 )
 
 
-def sample(view: View | None, reader: str = "nvml", lane: Lane = Lane.FAST, at: int = T0, *, tells: bool) -> Sample:
-    value: float | Absent = 100.0 if tells else Absent(Reason.TIMEOUT)
+def sample(view: View | None, reader: str = "nvml", lane: Lane = Lane.FAST, at: int = T0, *, has_value: bool) -> Sample:
+    value: float | Absent = 100.0 if has_value else Absent(Reason.TIMEOUT)
     return Sample(view=view, reader=reader, lane=lane, measured_at=at, values={"gpu_power_watts": value})
 
 
@@ -109,68 +109,70 @@ def write(store: ClickHouseStore, *accepted: AcceptedBatch) -> None:
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(st.lists(st.lists(batches, min_size=1, max_size=3), min_size=1, max_size=5))
-def test_after_any_history_they_are_those_of_the_rows(store: ClickHouseStore, history: list[list[Told]]) -> None:
+def test_counts_equal_the_rows_after_any_history(store: ClickHouseStore, history: list[list[Report]]) -> None:
     clusters, now = [next(_clusters), next(_clusters)], T0
     instants = [T0]
-    for told_together in history:
+    for reports in history:
         accepted = []
-        for seconds, waited, machine, told, functions in told_together:
+        for seconds, delay, machine, views, functions in reports:
             now += seconds * NANOS + 1
-            at = now - waited * NANOS  # when a relay had it: what came meanwhile is newer
+            at = now - delay * NANOS  # when the relay received it: later batches are newer
             instants.append(at)
-            # A slow lane has none: no row with a number is replaced by one without, before or after a merge
-            samples = [sample(view, reader, lane, at, tells=lane is Lane.FAST) for view, reader, lane in told]
+            # Slow lanes have no value: no row with a value is replaced by one without, before or after a merge
+            samples = [sample(view, reader, lane, at, has_value=lane is Lane.FAST) for view, reader, lane in views]
             part = MachinePart(machine=0, inventory=functions) if functions is not None else None
-            of = clusters[machine == "m2"]
-            accepted.append(accept(of, machine, samples, part=part, received_at=at, reported_at=at))
+            cluster = clusters[machine == "m2"]
+            accepted.append(accept(cluster, machine, samples, part=part, received_at=at, reported_at=at))
         write(store, *accepted)
     handle = store._handles.reader
-    begun_again = fetch_gpu_counts(handle)
+    restarted = fetch_gpu_counts(handle)
     for since in instants:
         rows = dict(handle.query(REPORTING, parameters={"since": since}).result_rows)
-        for found in (store.reporting_gpus(since, FOR_EVER), begun_again.reporting(since, FOR_EVER)):
-            assert mine(found, clusters) == mine(rows, clusters)
+        for found in (store.reporting_gpus(since, END_OF_TIME), restarted.reporting(since, END_OF_TIME)):
+            assert of_clusters(found, clusters) == of_clusters(rows, clusters)
     without: Sequence[str]
     for without in ((), ("m1",), ("m2", "elsewhere")):
         nvml, pci = (
-            dict(handle.query(asked, parameters={"without": list(without)}).result_rows) for asked in (KNOWN, ON_BUSES)
+            dict(handle.query(query, parameters={"without": list(without)}).result_rows) for query in (KNOWN, ON_BUSES)
         )
-        known = {one: KnownGpus(pci=pci.get(one), nvml=nvml.get(one, 0)) for one in {*nvml, *pci}}
-        for answer in (store.known_gpus(without), begun_again.known(without)):
-            assert mine(answer, clusters) == mine(known, clusters)
+        known = {name: KnownGpus(pci=pci.get(name), nvml=nvml.get(name, 0)) for name in {*nvml, *pci}}
+        for answer in (store.known_gpus(without), restarted.known(without)):
+            assert of_clusters(answer, clusters) == of_clusters(known, clusters)
 
 
-def mine(found: dict[str, object] | dict[str, int] | dict[str, KnownGpus], clusters: list[str]) -> dict[str, object]:
-    return {cluster: told for cluster, told in found.items() if cluster in clusters}
+def of_clusters(
+    found: dict[str, object] | dict[str, int] | dict[str, KnownGpus], clusters: list[str]
+) -> dict[str, object]:
+    return {cluster: count for cluster, count in found.items() if cluster in clusters}
 
 
 def test_gpu_with_a_recent_value_counts_as_reporting(store: ClickHouseStore, cluster: str) -> None:
-    for at, tells in ((T0, True), (T0 + 10 * NANOS, False)):
-        told = [sample(VIEWS[1], at=at, tells=tells)]
-        write(store, accept(cluster, "m", told, received_at=at, reported_at=at))
-        assert store.reporting_gpus(T0, FOR_EVER)[cluster] == 1
-    assert cluster not in store.reporting_gpus(T0 + 1, FOR_EVER)
+    for at, has_value in ((T0, True), (T0 + 10 * NANOS, False)):
+        samples = [sample(VIEWS[1], at=at, has_value=has_value)]
+        write(store, accept(cluster, "m", samples, received_at=at, reported_at=at))
+        assert store.reporting_gpus(T0, END_OF_TIME)[cluster] == 1
+    assert cluster not in store.reporting_gpus(T0 + 1, END_OF_TIME)
 
 
-def test_a_clock_that_was_set_back_hides_nothing(store: ClickHouseStore, cluster: str) -> None:
+def test_counts_survive_a_clock_that_was_set_back(store: ClickHouseStore, cluster: str) -> None:
     later = T0 + 3600 * NANOS
-    for at, place, views in ((later, later, [VIEWS[1], VIEWS[3]]), (T0, later + 1, [VIEWS[1]])):
-        told = [sample(view, at=T0, tells=True) for view in views]
-        write(store, accept(cluster, "m", told, received_at=at, reported_at=place))
+    for at, reported_at, views in ((later, later, [VIEWS[1], VIEWS[3]]), (T0, later + 1, [VIEWS[1]])):
+        samples = [sample(view, at=T0, has_value=True) for view in views]
+        write(store, accept(cluster, "m", samples, received_at=at, reported_at=reported_at))
         store.known_gpus()
     assert store.reporting_gpus(T0 - 90 * NANOS, T0 + 90 * NANOS)[cluster] == 1
-    assert store.known_gpus()[cluster] == KnownGpus(pci=None, nvml=1)  # the other was there before, not now
+    assert store.known_gpus()[cluster] == KnownGpus(pci=None, nvml=1)  # the second GPU was removed
 
 
 def test_backlog_lowers_no_gpu_count(store: ClickHouseStore, cluster: str) -> None:
-    """As a relay brings it that was cut off: the newest first, and what waited after it."""
+    """A relay sends the newest batch first after an outage, and its backlog after that."""
     now, then = T0 + 3600 * NANOS, T0
     both, one = [VIEWS[1], VIEWS[3]], [VIEWS[1]]
     functions = [list(FUNCTIONS), list(FUNCTIONS[:1])]
     store.known_gpus()
     for at, views, on_buses in ((now, both, functions[0]), (then, one, functions[1])):
-        told = [sample(view, at=at, tells=True) for view in views]
+        samples = [sample(view, at=at, has_value=True) for view in views]
         part = MachinePart(machine=0, inventory=on_buses)
-        write(store, accept(cluster, "m", told, part=part, received_at=at, reported_at=at))
+        write(store, accept(cluster, "m", samples, part=part, received_at=at, reported_at=at))
         assert store.reporting_gpus(now - 90 * NANOS, now)[cluster] == 2
         assert store.known_gpus()[cluster] == KnownGpus(pci=2, nvml=2)

@@ -1,4 +1,4 @@
-"""What Kubernetes says of machines: the newest word of each who tells, beside what machines say of themselves."""
+"""GPU counts declared by Kubernetes: the newest report of each source, compared with the machine's own reports."""
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -15,23 +15,25 @@ T0 = 1_700_000_000 * NANOS
 CAPACITY, ALLOCATABLE = "kubernetes_capacity_devices", "kubernetes_allocatable_devices"
 LABELLED = "kubernetes_labelled_devices"
 GPU = "nvidia_com_gpu"
-WRITTEN, ASKED = "remote_write/kube_state_metrics", "federate/kube_state_metrics"
+REMOTE_WRITE, FEDERATED = "remote_write/kube_state_metrics", "federate/kube_state_metrics"
 
 
-class Telling:
-    """Says things of machines of one cluster to a store."""
+class DeclaredWriter:
+    """Write declared resources and PCI functions of one cluster's machines to a store."""
 
     def __init__(self, store: ClickHouseStore, cluster: str) -> None:
         self.store, self.cluster, self.count = store, cluster, 0
 
-    def say(self, machine: str, at: int, *told: tuple[str, str, Value | Absent], reader: str = WRITTEN) -> None:
-        dims = tuple(DimValue(metric, (resource,), value) for metric, resource, value in told)
+    def declare(
+        self, machine: str, at: int, *resources: tuple[str, str, Value | Absent], reader: str = REMOTE_WRITE
+    ) -> None:
+        dims = tuple(DimValue(metric, (resource,), value) for metric, resource, value in resources)
         sample = Sample(view=None, reader=reader, lane=Lane.SLOW, measured_at=at, values={}, dims=dims)
         accepted = accept(self.cluster, machine, [sample], received_at=at + NANOS)
-        accepted.batch.samples.clear()  # as it travels: there is no row where there are no values
+        accepted.batch.samples.clear()  # as on the wire: no row without values
         self._write(accepted)
 
-    def on_bus(self, machine: str, gpus: int) -> None:
+    def add_pci_gpus(self, machine: str, gpus: int) -> None:
         functions = [
             PciFunction(address=f"0000:{n:02x}:00.0", vendor=0x10DE, device=1, class_code=0x030200) for n in range(gpus)
         ]
@@ -53,53 +55,53 @@ def gpus(
     )  # fmt: skip
 
 
-def test_what_was_said_last_counts_until_it_ends_or_is_old(store: ClickHouseStore, cluster: str) -> None:
-    tell, since = Telling(store, cluster), T0
+def test_last_declaration_counts_until_it_ends_or_expires(store: ClickHouseStore, cluster: str) -> None:
+    writer, since = DeclaredWriter(store, cluster), T0
     assert cluster not in store.declared_gpus(since)
-    tell.say("m1", T0, (CAPACITY, GPU, 8), (ALLOCATABLE, GPU, 8), (CAPACITY, "nvidia_com_mig_1g_10gb", 14))
-    tell.say("m2", T0, (CAPACITY, GPU, 8), (ALLOCATABLE, GPU, 8))
-    tell.say("m3", T0, (CAPACITY, "nvidia_com_mig_1g_10gb", 7))  # says nothing of whole GPUs
-    (told,) = store.declared_gpus(since)[cluster]
-    assert told == gpus(WRITTEN, 2, 16, allocatable=16, counted=16, at=T0)
-    tell.say("m1", T0 + 60 * NANOS, (ALLOCATABLE, GPU, 7))
-    tell.say("m1", T0 + 30 * NANOS, (ALLOCATABLE, GPU, 5))  # late word of before
-    (told,) = store.declared_gpus(since)[cluster]
-    assert told == gpus(WRITTEN, 2, 16, allocatable=15, counted=16, at=T0 + 60 * NANOS)
+    writer.declare("m1", T0, (CAPACITY, GPU, 8), (ALLOCATABLE, GPU, 8), (CAPACITY, "nvidia_com_mig_1g_10gb", 14))
+    writer.declare("m2", T0, (CAPACITY, GPU, 8), (ALLOCATABLE, GPU, 8))
+    writer.declare("m3", T0, (CAPACITY, "nvidia_com_mig_1g_10gb", 7))  # declares no whole GPUs
+    (declared,) = store.declared_gpus(since)[cluster]
+    assert declared == gpus(REMOTE_WRITE, 2, 16, allocatable=16, counted=16, at=T0)
+    writer.declare("m1", T0 + 60 * NANOS, (ALLOCATABLE, GPU, 7))
+    writer.declare("m1", T0 + 30 * NANOS, (ALLOCATABLE, GPU, 5))  # late and older
+    (declared,) = store.declared_gpus(since)[cluster]
+    assert declared == gpus(REMOTE_WRITE, 2, 16, allocatable=15, counted=16, at=T0 + 60 * NANOS)
     ended = Absent(Reason.NO_DATA, "ended")
-    tell.say("m2", T0 + 90 * NANOS, (CAPACITY, GPU, ended), (ALLOCATABLE, GPU, ended))
-    (told,) = store.declared_gpus(since)[cluster]
-    assert (told.machines, told.gpus, told.allocatable) == (1, 8, 7)
-    tell.say("m2", T0 + 120 * NANOS, (CAPACITY, GPU, 0))  # zero is a count
-    (told,) = store.declared_gpus(since)[cluster]
-    assert (told.machines, told.gpus, told.allocatable) == (2, 8, 7)
+    writer.declare("m2", T0 + 90 * NANOS, (CAPACITY, GPU, ended), (ALLOCATABLE, GPU, ended))
+    (declared,) = store.declared_gpus(since)[cluster]
+    assert (declared.machines, declared.gpus, declared.allocatable) == (1, 8, 7)
+    writer.declare("m2", T0 + 120 * NANOS, (CAPACITY, GPU, 0))  # zero is a count
+    (declared,) = store.declared_gpus(since)[cluster]
+    assert (declared.machines, declared.gpus, declared.allocatable) == (2, 8, 7)
     assert store.declared_gpus(since, ["m1"])[cluster][0].gpus == 0
     assert cluster not in store.declared_gpus(T0 + 122 * NANOS)
-    assert store.latest(cluster, "m1") == ()  # nothing that the machine itself was heard by
+    assert store.latest(cluster, "m1") == ()  # the machine itself has not reported
 
 
-def test_of_several_who_tell_of_a_machine_the_last_counts(store: ClickHouseStore, cluster: str) -> None:
-    tell = Telling(store, cluster)
-    tell.say("m1", T0, (CAPACITY, GPU, 8))
-    tell.say("m2", T0, (CAPACITY, GPU, 8))
-    tell.say("m1", T0 + 10 * NANOS, (CAPACITY, GPU, 6), reader=ASKED)
+def test_newest_source_of_a_machine_counts(store: ClickHouseStore, cluster: str) -> None:
+    writer = DeclaredWriter(store, cluster)
+    writer.declare("m1", T0, (CAPACITY, GPU, 8))
+    writer.declare("m2", T0, (CAPACITY, GPU, 8))
+    writer.declare("m1", T0 + 10 * NANOS, (CAPACITY, GPU, 6), reader=FEDERATED)
     assert store.declared_gpus(T0)[cluster] == (
-        gpus(ASKED, 1, 6, allocatable=None, counted=6, at=T0 + 10 * NANOS),
-        gpus(WRITTEN, 2, 16, allocatable=None, counted=8, at=T0),
+        gpus(FEDERATED, 1, 6, allocatable=None, counted=6, at=T0 + 10 * NANOS),
+        gpus(REMOTE_WRITE, 2, 16, allocatable=None, counted=8, at=T0),
     )
 
 
-def test_what_can_be_no_gpus_of_their_own_is_told_apart(store: ClickHouseStore, cluster: str) -> None:
-    tell = Telling(store, cluster)
-    tell.on_bus("sliced", 8)
-    tell.say("sliced", T0, (CAPACITY, GPU, 32))  # four shares of each
-    tell.on_bus("lost-one", 7)
-    tell.say("lost-one", T0, (CAPACITY, GPU, 8))  # one is gone from the bus: Kubernetes is right
-    tell.say("labelled", T0, (CAPACITY, GPU, 16), (LABELLED, "nvidia.com/gpu.count", 4))
-    tell.say("alone", T0, (CAPACITY, GPU, 16))  # nobody can say what these are
-    tell.on_bus("none", 0)
-    tell.say("none", T0, (CAPACITY, GPU, 0))
-    (told,) = store.declared_gpus(T0)[cluster]
-    assert (told.machines, told.counted, told.shares) == (5, 32 + 8 + 16 + 16, 24 + 12)
+def test_shares_of_gpus_are_not_counted_as_gpus(store: ClickHouseStore, cluster: str) -> None:
+    writer = DeclaredWriter(store, cluster)
+    writer.add_pci_gpus("sliced", 8)
+    writer.declare("sliced", T0, (CAPACITY, GPU, 32))  # four shares of each
+    writer.add_pci_gpus("lost-one", 7)
+    writer.declare("lost-one", T0, (CAPACITY, GPU, 8))  # one is gone from the bus: Kubernetes is right
+    writer.declare("labelled", T0, (CAPACITY, GPU, 16), (LABELLED, "nvidia.com/gpu.count", 4))
+    writer.declare("alone", T0, (CAPACITY, GPU, 16))  # unknown: no bus and no label
+    writer.add_pci_gpus("none", 0)
+    writer.declare("none", T0, (CAPACITY, GPU, 0))
+    (declared,) = store.declared_gpus(T0)[cluster]
+    assert (declared.machines, declared.counted, declared.shares) == (5, 32 + 8 + 16 + 16, 24 + 12)
     assert store.pci_gpu_counts(cluster, ["sliced", "lost-one", "alone", "none"]) == {
         "sliced": 8,
         "lost-one": 7,
@@ -107,13 +109,13 @@ def test_what_can_be_no_gpus_of_their_own_is_told_apart(store: ClickHouseStore, 
     }
 
 
-def test_each_machine_by_resource_and_teller(store: ClickHouseStore, cluster: str) -> None:
-    tell = Telling(store, cluster)
-    tell.say("m1", T0, (CAPACITY, GPU, 8), (ALLOCATABLE, GPU, 7), (LABELLED, "nvidia.com/gpu.count", 8))
-    tell.say("m1", T0 + NANOS, (CAPACITY, GPU, 8), reader=ASKED)
-    tell.say("m2", T0, (CAPACITY, GPU, 8))
+def test_declared_resources_by_machine_resource_and_source(store: ClickHouseStore, cluster: str) -> None:
+    writer = DeclaredWriter(store, cluster)
+    writer.declare("m1", T0, (CAPACITY, GPU, 8), (ALLOCATABLE, GPU, 7), (LABELLED, "nvidia.com/gpu.count", 8))
+    writer.declare("m1", T0 + NANOS, (CAPACITY, GPU, 8), reader=FEDERATED)
+    writer.declare("m2", T0, (CAPACITY, GPU, 8))
 
-    def one(resource: str, capacity: int, allocatable: int | None, reader: str, at: int) -> DeclaredResource:
+    def expected(resource: str, capacity: int, allocatable: int | None, reader: str, at: int) -> DeclaredResource:
         return DeclaredResource(
             resource=resource, capacity=capacity, allocatable=allocatable, reader=reader,
             measured_at=to_datetime(at), received_at=to_datetime(at + NANOS),
@@ -121,9 +123,9 @@ def test_each_machine_by_resource_and_teller(store: ClickHouseStore, cluster: st
 
     assert store.declared_resources(cluster, ["m1", "m9"], T0) == {
         "m1": (
-            one(GPU, 8, None, ASKED, T0 + NANOS),
-            one("nvidia.com/gpu.count", 8, None, WRITTEN, T0),
-            one(GPU, 8, 7, WRITTEN, T0),
+            expected(GPU, 8, None, FEDERATED, T0 + NANOS),
+            expected("nvidia.com/gpu.count", 8, None, REMOTE_WRITE, T0),
+            expected(GPU, 8, 7, REMOTE_WRITE, T0),
         )
     }
     assert store.declared_resources(cluster, ["m2"], T0 + 2 * NANOS) == {}

@@ -1,4 +1,4 @@
-"""Events out of the store: whose, when, of which kind, page by page."""
+"""Event queries: by machine, view, time and kind, page by page."""
 
 import msgspec
 import pytest
@@ -29,9 +29,9 @@ def span(cluster: str, **changes: object) -> EventSpan:
     return msgspec.structs.replace(whole, **changes)
 
 
-def told(store: ClickHouseStore, *spans: EventSpan, **more: object) -> list[tuple[str, str | None, int]]:
-    question = EventQuery(spans=spans, limit=100)
-    found = store.events(msgspec.structs.replace(question, **more))
+def found_events(store: ClickHouseStore, *spans: EventSpan, **more: object) -> list[tuple[str, str | None, int]]:
+    query = EventQuery(spans=spans, limit=100)
+    found = store.events(msgspec.structs.replace(query, **more))
     return [(one.machine, one.view, (one.at - T0) // NANOS) for one in found]
 
 
@@ -45,21 +45,24 @@ def test_event_written_twice_is_returned_once(store: ClickHouseStore, cluster: s
     assert found.received_at > 0
 
 
-def test_whose_and_when(store: ClickHouseStore, cluster: str) -> None:
+def test_events_by_machine_view_time_and_kind(store: ClickHouseStore, cluster: str) -> None:
     put(store, cluster, "a", event(1), event(2, device=1), event(3, "driver_reloaded", 0, None))
     put(store, cluster, "b", event(4))
     first, second = gpu(0).key, gpu(1).key
-    assert told(store, span(cluster)) == [("b", first, 4), ("a", None, 3), ("a", second, 2), ("a", first, 1)]
-    assert told(store, span(cluster, machine="b")) == [("b", first, 4)]
-    assert told(store, span(cluster, machine="a", views=frozenset({second}))) == [("a", second, 2)]
-    assert told(store, span(cluster, views=frozenset())) == []
-    assert told(store, span(cluster, start=T0 + 2 * NANOS, end=T0 + 4 * NANOS)) == [("a", None, 3), ("a", second, 2)]
+    assert found_events(store, span(cluster)) == [("b", first, 4), ("a", None, 3), ("a", second, 2), ("a", first, 1)]
+    assert found_events(store, span(cluster, machine="b")) == [("b", first, 4)]
+    assert found_events(store, span(cluster, machine="a", views=frozenset({second}))) == [("a", second, 2)]
+    assert found_events(store, span(cluster, views=frozenset())) == []
+    assert found_events(store, span(cluster, start=T0 + 2 * NANOS, end=T0 + 4 * NANOS)) == [
+        ("a", None, 3),
+        ("a", second, 2),
+    ]
     of_two = (span(cluster, machine="a", end=T0 + 2 * NANOS), span(cluster, machine="b"))
-    assert told(store, *of_two) == [("b", first, 4), ("a", first, 1)]
-    assert told(store, span(cluster), view="") == [("a", None, 3)]
-    assert told(store, span(cluster), view=first) == [("b", first, 4), ("a", first, 1)]
-    assert told(store, span(cluster), kinds=("driver_reloaded", "none")) == [("a", None, 3)]
-    assert told(store) == []
+    assert found_events(store, *of_two) == [("b", first, 4), ("a", first, 1)]
+    assert found_events(store, span(cluster), view="") == [("a", None, 3)]
+    assert found_events(store, span(cluster), view=first) == [("b", first, 4), ("a", first, 1)]
+    assert found_events(store, span(cluster), kinds=("driver_reloaded", "none")) == [("a", None, 3)]
+    assert found_events(store) == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -74,6 +77,6 @@ def test_pages_return_events_of_one_instant_once(store: ClickHouseStore, cluster
     assert [code // 3 for code in codes] == sorted((code // 3 for code in codes), reverse=True)
 
 
-def test_what_a_question_says_is_no_sql(store: ClickHouseStore, cluster: str) -> None:
+def test_event_filters_are_not_sql(store: ClickHouseStore, cluster: str) -> None:
     put(store, cluster, "m", event(1))
-    assert told(store, span("x' OR 1=1 --"), kinds=("') OR (1=1",), view="' OR '") == []
+    assert found_events(store, span("x' OR 1=1 --"), kinds=("') OR (1=1",), view="' OR '") == []

@@ -1,4 +1,4 @@
-"""Where GPUs are and were, held against the store in memory, which goes through everything that was ever told."""
+"""GPU slots and their changes, compared with the in-memory store, which evaluates all reports."""
 
 import itertools
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def gpu(name: str, side: Side = Side.HOST) -> View:
     return View(kind=ViewKind.GPU, side=side, uuid=name)
 
 
-def told(
+def gpu_batch(
     cluster: str,
     machine: str,
     name: str,
@@ -41,47 +41,47 @@ def told(
     return accept(cluster, machine, [sample], received_at=at + 1, reported_at=at, seq=second + 1)
 
 
-def question(cluster: str, **more: object) -> ChangeQuery:
+def query(cluster: str, **more: object) -> ChangeQuery:
     return ChangeQuery(cluster=cluster, start=T0 - NANOS, end=T0 + 10_000 * NANOS, limit=1_000, **more)  # type: ignore[arg-type]
 
 
-def shown(changes: tuple[StoredChange, ...]) -> list[tuple[object, ...]]:
+def comparable(changes: tuple[StoredChange, ...]) -> list[tuple[object, ...]]:
     return sorted((one.at, one.kind, one.machine, one.address, one.view, one.before) for one in changes)
 
 
 numbers = itertools.count(1)
-words = st.lists(
+moves = st.lists(
     st.tuples(st.sampled_from(["m-a", "m-b"]), st.sampled_from("XYZ"), st.sampled_from(["s1", "s2"])), max_size=12
 )
 
 
 @pytest.mark.costly
 @settings(max_examples=examples(8, 100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(words)
-def test_what_moved_and_what_was_replaced(store: ClickHouseStore, words: list[tuple[str, str, str]]) -> None:
+@given(moves)
+def test_changes_and_slots_match_the_memory_store(store: ClickHouseStore, moves: list[tuple[str, str, str]]) -> None:
     number = next(numbers)
     cluster, memory = f"moves-{number}", MemoryStore()
-    for second, (machine, name, slot) in enumerate(words):
-        batch = told(cluster, machine, f"GPU-{number}-{name}", slot, second)
+    for second, (machine, name, slot) in enumerate(moves):
+        batch = gpu_batch(cluster, machine, f"GPU-{number}-{name}", slot, second)
         for one in (store, memory):
             one.write([batch], f"{cluster}-{second}")
-    assert shown(store.changes(question(cluster))) == shown(memory.changes(question(cluster)))
+    assert comparable(store.changes(query(cluster))) == comparable(memory.changes(query(cluster)))
     for machine in ("m-a", "m-b"):
-        machines = [machine, "nobody"]
+        machines = [machine, "unknown"]
         assert store.slots(cluster, machines) == memory.slots(cluster, machines)
         for key, at in itertools.product([None, gpu(f"GPU-{number}-X").key], [None, "s1"]):
-            asked = store.slots(cluster, machines, view=key, address=at)
-            assert asked == memory.slots(cluster, machines, view=key, address=at)
+            slots = store.slots(cluster, machines, view=key, address=at)
+            assert slots == memory.slots(cluster, machines, view=key, address=at)
 
 
 def test_pages_and_filters_of_changes(store: ClickHouseStore, cluster: str) -> None:
     for second, (machine, name, slot) in enumerate(
         [("m-a", "P", "s1"), ("m-a", "Q", "s1"), ("m-b", "P", "s1"), ("m-b", "P", "s2"), ("m-a", "P", "s1")]
     ):
-        store.write([told(cluster, machine, f"GPU-{cluster}-{name}", slot, second)], f"{cluster}-{second}")
-    whole = store.changes(question(cluster))
+        store.write([gpu_batch(cluster, machine, f"GPU-{cluster}-{name}", slot, second)], f"{cluster}-{second}")
+    whole = store.changes(query(cluster))
     kinds = [(one.kind, one.machine, (one.at - T0) // NANOS) for one in whole]
-    # That P came back to m-a is not told anew: its texts there are what they were.
+    # The return of P to m-a is no change: its texts there are unchanged.
     assert sorted(kinds, key=lambda one: one[2]) == [
         (ChangeKind.REPLACED, "m-a", 1),
         (ChangeKind.MOVED, "m-b", 2),
@@ -100,25 +100,25 @@ def test_pages_and_filters_of_changes(store: ClickHouseStore, cluster: str) -> N
     ):
         paged += found
     assert tuple(paged) == whole
-    assert {one.kind for one in store.changes(question(cluster, kind=ChangeKind.MOVED))} == {ChangeKind.MOVED}
-    assert [one.machine for one in store.changes(question(cluster, machines=("m-a",)))] == ["m-a"]
-    assert store.changes(question(cluster, machines=())) == ()
-    assert store.changes(question("nobody")) == ()
+    assert {one.kind for one in store.changes(query(cluster, kind=ChangeKind.MOVED))} == {ChangeKind.MOVED}
+    assert [one.machine for one in store.changes(query(cluster, machines=("m-a",)))] == ["m-a"]
+    assert store.changes(query(cluster, machines=())) == ()
+    assert store.changes(query("unknown")) == ()
     (newest,) = [one for one in store.slots(cluster, ["m-a"], view=whole[0].view) if one.last_seen]
     assert newest.last_seen == T0 + 4 * NANOS + 1
 
 
-def test_a_guest_that_sees_a_gpu_does_not_move_it(store: ClickHouseStore, cluster: str) -> None:
+def test_gpu_seen_in_a_guest_did_not_move(store: ClickHouseStore, cluster: str) -> None:
     name = f"GPU-{cluster}"
-    store.write([told(cluster, "host", name, "s1", 0)], f"{cluster}-0")
-    store.write([told(cluster, "guest", name, "s9", 1, Side.GUEST)], f"{cluster}-1")
-    assert store.changes(question(cluster)) == ()
+    store.write([gpu_batch(cluster, "host", name, "s1", 0)], f"{cluster}-0")
+    store.write([gpu_batch(cluster, "guest", name, "s9", 1, Side.GUEST)], f"{cluster}-1")
+    assert store.changes(query(cluster)) == ()
 
 
-def test_pools_count_what_is_there_now(store: ClickHouseStore, cluster: str) -> None:
+def test_pools_count_present_gpus(store: ClickHouseStore, cluster: str) -> None:
     def put(machine: str, name: str, second: int, driver: str, vbios: str | None) -> None:
         texts: dict[str, Value] = {"gpu_name": "H200", **({"gpu_vbios_version": vbios} if vbios else {})}
-        of_gpu = told(cluster, machine, name, "s", second, texts=texts)
+        of_gpu = gpu_batch(cluster, machine, name, "s", second, texts=texts)
         at = T0 + second * NANOS
         of_machine = Sample(
             view=None, reader="nvml", lane=Lane.STATIC, measured_at=at, values={"nvidia_driver_version": driver}
@@ -134,7 +134,7 @@ def test_pools_count_what_is_there_now(store: ClickHouseStore, cluster: str) -> 
     put("m-b", "GPU-3", 2, "580.1", "96.01")
     put("m-c", "GPU-4", 3, "580.1", None)
     put("m-d", "GPU-5", 4, "580.1", "96.00")
-    put("m-d", "GPU-6", 4 + 3_000, "580.1", "96.00")  # GPU-5 is not there any more
+    put("m-d", "GPU-6", 4 + 3_000, "580.1", "96.00")  # GPU-5 is gone
 
     def pool(vbios: str | None, gpus: int, machines: int) -> GpuPool:
         return GpuPool(
@@ -142,5 +142,5 @@ def test_pools_count_what_is_there_now(store: ClickHouseStore, cluster: str) -> 
         )
 
     assert set(store.pools(cluster)) == {pool("96.00", 3, 2), pool("96.01", 1, 1), pool(None, 1, 1)}
-    assert store.pools("nobody") == ()
+    assert store.pools("unknown") == ()
     assert set(store.pools(cluster)) <= set(store.pools())

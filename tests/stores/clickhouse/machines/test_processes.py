@@ -1,4 +1,4 @@
-"""Tables of processes in the store: the newest of each device, as they were told."""
+"""Process tables in the store: the newest of each device."""
 
 import msgspec
 
@@ -49,14 +49,14 @@ def put(store: ClickHouseStore, cluster: str, second: int, *processes: Process, 
     store.write([accepted], f"{cluster}-{seq}")
 
 
-def ask(store: ClickHouseStore, cluster: str, **changes: object) -> tuple[StoredProcesses, ...]:
+def query(store: ClickHouseStore, cluster: str, **changes: object) -> tuple[StoredProcesses, ...]:
     whole = ProcessQuery(cluster=cluster, machine="m", start=T0, end=T0 + 1000 * NANOS)
     return store.processes(msgspec.structs.replace(whole, **changes))
 
 
-def test_a_table_comes_back_as_it_was(store: ClickHouseStore, cluster: str) -> None:
+def test_process_table_round_trip(store: ClickHouseStore, cluster: str) -> None:
     put(store, cluster, 5, OTHER, ONE)
-    (found,) = ask(store, cluster)
+    (found,) = query(store, cluster)
     assert (found.view, found.reader, found.measured_at, found.received_at) == (
         gpu(0).key,
         "nvml",
@@ -66,19 +66,21 @@ def test_a_table_comes_back_as_it_was(store: ClickHouseStore, cluster: str) -> N
     assert (found.total, sorted(found.processes, key=lambda one: one.pid)) == (2, [OTHER, ONE])
 
 
-def test_the_newest_of_each_device_within_the_time(store: ClickHouseStore, cluster: str) -> None:
-    for seq, (second, device, who) in enumerate([(1, 0, [ONE]), (9, 0, []), (5, 1, [ONE]), (4, 0, [OTHER])], start=1):
-        put(store, cluster, second, *who, device=device, seq=seq)
+def test_newest_table_of_each_device_in_the_range(store: ClickHouseStore, cluster: str) -> None:
+    for seq, (second, device, processes) in enumerate(
+        [(1, 0, [ONE]), (9, 0, []), (5, 1, [ONE]), (4, 0, [OTHER])], start=1
+    ):
+        put(store, cluster, second, *processes, device=device, seq=seq)
     first, second_ = gpu(0).key, gpu(1).key
-    assert [(one.view, one.total) for one in ask(store, cluster)] == [(first, 0), (second_, 1)]
-    before = ask(store, cluster, end=T0 + 9 * NANOS)
+    assert [(one.view, one.total) for one in query(store, cluster)] == [(first, 0), (second_, 1)]
+    before = query(store, cluster, end=T0 + 9 * NANOS)
     assert [(one.view, one.processes) for one in before] == [(first, (OTHER,)), (second_, (ONE,))]
-    assert [one.view for one in ask(store, cluster, view=second_)] == [second_]
-    assert ask(store, cluster, start=T0 + 10 * NANOS) == ()
-    assert ask(store, cluster, machine="other") == ()
+    assert [one.view for one in query(store, cluster, view=second_)] == [second_]
+    assert query(store, cluster, start=T0 + 10 * NANOS) == ()
+    assert query(store, cluster, machine="other") == ()
 
 
-def test_what_is_written_twice_is_there_once(store: ClickHouseStore, cluster: str) -> None:
+def test_table_written_twice_is_returned_once(store: ClickHouseStore, cluster: str) -> None:
     put(store, cluster, 1, ONE)
     put(store, cluster, 1, ONE, seq=2)
-    assert len(ask(store, cluster)) == 1
+    assert len(query(store, cluster)) == 1

@@ -1,4 +1,4 @@
-"""Views are written when they are news, whoever says them again and however."""
+"""View rows are written only when they change."""
 
 import msgspec
 import pytest
@@ -17,13 +17,13 @@ def views(index: int, count: int = 2) -> ViewList:
     )
 
 
-def written(known: WriteCache, *told: tuple[ViewList, list[int], int], reader: str = "nvml") -> list[list[object]]:
-    """Return uuid and index of the views that are written of batches, each with the views that it tells of and when."""
+def written(known: WriteCache, *reports: tuple[ViewList, list[int], int], reader: str = "nvml") -> list[list[object]]:
+    """Return uuid and index of the written views. A report is a view list, the used indexes and its time."""
     parts = PartRows(known)
-    for table, of, at in told:
-        batch = msgspec.structs.replace(batch_of({"gpu_power_watts": [1.0] * len(of)}), views=table)
+    for table, used, at in reports:
+        batch = msgspec.structs.replace(batch_of({"gpu_power_watts": [1.0] * len(used)}), views=table)
         block: SampleBlock = batch.samples[0]
-        block.view, block.reader = of, reader
+        block.view, block.reader = used, reader
         parts.add(AcceptedBatch(received_at=NOW, reported_at=at, machine_ids=("m",), batch=batch))
     columns = parts.tables["views"].columns
     return [list(row) for row in zip(columns["uuid"], columns["index"], strict=True)]  # type: ignore[arg-type]
@@ -33,25 +33,25 @@ FIRST, MOVED = views(0), views(5)
 
 
 @pytest.mark.parametrize("again", [FIRST, views(0)], ids=["the same list", "an equal list"])
-def test_what_is_said_again_is_written_once(again: ViewList) -> None:
+def test_repeated_view_is_written_once(again: ViewList) -> None:
     known = WriteCache()
     assert written(known, (FIRST, [0, 1], 1), (again, [0, 1], 2)) == [["GPU-0", 0], ["GPU-1", 1]]
     assert written(known, (again, [0, 1], 3), (FIRST, [0, 1], 4)) == []
 
 
-def test_a_view_of_the_list_that_was_not_told_of_before_is_news() -> None:
+def test_newly_used_view_of_a_list_is_written() -> None:
     known = WriteCache()
     assert written(known, (FIRST, [0], 1), (FIRST, [0], 2), (FIRST, [0, 1], 3)) == [["GPU-0", 0], ["GPU-1", 1]]
     assert written(known, (FIRST, [0, 1], 4), reader="dcgm") == [["GPU-0", 0], ["GPU-1", 1]]
 
 
-def test_what_was_otherwise_in_between_is_news_again() -> None:
+def test_view_that_changes_back_is_written_again() -> None:
     known = WriteCache()
     assert len(written(known, (FIRST, [0, 1], 1), (MOVED, [0], 2))) == 3
     assert written(known, (FIRST, [0, 1], 3)) == [["GPU-0", 0]]
 
 
-def test_late_word_is_no_news_and_does_not_hide_what_is() -> None:
+def test_late_view_is_skipped_and_hides_no_change() -> None:
     known = WriteCache()
     assert len(written(known, (MOVED, [0, 1], 10), (FIRST, [0, 1], 5), (FIRST, [0, 1], 6))) == 2
     assert written(known, (FIRST, [0, 1], 20)) == [["GPU-0", 0], ["GPU-1", 1]]

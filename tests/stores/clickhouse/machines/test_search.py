@@ -1,4 +1,4 @@
-"""Which machines tell of a view or a text: by the newest word of each, within a cluster."""
+"""Search for the machines that report a view or a text: by the newest sample of each, within a cluster."""
 
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample
@@ -11,18 +11,23 @@ T0 = 1_700_000_000 * NANOS
 VGPU = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="U-1", instance="7", parent="gpu/GPU-1")
 
 
-def told(vm: str, at: int = T0, view: View = VGPU) -> Sample:
+def vgpu_sample(vm: str, at: int = T0, view: View = VGPU) -> Sample:
     values = {"vgpu_vm_id": vm, "vgpu_vm_id_kind": "uuid", "gpu_memory_used_bytes": 1}
     return Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=at, values=values)  # type: ignore[arg-type]
 
 
-def test_the_newest_text_counts(store: ClickHouseStore, cluster: str) -> None:
+def test_text_search_uses_the_newest_sample(store: ClickHouseStore, cluster: str) -> None:
     for number, (machine, sample) in enumerate(
-        [("m-a", told("vm-1")), ("m-b", told("vm-1")), ("m-b", told("vm-2", T0 + NANOS)), ("m-c", told("vm-3"))]
+        [
+            ("m-a", vgpu_sample("vm-1")),
+            ("m-b", vgpu_sample("vm-1")),
+            ("m-b", vgpu_sample("vm-2", T0 + NANOS)),
+            ("m-c", vgpu_sample("vm-3")),
+        ]
     ):
         batch = accept(cluster, machine, [sample], received_at=sample.measured_at + NANOS)
         store.write([batch], f"{cluster}-{number}")
-    store.write([accept(f"{cluster}-x", "m-a", [told("vm-3")])], f"{cluster}-x")
+    store.write([accept(f"{cluster}-x", "m-a", [vgpu_sample("vm-3")])], f"{cluster}-x")
 
     assert store.reporters_of_text(cluster, "vgpu_vm_id", "vm-1") == ("m-a",)
     assert store.reporters_of_text(cluster, "vgpu_vm_id", "vm-2") == ("m-b",)
@@ -31,10 +36,21 @@ def test_the_newest_text_counts(store: ClickHouseStore, cluster: str) -> None:
     assert store.reporters_of_text(cluster, "vgpu_type", "vm-1") == ()
 
 
-def test_a_view_is_found_on_every_machine_that_told_of_it(store: ClickHouseStore, cluster: str) -> None:
+def test_view_is_found_on_every_machine_that_reported_it(store: ClickHouseStore, cluster: str) -> None:
     other = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="U-2", instance="8")
-    store.write([accept(cluster, "m-a", [told("vm", view=other)])], f"{cluster}-a")
-    store.write([accept(cluster, "m-b", [told("vm"), told("vm", view=other)])], f"{cluster}-b")
+    store.write([accept(cluster, "m-a", [vgpu_sample("vm", view=other)])], f"{cluster}-a")
+    store.write([accept(cluster, "m-b", [vgpu_sample("vm"), vgpu_sample("vm", view=other)])], f"{cluster}-b")
     assert store.reporters_of_view(cluster, other.key) == ("m-a", "m-b")
     assert store.reporters_of_view(cluster, VGPU.key) == ("m-b",)
     assert store.reporters_of_view(cluster, "vgpu/U-3") == ()
+
+
+def test_views_are_found_by_the_start_of_their_key(store: ClickHouseStore, cluster: str) -> None:
+    other = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="U-2", instance="8")
+    store.write([accept(cluster, "m-a", [vgpu_sample("vm", view=other)])], f"{cluster}-a")
+    store.write([accept(cluster, "m-b", [vgpu_sample("vm"), vgpu_sample("vm", view=other)])], f"{cluster}-b")
+    every = ((VGPU.key, "m-b"), (other.key, "m-a"), (other.key, "m-b"))
+    assert store.views_with_prefix(cluster, ["gpu/U-", "vgpu/U-"], 10) == every
+    assert store.views_with_prefix(cluster, ["vgpu/U-"], 2) == every[:2]
+    assert store.views_with_prefix(cluster, ["vgpu/U-2", "vgpu/U%"], 10) == every[1:]
+    assert store.views_with_prefix(cluster, ["mig/U-2"], 10) == ()

@@ -1,4 +1,4 @@
-"""What minutes and hours should hold, a reading at a time, written apart from the statements that make them."""
+"""Expected content of minutes and hours, computed one measurement at a time and independently of the product."""
 
 import itertools
 from collections import defaultdict
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-SPEAKS, APART, HOUR = 120, 1500, 3600
+VALID_SECONDS, MAX_GAP_SECONDS, HOUR = 120, 1500, 3600
 MOST_WATTS = 4000
 
 
-class Told(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """One sample of a device: seconds after the first hour, and what it says; None is absent."""
+class Measurement(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """One sample of a device: seconds after the first hour, and its values. None is absent."""
 
     at: int
     watts: float | None = None
@@ -19,67 +19,70 @@ class Told(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     joules: float | None = None
     errors: int | None = None
     state: str | None = None
-    bar1: int | None = None  # a gauge that is kept in the tail
-    mig: str | None = None  # a state that is kept in the tail
-    sent: int | None = None  # a counter that is kept in the tail
-    session: int = 0  # of the driver
-    seq: int = 0  # of the batch that it came in
+    bar1: int | None = None  # a gauge of the tail
+    mig: str | None = None  # a state of the tail
+    sent: int | None = None  # a counter of the tail
+    session: int = 0  # driver session
+    seq: int = 0  # sequence number of the batch
 
 
-OF_THE_DRIVER = ("joules", "errors")
+RESET_BY_DRIVER = ("joules", "errors")
 
 
-def gauges(told: Sequence[Told], name: str, window: int) -> dict[int, tuple[float, float, float, int]]:
+def gauges(measurements: Sequence[Measurement], name: str, window: int) -> dict[int, tuple[float, float, float, int]]:
     found: dict[int, list[float]] = defaultdict(list)
-    for one in told:
+    for one in measurements:
         value = getattr(one, name)
         if value is not None:
             found[one.at // window * window].append(value)
     return {at: (min(values), max(values), sum(values), len(values)) for at, values in found.items()}
 
 
-def grown(before: Told, after: Told, name: str) -> float:
-    """By how much a counter grew between two readings of it."""
+def increase(before: Measurement, after: Measurement, name: str) -> float:
+    """Return the growth of a counter between two measurements."""
     first: float = getattr(before, name)
     last: float = getattr(after, name)
-    anew = name in OF_THE_DRIVER and before.session and after.session and before.session != after.session
-    return last if last < first or anew else last - first
+    is_reset = name in RESET_BY_DRIVER and before.session and after.session and before.session != after.session
+    return last if last < first or is_reset else last - first
 
 
-def can_be(before: Told, after: Told, name: str) -> bool:
-    """Whether a GPU can have drawn that between two readings."""
-    return name != "joules" or grown(before, after, name) <= MOST_WATTS * (after.at - before.at)
+def is_possible(before: Measurement, after: Measurement, name: str) -> bool:
+    """Return whether a GPU can have drawn that energy between two measurements."""
+    return name != "joules" or increase(before, after, name) <= MOST_WATTS * (after.at - before.at)
 
 
-def counters(told: Sequence[Told], name: str, window: int, hour: int) -> dict[int, tuple[float, float]]:
-    """Last reading and growth of each window of an hour; what came before the hour counts where it is close.
+def counters(measurements: Sequence[Measurement], name: str, window: int, hour: int) -> dict[int, tuple[float, float]]:
+    """Return the last value and the increase of each window of an hour.
 
-    They grow in the order in which their sender counted, and by nothing unknown over a clock that was set back; by time
-    where they fall less often in that order.
+    A measurement shortly before the hour counts as its start. Increases follow the sequence numbers of the sender, or
+    the time of measuring if the counter falls less often in that order. Growth across a clock that was set back is
+    unknown and adds nothing.
     """
-    near = [one for one in told if getattr(one, name) is not None and hour - APART <= one.at < hour + HOUR]
+    near = [
+        one for one in measurements if getattr(one, name) is not None and hour - MAX_GAP_SECONDS <= one.at < hour + HOUR
+    ]
     lasts = {one.at // window * window: getattr(one, name) for one in near if one.at >= hour}
     more: dict[int, float] = defaultdict(int)
-    ways = sorted(near, key=lambda one: (one.seq, one.at)), sorted(near, key=lambda one: one.at)
+    orders = sorted(near, key=lambda one: (one.seq, one.at)), sorted(near, key=lambda one: one.at)
 
-    def falls(way: Iterable[Told]) -> int:
-        return sum(getattr(one, name) < getattr(before, name) for before, one in itertools.pairwise(way))
+    def falls(order: Iterable[Measurement]) -> int:
+        return sum(getattr(one, name) < getattr(before, name) for before, one in itertools.pairwise(order))
 
-    for before, one in itertools.pairwise(min(ways, key=falls)):
-        if one.at > before.at and can_be(before, one, name):
-            more[one.at // window * window] += grown(before, one, name)
+    for before, one in itertools.pairwise(min(orders, key=falls)):
+        if one.at > before.at and is_possible(before, one, name):
+            more[one.at // window * window] += increase(before, one, name)
     return {at: (last, more[at]) for at, last in lasts.items()}
 
 
-def speaks(told: Sequence[Told], lasts: int = SPEAKS) -> list[tuple[int, int, Told]]:
-    """From when to when each sample speaks."""
-    ends = [*(one.at for one in told[1:]), 10**9][: len(told)]
-    return [(one.at, min(end, one.at + lasts), one) for one, end in zip(told, ends, strict=True)]
+def validity(measurements: Sequence[Measurement], lasts: int = VALID_SECONDS) -> list[tuple[int, int, Measurement]]:
+    """Return start and end of the validity of each measurement."""
+    ends = [*(one.at for one in measurements[1:]), 10**9][: len(measurements)]
+    return [(one.at, min(end, one.at + lasts), one) for one, end in zip(measurements, ends, strict=True)]
 
 
-def states(told: Sequence[Told], name: str, window: int) -> dict[tuple[int, str], float]:
+def states(measurements: Sequence[Measurement], name: str, window: int) -> dict[tuple[int, str], float]:
     found: dict[tuple[int, str], float] = defaultdict(float)
-    for start, end, one in speaks(told):
+    for start, end, one in validity(measurements):
         value = getattr(one, name)
         for second in range(start, end):
             if value is not None:
@@ -87,22 +90,22 @@ def states(told: Sequence[Told], name: str, window: int) -> dict[tuple[int, str]
     return dict(found)
 
 
-def usage(told: Sequence[Told], start: int, end: int) -> dict[str, float]:
-    """Seconds and joules between two instants."""
+def usage(measurements: Sequence[Measurement], start: int, end: int) -> dict[str, float]:
+    """Return seconds and joules between two instants."""
     found = dict.fromkeys(
         ("used_seconds", "idle_seconds", "power_joules", "power_seconds", "energy_joules", "energy_seconds"), 0.0
     )
-    for first, last, one in speaks(told):
+    for first, last, one in validity(measurements):
         seconds = max(0, min(last, end) - max(first, start))
         if one.busy is not None:
             found["used_seconds" if one.busy >= 0.01 else "idle_seconds"] += seconds
         if one.watts is not None:
             found["power_joules"] += one.watts * seconds
             found["power_seconds"] += seconds
-    counted = [one for one in told if one.joules is not None]
+    counted = [one for one in measurements if one.joules is not None]
     for before, after in itertools.pairwise(counted):
         seconds = max(0, min(after.at, end) - max(before.at, start))
-        if seconds and after.at - before.at <= APART and can_be(before, after, "joules"):
-            found["energy_joules"] += grown(before, after, "joules") * seconds / (after.at - before.at)
+        if seconds and after.at - before.at <= MAX_GAP_SECONDS and is_possible(before, after, "joules"):
+            found["energy_joules"] += increase(before, after, "joules") * seconds / (after.at - before.at)
             found["energy_seconds"] += seconds
     return found

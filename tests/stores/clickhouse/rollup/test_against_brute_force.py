@@ -1,4 +1,4 @@
-"""Minutes and hours against a reading at a time: doubled, late, reset, absent, with gaps."""
+"""Minutes and hours in the store against a brute-force computation: duplicate, late, reset and absent values, gaps."""
 
 import itertools
 import time
@@ -18,7 +18,7 @@ from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse.rollup import job
 from gpufleet.stores.clickhouse.rollup.hours import HourMarks
 from tests.stores.clickhouse.rollup import brute
-from tests.stores.clickhouse.rollup.brute import HOUR, Told
+from tests.stores.clickhouse.rollup.brute import HOUR, Measurement
 from tests.support.accepted import accept
 from tests.support.profiles import examples
 
@@ -40,33 +40,37 @@ COLUMNS = "used_seconds, idle_seconds, power_joules, power_seconds, energy_joule
 _numbers = itertools.count()
 
 
-def sample(told: Told) -> Sample:
+def sample(measurement: Measurement, view: View = GPU) -> Sample:
     values: dict[str, Value | Absent] = {}
     for field, name in NAMES.items():
-        value = getattr(told, field)
+        value = getattr(measurement, field)
         values[name] = Absent(Reason.TIMEOUT, "") if value is None else value
     return Sample(
-        view=GPU,
+        view=view,
         reader="nvml",
         lane=Lane.FAST,
-        measured_at=(T0 + told.at) * NANOS,
+        measured_at=(T0 + measurement.at) * NANOS,
         values=values,
-        driver_session=told.session,
+        driver_session=measurement.session,
     )
 
 
-def write(store: ClickHouseStore, cluster: str, told: Sequence[Told], machine: str = "m") -> None:
-    if not told:
+def write(
+    store: ClickHouseStore, cluster: str, measurements: Sequence[Measurement], machine: str = "m", view: View = GPU
+) -> None:
+    if not measurements:
         return
-    by_number: dict[int, list[Told]] = {}
-    for one in told:
+    by_number: dict[int, list[Measurement]] = {}
+    for one in measurements:
         by_number.setdefault(one.seq, []).append(one)
-    batches = [accept(cluster, machine, [sample(one) for one in mine], seq=seq or 1) for seq, mine in by_number.items()]
+    batches = [
+        accept(cluster, machine, [sample(one, view) for one in mine], seq=seq or 1) for seq, mine in by_number.items()
+    ]
     store.write(batches, f"{cluster}-{next(_numbers)}")
 
 
 def roll(store: ClickHouseStore) -> list[int]:
-    """Make whatever should be made, and return which hours after the first that were, again ones negative."""
+    """Compute all due hours. Return them as offsets from the first hour, recomputed hours negative."""
     return [
         (-1 if hour.again else 1) * (hour.start // NANOS - T0 + HOUR) // HOUR
         for hour in iter(lambda: store.roll_up(time.time_ns() + 3600 * NANOS), None)
@@ -112,31 +116,38 @@ def _is_core(metric: Metric) -> bool:
     return metric.storage is Storage.CORE
 
 
-def expected_of(told: Sequence[Told], field: str, window: int) -> dict[object, object]:
+def expected_of(measurements: Sequence[Measurement], field: str, window: int) -> dict[object, object]:
     metric = CATALOGUE[NAMES[field]]
     if metric.kind is MetricKind.GAUGE:
         return {
             at: pytest.approx((low, high, total / count, count))
-            for at, (low, high, total, count) in brute.gauges(told, field, window).items()
+            for at, (low, high, total, count) in brute.gauges(measurements, field, window).items()
         }
     if metric.kind is MetricKind.STATE:
-        said = {one.at // window * window: getattr(one, field) for one in told if getattr(one, field) is not None}
-        return {at: (metric.states.index(state),) for at, state in said.items()}
-    hours = sorted({one.at // HOUR * HOUR for one in told})
+        last = {
+            one.at // window * window: getattr(one, field) for one in measurements if getattr(one, field) is not None
+        }
+        return {at: (metric.states.index(state),) for at, state in last.items()}
+    hours = sorted({one.at // HOUR * HOUR for one in measurements})
     exact = metric.type is ValueType.INT
     return {
         at: parts if exact else pytest.approx(parts, rel=1e-6)
         for hour in hours
-        for at, parts in brute.counters(told, field, window, hour).items()
+        for at, parts in brute.counters(measurements, field, window, hour).items()
     }
 
 
 def check(
-    store: ClickHouseStore, cluster: str, told: Sequence[Told], machine: str = "m", *, minutes: bool = True
+    store: ClickHouseStore,
+    cluster: str,
+    measurements: Sequence[Measurement],
+    machine: str = "m",
+    *,
+    minutes: bool = True,
 ) -> None:
-    """Compare everything that was made of a device with what should have been."""
+    """Compare all stored aggregates of a device with the expected ones."""
     for table, window in (("1m", 60), ("1h", HOUR)):
-        shown = told if minutes or table == "1h" else []
+        shown = measurements if minutes or table == "1h" else []
         found = measured(store, f"windows_{table}", cluster, machine)
         assert found == {field: expected_of(shown, field, window) for field in NAMES}
         assert {
@@ -151,7 +162,7 @@ def check(
         }
     used = {at: tuple(sums) for at, *sums in rows(store, "usage_1h", COLUMNS, cluster, machine)}
     for hour in range(-HOUR, 3 * HOUR, HOUR):
-        sums = tuple(brute.usage(told, hour, hour + HOUR).values())
+        sums = tuple(brute.usage(measurements, hour, hour + HOUR).values())
         assert used.get(hour, (0.0,) * 6) == pytest.approx(sums, abs=1e-6)
 
 
@@ -161,7 +172,7 @@ def maybe(values: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
 
 readings = st.lists(
     st.builds(
-        Told,
+        Measurement,
         at=st.integers(0, 2 * HOUR - 1),
         watts=maybe(st.sampled_from([0.0, 100.0, 333.25])),
         busy=maybe(st.sampled_from([0.0, 0.009, 0.01, 1.0])),
@@ -173,29 +184,31 @@ readings = st.lists(
         sent=maybe(st.integers(0, 2**40)),
         session=st.sampled_from([0, 7, 7, 8]),
     ),
-    unique_by=lambda told: told.at,
+    unique_by=lambda one: one.at,
     min_size=1,
     max_size=30,
-).map(lambda told: sorted(told, key=lambda one: one.at))
+).map(lambda measurements: sorted(measurements, key=lambda one: one.at))
 
 
 @st.composite
-def arrivals(draw: st.DrawFn) -> tuple[list[Told], list[Told], list[Told]]:
-    """Return readings, those of them that come first, and what comes later: the others, and some a second time."""
-    told = draw(readings)
-    when = draw(st.lists(st.sampled_from(["first", "late", "twice"]), min_size=len(told), max_size=len(told)))
-    first = [one for one, word in zip(told, when, strict=True) if word != "late"]
-    later = [one for one, word in zip(told, when, strict=True) if word != "first"]
-    return told, first, later
+def arrivals(draw: st.DrawFn) -> tuple[list[Measurement], list[Measurement], list[Measurement]]:
+    """Return measurements, those that arrive first, and those that arrive later: the others and some duplicates."""
+    measurements = draw(readings)
+    when = draw(
+        st.lists(st.sampled_from(["first", "late", "twice"]), min_size=len(measurements), max_size=len(measurements))
+    )
+    first = [one for one, arrival in zip(measurements, when, strict=True) if arrival != "late"]
+    later = [one for one, arrival in zip(measurements, when, strict=True) if arrival != "first"]
+    return measurements, first, later
 
 
 @pytest.mark.timeout(600)
 @settings(max_examples=examples(1, 5), deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(fleet=st.lists(arrivals(), min_size=10, max_size=10))
 def test_any_arrival_order_matches_the_brute_force(
-    store: ClickHouseStore, fleet: list[tuple[list[Told], list[Told], list[Told]]]
+    store: ClickHouseStore, fleet: list[tuple[list[Measurement], list[Measurement], list[Measurement]]]
 ) -> None:
-    """Ten devices at a time, each on a machine of its own."""
+    """Ten devices at a time, each on its own machine."""
     cluster = f"brute-{next(_numbers)}"
     for number, (_, first, _) in enumerate(fleet):
         write(store, cluster, first, f"m{number}")
@@ -205,14 +218,14 @@ def test_any_arrival_order_matches_the_brute_force(
     for number, (_, _, later) in enumerate(fleet):
         write(store, cluster, later, f"m{number}")
     roll(store)
-    for number, (told, _, _) in enumerate(fleet):
-        check(store, cluster, told, f"m{number}")
+    for number, (measurements, _, _) in enumerate(fleet):
+        check(store, cluster, measurements, f"m{number}")
     assert roll(store) == []
 
 
 def test_two_dense_hours_with_a_gap_match_the_brute_force(store: ClickHouseStore, cluster: str) -> None:
-    told = [
-        Told(
+    measurements = [
+        Measurement(
             at=at,
             watts=200.0,
             busy=(at // 600) % 2 * 0.5,
@@ -223,31 +236,31 @@ def test_two_dense_hours_with_a_gap_match_the_brute_force(store: ClickHouseStore
         for at in range(0, 2 * HOUR, 10)
         if not 1000 <= at < 2800
     ]
-    write(store, cluster, told)
+    write(store, cluster, measurements)
     roll(store)
-    check(store, cluster, told)
+    check(store, cluster, measurements)
 
 
-def test_late_rows_remake_their_hour_and_affected_neighbours(store: ClickHouseStore, cluster: str) -> None:
-    middle = [Told(at=at, watts=100.0, state="ok") for at in (1700, 1800, 1900)]
+def test_late_rows_recompute_their_hour_and_its_neighbours(store: ClickHouseStore, cluster: str) -> None:
+    middle = [Measurement(at=at, watts=100.0, state="ok") for at in (1700, 1800, 1900)]
     write(store, cluster, middle)
     roll(store)
-    write(store, cluster, [Told(at=1850, watts=300.0, state="lost")])
+    write(store, cluster, [Measurement(at=1850, watts=300.0, state="lost")])
     assert roll(store) == [-1]
     assert roll(store) == []
-    check(store, cluster, sorted([*middle, Told(at=1850, watts=300.0, state="lost")], key=lambda one: one.at))
-    write(store, cluster, [Told(at=3590, watts=50.0, state="ok")])
-    assert {abs(hour) for hour in roll(store)} == {1, 2}  # its state lasts into the next hour
+    check(store, cluster, sorted([*middle, Measurement(at=1850, watts=300.0, state="lost")], key=lambda one: one.at))
+    write(store, cluster, [Measurement(at=3590, watts=50.0, state="ok")])
+    assert {abs(hour) for hour in roll(store)} == {1, 2}  # its state extends into the next hour
 
 
-def test_hour_that_was_made_in_part_is_not_shown(
+def test_partially_computed_hour_is_not_shown(
     store: ClickHouseStore, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = [Told(at=at, watts=100.0) for at in range(1800, 2100, 60)]
+    measurements = [Measurement(at=at, watts=100.0) for at in range(1800, 2100, 60)]
     roll(store)
     for machine in ("m", "n"):
-        write(store, cluster, told, machine)
-    monkeypatch.setattr(job, "ROWS_PER_CHUNK", 5)  # so that each machine is made by itself
+        write(store, cluster, measurements, machine)
+    monkeypatch.setattr(job, "ROWS_PER_CHUNK", 5)  # so that each machine is a chunk of its own
 
     def made() -> set[str]:
         query = "SELECT machine FROM windows_1m WHERE cluster = {cluster:String}"
@@ -259,22 +272,22 @@ def test_hour_that_was_made_in_part_is_not_shown(
     assert made() == {"m"}
     assert rows(store, "windows_1m", "samples", cluster, "m") == []
     roll(store)
-    check(store, cluster, told, "m")
-    check(store, cluster, told, "n")
+    check(store, cluster, measurements, "m")
+    check(store, cluster, measurements, "n")
 
 
-def test_hour_is_made_when_it_is_over_and_quiet(store: ClickHouseStore, cluster: str) -> None:
+def test_hour_is_computed_when_it_is_over_and_quiet(store: ClickHouseStore, cluster: str) -> None:
     roll(store)
-    write(store, cluster, [Told(at=1800, watts=1.0)])
+    write(store, cluster, [Measurement(at=1800, watts=1.0)])
     assert store.roll_up((T0 + HOUR - 1) * NANOS) is None
-    assert store.roll_up(time.time_ns()) is None  # it was written to a moment ago
+    assert store.roll_up(time.time_ns()) is None  # written to a moment ago
     assert [abs(hour) for hour in roll(store)] == [1]
 
 
-def test_backfilled_hours_are_made_again_once(store: ClickHouseStore, cluster: str) -> None:
-    hours = range(5, 11)  # around midnight, so of two partitions
-    day = [Told(at=hour * HOUR + 1800, watts=100.0) for hour in hours]
-    late = [Told(at=hour * HOUR + 1830, watts=300.0) for hour in hours]
+def test_backfilled_hours_are_recomputed_once(store: ClickHouseStore, cluster: str) -> None:
+    hours = range(5, 11)  # around midnight, so in two partitions
+    day = [Measurement(at=hour * HOUR + 1800, watts=100.0) for hour in hours]
+    late = [Measurement(at=hour * HOUR + 1830, watts=300.0) for hour in hours]
     write(store, cluster, day)
     roll(store)
     write(store, cluster, late[:3])

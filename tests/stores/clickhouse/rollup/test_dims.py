@@ -1,4 +1,4 @@
-"""Minutes and hours of values with dimensions against a reading at a time."""
+"""Minutes and hours of values with dimensions against a brute-force computation."""
 
 import random
 import time
@@ -15,7 +15,7 @@ from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse import ClickHouseStore
-from tests.stores.clickhouse.rollup.brute import APART, HOUR, SPEAKS
+from tests.stores.clickhouse.rollup.brute import HOUR, MAX_GAP_SECONDS, VALID_SECONDS
 from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, _numbers, roll
 from tests.support.accepted import accept
 from tests.support.profiles import examples
@@ -25,15 +25,15 @@ pytestmark = pytest.mark.costly
 SERIES = (
     ("gpu_nvlink_link_transmit_bytes_total", ("0",)),
     ("gpu_nvlink_link_transmit_bytes_total", ("1",)),
-    ("gpu_sram_errors_total", ("corrected", "sec_ded")),  # of the driver
+    ("gpu_sram_errors_total", ("corrected", "sec_ded")),  # reset by the driver
     ("host_cpu_seconds_total", ("0", "user")),
     ("host_filesystem_size_bytes", ("/", "ext4")),
     ("host_service_state", ("slurmd.service",)),
 )
 
 
-class Told(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A sample: what it says of each series; what is not in it is absent by name, or not there at all."""
+class Measurement(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """A sample: its value of each series. Other series are absent with a reason if `absent` is set."""
 
     at: int
     values: Mapping[int, Value]
@@ -41,12 +41,12 @@ class Told(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     absent: bool = False
 
 
-def sample(told: Told) -> Sample:
-    dims = [DimValue(SERIES[number][0], SERIES[number][1], value) for number, value in told.values.items()]
-    if told.absent:
-        missing = (one for number, one in enumerate(SERIES) if number not in told.values)
+def sample(measurement: Measurement) -> Sample:
+    dims = [DimValue(SERIES[number][0], SERIES[number][1], value) for number, value in measurement.values.items()]
+    if measurement.absent:
+        missing = (one for number, one in enumerate(SERIES) if number not in measurement.values)
         dims += [DimValue(one[0], one[1], Absent(Reason.TIMEOUT, "")) for one in missing]
-    at = (T0 + told.at) * NANOS
+    at = (T0 + measurement.at) * NANOS
     return Sample(
         view=GPU,
         reader="nvml",
@@ -54,18 +54,18 @@ def sample(told: Told) -> Sample:
         measured_at=at,
         values={},
         dims=tuple(dims),
-        driver_session=told.session,
+        driver_session=measurement.session,
     )
 
 
-def expected(told: Sequence[Told], number: int, window: int) -> dict[int, tuple[object, ...]]:
-    """Window to (min, max, mean, count, last, increase); what does not apply is None."""
+def expected(measurements: Sequence[Measurement], number: int, window: int) -> dict[int, tuple[object, ...]]:
+    """Return (min, max, mean, count, last, increase) by window. Parts that do not apply are None."""
     metric = CATALOGUE[SERIES[number][0]]
     found: dict[int, list[tuple[Value, float]]] = defaultdict(list)
     for hour in range(0, 3 * HOUR, HOUR):
-        before: Told | None = None
-        for one in told:
-            if number not in one.values or not hour - APART <= one.at < hour + HOUR:
+        before: Measurement | None = None
+        for one in measurements:
+            if number not in one.values or not hour - MAX_GAP_SECONDS <= one.at < hour + HOUR:
                 continue
             value = one.values[number]
             grown: float = 0
@@ -73,8 +73,8 @@ def expected(told: Sequence[Told], number: int, window: int) -> dict[int, tuple[
                 assert not isinstance(value, str)
                 first = before.values[number]
                 assert not isinstance(first, str)
-                anew = metric.name == "gpu_sram_errors_total" and 0 != before.session != one.session != 0
-                grown = value if value < first or anew else value - first
+                is_reset = metric.name == "gpu_sram_errors_total" and 0 != before.session != one.session != 0
+                grown = value if value < first or is_reset else value - first
             before = one
             if one.at >= hour:
                 found[one.at // window * window].append((value, grown))
@@ -93,17 +93,17 @@ def expected(told: Sequence[Told], number: int, window: int) -> dict[int, tuple[
     }
 
 
-def expected_states(told: Sequence[Told], number: int, window: int) -> dict[tuple[int, str], float]:
+def expected_states(measurements: Sequence[Measurement], number: int, window: int) -> dict[tuple[int, str], float]:
     found: dict[tuple[int, str], float] = defaultdict(float)
-    ends = [*(one.at for one in told[1:]), 10**9]
-    for one, end in zip(told, ends, strict=True):
+    ends = [*(one.at for one in measurements[1:]), 10**9]
+    for one, end in zip(measurements, ends, strict=True):
         if number in one.values:
-            for second in range(one.at, min(end, one.at + SPEAKS)):
+            for second in range(one.at, min(end, one.at + VALID_SECONDS)):
                 found[second // window * window, str(one.values[number])] += 1
     return dict(found)
 
 
-def check(store: ClickHouseStore, cluster: str, machine: str, told: Sequence[Told]) -> None:
+def check(store: ClickHouseStore, cluster: str, machine: str, measurements: Sequence[Measurement]) -> None:
     current = "(toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
     parameters = {"cluster": cluster, "machine": machine}
     mine = "cluster = {cluster:String} AND machine = {machine:String}"
@@ -119,14 +119,14 @@ def check(store: ClickHouseStore, cluster: str, machine: str, told: Sequence[Tol
             last = int_last if float_last is None else float_last
             found[number][at] = (low, high, mean, count, last, int_more if float_more is None else float_more)
         for number in range(len(SERIES)):
-            assert found[number] == expected(told, number, window)
+            assert found[number] == expected(measurements, number, window)
         rows = store._handles.reader.query(
             f"SELECT toInt64(toUnixTimestamp(at)) - {T0}, state, seconds FROM state_windows_{table} FINAL "
             f"WHERE {mine} AND {current} AND metric = 'host_service_state'",
             parameters=parameters,
         ).result_rows
         states = {(at, state): seconds for at, state, seconds in rows}
-        assert states == pytest.approx(expected_states(told, 5, window))
+        assert states == pytest.approx(expected_states(measurements, 5, window))
 
 
 counts = st.sampled_from([0, 5, 9, 2**60 + 1])
@@ -143,39 +143,39 @@ values = st.fixed_dictionaries(
 )
 samples = st.lists(
     st.builds(
-        Told,
+        Measurement,
         at=st.integers(0, 2 * HOUR - 1),
         values=values,
         session=st.sampled_from([0, 7, 7, 8]),
         absent=st.booleans(),
-    ).filter(lambda told: told.values or told.absent),
-    unique_by=lambda told: told.at,
+    ).filter(lambda one: one.values or one.absent),
+    unique_by=lambda one: one.at,
     min_size=1,
     max_size=25,
-).map(lambda told: sorted(told, key=lambda one: one.at))
+).map(lambda measurements: sorted(measurements, key=lambda one: one.at))
 
 
 @pytest.mark.timeout(600)
 @settings(max_examples=examples(1, 5), deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(fleet=st.lists(samples, min_size=12, max_size=12))
-def test_any_arrival_order_matches_the_brute_force(store: ClickHouseStore, fleet: list[list[Told]]) -> None:
+def test_any_arrival_order_matches_the_brute_force(store: ClickHouseStore, fleet: list[list[Measurement]]) -> None:
     cluster, late = f"dims-{next(_numbers)}", random.Random(0)
     for part in ("first", "late"):
-        for number, told in enumerate(fleet):
-            some = [one for one in told if late.random() < 0.5] if part == "first" else told
+        for number, measurements in enumerate(fleet):
+            some = [one for one in measurements if late.random() < 0.5] if part == "first" else measurements
             if some:
                 batch = accept(cluster, f"m{number}", [sample(one) for one in some])
                 store.write([batch], f"{cluster}-{part}-{number}")
     roll(store)
-    for number, told in enumerate(fleet):
-        check(store, cluster, f"m{number}", told)
+    for number, measurements in enumerate(fleet):
+        check(store, cluster, f"m{number}", measurements)
 
 
 def test_clock_step_is_no_counter_reset(store: ClickHouseStore, cluster: str) -> None:
-    """Ten minutes, and then again the last five of them: by the time of measuring they fall at every other reading."""
+    """Ten minutes, then the last five again. By time of measuring, the counter falls at every second measurement."""
     instants = [*range(0, 600, 30), *range(315, 900, 30)]
     batches = [
-        accept(cluster, "m", [sample(Told(at=at, values={0: 10**9 + 7 * seq, 3: 1e9 + 7.0 * seq}))], seq=seq)
+        accept(cluster, "m", [sample(Measurement(at=at, values={0: 10**9 + 7 * seq, 3: 1e9 + 7.0 * seq}))], seq=seq)
         for seq, at in enumerate(instants, start=1)
     ]
     store.write(batches, cluster)
@@ -183,13 +183,13 @@ def test_clock_step_is_no_counter_reset(store: ClickHouseStore, cluster: str) ->
     query = "SELECT metric, int_increase, float_increase FROM dim_windows_1h FINAL WHERE cluster = {cluster:String}"
     found = store._handles.reader.query(query, parameters={"cluster": cluster}).result_rows
     grown = {metric: whole if float_ is None else float_ for metric, whole, float_ in found}
-    counted = 7 * (len(instants) - 2)  # unknown while the clock was set
+    counted = 7 * (len(instants) - 2)  # the growth across the clock step is unknown
     assert grown == {SERIES[0][0]: counted, SERIES[3][0]: pytest.approx(counted)}
 
 
 def test_hours_are_kept_without_minutes(store: ClickHouseStore, cluster: str) -> None:
-    told = [Told(at=1800 + at, values={0: at, 4: at}) for at in (0, 60, 120)]
-    store.write([accept(cluster, "m", [sample(one) for one in told])], cluster)
+    measurements = [Measurement(at=1800 + at, values={0: at, 4: at}) for at in (0, 60, 120)]
+    store.write([accept(cluster, "m", [sample(one) for one in measurements])], cluster)
     kept = store._retention
     store._retention = msgspec.structs.replace(kept, rollup_1m_days=0)
     try:

@@ -1,4 +1,4 @@
-"""Which hour is made next, whatever was done to the clock that marked it."""
+"""Hour marks: the next due hour, also after changes of the clock that set the marks."""
 
 import types
 from typing import Any
@@ -14,8 +14,8 @@ NOW = (HOUR + 7200) * NANOS
 YEAR = 365 * 86_400 * NANOS
 
 
-class Written:
-    """A database in which nothing is but what is written down that was marked last."""
+class MarksDatabase:
+    """Database that contains only the newest mark."""
 
     def __init__(self, newest: int) -> None:
         self.newest = newest
@@ -27,23 +27,23 @@ class Written:
         self.newest = rows["marked_at"].to_pylist()[0]
 
 
-def unmade(marked: int) -> HourState:
+def pending(marked: int) -> HourState:
     return HourState(hour=HOUR, marked=marked, seen=0, version=0)
 
 
-def test_hour_is_made_after_a_quiet_interval() -> None:
+def test_hour_is_due_after_a_quiet_interval() -> None:
     quiet = NOW - QUIET_SECONDS * NANOS
-    assert next_due_hour([unmade(quiet)], NOW, UNLIMITED, HourMarks().is_quiet) is not None
-    assert next_due_hour([unmade(quiet + 1)], NOW, UNLIMITED, HourMarks().is_quiet) is None
+    assert next_due_hour([pending(quiet)], NOW, UNLIMITED, HourMarks().is_quiet) is not None
+    assert next_due_hour([pending(quiet + 1)], NOW, UNLIMITED, HourMarks().is_quiet) is None
 
 
 def test_marks_from_a_fast_clock_delay_no_hour() -> None:
     clock = FakeClock()
     marks = HourMarks(clock.monotonic)
-    database = Written(newest=NOW + YEAR)
+    database = MarksDatabase(newest=NOW + YEAR)
     marks.mark(database, [HOUR])
     assert database.newest > NOW + YEAR  # a later mark is greater
-    hour = unmade(database.newest)
+    hour = pending(database.newest)
     assert next_due_hour([hour], NOW, UNLIMITED, marks.is_quiet) is None
     clock.advance(QUIET_SECONDS - 1)
     marks.mark(database, [HOUR])
@@ -56,6 +56,6 @@ def test_marks_from_a_fast_clock_delay_no_hour() -> None:
 def test_marks_of_an_earlier_process_expire() -> None:
     clock = FakeClock()
     marks = HourMarks(clock.monotonic)
-    assert next_due_hour([unmade(NOW + YEAR)], NOW, UNLIMITED, marks.is_quiet) is None
+    assert next_due_hour([pending(NOW + YEAR)], NOW, UNLIMITED, marks.is_quiet) is None
     clock.advance(QUIET_SECONDS)
-    assert next_due_hour([unmade(NOW + YEAR)], NOW, UNLIMITED, marks.is_quiet) is not None
+    assert next_due_hour([pending(NOW + YEAR)], NOW, UNLIMITED, marks.is_quiet) is not None

@@ -1,17 +1,19 @@
-"""What a person's statement finds of minutes and hours, once they are made."""
+"""SQL views of minutes and hours."""
 
 import pytest
 
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.stores.clickhouse.rollup import test_dims as dims
-from tests.stores.clickhouse.rollup.brute import HOUR, Told
+from tests.stores.clickhouse.rollup.brute import HOUR, Measurement
 from tests.stores.clickhouse.rollup.test_against_brute_force import NAMES, T0, check, expected_of, roll, write
 from tests.support.accepted import accept
 
-TOLD = [
-    Told(at=0, watts=300.5, busy=0.65, joules=1000.0, errors=1, state="ok", bar1=2**53 + 1, mig="enabled", sent=7),
-    Told(at=15, watts=None, busy=0.05, joules=1500.0, errors=4, state="hung", bar1=None, mig="disabled", sent=9),
-    Told(at=75, watts=100.5, busy=0.0, joules=1800.0, errors=4, state="ok", bar1=12, mig="disabled", sent=2**60),
+MEASUREMENTS = [
+    Measurement(
+        at=0, watts=300.5, busy=0.65, joules=1000.0, errors=1, state="ok", bar1=2**53 + 1, mig="enabled", sent=7
+    ),
+    Measurement(at=15, watts=None, busy=0.05, joules=1500.0, errors=4, state="hung", bar1=None, mig="disabled", sent=9),
+    Measurement(at=75, watts=100.5, busy=0.0, joules=1800.0, errors=4, state="ok", bar1=12, mig="disabled", sent=2**60),
 ]
 PARTS = {
     "watts": "gauge",
@@ -21,19 +23,21 @@ PARTS = {
     "errors": "counter",
     "sent": "counter",
 }
-OF = {"gauge": ("min", "max", "avg", "count"), "counter": ("last", "increase")}
+COLUMNS = {"gauge": ("min", "max", "avg", "count"), "counter": ("last", "increase")}
 AT = f"toInt64(toUnixTimestamp(at)) - {T0}"
 
 
 @pytest.mark.parametrize(("span", "window"), [("minute", 60), ("hour", HOUR)])
 def test_windows_of_samples(store: ClickHouseStore, cluster: str, span: str, window: int) -> None:
-    write(store, cluster, TOLD)
+    write(store, cluster, MEASUREMENTS)
     roll(store)
-    check(store, cluster, TOLD)  # the tables themselves
+    check(store, cluster, MEASUREMENTS)  # the tables below the views
     for field, kind in PARTS.items():
-        columns = ", ".join(f"{NAMES[field]}_{part}" for part in OF[kind])
+        columns = ", ".join(f"{NAMES[field]}_{part}" for part in COLUMNS[kind])
         rows = store.select(f"SELECT {AT}, {columns} FROM fleet_{span}s WHERE cluster = '{cluster}'").rows
-        assert {at: tuple(parts) for at, *parts in rows if parts[0] is not None} == expected_of(TOLD, field, window)
+        assert {at: tuple(parts) for at, *parts in rows if parts[0] is not None} == expected_of(
+            MEASUREMENTS, field, window
+        )
     found = store.select(
         f"SELECT {AT}, samples, gpu_state_last, gpu_mig_mode_last, gpu_memory_used_bytes_avg, "
         f"gpu_pcie_replays_total_last FROM fleet_{span}s WHERE cluster = '{cluster}' ORDER BY at"
@@ -49,11 +53,11 @@ def test_windows_of_samples(store: ClickHouseStore, cluster: str, span: str, win
 
 @pytest.mark.parametrize("span", ["minute", "hour"])
 def test_windows_of_values_with_dimensions(store: ClickHouseStore, cluster: str, span: str) -> None:
-    told = [
-        dims.Told(at=0, values={0: 2**60 + 1, 3: 1.5, 4: 8, 5: "running"}),
-        dims.Told(at=30, values={0: 2**60 + 5, 3: 4.0, 4: 10, 5: "failed"}),
+    measurements = [
+        dims.Measurement(at=0, values={0: 2**60 + 1, 3: 1.5, 4: 8, 5: "running"}),
+        dims.Measurement(at=30, values={0: 2**60 + 5, 3: 4.0, 4: 10, 5: "failed"}),
     ]
-    store.write([accept(cluster, "m", [dims.sample(one) for one in told])], cluster)
+    store.write([accept(cluster, "m", [dims.sample(one) for one in measurements])], cluster)
     roll(store)
     rows = store.select(
         f"SELECT metric, labels, {AT}, min, max, avg, count, last, last_integer, increase, increase_integer "
@@ -69,7 +73,7 @@ def test_windows_of_values_with_dimensions(store: ClickHouseStore, cluster: str,
 
 
 def test_rows_of_an_unfinished_attempt_are_not_shown(store: ClickHouseStore, cluster: str) -> None:
-    write(store, cluster, TOLD)
+    write(store, cluster, MEASUREMENTS)
     roll(store)
     for table in ("windows_1h", "dim_windows_1h", "state_windows_1h"):
         store._handles.writer.command(

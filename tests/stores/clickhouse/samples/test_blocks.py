@@ -1,4 +1,4 @@
-"""Batches to the rows of tables, without a database."""
+"""Conversion of batches to table rows, without a database."""
 
 from typing import Any
 
@@ -41,12 +41,12 @@ def full(watts: list[Cell], used: list[Cell]) -> WireBatch:
     )
 
 
-def test_batches_of_other_metrics_keep_their_values_apart() -> None:
+def test_batches_with_different_metrics_are_not_mixed() -> None:
     both = full([1.0, 2.0], [3, 4])
     power, used = batch_of({"gpu_power_watts": [5.0]}), batch_of({"gpu_memory_used_bytes": [6, 7]})
     found = rows(power, both, used, both)
-    told = {(row["machine"], row.get("gpu_power_watts"), row.get("gpu_memory_used_bytes")) for row in found}
-    assert told == {
+    values = {(row["machine"], row.get("gpu_power_watts"), row.get("gpu_memory_used_bytes")) for row in found}
+    assert values == {
         ("m0", 5.0, None),
         ("m1", 1.0, 3),
         ("m1", 2.0, 4),
@@ -57,7 +57,7 @@ def test_batches_of_other_metrics_keep_their_values_apart() -> None:
     }
 
 
-def test_packed_batches_come_to_the_same_rows() -> None:
+def test_packed_batches_give_the_same_rows() -> None:
     def batches() -> list[WireBatch]:
         gap, whole = full([None, 2.0], [3, 2**63]), full([1.0, 2.0], [3, 4])
         return [gap, batch_of({"gpu_power_watts": [5.0]}), whole, whole]
@@ -68,7 +68,7 @@ def test_packed_batches_come_to_the_same_rows() -> None:
     assert rows(*packed) == rows(*batches())
 
 
-def test_tails_have_what_is_there_and_no_more() -> None:
+def test_tails_contain_only_present_values() -> None:
     names = ("gpu_tensor_activity_ratio", "gpu_dram_activity_ratio")
     columns: list[list[Cell]] = [[0.5, None, None], [0.25, 0.75, None]]
     found = rows(batch_of(dict(zip(names, columns, strict=True))))
@@ -76,8 +76,8 @@ def test_tails_have_what_is_there_and_no_more() -> None:
     assert [len(row["tail_float_ids"]) for row in found] == [2, 1, 0]
 
 
-def test_a_packed_number_that_does_not_fit_its_column_is_told() -> None:
-    batch = batch_of({"gpu_memory_used_bytes": [-1]})  # nobody has checked it
+def test_packed_number_outside_its_column_is_an_error() -> None:
+    batch = batch_of({"gpu_memory_used_bytes": [-1]})  # not validated
     pack_columns(batch)
     with pytest.raises(UnstorableError, match="gpu_memory_used_bytes"):
         rows(batch)

@@ -1,4 +1,4 @@
-"""What is remembered of a machine is what the tables have, whoever asks and writes at once."""
+"""Content cache: cached answers equal the tables during concurrent reads and writes."""
 
 from gpufleet.stores.clickhouse.samples.cache import ContentCache
 
@@ -6,60 +6,60 @@ ONE, OTHER = ("c", "one"), ("c", "other")
 
 
 def test_answer_is_cached_until_a_write_about_the_machine() -> None:
-    remembered = ContentCache[str](enabled=True)
-    with remembered.reading([ONE, OTHER]) as may_keep:
-        remembered.keep(may_keep, ONE, "first")
-        remembered.keep(may_keep, OTHER, "other")
-    with remembered.writing([ONE]):
-        assert remembered.known([ONE, OTHER]) == {OTHER: "other"}
-    assert remembered.known([ONE, OTHER]) == {OTHER: "other"}
-    with remembered.reading([ONE]) as may_keep:
-        remembered.keep(may_keep, ONE, "second")
-    assert remembered.known([ONE]) == {ONE: "second"}
+    cache = ContentCache[str](enabled=True)
+    with cache.reading([ONE, OTHER]) as may_keep:
+        cache.keep(may_keep, ONE, "first")
+        cache.keep(may_keep, OTHER, "other")
+    with cache.writing([ONE]):
+        assert cache.known([ONE, OTHER]) == {OTHER: "other"}
+    assert cache.known([ONE, OTHER]) == {OTHER: "other"}
+    with cache.reading([ONE]) as may_keep:
+        cache.keep(may_keep, ONE, "second")
+    assert cache.known([ONE]) == {ONE: "second"}
 
 
-def test_an_answer_that_a_write_may_have_overtaken_is_not_kept() -> None:
-    remembered = ContentCache[str](enabled=True)
-    with remembered.reading([ONE, OTHER]) as before, remembered.reading([ONE]) as another:
-        with remembered.writing([ONE]), remembered.reading([ONE, OTHER]) as within:
-            remembered.keep(before, ONE, "before the write")
-            remembered.keep(within, ONE, "half of the write")
-        remembered.keep(within, ONE, "half of the write")
-        remembered.keep(another, ONE, "before the write")
-        remembered.keep(before, OTHER, "other")
-    assert remembered.known([ONE, OTHER]) == {OTHER: "other"}
+def test_answer_concurrent_with_a_write_is_not_cached() -> None:
+    cache = ContentCache[str](enabled=True)
+    with cache.reading([ONE, OTHER]) as before, cache.reading([ONE]) as another:
+        with cache.writing([ONE]), cache.reading([ONE, OTHER]) as within:
+            cache.keep(before, ONE, "before the write")
+            cache.keep(within, ONE, "half of the write")
+        cache.keep(within, ONE, "half of the write")
+        cache.keep(another, ONE, "before the write")
+        cache.keep(before, OTHER, "other")
+    assert cache.known([ONE, OTHER]) == {OTHER: "other"}
 
 
 def test_failed_write_also_clears_the_cache() -> None:
-    remembered = ContentCache[str](enabled=True)
-    with remembered.reading([ONE]) as may_keep:
-        remembered.keep(may_keep, ONE, "before")
+    cache = ContentCache[str](enabled=True)
+    with cache.reading([ONE]) as may_keep:
+        cache.keep(may_keep, ONE, "before")
     try:
-        with remembered.writing([ONE]):
+        with cache.writing([ONE]):
             raise OSError("no space left")
     except OSError:
-        assert remembered.known([ONE]) == {}
-    with remembered.reading([ONE]) as may_keep:
-        remembered.keep(may_keep, ONE, "after")
-    assert remembered.known([ONE]) == {ONE: "after"}
+        assert cache.known([ONE]) == {}
+    with cache.reading([ONE]) as may_keep:
+        cache.keep(may_keep, ONE, "after")
+    assert cache.known([ONE]) == {ONE: "after"}
 
 
-def test_nothing_is_kept_where_others_may_write() -> None:
-    remembered = ContentCache[str](enabled=False)
-    with remembered.reading([ONE]) as may_keep:
-        remembered.keep(may_keep, ONE, "first")
-    assert remembered.known([ONE]) == {}
+def test_disabled_cache_keeps_nothing() -> None:
+    cache = ContentCache[str](enabled=False)
+    with cache.reading([ONE]) as may_keep:
+        cache.keep(may_keep, ONE, "first")
+    assert cache.known([ONE]) == {}
 
 
-def test_it_forgets_everything_when_it_is_full() -> None:
-    remembered = ContentCache[str](enabled=True)
+def test_full_cache_is_cleared() -> None:
+    cache = ContentCache[str](enabled=True)
     machines = [("c", f"m{number}") for number in range(1000)]
-    with remembered.reading(machines) as may_keep:
+    with cache.reading(machines) as may_keep:
         for machine in machines:
-            remembered.keep(may_keep, machine, "a hundred views", 100)
-    known = remembered.known(machines)
+            cache.keep(may_keep, machine, "a hundred views", 100)
+    known = cache.known(machines)
     assert len(known) <= 500
     assert machines[-1] in known
-    with remembered.reading([ONE]) as may_keep:
-        remembered.keep(may_keep, ONE, "more than there is room for", 10**9)
-    assert remembered.known([*machines, ONE]) == known
+    with cache.reading([ONE]) as may_keep:
+        cache.keep(may_keep, ONE, "exceeds the capacity", 10**9)
+    assert cache.known([*machines, ONE]) == known

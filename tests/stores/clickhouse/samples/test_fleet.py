@@ -1,4 +1,4 @@
-"""Many machines in one question: the same as many questions, and enough to count by."""
+"""Queries about many machines: they equal one query per machine, and their summaries equal the counts."""
 
 from collections.abc import Iterator, Mapping
 
@@ -46,7 +46,7 @@ def number_of(name: str) -> int | float:
 
 @st.composite
 def fleets(draw: st.DrawFn) -> list[tuple[str, list[Sample], int]]:
-    """Machines, each with some samples and the time of their receipt."""
+    """Draw machines, each with some samples and their time of receipt."""
     found = []
     for number in range(draw(st.integers(1, 3))):
         samples = {}
@@ -82,7 +82,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlRegistry]:
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(fleets())
-def test_counting_is_the_same_as_looking_at_every_value(
+def test_summaries_equal_a_count_over_all_values(
     store: ClickHouseStore, registry: SqlRegistry, fleet: list[tuple[str, list[Sample], int]]
 ) -> None:
     cluster = f"fleet-{next(numbers)}"
@@ -100,11 +100,11 @@ def test_counting_is_the_same_as_looking_at_every_value(
     clock = FakeClock(T0)
     lists = FleetPages(registry=registry, store=store, clock=clock, stale_after_seconds=90.0)
     instant = LivenessSnapshot(Senders(IngestClock(clock)), now=T0, unflushed_since=None)
-    shown: dict[str, list[Mapping[str, Reading]]] = {id_: [] for id_ in ids}
+    readings_of: dict[str, list[Mapping[str, Reading]]] = {id_: [] for id_ in ids}
     for one in lists.gpus(cluster, None, PageRequest(), instant).items:
         if one.device.kind is ViewKind.GPU:
-            shown[one.device.machine].append(one.device.readings)
-    totals = {id_: aggregate(readings) for id_, readings in shown.items()}
+            readings_of[one.device.machine].append(one.device.readings)
+    totals = {id_: aggregate(readings) for id_, readings in readings_of.items()}
     nodes = lists.nodes(cluster, PageRequest(), instant).items
     assert {one.machine.id: (one.gpus, one.gpus_reporting) for one in nodes} == {
         id_: (total.devices, total.reporting) for id_, total in totals.items()
@@ -114,7 +114,7 @@ def test_counting_is_the_same_as_looking_at_every_value(
     }
 
 
-def test_readers_of_many_are_those_of_each(store: ClickHouseStore, cluster: str) -> None:
+def test_readers_of_many_machines_equal_those_of_each(store: ClickHouseStore, cluster: str) -> None:
     for id_, lanes in (("a", (Lane.FAST, Lane.SLOW)), ("b", (Lane.FAST,))):
         statuses = [
             ReaderStatus(reader="nvml", lane=lane, state=ReaderState.OK, interval_seconds=10.0) for lane in lanes
@@ -129,21 +129,23 @@ def test_readers_of_many_are_those_of_each(store: ClickHouseStore, cluster: str)
     assert store.latest_of(cluster, []) == {}
 
 
-def test_gpus_that_report_are_those_that_told_a_number_lately(store: ClickHouseStore, cluster: str) -> None:
-    told = [gpu("1", 100.0), gpu("2", 0.0), gpu("3", Absent(Reason.TIMEOUT))]
-    store.write([accept(cluster, "a", told, received_at=T0), accept(cluster, "b", told, received_at=T0 - 9)], cluster)
+def test_gpus_with_a_recent_number_are_reporting(store: ClickHouseStore, cluster: str) -> None:
+    samples = [gpu("1", 100.0), gpu("2", 0.0), gpu("3", Absent(Reason.TIMEOUT))]
+    store.write(
+        [accept(cluster, "a", samples, received_at=T0), accept(cluster, "b", samples, received_at=T0 - 9)], cluster
+    )
     assert store.reporting_gpus(T0, LATER)[cluster] == 2
     assert store.reporting_gpus(T0 - 9, LATER)[cluster] == 4
     assert cluster not in store.reporting_gpus(T0 + 1, LATER)
     assert store.reporting_gpus(T0 - 9, T0 - 1)[cluster] == 2
 
 
-def test_gpus_without_a_name_do_not_add_to_named_ones(store: ClickHouseStore, cluster: str) -> None:
+def test_unnamed_gpus_do_not_add_to_named_gpus(store: ClickHouseStore, cluster: str) -> None:
     listed = [gpu(None, 100.0, number) for number in range(3)]
     for machine, samples, count in (
         ("both", [*listed, gpu("1", 100.0), gpu("2", 100.0)], 2),
         ("alone", listed, 3),
-        ("named-silent", [*listed, gpu("1", Absent(Reason.NO_LIBRARY))], 3),
+        ("named-without-value", [*listed, gpu("1", Absent(Reason.NO_LIBRARY))], 3),
     ):
         before = store.reporting_gpus(T0, LATER).get(cluster, 0)
         store.write([accept(cluster, machine, samples, received_at=T0)], f"{cluster}-{machine}")
@@ -156,14 +158,14 @@ def gpu(uuid: str | None, value: float | Absent, place: int = 0) -> Sample:
     return Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=T0, values={"gpu_power_watts": value})
 
 
-def test_known_gpus_come_from_drivers_and_buses(store: ClickHouseStore) -> None:
+def test_known_gpus_come_from_drivers_and_pci(store: ClickHouseStore) -> None:
     cluster = f"known-{next(numbers)}"
     gpus = [View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{n}", index=n) for n in range(4)]
     bare = [View(kind=ViewKind.GPU, side=Side.HOST, instance=f"netdata/gpu{n}", index=n) for n in range(2)]
     only = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:1b:00.0")
     mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent="gpu/GPU-1")
 
-    def say(machine: str, views: list[View], at: int, reader: str = "nvml") -> None:
+    def report(machine: str, views: list[View], at: int, reader: str = "nvml") -> None:
         samples = [
             Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": 1.0})
             for view in views
@@ -172,7 +174,7 @@ def test_known_gpus_come_from_drivers_and_buses(store: ClickHouseStore) -> None:
             [accept(cluster, machine, samples, received_at=at, reported_at=at)], f"{cluster}-{machine}-{at}-{reader}"
         )
 
-    def on_bus(machine: str, *functions: tuple[str, int, str | None]) -> None:
+    def report_pci(machine: str, *functions: tuple[str, int, str | None]) -> None:
         inventory = [
             PciFunction(address=address, vendor=vendor, device=1, class_code=0x030200, physical_function=of)
             for address, vendor, of in functions
@@ -182,15 +184,15 @@ def test_known_gpus_come_from_drivers_and_buses(store: ClickHouseStore) -> None:
         store.write([accepted], f"{cluster}-{machine}-bus")
 
     assert cluster not in store.known_gpus()
-    say("m1", gpus[:2], T0 - 3600 * NANOS)  # one of them was replaced since
-    say("m1", [gpus[0], gpus[2], mig], T0)
-    say("m1", [only], T0, reader="pci")
-    say("m2", bare, T0)  # known by their place only
-    say("m3", [gpus[3], *bare], T0 - 7200 * NANOS)  # silent, and not forgotten; its named one stands for the others
+    report("m1", gpus[:2], T0 - 3600 * NANOS)  # one of them was replaced since
+    report("m1", [gpus[0], gpus[2], mig], T0)
+    report("m1", [only], T0, reader="pci")
+    report("m2", bare, T0)  # known by their index only
+    report("m3", [gpus[3], *bare], T0 - 7200 * NANOS)  # no heartbeat; the named GPU replaces the unnamed
     assert store.known_gpus()[cluster] == KnownGpus(pci=None, nvml=2 + 2 + 1)
-    on_bus(
+    report_pci(
         "m1", ("0000:1b:00.0", 0x10DE, None), ("0000:1b:00.4", 0x10DE, "0000:1b:00.0"), ("0000:02:00.0", 0x1A03, None)
     )
-    on_bus("m4", ("0000:1b:00.0", 0x10DE, None), ("0000:1c:00.0", 0x10DE, None))
+    report_pci("m4", ("0000:1b:00.0", 0x10DE, None), ("0000:1c:00.0", 0x10DE, None))
     assert store.known_gpus()[cluster] == KnownGpus(pci=3, nvml=5)
     assert store.known_gpus(["m1", "m2"])[cluster] == KnownGpus(pci=2, nvml=1)

@@ -1,4 +1,4 @@
-"""Whatever is written, in whatever order: `latest` is the newest of each view, reader and lane, and equal."""
+"""`latest` returns the newest sample of each view, reader and lane, unchanged, after writes in any order."""
 
 import itertools
 
@@ -83,14 +83,14 @@ numbers = itertools.count(1)
     ).filter(lambda writes: _unique([sample for write in writes for sample in write])),
     st.data(),
 )
-def test_latest_is_the_newest_of_each_and_equal(
+def test_latest_is_the_newest_sample_unchanged(
     store: ClickHouseStore, writes: list[list[Sample]], data: st.DataObject
 ) -> None:
-    """Reports come in any order, some of them twice, and each names some of the views only."""
+    """Reports arrive in any order, some twice, and each contains only some of the views."""
     cluster = f"property-{next(numbers)}"
     expected: dict[tuple[str, str, str], Sample] = {}
-    come = data.draw(st.permutations(range(len(writes))))
-    for time, number in enumerate([*come, data.draw(st.sampled_from(come))]):
+    arrived = data.draw(st.permutations(range(len(writes))))
+    for time, number in enumerate([*arrived, data.draw(st.sampled_from(arrived))]):
         samples, seq = writes[number], number + 1
         batch = Batch(
             cluster=cluster,

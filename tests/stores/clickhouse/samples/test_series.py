@@ -1,4 +1,4 @@
-"""Values over time: means of gauges, last values of counters and states, and limits that say what to do."""
+"""Series: means of gauges, last values of counters and states, and limits."""
 
 import msgspec
 import pytest
@@ -20,7 +20,7 @@ def sample(second: int, values: dict[str, Value], *, reader: str = "nvml", view:
     return Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=T0 + second * NANOS, values={**values})
 
 
-def test_each_kind_is_brought_to_steps_in_its_way(store: ClickHouseStore, cluster: str) -> None:
+def test_steps_aggregate_by_kind_of_metric(store: ClickHouseStore, cluster: str) -> None:
     samples = [
         sample(1, {"gpu_power_watts": 100.0, "gpu_ecc_corrected_errors_total": 2**63, "gpu_state": "ok"}),
         sample(59, {"gpu_power_watts": 200.0, "gpu_ecc_corrected_errors_total": 2**63 + 5, "gpu_state": "lost"}),
@@ -29,7 +29,7 @@ def test_each_kind_is_brought_to_steps_in_its_way(store: ClickHouseStore, cluste
         sample(3, {"host_load_1m": 1.5}, reader="host", view=None),
     ]
     store.write([accept(cluster, "m", samples)], f"{cluster}-t")
-    asked = [
+    metrics = [
         "gpu_power_watts",
         "gpu_ecc_corrected_errors_total",
         "gpu_state",
@@ -39,7 +39,7 @@ def test_each_kind_is_brought_to_steps_in_its_way(store: ClickHouseStore, cluste
         "gpu_power_watts",
         "gpu_sm_clock_hertz",
     ]
-    assert store.series(cluster, "m", asked, T0, T0 + 3 * STEP, STEP).points == {
+    assert store.series(cluster, "m", metrics, T0, T0 + 3 * STEP, STEP).points == {
         (GPU.key, "gpu_power_watts"): [(T0, 150.0), (T0 + 2 * STEP, 0.0)],
         (GPU.key, "gpu_ecc_corrected_errors_total"): [(T0, 2**63 + 5)],
         (GPU.key, "gpu_state"): [(T0, "lost")],
@@ -49,7 +49,7 @@ def test_each_kind_is_brought_to_steps_in_its_way(store: ClickHouseStore, cluste
     }
 
 
-def test_what_arrived_twice_counts_once(store: ClickHouseStore, cluster: str) -> None:
+def test_duplicate_sample_counts_once(store: ClickHouseStore, cluster: str) -> None:
     low, high = sample(0, {"gpu_power_watts": 100.0}), sample(1, {"gpu_power_watts": 200.0})
     store.write([accept(cluster, "m", [low])], f"{cluster}-a")
     store.write([accept(cluster, "m", [low, high])], f"{cluster}-b")
@@ -58,7 +58,7 @@ def test_what_arrived_twice_counts_once(store: ClickHouseStore, cluster: str) ->
     }
 
 
-def test_readers_are_not_mixed_into_one_series(store: ClickHouseStore, cluster: str) -> None:
+def test_readers_are_not_mixed_in_one_series(store: ClickHouseStore, cluster: str) -> None:
     nvml = [sample(second, {"gpu_power_watts": 100.0}) for second in (0, 60)]
     other = [sample(1, {"gpu_power_watts": 900.0}, reader="dcgm")]
     store.write([accept(cluster, "m", [*nvml, *other])], f"{cluster}-t")
@@ -67,7 +67,7 @@ def test_readers_are_not_mixed_into_one_series(store: ClickHouseStore, cluster: 
     }
 
 
-def test_who_measured_is_not_mixed_either(store: ClickHouseStore, cluster: str) -> None:
+def test_provenances_are_not_mixed_in_one_series(store: ClickHouseStore, cluster: str) -> None:
     imported = msgspec.structs.replace(
         sample(1, {"gpu_power_watts": 900.0}, reader="exporter"), provenance=Provenance.IMPORTED
     )
@@ -78,14 +78,14 @@ def test_who_measured_is_not_mixed_either(store: ClickHouseStore, cluster: str) 
     }
 
 
-def test_the_most_points_are_allowed_and_one_more_is_not(store: ClickHouseStore, cluster: str) -> None:
+def test_one_point_over_the_limit_is_refused(store: ClickHouseStore, cluster: str) -> None:
     assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + 11_000 * NANOS, NANOS).points == {}
     with pytest.raises(StoreError, match=r"11001.*11000"):
         store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + 11_001 * NANOS, NANOS)
 
 
 @pytest.mark.parametrize(
-    ("metric", "start", "end", "step", "words"),
+    ("metric", "start", "end", "step", "expected"),
     [
         ("gpu_power_watts`, version()", T0, T0 + 1, 1, "gpu_power_watts`"),
         ("gpu_name", T0, T0 + 1, 1, "gpu_name"),
@@ -94,8 +94,8 @@ def test_the_most_points_are_allowed_and_one_more_is_not(store: ClickHouseStore,
         ("gpu_power_watts", T0, T0, 1, "start"),
     ],
 )
-def test_what_has_no_series_is_refused(
-    store: ClickHouseStore, metric: str, start: int, end: int, step: int, words: str
+def test_invalid_series_query_is_refused(
+    store: ClickHouseStore, metric: str, start: int, end: int, step: int, expected: str
 ) -> None:
-    with pytest.raises(StoreError, match=words):
+    with pytest.raises(StoreError, match=expected):
         store.series("c", "m", [metric], start, end, step)

@@ -1,4 +1,4 @@
-"""The tables as statements: golden files, and how an older store is brought forward."""
+"""Statements of the tables: golden files, and migration of an older store."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize("engine", list(Engine))
-def test_statements_are_as_reviewed(engine: Engine) -> None:
+def test_statements_match_the_golden_files(engine: Engine) -> None:
     """Regenerate with `python tests/stores/clickhouse/schema/golden/render.py`, and read the difference."""
     rendered = ";\n\n".join(render_create(table, engine) for table in all_tables()) + ";\n"
     assert rendered == (GOLDEN / f"{engine}.sql").read_text()
@@ -34,7 +34,7 @@ def test_integers_of_tails_and_dimensions_are_never_negative() -> None:
             assert metric.low >= 0, metric.name
 
 
-def test_an_older_table_gains_columns_and_names_of_states() -> None:
+def test_older_table_gains_columns_and_states() -> None:
     older_state = msgspec.structs.replace(CATALOGUE["gpu_state"], states=("ok", "lost"))
     older = [
         older_state if metric.name == "gpu_state" else metric
@@ -44,11 +44,11 @@ def test_an_older_table_gains_columns_and_names_of_states() -> None:
     statements = render_alters(tables()[0], _present(tables(older)[0]))
     added, widened = (statement.split(" CODEC")[0] for statement in statements)
     assert added == "ALTER TABLE samples ADD COLUMN IF NOT EXISTS `gpu_power_watts` Nullable(Float64)"
-    names = "'ok' = 0, 'lost' = 1, 'reset_required' = 2, 'hung' = 3, 'unreadable' = 4"
+    names = "'ok' = 0, 'lost' = 1, 'reset_required' = 2, 'hung' = 3, 'unreadable' = 4, 'error' = 5"
     assert widened == f"ALTER TABLE samples MODIFY COLUMN `gpu_state` Nullable(Enum8({names}))"
 
 
-def test_a_newer_tables_columns_are_left_alone() -> None:
+def test_columns_of_a_newer_table_are_kept() -> None:
     older = [metric for metric in CORE_METRICS if metric.name != "gpu_power_watts"]
     assert render_alters(tables(older)[0], _present(tables()[0])) == []
 

@@ -1,4 +1,4 @@
-"""A process with 200,000 events and small bounds: takes a JSON list of statements, prints what they came to."""
+"""Process with 200,000 events and small limits: reads a JSON list of statements and prints their results."""
 
 import json
 import resource
@@ -25,16 +25,16 @@ def main(folder: str) -> None:
     store = ClickHouseStore.open(f"chdb://{folder}/db", LIMITS)
     store.migrate()
     store._handles.writer.command(INSERT)
-    told = []
+    results = []
     for statement in json.load(sys.stdin):
         try:
-            words, rows = "", len(store.select(statement).rows)
+            message, rows = "", len(store.select(statement).rows)
         except SqlError as error:
-            words, rows = str(error), 0
+            message, rows = str(error), 0
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        told.append({"words": words, "rows": rows, "rss_bytes": rss})
+        results.append({"message": message, "rows": rows, "rss_bytes": rss})
     store.close()
-    print(json.dumps(told))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Statements of people: what they read, and that nothing else comes of them, whatever they say."""
+"""SQL statements of users: what they can read, and that they cannot do anything else."""
 
 import datetime as dt
 import json
@@ -24,7 +24,7 @@ T0 = 1_700_000_000 * NANOS
 CHILD = Path(__file__).with_name("sql_child.py")
 
 
-def test_every_view_has_the_columns_that_it_says(store: ClickHouseStore) -> None:
+def test_every_view_has_its_declared_columns(store: ClickHouseStore) -> None:
     for view in store.sql_views():
         found = store.select(f"SELECT * FROM {view.name} LIMIT 1")
         assert found.columns == tuple(column.name for column in view.columns), view.name
@@ -32,7 +32,7 @@ def test_every_view_has_the_columns_that_it_says(store: ClickHouseStore) -> None
         assert all(column.help for column in view.columns)
 
 
-def test_the_newest_samples_have_the_types_of_all_samples(store: ClickHouseStore) -> None:
+def test_latest_and_samples_have_the_same_types(store: ClickHouseStore) -> None:
     latest, samples = (store.select(f"SELECT * FROM {view} LIMIT 1") for view in ("fleet_latest", "fleet_samples"))
     assert latest.columns == samples.columns
     assert latest.types == samples.types
@@ -47,10 +47,10 @@ def test_views_show_values_states_absences_texts_and_events(store: ClickHouseSto
         "gpu_persistence_mode": CATALOGUE["gpu_persistence_mode"].states[1],
         "gpu_encoder_utilization_ratio": 0.25,
         "gpu_name": "H200",
-        "gpu_temperature_celsius": Absent(Reason.DRIVER_ERROR, "its words"),
+        "gpu_temperature_celsius": Absent(Reason.DRIVER_ERROR, "its message"),
     }
     sample = Sample(view=gpu(0), reader="nvml", lane=Lane.FAST, measured_at=T0 + 1_234_567_891, values=values)
-    for seq in (1, 2):  # told twice, shown once
+    for seq in (1, 2):  # stored twice, shown once
         store.write([accept(cluster, "m", [sample], seq=seq)], f"{cluster}-{seq}")
     event = Event(view=gpu(0), kind="xid", code=79, at=T0, attributes={"name": "fell"})
     store.write([accept(cluster, "m", part=MachinePart(machine=0, events=[event]), seq=3)], f"{cluster}-3")
@@ -59,19 +59,19 @@ def test_views_show_values_states_absences_texts_and_events(store: ClickHouseSto
         found = store.select(f"SELECT measured_at, {names} FROM {view} WHERE cluster = '{cluster}'")
         (row,) = found.rows
         assert row[0] == dt.datetime(2023, 11, 14, 22, 13, 21, 234567, dt.UTC)
-        told = dict(zip(found.columns[1:], row[1:], strict=True))
-        assert told == {**{k: v for k, v in values.items() if k != "gpu_name"}, "gpu_temperature_celsius": None}
+        shown = dict(zip(found.columns[1:], row[1:], strict=True))
+        assert shown == {**{k: v for k, v in values.items() if k != "gpu_name"}, "gpu_temperature_celsius": None}
     where = f"WHERE cluster = '{cluster}'"
     (absence,) = store.select(f"SELECT metric, reason, detail FROM fleet_absences {where}").rows
-    assert absence == ("gpu_temperature_celsius", "driver_error", "its words")
+    assert absence == ("gpu_temperature_celsius", "driver_error", "its message")
     assert store.select(f"SELECT metric, text FROM fleet_texts {where}").rows == [("gpu_name", "H200")]
-    (told_event,) = store.select(f"SELECT view, kind, code, attributes['name'] FROM fleet_events {where}").rows
-    assert told_event == (gpu(0).key, "xid", 79, "fell")
+    (shown_event,) = store.select(f"SELECT view, kind, code, attributes['name'] FROM fleet_events {where}").rows
+    assert shown_event == (gpu(0).key, "xid", 79, "fell")
     (device,) = store.select(f"SELECT view, kind, uuid FROM fleet_devices {where} AND reader = 'nvml'").rows
     assert device == (gpu(0).key, "gpu", gpu(0).uuid)
 
 
-WELL = (
+ACCEPTED = (
     "select count() as events from fleet_events where kind = 'xid' and code in (79, 31) order by events",
     "with a as (select machine from fleet_latest) select 1 from a where machine in (select machine from fleet_buses)",
     "select avgIf(gpu_power_watts, lane = 'fast') over (partition by machine order by measured_at) from fleet_samples",
@@ -85,8 +85,8 @@ WELL = (
 )
 
 
-@pytest.mark.parametrize("statement", WELL)
-def test_what_people_ask(store: ClickHouseStore, statement: str) -> None:
+@pytest.mark.parametrize("statement", ACCEPTED)
+def test_typical_statements_are_answered(store: ClickHouseStore, statement: str) -> None:
     assert store.select(statement).columns
 
 
@@ -125,7 +125,7 @@ REFUSED = (
     f"select * from {'(select * from ' * 50}fleet_events{')' * 50}",
     f"with 'x' as a0, {', '.join(f'concat(a{n}, a{n}) as a{n + 1}' for n in range(40))} select length(a40)",
 )
-"""None of these is answered."""
+"""Statements that are refused."""
 
 
 def rows_of(store: ClickHouseStore) -> dict[str, int]:
@@ -134,7 +134,7 @@ def rows_of(store: ClickHouseStore) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("number", range(len(REFUSED)))
-def test_what_is_refused_leaves_no_trace(store: ClickHouseStore, tmp_path: Path, number: int) -> None:
+def test_refused_statement_has_no_effect(store: ClickHouseStore, tmp_path: Path, number: int) -> None:
     out = tmp_path / "out"
     statement = REFUSED[number].replace("{out}", str(out))
     before = rows_of(store)
@@ -146,11 +146,11 @@ def test_what_is_refused_leaves_no_trace(store: ClickHouseStore, tmp_path: Path,
     after = rows_of(store)
     assert after.keys() == before.keys()
     assert all(after[name] <= before[name] for name in before)  # a merge between the counts removes replaced rows
-    assert store.select("SELECT 1 AS a").rows == [(1,)]  # the handle goes on
+    assert store.select("SELECT 1 AS a").rows == [(1,)]  # the handle still works
 
 
-def test_the_handle_itself_can_only_read(store: ClickHouseStore, tmp_path: Path) -> None:
-    """What would get past the list meets the engine's own bounds."""
+def test_restricted_handle_is_read_only(store: ClickHouseStore, tmp_path: Path) -> None:
+    """The engine's own limits apply to a statement that passes the parser."""
     handle = store._handles.restricted({})
     for statement in (
         "CREATE TABLE x (a Int8) ENGINE = Memory", "INSERT INTO samples (seq) VALUES (1)", "DROP TABLE samples",
@@ -162,14 +162,14 @@ def test_the_handle_itself_can_only_read(store: ClickHouseStore, tmp_path: Path)
             handle.command(statement)
 
 
-class Told(msgspec.Struct):
-    words: str
+class Result(msgspec.Struct):
+    message: str
     rows: int
     rss_bytes: int
 
 
-def test_what_takes_too_much_is_ended_and_the_process_lives(tmp_path: Path) -> None:
-    """Bounds of a child: 1 s, 100 MB, 1,000 rows, 1 MB of answer; 200,000 rows to read."""
+def test_heavy_statement_is_ended_and_the_process_survives(tmp_path: Path) -> None:
+    """Limits of the child: 1 s, 100 MB, 1,000 rows, 1 MB of result; 200,000 rows to read."""
     many = "fleet_events a cross join fleet_events b cross join fleet_events c"
     nested = "arrayMap(x -> arrayMap(y -> arrayMap(z -> x + y + z, g), g), g)"
     late, large, long = "Timeout exceeded", "memory limit exceeded", "Limit for result exceeded"
@@ -191,13 +191,13 @@ def test_what_takes_too_much_is_ended_and_the_process_lives(tmp_path: Path) -> N
         [sys.executable, CHILD, tmp_path], input=json.dumps(statements), capture_output=True, text=True, timeout=110
     )
     assert done.returncode == 0, done.stderr
-    told = msgspec.json.decode(done.stdout, type=list[Told])
-    for statement, one in zip(statements, told, strict=True):
+    results = msgspec.json.decode(done.stdout, type=list[Result])
+    for statement, result in zip(statements, results, strict=True):
         if statement in heavy:
-            assert pytest.approx(0) == one.rows, statement
-            assert any(word.lower() in one.words.lower() for word in heavy[statement]), (
+            assert pytest.approx(0) == result.rows, statement
+            assert any(cause.lower() in result.message.lower() for cause in heavy[statement]), (
                 statement,
-                one.words,
+                result.message,
             )
-        assert one.rss_bytes < 1_500_000_000, (statement, one.rss_bytes)
-    assert told[-1].rows == 1, told[-1].words
+        assert result.rss_bytes < 1_500_000_000, (statement, result.rss_bytes)
+    assert results[-1].rows == 1, results[-1].message

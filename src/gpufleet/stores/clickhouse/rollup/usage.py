@@ -42,10 +42,10 @@ SUMS = ("used_seconds", "idle_seconds", "power_joules", "power_seconds", "energy
 _SUMMED = ", ".join(f"sum({name}) AS total_{name}" for name in SUMS)
 
 
-def _pieces(number: str, first: str, last: str, join: str = "") -> str:
+def _pieces(number: str, first: str, last: str, join: str) -> str:
     """Return the query for pieces of time with known usage, of every reporter, limited to an interval."""
     return f"""
-    SELECT {REPORTER_COLUMNS}, {number} AS number, greatest(at_ns, {first}) AS from_ns,
+    SELECT {REPORTER_COLUMNS}, {number} AS number, s.card AS card, greatest(at_ns, {first}) AS from_ns,
         least(next_ns, at_ns + {VALID_NS}, {last}) AS until_ns, (until_ns - from_ns) / {NANOS} AS seconds,
         if(ifNull(busy >= {USED_RATIO}, 0), seconds, 0) AS used_seconds,
         if(ifNull(busy < {USED_RATIO}, 0), seconds, 0) AS idle_seconds,
@@ -58,7 +58,7 @@ def _pieces(number: str, first: str, last: str, join: str = "") -> str:
     ) AS readings {join}
     WHERE from_ns < until_ns AND (isNotNull(busy) OR isNotNull(watts))
     UNION ALL
-    SELECT {REPORTER_COLUMNS}, {number} AS number,
+    SELECT {REPORTER_COLUMNS}, {number} AS number, s.card AS card,
         greatest(before_ns, {first}) AS from_ns, least(at_ns, {last}) AS until_ns,
         (until_ns - from_ns) / {NANOS} AS seconds, 0, 0, 0, 0,
         (if(joules >= joules_before AND (driver_session = session_before OR 0 IN (driver_session, session_before)),
@@ -80,8 +80,8 @@ def _pieces(number: str, first: str, last: str, join: str = "") -> str:
 
 _INTERVALS = """
     SELECT arrayJoin(arrayZip({views:Array(String)}, {of:Array(String)}, {numbers:Array(UInt32)},
-        {firsts:Array(Int64)}, {lasts:Array(Int64)})) AS s,
-        s.1 AS view, s.2 AS machine, s.3 AS number, s.4 AS first_ns, s.5 AS last_ns
+        {firsts:Array(Int64)}, {lasts:Array(Int64)}, {cards:Array(String)})) AS s,
+        s.1 AS view, s.2 AS machine, s.3 AS number, s.4 AS first_ns, s.5 AS last_ns, s.6 AS card
 """
 
 
@@ -104,25 +104,27 @@ _SELECTED = "use.1, use.2, power.1, power.2, energy.1, energy.2"
 
 
 def render_intervals() -> str:
-    """Return the query for intervals within an hour, from samples: (number, six sums) per interval.
+    """Return the query for intervals within an hour, from samples: (number, card, six sums) per interval and card.
 
-    Parameters: cluster, machines, since, until, and lists of equal length: views, of (their machines), numbers, firsts
-    and lasts. Views with the same number are one device, seen from several sides.
+    Parameters: cluster, machines, since, until, and lists of equal length: views, of (their machines), numbers, firsts,
+    lasts and cards. Views with the same number are one device, seen from several sides. Its cards are GPUs that
+    replaced one another.
     """
     join = f"INNER JOIN ({_INTERVALS}) AS s ON readings.machine = s.machine AND readings.view = s.view"
     pieces = _pieces("s.number", "s.first_ns", "s.last_ns", join)
-    usage = f"SELECT {REPORTER_COLUMNS}, number, {_SUMMED} FROM ({pieces}) GROUP BY {REPORTER_COLUMNS}, number"  # noqa: S608
-    return f"SELECT number, {_SELECTED} FROM ({render_best_reporter(usage, 'number')})"  # noqa: S608
+    by = f"{REPORTER_COLUMNS}, number, card"
+    usage = f"SELECT {by}, {_SUMMED} FROM ({pieces}) GROUP BY {by}"  # noqa: S608
+    return f"SELECT number, card, {_SELECTED} FROM ({render_best_reporter(usage, 'number, card')})"  # noqa: S608
 
 
 def render_whole_hours() -> str:
-    """Return the query for whole hours, from rollups: (number, six sums) per run of hours.
+    """Return the query for whole hours, from rollups: (number, card, six sums) per run of hours and card.
 
     Parameters: those of `render_intervals`, with firsts and lasts on the hour, and start and end, the total interval in
     seconds.
     """
     usage = f"""
-        SELECT readings.machine AS machine, readings.view AS view, reader, lane, number, at,
+        SELECT readings.machine AS machine, readings.view AS view, reader, lane, number, card, at,
             {", ".join(f"{name} AS total_{name}" for name in SUMS)}
         FROM (
             SELECT * FROM {USAGE_1H.name} FINAL
@@ -132,7 +134,8 @@ def render_whole_hours() -> str:
         ) AS readings INNER JOIN ({_INTERVALS}) AS s ON readings.machine = s.machine AND readings.view = s.view
         WHERE toUnixTimestamp(at) * {NANOS} >= s.first_ns AND toUnixTimestamp(at) * {NANOS} < s.last_ns"""  # noqa: S608
     sums = ", ".join(f"sum({one})" for one in _SELECTED.split(", "))
-    return f"SELECT number, {sums} FROM ({render_best_reporter(usage, 'number, at')}) GROUP BY number"  # noqa: S608
+    best = render_best_reporter(usage, "number, card, at")
+    return f"SELECT number, card, {sums} FROM ({best}) GROUP BY number, card"  # noqa: S608
 
 
 PARTS_PER_QUERY = 256
@@ -235,6 +238,42 @@ def _add(
         "numbers": [part.number for _, _, part in rows],
         "firsts": [part.start for _, _, part in rows],
         "lasts": [part.end for _, _, part in rows],
+        "cards": [_card(view) for view, _, _ in rows],
     }
-    for number, *found in handle.query(query, parameters=parameters).result_rows:
-        sums[number] = [before + more for before, more in zip(sums[number], found, strict=True)]
+    by_number: dict[int, list[tuple[str, list[float]]]] = defaultdict(list)
+    for number, card, *found in handle.query(query, parameters=parameters).result_rows:
+        by_number[number].append((card, found))
+    for number, found in by_number.items():
+        length = sum(part.end - part.start for part in parts if part.number == number) / NANOS
+        sums[number] = [before + more for before, more in zip(sums[number], add_cards(found, length), strict=True)]
+
+
+def _card(view: str) -> str:
+    """Return the UUID in the key of a view, or an empty text. A vGPU's driver adds the prefix `GPU-` to it."""
+    name = view.partition("/")[2]
+    return "" if name.startswith(("pci/", "instance/")) else name.removeprefix("GPU-")
+
+
+def add_cards(found: Sequence[tuple[str, Sequence[float]]], length: float) -> list[float]:
+    """Return the usage of a device whose cards replaced one another: the sum of what is known of each.
+
+    Cards that together are known for longer than the interval were there at the same time, and so was a view without
+    UUID. Then the one that is known longest counts. Use, power and energy are judged separately.
+
+    Args:
+        found: card (a UUID, or empty) and its sums.
+        length: of the interval in seconds.
+    """
+    known = {"use": (0, 1), "power": (3,), "energy": (5,)}
+    places = {"use": (0, 1), "power": (2, 3), "energy": (4, 5)}
+    total = [0.0] * len(SUMS)
+    for kind, seconds in known.items():
+        of_card = [(sum(sums[place] for place in seconds), sums) for card, sums in found if card]
+        unnamed = [(sum(sums[place] for place in seconds), sums) for card, sums in found if not card]
+        together = [sum(sums[place] for _, sums in of_card) for place in range(len(SUMS))]
+        covered = sum(time for time, _ in of_card)
+        candidates = [*unnamed, (covered, together)] if covered <= length + 1 else [*unnamed, *of_card]
+        _, best = max(candidates, key=lambda one: one[0])
+        for place in places[kind]:
+            total[place] = best[place]
+    return total

@@ -120,6 +120,8 @@ def check_formatted(formatted: str) -> None:
     for token in _TOKENS.findall(formatted):
         if not token.startswith("'") and ("\\" in token or not token.isprintable()):
             raise SqlError(f"a name must not contain escapes: {token[:100]}")
+    if re.search(r"\bWITH TOTALS\b", _TOKENS.sub("''", formatted)):
+        raise SqlError("WITH TOTALS is not allowed, because its row is not part of a result: use WITH ROLLUP")
 
 
 def check_tree(lines: Sequence[str], views: Collection[str], tables: Iterable[str]) -> None:

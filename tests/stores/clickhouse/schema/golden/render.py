@@ -1,4 +1,4 @@
-"""Writes the golden files anew."""
+"""Regenerate the golden files."""
 
 from pathlib import Path
 

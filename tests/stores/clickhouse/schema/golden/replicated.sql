@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS samples (
     `gpu_pcie_link_width` Nullable(UInt64) CODEC(ZSTD(1)),
     `gpu_pcie_replays_total` Nullable(UInt64) CODEC(ZSTD(1)),
     `gpu_compute_processes` Nullable(UInt64) CODEC(ZSTD(1)),
-    `gpu_state` Nullable(Enum8('ok' = 0, 'lost' = 1, 'reset_required' = 2, 'hung' = 3, 'unreadable' = 4)) CODEC(ZSTD(1)),
+    `gpu_state` Nullable(Enum8('ok' = 0, 'lost' = 1, 'reset_required' = 2, 'hung' = 3, 'unreadable' = 4, 'error' = 5)) CODEC(ZSTD(1)),
     `host_cpu_utilization_ratio` Nullable(Float64) CODEC(ZSTD(1)),
     `host_load_1m` Nullable(Float64) CODEC(ZSTD(1)),
     `host_memory_total_bytes` Nullable(UInt64) CODEC(ZSTD(1)),

@@ -1,4 +1,4 @@
-"""Answers of a shell that is kept: the right one is taken however it comes, and nothing else is."""
+"""Replies of a shell session: valid replies in any pieces, and everything else is refused."""
 
 import contextlib
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ from gpufleet.ports.channel import ExecResult
 MOST = 1000
 
 
-def asked(most: int = MOST) -> tuple[ShellReply, bytes]:
-    """Return a question, and its mark."""
-    answer = ShellReply(("run", "5", "nvidia-smi", "-L"), max_output_bytes=most)
-    mark, _, words = answer.line.partition(b" ")
-    assert words == b"run 5 nvidia-smi -L\n"
-    return answer, mark
+def new_reply(most: int = MOST) -> tuple[ShellReply, bytes]:
+    """Return the reply to a command, and its mark."""
+    reply = ShellReply(("run", "5", "nvidia-smi", "-L"), max_output_bytes=most)
+    mark, _, command = reply.line.partition(b" ")
+    assert command == b"run 5 nvidia-smi -L\n"
+    return reply, mark
 
 
 def printed(mark: bytes, out: bytes = b"GPU 0\n", code: int = 0) -> bytes:
@@ -31,17 +31,17 @@ def quiet(mark: bytes, err: bytes = b"", code: int = 0) -> bytes:
     return err + b"\n" + mark + f" {code}\n".encode()
 
 
-def take(answer: ShellReply, pieces: Iterable[tuple[bytes, bool]]) -> ExecResult | None:
+def take(reply: ShellReply, pieces: Iterable[tuple[bytes, bool]]) -> ExecResult | None:
     done = None
     for piece, error in pieces:
         assert done is None
-        done = answer.take(piece, error=error)
+        done = reply.take(piece, error=error)
     return done
 
 
 @given(st.binary(max_size=300), st.binary(max_size=100), st.integers(0, 255), st.data())
 def test_answer_is_complete_with_its_last_piece(out: bytes, err: bytes, code: int, data: st.DataObject) -> None:
-    answer, mark = asked()
+    reply, mark = new_reply()
     streams = [(printed(mark, out, code), False), (quiet(mark, err, code), True)]
     pieces: list[tuple[bytes, bool]] = []
     while any(rest for rest, _ in streams):
@@ -50,69 +50,69 @@ def test_answer_is_complete_with_its_last_piece(out: bytes, err: bytes, code: in
         size = data.draw(st.integers(1, len(rest)))
         pieces.append((rest[:size], error))
         streams[which] = rest[size:], error
-    assert take(answer, pieces) == ExecResult(exit_code=code, stdout=out, stderr=err)
+    assert take(reply, pieces) == ExecResult(exit_code=code, stdout=out, stderr=err)
 
 
-def test_every_question_has_a_mark_of_its_own() -> None:
-    assert len({asked()[1] for _ in range(100)}) == 100
+def test_every_command_has_a_unique_mark() -> None:
+    assert len({new_reply()[1] for _ in range(100)}) == 100
 
 
-def test_a_late_answer_to_an_older_question_is_none_to_this_one() -> None:
-    answer, _ = asked()
-    _, older = asked()
+def test_late_reply_to_an_older_command_is_refused() -> None:
+    reply, _ = new_reply()
+    _, older = new_reply()
     with pytest.raises(WireError):
-        answer.take(printed(older), error=False)
+        reply.take(printed(older), error=False)
 
 
 @pytest.mark.parametrize("more", [b"x", b"\n", b"0123456789abcdef\n"])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_what_comes_after_the_end_is_no_answer(more: bytes, at_once: bool) -> None:
-    answer, mark = asked()
+def test_data_after_the_end_is_refused(more: bytes, at_once: bool) -> None:
+    reply, mark = new_reply()
     pieces = [printed(mark) + more] if at_once else [printed(mark), more]
     with pytest.raises(WireError):
-        take(answer, [(piece, False) for piece in pieces])
-    answer, mark = asked()
+        take(reply, [(piece, False) for piece in pieces])
+    reply, mark = new_reply()
     pieces = [quiet(mark) + more] if at_once else [quiet(mark), more]
     with pytest.raises(WireError):
-        take(answer, [(piece, True) for piece in pieces])
+        take(reply, [(piece, True) for piece in pieces])
 
 
 @pytest.mark.parametrize("code", [b"", b"x", b"-1", b"0 0", b"1000", b"1e1", "٣".encode()])
-def test_an_end_without_an_exit_code_is_none(code: bytes) -> None:
-    answer, mark = asked()
+def test_end_without_a_valid_exit_code_is_refused(code: bytes) -> None:
+    reply, mark = new_reply()
     with pytest.raises(WireError):
-        answer.take(mark + b"\n\n" + mark + b" " + code + b"\n", error=False)
+        reply.take(mark + b"\n\n" + mark + b" " + code + b"\n", error=False)
 
 
-def test_both_streams_are_awaited() -> None:
-    answer, mark = asked()
-    assert answer.take(printed(mark), error=False) is None
-    assert answer.take(b"words", error=True) is None
-    assert answer.take(quiet(mark), error=True) == ExecResult(exit_code=0, stdout=b"GPU 0\n", stderr=b"words")
+def test_reply_needs_the_end_of_both_streams() -> None:
+    reply, mark = new_reply()
+    assert reply.take(printed(mark), error=False) is None
+    assert reply.take(b"message", error=True) is None
+    assert reply.take(quiet(mark), error=True) == ExecResult(exit_code=0, stdout=b"GPU 0\n", stderr=b"message")
 
 
 @pytest.mark.parametrize("error", [True, False])
-def test_as_much_as_it_may_be_and_not_a_byte_more(error: bool) -> None:
+def test_output_of_the_maximum_size_is_accepted(error: bool) -> None:
     for size in (MOST, MOST + 1):
-        answer, mark = asked()
+        reply, mark = new_reply()
         whole = quiet(mark, b"x" * size) if error else printed(mark, b"x" * size)
         if size > MOST:
             with pytest.raises(OutputTooLargeError):
-                answer.take(whole, error=error)
+                reply.take(whole, error=error)
         else:
-            assert answer.take(whole, error=error) is None
+            assert reply.take(whole, error=error) is None
 
 
 @pytest.mark.parametrize("error", [True, False])
-def test_what_never_ends_is_cut(error: bool) -> None:
-    answer, mark = asked()
+def test_endless_output_is_refused(error: bool) -> None:
+    reply, mark = new_reply()
     start = b"" if error else mark + b"\n"
     with pytest.raises(OutputTooLargeError):
-        take(answer, [(start, error), *((bytes(100), error) for _ in range(MOST // 100 + 2))])
+        take(reply, [(start, error), *((bytes(100), error) for _ in range(MOST // 100 + 2))])
 
 
 @given(st.lists(st.tuples(st.binary(max_size=60), st.booleans()), max_size=20))
 def test_any_bytes_are_awaited_or_refused(pieces: list[tuple[bytes, bool]]) -> None:
-    answer, _ = asked(200)
+    reply, _ = new_reply(200)
     with contextlib.suppress(WireError, OutputTooLargeError):
-        assert take(answer, pieces) is None
+        assert take(reply, pieces) is None

@@ -1,4 +1,4 @@
-"""Shells that are kept in a guest, over a real sshd: which is asked again, and which never."""
+"""Shell sessions in a guest, over a real sshd: reuse, replacement, and hostile guests."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from gpufleet.channels.guest_shell.shell import script
 from gpufleet.channels.ssh.shell import SshShell
 from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError
 from gpufleet.ports.channel import FetchPlan
-from tests.channels.ssh.asking import list_gpus, problem, shell_of
+from tests.channels.ssh.client import list_gpus, problem, shell_of
 from tests.support.sshd import Guest
 from tests.support.waiting import wait_until
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.system
 
 PLAN = FetchPlan(files=("/proc/loadavg",))
 
-WHOSE = "#!/bin/sh\ncut -d' ' -f4 /proc/$PPID/stat\n"
-"""Tells who started timeout(1), which started this: the shell that was asked."""
+PRINT_SHELL_PID = "#!/bin/sh\ncut -d' ' -f4 /proc/$PPID/stat\n"
+"""Prints the process id of the shell: the parent of timeout(1), which starts this script."""
 
 HOSTILE = r"""#!/bin/sh
 case $SSH_ORIGINAL_COMMAND in
@@ -29,7 +29,7 @@ case $SSH_ORIGINAL_COMMAND in
 esac
 echo $$ >>"$FAKE_FOLDER/sessions"
 answer() { printf '%s\nGPU 0\n\n%s 0\n' "$1" "$1"; printf '\n%s 0\n' "$1" >&2; }
-while read -r mark words; do
+while read -r mark command; do
     case $(cat "$FAKE_FOLDER/trick") in
     well) answer "$mark" ;;
     older) answer "${before:-$mark}" ;;
@@ -50,34 +50,34 @@ done
 @pytest.fixture
 def guest() -> Iterator[Guest]:
     with Guest() as one:
-        one.program("nvidia-smi", WHOSE)
+        one.program("nvidia-smi", PRINT_SHELL_PID)
         yield one
 
 
 def forced(guest: Guest, name: str, text: str) -> None:
-    """Let a key run this alone."""
+    """Make this script the forced command of the key."""
     guest.program(name, text)
     guest.forced = guest.folder / "bin" / name
     guest.authorize(guest.own_key)
 
 
-async def whose(shell: SshShell) -> int:
+async def shell_pid(shell: SshShell) -> int:
     return int((await list_gpus(shell)).stdout)
 
 
-async def first_answer(shell: SshShell, meanwhile: ChannelProblem, *, most: int = 10_000) -> bytes | None:
-    """Ask until it answers, so many times; only this may go wrong until then."""
+async def first_answer(shell: SshShell, allowed: ChannelProblem, *, most: int = 10_000) -> bytes | None:
+    """Query at most `most` times until there is an answer. Only `allowed` problems may occur before it."""
     for _ in range(most):
         try:
             return (await list_gpus(shell)).stdout
         except ChannelError as error:
-            if error.problem is not meanwhile:
+            if error.problem is not allowed:
                 raise
         await asyncio.sleep(0.01)
     return None
 
 
-class TestKept:
+class TestSessions:
     @pytest.fixture(params=["sent", "forced"])
     async def shell(self, guest: Guest, request: pytest.FixtureRequest) -> AsyncIterator[SshShell]:
         if request.param == "forced":
@@ -85,56 +85,64 @@ class TestKept:
         async with shell_of(guest) as one:
             yield one
 
-    async def test_one_is_asked_everything_in_turn(self, shell: SshShell) -> None:
-        first = await whose(shell)
+    async def test_sequential_commands_share_one_shell(self, shell: SshShell) -> None:
+        first = await shell_pid(shell)
         assert (await ShellFiles(shell).fetch(PLAN)).files
-        assert await whose(shell) == first
+        assert await shell_pid(shell) == first
         assert str(await asyncio.to_thread(Path(f"/proc/{first}/cwd").readlink)) == "/", (
-            "no folder of the tenant's is held"
+            "the shell keeps a folder of the tenant busy"
         )
 
-    async def test_it_ends_with_the_connection(self, shell: SshShell) -> None:
-        first = await whose(shell)
+    async def test_shell_ends_with_the_connection(self, shell: SshShell) -> None:
+        first = await shell_pid(shell)
         await shell.close()
-        await asyncio.to_thread(wait_until, lambda: not Path(f"/proc/{first}").exists(), what="its end")
-        assert await whose(shell) != first
+        await asyncio.to_thread(wait_until, lambda: not Path(f"/proc/{first}").exists(), what="the shell to end")
+        assert await shell_pid(shell) != first
 
     async def test_two_concurrent_commands_keep_two_processes(self, guest: Guest, shell: SshShell) -> None:
-        guest.program("nvidia-smi", WHOSE + 'echo >>"$FAKE_FOLDER/up"; until [ -e "$FAKE_FOLDER/go" ]; do :; done\n')
-        asked = [asyncio.create_task(whose(shell)) for _ in range(3)]
+        guest.program(
+            "nvidia-smi", PRINT_SHELL_PID + 'echo >>"$FAKE_FOLDER/up"; until [ -e "$FAKE_FOLDER/go" ]; do :; done\n'
+        )
+        commands = [asyncio.create_task(shell_pid(shell)) for _ in range(3)]
         up = guest.folder / "up"
-        await asyncio.to_thread(wait_until, lambda: up.exists() and len(up.read_text()) == 3, what="all to run")
+        await asyncio.to_thread(
+            wait_until, lambda: up.exists() and len(up.read_text()) == 3, what="all commands to run"
+        )
         (guest.folder / "go").touch()
-        shells = set(await asyncio.gather(*asked))
+        shells = set(await asyncio.gather(*commands))
         assert len(shells) == 3
 
         def left() -> int:
             return sum(Path(f"/proc/{one}").exists() for one in shells)
 
-        await asyncio.to_thread(wait_until, lambda: left() == 2, what="the third to end")
-        assert await whose(shell) in shells
+        await asyncio.to_thread(wait_until, lambda: left() == 2, what="the third shell to end")
+        assert await shell_pid(shell) in shells
 
-    async def test_one_that_was_ended_in_between_is_replaced(self, shell: SshShell) -> None:
-        first = await whose(shell)
+    async def test_shell_killed_between_commands_is_replaced(self, shell: SshShell) -> None:
+        first = await shell_pid(shell)
         os.kill(first, 9)
-        await asyncio.to_thread(wait_until, lambda: not any(one.is_open for one in shell._idle), what="word of its end")
-        assert await whose(shell) != first
+        await asyncio.to_thread(
+            wait_until, lambda: not any(one.is_open for one in shell._idle), what="the shell to be closed"
+        )
+        assert await shell_pid(shell) != first
 
-    async def test_one_that_ends_while_it_is_asked_is_told_and_replaced(self, guest: Guest, shell: SshShell) -> None:
+    async def test_shell_killed_during_a_command_is_replaced(self, guest: Guest, shell: SshShell) -> None:
         guest.program("nvidia-smi", "#!/bin/sh\nkill -9 $(cut -d' ' -f4 /proc/$PPID/stat)\n")
         assert await problem(shell) is ChannelProblem.ENDED
-        guest.program("nvidia-smi", WHOSE)
-        assert await whose(shell)
+        guest.program("nvidia-smi", PRINT_SHELL_PID)
+        assert await shell_pid(shell)
 
-    async def test_one_whose_command_hangs_is_never_asked_again(self, guest: Guest, shell: SshShell) -> None:
-        guest.program("timeout", '#!/bin/sh\nshift 3; exec "$@"\n')  # a guest that ends nothing by itself
-        first = await whose(shell)
+    async def test_shell_with_a_hanging_command_is_not_reused(self, guest: Guest, shell: SshShell) -> None:
+        guest.program("timeout", '#!/bin/sh\nshift 3; exec "$@"\n')  # a guest whose timeout(1) ends nothing
+        first = await shell_pid(shell)
         guest.program("nvidia-smi", '#!/bin/sh\necho $$ >"$FAKE_FOLDER/started"; exec sleep 600\n')
         with pytest.raises(ChannelTimeoutError):
             await list_gpus(shell, timeout_seconds=1)
-        assert (await ShellFiles(shell).fetch(PLAN)).files, "another one answers"
+        assert (await ShellFiles(shell).fetch(PLAN)).files, "another shell answers"
         os.kill(int((guest.folder / "started").read_text()), 9)
-        await asyncio.to_thread(wait_until, lambda: not Path(f"/proc/{first}").exists(), what="it to end with that")
+        await asyncio.to_thread(
+            wait_until, lambda: not Path(f"/proc/{first}").exists(), what="the shell to end with its command"
+        )
 
 
 class TestHostile:
@@ -157,7 +165,7 @@ class TestHostile:
         return len((guest.folder / "sessions").read_text().split())
 
     @pytest.mark.parametrize(
-        ("trick", "told"),
+        ("trick", "expected"),
         [
             ("older", ChannelProblem.PROTOCOL),
             ("late", ChannelProblem.PROTOCOL),
@@ -166,19 +174,19 @@ class TestHostile:
             ("floods", ChannelProblem.PROTOCOL),
         ],
     )
-    async def test_what_is_no_answer_is_told_and_the_shell_replaced(
-        self, guest: Guest, shell: SshShell, trick: str, told: ChannelProblem
+    async def test_invalid_answer_replaces_the_shell(
+        self, guest: Guest, shell: SshShell, trick: str, expected: ChannelProblem
     ) -> None:
         assert (await list_gpus(shell)).stdout == b"GPU 0\n"
         self.play(guest, trick)
-        assert await problem(shell) is told
+        assert await problem(shell) is expected
         self.play(guest, "well")
         assert (await list_gpus(shell)).stdout == b"GPU 0\n"
         assert self.sessions(guest) == 2
-        await asyncio.to_thread(wait_until, lambda: not self.runs(guest, 0), what="the shell's end")
-        assert guest.log().count("Accepted publickey") == 1, "the connection serves on"
+        await asyncio.to_thread(wait_until, lambda: not self.runs(guest, 0), what="the shell to end")
+        assert guest.log().count("Accepted publickey") == 1, "the connection is still used"
 
-    async def test_a_second_answer_is_no_answer_to_the_next_question(self, guest: Guest, shell: SshShell) -> None:
+    async def test_duplicate_answer_is_not_taken_for_the_next(self, guest: Guest, shell: SshShell) -> None:
         self.play(guest, "twice")
         for _ in range(4):
             assert await first_answer(shell, ChannelProblem.PROTOCOL, most=1) in (b"GPU 0\n", None)
@@ -186,37 +194,37 @@ class TestHostile:
         assert await first_answer(shell, ChannelProblem.PROTOCOL) == b"GPU 0\n"
         assert self.sessions(guest) > 1
 
-    @pytest.mark.parametrize("while_it_is_awaited", [True, False])
-    async def test_one_that_talks_on_is_cut_off(self, guest: Guest, shell: SshShell, while_it_is_awaited: bool) -> None:
-        if while_it_is_awaited:
+    @pytest.mark.parametrize("during_command", [True, False])
+    async def test_endless_output_closes_the_shell(self, guest: Guest, shell: SshShell, during_command: bool) -> None:
+        if during_command:
             self.play(guest, "mute_then_floods")
             with pytest.raises(ChannelTimeoutError):
                 await list_gpus(shell, timeout_seconds=0.5)
         else:
             self.play(guest, "chatters")
             assert await first_answer(shell, ChannelProblem.PROTOCOL, most=1) in (b"GPU 0\n", None)
-        await asyncio.to_thread(wait_until, lambda: not self.runs(guest, 0), what="the shell's end")
+        await asyncio.to_thread(wait_until, lambda: not self.runs(guest, 0), what="the shell to end")
 
-    async def test_an_answer_that_comes_too_late_is_thrown_away(self, guest: Guest, shell: SshShell) -> None:
+    async def test_late_answer_is_discarded(self, guest: Guest, shell: SshShell) -> None:
         self.play(guest, "mute")
         with pytest.raises(ChannelTimeoutError):
             await list_gpus(shell, timeout_seconds=0.5)
         self.play(guest, "well")
-        # The one that was mute ends as soon as it hears that nothing more is asked.
+        # The mute shell ends when its stdin is closed.
         assert await first_answer(shell, ChannelProblem.TIMEOUT) == b"GPU 0\n"
         assert self.sessions(guest) == 2
 
 
-async def test_a_guest_with_an_older_script_is_asked_one_by_one(guest: Guest) -> None:
+async def test_guest_script_without_sessions_runs_each_command_alone(guest: Guest) -> None:
     text = script().replace('"${2:+ session}"', '""').replace("session) session ;;\n", "")
     assert len(text) < len(script()) - 30
     forced(guest, "gpufleet-guest", text)
     async with shell_of(guest) as shell:
-        assert await whose(shell) != await whose(shell)
+        assert await shell_pid(shell) != await shell_pid(shell)
         assert (await ShellFiles(shell).fetch(PLAN)).files
 
 
-async def test_words_with_blanks_are_asked_by_themselves(guest: Guest) -> None:
+async def test_path_with_blanks_is_read_without_a_session(guest: Guest) -> None:
     async with shell_of(guest) as shell:
         fetched = await ShellFiles(shell).fetch(FetchPlan(files=("/a b", "/proc/loadavg"), filesystems=("/",)))
     assert fetched.errors == {"/a b": "ENOENT"}

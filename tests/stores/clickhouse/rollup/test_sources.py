@@ -1,4 +1,4 @@
-"""What a question over time is answered from."""
+"""Sources of a query over a time range: samples, minutes or hours."""
 
 import msgspec
 import pytest
@@ -26,14 +26,14 @@ def ago(days: int) -> int:
         (ago(1), 6 * HOUR, HOUR, "raw"),  # short
         (ago(1), 12 * HOUR, HOUR, "1h"),
         (ago(1), 12 * HOUR, 5 * MINUTE, "1m"),
-        (ago(1), 12 * HOUR, 15 * NANOS, "raw"),  # of no whole minutes
-        (ago(1) + NANOS, 12 * HOUR, HOUR, "raw"),  # steps that do not begin with a minute
+        (ago(1), 12 * HOUR, 15 * NANOS, "raw"),  # no whole minutes
+        (ago(1) + NANOS, 12 * HOUR, HOUR, "raw"),  # steps not aligned to minutes
         (ago(40), 2 * HOUR, 15 * NANOS, "1m"),  # samples are gone
         (ago(40), 2 * HOUR, HOUR, "1h"),
-        (ago(100), 2 * HOUR, 15 * NANOS, "1h"),  # minutes too
+        (ago(100), 2 * HOUR, 15 * NANOS, "1h"),  # minutes are gone too
     ],
 )
-def test_the_range_and_the_step_decide(start: int, span: int, step: int, resolution: str) -> None:
+def test_range_and_step_determine_the_resolution(start: int, span: int, step: int, resolution: str) -> None:
     hours = clean(*range(start // HOUR, (start + span) // HOUR + 1))
     assert choose_sources(start, start + span, step, hours, KEPT, NOW).resolution == resolution
 
@@ -41,18 +41,18 @@ def test_the_range_and_the_step_decide(start: int, span: int, step: int, resolut
 def test_hours_with_late_rows_are_answered_from_samples() -> None:
     first = ago(1) // HOUR
     dirty = HourState(hour=(first + 3) * 3600, marked=2, seen=1, version=1)
-    unmade = HourState(hour=(first + 4) * 3600, marked=1, seen=0, version=0)
-    standings = [*clean(first, first + 1, first + 2), dirty, unmade, *clean(*range(first + 5, first + 10))]
-    found = choose_sources(first * HOUR, (first + 10) * HOUR, HOUR, standings, KEPT, NOW)
+    pending = HourState(hour=(first + 4) * 3600, marked=1, seen=0, version=0)
+    states = [*clean(first, first + 1, first + 2), dirty, pending, *clean(*range(first + 5, first + 10))]
+    found = choose_sources(first * HOUR, (first + 10) * HOUR, HOUR, states, KEPT, NOW)
     assert found.rolled == ((first * HOUR, (first + 3) * HOUR), ((first + 5) * HOUR, (first + 10) * HOUR))
     assert found.raw == (((first + 3) * HOUR, (first + 5) * HOUR),)
 
 
-def test_hours_past_sample_retention_stay_as_made() -> None:
+def test_hours_past_sample_retention_ignore_late_marks() -> None:
     first = ago(40) // HOUR
     late = HourState(hour=first * 3600, marked=2, seen=1, version=1)
-    unmade = HourState(hour=(first + 1) * 3600, marked=1, seen=0, version=0)
-    found = choose_sources(first * HOUR, (first + 2) * HOUR, HOUR, [late, unmade], KEPT, NOW)
+    pending = HourState(hour=(first + 1) * 3600, marked=1, seen=0, version=0)
+    found = choose_sources(first * HOUR, (first + 2) * HOUR, HOUR, [late, pending], KEPT, NOW)
     assert found.rolled == ((first * HOUR, (first + 1) * HOUR),)
     assert found.raw == (((first + 1) * HOUR, (first + 2) * HOUR),)
 
@@ -64,7 +64,7 @@ def test_partial_minutes_of_a_span_are_answered_from_samples() -> None:
     assert found.raw == ((start, start + 30 * NANOS), (start + HOUR - 30 * NANOS, start + HOUR))
 
 
-def test_without_any_hour_that_was_made_it_is_all_samples() -> None:
+def test_range_without_computed_hours_uses_samples() -> None:
     found = choose_sources(ago(1), NOW, HOUR, [], UNLIMITED, NOW)
     assert (found.resolution, found.rolled, found.raw) == (Resolution.RAW, (), ((ago(1), NOW),))
 
@@ -78,7 +78,7 @@ def test_without_any_hour_that_was_made_it_is_all_samples() -> None:
         (ago(40), 2 * HOUR, HOUR, "1h"),
     ],
 )
-def test_where_no_minutes_are_made_samples_and_hours_answer(start: int, span: int, step: int, resolution: str) -> None:
+def test_without_minutes_samples_and_hours_are_used(start: int, span: int, step: int, resolution: str) -> None:
     kept = Retention(raw_days=30, rollup_1m_days=0, rollup_1h_days=1000)
     hours = clean(*range(start // HOUR, (start + span) // HOUR + 1))
     assert choose_sources(start, start + span, step, hours, kept, NOW).resolution == resolution

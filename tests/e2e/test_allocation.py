@@ -1,4 +1,4 @@
-"""Values from the driver to an allocation's answer, also when processes are killed or driver calls hang."""
+"""Values from the driver to an allocation, also with killed processes and hanging driver calls."""
 
 import random
 import re
@@ -14,42 +14,42 @@ from typing import Any
 import pytest
 
 from gpufleet.codecs.batch import CONTENT_TYPE, encode
-from tests.e2e.conftest import Way
+from tests.e2e.conftest import Site
 from tests.fakes.fleet import batch
 from tests.support.profiles import examples
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("e2e-trunk")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("e2e-allocation")]
 
 
-def allocate(way: Way) -> None:
-    way.put(
+def allocate(site: Site) -> None:
+    site.put(
         "/v1/allocations/whole",
         {
             "kind": "bare_metal",
-            "target": {"cluster": "local", "machine": way.this_machine()["id"]},
+            "target": {"cluster": "local", "machine": site.this_machine()["id"]},
             "valid_from": "2020-01-01T00:00:00Z",
         },
     )
 
 
-def answer(way: Way) -> Any:
-    return way.hub("/v1/allocations/whole/metrics")
+def answer(site: Site) -> Any:
+    return site.hub("/v1/allocations/whole/metrics")
 
 
-def reports_all_gpus(way: Way, count: int) -> Callable[[], bool]:
-    return lambda: answer(way)["aggregate"]["reporting"] == count
+def reports_all_gpus(site: Site, count: int) -> Callable[[], bool]:
+    return lambda: answer(site)["aggregate"]["reporting"] == count
 
 
 @pytest.fixture(scope="module")
-def running(shared: Way) -> Way:
+def running(shared: Site) -> Site:
     """Return a running hub and agent, with an allocation of the agent's machine."""
     shared.start_agent()
     allocate(shared)
     return shared
 
 
-def test_owner_of_a_machine_sees_the_drivers_values(running: Way) -> None:
+def test_allocation_of_a_machine_has_the_drivers_values(running: Site) -> None:
     wait_until(reports_all_gpus(running, 8), what="eight GPUs in the answer")
 
     seen = answer(running)
@@ -73,7 +73,7 @@ def test_owner_of_a_machine_sees_the_drivers_values(running: Way) -> None:
         assert readings["gpu_utilization_ratio"]["age_seconds"] >= 0
 
 
-def test_slice_never_gets_the_hosts_values(running: Way) -> None:
+def test_slice_never_gets_the_hosts_values(running: Site) -> None:
     uuid = running.this_machine()["machine"].get("system_uuid", "0" * 32)
     running.put("/v1/allocations/slice", {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": uuid}})
 
@@ -83,7 +83,7 @@ def test_slice_never_gets_the_hosts_values(running: Way) -> None:
     assert (seen["devices"], seen["host"], seen["host_dimensions"]) == ([], {}, [])
 
 
-def test_a_hung_call_costs_one_gpu(running: Way) -> None:
+def test_hung_call_affects_one_gpu(running: Site) -> None:
     wait_until(reports_all_gpus(running, 8), what="eight GPUs in the answer")
     hung = running.driver.scenario.devices[5].uuid
 
@@ -106,7 +106,7 @@ def test_a_hung_call_costs_one_gpu(running: Way) -> None:
 
 
 @pytest.mark.system
-def test_the_agents_page_passes_promtool(running: Way, peer: Callable[[str], Path]) -> None:
+def test_agents_metrics_pass_promtool(running: Site, peer: Callable[[str], Path]) -> None:
     page = running.metrics()
 
     assert "gpufleet_gpu_power_watts{" in page
@@ -116,48 +116,48 @@ def test_the_agents_page_passes_promtool(running: Way, peer: Callable[[str], Pat
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
-def test_killed_agent_and_hub_lose_and_duplicate_nothing(way: Way) -> None:
-    hub, agent = way.start_hub(), way.start_agent()
-    allocate(way)
+def test_killed_agent_and_hub_lose_and_duplicate_nothing(site: Site) -> None:
+    hub, agent = site.start_hub(), site.start_agent()
+    allocate(site)
     for _ in range(examples(1, 3)):
-        wait_until(lambda: way.hub("/v1/senders"), what="a sender")
+        wait_until(lambda: site.hub("/v1/senders"), what="a sender")
         hub.kill()
-        wait_until(lambda: queued(way) > 0, what="batches in the agent's queue")
-        hub = way.start_hub()
+        wait_until(lambda: queued(site) > 0, what="batches in the agent's queue")
+        hub = site.start_hub()
         agent.kill()
-        agent = way.start_agent()
-    wait_until(lambda: queued(way) == 0, seconds=60, what="the agent's queue to be empty")
+        agent = site.start_agent()
+    wait_until(lambda: queued(site) == 0, seconds=60, what="the agent's queue to be empty")
     assert agent.stop() == 0
-    wait_until(way.drained, what="the hub to have flushed")
-    senders = way.hub("/v1/senders")
+    wait_until(site.drained, what="the hub to have flushed")
+    senders = site.hub("/v1/senders")
     assert hub.stop() == 0
 
     assert [sender["missing"] for sender in senders] == [0] * len(senders)
-    ((raw, once),) = way.rows("SELECT count(), uniqExact(machine, view, reader, lane, measured_at) FROM samples")
+    ((raw, once),) = site.rows("SELECT count(), uniqExact(machine, view, reader, lane, measured_at) FROM samples")
     assert raw == once
     assert once > 30
-    ((machines,),) = way.rows("SELECT uniqExact(machine) FROM samples")
+    ((machines,),) = site.rows("SELECT uniqExact(machine) FROM samples")
     assert machines == 1
 
 
-def queued(way: Way) -> float:
-    line = re.search(r"^gpufleet_spool_records\S* (\S+)$", way.metrics(), re.MULTILINE)
+def queued(site: Site) -> float:
+    line = re.search(r"^gpufleet_spool_records\S* (\S+)$", site.metrics(), re.MULTILINE)
     assert line is not None
     return float(line[1])
 
 
-def test_acknowledged_batch_is_stored_once_after_a_kill(way: Way) -> None:
+def test_acknowledged_batch_is_stored_once_after_a_kill(site: Site) -> None:
     start = time.time_ns() - 3_600_000_000_000
     bodies = [encode(batch(node, step, start_ns=start)) for step in range(30) for node in range(10)]
     acknowledged = [0] * len(bodies)
     turn = iter(range(len(bodies)))
-    hub = way.start_hub()
+    hub = site.start_hub()
 
     def post() -> None:
         for index in turn:
             while not acknowledged[index]:
                 request = urllib.request.Request(
-                    f"{way.hub_url}/v1/batches", data=bodies[index], headers={"Content-Type": CONTENT_TYPE}
+                    f"{site.hub_url}/v1/batches", data=bodies[index], headers={"Content-Type": CONTENT_TYPE}
                 )
                 try:
                     with urllib.request.urlopen(request, timeout=10) as reply:
@@ -166,7 +166,7 @@ def test_acknowledged_batch_is_stored_once_after_a_kill(way: Way) -> None:
                     refused.append(error.code)
                     error.close()
                 except OSError:
-                    kills.wait(0.05)  # the hub is down: it comes back
+                    kills.wait(0.05)  # the hub is down and restarts
 
     kills, refused = threading.Event(), list[int]()
     posters = [threading.Thread(target=post) for _ in range(4)]
@@ -177,13 +177,13 @@ def test_acknowledged_batch_is_stored_once_after_a_kill(way: Way) -> None:
         wanted = len(bodies) * random.uniform(number, number + 0.9) / kill_count
         wait_until(lambda wanted=wanted: sum(map(bool, acknowledged)) > wanted, seconds=60, what="posts")  # type: ignore[misc]
         hub.kill()
-        hub = way.start_hub()
+        hub = site.start_hub()
     for poster in posters:
         poster.join(timeout=60)
-    wait_until(way.drained, what="the hub to have flushed")
+    wait_until(site.drained, what="the hub to have flushed")
     assert hub.stop() == 0
 
     assert set(acknowledged) == {200}
     assert set(refused) <= {503}
-    ((raw, once),) = way.rows("SELECT count(), uniqExact(machine, view, reader, lane, measured_at) FROM samples")
+    ((raw, once),) = site.rows("SELECT count(), uniqExact(machine, view, reader, lane, measured_at) FROM samples")
     assert (raw, once) == (len(bodies) * 9, len(bodies) * 9)

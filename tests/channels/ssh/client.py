@@ -1,4 +1,4 @@
-"""Asking a real sshd."""
+"""SSH shells of a real sshd, for tests."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,0 +1,144 @@
+"""Device usage of intervals: equal from samples and hours, and counted once for a device with two reporters."""
+
+import msgspec
+import pytest
+
+from gpufleet.model.api.usage import DeviceInterval
+from gpufleet.model.stored.retention import UNLIMITED, UNLIMITED_DAYS, Retention
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.stores.clickhouse.rollup import brute
+from tests.stores.clickhouse.rollup.brute import HOUR, Measurement
+from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, measured, roll, rows, write
+
+pytestmark = pytest.mark.costly
+
+SPANS = ((0, 3 * HOUR), (17, HOUR), (HOUR - 1, HOUR + 1), (1234, 2 * HOUR + 77), (2 * HOUR, 3 * HOUR), (5, 6))
+
+
+def interval(cluster: str, start: int, end: int, *machines: str) -> DeviceInterval:
+    views = tuple((machine, GPU.key) for machine in machines)
+    return DeviceInterval(cluster=cluster, views=views, start=(T0 + start) * NANOS, end=(T0 + end) * NANOS)
+
+
+def test_hours_and_samples_give_the_same_usage(store: ClickHouseStore, cluster: str) -> None:
+    measurements = [
+        Measurement(at=at, watts=float(at % 700), busy=at // 900 % 2 * 0.7, joules=float(at * 300 % 10**6))
+        for at in range(3, 3 * HOUR, 30)
+        if not 4000 < at < 6100
+    ]
+    write(store, cluster, measurements)
+    intervals = [interval(cluster, start, end, "m") for start, end in SPANS]
+    expected = [pytest.approx(tuple(brute.usage(measurements, start, end).values())) for start, end in SPANS]
+    assert [msgspec.structs.astuple(one) for one in store.device_usage(intervals)] == expected
+    roll(store)
+    assert [msgspec.structs.astuple(one) for one in store.device_usage(intervals)] == expected
+    late = Measurement(at=5000, watts=1.0, busy=1.0)
+    write(store, cluster, [late])  # the hour is answered from samples until it is recomputed
+    measurements = sorted([*measurements, late], key=lambda one: one.at)
+    expected = [pytest.approx(tuple(brute.usage(measurements, start, end).values())) for start, end in SPANS]
+    assert [msgspec.structs.astuple(one) for one in store.device_usage(intervals)] == expected
+
+
+def test_usage_is_from_the_reporter_with_most_data(store: ClickHouseStore, cluster: str) -> None:
+    write(store, cluster, [Measurement(at=at, busy=1.0, watts=5.0) for at in range(0, 600, 60)], "host")
+    write(store, cluster, [Measurement(at=at, busy=0.0) for at in range(0, 1200, 60)], "guest")
+    for _ in range(2):
+        (both,) = store.device_usage([interval(cluster, 0, HOUR, "host", "guest")])
+        assert (both.used_seconds, both.idle_seconds) == (0, 1260)  # the last measurement is valid for two minutes
+        assert (both.power_joules, both.power_seconds) == (5.0 * 660, 660)
+        roll(store)
+
+
+def test_usage_of_a_swapped_card_is_added(store: ClickHouseStore, cluster: str) -> None:
+    """The first card is known for half an hour, the second one from 40 minutes on."""
+    other = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-other", pci_address=GPU.pci_address)
+    write(store, cluster, [Measurement(at=at, busy=1.0, watts=100.0) for at in range(0, 1800, 60)], "m")
+    write(store, cluster, [Measurement(at=at, busy=0.0, watts=50.0) for at in range(2400, HOUR, 60)], "m", view=other)
+    views = (("m", GPU.key), ("m", other.key))
+    slot = DeviceInterval(cluster=cluster, views=views, start=T0 * NANOS, end=(T0 + HOUR) * NANOS)
+    for _ in range(2):
+        (both,) = store.device_usage([slot])
+        assert (both.used_seconds, both.idle_seconds) == (1860, 1200)
+        assert (both.power_joules, both.power_seconds) == (1860 * 100.0 + 1200 * 50.0, 3060)
+        roll(store)
+
+
+def test_two_uuids_at_the_same_time_are_counted_once(store: ClickHouseStore, cluster: str) -> None:
+    other = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-other", pci_address=GPU.pci_address)
+    write(store, cluster, [Measurement(at=at, busy=1.0) for at in range(0, HOUR, 60)], "m")
+    write(store, cluster, [Measurement(at=at, busy=0.0) for at in range(600, HOUR, 60)], "m", view=other)
+    views = (("m", GPU.key), ("m", other.key))
+    slot = DeviceInterval(cluster=cluster, views=views, start=T0 * NANOS, end=(T0 + HOUR) * NANOS)
+    for _ in range(2):
+        (both,) = store.device_usage([slot])
+        assert (both.used_seconds, both.idle_seconds) == (HOUR, 0)
+        roll(store)
+
+
+def test_clock_step_adds_no_energy(store: ClickHouseStore, cluster: str) -> None:
+    """A GPU at 500 W whose clock was 200 s ahead for ten minutes: measurements of both clocks alternate."""
+    behind = [Measurement(at=at, joules=5e8 + 500.0 * at) for at in range(0, 1200, 30)]
+    ahead = [Measurement(at=at + 205, joules=5e8 + 500.0 * at) for at in range(1200, 1800, 30)]
+    after = [Measurement(at=at, joules=5e8 + 500.0 * at) for at in range(1800, HOUR, 30)]
+    measurements = sorted([*behind, *ahead, *after], key=lambda one: one.at)
+    write(store, cluster, measurements)
+    for _ in range(2):
+        (found,) = store.device_usage([interval(cluster, 0, HOUR, "m")])
+        assert 0.85 * 500 * HOUR < found.energy_joules <= 500 * HOUR
+        assert found.energy_seconds < HOUR - 100  # impossible energy is unknown, not zero
+        roll(store)
+    ((_, grown),) = rows(store, "windows_1h", "gpu_energy_joules_total_increase", cluster, "m")
+    assert isinstance(grown, float)
+    assert 0.85 * 500 * HOUR < grown <= 500 * HOUR
+
+
+def test_clock_step_is_no_counter_reset(store: ClickHouseStore, cluster: str) -> None:
+    """Twenty minutes, then the last ten again. By time of measuring, the counter falls twenty times."""
+    instants = [*range(0, 1200, 30), *range(615, 1800, 30)]
+    measurements = [Measurement(at=at, sent=10**9 + 7 * seq, seq=seq) for seq, at in enumerate(instants, start=1)]
+    write(store, cluster, measurements)
+    roll(store)
+    (of_hour,) = measured(store, "windows_1h", cluster, "m")["sent"].values()
+    assert of_hour == (
+        10**9 + 7 * len(instants),
+        7 * (len(instants) - 2),
+    )  # the growth across the clock step is unknown
+
+
+def test_impossible_energy_reading_is_ignored(store: ClickHouseStore, cluster: str) -> None:
+    measurements = [Measurement(at=at, joules=500.0 * at + (2.0**60 if at == 600 else 0)) for at in range(0, 1201, 60)]
+    write(store, cluster, measurements)
+    for _ in range(2):
+        (found,) = store.device_usage([interval(cluster, 0, HOUR, "m")])
+        assert found.energy_joules == pytest.approx(500.0 * 1080)
+        assert found.energy_seconds == 1080
+        roll(store)
+
+
+def test_late_rows_do_not_change_hours_past_retention(store: ClickHouseStore, cluster: str) -> None:
+    """Such rows come from a node that was offline past the retention, or whose clock is far behind."""
+    measurements = [Measurement(at=at, watts=300.0, busy=1.0, joules=300.0 * at) for at in range(0, HOUR, 30)]
+    write(store, cluster, measurements)
+    roll(store)
+    intervals = [interval(cluster, 0, HOUR, "m")]
+    before = store.device_usage(intervals)
+    whole = T0 * NANOS, (T0 + HOUR) * NANOS, HOUR * NANOS
+    series = store.series(cluster, "m", ["gpu_power_watts"], *whole)
+    try:
+        store.migrate(Retention(raw_days=2, rollup_1m_days=UNLIMITED_DAYS, rollup_1h_days=0))
+        store._handles.writer.command("OPTIMIZE TABLE samples FINAL")  # deletes what has expired
+        assert store.device_usage([interval(cluster, 17, HOUR, "m")])[0].used_seconds == 0
+        write(store, cluster, [Measurement(at=1800, watts=1.0, busy=0.0)], "late")
+        assert store.device_usage(intervals) == before
+        assert store.series(cluster, "m", ["gpu_power_watts"], *whole).points == series.points
+        assert roll(store) == []
+    finally:
+        store.migrate(UNLIMITED)
+
+
+def test_usage_of_an_unknown_machine_is_zero(store: ClickHouseStore, cluster: str) -> None:
+    (nothing,) = store.device_usage([interval(cluster, 0, HOUR, "m")])
+    assert set(msgspec.structs.astuple(nothing)) == {0.0}
+    assert store.device_usage([]) == []

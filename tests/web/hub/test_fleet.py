@@ -1,0 +1,115 @@
+"""Names that stand for machines, clusters and devices, and the list of the nodes' GPUs."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from gpufleet.codecs.batch import encode
+from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
+from gpufleet.model.machine import Machine
+from gpufleet.model.view import Side, View, ViewKind
+from tests.fakes.batches import body, gpu_sample, gpu_view, host_sample, make_batch
+from tests.web.hub.site import Site, now, running_site
+
+UUIDS = ("GPU-5a61abb5-f88e-4df2-8e2f-bd67b3cf7a55", "GPU-5a61abb6-f88e-4df2-8e2f-bd67b3cf7a55")
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        yield site
+
+
+def view(number: int) -> View:
+    return View(
+        kind=ViewKind.GPU, side=Side.HOST, uuid=UUIDS[number], pci_address=f"0000:1{number}:00.0", index=number
+    )
+
+
+async def post_two_gpus(site: Site) -> None:
+    at = now()
+    await site.post(encode(make_batch(1, at, samples=tuple(gpu_sample(view(n), at) for n in range(2)))))
+
+
+@pytest.mark.parametrize(
+    "name", ["GPU-5a61abb5", "gpu-5A61ABB5", "5a61abb5", UUIDS[0], "gpu/GPU-5a61abb5", "node-a/10:00.0", "node-a/0"]
+)
+async def test_short_id_stands_for_a_gpu(site: Site, name: str) -> None:
+    await post_two_gpus(site)
+    status, document = await site.request(f"/v1/gpus/{quote(name)}")
+    assert (status, document["device"]["uuid"]) == (200, UUIDS[0])
+
+
+async def test_ambiguous_short_id_lists_the_devices(site: Site) -> None:
+    await post_two_gpus(site)
+    status, document = await site.request("/v1/gpus/GPU-5a61")
+    assert (status, len(document["candidates"])) == (409, 2)
+    for id_ in document["candidates"]:
+        assert (await site.request(f"/v1/gpus/{id_}"))[0] == 200
+
+
+@pytest.mark.parametrize("name", ["GPU-5a6", "GPU-5b61", "node-a/7", "node-a/", "node-b/0", "gpu/GPU-5b61", "%"])
+async def test_name_of_no_gpu_is_404(site: Site, name: str) -> None:
+    await post_two_gpus(site)
+    assert (await site.request(f"/v1/gpus/{quote(name)}"))[0] == 404
+
+
+async def test_exact_uuid_wins_over_longer_ones(site: Site) -> None:
+    at = now()
+    samples = tuple(gpu_sample(gpu_view(number), at) for number in (1000, 10_000))
+    await site.post(encode(make_batch(1, at, samples=samples)))
+    assert (await site.request("/v1/gpus/GPU-1000"))[1]["device"]["uuid"] == "GPU-1000"
+
+
+async def test_machine_is_found_and_retired_by_name(site: Site) -> None:
+    await site.post(body(1, now()))
+    status, document = await site.request("/v1/machines/node-a")
+    assert (status, document["machine"]["name"]) == (200, "node-a")
+    status, document = await site.request("/v1/machines/node-a", "DELETE")
+    assert (status, document["liveness"]["state"]) == (200, "retired")
+
+
+async def test_ambiguous_machine_name_is_not_retired(site: Site) -> None:
+    other = Machine(name="node-a", machine_id="b" * 32, system_uuid="other", boot_id="boot-b")
+    await site.post(body(1, now()), body(1, now(), sender="other", epoch="b" * 32, machine=other))
+    status, document = await site.request("/v1/machines/node-a", "DELETE")
+    assert (status, len(document["candidates"])) == (409, 2)
+
+
+async def test_unknown_machine_and_cluster_have_suggestions(site: Site) -> None:
+    await site.post(body(1, now()))
+    for path, expected in (
+        ("/v1/machines/node-b", ["node-a"]),
+        ("/v1/machines/zzz", None),
+        ("/v1/clusters/locl", ["local"]),
+        ("/v1/clusters/zzz", None),
+    ):
+        status, document = await site.request(path)
+        assert (status, document.get("candidates")) == (404, expected), path
+
+
+async def test_nodes_are_listed_with_models_load_and_holders(site: Site) -> None:
+    at = now()
+    holder = Holder(kind=HolderKind.POD, id="uid-1", name="train-0", namespace="ml")
+    holdings = tuple(
+        Holding(view=gpu_view(n).key, holder=holder, since=at, methods=("kubelet",), verdict=HoldingVerdict.AGREED)
+        for n in range(2)
+    )
+    samples = tuple(
+        gpu_sample(gpu_view(n), at, gpu_power_watts=100.0, gpu_utilization_ratio=n / 2, gpu_name="NVIDIA H200")
+        for n in range(2)
+    )
+    batch = make_batch(1, at, samples=(host_sample(at), *samples))
+    (report,) = batch.reports
+    batch = msgspec.structs.replace(batch, reports=(msgspec.structs.replace(report, holdings=holdings),))
+    await site.post(encode(batch))
+    status, document = await site.request("/v1/nodes/gpus?cluster=local")
+    assert status == 200
+    (row,) = document["items"]
+    assert row["models"] == {"NVIDIA H200": 2}
+    assert (row["utilization_ratio"], row["power_watts"]) == (0.25, 200.0)
+    assert [one["name"] for one in row["holders"]] == ["train-0"]
+    assert document["next"] is None
