@@ -87,7 +87,7 @@ def put(value: Any, *path: int | str) -> Callable[[list[Any]], None]:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (put("q" * 5, 11, 0, 10), "samples[0].columns: 3 columns, and the codes say 0"),
+        (put("q" * 5, 11, 0, 10), "samples[0].columns: 3 columns, expected 0 by the codes"),
         (put("dq--", 11, 0, 10), "samples[0].codes: 4 codes for 5 metrics"),
         (put("dqx--", 11, 0, 10), "samples[0].codes: expected `str` matching regex"),
         (put("-" * 1025, 11, 0, 10), "samples[0].codes: expected `str` of length <= 1024"),
