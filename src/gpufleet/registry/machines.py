@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 import msgspec
 import sqlalchemy as sa
 
-from gpufleet.fleet.identity import EVIDENCE, KnownMachine, MatchDecision, MatchOutcome, decide, new_machine
+from gpufleet.fleet.identity import EVIDENCE, RETURN_NS, KnownMachine, MatchDecision, MatchOutcome, decide, new_machine
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import CapacityError, NotFoundError, RegistryError
 from gpufleet.model.machine import Machine, MachineKind
@@ -93,6 +93,13 @@ class _CachedMachine(msgspec.Struct):
     retired_at: int | None = None
 
 
+class _Alternation(msgspec.Struct, frozen=True):
+    """Newest report of a machine under a former name; `agents` are the names, each with its sender."""
+
+    at: int
+    agents: tuple[tuple[str, str], ...]
+
+
 class MachineCache:
     """All machines of a registry. Not thread-safe: the registry takes its lock around each call."""
 
@@ -105,6 +112,8 @@ class MachineCache:
         self._by_evidence: dict[tuple[str, str, str], set[str]] = {}
         self._by_report: dict[tuple[str, str, Machine], str] = {}
         self._conflicts: dict[str, dict[EvidenceConflict, int]] = {}
+        self._former_names: dict[str, Machine] = {}
+        self._alternations: dict[str, _Alternation] = {}
         self._changed: dict[str, None] = {}
         self._seen: dict[str, None] = {}
         self._new_conflicts: list[EvidenceConflict] = []
@@ -138,6 +147,7 @@ class MachineCache:
         for one in self._candidates(cluster, machine):
             self._clamp_future(self._rows[one.id], now)
         decision = decide(self._candidates(cluster, machine), machine, at)
+        self._note_name(decision, sender, machine, at)
         row = self._apply(decision, cluster, sender, machine, at)
         row.known = msgspec.structs.replace(row.known, named_only=False)
         self._store(row)
@@ -225,7 +235,7 @@ class MachineCache:
 
     def freshness_columns(self, cluster: str) -> MachineFreshnessColumns:
         """Return the freshness of a cluster's machines; see `ports.Registry.machine_freshness_columns`."""
-        rows, conflicts = self._rows_of(cluster), self._conflicts
+        rows, conflicts = self._rows_of(cluster), self._conflicts.keys() | self._alternations.keys()
         plain = [
             row for row in rows if row.retired_at is None and not row.known.named_only and row.known.id not in conflicts
         ]
@@ -247,7 +257,7 @@ class MachineCache:
             sender=row.sender,
             last_seen=row.known.last_seen,
             retired_at=row.retired_at,
-            conflict=id_ in self._conflicts and self._conflict_text(id_) is not None,
+            conflict=(id_ in self._conflicts or id_ in self._alternations) and self._conflict_text(id_) is not None,
             named_only=row.known.named_only,
         )
 
@@ -341,6 +351,19 @@ class MachineCache:
             self._retired.add(id)
         self._changed[id] = None
 
+    def _note_name(self, decision: MatchDecision, sender: str, machine: Machine, at: int) -> None:
+        """Note that a machine reports under a name that it had before its present one: two agents run on it."""
+        if decision.verdict is not MatchOutcome.SAME or decision.known is None:
+            return
+        before = self._rows[decision.known.id]
+        if before.known.named_only or before.known.machine.name == machine.name or at < before.known.last_seen:
+            return
+        former = self._former_names.get(before.known.id)
+        if former is not None and former.name == machine.name:
+            agents = sorted({(before.known.machine.name, before.sender), (machine.name, sender)})
+            self._alternations[before.known.id] = _Alternation(at, tuple(agents))
+        self._former_names[before.known.id] = before.known.machine
+
     def _record_conflicts(self, row: _CachedMachine, decision: MatchDecision, at: int) -> None:
         if not decision.shared:
             return
@@ -369,6 +392,10 @@ class MachineCache:
             for one in self._conflicts.get(id, ())
             if getattr(machine, one.field) == one.value
         ]
+        found = self._alternations.get(id)
+        if found is not None and self._rows[id].known.last_seen - found.at < RETURN_NS:
+            agents = " and ".join(f"{name!r} (sender {sender!r})" for name, sender in found.agents)
+            texts.append(f"reports alternately as {agents}: stop one of the two senders, or give both one node name")
         return "; ".join(texts) or None
 
     def _record(self, row: _CachedMachine) -> MachineRecord:
