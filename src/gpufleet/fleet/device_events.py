@@ -1,8 +1,11 @@
 """Events that follow from the states of devices in successive passes of one reader. Pure."""
 
+from collections.abc import Iterable
+
 from gpufleet.model.device_state import HUNG, LOST, OK, RESET_REQUIRED
 from gpufleet.model.event import Event, EventKind
-from gpufleet.model.view import View
+from gpufleet.model.reading import Sample
+from gpufleet.model.view import View, ViewKind
 
 _FAILURES = {LOST: EventKind.GPU_LOST, RESET_REQUIRED: EventKind.GPU_RESET_REQUIRED}
 
@@ -40,6 +43,15 @@ class DeviceStates:
             self._failed.remove(key)
             kinds.append(EventKind.GPU_RECOVERED)
         return [Event(view=view, kind=kind, at=at, attributes=self._attributes(kind, call)) for kind in kinds]
+
+    def change_by_samples(self, samples: Iterable[Sample]) -> list[Event]:
+        """Record the states in the samples of one pass; return the resulting events. An absent state is skipped."""
+        events: list[Event] = []
+        for sample in samples:
+            state = sample.values.get("gpu_state")
+            if sample.view is not None and sample.view.kind is ViewKind.GPU and isinstance(state, str):
+                events += self.change(sample.view, state, sample.measured_at)
+        return events
 
     def state_of(self, view: View) -> str:
         """Return the last state of a device, `ok` by default."""

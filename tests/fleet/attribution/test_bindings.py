@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.fleet.attribution.bindings import Claims, bind, binding_at, bound_intervals, complete, is_pending, rebind
+from gpufleet.fleet.attribution.bindings import (
+    Claims,
+    bind,
+    binding_at,
+    bound_intervals,
+    complete,
+    is_pending,
+    lacks_device,
+    rebind,
+)
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Binding, Target
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.catalogue import Lane
@@ -50,9 +59,9 @@ def seen(uuid: str | None, address: str, age: int = 0) -> StoredSample:
 @pytest.mark.parametrize(
     ("stored", "keys"),
     [
-        ([seen("GPU-1", FIRST)], ("gpu/GPU-1", f"gpu/pci/{FIRST}")),
-        ([seen("GPU-1", FIRST, 60), seen(None, FIRST)], ("gpu/GPU-1", f"gpu/pci/{FIRST}")),
-        ([seen("GPU-1", FIRST, 60), seen("GPU-2", FIRST)], ("gpu/GPU-2", f"gpu/pci/{FIRST}")),
+        ([seen("GPU-1", FIRST)], ("gpu/GPU-1",)),
+        ([seen("GPU-1", FIRST, 60), seen(None, FIRST)], ("gpu/GPU-1",)),
+        ([seen("GPU-1", FIRST, 60), seen("GPU-2", FIRST)], ("gpu/GPU-2",)),
         ([seen(None, FIRST)], (f"gpu/pci/{FIRST}",)),
     ],
     ids=["driver", "passed through", "swapped", "never read by a driver"],
@@ -74,6 +83,14 @@ def test_completing_adds_devices_and_changes_none() -> None:
     (bound,) = complete(one, new)
     assert bound.devices == {FIRST: ("gpu/GPU-1",), SECOND: ("gpu/GPU-2",)}
     assert complete(one, Binding(machine="m-b", devices={})) == one.bindings
+
+
+def test_slot_keeps_its_key_when_its_gpu_is_read() -> None:
+    one = allocation(devices=(FIRST,), bindings=(Binding(machine="m-a", devices={FIRST: (f"gpu/pci/{FIRST}",)}),))
+    assert lacks_device(one)
+    (bound,) = complete(one, Binding(machine="m-a", devices={FIRST: ("gpu/GPU-1",)}))
+    assert bound.devices == {FIRST: ("gpu/GPU-1", f"gpu/pci/{FIRST}")}
+    assert not is_pending(msgspec.structs.replace(one, bindings=(bound,)))
 
 
 def test_rebinding_ends_the_earlier_binding() -> None:
@@ -147,5 +164,5 @@ def test_replaced_allocation_leaves_its_earlier_claim() -> None:
 
 def test_ended_allocation_is_no_longer_pending() -> None:
     claims = Claims([allocation("a", valid_to=at(10))])
-    assert [one.id for one in claims.pending(to_ns(at(9)))] == ["a"]
-    assert claims.pending(to_ns(at(10))) == ()
+    assert [one.id for one in claims.pending(to_ns(at(9)), devices=False)] == ["a"]
+    assert claims.pending(to_ns(at(10)), devices=True) == ()

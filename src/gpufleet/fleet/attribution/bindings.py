@@ -66,7 +66,8 @@ def is_of_host(stored: StoredSample) -> bool:
 def bind(spec: AllocationSpec, machine: MachineRecord, stored: Sequence[StoredSample]) -> Binding:
     """Bind a spec to a machine and to the devices that its newest samples show.
 
-    A PCI address is bound to the GPU that was last seen there; an address at which nothing was seen stays unbound.
+    A PCI address is bound to the GPU that was last seen there by its UUID. An address at which no driver read a UUID is
+    bound to the slot, and one at which nothing was seen stays unbound.
     """
     if spec.devices is None:
         return Binding(machine=machine.id)
@@ -86,8 +87,7 @@ def bind(spec: AllocationSpec, machine: MachineRecord, stored: Sequence[StoredSa
         if address is None:
             devices[name] = (_uuid_key(name),)
         elif address in seen:
-            own = (newest[address][1],) if address in newest else ()
-            devices[name] = (*own, _pci_key(address))
+            devices[name] = (newest[address][1] if address in newest else _pci_key(address),)
     return Binding(machine=machine.id, devices=devices)
 
 
@@ -103,8 +103,11 @@ def _uuid_key(name: str) -> str:
     return f"{ViewKind.MIG if name.startswith('MIG-') else ViewKind.GPU}/{name}"
 
 
+_SLOT = f"{ViewKind.GPU}/pci/"
+
+
 def _pci_key(address: str) -> str:
-    return f"{ViewKind.GPU}/pci/{address}"
+    return f"{_SLOT}{address}"
 
 
 class BoundInterval(msgspec.Struct, frozen=True):
@@ -159,19 +162,32 @@ def binding_at(allocation: Allocation, at: int) -> Binding | None:
 
 
 def is_pending(allocation: Allocation) -> bool:
-    """Return whether the machine, or the device at a listed PCI address, is still to be bound."""
-    if allocation.spec.kind is not AllocationKind.BARE_METAL:
+    """Return whether the machine, or the GPU at a listed PCI address, is still to be bound."""
+    return lacks_machine(allocation) or lacks_device(allocation)
+
+
+def lacks_machine(allocation: Allocation) -> bool:
+    """Return whether a bare-metal allocation is bound to no machine now."""
+    bindings = allocation.bindings
+    return allocation.spec.kind is AllocationKind.BARE_METAL and (not bindings or bindings[-1].until is not None)
+
+
+def lacks_device(allocation: Allocation) -> bool:
+    """Return whether the GPU at a listed PCI address is not known by its UUID yet."""
+    if not allocation.bindings or allocation.bindings[-1].until is not None:
         return False
-    current = allocation.bindings[-1] if allocation.bindings else None
-    if current is None or current.until is not None:
-        return True
-    return current.devices is not None and len(current.devices) < len(allocation.spec.devices or ())
+    devices = allocation.bindings[-1].devices
+    return devices is not None and not all(_is_bound(devices.get(name, ())) for name in allocation.spec.devices or ())
+
+
+def _is_bound(keys: Sequence[str]) -> bool:
+    return any(not key.startswith(_SLOT) for key in keys)
 
 
 def complete(allocation: Allocation, new: Binding) -> tuple[Binding, ...]:
     """Return the bindings of a pending allocation with its machine, or with devices that were not known before.
 
-    Devices that are bound already keep their binding.
+    Devices that are bound already keep their binding. A slot whose GPU is known now keeps its own key, too.
     """
     bindings = allocation.bindings
     if not bindings or bindings[-1].until is not None:
@@ -181,6 +197,9 @@ def complete(allocation: Allocation, new: Binding) -> tuple[Binding, ...]:
     if current.machine != new.machine:
         return bindings
     devices = {**(new.devices or {}), **(current.devices or {})}
+    for name, keys in (new.devices or {}).items():
+        if _is_bound(keys) and not _is_bound(devices[name]):
+            devices[name] = tuple(dict.fromkeys([*keys, *devices[name]]))
     return (*bindings[:-1], msgspec.structs.replace(current, devices=devices))
 
 
@@ -247,12 +266,14 @@ class Claims:
         else:
             self._pending.pop(allocation.id, None)
 
-    def pending(self, now: int) -> tuple[Allocation, ...]:
-        """Return the allocations to bind, in order of creation. The past of an ended allocation does not change."""
+    def pending(self, now: int, *, devices: bool) -> tuple[Allocation, ...]:
+        """Return the allocations to bind, in order of creation. The past of an ended allocation does not change.
+
+        Without `devices`, only those that lack their machine.
+        """
         found = [self._by_id[id_] for id_ in tuple(self._pending)]
-        return tuple(
-            sorted((one for one in found if now < own_time(one)[1]), key=lambda one: (to_ns(one.created_at), one.id))
-        )
+        due = [one for one in found if now < own_time(one)[1] and (devices or lacks_machine(one))]
+        return tuple(sorted(due, key=lambda one: (to_ns(one.created_at), one.id)))
 
     def rivals(self, allocation: Allocation, start: int = 0, end: int = _END) -> tuple[Allocation, ...]:
         """Return other tenants' allocations of the same machine or devices within an interval.

@@ -290,9 +290,9 @@ def _allocated(
     for name in spec.devices:
         ids = [f"{machine.cluster}/{machine.id}/{key}" for key in (binding.devices or {}).get(name, ())]
         fits = [by_id[id_] for id_ in ids if id_ in by_id]
-        home = homes.get(name, "")
-        if not fits and home in by_address:
-            fits = [by_address[home]]
+        fits = fits or [
+            by_address[home] for id_ in ids if (home := homes.get(id_.rpartition("/")[2], "")) in by_address
+        ]
         for one in fits or [_never_seen(name, machine)]:
             listed.setdefault(one.id, one)
     return with_parents(listed.values(), found)

@@ -35,7 +35,7 @@ from gpufleet.ports.registry import AllocationRegistry
 from gpufleet.ports.store import Store
 
 BIND_SECONDS = 5.0
-"""Interval at which pending allocations are bound, so that a machine is bound before it can be renamed."""
+"""Pause between two rounds of binding, so that a machine is bound before it can be renamed."""
 
 MAX_DEVICES = 100_000
 """Maximum number of devices in an allocation."""
@@ -194,19 +194,18 @@ class AllocationQueries:
             self._claims.update(allocation)
         return allocation
 
-    async def bind_pending(self) -> None:
-        """Bind the allocations whose machine or devices were not known when they were stored."""
-        if not self._claims.pending(self._clock.now_ns()):
+    async def bind_pending(self, *, devices: bool = False) -> None:
+        """Bind allocations whose machine was not known when they were stored; with `devices`, also their devices."""
+        if not self._claims.pending(self._clock.now_ns(), devices=devices):
             return
         async with self._changes:
-            for allocation in await self._executor.run(self._bind_pending):
-                self._claims.update(allocation)
+            await self._executor.run(lambda: self._bind_pending(devices=devices))
 
     async def run_binding(self) -> None:
         """Bind pending allocations at intervals, until cancelled."""
         while True:
             try:
-                await self.bind_pending()
+                await self.bind_pending(devices=True)
             except GpufleetError as error:  # the loop's one catch point: the next round retries
                 log.warning("allocations could not be bound, will retry: %s", error)
             await asyncio.sleep(BIND_SECONDS)
@@ -288,19 +287,16 @@ class AllocationQueries:
             return () if found is None else (found,)
         return bindings.rebind(one, found, to_ns(at))
 
-    def _bind_pending(self) -> list[Allocation]:
+    def _bind_pending(self, *, devices: bool) -> None:
         """Bind what can be bound; an allocation stays pending while another tenant has its machine or device."""
-        bound = []
-        for one in self._claims.pending(self._clock.now_ns()):
+        for one in self._claims.pending(self._clock.now_ns(), devices=devices):
             found = self._lookup.bind(one.spec)
             if found is None:
                 continue
             complete = msgspec.structs.replace(one, bindings=bindings.complete(one, found))
             if complete.bindings != one.bindings and not self._claims.rivals(complete):
-                allocation = self._registry.bind_allocation(one.id, complete.bindings)
-                self._claims.update(allocation)  # the next one must not take the same machine
-                bound.append(allocation)
-        return bound
+                # At once, so that the next one does not take the same machine.
+                self._claims.update(self._registry.bind_allocation(one.id, complete.bindings))
 
     def _find(self, id: str) -> Allocation | None:  # noqa: A002
         try:

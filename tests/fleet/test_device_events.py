@@ -1,0 +1,46 @@
+"""Events that follow from the states of devices."""
+
+from gpufleet.fleet.device_events import DeviceStates
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.view import Side, View, ViewKind
+
+GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
+MIG = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1")
+
+
+def sample(view: View | None, state: Value | Absent, at: int = 1) -> Sample:
+    return Sample(view=view, reader="x", lane=Lane.FAST, measured_at=at, values={"gpu_state": state})
+
+
+def kinds(states: DeviceStates, state: Value | Absent) -> list[str]:
+    return [event.kind for event in states.change_by_samples([sample(GPU, state)])]
+
+
+def test_loss_and_recovery_are_one_event_each() -> None:
+    states = DeviceStates("x")
+    assert kinds(states, "ok") == []
+    assert kinds(states, "lost") == ["gpu_lost"]
+    assert kinds(states, "lost") == []
+    assert kinds(states, "error") == []
+    assert kinds(states, "ok") == ["gpu_recovered"]
+    assert kinds(states, "reset_required") == ["gpu_reset_required"]
+
+
+def test_hang_has_a_start_and_an_end() -> None:
+    states = DeviceStates("x")
+    assert kinds(states, "hung") == ["hang_started"]
+    assert kinds(states, "lost") == ["hang_ended", "gpu_lost"]
+
+
+def test_absent_state_is_no_change() -> None:
+    states = DeviceStates("x")
+    assert kinds(states, "lost") == ["gpu_lost"]
+    assert kinds(states, Absent(Reason.STALE)) == []
+    assert kinds(states, "ok") == ["gpu_recovered"]
+
+
+def test_event_has_device_time_and_source() -> None:
+    (event,) = DeviceStates("x").change_by_samples([sample(GPU, "lost", 7), sample(MIG, "lost"), sample(None, "lost")])
+    assert (event.view, event.at, event.attributes) == (GPU, 7, {"sources": "x"})
