@@ -56,8 +56,8 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def running_site(folder: Path, **settings: object) -> AsyncIterator[Site]:
-    store = MemoryStore()
+async def running_site(folder: Path, store: MemoryStore | None = None, **settings: object) -> AsyncIterator[Site]:
+    store = store or MemoryStore()
     config = HubConfig(
         listen="127.0.0.1:0",
         state=str(folder),

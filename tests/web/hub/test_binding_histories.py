@@ -64,12 +64,16 @@ class History:
     async def report(self) -> None:
         """Let every machine report a value of each card that no other report has."""
         self.minute += 1
+        bodies = []
         for node in self.alive:
+            powers: dict[View, float] = {}
             for address, card in node.slots.items():
                 self.value += 1
-                view = View(kind=ViewKind.GPU, side=Side.HOST, uuid=card, pci_address=address)
-                await self.fleet.report(node.machine, self.value, self.minute, view, xid=str(self.value))
+                powers[View(kind=ViewKind.GPU, side=Side.HOST, uuid=card, pci_address=address)] = self.value
                 self.measured.append((self.minute, node, card, self.value))
+            texts = {view: str(value) for view, value in powers.items()}
+            bodies.append(self.fleet.body(node.machine, self.minute, powers, texts))
+        await self.fleet.site.post(*bodies)
 
     async def rename(self) -> None:
         """Retire a machine, and give its name to another one."""

@@ -35,19 +35,25 @@ class Fleet:
         self._seq = 0
 
     async def report(self, machine: Machine, power: float, minute: int, *views: View, xid: str = "") -> None:
-        """Post one sample per GPU, measured at a minute after the start, and an XID event."""
+        """Post one sample per GPU, measured at a minute after the start, and an XID event of the first GPU."""
+        listed = views or (gpu(f"GPU-{machine.machine_id}"),)
+        await self.site.post(self.body(machine, minute, dict.fromkeys(listed, power), {listed[0]: xid} if xid else {}))
+
+    def body(self, machine: Machine, minute: int, powers: dict[View, float], xids: dict[View, str]) -> bytes:
+        """Return a batch with a power value of each GPU, and with XID events."""
         self._seq += 1
         at = self.start + minute * MINUTE
-        listed = views or (gpu(f"GPU-{machine.machine_id}"),)
         samples = tuple(
             Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": power})
-            for view in listed
+            for view, power in powers.items()
         )
-        events = (Event(view=listed[0], kind="xid", code=79, at=at, attributes={"text": xid}),) if xid else ()
+        events = tuple(
+            Event(view=view, kind="xid", code=79, at=at, attributes={"text": text}) for view, text in xids.items()
+        )
         report = MachineReport(machine=machine, samples=samples, events=events)
         sender = machine.machine_id or ""
         batch = Batch(cluster="local", sender=sender, epoch=sender, seq=self._seq, sent_at=at, reports=(report,))
-        await self.site.post(encode(batch))
+        return encode(batch)
 
     async def put(self, name: str, tenant: str, machine: str, *, query: str = "", **spec: object) -> tuple[int, Any]:
         body = {"kind": "bare_metal", "target": {"cluster": "local", "machine": machine}, "tenant": tenant, **spec}
@@ -186,7 +192,7 @@ async def test_bindings_survive_a_restart(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
         fleet = Fleet(site)
         await swap_names(fleet)
-    async with running_site(tmp_path) as site:
+    async with running_site(tmp_path, site.store) as site:
         fleet.site = site
         assert (await fleet.site.request("/v1/allocations/a"))[1]["bindings"][0]["machine"] == await fleet.id_of(SEVEN)
         assert (await fleet.put("c", "charlie", "gpu-7", valid_from=fleet.time(2), valid_to=fleet.time(8)))[0] == 409
