@@ -145,7 +145,12 @@ def test_devices_of_other_senders() -> None:
 
 @pytest.mark.parametrize(
     ("state", "theirs"),
-    [("ok", {"ok": 1, "failed": 0}), ("lost", {"ok": 0, "failed": 1}), ("unreadable", {})],
+    [
+        ("ok", {"ok": 1, "degraded": 0, "failed": 0}),
+        ("error", {"ok": 0, "degraded": 1, "failed": 0}),
+        ("lost", {"ok": 0, "degraded": 0, "failed": 1}),
+        ("unreadable", {}),
+    ],
 )
 def test_failed_reader_reports_no_device_status(state: str, theirs: dict[str, int]) -> None:
     made = list(points_of("gpu_state", (), state))

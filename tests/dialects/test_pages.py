@@ -133,7 +133,7 @@ def test_all_smi_page_with_instances() -> None:
     assert sum(str(key).startswith("vgpu/") for key in values) == 8
     for key, of_view in values.items():
         if str(key).startswith("vgpu/"):  # its "utilization" is the lifetime average of one process
-            assert set(of_view) == {"gpu_memory_used_bytes", "gpu_memory_total_bytes"}
+            assert set(of_view) == {"gpu_memory_used_bytes", "gpu_memory_total_bytes", "vgpu_type", "vgpu_vm_id"}
     parents = {sample.view.parent for sample in found.machines["node-0001"] if sample.view and sample.view.parent}
     assert parents == {key for key in values if str(key).startswith("gpu/")}
 

@@ -26,7 +26,7 @@ from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.model.snapshot import Guest, Snapshot
 from gpufleet.model.text import clean
-from tests.support.cut_gpus import VM, cut_world, mig, vgpu
+from tests.support.cut_gpus import cut_world, mig, shared_world, vgpu
 from tests.support.golden import check_golden
 from tests.support.pages import agent_page, shown
 from tests.support.passes import World, gpu
@@ -90,33 +90,6 @@ def test_promtool_parses_every_page(name: str, peer: Callable[[str], Path]) -> N
 
 def shape(line: str) -> tuple[str, list[str]]:
     return line.partition("{")[0], re.findall(r'(\w+)="', line)
-
-
-def shared_world() -> World:
-    """Return a world in which GPU 1 hosts vGPU instances 3 and 20, with every metric of the all-smi dialect."""
-    world = World({"nvml": (Lane.STATIC, Lane.SLOW, Lane.FAST)})
-    host: dict[str, Value] = {
-        "gpu_vgpu_host_mode": "sriov",
-        "gpu_vgpu_scheduler_arr_mode": "enabled",
-        "gpu_vgpu_scheduler_arr_supported": 1,
-        "gpu_vgpu_scheduler_policy": "best_effort",
-        "gpu_mig_mode": "disabled",
-    }
-    use: dict[str, Value] = {
-        "gpu_utilization_ratio": 0.64,
-        "gpu_memory_activity_ratio": 0.45,
-        "gpu_memory_total_bytes": 8 << 30,
-        "gpu_memory_used_bytes": 3 << 30,
-        "vgpu_type": "GRID A100-8C",
-        "vgpu_vm_id": VM,
-    }
-    busy: dict[str, Value] = {"vgpu_accounting_processes": 3}
-    idle: dict[str, Value] = {"vgpu_accounting_processes": 0}
-    fast = [(gpu(1), dict[str, Value](gpu_state="ok")), (vgpu(3), use), (vgpu(20), use)]
-    slow = [(gpu(1), host), (vgpu(20), busy), (vgpu(3), idle)]
-    world.passed("nvml", Lane.FAST, *(world.sample("nvml", Lane.FAST, view, values) for view, values in fast))
-    world.passed("nvml", Lane.SLOW, *(world.sample("nvml", Lane.SLOW, view, values) for view, values in slow))
-    return world
 
 
 def snapshot_of(world: World) -> Snapshot:

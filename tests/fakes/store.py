@@ -57,6 +57,12 @@ class MemoryStore:
 
     def migrate(self, retention: Retention | None = None, hub: str = "") -> None: ...
 
+    def schema_version(self) -> int:
+        return 1  # a new instance stands for a store that kept its tables
+
+    def is_empty(self) -> bool:
+        return not self.writes
+
     def device_usage(self, intervals: Sequence[DeviceInterval]) -> list[DeviceUsage]:
         return [DeviceUsage() for _ in intervals]
 
@@ -233,6 +239,14 @@ class MemoryStore:
             for machine in self._machines()
             if any(_key(one.sample)[0] == view for one in self._samples(cluster, machine))
         )
+
+    def views_with_prefix(self, cluster: str, prefixes: Sequence[str], limit: int) -> tuple[tuple[str, str], ...]:
+        keys = {
+            (_key(one.sample)[0] or "", machine)
+            for machine in self._machines()
+            for one in self._samples(cluster, machine)
+        }
+        return tuple(sorted(one for one in keys if one[0].startswith(tuple(prefixes))))[:limit]
 
     def reporters_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
         return tuple(

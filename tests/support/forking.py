@@ -96,7 +96,8 @@ if __name__ == "__main__":
     import typer
 
     from gpufleet import cli
-    from gpufleet.cli.main import app, main
+    from gpufleet.cli.app import app
+    from gpufleet.cli.main import main
 
     for module in pkgutil.iter_modules(cli.__path__, "gpufleet.cli."):
         importlib.import_module(module.name)

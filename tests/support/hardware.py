@@ -73,7 +73,9 @@ and from captured outputs of `nvidia-smi`, which queries the same driver; a test
 | an unknown field id | fails its entry or the whole call; both are handled | the entry is a `driver_error` |
 | FI 197 and 198 | bytes over PCIe since a start; can wrap | a rate over a wrap is wrong |
 | FI 138 and 139 with all links as scope | KiB over all links together | the totals are absent, or those of one link |
-| scope 1 of FI 185, 186, 190 | NOT_SUPPORTED without a module | the GPU's power is reported as its module's |
+| scope 1 of FI 185 to 190 and 192 | NOT_SUPPORTED without a module | the GPU's power is reported as its module's |
+| scope 2 of FI 185 and 186 | NOT_SUPPORTED without a sensor | the GPU's power is reported as its memory's |
+| FI 91 | number of NVLinks of the board, 0 or NOT_SUPPORTED without NVLink | NVLink metrics are absent |
 | two samples of GPM, 100 ms apart, one thread at a time | needs no privileges | `not_permitted` |
 | response of a hung or lost GPU | hangs, or GPU_IS_LOST | the state of the device is `unreadable` |
 | cost of a pass on a real driver | 50 to 500 µs a call | the slow lane is slower |

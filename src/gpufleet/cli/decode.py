@@ -13,6 +13,8 @@ from gpufleet.model.errors import WireError
 from gpufleet.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from gpufleet.decoding.format import DecodeResult
 
 SINGLE_MACHINE_FORMATS = (SnapshotFormat.CSV, SnapshotFormat.PROMETHEUS)
@@ -26,6 +28,15 @@ def decode(
     machine: Annotated[
         str | None, typer.Option("--machine", metavar="NAME", help="Machine to show if the file contains several.")
     ] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option(
+            "--timezone",
+            metavar="ZONE",
+            help="Zone of local times that nvidia-smi prints without one, such as Europe/Berlin or +02:00 "
+            "[default: by the file, otherwise UTC].",
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also list unread and unknown values.")] = False,
 ) -> None:
     """Show the content of a file: nvidia-smi output, snapshots, batches, bundles, spool segments."""
@@ -36,10 +47,11 @@ def decode(
 
     if as_ is not None and as_ not in {one.name for one in FORMATS}:
         raise CommandError(f"unknown format {as_}: use one of {', '.join(one.name for one in FORMATS)}")
+    zone = _zone_of(timezone)
     content, at = _read(file)
     name = "stdin" if file == "-" else Path(file).name
     try:
-        found, decoded = decode_source(CapturedInput(content=content, name=name, at=at), as_)
+        found, decoded = decode_source(CapturedInput(content=content, name=name, at=at, timezone=zone), as_)
     except WireError as error:
         raise CommandError(f"{name}: {error}") from error
     _print_notes(found.name, decoded, verbose=verbose)
@@ -47,6 +59,17 @@ def decode(
     for snapshot in _select(decoded.snapshots, machine, format):
         sys.stdout.buffer.write(exporter.render(snapshot))
     sys.stdout.buffer.flush()
+
+
+def _zone_of(text: str | None) -> "dt.tzinfo | None":
+    from gpufleet.decoding.local_time import parse_zone
+
+    if text is None:
+        return None
+    try:
+        return parse_zone(text)
+    except ValueError as error:
+        raise CommandError(f"--timezone: {error}") from error
 
 
 def _read(file: str) -> tuple[bytes, int]:
@@ -65,7 +88,9 @@ def _read(file: str) -> tuple[bytes, int]:
 
 
 def _print_notes(name: str, decoded: "DecodeResult", *, verbose: bool) -> None:
-    """Print the detected format and the omitted values to standard error."""
+    """Print the assumptions to standard error; with `verbose` also the detected format and the omitted values."""
+    for assumption in decoded.assumptions:
+        _print_note(assumption)
     if not verbose:
         if decoded.unknown:
             _print_note(f"{len(decoded.unknown)} values have unknown names (--verbose lists them)")

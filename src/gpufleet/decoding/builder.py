@@ -1,6 +1,6 @@
 """Snapshots built from recorded reader passes, with the same code as in an agent."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpufleet.agent.collect.assemble import assemble
 from gpufleet.agent.collect.state import AgentState, Outcome
@@ -25,11 +25,15 @@ class SnapshotBuilder:
         machine: identity of the machine.
         at: time of the snapshot if no pass has one, nanoseconds since 1970.
         events: events of the machine, in any order.
+        capabilities: statements of the document about its input, by name.
     """
 
-    def __init__(self, machine: Machine, at: int, events: Iterable[Event] = ()) -> None:
+    def __init__(
+        self, machine: Machine, at: int, events: Iterable[Event] = (), capabilities: Mapping[str, str] | None = None
+    ) -> None:
         self._state = AgentState(machine, (), events=sorted(events, key=lambda event: event.at))
         self._at = at
+        self._capabilities = {**CAPABILITIES, **(capabilities or {})}
 
     def take(
         self,
@@ -38,8 +42,10 @@ class SnapshotBuilder:
         statuses: Iterable[ReaderStatus] = (),
         errors: Sequence[str] = (),
         inventory: tuple[PciFunction, ...] | None = None,
+        events: Iterable[Event] = (),
     ) -> None:
-        """Add samples of any readers and lanes. The newest sample of a subject takes precedence."""
+        """Add samples of any readers and lanes, and events. The newest sample of a subject takes precedence."""
+        self._state.events.extend(events)
         given = {(status.reader, status.lane): status for status in statuses}
         passes: dict[tuple[str, Lane], list[Sample]] = {key: [] for key in given}
         for sample in sorted(samples, key=lambda sample: sample.measured_at):
@@ -59,7 +65,7 @@ class SnapshotBuilder:
 
     def snapshot(self) -> Snapshot:
         """Return the snapshot."""
-        return assemble(self._state, now=0.0, now_ns=self._at, capabilities=CAPABILITIES)
+        return assemble(self._state, now=0.0, now_ns=self._at, capabilities=self._capabilities)
 
 
 def _derived_status(reader: str, lane: Lane, members: Sequence[Sample], errors: Sequence[str]) -> ReaderStatus:

@@ -1,5 +1,6 @@
 """Records of decoding: the input, a format, and the result."""
 
+import datetime as dt
 from collections.abc import Callable
 
 import msgspec
@@ -17,11 +18,13 @@ class CapturedInput(msgspec.Struct, frozen=True, kw_only=True):
         content: the bytes.
         name: name of the file, used if the content does not name the machine.
         at: modification time of the file in nanoseconds since 1970, used if the content has no time.
+        timezone: zone of local times that the content prints without one; None if not known.
     """
 
     content: bytes
     name: str
     at: int
+    timezone: dt.tzinfo | None = None
 
 
 class DecodeResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,13 +32,15 @@ class DecodeResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         snapshots: one per machine, in order of appearance.
-        notes: messages about dropped values and assumptions.
+        notes: messages about dropped values.
+        assumptions: statements that the content does not prove; the snapshots state them too.
         unread: name of each deliberately ignored value to the reason.
         unknown: names of values that no table contains.
     """
 
     snapshots: tuple[Snapshot, ...]
     notes: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
     unread: dict[str, str] = {}
     unknown: tuple[str, ...] = ()
 

@@ -7,6 +7,7 @@
 - `FAILURE`: the message that nvidia-smi prints instead of an output if it shows no GPU.
 """
 
+import datetime as dt
 import re
 from collections.abc import Sequence
 
@@ -25,20 +26,29 @@ from gpufleet.codecs.nvidia_smi import (
     parse_text,
     parse_xml,
 )
-from gpufleet.codecs.nvidia_smi.capture import is_capture
+from gpufleet.codecs.nvidia_smi.capture import collected_at, is_capture
 from gpufleet.codecs.nvidia_smi.failure import SENTENCES
 from gpufleet.codecs.nvidia_smi.listing import Listing
 from gpufleet.codecs.nvidia_smi.values import parse_time, token
 from gpufleet.decoding.builder import INTERVALS, SnapshotBuilder
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
+from gpufleet.decoding.local_time import ASSUMED, LocalTimeZone, zone_of_capture
+from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
-from gpufleet.model.time import to_ns
-from gpufleet.readers.nvidia_smi.machine import NAME, machine_sample, reader_error
+from gpufleet.readers.nvidia_smi.machine import (
+    NAME,
+    count_of,
+    cuda_of,
+    driver_of,
+    machine_sample,
+    notes_of,
+    reader_error,
+)
 from gpufleet.readers.nvidia_smi.mapping.account import READ_OF_CSV, report_unread
 from gpufleet.readers.nvidia_smi.mapping.devices import RequestedMetrics, metrics_of_columns, metrics_of_log
 from gpufleet.readers.nvidia_smi.mapping.rows import LANES, PROCESSES
@@ -46,7 +56,6 @@ from gpufleet.readers.nvidia_smi.samples import gpu_sample, instance_samples, mo
 from gpufleet.readers.nvidia_smi.views import identify, rows_as_records
 
 NO_TIME = "the output has no time: the file's time is used"
-ZONE = "nvidia-smi prints local time without a zone: UTC is assumed"
 
 
 class NvidiaSmiOutputs(msgspec.Struct, kw_only=True):
@@ -67,24 +76,43 @@ class NvidiaSmiOutputs(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
 
-def decode_outputs(source: CapturedInput, moments: Sequence[NvidiaSmiOutputs]) -> DecodeResult:
+def decode_outputs(
+    source: CapturedInput, moments: Sequence[NvidiaSmiOutputs], shown: LocalTimeZone | None = None
+) -> DecodeResult:
     """Return the snapshot of the machine. Later outputs replace earlier ones.
+
+    Args:
+        source: the input; its zone takes precedence.
+        moments: outputs of about the same time each.
+        shown: time zone that the input shows, if any.
 
     Raises:
         WireError: if no output contains a GPU.
     """
-    machine = SnapshotBuilder(Machine(name=_host_name(moments) or source.name), source.at)
+    zone = _zone_of(source, shown)
+    timed = any(_printed_at(outputs) is not None for outputs in moments)
+    machine = SnapshotBuilder(
+        Machine(name=_host_name(moments) or source.name),
+        source.at,
+        capabilities={"time_zone": "available" if zone.is_known else zone.origin} if timed else {},
+    )
     notes: dict[str, None] = {}
     unread: dict[str, str] = {}
     unknown: dict[str, None] = {}
+    states = DeviceStates(NAME)
     for outputs in moments:
         records = _records(outputs)
         if not records:
             continue
-        at = _printed_at(outputs)
+        local = _printed_at(outputs)
         notes |= dict.fromkeys(outputs.notes)
-        notes[ZONE if at is not None else NO_TIME] = None
-        errors = _add_outputs(machine, outputs, records, source.at if at is None else at)
+        notes |= dict.fromkeys(notes_of(outputs.log.leaves) if outputs.log is not None else ())
+        if local is None:
+            notes[NO_TIME] = None
+        elif zone.is_known:
+            notes[f"time zone: {zone.origin}"] = None
+        at = source.at if local is None else zone.to_ns(local)
+        errors = _add_outputs(machine, outputs, records, at, states)
         notes |= dict.fromkeys(errors)
         found = report_unread(records, outputs.log.leaves if outputs.log else ())
         unread |= found.unread
@@ -93,11 +121,17 @@ def decode_outputs(source: CapturedInput, moments: Sequence[NvidiaSmiOutputs]) -
     if not snapshot.devices:
         messages = dict.fromkeys(note for outputs in moments for note in outputs.notes)
         raise WireError("", "; ".join(("no GPU found", *list(messages)[:3])))
-    return DecodeResult(snapshots=(snapshot,), notes=tuple(notes), unread=unread, unknown=tuple(unknown))
+    return DecodeResult(
+        snapshots=(snapshot,),
+        notes=tuple(notes),
+        assumptions=(zone.origin,) if timed and not zone.is_known else (),
+        unread=unread,
+        unknown=tuple(unknown),
+    )
 
 
 def _add_outputs(
-    machine: SnapshotBuilder, outputs: NvidiaSmiOutputs, records: Sequence[DeviceRecord], at: int
+    machine: SnapshotBuilder, outputs: NvidiaSmiOutputs, records: Sequence[DeviceRecord], at: int, states: DeviceStates
 ) -> list[str]:
     gpus, errors = identify(records)
     requested = _requested_metrics(outputs)
@@ -107,21 +141,24 @@ def _add_outputs(
     modes = modes_by_key(gpus, {})
     errors += outputs.log.messages if outputs.log else ()
     errors += outputs.table.messages if outputs.table else ()
-    count = _printed_text(outputs, "attached_gpus", "count")
-    if count is not None and count.isdigit() and int(count[:9]) != len(gpus):
-        errors.append(f"the driver reports {count[:9]} GPUs, but {len(gpus)} were printed")
+    heads = [outputs.log.leaves] if outputs.log is not None else []
+    heads += list(outputs.table.rows[:1]) if outputs.table is not None else []
+    count = count_of(head.get(name) for head in heads for name in ("attached_gpus", "count"))
+    if count is not None and count != len(gpus):
+        errors.append(f"the driver counts {count} GPUs, but {len(gpus)} were decoded")
     for lane in LANES:
         samples = [gpu_sample(gpu, lane, requested, modes[gpu.view.key], at) for gpu in gpus]
         parts, messages = instance_samples(gpus, outputs.listing, lane, at)
         own = machine_sample(
             lane,
             at,
-            shown_gpus=len(gpus),
-            driver=_printed_text(outputs, "driver_version", "driver_version"),
-            cuda=_printed_text(outputs, "cuda_version", ""),
+            shown_gpus=len(gpus) if count is None else count,
+            driver=next((version for texts in heads if (version := driver_of(texts))), None),
+            cuda=next((version for texts in heads if (version := cuda_of(texts))), None),
         )
         errors += [one for one in messages if one not in errors]
-        machine.take([*samples, *parts, *([own] if own is not None else [])], errors=errors)
+        given = [*samples, *parts, *([own] if own is not None else [])]
+        machine.take(given, errors=errors, events=states.change_by_samples(samples))
     return errors
 
 
@@ -146,12 +183,22 @@ def _printed_text(outputs: NvidiaSmiOutputs, leaf: str, field: str) -> str | Non
     return next((text for text in texts if text is not None and token(text) is None), None)
 
 
-def _printed_at(outputs: NvidiaSmiOutputs) -> int | None:
-    """Return the newest time in the outputs, in nanoseconds since 1970."""
+def _zone_of(source: CapturedInput, shown: LocalTimeZone | None) -> LocalTimeZone:
+    """Return the requested zone, else the zone that the input shows, else the assumed one."""
+    if source.timezone is not None:
+        return LocalTimeZone(source.timezone, f"{source.timezone}, by --timezone")
+    return shown or ASSUMED
+
+
+def _printed_times(outputs: NvidiaSmiOutputs) -> list[dt.datetime]:
     texts = [outputs.log.leaves.get("timestamp")] if outputs.log is not None else []
     texts += [row.get("timestamp") for row in outputs.table.rows] if outputs.table is not None else []
-    times = [at for text in texts if text is not None and (at := parse_time(text)) is not None]
-    return to_ns(max(times)) if times else None
+    return [at for text in texts if text is not None and (at := parse_time(text)) is not None]
+
+
+def _printed_at(outputs: NvidiaSmiOutputs) -> dt.datetime | None:
+    """Return the newest local time in the outputs."""
+    return max(_printed_times(outputs), default=None)
 
 
 def _host_name(moments: Sequence[NvidiaSmiOutputs]) -> str | None:
@@ -218,11 +265,14 @@ def _decode_capture(source: CapturedInput) -> DecodeResult:
             outputs.notes.append(f"nvidia-smi {section.arguments[:60]}: {error}")
     for outputs in moments.values():
         outputs.listing = listing
-    decoded = decode_outputs(source, list(moments.values()))
+    first = min((at for outputs in moments.values() for at in _printed_times(outputs)), default=None)
+    shown = zone_of_capture(collected_at(source.content), first)
+    decoded = decode_outputs(source, list(moments.values()), shown)
     unread = {f"nvidia-smi {one}": "this output is not supported" for one in dict.fromkeys(other)}
     return DecodeResult(
         snapshots=decoded.snapshots,
         notes=decoded.notes,
+        assumptions=decoded.assumptions,
         unread={**decoded.unread, **unread},
         unknown=decoded.unknown,
     )

@@ -5,8 +5,9 @@ import re
 from gpufleet.codecs.prometheus_text.parser import TextParser, wire_error_of
 from gpufleet.decoding.builder import SnapshotBuilder
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
-from gpufleet.dialects.known import DIALECTS, recognise
+from gpufleet.dialects.known import DIALECTS, believed, recognise
 from gpufleet.dialects.reading import SeriesReadings, read_series
+from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.errors import WireError
 from gpufleet.model.machine import Machine, MachineKind
 
@@ -29,6 +30,7 @@ def _decode_page(source: CapturedInput) -> DecodeResult:
     if dialect is None:
         known = ", ".join(dialect.name for dialect in DIALECTS)
         raise WireError("page", f"the names are of no known exporter: {known}")
+    dialect = believed(dialect, (series.name for series in page.series))
     found = read_series(dialect, page.series, page.values, page.times, source.at, reader=dialect.name)
     _explain_foreign_names(found)
     notes = [f"read as a page of {dialect.name}"]
@@ -39,7 +41,7 @@ def _decode_page(source: CapturedInput) -> DecodeResult:
     for name, samples in sorted(found.machines.items()):
         kind = MachineKind.GUEST if name in found.guests else MachineKind.NODE
         machine = SnapshotBuilder(Machine(name=name or source.name, kind=kind), source.at)
-        machine.take(samples)
+        machine.take(samples, events=DeviceStates(dialect.name).change_by_samples(samples))
         snapshots.append(machine.snapshot())
     return DecodeResult(
         snapshots=tuple(snapshots), notes=tuple(notes), unread=found.unread, unknown=tuple(found.unknown)

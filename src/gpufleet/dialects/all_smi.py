@@ -3,7 +3,8 @@
 It covers both generations of labels: `uuid`, `index` before 2026-04; `gpu_uuid`, `gpu_index` since.
 
 Names, labels and units are from its renderers at b92ea0a; no page of a running server was seen. Only its mock and tests
-print families of vGPU and MIG; its server never fills them. Our values are the driver's.
+print families of vGPU and MIG; its server never fills them. Our values are the driver's: from a page that gpufleet
+wrote, `unread` families are imported, too.
 """
 
 import re
@@ -14,7 +15,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Subject
 from gpufleet.model.catalogue.instances import ARR_MODES, SCHEDULER_POLICIES
 from gpufleet.model.stored.samples import ImportedSeries
-from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.view import Side, View, ViewKind, normalise_uuid
 
 MHZ = 1_000_000
 GPU, MIG, VGPU, MACHINE = (Subject.GPU,), (Subject.MIG,), (Subject.VGPU,), (Subject.MACHINE,)
@@ -91,7 +92,7 @@ FAMILIES = table(
     _row(VGPU, "vgpu_memory_utilization", "gpu_memory_activity_ratio", over=100, unread=_PAST),
     _row(VGPU, "vgpu_memory_used_bytes", "gpu_memory_used_bytes"),
     _row(VGPU, "vgpu_memory_total_bytes", "gpu_memory_total_bytes"),
-    _row(VGPU, "vgpu_active", "vgpu_accounting_processes", unread="0 wherever accounting is off"),
+    _row(VGPU, "vgpu_active", "vgpu_active", unread="0 wherever accounting is off"),
     _row(MIG, "mig_instance_utilization_gpu", "gpu_graphics_activity_ratio", over=100, unread=_UNDEFINED),
     _row(MIG, "mig_instance_utilization_memory", "gpu_dram_activity_ratio", over=100, unread=_UNDEFINED),
     _row(MIG, "mig_instance_memory_used_bytes", "gpu_memory_used_bytes"),
@@ -156,6 +157,9 @@ UNREAD = {
 }
 
 _BARE_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
+_OF_VGPU_HOSTS = frozenset(
+    family.name for family in FAMILIES.values() if family.of == GPU and family.name.startswith("all_smi_vgpu_")
+)
 _PER_MACHINE = ("all_smi_cpu_", "all_smi_memory_", "all_smi_swap_")
 
 
@@ -185,14 +189,47 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
     gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid, index=index)
     name = labels.get("gpu", "")
     if series.name.startswith("all_smi_vgpu_"):
-        own = labels.get("vgpu_uuid")
-        vgpu = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=own.lower(), parent=gpu.key) if own else None
-        return SeriesSubject(machine=machine, view=vgpu, name=labels.get("vgpu_type", "")) if vgpu else None
+        if series.name in _OF_VGPU_HOSTS:
+            return SeriesSubject(machine=machine, view=gpu, name=name)
+        return _vgpu_subject(machine, gpu, labels)
     if series.name.startswith("all_smi_mig_"):
-        own = labels.get("mig_uuid")
-        mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid=own, parent=gpu.key) if own else None
-        return SeriesSubject(machine=machine, view=mig, name=name) if mig else None
+        return _mig_subject(machine, gpu, labels, name)
     return SeriesSubject(machine=machine, view=gpu, name=name)
+
+
+def _vgpu_subject(machine: str, gpu: View, labels: Mapping[str, str]) -> SeriesSubject | None:
+    uuid, vm = labels.get("vgpu_uuid"), labels.get("vgpu_vm_id", "")
+    if not uuid:
+        return None
+    view = View(
+        kind=ViewKind.VGPU,
+        side=Side.VGPU_HOST,
+        uuid=uuid.lower(),
+        instance=labels.get("vgpu_id") or None,
+        parent=gpu.key,
+    )
+    texts = (("vgpu_type", labels.get("vgpu_type", "")), ("vgpu_vm_id", normalise_uuid(vm) or vm))
+    return SeriesSubject(machine=machine, view=view, texts=texts)
+
+
+def _mig_subject(machine: str, gpu: View, labels: Mapping[str, str], name: str) -> SeriesSubject | None:
+    uuid = labels.get("mig_uuid")
+    if not uuid:
+        return None
+    gpu_instance, compute_instance = labels.get("gpu_instance_id", ""), labels.get("compute_instance_id", "")
+    view = View(
+        kind=ViewKind.MIG,
+        side=Side.HOST,
+        uuid=uuid,
+        instance=f"{gpu_instance}/{compute_instance}" if gpu_instance and compute_instance else None,
+        parent=gpu.key,
+    )
+    texts = (
+        ("mig_profile", labels.get("mig_profile", "")),
+        ("mig_gpu_instance", gpu_instance),
+        ("mig_compute_instance", compute_instance),
+    )
+    return SeriesSubject(machine=machine, view=view, name=name, texts=texts)
 
 
 LABELS = frozenset(

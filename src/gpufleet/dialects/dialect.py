@@ -25,7 +25,8 @@ class FamilyMapping(msgspec.Struct, frozen=True, kw_only=True):
         zero: reason of absence for the value 0, if it is not a measurement.
         real: whether the family has a fractional number.
         counter: whether the family is declared as a counter.
-        unread: reason for not importing the family, or empty. It is exported all the same.
+        unread: reason for not believing the other project's value, or empty. The family is exported all the same, and
+            imported from a page that gpufleet wrote.
         written: whether the family is exported; of two names of one metric, only the current one.
     """
 
@@ -56,12 +57,14 @@ class SeriesSubject(msgspec.Struct, frozen=True, kw_only=True):
         machine: machine name from the exporter, or empty.
         view: device, or None for the machine itself.
         name: product name from the labels, or empty.
+        texts: info metrics of the device in the labels, with their texts; empty texts are ignored.
         guest: whether the machine is a virtual machine on the exporter's machine.
     """
 
     machine: str
     view: View | None
     name: str = ""
+    texts: tuple[tuple[str, str], ...] = ()
     guest: bool = False
 
 
@@ -113,9 +116,10 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         known = self.families.get(family)
         if known is not None:
             return known.unread or None
-        return self.unread.get(family) or ("status of the exporter itself" if self._is_about_exporter(family) else None)
+        return self.unread.get(family) or ("status of the exporter itself" if self.is_about_exporter(family) else None)
 
-    def _is_about_exporter(self, family: str) -> bool:
+    def is_about_exporter(self, family: str) -> bool:
+        """Return whether a family is about the exporter itself."""
         return bool(self.self_prefixes) and family.startswith(self.self_prefixes)
 
 

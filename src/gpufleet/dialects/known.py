@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
+import msgspec
+
 from gpufleet.dialects.all_smi import ALL_SMI
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.dialect import Dialect
@@ -24,13 +26,41 @@ CLUSTER_DIALECTS: tuple[Dialect, ...] = (*DIALECTS, KUBE_STATE_METRICS)
 def recognise(names: Iterable[str]) -> Dialect | None:
     """Return the dialect of most series of a page, or None if no dialect is known.
 
-    A page is imported in one dialect: an exporter with two dialects reports every device twice.
+    A page is imported in one dialect: an exporter with two dialects reports every device twice. Families about the
+    exporter itself do not count: an agent adds its own to every page.
     """
-    counted = Counter(place for name in names for place, dialect in enumerate(DIALECTS) if dialect.is_mine(name))
+    counted: Counter[int] = Counter()
+    for name in names:
+        for place, dialect in enumerate(DIALECTS):
+            if dialect.is_mine(name):
+                counted[place] += not dialect.is_about_exporter(name)
     if not counted:
         return None
     ((best, _),) = counted.most_common(1)
     return DIALECTS[best]
+
+
+_BELIEVED = {
+    dialect.name: msgspec.structs.replace(
+        dialect,
+        families={
+            name: msgspec.structs.replace(family, unread="") if family.unread else family
+            for name, family in dialect.families.items()
+        },
+    )
+    for dialect in DIALECTS
+    if any(family.unread for family in dialect.families.values())
+}
+
+
+def believed(dialect: Dialect, names: Iterable[str]) -> Dialect:
+    """Return the dialect for the families of a page.
+
+    A page with families of gpufleet was written by an agent: under another project's names its values are the driver's,
+    so the families that this project itself fills wrongly are imported, too.
+    """
+    own = _BELIEVED.get(dialect.name)
+    return own if own is not None and any(map(NATIVE.is_mine, names)) else dialect
 
 
 def device_dialects(names: Iterable[str]) -> tuple[Dialect, ...]:

@@ -15,6 +15,7 @@ from gpufleet.dialects.dialect import (
     small_number,
     table,
 )
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import Side, View, ViewKind
@@ -222,6 +223,9 @@ _TEXTS = {
 }
 """Labels of `nvidia_smi_gpu_info` to info metrics."""
 
+_LOST = {"[gpu is lost]": Reason.GPU_LOST, "[gpu requires reset]": Reason.RESET_REQUIRED}
+"""nvidia-smi's placeholders that are about the whole device, in lower case."""
+
 UUID_PREFIX = "GPU-"
 
 
@@ -240,7 +244,10 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
 def _info(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
     for label, metric in _TEXTS.items():
         text = series.labels.get(label, "")
-        if text and not text.startswith("["):  # nvidia-smi's placeholders: [N/A], [Not Supported]
+        lost = _LOST.get(text.lower())
+        if lost is not None and CATALOGUE[metric].subjects != (Subject.MACHINE,):
+            yield metric, (), Absent(lost, label)
+        elif text and not text.startswith("["):  # nvidia-smi's placeholders: [N/A], [Not Supported]
             yield metric, (), text
     address = address_of(series.labels.get("pci_bus_id", ""))
     if address:

@@ -158,6 +158,7 @@ HW: tuple[OtelRow, ...] = (
     _errors("gpu_ecc_corrected_errors_total", "corrected"),
     _errors("gpu_ecc_uncorrected_errors_total", "uncorrected"),
     _status("ok", "ok"),
+    _status("degraded", "error"),
     _status("failed", "lost", "hung", "reset_required"),
 )
 

@@ -172,9 +172,15 @@ def read_series(
             builder.add(view, name, reading, own or _instant(measured, subject, metric.lane, at), labels)
         if has_ended:
             continue
-        if subject.name and subject.view is not None and subject.view.kind is not ViewKind.VGPU:
+        if subject.view is None:
+            continue
+        if subject.name and subject.view.kind is not ViewKind.VGPU:
             instant = own or _instant(measured, subject, Lane.STATIC, at)
             builder.add_text_keyed(meaning.key, subject.view, "gpu_name", subject.name, instant)
+        for text_metric, text in subject.texts:
+            if text:
+                instant = own or _instant(measured, subject, CATALOGUE[text_metric].lane, at)
+                builder.add_text_keyed(meaning.key, subject.view, text_metric, text, instant)
     found.machines = {name: builder.samples(reader) for name, builder in machines.items()}
     return found
 

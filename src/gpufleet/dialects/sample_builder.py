@@ -6,8 +6,9 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, ValueType
+from gpufleet.model.device_state import ERROR, STATE_OF_REASON, is_core_error, worst_state
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
-from gpufleet.model.view import View
+from gpufleet.model.view import View, ViewKind
 
 SERIES_ENDED = Absent(Reason.NO_DATA, "the source reported the end of the series")
 
@@ -19,6 +20,7 @@ class SampleBuilder:
         self._views: dict[str, View] = {}
         self._rows: dict[tuple[str, Lane, int], _Row] = {}
         self._texts: dict[str, dict[str, tuple[str, int]]] = {}
+        self._evidence: dict[str, tuple[str, int]] = {}  # view key to the worst state that a reading proves, and when
 
     def add(self, view: View | None, metric: str, value: Value | Absent, at: int, labels: tuple[str, ...] = ()) -> None:
         """Add a value; `at` in nanoseconds since 1970."""
@@ -33,6 +35,8 @@ class SampleBuilder:
             row = self._rows[key, metric.lane, at] = _Row()
         if view is not None:
             self._note(key, view)
+            if value.__class__ is Absent:
+                self._note_evidence(key, view, metric, value, at)
         if metric.dims:
             row.dims[metric.name, labels] = merge_values(row.dims.get((metric.name, labels)), value)
         else:
@@ -55,6 +59,8 @@ class SampleBuilder:
 
     def samples(self, reader: str) -> list[Sample]:
         """Return the samples; all texts of a subject have the time of the newest text."""
+        for key, (state, at) in self._evidence.items():
+            self._correct_state(key, state, at)
         for key, texts in self._texts.items():
             newest = max(at for _, at in texts.values())
             for metric, (text, _) in texts.items():
@@ -71,6 +77,26 @@ class SampleBuilder:
             )
             for (key, lane, at), row in self._rows.items()
         ]
+
+    def _note_evidence(self, key: str, view: View, metric: Metric, value: Value | Absent, at: int) -> None:
+        """Record the state of a GPU that an absent reading proves."""
+        if view.kind is not ViewKind.GPU or not isinstance(value, Absent):
+            return
+        state = STATE_OF_REASON.get(value.reason) or (ERROR if is_core_error(metric.name, value) else None)
+        if state is not None:
+            known = self._evidence.get(key, (state, at))
+            self._evidence[key] = worst_state((known[0], state)), max(known[1], at)
+
+    def _correct_state(self, key: str, state: str, at: int) -> None:
+        """Replace a better state of the page by the state that its readings prove. No page state is made up as `ok`."""
+        metric = CATALOGUE["gpu_state"]
+        given = [(lane_at, row) for (of, lane, lane_at), row in self._rows.items() if of == key and lane is metric.lane]
+        stated = [(lane_at, row) for lane_at, row in given if isinstance(row.values.get(metric.name), str)]
+        for _, row in stated:
+            row.values[metric.name] = worst_state((str(row.values[metric.name]), state))
+        if not stated:
+            newest = max((lane_at for lane_at, _ in given), default=at)
+            self._rows.setdefault((key, metric.lane, newest), _Row()).values[metric.name] = state
 
     def _note(self, key: str, view: View) -> None:
         """Record a device; identity fields of its series are merged."""

@@ -15,7 +15,6 @@ from gpufleet.exporters.families import (
     LabelledSubject,
     add_families,
     devices_with_gpus,
-    format_value,
     reading_text,
 )
 from gpufleet.model.catalogue import Subject
@@ -70,7 +69,7 @@ def add_all_smi(page: MetricsPage, snapshot: Snapshot) -> None:
             details = {label: _detail_text(reading_text(known, name)) for label, name in _DETAILS}
             known_details = {label: detail for label, detail in details.items() if detail}
             page.add(INFO, format_labels({**_select_labels(_CORE, one), "type": "GPU", **known_details}), 1)
-    add_families(page, ALL_SMI, shown, write=_format_value, label=_label)
+    add_families(page, ALL_SMI, shown, label=_label)
 
 
 def _detail_text(value: str) -> str:
@@ -130,9 +129,3 @@ def _label(family: FamilyMapping, one: LabelledSubject, _: Value) -> Mapping[str
 
 def _select_labels(names: tuple[str, ...], one: LabelledSubject) -> dict[str, str]:
     return {name: one.labels[name] for name in names}
-
-
-def _format_value(family: FamilyMapping, value: Value) -> str | None:
-    if family.name == "all_smi_vgpu_active" and not isinstance(value, str):
-        return str(int(value > 0))  # all-smi: 1 if any process is running
-    return format_value(family, value)

@@ -38,7 +38,9 @@ def drop_rack_defaults(values: MutableMapping[str, Value | Absent]) -> None:
 
 def ecc_absence(metric: str, value: Value | Absent, *, has_ecc: bool, where: str) -> Value | Absent:
     """Return the reading, or `not_supported` for a count of errors of a board whose ECC is off or does not exist."""
-    if has_ecc or metric not in ECC_COUNTS or isinstance(value, Absent):
+    if has_ecc or metric not in ECC_COUNTS:
+        return value
+    if isinstance(value, Absent) and value.reason is not Reason.NOT_REPORTED:
         return value
     return Absent(Reason.NOT_SUPPORTED, where)
 

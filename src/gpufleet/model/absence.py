@@ -1,6 +1,7 @@
 """Absence of a value: the closed set of reasons."""
 
 import enum
+from collections.abc import Iterable
 
 import msgspec
 
@@ -71,3 +72,27 @@ class Absent(msgspec.Struct, frozen=True, gc=False):
 
     reason: Reason
     detail: str = ""
+
+
+_WORST_FIRST = {
+    reason: order
+    for order, reason in enumerate(
+        (
+            *(Reason.GPU_LOST, Reason.RESET_REQUIRED, Reason.NO_DRIVER, Reason.DRIVER_MISMATCH, Reason.DRIVER_ERROR),
+            *(Reason.TIMEOUT, Reason.INVALID_VALUE, Reason.NOT_PERMITTED, Reason.STALE, Reason.NO_DATA),
+            *(Reason.NOT_REPORTED, Reason.NOT_IN_MIG_MODE, Reason.NOT_IN_GUEST, Reason.NOT_IN_DRIVER),
+            Reason.NOT_SUPPORTED,
+        )
+    )
+}
+"""Reasons of one reading, worst first: a failure of the device or driver, an unusable value, a missing value, and
+last what the device does not have."""
+
+
+def worst_absence(absences: Iterable[Absent]) -> Absent:
+    """Return the absence with the worst reason, the first of equal ones; other reasons are as bad as a driver error.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    return min(absences, key=lambda absent: _WORST_FIRST.get(absent.reason, _WORST_FIRST[Reason.DRIVER_ERROR]))

@@ -51,6 +51,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         configured: whether the hub's configuration names it.
         freshness: liveness of its senders and machines, and the instant up to which its data is complete.
         coverage: number of its GPUs that report.
+        machines: number of its machines that are not retired.
+        max_machines: limit on that number; batches with further machines get 403 `too_many_machines`.
     """
 
     cluster: Cluster
@@ -58,3 +60,5 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     configured: bool
     freshness: ClusterFreshness | None = None
     coverage: Coverage | None = None
+    machines: int | None = None
+    max_machines: int | None = None

@@ -19,6 +19,7 @@ GpufleetError
 """
 
 import enum
+from collections.abc import Sequence
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.reading import Round
@@ -135,4 +136,8 @@ class ConflictError(RegistryError):
 
 
 class NotFoundError(RegistryError):
-    """The registry has no such entry."""
+    """The registry has no such entry; `candidates` are similar names."""
+
+    def __init__(self, detail: str, candidates: Sequence[str] = ()) -> None:
+        self.candidates = tuple(candidates)
+        super().__init__(detail)

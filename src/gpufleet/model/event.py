@@ -129,6 +129,7 @@ class EventKindRow(NamedTuple):
 
 _K = EventKind
 _PARTS = ("gpu_instance", "compute_instance")
+_STATE = "every reader of GPUs"
 _LOG, _NVML, _READINGS, _BUS = "kernel log", "NVML", "change of readings", "change of the PCI bus"
 
 EVENT_KINDS: dict[str, EventKindRow] = {
@@ -139,11 +140,13 @@ EVENT_KINDS: dict[str, EventKindRow] = {
                  "compute_instance", "recovery"), f"{_LOG}, {_NVML}, DCGM"),
         EventKindRow(_K.SXID, "The driver reported an error of an NVSwitch", "the SXID",
                 ("pci_address", "switch", "severity", "link", "message"), _LOG),
-        EventKindRow(_K.GPU_LOST, "The GPU no longer answers on the bus", "", ("call", "message"),
-                f"{_NVML}, {_LOG}"),
+        EventKindRow(_K.GPU_LOST, "The GPU no longer answers on the bus", "", ("sources", "call", "message"),
+                f"{_STATE}, {_LOG}"),
         EventKindRow(_K.GPU_UNAVAILABLE, "The driver reports the GPU as unavailable", "", ("sources", *_PARTS), _NVML),
-        EventKindRow(_K.GPU_RESET_REQUIRED, "The GPU answers nothing until it is reset", "", ("call",), _NVML),
-        EventKindRow(_K.GPU_RECOVERED, "A GPU that was lost or needed a reset answers again", "", (), _NVML),
+        EventKindRow(_K.GPU_RESET_REQUIRED, "The GPU answers nothing until it is reset", "",
+                ("sources", "call"), _STATE),
+        EventKindRow(_K.GPU_RECOVERED, "A GPU that was lost or needed a reset answers again", "",
+                ("sources",), _STATE),
         EventKindRow(_K.GPU_INIT_FAILED, "The driver could not start the GPU", "", ("message",), _LOG),
         EventKindRow(_K.GPU_RESET, "The GPU was reset while the driver stayed loaded", "", ("evidence",), _READINGS),
         EventKindRow(_K.VGPU_FAILED, "The vGPU manager reported a failure of an instance", "", ("instance", "message"),

@@ -120,3 +120,14 @@ def test_pending_events_keep_the_log_position_to_reread() -> None:
     assert groups.held_log_seq() == 7
     groups.settle(10.0)
     assert groups.held_log_seq() is None
+
+
+@pytest.mark.parametrize("kind", ["gpu_lost", "gpu_reset_required", "gpu_recovered"])
+def test_readers_observe_one_state_in_their_own_passes(kind: str) -> None:
+    groups = EventGroups()
+    emitted = []
+    for source, second in (("nvml", 0), ("dcgm", 9), ("nvml", 40)):
+        at = AT + second * 10**9
+        groups.take(Event(view=gpu(0), kind=kind, at=at, attributes={"sources": source}), float(second))
+        emitted.append(len(groups.settle(second + 3.0)))
+    assert emitted == [1, 0, 1]

@@ -95,8 +95,14 @@ def test_series_syntax(line: str, name: str, labels: dict[str, str]) -> None:
 
 
 def test_escapes_of_the_format_are_decoded() -> None:
-    (series,) = parse(r'up{a="quo\"te",b="back\\slash",c="new\nline",d="\r kept",e="\\n"} 1' + "\n").series
-    assert series.labels == {"a": 'quo"te', "b": "back\\slash", "c": "newline", "d": "\\r kept", "e": "\\n"}
+    (series,) = parse(r'up{a="quo\"te",b="back\\slash",c="new\nline",d="\t kept",e="\\n"} 1' + "\n").series
+    assert series.labels == {"a": 'quo"te', "b": "back\\slash", "c": "newline", "d": "\\t kept", "e": "\\n"}
+
+
+def test_carriage_return_escape_of_all_smi_is_decoded() -> None:
+    """It becomes a control character, and these are removed; an escaped backslash before `r` is not this escape."""
+    (series,) = parse(r'up{a="H200\r",b="one\rtwo",c="C:\\run"} 1' + "\n").series
+    assert series.labels == {"a": "H200", "b": "onetwo", "c": r"C:\run"}
 
 
 @pytest.mark.parametrize(

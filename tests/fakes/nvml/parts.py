@@ -31,6 +31,7 @@ def add_mig(scenario: Scenario, gpu: int, slot: int, *, life: int = 0) -> Device
             "nvmlDeviceGetBAR1MemoryInfo_total": (36 << 30) + n,
             "nvmlDeviceGetBAR1MemoryInfo_used": (3 + n) << 21,
             "nvmlDeviceGetBAR1MemoryInfo_free": (36 << 30) + n - ((3 + n) << 21),
+            "nvmlDeviceGetMemoryErrorCounter,1,0,7": 700 + n,
         },
         texts={
             "nvmlDeviceGetUUID": f"MIG-{gpu:08x}-{slot:04x}-4444-5555-{life:012x}",

@@ -59,6 +59,8 @@ GUEST_LACKS = (
     "nvmlDeviceGetMaxPcieLinkWidth",
     "nvmlDeviceGetPcieReplayCounter",
     "nvmlDeviceGetRemappedRows_correctable",
+    "nvmlDeviceGetRepairStatus_channel",
+    "nvmlDeviceGetUnrepairableMemoryFlag",
     "nvmlGpmQueryDeviceSupport",
     "nvmlDeviceGetSupportedClocksEventReasons",
     "nvmlDeviceGetGspFirmwareMode_enabled",
@@ -120,7 +122,11 @@ class Device:
         fields: dict[int | tuple[int, int], Field] = {
             (185, 1): Field(1_200_000 + 10_007 * i),
             (186, 1): Field(1_300_000 + 10_007 * i),
+            (187, 1): Field(800_000 + i),
+            (188, 1): Field(2_800_000 + i),
+            (189, 1): Field(2_700_000 + i),
             (190, 1): Field(2_000_000 + i),
+            (192, 1): Field(2_100_000 + i),
             170: Field(2),
             **{(171, link): Field(int(link <= i % 2)) for link in (0, 1)},
             **{(172, link): Field(45_000 + link + 10 * i) for link in (0, 1)},
@@ -311,6 +317,8 @@ def extra_fields(i: int, busy: int) -> dict[int | tuple[int, int], Field]:
     """Return the field values of the device at `i`."""
     return {
         185: Field(74_000 + 90_001 * i),
+        (185, 2): Field(33_000 + 1003 * i),
+        (186, 2): Field(34_000 + 1003 * i),
         187: Field(200_000 + i),
         188: Field(900_000 + i),
         192: Field(690_500 + 1001 * i),
@@ -321,6 +329,7 @@ def extra_fields(i: int, busy: int) -> dict[int | tuple[int, int], Field]:
         **{id_: Field(busy * (id_ * 100 + i)) for id_ in PCIE_ERRORS},
         (138, 0xFFFFFFFF): Field(busy * (10**10 + i), ULONGLONG),
         (139, 0xFFFFFFFF): Field(busy * (2 * 10**10 + i), ULONGLONG),
+        91: Field(LINKS),
         147: Field(17 - i),
         **{
             (id_, link): Field(busy * (id_ * 10**6 + 1000 * i + link), ULONGLONG)
@@ -381,6 +390,9 @@ def healthy_h200(index: int) -> Device:
             "nvmlDeviceGetRemappedRows_uncorrectable": 80 + i,
             "nvmlDeviceGetRemappedRows_pending": i % 2,
             "nvmlDeviceGetRemappedRows_failed": i // 2 % 2,
+            "nvmlDeviceGetRepairStatus_channel": (i + 1) % 2,
+            "nvmlDeviceGetRepairStatus_tpc": i // 2 % 2,
+            "nvmlDeviceGetUnrepairableMemoryFlag": i // 4 % 2,
             "nvmlDeviceGetCurrPcieLinkGeneration": 1 + i % 5,
             "nvmlDeviceGetCurrPcieLinkWidth": 16,
             "nvmlDeviceGetMaxPcieLinkGeneration": 5,

@@ -474,10 +474,32 @@ def test_constant_energy_under_power_draw_is_frozen() -> None:
 # --- hostile ------------------------------------------------------------------------------------
 
 
-def test_too_many_devices_or_values_are_rejected() -> None:
-    devices = "".join(dcgm("GPU_UTIL", 1, uuid=f"GPU-{number}") for number in range(MAX_DEVICES + 1))
-    assert "devices" in str(refused(reader_of(devices)))
+def devices_of(done: Round) -> set[str]:
+    return {sample.view.key for sample in done.samples if sample.view is not None}
+
+
+def test_known_devices_go_on_beyond_the_device_cap() -> None:
+    """A page with too many devices keeps those of the page before, wherever they stand, and counts the others."""
+    known = "".join(dcgm("GPU_UTIL", 1, uuid=f"GPU-{number}") for number in range(MAX_DEVICES - 1))
+    extras = "".join(dcgm("GPU_UTIL", 1, uuid=f"GPU-extra-{number}") for number in range(10))
+    pages, clock = iter([known, extras + known, extras + known]), FakeClock()
+    reader = reader_of(lambda: next(pages), clock)
+    before = devices_of(passed(reader))
+    for _ in range(2):
+        done = passed(reader)
+        assert len(devices_of(done)) == MAX_DEVICES
+        assert before < devices_of(done)
+        (error,) = done.errors
+        assert "9 devices" in error
+    assert devices_of(done) - before == {"gpu/GPU-extra-0"}
+
+
+def test_machine_goes_on_beyond_the_value_cap() -> None:
+    """One device with too many values costs itself; a page with nothing else is a failure."""
     xids = "".join(f'nvidia_smi_xid_errors_total{{uuid="1",xid="{number}"}} 1\n' for number in range(MAX_VALUES + 1))
+    other = 'nvidia_smi_xid_errors_total{uuid="2",xid="79"} 1\n'
+    done = passed(reader_of(xids + other), Lane.EVENT)
+    assert devices_of(done) == {"gpu/GPU-2"}
     assert "values" in str(refused(reader_of(xids), Lane.EVENT))
 
 

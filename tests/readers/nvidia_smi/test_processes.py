@@ -77,6 +77,7 @@ def test_processes_of_captured_machines() -> None:
         "capture-h200-mig__590.48.01-load-q",
         "text-vgpu-guest-a6000-24q-unlicensed-unrestricted",
     )
+    wddm = Absent(Reason.NOT_SUPPORTED, "used_memory")
     busy = [(12249, 2194 << 20), (12250, 1170 << 20), (12267, 13526 << 20)]
     (cut,) = [place for place in found if place.startswith(f"{mig} mig ")]
     assert cut.removeprefix(f"{mig} mig ").startswith("2/")
@@ -85,4 +86,5 @@ def test_processes_of_captured_machines() -> None:
         f"{mig} gpu": busy,
         cut: busy,
         f"{guest} gpu": [(1144, 23 << 20), (1636, 23 << 20)],
+        "capture-rtx2080s-wddm-trimmed__610.62-idle-q gpu": [(2140, wddm), (2164, wddm)],
     }

@@ -81,10 +81,26 @@ def test_printed_text_is_converted(metric: str, text: str, value: Value | Absent
     assert read_text(CATALOGUE[metric], text, "x") == value
 
 
-def test_sum_with_an_absent_part_is_absent() -> None:
+def test_sum_leaves_out_counts_that_the_chip_lacks() -> None:
     metric = CATALOGUE["gpu_ecc_corrected_errors_total"]
     assert sum_counts(metric, {"sram": "3", "dram": "4"}) == 7
-    assert sum_counts(metric, {"sram": "N/A", "dram": "4"}) == Absent(Reason.NOT_SUPPORTED, "sram")
+    assert sum_counts(metric, {"sram": "N/A", "dram": "4"}) == 4
+    assert sum_counts(metric, {"sram": "N/A", "dram": "N/A"}) == Absent(Reason.NOT_SUPPORTED, "sram")
+
+
+@pytest.mark.parametrize(
+    ("sram", "dram", "reason", "where"),
+    [
+        ("N/A", "GPU is lost", Reason.GPU_LOST, "dram"),
+        ("GPU is lost", "N/A", Reason.GPU_LOST, "sram"),
+        ("3", "Unknown Error", Reason.DRIVER_ERROR, "dram"),
+        ("Unknown Error", "GPU requires reset", Reason.RESET_REQUIRED, "dram"),
+        ("Insufficient Permissions", "N/A", Reason.NOT_PERMITTED, "sram"),
+    ],
+)
+def test_sum_has_the_worst_reason(sram: str, dram: str, reason: Reason, where: str) -> None:
+    metric = CATALOGUE["gpu_ecc_corrected_errors_total"]
+    assert sum_counts(metric, {"sram": sram, "dram": dram}) == Absent(reason, where)
 
 
 @given(metric=st.sampled_from(list(CATALOGUE.values())), text=st.text(max_size=60))

@@ -60,6 +60,12 @@ async def test_power_of_board_and_module(superchips: FakeNvml, start: Start) -> 
         assert values["gpu_module_power_average_watts"] == field(fake_gpu, 185, 1) / 1000
         assert values["gpu_module_power_watts"] == field(fake_gpu, 186, 1) / 1000
         assert values["gpu_module_power_limit_watts"] == field(fake_gpu, 190, 1) / 1000
+        assert values["gpu_module_power_default_limit_watts"] == field(fake_gpu, 189, 1) / 1000
+        assert values["gpu_module_power_requested_limit_watts"] == field(fake_gpu, 192, 1) / 1000
+        assert values["gpu_module_power_limit_min_watts"] == field(fake_gpu, 187, 1) / 1000
+        assert values["gpu_module_power_limit_max_watts"] == field(fake_gpu, 188, 1) / 1000
+        assert values["gpu_memory_power_average_watts"] == field(fake_gpu, 185, 2) / 1000
+        assert values["gpu_memory_power_watts"] == field(fake_gpu, 186, 2) / 1000
         assert values["gpu_power_requested_limit_watts"] == field(fake_gpu, 192) / 1000
         assert values["gpu_power_limit_min_watts"] == field(fake_gpu, 187) / 1000
         assert values["gpu_power_limit_max_watts"] == field(fake_gpu, 188) / 1000
@@ -216,6 +222,15 @@ async def test_sram_errors(fake: FakeNvml, start: Start) -> None:
         assert slow.values["gpu_sram_threshold_exceeded"] == index % 2
 
 
+async def test_pending_repairs_and_unrepairable_memory(fake: FakeNvml, start: Start) -> None:
+    round_ = await start(fake).read(Lane.SLOW)
+    for index, fake_gpu in enumerate(fake.scenario.devices):
+        values = device(round_, index).values
+        assert values["gpu_channel_repair_pending"] == number(fake_gpu, f"{G}RepairStatus_channel") == (index + 1) % 2
+        assert values["gpu_tpc_repair_pending"] == number(fake_gpu, f"{G}RepairStatus_tpc") == index // 2 % 2
+        assert values["gpu_unrepairable_memory"] == number(fake_gpu, f"{G}UnrepairableMemoryFlag") == index // 4
+
+
 async def test_row_remapping_and_retired_pages(fake: FakeNvml, start: Start) -> None:
     """Newer chips have no retired pages: the metric is absent, not 0 and not the number of remapped rows."""
     fake.scenario.driver = "610.43.02"
@@ -344,17 +359,50 @@ async def test_packed_bit_error_ratio_is_decoded(
 async def test_board_without_nvlink_is_absent_and_queried_once(fake: FakeNvml, start: Start) -> None:
     fake_gpu = fake.scenario.devices[1]
     fake_gpu.numbers |= dict.fromkeys(key for key in fake_gpu.numbers if "NvLink" in key)
+    del fake_gpu.fields[91]
     fake.apply()
     reader = start(fake)
     slow, static = device(await reader.read(Lane.SLOW), 1), device(await reader.read(Lane.STATIC), 1)
-    assert slow.values["gpu_nvlinks"] == Absent(Reason.NOT_SUPPORTED, f"{G}NvLinkState")
+    assert slow.values["gpu_nvlinks"] == Absent(Reason.NOT_SUPPORTED, f"{G}FieldValues")
     first = next(value for value in slow.dims if value.metric == "gpu_nvlink_errors_total")
     assert first.labels == ("0", "replay")
     assert sum(value.metric.startswith("gpu_nvlink") for value in slow.dims) == 6
-    assert static.values["gpu_nvlink_version"] == Absent(Reason.NOT_SUPPORTED, f"{G}NvLinkVersion")
-    calls_before = fake.calls()[(f"{G}NvLinkState", 1)]
+    assert static.values["gpu_nvlink_version"] == Absent(Reason.NOT_SUPPORTED, f"{G}FieldValues")
+    await reader.read(Lane.SLOW)  # the static pass had reattached the GPU
+    calls_before = fake.calls()[(f"{G}FieldValues", 1)]
     await reader.read(Lane.SLOW)
-    assert fake.calls()[(f"{G}NvLinkState", 1)] - calls_before <= 2  # the static pass had reattached the GPU
+    assert fake.calls()[(f"{G}FieldValues", 1)] - calls_before == 1  # the batch of the lane
+    assert not fake.calls()[(f"{G}NvLinkState", 1)]
+
+
+async def test_links_that_answer_are_not_links_of_the_board(fake: FakeNvml, start: Start) -> None:
+    """A board without NVLink answers that each link is down; a board with four answers for eighteen."""
+    for index, links in ((1, 0), (2, 4)):
+        fake_gpu = fake.scenario.devices[index]
+        fake_gpu.fields[91] = Field(links)
+        fake_gpu.numbers |= {f"{G}NvLinkState,{link}": int(link < 3 and links > 0) for link in range(LINKS)}
+    fake.apply()
+    reader = start(fake)
+    slow, static = await reader.read(Lane.SLOW), await reader.read(Lane.STATIC)
+    none, four = device(slow, 1), device(slow, 2)
+    why = Absent(Reason.NOT_SUPPORTED, f"{G}FieldValues")
+    assert (none.values["gpu_nvlinks"], none.values["gpu_nvlinks_active"]) == (why, why)
+    assert device(static, 1).values["gpu_nvlink_version"] == why
+    for metric in ("gpu_nvlink_up", "gpu_nvlink_speed_bytes_per_second"):
+        assert dim(none, metric) == {"0": why}
+    assert (four.values["gpu_nvlinks"], four.values["gpu_nvlinks_active"]) == (4, 3)
+    assert dim(four, "gpu_nvlink_up") == {"0": 1, "1": 1, "2": 1, "3": 0}
+
+
+async def test_unknown_number_of_links_is_queried_again(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[1].fields[91] = Field(code=999)
+    fake.apply()
+    reader = start(fake)
+    found = device(await reader.read(Lane.SLOW), 1).values["gpu_nvlinks"]
+    assert found == Absent(Reason.DRIVER_ERROR, f"{G}FieldValues: UNKNOWN")
+    fake.scenario.devices[1].fields[91] = Field(LINKS)
+    fake.apply()
+    assert device(await reader.read(Lane.SLOW), 1).values["gpu_nvlinks"] == LINKS
 
 
 async def test_chip_to_chip_links(superchips: FakeNvml, start: Start) -> None:

@@ -48,6 +48,9 @@ async def test_every_reading_of_every_mig_device(fake: FakeNvml, start: Start) -
             )
             assert parts(static, gpu)[fake_mig.uuid].values == {"gpu_name": fake_mig.texts[f"{G}Name"]}
             assert parts(slow, gpu)[fake_mig.uuid].values == attributes_of(fake_mig, fake, gpu, slot)
+            (errors,) = parts(slow, gpu)[fake_mig.uuid].dims
+            assert (errors.metric, errors.labels) == ("gpu_ecc_location_errors_total", ("sram", "uncorrected"))
+            assert errors.value == fake_mig.numbers[f"{G}MemoryErrorCounter,1,0,7"] == 700 + 10 * gpu + slot
     assert device(fast, 1).values["gpu_mig_devices"] == 7
     assert device(slow, 1).values["gpu_mig_devices_max"] == 7
     assert (device(slow, 1).values["gpu_mig_mode"], device(slow, 1).values["gpu_mig_mode_pending"]) == (

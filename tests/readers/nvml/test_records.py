@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpufleet.fleet.board import drop_rack_defaults
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import Value
@@ -95,11 +96,13 @@ def one_by_one(record: GpuPassRecord, lane: Lane) -> dict[str, Value | Absent]:
     """Return the readings without dimensions, each mapped by the general path."""
     modes, positions = modes_of(record.roles), [call.key for call in CALLS[lane]]
     rows = [(row, CATALOGUE[row.metric]) for row in ROWS if CATALOGUE[row.metric].lane is lane]
-    return {
+    values = {
         metric.name: read(row, metric, record.answers[positions.index(row.call)], modes)
         for row, metric in rows
         if not metric.dims and metric.role is None
     }
+    drop_rack_defaults(values)
+    return values
 
 
 def test_malformed_link_states_are_an_invalid_value() -> None:
@@ -139,10 +142,10 @@ def test_any_instance_record_is_mapped(kind: str, lane: str, data: st.DataObject
     parts = st.sampled_from(["uuid", "name", "gpu_instance", "compute_instance"])
     record = InstanceRecord(kind, data.draw(st.dictionaries(parts, answers)), answers=given_answers)
     mapped, dims = map_instance(record, Lane(lane))
-    absent, _ = absent_instance(kind, Absent(Reason.TIMEOUT), Lane(lane))
-    assert not dims
+    absent, absent_dims = absent_instance(kind, Absent(Reason.TIMEOUT), Lane(lane))
+    assert [(each.metric, each.labels) for each in dims] == [(each.metric, each.labels) for each in absent_dims]
     assert set(absent) == set(mapped)
-    for name, value in mapped.items():
+    for name, value in (*mapped.items(), *((each.metric, each.value) for each in dims)):
         assert_admitted(name, value)
 
 

@@ -126,6 +126,8 @@ async def test_failing_call_affects_only_its_own_readings(fake: FakeNvml, start:
                 if device not in (-1, owner.get(key[0])):
                     continue
                 value = now[key]
+                if key[1] == "gpu_state" and value == "error":
+                    continue  # the call belongs to a core reading
                 assert isinstance(value, Absent), f"{where}: {key} was {baseline[key]} and is {value}"
                 assert value.reason in (reason, INSTEAD.get(function)), f"{where}: {key} is {value}"
         assert {view for view, _, _ in now} <= {view for view, _, _ in baseline}, faults

@@ -80,6 +80,7 @@ async def test_every_slow_reading_of_every_instance(fake: FakeNvml, start: Start
             "vgpu_placement_id": n,
             "vgpu_accounting_mode": "disabled" if odd else "enabled",
             "vgpu_accounting_processes": off if odd else 2,
+            "vgpu_active": off if odd else 1,
             "vgpu_accounting_utilization_ratio": off if odd else (70 + n) / 100,  # sum of the two running processes
             "vgpu_license_state": LICENSE_STATES[n],
             "vgpu_license_expiry_timestamp_seconds": int(expiry.timestamp()),

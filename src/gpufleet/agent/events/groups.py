@@ -15,17 +15,22 @@ from gpufleet.model.time import NANOS
 
 HOLD_SECONDS = 2.0
 SAME_SECONDS = 5.0
+STATE_SECONDS = 15.0
+"""Window of a state of a device: each reader observes it in its own pass, every 10 s by default."""
+
 SOURCE_LATE_SECONDS = 600.0
 """Time after an event in which a late source is still matched with it."""
 
 GROUPED: dict[str, float] = {
     EventKind.XID: SAME_SECONDS,
-    EventKind.GPU_LOST: SAME_SECONDS,
+    EventKind.GPU_LOST: STATE_SECONDS,
+    EventKind.GPU_RESET_REQUIRED: STATE_SECONDS,
+    EventKind.GPU_RECOVERED: STATE_SECONDS,
     EventKind.DRIVER_MISMATCH: 3600.0,
 }
 """Kinds that several sources report, and the window in seconds within which that is one event."""
 
-_ORDER = ("kmsg", "nvml", "dcgm")
+_ORDER = ("kmsg", "nvml", "dcgm", "nvidia_smi")
 
 
 class EventGroup(msgspec.Struct):
@@ -85,7 +90,7 @@ class EventGroups:
                 known.events.setdefault(source, event)
                 known.log_seq = log_seq(event) if known.log_seq is None else known.log_seq
                 return
-            if known.counts[source] <= known.emitted or window > SAME_SECONDS:
+            if known.counts[source] <= known.emitted or window > STATE_SECONDS:
                 return  # a late source repeats a known event
         groups.append(EventGroup({source: event}, {source: 1}, now, event.at, part, log_seq=log_seq(event)))
 

@@ -8,6 +8,7 @@
 The public captures of nvidia_gpu_exporter have this format.
 """
 
+import datetime as dt
 import re
 
 import msgspec
@@ -35,6 +36,24 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     arguments: str
     body: bytes
+
+
+_COLLECTED = re.compile(
+    rb"(?m)^collected_at:[ \t]{1,16}([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})"
+    rb"(Z|[+-][0-9]{2}:[0-9]{2})[ \t\r]{0,16}$"
+)
+
+
+def collected_at(content: bytes) -> dt.datetime | None:
+    """Return the time in the head of a capture file, with its zone, or None if it has none."""
+    first = _HEAD.search(content)
+    found = _COLLECTED.search(content[: first.start()] if first is not None else b"")
+    if found is None:
+        return None
+    try:
+        return dt.datetime.fromisoformat((found[1] + found[2].replace(b"Z", b"+00:00")).decode())
+    except ValueError:  # such as June 31
+        return None
 
 
 def is_capture(content: bytes) -> bool:

@@ -21,6 +21,7 @@ TOKENS = {
     "n/a": Reason.NOT_SUPPORTED,
     "not supported": Reason.NOT_SUPPORTED,
     "requested functionality has been deprecated": Reason.NOT_SUPPORTED,
+    "not available in wddm driver model": Reason.NOT_SUPPORTED,
     "function not found": Reason.NOT_IN_DRIVER,
     "insufficient permissions": Reason.NOT_PERMITTED,
     "no permission": Reason.NOT_PERMITTED,
@@ -51,6 +52,18 @@ def slug(name: str) -> str:
 def token(text: str) -> Reason | None:
     """Return the reason of a placeholder, or None if the text is a value."""
     return TOKENS.get(text.strip().removeprefix("[").removesuffix("]").strip().lower())
+
+
+_VERSION = re.compile(r"([0-9][0-9A-Za-z.]{0,31})(?:\s*\[(.*)\])?\s*", re.ASCII)
+
+
+def version_of(text: str) -> tuple[str, str]:
+    """Return a printed version, and the note in brackets that drivers from 610 on print behind it; empty if none.
+
+    A text that is not a version is returned unchanged.
+    """
+    found = _VERSION.fullmatch(text.strip())
+    return (found[1], shown(found[2] or "")) if found is not None else (text.strip(), "")
 
 
 def shown(text: str) -> str:
@@ -114,18 +127,17 @@ _OF_CSV = re.compile(r"([0-9]{4})/([0-9]{2})/([0-9]{2}) ([0-9]{2}):([0-9]{2}):([
 
 
 def parse_time(text: str) -> dt.datetime | None:
-    """Return the instant of a timestamp, or None if the text is not a timestamp.
+    """Return the local time of a timestamp, without a zone, or None if the text is not a timestamp.
 
-    Formats: `Fri Jul  3 22:10:45 2026` in `-q`, `2026/07/03 22:10:46.109` in CSV. Both are local time without a
-    zone; it is interpreted as UTC, the zone of most servers.
+    Formats: `Fri Jul  3 22:10:45 2026` in `-q`, `2026/07/03 22:10:46.109` in CSV. Neither has a zone.
     """
     try:
         if (of_csv := _OF_CSV.fullmatch(text.strip())) is not None:
             year, month, day, hour, minute, second, milli = (int(part) for part in of_csv.groups())
-            return dt.datetime(year, month, day, hour, minute, second, milli * 1000, tzinfo=dt.UTC)
+            return dt.datetime(year, month, day, hour, minute, second, milli * 1000)  # noqa: DTZ001 - it has no zone
         if (of_log := _OF_LOG.fullmatch(text.strip())) is not None and of_log[1].lower() in _MONTHS:
             day, hour, minute, second, year = (int(part) for part in of_log.groups()[1:])
-            return dt.datetime(year, _MONTHS.index(of_log[1].lower()) + 1, day, hour, minute, second, tzinfo=dt.UTC)
+            return dt.datetime(year, _MONTHS.index(of_log[1].lower()) + 1, day, hour, minute, second)  # noqa: DTZ001
     except ValueError:  # such as June 31
         return None
     return None

@@ -9,7 +9,8 @@ from gpufleet.model.text import clean
 METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 _BLANKS = " \t"
-_ESCAPES = {"\\": "\\", '"': '"', "n": "\n"}
+_ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "r": "\r"}
+"""Escapes of label values. The format lacks `\\r`; all-smi writes it, and no valid page has it."""
 
 
 class LineError(Exception):

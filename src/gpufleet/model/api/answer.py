@@ -8,6 +8,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.api.inventory import GpuHistory
 from gpufleet.model.declared import DeclaredGpus, DeclaredResource
+from gpufleet.model.holdings import Holder
 from gpufleet.model.liveness import Expected, Liveness
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimReading, Provenance, Reading, Value
@@ -207,6 +208,31 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str | None
 
 
+class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
+    """Entry of `GET /v1/nodes/gpus`: the GPUs of a node as one row.
+
+    Attributes:
+        machine: the hub's id of the node.
+        models: GPU name to number of GPUs; GPUs without a name count as `unknown`.
+        utilization_ratio: mean of the GPUs that report it, or None if none does.
+        power_watts: sum of the GPUs that report it, or None if none does.
+        holders: holders of its GPUs, MIG devices and vGPU instances, each once.
+    """
+
+    machine: str
+    models: dict[str, int]
+    utilization_ratio: float | None
+    power_watts: float | None
+    holders: tuple[Holder, ...]
+
+
+class NodeGpusPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `GET /v1/nodes/gpus`; order and pages are those of `NodePage`."""
+
+    items: tuple[NodeGpus, ...]
+    next: str | None
+
+
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """Number of reporting and expected GPUs of a cluster.
 
@@ -344,7 +370,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         error: short class of the error, for programs.
         detail: what is wrong, where and what to do, for people.
         field: the request field that is wrong.
-        candidates: ids that match an ambiguous name.
+        candidates: ids that match an ambiguous name, or names similar to an unknown one.
     """
 
     error: str

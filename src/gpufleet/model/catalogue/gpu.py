@@ -213,7 +213,7 @@ GPU_METRICS = (
     _row(49, "gpu_compute_processes", GAUGE, INT, "", "Processes that hold a compute context",
          subjects=GPU_MIG, nvml=("nvmlDeviceGetComputeRunningProcesses_v3",)),
     _row(50, "gpu_state", STATE, ENUM, "", "State of the device as determined by its reader",
-         low=None, states=("ok", "lost", "reset_required", "hung", "unreadable"), nvml=("return codes",),
+         low=None, states=("ok", "lost", "reset_required", "hung", "unreadable", "error"), nvml=("return codes",),
          otel="hw.status"),
     # identity
     _info(70, "gpu_name", "Product name", nvml="nvmlDeviceGetName", subjects=GPU_MIG, smi="name", dcgm=(50,)),

@@ -1,4 +1,4 @@
-"""Rows of the catalogue about the board: limits of heat and power, clocks, modes. Ids 81 to 99, 500 to 520."""
+"""Rows of the catalogue about the board: heat, power, clocks, modes. Ids 81 to 99, 500 to 520, 570 to 579."""
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue.metric import Absence
@@ -21,6 +21,7 @@ from gpufleet.model.catalogue.row import (
 )
 
 NO_MODULE = Absence(Reason.NOT_SUPPORTED, "the GPU does not share a module with a CPU")
+NO_MEMORY_POWER = Absence(Reason.NOT_SUPPORTED, "the board does not measure the power of its memory")
 NO_FAN = Absence(Reason.NOT_SUPPORTED, "passively cooled boards have no fan")
 NOT_CONFIDENTIAL = Absence(Reason.NOT_SUPPORTED, "confidential computing is off, or the chip does not support it")
 NO_RACK = Absence(Reason.NOT_SUPPORTED, "the GPU is not part of a rack-scale system")
@@ -74,6 +75,26 @@ BOARD_METRICS = (
         absent=(NO_MODULE, OLD_DRIVER, GUEST)),
     row(89, "gpu_module_power_limit_watts", GAUGE, FLOAT, "watts", "Power limit in force for that module",
         high=20_000, lane=SLOW, storage=TAIL, nvml=("FI 190 (module)",), smi=("module.enforced.power.limit",),
+        absent=(NO_MODULE, OLD_DRIVER, GUEST)),
+    row(570, "gpu_memory_power_watts", GAUGE, FLOAT, "watts", "Power of the device memory at the instant of reading",
+        high=5000, storage=TAIL, nvml=("FI 186 (memory)",), absent=(NO_MEMORY_POWER, OLD_DRIVER, GUEST)),
+    row(571, "gpu_memory_power_average_watts", GAUGE, FLOAT, "watts",
+        "Power of the device memory, averaged over the last second",
+        high=5000, storage=TAIL, nvml=("FI 185 (memory)",), absent=(NO_MEMORY_POWER, OLD_DRIVER, GUEST)),
+    row(572, "gpu_module_power_default_limit_watts", GAUGE, FLOAT, "watts", "Default power limit of that module",
+        high=20_000, lane=STATIC, storage=TAIL, nvml=("FI 189 (module)",), smi=("module.power.default_limit",),
+        absent=(NO_MODULE, OLD_DRIVER, GUEST)),
+    row(573, "gpu_module_power_requested_limit_watts", GAUGE, FLOAT, "watts",
+        "Power limit of that module requested by an administrator",
+        high=20_000, lane=SLOW, storage=TAIL, nvml=("FI 192 (module)",), smi=("module.power.limit",),
+        absent=(NO_MODULE, OLD_DRIVER, GUEST)),
+    row(574, "gpu_module_power_limit_min_watts", GAUGE, FLOAT, "watts",
+        "Lowest power limit that can be set for that module",
+        high=20_000, lane=STATIC, storage=TAIL, nvml=("FI 187 (module)",), smi=("module.power.min_limit",),
+        absent=(NO_MODULE, OLD_DRIVER, GUEST)),
+    row(575, "gpu_module_power_limit_max_watts", GAUGE, FLOAT, "watts",
+        "Highest power limit that can be set for that module",
+        high=20_000, lane=STATIC, storage=TAIL, nvml=("FI 188 (module)",), smi=("module.power.max_limit",),
         absent=(NO_MODULE, OLD_DRIVER, GUEST)),
     # clocks
     row(91, "gpu_clock_event_seconds_total", COUNTER, FLOAT, "seconds",

@@ -65,7 +65,7 @@ LINK_METRICS = (
         absent=(OLD_CHIP, OLD_DRIVER, GUEST)),
     # NVLink
     row(113, "gpu_nvlinks", GAUGE, INT, "", "NVLinks of the GPU",
-        lane=SLOW, storage=TAIL, nvml=("nvmlDeviceGetNvLinkState",), absent=(NO_NVLINK,)),
+        lane=SLOW, storage=TAIL, nvml=("FI 91",), absent=(NO_NVLINK,)),
     row(114, "gpu_nvlinks_active", GAUGE, INT, "", "NVLinks that are up",
         lane=SLOW, storage=TAIL, nvml=("nvmlDeviceGetNvLinkState",), absent=(NO_NVLINK,)),
     row(115, "gpu_nvlink_up", GAUGE, INT, "", "1 if the link is up, else 0",
@@ -121,6 +121,8 @@ LINK_METRICS = (
          nvml="nvmlDeviceGetGpuFabricInfoV.cliqueId", smi="fabric.cliqueId", absent=(NO_FABRIC, OLD_DRIVER)),
     row(134, "gpu_fabric_health", GAUGE, INT, "", "1 if this health condition applies to the GPU in the fabric, else 0",
         high=1, lane=SLOW, storage=DIM, dims=("condition",), nvml=("nvmlDeviceGetGpuFabricInfoV.healthMask",),
+        smi=("fabric.health.bandwidth", "fabric.health.route_recovery_in_progress", "fabric.health.route_unhealthy",
+             "fabric.health.access_timeout_recovery", "fabric.health.partition_assigned"),
         absent=(NO_FABRIC, OLD_DRIVER)),
     row(135, "gpu_fabric_incorrect_configuration", STATE, ENUM, "", "Fault of the fabric's configuration",
         low=None, lane=SLOW, storage=TAIL, states=FABRIC_CONFIGURATIONS,

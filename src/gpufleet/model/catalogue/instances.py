@@ -164,6 +164,9 @@ INSTANCE_METRICS = (
         "of the past, not the current load",
         high=10_000, lane=SLOW, storage=TAIL, subjects=VGPU,
         nvml=("nvmlVgpuInstanceGetAccountingStats.gpuUtilization",), absent=(NO_ACCOUNTING,)),
+    row(444, "vgpu_active", GAUGE, INT, "", "1 if a process runs in the guest according to accounting, else 0",
+        high=1, lane=SLOW, storage=TAIL, subjects=VGPU, nvml=("nvmlVgpuInstanceGetAccountingStats.isRunning",),
+        absent=(NO_ACCOUNTING,)),
     # licences: of an instance seen from the host, and of a GPU inside a guest
     row(445, "vgpu_license_state", STATE, ENUM, "",
         "Whether the guest has its vGPU licence; without a licence its performance degrades after some time",

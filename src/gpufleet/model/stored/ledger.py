@@ -81,6 +81,20 @@ class FlushIntent(msgspec.Struct, frozen=True, kw_only=True):
     records: dict[int, tuple[str, ...]]
 
 
+class MachineCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Machines of each cluster that are not retired, and the limit on their number in one cluster."""
+
+    by_cluster: dict[str, int]
+    limit: int
+
+
+class MachineRoom(msgspec.Struct, frozen=True):
+    """Number of machines that may still be registered in a cluster, and by one sender. Negative beyond the limit."""
+
+    cluster: int
+    sender: int
+
+
 class MachineMatch(msgspec.Struct, frozen=True):
     """Machine that a piece of evidence belongs to.
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpufleet.codecs.dcgm_wire.codes import REASONS
 from gpufleet.codecs.dcgm_wire.values import Entity, FieldValue
+from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError, WireError
@@ -68,8 +69,11 @@ class DcgmReader:
         self._watches = WatchManager(self._client)
         self._xids = xids.XidHistory()
         self._session: EngineSession | None = None
+        self._connection = 0
         self._mig_devices: tuple[MigDevice, ...] | None = None
         self._views: dict[Entity, View] = {}
+        self._known: dict[Entity, View] = {}  # of all passes over this connection
+        self._states = DeviceStates(NAME)
         self._newest = 0  # newest timestamp of a live value, in microseconds of the engine's clock
         self._offset_ns = 0
 
@@ -115,15 +119,26 @@ class DcgmReader:
             readings = await self._query_profiling(readings)
         elif lane is Lane.SLOW:
             readings = readings._replace(xids_watched=await self._are_xids_watched())
-        views, errors = samples.identify_gpus(session, readings.live, self._side)
-        self._views = views
+        views, errors = self._identify(session, readings)
         own = samples.machine_sample(readings, lane)
         found = [*samples.gpu_samples(readings, views, lane), *samples.mig_samples(readings, views, lane)]
-        return Round(samples=(*found, *((own,) if own else ())), errors=(*failed, *errors))
+        return Round(
+            samples=(*found, *((own,) if own else ())),
+            events=tuple(self._states.change_by_samples(found)),
+            errors=(*failed, *errors),
+        )
+
+    def _identify(self, session: EngineSession, readings: PassReadings) -> tuple[dict[Entity, View], list[str]]:
+        self._views, errors = samples.identify_gpus(session, readings.live, self._side, self._known)
+        self._known |= self._views
+        return self._views, errors
 
     async def _current_session(self, *, renew: bool = False) -> EngineSession:
         connection = await self._client.open()
         if self._session is None or self._session.connection != connection or renew:
+            if connection != self._connection:
+                self._connection = connection
+                self._known.clear()
             self._session = None
             self._session = await start_session(self._client, EVERY_FIELD)
             self._newest = 0
@@ -204,7 +219,7 @@ class DcgmReader:
         session = await self._current_session()
         if not self._views:
             _, readings = await self._query_gpus(session, Lane.FAST)
-            self._views, _ = samples.identify_gpus(session, readings.live, self._side)
+            self._identify(session, readings)
         entities = self._entities()
         watched = await self._watches.ensure(xids.WATCH_SET, entities)
         if not watched.fields:

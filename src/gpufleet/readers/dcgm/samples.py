@@ -10,6 +10,7 @@ from gpufleet.codecs.dcgm_wire.values import GPU, Entity, FieldValue
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.events import DRIVER_EVENTS
+from gpufleet.model.device_state import device_reason, state_of
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.text import clean
 from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address
@@ -32,7 +33,6 @@ from gpufleet.readers.dcgm.mapping.row import EngineGpuModes, read_row
 from gpufleet.readers.dcgm.session import EngineSession, MigDevice
 
 NAME = "dcgm"
-_STATES = {Reason.GPU_LOST: "lost", Reason.RESET_REQUIRED: "reset_required"}
 MAX_TEXT_LENGTH = 128
 STALE_MICROSECONDS = 10_000_000
 """Age by the engine's clock beyond which a number is stale: the engine samples every second or reads live."""
@@ -70,9 +70,20 @@ class PassReadings(NamedTuple):
 
 
 def identify_gpus(
-    session: EngineSession, live: Mapping[tuple[int, int], Values], side: Side
+    session: EngineSession,
+    live: Mapping[tuple[int, int], Values],
+    side: Side,
+    known: Mapping[Entity, View],
 ) -> tuple[dict[Entity, View], list[str]]:
-    """Return the views of the GPUs, and error messages for GPUs without a usable identity."""
+    """Return the views of the GPUs, and error messages for GPUs without a usable identity.
+
+    Args:
+        session: with the engine.
+        live: values read live.
+        side: side of the views.
+        known: views of earlier passes over the same connection: an engine's GPU ids are fixed. A lost GPU that reports
+            no identity keeps its own.
+    """
     found: dict[Entity, View] = {}
     errors: list[str] = []
     if session.gpu_count > len(session.gpus):
@@ -85,6 +96,10 @@ def identify_gpus(
             address = normalise_pci_address(pci) if pci else None
         except ValueError:
             address = None
+        before = known.get(gpu)
+        if before is not None and lost_reason(live.get(gpu, _NOTHING)) is not None:
+            same = (uuid or before.uuid, address or before.pci_address) == (before.uuid, before.pci_address)
+            uuid, address = (before.uuid or "", before.pci_address) if same else (uuid, address)
         if not uuid and not address:
             errors.append(f"GPU {gpu.id} of the engine reports no UUID and no PCI address")
             continue
@@ -110,7 +125,7 @@ def _gpu(readings: PassReadings, gpu: Entity, view: View, lane: Lane) -> Sample:
     dims: tuple[DimValue, ...]
     values, dims = absent_device(lost, lane) if lost else map_device(live, lane, modes, readings.session.unknown)
     if lane is Lane.FAST:
-        values[STATE] = _STATES.get(lost.reason, "unreadable") if lost else "ok"
+        values[STATE] = state_of(values, dims)
         values |= _activity(readings, gpu, lost, modes)
         if readings.mig_devices is not None and modes.mig:
             values["gpu_mig_devices"] = readings.listing_absence or sum(
@@ -236,8 +251,9 @@ def modes_of(live: Values) -> EngineGpuModes:
 
 def lost_reason(live: Values) -> Absent | None:
     """Return the reason if the GPU is lost or requires a reset, otherwise None."""
-    reasons = {REASONS.get(value.status) for value in live.values()}
-    return next((Absent(reason) for reason in _STATES if reason in reasons), None)
+    reasons = (REASONS.get(value.status) for value in live.values())
+    why = device_reason(reason for reason in reasons if reason is not None)
+    return None if why is None else Absent(why)
 
 
 def text_of(value: FieldValue | None) -> str:

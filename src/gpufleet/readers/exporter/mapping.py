@@ -1,14 +1,14 @@
 """Mapping of an exporter's page to the samples of one machine: parsing, choice of dialect, limits."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from gpufleet.codecs.prometheus_text.page import TextLimits, TextPage
 from gpufleet.codecs.prometheus_text.parser import TextParser, wire_error_of
 from gpufleet.dialects.dialect import Dialect
-from gpufleet.dialects.known import DIALECTS, device_dialects
+from gpufleet.dialects.known import DIALECTS, believed, device_dialects
 from gpufleet.dialects.native import NATIVE
 from gpufleet.dialects.reading import read_series
 from gpufleet.model.absence import Reason
@@ -16,7 +16,7 @@ from gpufleet.model.errors import ReaderError, WireError
 from gpufleet.model.reading import Sample
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.readers.exporter.fetch import MAX_PAGE_BYTES, ScrapedPage
-from gpufleet.readers.exporter.trust import MAX_DEVICES, MAX_VALUES, count_values, drop_invalid_names, merge_samples
+from gpufleet.readers.exporter.trust import MAX_DEVICES, MAX_VALUES, bound_samples, drop_invalid_names, merge_samples
 
 MAX_NAMES_IN_MESSAGE = 5
 """Maximum number of machine names in an error message."""
@@ -52,21 +52,33 @@ class PageSamples(msgspec.Struct, frozen=True):
         samples: of its machine.
         drift: metric names with the dialect's prefix that its table lacks, with the number of series.
         labels: labels that its table lacks, with the number of series not seen before.
+        devices: view keys of its devices.
+        problem: description of devices beyond the maximum of one machine, or empty.
     """
 
     dialect: Dialect
     samples: list[Sample]
     drift: Mapping[str, int]
     labels: Mapping[str, int]
+    devices: frozenset[str] = frozenset()
+    problem: str = ""
 
 
 def samples_of(
-    page: TextPage, dialect: Dialect, at: int, *, reader: str, where: str, side: Side | None = None
+    page: TextPage,
+    dialect: Dialect,
+    at: int,
+    *,
+    reader: str,
+    where: str,
+    side: Side | None = None,
+    known: Collection[str] = (),
 ) -> PageSamples:
     """Return the samples of a page in one dialect; other names are ignored.
 
     The identity of the machine is never taken from the page: host names in its labels are ignored. A page with several
-    machines is rejected. An agent's readings of its guests are left out.
+    machines is rejected. An agent's readings of its guests are left out. Devices beyond the maximum of one machine are
+    left out and counted, and known devices take precedence.
 
     Args:
         page: parsed page.
@@ -75,11 +87,13 @@ def samples_of(
         reader: name of the reader.
         where: address of the page, for error messages.
         side: side of the GPU views, if the caller knows it better than the page (inside a guest).
+        known: view keys of the devices of the previous page.
 
     Raises:
-        ReaderError: if the page has no metrics of this dialect, several machines, or too many devices.
+        ReaderError: if the page has no metrics of this dialect, several machines, or no device within the maximum.
     """
-    found = read_series(dialect, page.series, page.values, page.times, at, reader=reader)
+    read_as = believed(dialect, (series.name for series in page.series))
+    found = read_series(read_as, page.series, page.values, page.times, at, reader=reader)
     own = {name: samples_of_machine for name, samples_of_machine in found.machines.items() if name not in found.guests}
     names = sorted(name for name in own if name)
     if len(names) > 1:
@@ -91,13 +105,25 @@ def samples_of(
     )
     if not samples:
         raise ReaderError(Reason.NO_DATA, f"{where}: no metrics of the dialect {dialect.name}")
-    devices, values = count_values(samples)
-    if devices > MAX_DEVICES or values > MAX_VALUES:
-        message = f"{where}: {devices} devices with {values} values exceed the maximum of one machine"
-        raise ReaderError(Reason.READER_FAILED, f"{message} ({MAX_DEVICES}, {MAX_VALUES})")
+    bounded = bound_samples(samples, known)
+    problem = ""
+    if bounded.left_out or bounded.left_out_values:
+        over = [f"{bounded.left_out} devices"] if bounded.left_out else []
+        over += [f"{bounded.left_out_values} values of the machine"] if bounded.left_out_values else []
+        maximum = f"the maximum of one machine ({MAX_DEVICES} devices, {MAX_VALUES} values)"
+        problem = f"{where}: {' and '.join(over)} were left out: the page exceeds {maximum}"
+    if not bounded.samples:
+        raise ReaderError(Reason.READER_FAILED, problem)
     names_of_series = (series.name for series in page.series)
     drift = Counter(name for name in names_of_series if name in found.unknown and dialect.is_mine(name))
-    return PageSamples(dialect, samples if side is None else _seen_from(samples, side), drift, found.labels)
+    return PageSamples(
+        dialect,
+        bounded.samples if side is None else _seen_from(bounded.samples, side),
+        drift,
+        found.labels,
+        bounded.devices,
+        problem,
+    )
 
 
 def _seen_from(samples: Sequence[Sample], side: Side) -> list[Sample]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from gpufleet.codecs.prometheus_text.page import LineProblem
 from gpufleet.dialects.dialect import Dialect
+from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ChannelError, ChannelProblem, ConfigError, ReaderError, WireError
@@ -70,6 +71,8 @@ class ExporterReader:
         self._dialect, self._drift = dialect, drift
         self._parser, self._frozen = PageParser(), FrozenDetector()
         self._cached: _CachedPage | None = None
+        self._states = DeviceStates(self._name)
+        self._devices: frozenset[str] = frozenset()  # view keys of the last page
 
     @property
     def name(self) -> str:
@@ -94,7 +97,8 @@ class ExporterReader:
         if cached.failure is not None:
             raise cached.failure.with_traceback(None)
         samples = tuple(sample for sample in cached.samples if sample.lane is lane)
-        return Round(samples=samples, errors=cached.errors if lane is Lane.FAST else ())
+        events = tuple(self._states.change_by_samples(samples))
+        return Round(samples=samples, events=events, errors=cached.errors if lane is Lane.FAST else ())
 
     async def close(self) -> None:
         """Drop the last page; the dialect is kept."""
@@ -135,15 +139,17 @@ class ExporterReader:
             raise ReaderError(Reason.READER_FAILED, f"{where}: {error}") from error
         finally:
             page.done()
-        self._dialect = mapped.dialect
+        self._dialect, self._devices = mapped.dialect, mapped.devices
         self._drift(mapped.drift, mapped.labels)
         samples, frozen = self._frozen.check(mapped.samples, self._clock.monotonic())
         lost = [f"{count} lines were skipped: {problem}" for problem, count in problems.items()]
-        return samples, (*frozen, *lost)[:MAX_ERRORS]
+        over = [mapped.problem] if mapped.problem else []
+        return samples, (*over, *frozen, *lost)[:MAX_ERRORS]
 
     def _parse(self, parser: PageParser, scraped: ScrapedPage) -> tuple[PageSamples, Mapping[LineProblem, int]]:
         """Parse a page and map it to samples; thread-safe."""
         where, page = self._pages.where, parser.parse(scraped)
         dialect = self._dialect or detect_dialect(page, where)
-        mapped = samples_of(page, dialect, self._clock.now_ns(), reader=self._name, where=where, side=self._side)
+        now, known = self._clock.now_ns(), self._devices
+        mapped = samples_of(page, dialect, now, reader=self._name, where=where, side=self._side, known=known)
         return mapped, page.problems

@@ -1,6 +1,7 @@
-"""Validation of a page's samples: valid names, one time per lane, no old values. Pure."""
+"""Validation of a page's samples: valid names, one time per lane, no old values, bounded devices. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -45,17 +46,58 @@ def merge_samples(samples: Iterable[Sample], at: int) -> list[Sample]:
     """
     together: dict[tuple[str, Lane], Sample] = {}
     for sample in samples:
-        key = (sample.view.key if sample.view is not None else "", sample.lane)
+        key = (_key(sample), sample.lane)
         known = together.get(key)
         sample = _without_old_values(msgspec.structs.replace(sample, measured_at=min(sample.measured_at, at)), at)
         together[key] = sample if known is None else _merge(known, sample)
     return list(together.values())
 
 
-def count_values(samples: Sequence[Sample]) -> tuple[int, int]:
-    """Return the number of devices and the number of values."""
-    devices = {sample.view.key for sample in samples if sample.view is not None}
-    return len(devices), sum(len(sample.values) + len(sample.dims) for sample in samples)
+class BoundedSamples(NamedTuple):
+    """Samples within the maximum of one machine.
+
+    Attributes:
+        samples: of the machine and the kept devices.
+        devices: view keys of the kept devices.
+        left_out: number of devices beyond the maximum.
+        left_out_values: number of values of the machine beyond the maximum.
+    """
+
+    samples: list[Sample]
+    devices: frozenset[str]
+    left_out: int
+    left_out_values: int
+
+
+def bound_samples(samples: Sequence[Sample], known: Collection[str]) -> BoundedSamples:
+    """Keep the machine and its devices up to `MAX_DEVICES` and `MAX_VALUES`: known devices first, in page order.
+
+    A device beyond the maximum is left out whole, so that it never appears with a part of its readings.
+    """
+    counts: dict[str, int] = {}
+    for sample in samples:
+        key = _key(sample)
+        counts[key] = counts.get(key, 0) + len(sample.values) + len(sample.dims)
+    kept: set[str] = set()
+    values = 0
+    for key in sorted(counts, key=lambda key: (key != _MACHINE, key not in known)):
+        if len(kept - {_MACHINE}) < MAX_DEVICES and values + counts[key] <= MAX_VALUES:
+            kept.add(key)
+            values += counts[key]
+    left_out = counts.keys() - kept
+    return BoundedSamples(
+        [sample for sample in samples if _key(sample) in kept],
+        frozenset(kept - {_MACHINE}),
+        len(left_out - {_MACHINE}),
+        counts[_MACHINE] if _MACHINE in left_out else 0,
+    )
+
+
+_MACHINE = ""
+
+
+def _key(sample: Sample) -> str:
+    return _MACHINE if sample.view is None else sample.view.key
 
 
 def _has_valid_names(view: View) -> bool:

@@ -1,7 +1,10 @@
 """Machine readings: versions, number of devices, and the state of the driver, failures included."""
 
+import re
+from collections.abc import Iterable, Mapping
+
 from gpufleet.codecs.nvidia_smi import Failure
-from gpufleet.codecs.nvidia_smi.values import shown, token
+from gpufleet.codecs.nvidia_smi.values import shown, token, version_of
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError
@@ -20,6 +23,9 @@ DRIVER_STATES = {
 """Reason of a failure to `nvidia_driver_state`. A failure of the command itself implies no driver state."""
 
 DRIVER_VERSION, CUDA_VERSION = "nvidia_driver_version", "nvidia_cuda_version"
+
+
+_COUNT = re.compile("[0-9]{1,5}", re.ASCII)
 
 
 def machine_sample(
@@ -52,8 +58,37 @@ def reader_error(failure: Failure, lane: Lane, at: int) -> ReaderError:
     return ReaderError(failure.reason, failure.message, round=Round(samples=(sample,), errors=(failure.message,)))
 
 
+def driver_of(texts: Mapping[str, str]) -> str | None:
+    """Return the driver version in the head of a log or in a row; drivers from 610 on call it `kmd_version`."""
+    return _first_version(texts, "kmd_version", "driver_version")
+
+
+def cuda_of(texts: Mapping[str, str]) -> str | None:
+    """Return the CUDA version in the head of a log; drivers from 610 on call it `cuda_umd_version`."""
+    return _first_version(texts, "cuda_umd_version", "cuda_version")
+
+
+def count_of(texts: Iterable[str | None]) -> int | None:
+    """Return the driver's own count of GPUs, the largest of several, or None if there is none."""
+    counts = [int(text) for text in texts if text is not None and _COUNT.fullmatch(text) is not None]
+    return max(counts, default=None)
+
+
+def notes_of(texts: Mapping[str, str]) -> list[str]:
+    """Return the notes that nvidia-smi printed behind versions."""
+    names = ("driver_version", "cuda_version", "kmd_version", "cuda_umd_version")
+    notes = {name: version_of(texts[name])[1] for name in names if name in texts}
+    return [f"{name}: {note}" for name, note in notes.items() if note]
+
+
+def _first_version(texts: Mapping[str, str], *names: str) -> str | None:
+    found = (texts[name] for name in names if name in texts and token(texts[name]) is None)
+    text = next(found, None)
+    return None if text is None else version_of(text)[0]
+
+
 def _version(text: str | None) -> Value | Absent:
     if text is None:
         return Absent(Reason.NOT_REPORTED)
     why = token(text)
-    return shown(text) if why is None else Absent(why)
+    return shown(version_of(text)[0]) if why is None else Absent(why)

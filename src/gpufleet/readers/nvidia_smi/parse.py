@@ -19,11 +19,11 @@ from gpufleet.codecs.nvidia_smi import (
     parse_xml,
 )
 from gpufleet.codecs.nvidia_smi.listing import Listing
-from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
 from gpufleet.ports.channel import ExecResult
 from gpufleet.readers.nvidia_smi.fetch import CommandFailedError
+from gpufleet.readers.nvidia_smi.machine import count_of, cuda_of, driver_of, notes_of
 from gpufleet.readers.nvidia_smi.plan import APPS_COLUMNS, Plan
 from gpufleet.readers.nvidia_smi.views import rows_as_records
 
@@ -96,6 +96,7 @@ class PassOutputs:
         apps: rows of processes, or the reason why there are none.
         listing: `-L`, if it was identical before and after the MIG devices were read.
         driver, cuda: versions, or None if not printed.
+        notes: what nvidia-smi printed behind versions.
     """
 
     def __init__(self) -> None:
@@ -105,22 +106,24 @@ class PassOutputs:
         self.listing: Listing | None = None
         self.driver: str | None = None
         self.cuda: str | None = None
+        self.notes: list[str] = []
         self._counts: set[str] = set()
         self._seen = 0
 
     @property
     def count(self) -> int:
         """Number of GPUs by the driver's own count; without one, the number of GPUs printed."""
-        counts = [int(text) for text in self._counts if text.isascii() and text.isdigit() and len(text) < 6]
-        return max(counts, default=self._seen)
+        count = count_of(self._counts)
+        return self._seen if count is None else count
 
     def add_log(self, result: ExecResult, _: Plan) -> None:
         """Add XML. Raises CommandFailedError."""
         log = parse_log(result)
         self.records += log.devices
         self.messages += log.messages
-        self.driver = _known_text(log.leaves.get("driver_version")) or self.driver
-        self.cuda = log.leaves.get("cuda_version")
+        self.driver = driver_of(log.leaves) or self.driver
+        self.cuda = cuda_of(log.leaves) or log.leaves.get("cuda_version")
+        self.notes = notes_of(log.leaves)
         self._add_counts(len(log.devices), log.leaves.get("attached_gpus"))
 
     def add_table(self, result: ExecResult, plan: Plan) -> None:
@@ -129,7 +132,7 @@ class PassOutputs:
         self.records += rows_as_records(table.rows)
         self.messages += table.messages
         for row in table.rows:
-            self.driver = _known_text(row.get("driver_version")) or self.driver
+            self.driver = driver_of(row) or self.driver
         self._add_counts(len(table.rows), *{row["count"] for row in table.rows if "count" in row})
 
     def add_apps(self, result: ExecResult) -> None:
@@ -140,11 +143,7 @@ class PassOutputs:
 
     def _add_counts(self, seen: int, *counts: str | None) -> None:
         self._seen = max(self._seen, seen)
-        reported = {text for text in counts if text is not None}
-        self._counts |= reported
-        if any(text.isascii() and text.isdigit() and int(text[:9]) != seen for text in reported):
-            self.messages.append(f"the driver counts {', '.join(sorted(reported))} GPUs, but nvidia-smi printed {seen}")
-
-
-def _known_text(text: str | None) -> str | None:
-    return text.strip() if text is not None and token(text) is None else None
+        self._counts |= {text for text in counts if text is not None}
+        count = count_of(counts)
+        if count is not None and count != seen:
+            self.messages.append(f"the driver counts {count} GPUs, but nvidia-smi printed {seen}")

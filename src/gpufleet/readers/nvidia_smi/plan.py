@@ -5,7 +5,17 @@ from typing import NamedTuple
 
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.readers.nvidia_smi.mapping.devices import ALL_METRICS, GpuModes, RequestedMetrics
-from gpufleet.readers.nvidia_smi.mapping.rows import ACTIVE, FAN, FAN_QUERY, MASK, PATHS, PROCESSES, QUERIES, SUMS
+from gpufleet.readers.nvidia_smi.mapping.rows import (
+    ACTIVE,
+    ECC_QUERY,
+    FAN,
+    FAN_QUERY,
+    MASK,
+    PATHS,
+    PROCESSES,
+    QUERIES,
+    SUMS,
+)
 from gpufleet.readers.nvidia_smi.mapping.tables import SUPPORTED, TABLES, fields_of
 
 HELP = ("--help-query-gpu",)
@@ -14,7 +24,7 @@ LIST = ("-L",)
 APPS_COLUMNS = ("gpu_uuid", "pid", "used_memory")
 APPS = (f"--query-compute-apps={','.join(APPS_COLUMNS)}", "--format=csv,noheader")
 
-IDENTITY = ("pci.bus_id", "index", "count", "driver_version", "mig.mode.current")
+IDENTITY = ("pci.bus_id", "index", "count", "driver_version", "kmd_version", "mig.mode.current", ECC_QUERY)
 """Fields of every table, if supported. `uuid` is the last column, so that a truncated row is detected."""
 
 

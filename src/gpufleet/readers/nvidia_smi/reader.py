@@ -1,9 +1,13 @@
 """The nvidia-smi reader: runs the commands of a lane, and converts their outputs to samples."""
 
+import logging
 from collections.abc import Iterable
+
+import msgspec
 
 from gpufleet.codecs.nvidia_smi.failure import named_device
 from gpufleet.codecs.nvidia_smi.listing import Listing
+from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.reading import Round, Sample
@@ -17,7 +21,9 @@ from gpufleet.readers.nvidia_smi.mapping.rows import PROCESSES
 from gpufleet.readers.nvidia_smi.parse import PassOutputs
 from gpufleet.readers.nvidia_smi.plan import Plan
 from gpufleet.readers.nvidia_smi.samples import gpu_sample, instance_samples, lost_sample, modes_by_key, with_processes
-from gpufleet.readers.nvidia_smi.views import Gpu, identify
+from gpufleet.readers.nvidia_smi.views import Gpu, identify, uuid_of
+
+log = logging.getLogger(__name__)
 
 MAX_ERRORS = 20
 
@@ -45,6 +51,7 @@ class NvidiaSmiReader:
     ) -> None:
         self._command = NvidiaSmiCommand(channel, path=command, timeout_seconds=timeout_seconds)
         self._clock = clock
+        self._states = DeviceStates(machine.NAME)
         self._reset()
 
     @property
@@ -77,6 +84,7 @@ class NvidiaSmiReader:
         self._offered: frozenset[str] = frozenset()
         self._version: str | None = None
         self._modes: dict[str, GpuModes] = {}
+        self._noted = False  # whether the notes behind versions were logged, once per driver version
         self._known: dict[str, View] = {}  # by PCI address, the only identity in error messages
 
     async def _round(self, lane: Lane) -> Round:
@@ -85,6 +93,7 @@ class NvidiaSmiReader:
         planned = plan.plan_of(lane, self._offered, self._modes.values())
         outputs = await self._outputs(planned)
         gpus, errors = identify(outputs.records)
+        gpus = self._with_known_uuids(gpus)
         errors = [*outputs.messages, *errors]
         self._modes |= modes_by_key(gpus, self._modes)
         replaced: MetricValues = {PROCESSES: outputs.apps} if isinstance(outputs.apps, Absent) else {}
@@ -101,6 +110,7 @@ class NvidiaSmiReader:
         self._remember(gpus, outputs)
         return Round(
             samples=(*samples, *instances, *((own,) if own is not None else ())),
+            events=tuple(self._states.change_by_samples(samples)),
             errors=tuple(dict.fromkeys([*errors, *disagreements]))[:MAX_ERRORS],
         )
 
@@ -141,6 +151,18 @@ class NvidiaSmiReader:
             outputs.messages.append(f"-L: {failed}")
             return None
 
+    def _with_known_uuids(self, gpus: list[Gpu]) -> list[Gpu]:
+        """Return the GPUs, with the known UUID of the same address where a lost GPU printed none."""
+        present = {gpu.view.uuid for gpu in gpus}
+        found: list[Gpu] = []
+        for gpu in gpus:
+            known = self._known.get(gpu.view.pci_address or "")
+            lacks = gpu.view.uuid is None and uuid_of(gpu.record) is None
+            if lacks and known is not None and known.uuid not in present:
+                gpu = gpu._replace(view=msgspec.structs.replace(gpu.view, uuid=known.uuid))
+            found.append(gpu)
+        return found
+
     def _lost(
         self, gpus: Iterable[Gpu], messages: Iterable[str], lane: Lane, requested: RequestedMetrics, at: int
     ) -> list[Sample]:
@@ -159,4 +181,8 @@ class NvidiaSmiReader:
         self._known |= {gpu.view.pci_address: gpu.view for gpu in gpus if gpu.view.pci_address is not None}
         if self._version not in (None, outputs.driver):
             self._offered = frozenset()  # another driver version: the next pass queries the fields again
+            self._noted = False
         self._version = outputs.driver or self._version
+        if outputs.notes and not self._noted:
+            self._noted = True
+            log.info("nvidia-smi prints notes behind versions: %s", "; ".join(outputs.notes))

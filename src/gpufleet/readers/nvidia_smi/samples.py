@@ -5,10 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from gpufleet.codecs.nvidia_smi.listing import Listing
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.codecs.nvidia_smi.records import DeviceRecord
+from gpufleet.codecs.nvidia_smi.values import token
+from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.device_state import STATE_OF_REASON, UNREADABLE, device_reason, state_of
 from gpufleet.model.process import Process
-from gpufleet.model.reading import Sample
+from gpufleet.model.reading import DimValue, Sample
 from gpufleet.model.view import View
 from gpufleet.readers.nvidia_smi.machine import NAME
 from gpufleet.readers.nvidia_smi.mapping.devices import (
@@ -18,6 +21,7 @@ from gpufleet.readers.nvidia_smi.mapping.devices import (
     absent_gpu,
     map_gpu,
     map_mig,
+    map_mig_dims,
     map_vgpu,
     modes_of,
     processes_of,
@@ -25,16 +29,8 @@ from gpufleet.readers.nvidia_smi.mapping.devices import (
 from gpufleet.readers.nvidia_smi.mapping.rows import MIG_DEVICES, PROCESSES
 from gpufleet.readers.nvidia_smi.views import Gpu, mig_instances, vgpu_instances
 
-OK, LOST, RESET_REQUIRED, UNREADABLE = "ok", "lost", "reset_required", "unreadable"
-"""States of the metric `gpu_state` that nvidia-smi can show."""
-
 _COUNTED = (PROCESSES, MIG_DEVICES)
 """Metrics that count list entries: they are 0 also if the device reports nothing."""
-
-_WITHOUT_STATE = frozenset({Reason.NOT_REPORTED, Reason.NOT_IN_MIG_MODE})
-"""Reasons that occur without any output of the device."""
-
-_STATES = {Reason.GPU_LOST: LOST, Reason.RESET_REQUIRED: RESET_REQUIRED}
 
 
 def gpu_sample(
@@ -44,10 +40,11 @@ def gpu_sample(
     values, dims = map_gpu(gpu.record, lane, requested, modes)
     values |= replaced or {}
     if lane is Lane.FAST:
-        state, why = _state(values)
-        values["gpu_state"] = state
-        if why is not None:  # a count of 0 proves nothing for a device without readings
+        state = _state(values, dims, gpu.record)
+        why = _why_uncounted(state, values)
+        if why is not None:  # a count of 0 proves nothing for a device that does not answer
             values |= {name: why for name in _COUNTED if isinstance(values.get(name), int)}
+        values["gpu_state"] = state
     processes = processes_of(gpu.record) if lane is Lane.FAST and isinstance(values.get(PROCESSES), int) else None
     return Sample(view=gpu.view, reader=NAME, lane=lane, measured_at=at, values=values, dims=dims, processes=processes)
 
@@ -56,7 +53,7 @@ def lost_sample(view: View, lane: Lane, requested: RequestedMetrics, modes: GpuM
     """Return the sample of a known GPU for which nvidia-smi printed only an error."""
     values, dims = absent_gpu(why, lane, requested, modes)
     if lane is Lane.FAST:
-        values["gpu_state"] = _STATES.get(why.reason, UNREADABLE)
+        values["gpu_state"] = STATE_OF_REASON.get(why.reason, UNREADABLE)
     return Sample(view=view, reader=NAME, lane=lane, measured_at=at, values=values, dims=dims)
 
 
@@ -67,16 +64,14 @@ def instance_samples(
     whole = tuple(gpus)
     samples: list[Sample] = []
     vgpus, errors = vgpu_instances(whole)
-    for gpu in whole:
-        instances = mig_instances(gpu, listing)
-        if instances is None:
-            errors.append(f"{gpu.view.key}: nvidia-smi -L and -q list different MIG devices: none is read")
-            continue
-        for instance in instances:
-            values = map_mig(instance.record, gpu.record, lane, instance.listed)
-            counted = lane is Lane.FAST and isinstance(values.get(PROCESSES), int)
-            processes = processes_of(gpu.record, instance.record) if counted else None
-            samples.append(_sample(instance.view, lane, at, values, processes))
+    migs, mig_errors = mig_instances(whole, listing)
+    for gpu, instance in migs:
+        values = map_mig(instance.record, gpu.record, lane, instance.listed)
+        counted = lane is Lane.FAST and isinstance(values.get(PROCESSES), int)
+        processes = processes_of(gpu.record, instance.record) if counted else None
+        dims = map_mig_dims(instance.record, gpu.record, lane)
+        samples.append(_sample(instance.view, lane, at, values, processes, dims))
+    errors = [*mig_errors, *errors]
     samples += [_sample(instance.view, lane, at, map_vgpu(instance.record, lane)) for instance in vgpus]
     return [sample for sample in samples if sample.values], errors
 
@@ -96,23 +91,32 @@ def modes_by_key(gpus: Iterable[Gpu], before: Mapping[str, GpuModes]) -> dict[st
 
 
 def _sample(
-    view: View, lane: Lane, at: int, values: MetricValues, processes: tuple[Process, ...] | None = None
+    view: View,
+    lane: Lane,
+    at: int,
+    values: MetricValues,
+    processes: tuple[Process, ...] | None = None,
+    dims: tuple[DimValue, ...] = (),
 ) -> Sample:
-    return Sample(view=view, reader=NAME, lane=lane, measured_at=at, values=values, processes=processes)
+    return Sample(view=view, reader=NAME, lane=lane, measured_at=at, values=values, dims=dims, processes=processes)
 
 
-def _state(values: MetricValues) -> tuple[str | Absent, Absent | None]:
-    """Return the state of a device by its readings, and the reason if it is not `ok`.
+def _state(values: MetricValues, dims: Iterable[DimValue], record: DeviceRecord) -> str | Absent:
+    """Return the state of a device by its readings, and by every printed text of the GPU, read or not."""
+    printed = {token(text) for texts in (record.fields, record.leaves) for text in texts.values()}
+    why = device_reason(reason for reason in printed if reason is not None)
+    if why is not None:
+        return STATE_OF_REASON[why]
+    return state_of({name: value for name, value in values.items() if name not in _COUNTED}, dims)
 
-    A device is lost if every reading is absent. Without any output, as after a truncation, the state is absent.
-    """
-    readings = [value for name, value in values.items() if name not in _COUNTED]
-    reasons = [value.reason for value in readings if isinstance(value, Absent)]
-    if len(reasons) < len(readings) or not readings:
-        return OK, None
-    for reason, state in _STATES.items():
-        if reason in reasons:
-            return state, Absent(reason)
-    if Reason.NOT_REPORTED in reasons and _WITHOUT_STATE.issuperset(reasons):
-        return Absent(Reason.NOT_REPORTED), Absent(Reason.NOT_REPORTED)
-    return UNREADABLE, Absent(reasons[0])
+
+def _why_uncounted(state: str | Absent, values: MetricValues) -> Absent | None:
+    """Return the reason for which counts of list entries are no evidence, or None."""
+    if isinstance(state, Absent):
+        return state
+    reason = next((reason for reason, name in STATE_OF_REASON.items() if name == state), None)
+    if reason is not None:
+        return Absent(reason)
+    if state != UNREADABLE:
+        return None
+    return Absent(next(value.reason for value in values.values() if isinstance(value, Absent)))

@@ -52,7 +52,10 @@ def identify(records: Sequence[DeviceRecord]) -> tuple[list[Gpu], list[str]]:
         together.setdefault(key, []).append(record)
     claims = Counter(uuid for group in together.values() for uuid in {uuid_of(record) for record in group} if uuid)
     gpus: list[Gpu] = []
-    for group in together.values():
+    for key, group in together.items():
+        if len({uuid_of(record) for record in group} - {None}) > 1:
+            errors.append(f"several GPUs report the PCI address {key}: none of them is read")
+            continue
         record = merge(group)
         uuid, address = uuid_of(record), address_of(record)
         if uuid is not None and claims[uuid] > 1:
@@ -72,17 +75,36 @@ def identify(records: Sequence[DeviceRecord]) -> tuple[list[Gpu], list[str]]:
     return gpus, list(dict.fromkeys(errors))
 
 
-def mig_instances(gpu: Gpu, listing: Listing | None) -> list[DeviceInstance] | None:
-    """Identify the MIG devices of a GPU; None if `-L` and the output list different devices.
+def mig_instances(gpus: Iterable[Gpu], listing: Listing | None) -> tuple[list[tuple[Gpu, DeviceInstance]], list[str]]:
+    """Identify the MIG devices of all GPUs. MIG devices with the same identity are not read.
 
     `-q` prints no UUIDs and `-L` prints little else; both print the driver's index within the GPU, which joins them.
     Without `-L` a MIG device is identified by its instance ids and its GPU (`3/0@ADDRESS`), as ids repeat across GPUs.
+
+    Returns:
+        The MIG devices with their GPUs, and error messages about devices that are not read.
     """
+    found: list[tuple[Gpu, DeviceInstance]] = []
+    errors: list[str] = []
+    for gpu in gpus:
+        instances = _mig_instances_of(gpu, listing)
+        if instances is None:
+            errors.append(f"{gpu.view.key}: nvidia-smi -L and -q list different MIG devices: none is read")
+        else:
+            found += [(gpu, instance) for instance in instances]
+    twice = _duplicate_keys([instance for _, instance in found])
+    errors += [f"several MIG devices have the same identity, {key}: none of them is read" for key in twice]
+    return [(gpu, instance) for gpu, instance in found if instance.view.key not in twice], errors
+
+
+def _mig_instances_of(gpu: Gpu, listing: Listing | None) -> list[DeviceInstance] | None:
+    """Identify the MIG devices of a GPU; None if `-L` and the output list different devices."""
     listed: dict[int, ListedMig] = {}
     if listing is not None:
-        listed = {mig.index: mig for entry in listing.gpus if entry.uuid == gpu.view.uuid for mig in entry.mig}
+        entries = [mig for entry in listing.gpus if entry.uuid == gpu.view.uuid for mig in entry.mig]
+        listed = {mig.index: mig for mig in entries}
         indexes = {record.leaves.get("index", "") for record in gpu.record.mig}
-        if indexes != {str(index) for index in listed} or len(indexes) != len(gpu.record.mig):
+        if indexes != {str(index) for index in listed} or not len(indexes) == len(gpu.record.mig) == len(entries):
             return None
     instances: list[DeviceInstance] = []
     for record in gpu.record.mig:

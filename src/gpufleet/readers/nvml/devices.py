@@ -5,15 +5,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address
 from gpufleet.readers.nvml.protocol import AttachedRecord, DriverEventRecord
 
-OK, LOST, RESET_REQUIRED, HUNG, UNREADABLE = "ok", "lost", "reset_required", "hung", "unreadable"
-"""States of the catalogue's row `gpu_state`."""
-
-_FAILURES = {LOST: "gpu_lost", RESET_REQUIRED: "gpu_reset_required"}
+SOURCE = "nvml"
 
 
 class Identity(NamedTuple):
@@ -39,8 +37,7 @@ class DeviceTracker:
     def __init__(self) -> None:
         self.shared: tuple[str, ...] = ()
         self._known: dict[str, Identity] = {}  # by PCI address, else by UUID: all devices of the last rounds
-        self._states: dict[str, str] = {}  # by view key
-        self._failed: set[str] = set()  # view keys that were lost or needed a reset, and were not ok since
+        self._states = DeviceStates(SOURCE)
         self._attached: dict[int, AttachedRecord] = {}  # of the previous round, if all its devices were identified
         self._identified: dict[int, Identity] = {}
 
@@ -71,23 +68,11 @@ class DeviceTracker:
 
     def change(self, view: View, state: str, at: int, call: str) -> list[Event]:
         """Record the current state of a device; return the resulting events."""
-        key, before = view.key, self._states.get(view.key, OK)
-        self._states[key] = state
-        kinds = []
-        if before != state and HUNG in (before, state):
-            kinds.append("hang_started" if state == HUNG else "hang_ended")
-        if state in _FAILURES and before != state:
-            self._failed.add(key)
-            kinds.append(_FAILURES[state])
-        elif state == OK and key in self._failed:
-            self._failed.remove(key)
-            kinds.append("gpu_recovered")
-        attributes = {"call": call} if call else {}
-        return [Event(view=view, kind=kind, at=at, attributes=attributes) for kind in kinds]
+        return self._states.change(view, state, at, call)
 
     def state_of(self, view: View) -> str:
         """Return the last state of a device, `ok` by default."""
-        return self._states.get(view.key, OK)
+        return self._states.state_of(view)
 
     def _without_shared(self, identity: Identity) -> Identity:
         """Return the identity without a UUID or address that other devices report, too."""
@@ -135,7 +120,6 @@ KINDS = {
 """nvmlEventType* (nvml.h) to kinds."""
 
 NO_INSTANCE = 0xFFFFFFFF
-SOURCE = "nvml"
 
 
 def map_event(record: DriverEventRecord, attached: AttachedRecord | None, shared: tuple[str, ...]) -> Event | None:

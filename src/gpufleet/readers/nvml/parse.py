@@ -71,6 +71,10 @@ SENTINELS = {32: 0xFFFF_FFFF, 64: 0xFFFF_FFFF_FFFF_FFFF}
 """NVML's "no value" by width of the result (NVML_VALUE_NOT_AVAILABLE)."""
 
 
+MAX_INTEGER = 0xFFFF_FFFF_FFFF_FFFF
+"""Largest number of a metric without a maximum: a converted value can exceed the 64 bits of the wire format."""
+
+
 def absence_of(code: int, call: str, value: protocol.Value = None) -> Absent:
     """Return the absence for a call that ended with this code; the detail names the call."""
     if code == protocol.UNPROVEN:
@@ -117,7 +121,7 @@ def check(metric: Metric, value: Value, call: str) -> Value | Absent:
     if metric.type is ValueType.TEXT or metric.type is ValueType.ENUM or isinstance(value, str):
         return value
     too_low = metric.low is not None and value < metric.low
-    too_high = metric.high is not None and value > metric.high
+    too_high = value > (MAX_INTEGER if metric.high is None else metric.high)
     return Absent(Reason.INVALID_VALUE, call) if too_low or too_high else value
 
 

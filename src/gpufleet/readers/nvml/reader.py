@@ -6,12 +6,13 @@ from pathlib import Path
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.events import DRIVER_EVENTS
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.device_state import HUNG, LOST, OK, RESET_REQUIRED, UNREADABLE, state_of
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.event import Event
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue, Round, Sample, Value
 from gpufleet.model.view import View
-from gpufleet.readers.nvml import devices, machine
+from gpufleet.readers.nvml import machine
 from gpufleet.readers.nvml.calls import PCI_INFO
 from gpufleet.readers.nvml.devices import DeviceTracker, Identity, is_watched, map_event, view_of
 from gpufleet.readers.nvml.instances import InstanceTracker, ViewReadings, separate_duplicates
@@ -26,7 +27,7 @@ from gpufleet.runtime import run_cooperatively
 BUDGET_SECONDS = 0.0015
 """Maximum time without yielding to the event loop: eight GPUs without instances take less, and passes are rare."""
 
-_STATE_OF_CODE = {15: devices.LOST, 16: devices.RESET_REQUIRED}
+_STATE_OF_CODE = {15: LOST, 16: RESET_REQUIRED}
 
 
 class _DeviceResult:
@@ -214,20 +215,21 @@ class NvmlReader:
         if record is None:
             call = answers.hung[index]
             why = Absent(Reason.TIMEOUT, call)
-            result = _DeviceResult(devices.HUNG, call, answers.ended_at, f"hung in {call}", why)
+            result = _DeviceResult(HUNG, call, answers.ended_at, f"hung in {call}", why)
         elif record.code:
             call = label_of(record.breadcrumb)
-            state = _STATE_OF_CODE.get(record.code, devices.UNREADABLE)
+            state = _STATE_OF_CODE.get(record.code, UNREADABLE)
             why = absence_of(record.code, call)
             result = _DeviceResult(state, call, record.measured_at, f"{call}: {record.message}", why)
         else:
-            unreadable = lane is Lane.FAST and not _has_value(record)
-            state = devices.UNREADABLE if unreadable else devices.OK
-            result = _DeviceResult(state, "", record.measured_at, "no call gave a value" if unreadable else "")
+            result = _DeviceResult(OK, "", record.measured_at, "")
             cache = self._caches.setdefault((index, lane), LaneCache())
             result.values, result.dims = map_device(record, lane, cache)
             if lane is Lane.FAST:
                 result.processes = self._lister.list_device(record)
+                shown = state_of(result.values, result.dims) if _has_value(record) else UNREADABLE
+                result.state = shown if isinstance(shown, str) else UNREADABLE
+                result.error = "no call gave a value" if result.state == UNREADABLE else ""
         if result.why is not None:
             result.values, result.dims = absent_device(result.why, lane)
         if identity is not None:
@@ -242,8 +244,8 @@ class NvmlReader:
         """Add readings that need no call of this round: the state, and the PCI address."""
         if lane is Lane.FAST:
             result.values["gpu_state"] = result.state
-        elif result.state == devices.OK and self._devices.state_of(view) == devices.UNREADABLE:
-            result.state = devices.UNREADABLE  # only the fast lane sets and clears that state
+        elif result.state == OK and self._devices.state_of(view) != HUNG:
+            result.state = self._devices.state_of(view)  # only the fast lane has the readings that prove the state
         if lane is Lane.STATIC:
             why = absence_of(identity.pci_code, PCI_INFO) if identity.pci_code else Absent(Reason.NO_DATA, PCI_INFO)
             result.values["gpu_pci_address"] = identity.pci or why

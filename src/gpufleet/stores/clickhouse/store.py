@@ -44,6 +44,7 @@ from gpufleet.stores.clickhouse.machines.status import (
     fetch_readers,
     fetch_reporters_of_text,
     fetch_reporters_of_view,
+    fetch_views_with_prefix,
 )
 from gpufleet.stores.clickhouse.machines.summaries import fetch_gpu_counts, fetch_pci_gpu_counts, fetch_summaries
 from gpufleet.stores.clickhouse.rollup.hours import HourMarks, hours_touched
@@ -237,6 +238,11 @@ class ClickHouseStore:
         with translate_errors(f"{self._dsn.shown}: reporters of a view"):
             return fetch_reporters_of_view(self._handles.reader, cluster, view)
 
+    def views_with_prefix(self, cluster: str, prefixes: Sequence[str], limit: int) -> tuple[tuple[str, str], ...]:
+        """Return the views whose key starts with one of these; see `ports.SampleStore`."""
+        with translate_errors(f"{self._dsn.shown}: views with a prefix"):
+            return fetch_views_with_prefix(self._handles.reader, cluster, prefixes, limit)
+
     def reporters_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
         """Return the machines with this text in a newest sample; see `ports.SampleStore`."""
         with translate_errors(f"{self._dsn.shown}: reporters of a text"):
@@ -278,6 +284,10 @@ class ClickHouseStore:
             if not self._handles.reader.query("EXISTS TABLE schema_migrations").result_rows[0][0]:
                 return 0
             return int(self._handles.reader.query("SELECT max(version) FROM schema_migrations").result_rows[0][0])
+
+    def is_empty(self) -> bool:
+        """Return whether the store has no samples. Read-only."""
+        return not {"samples", "latest"} & self.stats().keys()
 
     def slots(
         self, cluster: str, machines: Sequence[str], *, view: str | None = None, address: str | None = None

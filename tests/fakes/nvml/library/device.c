@@ -144,14 +144,14 @@ API int nvmlDeviceGetFanSpeedRPM(void *h, struct fan_speed *io) {
   if (io->version != 0x0100000C) return VERSION_MISMATCH;
   return number32(SUBJECT(h), "nvmlDeviceGetFanSpeedRPM", io->fan + 1, &io->speed);
 }
-API int nvmlDeviceGetPlatformInfo(void *h, struct platform *out) { /* the GUID is the serial with inverted bits */
+API int nvmlDeviceGetPlatformInfo(void *h, struct platform *out) { /* the GUID is the serial with inverted bits; none without a serial */
   ENTER(h);
   if (out->version != 0x0200002C) return VERSION_MISMATCH;
   const struct entry *e = row(SUBJECT(h), "nvmlDeviceGetPlatformInfo", 0);
   const struct entry *serial = find(SUBJECT(h), "nvmlDeviceGetPlatformInfo_serial", 0);
   if (!e || !serial) return NOT_SUPPORTED;
   strncpy((char *)out->serial, serial->text, sizeof out->serial);
-  for (int i = 0; i < 16; i++) out->guid[i] = (unsigned char)~out->serial[i];
+  for (int i = 0; i < 16; i++) out->guid[i] = serial->text[0] ? (unsigned char)~out->serial[i] : 0;
   out->slot = (unsigned char)e->n[0];
   out->tray = (unsigned char)e->n[1];
   out->host = (unsigned char)e->n[2];
@@ -172,9 +172,24 @@ API int nvmlDeviceGetMarginTemperature(void *h, struct margin *out) {
 #endif
 #if DRIVER_BRANCH >= 580
 struct addressing { unsigned version, mode; };
+struct repair { unsigned version, channel, tpc; };
+API int nvmlDeviceGetRepairStatus(void *h, struct repair *out) {
+  ENTER(h);
+  if (out->version != 0x0100000C) return VERSION_MISMATCH;
+  int rc = number32(SUBJECT(h), "nvmlDeviceGetRepairStatus_channel", 0, &out->channel);
+  return rc ? rc : number32(SUBJECT(h), "nvmlDeviceGetRepairStatus_tpc", 0, &out->tpc);
+}
 API int nvmlDeviceGetAddressingMode(void *h, struct addressing *out) {
   ENTER(h);
   if (out->version != 0x01000008) return VERSION_MISMATCH;
   return number32(SUBJECT(h), "nvmlDeviceGetAddressingMode", 0, &out->mode);
+}
+#endif
+#if DRIVER_BRANCH >= 590
+struct unrepairable { unsigned version, flag; };
+API int nvmlDeviceGetUnrepairableMemoryFlag_v1(void *h, struct unrepairable *out) {
+  ENTER(h);
+  if (out->version != 0x01000008) return VERSION_MISMATCH;
+  return number32(SUBJECT(h), "nvmlDeviceGetUnrepairableMemoryFlag", 0, &out->flag);
 }
 #endif

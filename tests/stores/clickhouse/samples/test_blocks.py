@@ -13,6 +13,7 @@ from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.sets import WriteCache
 from gpufleet.stores.clickhouse.schema.tables import tables
 from tests.hub.flush.test_normalise import NOW, batch_of
+from tests.support.arrow_rows import rows_of
 
 TABLES = {table.name: table for table in tables()}
 
@@ -23,10 +24,7 @@ def rows(*batches: WireBatch) -> list[dict[str, Any]]:
         AcceptedBatch(received_at=NOW + number, reported_at=NOW + number, machine_ids=(f"m{number}",), batch=batch)
         for number, batch in enumerate(batches)
     ]
-    found: list[dict[str, Any]] = arrow_table(
-        TABLES["samples"], build_columns(accepted, WriteCache())["samples"]
-    ).to_pylist()
-    return found
+    return rows_of(arrow_table(TABLES["samples"], build_columns(accepted, WriteCache())["samples"]))
 
 
 def full(watts: list[Cell], used: list[Cell]) -> WireBatch:

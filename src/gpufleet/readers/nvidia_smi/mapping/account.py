@@ -15,7 +15,7 @@ from gpufleet.readers.nvidia_smi.mapping.rows import (
     SUMS,
     VGPU_PATHS,
 )
-from gpufleet.readers.nvidia_smi.mapping.tables import BY_QUERY, PATHS_READ
+from gpufleet.readers.nvidia_smi.mapping.tables import BY_QUERY, MIG_SRAM_ERRORS, PATHS_READ
 from gpufleet.readers.nvidia_smi.mapping.unread import why_unread
 
 _AGAIN = re.compile(r"\[[0-9]+\]$")
@@ -55,7 +55,7 @@ READ_OF_GPU = _with_containers(
     | READ_ELSEWHERE
     | {path for alternatives in SUMS.values() for parts in alternatives for path in parts}
 )
-READ_OF_MIG = _with_containers(_names(MIG_PATHS)) | {"index"}
+READ_OF_MIG = _with_containers(_names(MIG_PATHS) | set(MIG_SRAM_ERRORS.paths)) | {"index"}
 READ_OF_VGPU = _with_containers(_names(VGPU_PATHS)) | {"vgpu_id", "vgpu_uuid"}
 READ_OF_PROCESS = frozenset({"type", "gpu_instance_id", "compute_instance_id", *PID, *MEMORY})
 

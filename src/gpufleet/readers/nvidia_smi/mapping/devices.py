@@ -3,10 +3,13 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from gpufleet.codecs.nvidia_smi.listing import ListedMig
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
 from gpufleet.codecs.nvidia_smi.values import token
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.fleet.board import drop_rack_defaults, ecc_absence
+from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.catalogue.metric import GpuRole
@@ -15,6 +18,7 @@ from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvidia_smi.mapping.processes import list_processes
 from gpufleet.readers.nvidia_smi.mapping.rows import (
     ACTIVE,
+    ECC_QUERY,
     FAN,
     FAN_PATH,
     FAN_QUERY,
@@ -38,6 +42,7 @@ from gpufleet.readers.nvidia_smi.mapping.tables import (
     SUPPORTED,
     TABLES,
     absence_labels,
+    map_mig_table,
     map_table,
     query_of,
 )
@@ -52,11 +57,12 @@ _COMPUTE = ("c", "c+g", "m+c")
 
 
 class GpuModes(NamedTuple):
-    """Modes of a GPU (MIG, vGPU guest, vGPU host): they determine its metrics and the meaning of `N/A`."""
+    """Modes of a GPU (MIG, vGPU guest, vGPU host, ECC): they determine its metrics, and the meaning of `N/A` and 0."""
 
     mig: bool = False
     guest: bool = False
     host: bool = False
+    ecc: bool = True
 
     def has(self, role: GpuRole | None) -> bool:
         """Return whether the GPU has metrics of this role."""
@@ -102,10 +108,12 @@ def modes_of(record: DeviceRecord, before: GpuModes = GpuModes()) -> GpuModes:  
     """Return the modes of a device; a mode that is not printed keeps its previous value."""
     mig = record.fields.get("mig.mode.current") or _first_text(record.leaves, PATHS["gpu_mig_mode"])
     virtual = _first_text(record.leaves, PATHS["gpu_virtualization_mode"])
+    ecc = record.fields.get(ECC_QUERY) or _first_text(record.leaves, PATHS["gpu_ecc_mode"])
     return GpuModes(
-        mig=before.mig if mig is None else mig.strip() == "Enabled",
+        mig=_is_enabled(mig, before.mig),
         guest=before.guest if virtual is None else virtual.strip().upper() == "VGPU",
         host=bool(record.vgpus) or (before.host if virtual is None else virtual.strip().upper() == "HOST VGPU"),
+        ecc=_is_enabled(ecc, before.ecc),
     )
 
 
@@ -123,10 +131,11 @@ def map_gpu(record: DeviceRecord, lane: Lane, requested: RequestedMetrics, modes
         dims.append(DimValue(FAN, ("0",), _in_mode(CATALOGUE[FAN], _fan(record, requested), modes)))
     for name in _tables(lane, requested):
         metric = CATALOGUE[name]
-        dims += [
-            DimValue(name, labels, _in_mode(metric, value, modes))
-            for labels, value in _table(metric, record, requested)
-        ]
+        table = [(labels, _in_mode(metric, value, modes)) for labels, value in _table(metric, record, requested)]
+        if not modes.ecc and all(_is_unsupported(value) for _, value in table):
+            table = [(absence_labels(name), table[0][1])]
+        dims += [DimValue(name, labels, value) for labels, value in table]
+    drop_rack_defaults(values)
     return values, tuple(dims)
 
 
@@ -168,6 +177,15 @@ def map_mig(record: DeviceRecord, parent: DeviceRecord, lane: Lane, listed: List
         known = name is not None and token(name) is None and listed is not None
         values["gpu_name"] = f"{name} MIG {listed.profile}" if known and listed else Absent(Reason.NOT_REPORTED, "-L")
     return values
+
+
+def map_mig_dims(record: DeviceRecord, parent: DeviceRecord, lane: Lane) -> tuple[DimValue, ...]:
+    """Return a MIG device's readings with dimensions of one lane; without ECC it counts no errors."""
+    has_ecc = modes_of(parent).ecc
+    return tuple(
+        msgspec.structs.replace(dim, value=ecc_absence(dim.metric, dim.value, has_ecc=has_ecc, where=ECC_QUERY))
+        for dim in map_mig_table(lane, record)
+    )
 
 
 def map_vgpu(record: DeviceRecord, lane: Lane) -> MetricValues:
@@ -212,8 +230,8 @@ def _reading(metric: Metric, record: DeviceRecord, requested: RequestedMetrics) 
 
 
 def _value_of_paths(metric: Metric, leaves: Mapping[str, str], paths: Collection[str]) -> Value | Absent | None:
-    """Return the first value among the paths, otherwise the first absence, or None if no path exists."""
-    absent: Absent | None = None
+    """Return the first value among the paths, otherwise the worst absence, or None if no path exists."""
+    absent: list[Absent] = []
     for path in paths:
         text = lookup(leaves, path)
         if text is None:
@@ -221,8 +239,8 @@ def _value_of_paths(metric: Metric, leaves: Mapping[str, str], paths: Collection
         value = read_text(metric, text, path)
         if not isinstance(value, Absent):
             return value
-        absent = absent or value
-    return absent
+        absent.append(value)
+    return worst_absence(absent) if absent else None
 
 
 def processes_of(gpu: DeviceRecord, mig: DeviceRecord | None = None) -> tuple[Process, ...]:
@@ -291,13 +309,25 @@ def _in_mode(metric: Metric, value: Value | Absent, modes: GpuModes) -> Value | 
     """
     if modes.mig and _can_be_absent(metric, Reason.NOT_IN_MIG_MODE):
         return Absent(Reason.NOT_IN_MIG_MODE)
-    unsupported = isinstance(value, Absent) and value.reason is Reason.NOT_SUPPORTED
+    value = ecc_absence(metric.name, value, has_ecc=modes.ecc, where=ECC_QUERY)
+    unsupported = _is_unsupported(value)
     if unsupported and modes.mig and metric.name in HIDDEN_BY_MIG:
         return Absent(Reason.NOT_IN_MIG_MODE)
     if unsupported and modes.guest and _can_be_absent(metric, Reason.NOT_IN_GUEST):
         assert isinstance(value, Absent)
         return Absent(Reason.NOT_IN_GUEST, value.detail)
     return value
+
+
+def _is_unsupported(value: Value | Absent) -> bool:
+    return isinstance(value, Absent) and value.reason is Reason.NOT_SUPPORTED
+
+
+def _is_enabled(text: str | None, before: bool) -> bool:
+    """Return whether a printed mode is enabled; a mode that is not printed or cannot be read does not change."""
+    if text is None or token(text) not in (None, Reason.NOT_SUPPORTED):
+        return before
+    return text.strip().lower() == "enabled"
 
 
 def _can_be_absent(metric: Metric, reason: Reason) -> bool:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from gpufleet.codecs.nvidia_smi.values import token
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.process import PROCESS_READINGS, Process
 
 KINDS = {
@@ -49,7 +49,8 @@ def list_processes(listed: Iterable[Mapping[str, str]]) -> tuple[Process, ...]:
 
 
 def _absent(held: int | Absent, before: int | Absent) -> Absent:
-    return held if isinstance(held, Absent) else before if isinstance(before, Absent) else Absent(Reason.NOT_REPORTED)
+    absent = [value for value in (held, before) if isinstance(value, Absent)]
+    return worst_absence(absent) if absent else Absent(Reason.NOT_REPORTED)
 
 
 def _memory(text: str | None) -> int | Absent:

@@ -12,11 +12,14 @@ QUERIES: dict[str, tuple[str, ...]] = {
 """Metric to `--query-gpu` names, newest first; the first supported name is requested."""
 
 FAN, FAN_QUERY, FAN_PATH = "gpu_fan_speed_ratio", "fan.speed", "fan_speed"
+ECC_QUERY = "ecc.mode.current"
 MASK, ACTIVE = "gpu_clock_event_reasons_mask", "gpu_clock_event_active"
 
 _PCIE = ("pci/pci_gpu_link_info/pcie_gen", "pci/gpu_link_info/pcie_generation")
 _WIDTH = ("pci/pci_gpu_link_info/link_widths", "pci/gpu_link_info/link_width")
 _POWER, _MODULE = ("gpu_power_readings", "power_readings"), ("module_power_readings",)
+_MEMORY_POWER = ("gpu_memory_power_readings",)
+_LIMITS = (*_POWER, "gpu_power_readings/gpu_ceiling_power_limit")  # a section of its own since driver 610
 _PROTECTED = ("cc_protected_memory_usage", "conf_compute_protected_memory_usage")
 _PLATFORM = ("platforminfo", "platform_info")
 
@@ -40,15 +43,19 @@ PATHS: dict[str, tuple[str, ...]] = {
     "gpu_bar1_used_bytes": ("bar1_memory_usage/used",),
     "gpu_temperature_celsius": ("temperature/gpu_temp", "temperature/gpu_current_temp"),
     "gpu_memory_temperature_celsius": ("temperature/memory_temp", "temperature/memory_current_temp"),
-    "gpu_temperature_margin_celsius": ("temperature/gpu_temp_tlimit", "temperature/gpu_t_limit_temp"),
+    "gpu_temperature_margin_celsius": (
+        "temperature/gpu_temp_tlimit",
+        "temperature/gpu_t_limit_temp",
+        "temperature/gpu_current_t_limit_temp",
+    ),
     # A board without an average (Turing and older) prints it as N/A beside the instant value.
     "gpu_power_watts": _under(
         _POWER, "average_power_draw", "power_draw", "instant_power_draw", "instantaneous_power_draw"
     ),
     "gpu_power_instant_watts": _under(_POWER, "instant_power_draw", "instantaneous_power_draw"),
     # The limit in force is "current" beside "requested" (from DTD 12), and "enforced" in DTD 11.
-    "gpu_power_limit_watts": _under(_POWER, "current_power_limit", "enforced_power_limit"),
-    "gpu_power_default_limit_watts": _under(_POWER, "default_power_limit"),
+    "gpu_power_limit_watts": _under(_LIMITS, "current_power_limit", "enforced_power_limit"),
+    "gpu_power_default_limit_watts": _under(_LIMITS, "default_power_limit"),
     "gpu_graphics_clock_hertz": ("clocks/graphics_clock", "clocks/graphics"),
     "gpu_sm_clock_hertz": ("clocks/sm_clock", "clocks/sm"),
     "gpu_memory_clock_hertz": ("clocks/mem_clock", "clocks/memory"),
@@ -72,12 +79,22 @@ PATHS: dict[str, tuple[str, ...]] = {
     "gpu_compute_mode": ("compute_mode",),
     "gpu_virtualization_mode": ("gpu_virtualization_mode/virtualization_mode",),
     "gpu_power_average_watts": _under(_POWER, "average_power_draw"),
-    "gpu_power_requested_limit_watts": _under(_POWER, "requested_power_limit"),
+    # DTD 11 calls the requested limit `power_limit`, beside the enforced one.
+    "gpu_power_requested_limit_watts": (*_under(_LIMITS, "requested_power_limit"), "power_readings/power_limit"),
     "gpu_power_limit_min_watts": _under(_POWER, "min_power_limit"),
     "gpu_power_limit_max_watts": _under(_POWER, "max_power_limit"),
     "gpu_module_power_watts": _under(_MODULE, "instant_power_draw", "instantaneous_power_draw", "power_draw"),
     "gpu_module_power_average_watts": _under(_MODULE, "average_power_draw"),
     "gpu_module_power_limit_watts": _under(_MODULE, "current_power_limit"),
+    "gpu_module_power_default_limit_watts": _under(_MODULE, "default_power_limit"),
+    "gpu_module_power_requested_limit_watts": _under(_MODULE, "requested_power_limit"),
+    "gpu_module_power_limit_min_watts": _under(_MODULE, "min_power_limit"),
+    "gpu_module_power_limit_max_watts": _under(_MODULE, "max_power_limit"),
+    "gpu_memory_power_watts": _under(_MEMORY_POWER, "instant_power_draw", "instantaneous_power_draw"),
+    "gpu_memory_power_average_watts": _under(_MEMORY_POWER, "average_power_draw"),
+    "gpu_channel_repair_pending": ("ecc_errors/channel_repair_pending",),
+    "gpu_tpc_repair_pending": ("ecc_errors/tpc_repair_pending",),
+    "gpu_unrepairable_memory": ("ecc_errors/unrepairable_memory",),
     "gpu_graphics_clock_max_hertz": ("max_clocks/graphics_clock", "max_clocks/graphics"),
     "gpu_memory_clock_max_hertz": ("max_clocks/mem_clock", "max_clocks/memory"),
     "gpu_ecc_mode_pending": ("ecc_mode/pending_ecc", "ecc_mode/pending"),
@@ -156,6 +173,8 @@ HIDDEN_BY_MIG = frozenset(
         "gpu_remapped_rows_uncorrectable",
         "gpu_row_remap_pending",
         "gpu_row_remap_failed",
+        "gpu_row_remap_banks",
+        "gpu_remapped_rows_inactive",
     }
 )
 """Metrics that a chip does not report while it has MIG instances: nvml.h, and both H200 captures."""
@@ -233,10 +252,10 @@ VGPU_MACHINE, VGPU_MACHINE_KIND = "vgpu_vm_id", "vgpu_vm_id_kind"
 
 READ_ELSEWHERE = frozenset(
     {
-        *("uuid", "gpu_uuid", "index", "count", "timestamp", "driver_version"),
+        *("uuid", "gpu_uuid", "index", "count", "timestamp", "driver_version", "kmd_version"),
         *("pci.bus_id", "mig.mode.current", "vgpu_uuid", "vgpu_id"),
         *("mig/index", "mig/gpu_instance_id", "mig/compute_instance_id"),
-        *("cuda_version", "attached_gpus", "mig_devices", "processes", FAN_QUERY, FAN_PATH),
+        *("cuda_version", "cuda_umd_version", "attached_gpus", "mig_devices", "processes", FAN_QUERY, FAN_PATH),
     }
 )
 """Fields and paths read by other code: identities, modes, the machine, the time, lists and the fan."""

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, lookup
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.catalogue import CATALOGUE, Metric
+from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
-from gpufleet.model.reading import Value
+from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvidia_smi.mapping.values import read_text
 
 SUPPORTED = "gpu_clock_event_supported"
@@ -106,7 +106,8 @@ def _spares() -> Iterator[TablePlace]:
         )
         yield TablePlace("gpu_row_remap_banks", (name,), (f"{folder}.histogram.{name}",), paths)
     for cause, name in (("correctable", "corr"), ("uncorrectable", "unc")):
-        yield TablePlace("gpu_remapped_rows_inactive", (cause,), (), (f"{folder}/remapped_row_{name}_inactive",))
+        paths = (f"{folder}/remapped_row_{name}_inactive", f"{folder}/inactive_{cause}_error")
+        yield TablePlace("gpu_remapped_rows_inactive", (cause,), (f"{folder}.{cause}_inactive",), paths)
     for cause, query, xml in (
         ("single_bit", "single_bit_ecc", "multiple_single_bit_retirement"),
         ("double_bit", "double_bit", "double_bit_retirement"),
@@ -128,10 +129,31 @@ def _thresholds() -> Iterator[TablePlace]:
         yield TablePlace("gpu_temperature_margin_threshold_celsius", (label,), (), margins)
 
 
+def _links() -> Iterator[TablePlace]:
+    for condition, name in (
+        ("degraded_bandwidth", "bandwidth"),
+        ("route_recovery", "route_recovery_in_progress"),
+        ("route_unhealthy", "route_unhealthy"),
+        ("access_timeout_recovery", "access_timeout_recovery"),
+        ("partition_assigned", "partition_assigned"),
+    ):
+        yield TablePlace("gpu_fabric_health", (condition,), (f"fabric.health.{name}",), (f"fabric/health/{name}",))
+    rollovers = ("pci/replay_rollover_counter", "pci/replay_number_rollovers")
+    yield TablePlace("gpu_pcie_errors_total", ("replay_rollover",), (), rollovers)
+
+
+MIG_SRAM_ERRORS = TablePlace(
+    "gpu_ecc_location_errors_total",
+    ("sram", "uncorrected"),
+    (),
+    ("ecc_error_count/volatile_count/sram_uncorrectable", "ecc_errors/volatile/sram_uncorrectable"),
+)
+"""The only memory errors printed for a MIG device."""
+
 TABLES: dict[str, tuple[TablePlace, ...]] = {
     metric: tuple(places)
     for metric, places in groupby(
-        sorted((*_clock_events(), *_ecc(), *_spares(), *_thresholds()), key=lambda place: place.metric),
+        sorted((*_clock_events(), *_ecc(), *_spares(), *_thresholds(), *_links()), key=lambda place: place.metric),
         key=lambda place: place.metric,
     )
 }
@@ -175,6 +197,14 @@ def map_table(metric: Metric, record: DeviceRecord) -> list[tuple[tuple[str, ...
         else:
             found.append((place.labels, value))
     return found or [(absence_labels(metric.name), why or Absent(Reason.NOT_REPORTED, metric.name))]
+
+
+def map_mig_table(lane: Lane, record: DeviceRecord) -> list[DimValue]:
+    """Return the readings with dimensions of a MIG device."""
+    metric = CATALOGUE[MIG_SRAM_ERRORS.metric]
+    if metric.lane is not lane:
+        return []
+    return [DimValue(metric.name, MIG_SRAM_ERRORS.labels, _reading(metric, MIG_SRAM_ERRORS, record))]
 
 
 def fields_of(metric: str, offered: Collection[str]) -> list[str]:

@@ -29,26 +29,20 @@ UNREAD: dict[str, str] = {
             bar1_memory_usage/free board_id capabilities/egm cc_protected_memory_usage/free
             conf_compute_protected_memory_usage/free dramEncryption.mode.current dramEncryption.mode.pending
             dram_encryption_mode/current dram_encryption_mode/current_dram_encryption dram_encryption_mode/pending
-            dram_encryption_mode/pending_dram_encryption ecc_error_count/volatile_count/sram_uncorrectable
-            ecc_errors/channel_repair_pending ecc_errors/tpc_repair_pending ecc_errors/unrepairable_memory
-            ecc_errors/volatile/sram_uncorrectable edpp_multiplier fabric.health.access_timeout_recovery
-            fabric.health.bandwidth fabric.health.route_recovery_in_progress fabric.health.route_unhealthy
-            fabric/health/access_timeout_recovery fabric/health/bandwidth fabric/health/partition_assigned
-            fabric/health/route_recovery_in_progress fabric/health/route_unhealthy
-            gpu_memory_power_readings/average_power_draw gpu_memory_power_readings/instant_power_draw
-            gpu_memory_power_readings/instantaneous_power_draw gpu_part_number gpu_pdi gpu_power_readings/power_state
-            gpu_reset_status/drain_and_reset_recommended gpu_reset_status/reset_required gsp.mode.default
-            inforom.checksum_validation inforom.ecc inforom.oem inforom.pwr inforom_bbx_flush/latest_duration
-            inforom_bbx_flush/latest_timestamp inforom_bbx_object_flush/latest_duration
-            inforom_bbx_object_flush/latest_timestamp inforom_version/ecc_object inforom_version/oem_object
-            inforom_version/power_management_object inforom_version/pwr_object max_clocks/video max_clocks/video_clock
-            max_customer_boost_clocks/graphics max_customer_boost_clocks/graphics_clock module.power.default_limit
-            module.power.limit module.power.max_limit module.power.min_limit module_power_readings/default_power_limit
-            module_power_readings/max_power_limit module_power_readings/min_power_limit
-            module_power_readings/power_state module_power_readings/requested_power_limit pci/replay_number_rollovers
-            pci/replay_rollover_counter pdi platform.peer_type platform_info/peer_type platforminfo/peer_type
-            power_profiles/power_profile_enforced_profiles power_profiles/power_profile_requested_profiles
-            power_smoothing power_smoothing.admin_override.primary_floor_act_offset
+            dram_encryption_mode/pending_dram_encryption edpp_multiplier gpu_part_number gpu_pdi
+            gpu_power_readings/power_state gpu_power_readings/gpu_base_power/current_base_power
+            gpu_power_readings/gpu_base_power/default_base_power
+            gpu_power_readings/gpu_base_power/requested_base_power inforom_time_data/time_run
+            temperature/gpu_target_temperature_specification gpu_reset_status/drain_and_reset_recommended
+            gpu_reset_status/reset_required gsp.mode.default inforom.checksum_validation inforom.ecc inforom.oem
+            inforom.pwr inforom_bbx_flush/latest_duration inforom_bbx_flush/latest_timestamp
+            inforom_bbx_object_flush/latest_duration inforom_bbx_object_flush/latest_timestamp
+            inforom_version/ecc_object inforom_version/oem_object inforom_version/power_management_object
+            inforom_version/pwr_object max_clocks/video max_clocks/video_clock max_customer_boost_clocks/graphics
+            max_customer_boost_clocks/graphics_clock module_power_readings/power_state pdi platform.peer_type
+            platform_info/peer_type platforminfo/peer_type power_profiles/power_profile_enforced_profiles
+            power_profiles/power_profile_requested_profiles power_smoothing
+            power_smoothing.admin_override.primary_floor_act_offset
             power_smoothing.admin_override.primary_floor_act_window_multiplier
             power_smoothing.admin_override.primary_floor_tar_window_multiplier
             power_smoothing.admin_override.secondary_power_floor power_smoothing.curr_profile.primary_floor_act_offset
@@ -56,15 +50,16 @@ UNREAD: dict[str, str] = {
             power_smoothing.curr_profile.primary_floor_tar_window_multiplier
             power_smoothing.curr_profile.secondary_power_floor power_smoothing.delayed_power_smoothing_supported
             power_smoothing.min_primary_floor_activation_offset power_smoothing.min_primary_floor_activation_point
-            power_smoothing.primary_power_floor power_smoothing.secondary_power_floor power_smoothing.window_multiplier
-            product_brand protected_memory.free retired_pages/double_bit_retirement/retired_pagelist
+            power_smoothing.primary_power_floor power_smoothing.secondary_power_floor
+            power_smoothing.window_multiplier product_brand protected_memory.free
+            retired_pages/double_bit_retirement/retired_pagelist
             retired_pages/multiple_single_bit_retirement/retired_pagelist shared_bar1_memory/free
             temperature/gpu_target_temperature vgpu_device_capability.fractional_multiVgpu
-            vgpu_device_capability.heterogeneous_timeSlice_profile vgpu_device_capability.heterogeneous_timeSlice_sizes
-            vgpu_device_capability.homogeneous_placements vgpu_device_capability.mig_timeSlicing
-            vgpu_device_capability.mig_timeSlicing_mode vgpu_driver_capability.heterogenous_multivGPU vgpu_type
-            voltage/graphics voltage/graphics_volt workload_power_profiles/enforced_profiles
-            workload_power_profiles/requested_profiles
+            vgpu_device_capability.heterogeneous_timeSlice_profile
+            vgpu_device_capability.heterogeneous_timeSlice_sizes vgpu_device_capability.homogeneous_placements
+            vgpu_device_capability.mig_timeSlicing vgpu_device_capability.mig_timeSlicing_mode
+            vgpu_driver_capability.heterogenous_multivGPU vgpu_type voltage/graphics voltage/graphics_volt
+            workload_power_profiles/enforced_profiles workload_power_profiles/requested_profiles
             """,
         ),
         (

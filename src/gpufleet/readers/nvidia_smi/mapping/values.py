@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpufleet.codecs.nvidia_smi.values import shown, slug, token
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import Metric, ValueType
 from gpufleet.model.reading import Value
 from gpufleet.model.view import normalise_pci_address
@@ -44,7 +44,10 @@ _UNITS = {
 _IMPLIED = {"celsius": _Unit("celsius")}
 """Units that CSV omits although it prints other units (`temperature.gpu`)."""
 
-_YES = {"yes": 1, "no": 0, "active": 1, "not active": 0, "enabled": 1, "disabled": 0}
+_YES = {"yes": 1, "no": 0, "true": 1, "false": 0, "active": 1, "not active": 0, "enabled": 1, "disabled": 0}
+
+_CONDITIONS = {"gpu_fabric_health": {"full": 0, "degraded": 1}}
+"""Metric to further terms for 0 and 1."""
 
 LICENSE_STATE, LICENSE_EXPIRY = "vgpu_license_state", "vgpu_license_expiry_timestamp_seconds"
 
@@ -93,14 +96,17 @@ def read_text(metric: Metric, text: str, label: str) -> Value | Absent:
 
 
 def sum_counts(metric: Metric, texts: Mapping[str, str]) -> Value | Absent:
-    """Return the sum of separately printed counts; if a count is absent, so is the sum, with its reason."""
-    found: int = 0
-    for label, text in texts.items():
-        part = read_text(metric, text, label)
-        if isinstance(part, Absent):
-            return part
-        found += int(part)
-    return _checked(metric, found, next(iter(texts)))
+    """Return the sum of separately printed counts.
+
+    A count that this chip does not have (`N/A`) adds nothing, as in the driver's own totals. If any other count is
+    absent, or all are, so is the sum, with the worst reason.
+    """
+    parts = [read_text(metric, text, label) for label, text in texts.items()]
+    absent = [part for part in parts if isinstance(part, Absent)]
+    counts = [int(part) for part in parts if not isinstance(part, Absent)]
+    if absent and (not counts or any(part.reason is not Reason.NOT_SUPPORTED for part in absent)):
+        return worst_absence(absent)
+    return _checked(metric, sum(counts), next(iter(texts)))
 
 
 def is_active(text: str) -> int | None:
@@ -138,6 +144,8 @@ def _text(metric: Metric, text: str, label: str) -> Value | Absent:
             return normalise_pci_address(text)
         except ValueError:
             return Absent(Reason.INVALID_VALUE, label)
+    if metric.name == "gpu_fabric_cluster_uuid" and not text.strip("0-"):
+        return Absent(Reason.NO_DATA, label)  # a fabric within one host
     return shown(CATALOGUE_STATES.get(metric.name, {}).get(text, text)) or Absent(Reason.NO_DATA, label)
 
 
@@ -148,8 +156,11 @@ def _number(metric: Metric, text: str) -> Value | None:
     state = _PERFORMANCE_STATE.fullmatch(text)
     if state is not None and metric.name == "gpu_performance_state":
         return int(state[1])
-    if metric.high == 1 and metric.type is ValueType.INT and text.lower() in _YES:
-        return _YES[text.lower()]
+    if metric.high == 1 and metric.type is ValueType.INT:
+        term = text.lower()
+        known = _YES.get(term, _CONDITIONS.get(metric.name, {}).get(term))
+        if known is not None:
+            return known
     found = _NUMBER.fullmatch(text)
     if found is None:
         return None

@@ -29,6 +29,9 @@ MAX_FANS = 64
 MODULE = 1
 """NVML_POWER_SCOPE_MODULE: the module that a GPU shares with a CPU."""
 
+MEMORY = 2
+"""NVML_POWER_SCOPE_MEMORY: the device memory."""
+
 _FAN_SPEED_INFO = struct.Struct("<III")
 _CONFIDENTIAL_SETTINGS = struct.Struct("<5I")
 
@@ -230,11 +233,14 @@ FIELDS: Fields = {
         field("power, instant", 186, since=535),
         field("power, module, average", 185, since=535, scope=MODULE),
         field("power, module, instant", 186, since=535, scope=MODULE),
+        field("power, memory, average", 185, since=560, scope=MEMORY),
+        field("power, memory, instant", 186, since=560, scope=MEMORY),
     ),
     "slow": (
         field("recovery action", 230, since=570),
         field("power limit, requested", 192, since=535),
         field("power limit, module", 190, since=535, scope=MODULE),
+        field("power limit, module, requested", 192, since=535, scope=MODULE),
         field("clock event, sw_power_cap", 74),
         field("clock event, thermal", 75),
         field("clock event, sync_boost", 76),
@@ -250,6 +256,9 @@ FIELDS: Fields = {
     "static": (
         field("power limit, lowest", 187, since=535),
         field("power limit, highest", 188, since=535),
+        field("power limit, module, default", 189, since=535, scope=MODULE),
+        field("power limit, module, lowest", 187, since=535, scope=MODULE),
+        field("power limit, module, highest", 188, since=535, scope=MODULE),
         field("margin threshold, shutdown", 193, since=535),
         field("margin threshold, slowdown", 194, since=535),
         field("margin threshold, memory_max", 195, since=535),

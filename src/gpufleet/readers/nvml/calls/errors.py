@@ -11,6 +11,11 @@ LOCATION_ERRORS = "nvmlDeviceGetMemoryErrorCounter"
 SEVERITIES, COUNTERS, LOCATIONS = 2, 2, 8
 """Corrected and uncorrected; volatile and aggregate; number of values of nvmlMemoryLocation_t."""
 
+MIG_SRAM_ERRORS = getter(LOCATION_ERRORS, 1, 0, 7, shown="UNCORRECTED, VOLATILE, SRAM")
+"""The only memory errors that the driver counts for a MIG device (nvml.h)."""
+
+REPAIR_STATUS, UNREPAIRABLE = "nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1"
+
 
 def _location_errors(context: Context) -> Value:
     """Query each severity, counter and location, in that order."""
@@ -34,6 +39,8 @@ CALLS: Calls = {
         getter("nvmlDeviceGetTotalEccErrors", 1, 1, shown="UNCORRECTED, AGGREGATE"),
         custom(LOCATION_ERRORS, _location_errors),
         raw_struct("nvmlDeviceGetSramEccErrorStatus", "<I4x11QI4x", 0x01000068),
+        raw_struct(REPAIR_STATUS, "<III", 0x0100000C),
+        raw_struct(UNREPAIRABLE, "<II", 0x01000008),
         getter("nvmlDeviceGetRemappedRows"),
         attributes("nvmlDeviceGetRowRemapperHistogram", "max", "high", "partial", "low", "none"),
     ),

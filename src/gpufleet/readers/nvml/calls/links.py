@@ -1,7 +1,8 @@
 """Calls for PCIe, NVLink, the chip-to-chip link and the NVLink fabric.
 
-NVLinks are counted by querying the state of each until the driver rejects the link number. PCIe throughput is never
-read by `nvmlDeviceGetPcieThroughput`: it blocks for 20 ms per direction while it measures.
+The number of NVLinks is a field value. The state of a link does not show whether the board has it: a board without
+NVLink can report every link as down. PCIe throughput is never read by `nvmlDeviceGetPcieThroughput`: it blocks for
+20 ms per direction while it measures.
 """
 
 import struct
@@ -17,7 +18,7 @@ from gpufleet.readers.nvml.calls.call import (
     read_struct,
 )
 from gpufleet.readers.nvml.calls.fields import FIELD_VALUES, FieldBatch, Fields, field
-from gpufleet.readers.nvml.context import DEVICE_ENDED_CODES, INVALID_ARGUMENT, NOT_SUPPORTED, Context, check
+from gpufleet.readers.nvml.context import NOT_SUPPORTED, Context, check
 from gpufleet.readers.nvml.protocol import NOT_OFFERED, Value
 
 PCIE_ERRORS = (
@@ -39,6 +40,9 @@ PCIE_ERRORS = (
 
 ALL_LINKS = 0xFFFFFFFF
 """Scope of a field value: all NVLinks together."""
+
+NVLINKS = 91
+"""Field id of the number of NVLinks."""
 
 MAX_LINKS = 64
 """More than any chip has (36 in nvml.h of branch 610)."""
@@ -106,20 +110,30 @@ _BATCH_SIZE = 120
 LinkFields = tuple[tuple[str, int, int], ...]
 
 
-def _count_links(context: Context) -> int:
-    for link in range(MAX_LINKS):
-        try:
-            context.nvml.nvmlDeviceGetNvLinkState(context.handle, link)
-        except context.nvml.NVMLError as error:
-            if error.value == INVALID_ARGUMENT and link:
-                return link
-            if not link or error.value in DEVICE_ENDED_CODES:
-                raise
-    return MAX_LINKS
+def _query_count(context: Context, id_: int) -> int:
+    """Query a field with a number of links, at most `MAX_LINKS`.
+
+    Raises:
+        NVMLError: if the field has no value.
+    """
+    context.mark(FIELD_VALUES)
+    count = FieldBatch(((id_, 0),)).query(context)[0]
+    if isinstance(count, list):
+        check(context, NOT_SUPPORTED if count[0] < 0 else count[0])
+    return min(max(int(count), 0), MAX_LINKS)
 
 
 def _link_numbers(context: Context) -> range:
-    return range(context.cache.get_or_create("nvlinks", lambda: _count_links(context)))
+    """Return the numbers of the GPU's NVLinks.
+
+    Raises:
+        NVMLError: if there are none, or if their number is unknown.
+    """
+    count = context.cache.get_or_create("nvlinks", lambda: _query_count(context, NVLINKS))
+    if not count:
+        context.mark(FIELD_VALUES)
+        check(context, NOT_SUPPORTED)
+    return range(count)
 
 
 def _link_states(context: Context) -> Value:
@@ -127,12 +141,22 @@ def _link_states(context: Context) -> Value:
         up: int = context.nvml.nvmlDeviceGetNvLinkState(context.handle, link)
         return up
 
-    return query_each(context, NVLINK_STATE, state, _link_numbers(context))
+    links = _link_numbers(context)
+    context.mark(NVLINK_STATE)
+    return query_each(context, NVLINK_STATE, state, links)
+
+
+def _link_version(context: Context) -> Value:
+    first = _link_numbers(context)[0]
+    context.mark(NVLINK_VERSION)
+    version: int = context.nvml.nvmlDeviceGetNvLinkVersion(context.handle, first)
+    return version
 
 
 def _link_peers(context: Context) -> Value:
     counts = dict.fromkeys(PEERS, 0)
     for link in _link_numbers(context):
+        context.mark(NVLINK_STATE)
         if not context.nvml.nvmlDeviceGetNvLinkState(context.handle, link):
             continue
         context.mark(NVLINK_PEER)
@@ -163,19 +187,20 @@ def _query_fields(context: Context, name: str, fields: LinkFields, links: int) -
 
 
 def _nvlink_fields(context: Context) -> Value:
-    return _query_fields(context, "nvlink fields", LINK_FIELDS + LINK_ERRORS, len(_link_numbers(context)))
+    links = len(_link_numbers(context))
+    context.mark(FIELD_VALUES)
+    return _query_fields(context, "nvlink fields", LINK_FIELDS + LINK_ERRORS, links)
 
 
 def _nvlink_corrections(context: Context) -> Value:
-    return _query_fields(context, "nvlink corrections", CORRECTED, len(_link_numbers(context)))
+    links = len(_link_numbers(context))
+    context.mark(FIELD_VALUES)
+    return _query_fields(context, "nvlink corrections", CORRECTED, links)
 
 
 def _c2c_fields(context: Context) -> Value:
-    links: FieldBatch = context.cache.get_or_create("c2c links", lambda: FieldBatch(((C2C_LINKS, 0),)))
-    count = links.query(context)[0]
-    if isinstance(count, list):
-        check(context, NOT_SUPPORTED if count[0] < 0 else count[0])
-    return _query_fields(context, "c2c fields", C2C_FIELDS + C2C_ERRORS, min(count, MAX_LINKS))
+    count = context.cache.get_or_create("c2c links", lambda: _query_count(context, C2C_LINKS))
+    return _query_fields(context, "c2c fields", C2C_FIELDS + C2C_ERRORS, count)
 
 
 def _fabric_v3(context: Context) -> Value:
@@ -195,8 +220,8 @@ CALLS: Calls = {
         getter("nvmlDeviceGetPcieReplayCounter"),
     ),
     "slow": (
-        custom(NVLINK_STATE, _link_states),
-        custom("NVLink field values", _nvlink_fields, inner=(NVLINK_STATE, FIELD_VALUES)),
+        custom(NVLINK_STATE, _link_states, inner=(FIELD_VALUES,)),
+        custom("NVLink field values", _nvlink_fields, inner=(FIELD_VALUES,)),
         custom("C2C field values", _c2c_fields, inner=(FIELD_VALUES,)),
         # State, status, clique, cluster (hex digits), health mask, and health summary. Drivers before 580 reject
         # version 3 of the struct, which adds the summary.
@@ -205,9 +230,9 @@ CALLS: Calls = {
     "static": (
         getter("nvmlDeviceGetMaxPcieLinkGeneration"),
         getter("nvmlDeviceGetMaxPcieLinkWidth"),
-        getter(NVLINK_VERSION, 0),
-        custom("NVLink corrections", _nvlink_corrections, inner=(NVLINK_STATE, FIELD_VALUES)),
-        custom("NVLink peers", _link_peers, inner=(NVLINK_STATE, NVLINK_PEER)),
+        custom(NVLINK_VERSION, _link_version, inner=(FIELD_VALUES,)),
+        custom("NVLink corrections", _nvlink_corrections, inner=(FIELD_VALUES,)),
+        custom("NVLink peers", _link_peers, inner=(FIELD_VALUES, NVLINK_STATE, NVLINK_PEER)),
         raw_struct("nvmlDeviceGetC2cModeInfoV", "<I4x"),
     ),
 }

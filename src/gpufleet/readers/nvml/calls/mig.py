@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from gpufleet.readers.nvml.calls import activity, board
+from gpufleet.readers.nvml.calls import activity, board, errors
 from gpufleet.readers.nvml.calls.call import (
     MIG_PARENT,
     Call,
@@ -195,6 +195,7 @@ KIND = InstanceKind(
         "slow": (
             attributes(ATTRIBUTES, *ATTRIBUTE_NAMES),
             custom(PLACEMENT, _placement, inner=(PARENT, GPU_INSTANCE, INSTANCE)),
+            errors.MIG_SRAM_ERRORS,
         ),
     },
 )

@@ -2,6 +2,7 @@
 
 import functools
 
+from gpufleet.fleet.board import drop_rack_defaults
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, GpuRole, Lane
 from gpufleet.model.reading import DimValue, Value
@@ -69,6 +70,7 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
             metric.name: read(MetricRow(metric.name, "", same), metric, total, modes) for metric, total in totals
         }
     if lane is Lane.STATIC:
+        drop_rack_defaults(values)
         mask = read(_SUPPORTED, CATALOGUE[_SUPPORTED.metric], record.answers[_SUPPORTED_POSITION], modes)
         dims += board.supported_reasons(mask)
     return values, tuple(dims)

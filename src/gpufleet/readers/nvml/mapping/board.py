@@ -125,6 +125,12 @@ ROWS = (
     field_row("gpu_module_power_watts", "power, module, instant", milli),
     field_row("gpu_module_power_average_watts", "power, module, average", milli),
     field_row("gpu_module_power_limit_watts", "power limit, module", milli),
+    field_row("gpu_module_power_default_limit_watts", "power limit, module, default", milli),
+    field_row("gpu_module_power_requested_limit_watts", "power limit, module, requested", milli),
+    field_row("gpu_module_power_limit_min_watts", "power limit, module, lowest", milli),
+    field_row("gpu_module_power_limit_max_watts", "power limit, module, highest", milli),
+    field_row("gpu_memory_power_watts", "power, memory, instant", milli),
+    field_row("gpu_memory_power_average_watts", "power, memory, average", milli),
     MetricRow("gpu_fan_speed_rpm", "fan turns", same, every=True, inner=FAN_RPM),
     # clocks
     MetricRow("gpu_graphics_clock_hertz", "nvmlDeviceGetClockInfo(GRAPHICS)", mega),

@@ -1,7 +1,14 @@
 """Rows for memory errors, retired pages and remapped rows."""
 
 from gpufleet.model.catalogue.gpu_errors import ECC_LOCATIONS, ROW_AVAILABILITY
-from gpufleet.readers.nvml.calls.errors import COUNTERS, LOCATION_ERRORS, LOCATIONS
+from gpufleet.readers.nvml.calls.errors import (
+    COUNTERS,
+    LOCATION_ERRORS,
+    LOCATIONS,
+    MIG_SRAM_ERRORS,
+    REPAIR_STATUS,
+    UNREPAIRABLE,
+)
 from gpufleet.readers.nvml.mapping.row import MetricRow, field_row, field_table
 from gpufleet.readers.nvml.mapping.units import same
 
@@ -57,4 +64,12 @@ ROWS = (
     field_table("gpu_remapped_rows_inactive", "inactive remaps", ("correctable", "uncorrectable"), same, bits=32),
     field_table("gpu_retired_pages", "retired pages", ("single_bit", "double_bit"), same, bits=32),
     field_row("gpu_retired_pages_pending", "retired pages, pending", same),
+    MetricRow("gpu_channel_repair_pending", REPAIR_STATUS, same, 0),
+    MetricRow("gpu_tpc_repair_pending", REPAIR_STATUS, same, 1),
+    MetricRow("gpu_unrepairable_memory", UNREPAIRABLE, same, 0),
 )
+
+MIG_ROWS = (
+    MetricRow("gpu_ecc_location_errors_total", MIG_SRAM_ERRORS.key, same, labels=("sram", "uncorrected"), bits=64),
+)
+"""Readings of a MIG device."""

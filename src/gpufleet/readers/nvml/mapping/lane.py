@@ -16,6 +16,7 @@ from gpufleet.readers.nvml.mapping.row import (
     NO_MODES,
     Convert,
     DeviceModes,
+    FailedEntriesError,
     MetricRow,
     can_be_absent,
     first_labels,
@@ -23,7 +24,7 @@ from gpufleet.readers.nvml.mapping.row import (
     read_entries,
 )
 from gpufleet.readers.nvml.mapping.units import SCALES
-from gpufleet.readers.nvml.parse import SENTINELS
+from gpufleet.readers.nvml.parse import MAX_INTEGER, SENTINELS
 from gpufleet.readers.nvml.protocol import CallResult
 
 Values = dict[str, Value | Absent]
@@ -164,7 +165,7 @@ def _bind(row: MetricRow, metric: Metric, position: int) -> _BoundRow:
         divisor,
         SENTINELS.get(row.bits),
         -math.inf if metric.low is None else metric.low,
-        math.inf if metric.high is None else metric.high,
+        MAX_INTEGER if metric.high is None else metric.high,
     )
 
 
@@ -190,7 +191,7 @@ def _read_rows(
                     value = raw / divisor if divisor else raw * factor if factor and kind is int else convert(raw)
                     if not low <= value <= high:
                         value = None
-            except (TypeError, ValueError, LookupError):
+            except (TypeError, ValueError, LookupError, FailedEntriesError):
                 value = None
         found.append(_read_cached(row, metric, answer, modes, cache) if value is None else value)
     return found

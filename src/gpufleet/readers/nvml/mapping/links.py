@@ -17,7 +17,7 @@ from gpufleet.readers.nvml.calls.links import (
     PEERS,
     LinkFields,
 )
-from gpufleet.readers.nvml.mapping.row import Convert, MetricRow, field_row, field_table
+from gpufleet.readers.nvml.mapping.row import Convert, FailedEntriesError, MetricRow, field_row, field_table
 from gpufleet.readers.nvml.mapping.units import bit_errors, count, kibi, mega, number, same
 from gpufleet.readers.nvml.parse import CODE_NAMES
 
@@ -41,11 +41,15 @@ def _active(value: protocol.Value) -> Value | None:
     """Count the links that are up.
 
     Raises:
-        ValueError: if the state of any link is unknown.
+        ValueError: if the driver returned something else.
+        FailedEntriesError: if the state of a link is unknown.
     """
     states = value if isinstance(value, list) else []
-    if any(not isinstance(state, list) or state[0] for state in states):
+    if any(not isinstance(state, list) or not isinstance(state[0], int) for state in states):
         raise ValueError("the state of a link is unknown")
+    codes = [state[0] for state in states if state[0]]
+    if codes:
+        raise FailedEntriesError(codes)
     return sum(1 for _, up in states if up)
 
 

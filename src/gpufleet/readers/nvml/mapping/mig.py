@@ -14,6 +14,7 @@ from gpufleet.readers.nvml.calls.mig import (
 )
 from gpufleet.readers.nvml.mapping.activity import MIG_ROWS, PROCESS_ROWS
 from gpufleet.readers.nvml.mapping.board import MEMORY_ROWS
+from gpufleet.readers.nvml.mapping.errors import MIG_ROWS as ERROR_ROWS
 from gpufleet.readers.nvml.mapping.row import MetricRow, can_be_absent
 from gpufleet.readers.nvml.mapping.units import same, text
 from gpufleet.readers.nvml.parse import absence_of
@@ -34,6 +35,7 @@ ROWS: tuple[MetricRow, ...] = (
     *MEMORY_ROWS,
     *PROCESS_ROWS,
     *MIG_ROWS,
+    *ERROR_ROWS,
     *(MetricRow(metric, ATTRIBUTES, same, ATTRIBUTE_NAMES.index(name)) for metric, name in _ATTRIBUTE_METRICS.items()),
     MetricRow("mig_placement_start", PLACEMENT, same, 0),
     MetricRow("mig_placement_size", PLACEMENT, same, 1),

@@ -1,9 +1,9 @@
 """Rows of the mapping, and how a reading is obtained by one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import GpuRole, Metric, ValueType
 from gpufleet.model.reading import Value
 from gpufleet.readers.nvml import protocol
@@ -15,6 +15,18 @@ from gpufleet.readers.nvml.protocol import CallResult
 
 Convert = Callable[[protocol.Value], Value | None]
 """Converts a raw value to the catalogue's unit; None if the raw value carries no information."""
+
+
+class FailedEntriesError(Exception):
+    """Raised by a conversion whose value needs entries that failed.
+
+    Attributes:
+        codes: return codes of the entries.
+    """
+
+    def __init__(self, codes: Iterable[int]) -> None:
+        super().__init__()
+        self.codes = tuple(codes)
 
 
 class MetricRow(NamedTuple):
@@ -192,6 +204,8 @@ def _value(
         return state_of(metric, raw, call)
     try:
         value = row.convert(raw)
+    except FailedEntriesError as failed:
+        return worst_absence(why_absent(metric, CallResult(code, None), call, modes) for code in failed.codes)
     except (TypeError, ValueError, LookupError):
         return Absent(Reason.INVALID_VALUE, call)
     if value is None:

@@ -48,6 +48,10 @@ def _time_slice(value: protocol.Value) -> Value | None:
     return (number(value) / _NANOS) or None
 
 
+def _any(value: protocol.Value) -> Value:
+    return int(number(value) > 0)
+
+
 def _guest_license(value: protocol.Value) -> Value:
     return "licensed" if number(value) == 1 else "unlicensed"
 
@@ -87,6 +91,7 @@ ROWS: tuple[MetricRow, ...] = (
     MetricRow("vgpu_placement_id", calls.PLACEMENT, same),
     MetricRow("vgpu_accounting_mode", calls.ACCOUNTING_MODE, None),
     MetricRow("vgpu_accounting_processes", calls.ACCOUNTING_STATS, same, entry=0),
+    MetricRow("vgpu_active", calls.ACCOUNTING_STATS, _any, entry=0),
     MetricRow("vgpu_accounting_utilization_ratio", calls.ACCOUNTING_STATS, percent, entry=1),
     MetricRow("vgpu_license_state", calls.LICENSE, None, entry=0),
     MetricRow("vgpu_license_expiry_timestamp_seconds", calls.LICENSE, _expiry, entry=1),

@@ -87,6 +87,12 @@ _MACHINES_OF_VIEW = """
 SELECT DISTINCT machine FROM views WHERE cluster = {cluster:String} AND view = {view:String} ORDER BY machine
 """
 
+_VIEWS_WITH_PREFIX = """
+SELECT DISTINCT view, machine FROM views
+WHERE cluster = {cluster:String} AND arrayExists(prefix -> startsWith(view, prefix), {prefixes:Array(String)})
+ORDER BY view, machine LIMIT {limit:UInt32}
+"""
+
 _EVER_REPORTED = """
 SELECT DISTINCT machine, view, reader, lane, info_set FROM info
 WHERE text = {text:String} AND cluster = {cluster:String} AND metric = {metric:String}
@@ -102,6 +108,15 @@ def fetch_reporters_of_view(handle: Handle, cluster: str, view: str) -> tuple[st
     """Return the machines that ever reported a view."""
     rows = handle.query(_MACHINES_OF_VIEW, parameters={"cluster": cluster, "view": view}).result_rows
     return tuple(row[0] for row in rows)
+
+
+def fetch_views_with_prefix(
+    handle: Handle, cluster: str, prefixes: Sequence[str], limit: int
+) -> tuple[tuple[str, str], ...]:
+    """Return the views whose key starts with one of these, and the machines that ever reported them."""
+    parameters = {"cluster": cluster, "prefixes": list(prefixes), "limit": limit}
+    rows = handle.query(_VIEWS_WITH_PREFIX, parameters=parameters).result_rows
+    return tuple((view, machine) for view, machine in rows)
 
 
 def fetch_reporters_of_text(handle: Handle, cluster: str, metric: str, text: str) -> tuple[str, ...]:

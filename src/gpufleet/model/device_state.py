@@ -1,0 +1,68 @@
+"""State of a GPU by the evidence of its readings: the only copy of the rule. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.reading import DimValue, Value
+
+OK, LOST, RESET_REQUIRED, HUNG, UNREADABLE, ERROR = "ok", "lost", "reset_required", "hung", "unreadable", "error"
+"""States of the metric `gpu_state`."""
+
+STATE_OF_REASON = {Reason.GPU_LOST: LOST, Reason.RESET_REQUIRED: RESET_REQUIRED}
+"""Reasons that are about the whole device, worst first. One reading with such a reason is proof."""
+
+_WORST_FIRST = (LOST, RESET_REQUIRED, HUNG, UNREADABLE, ERROR, OK)
+
+_NO_EVIDENCE = frozenset({Reason.NOT_REPORTED, Reason.STALE, Reason.NOT_COLLECTED, Reason.NOT_IN_MIG_MODE})
+"""Reasons that occur without any answer of the device: they prove nothing about it."""
+
+CORE_READINGS = frozenset(
+    {
+        *("gpu_temperature_celsius", "gpu_power_watts", "gpu_utilization_ratio"),
+        *("gpu_graphics_clock_hertz", "gpu_sm_clock_hertz", "gpu_memory_clock_hertz"),
+        *("gpu_memory_total_bytes", "gpu_memory_used_bytes", "gpu_memory_free_bytes"),
+    }
+)
+"""Readings that every working GPU answers or declares unsupported. A driver error on one of them is no healthy GPU."""
+
+
+def device_reason(reasons: Iterable[Reason]) -> Reason | None:
+    """Return the worst reason that is about the whole device, or None."""
+    found = set(reasons)
+    return next((reason for reason in STATE_OF_REASON if reason in found), None)
+
+
+def state_of(values: Mapping[str, Value | Absent], dims: Iterable[DimValue] = ()) -> str | Absent:
+    """Return the state of a device by the readings of one pass.
+
+    - One reading that is absent because the GPU is lost or requires a reset decides, whatever the others are.
+    - A device without any value is unreadable. If its source reported nothing about it, the state is absent.
+    - A driver error on a core reading is an error, even if other readings have values.
+    """
+    reasons: set[Reason] = set()
+    has_value = False
+    for found in (values.values(), [dim.value for dim in dims]):
+        for value in found:
+            if value.__class__ is not Absent:
+                has_value = True
+            elif isinstance(value, Absent):
+                reasons.add(value.reason)
+    why = device_reason(reasons) if reasons else None
+    if why is not None:
+        return STATE_OF_REASON[why]
+    if not has_value:
+        if reasons <= _NO_EVIDENCE:
+            return Absent(Reason.STALE if Reason.STALE in reasons else Reason.NOT_REPORTED)
+        return UNREADABLE
+    failed = Reason.DRIVER_ERROR in reasons and any(is_core_error(name, values.get(name)) for name in CORE_READINGS)
+    return ERROR if failed else OK
+
+
+def is_core_error(metric: str, value: Value | Absent | None) -> bool:
+    """Return whether a reading is a driver error on a core reading."""
+    return isinstance(value, Absent) and value.reason is Reason.DRIVER_ERROR and metric in CORE_READINGS
+
+
+def worst_state(states: Iterable[str]) -> str:
+    """Return the worst of several states; a state of a newer build counts as the best."""
+    return min(states, key=lambda state: _WORST_FIRST.index(state) if state in _WORST_FIRST else len(_WORST_FIRST))

@@ -1,0 +1,34 @@
+"""Batch queue whose files are deleted while it is open."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpufleet.agent.publish.queue import BatchQueue, MemoryQueue
+from gpufleet.codecs.batch import decode, encode
+from gpufleet.spool import Spool, SpoolGoneError
+from tests.fakes.batches import make_batch
+
+
+def make(epoch: str, seq: int) -> bytes:
+    return encode(make_batch(seq, 1_700_000_000_000_000_000, epoch=epoch))
+
+
+async def test_deleted_spool_is_counted_and_replaced(tmp_path: Path) -> None:
+    queue = BatchQueue(lambda: Spool.open(tmp_path / "spool", max_bytes=1 << 20), MemoryQueue())
+    await queue.open()
+    await queue.put(make)
+    await queue.put(make)
+    shutil.rmtree(tmp_path / "spool")
+    with pytest.raises(SpoolGoneError):
+        await queue.live()
+    await queue.put(make)
+    assert (queue.lost, queue.records, queue.memory_records) == (2, 1, 1)
+    await queue.put(make)  # into the new spool
+    assert (queue.lost, queue.records, queue.memory_records) == (2, 2, 1)
+    oldest = await queue.oldest()
+    assert oldest is not None
+    assert decode(oldest.body).epoch == oldest.epoch
+    assert list((tmp_path / "spool").glob("*.seg"))
+    queue.close()

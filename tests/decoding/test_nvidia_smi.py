@@ -1,0 +1,148 @@
+"""Decoding of nvidia-smi outputs: time, versions, states and events."""
+
+import re
+
+import pytest
+
+from gpufleet.decoding import decode
+from gpufleet.decoding.format import CapturedInput, DecodeResult
+from gpufleet.decoding.local_time import parse_zone
+from gpufleet.model.absence import Reason
+from gpufleet.model.status import ReaderState
+from gpufleet.model.view import ViewKind
+from tests.fakes.nvidia_smi.standin import DATA
+
+WDDM = (DATA / "capture-rtx2080s-wddm-trimmed__610.62.txt").read_bytes()
+H100 = (DATA / "xml-h100.xml").read_bytes()
+A100_MIG = (DATA / "xml-a100-mig-v12.xml").read_bytes()
+
+
+def decoded(content: bytes, zone: str | None = None) -> DecodeResult:
+    source = CapturedInput(content=content, name="x", at=0, timezone=None if zone is None else parse_zone(zone))
+    return decode(source)[1]
+
+
+def test_capture_shows_its_time_zone() -> None:
+    found = decoded(WDDM)
+    assert found.snapshots[0].measured_at.isoformat() == "2026-06-24T08:17:41.589000+00:00"
+    assert found.snapshots[0].capabilities["time_zone"] == "available"
+    assert found.assumptions == ()
+
+
+def test_requested_time_zone_takes_precedence() -> None:
+    found = decoded(WDDM, "-01:00")
+    assert found.snapshots[0].measured_at.isoformat() == "2026-06-24T11:17:41.589000+00:00"
+    assert found.assumptions == ()
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"collected_at:   2025-01-01T00:00:00Z", b"collected_at:   2026-06-31T08:17:40Z"]
+)
+def test_time_zone_without_evidence_is_assumed(head: bytes) -> None:
+    found = decoded(WDDM.replace(b"collected_at:   2026-06-24T08:17:40Z", head))
+    assert found.snapshots[0].measured_at.isoformat() == "2026-06-24T10:17:41.589000+00:00"
+    assert found.snapshots[0].capabilities["time_zone"] != "available"
+    assert len(found.assumptions) == 1
+
+
+def test_versions_have_no_notes() -> None:
+    found = decoded(WDDM)
+    readings = found.snapshots[0].host.readings
+    assert readings["nvidia_driver_version"].value == "610.62"
+    assert readings["nvidia_cuda_version"].value == "13.3"
+    assert [note.split(":")[0] for note in found.notes if "Deprecated" in note] == ["driver_version", "cuda_version"]
+
+
+def test_versions_of_a_driver_without_the_old_names() -> None:
+    lines = WDDM.split(b"\n")
+    kept = b"\n".join(line for line in lines if not line.startswith((b"Driver Version", b"CUDA Version")))
+    readings = decoded(kept).snapshots[0].host.readings
+    assert readings["nvidia_driver_version"].value == "610.62"
+    assert readings["nvidia_cuda_version"].value == "13.3"
+
+
+def test_lost_gpu_is_lost_and_an_event_beside_surviving_cells() -> None:
+    cell = b"<gpu_temp>30 C</gpu_temp>"
+    assert cell in H100
+    found = decoded(H100.replace(cell, b"<gpu_temp>GPU is lost</gpu_temp>", 1))
+    snapshot = found.snapshots[0]
+    states = [device.readings["gpu_state"].value for device in snapshot.devices]
+    assert sorted(states, key=str) == ["lost", *["ok"] * 7]
+    assert [event.kind for event in snapshot.events] == ["gpu_lost"]
+
+
+def test_truncated_file_reports_the_count_of_the_driver() -> None:
+    """The document reports 8 attached GPUs; the file ends within the third."""
+    at = [index for index in range(len(H100)) if H100.startswith(b"<gpu id=", index)][2]
+    found = decoded(H100[: at + 5000])
+    (snapshot,) = found.snapshots
+    assert len(snapshot.devices) == 2
+    assert snapshot.host.readings["nvidia_devices"].value == 8
+    assert snapshot.readers[0].state is ReaderState.PARTIAL
+    assert any({"8", "2"} <= set(re.findall(r"\d+", note)) for note in found.notes)
+
+
+@pytest.mark.parametrize("count", ["²", "9" * 30, "many", ""])
+def test_count_that_is_no_number_is_ignored(count: str) -> None:
+    content = H100.replace(b"<attached_gpus>8</attached_gpus>", f"<attached_gpus>{count}</attached_gpus>".encode())
+    assert content != H100
+    (snapshot,) = decoded(content).snapshots
+    assert snapshot.host.readings["nvidia_devices"].value == len(snapshot.devices) == 8
+
+
+def test_mig_devices_with_equal_ids_are_not_merged() -> None:
+    """Neither of the two is read, and the others are."""
+    before = decoded(A100_MIG)
+    keys = {device.key for device in before.snapshots[0].devices if device.kind is ViewKind.MIG}
+    first, second = re.findall(rb"<gpu_instance_id>\d+</gpu_instance_id>", A100_MIG)[:2]
+    assert first != second
+    found = decoded(A100_MIG.replace(second, first, 1))
+    (snapshot,) = found.snapshots
+    left = {device.key for device in snapshot.devices if device.kind is ViewKind.MIG}
+    assert left < keys
+    assert len(left) == len(keys) - 2
+    assert snapshot.readers[0].state is ReaderState.PARTIAL
+
+
+def test_gpus_with_one_address_are_not_merged() -> None:
+    uuids = re.findall(rb"<uuid>(GPU-[^<]+)</uuid>", H100)
+    addresses = re.findall(rb"<pci_bus_id>([^<]+)</pci_bus_id>", H100)
+    (snapshot,) = decoded(H100.replace(addresses[1], addresses[0])).snapshots
+    shown = {device.uuid for device in snapshot.devices}
+    assert shown == {uuid.decode() for uuid in uuids[2:]}
+
+
+def test_health_of_fabric_memory_and_module_is_read() -> None:
+    texts = {
+        b"<bandwidth>N/A</bandwidth>": b"<bandwidth>Degraded</bandwidth>",
+        b"<route_recovery_in_progress>N/A": b"<route_recovery_in_progress>False",
+        b"<route_unhealthy>N/A": b"<route_unhealthy>True",
+        b"<access_timeout_recovery>N/A": b"<access_timeout_recovery>False",
+        b"<channel_repair_pending>No": b"<channel_repair_pending>Yes",
+        b"<replay_rollover_counter>0": b"<replay_rollover_counter>3",
+    }
+    content = H100
+    for old, new in texts.items():
+        assert old in content
+        content = content.replace(old, new, 1)
+    device = decoded(content).snapshots[0].devices[0]
+    dims = {(dim.metric, *dim.labels.values()): dim.value for dim in device.dimensions}
+    assert dims["gpu_fabric_health", "degraded_bandwidth"] == 1
+    assert dims["gpu_fabric_health", "route_recovery"] == 0
+    assert dims["gpu_fabric_health", "route_unhealthy"] == 1
+    assert dims["gpu_fabric_health", "access_timeout_recovery"] == 0
+    assert dims["gpu_pcie_errors_total", "replay_rollover"] == 3
+    values = {name: reading.value for name, reading in device.readings.items()}
+    assert (values["gpu_channel_repair_pending"], values["gpu_tpc_repair_pending"]) == (1, 0)
+    assert values["gpu_memory_power_average_watts"] == 32.98
+    assert device.readings["gpu_memory_power_watts"].absent is Reason.NOT_SUPPORTED
+    assert device.readings["gpu_module_power_limit_max_watts"].absent is Reason.NOT_SUPPORTED
+
+
+def test_sram_errors_of_mig_devices_are_read() -> None:
+    content = A100_MIG.replace(b"<sram_uncorrectable>0", b"<sram_uncorrectable>5", 1)
+    assert content != A100_MIG
+    migs = [device for device in decoded(content).snapshots[0].devices if device.kind is ViewKind.MIG]
+    errors = [dim for device in migs for dim in device.dimensions if dim.metric == "gpu_ecc_location_errors_total"]
+    assert [tuple(dim.labels.values()) for dim in errors] == [("sram", "uncorrected")] * len(migs)
+    assert sorted(dim.value or 0 for dim in errors) == [*[0] * (len(migs) - 1), 5]

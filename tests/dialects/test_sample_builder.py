@@ -1,0 +1,47 @@
+"""State of an imported GPU by the evidence of the page."""
+
+from gpufleet.dialects.sample_builder import SampleBuilder
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import Value
+from gpufleet.model.view import Side, View, ViewKind
+
+GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
+
+
+def state(*readings: tuple[str, Value | Absent]) -> object:
+    builder = SampleBuilder()
+    for name, value in readings:
+        builder.add(GPU, name, value, 1)
+    found = [sample.values["gpu_state"] for sample in builder.samples("x") if "gpu_state" in sample.values]
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+LOST = Absent(Reason.GPU_LOST)
+
+
+def test_lost_reading_overrules_the_state_of_the_page() -> None:
+    assert state(("gpu_state", "ok"), ("gpu_performance_state", 0), ("gpu_power_watts", LOST)) == "lost"
+    assert state(("gpu_power_watts", LOST), ("gpu_state", "ok")) == "lost"
+    assert state(("gpu_serial", LOST), ("gpu_state", "ok"), ("gpu_power_watts", 1.0)) == "lost"
+
+
+def test_worse_state_of_the_page_is_kept() -> None:
+    assert state(("gpu_state", "lost"), ("gpu_power_watts", Absent(Reason.DRIVER_ERROR))) == "lost"
+
+
+def test_core_error_is_an_error() -> None:
+    assert state(("gpu_state", "ok"), ("gpu_power_watts", Absent(Reason.DRIVER_ERROR))) == "error"
+    assert state(("gpu_state", "ok"), ("gpu_fan_speed_rpm", Absent(Reason.DRIVER_ERROR))) == "ok"
+
+
+def test_page_without_a_state_gets_one_only_by_evidence() -> None:
+    assert state(("gpu_power_watts", 1.0)) is None
+    assert state(("gpu_power_watts", LOST)) == "lost"
+
+
+def test_state_is_a_fast_reading() -> None:
+    builder = SampleBuilder()
+    builder.add(GPU, "gpu_serial", LOST, 1)
+    assert [sample.lane for sample in builder.samples("x") if "gpu_state" in sample.values] == [Lane.FAST]

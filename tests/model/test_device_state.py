@@ -1,0 +1,53 @@
+"""State of a GPU by the evidence of its readings."""
+
+import pytest
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.device_state import CORE_READINGS, state_of, worst_state
+from gpufleet.model.reading import DimValue, Value
+
+CORE: dict[str, Value | Absent] = dict.fromkeys(CORE_READINGS, 1)
+
+
+def absent(reason: Reason) -> dict[str, Value | Absent]:
+    return dict.fromkeys(CORE, Absent(reason))
+
+
+@pytest.mark.parametrize(
+    ("changed", "state"),
+    [
+        ({}, "ok"),
+        ({"gpu_power_watts": Absent(Reason.NOT_SUPPORTED)}, "ok"),
+        ({"gpu_fan_speed_rpm": Absent(Reason.DRIVER_ERROR)}, "ok"),
+        ({"gpu_power_watts": Absent(Reason.DRIVER_ERROR)}, "error"),
+        ({"gpu_power_watts": Absent(Reason.RESET_REQUIRED)}, "reset_required"),
+        ({"gpu_power_watts": Absent(Reason.RESET_REQUIRED), "gpu_serial": Absent(Reason.GPU_LOST)}, "lost"),
+        (absent(Reason.DRIVER_ERROR) | {"gpu_performance_state": 0}, "error"),
+        (absent(Reason.GPU_LOST) | {"gpu_performance_state": 0}, "lost"),
+        (absent(Reason.DRIVER_ERROR), "unreadable"),
+        (absent(Reason.NOT_PERMITTED), "unreadable"),
+        (absent(Reason.NOT_REPORTED), Absent(Reason.NOT_REPORTED)),
+        (absent(Reason.STALE), Absent(Reason.STALE)),
+    ],
+)
+def test_state_follows_from_the_worst_reading(changed: dict[str, Value | Absent], state: str | Absent) -> None:
+    assert state_of(CORE | changed) == state
+
+
+def test_reading_with_dimensions_is_evidence() -> None:
+    assert state_of(CORE, [DimValue("gpu_fan_speed_ratio", ("0",), Absent(Reason.GPU_LOST))]) == "lost"
+
+
+def test_state_without_readings_is_not_reported() -> None:
+    assert state_of({}) == Absent(Reason.NOT_REPORTED)
+
+
+def test_core_readings_are_fast_readings_of_a_gpu() -> None:
+    assert {str(CATALOGUE[name].lane) for name in CORE_READINGS} == {"fast"}
+
+
+def test_worst_state() -> None:
+    assert worst_state(("ok", "error")) == "error"
+    assert worst_state(("hung", "lost", "ok")) == "lost"
+    assert worst_state(("a_newer_state", "error")) == "error"

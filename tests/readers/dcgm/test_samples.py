@@ -1,0 +1,58 @@
+"""State of a GPU by the values that the engine returned, and the events that follow."""
+
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import Round, Sample
+from gpufleet.simulate.dcgm.state import GPU_LOST, EngineState
+from tests.readers.dcgm.engines import reading
+
+UUID, PCI_BUS_ID, POWER = 54, 57, 155
+GENERIC_ERROR, RESET_REQUIRED = -3, -19
+
+
+def of_gpu(found: Round, index: int) -> Sample:
+    (sample,) = [one for one in found.samples if one.view is not None and one.view.index == index]
+    return sample
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "kinds"),
+    [
+        (GPU_LOST, "lost", ["gpu_lost"]),
+        (RESET_REQUIRED, "reset_required", ["gpu_reset_required"]),
+        (GENERIC_ERROR, "error", []),
+    ],
+)
+async def test_one_status_decides_the_state(status: int, state: str, kinds: list[str], tmp_path: Path) -> None:
+    engine = EngineState.healthy(2)
+    engine.gpus[1].statuses[POWER] = status
+    async with reading(tmp_path, engine) as (reader, _):
+        found = await reader.read(Lane.FAST)
+    assert [of_gpu(found, index).values["gpu_state"] for index in (0, 1)] == ["ok", state]
+    assert [(event.kind, event.view, event.attributes) for event in found.events] == [
+        (kind, of_gpu(found, 1).view, {"sources": "dcgm"}) for kind in kinds
+    ]
+
+
+async def test_gpu_with_errors_only_is_unreadable(tmp_path: Path) -> None:
+    engine = EngineState.healthy(2)
+    engine.gpus[1].statuses = dict.fromkeys(set(engine.gpus[1].values) - {UUID, PCI_BUS_ID}, GENERIC_ERROR)
+    async with reading(tmp_path, engine) as (reader, _):
+        found = await reader.read(Lane.FAST)
+    assert of_gpu(found, 1).values["gpu_state"] == "unreadable"
+
+
+async def test_lost_gpu_without_identity_keeps_its_own(tmp_path: Path) -> None:
+    engine = EngineState.healthy(2)
+    async with reading(tmp_path, engine) as (reader, _):
+        known = of_gpu(await reader.read(Lane.FAST), 1).view
+        engine.gpus[1].statuses = dict.fromkeys(engine.gpus[1].values, GPU_LOST)
+        lost = await reader.read(Lane.FAST)
+        engine.gpus[1].statuses = {}
+        recovered = await reader.read(Lane.FAST)
+    assert of_gpu(lost, 1).view == known
+    assert of_gpu(lost, 1).values["gpu_state"] == "lost"
+    assert [event.kind for event in (*lost.events, *recovered.events)] == ["gpu_lost", "gpu_recovered"]

@@ -1,0 +1,53 @@
+"""State of an imported GPU, and the events that follow."""
+
+import asyncio
+
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import Round
+from gpufleet.readers.exporter.fetch import ScrapedPage
+from gpufleet.readers.exporter.reader import ExporterReader
+from tests.fakes.clock import FakeClock
+
+LABELS = 'kind="gpu",side="host",uuid="GPU-1",node="n"'
+OK = f'gpufleet_gpu_state{{{LABELS},state="ok"}} 1\ngpufleet_gpu_performance_state{{{LABELS}}} 0\n'
+LOST = OK + f'gpufleet_reading_absent{{{LABELS},metric="gpu_power_watts",reason="gpu_lost"}} 1\n'
+THEIRS = 'nvidia_smi_gpu_info{uuid="1",name="H200",serial="[GPU is lost]"} 1\nnvidia_smi_pstate{uuid="1"} 0\n'
+
+
+class Pages:
+    """Page fetcher that returns the pages in order."""
+
+    where = "http://exporter/metrics"
+
+    def __init__(self, *pages: str) -> None:
+        self._pages = list(pages)
+
+    async def fetch(self) -> ScrapedPage:
+        return ScrapedPage(self._pages.pop(0).encode(), openmetrics=False)
+
+
+def passes(*pages: str) -> list[Round]:
+    reader = ExporterReader("x", Pages(*pages), FakeClock())
+
+    async def read() -> list[Round]:
+        return [await reader.read(Lane.FAST) for _ in pages]
+
+    return asyncio.run(read())
+
+
+def states(done: Round) -> list[object]:
+    return [sample.values.get("gpu_state") for sample in done.samples if sample.view is not None]
+
+
+def test_lost_reading_of_a_page_is_a_lost_gpu() -> None:
+    found = passes(OK, LOST, LOST, OK)
+    assert [states(done) for done in found] == [["ok"], ["lost"], ["lost"], ["ok"]]
+    assert [[event.kind for event in done.events] for done in found] == [[], ["gpu_lost"], [], ["gpu_recovered"]]
+    (event,) = found[1].events
+    assert event.attributes == {"sources": "exporter/x"}
+
+
+def test_placeholder_in_a_label_is_evidence() -> None:
+    (done,) = passes(THEIRS)
+    assert states(done) == ["lost"]
+    assert [event.kind for event in done.events] == ["gpu_lost"]

@@ -1,0 +1,60 @@
+"""Readings of a device by its printed texts: alternatives of a path, and modes."""
+
+import pytest
+
+from gpufleet.codecs.nvidia_smi import DeviceRecord
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.reading import Value
+from gpufleet.readers.nvidia_smi.mapping.devices import ALL_METRICS, GpuModes, map_gpu, modes_of
+
+LIMIT = "gpu_power_requested_limit_watts"
+
+
+def value_of(metric: str, leaves: dict[str, str], fields: dict[str, str] | None = None) -> Value | Absent:
+    record = DeviceRecord(name="x", leaves=leaves, fields=fields or {})
+    return map_gpu(record, CATALOGUE[metric].lane, ALL_METRICS, modes_of(record))[0][metric]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "power_readings/power_limit",
+        "power_readings/requested_power_limit",
+        "gpu_power_readings/requested_power_limit",
+        "gpu_power_readings/gpu_ceiling_power_limit/requested_power_limit",
+    ],
+)
+def test_requested_power_limit_of_each_dtd(path: str) -> None:
+    assert value_of(LIMIT, {path: "250.00 W"}) == 250.0
+
+
+def test_worst_of_several_absent_texts_counts() -> None:
+    lost = Absent(Reason.GPU_LOST, "gpu_power_readings/instant_power_draw")
+    texts = {"gpu_power_readings/average_power_draw": "N/A", "gpu_power_readings/instant_power_draw": "GPU is lost"}
+    assert value_of("gpu_power_watts", texts) == lost
+    assert value_of("gpu_power_watts", dict(reversed(texts.items()))) == lost
+
+
+@pytest.mark.parametrize("name", ["remapped_row_corr_inactive", "inactive_correctable_error"])
+def test_inactive_remaps_of_xml_and_text(name: str) -> None:
+    record = DeviceRecord(name="x", leaves={f"remapped_rows/{name}": "3"})
+    dims = map_gpu(record, CATALOGUE["gpu_remapped_rows_inactive"].lane, ALL_METRICS, GpuModes())[1]
+    assert [dim.value for dim in dims if dim.metric == "gpu_remapped_rows_inactive"] == [3]
+
+
+@pytest.mark.parametrize("text", ["[GPU is lost]", "[Unknown Error]"])
+def test_mode_that_cannot_be_read_does_not_change(text: str) -> None:
+    before = GpuModes(mig=True, ecc=False)
+    record = DeviceRecord(name="x", fields={"mig.mode.current": text, "ecc.mode.current": text})
+    assert modes_of(record, before) == before
+    other = DeviceRecord(name="x", fields={"mig.mode.current": "[N/A]", "ecc.mode.current": "Enabled"})
+    assert modes_of(other, before) == GpuModes()
+
+
+def test_ecc_total_of_a_chip_that_counts_dram_only() -> None:
+    texts = {"ecc_mode/current_ecc": "Enabled", "ecc_errors/volatile/sram_correctable": "N/A"}
+    dram = "ecc_errors/volatile/dram_correctable"
+    assert value_of("gpu_ecc_corrected_errors_total", {**texts, dram: "7"}) == 7
+    lost = value_of("gpu_ecc_corrected_errors_total", {**texts, dram: "GPU is lost"})
+    assert lost == Absent(Reason.GPU_LOST, dram)

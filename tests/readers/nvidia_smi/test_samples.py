@@ -1,0 +1,83 @@
+"""State of a GPU by the cells that nvidia-smi printed, and the events that follow."""
+
+import pytest
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import Round, Sample
+from gpufleet.readers.nvidia_smi import NvidiaSmiReader
+from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
+
+ADDRESS = "0000:75:00.0"
+IDENTITY = ("uuid", "pci.bus_id", "index", "count", "driver_version")
+CORE = ("temperature.gpu", "power.draw", "clocks.current.sm", "clocks.current.memory", "memory.used", "utilization.gpu")
+
+
+def cells(smi: FakeNvidiaSmi, text: str, *, kept: tuple[str, ...] = ()) -> None:
+    """Replace the cells of the third GPU, except its identity and the kept ones."""
+    rows = [dict(row) for row in smi.scenario["rows"]]
+    rows[2] = {name: cell if name in (*IDENTITY, *kept) else text for name, cell in rows[2].items()}
+    smi.write(rows=rows)
+
+
+def sick(done: Round) -> Sample:
+    (found,) = [sample for sample in done.samples if sample.view is not None and sample.view.pci_address == ADDRESS]
+    return found
+
+
+@pytest.mark.parametrize("kept", [(), ("pstate",), ("pstate", "fan.speed", "clocks.current.video")])
+@pytest.mark.parametrize(
+    ("text", "state", "kinds"),
+    [
+        ("[GPU is lost]", "lost", ["gpu_lost"]),
+        ("[GPU requires reset]", "reset_required", ["gpu_reset_required"]),
+        ("[Unknown Error]", "error", []),
+    ],
+)
+async def test_surviving_cells_do_not_make_a_sick_gpu_ok(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader, text: str, state: str, kinds: list[str], kept: tuple[str, ...]
+) -> None:
+    cells(smi, text, kept=kept)
+    done = await reader.read(Lane.FAST)
+    assert sick(done).values["gpu_state"] == ("unreadable" if state == "error" and not kept else state)
+    assert [event.kind for event in done.events] == kinds
+    assert all(event.view == sick(done).view for event in done.events)
+    assert [sample.values["gpu_state"] for sample in done.samples if sample.view].count("ok") == 7
+
+
+@pytest.mark.parametrize("cell", CORE)
+async def test_driver_error_of_a_core_reading_is_an_error(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader, cell: str
+) -> None:
+    rows = smi.scenario["rows"]
+    assert cell in rows[2]
+    rows[2][cell] = "[Unknown Error]"
+    smi.write(rows=rows)
+    assert sick(await reader.read(Lane.FAST)).values["gpu_state"] == "error"
+
+
+async def test_loss_and_recovery_are_events(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    healthy = list(smi.scenario["rows"])
+    assert (await reader.read(Lane.FAST)).events == ()
+    cells(smi, "[GPU is lost]", kept=("pstate",))
+    assert [event.kind for event in (await reader.read(Lane.FAST)).events] == ["gpu_lost"]
+    await reader.read(Lane.SLOW)
+    assert (await reader.read(Lane.FAST)).events == ()
+    smi.write(rows=healthy)
+    assert [event.kind for event in (await reader.read(Lane.FAST)).events] == ["gpu_recovered"]
+
+
+async def test_lost_gpu_that_prints_no_uuid_keeps_its_own(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    known = sick(await reader.read(Lane.FAST)).view
+    rows = [dict(row) for row in smi.scenario["rows"]]
+    rows[2] = {name: cell if name == "pci.bus_id" else "[GPU is lost]" for name, cell in rows[2].items()}
+    smi.write(rows=rows)
+    lost = sick(await reader.read(Lane.FAST))
+    assert lost.view is not None
+    assert known is not None
+    assert (lost.view.key, lost.values["gpu_state"]) == (known.key, "lost")
+
+
+async def test_counts_of_a_lost_gpu_are_absent(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    cells(smi, "[GPU is lost]", kept=("pstate",))
+    assert sick(await reader.read(Lane.FAST)).values["gpu_compute_processes"] == Absent(Reason.GPU_LOST)
