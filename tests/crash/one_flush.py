@@ -46,7 +46,7 @@ RECEIVED = 1_795_000_000 * NANOS
 BATCHES = 4
 """Number of batches. The first is flushed when the folder is created, the others are the backlog."""
 
-PRELOADED = ("clickhouse_connect", "pandas", "pyarrow.compute", "sqlite3")
+PRELOADED = ("clickhouse_connect", "numpy", "pyarrow.compute", "sqlite3")
 """Modules that an opening store imports, except the engine: its threads do not survive a fork."""
 
 TABLES = "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine != 'View' ORDER BY name"

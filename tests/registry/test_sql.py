@@ -21,6 +21,8 @@ from gpufleet.model.stored.ledger import (
 )
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
+from gpufleet.registry.database import Database
+from gpufleet.registry.machines import EXPIRY_NS
 from gpufleet.registry.migrations import MIGRATIONS
 from gpufleet.registry.sql import SqlRegistry
 
@@ -327,6 +329,37 @@ def test_freshness_columns_equal_the_freshness_rows(dsn: str) -> None:
         registry.close()
         registry = opened(dsn)
     registry.close()
+
+
+def test_clock_step_before_a_second_retirement_does_not_undo_it(registry: SqlRegistry, dsn: str) -> None:
+    """A report notes the clamped first retirement; the second is committed before the note is saved."""
+    id_ = registry.match("local", "s", ONE, NOW).id
+    registry.begin_flush(INTENT)
+    ahead = NOW + 3600 * NANOS
+    registry.retire_machine(id_, ahead)
+    registry.match("local", "s", ONE, NOW + 1, NOW + 1)
+    registry.retire_machine(id_, NOW + 50)
+    registry.begin_flush(INTENT)
+    assert registry.machine(id_).retired_at == to_datetime(NOW + 50)
+    reopened = opened(dsn)
+    assert reopened.machine(id_).retired_at == to_datetime(NOW + 50)
+    reopened.close()
+
+
+def test_expired_machines_stay_retired_after_a_restart(dsn: str) -> None:
+    registry = SqlRegistry(Database.open(dsn), max_machines=2)
+    registry.migrate()
+    registry.register_clusters(["local"], NOW)
+    ids = [registry.match("local", "s", one, NOW).id for one in (ONE, OTHER)]
+    registry.begin_flush(INTENT)
+    later = NOW + 2 * EXPIRY_NS
+    registry.match("local", "s", ONE, later)
+    registry.begin_flush(INTENT)
+    registry.close()
+    reopened = opened(dsn)
+    assert [mark.is_retired for id_ in ids for mark in reopened.machine_freshness() if mark.id == id_] == [False, True]
+    assert reopened.machine_counts().by_cluster == {"local": 1}
+    reopened.close()
 
 
 def test_freshness_of_retired_siblings_includes_their_senders(dsn: str) -> None:

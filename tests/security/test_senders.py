@@ -5,8 +5,10 @@ from pathlib import Path
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, pack
 from gpufleet.config.hub import IngestConfig
 from gpufleet.model.access import Role
+from gpufleet.model.machine import Machine
 from tests.fakes.batches import body
 from tests.security.guarded import Guarded, guarded
+from tests.support.waiting import wait_until_async
 from tests.web.hub.site import now
 
 
@@ -94,3 +96,25 @@ async def test_number_of_senders_and_epochs_per_token_is_bounded(tmp_path: Path)
         assert (await site.post(body(1, now(), cluster="theirs", sender="made-up-4"), theirs)).status == 200
         page = (await site.request("/metrics", site.secrets[Role.OPERATOR])).body.decode()
         assert 'gpufleet_hub_rejected_batches_total{reason="too_many_senders"} 17\n' in page
+
+
+async def test_made_up_machines_of_one_sender_do_not_exclude_others(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ingest=IngestConfig(max_machines=8)) as site:
+        admin, hostile = site.secrets[Role.ADMIN], site.secrets[Role.SENDER]
+        made_up = [
+            await site.post(body(seq, now(), sender="hostile", machine=Machine(name=f"made-up-{seq}")), hostile)
+            for seq in range(1, 10)
+        ]
+        assert [one.status for one in made_up] == [200] * 4 + [403] * 5
+        assert (made_up[-1].error, made_up[-1].document["field"]) == ("too_many_machines", "machines")
+        assert (await site.post(body(1, now(), sender="agent"), hostile)).status == 200
+
+        async def stored() -> bool:
+            return len((await site.request("/v1/nodes", admin)).document["items"]) == 5
+
+        await wait_until_async(stored)
+        (cluster,) = (await site.request("/v1/clusters", admin)).document
+        assert (cluster["machines"], cluster["max_machines"]) == (5, 8)
+        assert (await site.request("/v1/machines/made-up-1", admin, "DELETE")).status == 200
+        again = body(10, now(), sender="hostile", machine=Machine(name="made-up-10"))
+        assert (await site.post(again, hostile)).status == 200

@@ -48,7 +48,8 @@ def test_backlog_keeps_its_order_under_a_new_epoch(tmp_path: Path) -> None:
     assert spool.epoch != before
     assert queued(spool) == expected(spool.epoch)
     assert spool.next_seq == len(KEPT) + 1
-    assert sorted(path.suffix for path in tmp_path.iterdir() if path.suffix != ".seg") == ["", ""]  # epoch, lock
+    assert {path.name for path in tmp_path.iterdir() if path.suffix != ".seg"} == {"durable", "epoch", "lock"}
+    assert spool.recovery.lost_records == 0
     spool.acknowledge([1, 2])
     spool.close()
     spool = open_spool(tmp_path)

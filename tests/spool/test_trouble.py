@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.model.errors import SpoolError
-from gpufleet.spool import Spool
+from gpufleet.spool import Spool, SpoolGoneError
 from tests.support.profiles import examples
 from tests.support.waiting import wait_until
 
@@ -113,6 +114,34 @@ async def test_failed_sync_discards_records_that_are_not_durable(tmp_path: Path)
     spool.close()
     spool = open_spool(tmp_path)
     assert everything(spool) == [(1, b"durable"), (2, b"new")]
+    spool.close()
+
+
+async def test_deleted_files_fail_reads_puts_and_checks(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path / "spool")
+    await spool.put(b"queued")
+    spool.check_files()
+    shutil.rmtree(tmp_path / "spool")
+    with pytest.raises(SpoolGoneError):
+        spool.check_files()
+    with pytest.raises(SpoolGoneError):
+        everything(spool)
+    with pytest.raises(SpoolGoneError):
+        await spool.put(b"never durable")
+    with pytest.raises(SpoolGoneError):  # needs a new segment
+        await spool.put(bytes((1 << 20) - 100))
+    assert spool.depth.records == 1
+    spool.close()
+
+
+async def test_replaced_file_is_not_taken_for_the_open_one(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    await spool.put(b"queued")
+    path = tmp_path / f"{1:020d}.seg"
+    shutil.copy(path, tmp_path / "copy")
+    (tmp_path / "copy").replace(path)
+    with pytest.raises(SpoolGoneError):
+        await spool.put(b"never durable")
     spool.close()
 
 

@@ -15,9 +15,11 @@ from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.ledger import (
     FlushIntent,
+    MachineCounts,
     MachineFreshness,
     MachineFreshnessColumns,
     MachineMatch,
+    MachineRoom,
     SenderState,
     SequenceKey,
     SequenceState,
@@ -96,6 +98,10 @@ class MachineRegistry(Protocol):
         """Return the freshness of every machine of a cluster, in columns."""
         ...
 
+    def machine_counts(self) -> MachineCounts:
+        """Return the number of machines of each cluster that are not retired, and the limit on it."""
+        ...
+
     def retire_machine(self, id: str, at: int) -> MachineRecord:  # noqa: A002
         """Mark a machine as retired since `at`, nanoseconds since 1970. A later report of the machine revives it.
 
@@ -168,7 +174,20 @@ class LedgerRegistry(Protocol):
                 the clock moved back.
 
         Raises:
-            CapacityError: if a new machine would exceed the cluster's limit; known machines are still matched.
+            CapacityError: if a new machine would exceed the bound on all machines of the cluster, retired ones
+                included; known machines are still matched.
+        """
+        ...
+
+    def knows_machine(self, cluster: str, sender: str, machine: Machine, at: int) -> bool:
+        """Return whether `match` would find a known machine. Never waits; a concurrent change may be missed."""
+        ...
+
+    def machine_room(self, cluster: str, sender: str) -> MachineRoom:
+        """Return how many new machines a sender may still report. Never waits; a concurrent change may be missed.
+
+        Retired machines do not count, until they report again. Near the limit, machines that reported for a short time
+        only and not recently are retired automatically.
         """
         ...
 

@@ -93,6 +93,13 @@ class SampleStore(Protocol):
         """Return the ids of the machines that ever reported the view with this key, in order."""
         ...
 
+    def views_with_prefix(self, cluster: str, prefixes: Sequence[str], limit: int) -> tuple[tuple[str, str], ...]:
+        """Return (view key, machine id) of views ever reported whose key starts with one of these, in order.
+
+        `limit` is the maximum number of entries.
+        """
+        ...
+
     def reporters_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
         """Return the ids of the machines with this text of an info metric in a newest sample, in order."""
         ...
@@ -195,6 +202,14 @@ class StoreAdmin(Protocol):
         Raises:
             StoreError: if the store has a newer schema version, or another hub writes to it.
         """
+        ...
+
+    def schema_version(self) -> int:
+        """Return the schema version of the tables, 0 if there are none. May be called before `migrate`."""
+        ...
+
+    def is_empty(self) -> bool:
+        """Return whether the store has no samples. May be called before `migrate`."""
         ...
 
     def roll_up(self, now: int, stopped: Callable[[], bool] = ...) -> HourRollup | None:

@@ -23,20 +23,34 @@ _BUSY_MILLISECONDS = 10_000
 class Database:
     """Transactions on a database. Thread-safe, and safe to use beside other processes."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, file: Path | None = None) -> None:
+        """Take the engine, and the file of an SQLite database."""
         self._engine = engine
+        self._file = file
+        self._file_id: tuple[int, int] | None = None
 
     @classmethod
     def open(cls, dsn: str) -> Self:
         """Open by SQLAlchemy DSN: `sqlite:////path/to/registry.sqlite` or `postgresql+psycopg://...`.
 
         Raises:
-            RegistryError: if the DSN or its driver is not usable.
+            RegistryError: if the DSN or its driver is not usable, or the SQLite file has 0 bytes.
         """
+        file = sqlite_file(dsn)
+        if file is not None and file.is_file() and file.stat().st_size == 0:
+            raise RegistryError(
+                f"registry {file}: the file has 0 bytes, so its contents are lost: restore it from a backup "
+                "(docs/operations/backup.md), or delete it to start with an empty registry"
+            )
         try:
             engine = sa.create_engine(dsn)
         except (ArgumentError, NoSuchModuleError) as error:
             raise RegistryError(f"the registry's DSN cannot be used: {error}") from error
+        except ValueError:  # not shown: its message may contain a part of the password
+            raise RegistryError(
+                "the registry's DSN cannot be used: its port is not a number. In user and password, write characters "
+                "other than letters and digits as %XX"
+            ) from None
         except ImportError as error:
             raise RegistryError(
                 f"the registry's driver is not installed ({error}): for postgresql+psycopg:// install "
@@ -45,7 +59,7 @@ class Database:
         if engine.dialect.name == "sqlite":
             sa.event.listen(engine, "connect", _set_pragmas)
             sa.event.listen(engine, "begin", _begin)
-        return cls(engine)
+        return cls(engine, file)
 
     def migrate(self) -> None:
         """Bring the schema to this build's version; see `migrations.migrate`. Raises RegistryError."""
@@ -79,12 +93,29 @@ class Database:
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
         """Open a read-write transaction, durable when the context ends. Raises RegistryError."""
+        self._check_file()
         with self._transaction(reading=False) as connection:
             yield connection
 
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()
+
+    def _check_file(self) -> None:
+        """Check that the path still names the file of the first write: SQLite goes on writing to a deleted file."""
+        if self._file is None:
+            return
+        try:
+            status = self._file.stat()
+            found = (status.st_dev, status.st_ino)
+        except FileNotFoundError:
+            found = None
+        if self._file_id is not None and found != self._file_id:
+            raise RegistryError(
+                f"registry {self._file}: the file was deleted or replaced while it was open: "
+                "restore it from a backup, and restart"
+            )
+        self._file_id = found
 
     @contextlib.contextmanager
     def _transaction(self, *, reading: bool) -> Iterator[sa.Connection]:
@@ -101,7 +132,7 @@ def sqlite_file(dsn: str) -> Path | None:
     """Return the file of an SQLite DSN; None for another database, an in-memory one, or an invalid DSN."""
     try:
         url = sa.make_url(dsn)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         return None  # `Database.open` reports the error
     if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
         return None

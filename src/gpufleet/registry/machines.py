@@ -3,6 +3,7 @@
 import base64
 import bisect
 import secrets
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 import msgspec
@@ -12,7 +13,7 @@ from gpufleet.fleet.identity import EVIDENCE, RETURN_NS, KnownMachine, MatchDeci
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import CapacityError, NotFoundError, RegistryError
 from gpufleet.model.machine import Machine, MachineKind
-from gpufleet.model.stored.ledger import MachineFreshness, MachineFreshnessColumns, MachineMatch
+from gpufleet.model.stored.ledger import MachineFreshness, MachineFreshnessColumns, MachineMatch, MachineRoom
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
 from gpufleet.registry.database import Row, execute_rows, upsert
@@ -72,7 +73,25 @@ CLOCK_TOLERANCE_NS = 60 * NANOS
 """Instants further ahead of the hub's clock than this were recorded before that clock moved back."""
 
 MAX_MACHINES_PER_CLUSTER = 100_000
-"""Maximum machines of a cluster; each takes about 1.4 kB of memory and a database row."""
+"""Maximum machines of a cluster that are not retired; each takes about 1.4 kB of memory and a database row."""
+
+SENDER_SHARE = 2
+"""One sender may register 1/`SENDER_SHARE` of its cluster's machines, so that it cannot exclude the others."""
+
+RETIRED_FACTOR = 4
+"""Maximum machines of a cluster with retired ones, which are kept for its history, as a multiple of the limit."""
+
+EXPIRY_RATIO = 0.9
+"""Part of the limit beyond which short-lived machines expire."""
+
+SHORT_LIVED_NS = 24 * 3600 * NANOS
+"""A machine that reported for less than this is short-lived, such as an invented or automatically scaled host name."""
+
+EXPIRY_NS = 7 * SHORT_LIVED_NS
+"""Time without a report after which a short-lived machine expires: it is retired as of its last report."""
+
+EXPIRY_INTERVAL_NS = 3600 * NANOS
+"""Interval between searches for expired machines."""
 
 
 class EvidenceConflict(msgspec.Struct, frozen=True):
@@ -91,6 +110,11 @@ class _CachedMachine(msgspec.Struct):
     first_seen: int
     evidence: Machine  # the newest evidence, unchanged
     retired_at: int | None = None
+    counted_for: str | None = None  # sender for which it is counted; None while it is retired
+
+    @property
+    def is_retired(self) -> bool:
+        return self.retired_at is not None and self.retired_at >= self.known.last_seen
 
 
 class _Alternation(msgspec.Struct, frozen=True):
@@ -98,6 +122,14 @@ class _Alternation(msgspec.Struct, frozen=True):
 
     at: int
     agents: tuple[tuple[str, str], ...]
+
+
+def count_machines(connection: sa.Connection) -> dict[str, int]:
+    """Return cluster to the number of its machines that are not retired, as last saved."""
+    table = tables.MACHINES
+    active = sa.or_(table.c.retired_at.is_(None), table.c.retired_at < table.c.last_seen)
+    query = sa.select(table.c.cluster, sa.func.count().label("machines")).where(active).group_by(table.c.cluster)
+    return {row.cluster: row.machines for row in connection.execute(query)}
 
 
 class MachineCache:
@@ -117,7 +149,10 @@ class MachineCache:
         self._changed: dict[str, None] = {}
         self._seen: dict[str, None] = {}
         self._new_conflicts: list[EvidenceConflict] = []
-        self._clamped_retirements: dict[str, int] = {}
+        self._unsaved_retirements: dict[str, int] = {}
+        self._active: Counter[str] = Counter()  # by cluster
+        self._active_of: Counter[tuple[str, str]] = Counter()  # by cluster and sender
+        self._expired_at = 0
 
     def load(self, connection: sa.Connection) -> None:
         """Load all machines and conflicts."""
@@ -130,8 +165,42 @@ class MachineCache:
             self._conflicts.setdefault(row.machine, {})[conflict] = row.since
         self._changed.clear()
 
+    @property
+    def max_machines(self) -> int:
+        """Limit on the machines of a cluster that are not retired."""
+        return self._max_machines
+
+    def counts(self) -> dict[str, int]:
+        """Return cluster to the number of its machines that are not retired."""
+        return {cluster: count for cluster, count in self._active.items() if count}
+
+    def room(self, cluster: str, sender: str) -> MachineRoom:
+        """Return the room for new machines; see `ports.Registry.machine_room`."""
+        free = min(
+            self._max_machines - self._active[cluster],
+            RETIRED_FACTOR * self._max_machines - self._in_order.count(cluster),
+        )
+        share = max(1, self._max_machines // SENDER_SHARE)
+        return MachineRoom(cluster=free, sender=min(free, share - self._active_of[cluster, sender]))
+
+    def knows(self, cluster: str, sender: str, machine: Machine, at: int) -> bool:
+        """Return whether `match` would find a known machine.
+
+        Call it without the registry's lock: each step reads a dict or set at once, and records are immutable.
+        """
+        if (cluster, sender, machine) in self._by_report:
+            return True
+        ids: dict[str, None] = {}
+        for field in EVIDENCE:
+            if value := getattr(machine, field):
+                ids.update(dict.fromkeys(sorted(self._by_evidence.get((cluster, field, value), ()))))
+        rows = [row for row in map(self._rows.get, ids) if row is not None]
+        return decide([row.known for row in rows], machine, at).verdict is not MatchOutcome.NEW
+
     def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int) -> MachineMatch:
         """Return the machine that the evidence belongs to; see `ports.Registry.match`."""
+        if not self._expired_at <= now < self._expired_at + EXPIRY_INTERVAL_NS:
+            self._expire(now)
         report = (cluster, sender, machine)
         known_id = self._by_report.get(report)
         if (
@@ -142,6 +211,7 @@ class MachineCache:
             row = self._rows[known_id]  # same evidence as in the previous report of this id
             self._clamp_future(row, now)
             row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
+            self._recount(row)
             self._seen[known_id] = None
             return MachineMatch(known_id, self._conflict_text(known_id))
         for one in self._candidates(cluster, machine):
@@ -169,6 +239,7 @@ class MachineCache:
             self._clamp_future(row, now)
         if row.known.named_only and row.retired_at is None and at > row.known.last_seen:
             row.known, row.sender = msgspec.structs.replace(row.known, last_seen=at), sender
+            self._recount(row)
             self._changed[row.known.id] = None
         return MachineMatch(row.known.id, self._conflict_text(row.known.id))
 
@@ -178,7 +249,38 @@ class MachineCache:
             row.known = msgspec.structs.replace(row.known, last_seen=now - 1)
             self._changed[row.known.id] = None
         if row.retired_at is not None and row.retired_at > now + CLOCK_TOLERANCE_NS:
-            row.retired_at = self._clamped_retirements[row.known.id] = now - 1
+            row.retired_at = self._unsaved_retirements[row.known.id] = now - 1
+
+    def _recount(self, row: _CachedMachine) -> None:
+        """Count a machine for its sender unless it is retired. Call it after each change of a row."""
+        now = None if row.is_retired else row.sender
+        before, row.counted_for = row.counted_for, now
+        if before == now:
+            return
+        for sender, step in ((before, -1), (now, 1)):
+            if sender is not None:
+                self._active[row.cluster] += step
+                self._active_of[row.cluster, sender] += step
+                if not self._active_of[row.cluster, sender]:
+                    del self._active_of[row.cluster, sender]
+
+    def _expire(self, now: int) -> None:
+        """Retire short-lived machines of nearly full clusters. Machines that only a third party names are kept."""
+        self._expired_at = now
+        for cluster, count in self.counts().items():
+            if count < EXPIRY_RATIO * self._max_machines:
+                continue
+            for row in self._by_cluster[cluster].values():
+                last_seen = row.known.last_seen
+                if (
+                    row.counted_for is not None
+                    and not row.known.named_only
+                    and now - last_seen > EXPIRY_NS
+                    and last_seen - row.first_seen < SHORT_LIVED_NS
+                ):
+                    row.retired_at = self._unsaved_retirements[row.known.id] = last_seen
+                    self._retired.add(row.known.id)
+                    self._recount(row)
 
     def records(
         self,
@@ -276,8 +378,11 @@ class MachineCache:
 
     def confirm_retired(self, id: str, at: int) -> None:  # noqa: A002
         """Apply a committed retirement to the cache."""
-        self._rows[id].retired_at = at
+        row = self._rows[id]
+        row.retired_at = at
         self._retired.add(id)
+        self._unsaved_retirements.pop(id, None)  # earlier than the committed one
+        self._recount(row)
 
     def save(self, connection: sa.Connection) -> None:
         """Write changes inside the caller's transaction; call `confirm_saved` after the commit."""
@@ -287,7 +392,7 @@ class MachineCache:
             _save_evidence(connection, rows)
         seen = [(self._rows[id].known.last_seen, id) for id in self._seen if id not in self._changed]  # noqa: A001
         execute_rows(connection, _UPDATE_LAST_SEEN, ("last_seen", "which"), seen)
-        retired = [(at, id) for id, at in self._clamped_retirements.items()]  # noqa: A001
+        retired = [(at, id) for id, at in self._unsaved_retirements.items()]  # noqa: A001
         execute_rows(connection, _UPDATE_RETIRED_AT, ("retired_at", "which"), retired)
         for conflict in self._new_conflicts:
             since = self._conflicts[conflict.machine][conflict]
@@ -297,7 +402,7 @@ class MachineCache:
         """Clear the list of unsaved changes."""
         self._changed.clear()
         self._seen.clear()
-        self._clamped_retirements.clear()
+        self._unsaved_retirements.clear()
         self._new_conflicts.clear()
 
     def _candidates(self, cluster: str, machine: Machine) -> list[KnownMachine]:
@@ -310,11 +415,13 @@ class MachineCache:
 
     def _apply(self, decision: MatchDecision, cluster: str, sender: str, machine: Machine, at: int) -> _CachedMachine:
         if decision.verdict is MatchOutcome.NEW:
-            count = self._in_order.count(cluster)
-            if count >= self._max_machines:
+            # The limit itself is enforced on receipt (`room`): here the batch is acknowledged already.
+            count, most = self._in_order.count(cluster), RETIRED_FACTOR * self._max_machines
+            if count >= most:
                 raise CapacityError(
                     f"{machine.name!r} would be machine {count + 1} of cluster {cluster!r}, which has "
-                    f"a limit of {self._max_machines}: check its senders for made-up machines, or split the cluster"
+                    f"a limit of {most} with retired ones: check its senders for made-up machines, or raise "
+                    "ingest.max_machines"
                 )
             return _CachedMachine(cluster, sender, new_machine(self._new_id(), machine, at), at, machine)
         assert decision.known is not None
@@ -322,7 +429,9 @@ class MachineCache:
         # A late report does not make its sender the sender of the machine.
         is_newest = at >= before.known.last_seen or before.known.named_only
         newest_sender = sender if is_newest else before.sender
-        return _CachedMachine(cluster, newest_sender, decision.known, before.first_seen, machine, before.retired_at)
+        return _CachedMachine(
+            cluster, newest_sender, decision.known, before.first_seen, machine, before.retired_at, before.counted_for
+        )
 
     def _new_id(self) -> str:
         for _ in range(8):
@@ -349,6 +458,7 @@ class MachineCache:
         self._rows[id] = self._by_cluster.setdefault(row.cluster, {})[id] = row
         if row.retired_at is not None:
             self._retired.add(id)
+        self._recount(row)
         self._changed[id] = None
 
     def _note_name(self, decision: MatchDecision, sender: str, machine: Machine, at: int) -> None:

@@ -14,9 +14,11 @@ from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.ledger import (
     FlushIntent,
+    MachineCounts,
     MachineFreshness,
     MachineFreshnessColumns,
     MachineMatch,
+    MachineRoom,
     NewestReport,
     SenderState,
     SequenceKey,
@@ -24,7 +26,7 @@ from gpufleet.model.stored.ledger import (
 )
 from gpufleet.registry import allocations, clusters, migrations, tables
 from gpufleet.registry.database import Database, upsert
-from gpufleet.registry.machines import MachineCache
+from gpufleet.registry.machines import MAX_MACHINES_PER_CLUSTER, MachineCache
 
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -32,10 +34,11 @@ _ENCODER = msgspec.msgpack.Encoder()
 class SqlRegistry:
     """A `ports.Registry` in a database with this process as its only writer."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, max_machines: int = MAX_MACHINES_PER_CLUSTER) -> None:
+        """Take the database, and the limit on the machines of each cluster."""
         self._database = database
         self._lock = threading.Lock()  # guards the machine cache and serialises writes
-        self._machines = MachineCache()
+        self._machines = MachineCache(max_machines)
 
     @classmethod
     def open(cls, dsn: str) -> Self:
@@ -82,6 +85,19 @@ class SqlRegistry:
         """Return the machine that a third party names."""
         with self._lock:
             return self._machines.match_named(cluster, sender, machine, at, at if now is None else now)
+
+    def machine_room(self, cluster: str, sender: str) -> MachineRoom:
+        """Return the room for new machines, without waiting for a write."""
+        return self._machines.room(cluster, sender)
+
+    def knows_machine(self, cluster: str, sender: str, machine: Machine, at: int) -> bool:
+        """Return whether `match` would find a known machine, without waiting for a write."""
+        return self._machines.knows(cluster, sender, machine, at)
+
+    def machine_counts(self) -> MachineCounts:
+        """Return the number of machines of each cluster, and the limit."""
+        with self._lock:
+            return MachineCounts(by_cluster=self._machines.counts(), limit=self._machines.max_machines)
 
     def machines(
         self,

@@ -1,8 +1,8 @@
 """The disk queue that agent, relay and hub share. `docs/reference/spool.md` documents the files."""
 
-from gpufleet.spool.folder import SpoolDiskError
+from gpufleet.spool.folder import SpoolDiskError, SpoolGoneError
 from gpufleet.spool.recovery import Recovery
 from gpufleet.spool.renewal import renew
 from gpufleet.spool.spool import Spool, SpoolDepth
 
-__all__ = ["Recovery", "Spool", "SpoolDepth", "SpoolDiskError", "renew"]
+__all__ = ["Recovery", "Spool", "SpoolDepth", "SpoolDiskError", "SpoolGoneError", "renew"]

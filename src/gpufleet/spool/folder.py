@@ -17,6 +17,10 @@ class SpoolDiskError(SpoolError):
     """The disk is full, read-only or broken; the operation may succeed once that is fixed."""
 
 
+class SpoolGoneError(SpoolError):
+    """Files of the open spool were deleted, moved or replaced; their records cannot be read or made durable."""
+
+
 def disk_error(folder: Path, what: str, error: OSError) -> SpoolError:
     """Return an error that names the failed action and the system's message."""
     kind = SpoolDiskError if error.errno in _DISK_ERRNOS else SpoolError

@@ -15,6 +15,7 @@ import msgspec
 
 from gpufleet.model.errors import SpoolError
 from gpufleet.spool import acknowledgements
+from gpufleet.spool.durable import MARK_FILE, DurableMark
 from gpufleet.spool.folder import load_epoch, save_epoch, sync_folder
 from gpufleet.spool.record import SEGMENT_HEADER_BYTES, SegmentHeader, scan_segment, seed_of, unpack_segment_header
 from gpufleet.spool.segment import SpoolSegment
@@ -29,7 +30,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
         records: unacknowledged records.
         torn_bytes: bytes cut off the end of the newest segment, where a crash interrupted a write.
         damaged_bytes: bytes that no longer hold an intact record.
-        lost_records: records known to be missing because of damage.
+        lost_records: records known to be missing: damaged, or durable once and now absent from the end.
     """
 
     records: int = 0
@@ -56,6 +57,7 @@ class _RecoveredSegment(msgspec.Struct, kw_only=True):
     size: int
     lost_records: int
     damaged_bytes: int
+    acknowledged: frozenset[int]
 
 
 def segment_path(folder: Path, first_seq: int) -> Path:
@@ -76,23 +78,25 @@ def recover(folder: Path, now: float) -> Recovered:
     """
     paths = [path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.stem.isdigit() and len(path.stem) == 20]
     epoch = _resolve_epoch(folder, paths)
+    durable = DurableMark(folder, seed_of(epoch)).load() if paths else 0
     found = [_recover_segment(path, epoch, now) for path in paths]
     torn_bytes = _cut_tail(found[-1]) if found else 0
     newest = found[-1] if found else None
     next_seq = max((f.segment.next_seq for f in found), default=1)
+    missing = range(next_seq, durable + 1)
     if newest is not None and not newest.torn:
         next_seq += 1
     damaged = sum(f.damaged_bytes for f in found)
-    lost = sum(f.lost_records for f in found)
+    lost = sum(f.lost_records for f in found) + _unacknowledged(missing, newest)
     for before, after in pairwise(found):
         if after.segment.header.previous_seq == before.segment.first_seq:
             lost += max(0, after.segment.first_seq - before.segment.next_seq)
     return Recovered(
         epoch=epoch,
         segments=[f.segment for f in found],
-        next_seq=next_seq,
+        next_seq=max(next_seq, durable + 1),
         dropped_total=max((f.segment.header.dropped_total for f in found), default=0),
-        intact=newest is not None and newest.has_header and newest.torn,
+        intact=newest is not None and newest.has_header and newest.torn and not missing,
         report=Recovery(
             records=sum(f.segment.waiting_records for f in found),
             torn_bytes=torn_bytes,
@@ -100,6 +104,13 @@ def recover(folder: Path, now: float) -> Recovered:
             lost_records=lost,
         ),
     )
+
+
+def _unacknowledged(missing: range, newest: _RecoveredSegment | None) -> int:
+    """Return how many of the numbers missing after the newest segment's end were not acknowledged."""
+    if newest is None:
+        return len(missing)
+    return len(missing) - sum(seq in missing for seq in newest.acknowledged)
 
 
 def _resolve_epoch(folder: Path, paths: list[Path]) -> str:
@@ -135,7 +146,8 @@ def _recover_segment(path: Path, epoch: str, now: float) -> _RecoveredSegment:
         scan,
         touched=now - age,
     )
-    acknowledgements.rewrite(path, seed, segment.remove(acknowledgements.load(path, seed)))
+    acknowledged = acknowledgements.load(path, seed)
+    acknowledgements.rewrite(path, seed, segment.remove(acknowledged))
     tail = 0 if scan.torn else max(0, len(data) - scan.end)
     return _RecoveredSegment(
         segment=segment,
@@ -144,6 +156,7 @@ def _recover_segment(path: Path, epoch: str, now: float) -> _RecoveredSegment:
         size=len(data),
         lost_records=scan.lost_records,
         damaged_bytes=scan.damaged_bytes + tail,
+        acknowledged=frozenset(acknowledged),
     )
 
 
@@ -241,6 +254,8 @@ def adopt_successor(folder: Path) -> None:
             acknowledgements.acknowledgement_path(path).unlink(missing_ok=True)
     for path in following.glob(f"*{SUFFIX}"):
         path.replace(folder / path.name)
+    if (following / MARK_FILE).exists():
+        (following / MARK_FILE).replace(folder / MARK_FILE)
     save_epoch(folder, epoch)
     remove_successor(folder)
 

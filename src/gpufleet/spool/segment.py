@@ -126,6 +126,13 @@ class SpoolSegment:
         at = self._gone.find(0)
         return self._seqs[at] if at >= 0 else None
 
+    def is_in_place(self) -> bool:
+        """Return whether the path still names the open file; False after the file was deleted, moved or replaced."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self.descriptor))
+        except FileNotFoundError:
+            return False
+
     def close(self) -> None:
         """Close the file if it is open for writing."""
         if self.fd is not None:

@@ -12,7 +12,8 @@ import msgspec
 
 from gpufleet.model.errors import SpoolError
 from gpufleet.spool import acknowledgements
-from gpufleet.spool.folder import GroupCommit, disk_error, lock, sync_folder
+from gpufleet.spool.durable import DurableMark
+from gpufleet.spool.folder import GroupCommit, SpoolGoneError, disk_error, lock, sync_folder
 from gpufleet.spool.record import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -103,6 +104,7 @@ class Spool:
         self._max_age = max_age_seconds
         self._drops = drops
         self._monotonic = monotonic
+        self._mark = DurableMark(folder, seed_of(found.epoch))
         self._epoch = found.epoch
         self._seed = seed_of(found.epoch)
         self._segments = found.segments
@@ -234,9 +236,20 @@ class Spool:
         """Make all appended records durable. Blocking: run it in a thread.
 
         Raises:
+            SpoolGoneError: if the files were deleted.
             SpoolError: if the disk refuses; records that were not durable are rolled back, with their numbers.
         """
         self._sync()
+
+    def check_files(self) -> None:
+        """Check that the newest segment is still in the folder, so that an idle owner notices its deletion.
+
+        Raises:
+            SpoolGoneError: if it was deleted, moved or replaced.
+        """
+        with self._state:
+            self._check_open()
+            self._check_in_place(self._segments[-1])
 
     async def put(self, body: bytes) -> int:
         """Append a record and return its number once it is durable; concurrent calls share one sync.
@@ -277,6 +290,7 @@ class Spool:
         counted as dropped.
 
         Raises:
+            SpoolGoneError: if the files were deleted.
             SpoolError: if the disk refuses.
         """
         return self._read(after, max_records, max_bytes, skip, newest_first=False)
@@ -310,7 +324,7 @@ class Spool:
                     else:
                         self._drop_damaged(seq)
             except FileNotFoundError:
-                continue  # dropped or acknowledged since it was selected
+                self._check_discarded(path)
             except OSError as error:
                 raise disk_error(self._folder, "read it", error) from error
         return records
@@ -347,6 +361,7 @@ class Spool:
                 self._closed = True
                 for segment in (*self._segments, *self._retired):
                     segment.close()
+                self._mark.close()
                 os.close(self._lock_fd)
 
     def _continue(self, intact: bool) -> None:
@@ -365,6 +380,27 @@ class Spool:
     def _check_open(self) -> None:
         if self._closed:
             raise SpoolError(f"spool {self._folder}: is closed")
+
+    def _check_discarded(self, missing: Path) -> None:
+        """Accept a missing file if its segment was dropped or acknowledged since it was selected."""
+        with self._state:
+            if any(segment.path == missing for segment in self._segments):
+                raise self._gone(missing)
+
+    def _check_in_place(self, segment: SpoolSegment) -> None:
+        try:
+            in_place = segment.is_in_place()
+        except OSError as error:
+            raise disk_error(self._folder, "check its files", error) from error
+        if not in_place:
+            raise self._gone(segment.path)
+
+    def _gone(self, path: Path) -> SpoolGoneError:
+        waiting = sum(segment.waiting_records for segment in self._segments)
+        return SpoolGoneError(
+            f"spool {self._folder}: its file {path.name} was deleted or replaced while the spool was open, with "
+            f"{waiting} records in the spool: restore the folder or start again with an empty one"
+        )
 
     def _is_aged(self) -> bool:
         """Return whether age requires a new segment: the newest spans enough time, or the oldest has expired."""
@@ -422,6 +458,8 @@ class Spool:
             if segment.fd is not None:
                 segment.close()
                 path.unlink(missing_ok=True)
+            if isinstance(error, FileNotFoundError):  # the folder was deleted
+                raise self._gone(self._segments[-1].path if self._segments else path) from error
             raise disk_error(self._folder, "create a segment", error) from error
         return segment
 
@@ -464,9 +502,19 @@ class Spool:
                     self._roll_back()
                 raise disk_error(self._folder, "make it durable", error) from error
             with self._state:
+                try:
+                    for segment, _ in dirty:
+                        if segment in self._segments:  # else dropped meanwhile
+                            self._check_in_place(segment)
+                except SpoolError:
+                    self._roll_back()
+                    raise
                 for segment, end in dirty:
                     segment.durable_end = end
-                self._durable_seq = target
+                if target != self._durable_seq:
+                    self._durable_seq = target
+                    with contextlib.suppress(OSError):  # then a loss at the end of the file may not be noticed
+                        self._mark.save(target)
                 for segment in self._segments[:-1]:
                     if segment.durable_end == segment.end:
                         segment.close()

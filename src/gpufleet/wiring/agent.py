@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 CONNECTIONS = 256
 """Maximum open connections."""
 
-AGENT_FOLDER = "agent"
-"""Name of the agent's folder in the state folder."""
-
 STOP_SECONDS = 2
 """Time that stopping waits for responses in progress."""
 
@@ -80,7 +77,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
     token = token_reader(config.token_file)
     async with contextlib.AsyncExitStack() as stack:
         readers = make_readers(config.readers, clock)
-        folder = Path(config.state, AGENT_FOLDER)
+        folder = config.folder
         agent = Agent(
             readers,
             intervals=intervals(config),
@@ -129,7 +126,7 @@ async def _delivery(
     from gpufleet.delivery.post import RejectedBatches
     from gpufleet.spool import Spool
 
-    folder = Path(config.state, AGENT_FOLDER)
+    folder = config.folder
 
     def open_spool() -> Spool:
         return Spool.open(

@@ -31,10 +31,12 @@ from gpufleet.hub.receive.decode_cache import DecodedBatchCache
 from gpufleet.hub.receive.ingest import Ingest
 from gpufleet.hub.receive.ledger import Ledger, key_of
 from gpufleet.hub.receive.limits import ByteBudget
+from gpufleet.hub.receive.listener import Listener, clear_listener, reported_listener
 from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.receive.machines import MachineAdmission
 from gpufleet.hub.receive.sequences import EpochConflicts, digest_of
 from gpufleet.model.api.usage import Price
-from gpufleet.model.errors import StoreError, WireError
+from gpufleet.model.errors import RegistryError, StoreError, WireError
 from gpufleet.model.stored.ledger import SenderState
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Audit, Registry, Tokens
@@ -86,6 +88,11 @@ class RunningHub(msgspec.Struct, frozen=True, kw_only=True):
             f"{'https' if self.secure else 'http'}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
         )
 
+    def listener(self, config: HubConfig) -> Listener:
+        """Return its address and protection."""
+        address = self.url.partition("://")[2]
+        return Listener(address=address, tls=self.secure, tokens=config.auth == "tokens")
+
 
 class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     wal: Wal
@@ -111,6 +118,7 @@ async def running_hub(
     store: Callable[[str], Store] = open_store,
     clock: Clock | None = None,
     store_seconds: float = STORE_SECONDS,
+    accept_data_loss: bool = False,
 ) -> AsyncIterator[RunningHub]:
     """Run a hub while the context is open. Leaving the context flushes what it can; the rest stays in the log.
 
@@ -119,6 +127,7 @@ async def running_hub(
         store: opens the store at a DSN.
         clock: the hub's clock; the system's by default.
         store_seconds: time that leaving waits for a store on a server.
+        accept_data_loss: start although the registry or the store is empty while the other has data.
 
     Raises:
         GpufleetError: if it cannot listen, or its log, registry or store cannot be opened.
@@ -146,7 +155,7 @@ async def running_hub(
         sql_executor = stack.enter_context(named_threads(1, "hub-sql"))
         probe_executor = stack.enter_context(named_threads(1, "hub-prober"))
         loop = asyncio.get_running_loop()
-        parts = await loop.run_in_executor(writing, _open, config, store, clock, stack)
+        parts = await loop.run_in_executor(writing, _open, config, store, clock, stack, accept_data_loss)
         ingest_clock = IngestClock(clock, parts.history)
         flusher = Flusher(
             wal=parts.wal,
@@ -171,6 +180,7 @@ async def running_hub(
             conflicts=conflicts,
             accepted=senders.note,
             unpacked=parts.decoded_cache,
+            machines=MachineAdmission(parts.registry, lambda: not parts.wal.waiting_records),
         )
         endpoint = BatchEndpoint(
             ingest=ingest,
@@ -295,8 +305,10 @@ async def running_hub(
                     tls=tls,
                 ) as bound,
             ):
+                running = RunningHub(host=host, port=bound, secure=tls is not None, task=task)
                 try:
-                    yield RunningHub(host=host, port=bound, secure=tls is not None, task=task)
+                    with reported_listener(config.folder, running.listener(config)):
+                        yield running
                 finally:
                     abort_timer = loop.call_later(store_seconds, parts.store.abort_requests)
                     stack.callback(abort_timer.cancel)
@@ -326,7 +338,35 @@ async def load_credentials(tokens: Tokens, stack: contextlib.AsyncExitStack, cou
     return credentials
 
 
-def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stack: contextlib.AsyncExitStack) -> _Parts:
+def check_state(registry: Registry, store: Store) -> None:
+    """Check that registry and store belong together, before anything is written.
+
+    Raises:
+        StoreError: if the store has no tables, but the registry knows machines.
+        RegistryError: if the registry knows no machine, but the store has samples.
+    """
+    knows_machines = bool(registry.machines(limit=1))
+    if knows_machines and store.schema_version() == 0:
+        raise StoreError(
+            "the store has no tables, but the registry knows machines with stored data: check `store` in the "
+            "configuration and that its disk is mounted, or restore the store from a backup. To start with an empty "
+            "store, run `gpufleet hub --accept-data-loss` once"
+        )
+    if not knows_machines and not store.is_empty():
+        raise RegistryError(
+            "the registry knows no machine, but the store has their samples: check `registry` in the configuration, "
+            "or restore the registry from a backup. To start with an empty registry, in which every machine gets a "
+            "new id, run `gpufleet hub --accept-data-loss` once"
+        )
+
+
+def _open(
+    config: HubConfig,
+    open_at: Callable[[str], Store],
+    clock: Clock,
+    stack: contextlib.AsyncExitStack,
+    accept_data_loss: bool,
+) -> _Parts:
     """Open all files and databases and replay the log. Blocking."""
     from gpufleet.registry.audit import SqlAudit
     from gpufleet.registry.database import Database
@@ -341,13 +381,16 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
         config.folder / "wal", max_bytes=config.ingest.wal_max_bytes, max_body_bytes=config.ingest.max_body_bytes
     )
     stack.callback(wal.close)
+    clear_listener(config.folder)
     database = Database.open(config.registry_dsn)
-    registry = SqlRegistry(database)
+    registry = SqlRegistry(database, max_machines=config.ingest.max_machines)
     stack.callback(registry.close)
     registry.migrate()
     registry.register_clusters(config.clusters, clock.now_ns())
     store = open_at(config.store_dsn)
     stack.callback(store.close)
+    if not accept_data_loss:
+        check_state(registry, store)
     store.migrate(config.retention.kept, hub=wal.epoch)
     counters = Counters()
     ledger = Ledger(registry.sequences(), max_senders=config.ingest.max_senders)

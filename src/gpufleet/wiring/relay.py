@@ -13,6 +13,7 @@ from gpufleet.hub.receive.credentials import Credentials
 from gpufleet.hub.receive.ingest import Ingest
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.limits import ByteBudget
+from gpufleet.hub.receive.listener import clear_listener, reported_listener
 from gpufleet.hub.receive.log import Wal
 from gpufleet.hub.receive.sequences import EpochConflicts
 from gpufleet.hub.relay.senders import RelaySenders
@@ -50,6 +51,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
         raise ConfigError("configuration", "forward.url", reason)
     clock = clock or SystemClock()
     tls = ServerTls.of(config.tls)
+    clusters = frozenset(config.clusters)
     host, port = parse_listen(config.listen)
     async with contextlib.AsyncExitStack() as stack:
         decoding = stack.enter_context(named_threads(1, "relay-decoder"))
@@ -86,7 +88,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
             ingest=Ingest(
                 wal=wal,
                 ledger=ledger,
-                clusters=frozenset(config.clusters),
+                clusters=clusters,
                 counters=counters,
                 decoding=decoding,
                 conflicts=conflicts,
@@ -110,6 +112,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
             status=status,
             next_hub=config.relay.to,
             loop_detector=loop_detector,
+            clusters=clusters,
         )
         task = asyncio.create_task(forwarder.run(), name="forwarder")
         try:
@@ -125,7 +128,9 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
                     tls=tls,
                 ) as bound,
             ):
-                yield RunningHub(host=host, port=bound, secure=tls is not None, task=task)
+                running = RunningHub(host=host, port=bound, secure=tls is not None, task=task)
+                with reported_listener(config.folder, running.listener(config)):
+                    yield running
         finally:
             forwarder.stop()  # after the server, so that no batch arrives afterwards
             await task
@@ -141,6 +146,7 @@ def _open(config: HubConfig, ledger: Ledger, stack: contextlib.AsyncExitStack) -
         config.folder / "wal", max_bytes=config.ingest.wal_max_bytes, max_body_bytes=config.ingest.max_body_bytes
     )
     stack.callback(wal.close)
+    clear_listener(config.folder)
     replay(wal, ledger)
     return wal
 

@@ -19,6 +19,7 @@ from gpufleet.stores.clickhouse.schema.tables import tables
 from tests.fakes.batches import body
 from tests.hub.flush.test_normalise import NOW, batch_of, values_of
 from tests.hub.flush.test_screening import batches, on_the_wire
+from tests.support.arrow_rows import rows_of
 from tests.support.profiles import examples
 
 
@@ -103,4 +104,4 @@ def stored(group: list[WireBatch]) -> Any:
     table = arrow_table(
         next(table for table in tables() if table.name == "samples"), build_columns(accepted, WriteCache())["samples"]
     )
-    return sorted(map(repr, table.to_pylist()))
+    return sorted(map(repr, rows_of(table)))

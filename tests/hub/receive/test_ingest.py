@@ -27,6 +27,7 @@ from gpufleet.hub.receive.sequences import EpochConflicts
 from gpufleet.model.errors import SpoolError, WireError
 from gpufleet.model.stored.ledger import SequenceKey, SequenceState
 from gpufleet.model.wire.batch import WireBatch
+from gpufleet.wiring.hub import replay
 from tests.fakes.batches import EPOCH, body, gpu_sample, gpu_view
 from tests.support.waiting import wait_until
 
@@ -148,6 +149,24 @@ async def test_record_damaged_on_disk_is_counted_as_lost(tmp_path: Path, caplog:
     assert wal.lost == 1
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     wal.close()
+
+
+async def test_acknowledged_batch_cut_off_the_log_is_counted_and_a_gap(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Callable[..., Ingest]
+) -> None:
+    wal = Wal.open(tmp_path / "cut", max_bytes=1 << 20, max_body_bytes=1 << 19)
+    for seq in (1, 2, 3):
+        await wal.append(NOW, body(seq, NOW))
+    wal.close()
+    (segment,) = (tmp_path / "cut").glob("*.seg")
+    segment.write_bytes(segment.read_bytes()[:-11])
+    wal = Wal.open(tmp_path / "cut", max_bytes=1 << 20, max_body_bytes=1 << 19)
+    assert (wal.lost, [record.levelname for record in caplog.records]) == (1, ["ERROR"])
+    ledger = Ledger({})
+    replay(wal, ledger)
+    wal.close()
+    await make(ledger).take(body(4, NOW), NOW)
+    assert ledger.missing_by_cluster() == {KEY.cluster: 1}
 
 
 async def test_batch_that_failed_to_become_durable_is_not_held(wal: Wal, make: Callable[..., Ingest]) -> None:

@@ -1,4 +1,4 @@
-"""Random histories of names, cards and allocations: each tenant sees its own past, and nobody else's."""
+"""Random histories of names, cards and allocations: each tenant sees its own past, and no other tenant's."""
 
 import random
 from pathlib import Path

@@ -24,9 +24,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 def view(number: int) -> View:
-    return View(
-        kind=ViewKind.GPU, side=Side.HOST, uuid=UUIDS[number], pci_address=f"0000:1{number}:00.0", index=number
-    )
+    return View(kind=ViewKind.GPU, side=Side.HOST, uuid=UUIDS[number], pci_address=f"0000:1{number}:00.0", index=number)
 
 
 async def post_two_gpus(site: Site) -> None:

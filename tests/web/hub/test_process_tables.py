@@ -92,7 +92,7 @@ async def test_query_processes_prints_the_tables(site: Site) -> None:
     await site.post(encode(make_batch(1, at, samples=samples)))
     code, out, err = await run("query", "processes", "node-a", "--hub", site.hub.url)
     assert code == 0, err
-    assert re.search(r"^gpu/GPU-0 +4242 +\[red\]tr\?ain +compute,mps +3 GiB +25 % ", out, re.MULTILINE), out
-    assert re.search(r"^gpu/GPU-1 +none ", out, re.MULTILINE), out
+    assert re.search(r"^GPU-0\t4242\t\[red\]tr\?ain\tcompute,mps\t3 GiB\t25 %\t", out, re.MULTILINE), out
+    assert re.search(r"^GPU-1\tnone\t", out, re.MULTILINE), out
     code, _, err = await run("query", "processes", "nowhere", "--hub", site.hub.url)
     assert (code != 0, "nowhere" in err) == (True, True)

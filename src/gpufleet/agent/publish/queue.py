@@ -1,6 +1,7 @@
 """The batch queue: a spool on disk, and a bounded memory queue for when the disk fails."""
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections import deque
@@ -10,7 +11,7 @@ import msgspec
 
 from gpufleet.codecs.batch import renumber
 from gpufleet.model.errors import SpoolError, WireError
-from gpufleet.spool import Spool, SpoolDiskError, renew
+from gpufleet.spool import Spool, SpoolDiskError, SpoolGoneError, renew
 
 MEMORY_BYTES = 8 << 20
 """Limit of all bodies in memory. The newest body is kept even if it alone is larger."""
@@ -107,6 +108,7 @@ class BatchQueue:
         self._spool: Spool | None = None
         self._memory = memory
         self._trouble = ""
+        self._lost_with_files = 0
         self._changing = asyncio.Lock()  # held while writing to the spool and while replacing it
 
     async def open(self) -> None:
@@ -119,6 +121,9 @@ class BatchQueue:
             self._spool = await asyncio.to_thread(self._open_spool)
         except SpoolDiskError as error:
             self._refused(error)
+            return
+        if lost := self._spool.recovery.lost_records:
+            log.error("the spool %s is damaged: %d queued batches lost", self._spool.folder, lost)
 
     def close(self) -> None:
         """Close the spool; batches in memory are lost."""
@@ -144,22 +149,24 @@ class BatchQueue:
 
     @property
     def dropped(self) -> int:
-        """Batches that the spool dropped since its creation to stay within its limits."""
-        return self._spool.dropped_total if self._spool else 0
+        """Batches that the spool dropped since its creation to stay within its limits, or found missing on opening."""
+        return self._spool.dropped_total + self._spool.recovery.lost_records if self._spool else 0
 
     @property
     def lost(self) -> int:
-        """Batches that neither disk nor memory could hold."""
-        return self._memory.lost
+        """Batches that neither disk nor memory could hold, or whose files were deleted."""
+        return self._memory.lost + self._lost_with_files
 
     async def put(self, make: Callable[[str, int], bytes]) -> None:
         """Queue the body that `make(epoch, seq)` returns: durably, or in memory if the disk fails."""
         async with self._changing:
             if self._spool is None:
-                await self.open()
+                await self._reopen()
             if self._spool is not None:
                 try:
                     await self._spool.put(make(self._spool.epoch, self._spool.next_seq))
+                except SpoolGoneError as error:
+                    self._abandon(self._spool, error)
                 except SpoolError as error:
                     self._refused(error)
                 else:
@@ -178,13 +185,12 @@ class BatchQueue:
         newest = self._memory.newest()
         if newest is not None:
             return [QueuedBatch(self._memory.epoch, *newest)]
-        if self._spool is None:
+        spool = self._spool  # may be replaced while this waits
+        if spool is None:
             return []
-        after = max(0, self._spool.next_seq - 1 - LIVE_RECORDS)
-        records = await asyncio.to_thread(
-            self._spool.read_newest, after, max_records=READ_RECORDS, max_bytes=READ_BYTES
-        )
-        return [QueuedBatch(self._spool.epoch, seq, body) for seq, body in records]
+        after = max(0, spool.next_seq - 1 - LIVE_RECORDS)
+        records = await asyncio.to_thread(spool.read_newest, after, max_records=READ_RECORDS, max_bytes=READ_BYTES)
+        return [QueuedBatch(spool.epoch, seq, body) for seq, body in records]
 
     async def oldest(self) -> QueuedBatch | None:
         """Return the oldest batch: from the spool, else from memory.
@@ -192,9 +198,10 @@ class BatchQueue:
         Raises:
             SpoolError: if the disk cannot be read.
         """
-        if self._spool is not None:
-            for seq, body in await asyncio.to_thread(self._spool.read, max_records=1, max_bytes=READ_BYTES):
-                return QueuedBatch(self._spool.epoch, seq, body)
+        spool = self._spool  # may be replaced while this waits
+        if spool is not None:
+            for seq, body in await asyncio.to_thread(spool.read, max_records=1, max_bytes=READ_BYTES):
+                return QueuedBatch(spool.epoch, seq, body)
         oldest = self._memory.oldest()
         return None if oldest is None else QueuedBatch(self._memory.epoch, *oldest)
 
@@ -202,7 +209,7 @@ class BatchQueue:
         """Remove an acknowledged batch."""
         if one.epoch == self._memory.epoch:
             self._memory.acknowledge(one.seq)
-        elif self._spool is not None:
+        elif self._spool is not None and one.epoch == self._spool.epoch:
             await asyncio.to_thread(self._spool.acknowledge, [one.seq])
 
     async def renew(self, epoch: str) -> None:
@@ -224,6 +231,20 @@ class BatchQueue:
             except SpoolError as error:
                 self._spool = None  # each batch retries it
                 self._refused(error)
+
+    async def _reopen(self) -> None:
+        try:
+            await self.open()
+        except SpoolError as error:  # each batch retries it
+            self._refused(error)
+
+    def _abandon(self, spool: Spool, error: SpoolGoneError) -> None:
+        """Give up a spool whose files were deleted; the next batch opens a new one."""
+        self._lost_with_files += spool.depth.records
+        self._spool = None
+        log.error("%d batches are lost: %s", spool.depth.records, error)
+        with contextlib.suppress(SpoolError):  # nothing can be made durable any more
+            spool.close()
 
     def _refused(self, error: SpoolError) -> None:
         if not self._trouble:

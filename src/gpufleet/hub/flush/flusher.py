@@ -14,6 +14,7 @@ from gpufleet.model.errors import StoreError
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.store import StoreAdmin
 from gpufleet.runtime import named_threads
+from gpufleet.spool import SpoolGoneError
 
 LOG = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ LOG_EVERY = 100
 """An unchanged error is logged again only after this many failures."""
 
 LAST_ATTEMPTS = 2
-"""Consecutive failures while stopping, after which the backlog is left in the log for the next start."""
+"""Consecutive passes without progress while stopping, after which the backlog is left in the log for the next start."""
 
 
 class Flusher:
@@ -51,6 +52,7 @@ class Flusher:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._stop = asyncio.Event()
+        self._idle_passes = 0  # consecutive, while stopping
         self.failures = 0  # consecutive
 
     def stop(self) -> None:
@@ -58,16 +60,23 @@ class Flusher:
         self._stop.set()
 
     async def run(self) -> None:
-        """Flush until stopped. Errors are counted, logged and retried; the log keeps the batches meanwhile."""
+        """Flush until stopped. Errors are counted, logged and retried; the log keeps the batches meanwhile.
+
+        Raises:
+            SpoolGoneError: if the files of the log were deleted, so that retrying is useless.
+        """
         loop = asyncio.get_running_loop()
         last_error = ""
         while True:
+            waiting = self._wal.waiting_records
             try:
                 more = await loop.run_in_executor(self._thread, self._flush_once)
                 if self.failures:
                     LOG.info("flushing works again; %d batches in the backlog", self._wal.waiting_records)
                 self.failures = 0
                 last_error = ""
+            except SpoolGoneError:
+                raise
             except Exception as error:  # noqa: BLE001 - the loop's one catch point; the log keeps the batches
                 more = False
                 self.failures += 1
@@ -75,19 +84,30 @@ class Flusher:
                 if (detail := str(error)) != last_error or self.failures % LOG_EVERY == 0:
                     LOG.warning("flush failed (%d in a row), will retry: %s", self.failures, detail)
                 last_error = detail
-            if self._stop.is_set() and self._is_finished():
+            if self._stop.is_set() and self._is_finished(waiting):
                 return
             if not more:
                 await self._pause()
 
-    def _is_finished(self) -> bool:
-        return self.failures >= LAST_ATTEMPTS or (self.failures == 0 and self._wal.waiting_records == 0)
+    def _is_finished(self, before: int) -> bool:
+        """Return whether the backlog is empty, or the last passes flushed nothing of it.
+
+        `before` is the number of records in the backlog before the last pass.
+        """
+        waiting = self._wal.waiting_records
+        self._idle_passes = 0 if waiting < before else self._idle_passes + 1
+        if not waiting:
+            return True
+        if max(self.failures, self._idle_passes) < LAST_ATTEMPTS:
+            return False
+        LOG.warning("%d batches remain in the log for the next start", waiting)
+        return True
 
     async def _pause(self) -> None:
         seconds = min(self._interval * 2**self.failures, MAX_PAUSE_SECONDS) if self.failures else self._interval
         if self._stop.is_set():
-            if self.failures:
-                await asyncio.sleep(min(seconds, self._interval))
+            if self.failures or self._idle_passes:
+                await asyncio.sleep(min(seconds, self._interval, MAX_PAUSE_SECONDS))
             return
         try:
             await asyncio.wait_for(self._stop.wait(), seconds)
@@ -101,6 +121,7 @@ class Flusher:
         writer finished fewer records than it was given, because they decode to too many cells.
         """
         started = self._clock.monotonic()
+        self._wal.check_files()
         repeat = self._writer.repeats
         records = self._next_records(repeat)
         if not records and repeat is None:
@@ -111,7 +132,7 @@ class Flusher:
         self._counters.last_flush_seconds = self._clock.monotonic() - started
         weight = sum(len(record.body) for record in records)
         is_full = 2 * len(records) >= self._max_records or 2 * weight >= self._max_bytes or len(done) < len(records)
-        return is_full and 2 * self._wal.waiting_records >= len(done)
+        return bool(done) and is_full and 2 * self._wal.waiting_records >= len(done)
 
     def _next_records(self, repeat: range | None) -> list[WalRecord]:
         if repeat is None:

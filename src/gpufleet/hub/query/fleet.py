@@ -1,5 +1,6 @@
 """Fleet queries: pages of machines, nodes and GPUs with their coverage, and the processes on a machine."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TypeVar
@@ -10,6 +11,7 @@ from gpufleet.fleet.attribution import contract
 from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query import processes
+from gpufleet.hub.query.names import MIN_PREFIX, is_name, view_prefixes
 from gpufleet.hub.query.paging import PageRequest
 from gpufleet.hub.query.records import (
     CoverageCounter,
@@ -17,6 +19,7 @@ from gpufleet.hub.query.records import (
     count_shown,
     gpu_records,
     may_duplicate_gpus,
+    node_gpus,
     node_record,
     with_age,
 )
@@ -27,6 +30,7 @@ from gpufleet.model.api.answer import (
     GpuRecord,
     MachinePage,
     MachineRecord,
+    NodeGpusPage,
     NodePage,
     NodeRecord,
     ProcessesAnswer,
@@ -39,12 +43,15 @@ from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.stored.samples import ProcessQuery
 from gpufleet.model.time import NANOS, to_ns
-from gpufleet.model.view import ViewKind
+from gpufleet.model.view import ViewKind, normalise_pci_address
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import Store
 
 T = TypeVar("T")
+
+CANDIDATES_LISTED = 20
+"""Maximum number of devices listed for an ambiguous name."""
 
 DEVICES_PER_MACHINE = 8
 """Assumed devices per machine: a page of devices fetches as many machines as would fill it."""
@@ -89,6 +96,16 @@ class FleetPages:
 
         items = tuple(map(record, _with_liveness(self._expected(found), instant)))
         return NodePage(items=items, coverage=self._coverage(cluster), next=following)
+
+    def node_gpus(self, cluster: str | None, page: PageRequest, instant: LivenessSnapshot) -> NodeGpusPage:
+        """Return the GPUs of a page of nodes, one row per node."""
+        found, following = self._page(cluster, page, MachineKind.NODE)
+        holdings = _per_cluster(found, self._store.holdings_of)
+        gpus: dict[str, list[GpuRecord]] = {one.id: [] for one in found}
+        for record in self.gpus_of(found, instant):
+            gpus[record.device.machine].append(record)
+        items = tuple(node_gpus(one.id, gpus[one.id], holdings.get(one.id, ())) for one in found)
+        return NodeGpusPage(items=items, next=following)
 
     def gpus(self, cluster: str | None, machine: str | None, page: PageRequest, instant: LivenessSnapshot) -> GpuPage:
         """Return a page of views. A machine's views are not split, so a page may exceed its limit by a few."""
@@ -232,15 +249,20 @@ class FleetQueries:
         return await self._executor.run(lambda: self._pages.machines(cluster, page, instant))
 
     async def machine(self, id: str) -> MachineRecord:  # noqa: A002
-        """Return a machine. Raises NotFoundError."""
+        """Return a machine by id, or by its name.
+
+        Raises:
+            NotFoundError: if there is no such machine.
+            AmbiguousError: if several machines have the name.
+        """
         instant = self._instant()
-        return await self._executor.run(lambda: self._pages.complete([self._registry.machine(id)], instant)[0])
+        return await self._executor.run(lambda: self._pages.complete([self._machine(id)], instant)[0])
 
     async def retire_machine(self, id: str) -> MachineRecord:  # noqa: A002
-        """Record that a machine is retired; a later report revives it. Raises NotFoundError."""
+        """Record that a machine is retired; a later report revives it. Raises as `machine`."""
         at, instant = self._clock.now_ns(), self._instant()
         return await self._executor.run(
-            lambda: self._pages.complete([self._registry.retire_machine(id, at)], instant)[0]
+            lambda: self._pages.complete([self._registry.retire_machine(self._machine(id).id, at)], instant)[0]
         )
 
     async def nodes(self, cluster: str | None, page: PageRequest) -> NodePage:
@@ -248,17 +270,22 @@ class FleetQueries:
         instant = self._instant()
         return await self._executor.run(lambda: self._pages.nodes(cluster, page, instant))
 
+    async def node_gpus(self, cluster: str | None, page: PageRequest) -> NodeGpusPage:
+        """Return a page of the GPUs of nodes, one row per node."""
+        instant = self._instant()
+        return await self._executor.run(lambda: self._pages.node_gpus(cluster, page, instant))
+
     async def gpus(self, cluster: str | None, machine: str | None, page: PageRequest) -> GpuPage:
         """Return a page of the views of all machines, or all views of a machine."""
         instant = self._instant()
         return await self._executor.run(lambda: self._pages.gpus(cluster, machine, page, instant))
 
     async def gpu(self, id: str) -> GpuRecord:  # noqa: A002
-        """Return a view by id, or by the UUID of its device if no other view has that UUID.
+        """Return a view by id, UUID, prefix of a UUID, or machine and PCI address or index.
 
         Raises:
             NotFoundError: if there is no such view.
-            AmbiguousError: if several views have this UUID.
+            AmbiguousError: if it stands for several views; lists their ids.
         """
         instant = self._instant()
         return await self._executor.run(lambda: self._gpu(id, instant))
@@ -289,8 +316,12 @@ class FleetQueries:
     def _gpu(self, id: str, instant: LivenessSnapshot) -> GpuRecord:  # noqa: A002
         cluster, _, rest = id.partition("/")
         machine, _, view = rest.partition("/")
-        if not view:
+        if cluster in set(ViewKind) and rest and not view:  # the key of a view
+            return self._gpu_by_uuid(rest, instant)
+        if not rest:
             return self._gpu_by_uuid(id, instant)
+        if not view:
+            return self._gpu_by_place(cluster, rest, instant)
         machines = self._lookup.find(cluster, machine)
         found = [one for one in self._pages.gpus_of(machines, instant) if one.device.id == id]
         if not found:
@@ -299,20 +330,54 @@ class FleetQueries:
 
     def _gpu_by_uuid(self, uuid: str, instant: LivenessSnapshot) -> GpuRecord:
         machines: list[MachineRecord] = []
-        for cluster in self._registry.clusters() if _is_name(uuid) else ():
+        clusters = self._registry.clusters() if is_name(uuid) else ()
+        for cluster in clusters:
             reporters = {
                 id_ for kind in ViewKind for id_ in self._store.reporters_of_view(cluster.id, f"{kind}/{uuid}")
             }
             machines += self._lookup.with_ids(cluster.id, reporters)
         found = [one for one in self._pages.gpus_of(machines, instant) if one.device.uuid == uuid]
+        if found:
+            return _single(uuid, found)
+        machines = []
+        keys: set[str] = set()
+        prefixes = view_prefixes(uuid)
+        for cluster in clusters if prefixes else ():
+            views = self._store.views_with_prefix(cluster.id, prefixes, CANDIDATES_LISTED + 1)
+            keys.update(f"{cluster.id}/{machine}/{view}" for view, machine in views)
+            machines += self._lookup.with_ids(cluster.id, {machine for _, machine in views})
+        found = [one for one in self._pages.gpus_of(machines, instant) if one.device.id in keys]
         if not found:
-            raise NotFoundError(f"no device has the UUID {uuid!r}; a view id has the form cluster/machine/kind/uuid")
-        if len(found) > 1:
-            ids = [one.device.id for one in found]
-            raise AmbiguousError(f"{uuid} is the UUID of several views: use one of {', '.join(ids)}", ids)
-        return found[0]
+            raise NotFoundError(
+                f"no device has the UUID {uuid!r}: give a UUID or at least {MIN_PREFIX} of its characters, "
+                "MACHINE/PCI_ADDRESS, MACHINE/INDEX, or the id cluster/machine/kind/uuid"
+            )
+        return _single(uuid, found)
+
+    def _gpu_by_place(self, machine: str, slot: str, instant: LivenessSnapshot) -> GpuRecord:
+        """Return the GPU of a machine with this PCI address or index."""
+        address = None
+        with contextlib.suppress(ValueError):
+            address = normalise_pci_address(slot)
+        gpus = self._pages.gpus_of([self._machine(machine)], instant)
+        gpus = [one for one in gpus if one.device.kind is ViewKind.GPU]
+        found = [one for one in gpus if one.device.pci_address == address is not None]
+        found = found or [one for one in gpus if str(one.index) == slot]
+        if not found:
+            raise NotFoundError(f"machine {machine!r} has no GPU with the PCI address or index {slot!r}")
+        return _single(f"{machine}/{slot}", found)
+
+    def _machine(self, name_or_id: str) -> MachineRecord:
+        """Return the machine with this id, otherwise the only one with this name."""
+        try:
+            return self._registry.machine(name_or_id)
+        except NotFoundError:
+            return self._lookup.find_one(name_or_id)
 
 
-def _is_name(text: str) -> bool:
-    """Return whether the text can be part of a view key; the store is not queried for others."""
-    return text.isprintable() and 0 < len(text) <= 253
+def _single(name: str, found: Sequence[GpuRecord]) -> GpuRecord:
+    if len(found) > 1:
+        ids = [one.device.id for one in found[:CANDIDATES_LISTED]]
+        more = " and others" if len(found) > len(ids) else ""
+        raise AmbiguousError(f"{name} stands for several devices: use one of {', '.join(ids)}{more}", ids)
+    return found[0]

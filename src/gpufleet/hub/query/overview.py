@@ -16,6 +16,7 @@ from gpufleet.hub.liveness.senders import Column, SenderKey, Senders
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.liveness.tally import NO_MACHINES, in_order, roll_up, tally
 from gpufleet.hub.liveness.uptime import IngestClock
+from gpufleet.hub.query.names import similar_names, suggestion_text
 from gpufleet.hub.query.paging import PageRequest, ResultPage
 from gpufleet.hub.query.records import CoverageCounter, sender_record
 from gpufleet.hub.receive.clusters import Clusters
@@ -24,6 +25,7 @@ from gpufleet.hub.receive.sequences import EpochConflicts, Intervals
 from gpufleet.model.api.answer import EpochConflict, SenderRecord
 from gpufleet.model.api.fleet import FleetAnswer, HubIngestState
 from gpufleet.model.cluster import ClusterRecord
+from gpufleet.model.errors import NotFoundError
 from gpufleet.model.liveness import ClusterFreshness, State
 from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.time import to_datetime
@@ -172,8 +174,12 @@ class Overview:
         return (await self.fleet()).clusters
 
     async def cluster(self, id: str) -> ClusterRecord:  # noqa: A002 - the API's name
-        """Return a cluster. Raises NotFoundError."""
-        record = await self._clusters.get(id)
+        """Return a cluster. Raises NotFoundError with similar names."""
+        try:
+            record = await self._clusters.get(id)
+        except NotFoundError as error:
+            similar = similar_names(id, [one.cluster.id for one in await self._clusters.list_all()])
+            raise NotFoundError(f"{error}{suggestion_text(similar)}", similar) from error
         return (await self._complete([record], id))[0][0]
 
     async def fleet(self) -> FleetAnswer:

@@ -1,5 +1,6 @@
 """Records of nodes, GPUs and senders, and the coverage of clusters: reporting against expected GPUs."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -15,11 +16,13 @@ from gpufleet.model.api.answer import (
     EpochRecord,
     GpuRecord,
     MachineRecord,
+    NodeGpus,
     NodeRecord,
     SenderRecord,
 )
 from gpufleet.model.cluster import Cluster
 from gpufleet.model.declared import DECLARATION_TTL_NS, DeclaredGpus
+from gpufleet.model.holdings import Holding
 from gpufleet.model.liveness import Expected, Liveness
 from gpufleet.model.stored.samples import KnownGpus, SampleSummary, StoredSample
 from gpufleet.model.time import NANOS, to_datetime, to_ns
@@ -118,6 +121,20 @@ def node_record(
         gpus=gpus[0],
         gpus_reporting=gpus[1],
         last_error=last_error,
+    )
+
+
+def node_gpus(machine: str, gpus: Sequence[GpuRecord], holdings: Sequence[Holding]) -> NodeGpus:
+    """Return the GPUs of a node as one row."""
+    whole = [one.device for one in gpus if one.device.kind is ViewKind.GPU]
+    total = aggregate([one.readings for one in whole]).metrics
+    utilization, power = (total.get(name) for name in ("gpu_utilization_ratio", "gpu_power_watts"))
+    return NodeGpus(
+        machine=machine,
+        models=dict(Counter(one.name or "unknown" for one in whole)),
+        utilization_ratio=utilization.value if utilization else None,
+        power_watts=power.value if power else None,
+        holders=tuple({one.holder: None for one in holdings}),
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from gpufleet.fleet.attribution import bindings, passthrough, slices
 from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.attribution.guests import MachineSamples
+from gpufleet.hub.query.names import is_name, similar_names, suggestion_text
 from gpufleet.model.allocation import Allocation, AllocationSpec, Binding, Target
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import ConflictError, NotFoundError
@@ -17,6 +18,12 @@ from gpufleet.model.machine import MachineKind
 from gpufleet.model.view import ViewKind, normalise_uuid
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import SampleStore
+
+CLUSTERS_SEARCHED = 50
+"""Maximum number of clusters searched for names similar to an unknown one."""
+
+NAMES_SEARCHED = 500
+"""Maximum number of names compared per cluster: those that follow the first half of the unknown name."""
 
 
 class AmbiguousError(ConflictError):
@@ -49,11 +56,21 @@ class MachineLookup:
         """
         found = self.find(None, name_or_id)
         if not found:
-            raise NotFoundError(f"there is no machine {name_or_id!r}")
+            similar = self._similar(name_or_id)
+            raise NotFoundError(f"there is no machine {name_or_id!r}{suggestion_text(similar)}", similar)
         if len(found) > 1:
             ids = [one.id for one in found]
             raise AmbiguousError(f"{name_or_id!r} is the name of several machines: use one of {', '.join(ids)}", ids)
         return found[0]
+
+    def _similar(self, name: str) -> tuple[str, ...]:
+        """Return the machine names that are most similar, of those that start like the name."""
+        names: list[str] = []
+        for cluster in self._registry.clusters()[:CLUSTERS_SEARCHED] if is_name(name) else ():
+            after = (cluster.id, name[: len(name) // 2], "")
+            found = self._registry.machines(cluster.id, after=after, limit=NAMES_SEARCHED)
+            names += [one.machine.name for one in found]
+        return similar_names(name, names)
 
     def with_ids(self, cluster: str, ids: Iterable[str]) -> list[MachineRecord]:
         """Return the machines with these ids. The store may have ids that a registry restored from a backup lacks."""

@@ -4,11 +4,12 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.model.cluster import Cluster, ClusterRecord, ClusterSpec
 from gpufleet.model.errors import ConflictError
+from gpufleet.model.stored.ledger import MachineCounts
 from gpufleet.model.time import to_datetime
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import ClusterRegistry
@@ -18,12 +19,18 @@ T = TypeVar("T")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
+class ClusterSource(ClusterRegistry, Protocol):
+    """The part of the registry that `Clusters` needs."""
+
+    def machine_counts(self) -> MachineCounts:
+        """Return the number of machines of each cluster, and the limit; see `ports.MachineRegistry`."""
+        ...
+
+
 class Clusters:
     """The set of served clusters. Use it from the event loop; the registry is queried on threads."""
 
-    def __init__(
-        self, configured: Iterable[str], *, registry: ClusterRegistry, threads: Executor, clock: Clock
-    ) -> None:
+    def __init__(self, configured: Iterable[str], *, registry: ClusterSource, threads: Executor, clock: Clock) -> None:
         """Load the open clusters from the registry. Blocking; raises RegistryError."""
         self._configured = frozenset(configured)
         self._registry = registry
@@ -55,7 +62,8 @@ class Clusters:
             at = to_datetime(self._clock.now_ns())
             cluster, is_new = await self._in_thread(lambda: self._registry.put_cluster(id, spec, at))
             self._served |= {id}
-        return self._record(cluster), is_new
+            counts = await self._in_thread(self._registry.machine_counts)
+        return self._record(cluster, counts), is_new
 
     async def close(self, id: str) -> ClusterRecord:  # noqa: A002
         """Stop accepting batches of a cluster; its data is kept.
@@ -70,19 +78,25 @@ class Clusters:
             at = to_datetime(self._clock.now_ns())
             cluster = await self._in_thread(lambda: self._registry.close_cluster(id, at))
             self._served -= {id}
-        return self._record(cluster)
+            counts = await self._in_thread(self._registry.machine_counts)
+        return self._record(cluster, counts)
 
     async def get(self, id: str) -> ClusterRecord:  # noqa: A002
         """Return a cluster's record. Raises NotFoundError."""
-        return self._record(await self._in_thread(lambda: self._registry.cluster(id)))
+        return await self._in_thread(lambda: self._record(self._registry.cluster(id), self._registry.machine_counts()))
 
     async def list_all(self) -> tuple[ClusterRecord, ...]:
         """Return the records of all clusters ever registered, sorted by id."""
-        return tuple(self._record(one) for one in await self._in_thread(self._registry.clusters))
+        clusters, counts = await self._in_thread(lambda: (self._registry.clusters(), self._registry.machine_counts()))
+        return tuple(self._record(one, counts) for one in clusters)
 
-    def _record(self, cluster: Cluster) -> ClusterRecord:
+    def _record(self, cluster: Cluster, counts: MachineCounts) -> ClusterRecord:
         return ClusterRecord(
-            cluster=cluster, served=cluster.id in self._served, configured=cluster.id in self._configured
+            cluster=cluster,
+            served=cluster.id in self._served,
+            configured=cluster.id in self._configured,
+            machines=counts.by_cluster.get(cluster.id, 0),
+            max_machines=counts.limit,
         )
 
     async def _in_thread(self, query: Callable[[], T]) -> T:

@@ -13,6 +13,7 @@ from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.decode_cache import DecodedBatchCache
 from gpufleet.hub.receive.ledger import Ledger, key_of
 from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.receive.machines import MachineAdmission
 from gpufleet.hub.receive.sequences import EpochConflicts, digest_of
 from gpufleet.model.errors import GpufleetError, SpoolError, WireError
 from gpufleet.model.stored.ledger import SequenceKey
@@ -138,6 +139,7 @@ class Ingest:
         upstream_refusal: Callable[[WireBatch], str] = lambda _: "",
         accepted: Callable[[SenderReport], None] | None = None,
         unpacked: DecodedBatchCache | None = None,
+        machines: MachineAdmission | None = None,
     ) -> None:
         """Connect the parts of the receive stage.
 
@@ -151,7 +153,9 @@ class Ingest:
             upstream_refusal: of a relay, returns why the next hub rejects the sender of a batch, or an empty text.
             accepted: called with each batch once it is durable.
             unpacked: cache of small decoded batches, for the flush stage.
+            machines: admission of new machines; None on a relay, which registers none.
         """
+        self._machines = machines
         self._wal = wal
         self._decoding = decoding
         self._ledger = ledger
@@ -180,6 +184,7 @@ class Ingest:
             OtherClusterError: if the batch is of another cluster than `bound_to`.
             ForeignClusterError: if its cluster is not served here.
             TooManySendersError: if its cluster has reached its limit of senders or epochs.
+            TooManyMachinesError: if its cluster or sender has reached its limit of machines.
             UpstreamRefusalError: if the next hub rejects batches of this sender.
             EpochConflictError: if another machine uses the same epoch; the sender must start a new one.
             SpoolError: if it cannot be made durable now; the sender must retry.
@@ -263,6 +268,8 @@ class Ingest:
             raise WireError("seq", f"{batch.seq} opens one gap too many in epoch {batch.epoch}: start a new epoch")
         if refusal := self._upstream_refusal(batch):
             raise UpstreamRefusalError(f"the next hub does not accept it yet: {refusal}")
+        if self._machines is not None:
+            self._machines.admit(batch, came_at)
         known = self._ledger.knows(key)
         # A batch cannot wait longer than it exists: a relay whose clock was set after its start reports years.
         waited = min(waited_ns or 0, max(0, came_at - batch.sent_at))

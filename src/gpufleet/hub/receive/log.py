@@ -152,6 +152,14 @@ class Wal:
                 self._received[number] = came_at
         return numbers
 
+    def check_files(self) -> None:
+        """Check that the log's files are still in its folder.
+
+        Raises:
+            SpoolGoneError: if they were deleted, moved or replaced; nothing can be acknowledged any more.
+        """
+        self._spool.check_files()
+
     def read(self, after: int, *, max_records: int, max_bytes: int) -> list[WalRecord]:
         """Return the oldest records after number `after`, at least one if there is any."""
         return _records(self._spool.read(after, max_records=max_records, max_bytes=max_bytes))

@@ -76,6 +76,9 @@ BUNDLE_BYTES = 1 << 20
 HOLD_SECONDS = 30.0
 """Delay before a held body is posted again."""
 
+CHECK_SECONDS = 1.0
+"""Interval between checks that the files of the log still exist."""
+
 STOP_SECONDS = 5.0
 """Time for delivering the backlog when stopping; the rest stays in the log."""
 
@@ -150,9 +153,14 @@ class RelayForwarder:
         self._stop.set()
 
     async def run(self) -> None:
-        """Post until stopped."""
+        """Post until stopped.
+
+        Raises:
+            SpoolError: if the log cannot be read; SpoolGoneError if its files were deleted.
+        """
         async with self._hub:
             tasks = [asyncio.create_task(self._work(number % 2 == 0)) for number in range(self._connections)]
+            tasks.append(asyncio.create_task(self._check_log()))
             stopping = asyncio.create_task(self._stop.wait())
             try:
                 await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -173,6 +181,7 @@ class RelayForwarder:
                     self._settled.clear()
                     await self._settled.wait()
         if self._wal.waiting_records:
+            self._wal.check_files()
             log.info("%d batches remain in the log for the next start", self._wal.waiting_records)
 
     async def _work(self, newest_first: bool) -> None:
@@ -185,6 +194,11 @@ class RelayForwarder:
             elif woken == self._woken:  # no new body arrived during `_take`
                 self._news.clear()
                 await self._news.wait()
+
+    async def _check_log(self) -> None:
+        while True:
+            self._wal.check_files()
+            await asyncio.sleep(CHECK_SECONDS)
 
     async def _take(self, newest_first: bool) -> list[WalRecord]:
         """Read records that no other connection is posting."""

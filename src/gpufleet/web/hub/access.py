@@ -32,6 +32,9 @@ METRICS, LOGS = "/v1/metrics", "/v1/logs"
 QUERY = "/v1/query"
 """Path of SQL statements."""
 
+CALLER = "/v1/access"
+"""Path of the description of the caller's own access."""
+
 OPEN: frozenset[Role] = frozenset()
 """Routes that need neither role nor token."""
 
@@ -62,6 +65,7 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("DELETE", "/v1/machines/{machine_id}"): _ADMIN,
     ("GET", "/v1/fleet"): _READS_ALL,
     ("GET", "/v1/nodes"): _READS_ALL,
+    ("GET", "/v1/nodes/gpus"): _READS_ALL,  # with the holders of all tenants
     ("GET", "/v1/gpus"): _READS_ALL,
     ("GET", "/v1/gpus/{gpu_id}"): _READS_ALL,
     ("GET", "/v1/gpus/changes"): _READS_ALL,
@@ -69,6 +73,7 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("GET", "/v1/events"): _READS_OWN,  # of a tenant: its own devices during its allocations
     ("GET", "/v1/usage"): _READS_OWN,  # of a tenant: its own allocations
     ("GET", "/v1/senders"): _READS_ALL,
+    ("GET", CALLER): _ANY,  # about the caller's own token
     ("GET", "/v1/audit"): _ADMIN,
     ("GET", QUERY): _ADMIN,
     ("POST", QUERY): _ADMIN,  # readings of all tenants

@@ -17,6 +17,7 @@ from gpufleet.web.hub import parameters
 from gpufleet.web.hub.access import ACCESS, Authenticator, ForbiddenError, respond_unauthenticated
 from gpufleet.web.hub.allocations import AllocationRoutes
 from gpufleet.web.hub.audit import AuditRecorder, AuditRoutes
+from gpufleet.web.hub.callers import CallerRoutes
 from gpufleet.web.hub.errors import HANDLERS
 from gpufleet.web.hub.events import EventRoutes
 from gpufleet.web.hub.fleet import ClusterRoutes, FleetRoutes, InventoryRoutes
@@ -109,6 +110,7 @@ def build_api(
             UsageRoutes,
             SqlRoutes,
             AuditRoutes,
+            CallerRoutes,
             HealthRoutes,
             openapi_document,
             front_page,

@@ -41,7 +41,7 @@ def _forbidden(_: AnyRequest, error: ForbiddenError) -> Response[ErrorAnswer]:
 
 
 def _not_found(_: AnyRequest, error: NotFoundError) -> Response[ErrorAnswer]:
-    return _answer(404, ErrorAnswer(error="not_found", detail=str(error)))
+    return _answer(404, ErrorAnswer(error="not_found", detail=str(error), candidates=error.candidates))
 
 
 def _ambiguous(_: AnyRequest, error: AmbiguousError) -> Response[ErrorAnswer]:

@@ -16,6 +16,7 @@ from gpufleet.model.api.answer import (
     GpuRecord,
     MachinePage,
     MachineRecord,
+    NodeGpusPage,
     NodePage,
     ProcessesAnswer,
     SenderRecord,
@@ -53,9 +54,14 @@ class FleetRoutes(Controller):
         """Return a page, sorted by cluster and name."""
         return await queries.fleet.machines(cluster, parse_page_request(limit, cursor, "machines", cluster))
 
-    @get("/machines/{machine_id:str}", summary="Get a machine", responses=errors(404))
+    @get(
+        "/machines/{machine_id:str}",
+        summary="Get a machine",
+        description="`machine_id` is the hub's id or a unique name; 404 lists similar names.",
+        responses=errors(404, 409),
+    )
     async def get_machine(self, machine_id: FromPath[str], queries: NamedDependency[Queries]) -> MachineRecord:
-        """Return a machine by the hub's id."""
+        """Return a machine by the hub's id or its name."""
         return await queries.fleet.machine(machine_id)
 
     @get(
@@ -77,9 +83,9 @@ class FleetRoutes(Controller):
     @delete(
         "/machines/{machine_id:str}",
         summary="Retire a machine: it is no longer expected; nothing is deleted",
-        description="A later report of the machine reactivates it.",
+        description="`machine_id` is the hub's id or a unique name. A later report of the machine reactivates it.",
         status_code=200,
-        responses=errors(404),
+        responses=errors(404, 409),
     )
     async def retire_machine(self, machine_id: FromPath[str], queries: NamedDependency[Queries]) -> MachineRecord:
         """Retire the machine; repeating this only updates the time."""
@@ -91,6 +97,17 @@ class FleetRoutes(Controller):
     ) -> NodePage:
         """Return a page, sorted by cluster and name."""
         return await queries.fleet.nodes(cluster, parse_page_request(limit, cursor, "nodes", cluster))
+
+    @get(
+        "/nodes/gpus",
+        summary="List the GPUs of nodes, one entry per node: models, utilisation, power, holders",
+        responses=errors(),
+    )
+    async def list_node_gpus(
+        self, queries: NamedDependency[Queries], cluster: Cluster = None, limit: Limit = None, cursor: Cursor = None
+    ) -> NodeGpusPage:
+        """Return a page, sorted by cluster and name of the node."""
+        return await queries.fleet.node_gpus(cluster, parse_page_request(limit, cursor, "node gpus", cluster))
 
     @get("/gpus", summary="List GPUs, MIG devices and vGPU instances, one entry per view", responses=errors())
     async def list_gpus(
@@ -107,8 +124,8 @@ class FleetRoutes(Controller):
     @get(
         "/gpus/{gpu_id:path}",
         summary="Get a GPU",
-        description="`gpu_id` is an id (`cluster/machine/kind/uuid`, with its slashes) or the UUID of a single view; "
-        "409 lists the candidates of an ambiguous UUID.",
+        description="`gpu_id` is an id (`cluster/machine/kind/uuid`, with its slashes), a UUID or its first characters "
+        "(at least four), `machine/pci-address` or `machine/index`; 409 lists the candidates of an ambiguous name.",
         responses=errors(404, 409),
     )
     async def get_gpu(self, gpu_id: FromPath[str], queries: NamedDependency[Queries]) -> GpuRecord:

@@ -18,7 +18,7 @@ from litestar.response.base import ASGIResponse
 
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.paging import ResultPage
-from gpufleet.model.api.answer import EventsAnswer, GpuPage, MachinePage, NodePage
+from gpufleet.model.api.answer import EventsAnswer, GpuPage, MachinePage, NodeGpusPage, NodePage
 from gpufleet.model.api.inventory import GpuChangePage
 from gpufleet.model.api.sql import SqlAnswer
 from gpufleet.model.api.usage import UsageAnswer
@@ -36,6 +36,7 @@ _ENCODE = {CSV: encode_csv, ARROW: encode_arrow}
 
 LISTS: dict[type[msgspec.Struct], str] = {
     NodePage: "items",
+    NodeGpusPage: "items",
     MachinePage: "items",
     GpuPage: "items",
     GpuChangePage: "items",

@@ -19,6 +19,7 @@ from gpufleet.hub.liveness.uptime import IngestClock
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.ingest import ForeignClusterError, TooManySendersError
 from gpufleet.hub.receive.limits import ByteBudget
+from gpufleet.hub.receive.machines import TooManyMachinesError
 from gpufleet.model.errors import RegistryError, SpoolError, StoreError, WireError, WireLimitError
 from gpufleet.web.hub.http import (
     BoundedBody,
@@ -140,6 +141,8 @@ def rejecting_errors() -> Iterator[None]:
         raise RequestRejectedError(403, "foreign_cluster", str(error), "cluster") from error
     except TooManySendersError as error:
         raise RequestRejectedError(403, "too_many_senders", str(error), error.field) from error
+    except TooManyMachinesError as error:
+        raise RequestRejectedError(403, "too_many_machines", str(error), "machines") from error
     except NotCaughtUpError as error:
         raise RequestRejectedError(503, "catching_up", str(error)) from error
     except SpoolError as error:

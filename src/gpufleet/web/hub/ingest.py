@@ -7,6 +7,7 @@
     403 foreign_cluster           the cluster is not served here
     403 upstream_refused          the relay's next hub rejects earlier batches of this sender
     403 too_many_senders          the cluster has reached its limit of senders or epochs
+    403 too_many_machines         the cluster or this sender has reached its limit of machines
     403 other_cluster             the token is bound to another cluster
     409 epoch_conflict            two machines use this epoch: post it again under a new one
     408 slow_body, 413 too_large, 415 bad_content_type
@@ -40,6 +41,7 @@ from gpufleet.hub.receive.ingest import (
     group_bodies,
 )
 from gpufleet.hub.receive.limits import ByteBudget
+from gpufleet.hub.receive.machines import TooManyMachinesError
 from gpufleet.model.api.answer import ErrorAnswer
 from gpufleet.model.errors import GpufleetError, SpoolError, WireError, WireLimitError, WireVersionError
 from gpufleet.ports.clock import Clock
@@ -210,6 +212,8 @@ def _rejection(error: GpufleetError) -> RequestRejectedError:
             return RequestRejectedError(403, "foreign_cluster", str(error), "cluster")
         case TooManySendersError():
             return RequestRejectedError(403, "too_many_senders", str(error), error.field)
+        case TooManyMachinesError():
+            return RequestRejectedError(403, "too_many_machines", str(error), "machines")
         case UpstreamRefusalError():
             return RequestRejectedError(403, "upstream_refused", str(error))
         case EpochConflictError():

@@ -2,7 +2,7 @@
 
     200   durable; a partial success contains the number of rejected points
     400, 413, 415   not retried by clients: google.rpc.Status, in the content type of the request
-    403 foreign_cluster, other_cluster, too_many_senders
+    403 foreign_cluster, other_cluster, too_many_senders, too_many_machines
     503   with Retry-After: retried by clients
 
 See `web/hub/imports.py` for the query parameters.

@@ -5,6 +5,8 @@ would then delete its copy, and in the end all copies would be lost.
 """
 
 import re
+from collections.abc import Container
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -16,9 +18,11 @@ from gpufleet.hub.receive.limits import ByteBudget
 from gpufleet.hub.receive.log import Wal
 from gpufleet.hub.relay.forwarding import RelayForwarder
 from gpufleet.hub.relay.senders import RelaySenders
+from gpufleet.model.access import Principal
 from gpufleet.model.api.answer import ErrorAnswer
 from gpufleet.ports.clock import Clock
-from gpufleet.web.hub.access import BATCHES, Authenticator, ForbiddenError, respond_unauthenticated
+from gpufleet.web.hub.access import BATCHES, CALLER, Authenticator, ForbiddenError, respond_unauthenticated
+from gpufleet.web.hub.callers import describe_access
 from gpufleet.web.hub.http import PathMethods, Receive, Scope, Send, as_get, header, respond
 from gpufleet.web.hub.ingest import BatchEndpoint
 from gpufleet.web.hub.selfmetrics import CONTENT_TYPE
@@ -52,7 +56,7 @@ class LoopDetector:
         return False
 
 
-ROUTES = ("/healthz", "/readyz", "/metrics", "/v1/senders")
+ROUTES = ("/healthz", "/readyz", "/metrics", "/v1/senders", CALLER)
 """Paths other than batches."""
 
 METHODS = PathMethods([("POST", BATCHES), *(("GET", path) for path in ROUTES)])
@@ -141,7 +145,10 @@ class RelayApp:
         status: RelayStatus,
         next_hub: str,
         loop_detector: LoopDetector,
+        clusters: Container[str],
     ) -> None:
+        """Set the parts; `clusters` are those that this relay serves."""
+        self._clusters = clusters
         self._authenticator = authenticator
         self._endpoint = endpoint
         self._status = status
@@ -175,9 +182,9 @@ class RelayApp:
         elif scope["path"] == BATCHES:
             await self._endpoint(scope, receive, send, principal.cluster)
         else:
-            await self._answer(scope, send)
+            await self._answer(scope, send, principal)
 
-    async def _answer(self, scope: Scope, send: Send) -> None:
+    async def _answer(self, scope: Scope, send: Send, principal: Principal) -> None:
         if scope["path"] not in ROUTES:
             where = f"query {self._next_hub} or the hub behind it"
             detail = f"this is a relay, which serves only {BATCHES}, {', '.join(ROUTES)}: {where}"
@@ -187,6 +194,9 @@ class RelayApp:
         elif scope["path"] == "/v1/senders":
             senders = self._status.relayed.records(self._status.clock.now_ns())
             await _send(send, 200, "application/json", _ENCODER.encode(senders))
+        elif scope["path"] == CALLER:
+            cluster = next(iter(parse_qs(scope["query_string"].decode("latin-1")).get("cluster", ())), None)
+            await respond(send, 200, describe_access(principal, cluster, self._clusters))
         elif scope["path"] == "/readyz" and self._status.forwarder.failures_in_a_row:
             detail = f"batches are queued in the log: {self._status.forwarder.last_error}"
             await respond(send, 503, ErrorAnswer(error="degraded", detail=detail))

@@ -3,7 +3,7 @@
     204   durable. 2.0: X-Prometheus-Remote-Write-Samples-Written is the number of written samples; 0 if rejected
     400 partial_write                 valid samples are durable, the rest is rejected permanently; header as with 204
     400 bad_request, too_large        all samples are rejected; not retried by clients
-    403 foreign_cluster, other_cluster, too_many_senders
+    403 foreign_cluster, other_cluster, too_many_senders, too_many_machines
     415 bad_content_type
     503 overloaded, log_full, catching_up, degraded, slow_body   with Retry-After: retried by clients
 

@@ -1,0 +1,65 @@
+"""Checks of a configuration beyond its records: files, folders and databases.
+
+`gpufleet config validate` and the start of a daemon use the same checks, so that a daemon exits with 2 for whatever
+`validate` reports.
+"""
+
+from gpufleet.config.agent import AgentConfig
+from gpufleet.config.hub import HubConfig
+from gpufleet.config.load import Resolved
+from gpufleet.config.named_files import check_named_files, check_state_folder, folder_error
+from gpufleet.model.errors import ConfigError, RegistryError, StoreError
+
+
+def check_agent(resolved: Resolved[AgentConfig], *, daemon: bool) -> tuple[ConfigError, ...]:
+    """Return the problems of an agent's configuration; `daemon` is set in the agent itself."""
+    return (
+        *check_named_files(resolved, daemon=daemon),
+        *check_state_folder(resolved, resolved.config.folder, daemon=daemon),
+    )
+
+
+def check_hub(resolved: Resolved[HubConfig], *, daemon: bool) -> tuple[ConfigError, ...]:
+    """Return the problems of a hub's or relay's configuration; `daemon` is set in the hub itself."""
+    config = resolved.config
+    problems = [
+        *check_named_files(resolved, daemon=daemon),
+        *check_state_folder(resolved, config.folder, daemon=daemon),
+    ]
+    try:
+        if config.store is not None and config.relay.to is None:
+            problems += _check_store(resolved, daemon=daemon)
+        if config.registry is not None and (config.relay.to is None or config.auth == "tokens"):
+            problems += _check_registry(resolved, config.registry)
+    except ModuleNotFoundError:
+        if daemon:
+            raise
+        # `validate` may run where the extra `hub` is not installed; the schemes were checked with the records.
+    return tuple(problems)
+
+
+def _check_store(resolved: Resolved[HubConfig], *, daemon: bool) -> list[ConfigError]:
+    from gpufleet.stores.clickhouse.connection.dsn import parse_dsn
+
+    try:
+        dsn = parse_dsn(resolved.config.store_dsn)
+    except StoreError as error:
+        return [ConfigError(resolved.origin("store"), "store", str(error))]
+    reason = ""
+    if dsn.path is not None:
+        name = folder_error(dsn.path)
+        if name and (daemon or name != "EACCES"):
+            reason = f"{dsn.path} cannot be written: {name}"
+    elif dsn.ca is not None and not dsn.ca.is_file():
+        reason = f"the file of ca= does not exist: {dsn.ca}"
+    return [ConfigError(resolved.origin("store"), "store", reason)] if reason else []
+
+
+def _check_registry(resolved: Resolved[HubConfig], dsn: str) -> list[ConfigError]:
+    from gpufleet.registry.database import Database
+
+    try:
+        Database.open(dsn).close()  # loads the driver; nothing is connected
+    except RegistryError as error:
+        return [ConfigError(resolved.origin("registry"), "registry", str(error))]
+    return []

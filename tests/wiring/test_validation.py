@@ -1,0 +1,66 @@
+"""Checks of a daemon's configuration: the same by `config validate` and at the start, with exit code 2."""
+
+from pathlib import Path
+
+import pytest
+
+from gpufleet.config.hub import ENV_PREFIX, HubConfig
+from gpufleet.config.load import ConfigProblemsError, resolve
+from gpufleet.wiring.validation import check_hub
+from tests.support.authority import Authority
+from tests.support.command import gpufleet
+
+WRONG = {
+    "store = 'mysql://h/d'": "store",
+    "store = 'clickhouse://h'": "store",
+    "store = 'chdb:///'": "store",
+    "store = 'chdb://{0}/file/store'": "store",
+    "store = 'clickhouse://h/d?secure=1&ca={0}/none'": "store",
+    "registry = 'mysql://u:secret@h/d'": "registry",
+    "registry = 'postgresql+psycopg://u:secret@h:x/d'": "registry",
+    "registry = 'postgresql+nothing://u:secret@h/d'": "registry",
+    "registry = '/var/lib/registry.sqlite'": "registry",
+    "state = '{0}/file'": "state",
+    "[tls]\ncertificate = '{0}/a.crt'\nkey = '{0}/b.key'": "tls.certificate",
+    "[tls]\ncertificate = '{0}/none'\nkey = '{0}/a.key'": "tls.certificate",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_text("")
+    for name in ("a", "b"):
+        Authority(tmp_path, name).issue(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_wrong_hub_configuration_exits_2_in_validate_and_at_start(folder: Path, text: str) -> None:
+    file = folder / "hub.toml"
+    state = "" if text.startswith("state") else f"state = '{folder}/state'\n"
+    file.write_text(state + text.format(folder) + "\n")
+    for command in (("config", "validate", "--for", "hub"), ("hub", "--listen", "127.0.0.1:0")):
+        done = gpufleet(*command, "--config", str(file))
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.startswith(f"gpufleet: {file}: {WRONG[text]}: ")
+        assert "secret" not in done.stderr
+    assert not (folder / "state").exists(), "nothing is created"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [("state = '{0}/file'", "state"), ("[tls]\ncertificate='{0}/a.crt'\nkey='{0}/b.key'", "tls")]
+)
+def test_wrong_agent_configuration_exits_2_at_start(folder: Path, text: str, key: str) -> None:
+    file = folder / "agent.toml"
+    file.write_text(text.format(folder))
+    done = gpufleet("agent", "--config", str(file), "--listen", "127.0.0.1:0")
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"gpufleet: {file}: {key}")
+
+
+def test_relay_does_not_need_its_store(tmp_path: Path) -> None:
+    flags = {"store": "clickhouse://h", "relay.to": "http://127.0.0.1:1", "state": str(tmp_path)}
+    resolved = resolve(HubConfig, file=None, env_prefix=ENV_PREFIX, env={}, flags=flags)
+    assert check_hub(resolved, daemon=True) == ()
+    with pytest.raises(ConfigProblemsError):
+        resolve(HubConfig, file=None, env_prefix=ENV_PREFIX, env={}, flags={"store": "x"})
