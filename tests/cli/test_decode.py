@@ -24,7 +24,7 @@ H100 = str(DATA / "xml-h100.xml")
 
 
 def test_table_shows_the_devices_of_the_file() -> None:
-    done = gpufleet("decode", H100)
+    done = gpufleet("decode", H100, "--timezone", "UTC")
     assert (done.returncode, done.stderr) == (0, "")
     assert "8 of 8 devices report" in done.stdout
     assert "GPU-00000007" in done.stdout
@@ -40,6 +40,23 @@ def test_json_follows_the_schema_and_decodes_again(tmp_path: Path) -> None:
     file = tmp_path / "again.json"
     file.write_text(done.stdout)
     assert json.loads(gpufleet("decode", str(file), "-f", "json").stdout) == document
+
+
+@pytest.mark.parametrize(
+    ("options", "at", "stated"),
+    [
+        ([], "2026-08-21T08:54:01Z", False),
+        (["--timezone", "Europe/Berlin"], "2026-08-21T06:54:01Z", True),
+        (["--timezone", "+05:30"], "2026-08-21T03:24:01Z", True),
+        (["--timezone", "UTC"], "2026-08-21T08:54:01Z", True),
+    ],
+)
+def test_document_states_an_assumed_time_zone(options: list[str], at: str, stated: bool) -> None:
+    done = gpufleet("decode", H100, "--format", "json", *options)
+    document = json.loads(done.stdout)
+    assert document["measured_at"] == at
+    assert (document["capabilities"]["time_zone"] == "available") is stated
+    assert bool(done.stderr) is not stated
 
 
 def test_csv_and_prometheus_output() -> None:
@@ -64,6 +81,13 @@ def test_standard_input_with_a_given_format() -> None:
     assert document["node"]["name"] == "stdin"
     assert device["readings"]["vgpu_license_state"]["value"] == "unlicensed_unrestricted"
     assert device["readings"]["gpu_power_watts"]["absent"] == "not_in_guest"
+
+
+@pytest.mark.parametrize("zone", ["", "Nowhere/City", "../../etc/passwd", "+25:00", "+01:99", "Europe"])
+def test_unknown_time_zone_is_an_error(zone: str) -> None:
+    done = gpufleet("decode", H100, "--timezone", zone)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--timezone" in done.stderr
 
 
 def test_verbose_reports_unread_fields() -> None:

@@ -113,7 +113,8 @@ def test_config_validate_reports_a_valid_configuration(daemon: str) -> None:
 def test_ctrl_c_exits_with_130(tmp_path: Path) -> None:
     script = (
         "import signal, sys, time\n"
-        "from gpufleet.cli.main import app, main\n"
+        "from gpufleet.cli.app import app\n"
+        "from gpufleet.cli.main import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # background test runs ignore SIGINT
         "@app.command('wait')\n"
         "def wait() -> None:\n"

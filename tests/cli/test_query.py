@@ -15,6 +15,7 @@ import pytest
 
 from gpufleet.cli.fetch import get
 from gpufleet.codecs.batch import encode
+from gpufleet.model.event import Event
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, View, ViewKind
@@ -57,10 +58,10 @@ async def test_allocations_of_mig_and_vgpu_devices(site: Site) -> None:
         code, _, err = await run("allocation", "put", name, *spec, "--valid-from", "2020-01-01T00:00:00Z", *hub)
         assert code == 0, err
     _, out, _ = await run("query", "allocation", "mig", *hub)
-    assert re.search(r"^MIG-1 .* 1 GiB .* 400 W \(parent\)", out, re.MULTILINE), out
-    _, out, _ = await run("query", "allocation", "vm", *hub)
-    assert "source slice_vgpu_host" in out
-    assert re.search(r"^U-1 .* vgpu_host .* 2 GiB ", out, re.MULTILINE), out
+    assert re.search(r"^MIG-1\t.*\t1 GiB\t.*\t400 W \(parent\)$", out, re.MULTILINE), out
+    _, out, err = await run("query", "allocation", "vm", *hub)
+    assert "source slice_vgpu_host" in err
+    assert re.search(r"^U-1\t.*\tvgpu_host\t.*\t2 GiB\t", out, re.MULTILINE), out
     assert "400 W" not in out
 
 
@@ -70,18 +71,17 @@ async def test_allocation_is_created_queried_and_closed(site: Site) -> None:
     code, out, _ = await run(*put)
     assert (code, json.loads(out)["generation"]) == (0, 1)
     await site.post(body(4, now()))
-    code, out, _ = await run("query", "allocation", "a", *hub)
+    code, out, err = await run("query", "allocation", "a", *hub)
     assert code == 0
-    assert "source host_local_probe" in out
+    assert "source host_local_probe" in err
     code, table, _ = await run("query", "allocations", *hub)
     assert code == 0
-    assert table.split("\n")[1].split()[:5] == ["a", "bare_metal", "local", "node-a", "blue"]
-    assert "GPUs reporting: 2 of 2 devices" in out
-    assert "timeout" in out  # the reason of the absent temperature
+    assert table.split("\n")[1].split("\t")[:6] == ["a", "bare_metal", "local", "node-a", "-", "blue"]
+    assert "GPUs reporting: 2 of 2 devices" in err
+    assert "timeout (2)" in err  # the reason of the absent temperatures
     code, out, _ = await run("query", "series", "a", "gpu_power_watts", "--step", "1s", *hub)
     assert code == 0
-    assert "gpu_power_watts of local/m-" in out
-    assert "100 W" in out
+    assert re.search(r"\tGPU-0\tgpu_power_watts\t100 W$", out, re.MULTILINE), out
     code, out, _ = await run("allocation", "close", "a", *hub)
     assert (code, "closed_at" in json.loads(out)) == (0, True)
     code, _, err = await run(*put)
@@ -91,13 +91,12 @@ async def test_allocation_is_created_queried_and_closed(site: Site) -> None:
 
 async def test_lists_of_nodes_machines_gpus_and_senders(site: Site) -> None:
     hub = ("--hub", site.hub.url)
-    code, out, _ = await run("query", "nodes", *hub)
+    code, out, err = await run("query", "nodes", *hub)
     assert code == 0
     assert "node-a" in out
     assert "2 of 2" in out
     assert "\x1b" not in out
-    assert "ago" in out
-    assert "GPUs reporting in cluster local: 2 of 2 expected by nvml" in out
+    assert "GPUs reporting in cluster local: 2 of 2 expected by nvml" in err
     for name, expected in (("machines", "m-"), ("gpus", "GPU-1"), ("gpus", "node-a"), ("senders", "0.1.0")):
         code, out, _ = await run("query", name, *hub)
         assert code == 0
@@ -132,9 +131,8 @@ async def test_senders_show_the_oldest_unsent_batch(tmp_path: Path) -> None:
         await site.post(encode(msgspec.structs.replace(make_batch(1, at), heartbeat=heartbeat)))
         code, out, _ = await run("query", "senders", "--hub", site.hub.url)
     assert code == 0
-    titles, row = out.splitlines()
-    assert "oldest unsent" in titles
-    assert f"{to_datetime(at - 60 * 10**9):%Y-%m-%d %H:%M:%S}Z" in row
+    titles, row = (line.split("\t") for line in out.splitlines())
+    assert row[titles.index("oldest-unsent")] == f"{to_datetime(at - 60 * 10**9):%Y-%m-%d %H:%M:%S}Z"
 
 
 async def test_senders_show_conflicts_of_cloned_machines(tmp_path: Path) -> None:
@@ -146,24 +144,24 @@ async def test_senders_show_conflicts_of_cloned_machines(tmp_path: Path) -> None
         code, out, _ = await run("query", "senders", "--hub", site.hub.url)
     assert code == 0
     titles, row = out.splitlines()[:2]
-    assert titles.split()[-1] == "conflict"
+    assert titles.split("\t")[-1] == "conflict"
     assert "1 batches: " in row
 
 
 async def test_audit_log_is_listed_in_pages(site: Site) -> None:
     hub = ("--hub", site.hub.url)
-    assert (await run("audit", *hub))[1] == "no entries\n"
+    assert (await run("audit", *hub))[2] == "no entries\n"
     for name in ("a", "b", "c"):
         put = ("allocation", "put", name, "--kind", "bare_metal", "--target", "node-a", *hub)
         assert (await run(*put))[0] == 0
-    code, out, _ = await run("audit", "--limit", "2", *hub)
+    code, out, err = await run("audit", "--limit", "2", *hub)
     assert code == 0
-    _, newest, second, more = out.splitlines()
+    _, newest, second = out.splitlines()
     assert newest.split()[0] == "3"
     assert "PUT /v1/allocations/c" in newest
     assert "local" in newest
     assert "PUT /v1/allocations/b" in second
-    assert more == "Older entries: --before 2"
+    assert "--before 2" in err
     code, out, _ = await run("audit", "--before", "2", "--json", *hub)
     assert [one["number"] for one in json.loads(out)] == [1]
     assert (await run("audit", "--limit", "0", *hub))[0] == 2
@@ -236,10 +234,10 @@ class NotFoundServer:
 
 async def test_fleet_summary_and_machine_retirement(site: Site) -> None:
     hub = ("--hub", site.hub.url)
-    code, out, _ = await run("query", "fleet", *hub)
+    code, out, err = await run("query", "fleet", *hub)
     assert code == 0
     assert "2 of 2 expected by nvml" in out
-    assert "2 of 2 GPUs report; 1 of 1 clusters are live" in out
+    assert "2 of 2 GPUs report; 1 of 1 clusters are live" in err
     code, out, _ = await run("query", "fleet", "--json", *hub)
     assert msgspec.json.decode(out)["states"] == {"live": 1}
     _, out, _ = await run("query", "machines", "--json", *hub)
@@ -259,9 +257,9 @@ async def test_inventory_changes_are_listed(site: Site) -> None:
         await site.post(encode(make_batch(seq, now(), samples=(sample,))))
     code, out, _ = await run("query", "changes", "--kind", "moved", *hub)
     assert code == 0
-    assert re.search(r"moved +node-a +0000:2b:00.0 +gpu/GPU-0 +m-\S+ 0000:1b:00.0", out), out
-    assert "no changes" in (await run("query", "changes", "--kind", "replaced", *hub))[1]
-    assert "no GPUs" in (await run("query", "pools", *hub))[1]
+    assert re.search(r"moved\tnode-a\t0000:2b:00.0\tGPU-0\tm-\S+/1b:00.0$", out, re.MULTILINE), out
+    assert "no changes" in (await run("query", "changes", "--kind", "replaced", *hub))[2]
+    assert "no GPUs" in (await run("query", "pools", *hub))[2]
 
 
 async def test_refused_sql_statement_is_reported(site: Site) -> None:
@@ -295,3 +293,144 @@ def test_paginated_list_is_fetched_whole_unless_limited() -> None:
         assert json.loads(get(url, "/v1/list")) == [0, 1, 2, 3, 4, 5]
         assert json.loads(get(url, "/v1/list?limit=2")) == [0, 1]
         server.shutdown()
+
+
+UUID = "GPU-5a61abb5-f88e-4df2-8e2f-bd67b3cf7a55"
+
+
+@pytest.fixture
+async def real_uuid(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        at = now()
+        view = View(kind=ViewKind.GPU, side=Side.HOST, uuid=UUID, pci_address="0000:1b:00.0", index=0)
+        sample = gpu_sample(view, at, gpu_power_watts=100.0, gpu_utilization_ratio=0.5, gpu_name="NVIDIA H200")
+        event = Event(kind="xid", at=at, view=view, code=79)
+        batch = make_batch(1, at, samples=(sample,))
+        report = msgspec.structs.replace(batch.reports[0], events=(event,))
+        await site.post(encode(msgspec.structs.replace(batch, reports=(report,))))
+        yield site
+
+
+async def test_rows_without_a_terminal_have_whole_identities(real_uuid: Site) -> None:
+    code, out, err = await run("query", "gpus", "--hub", real_uuid.hub.url)
+    titles, row = (line.split("\t") for line in out.splitlines())
+    assert code == 0
+    assert row[titles.index("id")] == UUID
+    assert (row[titles.index("temp")], row[titles.index("power")]) == ("-", "100 W")
+    assert "not_reported (" in err
+
+
+async def test_nodes_show_model_utilisation_power_and_holder(real_uuid: Site) -> None:
+    code, out, _ = await run("query", "nodes", "--columns", "node,model,util,power,holder", "--hub", real_uuid.hub.url)
+    assert code == 0
+    assert out.splitlines()[1].split("\t") == ["node-a", "NVIDIA H200", "50 %", "100 W", "-"]
+    _, out, _ = await run("query", "nodes", "--json", "--hub", real_uuid.hub.url)
+    assert set(json.loads(out)["items"][0]) == {"machine", "stale", "gpus", "gpus_reporting", "last_error"}
+
+
+@pytest.mark.parametrize("name", ["GPU-5a61abb5", "5a61abb5", UUID, f"gpu/{UUID}", "node-a/1b:00.0", "node-a/0"])
+async def test_events_are_filtered_by_short_id(real_uuid: Site, name: str) -> None:
+    for option in ("--gpu", "--view"):
+        code, out, err = await run(
+            "query", "events", option, name, "--since", "10m", "--json", "--hub", real_uuid.hub.url
+        )
+        assert code == 0, err
+        assert [one["code"] for one in json.loads(out)["events"]] == [79]
+
+
+@pytest.mark.parametrize("name", ["GPU-5a61abb5", UUID, "node-a/0"])
+async def test_why_explains_any_gpu_of_the_hub(real_uuid: Site, name: str) -> None:
+    code, out, err = await run("why", name, "--hub", real_uuid.hub.url, "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    power = next(one for one in document["parts"][0]["lines"] if one["metric"] == "gpu_power_watts")
+    assert UUID in document["subject"]
+    assert (power["value"], power["reader"]) == (100.0, "nvml")
+
+
+async def test_why_rejects_a_name_that_the_hub_does_not_know(real_uuid: Site) -> None:
+    code, out, err = await run("why", "GPU-5b61", "--hub", real_uuid.hub.url)
+    assert (code, out) == (1, "")
+    assert "/v1/allocations/" in err
+    assert "/v1/gpus/" in err
+
+
+@pytest.mark.parametrize("command", ["gpus", "nodes", "machines", "changes", "pools", "events"])
+async def test_unknown_cluster_is_an_error_with_suggestions(real_uuid: Site, command: str) -> None:
+    code, out, err = await run("query", command, "--cluster", "locl", "--json", "--hub", real_uuid.hub.url)
+    assert (code, out) == (1, "")
+    assert "did you mean local?" in err
+    code, _, _ = await run("query", command, "--cluster", "local", "--json", "--hub", real_uuid.hub.url)
+    assert code == 0
+
+
+@pytest.mark.parametrize("command", ["gpus", "changes", "events"])
+async def test_unknown_machine_is_an_error_with_suggestions(real_uuid: Site, command: str) -> None:
+    code, out, err = await run("query", command, "--machine", "node-b", "--hub", real_uuid.hub.url)
+    assert (code, out) == (1, "")
+    assert "did you mean node-a?" in err
+
+
+async def test_rows_are_selected_sorted_and_limited(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        at = now()
+        samples = tuple(gpu_sample(gpu_view(n), at, gpu_power_watts=p) for n, p in enumerate((9.0, 100.0, 20.0)))
+        await site.post(encode(make_batch(1, at, samples=samples)))
+        hub = ("--columns", "power", "--hub", site.hub.url)
+        for options, expected in (
+            ((), ["9 W", "100 W", "20 W"]),
+            (("--sort", "power"), ["9 W", "20 W", "100 W"]),
+            (("--sort", "-power", "--limit", "2"), ["100 W", "20 W"]),
+            (("--limit", "1"), ["9 W"]),
+            (("--state", "lost"), []),
+        ):
+            code, out, err = await run("query", "gpus", *options, *hub)
+            assert code == 0, err
+            assert out.splitlines() == ["power", *expected]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--state", "bogus"),
+        ("--columns", "bogus"),
+        ("--sort", "bogus"),
+        ("--limit", "0"),
+        ("--json", "--sort", "power"),
+        ("--json", "--watch", "5s"),
+        ("--watch", "0s"),
+        ("--watch", "soon"),
+    ],
+)
+async def test_wrong_selection_is_wrong_usage(real_uuid: Site, options: tuple[str, ...]) -> None:
+    assert (await run("query", "gpus", *options, "--hub", real_uuid.hub.url))[0] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("events", "--since", "1 day"),
+        ("changes", "--until", "2026-01-01T00:00:00"),
+        ("usage", "--start", "x"),
+        ("processes", "node-a", "--at", "10x"),
+        ("series", "a", "gpu_power_watts", "--end", "-5m"),
+    ],
+)
+async def test_wrong_time_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    assert (await run("query", *arguments))[0] == 2
+
+
+async def test_times_may_be_durations_before_now(real_uuid: Site) -> None:
+    hub = ("--json", "--hub", real_uuid.hub.url)
+    for arguments in (
+        ("events", "--since", "1h", "--until", "10m"),
+        ("changes", "--since", "2d"),
+        ("usage", "--start", "2h", "--end", "1h"),
+        ("processes", "node-a", "--at", "30s"),
+    ):
+        code, out, err = await run("query", *arguments, *hub)
+        assert code == 0, err
+    _, out, _ = await run("query", "usage", "--start", "2h", "--end", "1h", *hub)
+    answer = json.loads(out)
+    start, end = (dt.datetime.fromisoformat(answer[name]) for name in ("start", "end"))
+    assert abs((end - start) - dt.timedelta(hours=1)) < dt.timedelta(seconds=1)

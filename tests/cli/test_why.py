@@ -5,8 +5,9 @@ import json
 import pytest
 
 from gpufleet.cli.devices import find_device
-from gpufleet.cli.explain import ExplainedReading, ExplainedSubject, Explanation, render_explanation
+from gpufleet.cli.explain import ExplainedReading, ExplainedSubject, Explanation, explanation_tables, select_readings
 from gpufleet.cli.options import CommandError
+from gpufleet.cli.table import Layout, render
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from tests.fakes.nvml.driver import FakeNvml
 from tests.support.command import gpufleet
@@ -63,7 +64,7 @@ def test_every_reading_is_explained(agent_url: str) -> None:
 def test_passed_through_device_is_explained(agent_url: str) -> None:
     done = gpufleet("why", "0000:19:00.0", "--agent", agent_url)
     assert done.returncode == 0
-    assert "bound driver: vfio-pci" in done.stdout
+    assert "bound driver: vfio-pci" in done.stderr
     assert "bound_to_vfio: passed through to a guest" in done.stdout
 
 
@@ -123,9 +124,9 @@ def test_allocation_is_explained_by_its_hub(agent_pages: dict[str, tuple[int, by
     agent_pages["/v1/allocations/a%2F1/metrics"] = (200, json.dumps(ANSWER).encode())
     done = gpufleet("why", "a/1", "--hub", agent_url)
     assert done.returncode == 0, done.stderr
-    assert "allocation a/1" in done.stdout
-    assert "unavailable: guest_not_collected: nothing reads this guest" in done.stdout
-    assert "0 of 0 devices" in done.stdout
+    assert "allocation a/1" in done.stderr
+    assert "unavailable: guest_not_collected: nothing reads this guest" in done.stderr
+    assert "0 of 0 devices" in done.stderr
 
 
 def test_unknown_allocation_shows_the_error_of_the_hub(agent_url: str) -> None:
@@ -137,4 +138,45 @@ def test_unknown_allocation_shows_the_error_of_the_hub(agent_url: str) -> None:
 def test_markup_in_a_label_is_escaped() -> None:
     line = ExplainedReading(metric="host_filesystem_files{mountpoint=/mnt/[/x]}", value=1, text="1", reader="host")
     explanation = Explanation(subject="vm", facts=(), parts=(ExplainedSubject(title="host", lines=(line,)),))
-    assert "/mnt/[/x]" in render_explanation(explanation, width=140, colour=False)
+    assert "/mnt/[/x]" in render(explanation_tables(explanation), Layout(), width=140).text
+
+
+def lines(*names: str) -> tuple[ExplainedReading, ...]:
+    return tuple(ExplainedReading(metric=name, value=1, text="1", reader="nvml") for name in names)
+
+
+def test_readings_are_grouped_by_theme_on_a_terminal() -> None:
+    part = ExplainedSubject(
+        title="gpu", lines=lines("gpu_power_watts", "gpu_utilization_ratio", "gpu_power_limit_watts")
+    )
+    explanation = Explanation(subject="gpu", facts=(), parts=(part,))
+    page = render(explanation_tables(explanation), Layout(), width=80).text.splitlines()
+    assert [line.split()[0] for line in page if line] == [
+        "reading", "activity", "gpu_utilization_ratio", "power", "gpu_power_watts", "gpu_power_limit_watts",
+    ]  # fmt: skip
+
+
+def test_readings_of_several_devices_name_the_device() -> None:
+    parts = tuple(ExplainedSubject(title=name, lines=lines("gpu_power_watts")) for name in ("gpu-a", "gpu-b"))
+    page = render(explanation_tables(Explanation(subject="x", facts=(), parts=parts)), Layout(), width=80).text
+    assert [line.partition(":")[0] for line in page.splitlines() if ":" in line] == ["gpu-a", "gpu-b"]
+
+
+def test_readings_are_selected_by_metric_and_absence(agent_url: str) -> None:
+    def metrics(*options: str) -> list[tuple[str, bool]]:
+        done = gpufleet("why", "GPU-00000001", "--agent", agent_url, "--json", *options)
+        assert done.returncode == 0, done.stderr
+        return [(line["metric"], "absent" in line) for line in json.loads(done.stdout)["parts"][0]["lines"]]
+
+    every = metrics()
+    assert metrics("--metric", "power_watts") == [one for one in every if "power_watts" in one[0]]
+    assert metrics("--absent") == [one for one in every if one[1]]
+    assert metrics("--absent", "--metric", "ecc", "--metric", "fan") == [
+        one for one in every if one[1] and ("ecc" in one[0] or "fan" in one[0])
+    ]
+
+
+def test_selection_without_a_match_is_empty() -> None:
+    explanation = Explanation(subject="x", facts=(), parts=(ExplainedSubject(title="x", lines=lines("gpu_state")),))
+    (part,) = select_readings(explanation, ["power"], absent=False).parts
+    assert part.lines == ()

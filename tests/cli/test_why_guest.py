@@ -61,8 +61,8 @@ def test_why_queries_the_agent_for_guests(agent_pages: dict[str, tuple[int, byte
     url = agent_pages["url"][1].decode()
     done = gpufleet("why", "ml/train-0", "--agent", url)
     assert done.returncode == 0, done.stderr
-    assert "found by folder: train-0.toml" in done.stdout
-    assert "guest_unreachable: vsock://42:5555: Connection reset by peer" in done.stdout
+    assert "found by folder: train-0.toml" in done.stderr
+    assert "guest_unreachable: vsock://42:5555: Connection reset by peer" in done.stderr
     device = gpufleet("why", "GPU-0000abcd", "--agent", url, "--json")
     assert json.loads(device.stdout)["facts"][0] == FACTS[0]
     missing = gpufleet("why", "unknown", "--agent", url, "--hub", "http://127.0.0.1:1")

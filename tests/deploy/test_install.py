@@ -11,7 +11,7 @@ TEXT = (ROOT / "docs" / "install.md").read_text()
 COMMANDS = sorted(
     {
         match[1]
-        for match in re.finditer(r"(?:^|sudo |/lib )gpufleet ((?:config )?[a-z]+) *(?:--|#|$)", TEXT, re.MULTILINE)
+        for match in re.finditer(r"(?:^|sudo |/lib )gpufleet ((?:config |hub )?[a-z]+) *(?:--|#|$)", TEXT, re.MULTILINE)
     }
 )
 
@@ -24,7 +24,7 @@ def test_named_files_exist() -> None:
         assert (ROOT / path).exists(), path
 
 
-@pytest.mark.parametrize("command", ["config init", "config validate", "doctor", "snapshot"])
+@pytest.mark.parametrize("command", ["config init", "config validate", "doctor", "hub init", "snapshot"])
 def test_main_commands_are_documented(command: str) -> None:
     assert command in COMMANDS
 

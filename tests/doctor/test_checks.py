@@ -1,10 +1,15 @@
+import datetime as dt
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.doctor import CheckResult, CheckVerdict, NodeFacts, examine
+from gpufleet.doctor.connection import DeliveryState, HubConnection, TlsSession
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.access import Role
+from gpufleet.model.api.access import CallerAccess
 from gpufleet.model.machine import Machine, PciFunction
 
 HIDDEN = Absent(Reason.NOT_PERMITTED, "hidden")
@@ -14,6 +19,22 @@ NO_MODULE = Absent(Reason.NO_DRIVER, "the kernel module nvidia is not loaded")
 def gpu(driver: str | None = "nvidia", vendor: int = 0x10DE) -> PciFunction:
     return PciFunction(address="0000:18:00.0", vendor=vendor, device=0x2335, class_code=0x030200, driver=driver)
 
+
+NOW = dt.datetime(2027, 1, 15, 8, tzinfo=dt.UTC)
+HUB = HubConnection(
+    url="https://hub:8470",
+    cluster="local",
+    at=NOW,
+    addresses=("10.0.0.1",),
+    peer="10.0.0.1 port 8470",
+    peer_error="",
+    tls=TlsSession("TLSv1.3", NOW + dt.timedelta(days=90)),
+    token_file="/etc/gpufleet/sender.token",
+    token_mode=0o640,
+    answer=CallerAccess(id="abc", roles=(Role.SENDER,), cluster="local"),
+    clock_ahead=0.4,
+    delivery=DeliveryState(records=0, bytes=0, last_success=NOW),
+)
 
 HEALTHY = NodeFacts(
     inventory=(gpu(), gpu()),
@@ -40,6 +61,7 @@ HEALTHY = NodeFacts(
     guests_described=True,
     guests=(),
     guests_capability="available",
+    hub=HUB,
 )
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpufleet.doctor import CheckResult, CheckVerdict
 from gpufleet.doctor.hub import HubFacts, examine_hub
 from gpufleet.doctor.hub.facts import (
+    STOPPED,
     CertificateDetails,
     DaemonStatus,
     DatabaseState,
@@ -17,6 +18,7 @@ from gpufleet.doctor.hub.facts import (
     KernelClock,
     LogBacklog,
 )
+from gpufleet.hub.receive.listener import Listener
 from gpufleet.model.access import Role, Token
 
 NOW = dt.datetime(2026, 6, 1, tzinfo=dt.UTC)
@@ -41,13 +43,16 @@ def certificate(**changed: object) -> CertificateDetails:
     return msgspec.structs.replace(known, **changed)
 
 
+LISTENER = Listener(address="0.0.0.0:8470", tls=True, tokens=True)
+UNGUARDED = Listener(address="0.0.0.0:1", tls=True, tokens=False)
+LOOPBACK = Listener(address="127.0.0.1:1", tls=False, tokens=False)
+
 HEALTHY = HubFacts(
     at=NOW,
     folder="/var/lib/gpufleet/hub",
     folder_error="",
-    listen="0.0.0.0:8470",
-    auth="tokens",
-    tls=True,
+    configured=LISTENER,
+    listener=LISTENER,
     holder=4711,
     daemon=DAEMON,
     disk=DISK,
@@ -56,6 +61,8 @@ HEALTHY = HubFacts(
     store=DatabaseState(1, 1),
     backlog=LogBacklog(3, 4000, 0.5),
     wal_max_bytes=4 * GIB,
+    machines={"a": 20, "b": 89},
+    max_machines=100,
     certificate=certificate(),
     clock_skews={"node-a": -0.2, "node-b": 0.0},
     tokens=(token(Role.SENDER), token(Role.ADMIN, 90)),
@@ -72,9 +79,9 @@ def test_healthy_hub_passes_every_check() -> None:
 
 
 def test_checks_without_facts_are_unknown() -> None:
-    checks = examine_hub(HubFacts(at=NOW, folder="/x", listen="127.0.0.1:8470"))
+    checks = examine_hub(HubFacts(at=NOW, folder="/x", configured=LISTENER))
     wrong = {check.name for check in checks if check.verdict is not CheckVerdict.UNKNOWN}
-    assert wrong == {"listener", "certificate"}, "these two checks need no gathered facts"
+    assert wrong == {"certificate"}, "this check needs no gathered facts"
 
 
 @given(
@@ -141,13 +148,11 @@ def test_missing_hub_facts_never_improve_a_verdict(missing: set[str]) -> None:
         ("log", {"backlog": LogBacklog(9, GIB, 900.0)}, CheckVerdict.WARNING, "for 900 s"),
         ("log", {"backlog": LogBacklog(9, 3 * GIB, 9.0)}, CheckVerdict.FAILED, "4,096 MiB"),
         ("log", {"backlog": LogBacklog(9, 90, 9.0), "holder": 0}, CheckVerdict.WARNING, "9 batches"),
-        ("listener", {"auth": "none"}, CheckVerdict.WARNING, "reachable"),
-        (
-            "listener",
-            {"auth": "none", "tls": False, "listen": "127.0.0.1:1"},
-            CheckVerdict.OK,
-            "without TLS and tokens",
-        ),
+        ("listener", {"listener": UNGUARDED}, CheckVerdict.WARNING, "reachable"),
+        ("listener", {"listener": LOOPBACK}, CheckVerdict.OK, "the configuration has 0.0.0.0:8470"),
+        ("listener", {"listener": STOPPED}, CheckVerdict.UNKNOWN, "stopped"),
+        ("listener", {"listener": STOPPED, "configured": UNGUARDED}, CheckVerdict.WARNING, "reachable"),
+        ("listener", {"listener": "not reported", "configured": UNGUARDED}, CheckVerdict.UNKNOWN, "not reported"),
         ("certificate", {"certificate": None}, CheckVerdict.NOT_APPLICABLE, "no [tls]"),
         ("certificate", {"certificate": "cannot be read"}, CheckVerdict.FAILED, "cannot be read"),
         ("certificate", {"certificate": certificate(not_after=NOW)}, CheckVerdict.FAILED, "expired"),
@@ -185,3 +190,22 @@ def test_verdicts(name: str, changed: dict[str, object], verdict: CheckVerdict, 
     assert expected in check.found
     if verdict in (CheckVerdict.FAILED, CheckVerdict.WARNING):
         assert check.fix, "the check has no fix"
+
+
+@pytest.mark.parametrize(
+    ("machines", "verdict"),
+    [
+        ({}, CheckVerdict.OK),
+        ({"a": 1, "b": 90}, CheckVerdict.WARNING),
+        ({"a": 100}, CheckVerdict.FAILED),
+        ("closed", CheckVerdict.UNKNOWN),
+        (None, CheckVerdict.NOT_APPLICABLE),
+    ],
+)
+def test_machines_are_judged_by_the_limit(machines: dict[str, int] | str | None, verdict: CheckVerdict) -> None:
+    assert judge("machines", machines=machines).verdict is verdict
+
+
+@pytest.mark.parametrize(("machines", "verdict"), [({"a": 1}, CheckVerdict.FAILED), ({}, CheckVerdict.WARNING)])
+def test_store_without_tables_is_a_loss_if_machines_are_known(machines: dict[str, int], verdict: CheckVerdict) -> None:
+    assert judge("store", machines=machines, store=DatabaseState(0, 1)).verdict is verdict

@@ -90,6 +90,25 @@ async def test_running_killed_and_other_hubs_are_distinguished(tmp_path: Path) -
         wait_until(lambda: flushed in get_text(f"{site.url}/metrics"), what="three batches in the store")
 
 
+def test_listener_is_that_of_the_running_process(tmp_path: Path) -> None:
+    site = Site(tmp_path, 'log_level = "info"\n')
+    port = free_port()
+    assert site.examine()["listener"]["verdict"] == "unknown", "no process listens"
+    arguments = ["hub", "--config", str(site.config), "--listen", f"0.0.0.0:{port}", "--insecure-listen"]
+    with Gpufleet(arguments, tmp_path / "log") as hub:
+        hub.wait_for(f"http://127.0.0.1:{port}/healthz", 100)
+        checks = site.examine()
+        assert checks["listener"]["verdict"] == "warning"
+        assert f"0.0.0.0:{port}" in checks["listener"]["found"]
+        assert checks["daemon"]["verdict"] == "ok", "it is queried where it listens"
+        hub.kill()
+    assert site.examine()["listener"]["verdict"] == "unknown", "the file of a killed process does not count"
+    with site.start():
+        checks = site.examine()
+        assert checks["listener"]["verdict"] == checks["daemon"]["verdict"] == "ok"
+        assert str(site.port) in checks["listener"]["found"]
+
+
 async def test_sender_clocks_are_the_same_from_hub_and_registry(tmp_path: Path) -> None:
     site = Site(tmp_path)
     with site.start() as hub:

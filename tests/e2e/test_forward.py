@@ -1,11 +1,15 @@
 """Forwarding from the hub to real databases: values at their own time, and outages of both sides."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gpufleet.dashboards.native import native_dashboard
 from tests.e2e.conftest import Site
+from tests.support.dashboard_queries import query_of_all
 from tests.support.processes import Gpufleet, free_port
 from tests.support.tsdb import Tsdb, prometheus, victoria
 from tests.support.waiting import wait_until
@@ -13,6 +17,9 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 Peer = Callable[[str], Path]
+WITHOUT_DATA = {"Absent readings by reason", "Failing readers", "Age of measurements", "XIDs", "Last XID of each GPU"}
+"""Panels of the overview that need series of the agents' pages, or XIDs, which a simulated fleet sends as events."""
+
 JOB = 'job="gpufleet",forwarded_by="gpufleet"'
 
 
@@ -84,3 +91,18 @@ def test_backlog_survives_database_outage_and_hub_kill(site: Site, peer: Peer) -
     assert len(rows) > 5
     assert rows <= stored  # at the time of measurement
     assert {at for at in stored if at <= max(rows)} == rows  # and none is missing
+
+
+def test_simulated_fleet_is_charted_through_a_database(site: Site, peer: Peer) -> None:
+    """The overview of the native dashboard has data for a fleet that the hub forwards."""
+    panels = [panel for panel in native_dashboard().rows[0].panels if panel.title not in WITHOUT_DATA]
+    queries = [query_of_all(query.expression, "5m") for panel in panels for query in panel.queries]
+    with prometheus(peer("prometheus"), site.folder / "prometheus") as database:
+        start_hub(site, database.write_url)
+        fleet = ["--clusters", "2", "--nodes", "8", "--gpus", "2", "--faults", "hot-gpu@+1m/10m:c1/n1/g0"]
+        times = ["--start", "4m", "--duration", "4m", "--speed", "40", "--hub", site.hub_url]
+        command = [sys.executable, "-m", "gpufleet.cli.main", "simulate", "fleet", *fleet, *times]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        wait_until(lambda: figure(site, "queue_requests") == 0, seconds=60, what="an empty queue")
+        unanswered = [query for query in queries if not database.query(query)]
+        assert unanswered == []

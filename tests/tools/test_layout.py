@@ -10,7 +10,7 @@ THROUGH_THE_PACKAGE = {
     "agent": ("agent", "tests/agent"),
     "agent/collect": ("once release state", "tests/agent/collect"),
     "agent/guests": ("access_paths guest guests health validation", "tests/agent/guests"),
-    "agent/publish": ("outbox queue", "tests/agent/publish"),
+    "agent/publish": ("outbox", "tests/agent/publish"),
     "channels/guest_shell": ("shell", "tests/channels/guest_shell"),
     "channels": ("output", "tests/channels"),
     "channels/qemu_agent": ("protocol", "tests/channels/qemu_agent"),
@@ -18,26 +18,26 @@ THROUGH_THE_PACKAGE = {
     "channels/stream": ("dialers sockets", "tests/channels/stream"),
     "cli": (
         (
-            "agent allocation audit cluster config daemon devices doctor doctor_page explain fetch hub "
-            "machine options output query_sql query_tables release simulate_fleet source up version"
+            "accounts agent agent_daemon allocation app audit cluster config devices doctor doctor_page explain fetch "
+            "hub hub_daemon machine options query_sql query_tables release simulate_fleet source startup up version"
         ),
         "tests/cli",
     ),
     "codecs/batch": ("codec columns compression limits records rows size structure", "tests/codecs/batch"),
     "codecs": ("closed_xml", "tests/codecs"),
     "codecs/dcgm_wire": ("codes commands frame requests values", "tests/codecs/dcgm_wire"),
-    "codecs/nvidia_smi": ("capture failure listing records values", "tests/codecs/nvidia_smi"),
+    "codecs/nvidia_smi": ("capture failure listing records", "tests/codecs/nvidia_smi"),
     "codecs/otlp": ("decode encode encodings messages records", "tests/codecs/otlp"),
     "codecs/prometheus_text": ("labels page", "tests/codecs/prometheus_text"),
     "codecs/remote_write": ("encode known records", "tests/codecs/remote_write"),
     "config": ("guests scrape secret_files tls urls", "tests/config"),
     "dashboards": ("dcgm grafana native panel", "tests/dashboards/test_dashboards.py"),
-    "decoding": ("batch builder format nvidia_smi prometheus snapshot", "tests/decoding/test_formats.py"),
+    "decoding": ("batch builder format prometheus snapshot", "tests/decoding/test_formats.py"),
     "delivery": ("post session", "tests/delivery"),
     "dialects": (
         (
-            "all_smi dcgm_exporter dialect known kube_state_metrics kubevirt l9gpu_points native "
-            "nvidia_gpu_exporter nvitop_exporter otel_names otel_reading reading sample_builder"
+            "dcgm_exporter dialect known kube_state_metrics kubevirt l9gpu_points native "
+            "nvidia_gpu_exporter nvitop_exporter otel_names otel_reading reading"
         ),
         "tests/dialects",
     ),
@@ -60,31 +60,31 @@ THROUGH_THE_PACKAGE = {
     "hub/relay": ("forwarding senders", "tests/relay"),
     "model": (
         (
-            "absence access allocation cluster declared errors event finding holdings liveness machine "
+            "access allocation cluster declared errors event finding holdings liveness machine "
             "process reading snapshot status text time view"
         ),
         "tests/model",
     ),
-    "model/api": ("answer fleet inventory sql usage", "tests/web/hub"),
+    "model/api": ("access answer fleet inventory sql usage", "tests/web/hub"),
     "model/stored": ("ledger retention samples", "tests/stores/clickhouse"),
     "model/wire": ("batch matrix", "tests/codecs/batch"),
-    "readers/dcgm": ("client samples session", "tests/readers/dcgm"),
+    "readers/dcgm": ("client session", "tests/readers/dcgm"),
     "readers/dcgm/mapping": ("activity device mig row units", "tests/readers/dcgm"),
     "readers/exporter": ("fetch frozen mapping trust", "tests/readers/exporter"),
     "readers/host": ("fetch plan source", "tests/readers/host"),
     "readers/host/mapping": ("devices identity kernel network", "tests/readers/host"),
     "readers/kmsg": ("fetch mapping", "tests/readers/kmsg"),
     "readers/netdata": ("fetch mapping parse", "tests/readers/netdata"),
-    "readers/nvidia_smi": ("fetch machine parse plan samples views", "tests/readers/nvidia_smi"),
-    "readers/nvidia_smi/mapping": ("account devices processes rows tables unread values", "tests/readers/nvidia_smi"),
+    "readers/nvidia_smi": ("fetch parse plan views", "tests/readers/nvidia_smi"),
+    "readers/nvidia_smi/mapping": ("account processes rows tables unread values", "tests/readers/nvidia_smi"),
     "readers/nvml/calls": ("activity board call errors fields links mig vgpu", "tests/readers/nvml"),
     "readers/nvml": (
         "context fetch instances listeners machine parse protocol reader watch worker",
         "tests/readers/nvml",
     ),
-    "readers/nvml/mapping": ("activity board errors lane links mig row units vgpu", "tests/readers/nvml"),
+    "readers/nvml/mapping": ("activity errors lane mig row units vgpu", "tests/readers/nvml"),
     "readers/snapshot": ("fetch mapping", "tests/readers/snapshot"),
-    "registry": ("allocations audit database tables", "tests/registry"),
+    "registry": ("allocations audit tables", "tests/registry"),
     "": ("runtime", "tests/runtime"),
     "simulate/dcgm": ("answers engine state values", "tests/readers/dcgm"),
     "simulate/fleet": ("agents chance cycles fleet hardware layout posting reports", "tests/simulate/fleet"),
@@ -97,13 +97,13 @@ THROUGH_THE_PACKAGE = {
     "stores/clickhouse/sql": ("reference views", "tests/stores/clickhouse/sql"),
     "web/hub": (
         (
-            "access allocations app audit errors events fleet http imports ingest openapi parameters relay "
+            "access allocations app audit errors events http imports ingest openapi parameters relay "
             "remote_write selfmetrics tables"
         ),
         "tests/web/hub",
     ),
     "web": ("protocol server tls", "tests/web"),
-    "wiring": ("connections exports forward guests hub polling relay simulated_exports snapshot", "tests/wiring"),
+    "wiring": ("connections exports forward guests polling relay simulated_exports snapshot", "tests/wiring"),
 }
 """Package to its modules without a test module of their name, and where the package's public names test them."""
 

@@ -10,6 +10,7 @@ import typer
 from gpufleet.cli.fetch import Access, get, send
 from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, TokenFileOption
 from gpufleet.cli.output import print_json
+from gpufleet.cli.times import parse_time
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, AllocationKind, AllocationSpec, Target
 
 allocation_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Register, show and close allocations.")
@@ -33,8 +34,12 @@ def put(
         list[str] | None,
         typer.Option(metavar="UUID", help="Restrict to this device (UUID or PCI address); may be repeated."),
     ] = None,
-    valid_from: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: now].")] = None,
-    valid_to: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: open].")] = None,
+    valid_from: Annotated[
+        str | None, typer.Option(metavar="TIME", help="RFC 3339, or a span ago (10m) [default: now].")
+    ] = None,
+    valid_to: Annotated[
+        str | None, typer.Option(metavar="TIME", help="RFC 3339, or a span ago (10m) [default: open].")
+    ] = None,
     expect: Annotated[
         list[str] | None,
         typer.Option(metavar="CLASS=N", help="Expected number of GPUs of a class, such as H200=8; may be repeated."),
@@ -46,6 +51,7 @@ def put(
     ca: CaOption = None,
 ) -> None:
     """Register or change an allocation. Repeating a command changes nothing."""
+    now = dt.datetime.now(dt.UTC)
     fields: dict[str, Any] = {"cluster": cluster, REQUIRED_TARGET_FIELD[kind]: target}
     spec = AllocationSpec(
         kind=kind,
@@ -54,8 +60,8 @@ def put(
         team=team,
         devices=tuple(device) if device else None,
         expected=_expected(expect or []),
-        valid_from=_time("--valid-from", valid_from),
-        valid_to=_time("--valid-to", valid_to),
+        valid_from=None if valid_from is None else parse_time("--valid-from", valid_from, now),
+        valid_to=None if valid_to is None else parse_time("--valid-to", valid_to, now),
     )
     path = f"{_path(id)}?rebind=true" if rebind else _path(id)
     print_json(send(hub, path, Access(token_file, ca), method="PUT", body=msgspec.json.encode(spec)))
@@ -85,14 +91,3 @@ def _expected(items: list[str]) -> dict[str, int]:
             raise typer.BadParameter(f"{item!r} is not CLASS=N, such as H200=8", param_hint="--expect")
         found[name] = int(count)
     return found
-
-
-def _time(option: str, text: str | None) -> dt.datetime | None:
-    if text is None:
-        return None
-    try:
-        return msgspec.convert(text, dt.datetime)
-    except msgspec.ValidationError as error:
-        raise typer.BadParameter(
-            f"{text!r} is not an RFC 3339 time such as 2026-01-31T12:00:00Z", param_hint=option
-        ) from error

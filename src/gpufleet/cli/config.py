@@ -2,6 +2,7 @@
 
 import enum
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +16,9 @@ from gpufleet.config.agent import AgentConfig
 from gpufleet.config.hub import ENV_PREFIX as HUB_PREFIX
 from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import ConfigProblemsError, Resolved, leaves, resolve
-from gpufleet.config.secret_files import missing_files
 from gpufleet.config.template import render_template, render_toml
 from gpufleet.model.errors import ConfigError
+from gpufleet.wiring.validation import check_agent, check_hub
 
 config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Print, validate and create configuration.")
 
@@ -32,6 +33,11 @@ class DaemonKind(enum.StrEnum):
 _RECORDS: dict[DaemonKind, tuple[type[msgspec.Struct], str]] = {
     DaemonKind.AGENT: (AgentConfig, AGENT_PREFIX),
     DaemonKind.HUB: (HubConfig, HUB_PREFIX),
+}
+
+_CHECKS: dict[DaemonKind, Callable[..., tuple[ConfigError, ...]]] = {
+    DaemonKind.AGENT: check_agent,
+    DaemonKind.HUB: check_hub,
 }
 
 DaemonOption = Annotated[DaemonKind, typer.Option("--for", help="DaemonKind of the configuration.")]
@@ -60,9 +66,12 @@ def validate(
     daemon: DaemonOption = DaemonKind.AGENT,
     config: ConfigFile = None,
 ) -> None:
-    """Check the configuration and that the files it names exist. Exits with 2 and all problems if it is invalid."""
+    """Check the configuration and the files, folders and databases it names. Exits with 2 and all problems.
+
+    A file or folder of another user is not a problem: run this as the daemon's user to check its permissions too.
+    """
     try:
-        problems = missing_files(_resolve(daemon, config))
+        problems = _CHECKS[daemon](_resolve(daemon, config), daemon=False)
     except ConfigProblemsError as error:
         other = DaemonKind.HUB if daemon is DaemonKind.AGENT else DaemonKind.AGENT
         if config is None or not _is_valid(other, config):

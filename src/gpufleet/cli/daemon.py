@@ -29,6 +29,8 @@ An agent stalled for up to 40 ms in each full collection, about once per second 
 YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS = 20, 100
 """Collections of a generation per collection of the next older one; a full collection runs about every half hour."""
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 def tune_garbage_collector() -> None:
     """Make the garbage collector run less often, and exclude the existing objects."""
@@ -38,7 +40,10 @@ def tune_garbage_collector() -> None:
 
 
 def run_until_stopped(daemon: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    """Run `daemon(stop)` to completion, with uvloop if installed. SIGINT and SIGTERM set `stop`."""
+    """Run `daemon(stop)` to completion, with uvloop if installed.
+
+    The first SIGINT or SIGTERM sets `stop`. A second one kills the process, whatever it waits for.
+    """
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_with_signals(daemon))
@@ -47,8 +52,15 @@ def run_until_stopped(daemon: Callable[[asyncio.Event], Coroutine[Any, Any, None
 async def _with_signals(daemon: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+
+    def stop_once() -> None:
+        stop.set()
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)  # the kernel ends the process, even if the loop is blocked
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop_once)
     await daemon(stop)
 
 

@@ -17,7 +17,6 @@ from gpufleet.cli.options import CaOption, CommandError, ConfigFile, HubConfigFi
 
 if TYPE_CHECKING:
     from gpufleet.config.agent import AgentConfig
-    from gpufleet.config.hub import HubConfig
     from gpufleet.doctor import CheckResult
     from gpufleet.doctor.access import LocalAccess
     from gpufleet.doctor.facts import NodeFacts
@@ -54,7 +53,8 @@ def hub(
     config: HubConfigFile = None,
     state: HubState = None,
     hub: Annotated[
-        str | None, typer.Option("--hub", metavar="URL", help="URL of the hub [default: its listen address].")
+        str | None,
+        typer.Option("--hub", metavar="URL", help="URL of the hub [default: the address of the running process]."),
     ] = None,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
@@ -66,13 +66,17 @@ def hub(
     from gpufleet.config.hub import ENV_PREFIX, HubConfig
     from gpufleet.config.load import load
     from gpufleet.doctor.access import LocalAccess
-    from gpufleet.doctor.hub import examine_hub, gather_hub
+    from gpufleet.doctor.hub import configured_listener, examine_hub, gather_hub, running_listener
+    from gpufleet.hub.receive.listener import Listener
 
     settings = load(HubConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={"state": state})
-    url = hub or _url_of(settings)
+    listener = running_listener(settings)
+    known = listener if isinstance(listener, Listener) else configured_listener(settings)
+    url = hub or _url_of(known.address, secure=known.tls)
     access = Access(token_file, ca)
     name = urlsplit(url).hostname if hub else None
-    facts = gather_hub(settings, lambda path: get(url, path, access), LocalAccess(), dt.datetime.now(dt.UTC), name)
+    now = dt.datetime.now(dt.UTC)
+    facts = gather_hub(settings, lambda path: get(url, path, access), LocalAccess(), now, name, listener)
     _show(examine_hub(facts), json, verbose)
 
 
@@ -99,13 +103,13 @@ def dcgm(
     _show(asyncio.run(examine_engine(address, dialer, SystemClock())), json, verbose)
 
 
-def _url_of(config: "HubConfig | AgentConfig") -> str:
+def _url_of(address: str, *, secure: bool) -> str:
     """Return the URL under which this machine reaches a listener."""
     from gpufleet.config.agent import parse_listen
 
-    host, port = parse_listen(config.listen)
+    host, port = parse_listen(address)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - replaced
-    return f"{'https' if config.tls.is_on else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _examine_node(root: Path, config: Path | None) -> "tuple[CheckResult, ...]":
@@ -118,10 +122,8 @@ def _examine_node(root: Path, config: Path | None) -> "tuple[CheckResult, ...]":
     from gpufleet.runtime import SystemClock
 
     settings = load(AgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={})
-    facts = asyncio.run(
-        gather_facts(LocalFiles(root), LocalAccess(root), SystemClock(), str(Path(settings.state, "agent")))
-    )
-    return examine(_with_guests(facts, settings, LocalAccess(root)))
+    facts = asyncio.run(gather_facts(LocalFiles(root), LocalAccess(root), SystemClock(), str(settings.folder)))
+    return examine(_with_hub(_with_guests(facts, settings, LocalAccess(root)), settings))
 
 
 def _with_guests(facts: "NodeFacts", settings: "AgentConfig", access: "LocalAccess") -> "NodeFacts":
@@ -141,11 +143,31 @@ def _with_guests(facts: "NodeFacts", settings: "AgentConfig", access: "LocalAcce
         return facts
     token = Path(settings.token_file) if settings.token_file else None
     try:
-        snapshot = take_snapshot(_url_of(settings), None, Access(token))
+        snapshot = take_snapshot(_url_of(settings.listen, secure=settings.tls.is_on), None, Access(token))
     except (CommandError, ConfigError) as error:
         return msgspec.structs.replace(facts, guests_error=str(error))
     capability = snapshot.capabilities.get("guests", "")
     return msgspec.structs.replace(facts, guests=snapshot.guests, guests_capability=capability)
+
+
+def _with_hub(facts: "NodeFacts", settings: "AgentConfig") -> "NodeFacts":
+    """Add the state of the connection to the hub, and the agent's deliveries over it."""
+    import msgspec
+
+    from gpufleet.doctor.connection import parse_delivery, probe_hub, stopped_delivery
+    from gpufleet.model.errors import ConfigError
+
+    found = probe_hub(settings.hub, cluster=settings.cluster, now=dt.datetime.now(dt.UTC))
+    if not found.url:
+        return msgspec.structs.replace(facts, hub=found)
+    try:
+        access = Access(Path(settings.token_file) if settings.token_file else None)
+        page = get(_url_of(settings.listen, secure=settings.tls.is_on), "/metrics", access).decode()
+        delivery = parse_delivery(page)
+    except (CommandError, ConfigError) as error:
+        delivery = stopped_delivery(settings, str(error))
+    found = msgspec.structs.replace(found, delivery=delivery, at=dt.datetime.now(dt.UTC))
+    return msgspec.structs.replace(facts, hub=found)
 
 
 def _show(checks: "Sequence[CheckResult]", as_json: bool, verbose: bool) -> None:

@@ -1,16 +1,32 @@
 """`gpufleet events`: shows recent events of this machine."""
 
-import shutil
+import datetime as dt
 import sys
 from typing import Annotated
 
 import msgspec
 import typer
 
+from gpufleet.cli import query_tables
 from gpufleet.cli.devices import find_device
 from gpufleet.cli.fetch import Access
-from gpufleet.cli.options import AgentUrl, CaOption, CommandError, ConfigFile, Json, TokenFileOption
+from gpufleet.cli.options import (
+    TIME,
+    AgentUrl,
+    CaOption,
+    Columns,
+    CommandError,
+    ConfigFile,
+    Json,
+    Limit,
+    Sort,
+    TokenFileOption,
+    Wide,
+)
+from gpufleet.cli.output import print_tables
+from gpufleet.cli.query import make_layout
 from gpufleet.cli.source import take_snapshot
+from gpufleet.cli.times import parse_time
 
 
 def events(
@@ -19,6 +35,11 @@ def events(
         typer.Argument(metavar="[WHAT]", help="Only events of this device: UUID or its prefix, PCI address or index."),
     ] = None,
     kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only events of this kind, for example xid.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help=f"Only since then: {TIME}.")] = None,
+    wide: Wide = False,
+    columns: Columns = None,
+    sort: Sort = None,
+    limit: Limit = None,
     json: Json = False,
     agent: AgentUrl = None,
     config: ConfigFile = None,
@@ -38,12 +59,12 @@ def events(
             raise CommandError(f"{snapshot.node.name} has no device {what}; its devices: {known}")
         names = {device[0].key, f"gpu/pci/{device[0].pci_address}"}
         found = tuple(event for event in found if event.device in names)
+    if since is not None:
+        start = parse_time("--since", since, dt.datetime.now(dt.UTC))
+        found = tuple(event for event in found if event.at >= start)
     if kind is not None:
         found = tuple(event for event in found if event.kind == kind)
     if json:
         sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
         return
-    from gpufleet.cli.query_tables import event_reports, render
-
-    width = shutil.get_terminal_size((140, 40)).columns
-    sys.stdout.write(render(event_reports(found), width=width, colour=sys.stdout.isatty()))
+    print_tables(query_tables.event_reports(found), make_layout(wide, columns, sort, limit, as_json=json))

@@ -1,23 +1,22 @@
-"""Explanations of readings for `gpufleet why`, as records and as text. Pure."""
+"""Explanations of readings for `gpufleet why`, as records and as a table. Pure."""
 
 import datetime as dt
-import io
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from gpufleet.cli.table import Cell, TextColumn, TextTable
+from gpufleet.cli.themes import theme_of, theme_order
 from gpufleet.exporters.display import guest_facts, seconds_text, value_text
 from gpufleet.model.absence import Reason
-from gpufleet.model.api.answer import AllocationAnswer
+from gpufleet.model.api.answer import AllocationAnswer, GpuRecord
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Device, Guest, Snapshot
 from gpufleet.model.view import ViewKind
 
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
+NOT_REPORTED = "no reader has reported it"
+"""Detail of metrics without any report; left out on a terminal."""
 
 
 class ExplainedReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,7 +73,11 @@ def explain_device(snapshot: Snapshot, device: Device, how: str, now: dt.datetim
     facts += [f"bound driver: {function.driver or 'none'}" for function in snapshot.host.pci or ()
               if function.address == device.pci_address]  # fmt: skip
     facts += _reader_errors(snapshot)
-    lines = [*_lines(device.readings, now), *_unreported(device), *_dimension_lines(device.dimensions, now)]
+    lines = [
+        *_lines(device.readings, now),
+        *_unreported(device.kind, device.readings),
+        *_dimension_lines(device.dimensions, now),
+    ]
     return Explanation(
         subject=title, facts=tuple(facts), parts=(ExplainedSubject(title=device.key, lines=tuple(lines)),)
     )
@@ -153,17 +156,17 @@ def _dimension_lines(dimensions: Iterable[DimReading], now: dt.datetime | None) 
         )
 
 
-def _unreported(device: Device) -> Iterable[ExplainedReading]:
+def _unreported(kind: ViewKind, readings: Mapping[str, Reading]) -> Iterable[ExplainedReading]:
     """Yield metrics of the device's kind that no reader has reported.
 
     Metrics that apply only to GPUs in some role are left out, because the reader of that role reports their absence.
     """
     for metric in CATALOGUE.values():
-        if device.kind is ViewKind.GPU and metric.role is not None:
+        if kind is ViewKind.GPU and metric.role is not None:
             continue
-        if Subject(device.kind) in metric.subjects and not metric.dims and metric.name not in device.readings:
-            detail = "no reader has reported it"
-            yield ExplainedReading(metric=metric.name, unit=metric.unit, absent=Reason.NOT_COLLECTED, detail=detail)
+        if Subject(kind) in metric.subjects and not metric.dims and metric.name not in readings:
+            absent = Reason.NOT_COLLECTED
+            yield ExplainedReading(metric=metric.name, unit=metric.unit, absent=absent, detail=NOT_REPORTED)
 
 
 def _reader_errors(snapshot: Snapshot) -> list[str]:
@@ -219,57 +222,82 @@ def explain_guest_device(snapshot: Snapshot, guest: Guest, device: Device, now: 
     return Explanation(subject=found.subject, facts=guest_facts(guest, now), parts=found.parts)
 
 
-def render_explanation(explanation: Explanation, *, width: int, colour: bool) -> str:
-    """Render an explanation for a terminal of this width, in columns."""
-    from rich.console import Console
-    from rich.text import Text
-
-    page = io.StringIO()
-    console = Console(
-        file=page,
-        width=width,
-        force_terminal=colour,
-        no_color=not colour,
-        highlight=False,
-        markup=False,
-        emoji=False,
+def explain_gpu(record: GpuRecord) -> Explanation:
+    """Explain the readings of a device in a hub's answer."""
+    device = record.device
+    facts = [f"{device.id}, source {device.source}", f"read from the {device.side} side on {record.node}"]
+    if record.liveness is not None:
+        unverified = ", not verified" if record.liveness.unverified else ""
+        facts.append(f"state {record.liveness.state}{unverified}, newest sample {seconds_text(record.age_seconds)} ago")
+        facts += [*record.liveness.partial, *record.liveness.suspect]
+    for place in record.history.places if record.history is not None else ():
+        if not place.is_newest:
+            facts.append(f"before in {place.node or place.machine}, slot {place.pci_address}")
+    lines = (
+        *_lines(device.readings, None),
+        *_unreported(device.kind, device.readings),
+        *_dimension_lines(device.dimensions, None),
     )
-    console.print(Text(explanation.subject, style="bold"))
-    for fact in explanation.facts:
-        console.print(Text(f"  {fact}"))
-    for part in explanation.parts:
-        console.print()
-        if len(explanation.parts) > 1:
-            console.print(Text(part.title, style="bold"))
-        console.print(_table(part))
-    return page.getvalue()
+    name = device.uuid or device.pci_address or device.id
+    return Explanation(
+        subject=f"{device.name or device.kind} {name}",
+        facts=tuple(facts),
+        parts=(ExplainedSubject(title=device.id, lines=lines),),
+    )
 
 
-def _table(part: ExplainedSubject) -> "Table":
-    from rich.table import Table
+def select_readings(explanation: Explanation, metrics: Sequence[str], *, absent: bool) -> Explanation:
+    """Return the explanation with only some readings.
 
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("reading", "value or reason", "reader", "side", "age"):
-        table.add_column(title, justify="right" if title == "age" else "left", overflow="fold")
-    for line in part.lines:
-        table.add_row(
+    Args:
+        explanation: the explanation.
+        metrics: names of metrics, or parts of names; empty selects all.
+        absent: select only absent readings.
+    """
+
+    def selects(line: ExplainedReading) -> bool:
+        return (not absent or line.absent is not None) and (not metrics or any(one in line.metric for one in metrics))
+
+    parts = tuple(
+        msgspec.structs.replace(part, lines=tuple(line for line in part.lines if selects(line)))
+        for part in explanation.parts
+    )
+    return msgspec.structs.replace(explanation, parts=parts)
+
+
+def explanation_tables(explanation: Explanation) -> list[TextTable | str]:
+    """Return a table with a row per reading, by device and theme, and notes."""
+    several = len(explanation.parts) > 1
+    rows = [
+        (
+            part.title,
+            Cell(theme_of(line.metric), key=f"{part.title}: {theme_of(line.metric)}" if several else None),
             line.metric,
             _value(line),
             line.reader,
             line.side if line.scope in ("", "own") else f"{line.side} ({line.scope})",
-            "" if line.age_seconds is None else seconds_text(line.age_seconds),
+            Cell() if line.age_seconds is None else Cell(seconds_text(line.age_seconds), key=line.age_seconds),
         )
-    return table
+        for part in explanation.parts
+        for line in sorted(part.lines, key=lambda line: theme_order(line.metric))
+    ]
+    columns = (
+        TextColumn("device", wide=True),
+        TextColumn("theme"),
+        TextColumn("reading"),
+        TextColumn("value-or-reason", wrap=True),
+        TextColumn("reader", rank=2),
+        TextColumn("side", rank=3),
+        TextColumn("age", rank=1, right=True),
+    )
+    unreported = any(line.detail == NOT_REPORTED for part in explanation.parts for line in part.lines)
+    notes = [f"not_collected without details: {NOT_REPORTED}."] if unreported else []
+    return [TextTable(columns, rows, "readings", group="theme"), *notes]
 
 
-def _value(line: ExplainedReading) -> "Text":
-    from rich.text import Text
-
+def _value(line: ExplainedReading) -> Cell:
     if line.absent is None:
-        return Text(line.text)
-    text = Text(str(line.absent), style="yellow")
-    if line.detail:
-        text.append(f": {line.detail}")
-    if line.catalogue:
-        text.append(f" [catalogue: {line.catalogue}]", style="dim")
-    return text
+        return Cell(line.text)
+    text = f"{line.absent}: {line.detail}" if line.detail else str(line.absent)
+    full = f"{text} [catalogue: {line.catalogue}]" if line.catalogue else text
+    return Cell(str(line.absent) if line.detail == NOT_REPORTED else full, full=full)

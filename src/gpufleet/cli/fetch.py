@@ -30,6 +30,18 @@ TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 64 << 20
 
 
+class HttpError(CommandError):
+    """Error response of a server.
+
+    Attributes:
+        status: HTTP status.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class Access(msgspec.Struct, frozen=True):
     """Credentials and trusted authorities of a command.
 
@@ -46,8 +58,8 @@ def get(base: str, path: str, access: Access | None = None, *, timeout_seconds: 
     """GET `path` of the server at `base`. All pages of a plain list are joined unless `path` sets a limit.
 
     Raises:
-        CommandError: if `base` is not an HTTP URL, there is no response, or its status is not 200. Contains the
-            server's message.
+        CommandError: if `base` is not an HTTP URL, or there is no response.
+        HttpError: if its status is not 200. Contains the server's message.
         ConfigError: if the token cannot be read.
     """
     body, following = _exchange(base, path, "GET", None, access or Access(), timeout_seconds)
@@ -112,7 +124,8 @@ def _exchange(
             link = _NEXT.fullmatch(answer.headers.get("Link", ""))
     except urllib.error.HTTPError as error:
         with error:
-            raise CommandError(f"{url} returned {error.code}: {_error_message(error.read(65_536))}") from error
+            detail = _error_message(error.read(65_536))
+            raise HttpError(f"{url} returned {error.code}: {detail}", error.code) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise CommandError(f"cannot query {url}: {reason}. {_advice(reason, access)}") from error

@@ -1,4 +1,4 @@
-"""Atomic output of generated text, to a file or standard output."""
+"""Atomic output of generated files, and of text to a file or standard output."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ def write_output(text: str, output: str, *, force: bool) -> None:
         return
     target = Path(output)
     try:
-        _write(text, target, force=force)
+        place_file(text.encode(), target, force=force)
     except FileExistsError as error:
         raise CommandError(f"{target} exists: choose another name, or replace it with --force") from error
     except OSError as error:
@@ -37,13 +37,22 @@ def write_output(text: str, output: str, *, force: bool) -> None:
     print(f"wrote {target}")
 
 
-def _write(text: str, target: Path, *, force: bool) -> None:
+def place_file(content: bytes, target: Path, *, force: bool, mode: int = 0o600, group: int | None = None) -> None:
+    """Create a file atomically, or replace it with `force`. No other user can read it before `mode` is set.
+
+    Raises:
+        FileExistsError: if the file exists and `force` is false.
+        OSError: if it cannot be written. Nothing is changed then.
+    """
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # mode 0600
     fresh = Path(name)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
             file.flush()
+            if group is not None:
+                os.fchown(file.fileno(), -1, group)
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         if force:
             fresh.replace(target)

@@ -11,7 +11,7 @@ from gpufleet.cli.output import print_json
 
 machine_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show and retire machines.")
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The hub's id of the machine; see `gpufleet query machines`.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id or name of the machine; see `gpufleet query machines`.")]
 
 
 @machine_app.command("get")

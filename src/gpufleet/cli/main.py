@@ -9,76 +9,16 @@
 import logging
 import os
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import NoReturn
 
-import typer
-
-from gpufleet import __version__
-from gpufleet.cli.agent import agent_app
-from gpufleet.cli.allocation import allocation_app
-from gpufleet.cli.audit import audit
-from gpufleet.cli.cluster import cluster_app
-from gpufleet.cli.config import config_app
-from gpufleet.cli.dashboard import dashboard_app
-from gpufleet.cli.decode import decode
-from gpufleet.cli.doctor import doctor_app
-from gpufleet.cli.events import events
-from gpufleet.cli.guest import guest_app
-from gpufleet.cli.hub import hub
-from gpufleet.cli.machine import machine_app
-from gpufleet.cli.query import query_app
-from gpufleet.cli.simulate import simulate_app
-from gpufleet.cli.snapshot import snapshot
-from gpufleet.cli.token import token_app
-from gpufleet.cli.up import up
-from gpufleet.cli.version import version
-from gpufleet.cli.why import why
+from gpufleet.cli.daemon_arguments import AGENT_OPTIONS, HUB_OPTIONS, parse_daemon_arguments
 from gpufleet.model.errors import ConfigError, GpufleetError
 from gpufleet.model.text import clean
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
-# typer does not export the base class of its usage errors, which comes from click or from typer's copy of it.
-_UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
-
-COMMANDS = (up, snapshot, why, events, decode, hub, audit, version)
-"""Commands in the order of the help. Their modules import heavy dependencies only when they run."""
-
-GROUPS = {
-    "agent": agent_app,
-    "doctor": doctor_app,
-    "allocation": allocation_app,
-    "cluster": cluster_app,
-    "machine": machine_app,
-    "query": query_app,
-    "token": token_app,
-    "config": config_app,
-    "guest": guest_app,
-    "dashboard": dashboard_app,
-    "simulate": simulate_app,
-}
-"""Commands with subcommands."""
-
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
-for _command in COMMANDS:
-    app.command()(_command)
-for _name, _commands in GROUPS.items():
-    app.add_typer(_commands, name=_name)
-
-
-def _print_version(requested: bool) -> None:
-    if requested:
-        print(f"gpufleet {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def gpufleet(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
-    """GPU telemetry from hosts, VM guests, pods and jobs to one store."""
+COMPLETION = "_GPUFLEET_COMPLETE"
+"""Variable by which a shell requests completions."""
 
 
 def main() -> NoReturn:
@@ -90,11 +30,8 @@ def _run() -> int:
     # Only daemons log; commands report errors on stderr.
     logging.getLogger("gpufleet").addHandler(logging.NullHandler())
     try:
-        code = app(standalone_mode=False)
+        code = 0 if _run_daemon(sys.argv[1:]) else _run_command()
         sys.stdout.flush()
-    except _UsageError as error:
-        error.show()
-        return USAGE
     except ConfigError as error:
         _print_error(error)
         return USAGE
@@ -106,7 +43,7 @@ def _run() -> int:
             raise
         _print_error(f"{error.name} is not installed: install gpufleet[agent] for an agent, gpufleet[hub] for a hub")
         return FAILED
-    except (typer.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
@@ -114,6 +51,39 @@ def _run() -> int:
         # Python flushes stdout again at exit: redirect it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    return code
+
+
+def _run_daemon(arguments: list[str]) -> bool:
+    """Run a daemon to its end if the arguments start one; it loads no module of other commands."""
+    if not arguments or COMPLETION in os.environ:
+        return False
+    command, options = arguments[0], arguments[1:]
+    if command == "agent" and (values := parse_daemon_arguments(options, AGENT_OPTIONS)) is not None:
+        from gpufleet.cli.agent_daemon import start_agent
+
+        start_agent(values)
+        return True
+    if command == "hub" and (values := parse_daemon_arguments(options, HUB_OPTIONS)) is not None:
+        from gpufleet.cli.hub_daemon import start_hub
+
+        start_hub(values)
+        return True
+    return False
+
+
+def _run_command() -> int:
+    import typer
+
+    from gpufleet.cli.app import UsageError, app
+
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        error.show()
+        return USAGE
+    except typer.Abort:
+        return INTERRUPTED
     return code if isinstance(code, int) else 0
 
 

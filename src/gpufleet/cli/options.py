@@ -30,6 +30,31 @@ CaOption = Annotated[
     Path | None,
     typer.Option("--ca", metavar="FILE", envvar="GPUFLEET_CA", help="PEM file of trusted authorities."),
 ]
+Wide = Annotated[bool, typer.Option("--wide", help="Show every column in full, however wide the table is.")]
+Columns = Annotated[
+    str | None, typer.Option("--columns", metavar="NAMES", help="Show only these columns, comma-separated.")
+]
+Sort = Annotated[
+    str | None, typer.Option("--sort", metavar="COLUMN", help="Sort by this column; -COLUMN reverses the order.")
+]
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Show at most this many rows.")]
+Watch = Annotated[
+    str | None,
+    typer.Option("--watch", metavar="SPAN", help="Repeat at this interval, for example 5s, until Ctrl-C."),
+]
+States = Annotated[
+    list[str] | None,
+    typer.Option("--state", metavar="STATE", help="Show only rows with this state; may be repeated."),
+]
+TIME = "RFC 3339, or a duration before now such as 10m"
+"""Help of options that take a time."""
+
+
+class OptionError(typer.BadParameter):
+    """Wrong value of an option."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(message, param_hint=option)
 
 
 class CommandError(GpufleetError):

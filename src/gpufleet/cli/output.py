@@ -1,25 +1,64 @@
 """Printing of a hub's answers, as tables or JSON."""
 
+import datetime as dt
 import shutil
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from gpufleet.cli.options import CommandError
+from gpufleet.cli.options import CommandError, OptionError
+from gpufleet.cli.table import Layout, TextTable, render
+from gpufleet.cli.times import parse_span
 
-if TYPE_CHECKING:
-    from rich.table import Table
+MIN_WATCH = dt.timedelta(seconds=1)
+
+CLEAR = "\x1b[H\x1b[2J"
+"""Terminal sequence: cursor to the top left corner, clear the screen."""
 
 
-def print_tables(kind: str, answer: Any) -> None:
-    """Print an answer as tables; `kind` is the name of a function of `query_tables`."""
-    from gpufleet.cli import query_tables  # imported on use, because JSON output does not need it
+def print_tables(parts: Iterable[TextTable | str], layout: Layout | None = None) -> None:
+    """Print tables and notes.
 
-    tables: Callable[[Any], list[Table | str]] = getattr(query_tables, kind)
-    width = shutil.get_terminal_size((140, 40)).columns
-    sys.stdout.write(query_tables.render(tables(answer), width=width, colour=sys.stdout.isatty()))
+    On a terminal, tables fit its width and notes follow them. Otherwise stdout has only tab-separated rows, and notes
+    go to stderr.
+    """
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size((80, 24)).columns if is_terminal else None
+    page = render(parts, layout or Layout(), width=width, colour=is_terminal)
+    sys.stdout.write(page.text)
+    (sys.stdout if is_terminal else sys.stderr).write(page.notes)
+
+
+def repeat(action: Callable[[], None], watch: str | None) -> None:
+    """Run the action once, or repeatedly at an interval until the process is interrupted.
+
+    The first failure ends the command. A later failure is printed, and the action is tried again.
+
+    Raises:
+        OptionError: if `watch` is not a duration of at least a second.
+    """
+    if watch is None:
+        action()
+        return
+    interval = parse_span("--watch", watch)
+    if interval < MIN_WATCH:
+        raise OptionError("--watch", "must be at least 1s")
+    is_terminal = sys.stdout.isatty()
+    is_first = True
+    while True:
+        if is_terminal:
+            sys.stdout.write(f"{CLEAR}{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M:%SZ}, every {watch}\n\n")
+        try:
+            action()
+        except CommandError as error:
+            if is_first:
+                raise
+            print(f"gpufleet: {error}", file=sys.stderr)
+        is_first = False
+        sys.stdout.flush()
+        time.sleep(interval.total_seconds())
 
 
 def print_json(body: bytes) -> None:

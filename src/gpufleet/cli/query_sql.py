@@ -7,9 +7,11 @@ from typing import Annotated
 import msgspec
 import typer
 
+from gpufleet.cli import query_tables
 from gpufleet.cli.fetch import Access, get, send
-from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, TokenFileOption
+from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, TokenFileOption, Wide
 from gpufleet.cli.output import print_tables
+from gpufleet.cli.table import Layout
 from gpufleet.model.api.sql import SqlAnswer, SqlRequest, SqlViewRecord
 
 SECONDS = 60.0
@@ -39,6 +41,7 @@ def sql(
     ] = None,
     hub: HubUrl = HUB_URL,
     written: Annotated[SqlFormat, typer.Option("--format", help="Output format.")] = SqlFormat.TABLE,
+    wide: Wide = False,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
@@ -46,9 +49,8 @@ def sql(
     access = Access(token_file, ca)
     try:
         if statement is None:
-            print_tables(
-                "sql_views", msgspec.json.decode(get(hub, "/v1/query", access), type=tuple[SqlViewRecord, ...])
-            )
+            views = msgspec.json.decode(get(hub, "/v1/query", access), type=tuple[SqlViewRecord, ...])
+            print_tables(query_tables.sql_views(views), Layout(wide=wide))
             return
         text = sys.stdin.read() if statement == "-" else statement
         body = send(
@@ -61,7 +63,7 @@ def sql(
             media_type=_MEDIA[written],
         )
         if written is SqlFormat.TABLE:
-            print_tables("sql", msgspec.json.decode(body, type=SqlAnswer))
+            print_tables(query_tables.sql(msgspec.json.decode(body, type=SqlAnswer)), Layout(wide=wide))
             return
     except msgspec.DecodeError as error:
         raise CommandError(f"{hub} does not respond like a gpufleet hub: {error}") from error

@@ -1,21 +1,23 @@
-"""Tables of a hub's answers for terminals, with absence reasons in place of missing values."""
+"""Tables of a hub's answers."""
 
-import io
-from collections.abc import Iterable, Mapping, Sequence
+import datetime as dt
+from collections.abc import Mapping, Sequence
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
+from gpufleet.cli.lookup import device_id, short_id, short_ids
+from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.exporters.display import bytes_text, event_text, percent_text, seconds_text, value_text
 from gpufleet.model.access import AuditRecord
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation
 from gpufleet.model.api.answer import (
     AllocationAnswer,
+    AnswerDevice,
     Coverage,
     EventsAnswer,
     GpuPage,
+    GpuRecord,
     MachinePage,
+    MachineRecord,
+    NodeGpus,
     NodePage,
     ProcessesAnswer,
     SenderRecord,
@@ -26,36 +28,33 @@ from gpufleet.model.api.inventory import GpuChangePage, GpuPool
 from gpufleet.model.api.sql import SqlAnswer, SqlViewRecord
 from gpufleet.model.api.usage import UsageAnswer, UsageRow
 from gpufleet.model.event import EventReport
+from gpufleet.model.holdings import Holder
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.model.reading import Reading
 from gpufleet.model.view import Scope
 
-STATE = ("gpu_state", "state")
+Parts = list[TextTable | str]
+
+STATE = "gpu_state"
+
+UNKNOWN = "unknown"
+"""Model of GPUs that reported no name."""
+
+VENDOR = "NVIDIA "
+"""Start of GPU names that is left out on a terminal."""
 
 SHOWN = (
-    ("gpu_utilization_ratio", "util"),
-    ("gpu_memory_used_bytes", "mem used"),
-    ("gpu_memory_total_bytes", "mem total"),
-    ("gpu_temperature_celsius", "temp"),
-    ("gpu_power_watts", "power"),
+    ("gpu_utilization_ratio", TextColumn("util", rank=2, right=True)),
+    ("gpu_memory_used_bytes", TextColumn("memory", rank=3, right=True)),
+    ("gpu_memory_total_bytes", TextColumn("total", wide=True, right=True)),
+    ("gpu_temperature_celsius", TextColumn("temp", rank=5, right=True)),
+    ("gpu_power_watts", TextColumn("power", rank=4, right=True)),
 )
-"""Readings of a GPU row, with column titles."""
+"""Readings of a GPU row, with their columns."""
 
 
-PROCESS_TITLES = ("device", "process", "name", "kinds", "memory", "SMs", "memory busy", "encoder", "decoder", "read")
-
-
-def render(tables: Iterable[Table | str], *, width: int, colour: bool) -> str:
-    """Render tables and lines below each other."""
-    page = io.StringIO()
-    console = Console(file=page, width=width, force_terminal=colour, no_color=not colour, highlight=False)
-    for table in tables:
-        console.print(table)
-    return page.getvalue()
-
-
-def fleet(found: FleetAnswer) -> list[Table | str]:
+def fleet(found: FleetAnswer) -> Parts:
     """Return a table with a row per cluster, and remarks."""
     rows = []
     for one in found.clusters:
@@ -63,142 +62,223 @@ def fleet(found: FleetAnswer) -> list[Table | str]:
         if fresh is None:
             continue
         age = None if fresh.last_seen_at is None else (found.at - fresh.last_seen_at).total_seconds()
-        problems = [*fresh.liveness.partial, *fresh.liveness.suspect]
         rows.append(
             (
                 one.cluster.id,
-                fresh.liveness.state.value + (", not verified" if fresh.liveness.unverified else ""),
-                "never" if age is None else _age(max(0.0, age)),
-                "" if one.coverage is None else one.coverage.summary,
+                _state(fresh.liveness),
+                Cell() if age is None else _age(age),
+                _coverage_cell(one.coverage),
                 _states(fresh.machines),
-                "" if fresh.complete_up_to is None else f"{fresh.complete_up_to:%Y-%m-%d %H:%M:%S}Z",
-                str(fresh.missing_batches),
-                "; ".join(problems),
+                _time(fresh.complete_up_to),
+                _count(fresh.missing_batches),
+                "; ".join([*fresh.liveness.partial, *fresh.liveness.suspect]),
             )
         )
-    titles = (
-        "cluster",
-        "state",
-        "last seen",
-        "GPUs reporting",
-        "machines",
-        "complete up to",
-        "missing",
-        "partial or suspect",
+    columns = (
+        TextColumn("cluster"),
+        TextColumn("state"),
+        TextColumn("seen", rank=3, right=True),
+        TextColumn("gpus", right=True),
+        TextColumn("machines", rank=2, cut=True),
+        TextColumn("complete", rank=4),
+        TextColumn("missing", rank=1, right=True),
+        TextColumn("partial-or-suspect", rank=1, wrap=True),
     )
-    lines: list[Table | str] = [_table(titles, rows, "clusters"), found.summary]
-    lines += [escape(_clean(text)) for one in found.clusters if (text := _expectations(one.coverage))]
+    notes = [found.summary, *(_expectations(one.coverage) for one in found.clusters)]
     if found.hub.rejecting:
-        lines.append("The hub is rejecting batches: time without heartbeat is not counted.")
-    return lines
+        notes.append("The hub is rejecting batches: time without heartbeat is not counted.")
+    return [TextTable(columns, rows, "clusters"), *filter(None, notes)]
+
+
+def _coverage_cell(found: Coverage | None) -> Cell:
+    if found is None:
+        return Cell()
+    expected = "?" if found.expected is None else str(found.expected)
+    return Cell(f"{found.reporting} of {expected}", full=found.summary, key=found.reporting)
 
 
 def _states(counted: Mapping[State, int]) -> str:
     return ", ".join(f"{count} {state.value}" for state, count in counted.items())
 
 
-def nodes(page: NodePage) -> list[Table | str]:
-    """Return a table with a row per node, and GPU coverage."""
+def nodes(page: NodePage, gpus: Mapping[str, NodeGpus]) -> Parts:
+    """Return a table with a row per node, and GPU coverage; `gpus` are the GPUs of each node by its id."""
     rows = [
         (
             one.machine.machine.name,
             one.machine.id,
             one.machine.cluster,
-            f"{one.gpus_reporting} of {one.gpus}",
-            _last_seen(one.machine.liveness, one.machine.age_seconds),
+            _state(one.machine.liveness),
+            Cell(f"{one.gpus_reporting} of {one.gpus}", key=one.gpus_reporting),
+            *_load(gpus.get(one.machine.id)),
+            _seen(one.machine),
             one.machine.conflict or one.last_error or "",
         )
         for one in page.items
     ]
-    table = _table(("node", "id", "cluster", "GPUs reporting", "last seen", "conflict or last error"), rows, "nodes")
-    return [table, *_coverage(page.coverage)]
+    columns = (
+        TextColumn("node"),
+        TextColumn("id", rank=6),
+        TextColumn("cluster", rank=8),
+        TextColumn("state"),
+        TextColumn("gpus", right=True),
+        TextColumn("model", rank=4, cut=True),
+        TextColumn("util", rank=2, right=True),
+        TextColumn("power", rank=3, right=True),
+        TextColumn("holder", rank=3, cut=True),
+        TextColumn("seen", rank=7, right=True),
+        TextColumn("error", rank=1, cut=True),
+    )
+    return [TextTable(columns, rows, "nodes"), *_coverage(page.coverage)]
 
 
-def changes(found: GpuChangePage) -> list[Table | str]:
+def _load(found: NodeGpus | None) -> tuple[Cell | str, ...]:
+    """Return model, utilisation, power and holder of a node's GPUs."""
+    if found is None:
+        return "", "", "", ""
+    named = {name: count for name, count in found.models.items() if name != UNKNOWN}
+    models = ", ".join(
+        name if named == found.models and len(named) == 1 else f"{count} x {name}" for name, count in named.items()
+    )
+    names = [_holder(one) for one in found.holders]
+    holder = names[0] + (f" +{len(names) - 1}" if len(names) > 1 else "") if names else ""
+    busy, power = found.utilization_ratio, found.power_watts
+    return (
+        _model(models),
+        Cell() if busy is None else Cell(percent_text(busy), key=busy),
+        Cell() if power is None else Cell(_watts(power), key=power),
+        Cell(holder, full=", ".join(names)),
+    )
+
+
+def _holder(holder: Holder) -> str:
+    name = "/".join(filter(None, (holder.namespace, holder.name))) or holder.id
+    return f"{holder.kind.value} {name}"
+
+
+def _model(name: str | None) -> Cell:
+    return Cell((name or "").replace(VENDOR, ""), full=name or "")
+
+
+def _watts(value: float) -> str:
+    return f"{value:.0f} W" if value < 10_000 else f"{value / 1000:.3g} kW"
+
+
+def changes(found: GpuChangePage) -> Parts:
     """Return a table with a row per change."""
     rows = [
         (
-            f"{one.at:%Y-%m-%d %H:%M:%S}",
+            _time(one.at),
             one.kind.value,
             one.node or one.machine,
             one.pci_address,
-            one.device,
-            one.before_device or f"{one.before_machine} {one.before_pci_address}",
+            _device(one.device, one.node or one.machine),
+            _device(one.before_device, one.node or one.machine)
+            if one.before_device is not None
+            else Cell(f"{one.before_machine}/{(one.before_pci_address or '').removeprefix('0000:')}"),
         )
         for one in found.items
     ]
-    table = _table(("at (UTC)", "kind", "machine", "slot", "device", "before"), rows, "changes")
-    return [
-        table,
-        *(["There are more changes: raise --limit, or narrow --since and --until."] if found.next is not None else []),
-    ]
+    columns = (
+        TextColumn("at", rank=1),
+        TextColumn("kind"),
+        TextColumn("node"),
+        TextColumn("slot", rank=2),
+        TextColumn("device"),
+        TextColumn("before", rank=1),
+    )
+    more = ["There are more changes: raise --limit, or narrow --since and --until."] if found.next is not None else []
+    return [TextTable(columns, rows, "changes"), *more]
 
 
-def pools(found: Sequence[GpuPool]) -> list[Table | str]:
+def pools(found: Sequence[GpuPool]) -> Parts:
     """Return a table with a row per group of identical GPUs."""
     rows = [
         (
             one.cluster,
-            one.name or "unknown",
+            _model(one.name),
             one.side,
-            one.driver or "unknown",
-            one.vbios or "unknown",
-            str(one.gpus),
-            str(one.machines),
+            one.driver or "",
+            one.vbios or "",
+            _count(one.gpus),
+            _count(one.machines),
         )
         for one in found
     ]
-    return [_table(("cluster", "GPU", "seen by", "driver", "VBIOS", "GPUs", "machines"), rows, "GPUs")]
+    columns = (
+        TextColumn("cluster"),
+        TextColumn("model", cut=True),
+        TextColumn("side", rank=2),
+        TextColumn("driver", rank=1),
+        TextColumn("vbios", rank=3),
+        TextColumn("gpus", right=True),
+        TextColumn("machines", right=True),
+    )
+    return [TextTable(columns, rows, "GPUs")]
 
 
-def sql(found: SqlAnswer) -> list[Table | str]:
+def sql(found: SqlAnswer) -> Parts:
     """Return the rows of a statement, and their number."""
-    rows = [tuple("" if cell is None else str(cell) for cell in row) for row in found.rows]
-    return [_table(found.columns, rows, "rows"), f"{len(rows)} rows in {found.seconds:.2f} s"]
+    rows = [["" if cell is None else str(cell) for cell in row] for row in found.rows]
+    columns = [TextColumn(name) for name in found.columns]
+    return [TextTable(columns, rows, "rows"), f"{len(rows)} rows in {found.seconds:.2f} s"]
 
 
-def sql_views(found: Sequence[SqlViewRecord]) -> list[Table | str]:
+def sql_views(found: Sequence[SqlViewRecord]) -> Parts:
     """Return a table with a row per SQL view."""
     rows = [(one.name, one.help, ", ".join(column.name for column in one.columns[:12])) for one in found]
-    return [_table(("view", "row", "first columns"), rows, "views")]
+    return [
+        TextTable(
+            (TextColumn("view"), TextColumn("row", wrap=True), TextColumn("first-columns", wrap=True)), rows, "views"
+        )
+    ]
 
 
-def events(found: EventsAnswer) -> list[Table | str]:
+EVENT_COLUMNS = (
+    TextColumn("at", rank=1),
+    TextColumn("node", rank=2),
+    TextColumn("device"),
+    TextColumn("event"),
+    TextColumn("details", wrap=True),
+)
+
+
+def events(found: EventsAnswer) -> Parts:
     """Return a table with a row per event."""
     rows = [
         (
-            f"{one.at:%Y-%m-%d %H:%M:%S}",
+            _time(one.at),
             one.node or one.machine,
-            one.device or "machine",
-            f"{one.kind} {one.code}" if one.code else one.kind,
+            _device(one.device, one.node or one.machine) if one.device else "machine",
+            Cell(f"{one.kind} {one.code}" if one.code else one.kind, key=one.code),
             event_text(one.attributes),
         )
         for one in found.events
     ]
     more = ["There are older events: use --limit, --since, or --json with `cursor`."] if found.next else []
-    return [_table(("at (UTC)", "node", "device", "event", "details"), rows, "events"), *more]
+    return [TextTable(EVENT_COLUMNS, rows, "events"), *more]
 
 
-def event_reports(found: Sequence[EventReport]) -> list[Table | str]:
+def event_reports(found: Sequence[EventReport]) -> Parts:
     """Return a table with a row per event of one machine."""
     rows = [
         (
-            f"{one.at:%Y-%m-%d %H:%M:%S}",
-            one.uuid or one.pci_address or "machine",
+            _time(one.at),
+            Cell(short_id(one.uuid), full=one.uuid) if one.uuid else one.pci_address or "machine",
             f"{one.kind} {one.code}" if one.code else one.kind,
             event_text(one.attributes),
         )
         for one in found
     ]
-    return [_table(("at (UTC)", "device", "event", "details"), rows, "events")]
+    return [TextTable([one for one in EVENT_COLUMNS if one.name != "node"], rows, "events")]
 
 
-def allocations(found: Sequence[Allocation]) -> list[Table | str]:
+def allocations(found: Sequence[Allocation]) -> Parts:
     """Return a table with a row per allocation."""
     rows = []
     for one in found:
         target = one.spec.target
-        begin, end = one.spec.valid_from, one.closed_at or one.spec.valid_to
+        end = one.closed_at or one.spec.valid_to
         rows.append(
             (
                 one.id,
@@ -207,15 +287,24 @@ def allocations(found: Sequence[Allocation]) -> list[Table | str]:
                 getattr(target, REQUIRED_TARGET_FIELD[one.spec.kind]) or "",
                 one.spec.tenant or "",
                 one.spec.team or "",
-                f"{begin:%Y-%m-%d %H:%M:%SZ}" if begin else "",
-                f"{end:%Y-%m-%d %H:%M:%SZ}" if end else "open",
+                _time(one.spec.valid_from),
+                _time(end) if end else "open",
             )
         )
-    titles = ("allocation", "kind", "cluster", "target", "tenant", "team", "from", "to")
-    return [_table(titles, rows, "allocations")]
+    columns = (
+        TextColumn("allocation"),
+        TextColumn("kind", rank=3),
+        TextColumn("cluster", rank=4),
+        TextColumn("target", rank=1),
+        TextColumn("tenant", rank=2),
+        TextColumn("team", rank=5),
+        TextColumn("from", rank=7),
+        TextColumn("to", rank=6),
+    )
+    return [TextTable(columns, rows, "allocations")]
 
 
-def machines(page: MachinePage) -> list[Table | str]:
+def machines(page: MachinePage) -> Parts:
     """Return a table with a row per machine, and GPU coverage."""
     rows = [
         (
@@ -223,58 +312,123 @@ def machines(page: MachinePage) -> list[Table | str]:
             one.id,
             one.cluster,
             one.machine.kind.value,
-            str(one.gpus),
+            _state(one.liveness),
+            _count(one.gpus),
             one.sender,
-            _last_seen(one.liveness, one.age_seconds),
+            _seen(one),
             one.conflict or "",
         )
         for one in page.items
     ]
-    table = _table(("machine", "id", "cluster", "kind", "GPUs", "sender", "last seen", "conflict"), rows, "machines")
-    return [table, *_coverage(page.coverage)]
+    columns = (
+        TextColumn("machine"),
+        TextColumn("id"),
+        TextColumn("cluster", rank=2),
+        TextColumn("kind", rank=4),
+        TextColumn("state"),
+        TextColumn("gpus", rank=3, right=True),
+        TextColumn("sender", rank=6),
+        TextColumn("seen", rank=5, right=True),
+        TextColumn("conflict", rank=1, cut=True),
+    )
+    return [TextTable(columns, rows, "machines"), *_coverage(page.coverage)]
 
 
-def gpus(page: GpuPage) -> list[Table | str]:
+def gpus(page: GpuPage) -> Parts:
     """Return a table with a row per view, and GPU coverage."""
+    names = {one.device.id: _device_name(one) for one in page.items}
+    short = short_ids(list(names.values()))
     rows = [
         (
             one.node,
-            "" if one.index is None else str(one.index),
-            one.device.id,
-            one.device.name or "",
+            Cell() if one.index is None else _count(one.index),
+            Cell(short[names[one.device.id]], full=names[one.device.id]),
+            one.cluster,
+            one.device.machine,
             one.device.side.value,
-            *(_reading(one.device.readings.get(metric), metric) for metric, _ in (STATE, *SHOWN)),
+            one.device.pci_address or "",
+            _model(one.device.name),
+            _gpu_state(one),
+            *_readings(one.device),
             _age(one.age_seconds),
         )
         for one in page.items
     ]
-    titles = ("node", "index", "id", "name", "side", *(title for _, title in (STATE, *SHOWN)), "age")
-    return [_table(titles, rows, "GPUs"), *_coverage(page.coverage)]
+    columns = (
+        TextColumn("node"),
+        TextColumn("index", rank=8, right=True),
+        TextColumn("id"),
+        TextColumn("cluster", wide=True),
+        TextColumn("machine", wide=True),
+        TextColumn("side", wide=True),
+        TextColumn("pci", wide=True),
+        TextColumn("model", rank=6, cut=True),
+        TextColumn("state", rank=1),
+        *(column for _, column in SHOWN),
+        TextColumn("age", rank=9, right=True),
+    )
+    return [TextTable(columns, rows, "GPUs"), *_coverage(page.coverage)]
 
 
-def processes(found: ProcessesAnswer) -> list[Table | str]:
+def _device_name(one: GpuRecord) -> str:
+    return one.device.uuid or device_id(one.device.id.split("/", 2)[2], one.node)
+
+
+def _device(view: str, machine: str) -> Cell:
+    """Return the cell of a view key."""
+    name = device_id(view, machine)
+    return Cell(short_id(name), full=name)
+
+
+def _gpu_state(one: GpuRecord) -> Cell:
+    """Return the liveness state, or for a live GPU its own."""
+    if one.liveness is not None and one.liveness.state is not State.LIVE:
+        return _state(one.liveness)
+    return _reading(one.device.readings.get(STATE), STATE)
+
+
+def _readings(device: AnswerDevice) -> list[Cell]:
+    return [_reading(device.readings.get(metric), metric) for metric, _ in SHOWN]
+
+
+def processes(found: ProcessesAnswer) -> Parts:
     """Return a table with a row per process, or per device without processes."""
-    rows: list[tuple[str, ...]] = []
+    rows: list[tuple[Cell | str, ...]] = []
     for table in found.devices:
-        age = f"late, {_age(table.age_seconds)}" if table.stale else _age(table.age_seconds)
+        age = _age(table.age_seconds)
+        if table.stale:
+            age = Cell(f"late, {age.text}", key=age.key)
+        device = _device(table.device, found.node)
         if not table.processes:
-            rows.append((table.device, "none", *[""] * (len(PROCESS_TITLES) - 3), age))
+            rows.append((device, "none", *[""] * (len(PROCESS_READINGS) + 2), age))
         for one in table.processes:
             cells = [_process_reading(one.readings.get(name), name) for name in PROCESS_READINGS]
-            rows.append((table.device, str(one.pid), one.name, ",".join(one.kinds), *cells, age))
+            rows.append((device, _count(one.pid), one.name, ",".join(one.kinds), *cells, age))
     cut = [
-        escape(_clean(f"{one.device}: {len(one.processes)} of {one.total} processes, by memory"))
+        f"{one.device}: {len(one.processes)} of {one.total} processes, by memory"
         for one in found.devices
         if one.total > len(one.processes)
     ]
-    return [_table(PROCESS_TITLES, rows, f"process tables of {found.node} within the last hour"), *cut]
+    columns = (
+        TextColumn("device"),
+        TextColumn("process", right=True),
+        TextColumn("name", rank=1, cut=True),
+        TextColumn("kinds", rank=3),
+        TextColumn("memory", rank=1, right=True),
+        TextColumn("sms", rank=2, right=True),
+        TextColumn("memory-busy", rank=6, right=True),
+        TextColumn("encoder", rank=5, right=True),
+        TextColumn("decoder", rank=5, right=True),
+        TextColumn("age", rank=4, right=True),
+    )
+    return [TextTable(columns, rows, f"process tables of {found.node} within the last hour"), *cut]
 
 
-def _coverage(found: Sequence[Coverage]) -> list[Table | str]:
+def _coverage(found: Sequence[Coverage]) -> list[str]:
     lines = []
     for one in found:
         lines += [f"GPUs reporting in cluster {one.cluster}: {one.summary}", _expectations(one)]
-    return [escape(_clean(line)) for line in lines if line]
+    return [line for line in lines if line]
 
 
 def _expectations(found: Coverage | None) -> str:
@@ -300,32 +454,44 @@ def _expectations(found: Coverage | None) -> str:
     return f"Expected GPUs of cluster {found.cluster}: {text}{f' ({details})' if details else ''}"
 
 
-def senders(found: Sequence[SenderRecord]) -> list[Table | str]:
+def senders(found: Sequence[SenderRecord]) -> Parts:
     """Return a table with a row per sender."""
     rows = [
         (
             one.sender,
             one.cluster,
+            _state(one.liveness),
             one.version,
-            _last_seen(one.liveness, one.age_seconds),
-            "" if one.queue_records is None else str(one.queue_records),
-            "" if one.oldest_unsent is None else f"{one.oldest_unsent:%Y-%m-%d %H:%M:%S}Z",
-            "" if one.dropped_total is None else str(one.dropped_total),
-            str(one.missing),
+            _age(one.age_seconds),
+            Cell() if one.queue_records is None else _count(one.queue_records),
+            _time(one.oldest_unsent),
+            Cell() if one.dropped_total is None else _count(one.dropped_total),
+            _count(one.missing),
             "" if one.conflict is None else f"{one.conflict.batches} batches: {one.conflict.detail}",
         )
         for one in found
     ]
-    titles = ("sender", "cluster", "version", "last seen", "queued", "oldest unsent", "dropped", "missing", "conflict")
-    return [_table(titles, rows, "senders")]
+    columns = (
+        TextColumn("sender"),
+        TextColumn("cluster", rank=1),
+        TextColumn("state"),
+        TextColumn("version", rank=5),
+        TextColumn("seen", rank=3, right=True),
+        TextColumn("queued", rank=2, right=True),
+        TextColumn("oldest-unsent", rank=6),
+        TextColumn("dropped", rank=4, right=True),
+        TextColumn("missing", rank=1, right=True),
+        TextColumn("conflict", rank=1, cut=True),
+    )
+    return [TextTable(columns, rows, "senders")]
 
 
-def audit(found: Sequence[AuditRecord]) -> list[Table | str]:
+def audit(found: Sequence[AuditRecord]) -> Parts:
     """Return a table with a row per audit entry."""
     rows = [
         (
-            str(one.number),
-            f"{one.entry.at:%Y-%m-%d %H:%M:%S}Z",
+            _count(one.number),
+            _time(one.entry.at),
             one.entry.actor,
             f"{one.entry.method} {one.entry.path}",
             str(one.entry.status or ""),
@@ -333,130 +499,180 @@ def audit(found: Sequence[AuditRecord]) -> list[Table | str]:
         )
         for one in found
     ]
-    lines: list[Table | str] = [_table(("number", "at", "actor", "request", "status", "detail"), rows, "entries")]
-    if found and found[-1].number > 1:
-        lines.append(f"Older entries: --before {found[-1].number}")
-    return lines
+    columns = (
+        TextColumn("number", right=True),
+        TextColumn("at"),
+        TextColumn("actor", rank=1),
+        TextColumn("request", wrap=True),
+        TextColumn("status", rank=2, right=True),
+        TextColumn("detail", rank=1, wrap=True),
+    )
+    older = [f"Older entries: --before {found[-1].number}"] if found and found[-1].number > 1 else []
+    return [TextTable(columns, rows, "entries"), *older]
 
 
-def allocation(found: AllocationAnswer) -> list[Table | str]:
-    """Return the source, the totals, and a table with a row per device."""
+def allocation(found: AllocationAnswer) -> Parts:
+    """Return the source, the totals, and tables of the devices and the machine."""
     spec = found.allocation.spec
     head = f"allocation {found.allocation.id}: {spec.kind.value}, source {found.source.value}"
     if found.reason is not None:
         head += f", {found.reason.value}" + (f" ({found.detail})" if found.detail else "")
     if found.age_seconds is not None:
-        head += f", {_age(found.age_seconds)}"
-    lines: list[Table | str] = [escape(head)]
-    if found.last_error:
-        lines.append(escape(f"last error: {found.last_error}"))
+        head += f", {seconds_text(found.age_seconds)} ago"
+    lines: Parts = []
+    if found.devices:
+        names = {one.id: one.uuid or device_id(one.id.split("/", 2)[2], one.machine) for one in found.devices}
+        short = short_ids(list(names.values()))
+        rows = [
+            (Cell(short[names[one.id]], full=names[one.id]), _model(one.name), one.side.value, *_readings(one))
+            for one in found.devices
+        ]
+        columns = (
+            TextColumn("device"),
+            TextColumn("model", rank=6, cut=True),
+            TextColumn("side", rank=7),
+            *(column for _, column in SHOWN),
+        )
+        lines.append(TextTable(columns, rows, "devices"))
     totals = [
         (metric, total.operation, value_text(metric, total.value), f"{total.reporting} of {total.devices}")
         for metric, total in found.aggregate.metrics.items()
         if total.value is not None
     ]
-    lines.append(escape(f"GPUs reporting: {found.aggregate.coverage}"))
     if totals:
-        lines.append(_table(("metric", "total", "value", "devices"), totals, "totals"))
-    if found.devices:
-        rows = [
-            (
-                one.uuid or one.pci_address or one.id,
-                one.name or "",
-                one.side.value,
-                *(_reading(one.readings.get(metric), metric) for metric, _ in SHOWN),
-            )
-            for one in found.devices
-        ]
-        lines.append(_table(("device", "name", "side", *(title for _, title in SHOWN)), rows, "devices"))
+        columns = (
+            TextColumn("metric"),
+            TextColumn("total", rank=1),
+            TextColumn("value", right=True),
+            TextColumn("devices", right=True),
+        )
+        lines.append(TextTable(columns, totals, "totals"))
     if found.host:
         values = [(metric, _reading(reading, metric)) for metric, reading in found.host.items()]
-        lines.append(_table(("host", "value"), values, "host readings"))
+        lines.append(TextTable((TextColumn("host"), TextColumn("value", right=True)), values, "host readings"))
+    lines += [head, f"GPUs reporting: {found.aggregate.coverage}"]
+    if found.last_error:
+        lines.append(f"last error: {found.last_error}")
     return lines
 
 
-def series(found: SeriesAnswer) -> list[Table | str]:
-    """Return a table per series; a step without a measurement shows a dash."""
-    lines: list[Table | str] = [escape(f"allocation {found.allocation.id}: source {found.source.value}")]
-    if found.reason is not None:
-        lines.append(escape(f"{found.reason.value}: {found.detail}"))
+def series(found: SeriesAnswer) -> Parts:
+    """Return a table with a row per step and device."""
+    rows = []
     for one in found.series:
-        rows = [
-            (f"{point.at:%Y-%m-%d %H:%M:%S}Z", "-" if point.value is None else value_text(one.metric, point.value))
+        name = "machine" if one.device is None else one.device.split("/", 2)[2]
+        device = name if one.device is None else _device(name, one.device.split("/", 2)[1])
+        rows += [
+            (
+                Cell(f"{point.at:%Y-%m-%d %H:%M:%SZ}"),
+                device,
+                one.metric,
+                Cell() if point.value is None else Cell(value_text(one.metric, point.value)),
+            )
             for point in one.points
         ]
-        title = one.metric if one.device is None else f"{one.metric} of {one.device}"
-        lines += [escape(title), _table(("start of step", "value"), rows, "points")]
-    if not found.series and found.reason is None:
-        lines.append("There are no measurements in this time.")
-    return lines
+    columns = (
+        TextColumn("start-of-step"),
+        TextColumn("device"),
+        TextColumn("metric", rank=1),
+        TextColumn("value", right=True),
+    )
+    notes = [f"allocation {found.allocation.id}: source {found.source.value}"]
+    if found.reason is not None:
+        notes.append(f"{found.reason.value}: {found.detail}")
+    return [TextTable(columns, rows, "measurements in this time"), *notes]
 
 
-def usage(found: UsageAnswer) -> list[Table | str]:
+def usage(found: UsageAnswer) -> Parts:
     """Return a table with a row per group and the total, and the unresolved allocations."""
-    titles = (*(one.value for one in found.group_by), "GPUs", "held", "used", "idle", "unknown", "energy", "cost")
-    empty = [""] * max(0, len(found.group_by) - 1)
-    total = ["total", *empty] if found.group_by else []
-    rows = [
-        (*(one.group[name] or "-" for name in found.group_by), *_usage_cells(one, found.currency)) for one in found.rows
+    columns = (
+        *(TextColumn(one.value) for one in found.group_by),
+        TextColumn("gpus", right=True),
+        TextColumn("held", right=True),
+        TextColumn("used", rank=1, right=True),
+        TextColumn("idle", rank=1, right=True),
+        TextColumn("unknown", rank=1, right=True),
+        TextColumn("energy", rank=3, right=True),
+        TextColumn("energy-source", wide=True),
+        TextColumn("cost", rank=2, right=True),
+    )
+    rows: list[Sequence[Cell | str]] = [
+        (*(one.group[name] or "" for name in found.group_by), *_usage_cells(one, found.currency)) for one in found.rows
     ]
+    rest = [""] * max(0, len(found.group_by) - 1)
+    total = ["total", *rest] if found.group_by else []
     rows.append((*total, *_usage_cells(found.total, found.currency)))
-    lines: list[Table | str] = [
-        f"{found.start:%Y-%m-%d %H:%M:%S}Z to {found.end:%Y-%m-%d %H:%M:%S}Z, in GPU-hours",
-        _table(titles, rows, "usage"),
-        escape(_clean(found.summary)),
-    ]
+    notes = [f"{found.start:%Y-%m-%d %H:%M:%S}Z to {found.end:%Y-%m-%d %H:%M:%S}Z, in GPU-hours", found.summary]
+    lines: Parts = [TextTable(columns, rows, "usage")]
     if found.unresolved:
-        unresolved = [(one.allocation, f"{one.devices:g}", one.reason.value, one.detail) for one in found.unresolved]
-        lines.append(_table(("allocation", "GPUs missing", "reason", "detail"), unresolved, "allocations"))
-    return lines
+        unresolved = [
+            (one.allocation, Cell(f"{one.devices:g}", key=one.devices), one.reason.value, one.detail)
+            for one in found.unresolved
+        ]
+        names = (
+            TextColumn("allocation"),
+            TextColumn("gpus-missing", right=True),
+            TextColumn("reason"),
+            TextColumn("detail", wrap=True),
+        )
+        lines.append(TextTable(names, unresolved, "allocations"))
+    return [*lines, *notes]
 
 
-def _usage_cells(row: UsageRow, currency: str | None) -> tuple[str, ...]:
+def _usage_cells(row: UsageRow, currency: str | None) -> tuple[Cell, ...]:
     hours = (row.held_gpu_hours, row.used_gpu_hours, row.idle_gpu_hours, row.unknown_gpu_hours)
-    energy = "-" if row.energy_kwh is None else f"{row.energy_kwh:.3f} kWh ({row.energy_source})"
-    cost = f"({row.cost_absent})" if row.cost is None else f"{row.cost:.2f} {currency or ''}".strip()
-    return (str(row.gpus), *(f"{one:.3f}" for one in hours), energy, cost)
+    return (
+        _count(row.gpus),
+        *(Cell(f"{one:.3f}", key=one) for one in hours),
+        Cell() if row.energy_kwh is None else Cell(f"{row.energy_kwh:.3f} kWh", key=row.energy_kwh),
+        Cell() if row.energy_kwh is None else Cell(str(row.energy_source)),
+        Cell(absent=str(row.cost_absent or ""))
+        if row.cost is None
+        else Cell(f"{row.cost:.2f} {currency or ''}".strip(), key=row.cost),
+    )
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], what: str) -> Table | str:
-    if not rows:
-        return f"no {what}"
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in columns:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(_clean(cell)) for cell in row))
-    return table
+def _count(number: int) -> Cell:
+    return Cell(str(number), key=number)
 
 
-def _clean(text: str) -> str:
-    """Replace control characters, because names and errors come from other machines."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+def _time(at: dt.datetime | None) -> Cell:
+    if at is None:
+        return Cell()
+    return Cell(f"{at:%m-%d %H:%M:%S}", full=f"{at:%Y-%m-%d %H:%M:%SZ}", key=at.timestamp())
 
 
-def _reading(reading: Reading | None, metric: str) -> str:
-    """Return a value with its scope unless that is the device itself, or the absence reason in parentheses."""
+def _reading(reading: Reading | None, metric: str) -> Cell:
+    """Return the value, with its scope unless that is the device itself."""
     if reading is None or reading.value is None:
-        return f"({reading.absent.value if reading and reading.absent else 'not_reported'})"
-    text = value_text(metric, reading.value)
-    return text if reading.scope is Scope.OWN else f"{text} ({reading.scope})"
+        return Cell(absent=reading.absent.value if reading and reading.absent else "not_reported")
+    value = reading.value
+    text = _watts(value) if metric.endswith("_watts") and not isinstance(value, str) else value_text(metric, value)
+    key = value if isinstance(value, int | float) else None
+    if reading.scope is Scope.OWN:
+        return Cell(text, full=value_text(metric, value), key=key if key is not None else str(value))
+    return Cell(f"{text} ({reading.scope})", full=f"{value_text(metric, value)} ({reading.scope})", key=key)
 
 
-def _process_reading(reading: Reading | None, name: str) -> str:
+def _process_reading(reading: Reading | None, name: str) -> Cell:
     if reading is None or reading.value is None or isinstance(reading.value, str):
-        return f"({reading.absent.value if reading and reading.absent else 'not_reported'})"
-    return bytes_text(reading.value) if PROCESS_READINGS[name].unit == "bytes" else percent_text(reading.value)
+        return Cell(absent=reading.absent.value if reading and reading.absent else "not_reported")
+    formatted = bytes_text(reading.value) if PROCESS_READINGS[name].unit == "bytes" else percent_text(reading.value)
+    return Cell(formatted, key=reading.value)
 
 
-def _last_seen(liveness: Liveness | None, age_seconds: float) -> str:
-    """Return the age of the last report, preceded by the liveness state unless that is live."""
-    if liveness is None or liveness.state is State.LIVE:
-        return _age(age_seconds)
-    if liveness.state is State.NEVER_SEEN:
-        return f"{liveness.state.value}, named {_age(age_seconds)}"
-    return f"{liveness.state.value}{', not verified' if liveness.unverified else ''}, {_age(age_seconds)}"
+def _state(liveness: Liveness | None) -> Cell:
+    if liveness is None:
+        return Cell()
+    state = liveness.state.value
+    return Cell(f"{state}, not verified" if liveness.unverified else state, key=state)
 
 
-def _age(seconds: float) -> str:
-    return f"{seconds_text(seconds)} ago"
+def _seen(machine: MachineRecord) -> Cell:
+    """Return the age of the last report; of a machine that never reported, when it was named."""
+    age = _age(machine.age_seconds)
+    return Cell(f"named {age.text}", key=age.key) if machine.named_only else age
+
+
+def _age(seconds: float) -> Cell:
+    return Cell(seconds_text(max(0.0, seconds)), key=seconds)

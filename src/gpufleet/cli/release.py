@@ -18,7 +18,6 @@ from gpufleet.model.time import NANOS, to_datetime
 
 T = TypeVar("T")
 
-AGENT_FOLDER = "agent"
 TIMEOUT_SECONDS = 60.0
 """Timeout for the agent, which first finishes a pass in progress, possibly with a slow driver."""
 
@@ -81,8 +80,7 @@ def resume(config: ConfigFile = None, state: State = None) -> None:
 
 
 def _folder(config: Path | None, state: str | None) -> Path:
-    settings = load(AgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={"state": state})
-    return Path(settings.state, AGENT_FOLDER)
+    return load(AgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={"state": state}).folder
 
 
 def _span(text: str) -> int:

@@ -14,7 +14,8 @@ import typer
 
 from gpufleet.cli.daemon import run_until_stopped
 from gpufleet.cli.fetch import Access, send
-from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, Json
+from gpufleet.cli.options import HUB_URL, TIME, CaOption, CommandError, HubUrl, Json, OptionError
+from gpufleet.cli.times import parse_time
 from gpufleet.config.load import InvalidValueError
 from gpufleet.config.urls import check_hub_url
 from gpufleet.model.cluster import ClusterSpec
@@ -66,7 +67,7 @@ def simulate_fleet(
         typer.Option(metavar="SPAN", help="After the run, exit with 1 if the hub accepts nothing for this time."),
     ] = "2m",
     start: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Simulated start time, RFC 3339 [default: now].")
+        str | None, typer.Option(metavar="TIME", help=f"Simulated start time: {TIME} [default: now].")
     ] = None,
     speed: Annotated[float, typer.Option(min=0.01, max=1e6, help="Maximum simulated seconds per second.")] = 1.0,
     via: Annotated[
@@ -129,16 +130,10 @@ def simulate_fleet(
 
 
 def _instant(text: str) -> int:
-    try:
-        at = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not an RFC 3339 time such as 2026-11-21T08:00:00Z", param_hint="--start"
-        ) from None
-    at = at if at.tzinfo else at.replace(tzinfo=dt.UTC)
+    at = parse_time("--start", text, dt.datetime.now(dt.UTC))
     if not EARLIEST <= at < LATEST:
         problem = f"{text!r} must be between {EARLIEST.year} and {LATEST.year}"
-        raise typer.BadParameter(problem, param_hint="--start")
+        raise OptionError("--start", problem)
     return to_ns(at)
 
 

@@ -1,7 +1,6 @@
 """`gpufleet token`: manages tokens directly in the hub's registry, so that the first one needs no running hub."""
 
 import datetime as dt
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +12,12 @@ import typer
 
 from gpufleet.cli.options import Json
 from gpufleet.cli.output import print_json
+from gpufleet.cli.times import parse_span
 from gpufleet.model.access import Role, Token
 from gpufleet.model.errors import RegistryError
 
 if TYPE_CHECKING:
+    from gpufleet.config.hub import HubConfig
     from gpufleet.registry.tokens import SqlTokens
 
 token_app = typer.Typer(
@@ -34,9 +35,6 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the token: its part
 ExpiresIn = Annotated[
     str | None, typer.Option(metavar="SPAN", help="Lifetime such as 12h or 90d [default: unlimited].")
 ]
-
-_SPAN = re.compile(r"(\d{1,6})(s|m|h|d)")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 @token_app.command()
@@ -56,7 +54,7 @@ def create(
     from gpufleet.model.allocation import Name
 
     now = dt.datetime.now(dt.UTC)
-    expires_at = None if expires_in is None else now + _span("--expires-in", expires_in)
+    expires_at = None if expires_in is None else now + parse_span("--expires-in", expires_in)
     _check("--cluster", cluster, ClusterId)
     _check("--tenant", tenant, Name)
     with _tokens(config, state, registry, create=True) as tokens:
@@ -91,9 +89,9 @@ def rotate(
 ) -> None:
     """Create and print a new secret of a token. The old one stays valid for the overlap."""
     now = dt.datetime.now(dt.UTC)
-    expires_at = None if expires_in is None else now + _span("--expires-in", expires_in)
+    expires_at = None if expires_in is None else now + parse_span("--expires-in", expires_in)
     with _tokens(config, state, registry) as tokens:
-        made = tokens.rotate(id, now, overlap=_span("--overlap", overlap), expires_at=expires_at)
+        made = tokens.rotate(id, now, overlap=parse_span("--overlap", overlap), expires_at=expires_at)
     _show_secret(*made, json)
 
 
@@ -114,21 +112,32 @@ def revoke(
 def _tokens(
     config: Path | None, state: str | None, registry: str | None, *, create: bool = False
 ) -> "Iterator[SqlTokens]":
-    """Open the hub's registry; create it only with `create`.
-
-    An older schema is rejected, because a hub of an older build may be using it. Only hubs and relays migrate it.
-    """
+    """Open the registry of the hub with this configuration; see `open_tokens`."""
     import os
 
     from gpufleet.config.hub import ENV_PREFIX, HubConfig
     from gpufleet.config.load import load
-    from gpufleet.registry.database import Database, sqlite_file
-    from gpufleet.registry.migrations import NEWEST
-    from gpufleet.registry.tokens import SqlTokens
 
     settings = load(
         HubConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={"state": state, "registry": registry}
     )
+    with open_tokens(settings, create=create) as tokens:
+        yield tokens
+
+
+@contextmanager
+def open_tokens(settings: "HubConfig", *, create: bool = False) -> "Iterator[SqlTokens]":
+    """Open a hub's registry; create it only with `create`.
+
+    An older schema is rejected, because a hub of an older build may be using it. Only hubs and relays migrate it.
+
+    Raises:
+        RegistryError: if it cannot be opened.
+    """
+    from gpufleet.registry.database import Database, sqlite_file
+    from gpufleet.registry.migrations import NEWEST
+    from gpufleet.registry.tokens import SqlTokens
+
     file = sqlite_file(settings.registry_dsn)
     if file is not None and not create and not file.exists():
         raise RegistryError(
@@ -179,10 +188,3 @@ def _check(option: str, name: str | None, kind: Any) -> None:
         msgspec.convert(name, kind | None)
     except msgspec.ValidationError as error:
         raise typer.BadParameter(f"{name!r}: {error}", param_hint=option) from error
-
-
-def _span(option: str, text: str) -> dt.timedelta:
-    found = _SPAN.fullmatch(text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is not a duration such as 30s, 15m, 12h or 90d", param_hint=option)
-    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})

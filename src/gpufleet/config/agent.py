@@ -264,6 +264,11 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if not self.state:
             raise InvalidValueError("state", "must be the path of a folder")
 
+    @property
+    def folder(self) -> Path:
+        """Folder of the agent's own files."""
+        return Path(self.state, "agent")
+
 
 def parse_listen(listen: str) -> tuple[str, int]:
     """Split `HOST:PORT` or `[IPV6]:PORT`.

@@ -101,6 +101,7 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         body_timeout_seconds: time limit for receiving a body; beyond it, 408.
         wal_max_bytes: maximum size of batches on disk that are not in the store yet; beyond it, 503.
         max_senders: maximum senders of a cluster, and four times as many epochs; beyond it, 403.
+        max_machines: maximum machines of a cluster that are not retired, half of them by one sender; beyond it, 403.
     """
 
     max_body_bytes: Bytes = 8 << 20
@@ -108,6 +109,7 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     body_timeout_seconds: Seconds = 30.0
     wal_max_bytes: Bytes = 4 << 30
     max_senders: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 10_000
+    max_machines: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100_000
 
     def __post_init__(self) -> None:
         """Refuse limits that would reject every batch."""
@@ -223,6 +225,21 @@ class ExporterHost(ExporterTarget, frozen=True, kw_only=True, forbid_unknown_fie
     node: Name
 
 
+STORE_SCHEMES = ("chdb", "clickhouse")
+REGISTRY_SCHEMES = ("sqlite", "postgresql")
+"""Schemes of DSNs. A registry's scheme may name a driver, such as `postgresql+psycopg`."""
+
+
+def _check_scheme(key: str, dsn: str | None, schemes: tuple[str, ...]) -> None:
+    """Refuse a DSN of an unknown database. The message has no other part of the DSN: it may contain a password."""
+    if dsn is None:
+        return
+    scheme, separator, _ = dsn.partition("://")
+    if not separator or scheme.partition("+")[0] not in schemes:
+        found = f"has the scheme {scheme!r}" if separator else "is not a DSN"
+        raise InvalidValueError(key, f"{found}: write {' or '.join(f'{one}://...' for one in schemes)}")
+
+
 class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The hub.
 
@@ -289,6 +306,8 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise InvalidValueError(key, "two of one cluster have the same name: set a unique `name`")
         if not self.state:
             raise InvalidValueError("state", "must be the path of a folder")
+        _check_scheme("store", self.store, STORE_SCHEMES)
+        _check_scheme("registry", self.registry, REGISTRY_SCHEMES)
 
     @property
     def folder(self) -> Path:

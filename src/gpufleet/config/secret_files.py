@@ -1,44 +1,10 @@
-"""Files named in a configuration: a check that they exist, and token and header files that are reloaded on change."""
+"""Token and header files, reloaded on change."""
 
 import os
 import re
-import stat
 from pathlib import Path
-from typing import Any
 
-from gpufleet.config.load import Resolved, leaves
 from gpufleet.model.errors import ConfigError
-
-_NAMES = ("ca", "certificate", "key")
-"""Keys that name a file, in addition to keys that end in `_file`."""
-
-
-def missing_files(resolved: Resolved[Any]) -> tuple[ConfigError, ...]:
-    """Return a problem for each named file that does not exist.
-
-    A file without read permission for this user is not missing: tokens and keys often belong to the daemon's user.
-    """
-    problems: list[ConfigError] = []
-    for key, _ in leaves(type(resolved.config)):
-        name = key.rpartition(".")[2]
-        if name not in _NAMES and not name.endswith("_file"):
-            continue
-        value: Any = resolved.config
-        for part in key.split("."):
-            value = getattr(value, part)
-        if value is None:
-            continue
-        try:
-            mode = Path(value).stat().st_mode
-        except PermissionError:
-            continue
-        except OSError as error:
-            problems.append(ConfigError(resolved.origin(key), key, f"{value}: {error.strerror}"))
-        else:
-            if stat.S_ISDIR(mode):
-                problems.append(ConfigError(resolved.origin(key), key, f"{value} is a folder, not a file"))
-    return tuple(problems)
-
 
 MAX_HEADER_BYTES = 16_384
 

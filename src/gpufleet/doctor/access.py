@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from gpufleet.channels.local.paths import locate
+from gpufleet.config.named_files import folder_error
 
 _STA_UNSYNC = 0x40  # linux/timex.h
 _TIMEX_BYTES = 256
@@ -58,18 +59,7 @@ class LocalAccess:
 
     def folder(self, path: str) -> str:
         """Test whether files can be created in a folder, or the folder itself if it does not exist."""
-        here = Path(locate(self._root, path))
-        while not here.exists() and here != here.parent:
-            here = here.parent
-        if not here.is_dir():
-            return "ENOTDIR"
-        try:
-            read_only = os.statvfs(here).f_flag & os.ST_RDONLY
-        except OSError as error:
-            return errno.errorcode.get(error.errno or 0, "EIO")
-        if read_only:
-            return "EROFS"
-        return "" if os.access(here, os.W_OK | os.X_OK, effective_ids=True) else "EACCES"
+        return folder_error(Path(locate(self._root, path)))
 
     def free_bytes(self, path: str) -> int | None:
         """Return the free bytes of a folder or its nearest existing parent, None if unknown."""

@@ -4,6 +4,7 @@ import enum
 
 import msgspec
 
+from gpufleet.doctor.connection import HubConnection
 from gpufleet.model.absence import Absent
 from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
 from gpufleet.model.reading import Value
@@ -42,6 +43,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         guests: virtual machines known to the running agent.
         guests_error: why the guests are unknown.
         guests_capability: status of the guest sources as reported by the agent.
+        hub: connection to the hub; without a URL if no hub is configured.
         errors: messages of failures during collection.
     """
 
@@ -70,6 +72,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     guests: tuple[Guest, ...] | None = None
     guests_error: str = ""
     guests_capability: str = ""
+    hub: HubConnection | None = None
     errors: tuple[str, ...] = ()
 
     def gpus(self) -> tuple[PciFunction, ...] | None:
@@ -88,6 +91,10 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 PASSTHROUGH_DRIVERS = ("vfio-pci", "nvgrace_gpu_vfio_pci", "nvgrace-gpu-vfio-pci")
 """Drivers of devices passed through to a guest."""
+
+
+EXPIRY_WARNING_DAYS = 21
+"""Days before the expiry of a certificate or token from which checks warn."""
 
 
 class CheckVerdict(enum.StrEnum):

@@ -7,6 +7,6 @@ embedded store is opened only while no process has it open.
 
 from gpufleet.doctor.hub.checks import examine_hub
 from gpufleet.doctor.hub.facts import HubFacts
-from gpufleet.doctor.hub.gather import gather_hub
+from gpufleet.doctor.hub.gather import configured_listener, gather_hub, running_listener
 
-__all__ = ["HubFacts", "examine_hub", "gather_hub"]
+__all__ = ["HubFacts", "configured_listener", "examine_hub", "gather_hub", "running_listener"]

@@ -4,8 +4,9 @@ import datetime as dt
 
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.tls import is_loopback
-from gpufleet.doctor.facts import CheckResult, CheckVerdict
+from gpufleet.doctor.facts import EXPIRY_WARNING_DAYS, CheckResult, CheckVerdict
 from gpufleet.doctor.hub.facts import (
+    STOPPED,
     CertificateDetails,
     DaemonStatus,
     DatabaseState,
@@ -14,6 +15,7 @@ from gpufleet.doctor.hub.facts import (
     KernelClock,
     LogBacklog,
 )
+from gpufleet.hub.receive.listener import Listener
 from gpufleet.model.access import Role, Token
 
 MAX_AGE_SECONDS = 60.0
@@ -21,6 +23,13 @@ MAX_AGE_SECONDS = 60.0
 
 FULL_RATIO = 0.5
 """Fraction of the log's limit above which the check fails."""
+
+
+MACHINES_WARNING_RATIO = 0.9
+"""Fraction of the limit on machines from which the check warns."""
+
+MAX_NAMED = 3
+"""Most entries listed by name."""
 
 
 def check_registry(facts: HubFacts) -> CheckResult:
@@ -44,10 +53,36 @@ def check_store(facts: HubFacts) -> CheckResult:
     if isinstance(facts.store, DatabaseState) and facts.store.damage:
         fix = "see the hub's log, and docs/operations/troubleshooting.md"
         return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=facts.store.damage, fix=fix)
+    if isinstance(facts.store, DatabaseState) and facts.store.version == 0 and _knows_machines(facts):
+        fix = "check that its disk is mounted, or restore a backup: docs/operations/backup.md"
+        found = "it has no tables, but the registry knows machines with stored data: the hub will not start"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
     holder = facts.holder if isinstance(facts.holder, int) and facts.holder > 0 else None
     return _check_version(
         name, proves, facts.store, f"process {holder} has it open" if holder else "no process has it open"
     )
+
+
+def check_machines(facts: HubFacts) -> CheckResult:
+    """Check the number of machines of each cluster against the limit."""
+    name, proves = "machines", "each cluster has room for new machines"
+    if facts.machines is None:
+        return CheckResult(
+            name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found="a relay registers no machines"
+        )
+    if isinstance(facts.machines, str):
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=facts.machines)
+    limit = facts.max_machines
+    fullest = sorted(facts.machines.items(), key=lambda it: (-it[1], it[0]))[:MAX_NAMED]
+    found = "; ".join(f"cluster {cluster}: {count:,} of {limit:,}" for cluster, count in fullest) or "no machine yet"
+    most = fullest[0][1] if fullest else 0
+    fix = "retire machines that are gone, look for made-up host names, or raise ingest.max_machines"
+    if most >= limit:
+        found += "; new machines get 403 too_many_machines"
+        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=found, fix=fix)
+    if most >= MACHINES_WARNING_RATIO * limit:
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
 
 
 def check_log(facts: HubFacts) -> CheckResult:
@@ -78,6 +113,10 @@ def check_log(facts: HubFacts) -> CheckResult:
     return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
 
 
+def _knows_machines(facts: HubFacts) -> bool:
+    return isinstance(facts.machines, dict) and any(facts.machines.values())
+
+
 def _check_version(name: str, proves: str, state: DatabaseState | str, detail: str) -> CheckResult:
     if not isinstance(state, DatabaseState):
         return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=state)
@@ -93,7 +132,7 @@ def _check_version(name: str, proves: str, state: DatabaseState | str, detail: s
     return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=f"{found}; {detail}")
 
 
-DATA_CHECKS = (check_registry, check_store, check_log)
+DATA_CHECKS = (check_registry, check_store, check_log, check_machines)
 """Checks, most important first."""
 
 
@@ -205,30 +244,35 @@ HOST_CHECKS = (check_daemon, check_folder, check_disk, check_clock)
 """Checks, most important first."""
 
 
-EXPIRY_WARNING_DAYS = 21
-"""Days before expiry from which the check warns."""
-
 MAX_AHEAD_SECONDS = 2.0
 """A sender's clock further ahead is wrong: no batch arrives before it was sent."""
 
 MAX_BEHIND_SECONDS = 60.0
 """A sender's clock further behind is wrong, or its newest batch was delayed."""
 
-MAX_NAMED = 3
-"""Most entries listed by name."""
-
 
 def check_listener(facts: HubFacts) -> CheckResult:
-    """Check which clients can connect, and their authentication."""
+    """Check which clients can connect to the running process, and their authentication."""
     name, proves = "listener", "only authorised clients can connect: loopback, or TLS and tokens"
-    host, _ = parse_listen(facts.listen)
-    guards = [guard for guard, on in (("TLS", facts.tls), ("tokens", facts.auth == "tokens")) if on]
-    found = f"{facts.listen}, " + (" and ".join(guards) or "without TLS and tokens")
-    if is_loopback(host) or len(guards) == 2:
-        return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
-    fix = 'set [tls] and auth = "tokens", or listen on 127.0.0.1; see docs/security.md'
-    found += ", reachable from other machines (insecure_listen)"
-    return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    is_running = isinstance(facts.listener, Listener)
+    listener = facts.listener if isinstance(facts.listener, Listener) else facts.configured
+    found = _listener_text(listener)
+    if not is_running:
+        found = f"{facts.listener}; configured: {found}"
+    elif listener != facts.configured and not facts.configured.address.endswith(":0"):
+        found += f"; the configuration has {_listener_text(facts.configured)}"
+    host, _ = parse_listen(listener.address)
+    if not is_loopback(host) and not (listener.tls and listener.tokens) and (is_running or facts.listener == STOPPED):
+        fix = 'set [tls] and auth = "tokens", or listen on 127.0.0.1; see docs/security.md'
+        found += ", reachable from other machines"
+        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+    verdict = CheckVerdict.OK if is_running else CheckVerdict.UNKNOWN
+    return CheckResult(name=name, verdict=verdict, proves=proves, found=found)
+
+
+def _listener_text(listener: Listener) -> str:
+    guards = [guard for guard, on in (("TLS", listener.tls), ("tokens", listener.tokens)) if on]
+    return f"{listener.address}, " + (" and ".join(guards) or "without TLS and tokens")
 
 
 def check_certificate(facts: HubFacts) -> CheckResult:

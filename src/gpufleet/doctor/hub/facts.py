@@ -4,6 +4,7 @@ import datetime as dt
 
 import msgspec
 
+from gpufleet.hub.receive.listener import Listener
 from gpufleet.model.access import Token
 
 
@@ -81,6 +82,10 @@ class CertificateDetails(msgspec.Struct, frozen=True, kw_only=True):
     name_matches: bool | None = None
 
 
+STOPPED = "the daemon is stopped"
+"""Reason for an unknown listener if no process has the log open."""
+
+
 class HubFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a hub or relay on this host.
 
@@ -90,12 +95,15 @@ class HubFacts(msgspec.Struct, frozen=True, kw_only=True):
         folder_error: error name of creating files there, `ENOENT` if it does not exist; None if not checked.
         other_owner: owner of the folder if it is another user, else empty.
         relay_to: the next hub, for a relay.
-        listen, auth, tls, insecure: settings of the configuration.
+        configured: listener of the configuration.
+        listener: listener of the running process, as it reports it, or why it is unknown.
         holder: process that has the log open, 0 for none, or why it is unknown.
         daemon: status of the running daemon, or why there is none.
         foreign_daemon: whether the daemon at the address is one that does not have this log open.
         disk, clock, registry, store, backlog, certificate: state of each; None if not applicable.
         wal_max_bytes: limit of the backlog.
+        machines: cluster to the number of its machines that are not retired; None for a relay.
+        max_machines: limit on that number.
         clock_skews: sender to seconds by which its clock is ahead of the hub's, less the transfer time of its newest
             batch.
         tokens: known tokens.
@@ -106,10 +114,8 @@ class HubFacts(msgspec.Struct, frozen=True, kw_only=True):
     folder_error: str | None = None
     other_owner: str = ""
     relay_to: str | None = None
-    listen: str = ""
-    auth: str = ""
-    tls: bool = False
-    insecure: bool = False
+    configured: Listener
+    listener: Listener | str = "not checked"
     holder: int | str = "not checked"
     daemon: DaemonStatus | str = "not queried"
     foreign_daemon: bool = False
@@ -119,6 +125,8 @@ class HubFacts(msgspec.Struct, frozen=True, kw_only=True):
     store: DatabaseState | str | None = "not checked"
     backlog: LogBacklog | str = "not checked"
     wal_max_bytes: int = 0
+    machines: dict[str, int] | str | None = "not checked"
+    max_machines: int = 0
     certificate: CertificateDetails | str | None = "not checked"
     clock_skews: dict[str, float] | str | None = "not checked"
     tokens: tuple[Token, ...] | str | None = "not checked"

@@ -18,6 +18,7 @@ from gpufleet.model.access import Token
 from gpufleet.model.errors import RegistryError, StoreError
 from gpufleet.model.time import NANOS, to_ns
 from gpufleet.registry.database import Database, sqlite_file
+from gpufleet.registry.machines import count_machines
 from gpufleet.registry.migrations import NEWEST
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.registry.tokens import SqlTokens
@@ -30,9 +31,22 @@ T = TypeVar("T")
 
 def inspect_registry(config: HubConfig) -> DatabaseState | str:
     """Return version and damage of the registry, or why it cannot be opened."""
+    file = sqlite_file(config.registry_dsn)
+    if file is not None and file.is_file() and file.stat().st_size == 0:
+        return DatabaseState(0, NEWEST, f"{file} has 0 bytes")
     return _query_registry(
         config, lambda database: DatabaseState(database.version(), NEWEST, database.damage()), any_version=True
     )
+
+
+def count_stored_machines(config: HubConfig) -> dict[str, int] | str:
+    """Return cluster to the number of its machines that are not retired, or why the registry cannot be opened."""
+
+    def read(database: Database) -> dict[str, int]:
+        with database.reading() as connection:
+            return count_machines(connection)
+
+    return _query_registry(config, read)
 
 
 def inspect_store(config: HubConfig, holder: int | str, daemon: DaemonStatus | str) -> DatabaseState | str:

@@ -15,8 +15,17 @@ import msgspec
 
 from gpufleet.config.hub import HubConfig
 from gpufleet.doctor.access import LocalAccess
-from gpufleet.doctor.hub.facts import CertificateDetails, DaemonStatus, DiskUsage, HubFacts, KernelClock, LogBacklog
+from gpufleet.doctor.hub.facts import (
+    STOPPED,
+    CertificateDetails,
+    DaemonStatus,
+    DiskUsage,
+    HubFacts,
+    KernelClock,
+    LogBacklog,
+)
 from gpufleet.doctor.hub.files import (
+    count_stored_machines,
     inspect_registry,
     inspect_store,
     is_locked,
@@ -26,6 +35,7 @@ from gpufleet.doctor.hub.files import (
     reported_clock_skews,
     stored_clock_skews,
 )
+from gpufleet.hub.receive.listener import Listener, read_listener
 from gpufleet.hub.receive.log import read_backlog
 from gpufleet.model.api.answer import SenderRecord
 from gpufleet.model.errors import GpufleetError
@@ -98,8 +108,32 @@ T = TypeVar("T")
 _SENDERS = msgspec.json.Decoder(tuple[SenderRecord, ...])
 
 
+def running_listener(config: HubConfig) -> Listener | str:
+    """Return the listener of the process that has the hub's log open, or why it is unknown.
+
+    The process reports it in the state folder. Its options and environment may differ from the configuration.
+    """
+    reported = _try(lambda: read_listener(config.folder))
+    if isinstance(reported, str):
+        return reported
+    lock = config.folder / "wal" / "lock"
+    if _try(lambda: lock_holder(lock) != 0 or (reported is not None and is_locked(lock))) is False:
+        return STOPPED
+    return reported or "the process that has the log open reports no listener"
+
+
+def configured_listener(config: HubConfig) -> Listener:
+    """Return the listener of a configuration."""
+    return Listener(address=config.listen, tls=config.tls.is_on, tokens=config.auth == "tokens")
+
+
 def gather_hub(
-    config: HubConfig, request: DaemonRequest, access: LocalAccess, now: dt.datetime, name: str | None
+    config: HubConfig,
+    request: DaemonRequest,
+    access: LocalAccess,
+    now: dt.datetime,
+    name: str | None,
+    listener: Listener | str,
 ) -> HubFacts:
     """Collect all facts about a hub.
 
@@ -109,10 +143,13 @@ def gather_hub(
         access: permissions of this process.
         now: current time of this machine's clock.
         name: host name that clients use for the hub, if known.
+        listener: result of `running_listener`.
     """
     folder = config.folder
     lock = folder / "wal" / "lock"
     holder = _try(lambda: lock_holder(lock))
+    if holder == 0 and isinstance(listener, Listener):
+        holder = -1  # /proc/locks does not list the lock of this file system
     daemon = _try(lambda: _daemon_status(request))
     another = False
     if holder == 0 and isinstance(daemon, DaemonStatus):
@@ -130,10 +167,8 @@ def gather_hub(
         folder_error="ENOENT" if not folder.is_dir() else access.folder(str(folder)),
         other_owner=other_owner,
         relay_to=config.relay.to,
-        listen=config.listen,
-        auth=config.auth,
-        tls=config.tls.is_on,
-        insecure=config.insecure_listen,
+        configured=configured_listener(config),
+        listener=listener,
         holder=holder,
         daemon=daemon,
         foreign_daemon=another,
@@ -143,6 +178,8 @@ def gather_hub(
         store=closed or inspect_store(config, holder, daemon) if is_hub else None,
         backlog=_log_backlog(folder, daemon, now, closed),
         wal_max_bytes=config.ingest.wal_max_bytes,
+        machines=closed or count_stored_machines(config) if is_hub else None,
+        max_machines=config.ingest.max_machines,
         certificate=_certificate(config, name),
         clock_skews=_clock_skews(config, request, daemon, now, closed),
         tokens=closed or read_tokens(config) if requires_tokens else None,

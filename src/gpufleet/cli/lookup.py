@@ -1,0 +1,129 @@
+"""Lookup of the cluster, machine or GPU that an option of a hub query names."""
+
+import re
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from gpufleet.cli.fetch import Access, HttpError, get
+from gpufleet.cli.options import CommandError
+from gpufleet.model.api.answer import GpuRecord, MachineRecord
+from gpufleet.model.view import ViewKind, normalise_pci_address
+
+NOT_FOUND = 404
+FORBIDDEN = (401, 403)
+
+SHORT_DIGITS = 8
+"""Digits of a UUID in a short id, unless two ids of a list have the same."""
+
+_UUID = re.compile(r"(?P<start>(?:GPU-|MIG-)?)(?P<digits>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
+
+_KINDS = frozenset(ViewKind)
+_KIND_BY_START = {"GPU-": ViewKind.GPU, "MIG-": ViewKind.MIG, "": ViewKind.VGPU}
+
+_LENGTHS = (SHORT_DIGITS, 13, 18, 23)
+"""Lengths of short forms of a UUID, each ending before a hyphen."""
+
+
+def short_ids(ids: list[str]) -> dict[str, str]:
+    """Return the short form of each id: the first digits of a UUID, as many as distinguish it. Others are unchanged."""
+    found = {one: one for one in ids}
+    pending = [one for one in found if _UUID.fullmatch(one)]
+    for length in _LENGTHS:
+        by_short: dict[str, list[str]] = {}
+        for one in pending:
+            by_short.setdefault(_shortened(one, length), []).append(one)
+        found.update({several[0]: short for short, several in by_short.items() if len(several) == 1})
+        pending = [one for several in by_short.values() if len(several) > 1 for one in several]
+    return found
+
+
+def short_id(text: str) -> str:
+    """Return the short form of one id."""
+    return short_ids([text])[text]
+
+
+def _shortened(text: str, length: int) -> str:
+    found = _UUID.fullmatch(text)
+    assert found is not None
+    return found["start"] + found["digits"][:length]
+
+
+def device_id(view: str, machine: str) -> str:
+    """Return a name of a device that every command accepts: its UUID, or its machine and PCI address."""
+    kind, _, name = view.partition("/")
+    address = name.removeprefix("pci/")
+    if name == address:
+        return name or kind
+    return f"{machine}/{address.removeprefix('0000:')}"
+
+
+def find_view(hub: str, text: str, access: Access) -> tuple[str, str | None]:
+    """Return the key of the view that the text stands for, and its machine if the key is not unique without it.
+
+    The hub is queried only for short ids: UUIDs, PCI addresses and keys are complete.
+
+    Raises:
+        HttpError: if the hub knows no such device, or several.
+    """
+    kind, _, rest = text.partition("/")
+    if text == "machine" or (kind in _KINDS and (_UUID.fullmatch(rest) or rest.startswith(("pci/", "instance/")))):
+        return text, None
+    if found := _UUID.fullmatch(text):
+        return f"{_KIND_BY_START[found['start']]}/{text}", None
+    if address := _address(text):
+        return f"{ViewKind.GPU}/pci/{address}", None
+    record = fetch_gpu(hub, text, access)
+    key = record.device.id.split("/", 2)[2]
+    return key, None if record.device.uuid else record.device.machine
+
+
+def fetch_gpu(hub: str, text: str, access: Access) -> GpuRecord:
+    """Return the device with this id, UUID, prefix of a UUID, or machine and PCI address.
+
+    Raises:
+        HttpError: if the hub knows no such device, or several.
+        CommandError: if the server is not a hub of this version.
+    """
+    try:
+        return msgspec.json.decode(get(hub, f"/v1/gpus/{quote(text)}", access), type=GpuRecord)
+    except msgspec.DecodeError as error:
+        raise CommandError(f"{hub} does not respond like a hub of this version: {error}") from error
+
+
+def check_names(hub: str, cluster: str | None, machine: str | None, access: Access) -> None:
+    """Check that the cluster and the machine of an empty answer exist.
+
+    A token that may not read them is not an error.
+
+    Raises:
+        CommandError: if one of them does not exist, with similar names; or the machine is in another cluster.
+    """
+    if cluster is not None:
+        _fetch_known(hub, f"/v1/clusters/{quote(cluster, safe='')}", access)
+    if machine is not None:
+        found = _fetch_known(hub, f"/v1/machines/{quote(machine, safe='')}", access)
+        if found is None or cluster is None:
+            return
+        record = msgspec.convert(found, MachineRecord)
+        if record.cluster != cluster:
+            raise CommandError(f"machine {machine} is in cluster {record.cluster}, not in {cluster}")
+
+
+def _fetch_known(hub: str, path: str, access: Access) -> Any:
+    try:
+        return msgspec.json.decode(get(hub, path, access))
+    except HttpError as error:
+        if error.status == NOT_FOUND:
+            raise
+        return None  # forbidden, or several machines have the name
+    except msgspec.DecodeError as error:
+        raise CommandError(f"{hub} does not respond like a hub of this version: {error}") from error
+
+
+def _address(text: str) -> str | None:
+    try:
+        return normalise_pci_address(text)
+    except ValueError:
+        return None
