@@ -56,10 +56,10 @@ def test_only_complete_options_are_parsed(arguments: list[str], values: dict[str
 @EACH
 @given(data=st.data())
 def test_parsed_values_equal_those_of_the_library(daemon: str, data: st.DataObject) -> None:
-    words = st.sampled_from(
+    given_texts = st.sampled_from(
         [*OPTIONS[daemon], "--hub=a", "--listen=", "a", "a=b", "--", "-", "-cx", "--nod", "release"]
     )
-    arguments = data.draw(st.lists(words, max_size=6))
+    arguments = data.draw(st.lists(given_texts, max_size=6))
     values = parse_daemon_arguments(arguments, OPTIONS[daemon])
     if values is None:
         return

@@ -13,12 +13,14 @@ from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.dashboards.dcgm import dcgm_dashboard
 from gpufleet.dashboards.grafana import COLUMNS, render_grafana
 from gpufleet.dashboards.native import SECTIONS, native_dashboard
-from gpufleet.dashboards.panel import Dashboard, Panel
+from gpufleet.dashboards.panel import Dashboard, Panel, PanelType
 from gpufleet.delivery.export import AgentStats
 from gpufleet.exporters.agent_page import AgentPages
-from gpufleet.model.catalogue import KUBERNETES_REPORTED, ROWS, MetricKind
+from gpufleet.model.catalogue import KUBERNETES_REPORTED, ROWS, Lane, Metric, MetricKind
 from gpufleet.runtime import run_to_end
+from tests.support.dashboard_queries import query_of_all
 from tests.support.everything import snapshot_of_everything
+from tests.support.grafana_schema import schema_violations
 from tests.support.serving import serving
 from tests.support.tsdb import prometheus
 from tests.support.waiting import wait_until
@@ -43,8 +45,16 @@ def panels(dashboard: Dashboard) -> list[Panel]:
 
 def queries(dashboard: Dashboard) -> list[str]:
     """Return every query with each variable set to match all."""
-    found = [query.expression for panel in panels(dashboard) for query in panel.queries]
-    return [re.sub(r"\$(cluster|node|gpu)\b", ".*", text).replace("$__rate_interval", "1m") for text in found]
+    return [query_of_all(query.expression) for panel in panels(dashboard) for query in panel.queries]
+
+
+def metrics_of(panel: Panel) -> list[str]:
+    """Return the names of the metrics in the panel's queries, without the prefix."""
+    return [name for query in panel.queries for name in re.findall(r"gpufleet_(\w+)\{", query.expression)]
+
+
+def is_constant(metric: Metric) -> bool:
+    return metric.lane is Lane.STATIC and metric.kind not in (MetricKind.COUNTER, MetricKind.INFO)
 
 
 @EACH
@@ -60,10 +70,78 @@ def test_every_queried_series_is_exported(dialect: str) -> None:
 def test_native_dashboard_has_every_metric_once() -> None:
     agent_metrics = [metric for metric in ROWS if metric.name not in KUBERNETES_REPORTED]
     assert [metric for _, metrics in SECTIONS for metric in metrics] == agent_metrics
-    below = [panel for row in native_dashboard().rows[1:] for panel in row.panels]
-    queried = [re.findall(r"gpufleet_(\w+)\{", panel.queries[0].expression)[0] for panel in below]
-    assert queried == [metric.name for metric in agent_metrics if metric.kind is not MetricKind.INFO]
+    sections = native_dashboard().rows[2:]
+    assert [row.title for row in sections] == [title for title, _ in SECTIONS]
+    for row, (_, metrics) in zip(sections, SECTIONS, strict=True):
+        queried = sorted(name for panel in row.panels for name in metrics_of(panel))
+        assert queried == sorted(metric.name for metric in metrics if metric.kind is not MetricKind.INFO)
+    below = [panel for row in sections for panel in row.panels]
     assert len({panel.title for panel in below}) > 0.9 * len(below)
+
+
+def test_overview_begins_with_the_main_readings() -> None:
+    overview = native_dashboard().rows[0].panels
+    stats = [panel for panel in overview if panel.type is PanelType.STAT]
+    charts = [panel for panel in overview if panel.type is not PanelType.STAT]
+    assert overview[: len(stats)] == tuple(stats)
+    assert [metrics_of(panel)[0] for panel in charts[:4]] == [
+        "gpu_utilization_ratio",
+        "gpu_memory_used_bytes",
+        "gpu_temperature_celsius",
+        "gpu_power_watts",
+    ]
+    assert {panel.type for panel in charts[4:8]} == {PanelType.BARS}
+    assert all(re.search(r"\b(top|bottom)k\(10, ", panel.queries[0].expression) for panel in charts[4:8])
+    assert metrics_of(charts[8]) == ["gpu_xid_events_total"]
+    assert metrics_of(charts[9]) == ["gpu_last_xid", "gpu_last_xid_timestamp_seconds"]
+
+
+def test_constants_and_times_are_tables() -> None:
+    types = {
+        name: panel.type for row in native_dashboard().rows[2:] for panel in row.panels for name in metrics_of(panel)
+    }
+    tables = {name for name, type_ in types.items() if type_ is PanelType.TABLE}
+    assert {metric.name for metric in ROWS if metric.name in types and is_constant(metric)} <= tables
+    assert {name for name in types if name.endswith("_timestamp_seconds")} <= tables
+    assert {"gpu_memory_total_bytes", "host_memory_total_bytes", "host_cpus", "mig_multiprocessors"} <= tables
+    assert not tables & {"gpu_power_watts", "gpu_memory_used_bytes", "gpu_state", "host_load_1m"}
+
+
+def test_titles_write_acronyms_in_their_usual_form() -> None:
+    usual = (
+        "BAR1 CPU CUDA DCGM DRAM ECC FP16 FP32 FP64 GPU GPUs JPEG MIG MPS NUMA NVLink NVSwitch OFA PCIe SM SRAM VM vGPU"
+    )
+    forms = {form.lower(): form for form in [*usual.split(), "InfiniBand", "NVIDIA", "TPC", "XID", "XIDs"]}
+    parts = {part for dashboard in DASHBOARDS.values() for panel in panels(dashboard) for part in panel.title.split()}
+    assert {part for part in parts if forms.get(part.lower(), part) != part} == set()
+
+
+@EACH
+def test_utilization_has_one_spelling(dialect: str) -> None:
+    text = render_grafana(DASHBOARDS[dialect])
+    assert "tilization" in text
+    assert "tilisation" not in text
+
+
+@EACH
+def test_rendered_dashboard_matches_the_schema_of_grafana(dialect: str) -> None:
+    document = json.loads(render_grafana(DASHBOARDS[dialect]))
+    assert schema_violations(document) == []
+    document["graphTooltip"] = 7
+    document["panels"][0]["options"]["bogus"] = 1
+    document["panels"][0]["gridPos"]["w"] = "6"
+    assert len(schema_violations(document)) == 3
+
+
+def test_hidden_column_and_title_of_a_table() -> None:
+    document = json.loads(render_grafana(native_dashboard()))
+    (devices, _) = next(panel["panels"] for panel in document["panels"] if panel["title"] == "Inventory")
+    organize = next(one["options"] for one in devices["transformations"] if one["id"] == "organize")
+    assert organize["excludeByName"] == {"Time": True, "Value": True}
+    assert organize["renameByName"]["name"] == "Model"
+    xids = next(panel for panel in document["panels"] if panel["title"] == "Last XID of each GPU")
+    assert [one["matcher"]["options"] for one in xids["fieldConfig"]["overrides"]] == ["Value #A", "Value #B"]
+    assert {target["format"] for target in xids["targets"]} == {"table"}
 
 
 @EACH
@@ -79,7 +157,7 @@ def test_rendered_dashboard_is_valid_for_grafana(dialect: str) -> None:
         assert panel["datasource"]["uid"] == "${datasource}"
         assert panel["description"]
         for target in panel["targets"]:
-            assert set(re.findall(r"\$(?!__)(\w+)", target["expr"])) <= variables
+            assert set(re.findall(r"\$(?!__|\d)(\w+)", target["expr"])) <= variables
     for group in (document["panels"], *(one["panels"] for one in document["panels"] if one.get("panels"))):
         assert_nothing_overlaps([one["gridPos"] for one in group])
 

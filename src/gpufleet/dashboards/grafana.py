@@ -4,11 +4,14 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from gpufleet.dashboards.panel import Dashboard, DashboardRow, DashboardVariable, Panel, PanelType
+from gpufleet.dashboards.panel import INSTANT, Dashboard, DashboardRow, DashboardVariable, Panel, PanelType
 
 SCHEMA = 39
 COLUMNS = 24
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+LABEL_TITLES = {"cluster": "Cluster", "node": "Node", "vm_name": "VM", "uuid": "UUID"}
+"""Title of a table's column by label."""
 
 _OPTIONS: dict[PanelType, dict[str, Any]] = {
     PanelType.SERIES: {
@@ -17,6 +20,13 @@ _OPTIONS: dict[PanelType, dict[str, Any]] = {
     },
     PanelType.STAT: {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "none", "textMode": "value_and_name"},
     PanelType.STATES: {"mergeValues": True, "showValue": "never", "legend": {"showLegend": False}},
+    PanelType.BARS: {
+        "reduceOptions": {"calcs": ["lastNotNull"]},
+        "displayMode": "basic",
+        "orientation": "horizontal",
+        "valueMode": "text",
+    },
+    PanelType.TABLE: {"showHeader": True, "cellHeight": "sm"},
 }
 
 
@@ -52,7 +62,6 @@ def _variable(variable: DashboardVariable) -> dict[str, Any]:
         "type": "query",
         "datasource": SOURCE,
         "query": {"query": variable.query, "refId": variable.name},
-        "definition": variable.query,
         "refresh": 2,
         "sort": 1,
         "multi": True,
@@ -101,25 +110,67 @@ def _panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
     if panel.type is PanelType.SERIES:
         # An absent reading is a gap, not a line between its neighbours.
         defaults["custom"] = {"drawStyle": "line", "fillOpacity": 0, "spanNulls": False}
-    instant = panel.type is PanelType.STAT
-    return {
+    instant, is_table = panel.type in INSTANT, panel.type is PanelType.TABLE
+    document = {
         "id": number,
         "type": panel.type.value,
         "title": panel.title,
         "description": panel.help,
         "datasource": SOURCE,
         "gridPos": {"x": x, "y": y, "w": panel.width, "h": panel.height},
-        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "fieldConfig": {"defaults": defaults, "overrides": _columns(panel) if is_table else []},
         "options": _OPTIONS[panel.type],
         "targets": [
             {
-                "refId": chr(ord("A") + place),
+                "refId": _reference(place),
                 "datasource": SOURCE,
                 "expr": query.expression,
                 "legendFormat": query.legend or "__auto",
+                "format": "table" if is_table else "time_series",
                 "instant": instant,
                 "range": not instant,
             }
             for place, query in enumerate(panel.queries)
         ],
     }
+    if is_table:
+        document["transformations"] = _transformations(panel)
+    return document
+
+
+def _transformations(panel: Panel) -> list[dict[str, Any]]:
+    """Return the steps that make one row of all queries' results with equal labels."""
+    unused = [_value_column(panel, place) for place, query in enumerate(panel.queries) if query.label]
+    titles = LABEL_TITLES | {query.label: query.legend for query in panel.queries if query.label}
+    return [
+        {"id": "merge", "options": {}},
+        {
+            "id": "organize",
+            "options": {"excludeByName": dict.fromkeys(["Time", *unused], True), "renameByName": titles},
+        },
+    ]
+
+
+def _columns(panel: Panel) -> list[dict[str, Any]]:
+    """Return title and unit of each column with values."""
+    return [
+        {
+            "matcher": {"id": "byName", "options": _value_column(panel, place)},
+            "properties": [
+                {"id": "displayName", "value": query.legend},
+                {"id": "unit", "value": query.unit or panel.unit},
+            ],
+        }
+        for place, query in enumerate(panel.queries)
+        if not query.label
+    ]
+
+
+def _value_column(panel: Panel, place: int) -> str:
+    """Return the name that Grafana gives to the column of a query's values."""
+    return f"Value #{_reference(place)}" if len(panel.queries) > 1 else "Value"
+
+
+def _reference(place: int) -> str:
+    """Return a query's id: A to Z, then A1, B1, and so on."""
+    return chr(ord("A") + place % 26) + str(place // 26 or "")

@@ -11,13 +11,28 @@ class PanelType(enum.StrEnum):
     SERIES = "timeseries"
     STAT = "stat"  # last value only
     STATES = "state-timeline"
+    BARS = "bargauge"  # last value only, a bar for each series
+    TABLE = "table"  # last value only, a row for each device or machine, a column for each query
+
+
+INSTANT = frozenset({PanelType.STAT, PanelType.BARS, PanelType.TABLE})
+"""Panel types that show only the last value."""
 
 
 class PanelQuery(msgspec.Struct, frozen=True):
-    """PromQL query with dashboard variables, and the legend of its series."""
+    """PromQL query with dashboard variables.
+
+    Attributes:
+        expression: the query.
+        legend: legend of its series, or title of its column.
+        unit: Grafana's name of the column's unit; empty for the panel's.
+        label: label that a table shows as the column instead of the values; empty for the values.
+    """
 
     expression: str
     legend: str = ""
+    unit: str = ""
+    label: str = ""
 
 
 class Panel(msgspec.Struct, frozen=True, kw_only=True):
