@@ -77,8 +77,8 @@ class Host:
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
 
-    def start(self) -> None:
-        arguments = ["hub", "--listen", f"127.0.0.1:{self.port}", "--state", str(self.state)]
+    def start(self, *more: str) -> None:
+        arguments = ["hub", "--listen", f"127.0.0.1:{self.port}", "--state", str(self.state), *more]
         self.hub = Gpufleet(arguments, self.folder / "log")
         self.hub.wait_for(f"{self.url}/readyz", 100)
 
@@ -172,14 +172,14 @@ def test_documented_registry_restore_works(host: Host) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_hub_starts_without_its_registry_or_its_store(host: Host) -> None:
+def test_hub_starts_without_registry_or_store_if_the_loss_is_accepted(host: Host) -> None:
     host.start()
     host.measure(1, 2)
     host.allocate("a")
     (node,) = host.get("/v1/nodes")["items"]
     host.stop()
     (host.state / "hub" / "store").rename(host.folder / "store")
-    host.start()
+    host.start("--accept-data-loss")
     host.measure(3)
     assert host.missing() == 0
     (after,) = host.get("/v1/nodes")["items"]
@@ -188,7 +188,7 @@ def test_hub_starts_without_its_registry_or_its_store(host: Host) -> None:
     host.stop()
     for file in (host.state / "hub").glob("registry.sqlite*"):
         file.unlink()
-    host.start()
+    host.start("--accept-data-loss")
     host.measure(4)
     assert host.missing() == 3
     assert host.get("/v1/allocations") == []

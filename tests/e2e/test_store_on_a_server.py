@@ -79,9 +79,9 @@ def test_store_server_outages_lose_and_duplicate_nothing(site: Site, server: Cli
         check_values(site, *interrupted)
         ((total, distinct),) = server.query(f"SELECT count(), uniqExact({KEY}) FROM fleet.samples")
         assert total == distinct > 0
+        state = ["--state", str(site.folder / "second"), "--accept-data-loss"]
         second = Gpufleet(
-            ["hub", "--listen", f"127.0.0.1:{free_port()}", "--state", str(site.folder / "second"), "--store", dsn],
-            site.folder / "second.log",
+            ["hub", "--listen", f"127.0.0.1:{free_port()}", *state, "--store", dsn], site.folder / "second.log"
         )
         assert second.process.wait(timeout=60) != 0
         assert re.search(r"the hub \w+ on .* writes to this database", second.log.read_text())

@@ -8,7 +8,7 @@ import errno
 import os
 import ssl
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,16 @@ def check_named_files(resolved: Resolved[Any], *, daemon: bool) -> tuple[ConfigE
     return tuple(problems)
 
 
-def check_state_folder(resolved: Resolved[Any], folder: Path, *, daemon: bool) -> tuple[ConfigError, ...]:
+def check_state_folder(
+    resolved: Resolved[Any], folder: Path, *, daemon: bool, ignored: Collection[str] = ()
+) -> tuple[ConfigError, ...]:
     """Return a problem if the daemon's folder in `state` cannot be created or written.
 
-    Without `daemon`, a folder of another user is not a problem.
+    Without `daemon`, a folder of another user is not a problem. `ignored` has POSIX names of further errors that are
+    none.
     """
     name = folder_error(folder)
-    if not name or (name == "EACCES" and not daemon):
+    if not name or name in ignored or (name == "EACCES" and not daemon):
         return ()
     reason = f"{folder} cannot be written: {os.strerror(getattr(errno, name))}"
     return (_problem(resolved, "state", reason),)

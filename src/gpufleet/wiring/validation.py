@@ -1,7 +1,7 @@
 """Checks of a configuration beyond its records: files, folders and databases.
 
 `gpufleet config validate` and the start of a daemon use the same checks, so that a daemon exits with 2 for whatever
-`validate` reports.
+`validate` reports. The exception is an agent's disk.
 """
 
 from gpufleet.config.agent import AgentConfig
@@ -10,12 +10,19 @@ from gpufleet.config.load import Resolved
 from gpufleet.config.named_files import check_named_files, check_state_folder, folder_error
 from gpufleet.model.errors import ConfigError, RegistryError, StoreError
 
+DISK_ERRORS = frozenset({"EROFS", "EIO", "ENOSPC"})
+"""POSIX names of errors of a disk that can end without a change of the configuration."""
+
 
 def check_agent(resolved: Resolved[AgentConfig], *, daemon: bool) -> tuple[ConfigError, ...]:
-    """Return the problems of an agent's configuration; `daemon` is set in the agent itself."""
+    """Return the problems of an agent's configuration; `daemon` is set in the agent itself.
+
+    An agent starts while its disk is read-only or fails: it queues in memory until the disk can be written.
+    """
+    ignored = DISK_ERRORS if daemon else frozenset()
     return (
         *check_named_files(resolved, daemon=daemon),
-        *check_state_folder(resolved, resolved.config.folder, daemon=daemon),
+        *check_state_folder(resolved, resolved.config.folder, daemon=daemon, ignored=ignored),
     )
 
 
