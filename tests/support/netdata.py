@@ -99,7 +99,8 @@ def netdata(folder: Path, program: Path, document: Path | None) -> Iterator[str]
     def shows() -> bool:
         with contextlib.suppress(OSError, ValueError):
             charts = get_json(f"{url}/api/v1/allmetrics?format=json")
-            return "system.cpu" in charts and all(f"nvidia_smi.gpu{n}_power_state" in charts for n in range(listed))
+            wanted = {"system.cpu", "mem.available", *(f"nvidia_smi.gpu{n}_power_state" for n in range(listed))}
+            return wanted <= set(charts)
         return False
 
     try:

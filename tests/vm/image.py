@@ -42,6 +42,7 @@ UNUSED = (
 CODE = ("gpufleet/__init__.py", "gpufleet/_version.py")
 PACKAGES = (
     "model",
+    "fleet",
     "ports",
     "codecs/dcgm_wire",
     "channels/stream",
