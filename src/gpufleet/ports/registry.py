@@ -129,7 +129,7 @@ class AllocationRegistry(Protocol):
         keeps the present one, or starts `at`.
 
         Raises:
-            ConflictError: if the allocation is closed, or the spec has another tenant than the allocation.
+            ConflictError: if the allocation is closed, or the spec has another tenant, kind or cluster.
         """
         ...
 

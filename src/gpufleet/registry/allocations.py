@@ -36,6 +36,11 @@ def put(
             f"allocation {id!r} belongs to tenant {before.spec.tenant!r}, and its history must stay with that tenant: "
             "close it and create another"
         )
+    if (spec.kind, spec.target.cluster) != (before.spec.kind, before.spec.target.cluster):
+        raise ConflictError(
+            f"allocation {id!r} is {before.spec.kind} in cluster {before.spec.target.cluster!r}, and its history must "
+            "stay so: close it and create another"
+        )
     if spec.valid_from is None:
         spec = msgspec.structs.replace(spec, valid_from=before.spec.valid_from)
     if spec == before.spec and bindings == before.bindings:

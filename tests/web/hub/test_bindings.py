@@ -56,7 +56,8 @@ class Fleet:
         return encode(batch)
 
     async def put(self, name: str, tenant: str, machine: str, *, query: str = "", **spec: object) -> tuple[int, Any]:
-        body = {"kind": "bare_metal", "target": {"cluster": "local", "machine": machine}, "tenant": tenant, **spec}
+        body: dict[str, object] = {"kind": "bare_metal", "target": {"cluster": "local", "machine": machine}}
+        body |= {"tenant": tenant, **spec}
         return await self.site.request(f"/v1/allocations/{name}{query}", "PUT", body)
 
     async def powers(self, name: str) -> set[float]:
@@ -196,3 +197,34 @@ async def test_bindings_survive_a_restart(tmp_path: Path) -> None:
         fleet.site = site
         assert (await fleet.site.request("/v1/allocations/a"))[1]["bindings"][0]["machine"] == await fleet.id_of(SEVEN)
         assert (await fleet.put("c", "charlie", "gpu-7", valid_from=fleet.time(2), valid_to=fleet.time(8)))[0] == 409
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": "0" * 32}},
+        {"target": {"cluster": "north", "machine": "gpu-7"}},
+    ],
+    ids=["kind", "cluster"],
+)
+async def test_kind_and_cluster_of_an_allocation_do_not_change(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Its bindings are those of a machine of its cluster; nothing else may answer from them."""
+    async with running_site(tmp_path, clusters=("local", "north")) as site:
+        fleet = Fleet(site)
+        await fleet.report(SEVEN, 700.0, 1)
+        assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+        status, problem = await fleet.put("a", "acme", "gpu-7", **change)
+        assert (status, problem["error"]) == (409, "conflict")
+        assert await fleet.powers("a") == {700.0}
+        assert (await fleet.put("b", "bravo", "gpu-7", valid_from=fleet.time(0)))[0] == 409
+
+
+async def test_name_of_a_retired_machine_waits_for_its_successor(fleet: Fleet) -> None:
+    await fleet.report(SEVEN, 700.0, 1)
+    await fleet.site.request(f"/v1/machines/{await fleet.id_of(SEVEN)}", "DELETE")
+    assert "bindings" not in (await fleet.put("a", "acme", "gpu-7"))[1]
+    past = {"valid_from": fleet.time(0), "valid_to": fleet.time(10)}
+    assert (await fleet.put("b", "bravo", "gpu-7", **past))[1]["bindings"][0]["machine"] == await fleet.id_of(SEVEN)
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 900.0, 20)
+    answer = (await fleet.site.request("/v1/allocations/a/metrics"))[1]
+    assert answer["machine"] == await fleet.id_of(NINE)

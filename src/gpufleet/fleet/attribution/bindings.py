@@ -40,13 +40,15 @@ class LocatedMachine(msgspec.Struct, frozen=True):
 def locate(spec: AllocationSpec, machines: Sequence[MachineRecord]) -> LocatedMachine:
     """Find the machine that the target of a bare-metal allocation names now.
 
-    A retired machine does not match by name if another machine has the name: that is the node that replaced it.
+    A retired machine matches by name only if no other machine has the name, and for a time that began before its
+    retirement: the name of a later allocation is that of a successor, which may not have reported yet.
     """
     target = spec.target
     nodes = [one for one in machines if one.cluster == target.cluster and one.machine.kind is MachineKind.NODE]
     fits = [one for one in nodes if one.id == target.machine]
     named = [one for one in nodes if one.machine.name == target.machine]
-    fits = fits or [one for one in named if not one.is_retired] or named
+    past = [one for one in named if one.retired_at and spec.valid_from and spec.valid_from < one.retired_at]
+    fits = fits or [one for one in named if not one.is_retired] or past
     if not fits:
         detail = f"no machine of cluster {target.cluster!r} has the id or name {target.machine!r}"
         return LocatedMachine(None, Reason.TARGET_UNKNOWN, detail)

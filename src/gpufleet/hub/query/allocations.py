@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import itertools
 import logging
 import re
 from collections.abc import Container, Sequence
@@ -36,6 +37,9 @@ from gpufleet.ports.store import Store
 
 BIND_SECONDS = 5.0
 """Pause between two rounds of binding, so that a machine is bound before it can be renamed."""
+
+DEVICE_ROUNDS = 12
+"""Rounds after which devices are bound, too: that reads the newest samples of each machine in question."""
 
 MAX_DEVICES = 100_000
 """Maximum number of devices in an allocation."""
@@ -194,18 +198,21 @@ class AllocationQueries:
             self._claims.update(allocation)
         return allocation
 
-    async def bind_pending(self, *, devices: bool = False) -> None:
-        """Bind allocations whose machine was not known when they were stored; with `devices`, also their devices."""
-        if not self._claims.pending(self._clock.now_ns(), devices=devices):
+    async def bind_pending(self, id: str | None = None, *, devices: bool = False) -> None:  # noqa: A002
+        """Bind allocations (or only this one) whose machine was not known when they were stored.
+
+        With `devices`, bind also GPUs at listed addresses that were not known.
+        """
+        if not self._pending(id, devices=devices):
             return
         async with self._changes:
-            await self._executor.run(lambda: self._bind_pending(devices=devices))
+            await self._executor.run(lambda: self._bind_pending(id, devices=devices))
 
     async def run_binding(self) -> None:
         """Bind pending allocations at intervals, until cancelled."""
-        while True:
+        for number in itertools.count():
             try:
-                await self.bind_pending(devices=True)
+                await self.bind_pending(devices=number % DEVICE_ROUNDS == 0)
             except GpufleetError as error:  # the loop's one catch point: the next round retries
                 log.warning("allocations could not be bound, will retry: %s", error)
             await asyncio.sleep(BIND_SECONDS)
@@ -220,7 +227,7 @@ class AllocationQueries:
 
     async def metrics(self, id: str, tenant: str | None = None) -> AllocationAnswer:  # noqa: A002
         """Return the current metrics of an allocation. Raises NotFoundError as `get`."""
-        await self.bind_pending()
+        await self.bind_pending(id)
         target = await self._executor.run(lambda: self._resolve(id, tenant))
         if isinstance(target, AllocationAnswer):
             return target
@@ -245,7 +252,7 @@ class AllocationQueries:
             InvalidQueryError: if a metric has no values over time.
         """
         history.check_metrics(metrics)
-        await self.bind_pending()
+        await self.bind_pending(id)
         return await self._executor.run(lambda: self._series(id, metrics, requested, tenant))
 
     def _put(
@@ -287,9 +294,12 @@ class AllocationQueries:
             return () if found is None else (found,)
         return bindings.rebind(one, found, to_ns(at))
 
-    def _bind_pending(self, *, devices: bool) -> None:
+    def _pending(self, id: str | None, *, devices: bool) -> list[Allocation]:  # noqa: A002
+        return [one for one in self._claims.pending(self._clock.now_ns(), devices=devices) if id in (None, one.id)]
+
+    def _bind_pending(self, id: str | None, *, devices: bool) -> None:  # noqa: A002
         """Bind what can be bound; an allocation stays pending while another tenant has its machine or device."""
-        for one in self._claims.pending(self._clock.now_ns(), devices=devices):
+        for one in self._pending(id, devices=devices):
             found = self._lookup.bind(one.spec)
             if found is None:
                 continue

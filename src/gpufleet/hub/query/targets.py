@@ -84,11 +84,10 @@ class MachineLookup:
         return tuple({one.id: one for one in found}.values())
 
     def machines_of(self, allocation: Allocation) -> tuple[MachineRecord, ...]:
-        """Return the machines that an allocation is bound to; those that its target names if it is bound to none."""
-        cluster = allocation.spec.target.cluster
-        if not allocation.bindings:
-            return self.candidates(allocation.spec.target)
-        return tuple(self.with_ids(cluster, {one.machine for one in allocation.bindings}))
+        """Return the machines of an allocation: the bound ones, and those of its target if none is bound now."""
+        bound = {one.machine for one in allocation.bindings}
+        named = self.candidates(allocation.spec.target) if bindings.lacks_machine(allocation) else ()
+        return (*named, *self.with_ids(allocation.spec.target.cluster, bound - {one.id for one in named}))
 
     def bind(self, spec: AllocationSpec) -> Binding | None:
         """Return the machine and devices that a bare-metal spec names now; None if no single machine fits."""
@@ -139,7 +138,7 @@ class MachineLookup:
         An allocation that is not bound yet conflicts if the machine that its target names now is another tenant's.
         `name` adds the ids of the other allocations, which only an operator may see.
         """
-        if bindings.is_pending(allocation) and (found := self.bind(allocation.spec)) is not None:
+        if bindings.lacks_machine(allocation) and (found := self.bind(allocation.spec)) is not None:
             allocation = msgspec.structs.replace(allocation, bindings=bindings.complete(allocation, found))
         rivals = self._claims.rivals(allocation, start, end)
         if not rivals:
