@@ -22,7 +22,7 @@ def reopen(folder: Path) -> Spool:
 
 
 def found(spool: Spool) -> dict[int, bytes]:
-    return dict(spool.read(max_records=1000, max_bytes=1 << 30))
+    return {one.seq: one.body for one in spool.read(max_records=1000, max_bytes=1 << 30)}
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_zeros_after_a_power_cut_are_torn(folder: Path) -> None:
 def test_body_is_not_recovered_as_a_record(tmp_path: Path) -> None:
     spool = reopen(tmp_path / "spool")
     forged = b"".join(
-        pack_record_header(seed, seq, b"forged") + b"forged" for seed in (0, seed_of("0" * 32)) for seq in (1, 2, 3)
+        pack_record_header(seed, seq, 0, b"forged") + b"forged" for seed in (0, seed_of("0" * 32)) for seq in (1, 2, 3)
     )
     spool.append(forged)
     spool.append(b"genuine")

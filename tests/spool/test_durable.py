@@ -6,6 +6,9 @@ import pytest
 
 from gpufleet.spool import Spool
 from gpufleet.spool.durable import MARK_FILE
+from gpufleet.spool.record import RECORD_HEADER_BYTES
+
+RECORD_BYTES = RECORD_HEADER_BYTES + len(b"body 1")
 
 
 def open_spool(folder: Path) -> Spool:
@@ -26,7 +29,7 @@ def cut(segment: Path, count: int) -> None:
     segment.write_bytes(segment.read_bytes()[:-count])
 
 
-@pytest.mark.parametrize(("cut_bytes", "lost"), [(1, 1), (11, 1), (30, 1), (31, 2)])
+@pytest.mark.parametrize(("cut_bytes", "lost"), [(1, 1), (11, 1), (RECORD_BYTES, 1), (RECORD_BYTES + 1, 2)])
 def test_durable_records_cut_off_the_end_are_lost(tmp_path: Path, cut_bytes: int, lost: int) -> None:
     cut(filled(tmp_path), cut_bytes)
     spool = open_spool(tmp_path)

@@ -23,7 +23,7 @@ def test_inspection_reports_what_opening_finds(tmp_path: Path, bodies: list[byte
     folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
     spool = Spool.open(folder, max_bytes=1 << 20, segment_bytes=400)
     for body in bodies:
-        spool.append(body)
+        spool.append(body, len(body))
     spool.sync()
     spool.acknowledge([seq for seq in gone if seq <= len(bodies)])
     while_open = inspect_spool(folder)
@@ -40,11 +40,11 @@ def test_inspection_reports_what_opening_finds(tmp_path: Path, bodies: list[byte
     queued = spool.read(max_records=1000, max_bytes=1 << 20)
     spool.close()
     assert found.records == len(queued)
-    assert found.size == sum(len(body) for _, body in queued)
-    assert found.oldest == (queued[0][1] if queued else None)
+    assert found.size == sum(len(one.body) for one in queued)
+    assert found.oldest_at == (len(queued[0].body) if queued else None)
 
 
 def test_missing_folder_is_an_empty_spool(tmp_path: Path) -> None:
     found = inspect_spool(tmp_path / "none")
-    assert (found.records, found.size, found.oldest) == (0, 0, None)
+    assert (found.records, found.size, found.oldest_at) == (0, 0, None)
     assert not (tmp_path / "none").exists()

@@ -29,7 +29,7 @@ def renumber(body: bytes, epoch: str, seq: int) -> bytes | None:
 
 
 def queued(spool: Spool) -> list[tuple[int, bytes]]:
-    return spool.read(max_records=1000, max_bytes=1 << 20)
+    return [(one.seq, one.body) for one in spool.read(max_records=1000, max_bytes=1 << 20)]
 
 
 KEPT = [8, *range(10, 40)]
@@ -54,6 +54,19 @@ def test_backlog_keeps_its_order_under_a_new_epoch(tmp_path: Path) -> None:
     spool.close()
     spool = open_spool(tmp_path)
     assert queued(spool) == expected(spool.epoch)[2:]
+    spool.close()
+
+
+def test_backlog_keeps_its_times_under_a_new_epoch(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    for at in (30, 10, 20):
+        spool.append(b"%d" % at, at)
+    spool.sync()
+    spool.acknowledge([1])
+    renew(spool, renumber)
+    spool.close()
+    spool = open_spool(tmp_path)
+    assert [one.at for one in spool.read(max_records=9, max_bytes=1 << 20)] == [10, 20]
     spool.close()
 
 

@@ -20,7 +20,7 @@ def open_spool(folder: Path, *, max_bytes: int = 64 * MIB, segment_bytes: int = 
 
 
 def everything(spool: Spool) -> list[tuple[int, bytes]]:
-    return spool.read(max_records=1_000_000, max_bytes=1 << 40)
+    return [(one.seq, one.body) for one in spool.read(max_records=1_000_000, max_bytes=1 << 40)]
 
 
 def test_new_spool_is_empty_and_has_an_epoch(tmp_path: Path) -> None:
@@ -50,6 +50,22 @@ def test_epoch_numbers_and_records_survive_the_process(tmp_path: Path) -> None:
     assert (spool.epoch, spool.next_seq) == (epoch, 4)
     assert everything(spool) == [(1, b"a"), (2, b""), (3, b"c")]
     assert spool.recovery.torn_bytes == spool.recovery.lost_records == 0
+    spool.close()
+
+
+def test_records_keep_their_times(tmp_path: Path) -> None:
+    times = [7, -(1 << 63), 0, (1 << 63) - 1]
+    spool = open_spool(tmp_path)
+    for at in times:
+        spool.append(b"body", at)
+    spool.close()
+    spool = open_spool(tmp_path)
+    assert [one.at for one in spool.read(max_records=9, max_bytes=MIB)] == times
+    assert (spool.depth.oldest_seq, spool.depth.oldest_at) == (1, 7)
+    spool.acknowledge([1])
+    assert spool.depth.oldest_at == times[1]
+    spool.acknowledge([2, 3, 4])
+    assert spool.depth.oldest_at is None
     spool.close()
 
 
@@ -96,9 +112,9 @@ def test_reading_continues_after_a_number_within_limits(tmp_path: Path) -> None:
     for number in range(1, 31):
         spool.append(b"%03d" % number * 10)
     spool.sync()
-    assert [seq for seq, _ in spool.read(5, max_records=3, max_bytes=MIB)] == [6, 7, 8]
-    assert [seq for seq, _ in spool.read(max_records=100, max_bytes=95)] == [1, 2, 3]
-    assert [seq for seq, _ in spool.read(max_records=100, max_bytes=1)] == [1]
+    assert [one.seq for one in spool.read(5, max_records=3, max_bytes=MIB)] == [6, 7, 8]
+    assert [one.seq for one in spool.read(max_records=100, max_bytes=95)] == [1, 2, 3]
+    assert [one.seq for one in spool.read(max_records=100, max_bytes=1)] == [1]
     assert spool.read(30, max_records=100, max_bytes=MIB) == []
     spool.close()
 
@@ -255,14 +271,15 @@ def test_newest_records_are_read_newest_first(tmp_path: Path) -> None:
     spool.sync()
     spool.append(b"not durable")
     spool.acknowledge([29])
-    assert [seq for seq, _ in spool.read_newest(max_records=3, max_bytes=MIB)] == [30, 28, 27]
-    assert [seq for seq, _ in spool.read_newest(26, max_records=9, max_bytes=MIB)] == [30, 28, 27]
-    assert [seq for seq, _ in spool.read_newest(max_records=9, max_bytes=65)] == [30, 28]
-    assert [seq for seq, _ in spool.read_newest(max_records=9, max_bytes=1)] == [30]
-    assert [seq for seq, _ in spool.read_newest(max_records=3, max_bytes=MIB, skip={30, 27})] == [28, 26, 25]
-    assert [seq for seq, _ in spool.read(max_records=3, max_bytes=MIB, skip={1, 3})] == [2, 4, 5]
+    assert [one.seq for one in spool.read_newest(max_records=3, max_bytes=MIB)] == [30, 28, 27]
+    assert [one.seq for one in spool.read_newest(26, max_records=9, max_bytes=MIB)] == [30, 28, 27]
+    assert [one.seq for one in spool.read_newest(max_records=9, max_bytes=65)] == [30, 28]
+    assert [one.seq for one in spool.read_newest(max_records=9, max_bytes=1)] == [30]
+    assert [one.seq for one in spool.read_newest(max_records=3, max_bytes=MIB, skip={30, 27})] == [28, 26, 25]
+    assert [one.seq for one in spool.read(max_records=3, max_bytes=MIB, skip={1, 3})] == [2, 4, 5]
     assert spool.read_newest(30, max_records=9, max_bytes=MIB) == []
-    assert spool.read_newest(max_records=99, max_bytes=MIB) == everything(spool)[::-1]
+    newest = spool.read_newest(max_records=99, max_bytes=MIB)
+    assert [(one.seq, one.body) for one in newest] == everything(spool)[::-1]
     spool.close()
 
 

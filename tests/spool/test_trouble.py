@@ -26,7 +26,7 @@ def open_spool(folder: Path) -> Spool:
 
 
 def everything(spool: Spool) -> list[tuple[int, bytes]]:
-    return spool.read(max_records=1_000_000, max_bytes=1 << 40)
+    return [(one.seq, one.body) for one in spool.read(max_records=1_000_000, max_bytes=1 << 40)]
 
 
 @contextmanager

@@ -35,20 +35,17 @@ class DurableMark:
         if len(data) != _MARK.size + _CHECKSUM.size:
             return 0
         (seq,), (checksum,) = _MARK.unpack_from(data), _CHECKSUM.unpack_from(data, _MARK.size)
-        return int(seq) if checksum == self._checksum(data[: _MARK.size]) else 0
+        return int(seq) if checksum == zlib.crc32(data[: _MARK.size], self._seed) else 0
 
     def save(self, seq: int) -> None:
         """Write the highest durable number. Raises OSError."""
         if self._fd is None:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         mark = _MARK.pack(seq)
-        os.pwrite(self._fd, mark + _CHECKSUM.pack(self._checksum(mark)), 0)
+        os.pwrite(self._fd, mark + _CHECKSUM.pack(zlib.crc32(mark, self._seed)), 0)
 
     def close(self) -> None:
         """Close the file if it is open."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-
-    def _checksum(self, mark: bytes) -> int:
-        return zlib.crc32(mark, self._seed)

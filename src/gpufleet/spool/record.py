@@ -14,7 +14,7 @@ SEGMENT_MAGIC = b"GFSPOOL1"
 RECORD_MAGIC = b"GFrc"
 
 _SEGMENT = struct.Struct("<8s16sQQQ")
-_RECORD = struct.Struct("<4sIQI")
+_RECORD = struct.Struct("<4sIQqI")
 _CHECKSUM = struct.Struct("<I")
 
 SEGMENT_HEADER_BYTES = _SEGMENT.size + _CHECKSUM.size
@@ -41,7 +41,7 @@ class SegmentScan(msgspec.Struct, kw_only=True):
     """Result of scanning a segment's bytes.
 
     Attributes:
-        seqs, offsets, lengths: number, body offset and body length in bytes of each intact record.
+        seqs, times, offsets, lengths: number, time, body offset and body length in bytes of each intact record.
         end: offset at which the last intact record ends.
         lost_records: numbers missing between intact records.
         damaged_bytes: bytes before `end` that belong to no intact record.
@@ -49,6 +49,7 @@ class SegmentScan(msgspec.Struct, kw_only=True):
     """
 
     seqs: "array[int]"
+    times: "array[int]"
     offsets: "array[int]"
     lengths: "array[int]"
     end: int
@@ -80,53 +81,52 @@ def unpack_segment_header(data: bytes) -> SegmentHeader | None:
     return SegmentHeader(epoch=epoch.hex(), first_seq=first_seq, previous_seq=previous_seq, dropped_total=dropped_total)
 
 
-def pack_record_header(seed: int, seq: int, body: bytes) -> bytes:
-    """Return the header bytes that precede a body."""
-    head = _RECORD.pack(RECORD_MAGIC, len(body), seq, zlib.crc32(body, seed))
+def pack_record_header(seed: int, seq: int, at: int, body: bytes) -> bytes:
+    """Return the header bytes that precede a body; `at` is the time of the record in nanoseconds since 1970."""
+    head = _RECORD.pack(RECORD_MAGIC, len(body), seq, at, zlib.crc32(body, seed))
     return head + _CHECKSUM.pack(zlib.crc32(head, seed))
-
-
-def is_whole(seed: int, header: bytes, seq: int, body: bytes) -> bool:
-    """Return whether a header and body read back are those that were written."""
-    return header == pack_record_header(seed, seq, body)
 
 
 def scan_segment(data: bytes, seed: int, first_seq: int) -> SegmentScan:
     """Find every intact record of a segment, in order."""
-    scan = SegmentScan(seqs=array("Q"), offsets=array("Q"), lengths=array("I"), end=SEGMENT_HEADER_BYTES)
+    scan = SegmentScan(
+        seqs=array("Q"), times=array("q"), offsets=array("Q"), lengths=array("I"), end=SEGMENT_HEADER_BYTES
+    )
     view = memoryview(data)
     expected = first_seq
-    at = SEGMENT_HEADER_BYTES
-    while at >= 0:
-        found = _read_header(data, at, seed)
+    offset = SEGMENT_HEADER_BYTES
+    while offset >= 0:
+        found = _read_header(data, offset, seed)
         if found is not None:
-            seq, length, checksum = found
-            body_at = at + RECORD_HEADER_BYTES
-            if seq >= expected and zlib.crc32(view[body_at : body_at + length], seed) == checksum:
+            seq, at, length, checksum = found
+            body = offset + RECORD_HEADER_BYTES
+            if seq >= expected and zlib.crc32(view[body : body + length], seed) == checksum:
                 scan.seqs.append(seq)
-                scan.offsets.append(body_at)
+                scan.times.append(at)
+                scan.offsets.append(body)
                 scan.lengths.append(length)
                 scan.lost_records += seq - expected
-                scan.damaged_bytes += at - scan.end
-                scan.end = at = body_at + length
+                scan.damaged_bytes += offset - scan.end
+                scan.end = offset = body + length
                 expected = seq + 1
                 continue
-        at = data.find(RECORD_MAGIC, at + 1)
+        offset = data.find(RECORD_MAGIC, offset + 1)
     scan.torn = _is_torn(data[scan.end :], seed, expected)
     return scan
 
 
-def _read_header(data: bytes, at: int, seed: int) -> tuple[int, int, int] | None:
-    """Return number, length and checksum of the record at `at`; None if its header is damaged or its body cut off."""
-    body_at = at + RECORD_HEADER_BYTES
-    if body_at > len(data):
+def _read_header(data: bytes, offset: int, seed: int) -> tuple[int, int, int, int] | None:
+    """Return number, time, length and checksum of a record; None if its header is damaged or its body cut off."""
+    body = offset + RECORD_HEADER_BYTES
+    if body > len(data):
         return None
-    magic, length, seq, checksum = _RECORD.unpack_from(data, at)
-    if magic != RECORD_MAGIC or body_at + length > len(data):
+    magic, length, seq, at, checksum = _RECORD.unpack_from(data, offset)
+    if magic != RECORD_MAGIC or body + length > len(data):
         return None
-    if _CHECKSUM.unpack_from(data, at + _RECORD.size)[0] != zlib.crc32(data[at : at + _RECORD.size], seed):
+    end = offset + _RECORD.size
+    if _CHECKSUM.unpack_from(data, end)[0] != zlib.crc32(data[offset:end], seed):
         return None
-    return seq, length, checksum
+    return seq, at, length, checksum
 
 
 def _is_torn(tail: bytes, seed: int, expected: int) -> bool:
@@ -135,6 +135,6 @@ def _is_torn(tail: bytes, seed: int, expected: int) -> bool:
         return True
     if len(tail) < RECORD_HEADER_BYTES:
         return tail.startswith(RECORD_MAGIC[: len(tail)])
-    magic, length, seq, _ = _RECORD.unpack_from(tail)
+    magic, length, seq, _, _ = _RECORD.unpack_from(tail)
     whole = _CHECKSUM.unpack_from(tail, _RECORD.size)[0] == zlib.crc32(tail[: _RECORD.size], seed)
     return bool(magic == RECORD_MAGIC and whole and seq == expected and len(tail) < RECORD_HEADER_BYTES + length)

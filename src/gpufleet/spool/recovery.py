@@ -175,11 +175,11 @@ def _cut_tail(newest: _RecoveredSegment) -> int:
 
 
 class SpoolContents(msgspec.Struct, frozen=True):
-    """Unacknowledged records of a spool: their number, size of bodies in bytes, and oldest body (None if empty)."""
+    """Unacknowledged records of a spool: number, size of bodies in bytes, and time of the oldest (None if empty)."""
 
     records: int
     size: int
-    oldest: bytes | None
+    oldest_at: int | None
 
 
 def inspect_spool(folder: Path) -> SpoolContents:
@@ -190,7 +190,8 @@ def inspect_spool(folder: Path) -> SpoolContents:
     Raises:
         OSError: if a file cannot be read.
     """
-    records, size, oldest = 0, 0, None
+    records, size = 0, 0
+    oldest_at: int | None = None
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
             data = path.read_bytes()
@@ -202,13 +203,13 @@ def inspect_spool(folder: Path) -> SpoolContents:
         seed = seed_of(header.epoch)
         gone = set(acknowledgements.load(path, seed))
         scan = scan_segment(data, seed, header.first_seq)
-        for seq, offset, length in zip(scan.seqs, scan.offsets, scan.lengths, strict=True):
+        for seq, at, length in zip(scan.seqs, scan.times, scan.lengths, strict=True):
             if seq in gone:
                 continue
             records, size = records + 1, size + length
-            if oldest is None:
-                oldest = data[offset : offset + length]
-    return SpoolContents(records, size, oldest)
+            if oldest_at is None:
+                oldest_at = at
+    return SpoolContents(records, size, oldest_at)
 
 
 _NEXT = "next"

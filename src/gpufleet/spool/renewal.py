@@ -1,4 +1,4 @@
-"""Renewal of a spool's epoch: unacknowledged records are rewritten, in order, under a new epoch without loss."""
+"""Renewal of a spool's epoch: unacknowledged records are rewritten under a new epoch, in order and with their times."""
 
 from collections.abc import Callable
 
@@ -33,11 +33,11 @@ def renew(spool: Spool, rewrite: Callable[[bytes, str, int], bytes | None]) -> N
         try:
             after = 0
             while records := spool.read(after, max_records=_READ_RECORDS, max_bytes=_READ_BYTES):
-                for _, body in records:
-                    rewritten = rewrite(body, following.epoch, following.next_seq)
+                for record in records:
+                    rewritten = rewrite(record.body, following.epoch, following.next_seq)
                     if rewritten is not None:
-                        following.append(rewritten)
-                after = records[-1][0]
+                        following.append(rewritten, record.at)
+                after = records[-1].seq
         finally:
             following.close()
         mark_successor_complete(folder)

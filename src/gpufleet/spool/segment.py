@@ -6,56 +6,59 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpufleet.spool.record import RECORD_HEADER_BYTES, SegmentHeader, SegmentScan, is_whole
+import msgspec
 
-RecordPlace = tuple[int, int, int]
-"""Number of a record, offset of its body, and length of its body in bytes."""
+from gpufleet.spool.record import RECORD_HEADER_BYTES, SegmentHeader, SegmentScan, pack_record_header
 
-AGE_STEPS = 16
-"""A segment spans at most 1/16 of the maximum age, so records are dropped at most that much too late."""
+
+class SpoolRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record of a spool.
+
+    Attributes:
+        seq: its number.
+        at: time given by the owner on appending, nanoseconds since 1970.
+        body: its content.
+    """
+
+    seq: int
+    at: int
+    body: bytes
+
+
+RecordPlace = tuple[int, int, int, int]
+"""Number and time of a record, and the offset and length of its body in bytes."""
 
 
 class SpoolSegment:
-    """Index of the records in one file: 21 bytes of memory for each record, whatever its size.
+    """Index of the records in one file: 29 bytes of memory for each record, whatever its size.
 
     Attributes:
         born, touched: monotonic times in seconds at which the first and the last record were written.
+        first_seq: number of the first record.
+        next_seq: number of the last record plus one.
+        end, durable_end: offsets in bytes at which the indexed and the durable records end.
+        fd: descriptor of the file, which is open while the segment is the newest or not yet durable; else -1.
+        has_excess: whether the file may have bytes after `end`.
+        waiting_records, waiting_bytes: number and size of the unacknowledged records.
     """
 
     def __init__(self, path: Path, header: SegmentHeader, scan: SegmentScan, *, touched: float) -> None:
         self.born = self.touched = touched
         self.path = path
         self.header = header
+        self.first_seq = header.first_seq
+        self.next_seq = scan.seqs[-1] + 1 if scan.seqs else header.first_seq
         self.end = scan.end
         self.durable_end = scan.end
-        self.fd: int | None = None
+        self.fd = -1
         self.has_excess = False
         self._seqs: array[int] = scan.seqs
+        self._times: array[int] = scan.times
         self._offsets: array[int] = scan.offsets
         self._lengths: array[int] = scan.lengths
-        self._gone = bytearray(len(scan.seqs))
+        self._gone = bytearray(len(scan.seqs))  # 1 for each acknowledged record
         self.waiting_records = len(scan.seqs)
         self.waiting_bytes = sum(scan.lengths)
-
-    @property
-    def first_seq(self) -> int:
-        """Number of the first record."""
-        return self.header.first_seq
-
-    @property
-    def next_seq(self) -> int:
-        """Number of the last record plus one."""
-        return self._seqs[-1] + 1 if self._seqs else self.first_seq
-
-    @property
-    def descriptor(self) -> int:
-        """Descriptor of the file, which is open while the segment is the newest or not yet durable."""
-        assert self.fd is not None, "a segment is open while it is the newest or not yet durable"
-        return self.fd
-
-    def is_long(self, now: float, max_age: float) -> bool:
-        """Return whether the segment spans enough time to start the next one."""
-        return now - self.born > max_age / AGE_STEPS
 
     def is_expired(self, now: float, max_age: float) -> bool:
         """Return whether the segment has unacknowledged records and all of them exceed the maximum age."""
@@ -64,35 +67,48 @@ class SpoolSegment:
     def create(self, header: bytes) -> None:
         """Create the file with its header, durable except for its directory entry. Raises OSError."""
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        write_all(self.fd, [header], len(header), 0)
+        _write_all(self.fd, [header], len(header), 0)
         os.fsync(self.fd)
 
-    def note(self, seq: int, length: int, now: float) -> None:
-        """Index a record that was just written at the end."""
+    def append(self, seed: int, record: SpoolRecord, now: float) -> None:
+        """Write a record at the end and index it. Raises OSError; the record is not indexed then.
+
+        After an error the file may have excess bytes. They are cut off before the next record.
+        """
+        if self.has_excess:
+            self.cut_excess()
+        body = record.body
+        size = RECORD_HEADER_BYTES + len(body)
+        self.has_excess = True
+        header = pack_record_header(seed, record.seq, record.at, body)
+        _write_all(self.fd, [header, body], size, self.end)
+        self.has_excess = False
         if not self._seqs:
             self.born = now
         self.touched = now
-        self._seqs.append(seq)
+        self._seqs.append(record.seq)
+        self._times.append(record.at)
         self._offsets.append(self.end + RECORD_HEADER_BYTES)
-        self._lengths.append(length)
+        self._lengths.append(len(body))
         self._gone.append(0)
-        self.end += RECORD_HEADER_BYTES + length
+        self.next_seq = record.seq + 1
+        self.end += size
         self.waiting_records += 1
-        self.waiting_bytes += length
+        self.waiting_bytes += len(body)
 
     def cut_back(self) -> None:
         """Drop the records past the durable end from the index; `cut_excess` removes them from the file."""
         while self._offsets and self._offsets[-1] + self._lengths[-1] > self.durable_end:
-            seq = self._seqs[-1]
-            self.remove([seq])
-            for column in (self._seqs, self._offsets, self._lengths, self._gone):
+            self.remove([self._seqs[-1]])
+            for column in (self._seqs, self._times, self._offsets, self._lengths, self._gone):
                 column.pop()
+        self.next_seq = self._seqs[-1] + 1 if self._seqs else self.first_seq
         self.end = self.durable_end
         self.has_excess = True
 
     def cut_excess(self) -> None:
         """Truncate the file after the last indexed record. Raises OSError; the call must then be repeated."""
-        os.ftruncate(self.descriptor, self.end)
+        os.ftruncate(self.fd, self.end)
         self.has_excess = False
 
     def remove(self, seqs: Iterable[int]) -> list[int]:
@@ -111,7 +127,7 @@ class SpoolSegment:
         """Yield the place of each unacknowledged record after number `after`, oldest first."""
         at = bisect_left(self._seqs, after + 1)
         while (at := self._gone.find(0, at)) >= 0:
-            yield self._seqs[at], self._offsets[at], self._lengths[at]
+            yield self._seqs[at], self._times[at], self._offsets[at], self._lengths[at]
             at += 1
 
     def waiting_newest(self, after: int) -> Iterator[RecordPlace]:
@@ -119,44 +135,38 @@ class SpoolSegment:
         first = bisect_left(self._seqs, after + 1)
         at = len(self._seqs)
         while (at := self._gone.rfind(0, first, at)) >= 0:
-            yield self._seqs[at], self._offsets[at], self._lengths[at]
+            yield self._seqs[at], self._times[at], self._offsets[at], self._lengths[at]
 
-    def oldest(self) -> int | None:
-        """Return the number of the first unacknowledged record, or None."""
-        at = self._gone.find(0)
-        return self._seqs[at] if at >= 0 else None
-
-    def is_in_place(self) -> bool:
-        """Return whether the path still names the open file; False after the file was deleted, moved or replaced."""
-        try:
-            return os.path.samestat(self.path.stat(), os.fstat(self.descriptor))
-        except FileNotFoundError:
-            return False
+    def oldest(self) -> tuple[int, int]:
+        """Return number and time of the first unacknowledged record. Raises ValueError if there is none."""
+        at = self._gone.index(0)
+        return self._seqs[at], self._times[at]
 
     def close(self) -> None:
         """Close the file if it is open for writing."""
-        if self.fd is not None:
+        if self.fd >= 0:
             os.close(self.fd)
-            self.fd = None
+            self.fd = -1
 
 
-def read_bodies(path: Path, seed: int, places: Iterable[RecordPlace]) -> Iterator[tuple[int, bytes | None]]:
-    """Yield number and body of each place in a segment; None for a damaged body.
+def read_records(path: Path, seed: int, places: Iterable[RecordPlace]) -> Iterator[tuple[int, SpoolRecord | None]]:
+    """Yield number and record of each place in a segment; None for a damaged record.
 
     Raises:
         OSError: if the file cannot be read; FileNotFoundError if it was deleted meanwhile.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for seq, offset, length in places:
+        for seq, at, offset, length in places:
             data = os.pread(fd, RECORD_HEADER_BYTES + length, offset - RECORD_HEADER_BYTES)
             header, body = data[:RECORD_HEADER_BYTES], data[RECORD_HEADER_BYTES:]
-            yield seq, body if is_whole(seed, header, seq, body) else None
+            is_whole = header == pack_record_header(seed, seq, at, body)
+            yield seq, SpoolRecord(seq, at, body) if is_whole else None
     finally:
         os.close(fd)
 
 
-def write_all(fd: int, parts: list[bytes], size: int, offset: int) -> None:
+def _write_all(fd: int, parts: list[bytes], size: int, offset: int) -> None:
     """Write `parts`, `size` bytes in total, at an offset of a file. Raises OSError, possibly after a partial write."""
     written = os.pwritev(fd, parts, offset)
     while written < size:
