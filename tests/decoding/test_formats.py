@@ -241,9 +241,8 @@ def test_damaged_input_raises_at_most_a_wire_error(data: st.DataObject) -> None:
     except WireError:
         return
     for snapshot in decoded.snapshots:
-        JsonExporter().render(snapshot)
-        PrometheusExporter().render(snapshot)
-        TableExporter(width=100, colour=False).render(snapshot)
+        for exporter in (JsonExporter(), PrometheusExporter(), TableExporter(width=100, colour=False)):
+            assert exporter.render(snapshot)
 
 
 @pytest.mark.parametrize(

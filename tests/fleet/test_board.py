@@ -2,10 +2,19 @@
 
 import pytest
 
-from gpufleet.fleet.board import ECC_COUNTS, RACK_PLACE, drop_rack_defaults, ecc_absence
+from gpufleet.fleet.board import (
+    ECC_COUNTS,
+    METRICS_OF_PART,
+    RACK_PLACE,
+    drop_fabric_defaults,
+    drop_rack_defaults,
+    drop_zero_identities,
+    ecc_absence,
+    part_absence,
+)
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.reading import Value
+from gpufleet.model.reading import DimValue, Value
 
 DEFAULTS: dict[str, Value | Absent] = dict(zip(RACK_PLACE, ("0", "0", "1"), strict=True))
 
@@ -39,6 +48,73 @@ def test_place_without_evidence_is_kept() -> None:
     values = dict(DEFAULTS)
     drop_rack_defaults(values)
     assert values == DEFAULTS
+
+
+FABRIC: dict[str, Value | Absent] = {
+    "gpu_fabric_state": "completed",
+    "gpu_fabric_status": "SUCCESS",
+    "gpu_fabric_clique": "0",
+    "gpu_fabric_health_status": "healthy",
+    "gpu_fabric_incorrect_configuration": "none",
+}
+HEALTH = (DimValue("gpu_fabric_health", ("route_unhealthy",), 0), DimValue("gpu_fan_speed_ratio", ("0",), 0.5))
+
+
+def test_fabric_of_a_gpu_that_has_joined_is_kept() -> None:
+    values = dict(FABRIC)
+    assert drop_fabric_defaults(values, HEALTH) == HEALTH
+    assert values == FABRIC
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("not_supported", Reason.NOT_SUPPORTED),
+        (Absent(Reason.NOT_SUPPORTED), Reason.NOT_SUPPORTED),
+        ("in_progress", Reason.NO_DATA),
+        (Absent(Reason.GPU_LOST), Reason.GPU_LOST),
+    ],
+)
+def test_details_of_a_fabric_need_a_gpu_that_has_joined(state: Value | Absent, reason: Reason) -> None:
+    values = FABRIC | {"gpu_fabric_state": state}
+    dims = drop_fabric_defaults(values, HEALTH)
+    shown = values.pop("gpu_fabric_state")
+    assert shown == "in_progress" or (isinstance(shown, Absent) and shown.reason is reason)
+    found = [*values.values(), dims[0].value]
+    assert all(isinstance(value, Absent) for value in found)
+    assert {value.reason for value in found if isinstance(value, Absent)} == {reason}
+    assert dims[1] == HEALTH[1]
+
+
+def test_health_that_the_driver_does_not_report_is_no_value() -> None:
+    names = ("gpu_fabric_health_status", "gpu_fabric_incorrect_configuration")
+    values = FABRIC | dict.fromkeys(names, "not_reported")
+    drop_fabric_defaults(values, ())
+    assert [values[name] for name in names] == [Absent(Reason.NOT_SUPPORTED, name) for name in names]
+
+
+@pytest.mark.parametrize("text", ["00.00.00.00.00", "0000000000000", "0"])
+def test_identity_of_zeros_is_none(text: str) -> None:
+    values: dict[str, Value | Absent] = {"gpu_vbios_version": text, "gpu_serial": "1320924000000"}
+    drop_zero_identities(values)
+    assert values == {
+        "gpu_vbios_version": Absent(Reason.NOT_SUPPORTED, "gpu_vbios_version"),
+        "gpu_serial": "1320924000000",
+    }
+
+
+def test_readings_of_a_part_need_the_part() -> None:
+    name = "gpu_nvlink_transmit_bytes_total"
+    assert part_absence(name, 0, (), name) == 0
+    assert part_absence(name, 0, ("ecc",), name) == 0
+    assert part_absence(name, 0, ("ecc", "nvlink"), name) == Absent(Reason.NOT_SUPPORTED, name)
+    assert part_absence(name, Absent(Reason.GPU_LOST), ("nvlink",), name) == Absent(Reason.GPU_LOST)
+    assert "gpu_nvswitch_links" in METRICS_OF_PART["nvlink"]
+
+
+def test_readings_of_parts_can_be_unsupported() -> None:
+    for name in METRICS_OF_PART["nvlink"]:
+        assert Reason.NOT_SUPPORTED in {case.reason for case in CATALOGUE[name].absent_when}, name
 
 
 def test_counts_need_ecc() -> None:

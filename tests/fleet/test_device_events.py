@@ -1,6 +1,6 @@
 """Events that follow from the states of devices."""
 
-from gpufleet.fleet.device_events import DeviceStates
+from gpufleet.fleet.device_events import MAX_DEVICES, DeviceStates
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample, Value
@@ -26,6 +26,32 @@ def test_loss_and_recovery_are_one_event_each() -> None:
     assert kinds(states, "error") == []
     assert kinds(states, "ok") == ["gpu_recovered"]
     assert kinds(states, "reset_required") == ["gpu_reset_required"]
+
+
+def test_errors_are_a_failure_with_a_recovery() -> None:
+    states = DeviceStates("x")
+    assert kinds(states, "error") == ["gpu_failed"]
+    assert kinds(states, "unreadable") == []
+    assert kinds(states, "lost") == ["gpu_lost"]
+    assert kinds(states, "reset_required") == ["gpu_reset_required"]
+    assert kinds(states, "ok") == ["gpu_recovered"]
+    assert kinds(states, "unreadable") == ["gpu_failed"]
+
+
+def test_gpu_known_by_its_address_recovers_under_its_uuid() -> None:
+    states = DeviceStates("x")
+    unnamed = View(kind=ViewKind.GPU, side=Side.HOST, pci_address="0000:64:00.0")
+    named = View(kind=ViewKind.GPU, side=Side.HOST, pci_address="0000:64:00.0", uuid="GPU-1")
+    assert [event.kind for event in states.change_by_samples([sample(unnamed, "lost")])] == ["gpu_lost"]
+    assert [event.kind for event in states.change_by_samples([sample(named, "lost")])] == []
+    assert [event.kind for event in states.change_by_samples([sample(named, "ok")])] == ["gpu_recovered"]
+
+
+def test_number_of_failed_devices_is_bounded() -> None:
+    states = DeviceStates("x")
+    views = [View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{number}") for number in range(MAX_DEVICES + 1)]
+    states.change_by_samples(sample(view, "lost") for view in views)
+    assert (states.state_of(views[0]), states.state_of(views[1])) == ("ok", "lost")
 
 
 def test_hang_has_a_start_and_an_end() -> None:

@@ -25,6 +25,10 @@ def absent(reason: Reason) -> dict[str, Value | Absent]:
         ({"gpu_power_watts": Absent(Reason.RESET_REQUIRED), "gpu_serial": Absent(Reason.GPU_LOST)}, "lost"),
         (absent(Reason.DRIVER_ERROR) | {"gpu_performance_state": 0}, "error"),
         (absent(Reason.GPU_LOST) | {"gpu_performance_state": 0}, "lost"),
+        ({"gpu_temperature_celsius": Absent(Reason.TIMEOUT)}, "error"),
+        (absent(Reason.NO_DRIVER) | {"gpu_performance_state": 0}, "error"),
+        (absent(Reason.NO_DATA) | {"gpu_performance_state": 0}, "unreadable"),
+        (absent(Reason.NOT_REPORTED) | {"gpu_performance_state": 0}, Absent(Reason.NOT_REPORTED)),
         (absent(Reason.DRIVER_ERROR), "unreadable"),
         (absent(Reason.NOT_PERMITTED), "unreadable"),
         (absent(Reason.NOT_REPORTED), Absent(Reason.NOT_REPORTED)),
@@ -37,6 +41,10 @@ def test_state_follows_from_the_worst_reading(changed: dict[str, Value | Absent]
 
 def test_reading_with_dimensions_is_evidence() -> None:
     assert state_of(CORE, [DimValue("gpu_fan_speed_ratio", ("0",), Absent(Reason.GPU_LOST))]) == "lost"
+
+
+def test_readings_without_a_core_reading_prove_nothing() -> None:
+    assert state_of({"gpu_fan_speed_rpm": 1}) == Absent(Reason.NOT_REPORTED)
 
 
 def test_state_without_readings_is_not_reported() -> None:

@@ -11,6 +11,7 @@ from gpufleet.codecs.bundle import unpack
 from gpufleet.decoding.builder import SnapshotBuilder
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
 from gpufleet.hub.flush.normalise import normalise
+from gpufleet.hub.receive.log import LogPayload
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import WireError
 from gpufleet.model.event import RECENT_EVENTS, Event
@@ -129,16 +130,9 @@ BUNDLE = CaptureFormat(
 )
 
 
-class _LoggedBody(msgspec.Struct, array_like=True):
-    """Record of a hub's log: time of receipt in nanoseconds since 1970, and the body."""
-
-    received_at: int
-    body: bytes
-
-
-_LOG_RECORD_DECODER = msgspec.msgpack.Decoder(_LoggedBody)
-_ARRAYS = (b"\x92", b"\x93")
-"""First byte of a log record of an older build and of this one. No batch starts with it."""
+_LOG_RECORD_DECODER = msgspec.msgpack.Decoder(LogPayload)
+_LOG_RECORD_START = b"\x92"
+"""First byte of a log record. No batch starts with it."""
 
 
 def _is_segment(content: bytes) -> bool:
@@ -157,7 +151,7 @@ def _decode_segment(source: CapturedInput) -> DecodeResult:
 
 
 def _body(record: bytes) -> bytes:
-    if not record.startswith(_ARRAYS):
+    if not record.startswith(_LOG_RECORD_START):
         return record
     try:
         return _LOG_RECORD_DECODER.decode(record).body

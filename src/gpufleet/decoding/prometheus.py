@@ -5,8 +5,8 @@ import re
 from gpufleet.codecs.prometheus_text.parser import TextParser, wire_error_of
 from gpufleet.decoding.builder import SnapshotBuilder
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
-from gpufleet.dialects.known import DIALECTS, believed, recognise
 from gpufleet.dialects.reading import SeriesReadings, read_series
+from gpufleet.dialects.registry import DIALECTS, believed, recognise
 from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.errors import WireError
 from gpufleet.model.machine import Machine, MachineKind
@@ -35,8 +35,8 @@ def _decode_page(source: CapturedInput) -> DecodeResult:
     _explain_foreign_names(found)
     notes = [f"read as a page of {dialect.name}"]
     notes += [f"{count} lines were skipped: {problem}" for problem, count in page.problems.items()]
-    if found.nameless:
-        notes.append(f"{found.nameless} series do not identify their device")
+    if found.unattributed:
+        notes.append(f"{found.unattributed} series do not identify their device")
     snapshots = []
     for name, samples in sorted(found.machines.items()):
         kind = MachineKind.GUEST if name in found.guests else MachineKind.NODE

@@ -1,10 +1,13 @@
-"""Readings of a board that belong to something it may not have: a place in a rack, ECC. Pure; shared by readers."""
+"""Readings of a board that belong to something it may not have: a place in a rack, ECC, NVLink, a fabric.
 
-from collections.abc import MutableMapping
+Pure; shared by readers.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.reading import Value
+from gpufleet.model.reading import DimValue, Value
 
 CHASSIS_SERIAL, FABRIC_GUID = "gpu_chassis_serial", "gpu_fabric_guid"
 
@@ -17,6 +20,29 @@ ECC_COUNTS = frozenset(
     if name.startswith(("gpu_ecc_corrected_", "gpu_ecc_uncorrected_", "gpu_ecc_location_", "gpu_sram_"))
 )
 """Metrics that count only while ECC is enabled."""
+
+ECC, NVLINK = "ecc", "nvlink"
+
+METRICS_OF_PART: Mapping[str, frozenset[str]] = {
+    ECC: ECC_COUNTS,
+    NVLINK: frozenset(name for name in CATALOGUE if name.startswith(("gpu_nvlink", "gpu_nvswitch_"))),
+}
+"""Part of a board to the metrics that belong to it."""
+
+FABRIC_STATE, FABRIC_HEALTH = "gpu_fabric_state", "gpu_fabric_health"
+_NO_FABRIC, _JOINED = "not_supported", "completed"
+
+FABRIC_DETAILS = (
+    *("gpu_fabric_status", "gpu_fabric_cluster_uuid", "gpu_fabric_clique"),
+    *("gpu_fabric_incorrect_configuration", "gpu_fabric_health_status"),
+)
+"""Readings that are valid only once the GPU has joined the fabric (nvml.h)."""
+
+_NOT_REPORTED = ("gpu_fabric_incorrect_configuration", "gpu_fabric_health_status")
+"""Metrics whose state `not_reported` is the driver's number for no value."""
+
+IDENTITIES = ("gpu_serial", "gpu_vbios_version")
+"""Texts that identify a board or its firmware. Zeros only are none, such as the VBIOS version in a vGPU guest."""
 
 
 def drop_rack_defaults(values: MutableMapping[str, Value | Absent]) -> None:
@@ -36,13 +62,61 @@ def drop_rack_defaults(values: MutableMapping[str, Value | Absent]) -> None:
             values[name] = serial
 
 
-def ecc_absence(metric: str, value: Value | Absent, *, has_ecc: bool, where: str) -> Value | Absent:
-    """Return the reading, or `not_supported` for a count of errors of a board whose ECC is off or does not exist."""
-    if has_ecc or metric not in ECC_COUNTS:
+def drop_fabric_defaults(values: MutableMapping[str, Value | Absent], dims: Iterable[DimValue]) -> tuple[DimValue, ...]:
+    """Replace what the driver reports for a GPU outside a fabric, or for one that has not joined its fabric yet.
+
+    `not_supported` as the state of the fabric, and `not_reported` as its health or configuration, are no values.
+    Return the readings with dimensions, changed likewise.
+    """
+    state = values.get(FABRIC_STATE)
+    if state == _NO_FABRIC:
+        state = values[FABRIC_STATE] = Absent(Reason.NOT_SUPPORTED, FABRIC_STATE)
+    if state is None or state == _JOINED or (isinstance(state, Absent) and state.reason is Reason.NOT_REPORTED):
+        for name in _NOT_REPORTED:
+            if values.get(name) == "not_reported":
+                values[name] = Absent(Reason.NOT_SUPPORTED, name)
+        return tuple(dims)
+    why = state if isinstance(state, Absent) else Absent(Reason.NO_DATA, FABRIC_STATE)
+    for name in FABRIC_DETAILS:
+        if name in values and not isinstance(values[name], Absent):
+            values[name] = why
+    return tuple(
+        [
+            DimValue(dim.metric, dim.labels, why)
+            if dim.metric == FABRIC_HEALTH and not isinstance(dim.value, Absent)
+            else dim
+            for dim in dims
+        ]
+    )
+
+
+def drop_zero_identities(values: MutableMapping[str, Value | Absent]) -> None:
+    """Replace serial numbers and firmware versions of zeros only by `not_supported`."""
+    for name in IDENTITIES:
+        value = values.get(name)
+        if isinstance(value, str) and not value.strip("0.- "):
+            values[name] = Absent(Reason.NOT_SUPPORTED, name)
+
+
+def part_absence(metric: str, value: Value | Absent, lacks: Collection[str], where: str) -> Value | Absent:
+    """Return the reading, or `not_supported` if it belongs to a part that the board lacks.
+
+    Args:
+        metric: catalogue name.
+        value: the reading.
+        lacks: keys of `METRICS_OF_PART`.
+        where: detail of the absence.
+    """
+    if not any(metric in METRICS_OF_PART[part] for part in lacks):
         return value
     if isinstance(value, Absent) and value.reason is not Reason.NOT_REPORTED:
         return value
     return Absent(Reason.NOT_SUPPORTED, where)
+
+
+def ecc_absence(metric: str, value: Value | Absent, *, has_ecc: bool, where: str) -> Value | Absent:
+    """Return the reading, or `not_supported` for a count of errors of a board whose ECC is off or does not exist."""
+    return part_absence(metric, value, () if has_ecc else (ECC,), where)
 
 
 def _is_none(value: Value | Absent) -> bool:

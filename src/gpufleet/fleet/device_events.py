@@ -2,16 +2,26 @@
 
 from collections.abc import Iterable
 
-from gpufleet.model.device_state import HUNG, LOST, OK, RESET_REQUIRED
+from gpufleet.model.device_state import ERROR, HUNG, LOST, OK, RESET_REQUIRED, UNREADABLE
 from gpufleet.model.event import Event, EventKind
 from gpufleet.model.reading import Sample
 from gpufleet.model.view import View, ViewKind
 
-_FAILURES = {LOST: EventKind.GPU_LOST, RESET_REQUIRED: EventKind.GPU_RESET_REQUIRED}
+MAX_DEVICES = 4096
+"""Maximum number of failed devices of one source; the earliest is dropped, as if it had never failed."""
+
+_FAILURES = {
+    LOST: EventKind.GPU_LOST,
+    RESET_REQUIRED: EventKind.GPU_RESET_REQUIRED,
+    UNREADABLE: EventKind.GPU_FAILED,
+    ERROR: EventKind.GPU_FAILED,
+}
 
 
 class DeviceStates:
-    """States of the devices of one reader by view key; a device is `ok` before its first pass.
+    """States of the devices of one source by view key; a device is `ok` before its first pass.
+
+    Only devices that are not `ok` are stored.
 
     Args:
         source: name of the reader in the events.
@@ -20,10 +30,12 @@ class DeviceStates:
     def __init__(self, source: str) -> None:
         self._source = source
         self._states: dict[str, str] = {}
-        self._failed: set[str] = set()  # view keys that were lost or needed a reset, and were not ok since
+        self._failed: dict[str, EventKind] = {}  # view key to the last failure since the device was ok
 
     def change(self, view: View, state: str, at: int, call: str = "") -> list[Event]:
         """Record the state of a device; return the resulting events.
+
+        A device that is lost or needs a reset does not fail once more: errors after it are part of the same failure.
 
         Args:
             view: the device.
@@ -31,18 +43,29 @@ class DeviceStates:
             at: time of the pass in nanoseconds since 1970.
             call: failed call of the driver, or empty.
         """
-        key, before = view.key, self._states.get(view.key, OK)
-        self._states[key] = state
+        if state == OK and not self._states:
+            return []  # the usual case: no device has failed
+        key = view.key
+        self._rename(view)
+        before, failed = self._states.get(key, OK), self._failed.get(key)
+        self._record(key, state)
         kinds = []
         if before != state and HUNG in (before, state):
             kinds.append(EventKind.HANG_STARTED if state == HUNG else EventKind.HANG_ENDED)
-        if state in _FAILURES and before != state:
-            self._failed.add(key)
-            kinds.append(_FAILURES[state])
-        elif state == OK and key in self._failed:
-            self._failed.remove(key)
+        kind = _FAILURES.get(state)
+        if kind is not None and kind is not failed and (kind is not EventKind.GPU_FAILED or failed is None):
+            self._failed[key] = kind
+            kinds.append(kind)
+        elif state == OK and failed is not None:
+            del self._failed[key]
             kinds.append(EventKind.GPU_RECOVERED)
         return [Event(view=view, kind=kind, at=at, attributes=self._attributes(kind, call)) for kind in kinds]
+
+    def copy(self) -> "DeviceStates":
+        """Return an independent copy."""
+        other = DeviceStates(self._source)
+        other._states, other._failed = self._states.copy(), self._failed.copy()
+        return other
 
     def change_by_samples(self, samples: Iterable[Sample]) -> list[Event]:
         """Record the states in the samples of one pass; return the resulting events. An absent state is skipped."""
@@ -56,6 +79,25 @@ class DeviceStates:
     def state_of(self, view: View) -> str:
         """Return the last state of a device, `ok` by default."""
         return self._states.get(view.key, OK)
+
+    def _record(self, key: str, state: str) -> None:
+        self._states.pop(key, None)
+        if state != OK:
+            self._states[key] = state
+            if len(self._states) > MAX_DEVICES:
+                dropped = next(iter(self._states))
+                del self._states[dropped]
+                self._failed.pop(dropped, None)
+
+    def _rename(self, view: View) -> None:
+        """Move the state of a device that was known by its PCI address only to its key with the UUID."""
+        if view.uuid is None or view.pci_address is None:
+            return
+        unnamed = View(kind=view.kind, side=view.side, pci_address=view.pci_address).key
+        if unnamed in self._states:
+            self._states.setdefault(view.key, self._states.pop(unnamed))
+        if unnamed in self._failed:
+            self._failed.setdefault(view.key, self._failed.pop(unnamed))
 
     def _attributes(self, kind: EventKind, call: str) -> dict[str, str]:
         """Return the failed call, and the source of a kind that several readers report."""

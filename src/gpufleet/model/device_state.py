@@ -23,7 +23,15 @@ CORE_READINGS = frozenset(
         *("gpu_memory_total_bytes", "gpu_memory_used_bytes", "gpu_memory_free_bytes"),
     }
 )
-"""Readings that every working GPU answers or declares unsupported. A driver error on one of them is no healthy GPU."""
+"""Readings that every working GPU answers or declares unsupported. A failure of one of them is no healthy GPU."""
+
+_CORE_FAILURES = frozenset(
+    {
+        *(Reason.DRIVER_ERROR, Reason.TIMEOUT, Reason.NO_DRIVER, Reason.NO_LIBRARY),
+        *(Reason.DRIVER_MISMATCH, Reason.NO_SUPPORTED_GPU),
+    }
+)
+"""Reasons of a core reading that failed. Other reasons state what the device, the driver or the mode does not have."""
 
 
 def device_reason(reasons: Iterable[Reason]) -> Reason | None:
@@ -37,7 +45,9 @@ def state_of(values: Mapping[str, Value | Absent], dims: Iterable[DimValue] = ()
 
     - One reading that is absent because the GPU is lost or requires a reset decides, whatever the others are.
     - A device without any value is unreadable. If its source reported nothing about it, the state is absent.
-    - A driver error on a core reading is an error, even if other readings have values.
+    - A core reading that failed is an error, even if other readings have values.
+    - A device with values, but without a core reading, is unreadable. If its source reported no core reading, the
+      state is absent: the other readings do not prove that the device works.
     """
     reasons: set[Reason] = set()
     has_value = False
@@ -50,17 +60,21 @@ def state_of(values: Mapping[str, Value | Absent], dims: Iterable[DimValue] = ()
     why = device_reason(reasons) if reasons else None
     if why is not None:
         return STATE_OF_REASON[why]
-    if not has_value:
-        if reasons <= _NO_EVIDENCE:
-            return Absent(Reason.STALE if Reason.STALE in reasons else Reason.NOT_REPORTED)
-        return UNREADABLE
-    failed = Reason.DRIVER_ERROR in reasons and any(is_core_error(name, values.get(name)) for name in CORE_READINGS)
-    return ERROR if failed else OK
+    core = [values[name] for name in CORE_READINGS if name in values]
+    failures = {value.reason for value in core if isinstance(value, Absent)}
+    if has_value and failures & _CORE_FAILURES:
+        return ERROR
+    if any(not isinstance(value, Absent) for value in core):
+        return OK
+    evidence = failures if has_value else reasons
+    if evidence <= _NO_EVIDENCE:
+        return Absent(Reason.STALE if Reason.STALE in evidence else Reason.NOT_REPORTED)
+    return UNREADABLE
 
 
 def is_core_error(metric: str, value: Value | Absent | None) -> bool:
-    """Return whether a reading is a driver error on a core reading."""
-    return isinstance(value, Absent) and value.reason is Reason.DRIVER_ERROR and metric in CORE_READINGS
+    """Return whether a reading is a core reading that failed."""
+    return isinstance(value, Absent) and value.reason in _CORE_FAILURES and metric in CORE_READINGS
 
 
 def worst_state(states: Iterable[str]) -> str:

@@ -73,6 +73,7 @@ class EventKind(enum.StrEnum):
     GPU_LOST = "gpu_lost"
     GPU_UNAVAILABLE = "gpu_unavailable"
     GPU_RESET_REQUIRED = "gpu_reset_required"
+    GPU_FAILED = "gpu_failed"
     GPU_RECOVERED = "gpu_recovered"
     GPU_INIT_FAILED = "gpu_init_failed"
     GPU_RESET = "gpu_reset"
@@ -145,7 +146,9 @@ EVENT_KINDS: dict[str, EventKindRow] = {
         EventKindRow(_K.GPU_UNAVAILABLE, "The driver reports the GPU as unavailable", "", ("sources", *_PARTS), _NVML),
         EventKindRow(_K.GPU_RESET_REQUIRED, "The GPU answers nothing until it is reset", "",
                 ("sources", "call"), _STATE),
-        EventKindRow(_K.GPU_RECOVERED, "A GPU that was lost or needed a reset answers again", "",
+        EventKindRow(_K.GPU_FAILED, "Core readings of the GPU fail, or no reading has a value", "",
+                ("sources", "call"), _STATE),
+        EventKindRow(_K.GPU_RECOVERED, "A GPU that failed, was lost or needed a reset answers again", "",
                 ("sources",), _STATE),
         EventKindRow(_K.GPU_INIT_FAILED, "The driver could not start the GPU", "", ("message",), _LOG),
         EventKindRow(_K.GPU_RESET, "The GPU was reset while the driver stayed loaded", "", ("evidence",), _READINGS),

@@ -38,6 +38,7 @@ def check(record: DeviceRecord) -> None:
 
 
 def survive(parser: str, content: bytes) -> None:
+    """Fail with any exception except WireError, and with an overlong text in a parsed record."""
     try:
         found = PARSERS[parser](content)
     except WireError:

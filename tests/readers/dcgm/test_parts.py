@@ -75,6 +75,18 @@ async def test_unlistable_mig_devices_are_kept_with_absent_values(tmp_path: Path
     assert values_of(found)["gpu_power_watts"] == 312.25
 
 
+async def test_mig_devices_of_a_lost_gpu_are_absent(tmp_path: Path) -> None:
+    state = EngineState.with_mig(1)
+    async with reading(tmp_path, state) as (reader, _):
+        before = parts(await reader.read(Lane.FAST))
+        state.gpus[0].statuses = dict.fromkeys(set(state.gpus[0].values) - {54, 57}, -18)
+        found = await reader.read(Lane.FAST)
+    assert values_of(found)["gpu_state"] == "lost"
+    assert parts(found).keys() == before.keys()
+    for sample in parts(found).values():
+        assert set(sample.values.values()) == {Absent(Reason.GPU_LOST)}
+
+
 async def test_disabling_mig_removes_its_devices(tmp_path: Path) -> None:
     state = EngineState.with_mig(1)
     async with reading(tmp_path, state) as (reader, engine):

@@ -10,7 +10,7 @@ from gpufleet.simulate.dcgm.state import GPU_LOST, EngineState
 from tests.readers.dcgm.engines import reading
 
 UUID, PCI_BUS_ID, POWER = 54, 57, 155
-GENERIC_ERROR, RESET_REQUIRED = -3, -19
+GENERIC_ERROR, RESET_REQUIRED, DRIVER_TIMEOUT = -3, -19, -57
 
 
 def of_gpu(found: Round, index: int) -> Sample:
@@ -23,7 +23,8 @@ def of_gpu(found: Round, index: int) -> Sample:
     [
         (GPU_LOST, "lost", ["gpu_lost"]),
         (RESET_REQUIRED, "reset_required", ["gpu_reset_required"]),
-        (GENERIC_ERROR, "error", []),
+        (GENERIC_ERROR, "error", ["gpu_failed"]),
+        (DRIVER_TIMEOUT, "error", ["gpu_failed"]),
     ],
 )
 async def test_one_status_decides_the_state(status: int, state: str, kinds: list[str], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from gpufleet.channels.local import LocalFiles
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.reading import Round, Sample, Value
-from gpufleet.ports.channel import Fetched, FetchPlan, Files
+from gpufleet.ports.channel import FetchPlan, FetchResult, Files
 from gpufleet.readers.host import HostReader
 from tests.support.trees import plant
 
@@ -32,7 +32,7 @@ class Failing:
         self._files = files
         self._failures = failures
 
-    async def fetch(self, plan: FetchPlan) -> Fetched:
+    async def fetch(self, plan: FetchPlan) -> FetchResult:
         fetched = await self._files.fetch(plan)
         for path, name in self._failures.items():
             found = [fetched.files.pop(path, None), fetched.links.pop(path, None), fetched.filesystems.pop(path, None)]

@@ -17,7 +17,7 @@ from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ChannelError, ReaderError
 from gpufleet.model.reading import Round, Sample
-from gpufleet.ports.channel import Fetched, FetchPlan
+from gpufleet.ports.channel import FetchPlan, FetchResult
 from gpufleet.readers.host import HostReader
 from gpufleet.readers.host.fetch import fetch_lane
 from gpufleet.readers.host.parse.text import decode
@@ -52,7 +52,7 @@ class TestFailures:
 
     async def test_unlistable_folder_is_a_failure(self, root: Path) -> None:
         class Closed:
-            async def fetch(self, plan: FetchPlan) -> Fetched:
+            async def fetch(self, plan: FetchPlan) -> FetchResult:
                 fetched = await LocalFiles(root).fetch(
                     FetchPlan(files=tuple(f for f in plan.files if "/net/" not in f))
                 )
@@ -136,7 +136,7 @@ class TestFailures:
 
     async def test_failing_channel_is_a_reader_error(self) -> None:
         class Broken:
-            async def fetch(self, plan: FetchPlan) -> Fetched:
+            async def fetch(self, plan: FetchPlan) -> FetchResult:
                 raise ChannelError("the guest is gone")
 
         with pytest.raises(ReaderError, match="the guest is gone") as caught:
@@ -198,12 +198,12 @@ class TestRounds:
 class Damaged:
     """Channel that corrupts what it carries at random."""
 
-    def __init__(self, fetched: Fetched, random: Random, share: float) -> None:
+    def __init__(self, fetched: FetchResult, random: Random, share: float) -> None:
         self._fetched = fetched
         self._random = random
         self._share = share
 
-    async def fetch(self, plan: FetchPlan) -> Fetched:
+    async def fetch(self, plan: FetchPlan) -> FetchResult:
         random = self._random
 
         def damaged(content: bytes) -> bytes:
@@ -216,7 +216,7 @@ class Damaged:
             return text if random.random() > self._share else decode(random.randbytes(random.randrange(30)))
 
         names = ("EIO", "EACCES", "ENOENT", "ETIMEDOUT", "EINVAL", "ESTRANGE")
-        return Fetched(
+        return FetchResult(
             files={path: damaged(content) for path, content in self._fetched.files.items()},
             links={path: link(text) for path, text in self._fetched.links.items()},
             errors={path: random.choice(names) for path in plan.files if random.random() < self._share},
@@ -224,8 +224,8 @@ class Damaged:
 
 
 @pytest.fixture(scope="module")
-def carried(tmp_path_factory: pytest.TempPathFactory) -> dict[Lane, Fetched]:
-    recorded: dict[Lane, Fetched] = {}
+def carried(tmp_path_factory: pytest.TempPathFactory) -> dict[Lane, FetchResult]:
+    recorded: dict[Lane, FetchResult] = {}
     for name in ("guest", "kubevirt_node", "bare_metal"):
         files = LocalFiles(build(name, tmp_path_factory.mktemp(name)))
         for lane in (Lane.STATIC, Lane.FAST, Lane.SLOW):
@@ -242,7 +242,7 @@ class TestDamage:
         lane=st.sampled_from([Lane.STATIC, Lane.FAST, Lane.SLOW]),
     )
     @settings(max_examples=examples(60, 2000))
-    def test_damaged_files(self, carried: dict[Lane, Fetched], seed: int, share: float, lane: Lane) -> None:
+    def test_damaged_files(self, carried: dict[Lane, FetchResult], seed: int, share: float, lane: Lane) -> None:
         reader = HostReader(Damaged(carried[lane], Random(seed), share), FixedClock())
 
         async def twice() -> Round:

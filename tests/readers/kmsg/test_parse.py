@@ -164,7 +164,7 @@ def test_invalid_record_line_is_none(line: bytes) -> None:
 def test_any_line_is_a_record_or_none(line: bytes) -> None:
     record = parse_line(line)
     if record is not None:
-        MessageParser().parse(record.text)
+        assert isinstance(MessageParser().parse(record.text), DriverMessage | UuidMessage | None)
 
 
 @given(

@@ -26,13 +26,18 @@ def number(gpu: ET.Element, path: str) -> float:
 
 
 async def collected(reader: NetdataReader, gpus: int) -> Round:
-    """Return the first pass with values of this many GPUs. A chart that was collected once has none."""
+    """Return the first pass with values of the host and of this many GPUs.
+
+    A chart that was collected once has no value, and a slow machine's Netdata leaves out a chart that is late.
+    """
     rounds: list[Round] = []
 
     async def complete() -> bool:
         with contextlib.suppress(ReaderError):
             rounds.append(await reader.read(Lane.FAST))
-        return bool(rounds) and len(rounds[-1].samples) == gpus + 1
+        if not rounds or len(rounds[-1].samples) != gpus + 1:
+            return False
+        return not isinstance(rounds[-1].samples[0].values["host_memory_available_bytes"], Absent)
 
     await wait_until_async(complete, what="the charts of every GPU to be collected twice")
     return rounds[-1]

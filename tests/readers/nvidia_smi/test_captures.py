@@ -30,7 +30,7 @@ from gpufleet.readers.nvidia_smi.mapping.rows import (
     VGPU_MACHINE_KIND,
     VGPU_PATHS,
 )
-from gpufleet.readers.nvidia_smi.mapping.unread import UNREAD
+from gpufleet.readers.nvidia_smi.mapping.unread_fields import UNREAD
 from gpufleet.readers.nvidia_smi.samples import gpu_sample, instance_samples, modes_by_key
 from gpufleet.readers.nvidia_smi.views import identify, rows_as_records
 from tests.fakes.nvidia_smi.standin import DATA

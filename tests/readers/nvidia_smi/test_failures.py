@@ -1,6 +1,7 @@
 """nvidia-smi failures: exit codes, partial outputs, and the driver's messages."""
 
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -8,6 +9,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.reading import Round, Sample
+from gpufleet.model.view import normalise_pci_address
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
 from tests.readers.nvidia_smi.conftest import make_reader
@@ -17,6 +19,10 @@ LANES = (Lane.STATIC, Lane.SLOW, Lane.FAST)
 
 def gpus(done: Round) -> dict[str, Sample]:
     return {s.view.pci_address: s for s in done.samples if s.view and s.view.pci_address}
+
+
+def kinds(done: Round) -> list[str]:
+    return [event.kind for event in done.events]
 
 
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.161\n"
@@ -119,12 +125,18 @@ async def test_error_line_affects_only_the_device_it_names(smi: FakeNvidiaSmi, r
     assert any("8 GPUs" in error and "7" in error for error in done.errors)
 
 
-async def test_device_named_only_by_an_error_is_left_out(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
-    rows = [row for row in smi.scenario["rows"] if row["index"] != "1"]
-    smi.write(before=LOST, rows=rows)
+async def test_unknown_device_in_an_error_is_known_by_address(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    whole = smi.scenario["rows"]
+    smi.write(before=LOST, rows=[row for row in whole if row["index"] != "1"])
     done = await reader.read(Lane.FAST)
-    assert "0000:64:00.0" not in gpus(done)
+    lost = gpus(done)["0000:64:00.0"]
+    assert lost.view is not None
+    assert lost.view.uuid is None
+    assert lost.values["gpu_state"] == "lost"
+    assert kinds(done) == ["gpu_lost"]
     assert LOST.strip() in done.errors
+    smi.write(before="", rows=whole)
+    assert kinds(await reader.read(Lane.FAST)) == ["gpu_recovered"]
 
 
 async def test_error_about_a_listed_device_keeps_its_values(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
@@ -132,7 +144,111 @@ async def test_error_about_a_listed_device_keeps_its_values(smi: FakeNvidiaSmi, 
     smi.write(before=LOST)
     done = await reader.read(Lane.FAST)
     assert len([sample for sample in done.samples if sample.view]) == 8
-    assert gpus(done)["0000:64:00.0"].values["gpu_state"] == "ok"
+    named = gpus(done)["0000:64:00.0"].values
+    assert named["gpu_temperature_celsius"] == 41
+    assert named["gpu_state"] == "lost"
+    assert kinds(done) == ["gpu_lost"]
+
+
+UNKNOWN = "Unable to determine the device handle for GPU0000:64:00.0: Unknown Error\n"
+"""Printed for a GPU that fell off the bus, as often as `GPU is lost`."""
+
+
+async def test_unknown_error_about_a_device_is_a_failure(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    await reader.read(Lane.FAST)
+    rows = smi.scenario["rows"]
+    smi.write(before=UNKNOWN)
+    listed = await reader.read(Lane.FAST)
+    assert gpus(listed)["0000:64:00.0"].values["gpu_state"] == "error"
+    assert kinds(listed) == ["gpu_failed"]
+    smi.write(before=UNKNOWN, rows=[row for row in rows if row["index"] != "1"])
+    assert gpus(await reader.read(Lane.FAST))["0000:64:00.0"].values["gpu_state"] == "unreadable"
+
+
+WHOLE = {
+    "lost": (LOST, Reason.GPU_LOST, "lost", ["gpu_lost"]),
+    "unknown": (
+        "Unable to determine the device handle for GPU1: 0000:64:00.0: Unknown Error\nNo devices were found\n",
+        Reason.NO_SUPPORTED_GPU,
+        "unreadable",
+        ["gpu_failed"],
+    ),
+}
+"""Outputs without any row: of a machine whose only GPU is lost."""
+
+
+@pytest.mark.parametrize("case", WHOLE)
+@pytest.mark.parametrize("first", [True, False])
+async def test_only_gpu_of_a_machine_is_lost(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader, case: str, *, first: bool
+) -> None:
+    text, reason, state, events = WHOLE[case]
+    if not first:
+        known = gpus(await reader.read(Lane.FAST))["0000:64:00.0"].view
+    smi.fault("table", code=15, stdout=text)
+    with pytest.raises(ReaderError) as raised:
+        await reader.read(Lane.FAST)
+    assert raised.value.absence is reason
+    done = raised.value.round
+    assert done is not None
+    lost = gpus(done)["0000:64:00.0"]
+    assert lost.values["gpu_state"] == state
+    assert first or lost.view == known
+    assert kinds(done) == events
+    assert [sample.values["nvidia_driver_state"] for sample in done.samples if sample.view is None]
+
+
+def without_uuid(row: dict[str, str], **changed: str) -> dict[str, str]:
+    return {**row, "uuid": "[N/A]", **changed}
+
+
+async def test_address_names_a_gpu_only_with_proof_of_its_loss(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    known = gpus(await reader.read(Lane.FAST))["0000:64:00.0"].view
+    rows = smi.scenario["rows"]
+    smi.write(rows=[rows[0], without_uuid(rows[1]), *rows[2:]])
+    other = gpus(await reader.read(Lane.FAST))["0000:64:00.0"].view
+    assert known is not None
+    assert other is not None
+    assert (known.uuid, other.uuid) == (rows[1]["uuid"], None)
+    smi.write(rows=rows)
+    await reader.read(Lane.FAST)
+    smi.write(rows=[rows[0], without_uuid(rows[1], **{"temperature.gpu": "[GPU is lost]"}), *rows[2:]])
+    lost = gpus(await reader.read(Lane.FAST))["0000:64:00.0"]
+    assert lost.view is not None
+    assert lost.view.uuid == rows[1]["uuid"]
+
+
+async def test_lost_gpu_without_an_address_is_one_gpu(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    """The CSV row lacks the address, which the XML of the same pass has."""
+    rows = smi.scenario["rows"]
+    listed = [device.attrib["id"] for device in ET.fromstring(smi.scenario["log"]).iter("gpu")]
+    uuids = [device.findtext("uuid", "") for device in ET.fromstring(smi.scenario["log"]).iter("gpu")]
+    lost = "[GPU is lost]"
+    smi.write(rows=[{**rows[0], "uuid": uuids[0], "pci.bus_id": lost, "vbios_version": lost}])
+    found = gpus(await reader.read(Lane.STATIC))
+    view = found[normalise_pci_address(listed[0])].view
+    assert view is not None
+    assert view.uuid == uuids[0]
+    assert len(found) == len(listed)
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("[GPU requires restart]", "reset_required"),
+        ("[Timeout]", "error"),
+        ("Interrupt Request Issue", "error"),
+        ("[Corrupted infoROM]", "error"),
+        ("[Driver Not Loaded]", "error"),
+    ],
+)
+async def test_every_text_of_a_return_code_is_evidence(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader, text: str, state: str
+) -> None:
+    rows = smi.scenario["rows"]
+    core = ("temperature.gpu", "power.draw", "utilization.gpu")
+    smi.write(rows=[rows[0], {**rows[1], **dict.fromkeys(core, text)}, *rows[2:]])
+    assert gpus(await reader.read(Lane.FAST))["0000:64:00.0"].values["gpu_state"] == state
 
 
 async def test_row_of_a_lost_gpu(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:

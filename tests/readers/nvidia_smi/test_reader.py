@@ -6,6 +6,7 @@ import pytest
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.errors import ReaderError
 from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import ViewKind
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
@@ -128,6 +129,20 @@ async def test_mig_devices_are_read_and_named_by_their_uuids(mig: FakeNvidiaSmi)
     assert parent.values["gpu_utilization_ratio"] == Absent(Reason.NOT_IN_MIG_MODE)
     assert parent.values["gpu_mig_devices"] == 4
     assert machine(fast).values["nvidia_devices"] == 1
+
+
+async def test_mig_devices_of_a_lost_gpu_are_absent(mig: FakeNvidiaSmi) -> None:
+    reader = make_reader(mig)
+    await reader.read(Lane.STATIC)
+    before = migs(await reader.read(Lane.FAST))
+    address = mig.scenario["rows"][0]["pci.bus_id"]
+    mig.fault("*", code=15, stdout=f"Unable to determine the device handle for GPU{address}: GPU is lost.\n")
+    with pytest.raises(ReaderError) as raised:
+        await reader.read(Lane.FAST)
+    assert raised.value.round is not None
+    found = migs(raised.value.round)
+    assert [sample.view for sample in found] == [sample.view for sample in before]
+    assert {value for sample in found for value in sample.values.values()} == {Absent(Reason.GPU_LOST)}
 
 
 async def test_mig_devices_that_change_during_a_pass_are_skipped(mig: FakeNvidiaSmi) -> None:

@@ -31,7 +31,7 @@ def sick(done: Round) -> Sample:
     [
         ("[GPU is lost]", "lost", ["gpu_lost"]),
         ("[GPU requires reset]", "reset_required", ["gpu_reset_required"]),
-        ("[Unknown Error]", "error", []),
+        ("[Unknown Error]", "error", ["gpu_failed"]),
     ],
 )
 async def test_surviving_cells_do_not_make_a_sick_gpu_ok(

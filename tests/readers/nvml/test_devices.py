@@ -6,6 +6,8 @@ import pytest
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.readers.nvml.devices import DeviceTracker, Identity
+from gpufleet.readers.nvml.protocol import AttachedRecord
 from tests.fakes.nvml import scenario as nvml
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Field, Scenario
@@ -125,6 +127,9 @@ async def test_device_without_any_answer_is_unreadable(fake: FakeNvml, start: St
     assert round_.errors
 
 
+FAILURES = (Reason.DRIVER_ERROR, Reason.TIMEOUT)
+
+
 @pytest.mark.parametrize(
     ("code", "reason", "detail"),
     [
@@ -150,7 +155,7 @@ async def test_each_code_of_a_call_has_its_reason(
     round_ = await start(fake).read(Lane.FAST)
     assert device(round_, 1).values["gpu_power_watts"] == Absent(reason, f"{G}PowerUsage{detail}")
     assert device(round_, 1).values["gpu_temperature_celsius"] == 32
-    assert device(round_, 1).values["gpu_state"] == ("error" if reason is Reason.DRIVER_ERROR else "ok")
+    assert device(round_, 1).values["gpu_state"] == ("error" if reason in FAILURES else "ok")
 
 
 async def test_mig_makes_utilization_absent_not_zero(fake: FakeNvml, start: Start) -> None:
@@ -289,6 +294,9 @@ async def test_missing_uuid_is_remembered_by_pci_address(fake: FakeNvml, start: 
     fresh = device(await start(fake).read(Lane.STATIC), 1).view
     assert fresh is not None
     assert fresh.key == "gpu/pci/0000:2b:00.0"
+    await reader.close()  # in another session of NVML it may be another card
+    other = device(await reader.read(Lane.STATIC), 1).view
+    assert other == fresh
 
 
 async def test_missing_pci_address_is_absent(fake: FakeNvml, start: Start) -> None:
@@ -348,3 +356,30 @@ async def test_missing_pci_address_has_a_reason(fake: FakeNvml, start: Start, co
     found = device(await start(fake).read(Lane.STATIC), 2).values["gpu_pci_address"]
     assert isinstance(found, Absent)
     assert (found.reason, found.detail.partition(":")[0]) == (reason, "nvmlDeviceGetPciInfo_v3")
+
+
+ADDRESSES = [f"0000:{bus:02x}:00.0" for bus in (0x1B, 0x2B, 0x3B)]
+
+
+def attached(index: int) -> AttachedRecord:
+    return AttachedRecord(index, f"GPU-{index}", ADDRESSES[index])
+
+
+def test_unnamed_device_has_the_only_address_that_is_left() -> None:
+    """Of a GPU that was lost before the agent started, only the kernel knows the address."""
+    found = DeviceTracker().identify(3, {0: attached(0), 2: attached(2)}, session=1, bound=ADDRESSES)
+    assert found[1] == Identity(None, ADDRESSES[1])
+    more = DeviceTracker().identify(3, {0: attached(0)}, session=1, bound=ADDRESSES)
+    assert set(more) == {0}
+    functions = DeviceTracker().identify(3, {0: attached(0), 2: attached(2)}, bound=[*ADDRESSES, "0000:1b:00.4"])
+    assert set(functions) == {0, 2}
+
+
+def test_known_device_that_left_the_bus_names_no_other() -> None:
+    tracker = DeviceTracker()
+    every = {index: attached(index) for index in range(3)}
+    tracker.identify(3, every, session=1, bound=ADDRESSES)
+    del every[1]
+    other = [ADDRESSES[0], "0000:77:00.0", ADDRESSES[2]]
+    assert tracker.identify(3, every, session=2, bound=other)[1] == Identity(None, "0000:77:00.0")
+    assert tracker.identify(3, every, session=2, bound=ADDRESSES)[1] == Identity("GPU-1", ADDRESSES[1])

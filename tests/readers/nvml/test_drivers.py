@@ -59,7 +59,7 @@ async def test_an_older_fabric_struct_has_no_summary(tmp_path: Path, start: Star
     slow = device(await start(FakeNvml(tmp_path, made, branch=branch)).read(Lane.SLOW), 1)
     assert slow.values["gpu_fabric_state"] == "completed"
     assert slow.values["gpu_fabric_clique"] == "4712"
-    assert slow.values["gpu_fabric_health_status"] == "not_reported"
+    assert slow.values["gpu_fabric_health_status"] == Absent(Reason.NOT_SUPPORTED, "gpu_fabric_health_status")
     assert dim(slow, "gpu_fabric_health")["route_recovery"] == 1
 
 

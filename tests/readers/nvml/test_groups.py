@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpufleet.fleet.board import ECC_COUNTS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
@@ -394,6 +395,35 @@ async def test_links_that_answer_are_not_links_of_the_board(fake: FakeNvml, star
     assert dim(four, "gpu_nvlink_up") == {"0": 1, "1": 1, "2": 1, "3": 0}
 
 
+async def test_zero_traffic_of_a_board_without_nvlink_is_no_value(fake: FakeNvml, start: Start) -> None:
+    fake_gpu = fake.scenario.devices[1]
+    fake_gpu.fields |= {91: Field(0), 147: Field(0), (138, 0xFFFFFFFF): Field(0), (139, 0xFFFFFFFF): Field(0)}
+    fake.apply()
+    reader = start(fake)
+    fast, slow = await reader.read(Lane.FAST), await reader.read(Lane.SLOW)
+    values = device(fast, 1).values | device(slow, 1).values
+    for name in ("gpu_nvlink_transmit_bytes_total", "gpu_nvlink_receive_bytes_total", "gpu_nvswitch_links"):
+        assert values[name] == Absent(Reason.NOT_SUPPORTED, name)
+    others = device(fast, 2).values | device(slow, 2).values
+    assert others["gpu_nvlink_transmit_bytes_total"] == field(fake.scenario.devices[2], 138, 0xFFFFFFFF) * 1024
+
+
+@pytest.mark.parametrize("mode", [0, None])
+async def test_zero_errors_without_ecc_are_no_values(fake: FakeNvml, start: Start, mode: int | None) -> None:
+    """The driver answers the SRAM counts with zeros while ECC is off, or where the board has none."""
+    fake.scenario.devices[1].numbers |= {f"{G}EccMode_current": mode, f"{G}EccMode_pending": mode}
+    fake.apply()
+    reader = start(fake)
+    fast, slow = await reader.read(Lane.FAST), await reader.read(Lane.SLOW)
+    for each, count in ((device(fast, 1), 2), (device(slow, 1), 20)):
+        found = {name: value for name, value in each.values.items() if name in ECC_COUNTS}
+        found |= {f"{one.metric} {one.labels}": one.value for one in each.dims if one.metric in ECC_COUNTS}
+        assert len(found) >= count
+        assert {value.reason for value in found.values() if isinstance(value, Absent)} == {Reason.NOT_SUPPORTED}
+        assert all(isinstance(value, Absent) for value in found.values())
+    assert isinstance(device(slow, 2).values["gpu_sram_threshold_exceeded"], int)
+
+
 async def test_unknown_number_of_links_is_queried_again(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[1].fields[91] = Field(code=999)
     fake.apply()
@@ -455,10 +485,25 @@ async def test_fabric_details_are_absent_before_joining(fake: FakeNvml, start: S
     assert joining.values["gpu_fabric_state"] == "in_progress"
     for name in ("gpu_fabric_status", "gpu_fabric_clique", "gpu_fabric_cluster_uuid"):
         assert joining.values[name] == Absent(Reason.NO_DATA, info)
-    assert joining.values["gpu_fabric_health_status"] == "not_reported"
+    assert joining.values["gpu_fabric_health_status"] == Absent(Reason.NO_DATA, "gpu_fabric_state")
     assert set(dim(joining, "gpu_fabric_health").values()) == {Absent(Reason.NOT_SUPPORTED, info)}
     assert failed.values["gpu_fabric_status"] == "GPU_IS_LOST"
-    assert failed.values["gpu_fabric_incorrect_configuration"] == "not_reported"
+    for name in ("gpu_fabric_incorrect_configuration", "gpu_fabric_health_status"):
+        assert failed.values[name] == Absent(Reason.NOT_SUPPORTED, name)
+
+
+async def test_gpu_outside_a_fabric_has_no_state_of_one(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[1].rows[f"{G}GpuFabricInfoV"] = [(0, 0, 0, 0, 0, 0)]
+    fake.apply()
+    slow = device(await start(fake).read(Lane.SLOW), 1)
+    found = {name: value for name, value in slow.values.items() if name.startswith("gpu_fabric_")}
+    assert len(found) == 6
+    assert {value.reason for value in found.values() if isinstance(value, Absent)} <= {
+        Reason.NOT_SUPPORTED,
+        Reason.NO_DATA,
+    }
+    assert all(isinstance(value, Absent) for value in found.values())
+    assert found["gpu_fabric_state"] == Absent(Reason.NOT_SUPPORTED, "gpu_fabric_state")
 
 
 async def test_confidential_computing_of_devices(fake: FakeNvml, start: Start) -> None:

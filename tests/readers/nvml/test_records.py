@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.fleet.board import drop_rack_defaults
+from gpufleet.fleet.board import drop_fabric_defaults, drop_rack_defaults, drop_zero_identities
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import Value
@@ -102,6 +102,8 @@ def one_by_one(record: GpuPassRecord, lane: Lane) -> dict[str, Value | Absent]:
         if not metric.dims and metric.role is None
     }
     drop_rack_defaults(values)
+    drop_zero_identities(values)
+    drop_fabric_defaults(values, ())
     return values
 
 

@@ -116,3 +116,23 @@ async def test_invalid_snapshot_is_a_reader_error(guest: Guest, reason: Reason, 
     assert caught.value.absence is reason
     assert message in str(caught.value)
     assert "\x1b" not in str(caught.value)
+
+
+def with_state(snapshot: Snapshot, state: str) -> Snapshot:
+    """Return the snapshot with this state of its first GPU."""
+    first, *others = snapshot.devices
+    lost = msgspec.structs.replace(first.readings["gpu_state"], value=state, absent=None)
+    first = msgspec.structs.replace(first, readings={**first.readings, "gpu_state": lost})
+    return msgspec.structs.replace(snapshot, devices=(first, *others))
+
+
+async def test_state_of_a_gpu_has_events() -> None:
+    snapshot = example_snapshot()
+    guest = Guest(b"")
+    reader = SnapshotReader(guest, FakeClock())
+    found = []
+    for state in ("lost", "lost", "ok"):
+        guest.printed = encode_snapshot(with_state(snapshot, state))
+        events = (await reader.read(Lane.FAST)).events
+        found.append([event.kind for event in events if event.view == snapshot.devices[0].view])
+    assert found == [["gpu_lost"], [], ["gpu_recovered"]]

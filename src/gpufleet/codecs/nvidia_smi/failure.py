@@ -5,11 +5,13 @@ has no rows. Codes and messages are from nvidia-smi's manual page, and public lo
 """
 
 import re
+from collections.abc import Iterable
 
 import msgspec
 
 from gpufleet.codecs.nvidia_smi.values import MAX_SHOWN, decode, messages_of, shown
 from gpufleet.model.absence import Reason
+from gpufleet.model.device_state import device_reason
 from gpufleet.model.view import normalise_pci_address
 
 SENTENCES = (
@@ -20,6 +22,7 @@ SENTENCES = (
     ("no devices were found", Reason.NO_SUPPORTED_GPU),
     ("gpu is lost", Reason.GPU_LOST),
     ("gpu requires reset", Reason.RESET_REQUIRED),
+    ("gpu requires restart", Reason.RESET_REQUIRED),
     ("insufficient permissions", Reason.NOT_PERMITTED),
     ("couldn't find libnvidia-ml.so", Reason.NO_LIBRARY),
     ("nvml shared library", Reason.NO_LIBRARY),
@@ -60,10 +63,17 @@ _ADDRESS = re.compile(r"\bGPU ?(?:[0-9]{1,3}: )?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Reason and message of a failed call; the message is the driver's own if there is one."""
+    """Reason and message of a failed call; the message is the driver's own if there is one.
+
+    Attributes:
+        reason: of the call as a whole.
+        message: printed lines in one text.
+        lines: printed lines; each can name another GPU.
+    """
 
     reason: Reason
     message: str
+    lines: tuple[str, ...] = ()
 
 
 def classify_failure(exit_code: int, stdout: bytes, stderr: bytes) -> Failure:
@@ -83,7 +93,15 @@ def classify_failure(exit_code: int, stdout: bytes, stderr: bytes) -> Failure:
             message = f"{_OF_CODE[exit_code]}: {message}"
     if reason is None:
         reason = Reason.NO_DATA if exit_code == 0 else Reason.DRIVER_ERROR
-    return Failure(reason, message)
+    return Failure(reason, message, lines)
+
+
+def named_devices(messages: Iterable[str]) -> dict[str, Reason]:
+    """Return the GPUs that messages name: PCI address to reason. A reason about the whole device takes precedence."""
+    found: dict[str, Reason] = {}
+    for address, reason in filter(None, map(named_device, messages)):
+        found[address] = device_reason((found.get(address, reason), reason)) or found.get(address, reason)
+    return found
 
 
 def named_device(message: str) -> tuple[str, Reason] | None:

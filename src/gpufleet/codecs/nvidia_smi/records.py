@@ -59,7 +59,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[str, ...] = ()
 
 
-class Leaves:
+class NamedTexts:
     """Bounded collection of named texts of one device."""
 
     def __init__(self) -> None:
@@ -86,10 +86,10 @@ class DeviceBuilder:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.leaves = Leaves()
+        self.leaves = NamedTexts()
         self.mig: list[DeviceBuilder] = []
         self.vgpus: list[DeviceBuilder] = []
-        self.processes: list[Leaves] = []
+        self.processes: list[NamedTexts] = []
 
     def record(self) -> DeviceRecord:
         """Return the record."""

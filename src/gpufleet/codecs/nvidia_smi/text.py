@@ -8,8 +8,8 @@ from gpufleet.codecs.nvidia_smi.records import (
     MAX_PARTS,
     MAX_VALUE,
     DeviceBuilder,
-    Leaves,
     Log,
+    NamedTexts,
     add_part,
 )
 from gpufleet.codecs.nvidia_smi.values import OutputMessages, slug, split_lines
@@ -55,13 +55,13 @@ class _TextReader:
     """Parser state: the enclosing names of the current line, by indentation."""
 
     def __init__(self) -> None:
-        self.leaves = Leaves()
+        self.leaves = NamedTexts()
         self.devices: list[DeviceBuilder] = []
         self.messages = OutputMessages()
         self._above: list[tuple[int, str]] = []
         self._device: DeviceBuilder | None = None
         self._part: DeviceBuilder | None = None
-        self._process: Leaves | None = None
+        self._process: NamedTexts | None = None
 
     def take(self, line: str) -> None:
         """Parse the next line."""
@@ -122,7 +122,7 @@ class _TextReader:
         if self._process is None or name in self._process.found:
             if len(device.processes) == MAX_PARTS:
                 raise WireLimitError("-q", f"more than {MAX_PARTS} processes of one GPU")
-            self._process = Leaves()
+            self._process = NamedTexts()
             device.processes.append(self._process)
         self._process.put(name, value)
 

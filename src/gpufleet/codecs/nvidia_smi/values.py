@@ -31,16 +31,26 @@ TOKENS = {
     "": Reason.NO_DATA,
     "gpu is lost": Reason.GPU_LOST,
     "gpu requires reset": Reason.RESET_REQUIRED,
+    "gpu requires restart": Reason.RESET_REQUIRED,
     "reset required": Reason.RESET_REQUIRED,
     "timeout": Reason.TIMEOUT,
-    "unknown error": Reason.DRIVER_ERROR,
-    "err!": Reason.DRIVER_ERROR,
-    "error": Reason.DRIVER_ERROR,
+    "driver not loaded": Reason.NO_DRIVER,
+    "nvml shared library not found": Reason.NO_LIBRARY,
+    "rm has detected an nvml/rm version mismatch.": Reason.DRIVER_MISMATCH,
+    **dict.fromkeys(
+        (
+            *("unknown error", "err!", "error", "uninitialized", "invalid argument", "insufficient size"),
+            *("insufficient external power", "interrupt request issue", "corrupted inforom", "insufficient memory"),
+            "the operating system has blocked the request.",
+        ),
+        Reason.DRIVER_ERROR,
+    ),
 }
 """Placeholders for a missing value, without brackets and in lower case.
 
-Seen in captures of drivers 535 to 595: `N/A`, `[N/A]`, the deprecation, `Insufficient Permissions`. The others are
-nvmlErrorString's texts of the codes, as in nvidia-smi's manual page and public logs.
+Seen in captures of drivers 535 to 595: `N/A`, `[N/A]`, the deprecation, `Insufficient Permissions`. Seen in public
+logs: `[GPU is lost]`, `[GPU requires reset]`, `[Unknown Error]`. The others are the texts of return codes in
+nvidia-ml-py.
 """
 
 

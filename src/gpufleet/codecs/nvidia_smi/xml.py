@@ -5,7 +5,6 @@ The document references a DTD that does not exist on most machines; the parser d
 
 from xml.parsers import expat
 
-from gpufleet.codecs.closed_xml import closed_parser
 from gpufleet.codecs.nvidia_smi.records import (
     MAX_BYTES,
     MAX_DEPTH,
@@ -14,11 +13,12 @@ from gpufleet.codecs.nvidia_smi.records import (
     MAX_PARTS,
     MAX_VALUE,
     DeviceBuilder,
-    Leaves,
     Log,
+    NamedTexts,
     add_part,
 )
 from gpufleet.codecs.nvidia_smi.values import decode, messages_of, slug
+from gpufleet.codecs.xml_parser import make_xml_parser
 from gpufleet.model.errors import WireError, WireLimitError
 
 ROOT = "nvidia_smi_log"
@@ -84,11 +84,11 @@ class _LogParser:
     """State of one parse: current element path, and the device and part that receive values."""
 
     def __init__(self) -> None:
-        self.leaves = Leaves()
+        self.leaves = NamedTexts()
         self.devices: list[DeviceBuilder] = []
         self._device: DeviceBuilder | None = None
         self._part: DeviceBuilder | None = None
-        self._process: Leaves | None = None
+        self._process: NamedTexts | None = None
         self._path: list[str] = []
         self._from = 0  # position in the path where value names start
         self._text: list[str] = []
@@ -98,7 +98,7 @@ class _LogParser:
 
     def parse(self, content: bytes) -> None:
         """Parse a document; raises ExpatError and WireError."""
-        parser = closed_parser("xml", "it declares or uses an entity, which nvidia-smi never does")
+        parser = make_xml_parser("xml", "it declares or uses an entity, which nvidia-smi never does")
         parser.buffer_text = True
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
@@ -128,7 +128,7 @@ class _LogParser:
         elif self._device is not None and self._within("processes", "process_info"):
             if len(self._device.processes) == MAX_PARTS:
                 raise WireLimitError("xml", f"more than {MAX_PARTS} processes of one GPU")
-            self._process = Leaves()
+            self._process = NamedTexts()
             self._device.processes.append(self._process)
             self._from = 4
 
@@ -155,7 +155,7 @@ class _LogParser:
     def _within(self, *names: str) -> bool:
         return len(self._path) == 4 and self._path[2:] == list(names)
 
-    def _target(self) -> Leaves:
+    def _target(self) -> NamedTexts:
         if self._process is not None:
             return self._process
         if self._part is not None:

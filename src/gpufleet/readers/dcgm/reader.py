@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from gpufleet.codecs.dcgm_wire.codes import REASONS
 from gpufleet.codecs.dcgm_wire.values import Entity, FieldValue
 from gpufleet.fleet.device_events import DeviceStates
+from gpufleet.fleet.lost_instances import InstanceMemory
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError, WireError
@@ -74,6 +75,7 @@ class DcgmReader:
         self._views: dict[Entity, View] = {}
         self._known: dict[Entity, View] = {}  # of all passes over this connection
         self._states = DeviceStates(NAME)
+        self._instances = InstanceMemory()
         self._newest = 0  # newest timestamp of a live value, in microseconds of the engine's clock
         self._offset_ns = 0
 
@@ -122,6 +124,7 @@ class DcgmReader:
         views, errors = self._identify(session, readings)
         own = samples.machine_sample(readings, lane)
         found = [*samples.gpu_samples(readings, views, lane), *samples.mig_samples(readings, views, lane)]
+        found += self._instances.missing(found, samples.lost_gpus(readings, views), lane)
         return Round(
             samples=(*found, *((own,) if own else ())),
             events=tuple(self._states.change_by_samples(found)),

@@ -256,6 +256,12 @@ def lost_reason(live: Values) -> Absent | None:
     return None if why is None else Absent(why)
 
 
+def lost_gpus(readings: PassReadings, views: Mapping[Entity, View]) -> dict[str, Absent]:
+    """Return the view keys of the lost GPUs, with the reason."""
+    found = {view.key: lost_reason(readings.live.get(gpu, _NOTHING)) for gpu, view in views.items()}
+    return {key: why for key, why in found.items() if why is not None}
+
+
 def text_of(value: FieldValue | None) -> str:
     """Return text without control characters and surrounding whitespace; empty if there is none."""
     if value is None or value.status or not isinstance(value.value, str) or value.value.startswith("<<<"):

@@ -8,9 +8,9 @@ import msgspec
 from gpufleet.codecs.prometheus_text.page import TextLimits, TextPage
 from gpufleet.codecs.prometheus_text.parser import TextParser, wire_error_of
 from gpufleet.dialects.dialect import Dialect
-from gpufleet.dialects.known import DIALECTS, believed, device_dialects
 from gpufleet.dialects.native import NATIVE
 from gpufleet.dialects.reading import read_series
+from gpufleet.dialects.registry import DIALECTS, believed, device_dialects
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ReaderError, WireError
 from gpufleet.model.reading import Sample

@@ -14,7 +14,7 @@ from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import Side
 from gpufleet.ports.clock import Clock
 from gpufleet.readers.exporter.fetch import PageFetcher, ScrapedPage
-from gpufleet.readers.exporter.frozen import FrozenDetector
+from gpufleet.readers.exporter.freeze_detector import FrozenDetector
 from gpufleet.readers.exporter.mapping import PageParser, PageSamples, detect_dialect, samples_of
 
 PREFIX = "exporter/"

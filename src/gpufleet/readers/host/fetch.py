@@ -4,7 +4,7 @@ import msgspec
 
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import WireError
-from gpufleet.ports.channel import Fetched, FetchPlan, Files
+from gpufleet.ports.channel import FetchPlan, FetchResult, Files
 from gpufleet.readers.host import plan
 from gpufleet.readers.host.parse.pci import basename, is_address, is_display
 from gpufleet.readers.host.parse.storage import (
@@ -34,7 +34,7 @@ class RootDisk(msgspec.Struct, frozen=True, kw_only=True):
     disks: tuple[str, ...] = ()
 
 
-async def fetch_lane(files: Files, lane: Lane) -> tuple[Fetched, RootDisk]:
+async def fetch_lane(files: Files, lane: Lane) -> tuple[FetchResult, RootDisk]:
     """Fetch all files of a lane, and find the root disk on the static lane.
 
     Raises:
@@ -54,7 +54,7 @@ async def fetch_lane(files: Files, lane: Lane) -> tuple[Fetched, RootDisk]:
     return fetched, await _fetch_root_disk(files, root_mount(mounts), fetched)
 
 
-def display_addresses(fetched: Fetched) -> tuple[str, ...]:
+def display_addresses(fetched: FetchResult) -> tuple[str, ...]:
     """Return the addresses of the display controllers among the PCI functions whose class was read."""
     found: list[str] = []
     for path, content in fetched.files.items():
@@ -68,7 +68,7 @@ def display_addresses(fetched: Fetched) -> tuple[str, ...]:
     return tuple(found)
 
 
-async def _fetch_root_disk(files: Files, mount: Mount | None, fetched: Fetched) -> RootDisk:
+async def _fetch_root_disk(files: Files, mount: Mount | None, fetched: FetchResult) -> RootDisk:
     if mount is None:
         return RootDisk()
     device = await _block_name(files, mount)
@@ -100,7 +100,7 @@ async def _block_name(files: Files, mount: Mount) -> str:
     return basename(answer.links.get(by_number, answer.links.get(by_source, "")))
 
 
-async def _fetch_block(files: Files, name: str, fetched: Fetched) -> BlockDevice:
+async def _fetch_block(files: Files, name: str, fetched: FetchResult) -> BlockDevice:
     answer = await files.fetch(plan.block_plan(name))
     _merge(fetched, answer)
     return BlockDevice(
@@ -111,7 +111,7 @@ async def _fetch_block(files: Files, name: str, fetched: Fetched) -> BlockDevice
     )
 
 
-def _mounts(fetched: Fetched) -> tuple[Mount, ...]:
+def _mounts(fetched: FetchResult) -> tuple[Mount, ...]:
     content = fetched.files.get(plan.MOUNTINFO)
     if content is None:
         return ()
@@ -121,7 +121,7 @@ def _mounts(fetched: Fetched) -> tuple[Mount, ...]:
         return ()  # the mapping reports it
 
 
-def _merge(into: Fetched, other: Fetched) -> None:
+def _merge(into: FetchResult, other: FetchResult) -> None:
     into.files.update(other.files)
     into.links.update(other.links)
     into.filesystems.update(other.filesystems)

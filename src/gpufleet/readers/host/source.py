@@ -1,4 +1,4 @@
-"""Fetched files, as parsed values or absences with reasons."""
+"""FetchResult files, as parsed values or absences with reasons."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
-from gpufleet.ports.channel import Fetched
+from gpufleet.ports.channel import FetchResult
 from gpufleet.readers.host.parse.text import printable
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class FetchedFiles:
     is absent and an error.
     """
 
-    def __init__(self, fetched: Fetched) -> None:
+    def __init__(self, fetched: FetchResult) -> None:
         self.fetched = fetched
         self._errors: dict[str, None] = {}
         for path, name in fetched.errors.items():

@@ -1,17 +1,20 @@
 """The nvidia-smi reader: runs the commands of a lane, and converts their outputs to samples."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from gpufleet.codecs.nvidia_smi.failure import named_device
+from gpufleet.codecs.nvidia_smi.failure import named_devices
 from gpufleet.codecs.nvidia_smi.listing import Listing
 from gpufleet.fleet.device_events import DeviceStates
-from gpufleet.model.absence import Absent
+from gpufleet.fleet.lost_instances import InstanceMemory
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.device_state import STATE_OF_REASON
+from gpufleet.model.errors import ReaderError
 from gpufleet.model.reading import Round, Sample
-from gpufleet.model.view import View
+from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.ports.channel import Exec
 from gpufleet.ports.clock import Clock
 from gpufleet.readers.nvidia_smi import machine, parse, plan
@@ -20,7 +23,14 @@ from gpufleet.readers.nvidia_smi.mapping.devices import GpuModes, MetricValues, 
 from gpufleet.readers.nvidia_smi.mapping.rows import PROCESSES
 from gpufleet.readers.nvidia_smi.parse import PassOutputs
 from gpufleet.readers.nvidia_smi.plan import Plan
-from gpufleet.readers.nvidia_smi.samples import gpu_sample, instance_samples, lost_sample, modes_by_key, with_processes
+from gpufleet.readers.nvidia_smi.samples import (
+    gpu_sample,
+    instance_samples,
+    lost_sample,
+    modes_by_key,
+    printed_reason,
+    with_processes,
+)
 from gpufleet.readers.nvidia_smi.views import Gpu, identify, uuid_of
 
 log = logging.getLogger(__name__)
@@ -52,6 +62,7 @@ class NvidiaSmiReader:
         self._command = NvidiaSmiCommand(channel, path=command, timeout_seconds=timeout_seconds)
         self._clock = clock
         self._states = DeviceStates(machine.NAME)
+        self._instances = InstanceMemory()
         self._reset()
 
     @property
@@ -91,21 +102,38 @@ class NvidiaSmiReader:
         if not self._offered:
             self._offered = parse.parse_offered_fields(await self._command.run(*plan.HELP))
         planned = plan.plan_of(lane, self._offered, self._modes.values())
-        outputs = await self._outputs(planned)
+        try:
+            outputs = await self._outputs(planned)
+        except CommandFailedError as failed:
+            raise self._failure(failed, lane, planned) from failed
+        named = named_devices(outputs.messages)
         gpus, errors = identify(outputs.records)
-        gpus = self._with_known_uuids(gpus)
+        gpus = self._with_known_uuids(gpus, named)
         errors = [*outputs.messages, *errors]
         self._modes |= modes_by_key(gpus, self._modes)
         replaced: MetricValues = {PROCESSES: outputs.apps} if isinstance(outputs.apps, Absent) else {}
         if planned.apps and not isinstance(outputs.apps, Absent):
             gpus = with_processes(gpus, outputs.apps)
         at = self._clock.now_ns()
-        samples = [gpu_sample(gpu, lane, planned.requested, self._modes[gpu.view.key], at, replaced) for gpu in gpus]
-        samples += self._lost(gpus, outputs.messages, lane, planned.requested, at)
+        samples = [
+            gpu_sample(
+                gpu,
+                lane,
+                planned.requested,
+                self._modes[gpu.view.key],
+                at,
+                replaced=replaced,
+                named=named.get(gpu.view.pci_address or ""),
+            )
+            for gpu in gpus
+        ]
+        samples += self._lost(gpus, named, lane, planned.requested, at)
         if any(gpu.record.mig for gpu in gpus) and not outputs.listing:
             errors.append("MIG devices are not read: they changed during the pass, or nvidia-smi -L failed")
             gpus = [gpu for gpu in gpus if not gpu.record.mig]
         instances, disagreements = instance_samples(gpus, outputs.listing, lane, at)
+        lost = self._lost_reasons(gpus, named)
+        instances += self._instances.missing([*samples, *instances], lost, lane)
         own = machine.machine_sample(lane, at, shown_gpus=outputs.count, driver=outputs.driver, cuda=outputs.cuda)
         self._remember(gpus, outputs)
         return Round(
@@ -151,29 +179,59 @@ class NvidiaSmiReader:
             outputs.messages.append(f"-L: {failed}")
             return None
 
-    def _with_known_uuids(self, gpus: list[Gpu]) -> list[Gpu]:
-        """Return the GPUs, with the known UUID of the same address where a lost GPU printed none."""
+    def _failure(self, failed: CommandFailedError, lane: Lane, planned: Plan) -> ReaderError:
+        """Return the error of a pass without any device; GPUs that its messages name are in its round."""
+        at = self._clock.now_ns()
+        error = machine.reader_error(failed.failure, lane, at)
+        named = named_devices(failed.failure.lines)
+        lost = self._lost((), named, lane, planned.requested, at)
+        if not lost:
+            return error
+        lost += self._instances.missing(lost, self._lost_reasons((), named), lane)
+        own = error.round.samples if error.round is not None else ()
+        events = tuple(self._states.change_by_samples(lost))
+        done = Round(samples=(*lost, *own), events=events, errors=(failed.failure.message,))
+        return ReaderError(failed.failure.reason, failed.failure.message, round=done)
+
+    def _with_known_uuids(self, gpus: list[Gpu], named: Mapping[str, Reason]) -> list[Gpu]:
+        """Return the GPUs, with the known UUID of the same address where a lost GPU printed none.
+
+        A GPU without proof of its loss is not named by its address: it may be another card in the same slot.
+        """
         present = {gpu.view.uuid for gpu in gpus}
         found: list[Gpu] = []
         for gpu in gpus:
-            known = self._known.get(gpu.view.pci_address or "")
+            address = gpu.view.pci_address or ""
+            known = self._known.get(address)
             lacks = gpu.view.uuid is None and uuid_of(gpu.record) is None
-            if lacks and known is not None and known.uuid not in present:
+            is_lost = printed_reason(gpu.record) is not None or named.get(address) in STATE_OF_REASON
+            if lacks and is_lost and known is not None and known.uuid not in present:
                 gpu = gpu._replace(view=msgspec.structs.replace(gpu.view, uuid=known.uuid))
             found.append(gpu)
         return found
 
     def _lost(
-        self, gpus: Iterable[Gpu], messages: Iterable[str], lane: Lane, requested: RequestedMetrics, at: int
+        self, gpus: Iterable[Gpu], named: Mapping[str, Reason], lane: Lane, requested: RequestedMetrics, at: int
     ) -> list[Sample]:
-        """Return samples of GPUs that were read before and that an error message names now."""
+        """Return samples of GPUs that only error messages name.
+
+        A GPU that was never read is known by its PCI address.
+        """
         present = {gpu.view.pci_address for gpu in gpus}
-        named = dict(found for message in messages if (found := named_device(message)) is not None)
-        return [
-            lost_sample(view, lane, requested, self._modes.get(view.key, GpuModes()), at, Absent(named[address]))
-            for address, view in self._known.items()
-            if address in named and address not in present
-        ]
+        samples = []
+        for address, reason in named.items():
+            if address in present:
+                continue
+            view = self._known.get(address) or View(kind=ViewKind.GPU, side=Side.HOST, pci_address=address)
+            modes = self._modes.get(view.key, GpuModes())
+            samples.append(lost_sample(view, lane, requested, modes, at, Absent(reason)))
+        return samples
+
+    def _lost_reasons(self, gpus: Iterable[Gpu], named: Mapping[str, Reason]) -> dict[str, Absent]:
+        """Return the view keys of the GPUs that are lost or only named by errors, with the reason."""
+        printed = [(gpu.view.key, printed_reason(gpu.record)) for gpu in gpus]
+        errors = [(view.key, named.get(address)) for address, view in self._known.items()]
+        return {key: Absent(reason) for key, reason in (*errors, *printed) if reason is not None}
 
     def _remember(self, gpus: Iterable[Gpu], outputs: PassOutputs) -> None:
         if not outputs.messages:

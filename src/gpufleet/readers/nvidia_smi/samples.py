@@ -1,5 +1,6 @@
 """Conversion of devices to samples of one lane, one per device. Pure; shared with `gpufleet decode`."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -7,9 +8,9 @@ import msgspec
 from gpufleet.codecs.nvidia_smi.listing import Listing
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord
 from gpufleet.codecs.nvidia_smi.values import token
-from gpufleet.model.absence import Absent
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.device_state import STATE_OF_REASON, UNREADABLE, device_reason, state_of
+from gpufleet.model.device_state import ERROR, OK, STATE_OF_REASON, UNREADABLE, device_reason, state_of
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue, Sample
 from gpufleet.model.view import View
@@ -26,7 +27,7 @@ from gpufleet.readers.nvidia_smi.mapping.devices import (
     modes_of,
     processes_of,
 )
-from gpufleet.readers.nvidia_smi.mapping.rows import MIG_DEVICES, PROCESSES
+from gpufleet.readers.nvidia_smi.mapping.rows import MIG_DEVICES, PROCESSES, RESET_STATUS
 from gpufleet.readers.nvidia_smi.views import Gpu, mig_instances, vgpu_instances
 
 _COUNTED = (PROCESSES, MIG_DEVICES)
@@ -34,13 +35,30 @@ _COUNTED = (PROCESSES, MIG_DEVICES)
 
 
 def gpu_sample(
-    gpu: Gpu, lane: Lane, requested: RequestedMetrics, modes: GpuModes, at: int, replaced: MetricValues | None = None
+    gpu: Gpu,
+    lane: Lane,
+    requested: RequestedMetrics,
+    modes: GpuModes,
+    at: int,
+    *,
+    replaced: MetricValues | None = None,
+    named: Reason | None = None,
 ) -> Sample:
-    """Return a GPU's sample; `replaced` replaces readings whose own command failed."""
+    """Return a GPU's sample.
+
+    Args:
+        gpu: the GPU.
+        lane: lane of the sample.
+        requested: metrics of the sample.
+        modes: modes of the GPU.
+        at: time of the pass in nanoseconds since 1970.
+        replaced: readings whose own command failed.
+        named: reason in an error message of the pass that names this GPU, or None.
+    """
     values, dims = map_gpu(gpu.record, lane, requested, modes)
     values |= replaced or {}
     if lane is Lane.FAST:
-        state = _state(values, dims, gpu.record)
+        state = _state(values, dims, gpu.record, named)
         why = _why_uncounted(state, values)
         if why is not None:  # a count of 0 proves nothing for a device that does not answer
             values |= {name: why for name in _COUNTED if isinstance(values.get(name), int)}
@@ -101,13 +119,22 @@ def _sample(
     return Sample(view=view, reader=NAME, lane=lane, measured_at=at, values=values, dims=dims, processes=processes)
 
 
-def _state(values: MetricValues, dims: Iterable[DimValue], record: DeviceRecord) -> str | Absent:
-    """Return the state of a device by its readings, and by every printed text of the GPU, read or not."""
-    printed = {token(text) for texts in (record.fields, record.leaves) for text in texts.values()}
-    why = device_reason(reason for reason in printed if reason is not None)
+def printed_reason(record: DeviceRecord) -> Reason | None:
+    """Return the worst reason about the whole device among the printed texts of a GPU and its MIG devices, or None."""
+    texts = itertools.chain(record.fields.values(), *(one.leaves.values() for one in (record, *record.mig)))
+    printed = {reason for text in texts if (reason := token(text)) is not None}
+    if record.leaves.get(RESET_STATUS, "").strip().lower() == "yes":
+        printed.add(Reason.RESET_REQUIRED)
+    return device_reason(printed)
+
+
+def _state(values: MetricValues, dims: Iterable[DimValue], record: DeviceRecord, named: Reason | None) -> str | Absent:
+    """Return the state of a device by its readings, by every printed text of the GPU, and by messages that name it."""
+    why = device_reason(reason for reason in (printed_reason(record), named) if reason is not None)
     if why is not None:
         return STATE_OF_REASON[why]
-    return state_of({name: value for name, value in values.items() if name not in _COUNTED}, dims)
+    state = state_of({name: value for name, value in values.items() if name not in _COUNTED}, dims)
+    return ERROR if named is not None and state == OK else state
 
 
 def _why_uncounted(state: str | Absent, values: MetricValues) -> Absent | None:

@@ -44,8 +44,10 @@ def identify(records: Sequence[DeviceRecord]) -> tuple[list[Gpu], list[str]]:
     """
     errors: list[str] = []
     together: dict[str, list[DeviceRecord]] = {}
+    addresses = _addresses_by_uuid(records)
     for record in records:
-        key = address_of(record) or uuid_of(record)
+        uuid = uuid_of(record)
+        key = address_of(record) or addresses.get(uuid or "") or uuid
         if key is None:
             errors.append(f"a GPU without UUID and PCI address is not read: {record.name[:40] or 'no name'}")
             continue
@@ -73,6 +75,16 @@ def identify(records: Sequence[DeviceRecord]) -> tuple[list[Gpu], list[str]]:
         )
         gpus.append(Gpu(view, record))
     return gpus, list(dict.fromkeys(errors))
+
+
+def _addresses_by_uuid(records: Iterable[DeviceRecord]) -> dict[str, str]:
+    """Return UUID to PCI address, for UUIDs with one address: an output can lack the address that another one has."""
+    found: dict[str, set[str]] = {}
+    for record in records:
+        uuid, address = uuid_of(record), address_of(record)
+        if uuid is not None and address is not None:
+            found.setdefault(uuid, set()).add(address)
+    return {uuid: next(iter(addresses)) for uuid, addresses in found.items() if len(addresses) == 1}
 
 
 def mig_instances(gpus: Iterable[Gpu], listing: Listing | None) -> tuple[list[tuple[Gpu, DeviceInstance]], list[str]]:

@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from gpufleet.fleet.device_events import DeviceStates
@@ -38,16 +38,38 @@ class DeviceTracker:
         self.shared: tuple[str, ...] = ()
         self._known: dict[str, Identity] = {}  # by PCI address, else by UUID: all devices of the last rounds
         self._states = DeviceStates(SOURCE)
+        self._session: int | None = None
+        self._uuids: dict[str, str] = {}  # by PCI address, as reported in this session
         self._attached: dict[int, AttachedRecord] = {}  # of the previous round, if all its devices were identified
         self._identified: dict[int, Identity] = {}
 
-    def identify(self, count: int, attached: Mapping[int, AttachedRecord]) -> Mapping[int, Identity]:
+    def identify(
+        self,
+        count: int,
+        attached: Mapping[int, AttachedRecord],
+        *,
+        session: int | None = None,
+        bound: Collection[str] = (),
+    ) -> Mapping[int, Identity]:
         """Return index to identity for every device that can be identified.
 
         A device that was attached in this session is identified by its index: NVML's order is fixed within a session.
+        A missing UUID is that of the same address in this session: the driver holds the device, so it is the same card.
         Any other device is identified by elimination only: exactly one index is unidentified, and exactly one known
-        device is not at another index. A UUID or an address that several devices report identifies none of them.
+        device that the kernel's driver still holds is not at another index. Without such a device, it is named by the
+        only address of the kernel's driver that is left. A UUID or an address that several devices report identifies
+        none of them.
+
+        Args:
+            count: number of devices of the driver.
+            attached: index to what the device reports about itself.
+            session: id of the child process; a new one is a new session of NVML.
+            bound: PCI addresses of the GPUs that the kernel's driver holds; empty if unknown.
         """
+        if session != self._session:
+            self._session = session
+            self._uuids.clear()
+            self._attached, self._identified = {}, {}
         if len(self._identified) == count and attached == self._attached:
             return self._identified
         reported = {index: self._identity_of(record) for index, record in attached.items()}
@@ -58,11 +80,16 @@ class DeviceTracker:
         missing = [index for index in range(count) if index not in identified]
         seen = {key_of(identity) for identity in identified.values()}
         unseen = [identity for key, identity in self._known.items() if key not in seen]
-        if len(missing) == 1 and len(unseen) == 1 and len(self._known) == count:
-            identified[missing[0]] = unseen[0]
+        present = [identity for identity in unseen if not bound or not identity.pci or identity.pci in bound]
+        left = set(bound) - {identity.pci for identity in identified.values()}
+        if len(missing) == 1 and len(present) == 1 and len(self._known) - len(unseen) + 1 == count:
+            identified[missing[0]] = present[0]
+        elif len(missing) == 1 and len(left) == 1 and len(bound) == count:
+            identified[missing[0]] = Identity(None, left.pop())
         if not missing:
             self._known.clear()
         self._known |= {key_of(identity): identity for identity in identified.values()}
+        self._uuids |= {identity.pci: identity.uuid for identity in reported.values() if identity.pci and identity.uuid}
         self._attached, self._identified = (dict(attached), identified) if not missing else ({}, {})
         return identified
 
@@ -81,8 +108,7 @@ class DeviceTracker:
 
     def _identity_of(self, record: AttachedRecord) -> Identity:
         pci = address_of(record.pci)
-        uuid = record.uuid or (self._known[pci].uuid if pci in self._known else None)
-        return Identity(uuid, pci, record.pci_code)
+        return Identity(record.uuid or self._uuids.get(pci or ""), pci, record.pci_code)
 
 
 def key_of(identity: Identity) -> str:

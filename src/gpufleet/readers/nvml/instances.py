@@ -50,7 +50,7 @@ class InstanceTracker:
                 self._known.pop((gpu.key, kind), None)
                 continue
             records = [instance for instance in record.instances if instance.kind == kind]
-            identified = [self._map_instance(gpu, instance, lane) for instance in records if not instance.code]
+            identified = [self._map_instance(gpu, one, lane, record.lacks) for one in records if not one.code]
             unidentified = [instance for instance in records if instance.code]
             keys = {instance.view.key for instance in identified}
             absent = self._unidentified_known(gpu, kind, total, unidentified, keys, lane)
@@ -90,9 +90,9 @@ class InstanceTracker:
             return []
         return [instance for instance in left if instance.view.key not in identified]
 
-    def _map_instance(self, gpu: View, record: InstanceRecord, lane: Lane) -> ViewReadings:
+    def _map_instance(self, gpu: View, record: InstanceRecord, lane: Lane, lacks: tuple[str, ...]) -> ViewReadings:
         processes = self._lister.list_instance(record) if lane is Lane.FAST else None
-        return ViewReadings(_view(gpu, record), map_instance(record, lane), processes)
+        return ViewReadings(_view(gpu, record), map_instance(record, lane, lacks), processes)
 
     def absent(self, gpu: View, why: Absent, lane: Lane) -> list[ViewReadings]:
         """Return the known instances of a GPU without an answer, absent for its reason."""

@@ -140,6 +140,7 @@ class GpuPassRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
         totals: kind of instance to their number, or the reason that it is unknown; only kinds that were listed.
         instances: MIG devices and vGPU instances of the GPU.
         roles: roles of the GPU in this pass (`calls.call.MIG_PARENT`, ...).
+        lacks: parts that the board does not have, as in `fleet.board`: `ecc`, `nvlink`.
     """
 
     round: int
@@ -154,6 +155,7 @@ class GpuPassRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
     totals: dict[str, CallResult] = {}
     instances: tuple[InstanceRecord, ...] = ()
     roles: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
 
 
 class BusyRecord(msgspec.Struct, array_like=True, frozen=True, tag="busy"):

@@ -146,7 +146,9 @@ class NvmlReader:
         return Round(events=tuple(event for event in events if event is not None))
 
     async def _round(self, answers: RoundAnswers, lane: Lane) -> Round:
-        identities = self._devices.identify(answers.session.count, answers.identities)
+        identities = self._devices.identify(
+            answers.session.count, answers.identities, session=self.child_pid, bound=self._bound
+        )
         results = await run_cooperatively(self._map_devices(answers, identities, lane), budget_seconds=BUDGET_SECONDS)
         return self._join(answers, identities, results, lane)
 

@@ -1,6 +1,7 @@
 """The snapshot reader: converts the output of `gpufleet snapshot` on another machine to samples."""
 
 from gpufleet.codecs.snapshot_json import decode_snapshot
+from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError, WireError
@@ -24,6 +25,7 @@ class SnapshotReader:
 
     def __init__(self, channel: Exec, clock: Clock, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._channel, self._clock, self._timeout = channel, clock, timeout_seconds
+        self._states = DeviceStates(NAME)
 
     @property
     def name(self) -> str:
@@ -51,7 +53,7 @@ class SnapshotReader:
         if not any(sample.view is not None for sample in samples):
             why = why_no_gpu(snapshot)
             raise ReaderError(why.reason, why.detail)
-        return Round(samples=samples)
+        return Round(samples=samples, events=tuple(self._states.change_by_samples(samples)))
 
     async def close(self) -> None:
         """Do nothing: the reader holds no resources."""

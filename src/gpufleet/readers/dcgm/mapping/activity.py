@@ -11,29 +11,29 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import Value
 from gpufleet.readers.dcgm.mapping.row import DcgmRow, EngineGpuModes, absence_in_guest, every_field, read_row
-from gpufleet.readers.dcgm.mapping.units import real
+from gpufleet.readers.dcgm.mapping.units import float_value
 
 RATIO_ROWS: tuple[DcgmRow, ...] = (
-    DcgmRow("gpu_graphics_activity_ratio", 1001, real),
-    DcgmRow("gpu_sm_activity_ratio", 1002, real),
-    DcgmRow("gpu_sm_occupancy_ratio", 1003, real),
-    DcgmRow("gpu_tensor_activity_ratio", 1004, real),
-    DcgmRow("gpu_dram_activity_ratio", 1005, real),
-    DcgmRow("gpu_fp64_activity_ratio", 1006, real),
-    DcgmRow("gpu_fp32_activity_ratio", 1007, real),
-    DcgmRow("gpu_fp16_activity_ratio", 1008, real),
-    DcgmRow("gpu_tensor_integer_activity_ratio", 1013, real),
-    DcgmRow("gpu_tensor_half_activity_ratio", 1014, real),
-    DcgmRow("gpu_tensor_fp64_activity_ratio", 1015, real),
-    DcgmRow("gpu_integer_activity_ratio", 1016, real),
+    DcgmRow("gpu_graphics_activity_ratio", 1001, float_value),
+    DcgmRow("gpu_sm_activity_ratio", 1002, float_value),
+    DcgmRow("gpu_sm_occupancy_ratio", 1003, float_value),
+    DcgmRow("gpu_tensor_activity_ratio", 1004, float_value),
+    DcgmRow("gpu_dram_activity_ratio", 1005, float_value),
+    DcgmRow("gpu_fp64_activity_ratio", 1006, float_value),
+    DcgmRow("gpu_fp32_activity_ratio", 1007, float_value),
+    DcgmRow("gpu_fp16_activity_ratio", 1008, float_value),
+    DcgmRow("gpu_tensor_integer_activity_ratio", 1013, float_value),
+    DcgmRow("gpu_tensor_half_activity_ratio", 1014, float_value),
+    DcgmRow("gpu_tensor_fp64_activity_ratio", 1015, float_value),
+    DcgmRow("gpu_integer_activity_ratio", 1016, float_value),
 )
 """Rows of GPUs and MIG devices."""
 
 TRAFFIC_ROWS: tuple[DcgmRow, ...] = (
-    DcgmRow("gpu_pcie_transmit_bytes_per_second", 1009, real),
-    DcgmRow("gpu_pcie_receive_bytes_per_second", 1010, real),
-    DcgmRow("gpu_nvlink_transmit_bytes_per_second", 1011, real),
-    DcgmRow("gpu_nvlink_receive_bytes_per_second", 1012, real),
+    DcgmRow("gpu_pcie_transmit_bytes_per_second", 1009, float_value),
+    DcgmRow("gpu_pcie_receive_bytes_per_second", 1010, float_value),
+    DcgmRow("gpu_nvlink_transmit_bytes_per_second", 1011, float_value),
+    DcgmRow("gpu_nvlink_receive_bytes_per_second", 1012, float_value),
 )
 """Rows of GPUs only."""
 

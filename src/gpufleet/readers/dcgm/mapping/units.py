@@ -24,7 +24,7 @@ def integer(value: RawValue) -> Value:
     return int(number(value))
 
 
-def real(value: RawValue) -> Value:
+def float_value(value: RawValue) -> Value:
     """Return a float."""
     return float(number(value))
 

@@ -16,7 +16,7 @@ from gpufleet.readers.nvidia_smi.mapping.rows import (
     VGPU_PATHS,
 )
 from gpufleet.readers.nvidia_smi.mapping.tables import BY_QUERY, MIG_SRAM_ERRORS, PATHS_READ
-from gpufleet.readers.nvidia_smi.mapping.unread import why_unread
+from gpufleet.readers.nvidia_smi.mapping.unread_fields import why_unread
 
 _AGAIN = re.compile(r"\[[0-9]+\]$")
 

@@ -8,7 +8,7 @@ import msgspec
 from gpufleet.codecs.nvidia_smi.listing import ListedMig
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log, lookup
 from gpufleet.codecs.nvidia_smi.values import token
-from gpufleet.fleet.board import drop_rack_defaults, ecc_absence
+from gpufleet.fleet.board import drop_fabric_defaults, drop_rack_defaults, drop_zero_identities, ecc_absence
 from gpufleet.model.absence import Absent, Reason, worst_absence
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
@@ -136,7 +136,8 @@ def map_gpu(record: DeviceRecord, lane: Lane, requested: RequestedMetrics, modes
             table = [(absence_labels(name), table[0][1])]
         dims += [DimValue(name, labels, value) for labels, value in table]
     drop_rack_defaults(values)
-    return values, tuple(dims)
+    drop_zero_identities(values)
+    return values, drop_fabric_defaults(values, dims)
 
 
 def _tables(lane: Lane, requested: RequestedMetrics) -> list[str]:

@@ -47,7 +47,11 @@ _IMPLIED = {"celsius": _Unit("celsius")}
 _YES = {"yes": 1, "no": 0, "true": 1, "false": 0, "active": 1, "not active": 0, "enabled": 1, "disabled": 0}
 
 _CONDITIONS = {"gpu_fabric_health": {"full": 0, "degraded": 1}}
-"""Metric to further terms for 0 and 1."""
+"""Metric to further terms for 0 and 1.
+
+nvidia-smi 580.65 prints `Full` and `Degraded` as the fabric's bandwidth, by the documentation of NVIDIA's NVML mock
+(NVIDIA/k8s-test-infra, docs/configuration.md, "Fabric Health"). Boards in the captures print `N/A`.
+"""
 
 LICENSE_STATE, LICENSE_EXPIRY = "vgpu_license_state", "vgpu_license_expiry_timestamp_seconds"
 

@@ -14,6 +14,9 @@ MIG_MODE = getter("nvmlDeviceGetMigMode")
 VIRTUALIZATION_MODE = getter("nvmlDeviceGetVirtualizationMode")
 HOST_VGPU_MODE = getter(vgpu.HOST_MODE)
 
+PART_CALLS: dict[str, Call] = {"ecc": errors.HAS_ECC, "nvlink": links.HAS_NVLINK}
+"""Part of a board, as in `fleet.board`, to the call that shows whether the board has it."""
+
 SYSTEM_CALLS = board.SYSTEM_CALLS
 """Calls about NVML as a whole on the static lane, besides versions."""
 
@@ -57,7 +60,7 @@ LABELS: tuple[str, ...] = tuple(
         (
             IDLE,
             *(INIT, DRIVER_VERSION, LIBRARY_VERSION, CUDA_VERSION, COUNT, HANDLE, PCI_INFO, UUID, SHUTDOWN, OPEN),
-            *_labels((MIG_MODE, VIRTUALIZATION_MODE, HOST_VGPU_MODE, *SYSTEM_CALLS)),
+            *_labels((MIG_MODE, VIRTUALIZATION_MODE, HOST_VGPU_MODE, *PART_CALLS.values(), *SYSTEM_CALLS)),
             *(label for lane in LANES for label in _labels(CALLS[lane])),
             *(label for lanes in INSTANCE_CALLS.values() for calls in lanes.values() for label in _labels(calls)),
             *mig.FIND_LABELS,

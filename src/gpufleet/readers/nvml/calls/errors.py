@@ -17,6 +17,16 @@ MIG_SRAM_ERRORS = getter(LOCATION_ERRORS, 1, 0, 7, shown="UNCORRECTED, VOLATILE,
 REPAIR_STATUS, UNREPAIRABLE = "nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1"
 
 
+def _ecc_mode(context: Context) -> Value:
+    """Query the current mode, 0 or 1."""
+    mode: int = context.nvml.nvmlDeviceGetEccMode(context.handle)[0]
+    return mode
+
+
+HAS_ECC = custom("nvmlDeviceGetEccMode(current)", _ecc_mode)
+"""Whether the GPU counts memory errors. The driver returns zeros for some counts while ECC is off."""
+
+
 def _location_errors(context: Context) -> Value:
     """Query each severity, counter and location, in that order."""
 

@@ -136,6 +136,10 @@ def _link_numbers(context: Context) -> range:
     return range(count)
 
 
+HAS_NVLINK = custom("NVLinks", lambda context: len(_link_numbers(context)), inner=(FIELD_VALUES,))
+"""Number of NVLinks; not supported without any. The driver may count 0 bytes for a board without NVLink."""
+
+
 def _link_states(context: Context) -> Value:
     def state(link: int) -> Value:
         up: int = context.nvml.nvmlDeviceGetNvLinkState(context.handle, link)

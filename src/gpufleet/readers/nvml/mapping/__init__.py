@@ -1,8 +1,15 @@
 """Mapping of the driver's answers to the catalogue: one file per group, as in `calls`."""
 
 import functools
+from collections.abc import Iterable
 
-from gpufleet.fleet.board import drop_rack_defaults
+from gpufleet.fleet.board import (
+    METRICS_OF_PART,
+    drop_fabric_defaults,
+    drop_rack_defaults,
+    drop_zero_identities,
+    part_absence,
+)
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, GpuRole, Lane
 from gpufleet.model.reading import DimValue, Value
@@ -69,17 +76,37 @@ def map_device(record: GpuPassRecord, lane: Lane, cache: LaneCache | None = None
         values |= {
             metric.name: read(MetricRow(metric.name, "", same), metric, total, modes) for metric, total in totals
         }
+    if lane is Lane.SLOW:
+        dims = list(drop_fabric_defaults(values, dims))
     if lane is Lane.STATIC:
         drop_rack_defaults(values)
+        drop_zero_identities(values)
         mask = read(_SUPPORTED, CATALOGUE[_SUPPORTED.metric], record.answers[_SUPPORTED_POSITION], modes)
         dims += board.supported_reasons(mask)
-    return values, tuple(dims)
+    return _without_parts(values, dims, record.lacks)
 
 
-def map_instance(record: InstanceRecord, lane: Lane) -> Readings:
-    """Return the readings of an instance that answered."""
+def map_instance(record: InstanceRecord, lane: Lane, lacks: tuple[str, ...] = ()) -> Readings:
+    """Return the readings of an instance that answered; `lacks` are the parts that its board does not have."""
     values, dims = _INSTANCE_LANES[record.kind][lane].map(record.answers, NO_MODES, LaneCache())
-    return _identity_values(record.kind, record.identity, lane) | values, tuple(dims)
+    return _without_parts(_identity_values(record.kind, record.identity, lane) | values, dims, lacks)
+
+
+def _without_parts(values: dict[str, Value | Absent], dims: Iterable[DimValue], lacks: tuple[str, ...]) -> Readings:
+    """Return the readings, without values of parts that the board does not have."""
+    if not lacks:
+        return values, tuple(dims)
+    names = {name for part in lacks for name in METRICS_OF_PART[part]}
+    for name in names & values.keys():
+        values[name] = part_absence(name, values[name], lacks, name)
+    return values, tuple(
+        [
+            DimValue(dim.metric, dim.labels, part_absence(dim.metric, dim.value, lacks, dim.metric))
+            if dim.metric in names
+            else dim
+            for dim in dims
+        ]
+    )
 
 
 def absent_instance(kind: str, why: Absent, lane: Lane) -> Readings:

@@ -6,7 +6,7 @@ from xml.parsers import expat
 from gpufleet.model.errors import WireError
 
 
-def closed_parser(field: str, reason: str) -> expat.XMLParserType:
+def make_xml_parser(field: str, reason: str) -> expat.XMLParserType:
     """Return a parser that raises WireError(field, reason) if a document declares or uses an entity."""
 
     def refuse(*_: object) -> NoReturn:

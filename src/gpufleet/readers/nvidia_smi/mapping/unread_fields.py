@@ -34,7 +34,7 @@ UNREAD: dict[str, str] = {
             gpu_power_readings/gpu_base_power/default_base_power
             gpu_power_readings/gpu_base_power/requested_base_power inforom_time_data/time_run
             temperature/gpu_target_temperature_specification gpu_reset_status/drain_and_reset_recommended
-            gpu_reset_status/reset_required gsp.mode.default inforom.checksum_validation inforom.ecc inforom.oem
+            gsp.mode.default inforom.checksum_validation inforom.ecc inforom.oem
             inforom.pwr inforom_bbx_flush/latest_duration inforom_bbx_flush/latest_timestamp
             inforom_bbx_object_flush/latest_duration inforom_bbx_object_flush/latest_timestamp
             inforom_version/ecc_object inforom_version/oem_object inforom_version/power_management_object
