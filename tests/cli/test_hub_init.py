@@ -41,7 +41,7 @@ def test_init_creates_a_valid_configuration_and_private_files(tmp_path: Path) ->
     conf = tmp_path / "conf"
     assert {path.name for path in conf.iterdir()} == FILES
     assert {name for name in FILES if mode(conf / name) != 0o600} == {"ca.crt", "hub.crt"}
-    assert names(conf)[0] == "hub.example"
+    assert names(conf) == ("hub.example", "localhost", "127.0.0.1", "::1")
     secret = (conf / "admin.token").read_text().strip()
     assert secret.startswith("gpf_")
     assert secret not in done.stdout + done.stderr
@@ -94,7 +94,7 @@ def test_renewed_certificate_keeps_or_replaces_its_names(tmp_path: Path) -> None
     before = (conf / "hub.crt").read_bytes()
     assert gpufleet("hub", "certificate", "--folder", str(conf)).returncode == 0
     assert (conf / "hub.crt").read_bytes() != before
-    assert names(conf)[0] == "hub.example"
+    assert names(conf) == ("hub.example", "localhost", "127.0.0.1", "::1")
     assert gpufleet("hub", "certificate", "--folder", str(conf), "--name", "other.example").returncode == 0
     assert names(conf) == ("other.example",)
     assert mode(conf / "hub.key") == 0o600

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpufleet.cli.daemon import run_until_stopped, tune_garbage_collector
+from gpufleet.cli.daemon import run_until_stopped, tune_garbage_collector, wait_until_stopped
 from gpufleet.cli.daemon_arguments import DaemonValue
 from gpufleet.cli.logs import set_up_logs
 from gpufleet.cli.startup import load_daemon
@@ -50,7 +50,5 @@ async def run_agent(config: AgentConfig, stop: asyncio.Event) -> None:
     async with running_agent(config) as running:
         tune_garbage_collector()
         log.info("agent listens at %s%s", running.url, f", pushes to {config.hub.url}" if config.hub.url else "")
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({running.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        await wait_until_stopped(stop, running.task)
         log.info("agent is stopping")

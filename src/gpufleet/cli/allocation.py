@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from gpufleet.cli.fetch import Access, get, send
+from gpufleet.cli.lookup import find_allocated_device
 from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, TokenFileOption
 from gpufleet.cli.output import print_json
 from gpufleet.cli.times import parse_time
@@ -32,7 +33,11 @@ def put(
     team: Annotated[str | None, typer.Option(help="Team that owns it.")] = None,
     device: Annotated[
         list[str] | None,
-        typer.Option(metavar="UUID", help="Restrict to this device (UUID or PCI address); may be repeated."),
+        typer.Option(
+            metavar="ID",
+            help="Restrict to this device: UUID or its first digits, PCI address, or MACHINE/PCI_ADDRESS; may be "
+            "repeated.",
+        ),
     ] = None,
     valid_from: Annotated[
         str | None, typer.Option(metavar="TIME", help="RFC 3339, or a span ago (10m) [default: now].")
@@ -52,19 +57,22 @@ def put(
 ) -> None:
     """Register or change an allocation. Repeating a command changes nothing."""
     now = dt.datetime.now(dt.UTC)
+    access = Access(token_file, ca)
+    machine = target if REQUIRED_TARGET_FIELD[kind] == "machine" else None
+    devices = tuple(find_allocated_device(hub, one, access, cluster, machine) for one in device or ())
     fields: dict[str, Any] = {"cluster": cluster, REQUIRED_TARGET_FIELD[kind]: target}
     spec = AllocationSpec(
         kind=kind,
         target=Target(**fields),
         tenant=tenant,
         team=team,
-        devices=tuple(device) if device else None,
+        devices=devices or None,
         expected=_expected(expect or []),
         valid_from=None if valid_from is None else parse_time("--valid-from", valid_from, now),
         valid_to=None if valid_to is None else parse_time("--valid-to", valid_to, now),
     )
     path = f"{_path(id)}?rebind=true" if rebind else _path(id)
-    print_json(send(hub, path, Access(token_file, ca), method="PUT", body=msgspec.json.encode(spec)))
+    print_json(send(hub, path, access, method="PUT", body=msgspec.json.encode(spec)))
 
 
 @allocation_app.command("get")

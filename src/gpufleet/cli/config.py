@@ -15,7 +15,7 @@ from gpufleet.config.agent import ENV_PREFIX as AGENT_PREFIX
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.hub import ENV_PREFIX as HUB_PREFIX
 from gpufleet.config.hub import HubConfig
-from gpufleet.config.load import ConfigProblemsError, Resolved, leaves, resolve
+from gpufleet.config.load import ConfigProblemsError, LoadedConfig, leaves, resolve
 from gpufleet.config.template import render_template, render_toml
 from gpufleet.model.errors import ConfigError
 from gpufleet.wiring.validation import check_agent, check_hub
@@ -98,7 +98,7 @@ def _is_valid(daemon: DaemonKind, config: Path) -> bool:
     return True
 
 
-def _resolve(daemon: DaemonKind, config: ConfigFile) -> Resolved[Any]:
+def _resolve(daemon: DaemonKind, config: ConfigFile) -> LoadedConfig[Any]:
     record, prefix = _RECORDS[daemon]
     return resolve(record, file=config, env_prefix=prefix, env=os.environ, flags={})
 

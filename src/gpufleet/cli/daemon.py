@@ -49,6 +49,15 @@ def run_until_stopped(daemon: Callable[[asyncio.Event], Coroutine[Any, Any, None
         runner.run(_with_signals(daemon))
 
 
+async def wait_until_stopped(stop: asyncio.Event, *tasks: asyncio.Task[Any]) -> None:
+    """Wait until `stop` is set or one of the tasks ends."""
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+
+
 async def _with_signals(daemon: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

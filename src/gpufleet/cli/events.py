@@ -7,7 +7,6 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gpufleet.cli import query_tables
 from gpufleet.cli.devices import find_device
 from gpufleet.cli.fetch import Access
 from gpufleet.cli.options import (
@@ -24,7 +23,8 @@ from gpufleet.cli.options import (
     Wide,
 )
 from gpufleet.cli.output import print_tables
-from gpufleet.cli.query import make_layout
+from gpufleet.cli.query.events import event_report_tables
+from gpufleet.cli.query.request import make_layout
 from gpufleet.cli.source import take_snapshot
 from gpufleet.cli.times import parse_time
 
@@ -67,4 +67,4 @@ def events(
     if json:
         sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
         return
-    print_tables(query_tables.event_reports(found), make_layout(wide, columns, sort, limit, as_json=json))
+    print_tables(event_report_tables(found), make_layout(wide, columns, sort, limit, as_json=json))

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpufleet.cli.daemon import run_until_stopped, tune_garbage_collector
+from gpufleet.cli.daemon import run_until_stopped, tune_garbage_collector, wait_until_stopped
 from gpufleet.cli.daemon_arguments import DaemonValue
 from gpufleet.cli.logs import set_up_logs
 from gpufleet.cli.startup import load_daemon
@@ -52,9 +52,7 @@ async def run_hub(config: HubConfig, stop: asyncio.Event, *, accept_data_loss: b
         tune_garbage_collector()
         log.info("hub listens at %s: /v1/nodes, /v1/gpus, /openapi.json, /metrics", running.url)
         log.info("state folder: %s", config.folder)
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({running.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        await wait_until_stopped(stop, running.task)
         log.info("hub is stopping: flushing queued batches")
 
 
@@ -65,7 +63,5 @@ async def run_relay(config: HubConfig, stop: asyncio.Event) -> None:
     async with running_relay(config) as running:
         tune_garbage_collector()
         log.info("relay listens at %s: /v1/senders, /metrics; forwards to %s", running.url, config.relay.to)
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({running.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        await wait_until_stopped(stop, running.task)
         log.info("relay is stopping: forwarding queued batches")

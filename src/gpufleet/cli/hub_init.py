@@ -18,7 +18,7 @@ from gpufleet.cli.init import place_file
 from gpufleet.cli.options import CommandError
 from gpufleet.config.agent import default_state, parse_listen
 from gpufleet.config.hub import ENV_PREFIX, HubConfig
-from gpufleet.config.load import ConfigProblemsError, Resolved, resolve
+from gpufleet.config.load import ConfigProblemsError, LoadedConfig, resolve
 from gpufleet.config.template import toml_literal
 from gpufleet.model.access import Role
 from gpufleet.wiring.validation import check_hub
@@ -197,7 +197,7 @@ key = {key}
 def _check(text: str, file: Path) -> HubConfig:
     """Return the configuration of a text, checked like that of a starting hub."""
     file.write_text(text)
-    resolved: Resolved[HubConfig] = resolve(HubConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={})
+    resolved: LoadedConfig[HubConfig] = resolve(HubConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={})
     problems = check_hub(resolved, daemon=False)
     if problems:
         raise ConfigProblemsError(problems)

@@ -78,7 +78,7 @@ next steps:
        {start}
   2. check it:
        gpufleet doctor --config {folder / CONFIG}
-     it appears as {node or socket.gethostname()} in `gpufleet query nodes --hub {hub}`""")
+     the hub's operator sees it as {node or socket.gethostname()} in `gpufleet query nodes`""")
 
 
 def _check(staged: Path) -> None:

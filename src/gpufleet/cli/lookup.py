@@ -59,13 +59,20 @@ def device_id(view: str, machine: str) -> str:
     return f"{machine}/{address.removeprefix('0000:')}"
 
 
-def find_view(hub: str, text: str, access: Access) -> tuple[str, str | None]:
+def find_view(hub: str, text: str, access: Access, machine: str | None = None) -> tuple[str, str | None]:
     """Return the key of the view that the text stands for, and its machine if the key is not unique without it.
 
     The hub is queried only for short ids: UUIDs, PCI addresses and keys are complete.
 
+    Args:
+        hub: base URL.
+        text: of the command line.
+        access: to the hub.
+        machine: id or name of the machine that has the device; None for any.
+
     Raises:
         HttpError: if the hub knows no such device, or several.
+        CommandError: if another machine has it.
     """
     kind, _, rest = text.partition("/")
     if text == "machine" or (kind in _KINDS and (_UUID.fullmatch(rest) or rest.startswith(("pci/", "instance/")))):
@@ -74,9 +81,44 @@ def find_view(hub: str, text: str, access: Access) -> tuple[str, str | None]:
         return f"{_KIND_BY_START[found['start']]}/{text}", None
     if address := _address(text):
         return f"{ViewKind.GPU}/pci/{address}", None
-    record = fetch_gpu(hub, text, access)
+    record = _fetch_gpu_of(hub, text, access, machine)
     key = record.device.id.split("/", 2)[2]
     return key, None if record.device.uuid else record.device.machine
+
+
+def find_allocated_device(hub: str, text: str, access: Access, cluster: str, machine: str | None) -> str:
+    """Return the UUID or PCI address of the device that the text stands for.
+
+    The hub is queried only for short ids. A UUID or PCI address may be of a device that the hub does not know yet.
+
+    Args:
+        hub: base URL.
+        text: of the command line.
+        access: to the hub.
+        cluster: of the allocation's target.
+        machine: id or name of the machine that is the target; None if the target is not a machine.
+
+    Raises:
+        HttpError: if the hub knows no such device, or several.
+        CommandError: if another cluster or machine has it, or it has neither UUID nor PCI address.
+    """
+    if re.fullmatch(_UUID.pattern, text, re.IGNORECASE) or _address(text):
+        return text
+    record = _fetch_gpu_of(hub, text, access, machine)
+    if record.cluster != cluster:
+        raise CommandError(f"{text} is a device of cluster {record.cluster}, not of {cluster}: check --cluster")
+    name = record.device.uuid or record.device.pci_address
+    if name is None:
+        raise CommandError(f"{text} has neither UUID nor PCI address: leave out --device, or list another device")
+    return name
+
+
+def _fetch_gpu_of(hub: str, text: str, access: Access, machine: str | None) -> GpuRecord:
+    record = fetch_gpu(hub, text, access)
+    if machine not in (None, record.device.machine, record.node):
+        owner = f"{record.node} ({record.device.machine})"
+        raise CommandError(f"{text} is a device of machine {owner}, not of {machine}: check the device or the machine")
+    return record
 
 
 def fetch_gpu(hub: str, text: str, access: Access) -> GpuRecord:

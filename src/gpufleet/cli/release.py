@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from gpufleet.agent.collect.release import REQUEST, Release, Released, read_answer, write_file
+from gpufleet.agent.collect.release import REQUEST, Release, ReleaseAnswer, read_answer, write_file
 from gpufleet.cli.options import CommandError, ConfigFile
 from gpufleet.config.agent import ENV_PREFIX, AgentConfig
 from gpufleet.config.load import load
@@ -90,7 +90,7 @@ def _span(text: str) -> int:
     return int(found[1]) * _SECONDS[found[2]]
 
 
-def _answer_to(folder: Path, request: Release) -> Released | None:
+def _answer_to(folder: Path, request: Release) -> ReleaseAnswer | None:
     answer = read_answer(folder)
     return answer if answer is not None and answer.since == request.since and _is_running(answer.pid) else None
 

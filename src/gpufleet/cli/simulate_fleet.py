@@ -57,6 +57,9 @@ def simulate_fleet(
             metavar="FAULTS", help="Simulated faults, for example cluster-off@+5m/10m:c2; `list` describes all."
         ),
     ] = None,
+    incidents: Annotated[
+        bool, typer.Option(help="Simulate an XID, throttling, memory error or lost GPU from time to time.")
+    ] = True,
     interval: Annotated[float, typer.Option(min=1, max=600, help="Collection interval of an agent in seconds.")] = 10.0,
     duration: Annotated[
         str | None, typer.Option(metavar="SPAN", help="Simulated duration of the run [default: until Ctrl-C].")
@@ -92,6 +95,7 @@ def simulate_fleet(
     from gpufleet.simulate.fleet.agents import AgentTiming
     from gpufleet.simulate.fleet.faults import FaultError, parse_faults, parse_span
     from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
+    from gpufleet.simulate.fleet.incidents import make_incidents
     from gpufleet.simulate.fleet.posting import BUNDLED, ORDERED, SEPARATE
     from gpufleet.simulate.fleet.run import FleetRun
 
@@ -109,6 +113,8 @@ def simulate_fleet(
     if outside:
         one = outside[0]
         raise typer.BadParameter(f"{one.kind}: the fleet has no c{one.cluster}/n{one.node}/g{one.gpu}")
+    if incidents:
+        schedule += tuple(make_incidents(seed, clusters, nodes, gpus, began))
     fleet = Fleet(FleetSpec(seed=seed, clusters=clusters, nodes=nodes, gpus=gpus, prefix=prefix, faults=schedule))
     timing = AgentTiming(start=began, interval=interval, at_once=once)
     if register:

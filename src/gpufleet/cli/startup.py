@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gpufleet.config.load import ConfigProblemsError, Resolved, resolve
+from gpufleet.config.load import ConfigProblemsError, LoadedConfig, resolve
 from gpufleet.model.errors import ConfigError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -31,7 +31,7 @@ def load_daemon(
     Raises:
         ConfigProblemsError: with all problems of the configuration and of the files, folders and databases it names.
     """
-    resolved: Resolved[Any] = resolve(
+    resolved: LoadedConfig[Any] = resolve(
         record, file=file, env_prefix=env_prefix, env=os.environ, flags=flags, named=named
     )
     problems = check(resolved, daemon=True)

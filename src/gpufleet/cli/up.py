@@ -3,25 +3,25 @@
 import asyncio
 import contextlib
 import logging
-import os
 import sys
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from gpufleet.cli.daemon import run_until_stopped
+from gpufleet.cli.daemon import run_until_stopped, wait_until_stopped
 from gpufleet.cli.fetch import get, send
 from gpufleet.cli.logs import set_up_logs
 from gpufleet.cli.options import CommandError
+from gpufleet.cli.startup import load_daemon
 from gpufleet.config.agent import ENV_PREFIX as AGENT_PREFIX
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.hub import ENV_PREFIX as HUB_PREFIX
 from gpufleet.config.hub import HubConfig
-from gpufleet.config.load import load
 from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
 from gpufleet.model.errors import ConfigError
 from gpufleet.model.time import to_datetime
+from gpufleet.wiring.validation import check_agent, check_hub
 
 log = logging.getLogger(__name__)
 
@@ -47,19 +47,21 @@ def up(
     ] = "warning",
 ) -> None:
     """Run hub and agent on this host with the embedded store. Ctrl-C stops both."""
-    hub = load(
+    hub = load_daemon(
         HubConfig,
+        check_hub,
         file=None,
         env_prefix=HUB_PREFIX,
-        env=os.environ,
         flags={"listen": hub_listen, "state": state, "log_level": log_level},
+        named={"listen": "--hub-listen"},
     )
-    agent = load(
+    agent = load_daemon(
         AgentConfig,
+        check_agent,
         file=None,
         env_prefix=AGENT_PREFIX,
-        env=os.environ,
         flags={"listen": agent_listen, "state": state, "log_level": log_level},
+        named={"listen": "--agent-listen"},
     )
     for daemon, prefix in ((hub, HUB_PREFIX), (agent, AGENT_PREFIX)):
         if daemon.tls.is_on:
@@ -81,11 +83,9 @@ async def run_both(hub: HubConfig, agent: AgentConfig, stop: asyncio.Event) -> N
         pushing = msgspec.structs.replace(agent, hub=msgspec.structs.replace(agent.hub, url=running.url))
         reading = await stack.enter_async_context(running_agent(pushing))
         print_now(f"gpufleet is up: hub at {running.url}, agent at {reading.url}. Waiting for the first report...")
-        stopping = asyncio.create_task(stop.wait())
         guide = asyncio.create_task(show_first_steps(running.url, reading.url))
-        await asyncio.wait({running.task, reading.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (stopping, guide):
-            task.cancel()
+        await wait_until_stopped(stop, running.task, reading.task)
+        guide.cancel()
         print_now("Stopping.")
         with contextlib.suppress(asyncio.CancelledError):
             await guide

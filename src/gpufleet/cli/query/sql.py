@@ -2,16 +2,17 @@
 
 import enum
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 import typer
 
-from gpufleet.cli import query_tables
 from gpufleet.cli.fetch import Access, get, send
 from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, TokenFileOption, Wide
 from gpufleet.cli.output import print_tables
-from gpufleet.cli.table import Layout
+from gpufleet.cli.query.cells import Parts
+from gpufleet.cli.table import Layout, TextColumn, TextTable
 from gpufleet.model.api.sql import SqlAnswer, SqlRequest, SqlViewRecord
 
 SECONDS = 60.0
@@ -50,7 +51,7 @@ def sql(
     try:
         if statement is None:
             views = msgspec.json.decode(get(hub, "/v1/query", access), type=tuple[SqlViewRecord, ...])
-            print_tables(query_tables.sql_views(views), Layout(wide=wide))
+            print_tables(sql_view_tables(views), Layout(wide=wide))
             return
         text = sys.stdin.read() if statement == "-" else statement
         body = send(
@@ -63,8 +64,25 @@ def sql(
             media_type=_MEDIA[written],
         )
         if written is SqlFormat.TABLE:
-            print_tables(query_tables.sql(msgspec.json.decode(body, type=SqlAnswer)), Layout(wide=wide))
+            print_tables(sql_tables(msgspec.json.decode(body, type=SqlAnswer)), Layout(wide=wide))
             return
     except msgspec.DecodeError as error:
         raise CommandError(f"{hub} does not respond like a gpufleet hub: {error}") from error
     sys.stdout.buffer.write(body if written is not SqlFormat.JSON else body + b"\n")
+
+
+def sql_tables(found: SqlAnswer) -> Parts:
+    """Return the rows of a statement, and their number."""
+    rows = [["" if cell is None else str(cell) for cell in row] for row in found.rows]
+    columns = [TextColumn(name) for name in found.columns]
+    return [TextTable(columns, rows, "rows"), f"{len(rows)} rows in {found.seconds:.2f} s"]
+
+
+def sql_view_tables(found: Sequence[SqlViewRecord]) -> Parts:
+    """Return a table with a row per SQL view."""
+    rows = [(one.name, one.help, ", ".join(column.name for column in one.columns[:12])) for one in found]
+    return [
+        TextTable(
+            (TextColumn("view"), TextColumn("row", wrap=True), TextColumn("first-columns", wrap=True)), rows, "views"
+        )
+    ]

@@ -1,8 +1,8 @@
-"""Themes of metrics."""
+"""Themes by which `gpufleet why` groups metrics."""
 
 import pytest
 
-from gpufleet.cli.themes import theme_of, theme_order
+from gpufleet.cli.explain import theme_of, theme_order
 from gpufleet.model.catalogue import CATALOGUE
 
 

@@ -1,0 +1,176 @@
+"""`gpufleet query nodes` and `machines`."""
+
+from collections.abc import Mapping
+
+from gpufleet.cli.fetch import Access
+from gpufleet.cli.options import (
+    HUB_URL,
+    CaOption,
+    Columns,
+    HubUrl,
+    Json,
+    Limit,
+    Sort,
+    States,
+    TokenFileOption,
+    Watch,
+    Wide,
+)
+from gpufleet.cli.query.cells import Parts, age_cell, count_cell, coverage_lines, model_cell, state_cell, watts_text
+from gpufleet.cli.query.request import (
+    LIVENESS_STATES,
+    ClusterFilter,
+    decode_answer,
+    fetch_pages,
+    make_layout,
+    query_pages,
+)
+from gpufleet.cli.table import Cell, TextColumn, TextTable
+from gpufleet.exporters.display import percent_text
+from gpufleet.model.api.answer import MachinePage, MachineRecord, NodeGpus, NodeGpusPage, NodePage
+from gpufleet.model.holdings import Holder
+
+SUMMARY_NODES = 200
+"""Nodes per request for the GPUs of nodes: the hub reads every sample of their GPUs."""
+
+
+def nodes(
+    hub: HubUrl = HUB_URL,
+    cluster: ClusterFilter = None,
+    state: States = None,
+    wide: Wide = False,
+    columns: Columns = None,
+    sort: Sort = None,
+    limit: Limit = None,
+    watch: Watch = None,
+    json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Show nodes: GPUs, model, utilisation, power, holder, freshness, newest error."""
+    access, query = Access(token_file, ca), {"cluster": cluster}
+    layout = make_layout(wide, columns, sort, limit, state, LIVENESS_STATES, as_json=json)
+
+    def with_gpus(page: NodePage) -> list[TextTable | str]:
+        gpus: dict[str, NodeGpus] = {}
+        if page.items:
+            most = None if limit is None or sort or state else limit
+            body = fetch_pages(hub, "/v1/nodes/gpus", query, access, most, page_size=SUMMARY_NODES)
+            gpus = {one.machine: one for one in decode_answer(body, NodeGpusPage, hub).items}
+        return nodes_tables(page, gpus)
+
+    query_pages(hub, "/v1/nodes", query, NodePage, with_gpus, access, layout, json, watch)
+
+
+def machines(
+    hub: HubUrl = HUB_URL,
+    cluster: ClusterFilter = None,
+    state: States = None,
+    wide: Wide = False,
+    columns: Columns = None,
+    sort: Sort = None,
+    limit: Limit = None,
+    watch: Watch = None,
+    json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Show machines, nodes and guests, with their ids."""
+    layout = make_layout(wide, columns, sort, limit, state, LIVENESS_STATES, as_json=json)
+    query = {"cluster": cluster}
+    query_pages(hub, "/v1/machines", query, MachinePage, machines_tables, Access(token_file, ca), layout, json, watch)
+
+
+UNKNOWN = "unknown"
+"""Model of GPUs that reported no name."""
+
+
+def nodes_tables(page: NodePage, gpus: Mapping[str, NodeGpus]) -> Parts:
+    """Return a table with a row per node, and GPU coverage; `gpus` are the GPUs of each node by its id."""
+    rows = [
+        (
+            one.machine.machine.name,
+            one.machine.id,
+            one.machine.cluster,
+            state_cell(one.machine.liveness),
+            Cell(f"{one.gpus_reporting} of {one.gpus}", key=one.gpus_reporting),
+            *_load(gpus.get(one.machine.id)),
+            _seen_cell(one.machine),
+            one.machine.conflict or one.last_error or "",
+        )
+        for one in page.items
+    ]
+    columns = (
+        TextColumn("node"),
+        TextColumn("id", rank=6),
+        TextColumn("cluster", rank=8),
+        TextColumn("state"),
+        TextColumn("gpus", right=True),
+        TextColumn("model", rank=4, cut=True),
+        TextColumn("util", rank=2, right=True),
+        TextColumn("power", rank=3, right=True),
+        TextColumn("holder", rank=3, cut=True),
+        TextColumn("seen", rank=7, right=True),
+        TextColumn("error", rank=1, cut=True),
+    )
+    return [TextTable(columns, rows, "nodes"), *coverage_lines(page.coverage)]
+
+
+def _load(found: NodeGpus | None) -> tuple[Cell | str, ...]:
+    """Return model, utilisation, power and holder of a node's GPUs."""
+    if found is None:
+        return "", "", "", ""
+    named = {name: count for name, count in found.models.items() if name != UNKNOWN}
+    models = ", ".join(
+        name if named == found.models and len(named) == 1 else f"{count} x {name}" for name, count in named.items()
+    )
+    names = [_holder(one) for one in found.holders]
+    holder = names[0] + (f" +{len(names) - 1}" if len(names) > 1 else "") if names else ""
+    busy, power = found.utilization_ratio, found.power_watts
+    return (
+        model_cell(models),
+        Cell() if busy is None else Cell(percent_text(busy), key=busy),
+        Cell() if power is None else Cell(watts_text(power), key=power),
+        Cell(holder, full=", ".join(names)),
+    )
+
+
+def _holder(holder: Holder) -> str:
+    name = "/".join(filter(None, (holder.namespace, holder.name))) or holder.id
+    return f"{holder.kind.value} {name}"
+
+
+def machines_tables(page: MachinePage) -> Parts:
+    """Return a table with a row per machine, and GPU coverage."""
+    rows = [
+        (
+            one.machine.name,
+            one.id,
+            one.cluster,
+            one.machine.kind.value,
+            state_cell(one.liveness),
+            count_cell(one.gpus),
+            one.sender,
+            _seen_cell(one),
+            one.conflict or "",
+        )
+        for one in page.items
+    ]
+    columns = (
+        TextColumn("machine"),
+        TextColumn("id"),
+        TextColumn("cluster", rank=2),
+        TextColumn("kind", rank=4),
+        TextColumn("state"),
+        TextColumn("gpus", rank=3, right=True),
+        TextColumn("sender", rank=6),
+        TextColumn("seen", rank=5, right=True),
+        TextColumn("conflict", rank=1, cut=True),
+    )
+    return [TextTable(columns, rows, "machines"), *coverage_lines(page.coverage)]
+
+
+def _seen_cell(machine: MachineRecord) -> Cell:
+    """Return the age of the last report; of a machine that never reported, when it was named."""
+    age = age_cell(machine.age_seconds)
+    return Cell(f"named {age.text}", key=age.key) if machine.named_only else age
