@@ -20,9 +20,6 @@ Peer = Callable[[str], Path]
 ONLY_AGENTS = {"Absent readings by reason", "Failing readers", "Age of measurements"}
 """Panels of the overview with series of the agents' pages, which a hub does not forward."""
 
-NOT_SIMULATED = {"XIDs", "Last XID of each GPU", "Clock throttling"}
-"""Panels of the overview with readings that the simulator does not have."""
-
 JOB = 'job="gpufleet",forwarded_by="gpufleet"'
 
 
@@ -98,11 +95,12 @@ def test_backlog_survives_database_outage_and_hub_kill(site: Site, peer: Peer) -
 
 def test_simulated_fleet_is_charted_through_a_database(site: Site, peer: Peer) -> None:
     """The overview of the native dashboard has data for a fleet that the hub forwards."""
-    panels = [panel for panel in native_dashboard().rows[0].panels if panel.title not in ONLY_AGENTS | NOT_SIMULATED]
+    panels = [panel for panel in native_dashboard().rows[0].panels if panel.title not in ONLY_AGENTS]
     queries = [query_of_all(query.expression, "5m") for panel in panels for query in panel.queries]
     with prometheus(peer("prometheus"), site.folder / "prometheus") as database:
         start_hub(site, database.write_url)
         fleet = ["--clusters", "2", "--nodes", "8", "--gpus", "2"]
+        fleet += ["--faults", "hot-gpu@+1m/10m:c1/n1/g0,xid=31@+2m:c1/n1/g1"]
         times = ["--start", "4m", "--duration", "4m", "--speed", "40", "--hub", site.hub_url]
         command = [sys.executable, "-m", "gpufleet.cli.main", "simulate", "fleet", *fleet, *times]
         subprocess.run(command, check=True, capture_output=True, timeout=120)

@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("e2e-simulated-fleet")]
 
-SIMULATE = [sys.executable, "-m", "gpufleet.cli.main", "simulate", "fleet"]
+SIMULATE = [sys.executable, "-m", "gpufleet.cli.main", "simulate", "fleet", "--no-incidents"]
 LANES = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0}
 
 

@@ -27,7 +27,7 @@ MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
 INTERVAL = examples(60, 30)
 """Seconds between two batches of a node."""
 
-VALID_SECONDS = {"fast": 120, "slow": 300, "static": 1500}
+VALID_SECONDS = {"fast": 120, "slow": 300, "static": 1500, "event": 120}
 FAULTS = (
     "node-reboot@+31m/2m:c1/n1,backfill@+20m/40m:c1/n2,gpu-lost@+30m/25m:c1/n3/g0,"
     "node-off@+70m/9m:c1/n5,clock-step=200@+40m/10m:c1/n7"

@@ -57,7 +57,7 @@ class Play:
         while agent.waiting:
             body = agent.take()
             try:
-                await self.hub.ingest.take(body.content, self.hub.clock.now_ns())
+                await self.hub.ingest.receive(body.content, self.hub.clock.now_ns())
             except EpochConflictError:
                 self.conflicts += 1
                 agent.renew(body)
@@ -192,10 +192,10 @@ async def test_restarted_agent_or_node_stays_live(plays: Play) -> None:
     await is_healthy(plays, 1)
     after = plays.fleet.machine(plays.fleet.node(1, 2), plays.hub.clock.now_ns())
     assert after.boot_id != before.boot_id
-    life = plays.hub.senders.life(plays.hub.senders.now, "sim-1", "sim-1-n0001")
-    assert life is not None
-    assert life.newest.heartbeat is not None
-    assert life.newest.heartbeat.started_at == plays.start + 140 * NANOS
+    freshness = plays.hub.senders.find_freshness(plays.hub.senders.now, "sim-1", "sim-1-n0001")
+    assert freshness is not None
+    assert freshness.newest.heartbeat is not None
+    assert freshness.newest.heartbeat.started_at == plays.start + 140 * NANOS
     assert len(plays.hub.registry.machine_freshness()) == CLUSTERS * NODES
 
 

@@ -11,10 +11,10 @@ from gpufleet.model.machine import Machine
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire.batch import Batch, MachineReport
-from gpufleet.simulate.fleet.chance import digits, number, uuid_of
 from gpufleet.simulate.fleet.faults import FaultKind, FleetFault
 from gpufleet.simulate.fleet.fleet import Fleet
 from gpufleet.simulate.fleet.layout import FleetNode
+from gpufleet.simulate.fleet.random_values import digits, number, uuid_of
 from gpufleet.simulate.fleet.reports import CollectionPass, machine_reports
 
 SLOW_SECONDS = 60.0

@@ -11,7 +11,7 @@ import math
 
 import msgspec
 
-from gpufleet.simulate.fleet.chance import between, number
+from gpufleet.simulate.fleet.random_values import between, number
 
 DAY = 86_400
 DAY_NS = DAY * 10**9

@@ -35,6 +35,7 @@ class FaultKind(enum.StrEnum):
     GPU_HUNG = "gpu-hung"
     HOT_GPU = "hot-gpu"
     XID = "xid"
+    ECC_ERROR = "ecc-error"
 
 
 class FaultRow(NamedTuple):
@@ -112,7 +113,10 @@ FAULTS: dict[FaultKind, FaultRow] = {
         0, 50),
     _K.XID: FaultRow(
         _GPU, 0, "number of the XID", 63, "the driver reports an error of the GPU",
-        "an event; nothing else changes", 1, 9_999, True),
+        "an event, and the counts of XIDs; nothing else changes", 1, 9_999, True),
+    _K.ECC_ERROR: FaultRow(
+        _GPU, 0, "errors", 1, "uncorrectable memory errors: XID 94, and a row remap is pending until the node boots",
+        "three events; the counts of errors, remapped rows and XIDs grow", 1, 100, True),
 }  # fmt: skip
 
 
@@ -220,6 +224,8 @@ class FaultSchedule:
                     self._of_nodes.setdefault((one.cluster, one.node), []).append(one)
                 case FaultLevel.GPU:
                     self._of_gpus.setdefault((one.cluster, one.node, one.gpu), []).append(one)
+        for found in self._of_gpus.values():
+            found.sort(key=lambda one: one.begin)
 
     def of_node(self, cluster: int, node: int) -> tuple[FleetFault, ...]:
         """Return the faults of a node and of its cluster, in the order of their start."""
@@ -231,4 +237,4 @@ class FaultSchedule:
 
     def of_gpu(self, cluster: int, node: int, gpu: int) -> tuple[FleetFault, ...]:
         """Return the faults of a GPU in the order of their start."""
-        return tuple(sorted(self._of_gpus.get((cluster, node, gpu), ()), key=lambda one: one.begin))
+        return tuple(self._of_gpus.get((cluster, node, gpu), ()))

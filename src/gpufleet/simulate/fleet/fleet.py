@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import msgspec
 
 from gpufleet.model.machine import Machine
-from gpufleet.simulate.fleet.chance import uuid_of
 from gpufleet.simulate.fleet.cycles import LoadShape, make_cycle
 from gpufleet.simulate.fleet.faults import FaultKind, FaultSchedule, FleetFault
 from gpufleet.simulate.fleet.layout import VARIANTS, FleetGpu, FleetLayout, FleetNode
+from gpufleet.simulate.fleet.random_values import uuid_of
 from gpufleet.simulate.fleet.values import GpuActivity, gpu_activity
 
 

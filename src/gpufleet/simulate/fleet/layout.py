@@ -7,9 +7,9 @@ import msgspec
 from gpufleet.model.holdings import Holder, HolderKind, Share
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.simulate.fleet.chance import between, digits, number, uuid_of
 from gpufleet.simulate.fleet.cycles import DAY_NS, LoadCycle, LoadShape
 from gpufleet.simulate.fleet.hardware import MODELS, GpuModel, MigSlot
+from gpufleet.simulate.fleet.random_values import between, digits, number, uuid_of
 
 VARIANTS = 4
 """Number of load curves per shape."""

@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
+from gpufleet.agent.collect.state import EVENTS_READER
+from gpufleet.agent.events.timeline import XidCounts
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event, EventKind
@@ -22,6 +24,7 @@ from gpufleet.simulate.fleet.values import (
     DRIVER_TEXTS,
     GpuActivity,
     ReadingValues,
+    clock_events,
     gpu_fast,
     gpu_slow,
     gpu_static,
@@ -36,6 +39,12 @@ from gpufleet.simulate.fleet.values import (
 
 FALLEN_OFF = 79
 """XID of a GPU that has fallen off the bus."""
+
+CONTAINED_ECC = 94
+"""XID of an uncorrectable memory error that only its application noticed."""
+
+XID_KINDS = frozenset({FaultKind.XID, FaultKind.GPU_LOST, FaultKind.ECC_ERROR})
+"""Faults with an XID."""
 
 
 def events_of(view: View, fault: FleetFault) -> Iterator[Event]:
@@ -57,6 +66,10 @@ def events_of(view: View, fault: FleetFault) -> Iterator[Event]:
             yield Event(view=view, kind=EventKind.THROTTLE_ENDED, at=fault.end, attributes=ended)
         case FaultKind.XID:
             yield xid_event(view, int(fault.amount), fault.begin)
+        case FaultKind.ECC_ERROR:
+            yield xid_event(view, CONTAINED_ECC, fault.begin)
+            yield Event(view=view, kind=EventKind.ECC_UNCORRECTED, code=int(fault.amount), at=fault.begin)
+            yield Event(view=view, kind=EventKind.ROW_REMAP_PENDING, at=fault.begin)
 
 
 def xid_event(view: View, code: int, at: int) -> Event:
@@ -117,6 +130,7 @@ def _of_node(fleet: Fleet, node: FleetNode, pass_: CollectionPass) -> MachineRep
     ]
     boot = fleet.booted_at(node, pass_.at) // NANOS
     if Lane.FAST in pass_.lanes:
+        samples += [_xid_counts(fleet, node, gpu, pass_) for gpu in node.gpus if _has_xids(fleet, node, gpu)]
         samples.append(_sample(None, "host", Lane.FAST, pass_, host_fast(node, pass_.at, load), boot))
     if Lane.STATIC in pass_.lanes:
         samples.append(_sample(None, "host", Lane.STATIC, pass_, host_static(node, machine.boot_id or ""), boot))
@@ -162,11 +176,30 @@ def _of_gpu(
             Lane.SLOW: lambda: gpu_slow(gpu, at, now),
             Lane.STATIC: lambda: gpu_static(gpu, now),
         }[lane]()
-        yield _sample(gpu.view, reader, lane, pass_, values, boot, provenance)
+        sample = _sample(gpu.view, reader, lane, pass_, values, boot, provenance)
+        if lane is Lane.FAST and any(one.kind is FaultKind.HOT_GPU for one in fleet.gpu_faults(node, gpu)):
+            sample = msgspec.structs.replace(sample, dims=clock_events(values))
+        yield sample
         for part in gpu.parts:
             of_part = _of_part(gpu, part, at, lane, now.absent)
             if of_part:
                 yield _sample(part.view, reader, lane, pass_, of_part, boot, provenance)
+
+
+def _has_xids(fleet: Fleet, node: FleetNode, gpu: FleetGpu) -> bool:
+    return any(one.kind in XID_KINDS for one in fleet.gpu_faults(node, gpu))
+
+
+def _xid_counts(fleet: Fleet, node: FleetNode, gpu: FleetGpu, pass_: CollectionPass) -> Sample:
+    """Return the counts of a GPU's XIDs since its node booted."""
+    booted_at = fleet.booted_at(node, pass_.at)
+    counts = XidCounts(since=booted_at)
+    for fault in fleet.gpu_faults(node, gpu):
+        if booted_at <= fault.begin <= pass_.at:
+            counts.add(events_of(gpu.view, fault))
+    values, dims = counts.values(gpu.view.key, watched=True)
+    sample = _sample(gpu.view, EVENTS_READER, Lane.EVENT, pass_, values, booted_at // NANOS)
+    return msgspec.structs.replace(sample, dims=dims)
 
 
 def _of_part(gpu: FleetGpu, part: GpuPart, at: int, lane: Lane, absent: Absent | None) -> ReadingValues:

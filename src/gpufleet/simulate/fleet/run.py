@@ -10,9 +10,9 @@ import msgspec
 
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.agents import AgentTiming, create_agents
-from gpufleet.simulate.fleet.chance import FleetClock
 from gpufleet.simulate.fleet.fleet import Fleet
 from gpufleet.simulate.fleet.posting import SEPARATE, BatchClient, ClusterPoster, PostCounts, SendMode
+from gpufleet.simulate.fleet.random_values import FleetClock
 
 MAX_WAITING = 100_000
 """Maximum number of queued batches; beyond it each new batch drops its agent's oldest, as with a full spool."""

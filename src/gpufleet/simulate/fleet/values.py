@@ -9,11 +9,12 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
-from gpufleet.model.reading import Value
-from gpufleet.simulate.fleet.chance import share
+from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
+from gpufleet.model.reading import DimValue, Value
 from gpufleet.simulate.fleet.faults import FaultKind, FleetFault
 from gpufleet.simulate.fleet.hardware import CUDA, DRIVER, MHZ, MIB, MIG_SLICES
 from gpufleet.simulate.fleet.layout import FleetGpu, FleetNode, GpuPart, Workload
+from gpufleet.simulate.fleet.random_values import share
 
 THROTTLED_LOAD = 0.6
 """Share of its load that a GPU performs while it is too hot."""
@@ -34,6 +35,8 @@ class GpuActivity(msgspec.Struct, frozen=True, kw_only=True):
         celsius: temperature of the die.
         hot: whether hardware slowdown is active.
         working: number of workloads that hold memory on it.
+        uncorrected: uncorrectable memory errors since boot.
+        uncorrected_lifetime: the same since manufacture.
         absent: why it has no readings, or None.
     """
 
@@ -45,6 +48,8 @@ class GpuActivity(msgspec.Struct, frozen=True, kw_only=True):
     celsius: float
     hot: bool
     working: int
+    uncorrected: int = 0
+    uncorrected_lifetime: int = 0
     absent: Absent | None
 
 
@@ -66,6 +71,7 @@ def gpu_activity(gpu: FleetGpu, at: int, booted_at: int, faults: Iterable[FleetF
         working += work.cycle.span_at(second) >= 0
     done = _done(gpu, booted_at, at)
     hot, slowdown, absent = False, gpu.model.slowdown_celsius, None
+    uncorrected = lifetime = 0
     for fault in faults:
         if fault.kind is FaultKind.HOT_GPU:
             begin, end = max(fault.begin, booted_at), min(fault.end, at)
@@ -73,6 +79,9 @@ def gpu_activity(gpu: FleetGpu, at: int, booted_at: int, faults: Iterable[FleetF
                 done -= (1 - THROTTLED_LOAD) * _done(gpu, begin, end)
             if fault.begin <= at < fault.end:
                 hot, slowdown = True, slowdown + fault.amount
+        elif fault.kind is FaultKind.ECC_ERROR:
+            lifetime += int(fault.amount) if fault.begin <= at else 0
+            uncorrected += int(fault.amount) if booted_at <= fault.begin <= at else 0
         elif fault.begin <= at < fault.end:
             absent = {FaultKind.GPU_LOST: LOST, FaultKind.GPU_HUNG: HUNG}.get(fault.kind, absent)
     load *= THROTTLED_LOAD if hot else 1.0
@@ -86,6 +95,8 @@ def gpu_activity(gpu: FleetGpu, at: int, booted_at: int, faults: Iterable[FleetF
         celsius=slowdown if hot else gpu.ambient + 5.0 + gpu.rise * heat,
         hot=hot,
         working=working,
+        uncorrected=uncorrected,
+        uncorrected_lifetime=lifetime,
         absent=absent,
     )
 
@@ -105,6 +116,8 @@ EMPTY_BYTES = 4 * MIB
 
 GPU_IDLE, HW_SLOWDOWN, HW_THERMAL = 0x1, 0x8, 0x40
 """Bits of `gpu_clock_event_reasons_mask`."""
+
+CLOCK_EVENT = "gpu_clock_event_active"
 
 ECC_NS = 11 * 86_400 * 10**9
 """Interval between corrected errors of a GPU that has errors."""
@@ -162,7 +175,7 @@ def gpu_fast(gpu: FleetGpu, at: int, booted_at: int, now: GpuActivity) -> Readin
         "gpu_clock_event_reasons_mask": HW_SLOWDOWN | HW_THERMAL if now.hot else GPU_IDLE if idle else 0,
         "gpu_performance_state": model.idle_state if idle else 0,
         "gpu_ecc_corrected_errors_total": errors,
-        "gpu_ecc_uncorrected_errors_total": 0,
+        "gpu_ecc_uncorrected_errors_total": now.uncorrected,
         "gpu_pcie_link_generation": model.idle_pcie if idle else model.pcie,
         "gpu_pcie_link_width": 16,
         "gpu_pcie_replays_total": 0,
@@ -193,15 +206,24 @@ def gpu_fast(gpu: FleetGpu, at: int, booted_at: int, now: GpuActivity) -> Readin
     return readings if now.absent is None else _unavailable(readings, now.absent)
 
 
+def clock_events(readings: ReadingValues) -> tuple[DimValue, ...]:
+    """Return each reason for slow clocks of a GPU's readings of the fast lane."""
+    mask = readings["gpu_clock_event_reasons_mask"]
+    if isinstance(mask, int):
+        return tuple(DimValue(CLOCK_EVENT, (name,), int(bool(mask & bit))) for name, bit in CLOCK_EVENT_REASONS)
+    why = mask if isinstance(mask, Absent) else _NEVER
+    return tuple(DimValue(CLOCK_EVENT, (name,), why) for name, _ in CLOCK_EVENT_REASONS)
+
+
 def gpu_slow(gpu: FleetGpu, at: int, now: GpuActivity) -> ReadingValues:
     """Return a GPU's readings of the slow lane."""
     cut = any(part.slot for part in gpu.parts)
     readings: ReadingValues = {
         "gpu_ecc_corrected_lifetime_errors_total": gpu.worn + _ecc(gpu, at),
-        "gpu_ecc_uncorrected_lifetime_errors_total": 0,
+        "gpu_ecc_uncorrected_lifetime_errors_total": now.uncorrected_lifetime,
         "gpu_remapped_rows_correctable": 0,
-        "gpu_remapped_rows_uncorrectable": 0,
-        "gpu_row_remap_pending": 0,
+        "gpu_remapped_rows_uncorrectable": now.uncorrected_lifetime,
+        "gpu_row_remap_pending": int(now.uncorrected > 0),
         "gpu_row_remap_failed": 0,
         "gpu_recovery_action": "none",
         "gpu_mig_mode": ("enabled" if cut else "disabled") if gpu.model.hbm else _NEVER,

@@ -8,7 +8,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.faults import parse_faults
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
-from gpufleet.simulate.fleet.prepared import WHOLE_GPU_ROLES, LoadGenerator
+from gpufleet.simulate.fleet.load_generator import WHOLE_GPU_ROLES, LoadGenerator
 from gpufleet.simulate.fleet.values import gpu_fast
 
 START = 1_795_000_005 * NANOS

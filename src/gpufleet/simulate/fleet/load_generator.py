@@ -12,7 +12,7 @@ import msgspec
 
 from gpufleet import __version__
 from gpufleet.codecs.batch.compression import compress
-from gpufleet.codecs.batch.packed import pack_block
+from gpufleet.codecs.batch.message import pack_block
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE_VERSION, Lane
 from gpufleet.model.machine import Machine
@@ -21,9 +21,9 @@ from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View
 from gpufleet.model.wire.batch import WIRE_VERSION, Cell, SampleBlock, WireAbsence, WireBatch
-from gpufleet.simulate.fleet.chance import digits, uuid_of
 from gpufleet.simulate.fleet.fleet import Fleet
 from gpufleet.simulate.fleet.layout import FleetNode, NodeRole
+from gpufleet.simulate.fleet.random_values import digits, uuid_of
 from gpufleet.simulate.fleet.values import gpu_fast
 
 WHOLE_GPU_ROLES = (NodeRole.TRAINING, NodeRole.INFERENCE, NodeRole.BATCH, NodeRole.IDLE)
