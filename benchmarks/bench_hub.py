@@ -5,6 +5,9 @@ HTTP endpoint, log, writer and registry into an embedded store. Each turn posts 
 node posts once in 15 s. The fleet has 8,334 nodes, or `--nodes`. The processor time per batch is reported once all
 nodes are known: of the receiving thread, of the writing thread, and of all other threads, which insert and merge in the
 store and sync the log. Wall time is not reported, as it depends on the machine.
+
+The check for new machines (`MachineAdmission`) is part of receiving. It is also measured alone, with 10,000 and 100,000
+known machines: batches of known machines, of known machines after the hub's restart, and of new machines.
 """
 
 import argparse
@@ -14,9 +17,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
+
 from benchmarks.soak_load import PERIOD_SECONDS, Node
 from benchmarks.table import Table
 from gpufleet.cli.daemon import tune_garbage_collector
+from gpufleet.codecs.batch import decode
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, pack
 from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.writer import StoreWriter
@@ -27,7 +33,11 @@ from gpufleet.hub.receive.ingest import Ingest
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.limits import ByteBudget
 from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.receive.machines import MachineAdmission
 from gpufleet.hub.receive.sequences import EpochConflicts
+from gpufleet.model.machine import Machine
+from gpufleet.model.wire.batch import WireBatch
+from gpufleet.registry.machines import MachineCache
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.runtime import SystemClock
 from gpufleet.stores.clickhouse import ClickHouseStore
@@ -40,10 +50,13 @@ MIB = 1 << 20
 SETTLE_SECONDS = 5.0
 """Wait for the store's merges at the end: they are part of the cost."""
 
+KNOWN_MACHINES, ADMITTED = (10_000, 100_000), 10_000
+
 SCOPE: Scope = {
     "type": "http",
     "method": "POST",
     "path": "/v1/batches",
+    "query_string": b"",
     "headers": [(b"content-type", BUNDLE_CONTENT_TYPE.encode())],
 }
 
@@ -68,7 +81,7 @@ class Hub:
             quarantine=Quarantine(folder / "quarantine"),
             counters=self.counters,
             now=clock.now_ns,
-            unpacked=unpacked,
+            decoded_cache=unpacked,
         )
         self.endpoint = BatchEndpoint(
             ingest_clock=IngestClock(clock),
@@ -79,7 +92,8 @@ class Hub:
                 counters=self.counters,
                 decoding=decoding,
                 conflicts=EpochConflicts(),
-                unpacked=unpacked,
+                decoded_cache=unpacked,
+                machines=MachineAdmission(self.registry, lambda: not self.wal.waiting_records),
             ),
             pressure=ByteBudget(64 * MIB),
             counters=self.counters,
@@ -145,6 +159,45 @@ def run(nodes: int, rounds: int) -> tuple[int, float, float, float]:
     return batches, receiving, writing, others
 
 
+def admission(known: int) -> tuple[float, float, float]:
+    """Return processor seconds to admit a batch of a known machine, the same after a restart, and of a new machine."""
+    machines = MachineCache(max_machines=4 * known)
+    at = time.time_ns()
+    for number in range(known):
+        machines.match("local", f"n{number}", _machine(number), at, at)
+    admission = MachineAdmission(_Rooms(machines), lambda: False)
+    template = decode(Node(0).next_body(at))
+
+    def seconds(batches: list[WireBatch]) -> float:
+        began = time.thread_time()
+        for batch in batches:
+            admission.admit(batch, at + 1)
+        return (time.thread_time() - began) / len(batches)
+
+    def batches(first: int, **evidence: str) -> list[WireBatch]:
+        return [
+            msgspec.structs.replace(
+                template, sender=f"n{number}", machines=[msgspec.structs.replace(_machine(number), **evidence)]
+            )
+            for number in range(first, first + ADMITTED)
+        ]
+
+    return seconds(batches(0)), seconds(batches(0, boot_id="other")), seconds(batches(known))
+
+
+class _Rooms:
+    """The part of a registry that admission needs, without a database."""
+
+    def __init__(self, machines: MachineCache) -> None:
+        self.knows_machine = machines.knows
+        self.machine_room = machines.room
+
+
+def _machine(number: int) -> Machine:
+    uuid = f"11111111-0000-0000-0000-{number:012x}"
+    return Machine(name=f"n{number}", machine_id=f"{number:032x}", system_uuid=uuid, boot_id=f"boot-{number}")
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_hub")
@@ -155,6 +208,10 @@ def main(argv: list[str] | None = None) -> None:
     table = Table(f"A batch of 8 GPUs, {options.nodes} senders", "processor time", "us/batch", "rows/s per core")
     for name, span in zip(("receive", "write", "store's threads, syncs", "all"), (*spans, sum(spans)), strict=True):
         table.row(name, f"{span / batches * 1e6:.0f}", f"{8 * batches / span:,.0f}")
+    table.print()
+    table = Table("Check for new machines, us/batch", "known machines", "known", "after a restart", "new")
+    for known in KNOWN_MACHINES:
+        table.row(f"{known:,}", *(f"{one * 1e6:.1f}" for one in admission(known)))
     table.print()
 
 

@@ -13,7 +13,7 @@ from benchmarks.table import Table
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.agents import AgentTiming, create_agents
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
-from gpufleet.simulate.fleet.prepared import LoadGenerator
+from gpufleet.simulate.fleet.load_generator import LoadGenerator
 
 START = 1_795_000_000 * NANOS
 ROUNDS, LIGHT_NODES, TWINS, PERIOD_SECONDS = 6, 25_000, 1_500, 15

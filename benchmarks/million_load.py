@@ -18,7 +18,7 @@ from benchmarks.soak_load import PERIOD_SECONDS, fleet
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BundleAnswer, pack
 from gpufleet.model.time import NANOS
-from gpufleet.simulate.fleet.prepared import LoadGenerator, PreparedSender
+from gpufleet.simulate.fleet.load_generator import LoadGenerator, PreparedSender
 
 NODES_PER_CLUSTER = 7_813
 """Nodes of each of 16 clusters, a million GPUs in total. A hub accepts more senders per cluster by default."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import cramjam
 
 from benchmarks.soak_load import GPUS_PER_NODE, METRICS, row_of
-from gpufleet.codecs.remote_write.decode import write_bytes, write_varint
+from gpufleet.codecs.protobuf import write_bytes, write_varint
 
 NODES_PER_BODY = 16
 _DOUBLE = struct.Struct("<d")

@@ -19,7 +19,7 @@ from gpufleet.model.reading import Value
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.faults import FaultKind, FleetFault
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
-from gpufleet.simulate.fleet.prepared import LoadGenerator
+from gpufleet.simulate.fleet.load_generator import LoadGenerator
 from gpufleet.simulate.fleet.values import gpu_activity, gpu_fast
 
 GPUS_PER_NODE = 8

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.codecs import libvirt_domain as codec
-from gpufleet.codecs.libvirt_domain import Domain, parse_domain
+from gpufleet.codecs.libvirt_domain import Domain, parse_domain, split_kubevirt_name
 from gpufleet.model.errors import WireError, WireLimitError
 
 FULL = b"""<domain type='kvm' id='3'>
@@ -103,3 +103,26 @@ def test_any_bytes_raise_at_most_a_wire_error(data: st.DataObject) -> None:
         found = parse_domain(content)
     assert len(found.pci) + len(found.mdevs) <= codec.MAX_DEVICES
     assert found.cid is None or found.cid > 2
+
+
+def test_instance_of_kubevirt_is_in_the_metadata() -> None:
+    uid = "b9a53f4c-6c2f-4b2f-8c1a-0f1e2d3c4b5a"
+    text = '<domain><metadata><kubevirt xmlns="http://kubevirt.io"><uid>{}</uid></kubevirt></metadata></domain>'
+    assert parse_domain(text.format(uid).encode()).vmi_uid == uid
+    for other in ("", "x" * 100_000, f"{uid}</uid><uid>{uid}"):
+        assert parse_domain(text.format(other).encode()).vmi_uid == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("ml_train-0", ("ml", "train-0")),
+        ("ml_a.b", ("ml", "a.b")),
+        ("train-0", None),
+        ("a_b_c", None),
+        ("_a", None),
+        ("sandbox-0123", None),
+    ],
+)
+def test_kubevirt_name_has_two_parts(name: str, parts: tuple[str, str] | None) -> None:
+    assert split_kubevirt_name(name) == parts

@@ -8,8 +8,8 @@ from gpufleet.decoding import decode
 from gpufleet.decoding.format import CapturedInput
 from gpufleet.delivery.export import AgentStats
 from gpufleet.dialects.all_smi import ALL_SMI, FAMILIES
-from gpufleet.dialects.known import believed, recognise
 from gpufleet.dialects.reading import read_series
+from gpufleet.dialects.registry import believed, recognise
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Value

@@ -187,7 +187,7 @@ def test_points_without_a_device_and_unknown_names_are_counted() -> None:
         ],
         reader="otlp",
     )
-    assert found.nameless == 1
+    assert found.unattributed == 1
     assert list(found.unread) == ["hw.gpu.memory.utilization"]
     assert list(found.unknown) == ["gpu.speed"]
     ((sample),) = found.machines["n"]
@@ -237,7 +237,7 @@ def test_readings_round_trip(data: st.DataObject) -> None:
     view = data.draw(st.sampled_from(views))
     found = read_points("n", sent(sample_of(view, metric.name, value, labels)), reader="otlp")
     assert not found.unknown
-    assert not found.nameless
+    assert not found.unattributed
     (back,) = found.machines["n"]
     assert (back.view.key if back.view else None) == (view.key if view else None)
     assert (back.lane, back.measured_at) == (metric.lane, AT)

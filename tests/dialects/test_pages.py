@@ -12,8 +12,8 @@ from gpufleet.decoding import decode
 from gpufleet.decoding.format import CapturedInput
 from gpufleet.delivery.export import AgentStats
 from gpufleet.dialects.dialect import Dialect
-from gpufleet.dialects.known import DIALECTS, recognise
 from gpufleet.dialects.reading import SeriesReadings, read_series, unknown_labels
+from gpufleet.dialects.registry import DIALECTS, recognise
 from gpufleet.exporters.prometheus import PrometheusExporter
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
@@ -142,7 +142,7 @@ def test_both_generations_of_all_smi_labels() -> None:
     old = 'all_smi_gpu_utilization{gpu="A", instance="n", uuid="GPU-1", index="3"} 50\n'
     new = 'all_smi_gpu_utilization{gpu="A", instance="n", gpu_uuid="GPU-1", gpu_index="3"} 50\n'
     assert of_text(old)[1].machines == of_text(new)[1].machines
-    assert of_text('all_smi_gpu_utilization{gpu="A", instance="n"} 50\n')[1].nameless == 1
+    assert of_text('all_smi_gpu_utilization{gpu="A", instance="n"} 50\n')[1].unattributed == 1
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(PAGES.glob("*.txt"))])

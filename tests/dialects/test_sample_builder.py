@@ -36,6 +36,15 @@ def test_core_error_is_an_error() -> None:
     assert state(("gpu_state", "ok"), ("gpu_fan_speed_rpm", Absent(Reason.DRIVER_ERROR))) == "ok"
 
 
+def test_call_that_timed_out_is_an_error() -> None:
+    assert state(("gpu_state", "ok"), ("gpu_power_watts", Absent(Reason.TIMEOUT))) == "error"
+
+
+def test_worse_of_two_states_counts() -> None:
+    assert state(("gpu_state", "ok"), ("gpu_state", "lost")) == "lost"
+    assert state(("gpu_state", "lost"), ("gpu_state", "ok")) == "lost"
+
+
 def test_page_without_a_state_gets_one_only_by_evidence() -> None:
     assert state(("gpu_power_watts", 1.0)) is None
     assert state(("gpu_power_watts", LOST)) == "lost"

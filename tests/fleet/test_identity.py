@@ -3,6 +3,7 @@
 import itertools
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,6 +135,27 @@ def test_guests_of_two_hypervisors_are_two_machines() -> None:
     fleet = Fleet()
     guests = [machine(machine_id="a", boot_id="b", kind="guest", hypervisor=host) for host in ("h1", "h2")]
     assert fleet.receive(guests[0]) != fleet.receive(guests[1])
+
+
+def test_guest_keeps_its_id_when_its_hypervisor_is_renamed() -> None:
+    guest = machine(system_uuid="u", kind="guest", hypervisor="h1")
+    known = msgspec.structs.replace(new_machine("m", guest, NOW), host="m-h1")
+    renamed = msgspec.structs.replace(guest, hypervisor="renamed")
+    assert decide([known], renamed, NOW, "m-h1").verdict is MatchOutcome.SAME
+    assert decide([known], guest, NOW, "m-h2").verdict is MatchOutcome.NEW, "another hypervisor has that name now"
+
+
+@pytest.mark.parametrize(
+    ("ages", "bearer"),
+    [((3600, 1), "m1"), ((1, 3600), "m0"), ((3600, 7200), "m0"), ((7200, 3600), "m1"), ((1, 1), None)],
+)
+def test_name_alone_means_the_bearer_that_reports(ages: tuple[int, int], bearer: str | None) -> None:
+    known = [
+        new_machine(f"m{number}", machine(machine_id=str(number)), NOW - age * SECOND)
+        for number, age in enumerate(ages)
+    ]
+    found = decide(known, machine(), NOW).known
+    assert (found.id if found else None) == bearer
 
 
 def full(number: int, boot: int = 0, name: int | None = None) -> Machine:

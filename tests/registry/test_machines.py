@@ -1,12 +1,14 @@
-"""Machine cache: the limit on machines per cluster, retirement and conflicts of names."""
+"""Machine cache: the limit on machines per cluster, retirement, conflicts of names, and the order of lists."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpufleet.fleet.identity import RETURN_NS
 from gpufleet.model.errors import CapacityError, RegistryError
-from gpufleet.model.machine import Machine
+from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.ledger import MachineRoom
-from gpufleet.registry.machines import EXPIRY_NS, RETIRED_FACTOR, SHORT_LIVED_NS, MachineCache
+from gpufleet.registry.machines import EXPIRY_NS, RETIRED_FACTOR, SHORT_LIVED_NS, MachineCache, MachineOrder
 
 NOW = 10**18
 
@@ -79,6 +81,20 @@ def test_short_lived_machines_of_a_nearly_full_cluster_expire() -> None:
     assert machines.record(ids[1]).last_seen > machines.record(ids[2]).last_seen
 
 
+def test_machine_known_by_name_only_expires_until_it_is_named_again() -> None:
+    machines = MachineCache(max_machines=10)
+    ids = [machines.match_named("c", "s", machine(number), NOW, NOW).id for number in range(9)]
+    machines.confirm_retired(ids[0], NOW + 1)
+    machines.match_named("c", "s", machine(9), NOW, NOW)
+    later = NOW + EXPIRY_NS + 1
+    machines.match_named("c", "s", machine(1), later, later)  # the search precedes it
+    assert machines.counts() == {"c": 1}
+    machines.match_named("c", "s", machine(0), later, later)
+    assert [machines.record(id_).retired_at is None for id_ in ids[:3]] == [False, False, False]
+    assert machines.counts() == {"c": 1}, "a machine that an operator retired is not revived by its name"
+    assert machines.record(ids[1]).last_seen > machines.record(ids[2]).last_seen
+
+
 def test_short_lived_machines_of_other_clusters_are_kept() -> None:
     machines = MachineCache(max_machines=10)
     add(machines, range(8))
@@ -120,3 +136,56 @@ def test_late_report_of_a_former_name_is_no_conflict() -> None:
     machines.match("c", "s", named("before"), NOW, NOW)
     machines.match("c", "s", named("after"), NOW + 10, NOW + 10)
     assert machines.match("c", "s", named("before"), NOW + 5, NOW + 11).conflict is None
+
+
+MACHINE = st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.sampled_from("123456"))
+
+
+@given(
+    st.lists(MACHINE, unique_by=lambda one: one[2]),
+    st.sets(st.sampled_from("123456")),
+    st.none() | MACHINE,
+    st.none() | st.sampled_from("abcd"),
+)
+def test_pages_equal_pages_of_a_sorted_list(
+    machines: list[tuple[str, str, str]], gone: set[str], place: tuple[str, str, str] | None, cluster: str | None
+) -> None:
+    order = MachineOrder()
+    for one in machines:
+        order.add(*one)
+    for one in machines:
+        if one[2] in gone:
+            order.remove(*one)
+    left = sorted(one for one in machines if one[2] not in gone and cluster in (None, one[0]))
+    assert list(order.after(cluster, place)) == [one[2] for one in left if place is None or one > place]
+    for name in "abcd":
+        own = [one[2] for one in machines if one[0] == name and one[2] not in gone]
+        assert order.count(name) == len(own)
+
+
+def test_name_of_a_retired_machine_passes_to_its_successor() -> None:
+    """An imported series has no other evidence than the name, and was matched with the first machine before."""
+    machines = MachineCache()
+    first, second = (Machine(name=name, machine_id=name * 32, boot_id=name) for name in "ab")
+    imported = Machine(name="a")
+    ids = [machines.match("c", "agent", one, NOW, NOW).id for one in (first, second)]
+    assert machines.match("c", "import", imported, NOW + 1, NOW + 1).id == ids[0]
+    machines.confirm_retired(ids[0], NOW + 2)
+    renamed = Machine(name="a", machine_id=second.machine_id, boot_id=second.boot_id)
+    assert machines.match("c", "agent", renamed, NOW + 3, NOW + 3).id == ids[1]
+    for match in (machines.match, machines.match_named):
+        assert match("c", "import", imported, NOW + 4, NOW + 4).id == ids[1]
+    assert machines.record(ids[0]).is_retired
+
+
+def test_guest_belongs_to_the_node_that_its_sender_reports() -> None:
+    machines = MachineCache()
+    guest = Machine(name="vm", kind=MachineKind.GUEST, system_uuid="u", hypervisor="n")
+    nodes = [Machine(name="n", machine_id=letter * 32, boot_id=letter) for letter in "ab"]
+    seen = [
+        (machines.match("c", sender, node, NOW + at, NOW + at).id, machines.match("c", sender, guest, NOW + at, NOW).id)
+        for at, (sender, node) in enumerate(zip(("s", "t"), nodes, strict=True))
+    ]
+    assert len({id_ for _, id_ in seen}) == 2
+    assert [machines.record(id_).hypervisor_id for _, id_ in seen] == [node for node, _ in seen]
+    assert machines.match("c", "other", guest, NOW + 2, NOW + 2).id not in [id_ for _, id_ in seen]

@@ -290,12 +290,13 @@ def test_retirement_survives_a_restart_until_a_report(dsn: str) -> None:
     registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
     registry.close()
     registry = opened(dsn)
-    (mark,) = registry.machine_freshness("local")
-    assert (mark.id, mark.sender, mark.last_seen, mark.retired_at, mark.is_retired) == (id_, "s", NOW, NOW + 5, True)
+    (found,) = registry.machine_freshness("local")
+    assert (found.id, found.sender, found.last_seen) == (id_, "s", NOW)
+    assert (found.retired_at, found.is_retired) == (NOW + 5, True)
     assert registry.machine_freshness("other") == ()
     registry.match("local", "s", machine, NOW + 6)
-    (mark,) = registry.machine_freshness()
-    assert not mark.is_retired
+    (found,) = registry.machine_freshness()
+    assert not found.is_retired
     registry.retire_machine(id_, NOW + 7)
     registry.match("local", "s", machine, NOW + 3)  # late report
     assert registry.machine_freshness()[0].is_retired
@@ -313,13 +314,13 @@ def test_freshness_columns_equal_the_freshness_rows(dsn: str) -> None:
     registry.match("other", "s", Machine(name="elsewhere"), NOW)
     registry.retire_machine(gone, NOW + 5)
     for _ in range(2):
-        marks = {one.id: one for one in registry.machine_freshness("local")}
+        rows = {one.id: one for one in registry.machine_freshness("local")}
         freshness = registry.machine_freshness_columns("local")
-        columns = {id_: freshness.mark("local", number) for number, id_ in enumerate(freshness.ids)}
-        assert {**columns, **{one.id: one for one in freshness.others}} == marks
+        columns = {id_: freshness.at("local", number) for number, id_ in enumerate(freshness.ids)}
+        assert {**columns, **{one.id: one for one in freshness.others}} == rows
         assert plain in columns
         assert not columns.keys() & {one.id for one in freshness.others}
-        assert len(freshness.ids) + len(freshness.others) == len(marks) >= 4
+        assert len(freshness.ids) + len(freshness.others) == len(rows) >= 4
         assert gone not in columns
         assert any(one.conflict for one in freshness.others)
         assert any(one.named_only for one in freshness.others)
@@ -357,7 +358,7 @@ def test_expired_machines_stay_retired_after_a_restart(dsn: str) -> None:
     registry.begin_flush(INTENT)
     registry.close()
     reopened = opened(dsn)
-    assert [mark.is_retired for id_ in ids for mark in reopened.machine_freshness() if mark.id == id_] == [False, True]
+    assert [one.is_retired for id_ in ids for one in reopened.machine_freshness() if one.id == id_] == [False, True]
     assert reopened.machine_counts().by_cluster == {"local": 1}
     reopened.close()
 
@@ -377,8 +378,8 @@ def test_freshness_of_retired_siblings_includes_their_senders(dsn: str) -> None:
     assert registry.machine_freshness(siblings_of_retired=True) == ()
     registry.retire_machine(found["local", "s", "b"], NOW + 5)
     for _ in range(2):
-        marks = {one.id: one.is_retired for one in registry.machine_freshness(siblings_of_retired=True)}
-        assert marks == {found["local", "s", "a"]: False, found["local", "s", "b"]: True}
+        rows = {one.id: one.is_retired for one in registry.machine_freshness(siblings_of_retired=True)}
+        assert rows == {found["local", "s", "a"]: False, found["local", "s", "b"]: True}
         assert len(registry.machine_freshness("local", siblings_of_retired=True)) == 2
         assert registry.machine_freshness("other", siblings_of_retired=True) == ()
         assert len(registry.machine_freshness("local")) == 3

@@ -112,7 +112,7 @@ async def test_batches_survive_an_unreachable_hub(wal: Wal, tmp_path: Path) -> N
     async with forwarding(wal, f"http://127.0.0.1:{port}", tmp_path) as forwarder:
 
         async def failed() -> bool:
-            return forwarder.failures_in_a_row > 0
+            return forwarder.consecutive_failures > 0
 
         await wait_until_async(failed)
         assert "Connect" in forwarder.last_error
@@ -122,7 +122,7 @@ async def test_batches_survive_an_unreachable_hub(wal: Wal, tmp_path: Path) -> N
             assert set(hub.seqs) == set(range(1, 21))
 
             async def recovered() -> bool:
-                return (forwarder.failures_in_a_row, forwarder.last_error) == (0, "")
+                return (forwarder.consecutive_failures, forwarder.last_error) == (0, "")
 
             await wait_until_async(recovered)
 

@@ -126,3 +126,12 @@ async def test_allocation_cannot_move_to_another_tenant(full: Guarded) -> None:
 async def test_tenant_may_not_list_the_fleet(full: Guarded) -> None:
     for path in ("/v1/nodes", "/v1/gpus", "/v1/gpus/GPU-0", "/v1/gpus/GPU-none", "/v1/machines", "/v1/senders"):
         assert (await full.request(path, full.secrets[Role.TENANT])).status == 403
+
+
+async def test_tenant_does_not_see_the_text_of_a_store_error(full: Guarded) -> None:
+    """It may have the store's path, the statement, and ids of other tenants' machines."""
+    full.store.down = True
+    tenant, operator = [await full.request("/v1/events", full.secrets[role]) for role in (Role.TENANT, Role.OPERATOR)]
+    assert (tenant.status, tenant.error) == (operator.status, operator.error) == (503, "unavailable")
+    text = "the store is down"
+    assert (text in tenant.document["detail"], text in operator.document["detail"]) == (False, True)

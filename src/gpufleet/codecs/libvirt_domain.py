@@ -10,9 +10,9 @@ from xml.parsers import expat
 
 import msgspec
 
-from gpufleet.codecs.closed_xml import closed_parser
+from gpufleet.codecs.xml_parser import make_xml_parser
 from gpufleet.model.errors import WireError, WireLimitError
-from gpufleet.model.view import normalise_pci_address
+from gpufleet.model.view import normalise_pci_address, normalise_uuid
 
 MAX_BYTES = 4 << 20
 MAX_DEPTH, MAX_ELEMENTS = 64, 100_000
@@ -21,6 +21,9 @@ MAX_DEVICES = 256
 
 _HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]{1,8}", re.ASCII)
 _CID = re.compile(r"[0-9]{1,10}", re.ASCII)
+_VMI_UID = ["domain", "metadata", "kubevirt", "uid"]
+_KUBEVIRT_NAME = re.compile(r"([a-z0-9-]{1,63})_([a-z0-9.-]{1,253})", re.ASCII)
+_MAX_UID = 64
 _FIRST_CID, _LAST_CID = 3, 0xFFFF_FFFE
 
 
@@ -32,12 +35,23 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
         channels: name of a virtio-serial port to its Unix socket on this host.
         pci: addresses of its passed-through PCI functions, such as `0000:3b:00.0`.
         mdevs: UUIDs of its mediated devices (vGPU instances).
+        vmi_uid: UID of its VirtualMachineInstance if KubeVirt created it, or empty.
     """
 
     cid: int | None = None
     channels: dict[str, str] = {}
     pci: tuple[str, ...] = ()
     mdevs: tuple[str, ...] = ()
+    vmi_uid: str = ""
+
+
+def split_kubevirt_name(name: str) -> tuple[str, str] | None:
+    """Return namespace and name of a VirtualMachineInstance from the name of its domain, or None for another form.
+
+    KubeVirt joins them with an underscore, which neither of them can contain.
+    """
+    match = _KUBEVIRT_NAME.fullmatch(name)
+    return None if match is None else (match[1], match[2])
 
 
 def parse_domain(content: bytes) -> Domain:
@@ -62,6 +76,7 @@ def parse_domain(content: bytes) -> Domain:
         channels=document.channels,
         pci=tuple(dict.fromkeys(document.pci)),
         mdevs=tuple(dict.fromkeys(document.mdevs)),
+        vmi_uid=normalise_uuid(document.vmi_uid) or "",
     )
 
 
@@ -73,6 +88,7 @@ class _DomainParser:
         self.channels: dict[str, str] = {}
         self.pci: list[str] = []
         self.mdevs: list[str] = []
+        self.vmi_uid = ""
         self._path: list[str] = []
         self._elements = 0
         self._type = ""  # of the device
@@ -80,9 +96,10 @@ class _DomainParser:
 
     def parse(self, content: bytes) -> None:
         """Parse a document; raises ExpatError and WireError."""
-        parser = closed_parser("domain", "it declares or uses an entity, which libvirt never does")
+        parser = make_xml_parser("domain", "it declares or uses an entity, which libvirt never does")
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._text
         parser.Parse(content, True)
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -111,6 +128,10 @@ class _DomainParser:
 
     def _end(self, _: str) -> None:
         self._path.pop()
+
+    def _text(self, text: str) -> None:
+        if self._path == _VMI_UID and len(self.vmi_uid) < _MAX_UID:
+            self.vmi_uid += text
 
     def _take_cid(self, address: str) -> None:
         if _CID.fullmatch(address) and _FIRST_CID <= int(address) <= _LAST_CID:

@@ -17,7 +17,7 @@ from gpufleet.codecs.otlp.decode import decode_answer
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import CONTENT_TYPE_1, CONTENT_TYPE_2, WritePoint, encode_1
-from gpufleet.codecs.remote_write.known import NAME
+from gpufleet.codecs.remote_write.series_cache import NAME
 from gpufleet.delivery.export_queue import ExportOutcome, ExportReply, ExportRequest
 from gpufleet.delivery.pacing import parse_retry_after
 from gpufleet.delivery.post import MAX_DETAIL

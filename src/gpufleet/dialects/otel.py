@@ -179,7 +179,7 @@ def why_unread(name: str, attributes: Mapping[str, str]) -> str | None:
     return UNREAD.get(name) or L9GPU_UNREAD.get(name)
 
 
-def is_mine(name: str) -> bool:
+def is_own_name(name: str) -> bool:
     """Return whether a name has a prefix for which the tables should be complete."""
     return name.startswith(GPU_PREFIXES)
 

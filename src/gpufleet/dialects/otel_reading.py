@@ -38,8 +38,8 @@ class IncomingPoint(NamedTuple):
 def read_points(machine: str, incoming: Iterable[IncomingPoint], *, reader: str) -> SeriesReadings:
     """Return the samples of points of one resource.
 
-    A point with `hw.id` belongs to that device; without it, a device metric is counted as nameless. Names that no table
-    has are `unknown`.
+    A point with `hw.id` belongs to that device; without it, a device metric is counted as unattributed. Names that no
+    table has are `unknown`.
 
     Args:
         machine: machine of the resource; the caller derives it from authentication, not from the resource.
@@ -66,7 +66,7 @@ def read_points(machine: str, incoming: Iterable[IncomingPoint], *, reader: str)
         if Subject.MACHINE in subjects:
             view = None
         elif view is None:
-            found.nameless += 1
+            found.unattributed += 1
             continue
         builder.add(view, mapped.metric, SERIES_ENDED if point.value is None else mapped.value, point.at, mapped.labels)
         if view is not None:

@@ -110,14 +110,14 @@ class SeriesReadings(msgspec.Struct):
         guests: names that are virtual machines on the exporter's machine.
         unread: family to the reason for not importing it.
         unknown: families without a row in the dialect.
-        nameless: number of series whose labels do not identify a subject.
+        unattributed: number of series whose labels do not identify a subject.
         labels: unknown label to the number of new series with it.
     """
 
     machines: dict[str, list[Sample]]
     unread: dict[str, str]
     unknown: dict[str, None]
-    nameless: int = 0
+    unattributed: int = 0
     guests: set[str] = msgspec.field(default_factory=set)
     labels: Counter[str] = msgspec.field(default_factory=Counter)
 
@@ -144,7 +144,7 @@ def read_series(
     """
     found = SeriesReadings({}, {}, {})
     machines: dict[str, SampleBuilder] = {}
-    measured = _measured(dialect, series, values, at)
+    measured = _measured(dialect, series, values, at) if dialect.measured else {}
     for number, (item, value) in enumerate(zip(series, values, strict=True)):
         meaning = item.meaning
         if not isinstance(meaning, SeriesMeaning) or meaning.dialect is not dialect:
@@ -192,7 +192,7 @@ def _count_unread(found: SeriesReadings, dialect: Dialect, name: str, meaning: S
     elif not meaning.is_known:
         found.unknown[name] = None
     elif name != dialect.measured:
-        found.nameless += 1
+        found.unattributed += 1
 
 
 def _instant(measured: Mapping[tuple[str, View | None, Lane], int], subject: SeriesSubject, lane: Lane, at: int) -> int:
@@ -223,8 +223,6 @@ def _measured(
     after receipt of the page is a clock error of the other machine and is replaced by the time of receipt.
     """
     found: dict[tuple[str, View | None, Lane], int] = {}
-    if not dialect.measured:
-        return found
     for one, value in zip(series, values, strict=True):
         if one.name != dialect.measured or one.labels.get("lane") not in set(Lane) or not 0 < value < _MAX_SECONDS:
             continue

@@ -10,6 +10,8 @@ from gpufleet.model.device_state import ERROR, STATE_OF_REASON, is_core_error, w
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.view import View, ViewKind
 
+STATE = "gpu_state"
+
 SERIES_ENDED = Absent(Reason.NO_DATA, "the source reported the end of the series")
 
 
@@ -38,9 +40,11 @@ class SampleBuilder:
             if value.__class__ is Absent:
                 self._note_evidence(key, view, metric, value, at)
         if metric.dims:
-            row.dims[metric.name, labels] = merge_values(row.dims.get((metric.name, labels)), value)
+            place = metric.name, labels
+            row.dims[place] = merge_values(row.dims[place], value) if place in row.dims else value
         else:
-            row.values[metric.name] = merge_values(row.values.get(metric.name), value)
+            name = metric.name
+            row.values[name] = merge_readings(name, row.values[name], value) if name in row.values else value
 
     def add_text(self, view: View | None, metric: str, text: str, at: int) -> None:
         """Add a text that many series repeat, such as a product name; the newest counts."""
@@ -89,7 +93,7 @@ class SampleBuilder:
 
     def _correct_state(self, key: str, state: str, at: int) -> None:
         """Replace a better state of the page by the state that its readings prove. No page state is made up as `ok`."""
-        metric = CATALOGUE["gpu_state"]
+        metric = CATALOGUE[STATE]
         given = [(lane_at, row) for (of, lane, lane_at), row in self._rows.items() if of == key and lane is metric.lane]
         stated = [(lane_at, row) for lane_at, row in given if isinstance(row.values.get(metric.name), str)]
         for _, row in stated:
@@ -117,10 +121,9 @@ def view_key(view: View | None) -> str:
     return "" if view is None else view.key
 
 
-class _Row:
-    def __init__(self) -> None:
-        self.values: dict[str, Value | Absent] = {}
-        self.dims: dict[tuple[str, tuple[str, ...]], Value | Absent] = {}
+class _Row(msgspec.Struct):
+    values: dict[str, Value | Absent] = {}
+    dims: dict[tuple[str, tuple[str, ...]], Value | Absent] = {}
 
 
 def bounded(metric: Metric, value: float, source: str) -> int | float | Absent:
@@ -131,6 +134,13 @@ def bounded(metric: Metric, value: float, source: str) -> int | float | Absent:
     if (metric.low is not None and ours < metric.low) or (metric.high is not None and ours > metric.high):
         return Absent(Reason.INVALID_VALUE, source)
     return ours
+
+
+def merge_readings(metric: str, before: Value | Absent | None, value: Value | Absent) -> Value | Absent:
+    """Merge values of one metric from two parts of a row. The worse of two states is the state of the GPU."""
+    if metric == STATE and isinstance(before, str) and isinstance(value, str):
+        return worst_state((before, value))
+    return merge_values(before, value)
 
 
 def merge_values(before: Value | Absent | None, value: Value | Absent) -> Value | Absent:

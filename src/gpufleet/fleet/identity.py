@@ -6,7 +6,10 @@ Rule 2. Records that differ in stronger evidence are two machines, whatever weak
 Rule 3. A boot id distinguishes a clone from a restart. A boot id never recurs: a recurring one is another machine's.
         Two host names with two boot ids at the same time are two machines. Late reports of an earlier boot are neither.
 Rule 4. The machine that first had an id keeps it. A clone gets a new id, and both carry the conflict.
-Rule 5. A guest's evidence is its own claim. It is compared with guests of the same hypervisor only.
+Rule 5. A guest's evidence is its own claim. It is compared with guests of the same hypervisor only. The hypervisor is
+        identified by its id, since its name may change and pass to another machine.
+Rule 6. A report without a boot id, such as an imported series, belongs to the live bearer of its name, or else to the
+        one that was last seen.
 """
 
 import enum
@@ -47,6 +50,7 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
         boots: its newest boots, newest last.
         clone_boots: boot ids that were found to be a clone's.
         named_only: listed by another source but never reported, last listed at `last_seen`.
+        host: of a guest, the id of its hypervisor; empty if unknown.
     """
 
     id: str
@@ -55,6 +59,7 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
     boots: tuple[Boot, ...] = ()
     clone_boots: tuple[str, ...] = ()
     named_only: bool = False
+    host: str = ""
 
 
 class MatchOutcome(enum.Enum):
@@ -81,14 +86,18 @@ class MatchDecision(msgspec.Struct, frozen=True, kw_only=True):
     shared: str = ""
 
 
-def decide(known: Iterable[KnownMachine], machine: Machine, at: int) -> MatchDecision:
+def decide(known: Iterable[KnownMachine], machine: Machine, at: int, host: str = "") -> MatchDecision:
     """Match evidence against the machines of its cluster that share any evidence with it.
 
-    `at` is the time of receipt; for a late report, which newer ones overtook, the time of sending.
+    Args:
+        known: those machines.
+        machine: the evidence.
+        at: time of receipt; for a late report, which newer ones overtook, the time of sending.
+        host: of a guest, the id of its hypervisor; empty if unknown.
     """
     rivals: list[KnownMachine] = []
     shared = ""
-    candidates = [one for one in known if _comparable(one.machine, machine)]
+    candidates = [one for one in known if _comparable(one, machine, host)]
     for level, field in enumerate(EVIDENCE):
         value = getattr(machine, field)
         holders = [one for one in candidates if value and getattr(one.machine, field) == value]
@@ -121,10 +130,12 @@ def new_machine(id: str, machine: Machine, at: int) -> KnownMachine:  # noqa: A0
     return KnownMachine(id=id, machine=machine, last_seen=at, boots=boots)
 
 
-def _comparable(one: Machine, other: Machine) -> bool:
-    if one.kind is not other.kind:
+def _comparable(one: KnownMachine, machine: Machine, host: str) -> bool:
+    if one.machine.kind is not machine.kind:
         return False
-    return one.kind is not MachineKind.GUEST or one.hypervisor == other.hypervisor
+    if machine.kind is not MachineKind.GUEST:
+        return True
+    return one.host == host if one.host and host else one.machine.hypervisor == machine.hypervisor
 
 
 def _compatible(one: KnownMachine, machine: Machine, level: int) -> bool:
@@ -172,11 +183,21 @@ def _choose(fits: list[KnownMachine], machine: Machine, at: int) -> KnownMachine
     fits = [one for one in fits if not _at_odds(one, machine, at)]
     if len(fits) <= 1:
         return fits[0] if fits else None
+    if machine.boot_id is None:
+        return _newest(fits, at)
     named = [one for one in fits if one.machine.name == machine.name]
     if len(named) == 1:
         return named[0]
     not_live = [one for one in fits if not _live(one, at)]
     return not_live[0] if len(not_live) == 1 else None
+
+
+def _newest(fits: list[KnownMachine], at: int) -> KnownMachine | None:
+    """Return the live machine, or the one last seen if none is live; None if several are live."""
+    live = [one for one in fits if _live(one, at)]
+    if live:
+        return live[0] if len(live) == 1 else None
+    return max(fits, key=lambda one: (one.last_seen, one.id))
 
 
 def _merge(one: KnownMachine, machine: Machine, at: int) -> KnownMachine:

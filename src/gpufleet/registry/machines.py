@@ -9,65 +9,22 @@ from collections.abc import Collection, Iterator
 import msgspec
 import sqlalchemy as sa
 
-from gpufleet.fleet.identity import EVIDENCE, RETURN_NS, KnownMachine, MatchDecision, MatchOutcome, decide, new_machine
+from gpufleet.fleet.identity import EVIDENCE, KnownMachine, MatchDecision, MatchOutcome, decide, new_machine
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import CapacityError, NotFoundError, RegistryError
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.ledger import MachineFreshness, MachineFreshnessColumns, MachineMatch, MachineRoom
 from gpufleet.model.time import NANOS, to_datetime
-from gpufleet.registry import tables
-from gpufleet.registry.database import Row, execute_rows, upsert
-
-
-class MachineOrder:
-    """Sorted index of machine ids by cluster, name and id: a page is found without sorting all machines."""
-
-    def __init__(self) -> None:
-        self._clusters: dict[str, list[tuple[str, str]]] = {}
-
-    def add(self, cluster: str, name: str, id: str) -> None:  # noqa: A002 - the term of the domain
-        """Insert a machine."""
-        bisect.insort(self._clusters.setdefault(cluster, []), (name, id))
-
-    def remove(self, cluster: str, name: str, id: str) -> None:  # noqa: A002
-        """Remove a machine that was added with this name."""
-        machines = self._clusters[cluster]
-        del machines[bisect.bisect_left(machines, (name, id))]
-
-    def count(self, cluster: str) -> int:
-        """Return the number of machines of a cluster."""
-        return len(self._clusters.get(cluster, ()))
-
-    def after(self, cluster: str | None, place: tuple[str, str, str] | None) -> Iterator[str]:
-        """Yield machine ids (of one cluster) after a place: a cluster, name and id."""
-        for one in sorted(self._clusters) if cluster is None else (cluster,):
-            machines = self._clusters.get(one, [])
-            if place is None or one > place[0]:
-                first = 0
-            elif one == place[0]:
-                first = bisect.bisect_right(machines, place[1:])
-            else:
-                continue
-            for at in range(first, len(machines)):
-                yield machines[at][1]
-
-
-_COLUMNS = ("id", "cluster", "sender", "known", "first_seen", "last_seen")
-
-_UPDATE_LAST_SEEN = (
-    tables.MACHINES.update()
-    .where(tables.MACHINES.c.id == sa.bindparam("which"))
-    .values(last_seen=sa.bindparam("last_seen"))
+from gpufleet.registry.conflicts import ConflictLog
+from gpufleet.registry.machine_rows import (
+    MachineRow,
+    evidence_keys,
+    load_machines,
+    retire_machine,
+    save_last_seen,
+    save_machines,
+    save_retirements,
 )
-"""Update of a machine whose only change is a newer report."""
-
-_UPDATE_RETIRED_AT = (
-    tables.MACHINES.update()
-    .where(tables.MACHINES.c.id == sa.bindparam("which"))
-    .values(retired_at=sa.bindparam("retired_at"))
-)
-"""Update of a machine whose retirement lay in the future, because the hub's clock moved back."""
-
 
 CLOCK_TOLERANCE_NS = 60 * NANOS
 """Instants further ahead of the hub's clock than this were recorded before that clock moved back."""
@@ -94,44 +51,6 @@ EXPIRY_INTERVAL_NS = 3600 * NANOS
 """Interval between searches for expired machines."""
 
 
-class EvidenceConflict(msgspec.Struct, frozen=True):
-    """Contradiction between the evidence of two machines; `other` is empty if boot ids alternate under one id."""
-
-    machine: str
-    other: str
-    field: str
-    value: str
-
-
-class _CachedMachine(msgspec.Struct):
-    cluster: str
-    sender: str
-    known: KnownMachine
-    first_seen: int
-    evidence: Machine  # the newest evidence, unchanged
-    retired_at: int | None = None
-    counted_for: str | None = None  # sender for which it is counted; None while it is retired
-
-    @property
-    def is_retired(self) -> bool:
-        return self.retired_at is not None and self.retired_at >= self.known.last_seen
-
-
-class _Alternation(msgspec.Struct, frozen=True):
-    """Newest report of a machine under a former name; `agents` are the names, each with its sender."""
-
-    at: int
-    agents: tuple[tuple[str, str], ...]
-
-
-def count_machines(connection: sa.Connection) -> dict[str, int]:
-    """Return cluster to the number of its machines that are not retired, as last saved."""
-    table = tables.MACHINES
-    active = sa.or_(table.c.retired_at.is_(None), table.c.retired_at < table.c.last_seen)
-    query = sa.select(table.c.cluster, sa.func.count().label("machines")).where(active).group_by(table.c.cluster)
-    return {row.cluster: row.machines for row in connection.execute(query)}
-
-
 class MachineCache:
     """All machines of a registry. Not thread-safe: the registry takes its lock around each call."""
 
@@ -139,16 +58,13 @@ class MachineCache:
         self._max_machines = max_machines
         self._in_order = MachineOrder()
         self._retired: set[str] = set()  # ever retired; a machine that reported again is still in it
-        self._rows: dict[str, _CachedMachine] = {}
-        self._by_cluster: dict[str, dict[str, _CachedMachine]] = {}
+        self._rows: dict[str, MachineRow] = {}
+        self._by_cluster: dict[str, dict[str, MachineRow]] = {}
         self._by_evidence: dict[tuple[str, str, str], set[str]] = {}
         self._by_report: dict[tuple[str, str, Machine], str] = {}
-        self._conflicts: dict[str, dict[EvidenceConflict, int]] = {}
-        self._former_names: dict[str, Machine] = {}
-        self._alternations: dict[str, _Alternation] = {}
+        self._conflicts = ConflictLog()
         self._changed: dict[str, None] = {}
         self._seen: dict[str, None] = {}
-        self._new_conflicts: list[EvidenceConflict] = []
         self._unsaved_retirements: dict[str, int] = {}
         self._active: Counter[str] = Counter()  # by cluster
         self._active_of: Counter[tuple[str, str]] = Counter()  # by cluster and sender
@@ -156,13 +72,9 @@ class MachineCache:
 
     def load(self, connection: sa.Connection) -> None:
         """Load all machines and conflicts."""
-        for row in connection.execute(sa.select(tables.MACHINES)):
-            known = msgspec.msgpack.decode(row.known, type=KnownMachine)
-            known = msgspec.structs.replace(known, last_seen=max(known.last_seen, row.last_seen))
-            self._store(_CachedMachine(row.cluster, row.sender, known, row.first_seen, known.machine, row.retired_at))
-        for row in connection.execute(sa.select(tables.CONFLICTS)):
-            conflict = EvidenceConflict(row.machine, row.other, row.field, row.value)
-            self._conflicts.setdefault(row.machine, {})[conflict] = row.since
+        for row in load_machines(connection):
+            self._store(row)
+        self._conflicts.load(connection)
         self._changed.clear()
 
     @property
@@ -190,21 +102,22 @@ class MachineCache:
         """
         if (cluster, sender, machine) in self._by_report:
             return True
-        ids: dict[str, None] = {}
-        for field in EVIDENCE:
-            if value := getattr(machine, field):
-                ids.update(dict.fromkeys(sorted(self._by_evidence.get((cluster, field, value), ()))))
-        rows = [row for row in map(self._rows.get, ids) if row is not None]
-        return decide([row.known for row in rows], machine, at).verdict is not MatchOutcome.NEW
+        candidates = self._candidates(cluster, machine)
+        if not candidates:
+            return False
+        host = self._host_of(cluster, sender, machine)
+        return decide(candidates, machine, at, host).verdict is not MatchOutcome.NEW
 
     def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int) -> MachineMatch:
         """Return the machine that the evidence belongs to; see `ports.Registry.match`."""
-        if not self._expired_at <= now < self._expired_at + EXPIRY_INTERVAL_NS:
-            self._expire(now)
+        self._expire(now)
         report = (cluster, sender, machine)
+        host = self._host_of(cluster, sender, machine)
         known_id = self._by_report.get(report)
         if (
             known_id is not None
+            and self._rows[known_id].known.host == host
+            and not self._is_shared_name(cluster, machine)
             and self._rows[known_id].evidence == machine
             and not self._rows[known_id].known.named_only
         ):
@@ -213,20 +126,23 @@ class MachineCache:
             row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
             self._recount(row)
             self._seen[known_id] = None
-            return MachineMatch(known_id, self._conflict_text(known_id))
+            return MachineMatch(known_id, self._conflicts.text(row.known))
         for one in self._candidates(cluster, machine):
             self._clamp_future(self._rows[one.id], now)
-        decision = decide(self._candidates(cluster, machine), machine, at)
-        self._note_name(decision, sender, machine, at)
+        decision = decide(self._candidates(cluster, machine), machine, at, host)
+        if decision.verdict is MatchOutcome.SAME and decision.known is not None:
+            before = self._rows[decision.known.id]
+            self._conflicts.record_name(before.known, before.sender, sender, machine, at)
         row = self._apply(decision, cluster, sender, machine, at)
-        row.known = msgspec.structs.replace(row.known, named_only=False)
+        row.known = msgspec.structs.replace(row.known, named_only=False, host=host or row.known.host)
         self._store(row)
-        self._record_conflicts(row, decision, at)
+        self._conflicts.record_decision(row.known.id, row.evidence, decision, at)
         self._by_report[report] = row.known.id
-        return MachineMatch(row.known.id, self._conflict_text(row.known.id))
+        return MachineMatch(row.known.id, self._conflicts.text(row.known))
 
     def match_named(self, cluster: str, sender: str, machine: Machine, at: int, now: int) -> MachineMatch:
         """Return the machine that a third party names; see `ports.Registry.match_named`."""
+        self._expire(now)
         decision = decide(self._candidates(cluster, machine), machine, at)
         if decision.verdict is MatchOutcome.NEW:
             row = self._apply(decision, cluster, sender, machine, at)
@@ -237,13 +153,13 @@ class MachineCache:
         row = self._rows[decision.known.id]
         if row.known.named_only:
             self._clamp_future(row, now)
-        if row.known.named_only and row.retired_at is None and at > row.known.last_seen:
+        if row.known.named_only and (row.retired_at is None or row.has_expired) and at > row.known.last_seen:
             row.known, row.sender = msgspec.structs.replace(row.known, last_seen=at), sender
             self._recount(row)
             self._changed[row.known.id] = None
-        return MachineMatch(row.known.id, self._conflict_text(row.known.id))
+        return MachineMatch(row.known.id, self._conflicts.text(row.known))
 
-    def _clamp_future(self, row: _CachedMachine, now: int) -> None:
+    def _clamp_future(self, row: MachineRow, now: int) -> None:
         """Move instants from before a clock step to just before now."""
         if row.known.last_seen > now + CLOCK_TOLERANCE_NS:
             row.known = msgspec.structs.replace(row.known, last_seen=now - 1)
@@ -251,7 +167,7 @@ class MachineCache:
         if row.retired_at is not None and row.retired_at > now + CLOCK_TOLERANCE_NS:
             row.retired_at = self._unsaved_retirements[row.known.id] = now - 1
 
-    def _recount(self, row: _CachedMachine) -> None:
+    def _recount(self, row: MachineRow) -> None:
         """Count a machine for its sender unless it is retired. Call it after each change of a row."""
         now = None if row.is_retired else row.sender
         before, row.counted_for = row.counted_for, now
@@ -265,7 +181,9 @@ class MachineCache:
                     del self._active_of[row.cluster, sender]
 
     def _expire(self, now: int) -> None:
-        """Retire short-lived machines of nearly full clusters. Machines that only a third party names are kept."""
+        """Retire short-lived machines of nearly full clusters, at most once in `EXPIRY_INTERVAL_NS`."""
+        if self._expired_at <= now < self._expired_at + EXPIRY_INTERVAL_NS:
+            return
         self._expired_at = now
         for cluster, count in self.counts().items():
             if count < EXPIRY_RATIO * self._max_machines:
@@ -274,7 +192,6 @@ class MachineCache:
                 last_seen = row.known.last_seen
                 if (
                     row.counted_for is not None
-                    and not row.known.named_only
                     and now - last_seen > EXPIRY_NS
                     and last_seen - row.first_seen < SHORT_LIVED_NS
                 ):
@@ -337,7 +254,7 @@ class MachineCache:
 
     def freshness_columns(self, cluster: str) -> MachineFreshnessColumns:
         """Return the freshness of a cluster's machines; see `ports.Registry.machine_freshness_columns`."""
-        rows, conflicts = self._rows_of(cluster), self._conflicts.keys() | self._alternations.keys()
+        rows, conflicts = self._rows_of(cluster), self._conflicts.machines()
         plain = [
             row for row in rows if row.retired_at is None and not row.known.named_only and row.known.id not in conflicts
         ]
@@ -351,7 +268,7 @@ class MachineCache:
             others=tuple(self._freshness(self._rows[id_]) for id_ in others),
         )
 
-    def _freshness(self, row: _CachedMachine) -> MachineFreshness:
+    def _freshness(self, row: MachineRow) -> MachineFreshness:
         id_ = row.known.id
         return MachineFreshness(
             id=id_,
@@ -359,61 +276,75 @@ class MachineCache:
             sender=row.sender,
             last_seen=row.known.last_seen,
             retired_at=row.retired_at,
-            conflict=(id_ in self._conflicts or id_ in self._alternations) and self._conflict_text(id_) is not None,
+            conflict=self._conflicts.text(row.known) is not None,
             named_only=row.known.named_only,
         )
 
-    def _rows_of(self, cluster: str | None) -> Collection[_CachedMachine]:
+    def _rows_of(self, cluster: str | None) -> Collection[MachineRow]:
         """Return the machines of one cluster, or of all, in any order."""
         return (self._rows if cluster is None else self._by_cluster.get(cluster, {})).values()
 
     def retire(self, connection: sa.Connection, id: str, at: int) -> None:  # noqa: A002
         """Write a retirement inside the caller's transaction; call `confirm_retired` after. Raises NotFoundError."""
         self.record(id)
-        table = tables.MACHINES
-        if connection.execute(table.update().where(table.c.id == id).values(retired_at=at)).rowcount != 1:
-            connection.execute(
-                table.insert(), [{**dict(zip(_COLUMNS, _values(self._rows[id]), strict=True)), "retired_at": at}]
-            )  # matched, but not saved yet
+        retire_machine(connection, self._rows[id], self._retirement(id, at))
 
     def confirm_retired(self, id: str, at: int) -> None:  # noqa: A002
         """Apply a committed retirement to the cache."""
         row = self._rows[id]
-        row.retired_at = at
+        row.retired_at = self._retirement(id, at)
         self._retired.add(id)
         self._unsaved_retirements.pop(id, None)  # earlier than the committed one
         self._recount(row)
 
+    def _retirement(self, id: str, at: int) -> int:  # noqa: A002
+        """Return the time of an operator's retirement: after the last report, at which only expiry retires."""
+        return max(at, self._rows[id].known.last_seen + 1)
+
     def save(self, connection: sa.Connection) -> None:
         """Write changes inside the caller's transaction; call `confirm_saved` after the commit."""
-        rows = [self._rows[machine] for machine in self._changed]
-        if rows:
-            upsert(connection, tables.MACHINES, _COLUMNS, [_values(row) for row in rows])
-            _save_evidence(connection, rows)
-        seen = [(self._rows[id].known.last_seen, id) for id in self._seen if id not in self._changed]  # noqa: A001
-        execute_rows(connection, _UPDATE_LAST_SEEN, ("last_seen", "which"), seen)
-        retired = [(at, id) for id, at in self._unsaved_retirements.items()]  # noqa: A001
-        execute_rows(connection, _UPDATE_RETIRED_AT, ("retired_at", "which"), retired)
-        for conflict in self._new_conflicts:
-            since = self._conflicts[conflict.machine][conflict]
-            connection.execute(tables.CONFLICTS.insert().values(**msgspec.structs.asdict(conflict), since=since))
+        save_machines(connection, [self._rows[id_] for id_ in self._changed])
+        seen = [(self._rows[id_].known.last_seen, id_) for id_ in self._seen if id_ not in self._changed]
+        save_last_seen(connection, seen)
+        save_retirements(connection, [(at, id_) for id_, at in self._unsaved_retirements.items()])
+        self._conflicts.save(connection)
 
     def confirm_saved(self) -> None:
         """Clear the list of unsaved changes."""
         self._changed.clear()
         self._seen.clear()
         self._unsaved_retirements.clear()
-        self._new_conflicts.clear()
+        self._conflicts.confirm_saved()
 
     def _candidates(self, cluster: str, machine: Machine) -> list[KnownMachine]:
-        ids: dict[str, None] = {}
+        """Return the machines that share evidence. The name of a retired machine belongs to its successor, if any."""
+        found: dict[str, KnownMachine] = {}
         for field in EVIDENCE:
-            value = getattr(machine, field)
-            if value:
-                ids.update(dict.fromkeys(sorted(self._by_evidence.get((cluster, field, value), ()))))
-        return [self._rows[machine_id].known for machine_id in ids]
+            rows = self._rows_with(cluster, field, getattr(machine, field))
+            if field == "name":
+                rows = [row for row in rows if not row.is_retired] or rows
+            found.update((row.known.id, row.known) for row in rows)
+        return list(found.values())
 
-    def _apply(self, decision: MatchDecision, cluster: str, sender: str, machine: Machine, at: int) -> _CachedMachine:
+    def _rows_with(self, cluster: str, field: str, value: str | None) -> list[MachineRow]:
+        ids = sorted(self._by_evidence.get((cluster, field, value), ())) if value else ()
+        return [row for row in map(self._rows.get, ids) if row is not None]
+
+    def _is_shared_name(self, cluster: str, machine: Machine) -> bool:
+        """Return whether several machines have the name, and there is no other evidence."""
+        if machine.boot_id or any(getattr(machine, field) for field in EVIDENCE if field != "name"):
+            return False
+        return len(self._by_evidence.get((cluster, "name", machine.name), ())) > 1
+
+    def _host_of(self, cluster: str, sender: str, machine: Machine) -> str:
+        """Return the id of a guest's hypervisor: the node of that name that the guest's sender last reported."""
+        if machine.kind is not MachineKind.GUEST:
+            return ""
+        named = self._rows_with(cluster, "name", machine.hypervisor)
+        nodes = [row for row in named if row.known.machine.kind is MachineKind.NODE and row.sender == sender]
+        return max(nodes, key=lambda row: row.known.last_seen).known.id if nodes else ""
+
+    def _apply(self, decision: MatchDecision, cluster: str, sender: str, machine: Machine, at: int) -> MachineRow:
         if decision.verdict is MatchOutcome.NEW:
             # The limit itself is enforced on receipt (`room`): here the batch is acknowledged already.
             count, most = self._in_order.count(cluster), RETIRED_FACTOR * self._max_machines
@@ -423,13 +354,13 @@ class MachineCache:
                     f"a limit of {most} with retired ones: check its senders for made-up machines, or raise "
                     "ingest.max_machines"
                 )
-            return _CachedMachine(cluster, sender, new_machine(self._new_id(), machine, at), at, machine)
+            return MachineRow(cluster, sender, new_machine(self._new_id(), machine, at), at, machine)
         assert decision.known is not None
         before = self._rows[decision.known.id]
         # A late report does not make its sender the sender of the machine.
         is_newest = at >= before.known.last_seen or before.known.named_only
         newest_sender = sender if is_newest else before.sender
-        return _CachedMachine(
+        return MachineRow(
             cluster, newest_sender, decision.known, before.first_seen, machine, before.retired_at, before.counted_for
         )
 
@@ -440,7 +371,7 @@ class MachineCache:
                 return id
         raise RegistryError("found no unused machine id in 8 attempts: check the random source of this host")
 
-    def _store(self, row: _CachedMachine) -> None:
+    def _store(self, row: MachineRow) -> None:
         id = row.known.id  # noqa: A001
         before = self._rows.get(id)
         if before is None:
@@ -449,9 +380,9 @@ class MachineCache:
             if before.known.machine.name != row.known.machine.name:
                 self._in_order.remove(*_order(before))
                 self._in_order.add(*_order(row))
-            for key in _evidence_keys(before):
+            for key in evidence_keys(before):
                 self._by_evidence[key].discard(id)
-        for key in _evidence_keys(row):
+        for key in evidence_keys(row):
             self._by_evidence.setdefault(key, set()).add(id)
         if before is not None and _report(before) != _report(row):
             self._by_report.pop(_report(before), None)
@@ -461,54 +392,7 @@ class MachineCache:
         self._recount(row)
         self._changed[id] = None
 
-    def _note_name(self, decision: MatchDecision, sender: str, machine: Machine, at: int) -> None:
-        """Note that a machine reports under a name that it had before its present one: two agents run on it."""
-        if decision.verdict is not MatchOutcome.SAME or decision.known is None:
-            return
-        before = self._rows[decision.known.id]
-        if before.known.named_only or before.known.machine.name == machine.name or at < before.known.last_seen:
-            return
-        former = self._former_names.get(before.known.id)
-        if former is not None and former.name == machine.name:
-            agents = sorted({(before.known.machine.name, before.sender), (machine.name, sender)})
-            self._alternations[before.known.id] = _Alternation(at, tuple(agents))
-        self._former_names[before.known.id] = before.known.machine
-
-    def _record_conflicts(self, row: _CachedMachine, decision: MatchDecision, at: int) -> None:
-        if not decision.shared:
-            return
-        id, machine = row.known.id, row.evidence  # noqa: A001
-        if decision.verdict is MatchOutcome.RETURNED:
-            assert machine.boot_id is not None
-            self._conflict(EvidenceConflict(id, "", "boot_id", machine.boot_id), at)
-        value = getattr(machine, decision.shared)
-        for rival in decision.rivals:
-            self._conflict(EvidenceConflict(id, rival, decision.shared, value), at)
-            self._conflict(EvidenceConflict(rival, id, decision.shared, value), at)
-
-    def _conflict(self, conflict: EvidenceConflict, at: int) -> None:
-        known = self._conflicts.setdefault(conflict.machine, {})
-        if conflict not in known:
-            known[conflict] = at
-            self._new_conflicts.append(conflict)
-
-    def _conflict_text(self, id: str) -> str | None:  # noqa: A002
-        """Return the text of the conflicts whose evidence the machine still reports, or None."""
-        machine = self._rows[id].known.machine
-        texts = [
-            f"shares {one.field} {one.value} with {one.other}: one of them is a clone"
-            if one.other
-            else f"boot id {one.value} returned after another boot id: two machines report with this evidence"
-            for one in self._conflicts.get(id, ())
-            if getattr(machine, one.field) == one.value
-        ]
-        found = self._alternations.get(id)
-        if found is not None and self._rows[id].known.last_seen - found.at < RETURN_NS:
-            agents = " and ".join(f"{name!r} (sender {sender!r})" for name, sender in found.agents)
-            texts.append(f"reports alternately as {agents}: stop one of the two senders, or give both one node name")
-        return "; ".join(texts) or None
-
-    def _record(self, row: _CachedMachine) -> MachineRecord:
+    def _record(self, row: MachineRow) -> MachineRecord:
         return MachineRecord(
             id=row.known.id,
             cluster=row.cluster,
@@ -516,46 +400,49 @@ class MachineCache:
             sender=row.sender,
             first_seen=to_datetime(row.first_seen),
             last_seen=to_datetime(row.known.last_seen),
-            conflict=self._conflict_text(row.known.id),
+            conflict=self._conflicts.text(row.known),
+            hypervisor_id=row.known.host or None,
             named_only=row.known.named_only,
             retired_at=None if row.retired_at is None else to_datetime(row.retired_at),
         )
 
 
-def _report(row: _CachedMachine) -> tuple[str, str, Machine]:
+def _report(row: MachineRow) -> tuple[str, str, Machine]:
     return row.cluster, row.sender, row.evidence
 
 
-def _order(row: _CachedMachine) -> tuple[str, str, str]:
+def _order(row: MachineRow) -> tuple[str, str, str]:
     return row.cluster, row.known.machine.name, row.known.id
 
 
-def _evidence_keys(row: _CachedMachine) -> list[tuple[str, str, str]]:
-    pairs = ((field, getattr(row.known.machine, field)) for field in EVIDENCE)
-    return [(row.cluster, field, value) for field, value in pairs if value]
+class MachineOrder:
+    """Sorted index of machine ids by cluster, name and id: a page is found without sorting all machines."""
 
+    def __init__(self) -> None:
+        self._clusters: dict[str, list[tuple[str, str]]] = {}
 
-def _values(row: _CachedMachine) -> Row:
-    """Return the values of `_COLUMNS` in order."""
-    known = row.known
-    return known.id, row.cluster, row.sender, msgspec.msgpack.encode(known), row.first_seen, known.last_seen
+    def add(self, cluster: str, name: str, id: str) -> None:  # noqa: A002 - the term of the domain
+        """Insert a machine."""
+        bisect.insort(self._clusters.setdefault(cluster, []), (name, id))
 
+    def remove(self, cluster: str, name: str, id: str) -> None:  # noqa: A002
+        """Remove a machine that was added with this name."""
+        machines = self._clusters[cluster]
+        del machines[bisect.bisect_left(machines, (name, id))]
 
-def _save_evidence(connection: sa.Connection, rows: list[_CachedMachine]) -> None:
-    """Add evidence that is new for a machine; earlier evidence is kept."""
-    ids = [row.known.id for row in rows]
-    table = tables.EVIDENCE
-    saved: set[tuple[str, str, str]] = set()
-    for start in range(0, len(ids), 500):
-        query = sa.select(table.c.machine, table.c.field, table.c.value).where(
-            table.c.machine.in_(ids[start : start + 500])
-        )
-        saved.update((row.machine, row.field, row.value) for row in connection.execute(query))
-    new = [
-        {"machine": row.known.id, "field": field, "value": value, "since": row.known.last_seen}
-        for row in rows
-        for _, field, value in _evidence_keys(row)
-        if (row.known.id, field, value) not in saved
-    ]
-    if new:
-        connection.execute(table.insert(), new)
+    def count(self, cluster: str) -> int:
+        """Return the number of machines of a cluster."""
+        return len(self._clusters.get(cluster, ()))
+
+    def after(self, cluster: str | None, place: tuple[str, str, str] | None) -> Iterator[str]:
+        """Yield machine ids (of one cluster) after a place: a cluster, name and id."""
+        for one in sorted(self._clusters) if cluster is None else (cluster,):
+            machines = self._clusters.get(one, [])
+            if place is None or one > place[0]:
+                first = 0
+            elif one == place[0]:
+                first = bisect.bisect_right(machines, place[1:])
+            else:
+                continue
+            for at in range(first, len(machines)):
+                yield machines[at][1]

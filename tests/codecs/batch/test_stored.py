@@ -45,11 +45,11 @@ def test_stored_bundle_has_its_batches() -> None:
 def test_stored_spool_is_read_and_continued(tmp_path: Path) -> None:
     spool = Spool.open(shutil.copytree(STORED / "spool", tmp_path / "spool"), max_bytes=1 << 20)
     assert spool.epoch == (STORED / "spool" / "epoch").read_text().strip()
-    queued = dict(spool.read(max_records=100, max_bytes=1 << 20))
-    assert list(queued) == [2, 4, 5, 6, 7]
-    for seq, body in queued.items():
-        batch = decode(body)
-        assert (batch.seq, batch.epoch) == (seq, spool.epoch)
+    queued = spool.read(max_records=100, max_bytes=1 << 20)
+    assert [one.seq for one in queued] == [2, 4, 5, 6, 7]
+    for one in queued:
+        batch = decode(one.body)
+        assert (batch.seq, batch.epoch, batch.sent_at) == (one.seq, spool.epoch, one.at)
     assert spool.append(b"next") == 8
     assert (spool.recovery.torn_bytes, spool.recovery.lost_records, spool.recovery.damaged_bytes) == (0, 0, 0)
     spool.close()

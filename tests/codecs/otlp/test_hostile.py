@@ -27,7 +27,7 @@ from gpufleet.codecs.otlp.records import (
     ResourceLogs,
     ResourceMetrics,
 )
-from gpufleet.codecs.remote_write.decode import write_bytes
+from gpufleet.codecs.protobuf import write_bytes
 from gpufleet.model.errors import WireError, WireLimitError
 from tests.codecs.otlp.requests import AT, LOGS, RESOURCES
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1, encode_2
-from gpufleet.codecs.remote_write.known import RENEWED_AFTER
 from gpufleet.codecs.remote_write.records import WriteLimits, WriteProblem, WriteRequest
+from gpufleet.codecs.remote_write.series_cache import RENEWED_AFTER
 from gpufleet.model.errors import WireError, WireLimitError
 from tests.support.remote_write import pack, parse, request
 
@@ -351,9 +351,10 @@ def test_damaged_request_raises_at_most_a_wire_error(data: st.DataObject) -> Non
 @given(st.binary(max_size=100))
 def test_any_body_raises_at_most_a_wire_error(body: bytes) -> None:
     try:
-        WriteDecoder().decode_1(body)
+        found = WriteDecoder().decode_1(body)
     except WireError:
         return
+    assert isinstance(found, WriteRequest)
 
 
 def test_stale_marker_is_the_specified_nan() -> None:

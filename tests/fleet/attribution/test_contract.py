@@ -323,11 +323,42 @@ def test_absences_of_a_shared_machine_do_not_name_other_devices() -> None:
         assert (reading.absent, reading.detail) == (Reason.DRIVER_ERROR, detail)
 
 
-def test_details_of_absences_before_the_allocation_are_not_shown() -> None:
-    earlier = gpu_sample(gpu_view(1), NOW - 9 * NANOS, gpu_power_watts=Absent(Reason.DRIVER_ERROR, "their process"))
-    (device,) = answer_for(bare_metal(valid_from=at(-1)), [stored(earlier)]).devices
-    assert device.readings["gpu_power_watts"].absent is Reason.DRIVER_ERROR
-    assert device.readings["gpu_power_watts"].detail == ""
+@pytest.mark.parametrize(
+    ("detail", "is_shown"),
+    [
+        ("nvmlDeviceGetPowerUsage: timeout", True),
+        ("gpu/GPU-1: timeout", True),
+        ("gpu/GPU-2: timeout", False),
+        ("0000:64:00.0: GPU is lost", False),
+        ("Xid (PCI:0000:64:00): 79", False),
+        ("GPU5: GPU is lost", False),
+        ("gpu/GPU-1: GI 3 is in use", False),
+        ("11111111-2222-3333-4444-555555555555: no answer", False),
+        ("/dev/nvidia5: no answer", False),
+        ("gpu/GPU-1: processes 4711 and 4712", False),
+    ],
+)
+def test_absences_of_a_listed_device_name_no_other(detail: str, is_shown: bool) -> None:
+    absent = Absent(Reason.DRIVER_ERROR, detail)
+    dims = tuple(DimValue(metric, ("0",), absent) for metric in ("gpu_fan_speed_ratio", "host_cpu_seconds_total"))
+    samples = [
+        gpu_sample(gpu_view(1), NOW, gpu_power_watts=absent),
+        host_sample(NOW),
+    ]
+    samples = [msgspec.structs.replace(one, dims=(dim,)) for one, dim in zip(samples, dims, strict=True)]
+    for devices, details in ((("GPU-1",), {detail if is_shown else ""}), (None, {detail})):
+        found = answer_for(bare_metal(devices=devices), [stored(one) for one in samples])
+        assert {one.detail for one in shown(found) if one.absent} == details
+        assert len([one for one in shown(found) if one.absent is Reason.DRIVER_ERROR]) == 3
+
+
+@pytest.mark.parametrize("lane", [Lane.STATIC, Lane.FAST])
+def test_no_lane_shows_details_from_before_the_allocation(lane: Lane) -> None:
+    absent = Absent(Reason.DRIVER_ERROR, "their process")
+    earlier = gpu_sample(gpu_view(1), NOW - 9 * NANOS, gpu_power_watts=absent)
+    earlier = msgspec.structs.replace(earlier, lane=lane, dims=(DimValue("gpu_fan_speed_ratio", ("0",), absent),))
+    found = answer_for(bare_metal(valid_from=at(-1)), [stored(earlier)])
+    assert {one.detail for one in shown(found)} == {""}
 
 
 @pytest.mark.parametrize("state", [ReaderState.OK, ReaderState.FAILED])

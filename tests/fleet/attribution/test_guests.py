@@ -172,6 +172,9 @@ def test_guest_values_before_the_allocation_are_not_shown() -> None:
     assert used(found) == [None]
     gone = answer_for(allocation(valid_from=at(-1)), guest(guest_status(Reason.NO_DRIVER), inside(GPU, 30, age=5)))
     assert gone.devices[0].readings["gpu_memory_used_bytes"].last_known is None
+    one = allocation(valid_from=at(1))
+    stamps = answer(one, (), NOW + 2 * NANOS, stale_after_seconds=STALE_AFTER, inside=(guest(guest_status()),)).host
+    assert {stamps[name].value for name in STAMPS} == {None}
 
 
 def test_vgpu_instance_completes_or_replaces_the_guest() -> None:

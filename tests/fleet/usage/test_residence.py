@@ -11,6 +11,7 @@ from gpufleet.fleet.usage.residence import (
     bounded_residences,
     last_reported,
     possibly_moved,
+    succession,
 )
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.inventory import StoredSlot
@@ -90,6 +91,33 @@ def test_replacement_in_an_earlier_slot_does_not_end_residence() -> None:
     assert found == {("a", X): (0, 8 * HOUR), ("b", X): (8 * HOUR, UNBOUNDED)}
 
 
+def test_replaced_gpu_is_in_its_slot_until_the_next_one() -> None:
+    reported = {("a", X): 2 * HOUR, ("a", Y): 9 * HOUR}
+    found = intervals([slot("a", X, HOUR), slot("a", Y, 4 * HOUR)], reported)
+    assert found == {("a", X): (0, 4 * HOUR), ("a", Y): (4 * HOUR, UNBOUNDED)}
+    assert intervals([slot("a", X, HOUR), slot("a", Y, 4 * HOUR)], {**reported, ("a", X): 9 * HOUR}) == {}
+
+
+def test_gpu_replaced_from_another_slot_ends_there() -> None:
+    slots = [slot("a", X, HOUR), slot("a", Y, HOUR, "0000:02:00.0"), slot("a", Y, 4 * HOUR)]
+    assert intervals(slots, {("a", X): 2 * HOUR, ("a", Y): 9 * HOUR}) == {("a", X): (0, 4 * HOUR)}
+
+
+@pytest.mark.parametrize(
+    ("reported", "intervals"),
+    [
+        ({"a": (2, 5)}, {"a": [(0, UNBOUNDED)]}),
+        ({"a": (2, 5), "b": (7, 9)}, {"a": [(0, 7)], "b": [(7, UNBOUNDED)]}),
+        ({"a": (2, 8), "b": (7, 9)}, {"a": [(0, 7)], "b": [(7, UNBOUNDED)]}),
+        ({"a": (2, 20), "b": (7, 9)}, {"a": [(0, 7), (9, UNBOUNDED)], "b": [(7, 9)]}),
+    ],
+)
+def test_one_guest_at_a_time_stands_for_a_virtual_machine(
+    reported: dict[str, tuple[int, int]], intervals: dict[str, list[tuple[int, int]]]
+) -> None:
+    assert succession(reported) == intervals
+
+
 def test_gpus_swapped_between_two_machines() -> None:
     slots = [slot("a", X, HOUR), slot("b", Y, HOUR), slot("a", Y, 5 * HOUR), slot("b", X, 5 * HOUR)]
     reported = {("a", X): 4 * HOUR, ("b", Y): 4 * HOUR, ("a", Y): 9 * HOUR, ("b", X): 9 * HOUR}
@@ -114,6 +142,7 @@ def test_only_host_readings_with_a_value_count_as_reported() -> None:
         "no-value": [sample(Side.HOST, 7, lost)],
     }
     assert last_reported(stored) == {("host", X): 5}
+    assert last_reported(stored, Side.GUEST) == {("guest", X): 7}
 
 
 def test_only_machines_that_share_a_gpu_may_have_moved_it() -> None:

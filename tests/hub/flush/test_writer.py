@@ -49,7 +49,7 @@ class Hub:
             quarantine=Quarantine(self.folder / "quarantine"),
             counters=self.counters,
             now=lambda: NOW,
-            unpacked=decoded,
+            decoded_cache=decoded,
         )
 
     @property
@@ -98,7 +98,7 @@ def test_cached_batch_is_written_without_decoding(hub: Hub) -> None:
     cut = msgspec.structs.replace(received[0], body=b"not decodable")
     assert hub.writer.flush([cut, received[1]]) == [1, 2]
     assert hub.store.seqs == [1, 2]
-    assert Ledger(hub.registry.sequences()).has(KEY, 1, digest_of(received[0].body))
+    assert Ledger(hub.registry.sequences()).run(KEY).has(1, digest_of(received[0].body))
 
 
 def test_newest_heartbeat_is_chosen_by_sequence_number(hub: Hub) -> None:
@@ -155,9 +155,9 @@ def test_clone_detection_survives_a_restart(hub: Hub) -> None:
     hub.writer.flush(records(1, 2, 3))
     hub.start()
     ledger = Ledger(hub.registry.sequences())
-    assert all(ledger.has(KEY, record.seq, digest_of(record.body)) for record in records(1, 2, 3))
+    assert all(ledger.run(KEY).has(record.seq, digest_of(record.body)) for record in records(1, 2, 3))
     clone = body(2, NOW + 77)
-    assert not ledger.has(KEY, 2, digest_of(clone))
+    assert not ledger.run(KEY).has(2, digest_of(clone))
     assert "number 2 came with another content" in ledger.epoch_conflict(KEY, decode(clone))
 
 

@@ -32,7 +32,7 @@ class Cluster:
     async def fetch(self) -> Page:
         return Page(*self.nodes)
 
-    async def take(self, _cluster: str, _sender: str, read: Any, *, heartbeat: object) -> ImportedRequest:
+    async def receive(self, _cluster: str, _sender: str, read: Any, *, heartbeat: object) -> ImportedRequest:
         written: ImportedRequest = read(None)
         if self.is_full:
             raise SpoolError("full")

@@ -55,7 +55,7 @@ def test_node_series_of_kube_state_metrics_become_counts() -> None:
             (series(capacity, resource="nvidia_com_gpu", **own), 8.0, T0),
         )
     )
-    assert (sum(found.others.values()), found.nameless, found.drift) == (2, 1, {})
+    assert (sum(found.others.values()), found.unattributed, found.drift) == (2, 1, {})
     capacity, allocatable = "kubernetes_capacity_devices", "kubernetes_allocatable_devices"
     for samples in found.machines.values():
         for one in samples:
@@ -91,7 +91,7 @@ def test_node_with_all_feature_discovery_labels_is_accepted(source: str) -> None
     else:
         metric = OtlpMetric("kube_node_labels", Kind.GAUGE, [OtlpPoint(1, T0, 0, labels)])
         found = read_points(decode_metrics(encode_metrics([ResourceMetrics({}, [metric])])))
-    assert (found.problems, found.nameless) == ({}, 0)
+    assert (found.problems, found.unattributed) == ({}, 0)
     ((sample,),) = found.machines.values()
     assert [one.value for one in sample.dims] == [8]
 

@@ -43,7 +43,7 @@ def test_convention_points_belong_to_the_resource_machine() -> None:
     assert (
         found.samples,
         dict(found.others),
-        found.nameless,
+        found.unattributed,
         dict(found.drift),
         dict(found.problems),
         found.accepted,
@@ -78,9 +78,9 @@ def test_problems_are_counted_for_known_metrics_only() -> None:
     assert found.others == {"gpu.utilization.max": 4, "http.server.request.duration": 5, "process.cpu.time": 6}
 
 
-def test_points_without_a_machine_are_nameless() -> None:
+def test_points_without_a_machine_are_unattributed() -> None:
     found = read_metrics_request(request(metric("hw.gpu.utilization", 0.5), service_name="x"))
-    assert (found.machines, found.nameless) == ({}, 1)
+    assert (found.machines, found.unattributed) == ({}, 1)
 
 
 GPU_0 = {"UUID": "GPU-00000000-0000-0000-0000-000000000001", "gpu": "0", "modelName": "NVIDIA L40S"}
@@ -163,4 +163,4 @@ def test_points_with_unknown_dimension_labels_are_not_merged() -> None:
     labels = [{"cpu": f"cpu{number}", "state": "user"} for number in (0, 1)]  # labels of the Collector's hostmetrics
     points = [OtlpPoint(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(labels)]
     found = read_metrics_request(request(OtlpMetric("system.cpu.time", Kind.COUNTER, points, "s"), host_name="node-1"))
-    assert (found.machines, dict(found.others), dict(found.drift), found.nameless) == ({}, {}, {}, 0)
+    assert (found.machines, dict(found.others), dict(found.drift), found.unattributed) == ({}, {}, {}, 0)

@@ -63,4 +63,4 @@ def test_logs_request_counts_skipped_records() -> None:
     assert {machine: [one.code for one in events] for machine, events in found.events.items()} == {
         Machine(name="node-1"): [31]
     }
-    assert (found.samples, dict(found.others), found.nameless, found.accepted) == (3, {"app.log": 1}, 1, 1)
+    assert (found.samples, dict(found.others), found.unattributed, found.accepted) == (3, {"app.log": 1}, 1, 1)

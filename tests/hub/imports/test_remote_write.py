@@ -74,7 +74,7 @@ def test_target_names_the_machine_if_the_exporter_does_not() -> None:
         )
     )
     assert {one.name for one in found.machines} == {"node-1", "node-2"}
-    assert found.nameless == 1
+    assert found.unattributed == 1
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_unknown_labels_are_counted_once_per_series() -> None:
         (series("node_load1", cpu="1"), 1.0, T0),
     )
     found = read_request(write)
-    assert (dict(found.labels), found.nameless) == ({"gpu_uuid": 1, "region": 2}, 1)
+    assert (dict(found.labels), found.unattributed) == ({"gpu_uuid": 1, "region": 2}, 1)
     assert read_request(write).labels == {}
 
 
@@ -174,7 +174,7 @@ def test_names_too_long_for_a_batch_are_skipped() -> None:
         )
     )
     assert found.machines == {}
-    assert found.nameless == 1
+    assert found.unattributed == 1
 
 
 def test_guest_series_of_an_agent_do_not_belong_to_the_host() -> None:
@@ -190,7 +190,7 @@ def test_guest_series_of_an_agent_do_not_belong_to_the_host() -> None:
     assert machine.name == "node-1"
     values = [sample.values.get("gpu_power_watts") for sample in found.machines[machine]]
     assert [value for value in values if value is not None] == [300.0]
-    assert found.nameless > 0
+    assert found.unattributed > 0
 
 
 def test_series_that_continues_with_other_labels_keeps_its_value() -> None:

@@ -66,6 +66,17 @@ def test_differing_series_of_one_device_are_invalid() -> None:
     assert rows.merge(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]) == []
 
 
+def test_worse_state_of_two_parts_counts() -> None:
+    """One part has the state of the page, the other one a reading that proves the loss."""
+    parts = [sample(1, T0, {"gpu_state": "ok"}), sample(1, T0, {"gpu_state": "lost"})]
+    for ordered in (parts, parts[::-1]):
+        rows = RowCache()
+        for part in ordered:
+            rows.keep(NODE, rows.merge(NODE, [part]), 0.0)
+        (row,) = rows.merge(NODE, [sample(1, T0, {"gpu_power_watts": 1.0})])
+        assert row.values["gpu_state"] == "lost"
+
+
 def test_close_measurements_have_separate_rows() -> None:
     rows = RowCache(NANOS // 2)
     first = [sample(0, T0, {"gpu_power_watts": 1.0}), sample(0, T0 + 1, {"gpu_temperature_celsius": 50.0})]

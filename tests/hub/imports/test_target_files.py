@@ -11,7 +11,7 @@ def write(path: Path, *targets: str) -> None:
 
 
 def addresses(files: TargetFiles) -> list[str]:
-    return [address for group in files.look().groups for address in group.targets]
+    return [address for group in files.scan().groups for address in group.targets]
 
 
 def test_target_files_are_read_in_order_and_on_change(tmp_path: Path) -> None:
@@ -20,12 +20,12 @@ def test_target_files_are_read_in_order_and_on_change(tmp_path: Path) -> None:
     write(tmp_path / "a.yml", "a:1", "a:2")
     (tmp_path / "other.txt").write_text("- targets: [c:1]")
     assert addresses(files) == ["a:1", "a:2", "b:1"]
-    assert files.look().problems.keys() == {str(tmp_path / "more.json")}
+    assert files.scan().problems.keys() == {str(tmp_path / "more.json")}
     (tmp_path / "more.json").write_text('[{"targets": ["m:1"]}]')
     write(tmp_path / "a.yml", "a:3")
     (tmp_path / "b.yml").unlink()
     assert addresses(files) == ["a:3", "m:1"]
-    assert not files.look().problems
+    assert not files.scan().problems
 
 
 def test_broken_target_file_keeps_the_last_valid_list(tmp_path: Path) -> None:
@@ -36,29 +36,29 @@ def test_broken_target_file_keeps_the_last_valid_list(tmp_path: Path) -> None:
     for content in ("- targets: [a:2", "", "- targets: {}", "x" * (2 << 20)):
         path.write_text(content)
         for _ in range(2):  # the problem stays while the file is unchanged
-            looked = files.look()
-            assert [one.targets for one in looked.groups] == [("a:1",)]
-            assert set(looked.problems) == {str(path)}
+            scan = files.scan()
+            assert [one.targets for one in scan.groups] == [("a:1",)]
+            assert set(scan.problems) == {str(path)}
     write(path)
-    assert files.look().groups == ()
-    assert not files.look().problems
+    assert files.scan().groups == ()
+    assert not files.scan().problems
 
 
 def test_special_files_do_not_block_the_other_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.yml")
     (tmp_path / "b.yml").mkdir()
     write(tmp_path / "c.yml", "c:1")
-    looked = TargetFiles((str(tmp_path / "*.yml"),)).look()
-    assert [one.targets for one in looked.groups] == [("c:1",)]
-    assert set(looked.problems) == {str(tmp_path / "a.yml"), str(tmp_path / "b.yml")}
+    scan = TargetFiles((str(tmp_path / "*.yml"),)).scan()
+    assert [one.targets for one in scan.groups] == [("c:1",)]
+    assert set(scan.problems) == {str(tmp_path / "a.yml"), str(tmp_path / "b.yml")}
 
 
 def test_number_of_target_files_is_bounded(tmp_path: Path) -> None:
     for number in range(MAX_FILES + 3):
         write(tmp_path / f"{number:04}.yml", f"n{number}:1")
-    looked = TargetFiles((str(tmp_path / "*.yml"),)).look()
-    assert len(looked.groups) == MAX_FILES
-    assert list(looked.problems) == [str(tmp_path / f"{MAX_FILES:04}.yml")]
+    scan = TargetFiles((str(tmp_path / "*.yml"),)).scan()
+    assert len(scan.groups) == MAX_FILES
+    assert list(scan.problems) == [str(tmp_path / f"{MAX_FILES:04}.yml")]
 
 
 def test_file_that_becomes_unreadable_keeps_its_targets(tmp_path: Path) -> None:
@@ -69,4 +69,4 @@ def test_file_that_becomes_unreadable_keeps_its_targets(tmp_path: Path) -> None:
     path.unlink()
     path.symlink_to(path)  # a loop: it exists and cannot be opened
     assert addresses(files) == ["a:1"]
-    assert set(files.look().problems) == {str(path)}
+    assert set(files.scan().problems) == {str(path)}

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpufleet.codecs.batch import decode
+from gpufleet.codecs.batch import EncodedColumns, decode
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
 from gpufleet.hub.imports.receiver import MAX_CONCURRENT, ImportReceiver
 from gpufleet.hub.imports.request import ImportedRequest
@@ -22,12 +22,11 @@ from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.model.wire.batch import WireBatch
 from tests.fakes.clock import FakeClock
 from tests.support.waiting import wait_until_async
 
 NOW = 1_800_000_000_000_000_000
-NOTHING = ImportedRequest(machines={}, samples=0, drift={}, others={}, nameless=0, problems={})
+NOTHING = ImportedRequest(machines={}, samples=0, drift={}, others={}, unattributed=0, problems={})
 
 
 class EmptyRegistry:
@@ -45,10 +44,13 @@ class Disk:
         self.batches = 0
         self.newest = b""
 
-    async def take_encoded(self, _: WireBatch, body: bytes, received_at: int) -> None:
+    def reserve_machines(self, cluster: str, sender: str, machines: object, came_at: int) -> tuple[Machine, ...]:
+        return ()
+
+    async def receive_encoded(self, batch: EncodedColumns, came_at: int) -> None:
         await self.works.wait()
         self.batches += 1
-        self.newest = body
+        self.newest = batch.body
 
 
 def written(machine: str, *gpus: int, at: int = NOW, metric: str = "gpu_power_watts") -> ImportedRequest:
@@ -64,7 +66,7 @@ def written(machine: str, *gpus: int, at: int = NOW, metric: str = "gpu_power_wa
         for gpu in gpus
     )
     machines = {Machine(name=machine): samples}
-    return ImportedRequest(machines=machines, samples=len(samples), drift={}, others={}, nameless=0, problems={})
+    return ImportedRequest(machines=machines, samples=len(samples), drift={}, others={}, unattributed=0, problems={})
 
 
 def held(machine: str, *gpus: int, at: int = NOW) -> ImportedRequest:
@@ -98,10 +100,10 @@ def running(
 
 async def test_inactive_writers_expire_and_free_their_places() -> None:
     clock = FakeClock()
-    with running(clock) as writes:
+    with running(clock) as receiver:
 
         async def write(cluster: str, sender: str) -> None:
-            await writes.take(cluster, sender, lambda _: NOTHING)
+            await receiver.receive(cluster, sender, lambda _: NOTHING)
 
         for number in range(MAX_WRITERS):
             await write("many", f"pod-{number}")
@@ -119,8 +121,8 @@ async def test_inactive_writers_expire_and_free_their_places() -> None:
 class Sender:
     """Writes its own series; `missed` of them were not cached on the last write."""
 
-    def __init__(self, writes: ImportReceiver, cluster: str, name: str, series: int) -> None:
-        self._writes, self._cluster, self._name, self._series = writes, cluster, name, series
+    def __init__(self, receiver: ImportReceiver, cluster: str, name: str, series: int) -> None:
+        self._receiver, self._cluster, self._name, self._series = receiver, cluster, name, series
         self.missed = 0
 
     async def write(self) -> None:
@@ -132,7 +134,7 @@ class Sender:
             self.missed = writer.decoder.known.missed
             return NOTHING
 
-        await self._writes.take(self._cluster, self._name, read)
+        await self._receiver.receive(self._cluster, self._name, read)
 
 
 async def settled(senders: Sequence[Sender]) -> list[int]:
@@ -145,8 +147,8 @@ async def settled(senders: Sequence[Sender]) -> list[int]:
 
 async def test_writer_of_many_series_affects_only_itself() -> None:
     clock = FakeClock()
-    with running(clock, ImportWriters(clock, max_series=100)) as writes:
-        small, large = Sender(writes, "many", "small", 30), Sender(writes, "many", "large", 1000)
+    with running(clock, ImportWriters(clock, max_series=100)) as receiver:
+        small, large = Sender(receiver, "many", "small", 30), Sender(receiver, "many", "large", 1000)
         assert await settled([small]) == [0]
         for _ in range(3):
             await large.write()
@@ -158,8 +160,8 @@ async def test_writer_of_many_series_affects_only_itself() -> None:
 async def test_two_greedy_writers_share_the_cache_equally() -> None:
     clock = FakeClock()
     counters = Counters()
-    with running(clock, ImportWriters(clock, max_series=100), counters=counters) as writes:
-        both = [Sender(writes, "many", name, 60) for name in ("a", "b")]
+    with running(clock, ImportWriters(clock, max_series=100), counters=counters) as receiver:
+        both = [Sender(receiver, "many", name, 60) for name in ("a", "b")]
         assert await settled(both) == [10, 10]
         before = counters.uncached_series.copy()
         assert await settled(both) == [10, 10]
@@ -168,15 +170,15 @@ async def test_two_greedy_writers_share_the_cache_equally() -> None:
 
 async def test_cluster_of_many_writers_gets_one_cluster_share() -> None:
     clock = FakeClock()
-    with running(clock, ImportWriters(clock, max_series=100)) as writes:
-        many = [Sender(writes, "many", f"pod-{number}", 50) for number in range(5)]
-        assert await settled([*many, Sender(writes, "one", "prometheus", 50)]) == [*[40] * 5, 0]
+    with running(clock, ImportWriters(clock, max_series=100)) as receiver:
+        many = [Sender(receiver, "many", f"pod-{number}", 50) for number in range(5)]
+        assert await settled([*many, Sender(receiver, "one", "prometheus", 50)]) == [*[40] * 5, 0]
 
 
 async def test_share_of_an_inactive_writer_goes_to_others() -> None:
     clock = FakeClock()
-    with running(clock, ImportWriters(clock, max_series=100)) as writes:
-        gone, active = Sender(writes, "many", "gone", 80), Sender(writes, "many", "active", 80)
+    with running(clock, ImportWriters(clock, max_series=100)) as receiver:
+        gone, active = Sender(receiver, "many", "gone", 80), Sender(receiver, "many", "active", 80)
         assert await settled([gone, active]) == [30, 30]
         clock.advance(ROWS_KEPT_SECONDS)
         assert await settled([active]) == [0]
@@ -185,63 +187,66 @@ async def test_share_of_an_inactive_writer_goes_to_others() -> None:
 async def test_device_quota_of_a_cluster_keeps_known_devices() -> None:
     clock, disk = FakeClock(NOW), Disk()
     disk.works.set()
-    with running(clock, ImportWriters(clock, max_subjects=5), disk) as writes:
-        await writes.take("many", "a", lambda _: written("node-1", 1, 2, 3))
-        await writes.take("many", "b", lambda _: written("node-2", 4, 5))
+    with running(clock, ImportWriters(clock, max_subjects=5), disk) as receiver:
+        await receiver.receive("many", "a", lambda _: written("node-1", 1, 2, 3))
+        await receiver.receive("many", "b", lambda _: written("node-2", 4, 5))
         with pytest.raises(WireLimitError, match=r"'many'.*5"):
-            await writes.take("many", "b", lambda _: written("node-2", 6))
-        await writes.take("many", "a", lambda _: written("node-1", 1, 2, 3))
-        await writes.take("one", "a", lambda _: written("node-1", 1, 2, 3))  # another cluster
+            await receiver.receive("many", "b", lambda _: written("node-2", 6))
+        await receiver.receive("many", "a", lambda _: written("node-1", 1, 2, 3))
+        await receiver.receive("one", "a", lambda _: written("node-1", 1, 2, 3))  # another cluster
         clock.advance(ROWS_KEPT_SECONDS + 1)
-        await writes.take("many", "a", lambda _: NOTHING)  # expires the devices of writer a
-        await writes.take("many", "b", lambda _: written("node-2", 6))
+        await receiver.receive("many", "a", lambda _: NOTHING)  # expires the devices of writer a
+        await receiver.receive("many", "b", lambda _: written("node-2", 6))
 
 
 async def test_devices_of_an_inactive_writer_free_the_quota() -> None:
     clock, disk = FakeClock(NOW), Disk()
     disk.works.set()
-    with running(clock, ImportWriters(clock, max_subjects=5), disk) as writes:
-        await writes.take("many", "old", lambda _: held("node-1", 1, 2, 3))
+    with running(clock, ImportWriters(clock, max_subjects=5), disk) as receiver:
+        await receiver.receive("many", "old", lambda _: held("node-1", 1, 2, 3))
         with pytest.raises(WireLimitError):
-            await writes.take("many", "new", lambda _: held("node-1", 1, 2, 3))
+            await receiver.receive("many", "new", lambda _: held("node-1", 1, 2, 3))
         clock.advance(ROWS_KEPT_SECONDS + 1)
-        await writes.take("many", "new", lambda _: held("node-1", 1, 2, 3))
+        await receiver.receive("many", "new", lambda _: held("node-1", 1, 2, 3))
 
 
 async def test_refused_writer_is_accepted_again_later() -> None:
     clock, disk = FakeClock(NOW), Disk()
     disk.works.set()
-    with running(clock, ImportWriters(clock, max_subjects=3), disk) as writes:
-        await writes.take("many", "a", lambda _: written("node-1", 1, 2, 3))
+    with running(clock, ImportWriters(clock, max_subjects=3), disk) as receiver:
+        await receiver.receive("many", "a", lambda _: written("node-1", 1, 2, 3))
         for _ in range(ROWS_KEPT_SECONDS // 60):
             clock.advance(60)
             with pytest.raises(WireLimitError):
-                await writes.take("many", "a", lambda _: written("node-1", 2, 3, 4))
+                await receiver.receive("many", "a", lambda _: written("node-1", 2, 3, 4))
         clock.advance(60)
-        await writes.take("many", "a", lambda _: written("node-1", 2, 3, 4))
+        await receiver.receive("many", "a", lambda _: written("node-1", 2, 3, 4))
 
 
 async def test_full_quota_refuses_no_known_holder() -> None:
     clock, disk = FakeClock(NOW), Disk()
     disk.works.set()
-    with running(clock, ImportWriters(clock, max_subjects=5), disk) as writes:
+    with running(clock, ImportWriters(clock, max_subjects=5), disk) as receiver:
         for seconds in range(3):
-            await writes.take("many", "a", lambda _, at=NOW + seconds: held("node-1", 1, 2, 3, at=at))  # type: ignore[misc]
+            await receiver.receive("many", "a", lambda _, at=NOW + seconds: held("node-1", 1, 2, 3, at=at))  # type: ignore[misc]
         with pytest.raises(WireLimitError):
-            await writes.take("many", "a", lambda _: held("node-1", 4))
+            await receiver.receive("many", "a", lambda _: held("node-1", 4))
 
 
 async def test_only_a_few_requests_are_read_while_the_disk_is_slow() -> None:
     read: list[str] = []
     disk = Disk()
-    with running(FakeClock(NOW), None, disk) as writes:
+    with running(FakeClock(NOW), None, disk) as receiver:
 
         def reading(name: str) -> ImportedRequest:
             read.append(name)
             return written("node", 1)
 
         names = [f"writer-{number}" for number in range(10)]
-        tasks = [asyncio.create_task(writes.take("many", name, lambda _, name=name: reading(name))) for name in names]  # type: ignore[misc]
+        tasks = [
+            asyncio.create_task(receiver.receive("many", name, lambda _, name=name: reading(name)))  # type: ignore[misc]
+            for name in names
+        ]
 
         async def limit_is_reached() -> bool:
             return len(read) == MAX_CONCURRENT
@@ -258,11 +263,12 @@ async def test_only_a_few_requests_are_read_while_the_disk_is_slow() -> None:
 async def test_delayed_parts_of_a_scrape_are_joined() -> None:
     clock, disk = FakeClock(NOW), Disk()
     disk.works.set()
-    with running(clock, None, disk) as writes:
+    with running(clock, None, disk) as receiver:
         for hours in (2, 1):
             at = NOW - hours * 3600 * NANOS
             for metric in ("gpu_power_watts", "gpu_utilization_ratio"):
-                await writes.take("many", "a", lambda _, at=at, metric=metric: written("n", 1, at=at, metric=metric))  # type: ignore[misc]
+                request = written("n", 1, at=at, metric=metric)
+                await receiver.receive("many", "a", lambda _, request=request: request)  # type: ignore[misc]
                 clock.advance(61)
             (block,) = decode(disk.newest).samples
             assert {"gpu_power_watts", "gpu_utilization_ratio"} <= set(block.metrics)

@@ -98,11 +98,11 @@ class FakeClockHub:
         self.registry = SqlRegistry.open(f"sqlite:///{self.folder / 'registry.sqlite'}")
         self.registry.migrate()
         self.registry.register_clusters(self.configured, self.clock.now_ns())
-        self.mark = HistoryFile(self.folder / "alive.json")
+        self.history_file = HistoryFile(self.folder / "alive.json")
         self.ledger, self.conflicts = Ledger(self.registry.sequences()), EpochConflicts()
         states: dict[tuple[str, str], SenderState] = {(one.cluster, one.sender): one for one in self.registry.senders()}
         replay(self.wal, self.ledger, states)
-        self.ingest_clock = IngestClock(self.clock, self.mark.load())
+        self.ingest_clock = IngestClock(self.clock, self.history_file.load())
         self.senders = Senders(self.ingest_clock, states.values())
         self._observe_clocks()
         clusters = Clusters(self.configured, registry=self.registry, threads=self.threads, clock=self.clock)
@@ -150,7 +150,7 @@ class FakeClockHub:
 
     def _observe_clocks(self) -> None:
         """Observe the clocks, as `watch` does."""
-        self.mark.save(self.ingest_clock.past)
+        self.history_file.save(self.ingest_clock.past)
 
     def _lag(self) -> float:
         oldest = self.wal.oldest_received_at
@@ -160,7 +160,7 @@ class FakeClockHub:
         """Ingest batches. A relay reports how long each batch waited there."""
         for body in bodies:
             with contextlib.suppress(EpochConflictError):
-                await self.ingest.take(body, self.clock.now_ns(), waited_ns=int(waited * 1e9) if relayed else None)
+                await self.ingest.receive(body, self.clock.now_ns(), waited_ns=int(waited * 1e9) if relayed else None)
         if self.flushes:
             await asyncio.to_thread(self._flush)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.model.cluster import ClusterSpec
-from gpufleet.model.liveness import ClusterFreshness, Expected, State
+from gpufleet.model.liveness import ClusterFreshness, ExpectedGpus, State
 from gpufleet.model.time import to_datetime
 from tests.hub.liveness.fake_clock_hub import INTERVAL, FakeClockHub, Node
 
@@ -144,8 +144,8 @@ async def test_moved_sender_is_stale_in_its_old_cluster_until_retired(hub: FakeC
     )  # earlier batches are in the old cluster
     assert await coverage(hub) == "2 of 4 expected by nvml"
     assert await coverage(hub, "other") == "4 of 4 expected by nvml"
-    (mark,) = [one for one in hub.registry.machine_freshness("local") if one.sender == "node-1"]
-    hub.registry.retire_machine(mark.id, hub.clock.now_ns())
+    (machine,) = [one for one in hub.registry.machine_freshness("local") if one.sender == "node-1"]
+    hub.registry.retire_machine(machine.id, hub.clock.now_ns())
     found = await fresh(hub)
     assert (found.senders, found.liveness.partial) == ({State.LIVE: 1, State.RETIRED: 1}, ())
     assert await coverage(hub) == "2 of 2 expected by nvml"
@@ -196,20 +196,22 @@ async def test_cluster_of_one_sender_has_the_state_of_that_sender(hub: FakeClock
 @pytest.mark.parametrize(
     ("expected", "best"),
     [
-        (Expected(registration=10, pci=9, nvml=8, kubernetes=7), (10, "registration")),
-        (Expected(registration=1, pci=9, nvml=8, kubernetes=7), (1, "registration")),
-        (Expected(registration=0, pci=9), (0, "registration")),
-        (Expected(pci=9, nvml=8, kubernetes=7), (9, "pci")),
-        (Expected(pci=7, nvml=8, kubernetes=7), (8, "nvml")),
-        (Expected(pci=7, nvml=8, kubernetes=9), (9, "kubernetes")),
-        (Expected(pci=8, nvml=8, kubernetes=8), (8, "pci")),
-        (Expected(nvml=8, kubernetes=8), (8, "nvml")),
-        (Expected(kubernetes=7), (7, "kubernetes")),
-        (Expected(pci=0), (0, "pci")),
-        (Expected(), None),
+        (ExpectedGpus(registration=10, pci=9, nvml=8, kubernetes=7), (10, "registration")),
+        (ExpectedGpus(registration=1, pci=9, nvml=8, kubernetes=7), (1, "registration")),
+        (ExpectedGpus(registration=0, pci=9), (0, "registration")),
+        (ExpectedGpus(pci=9, nvml=8, kubernetes=7), (9, "pci")),
+        (ExpectedGpus(pci=7, nvml=8, kubernetes=7), (8, "nvml")),
+        (ExpectedGpus(pci=7, nvml=8, kubernetes=9), (9, "kubernetes")),
+        (ExpectedGpus(pci=8, nvml=8, kubernetes=8), (8, "pci")),
+        (ExpectedGpus(nvml=8, kubernetes=8), (8, "nvml")),
+        (ExpectedGpus(kubernetes=7), (7, "kubernetes")),
+        (ExpectedGpus(pci=0), (0, "pci")),
+        (ExpectedGpus(), None),
     ],
 )
-def test_expected_gpus_prefer_registration_then_the_largest(expected: Expected, best: tuple[int, str] | None) -> None:
+def test_expected_gpus_prefer_registration_then_the_largest(
+    expected: ExpectedGpus, best: tuple[int, str] | None
+) -> None:
     assert expected.best() == best
 
 
@@ -251,8 +253,8 @@ async def test_retirement_after_a_hub_clock_step_holds(hub: FakeClockHub, by: fl
     await hub.advance(2 * INTERVAL, [stays, goes])
     hub.clock.step(by)
     await hub.advance(2 * INTERVAL, [stays])
-    (mark,) = [one for one in hub.registry.machine_freshness() if one.sender == "node-1"]
-    hub.registry.retire_machine(mark.id, hub.clock.now_ns())
+    (machine,) = [one for one in hub.registry.machine_freshness() if one.sender == "node-1"]
+    hub.registry.retire_machine(machine.id, hub.clock.now_ns())
     assert (await fresh(hub)).machines == {State.LIVE: 1, State.RETIRED: 1}
     assert await coverage(hub) == "2 of 2 expected by nvml"
     hub.restart_after(10)
@@ -267,8 +269,8 @@ async def test_machine_retired_by_a_fast_hub_clock_comes_back(hub: FakeClockHub)
     stays, goes = Node("node-0"), Node("node-1")
     hub.clock.step(DAY)
     await hub.advance(2 * INTERVAL, [stays, goes])
-    (mark,) = [one for one in hub.registry.machine_freshness() if one.sender == "node-1"]
-    hub.registry.retire_machine(mark.id, hub.clock.now_ns())
+    (machine,) = [one for one in hub.registry.machine_freshness() if one.sender == "node-1"]
+    hub.registry.retire_machine(machine.id, hub.clock.now_ns())
     hub.clock.step(-DAY)
     await hub.advance(2 * INTERVAL, [stays])
     assert (await fresh(hub)).machines == {State.LIVE: 1, State.RETIRED: 1}
@@ -282,8 +284,8 @@ async def test_retired_machine_is_not_revived_by_backlog(hub: FakeClockHub) -> N
     hub.flushes = False
     await hub.advance(INTERVAL, [stays, goes])
     await hub.advance(300, [stays])
-    (mark,) = [one for one in hub.registry.machine_freshness() if one.sender == "node-1"]
-    hub.registry.retire_machine(mark.id, hub.clock.now_ns())
+    (machine,) = [one for one in hub.registry.machine_freshness() if one.sender == "node-1"]
+    hub.registry.retire_machine(machine.id, hub.clock.now_ns())
     hub.flushes = True
     await hub.advance(INTERVAL, [stays])
     assert (await fresh(hub)).machines == {State.LIVE: 1, State.RETIRED: 1}

@@ -10,7 +10,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.fleet import FleetAnswer
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
-from gpufleet.model.liveness import Expected, State
+from gpufleet.model.liveness import ExpectedGpus, State
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Provenance, Sample
 from gpufleet.model.status import Heartbeat
@@ -65,7 +65,7 @@ def machines(record: ClusterRecord | FleetAnswer) -> dict[State, int]:
     return record.freshness.machines
 
 
-def counts(record: ClusterRecord) -> tuple[str, Expected]:
+def counts(record: ClusterRecord) -> tuple[str, ExpectedGpus]:
     assert record.coverage is not None
     return record.coverage.summary, record.coverage.sources
 
@@ -74,7 +74,7 @@ async def test_node_named_only_by_kubernetes_was_never_seen(hub: FakeClockHub) -
     agents, kubernetes = [Node("node-0"), Node("node-1")], Kubernetes(node_0=2, node_1=2, node_2=2)
     await hub.advance(2 * INTERVAL, [*agents, kubernetes])
     record = await hub.cluster()
-    assert counts(record) == ("4 of 6 expected by kubernetes", Expected(nvml=4, kubernetes=6))
+    assert counts(record) == ("4 of 6 expected by kubernetes", ExpectedGpus(nvml=4, kubernetes=6))
     assert machines(record) == {State.LIVE: 2, State.NEVER_SEEN: 1}
     assert record.freshness is not None
     assert record.freshness.liveness.partial == (
@@ -90,7 +90,7 @@ async def test_node_named_only_by_kubernetes_was_never_seen(hub: FakeClockHub) -
 
     await hub.advance(2 * INTERVAL, [*agents, Node("node-2"), kubernetes])  # node-2 now runs an agent
     record = await hub.cluster()
-    assert counts(record) == ("6 of 6 expected by nvml", Expected(nvml=6, kubernetes=6))
+    assert counts(record) == ("6 of 6 expected by nvml", ExpectedGpus(nvml=6, kubernetes=6))
     assert machines(record) == {State.LIVE: 3}
     assert len(hub.registry.machines("local")) == 3
     assert not any(one.named_only for one in hub.registry.machines("local"))
@@ -115,7 +115,7 @@ async def test_reports_of_kubernetes_keep_no_node_live(hub: FakeClockHub) -> Non
     await hub.advance(3600, [kubernetes])
     record = await hub.cluster()
     assert machines(record) == {State.LOST: 1}
-    assert counts(record) == ("0 of 2 expected by nvml", Expected(nvml=2, kubernetes=2))
+    assert counts(record) == ("0 of 2 expected by nvml", ExpectedGpus(nvml=2, kubernetes=2))
 
 
 async def test_node_that_left_kubernetes_is_not_expected(hub: FakeClockHub) -> None:
@@ -123,7 +123,7 @@ async def test_node_that_left_kubernetes_is_not_expected(hub: FakeClockHub) -> N
     await hub.advance(2 * INTERVAL, [kubernetes])
     kubernetes.gpus_by_node["node_1"] = None  # its series ended
     await hub.advance(INTERVAL, [kubernetes])
-    assert counts(await hub.cluster()) == ("0 of 8 expected by kubernetes", Expected(kubernetes=8))
+    assert counts(await hub.cluster()) == ("0 of 8 expected by kubernetes", ExpectedGpus(kubernetes=8))
     del kubernetes.gpus_by_node["node_1"]
     await hub.advance(590, [kubernetes])
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 2}
@@ -138,22 +138,22 @@ async def test_kubernetes_count_without_an_end_expires(hub: FakeClockHub) -> Non
     agent, kubernetes = Node("node-0"), Kubernetes(node_0=8)
     await hub.advance(INTERVAL, [agent, kubernetes])
     await hub.advance(590, [agent])
-    assert counts(await hub.cluster())[1] == Expected(nvml=2, kubernetes=8)
+    assert counts(await hub.cluster())[1] == ExpectedGpus(nvml=2, kubernetes=8)
     await hub.advance(30, [agent])
-    assert counts(await hub.cluster()) == ("2 of 2 expected by nvml", Expected(nvml=2))
+    assert counts(await hub.cluster()) == ("2 of 2 expected by nvml", ExpectedGpus(nvml=2))
 
 
 async def test_zero_gpus_are_a_count(hub: FakeClockHub) -> None:
     agent, kubernetes = Node("node-0"), Kubernetes(node_0=0)
     await hub.advance(2 * INTERVAL, [agent, kubernetes])
-    assert counts(await hub.cluster()) == ("2 of 2 expected by nvml", Expected(nvml=2, kubernetes=0))
+    assert counts(await hub.cluster()) == ("2 of 2 expected by nvml", ExpectedGpus(nvml=2, kubernetes=0))
 
 
 async def test_registration_takes_precedence_over_kubernetes(hub: FakeClockHub) -> None:
     hub.registry.put_cluster("local", ClusterSpec(expected={"H200": 16}), to_datetime(hub.clock.now_ns()))
     await hub.advance(2 * INTERVAL, [Node("node-0"), Kubernetes(node_0=32)])
     record = await hub.cluster()
-    assert counts(record) == ("2 of 16 expected by registration", Expected(registration=16, nvml=2, kubernetes=32))
+    assert counts(record) == ("2 of 16 expected by registration", ExpectedGpus(registration=16, nvml=2, kubernetes=32))
 
 
 async def test_retired_node_is_not_revived_by_kubernetes(hub: FakeClockHub) -> None:
@@ -164,7 +164,7 @@ async def test_retired_node_is_not_revived_by_kubernetes(hub: FakeClockHub) -> N
     await hub.advance(4 * INTERVAL, [kubernetes])
     record = await hub.cluster()
     assert machines(record) == {State.RETIRED: 1}
-    assert counts(record) == ("0, expected: unknown", Expected())
+    assert counts(record) == ("0, expected: unknown", ExpectedGpus())
     assert (await hub.sender(kubernetes)).liveness.state is State.LIVE
     await hub.advance(INTERVAL, [Node("node-0")])
     assert machines(await hub.cluster()) == {State.LIVE: 1}
@@ -177,7 +177,7 @@ async def test_named_nodes_survive_an_outage_of_the_hub(hub: FakeClockHub) -> No
     assert machines(await hub.cluster()) == {State.NEVER_SEEN: 1}
     await hub.advance(INTERVAL, [kubernetes])
     assert machines(await hub.overview.fleet()) == {State.NEVER_SEEN: 1}
-    assert counts(await hub.cluster()) == ("0 of 8 expected by kubernetes", Expected(kubernetes=8))
+    assert counts(await hub.cluster()) == ("0 of 8 expected by kubernetes", ExpectedGpus(kubernetes=8))
 
 
 @pytest.mark.parametrize("by", [-86400.0, 86400.0])

@@ -100,13 +100,13 @@ class OneSender:
         return LivenessSnapshot(self.senders, now=self.clock.now_ns(), unflushed_since=None)
 
     @property
-    def life(self) -> SenderFreshness:
-        found = self.instant.life(CLUSTER, "s")
+    def freshness(self) -> SenderFreshness:
+        found = self.instant.find_freshness(CLUSTER, "s")
         assert found is not None
         return found
 
     def judged(self) -> Liveness:
-        return self.instant.sender(self.life)
+        return self.instant.sender(self.freshness)
 
 
 @pytest.mark.parametrize(("seconds", "details"), [(299.0, 0), (300.0, 1)])
@@ -130,7 +130,7 @@ def test_clock_offset_uses_the_fastest_of_eight_delays() -> None:
     offsets = []
     for delay in delays:
         sender.report(offset=10.0, delay=delay)
-        offsets.append(round(sender.life.clock_ahead_seconds, 3))
+        offsets.append(round(sender.freshness.clock_ahead_seconds, 3))
         sender.advance(10)
     assert offsets == [9.5] * 8 + [7.0]
 
@@ -142,7 +142,7 @@ def test_relay_delay_is_relative_to_the_fastest_of_64() -> None:
     ages = []
     for _ in range(64):
         sender.report(delay=9.0, relayed=True)  # the relay stays slow
-        ages.append(sender.life.unseen_seconds)
+        ages.append(sender.freshness.unseen_seconds)
         sender.advance(10)
     assert ages == pytest.approx([9.0] * 63 + [0.0])
 
@@ -155,7 +155,7 @@ def test_reports_within_five_seconds_count_as_one(apart: float, ahead: float) ->
     for _ in range(70):  # 7 s, 42 s and 350 s: two, eight and seventy reports count
         sender.report(delay=3.0)
         sender.advance(apart)
-    assert sender.life.clock_ahead_seconds == pytest.approx(ahead)
+    assert sender.freshness.clock_ahead_seconds == pytest.approx(ahead)
 
 
 def test_fastest_report_of_a_burst_counts() -> None:
@@ -163,7 +163,7 @@ def test_fastest_report_of_a_burst_counts() -> None:
     for delay in (4.0, 3.0, 2.0, 2.5):
         sender.report(delay=delay)
         sender.advance(1)
-    assert sender.life.clock_ahead_seconds == pytest.approx(-2.0)
+    assert sender.freshness.clock_ahead_seconds == pytest.approx(-2.0)
 
 
 def ingest_times(steps: Sequence[tuple[str, float]]) -> tuple[float, float]:
@@ -206,15 +206,15 @@ def test_watermark_is_oldest_backlog_or_newest_heartbeat() -> None:
     sender = OneSender()
     sender.report()
     made = sender.clock.now_ns()
-    assert complete_up_to(sender.life) == made
+    assert complete_up_to(sender.freshness) == made
     sender.report(oldest_unsent=made - 5 * NANOS, queue_records=1)
-    assert complete_up_to(sender.life) == made - 5 * NANOS
-    assert complete_up_to(msgspec.structs.replace(sender.life, unseen_seconds=3599.9)) == made - 5 * NANOS
-    assert complete_up_to(msgspec.structs.replace(sender.life, unseen_seconds=3600.0)) is None
+    assert complete_up_to(sender.freshness) == made - 5 * NANOS
+    assert complete_up_to(msgspec.structs.replace(sender.freshness, unseen_seconds=3599.9)) == made - 5 * NANOS
+    assert complete_up_to(msgspec.structs.replace(sender.freshness, unseen_seconds=3600.0)) is None
     sender.report(oldest_unsent=sender.clock.now_ns() + 7200 * NANOS, queue_records=1)  # its clock moved back since
-    assert complete_up_to(sender.life) == sender.clock.now_ns()
+    assert complete_up_to(sender.freshness) == sender.clock.now_ns()
     sender.report(oldest_unsent=None, queue_records=1)  # a disk that does not report its backlog
-    assert complete_up_to(sender.life) is None
+    assert complete_up_to(sender.freshness) is None
 
 
 def test_heartbeat_lag_counts_only_ingesting_time() -> None:

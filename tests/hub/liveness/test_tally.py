@@ -130,9 +130,9 @@ def fleet_of(cases: list[SenderCase]) -> tuple[LivenessSnapshot, list[MachineFre
     instant = LivenessSnapshot(senders, now=clock.now_ns(), unflushed_since=None)
     marks = []
     for number, one in enumerate(cases):
-        life = instant.life(CLUSTER, f"s{number:02d}")
-        assert life is not None
-        seen = max(1, life.newest.received_at - one.machine_behind * NANOS)
+        freshness = instant.find_freshness(CLUSTER, f"s{number:02d}")
+        assert freshness is not None
+        seen = max(1, freshness.newest.received_at - one.machine_behind * NANOS)
         gone = seen if one.retired else None
         name = f"s{number:02d}"
         marks.append(
@@ -159,29 +159,29 @@ def individually(
     """Return the same freshness from individual judgements."""
     gone = {one.sender for one in marks if one.is_retired}
     senders = [
-        (life, instant.sender(life, retired=life.sender in gone, conflict=conflicts.get(life.sender)))
-        for life in instant.lives()
+        (one, instant.sender(one, retired=one.sender in gone, conflict=conflicts.get(one.sender)))
+        for one in instant.list_freshness()
     ]
     machines = [instant.machine(one) for one in marks]
-    active = [(life, one) for life, one in senders if one.state is not State.RETIRED]
+    active = [(freshness, one) for freshness, one in senders if one.state is not State.RETIRED]
     order = (State.LIVE, State.LATE, State.STALE, State.LOST, State.NEVER_SEEN, State.RETIRED)
     best = min(
         active or senders,
         key=lambda one: (one[0].never_answered, one[0].unseen_seconds, order.index(one[1].state), one[1].unverified),
         default=None,
     )
-    upper = [None if one.state is State.RETIRED else complete_up_to(life) for life, one in senders]
+    upper = [None if one.state is State.RETIRED else complete_up_to(freshness) for freshness, one in senders]
     known = [at for at in upper if at is not None]
-    beats = [(one.state, life.newest.heartbeat) for life, one in senders if life.newest.heartbeat]
+    beats = [(one.state, freshness.newest.heartbeat) for freshness, one in senders if freshness.newest.heartbeat]
     partial = []
     for what, found in (("senders", [one for _, one in senders]), ("machines", machines)):
         expected = [one for one in found if one.state is not State.RETIRED]
         not_live = [one for one in expected if one.state is not State.LIVE]
         partial += [f"{len(not_live)} of {len(expected)} {what} are not live"] if not_live else []
-    backlog = [life.sender for life, one in senders if one.partial]
+    backlog = [freshness.sender for freshness, one in senders if one.partial]
     more = f" and {len(backlog) - 5} more" if len(backlog) > 5 else ""
     partial += [f"batches are queued at {', '.join(backlog[:5])}{more}"] if backlog else []
-    details = [f"{life.sender}: {why}" for life, one in senders for why in one.suspect]
+    details = [f"{freshness.sender}: {why}" for freshness, one in senders for why in one.suspect]
     clones = sum(bool(one.suspect) for one in machines if one.state is not State.RETIRED)
     suspect = [*details[:5], *([f"and {len(details) - 5} more"] if len(details) > 5 else [])]
     suspect += [f"evidence of {clones} machines contradicts another machine's"] if clones else []
@@ -205,7 +205,7 @@ def individually(
         missing_batches=0,
         dropped_batches=sum(beat.dropped_total for _, beat in beats),
         queued_batches=sum(beat.queue_records for state, beat in beats if state is not State.RETIRED),
-        clock_ahead_seconds=max((life.clock_ahead_seconds for life, _ in active), key=abs, default=None),
+        clock_ahead_seconds=max((freshness.clock_ahead_seconds for freshness, _ in active), key=abs, default=None),
     )
 
 
@@ -224,8 +224,8 @@ def test_tally_equals_individual_judgements(cases: list[SenderCase]) -> None:
             assert abs(mine) == abs(theirs)
         expected_freshness = msgspec.structs.replace(expected_freshness, **{field: mine})
     assert found == expected_freshness
-    assert sorted(total.aheads) == sorted(life.clock_ahead_seconds for life in instant.lives())
-    assert (found.last_seen_at is None) == all(life.never_answered for life in instant.lives())
+    assert sorted(total.aheads) == sorted(freshness.clock_ahead_seconds for freshness in instant.list_freshness())
+    assert (found.last_seen_at is None) == all(freshness.never_answered for freshness in instant.list_freshness())
 
 
 def test_equally_stale_senders_prefer_the_one_not_late() -> None:

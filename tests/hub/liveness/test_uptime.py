@@ -146,12 +146,12 @@ def test_time_after_the_last_mark_ages_no_sender() -> None:
 
 
 def test_history_file_round_trip(tmp_path: Path) -> None:
-    runs, mark = HubRuns(), HistoryFile(tmp_path / "alive.json")
+    runs, history_file = HubRuns(), HistoryFile(tmp_path / "alive.json")
     for _ in range(2 * SPANS_KEPT):
         runs.ingest(7.123456)
         runs.is_down(20)
-        mark.save(runs.past)
-        assert mark.load() == runs.past
+        history_file.save(runs.past)
+        assert history_file.load() == runs.past
 
 
 def test_history_file_without_spans_is_read(tmp_path: Path) -> None:

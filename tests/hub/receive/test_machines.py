@@ -58,8 +58,10 @@ def test_retirement_makes_room() -> None:
     for name in "ab":
         admission.admit(batch(name), NOW)
         id_ = flush(registry, batch(name))
+    with pytest.raises(TooManyMachinesError):
+        admission.admit(batch("c"), NOW)
     registry.cache.confirm_retired(id_, NOW + 1)
-    admission.admit(batch("c"), NOW)
+    admission.admit(batch("c"), NOW)  # raises TooManyMachinesError without room
 
 
 def test_machines_of_quarantined_batches_are_dropped_with_the_backlog() -> None:
@@ -67,5 +69,22 @@ def test_machines_of_quarantined_batches_are_dropped_with_the_backlog() -> None:
     admission = MachineAdmission(Registry(), lambda: drained)
     for name in "ab":
         admission.admit(batch(name), NOW)
+    with pytest.raises(TooManyMachinesError):
+        admission.admit(batch("c"), NOW)
     drained = True
+    admission.admit(batch("c"), NOW)  # raises TooManyMachinesError without room
+
+
+def test_reservation_takes_the_new_machines_that_fit() -> None:
+    registry = Registry()
+    admission = MachineAdmission(registry, lambda: False)
+    flush(registry, batch("a"))
+    a, b, c = (Machine(name=name) for name in "abc")
+    assert admission.reserve("local", "s", [c, a, b], NOW) == (b,)
     admission.admit(batch("c"), NOW)
+    with pytest.raises(TooManyMachinesError):
+        admission.admit(batch("b"), NOW)
+    with pytest.raises(TooManyMachinesError):
+        admission.reserve("local", "s", [b], NOW)
+    assert admission.reserve("local", "s", [a, c], NOW) == admission.reserve("local", "s", [], NOW) == ()
+    assert admission.reserve("local", "t", [b], NOW) == ()

@@ -151,3 +151,9 @@ async def test_unavailable_address_is_reported_as_such() -> None:
 async def test_errors_are_json_documents(url: str, client: aiohttp.ClientSession) -> None:
     async with client.get(f"{url}/x") as answer:
         assert json.loads(await answer.text()) == {"status": 404, "detail": "no such path"}
+
+
+async def test_unknown_parameter_of_the_snapshot_is_400(url: str, client: aiohttp.ClientSession) -> None:
+    async with client.get(f"{url}/v1/snapshot?device=0") as answer:
+        assert answer.status == 400
+        assert "device" in (await answer.json())["detail"]

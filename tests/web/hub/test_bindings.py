@@ -8,14 +8,16 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
-from gpufleet.model.catalogue import Lane
+from gpufleet.codecs.remote_write.encode import encode_1
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
-from gpufleet.model.reading import Sample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
+from tests.fakes.batches import gpu_sample
+from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, now, running_site
+from tests.web.hub.test_write import point, write
 
 MINUTE = 60 * NANOS
 SEVEN = Machine(name="gpu-7", machine_id="7" * 32, system_uuid="00000000-0000-4000-8000-000000000007")
@@ -44,7 +46,7 @@ class Fleet:
         self._seq += 1
         at = self.start + minute * MINUTE
         samples = tuple(
-            Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": power})
+            gpu_sample(view, at, gpu_power_watts=power, gpu_pci_address=view.pci_address or "")
             for view, power in powers.items()
         )
         events = tuple(
@@ -54,6 +56,17 @@ class Fleet:
         sender = machine.machine_id or ""
         batch = Batch(cluster="local", sender=sender, epoch=sender, seq=self._seq, sent_at=at, reports=(report,))
         return encode(batch)
+
+    async def write_power(self, host: str, gpu: int, power: float, minute: int) -> None:
+        """Send a value of a GPU by remote write, and wait until the store has it."""
+        before = len(self.site.store.seqs)
+        at = (self.start + minute * MINUTE) // 10**6 * 10**6
+        await write(self.site.hub.url, encode_1([point("DCGM_FI_DEV_POWER_USAGE", gpu, power, at, host)]))
+
+        async def stored() -> bool:
+            return len(self.site.store.seqs) > before
+
+        await wait_until_async(stored, what="the imported batch to be stored")
 
     async def put(self, name: str, tenant: str, machine: str, *, query: str = "", **spec: object) -> tuple[int, Any]:
         body: dict[str, object] = {"kind": "bare_metal", "target": {"cluster": "local", "machine": machine}}
@@ -79,7 +92,7 @@ class Fleet:
 
     async def id_of(self, machine: Machine) -> str:
         items = (await self.site.request("/v1/machines"))[1]["items"]
-        (id_,) = [one["id"] for one in items if one["machine"]["machine_id"] == machine.machine_id]
+        (id_,) = [one["id"] for one in items if one["machine"].get("machine_id") == machine.machine_id]
         return str(id_)
 
 
@@ -105,6 +118,25 @@ async def test_rename_moves_no_history_between_tenants(fleet: Fleet) -> None:
     assert await fleet.powers("b") == {900.0}
     assert await fleet.messages("a") == {"of gpu-7"}
     assert await fleet.messages("b") == {"of gpu-9"}
+
+
+@pytest.mark.parametrize("imported_before", [True, False])
+async def test_imported_series_follow_the_name_to_its_new_bearer(fleet: Fleet, imported_before: bool) -> None:
+    """The exporter of a machine has the machine's name only, which was that of another tenant's machine before."""
+    await fleet.report(SEVEN, 700.0, 1)
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+    if imported_before:
+        await fleet.write_power("gpu-7", 1, 701.0, 2)
+    await fleet.site.request(f"/v1/machines/{await fleet.id_of(SEVEN)}", "DELETE")
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 990.0, 20)
+    assert (await fleet.put("c", "charlie", "gpu-7", valid_from=fleet.time(15)))[0] == 201
+    await fleet.write_power("gpu-7", 2, 991.0, 21)
+    (imported,) = [
+        one for one in (await fleet.site.request("/v1/gpus"))[1]["items"] if one["device"]["uuid"] == "GPU-2"
+    ]
+    assert imported["device"]["machine"] == await fleet.id_of(NINE)
+    retired = (await fleet.site.request(f"/v1/machines/{await fleet.id_of(SEVEN)}"))[1]
+    assert retired["last_seen"] < retired["retired_at"]
 
 
 async def test_usage_of_an_ended_allocation_survives_a_rename(fleet: Fleet) -> None:
@@ -166,6 +198,44 @@ async def test_pending_allocation_never_takes_another_tenants_machine(fleet: Fle
     answer = (await fleet.site.request("/v1/allocations/b/metrics"))[1]
     assert (answer["source"], answer["reason"]) == ("unavailable", "ambiguous_target")
     assert "(with a)" in answer["detail"]
+
+
+async def test_pending_allocation_begins_after_another_tenants_time(fleet: Fleet) -> None:
+    """bravo's time has ended; the newest values are still those of bravo's time."""
+    await fleet.report(NINE, 900.0, 1)
+    ended = {"valid_from": fleet.time(0), "valid_to": fleet.time(29)}
+    assert (await fleet.put("b", "bravo", "gpu-9", **ended))[0] == 201
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+    renamed = msgspec.structs.replace(NINE, name="gpu-7")
+    await fleet.report(renamed, 990.0, 28)
+    answer = (await fleet.site.request("/v1/allocations/a/metrics"))[1]
+    assert answer["allocation"]["bindings"] == [{"machine": await fleet.id_of(NINE), "since": fleet.time(29)}]
+    assert [one["readings"]["gpu_power_watts"].get("value") for one in answer["devices"]] == [None]
+    await fleet.report(renamed, 991.0, 29)
+    assert await fleet.powers("a") == {991.0}
+    assert await fleet.powers("b") == {900.0, 990.0}
+
+
+async def test_pending_allocation_does_not_precede_another_tenants_time(fleet: Fleet) -> None:
+    await fleet.report(NINE, 900.0, 1)
+    assert (await fleet.put("b", "bravo", "gpu-9", valid_from=fleet.time(1000)))[0] == 201
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+    await fleet.report(msgspec.structs.replace(NINE, name="gpu-7"), 990.0, 28)
+    answer = (await fleet.site.request("/v1/allocations/a/metrics"))[1]
+    assert (answer["source"], answer["reason"], answer["devices"]) == ("unavailable", "ambiguous_target", [])
+
+
+async def test_search_for_a_new_machine_hides_no_past(fleet: Fleet) -> None:
+    """The target is changed to a machine that another tenant has: what was bound before stays visible."""
+    await fleet.report(SEVEN, 700.0, 1)
+    assert (await fleet.put("a", "acme", "gpu-7", valid_from=fleet.time(0)))[0] == 201
+    assert (await fleet.put("a", "acme", "later", valid_from=fleet.time(0)))[0] == 200
+    await fleet.report(NINE, 900.0, 2)
+    assert (await fleet.put("b", "bravo", "gpu-9", valid_from=fleet.time(0)))[0] == 201
+    await fleet.report(msgspec.structs.replace(NINE, name="later"), 910.0, 3)
+    window = f"start={fleet.time(0)}&end={fleet.time(20)}&step=60s"
+    past = (await fleet.site.request(f"/v1/allocations/a/series?metric=gpu_power_watts&{window}"))[1]
+    assert [point["value"] for one in past["series"] for point in one["points"] if point["value"]] == [700.0]
 
 
 async def test_listed_pci_address_means_the_gpu_that_was_there(fleet: Fleet) -> None:

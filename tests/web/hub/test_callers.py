@@ -4,11 +4,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from gpufleet.config.hub import HubConfig, RelayConfig
-from gpufleet.model.access import Principal, Role
-from gpufleet.model.api.access import PostRefusal
+from gpufleet.model.access import PostRefusal, Principal, Role
 from gpufleet.web.hub.callers import describe_access
 from gpufleet.wiring.relay import running_relay
 from tests.support.processes import get_json
@@ -46,4 +46,16 @@ async def test_hub_and_relay_report_whether_a_cluster_is_served(tmp_path: Path) 
             assert await refusal(url, "?cluster=local") is None
             assert await refusal(url, "") is None
             assert await refusal(url, "?cluster=unknown%2Fone") == "foreign_cluster"
-        assert (await site.request("/v1/access?clutser=x"))[0] == 400
+
+
+@pytest.mark.parametrize("path", ["/v1/access?clutser=x", "/v1/access?cluster=a&cluster=b", "/v1/senders?cluster=a"])
+async def test_hub_and_relay_reject_unknown_and_repeated_parameters(tmp_path: Path, path: str) -> None:
+    relay_config = HubConfig(
+        listen="127.0.0.1:0", state=str(tmp_path / "relay"), relay=RelayConfig(to="http://127.0.0.1:1")
+    )
+    async with running_site(tmp_path) as site, running_relay(relay_config) as relay, aiohttp.ClientSession() as client:
+        for url in (site.hub.url, relay.url):
+            async with client.get(url + path) as answer:
+                error = await answer.json()
+                assert (answer.status, error["error"]) == (400, "bad_request")
+                assert error["field"] in ("clutser", "cluster")

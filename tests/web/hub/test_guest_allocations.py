@@ -11,9 +11,10 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.reading import Provenance, Sample
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side
 from gpufleet.model.wire.batch import MachineReport
-from tests.fakes.batches import gpu_view, make_batch
+from tests.fakes.batches import NODE, gpu_view, make_batch
 from tests.web.hub.site import Site, now, running_site
 
 VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
@@ -26,7 +27,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         yield site
 
 
-def batch(seq: int, at: int, state: str = "ok") -> bytes:
+def batch(seq: int, at: int, state: str = "ok", host: Machine = NODE, power: float = 77.0) -> bytes:
     """Encode a host with two GPUs and a guest with one. Every value of the host is 100."""
     gpu = gpu_view(7, side=Side.GUEST)
     inside = Sample(
@@ -34,7 +35,7 @@ def batch(seq: int, at: int, state: str = "ok") -> bytes:
         reader="nvidia_smi",
         lane=Lane.FAST,
         measured_at=at,
-        values={"gpu_power_watts": 77.0},
+        values={"gpu_power_watts": power},
         provenance=Provenance.SLICE_GUEST,
     )
     own = Sample(
@@ -46,9 +47,10 @@ def batch(seq: int, at: int, state: str = "ok") -> bytes:
     )
     samples = (inside, own) if state == "ok" else (own,)
     event = Event(view=gpu, kind="xid", code=79, at=at, attributes={"sources": "dcgm"})
-    host = make_batch(seq, at)
-    guest = MachineReport(machine=GUEST, samples=samples, events=(event,) if state == "ok" else ())
-    return encode(msgspec.structs.replace(host, reports=(*host.reports, guest)))
+    of_host = make_batch(seq, at, machine=host, sender=host.machine_id or "", epoch=host.machine_id or "")
+    machine = msgspec.structs.replace(GUEST, hypervisor=host.name)
+    guest = MachineReport(machine=machine, samples=samples, events=(event,) if state == "ok" else ())
+    return encode(msgspec.structs.replace(of_host, reports=(*of_host.reports, guest)))
 
 
 async def test_guest_allocation_is_answered_from_the_guest(site: Site) -> None:
@@ -75,3 +77,27 @@ async def test_guest_allocation_is_answered_from_the_guest(site: Site) -> None:
     assert (gone["source"], gone["reason"], gone["detail"]) == ("unavailable", "no_driver", "the guest's error")
     reading = gone["devices"][0]["readings"]["gpu_power_watts"]
     assert ("value" in reading, reading["last_known"]) == (False, 77.0)
+
+
+OTHER_NODE = Machine(
+    name="node-b", machine_id="b" * 32, system_uuid="11111111-0000-0000-0000-00000000000b", boot_id="b"
+)
+
+
+@pytest.mark.parametrize("host", [msgspec.structs.replace(NODE, name="renamed"), OTHER_NODE], ids=["renamed", "other"])
+async def test_guest_history_survives_a_change_of_its_host(site: Site, host: Machine) -> None:
+    """The host is renamed, or the virtual machine migrates to another one."""
+    spec = {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "tenant": "acme"}
+    await site.request("/v1/allocations/a", "PUT", {**spec, "valid_from": "2020-01-01T00:00:00Z"})
+    start = now()
+    await site.post(batch(1, start - 120 * NANOS))
+    if host is OTHER_NODE:
+        await site.post(batch(2, start - 60 * NANOS, "removed"))
+    await site.post(batch(3, start, host=host, power=78.0))
+    _, answer = await site.request("/v1/allocations/a/metrics")
+    assert (answer["source"], answer["reason"]) == ("slice_guest", None)
+    _, past = await site.request("/v1/allocations/a/series?metric=gpu_power_watts&step=1s")
+    points = [point["value"] for one in past["series"] for point in one["points"] if point["value"] is not None]
+    assert sorted(points) == [77.0, 78.0]
+    _, events = await site.request("/v1/events?allocation=a")
+    assert len(events["events"]) == 2

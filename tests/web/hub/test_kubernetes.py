@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpufleet.cli.query_tables import fleet
+from gpufleet.cli.query.fleet import fleet_tables
 from gpufleet.cli.table import Layout, render
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1, encode_2
 from gpufleet.model.api.fleet import FleetAnswer
@@ -117,7 +117,7 @@ async def test_kubernetes_counts_are_shown_beside_nvml_counts(site: Site, protoc
 
     _, answer = await site.request("/v1/fleet")
     assert (answer["gpus_reporting"], answer["gpus_expected"]) == (2, 12)
-    text = render(fleet(msgspec.convert(answer, FleetAnswer)), Layout(), width=1000).notes
+    text = render(fleet_tables(msgspec.convert(answer, FleetAnswer)), Layout(), width=1000).notes
     assert f"GPUs of cluster local: 2 by nvml, 12 by kubernetes ({reader} reports 12 on 2 nodes, 3 allocatable" in text
 
     _, page = await site.request("/v1/machines")

@@ -1,7 +1,7 @@
 """`/v1/usage`: grouping, unknown hours, moved GPUs and invalid queries."""
 
 import datetime as dt
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,7 +10,7 @@ import pytest
 from gpufleet.codecs.batch import encode
 from gpufleet.config.hub import PriceConfig, UsageConfig
 from gpufleet.model.absence import Reason
-from gpufleet.model.api.usage import UsageAnswer, UsageDimension
+from gpufleet.model.api.usage import DeviceInterval, DeviceUsage, UsageAnswer, UsageDimension
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import PCI_READER, Machine, MachineKind
 from gpufleet.model.reading import Provenance, Sample
@@ -105,16 +105,30 @@ async def test_machine_without_expected_gpus_is_not_short(site: Site) -> None:
     assert one.detail
 
 
+SLOT = "0000:01:00.0"
+
+
+async def post_gpus(site: Site, seq: int, name: str, hour: int, gpus: dict[int, int]) -> None:
+    """Post the GPUs of a machine, with the slot of each, at an hour of a day."""
+    at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
+    places = {gpu: f"0000:0{slot}:00.0" for gpu, slot in gpus.items()}
+    samples = tuple(
+        gpu_sample(
+            msgspec.structs.replace(gpu_view(gpu), pci_address=address),
+            at,
+            gpu_power_watts=1.0,
+            gpu_pci_address=address,
+        )
+        for gpu, address in places.items()
+    )
+    machine = Machine(name=name, machine_id=f"{name:0>32}")
+    await site.post(body(seq, at, sender=name, machine=machine, samples=samples))
+
+
 async def post_inventory(site: Site, *reports: tuple[int, str, dict[int, int]]) -> None:
     """Post the GPUs by slot of machines at hours of a day. Tenant t has node-a, tenant u has node-b."""
     for seq, (hour, name, gpus) in enumerate(reports):
-        at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
-        samples = tuple(
-            gpu_sample(gpu_view(gpu), at, gpu_power_watts=1.0, gpu_pci_address=f"0000:0{slot}:00.0")
-            for gpu, slot in gpus.items()
-        )
-        machine = Machine(name=name, machine_id=f"{name:0>32}")
-        await site.post(body(seq + 1, at, sender=name, machine=machine, samples=samples))
+        await post_gpus(site, seq + 1, name, hour, gpus)
     for name, tenant, expected in (("node-a", "t", {"H200": 2}), ("node-b", "u", {})):
         allocated = spec(name, tenant=tenant, expected=expected)
         await site.request(f"/v1/allocations/{name}", "PUT", {**allocated, "valid_from": "2026-03-01T00:00:00Z"})
@@ -210,3 +224,119 @@ async def test_passed_through_gpu_is_held_once(site: Site) -> None:
     answer = await usage(site, DAY)
     assert {row.group[UsageDimension.ALLOCATION]: row.gpus for row in answer.rows} == {"node": 2, "vm": 1}
     assert answer.total.gpus == 2
+
+
+def known_throughout(intervals: Sequence[DeviceInterval]) -> list[DeviceUsage]:
+    """Return that every device was used all the time."""
+    return [DeviceUsage(used_seconds=(one.end - one.start) / 1e9) for one in intervals]
+
+
+async def hours(site: Site) -> dict[str | None, tuple[float, float]]:
+    """Return held and used hours by allocation."""
+    rows = (await usage(site, f"group_by=allocation&{DAY}")).rows
+    return {
+        row.group[UsageDimension.ALLOCATION]: (round(row.held_gpu_hours, 3), round(row.used_gpu_hours, 3))
+        for row in rows
+    }
+
+
+async def test_listed_gpu_is_not_the_one_that_replaced_it(site: Site) -> None:
+    """GPU-2 replaces GPU-1 at 12:00. Allocation x lists GPU-1 by its slot, y lists GPU-2."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    day = {"valid_from": "2026-03-01T00:00:00Z"}
+    await post_inventory(site, (6, "node-a", {1: 1}))
+    await site.request(
+        "/v1/allocations/node-a", "PUT", spec("node-a", **day, tenant="t", valid_to="2026-03-01T01:00:00Z")
+    )
+    since = {"valid_from": "2026-03-01T01:00:00Z"}
+    assert (await site.request("/v1/allocations/x", "PUT", spec("node-a", **since, tenant="u", devices=[SLOT])))[
+        0
+    ] == 201
+    await post_gpus(site, 2, "node-a", 12, {2: 1})
+    since = {"valid_from": "2026-03-01T12:00:00Z"}
+    assert (await site.request("/v1/allocations/y", "PUT", spec("node-a", **since, tenant="v", devices=["GPU-2"])))[
+        0
+    ] == 201
+    # GPU-1 is missing from 12:00 on: held, and unknown.
+    assert await hours(site) == {"node-a": (1.0, 1.0), "x": (23.0, 11.0), "y": (12.0, 12.0)}
+
+
+async def test_replaced_gpu_of_a_machine_is_held_once(site: Site) -> None:
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_inventory(site, (6, "node-b", {1: 1}), (12, "node-b", {2: 1}))
+    assert (await hours(site))["node-b"] == (24.0, 24.0)
+
+
+def guest_report(hour: int, vm: str, gpu: int, host: str, state: str = "ok") -> MachineReport:
+    """Return the report of a guest with a GPU at an hour of a day."""
+    at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
+    values = {"gpu_power_watts": 1.0, "gpu_pci_address": "0000:00:05.0"}
+    inside = gpu_sample(gpu_view(gpu, side=Side.GUEST), at, **values)  # type: ignore[arg-type]
+    own = Sample(view=None, reader="guests", lane=Lane.FAST, measured_at=at, values={"guest_state": state})
+    samples = (
+        (own,) if state == "removed" else (own, msgspec.structs.replace(inside, provenance=Provenance.SLICE_GUEST))
+    )
+    guest = Machine(name=vm[0], kind=MachineKind.GUEST, system_uuid=vm, hypervisor=host)
+    return MachineReport(machine=guest, samples=samples)
+
+
+async def post_guests(site: Site, seq: int, host: Machine, slots: int, *reports: MachineReport) -> None:
+    """Post a host whose GPUs are bound to vfio, and its guests. The sender's name is that of the host."""
+    at = reports[0].samples[0].measured_at if reports else to_ns(dt.datetime(2026, 3, 1, 20, tzinfo=dt.UTC))
+    on_bus = tuple(
+        msgspec.structs.replace(
+            gpu_sample(View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address=f"0000:0{slot}:00.0"), at),
+            reader=PCI_READER,
+            values={"gpu_pci_driver": "vfio-pci"},
+        )
+        for slot in range(1, slots + 1)
+    )
+    of_host = make_batch(seq, at, samples=on_bus, machine=host, sender=host.name, epoch=host.machine_id or "")
+    await site.post(encode(msgspec.structs.replace(of_host, reports=(*of_host.reports, *reports))))
+
+
+VM_A, VM_B = "a77c546c-c5a2-4093-bc1b-8051983e7a61", "b77c546c-c5a2-4093-bc1b-8051983e7a61"
+FIRST, SECOND = (Machine(name=name, machine_id=name[-1] * 32) for name in ("node-a", "node-b"))
+
+
+async def put_vm(site: Site, name: str, tenant: str, vm: str, **more: str) -> None:
+    since = {"valid_from": "2026-03-01T00:00:00Z", **more}
+    target = {"cluster": "local", "vm_uuid": vm}
+    document = {"kind": "gpu_slice", "target": target, "tenant": tenant, **since}
+    assert (await site.request(f"/v1/allocations/{name}", "PUT", document))[0] == 201
+
+
+async def test_gpu_of_a_guest_is_not_that_of_its_next_guest_before(site: Site) -> None:
+    """GPU-1 is in the first virtual machine until 12:00, and in the second one, instead of GPU-2, from 18:00 on."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_guests(site, 1, FIRST, 2, guest_report(6, VM_A, 1, "node-a"), guest_report(6, VM_B, 2, "node-a"))
+    await put_vm(site, "a", "t", VM_A, valid_to="2026-03-01T12:00:00Z")
+    await put_vm(site, "b", "u", VM_B)
+    assert await hours(site) == {"a": (12.0, 12.0), "b": (24.0, 24.0)}
+    await post_guests(site, 2, FIRST, 2, guest_report(13, VM_A, 1, "node-a", "removed"))
+    await post_guests(site, 3, FIRST, 2, guest_report(18, VM_B, 1, "node-a"))
+    assert await hours(site) == {"a": (12.0, 12.0), "b": (24.0, 24.0)}
+
+
+@pytest.mark.parametrize("host", [msgspec.structs.replace(FIRST, name="renamed"), SECOND], ids=["renamed", "other"])
+async def test_usage_of_a_guest_survives_a_change_of_its_host(site: Site, host: Machine) -> None:
+    """The host is renamed, or the virtual machine migrates, to another GPU."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    gpu = 2 if host is SECOND else 1
+    await post_guests(site, 1, FIRST, 1, guest_report(6, VM_A, 1, "node-a"))
+    await put_vm(site, "a", "t", VM_A, valid_to="2026-03-01T12:00:00Z")
+    await post_guests(site, 2, host, 1, guest_report(18, VM_A, gpu, host.name))
+    assert (await hours(site))["a"] == (12.0, 12.0)
+
+
+async def test_name_of_a_host_does_not_pass_its_former_guests_on(site: Site) -> None:
+    """Node-b is reinstalled as node-a, whose virtual machine had a GPU that the first node-a could not read."""
+    site.store.device_usage = known_throughout  # type: ignore[method-assign]
+    await post_guests(site, 1, FIRST, 1, guest_report(6, VM_A, 1, "node-a"))
+    await put_vm(site, "a", "t", VM_A, valid_to="2026-03-01T12:00:00Z")
+    await post_guests(site, 1, msgspec.structs.replace(SECOND, name="node-a"), 1)
+    machines = (await site.request("/v1/machines"))[1]["items"]
+    (id_,) = [one["id"] for one in machines if one["machine"].get("machine_id") == SECOND.machine_id]
+    since = {"valid_from": "2026-03-01T00:00:00Z"}
+    assert (await site.request("/v1/allocations/b", "PUT", spec(id_, **since, tenant="u")))[0] == 201
+    assert await hours(site) == {"a": (12.0, 12.0), "b": (24.0, 24.0)}

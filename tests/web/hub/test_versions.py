@@ -59,7 +59,7 @@ async def test_stored_batches_are_accepted(site: Site, tmp_path: Path) -> None:
     seqs = {(one.batch.cluster, one.batch.seq) for _, write, *_ in site.store.writes for one in write}
     assert seqs == {(known[name]["cluster"], known[name]["seq"]) for name in ("node", "node-later", "everything")}
     spool = Spool.open(shutil.copytree(STORED / "spool", tmp_path / "spool"), max_bytes=1 << 20)
-    await site.post(*(body for _, body in spool.read(max_records=100, max_bytes=1 << 20)))
+    await site.post(*(one.body for one in spool.read(max_records=100, max_bytes=1 << 20)))
     spool.close()
 
 

@@ -1,6 +1,7 @@
 """Prometheus remote write to the hub."""
 
 import asyncio
+import json
 import time
 import urllib.error
 import urllib.request
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1, encode_2
-from gpufleet.config.hub import FlushConfig, HubConfig
+from gpufleet.config.hub import FlushConfig, HubConfig, IngestConfig
 from gpufleet.wiring.hub import running_hub
 from tests.fakes.store import MemoryStore
 from tests.support.remote_write import request
@@ -123,6 +124,28 @@ async def test_split_scrape_is_joined_across_a_hub_restart(tmp_path: Path) -> No
     assert found == {
         "GPU-0": {"gpu_power_watts": 10.0, "gpu_temperature_celsius": 11.0, "gpu_memory_used_bytes": 12 << 20}
     }
+
+
+async def test_known_machines_go_on_while_new_ones_exceed_the_limit(tmp_path: Path) -> None:
+    def points(hosts: str, value: float) -> list[WritePoint]:
+        at = now_ms()
+        return [point("DCGM_FI_DEV_POWER_USAGE", n, value, at, f"node-{host}") for n, host in enumerate(hosts)]
+
+    async with running_site(tmp_path, ingest=IngestConfig(max_machines=4)) as site:
+        url = site.hub.url
+        assert (await write(url, encode_1(points("a", 1.0))))[0] == 204
+        status, headers, body = await write(url, encode_2(points("abcd", 2.0)), V2)
+        assert (status, json.loads(body)["error"]) == (400, "partial_write")
+        assert headers["x-prometheus-remote-write-samples-written"] == "2"
+        status, _, body = await write(url, encode_1(points("cd", 3.0)))
+        assert (status, json.loads(body)["error"]) == (403, "too_many_machines"), "nothing of it can be used"
+
+        async def stored() -> bool:
+            found = await gpus(site)
+            return {uuid: one["gpu_power_watts"] for uuid, one in found.items()} == {"GPU-0": 2.0, "GPU-1": 2.0}
+
+        await wait_until_async(stored, what="the known machine and the new one that fits")
+        assert 'gpufleet_hub_rejected_samples_total{reason="too_many_machines"} 2\n' in await site.text("/metrics")
 
 
 async def test_write_waits_for_the_backlog(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from gpufleet.codecs.batch import packed
 from gpufleet.codecs.batch.columns import to_wire
-from gpufleet.codecs.batch.compression import MAGIC, decompress, unpacked_bytes
+from gpufleet.codecs.batch.compression import MAGIC, decompress
 from gpufleet.codecs.batch.compression import compress as compress_message
 from gpufleet.codecs.batch.limits import Limits, name_place
+from gpufleet.codecs.batch.message import pack_message, unpack_message
 from gpufleet.codecs.batch.size import MEASURED_FROM, check_size
-from gpufleet.codecs.batch.structure import check
+from gpufleet.codecs.batch.structure import check, check_contents
 from gpufleet.model.errors import WireError, WireLimitError, WireVersionError
 from gpufleet.model.wire.batch import WIRE_VERSION, Batch, WireBatch
 
@@ -32,6 +32,20 @@ _BEGINNING = bytes((0x90 + len(WireBatch.__struct_fields__),))
 """Header of the message: a list of all fields (MessagePack specification, fixarray)."""
 
 
+class EncodedColumns(msgspec.Struct, frozen=True):
+    """An encoded batch.
+
+    Attributes:
+        wire: its columns; they must not be modified.
+        body: request body.
+        message_bytes: size of the uncompressed message.
+    """
+
+    wire: WireBatch
+    body: bytes
+    message_bytes: int
+
+
 def encode(batch: Batch, *, compress: bool = True) -> bytes:
     """Encode a batch as a request body.
 
@@ -39,14 +53,26 @@ def encode(batch: Batch, *, compress: bool = True) -> bytes:
         WireLimitError: if the batch exceeds the default limits of a receiver: split it.
         WireError: if a field cannot be encoded, or `compress` is set and zstandard is not installed.
     """
-    return encode_wire(to_wire(batch), compress=compress)
+    return encode_with_columns(batch, compress=compress).body
+
+
+def encode_with_columns(batch: Batch, *, compress: bool = True) -> EncodedColumns:
+    """Encode a batch as a request body, and return its columns too. Raises as `encode`."""
+    wire = to_wire(batch)
+    check_contents(wire, _DEFAULT_LIMITS)
+    return _encode(wire, compress=compress)
 
 
 def encode_wire(wire: WireBatch, *, compress: bool = True) -> bytes:
     """Encode columns as a request body. Raises as `encode`."""
     check(wire, _DEFAULT_LIMITS)
+    return _encode(wire, compress=compress).body
+
+
+def _encode(wire: WireBatch, *, compress: bool) -> EncodedColumns:
+    """Encode checked columns. Raises as `encode`."""
     try:
-        message = packed.pack(wire)
+        message = pack_message(wire)
     except UnicodeEncodeError as error:
         raise WireError(
             "", f"a text with a lone surrogate, which UTF-8 cannot encode: {error.object[:100]!r}"
@@ -58,12 +84,7 @@ def encode_wire(wire: WireBatch, *, compress: bool = True) -> bytes:
     body = compress_message(message) if compress else message
     if len(body) > _DEFAULT_LIMITS.body_bytes:
         raise WireLimitError("", f"body of {len(body)} bytes, more than {_DEFAULT_LIMITS.body_bytes}")
-    return body
-
-
-def weigh(body: bytes) -> int:
-    """Return the message size of a body, read from its header alone; see `unpacked_bytes`."""
-    return unpacked_bytes(body, _DEFAULT_LIMITS.message_bytes)
+    return EncodedColumns(wire, body, len(message))
 
 
 def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS, as_matrix: bool = False) -> WireBatch:
@@ -91,7 +112,7 @@ def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS, as_matrix: bool = F
             raise WireVersionError("version", f"{version} is not supported; this build reads version {WIRE_VERSION}")
         if len(message) >= MEASURED_FROM:
             check_size(message, limits)
-        return packed.unpack(message, limits, as_matrix=as_matrix)
+        return unpack_message(message, limits, as_matrix=as_matrix)
     except msgspec.ValidationError as error:
         raise WireError(*name_place(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -79,7 +79,8 @@ class _ColumnBuilder:
             for value in sample.dims:
                 self._add_dim(machine, sample, value)
             if sample.view is not None and sample.processes is not None:
-                processes.append(encode_processes(sample, self._view(sample.view), _cell, self._absence))
+                view = self.views.setdefault(sample.view, len(self.views))
+                processes.append(encode_processes(sample, view, _cell, self._absence))
         if report.events or report.readers or report.holdings or report.inventory is not None or processes:
             self.parts.append(
                 MachinePart(
@@ -119,13 +120,10 @@ class _ColumnBuilder:
         self, block: SampleBlock | DimBlock, machine: int, sample: Sample, absent: Sequence[tuple[str, Absent]]
     ) -> None:
         block.machine.append(machine)
-        block.view.append(-1 if sample.view is None else self._view(sample.view))
+        block.view.append(-1 if sample.view is None else self.views.setdefault(sample.view, len(self.views)))
         block.measured_at.append(sample.measured_at)
         block.driver_session.append(sample.driver_session)
-        block.absence.append(self._absence(absent))
-
-    def _view(self, view: View) -> int:
-        return self.views.setdefault(view, len(self.views))
+        block.absence.append(self._absence(absent) if absent else -1)
 
     def _absence(self, absent: Sequence[tuple[str, Absent]]) -> int:
         entries = tuple(sorted(absent, key=lambda entry: entry[0]))

@@ -5,10 +5,13 @@ import threading
 from types import ModuleType
 from typing import Any
 
+from gpufleet.codecs.batch.limits import Limits
 from gpufleet.model.errors import WireError, WireLimitError
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 """First bytes of a zstd frame (RFC 8878, 3.1.1); no MessagePack array starts with 0x28."""
+
+_LARGEST_MESSAGE = Limits().message_bytes
 
 LEVEL = 1
 """Measured on batches of 8 and of 1,000 GPUs: level 3 takes 1.3 to 2.2 times as long and saves 4 %."""
@@ -45,8 +48,8 @@ def decompress(body: bytes, limit: int) -> bytes:
     return message
 
 
-def unpacked_bytes(body: bytes, limit: int) -> int:
-    """Return the message size of a body from its frame header alone; `limit` if the header has no size.
+def content_bytes(body: bytes) -> int:
+    """Return the message size of a body from its frame header alone; the limit of a message if the header has no size.
 
     An uncompressed body, and one with a damaged frame header, counts with its own length.
 
@@ -60,7 +63,7 @@ def unpacked_bytes(body: bytes, limit: int) -> int:
         declared: int = zstandard.get_frame_parameters(body).content_size
     except zstandard.ZstdError:
         return len(body)
-    return limit if declared == zstandard.CONTENTSIZE_UNKNOWN else declared
+    return _LARGEST_MESSAGE if declared == zstandard.CONTENTSIZE_UNKNOWN else declared
 
 
 _LOCAL = threading.local()

@@ -1,7 +1,7 @@
 """Validation of a batch across fields, beyond their types."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from gpufleet.codecs.batch.limits import Limits
 from gpufleet.codecs.batch.processes import check_processes
@@ -20,12 +20,27 @@ _PROVENANCES = frozenset(provenance.value for provenance in Provenance)
 
 
 def check(wire: WireBatch, limits: Limits, *, with_tables: bool = True) -> None:
-    """Check lengths, positions and counts; with `with_tables` also machines and views.
+    """Check lengths, positions and contents; with `with_tables` also machines and views.
 
     Raises:
         WireLimitError: if a list is longer than `limits` allow.
         WireError: if two fields contradict each other; names the field.
     """
+    counts = len(wire.machines), len(wire.views), len(wire.absences)
+    check_contents(wire, limits, with_tables=with_tables)
+    for index, block in enumerate(wire.samples):
+        if not _has_fitting_rows(block, *counts):
+            _check_rows(f"samples[{index}]", block, wire)
+        if not isinstance(block.columns, Matrix):  # a matrix has columns of equal length
+            _check_columns(f"samples[{index}]", block)
+    for index, dim in enumerate(wire.dims):
+        _check_dims(f"dims[{index}]", dim, wire)
+    for index, part in enumerate(wire.parts):
+        check_processes(f"parts[{index}]", part, wire)
+
+
+def check_contents(wire: WireBatch, limits: Limits, *, with_tables: bool = True) -> None:
+    """Check all but the lengths and positions of columns, which `to_wire` makes consistent. Raises as `check`."""
     check_head(wire)
     if not _EPOCH.fullmatch(wire.epoch):
         raise WireError("epoch", "not 32 hexadecimal digits in lower case")
@@ -37,17 +52,7 @@ def check(wire: WireBatch, limits: Limits, *, with_tables: bool = True) -> None:
     if with_tables:
         check_machines(wire.machines)
         check_views(wire.views)
-    counts = len(wire.machines), len(wire.views), len(wire.absences)
-    for index, block in enumerate(wire.samples):
-        if not _has_fitting_rows(block, *counts):
-            _check_rows(f"samples[{index}]", block, wire)
-        if not isinstance(block.columns, Matrix):  # a matrix has columns of equal length
-            _check_columns(f"samples[{index}]", block)
-    for index, dim in enumerate(wire.dims):
-        _check_dims(f"dims[{index}]", dim, wire)
     check_parts(wire.parts, len(wire.machines))
-    for index, part in enumerate(wire.parts):
-        check_processes(f"parts[{index}]", part, wire)
     _check_days(wire, limits.days)
 
 
@@ -57,24 +62,16 @@ def _check_count(field: str, count: int, limit: int) -> None:
 
 
 def _check_days(wire: WireBatch, limit: int) -> None:
+    lists = [block.measured_at for block in wire.samples] + [dim.measured_at for dim in wire.dims]
+    for part in wire.parts:
+        lists += [event.at for event in part.events], [block.measured_at for block in part.processes]
     days: set[int] = set()
-    for instants in _instants(wire):
+    for instants in lists:
         if instants:
             first, last = min(instants) // _DAY_NS, max(instants) // _DAY_NS
             days.update((first, last) if last - first < 2 else {at // _DAY_NS for at in instants})
     if len(days) > limit:
         raise WireLimitError("", f"has rows of {len(days)} different days, more than {limit}")
-
-
-def _instants(wire: WireBatch) -> Iterator[list[int]]:
-    """Yield the instants of each list that has some."""
-    for block in wire.samples:
-        yield block.measured_at
-    for dim in wire.dims:
-        yield dim.measured_at
-    for part in wire.parts:
-        yield [event.at for event in part.events]
-        yield [block.measured_at for block in part.processes]
 
 
 def _has_fitting_rows(block: SampleBlock, machines: int, views: int, absences: int) -> bool:

@@ -7,7 +7,7 @@ import msgspec
 
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF, messages, write
 from gpufleet.codecs.otlp.records import Answer, Attributes, Kind, OtlpMetric, ResourceLogs, ResourceMetrics
-from gpufleet.codecs.remote_write.decode import write_bytes, write_varint
+from gpufleet.codecs.protobuf import write_bytes, write_varint
 
 _CUMULATIVE = 2
 _NO_VALUE = 1

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import cramjam
 
-from gpufleet.codecs.remote_write.decode import MILLISECOND, STALE, write_bytes, write_varint
-from gpufleet.codecs.remote_write.known import NAME
+from gpufleet.codecs.protobuf import write_bytes, write_varint
+from gpufleet.codecs.remote_write.decode import MILLISECOND, STALE
+from gpufleet.codecs.remote_write.series_cache import NAME
 
 CONTENT_TYPE_1 = "application/x-protobuf"
 CONTENT_TYPE_2 = "application/x-protobuf;proto=io.prometheus.write.v2.Request"

@@ -8,7 +8,7 @@ an operator changes target or devices, or requests it; the earlier binding then 
 Virtual machines are identified by their UUID and need no binding.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -127,7 +127,7 @@ class BoundInterval(msgspec.Struct, frozen=True):
     end: int
 
 
-def own_time(allocation: Allocation) -> tuple[int, int]:
+def validity(allocation: Allocation) -> tuple[int, int]:
     """Return the interval of an allocation, nanoseconds since 1970, its end excluded."""
     spec = allocation.spec
     ends = [to_ns(at) for at in (spec.valid_to, allocation.closed_at) if at is not None]
@@ -136,7 +136,7 @@ def own_time(allocation: Allocation) -> tuple[int, int]:
 
 def bound_intervals(allocation: Allocation, start: int = 0, end: int = _END) -> tuple[BoundInterval, ...]:
     """Return the machines of an allocation within an interval, in order of time."""
-    first, last = own_time(allocation)
+    first, last = validity(allocation)
     first, last = max(first, start), min(last, end)
     found = []
     for one in allocation.bindings:
@@ -186,15 +186,21 @@ def _is_bound(keys: Sequence[str]) -> bool:
     return any(not key.startswith(_SLOT) for key in keys)
 
 
-def complete(allocation: Allocation, new: Binding) -> tuple[Binding, ...]:
+def complete(allocation: Allocation, new: Binding, since: int = 0) -> tuple[Binding, ...]:
     """Return the bindings of a pending allocation with its machine, or with devices that were not known before.
 
     Devices that are bound already keep their binding. A slot whose GPU is known now keeps its own key, too.
+
+    Args:
+        allocation: a pending one.
+        new: the machine and devices that it names now.
+        since: when another tenant's time on that machine ended, nanoseconds since 1970; 0 if there was none.
     """
     bindings = allocation.bindings
     if not bindings or bindings[-1].until is not None:
-        since = bindings[-1].until if bindings else None
-        return (*bindings, msgspec.structs.replace(new, since=since))
+        begins = [bindings[-1].until if bindings else None, to_datetime(since) if since else None]
+        begin = max([at for at in begins if at is not None], default=None)
+        return (*bindings, msgspec.structs.replace(new, since=begin))
     current = bindings[-1]
     if current.machine != new.machine:
         return bindings
@@ -211,7 +217,7 @@ def rebind(allocation: Allocation, new: Binding | None, at: int) -> tuple[Bindin
     What was bound before `at` stays bound; an allocation that has not begun is bound as a whole. Without a new binding
     the allocation is pending.
     """
-    if at <= own_time(allocation)[0]:
+    if at <= validity(allocation)[0]:
         return () if new is None else (new,)
     before = allocation.bindings
     if before and before[-1].until is None:
@@ -274,7 +280,7 @@ class Claims:
         Without `devices`, only those that lack their machine.
         """
         found = [self._by_id[id_] for id_ in tuple(self._pending)]
-        due = [one for one in found if now < own_time(one)[1] and (devices or lacks_machine(one))]
+        due = [one for one in found if now < validity(one)[1] and (devices or lacks_machine(one))]
         return tuple(sorted(due, key=lambda one: (to_ns(one.created_at), one.id)))
 
     def rivals(self, allocation: Allocation, start: int = 0, end: int = _END) -> tuple[Allocation, ...]:
@@ -284,19 +290,30 @@ class Claims:
             allocation: of any kind; without a tenant it has no rivals.
             start, end: nanoseconds since 1970, `end` excluded.
         """
+        return tuple({other.id: other for other, _ in self._overlaps(allocation, start, end)}.values())
+
+    def free_since(self, allocation: Allocation, now: int) -> int | None:
+        """Return when the last other tenant's time on the machine or devices of an allocation ended.
+
+        0 if no other tenant had any of them in the time of the allocation; None if one has or will have, at `now`
+        (nanoseconds since 1970) or later.
+        """
+        last = max((claim.end for _, claim in self._overlaps(allocation, 0, _END)), default=0)
+        return last if last <= now else None
+
+    def _overlaps(self, allocation: Allocation, start: int, end: int) -> Iterator[tuple[Allocation, _Claim]]:
+        """Yield other tenants' allocations with their claims that overlap those of an allocation."""
         if allocation.spec.tenant is None:
-            return ()
-        own = [one for one in _claims(allocation) if one.start < end and start < one.end]
-        found: dict[str, Allocation] = {}
-        for claim in own:
+            return
+        for claim in _claims(allocation):
             cut = msgspec.structs.replace(claim, start=max(claim.start, start), end=min(claim.end, end))
-            for id_ in self._by_subject.get(claim.subject, ()):
+            for id_ in self._by_subject.get(claim.subject, ()) if cut.start < cut.end else ():
                 other = self._by_id.get(id_)
                 if other is None or id_ == allocation.id or other.spec.tenant in (None, allocation.spec.tenant):
                     continue
-                if any(cut.overlaps(theirs) for theirs in _claims(other)):
-                    found[id_] = other
-        return tuple(found.values())
+                for theirs in _claims(other):
+                    if cut.overlaps(theirs):
+                        yield other, theirs
 
 
 def devices_overlap(one: AbstractSet[str] | None, other: AbstractSet[str] | None) -> bool:
@@ -305,7 +322,7 @@ def devices_overlap(one: AbstractSet[str] | None, other: AbstractSet[str] | None
 
 
 def _claims(allocation: Allocation) -> list[_Claim]:
-    spec, (start, end) = allocation.spec, own_time(allocation)
+    spec, (start, end) = allocation.spec, validity(allocation)
     cluster = spec.target.cluster
     if spec.kind in VM_KINDS:
         uuid = normalise_uuid(spec.target.vm_uuid or "") or spec.target.vm_uuid

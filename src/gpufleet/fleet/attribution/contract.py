@@ -10,7 +10,7 @@ no host value: a host's GPU never speaks for a guest's.
 
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -23,7 +23,7 @@ from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Binding
 from gpufleet.model.api.answer import AllocationAnswer, AnswerDevice, MachineRecord
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.reading import Provenance, Reading
+from gpufleet.model.reading import Provenance, Reading, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
@@ -125,11 +125,13 @@ def newest_failure(readers: Sequence[ReaderStatus]) -> ReaderStatus | None:
 
 
 _DEVICE_NAME = re.compile(
-    r"(?:GPU|MIG)-[\w/-]+|(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]"
-    r"|\b(?:GPU|MIG)(?: device)? \d+|\bpid\b|\bprocess\b",
+    r"(?:GPU|MIG)-[\w/-]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    r"|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9a-f])?|[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]"
+    r"|\b(?:v?GPU|MIG|GI|CI|VM|device|instance|domain)(?: device| instance)?[ :=#]*\d+\b(?!:[0-9a-f]{2}[:.])"
+    r"|/dev/nvidia\d+|\bpids?\b|\bprocess(?:es)?\b",
     re.IGNORECASE,
 )
-"""UUIDs, PCI addresses and indexes of devices, and processes, in the text of an error."""
+"""UUIDs, PCI addresses and indexes of devices, virtual machines and processes in a text."""
 
 
 def visible_error(status: ReaderStatus, own: AbstractSet[str] | None) -> str:
@@ -144,23 +146,36 @@ def visible_error(status: ReaderStatus, own: AbstractSet[str] | None) -> str:
     """
     if own is None:
         return status.last_error
-    names = {_plain_name(name) for name in _DEVICE_NAME.findall(status.last_error)}
+    names = _named_devices(status.last_error)
     if names and names <= own:
         return status.last_error
     return f"{status.reader}: {status.error_class or 'error'}"
 
 
-def _plain_name(name: str) -> str:
-    return pci_address(name) or name.rstrip("/-")
+def _named_devices(text: str) -> frozenset[str]:
+    return frozenset(pci_address(name) or name.rstrip("/-") for name in _DEVICE_NAME.findall(text))
 
 
-def _without_details(stored: StoredSample) -> StoredSample:
-    """Remove details that name devices or processes from the absences of a machine's own sample."""
-    values = {
-        name: Absent(value.reason) if isinstance(value, Absent) and _DEVICE_NAME.search(value.detail) else value
-        for name, value in stored.sample.values.items()
-    }
-    return msgspec.structs.replace(stored, sample=msgspec.structs.replace(stored.sample, values=values))
+def without_foreign_details(stored: StoredSample, own: AbstractSet[str]) -> StoredSample:
+    """Remove the details of absences that name anything else than the own devices, or a process.
+
+    Args:
+        stored: of the machine, of an own device or of a device that an own one is a part of.
+        own: UUIDs and PCI addresses of the own devices.
+    """
+    return _with_details(stored, lambda detail: _named_devices(detail) <= own)
+
+
+def _with_details(stored: StoredSample, keep: Callable[[str], bool]) -> StoredSample:
+    """Remove the details of absences that are not to be kept."""
+    sample = stored.sample
+
+    def cut(value: Value | Absent) -> Value | Absent:
+        return Absent(value.reason) if isinstance(value, Absent) and not keep(value.detail) else value
+
+    values = {name: cut(value) for name, value in sample.values.items()}
+    dims = tuple(msgspec.structs.replace(dim, value=cut(dim.value)) for dim in sample.dims)
+    return msgspec.structs.replace(stored, sample=msgspec.structs.replace(sample, values=values, dims=dims))
 
 
 def _host_answer(
@@ -175,10 +190,11 @@ def _host_answer(
     samples, source = host_samples(stored, freshness)
     binding = binding_at(allocation, now) or bind(allocation.spec, machine, stored)
     begin = max([at for at in (allocation.spec.valid_from, binding.since) if at is not None], default=None)
-    own = [clip_to_allocation(one, begin) for one in samples]
+    names = _own_names(allocation.spec, binding)
+    clipped = [clip_to_allocation(one, begin) for one in samples]
+    own = clipped if names is None else [without_foreign_details(one, names) for one in clipped]
     since = 0 if begin is None else to_ns(begin)
     recent = [one for one in readers if (one.last_attempt or 0) >= since]
-    names = _own_names(allocation.spec, binding)
     failed = newest_failure([one for one in recent if one.state is not ReaderState.OK])
     error = None if failed is None else visible_error(failed, names)
     if not own:
@@ -190,8 +206,7 @@ def _host_answer(
     homes = {view.uuid: view.pci_address for view in known_views(own).values() if view.uuid and view.pci_address}
     every = devices(machine.cluster, machine.id, own, freshness)
     found = _allocated(every, machine, binding, allocation.spec, homes)
-    of_host = [one if names is None else _without_details(one) for one in own if one.sample.view is None]
-    host_sources = stored_readings(of_host, freshness)
+    host_sources = stored_readings([one for one in own if one.sample.view is None], freshness)
     host, host_dimensions = merge(host_sources), merge_dimensions(host_sources)
     if not live:
         found = tuple(msgspec.structs.replace(one, readings=all_stale(one.readings), dimensions=()) for one in found)
@@ -243,8 +258,10 @@ def clip_to_allocation(stored: StoredSample, begin: dt.datetime | None) -> Store
     may name another tenant's processes.
     """
     sample = stored.sample
-    if begin is None or sample.lane is Lane.STATIC or sample.measured_at >= to_ns(begin):
+    if begin is None or sample.measured_at >= to_ns(begin):
         return stored
+    if sample.lane is Lane.STATIC:
+        return _with_details(stored, lambda _: False)
     values = {
         name: Absent(value.reason) if isinstance(value, Absent) else _NOT_YET for name, value in sample.values.items()
     }

@@ -80,11 +80,14 @@ def answer(
     return _answer(allocation, one, report, Freshness(now, stale_after_seconds, one.readers), stale_after_seconds)
 
 
-def guest_machine(allocation: Allocation, guests: Sequence[MachineSamples]) -> MachineRecord | None:
-    """Return the guest that is, or was last, read for an allocation."""
+def guest_machines(allocation: Allocation, guests: Sequence[MachineSamples]) -> tuple[MachineRecord, ...]:
+    """Return the guests that are or were read for an allocation, the last one last.
+
+    A virtual machine that migrated was read by each of its hosts, and its history is that of all these guests.
+    """
     wanted = normalise_uuid(allocation.spec.target.vm_uuid or "")
     known = [(one, report) for one in guests if _is(one.machine, wanted) and (report := _report(one)) is not None]
-    return max(known, key=lambda each: each[1].received_at)[0].machine if known else None
+    return tuple(one.machine for one, _ in sorted(known, key=lambda each: (each[1].received_at, each[0].machine.id)))
 
 
 def is_inside(stored: StoredSample) -> bool:
@@ -162,7 +165,7 @@ def _answer(
         ),
         machine=one.machine.id,
         devices=found,
-        host={**host, **_stamps(one, freshness)},
+        host={**host, **_stamps(one, allocation.spec, freshness)},
         host_dimensions=dims,
     )
 
@@ -224,6 +227,10 @@ def _id(machine: MachineRecord, stored: StoredSample) -> str:
     return f"{machine.cluster}/{machine.id}/{stored.sample.view.key}"
 
 
-def _stamps(one: MachineSamples, freshness: Freshness) -> dict[str, Reading]:
-    own = [stored for stored in one.stored if stored.sample.reader == AGENT_READER and stored.sample.view is None]
+def _stamps(one: MachineSamples, spec: AllocationSpec, freshness: Freshness) -> dict[str, Reading]:
+    own = [
+        contract.clip_to_allocation(stored, spec.valid_from)
+        for stored in one.stored
+        if stored.sample.reader == AGENT_READER and stored.sample.view is None
+    ]
     return {name: reading for name, reading in merge(stored_readings(own, freshness)).items() if name in STAMPS}

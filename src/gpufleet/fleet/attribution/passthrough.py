@@ -43,8 +43,7 @@ def passed_through(answer: AllocationAnswer, stored: Sequence[StoredSample]) -> 
 
 def guest_view_id(host: MachineRecord, guest: MachineRecord, stored: Sequence[StoredSample], uuid: str) -> str | None:
     """Return the id of the GPU with this UUID inside a guest of the host, if the guest shows it now."""
-    machine = guest.machine
-    if machine.kind is not MachineKind.GUEST or (guest.sender, machine.hypervisor) != (host.sender, host.machine.name):
+    if guest.machine.kind is not MachineKind.GUEST or guest.hypervisor_id != host.id:
         return None
     key = f"{ViewKind.GPU}/{uuid}"
     seen = any(one.sample.view and one.sample.view.key == key for one in stored)

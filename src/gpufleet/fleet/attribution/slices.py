@@ -1,8 +1,8 @@
 """Answers for a virtual machine: from inside it (`fleet.attribution.guests`), and from its host's vGPU instances. Pure.
 
 An instance belongs to the virtual machine whose UUID the host reads from that instance. The answer has nothing else of
-the host: no reading of the parent GPU, the machine, or other instances, and no error text of the host's readers, which
-may name them.
+the host: no reading of the parent GPU, the machine, or other instances, and no text of the host's readers that names
+them.
 """
 
 from collections.abc import Sequence
@@ -147,7 +147,11 @@ def _has_no_uuid(stored: StoredSample) -> bool:
 
 def _host_answer(allocation: Allocation, found: _HostInstances, stale_after_seconds: float) -> AllocationAnswer:
     spec, machine, freshness, live = allocation.spec, found.host.machine, found.freshness, found.is_live
-    own = [contract.clip_to_allocation(one, spec.valid_from) for one in found.stored]
+    uuids = frozenset(_bare(view.uuid) for one in found.stored if (view := one.sample.view) is not None and view.uuid)
+    own = [
+        contract.without_foreign_details(contract.clip_to_allocation(one, spec.valid_from), uuids)
+        for one in found.stored
+    ]
     shown = tuple(_device(one, live=live) for one in devices(machine.cluster, machine.id, own, freshness))
     received_at = max(one.received_at for one in own)
     return AllocationAnswer(

@@ -134,7 +134,7 @@ _NO_COUNTS: Counter[str] = Counter()
 _Block = TypeVar("_Block", SampleBlock, DimBlock)
 
 
-class Normalised(msgspec.Struct, kw_only=True):
+class NormalisedBatch(msgspec.Struct, kw_only=True):
     """A valid batch, and counts of the changes made.
 
     Attributes:
@@ -154,7 +154,7 @@ class Normalised(msgspec.Struct, kw_only=True):
     repeated_rows: int
 
 
-def normalise(batch: WireBatch, came_at: int, suspects: Sequence[SuspectColumns] | None = None) -> Normalised:
+def normalise(batch: WireBatch, came_at: int, suspects: Sequence[SuspectColumns] | None = None) -> NormalisedBatch:
     """Return a valid copy of a batch decoded by `codecs.batch.decode`; the input is not changed.
 
     Args:
@@ -165,7 +165,7 @@ def normalise(batch: WireBatch, came_at: int, suspects: Sequence[SuspectColumns]
     (screened,) = screen([batch]) if suspects is None else (suspects,)
     latest = came_at + FUTURE_TOLERANCE_SECONDS * NANOS
     if not any(screened) and _needs_no_cleaning(batch, latest):
-        return Normalised(
+        return NormalisedBatch(
             batch=batch, unknown_metrics=_NO_COUNTS, invalid_values=_NO_COUNTS, future_rows=0, repeated_rows=0
         )
     work = _BatchCleaner(batch, latest)
@@ -177,7 +177,7 @@ def normalise(batch: WireBatch, came_at: int, suspects: Sequence[SuspectColumns]
     views = keys_of(batch.views)
     parts = [processes.clean(part, views) for part in batch.parts]
     clean = msgspec.structs.replace(batch, samples=samples, dims=dims, parts=parts, absences=work.absences.sets)
-    return Normalised(
+    return NormalisedBatch(
         batch=clean,
         unknown_metrics=work.unknown_metrics,
         invalid_values=work.invalid_values,

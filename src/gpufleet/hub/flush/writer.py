@@ -97,7 +97,7 @@ class StoreWriter:
         quarantine: Quarantine,
         counters: Counters,
         now: Callable[[], int],
-        unpacked: DecodedBatchCache | None = None,
+        decoded_cache: DecodedBatchCache | None = None,
         max_cells: int = MAX_CELLS,
         written: Callable[[Sequence[AcceptedBatch]], None] = lambda _: None,
     ) -> None:
@@ -108,7 +108,7 @@ class StoreWriter:
             store, registry, quarantine: destinations.
             counters: of the hub.
             now: the hub's clock, nanoseconds since 1970.
-            unpacked: cache of decoded batches.
+            decoded_cache: cache of decoded batches.
             max_cells: see `MAX_CELLS`.
             written: called with batches once they are in the store and before that is saved in the registry. After a
                 crash in between, it is called again with the same batches.
@@ -117,7 +117,7 @@ class StoreWriter:
         # Random, because a log or registry restored from an older copy repeats its numbers, which the store has seen.
         self._run = secrets.token_hex(8)
         self._max_cells = max_cells
-        self._unpacked = unpacked or DecodedBatchCache()
+        self._decoded_cache = decoded_cache or DecodedBatchCache()
         self._written = written
         self._now = now
         self._store = store
@@ -190,7 +190,7 @@ class StoreWriter:
             if cells > self._max_cells and (intent is None or record.seq not in intent.records):
                 break
             try:
-                batch, digest = self._unpacked.take(record.seq) or _decode(record.body)
+                batch, digest = self._decoded_cache.take(record.seq) or _decode(record.body)
             except Exception as error:  # noqa: BLE001 - a bad record must not affect its neighbours
                 self._quarantine_record(record, "normalise", error)
                 done.append(record.seq)

@@ -71,7 +71,7 @@ class ForwardQueue:
     def read(self, max_requests: int) -> list[tuple[int, ExportRequest]]:
         """Return the oldest requests with their numbers, at least one if there is any. Blocking."""
         found = self._spool.read(max_records=max_requests, max_bytes=SEGMENT_BYTES)
-        return [(number, ExportRequest(body[_HEAD.size :], _HEAD.unpack_from(body)[0])) for number, body in found]
+        return [(one.seq, ExportRequest(one.body[_HEAD.size :], _HEAD.unpack_from(one.body)[0])) for one in found]
 
     def done(self, number: int) -> None:
         """Remove a delivered or rejected request. Blocking."""

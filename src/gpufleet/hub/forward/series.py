@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from gpufleet.codecs.remote_write.encode import WritePoint
-from gpufleet.codecs.remote_write.known import NAME
+from gpufleet.codecs.remote_write.series_cache import NAME
 from gpufleet.dialects.native import PREFIX
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
 from gpufleet.model.stored.samples import FORWARDED, AcceptedBatch

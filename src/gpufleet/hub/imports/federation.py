@@ -15,9 +15,9 @@ from gpufleet import __version__
 from gpufleet.codecs.prometheus_text.page import TextLimits, TextPage
 from gpufleet.codecs.prometheus_text.parser import TextParser, wire_error_of
 from gpufleet.codecs.remote_write.records import WriteRequest
-from gpufleet.dialects.known import DIALECTS
 from gpufleet.dialects.kube_state_metrics import HAS, KUBE_STATE_METRICS, SELECTORS, is_of_gpus
-from gpufleet.hub.imports.receiver import ImportReceiver, NotCaughtUpError
+from gpufleet.dialects.registry import DIALECTS
+from gpufleet.hub.imports.receiver import BacklogPendingError, ImportReceiver
 from gpufleet.hub.imports.remote_write import read_request
 from gpufleet.hub.imports.request import ImportedRequest
 from gpufleet.hub.imports.scrape_status import TargetStatus
@@ -69,7 +69,7 @@ class ClusterPuller:
         sender: str,
         pages: PageSource,
         read: Callable[[bytes], ImportedRequest],
-        writes: ImportReceiver,
+        receiver: ImportReceiver,
         clock: Clock,
         target_status: TargetStatus,
         *,
@@ -83,14 +83,14 @@ class ClusterPuller:
             sender: name of the sender of its batches.
             pages: source of the page.
             read: decodes a page, on a thread.
-            writes: receives the decoded content.
+            receiver: receives the decoded content.
             clock: for the schedule.
             target_status: records successes and failures.
             interval_seconds: between pulls.
             on_durable: called after the content of a page is durable.
         """
         self._cluster, self._sender = cluster, sender
-        self._pages, self._read, self._writes = pages, read, writes
+        self._pages, self._read, self._receiver = pages, read, receiver
         self._clock, self._target_status = clock, target_status
         self._interval, self._on_durable = interval_seconds, on_durable
         self._started_at = clock.now_ns()
@@ -109,13 +109,13 @@ class ClusterPuller:
             page = await self._pages.fetch()
             try:
                 heartbeat = Heartbeat(interval_seconds=self._interval, version=__version__, started_at=self._started_at)
-                await self._writes.take(
+                await self._receiver.receive(
                     self._cluster, self._sender, lambda _: self._read(page.body), heartbeat=heartbeat
                 )
                 self._on_durable()
             finally:
                 page.done()
-        except NotCaughtUpError:
+        except BacklogPendingError:
             return  # the hub has just started; the next page repeats the samples at their instants
         except Exception as error:  # broad: the one catch point of this loop; a failure affects this page only
             is_expected = isinstance(error, GpufleetError)

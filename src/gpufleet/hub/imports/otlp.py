@@ -14,7 +14,7 @@ from gpufleet.codecs.otlp.records import (
 )
 from gpufleet.codecs.remote_write.records import WriteRequest
 from gpufleet.dialects import otel
-from gpufleet.dialects.otel import BY_NAME, is_mine, why_unread
+from gpufleet.dialects.otel import BY_NAME, is_own_name, why_unread
 from gpufleet.dialects.otel_names import OWN
 from gpufleet.dialects.otel_reading import IncomingPoint, read_points
 from gpufleet.hub.imports.remote_write import host_of, is_known_metric
@@ -52,18 +52,18 @@ def read_metrics_request(request: MetricsRequest, *, plain_pods: bool = False) -
     labels: Counter[str] = Counter()
     others: Counter[str] = Counter()
     problems: Counter[str] = Counter()
-    count = nameless = 0
+    count = unattributed = 0
     for (name, problem), number in request.problems.items():
         if not name.strip() or name in BY_NAME or is_known_metric(name):
             problems[problem.value] += number
         else:
-            (drift if is_mine(name) and why_unread(name, {}) is None else others)[name] += number
+            (drift if is_own_name(name) and why_unread(name, {}) is None else others)[name] += number
     for resource in request.resources:
         scraped = _read_scraped(resource, plain_pods=plain_pods)
         drift.update(scraped.drift)
         labels.update(scraped.labels)
         others.update(scraped.others)
-        nameless += scraped.nameless
+        unattributed += scraped.unattributed
         for named, found in scraped.machines.items():
             machines.setdefault(named, []).extend(found)
         for named, at_views in scraped.holders.items():
@@ -73,12 +73,12 @@ def read_metrics_request(request: MetricsRequest, *, plain_pods: bool = False) -
         machine = machine_of(resource.attributes)
         read = read_points("", points, reader=READER)
         unknown = [point.name for point in points if point.name in read.unknown]
-        drift.update(name for name in unknown if is_mine(name))
-        others.update(name for name in unknown if not is_mine(name))
-        nameless += read.nameless
+        drift.update(name for name in unknown if is_own_name(name))
+        others.update(name for name in unknown if not is_own_name(name))
+        unattributed += read.unattributed
         samples = [one for found in read.machines.values() for one in found if has_valid_names(one)]
         if samples and machine is None:
-            nameless += len(points) - len(unknown) - read.nameless
+            unattributed += len(points) - len(unknown) - read.unattributed
         elif samples and machine is not None:
             machines.setdefault(machine, []).extend(samples)
     return ImportedRequest(
@@ -86,7 +86,7 @@ def read_metrics_request(request: MetricsRequest, *, plain_pods: bool = False) -
         samples=count + sum(request.problems.values()),
         drift=drift,
         others=others,
-        nameless=nameless,
+        unattributed=unattributed,
         problems=problems,
         holders=holders,
         labels=labels,
@@ -172,7 +172,7 @@ def read_logs_request(request: LogsRequest) -> ImportedRequest:
     machines: dict[Machine, list[Event]] = {}
     others: Counter[str] = Counter()
     problems: Counter[str] = Counter()
-    count = nameless = 0
+    count = unattributed = 0
     for (name, problem), number in request.problems.items():
         if name.startswith(OWN):
             problems[problem.value] += number
@@ -185,7 +185,7 @@ def read_logs_request(request: LogsRequest) -> ImportedRequest:
         found = [event for _, event in read if event is not None]
         others.update(record.event or UNNAMED_RECORD for record, event in read if event is None)
         if machine is None:
-            nameless += len(found)
+            unattributed += len(found)
         elif found:
             machines.setdefault(machine, []).extend(found)
     return ImportedRequest(
@@ -194,7 +194,7 @@ def read_logs_request(request: LogsRequest) -> ImportedRequest:
         samples=count + sum(request.problems.values()),
         drift={},
         others=others,
-        nameless=nameless,
+        unattributed=unattributed,
         problems=problems,
     )
 

@@ -2,34 +2,43 @@
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 from typing import TypeVar
 
-from gpufleet.codecs.batch import encode_wire, to_wire
+from gpufleet.codecs.batch import encode_with_columns
 from gpufleet.hub.imports.request import ImportedRequest
 from gpufleet.hub.imports.writers import ImportWriter, ImportWriters
 from gpufleet.hub.receive.counters import Counters, count_bounded
 from gpufleet.hub.receive.ingest import ForeignClusterError, Ingest
+from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.status import Heartbeat
-from gpufleet.model.wire.batch import Batch, MachineReport, WireBatch
+from gpufleet.model.wire.batch import MachineReport
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import MachineRegistry
 from gpufleet.ports.store import SampleStore
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 MAX_BATCH_SAMPLES = 2000
 """Maximum number of rows in one batch. A request after an outage has many instants of many machines."""
 
+TOO_MANY_MACHINES = "too_many_machines"
+"""Problem of samples of new machines beyond `ingest.max_machines`."""
+
+MAX_NAMES_LOGGED = 5
+
 MAX_CONCURRENT = 2
 """Requests decoded and merged concurrently. A decoded request takes up to 100 times the memory of its body."""
 
 
-class NotCaughtUpError(Exception):
+class BacklogPendingError(Exception):
     """The backlog of earlier processes is not in the store yet, so new rows cannot be merged with it."""
 
 
@@ -61,7 +70,7 @@ class ImportReceiver:
         self._writers = writers or ImportWriters(clock)
         self._turns = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def take(
+    async def receive(
         self,
         cluster: str,
         name: str,
@@ -82,14 +91,15 @@ class ImportReceiver:
         Raises:
             WireError: from `read`; WireLimitError if there are too many writers or subjects.
             ForeignClusterError: if the cluster is not served here.
-            NotCaughtUpError: too early after the start; the client must retry.
+            TooManyMachinesError: if all machines are new and exceed a limit. Some of them are only dropped.
+            BacklogPendingError: too early after the start; the client must retry.
             SpoolError: if it cannot be made durable now; the client must retry.
             StoreError, RegistryError: if they are unavailable; the client must retry.
         """
         if cluster not in self._clusters:
             raise ForeignClusterError(f"cluster {cluster!r} is not served here: register it")
         if not self._is_caught_up():
-            raise NotCaughtUpError("the backlog from before the start is not in the store yet: retry later")
+            raise BacklogPendingError("the backlog from before the start is not in the store yet: retry later")
         writer = self._writers.of(cluster, name, merge_window_ns)
         # A separate task, so that a disconnecting client cannot cancel between the disk and memory.
         return await asyncio.shield(asyncio.create_task(self._take(writer, read, heartbeat)))
@@ -98,33 +108,54 @@ class ImportReceiver:
         self, writer: ImportWriter, read: Callable[[ImportWriter], ImportedRequest], heartbeat: Heartbeat | None
     ) -> ImportedRequest:
         async with writer.lock, self._turns:
-            written = await self._in_thread(lambda: read(writer))
+            written = self._admit(writer, await self._in_thread(lambda: read(writer)))
             if missed := writer.decoder.known.missed:
                 count_bounded(self._counters.uncached_series, f"{writer.cluster}/{writer.name}", missed)
             self._writers.bound_series()
-            writer.tidy(self._clock)
-            self._writers.tidy(writer.cluster)
+            writer.expire(self._clock)
+            self._writers.expire(writer.cluster)
             self._writers.check_subjects(writer, await self._in_thread(lambda: writer.rows.count_new(written.machines)))
             self._count(written)
             await self._in_thread(lambda: self._load_stored(writer, written.machines))
             rows = await self._in_thread(
                 lambda: {one: writer.rows.merge(one, parts) for one, parts in written.machines.items()}
             )
+            states = await self._in_thread(lambda: {one: writer.states.changes(one, own) for one, own in rows.items()})
             events = [MachineReport(machine=one, events=found) for one, found in written.events.items()]
+            derived = _event_batches({one: found.events for one, found in states.items()})
             changed = {one: writer.holders.changes(one, found) for one, found in written.holders.items()}
             held = [MachineReport(machine=one, holdings=changes) for one, (changes, _) in changed.items() if changes]
-            batches = [*_batches(rows), *([events] if events else []), *([held] if held else [])]
+            # Events precede their rows: after a failure between them, the repeated request shows the same events again.
+            batches = [*derived, *_batches(rows), *([events] if events else []), *([held] if held else [])]
             for reports in batches or ([[]] if heartbeat is not None else []):
                 now = self._clock.now_ns()
                 batch = writer.batch(reports, now, heartbeat)
-                wire, body = await self._in_thread(functools.partial(_encoded, batch))
-                await self._ingest.take_encoded(wire, body, now)
+                encoded = await self._in_thread(functools.partial(encode_with_columns, batch))
+                await self._ingest.receive_encoded(encoded, now)
                 writer.seq += 1
                 for report in reports:
                     writer.rows.keep(report.machine, report.samples, writer.last_seen)
+            for found in states.values():
+                writer.states.keep(found)
             for _, kept in changed.values():
                 writer.holders.keep(kept)
         return written
+
+    def _admit(self, writer: ImportWriter, written: ImportedRequest) -> ImportedRequest:
+        """Drop new machines beyond the limit of the cluster or writer. Raises TooManyMachinesError if none is left."""
+        machines = {**written.machines, **written.events, **written.holders}
+        if not machines:
+            return written
+        excess = self._ingest.reserve_machines(writer.cluster, writer.name, machines, self._clock.now_ns())
+        if excess and len(excess) != writer.excess:
+            names = ", ".join(repr(one.name) for one in excess[:MAX_NAMES_LOGGED])
+            log.warning(
+                "sender %r of cluster %r: %d new machines exceed ingest.max_machines and are dropped, such as %s: "
+                "check their host names, and retire machines that are gone",
+                writer.name, writer.cluster, len(excess), names,
+            )  # fmt: skip
+        writer.excess = len(excess)
+        return written.without(set(excess), TOO_MANY_MACHINES)
 
     def _load_stored(self, writer: ImportWriter, machines: Mapping[Machine, Sequence[Sample]]) -> None:
         """Load the newest stored rows and holders of machines that are new since the start. Blocking."""
@@ -134,6 +165,7 @@ class ImportReceiver:
             for id_, stored in self._store.latest_of(writer.cluster, list(ids)).items():
                 written = [one.sample for one in stored if one.sample.provenance is Provenance.IMPORTED]
                 writer.rows.keep(ids[id_], written, writer.last_seen)
+                writer.states.keep(writer.states.changes(ids[id_], written))
             for id_, holdings in self._store.holdings_of(writer.cluster, list(ids)).items():
                 writer.holders.remember(ids[id_], holdings)
         writer.loaded.update(new)
@@ -141,7 +173,7 @@ class ImportReceiver:
     def _count(self, written: ImportedRequest) -> None:
         self._counters.imported_samples += written.samples
         self._counters.unrecognised_samples += sum(written.others.values())
-        self._counters.unattributed_samples += written.nameless
+        self._counters.unattributed_samples += written.unattributed
         for problem, count in written.problems.items():
             self._counters.import_problems[problem] += count
         for name, count in written.drift.items():
@@ -155,9 +187,16 @@ class ImportReceiver:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
 
-def _encoded(batch: Batch) -> tuple[WireBatch, bytes]:
-    wire = to_wire(batch)
-    return wire, encode_wire(wire)
+def _event_batches(events: Mapping[Machine, Sequence[Event]]) -> list[list[MachineReport]]:
+    """Split events into batches of a bounded size."""
+    pairs = ((machine, event) for machine, own in events.items() for event in own)
+    batches = []
+    while part := list(islice(pairs, MAX_BATCH_SAMPLES)):
+        together: dict[Machine, list[Event]] = {}
+        for machine, event in part:
+            together.setdefault(machine, []).append(event)
+        batches.append([MachineReport(machine=one, events=tuple(own)) for one, own in together.items()])
+    return batches
 
 
 def _batches(rows: Mapping[Machine, Sequence[Sample]]) -> list[list[MachineReport]]:

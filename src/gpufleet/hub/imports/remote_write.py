@@ -9,9 +9,9 @@ import msgspec
 from gpufleet.codecs.remote_write.records import WriteRequest
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.dialect import Dialect
-from gpufleet.dialects.known import CLUSTER_DIALECTS
 from gpufleet.dialects.kube_state_metrics import KUBE_STATE_METRICS, is_of_gpus
 from gpufleet.dialects.reading import SeriesMeaning, pod_of, read_series
+from gpufleet.dialects.registry import CLUSTER_DIALECTS
 from gpufleet.hub.imports.request import ImportedRequest, has_valid_names, is_valid_name
 from gpufleet.model.holdings import Holder
 from gpufleet.model.machine import Machine
@@ -34,39 +34,37 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
         plain_pods: whether the labels `pod` and `namespace` are those of a workload, see `dialects.reading.pod_of`.
     """
     groups: dict[tuple[str, str], _SeriesGroup] = {}
-    dialects: dict[str, Dialect | None] = {}
     others: Counter[str] = Counter()
-    nameless = 0
+    unattributed = 0
     for number, series in enumerate(request.series):
-        if series.name not in dialects:
-            dialects[series.name] = next((one for one in CLUSTER_DIALECTS if one.is_mine(series.name)), None)
-        dialect = dialects[series.name]
-        if dialect is None or FORWARDED in series.labels or (dialect is KUBE_STATE_METRICS and not is_of_gpus(series)):
+        origin = series.origin
+        if not isinstance(origin, SeriesOrigin):
+            origin = series.origin = _origin_of(series)
+        if origin.dialect is None:
             others[series.name] += 1
-        else:
-            machine = _target_of(series.labels)
-            group = groups.get((dialect.name, machine))
-            if group is None:
-                group = groups[dialect.name, machine] = _SeriesGroup(dialect, machine, [])
-            group.numbers.append(number)
+            continue
+        group = groups.get((origin.dialect.name, origin.target))
+        if group is None:
+            group = groups[origin.dialect.name, origin.target] = _SeriesGroup(origin.dialect, origin.target, [])
+        group.numbers.append(number)
     machines: dict[Machine, list[Sample]] = {}
     holders: dict[Machine, dict[tuple[str, int], frozenset[Holder]]] = {}
     drift: Counter[str] = Counter()
     labels: Counter[str] = Counter()
     for group in groups.values():
         found = _read_group(group, request, f"{reader}/{group.dialect.name}")
-        nameless += found.nameless
+        unattributed += found.unattributed
         drift += found.drift
         labels += found.labels
         for own_name, samples in found.machines.items():
             machine = own_name or group.machine
             samples = [one for one in samples if has_valid_names(one)]
             if not is_valid_name(machine) or own_name in found.guests:
-                nameless += len(samples)
+                unattributed += len(samples)
             elif samples:
                 machines.setdefault(Machine(name=machine), []).extend(samples)
         if group.dialect is not DCGM_EXPORTER:
-            continue  # other exporters name no holders, and a missing holder would look like a released device
+            continue  # a missing holder would look like a released device
         for own_name, at_views in _holders(request, group.numbers, plain=plain_pods).items():
             observed = Machine(name=own_name or group.machine)
             if observed in machines and own_name not in found.guests:
@@ -76,7 +74,7 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
         samples=len(request.values) + sum(request.problems.values()),
         drift=drift,
         others=others,
-        nameless=nameless,
+        unattributed=unattributed,
         holders=holders,
         labels=labels,
         problems={str(problem): count for problem, count in request.problems.items()},
@@ -106,12 +104,39 @@ def _holders(
             or meant.subject.view is None
         ):
             continue
-        holder = pod_of(series.labels, plain=plain)
+        origin = series.origin
+        holder = (origin.plain_pod if plain else origin.pod) if isinstance(origin, SeriesOrigin) else None
         at_views = found.setdefault(meant.subject.machine, {})
         place = meant.subject.view.key, request.times[number]
         before = at_views.get(place, frozenset())
         at_views[place] = before | {holder} if holder is not None else before
     return found
+
+
+class SeriesOrigin(NamedTuple):
+    """Origin of a series by its name and labels; cached, because writers repeat series.
+
+    Attributes:
+        dialect: its project; None if it is not imported.
+        target: name of its target, or empty.
+        pod, plain_pod: pod that holds its device, see `dialects.reading.pod_of`.
+    """
+
+    dialect: Dialect | None
+    target: str = ""
+    pod: Holder | None = None
+    plain_pod: Holder | None = None
+
+
+def _origin_of(series: ImportedSeries) -> SeriesOrigin:
+    dialect = next((one for one in CLUSTER_DIALECTS if one.is_mine(series.name)), None)
+    if dialect is None or FORWARDED in series.labels or (dialect is KUBE_STATE_METRICS and not is_of_gpus(series)):
+        return SeriesOrigin(None)
+    target = _target_of(series.labels)
+    if dialect is not DCGM_EXPORTER:
+        return SeriesOrigin(dialect, target)  # other exporters name no holders
+    pod, plain_pod = pod_of(series.labels, plain=False), pod_of(series.labels, plain=True)
+    return SeriesOrigin(dialect, target, pod, pod if pod == plain_pod else plain_pod)
 
 
 def _target_of(labels: Mapping[str, str]) -> str:
@@ -142,7 +167,7 @@ class _GroupReading(msgspec.Struct, frozen=True):
     machines: Mapping[str, list[Sample]]
     drift: Counter[str]
     labels: Counter[str]
-    nameless: int
+    unattributed: int
     guests: Container[str]
 
 
@@ -160,4 +185,4 @@ def _read_group(group: _SeriesGroup, request: WriteRequest, reader: str) -> _Gro
         ended=frozenset(place for place, number in enumerate(numbers) if number in stale),
     )
     drift = Counter(one.name for one in series if one.name in read_.unknown)
-    return _GroupReading(read_.machines, drift, read_.labels, read_.nameless, read_.guests)
+    return _GroupReading(read_.machines, drift, read_.labels, read_.unattributed, read_.guests)

@@ -1,6 +1,6 @@
 """Normalised content of a request from another system."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -25,7 +25,7 @@ class ImportedRequest(msgspec.Struct, frozen=True, kw_only=True):
         drift: samples by name, for names with a known project's prefix that its table does not have.
         labels: new series by label name, for labels of a known project that its table does not have.
         others: samples by name, for names of no known project; the hub ignores them.
-        nameless: samples whose labels identify no device or machine, and samples of virtual machines reported by an
+        unattributed: samples whose labels identify no device or machine, and samples of virtual machines reported by an
             exporter on their host, which are left to the batches of the agent there.
         problems: unusable samples, by reason.
         other_histograms, other_exemplars: in remote write, those of unknown projects; such histograms also count in
@@ -36,7 +36,7 @@ class ImportedRequest(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     drift: Mapping[str, int]
     others: Mapping[str, int]
-    nameless: int
+    unattributed: int
     problems: Mapping[str, int]
     events: Mapping[Machine, tuple[Event, ...]] = {}
     holders: Mapping[Machine, Mapping[tuple[str, int], frozenset[Holder]]] = {}
@@ -47,8 +47,23 @@ class ImportedRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def accepted(self) -> int:
         """Number of samples that are used."""
-        ignored = sum(self.others.values()) + self.nameless
+        ignored = sum(self.others.values()) + self.unattributed
         return self.samples - ignored - sum(self.drift.values()) - sum(self.problems.values())
+
+    def without(self, machines: Collection[Machine], problem: str) -> "ImportedRequest":
+        """Return the request without some machines, whose values and events count as a problem."""
+        if not machines:
+            return self
+        values = (len(one.values) for machine in machines for one in self.machines.get(machine, ()))
+        dropped = sum(values) + sum(len(self.events.get(machine, ())) for machine in machines)
+        count = min(dropped, self.accepted)  # values from labels are not samples
+        return msgspec.structs.replace(
+            self,
+            machines={one: found for one, found in self.machines.items() if one not in machines},
+            events={one: found for one, found in self.events.items() if one not in machines},
+            holders={one: found for one, found in self.holders.items() if one not in machines},
+            problems={**self.problems, problem: count},
+        )
 
 
 def is_valid_name(name: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gpufleet.dialects.sample_builder import merge_values
+from gpufleet.dialects.sample_builder import merge_readings
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
@@ -55,8 +55,12 @@ class RowCache:
 
     def count_new(self, parts: Mapping[Machine, Iterable[Sample]]) -> int:
         """Return the number of subjects in `parts` that are not in the cache."""
-        subjects = {_subject(machine, part) for machine, own_parts in parts.items() for part in own_parts}
+        subjects = {subject_of(machine, part) for machine, own_parts in parts.items() for part in own_parts}
         return len(subjects - self._kept.keys())
+
+    def __contains__(self, subject: object) -> bool:
+        """Return whether a subject has rows in the cache."""
+        return subject in self._kept
 
     @property
     def machines(self) -> set[Machine]:
@@ -71,19 +75,20 @@ class RowCache:
         found: dict[Subject, dict[int, Sample]] = {}
         near: dict[Subject, _InstantIndex] = {}
         for part in parts:
-            subject = _subject(machine, part)
+            subject = subject_of(machine, part)
             if part.lane is Lane.STATIC and self._repeats_previous(subject, part):
                 continue
             kept, new = self._kept.get(subject, {}), found.setdefault(subject, {})
-            instants = near.get(subject)
-            if instants is None:
-                instants = near[subject] = _InstantIndex(self._merge_window, kept)
-            at = instants.of(part.measured_at)
+            at = part.measured_at
+            if self._merge_window:
+                if subject not in near:
+                    near[subject] = _InstantIndex(self._merge_window, kept)
+                at = near[subject].of(at)
             before = new.get(at) or kept.get(at)
             if before is not None and at != part.measured_at and _contradicts(before, part):
                 at, before = part.measured_at, None  # another measurement, not a part of that row
-            if before is None:
-                instants.add(at)
+            if before is None and self._merge_window:
+                near[subject].add(at)
             joined = part if before is None else _join(before, part)
             if joined is not before:
                 new[at] = joined
@@ -102,9 +107,9 @@ class RowCache:
 
     def keep(self, machine: Machine, rows: Sequence[Sample], written: float) -> None:
         """Add rows; `written` is the monotonic time in seconds at which their request arrived."""
-        subjects = {_subject(machine, row) for row in rows}
+        subjects = {subject_of(machine, row) for row in rows}
         for row in rows:
-            subject = _subject(machine, row)
+            subject = subject_of(machine, row)
             times = self._written.setdefault(subject, {})
             instants = self._kept.setdefault(subject, {})
             self._instants += row.measured_at not in instants
@@ -151,7 +156,8 @@ class _InstantIndex:
         return nearest if abs(nearest - at) <= self._merge_window else at
 
 
-def _subject(machine: Machine, sample: Sample) -> Subject:
+def subject_of(machine: Machine, sample: Sample) -> Subject:
+    """Return the subject of a row."""
     return machine, sample.view.key if sample.view is not None else "", sample.reader, sample.lane
 
 
@@ -186,6 +192,6 @@ def _merge(before: Mapping[K, Value | Absent], part: Mapping[K, Value | Absent])
     changed = {
         name: together
         for name, value in part.items()
-        if (together := merge_values(before.get(name), value)) != before.get(name)
+        if (together := merge_readings(str(name), before.get(name), value)) != before.get(name)
     }
     return {**before, **changed} if changed else before

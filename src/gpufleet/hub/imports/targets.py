@@ -133,7 +133,7 @@ class TargetFiles:
         self._patterns = patterns
         self._files: dict[str, _File] = {}
 
-    def look(self) -> TargetFileScan:
+    def scan(self) -> TargetFileScan:
         """Read the changed files.
 
         A deleted file has no targets. An unreadable or invalid file keeps its previous targets.
@@ -213,16 +213,16 @@ class Discovery:
         try:
             while True:
                 try:
-                    await self.look()
+                    await self.update()
                 except Exception:  # broad: the one catch point of this loop; the targets stay as they are
                     log.exception("discovery: reading %s failed", self._config.files)
                 await asyncio.sleep(POLL_SECONDS)
         finally:
             await self._end([*self._tasks])
 
-    async def look(self) -> None:
+    async def update(self) -> None:
         """Check the files once, and start and stop pulls accordingly."""
-        scan = await asyncio.to_thread(self._files.look)
+        scan = await asyncio.to_thread(self._files.scan)
         targets, left_out = targets_of(self._config, scan.groups)
         wanted = set(targets)
         await self._end([one for one in self._tasks if one not in wanted])

@@ -6,13 +6,14 @@ only once the next scrape begins. The end of a series does not release its holde
 
 import asyncio
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.hub.imports.remote_write import is_known_metric
 from gpufleet.hub.imports.row_cache import RowCache
+from gpufleet.hub.imports.state_events import ImportedStates
 from gpufleet.model.errors import WireLimitError
 from gpufleet.model.holdings import Holder, Holding, HoldingVerdict, Share
 from gpufleet.model.machine import Machine
@@ -166,8 +167,10 @@ class ImportWriter:
         lock: held while a request is processed.
         decoder: of its remote-write requests, with the series cache.
         rows: its newest rows.
+        states: its newest states of GPUs.
         holders: its newest reported holders.
         loaded: machines whose newest rows were loaded from the store.
+        excess: number of machines of its newest request that exceeded a limit.
         epoch, seq: of the newest batch.
         last_seen: time of its newest request, in seconds of the monotonic clock.
     """
@@ -177,8 +180,10 @@ class ImportWriter:
         self.lock = asyncio.Lock()
         self.decoder = WriteDecoder(is_wanted=is_known_metric)
         self.rows = RowCache(merge_window_ns)
+        self.states = ImportedStates()
         self.holders = HolderTracker()
         self.loaded: set[Machine] = set()
+        self.excess = 0
         self.epoch, self.seq = secrets.token_hex(16), 0
         self.last_seen = 0.0
         self._tidy_at = 0.0
@@ -200,14 +205,16 @@ class ImportWriter:
             reports=tuple(reports),
         )
 
-    def tidy(self, clock: Clock) -> None:
+    def expire(self, clock: Clock) -> None:
         """Drop old state, at most once in `TIDY_SECONDS` because this scans everything."""
         if clock.monotonic() < self._tidy_at:
             return
         self._tidy_at = clock.monotonic() + TIDY_SECONDS
         self.rows.drop_before(clock.monotonic() - ROWS_KEPT_SECONDS)
         self.holders.drop_before(clock.now_ns() - HOLDERS_KEPT_SECONDS * NANOS)
-        self.loaded &= self.rows.machines
+        machines = self.rows.machines
+        self.loaded &= machines
+        self.states.drop_except(self.rows, machines)
 
 
 class ImportWriters:
@@ -216,32 +223,34 @@ class ImportWriters:
     def __init__(self, clock: Clock, *, max_series: int = MAX_SERIES, max_subjects: int = MAX_SUBJECTS) -> None:
         self._clock = clock
         self._max_series, self._max_subjects = max_series, max_subjects
-        self._known: dict[tuple[str, str], ImportWriter] = {}
+        self._known: dict[str, dict[str, ImportWriter]] = {}  # by cluster and name
         self._is_scarce = False  # whether there are more series than `max_series`
 
     def of(self, cluster: str, name: str, merge_window_ns: int) -> ImportWriter:
         """Return a writer and mark it as seen now. Raises WireLimitError if its cluster has too many."""
-        known = self._known.get((cluster, name))
+        of_cluster = self._known.setdefault(cluster, {})
+        known = of_cluster.get(name)
         if known is None:
-            self._evict_writer(cluster)
-            known = self._known[cluster, name] = ImportWriter(cluster, name, merge_window_ns)
+            self._evict_writer(of_cluster)
+            known = of_cluster[name] = ImportWriter(cluster, name, merge_window_ns)
         known.last_seen = self._clock.monotonic()
         return known
 
     def bound_series(self) -> None:
         """Assign fair shares of the series cache, so that a large writer does not reduce a neighbour's share."""
-        if not self._is_scarce and sum(one.decoder.known.kept for one in self._known.values()) <= self._max_series:
+        every = [one for of_cluster in self._known.values() for one in of_cluster.values()]
+        if not self._is_scarce and sum(one.decoder.known.kept for one in every) <= self._max_series:
             return
         demands: dict[str, dict[str, int]] = {}
-        for (cluster, name), one in self._known.items():
-            demands.setdefault(cluster, {})[name] = self._demand(one)
+        for one in every:
+            demands.setdefault(one.cluster, {})[one.name] = self._demand(one)
         totals = [sum(of_writers.values()) for of_writers in demands.values()]
         self._is_scarce = sum(totals) > self._max_series
         cluster_share = fair_share(totals, self._max_series)
         for cluster, of_writers in demands.items():
             writer_share = fair_share(of_writers.values(), cluster_share)
             for name in of_writers:
-                one = self._known[cluster, name]
+                one = self._known[cluster][name]
                 one.decoder.known.allow(0 if self._is_inactive(one) else writer_share)
                 if not one.lock.locked():  # a thread may be decoding with it, and trims it at the next start
                     one.decoder.known.trim()
@@ -253,38 +262,35 @@ class ImportWriters:
         known = writer.decoder.known
         return self._max_series if known.missed else min(known.kept, self._max_series)
 
-    def tidy(self, cluster: str) -> None:
+    def expire(self, cluster: str) -> None:
         """Drop old state of a cluster's writers, including inactive ones, which do not do so themselves."""
-        for one in self._of_cluster(cluster):
+        for one in self._known[cluster].values():
             if not one.lock.locked():  # a thread may be merging rows with it
-                one.tidy(self._clock)
+                one.expire(self._clock)
 
     def check_subjects(self, writer: ImportWriter, more: int) -> None:
         """Check that `more` new subjects fit the cluster's limit. Raises WireLimitError."""
         if more and self._subjects(writer.cluster) + more > self._max_subjects:
-            for one in self._of_cluster(writer.cluster):
-                if self._is_inactive(one):
-                    del self._known[one.cluster, one.name]
+            of_cluster = self._known[writer.cluster]
+            for name in [one.name for one in of_cluster.values() if self._is_inactive(one)]:
+                del of_cluster[name]
         if more and self._subjects(writer.cluster) + more > self._max_subjects:
             writer.decoder.known.clear()
             detail = f"the writers of cluster {writer.cluster!r} have reached {self._max_subjects} devices"
             raise WireLimitError("devices", f"{detail}, counted in each lane: use agents instead")
 
-    def _evict_writer(self, cluster: str) -> None:
-        """Drop the least recently seen writer if there are too many. Raises WireLimitError if all are active."""
-        mine = self._of_cluster(cluster)
-        if len(mine) < MAX_WRITERS:
+    def _evict_writer(self, writers: dict[str, ImportWriter]) -> None:
+        """Drop a cluster's least recently seen writer if it has too many. Raises WireLimitError if all are active."""
+        if len(writers) < MAX_WRITERS:
             return
-        longest = min(mine, key=lambda one: one.last_seen)
+        longest = min(writers.values(), key=lambda one: one.last_seen)
         if not self._is_inactive(longest):
-            raise WireLimitError("sender", f"cluster {cluster!r} already has {MAX_WRITERS} writers: use fewer names")
-        del self._known[cluster, longest.name]
+            detail = f"cluster {longest.cluster!r} already has {MAX_WRITERS} writers: use fewer names"
+            raise WireLimitError("sender", detail)
+        del writers[longest.name]
 
     def _is_inactive(self, writer: ImportWriter) -> bool:
         return not writer.lock.locked() and self._clock.monotonic() - writer.last_seen >= ROWS_KEPT_SECONDS
 
     def _subjects(self, cluster: str) -> int:
-        return sum(one.subjects for one in self._of_cluster(cluster))
-
-    def _of_cluster(self, cluster: str) -> Collection[ImportWriter]:
-        return [one for (whose, _), one in self._known.items() if whose == cluster]
+        return sum(one.subjects for one in self._known[cluster].values())

@@ -336,13 +336,13 @@ class Senders:
             found += [(cluster, name) for name in sorted(names)[: limit - len(found)]]
         return found
 
-    def lives(self, now: float, cluster: str | None = None) -> Iterator[SenderFreshness]:
+    def list_freshness(self, now: float, cluster: str | None = None) -> Iterator[SenderFreshness]:
         """Iterate over the senders, or those of a cluster, by cluster and name, as they were at that second."""
         for id_ in self.clusters if cluster is None else (cluster,):
             for name, known in sorted(self.of(id_), key=lambda one: one[0]):
                 yield sender_freshness(id_, name, known, now)
 
-    def life(self, now: float, cluster: str, sender: str) -> SenderFreshness | None:
+    def find_freshness(self, now: float, cluster: str, sender: str) -> SenderFreshness | None:
         """Return the freshness of a sender, or None if it never reported."""
         known = self.find(cluster, sender)
         return None if known is None else sender_freshness(cluster, sender, known, now)

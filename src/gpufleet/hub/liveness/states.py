@@ -3,7 +3,7 @@
 from gpufleet.hub.liveness.limits import LOST_SECONDS, LivenessLimits, limits_of, state_after
 from gpufleet.hub.liveness.senders import SenderFreshness, Senders, answered_at
 from gpufleet.model.api.answer import EpochConflict
-from gpufleet.model.declared import DECLARATION_TTL_NS
+from gpufleet.model.declarations import DECLARATION_TTL_NS
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.time import NANOS, to_datetime
@@ -40,29 +40,29 @@ class LivenessSnapshot:
         lag = 0.0 if unflushed_since is None else self._past.unseen_since(unflushed_since)
         self.not_flushed = lag + FLUSH_SLACK_SECONDS
 
-    def lives(self, cluster: str | None = None) -> list[SenderFreshness]:
+    def list_freshness(self, cluster: str | None = None) -> list[SenderFreshness]:
         """Return the freshness of every sender."""
-        return list(self.senders.lives(self.second, cluster))
+        return list(self.senders.list_freshness(self.second, cluster))
 
-    def life(self, cluster: str, sender: str) -> SenderFreshness | None:
+    def find_freshness(self, cluster: str, sender: str) -> SenderFreshness | None:
         """Return the freshness of a sender, or None if it never reported."""
-        return self.senders.life(self.second, cluster, sender)
+        return self.senders.find_freshness(self.second, cluster, sender)
 
     def sender(
-        self, life: SenderFreshness, *, retired: bool = False, conflict: EpochConflict | None = None
+        self, freshness: SenderFreshness, *, retired: bool = False, conflict: EpochConflict | None = None
     ) -> Liveness:
         """Return the liveness of a sender; it is retired if all its machines are."""
-        if life.never_answered:
+        if freshness.never_answered:
             return Liveness(state=State.RETIRED if retired else State.NEVER_SEEN, unseen_seconds=None)
-        state = State.RETIRED if retired else state_after(life.unseen_seconds, _limits(life))
+        state = State.RETIRED if retired else state_after(freshness.unseen_seconds, _limits(freshness))
         suspect = [f"two machines number their batches under its epoch: {conflict.detail}"] if conflict else []
-        if abs(life.clock_ahead_seconds) > SKEW_SUSPECT_SECONDS:
-            suspect.append(f"its clock is {_off(life.clock_ahead_seconds)} the hub's")
+        if abs(freshness.clock_ahead_seconds) > SKEW_SUSPECT_SECONDS:
+            suspect.append(f"its clock is {_off(freshness.clock_ahead_seconds)} the hub's")
         return Liveness(
             state=state,
-            unseen_seconds=life.unseen_seconds,
-            unverified=life.unverified,
-            partial=tuple(_backlog(life)),
+            unseen_seconds=freshness.unseen_seconds,
+            unverified=freshness.unverified,
+            partial=tuple(_backlog(freshness)),
             suspect=tuple(suspect),
         )
 
@@ -76,30 +76,33 @@ class LivenessSnapshot:
             return 0.0
         return max(0.0, self._past.unseen_since(report) - self._past.unseen_since(newest))
 
-    def machine(self, mark: MachineFreshness) -> Liveness:
+    def machine(self, machine: MachineFreshness) -> Liveness:
         """Return the liveness of a machine: its sender's, plus the lag of its last report behind the sender's newest.
 
         The lag counts only time in which the hub ingested. Therefore no outage of the hub, step of its clock, or
         unavailable store makes a machine look stale. A machine that only Kubernetes lists was never seen. It is
         retired once its reporter no longer lists it.
         """
-        life = self.senders.life(self.second, mark.cluster, mark.sender)
-        if mark.named_only:
-            last_seen_at = mark.last_seen if life is None or life.never_answered else answered_at(life.newest)
-            unlisted = self.behind(mark.last_seen, last_seen_at) - self.not_flushed
-            gone = mark.is_retired or unlisted > DECLARATION_TTL_NS / NANOS
+        freshness = self.senders.find_freshness(self.second, machine.cluster, machine.sender)
+        if machine.named_only:
+            if freshness is None or freshness.never_answered:
+                last_seen_at = machine.last_seen
+            else:
+                last_seen_at = answered_at(freshness.newest)
+            unlisted = self.behind(machine.last_seen, last_seen_at) - self.not_flushed
+            gone = machine.is_retired or unlisted > DECLARATION_TTL_NS / NANOS
             return Liveness(state=State.RETIRED if gone else State.NEVER_SEEN, unseen_seconds=None)
-        if life is None:
-            return Liveness(state=State.RETIRED if mark.is_retired else State.LOST, unseen_seconds=None)
-        if life.never_answered:
-            return Liveness(state=State.RETIRED if mark.is_retired else State.NEVER_SEEN, unseen_seconds=None)
-        behind = self.behind(mark.last_seen, answered_at(life.newest)) - self.not_flushed
-        unseen = life.unseen_seconds + max(0.0, behind)
+        if freshness is None:
+            return Liveness(state=State.RETIRED if machine.is_retired else State.LOST, unseen_seconds=None)
+        if freshness.never_answered:
+            return Liveness(state=State.RETIRED if machine.is_retired else State.NEVER_SEEN, unseen_seconds=None)
+        behind = self.behind(machine.last_seen, answered_at(freshness.newest)) - self.not_flushed
+        unseen = freshness.unseen_seconds + max(0.0, behind)
         return Liveness(
-            state=State.RETIRED if mark.is_retired else state_after(unseen, _limits(life)),
+            state=State.RETIRED if machine.is_retired else state_after(unseen, _limits(freshness)),
             unseen_seconds=unseen,
-            unverified=life.unverified,
-            suspect=("its evidence contradicts another machine's",) if mark.conflict else (),
+            unverified=freshness.unverified,
+            suspect=("its evidence contradicts another machine's",) if machine.conflict else (),
         )
 
 
@@ -118,31 +121,31 @@ def view_liveness(machine: Liveness, behind_seconds: float, interval_seconds: fl
     return Liveness(state=state, unseen_seconds=unseen, unverified=machine.unverified)
 
 
-def complete_up_to(life: SenderFreshness) -> int | None:
+def complete_up_to(freshness: SenderFreshness) -> int | None:
     """Return the time up to which everything that a sender measured was received, except gaps.
 
     In nanoseconds since 1970 by the sender's clock. None if the sender is lost, or never reported its backlog or the
     age of it: totals do not wait for such a sender.
     """
-    heartbeat = life.newest.heartbeat
-    if heartbeat is None or life.never_answered or life.unseen_seconds >= LOST_SECONDS:
+    heartbeat = freshness.newest.heartbeat
+    if heartbeat is None or freshness.never_answered or freshness.unseen_seconds >= LOST_SECONDS:
         return None
     if heartbeat.queue_records and heartbeat.oldest_unsent is None:
         return None  # it could not read its queue
-    newest = life.newest.sent_at if heartbeat.answered_at is None else heartbeat.answered_at
+    newest = freshness.newest.sent_at if heartbeat.answered_at is None else heartbeat.answered_at
     return min(heartbeat.oldest_unsent or newest, newest)  # a queued batch is newer if its clock was set back since
 
 
-def _limits(life: SenderFreshness) -> LivenessLimits:
-    return limits_of(life.newest.heartbeat.interval_seconds if life.newest.heartbeat else None)
+def _limits(freshness: SenderFreshness) -> LivenessLimits:
+    return limits_of(freshness.newest.heartbeat.interval_seconds if freshness.newest.heartbeat else None)
 
 
-def _backlog(life: SenderFreshness) -> list[str]:
-    heartbeat = life.newest.heartbeat
+def _backlog(freshness: SenderFreshness) -> list[str]:
+    heartbeat = freshness.newest.heartbeat
     if heartbeat is None or not heartbeat.oldest_unsent:
         return []
     # Age of the queue at the sender's last report, by its own clock, plus the time since that report.
-    waits = (life.newest.sent_at - heartbeat.oldest_unsent) / NANOS + life.unseen_seconds
+    waits = (freshness.newest.sent_at - heartbeat.oldest_unsent) / NANOS + freshness.unseen_seconds
     if waits < BACKLOG_SECONDS:
         return []
     since = to_datetime(heartbeat.oldest_unsent)

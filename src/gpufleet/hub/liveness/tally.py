@@ -58,25 +58,25 @@ class ClusterTally:
         self.suspect: list[tuple[str, str]] = []
         self.clones = 0
 
-    def add(self, life: SenderFreshness, judged: Liveness) -> None:
+    def add(self, freshness: SenderFreshness, judged: Liveness) -> None:
         """Count a sender."""
         self.senders[judged.state] += 1
-        heartbeat = life.newest.heartbeat
+        heartbeat = freshness.newest.heartbeat
         is_active = judged.state is not State.RETIRED
-        complete = complete_up_to(life) if is_active else None
+        complete = complete_up_to(freshness) if is_active else None
         if complete is None:
             self.not_waited_for += 1
         else:
             self.complete_up_to = complete if self.complete_up_to is None else min(complete, self.complete_up_to)
         if is_active:
             self.queued += heartbeat.queue_records if heartbeat else 0
-            self.ahead = max(self.ahead or 0.0, life.clock_ahead_seconds, key=abs)
+            self.ahead = max(self.ahead or 0.0, freshness.clock_ahead_seconds, key=abs)
         self.dropped += heartbeat.dropped_total if heartbeat else 0
-        if self.nearest is None or _distance(life, judged) < _distance(*self.nearest):
-            self.nearest = life, judged
+        if self.nearest is None or _distance(freshness, judged) < _distance(*self.nearest):
+            self.nearest = freshness, judged
         if judged.partial:
-            self.backlog.append(life.sender)
-        self.suspect += [(life.sender, why) for why in judged.suspect]
+            self.backlog.append(freshness.sender)
+        self.suspect += [(freshness.sender, why) for why in judged.suspect]
 
     def add_machine(self, judged: Liveness) -> None:
         """Count a machine."""
@@ -103,8 +103,8 @@ def tally(
     total = ClusterTally()
     plain = _count_senders(total, instant, cluster, retired, conflicts)
     _count_machines(total, instant, cluster, machines, plain)
-    for mark in machines.others:
-        total.add_machine(instant.machine(mark))
+    for machine in machines.others:
+        total.add_machine(instant.machine(machine))
     total.backlog.sort()
     total.suspect.sort(key=lambda one: one[0])
     return total
@@ -147,9 +147,9 @@ def _count_senders(
     are[[place for place in special if 0 <= place < len(are)]] = False
     for place in np.flatnonzero(~are):
         name = names[place]
-        life = instant.life(cluster, name)
-        assert life is not None, "senders are never removed"
-        total.add(life, instant.sender(life, retired=name in retired, conflict=conflicts.get(name)))
+        freshness = instant.find_freshness(cluster, name)
+        assert freshness is not None, "senders are never removed"
+        total.add(freshness, instant.sender(freshness, retired=name in retired, conflict=conflicts.get(name)))
     late, stale = np.ascontiguousarray(rows["late"]), np.ascontiguousarray(rows["stale"])
     # A sender without a report since the start, and not yet late, keeps the state that it had at the start.
     is_live = rows["since_start"] | (now >= late)
@@ -160,9 +160,9 @@ def _count_senders(
     if len(mine):
         least = mine[unseen[mine] == unseen[mine].min()]
         nearest = least[np.argmin(2 * states[least] + ~is_live[least])]
-        life = instant.life(cluster, names[nearest])
-        assert life is not None, "senders are never removed"
-        total.add(life, instant.sender(life))
+        freshness = instant.find_freshness(cluster, names[nearest])
+        assert freshness is not None, "senders are never removed"
+        total.add(freshness, instant.sender(freshness))
         others = states[mine[mine != nearest]]
         total.senders.update(_counted(others))
         total.not_waited_for += int((others == _LOST).sum())
@@ -192,7 +192,7 @@ def _count_machines(
     for number in np.flatnonzero(~is_near):
         place = places[number]
         if not is_plain[number]:
-            total.add_machine(instant.machine(machines.mark(cluster, int(number))))
+            total.add_machine(instant.machine(machines.at(cluster, int(number))))
             continue
         behind = instant.behind(int(last_seen[number]), int(plain.received_at[place])) - instant.not_flushed
         limits = LivenessLimits(late=float(plain.late[place]), stale=float(plain.stale[place]))
@@ -210,13 +210,13 @@ def _counted(states: Column) -> dict[State, int]:
     return {state: int(count) for state, count in zip(_STATES, counts, strict=True) if count}
 
 
-def _distance(life: SenderFreshness, judged: Liveness) -> tuple[bool, bool, float, int, bool]:
+def _distance(freshness: SenderFreshness, judged: Liveness) -> tuple[bool, bool, float, int, bool]:
     return (
         judged.state is State.RETIRED,
-        life.never_answered,
-        life.unseen_seconds,
+        freshness.never_answered,
+        freshness.unseen_seconds,
         _ORDER[judged.state],
-        life.unverified,
+        freshness.unverified,
     )
 
 
@@ -233,7 +233,7 @@ def roll_up(total: ClusterTally, coverage: Coverage | None, *, closed: bool, mis
         closed: the cluster was closed: nothing is expected of it.
         missing: batches of it that are lost or still on the way.
     """
-    life, judged = total.nearest or (None, None)
+    freshness, judged = total.nearest or (None, None)
     return ClusterFreshness(
         liveness=Liveness(
             state=State.RETIRED if closed else judged.state if judged else State.NEVER_SEEN,
@@ -242,7 +242,7 @@ def roll_up(total: ClusterTally, coverage: Coverage | None, *, closed: bool, mis
             partial=() if closed else tuple(_partial(total, coverage)),
             suspect=tuple(_suspect(total)),
         ),
-        last_seen_at=to_datetime(answered_at(life.newest)) if life and not life.never_answered else None,
+        last_seen_at=to_datetime(answered_at(freshness.newest)) if freshness and not freshness.never_answered else None,
         senders=in_order(total.senders),
         machines=in_order(total.machines),
         complete_up_to=to_datetime(total.complete_up_to) if total.complete_up_to is not None else None,

@@ -298,15 +298,20 @@ class AllocationQueries:
         return [one for one in self._claims.pending(self._clock.now_ns(), devices=devices) if id in (None, one.id)]
 
     def _bind_pending(self, id: str | None, *, devices: bool) -> None:  # noqa: A002
-        """Bind what can be bound; an allocation stays pending while another tenant has its machine or device."""
+        """Bind what can be bound; an allocation stays pending while another tenant has its machine or device.
+
+        If another tenant had the machine until a time in the past, the allocation has it since then.
+        """
         for one in self._pending(id, devices=devices):
             found = self._lookup.bind(one.spec)
             if found is None:
                 continue
             complete = msgspec.structs.replace(one, bindings=bindings.complete(one, found))
-            if complete.bindings != one.bindings and not self._claims.rivals(complete):
-                # At once, so that the next one does not take the same machine.
-                self._claims.update(self._registry.bind_allocation(one.id, complete.bindings))
+            since = self._claims.free_since(complete, self._clock.now_ns())
+            if complete.bindings == one.bindings or since is None or (since and not bindings.lacks_machine(one)):
+                continue
+            # At once, so that the next one does not take the same machine.
+            self._claims.update(self._registry.bind_allocation(one.id, bindings.complete(one, found, since)))
 
     def _find(self, id: str) -> Allocation | None:  # noqa: A002
         try:
@@ -386,10 +391,17 @@ class AllocationQueries:
         return history.series_answer(allocation, parts, own, source)
 
     def _guest_series(self, allocation: Allocation, metrics: Sequence[str], own: history.SeriesWindow) -> SeriesAnswer:
-        guest = guests.guest_machine(allocation, self._lookup.guests(allocation.spec.target))
-        if guest is None:
+        found = guests.guest_machines(allocation, self._lookup.guests(allocation.spec.target))
+        if not found:
             return history.empty_series(allocation, *contract.NO_ANSWERER[allocation.spec.kind], own)
         inside = Provenance.SLICE_GUEST
-        found = self._store.series(guest.cluster, guest.id, metrics, own.start, own.end, own.step, inside)
-        part = history.SeriesPart(f"{guest.cluster}/{guest.id}", None, own, found)
-        return history.series_answer(allocation, [part], own, inside)
+        parts = [
+            history.SeriesPart(
+                f"{one.cluster}/{one.id}",
+                None,
+                own,
+                self._store.series(one.cluster, one.id, metrics, own.start, own.end, own.step, inside),
+            )
+            for one in found
+        ]
+        return history.series_answer(allocation, parts, own, inside)

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gpufleet.fleet.attribution import guests
-from gpufleet.fleet.attribution.bindings import bound_intervals, own_time
+from gpufleet.fleet.attribution.bindings import bound_intervals, validity
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.paging import PageRequest
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
@@ -20,7 +20,7 @@ MAX_ALLOCATIONS = 200
 
 def is_active_within(allocation: Allocation, start: int, end: int) -> bool:
     """Return whether the allocation was in force at any instant of the interval."""
-    first, last = own_time(allocation)
+    first, last = validity(allocation)
     return max(start, first) < min(end, last)
 
 
@@ -153,9 +153,11 @@ class EventQueries:
                 EventSpan(cluster=cluster, machine=one.machine, views=one.devices, start=one.start, end=one.end)
                 for one in bound_intervals(allocation, start, end)
             ]
-        guest = guests.guest_machine(allocation, self._lookup.guests(allocation.spec.target))
-        first, last = own_time(allocation)
+        first, last = validity(allocation)
         first, last = max(start, first), min(end, last)
-        if guest is None or first >= last:
+        if first >= last:
             return []
-        return [EventSpan(cluster=guest.cluster, machine=guest.id, views=None, start=first, end=last)]
+        return [
+            EventSpan(cluster=guest.cluster, machine=guest.id, views=None, start=first, end=last)
+            for guest in guests.guest_machines(allocation, self._lookup.guests(allocation.spec.target))
+        ]

@@ -35,7 +35,7 @@ from gpufleet.model.api.answer import (
     NodeRecord,
     ProcessesAnswer,
 )
-from gpufleet.model.declared import DECLARATION_TTL_NS
+from gpufleet.model.declarations import DECLARATION_TTL_NS
 from gpufleet.model.errors import NotFoundError
 from gpufleet.model.liveness import Liveness
 from gpufleet.model.machine import MachineKind
@@ -190,7 +190,7 @@ class FleetPages:
 def _with_liveness(machines: Sequence[MachineRecord], instant: LivenessSnapshot) -> Iterator[MachineRecord]:
     """Fill in age and liveness of each machine."""
     for one in machines:
-        mark = MachineFreshness(
+        machine = MachineFreshness(
             id=one.id,
             cluster=one.cluster,
             sender=one.sender,
@@ -199,7 +199,7 @@ def _with_liveness(machines: Sequence[MachineRecord], instant: LivenessSnapshot)
             conflict=one.conflict is not None,
             named_only=one.named_only,
         )
-        yield msgspec.structs.replace(with_age(one, instant.now), liveness=instant.machine(mark))
+        yield msgspec.structs.replace(with_age(one, instant.now), liveness=instant.machine(machine))
 
 
 def _with_gpus(liveness: Liveness | None, gpus: tuple[int, int]) -> Liveness | None:

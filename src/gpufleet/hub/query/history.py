@@ -1,6 +1,6 @@
 """Series of an allocation: clipped to its own time, with a gap for each step without a measurement. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -112,16 +112,21 @@ class SeriesPart(msgspec.Struct, frozen=True):
 def series_answer(
     allocation: Allocation, parts: Sequence[SeriesPart], window: SeriesWindow, source: Provenance
 ) -> SeriesAnswer:
-    """Answer with the series of the allocation's machines, in order of time, all measured by `source`."""
-    points: dict[tuple[str, str | None], tuple[SeriesPoint, ...]] = {}
+    """Answer with the series of the allocation's machines, in order of time, all measured by `source`.
+
+    Windows of parts are equal, or do not overlap. At an instant with values of several parts, that of the last counts.
+    """
+    values: dict[tuple[str, str | None], dict[int, Value | None]] = {}
     for part in parts:
         for (view, name), found in part.stored.points.items():
             if view is None or part.devices is None or view in part.devices:
                 key = name, None if view is None else f"{part.machine}/{view}"
-                points[key] = points.get(key, ()) + _filled(found, part.window)
+                steps = values.setdefault(key, {})
+                steps.update((at, steps.get(at)) for at in part.window.starts)
+                steps.update((at, value) for at, value in found if at in steps)
     series = tuple(
-        Series(device=device, metric=name, unit=CATALOGUE[name].unit, points=points[name, device])
-        for name, device in sorted(points, key=lambda key: (key[0], key[1] or ""))
+        Series(device=device, metric=name, unit=CATALOGUE[name].unit, points=_points(values[name, device]))
+        for name, device in sorted(values, key=lambda key: (key[0], key[1] or ""))
     )
     return _answer(allocation, window, source, None, "", series, parts[-1].stored.resolution)
 
@@ -131,9 +136,8 @@ def empty_series(allocation: Allocation, reason: Reason, detail: str, window: Se
     return _answer(allocation, window, Provenance.UNAVAILABLE, reason, detail, ())
 
 
-def _filled(found: Sequence[tuple[int, Value]], window: SeriesWindow) -> tuple[SeriesPoint, ...]:
-    values = dict(found)
-    return tuple(SeriesPoint(at=to_datetime(at), value=values.get(at)) for at in window.starts)
+def _points(steps: Mapping[int, Value | None]) -> tuple[SeriesPoint, ...]:
+    return tuple(SeriesPoint(at=to_datetime(at), value=value) for at, value in steps.items())
 
 
 def _answer(

@@ -147,10 +147,10 @@ class Overview:
         conflict: EpochConflict | None,
     ) -> SenderRecord:
         cluster, sender = who
-        life = instant.life(cluster, sender)
-        assert life is not None, "senders are never removed"
-        liveness = instant.sender(life, retired=sender in retired.get(cluster, ()), conflict=conflict)
-        return sender_record(life, runs, liveness, instant.now, conflict)
+        freshness = instant.find_freshness(cluster, sender)
+        assert freshness is not None, "senders are never removed"
+        liveness = instant.sender(freshness, retired=sender in retired.get(cluster, ()), conflict=conflict)
+        return sender_record(freshness, runs, liveness, instant.now, conflict)
 
     async def sender_states(self) -> Counter[tuple[str, State]]:
         """Return the number of senders by cluster and state; in a large fleet up to some seconds old."""

@@ -59,9 +59,9 @@ def parse_page_request(
     """
     if limit is not None and not 1 <= limit <= MAX_PAGE_SIZE:
         raise InvalidQueryError("limit", f"must be from 1 to {MAX_PAGE_SIZE}")
-    mark = blake2b(repr(query).encode("utf-8", "replace"), digest_size=8).digest()
-    after = None if cursor is None else _place(cursor, mark, place)
-    return PageRequest(MAX_PAGE_SIZE if limit is None else limit, after, mark)
+    digest = blake2b(repr(query).encode("utf-8", "replace"), digest_size=8).digest()
+    after = None if cursor is None else _place(cursor, digest, place)
+    return PageRequest(MAX_PAGE_SIZE if limit is None else limit, after, digest)
 
 
 def cut_page(entries: Sequence[T], key: Callable[[T], Key], request: PageRequest) -> ResultPage[T]:
@@ -71,13 +71,13 @@ def cut_page(entries: Sequence[T], key: Callable[[T], Key], request: PageRequest
     return ResultPage(items, request.cursor(key(items[-1])) if len(rest) > len(items) else None)
 
 
-def _place(cursor: str, mark: bytes, place: Any) -> Any:
+def _place(cursor: str, digest: bytes, place: Any) -> Any:
     try:
         if len(cursor) > MAX_CURSOR or not cursor.isascii():
             raise ValueError
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
         query, after = msgspec.msgpack.decode(raw, type=tuple[bytes, msgspec.Raw])
-        if query != mark:
+        if query != digest:
             raise InvalidQueryError("cursor", "is of another query: repeat that query, or start without a cursor")
         return msgspec.msgpack.decode(after, type=place)
     except (ValueError, binascii.Error, msgspec.MsgspecError) as error:

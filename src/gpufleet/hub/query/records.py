@@ -21,9 +21,9 @@ from gpufleet.model.api.answer import (
     SenderRecord,
 )
 from gpufleet.model.cluster import Cluster
-from gpufleet.model.declared import DECLARATION_TTL_NS, DeclaredGpus
+from gpufleet.model.declarations import DECLARATION_TTL_NS, DeclaredGpus
 from gpufleet.model.holdings import Holding
-from gpufleet.model.liveness import Expected, Liveness
+from gpufleet.model.liveness import ExpectedGpus, Liveness
 from gpufleet.model.stored.samples import KnownGpus, SampleSummary, StoredSample
 from gpufleet.model.time import NANOS, to_datetime, to_ns
 from gpufleet.model.view import ViewKind
@@ -139,16 +139,16 @@ def node_gpus(machine: str, gpus: Sequence[GpuRecord], holdings: Sequence[Holdin
 
 
 def sender_record(
-    life: SenderFreshness,
+    freshness: SenderFreshness,
     runs: Sequence[tuple[str, Intervals, Intervals]],
     liveness: Liveness,
     now: int,
     conflict: EpochConflict | None,
 ) -> SenderRecord:
     """Return the record of a sender; `runs` are epochs, received numbers, and numbers that are not missing."""
-    newest = life.newest
+    newest = freshness.newest
     heartbeat = newest.heartbeat
-    complete = complete_up_to(life)
+    complete = complete_up_to(freshness)
     epochs = tuple(
         EpochRecord(
             epoch=epoch,
@@ -160,14 +160,14 @@ def sender_record(
         for epoch, received, known in sorted(runs, key=lambda run: run[0])
     )
     return SenderRecord(
-        cluster=life.cluster,
-        sender=life.sender,
+        cluster=freshness.cluster,
+        sender=freshness.sender,
         sent_at=to_datetime(newest.sent_at),
         received_at=to_datetime(newest.received_at),
         age_seconds=_age(now, newest.received_at),
         heartbeat_interval_seconds=heartbeat.interval_seconds if heartbeat else None,
         liveness=liveness,
-        clock_ahead_seconds=life.clock_ahead_seconds,
+        clock_ahead_seconds=freshness.clock_ahead_seconds,
         complete_up_to=to_datetime(complete) if complete else None,
         version=heartbeat.version if heartbeat else "",
         queue_records=heartbeat.queue_records if heartbeat else None,
@@ -217,7 +217,7 @@ def _coverage(
 ) -> Coverage:
     spec = clusters[name].spec if name in clusters else None
     gpus = known.get(name)
-    sources = Expected(
+    sources = ExpectedGpus(
         registration=sum(spec.expected.values()) if spec is not None and spec.expected else None,
         pci=gpus.pci if gpus else None,
         nvml=gpus.nvml if gpus else None,

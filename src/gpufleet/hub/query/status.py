@@ -61,7 +61,7 @@ class HubStatus:
         return self._ledger.missing
 
     @property
-    def flush_failures_in_a_row(self) -> int:
+    def consecutive_flush_failures(self) -> int:
         """Failed flushes since the last success."""
         return self._flusher.failures
 

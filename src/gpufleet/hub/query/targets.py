@@ -10,11 +10,13 @@ import msgspec
 from gpufleet.fleet.attribution import bindings, passthrough, slices
 from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.attribution.guests import MachineSamples
+from gpufleet.hub.query.history import LATEST
 from gpufleet.hub.query.names import is_name, similar_names, suggestion_text
 from gpufleet.model.allocation import Allocation, AllocationSpec, Binding, Target
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.machine import MachineKind
+from gpufleet.model.time import to_ns
 from gpufleet.model.view import ViewKind, normalise_uuid
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import SampleStore
@@ -135,11 +137,17 @@ class MachineLookup:
     def conflict_detail(self, allocation: Allocation, start: int, end: int, *, name: bool) -> str:
         """Return an explanation if another tenant has the same devices within an interval, else an empty text.
 
-        An allocation that is not bound yet conflicts if the machine that its target names now is another tenant's.
+        An allocation that is not bound yet conflicts if the machine that its target names now is another tenant's at
+        any time of the allocation: it stays unbound then, and nothing of that machine answers for it.
+
         `name` adds the ids of the other allocations, which only an operator may see.
         """
         if bindings.lacks_machine(allocation) and (found := self.bind(allocation.spec)) is not None:
-            allocation = msgspec.structs.replace(allocation, bindings=bindings.complete(allocation, found))
+            complete = bindings.complete(allocation, found)
+            allocation = msgspec.structs.replace(allocation, bindings=complete)
+            since = 0 if complete[-1].since is None else to_ns(complete[-1].since)
+            if since < end:
+                start, end = min(start, since), LATEST
         rivals = self._claims.rivals(allocation, start, end)
         if not rivals:
             return ""

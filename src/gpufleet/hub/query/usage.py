@@ -8,8 +8,16 @@ from typing import NamedTuple
 import msgspec
 
 from gpufleet.fleet.attribution import contract, guests, slices
-from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate, own_time
-from gpufleet.fleet.usage.residence import UNBOUNDED, Residence, bounded_residences, last_reported, possibly_moved
+from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate, validity
+from gpufleet.fleet.usage.residence import (
+    UNBOUNDED,
+    Residence,
+    bounded_residences,
+    last_reported,
+    possibly_moved,
+    possibly_replaced,
+    succession,
+)
 from gpufleet.fleet.usage.segments import Segment, UnitHolding, UnitKey, cut_segments, device_intervals
 from gpufleet.fleet.usage.totals import MeasuredSegment, Prices, usage_rows
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, PhysicalUnits, Place
@@ -23,7 +31,7 @@ from gpufleet.model.api.usage import DeviceInterval, UnresolvedAllocation, Usage
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
-from gpufleet.model.view import ViewKind, normalise_uuid
+from gpufleet.model.view import Side, ViewKind, normalise_uuid
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import Store
 
@@ -151,15 +159,24 @@ class UsageCalculator:
             for interval in bound[one.id]:
                 machines.update({item.id: item for item in self._registry.find_machines(cluster, interval.machine)})
         stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
-        reported = last_reported(stored)
-        moved = possibly_moved(reported)
-        residences = bounded_residences(self._store.slots(cluster, moved), reported) if moved else {}
+        several = {guest.id for found, _ in inside.values() if len(found) > 1 for guest in found}
+        residences: dict[Place, Residence] = {}
+        first: dict[str, int] = {}
+        for side in (Side.HOST, Side.GUEST):
+            reported = last_reported(stored, side)
+            changed = {*possibly_moved(reported), *possibly_replaced(stored, reported)}
+            changed |= several if side is Side.GUEST else set()
+            slots = self._store.slots(cluster, sorted(changed)) if changed else ()
+            residences |= bounded_residences(slots, reported)
+            for slot in slots:
+                first[slot.machine] = min(first.get(slot.machine, slot.first), slot.first)
         left = [place for place, residence in residences.items() if residence.end < UNBOUNDED]
         units = PhysicalUnits(cluster, stored, left, _guests(machines.values()))
         placed = {}
         for one in mine:
             if one.id in inside:
-                placed[one.id] = self._in_vm(one, *inside[one.id], stored, units, start, end)
+                known = _reports(inside[one.id][0], stored, first)
+                placed[one.id] = self._in_vm(one, *inside[one.id], stored, units, residences, known, start, end)
             elif bound[one.id]:
                 placed[one.id] = _AllocatedUnits(
                     tuple(unit for interval in bound[one.id] for unit in _allocated(interval, units, residences))
@@ -197,14 +214,14 @@ class UsageCalculator:
         nodes: Sequence[MachineRecord],
         stored: dict[str, tuple[StoredSample, ...]],
         units: PhysicalUnits,
+        residences: Mapping[Place, Residence],
+        reported: Mapping[str, tuple[int, int]],
         start: int,
         end: int,
     ) -> _AllocatedUnits:
         guest_samples = [
             guests.MachineSamples(machine=one, stored=stored.get(one.id, ()), readers=()) for one in inside
         ]
-        guest = guests.guest_machine(allocation, guest_samples)
-        found = units.whole(guest.id) if guest is not None else []
         places: list[Place] = [
             (node.id, sample.sample.view.key)
             for node in nodes
@@ -214,10 +231,18 @@ class UsageCalculator:
             if sample.sample.view is not None
         ]
         reason, detail = contract.NO_ANSWERER[allocation.spec.kind]
-        first, last = own_time(allocation)
-        span = max(first, start), min(last, end)
-        own = dict.fromkeys([*found, *units.at(places)])
-        return _AllocatedUnits(tuple(_AllocatedUnit(*one, *span) for one in own), reason, detail)
+        first, last = validity(allocation)
+        first, last = max(first, start), min(last, end)
+        read = {guest.id: reported[guest.id] for guest in guests.guest_machines(allocation, guest_samples)}
+        own: list[_AllocatedUnit] = []
+        for id_, intervals in succession(read).items():
+            for since, until in intervals:
+                turn = BoundInterval(id_, None, max(since, first), min(until, last))
+                if turn.start < turn.end:
+                    own += [unit for unit in _allocated(turn, units, residences) if unit.start < unit.end]
+        seen = {(unit.id, unit.part) for unit in own}
+        own += [_AllocatedUnit(*one, first, last) for one in units.at(places) if one not in seen]
+        return _AllocatedUnits(tuple(own), reason, detail)
 
 
 def _allocated(
@@ -231,16 +256,25 @@ def _allocated(
         yield _AllocatedUnit(id_, part, *residence.within(interval.start, interval.end))
 
 
+def _reports(
+    inside: Iterable[MachineRecord], stored: Mapping[str, Sequence[StoredSample]], first: Mapping[str, int]
+) -> dict[str, tuple[int, int]]:
+    """Return the first and the last report of guests: by their own clock, if known, else by the hub's."""
+    found = {}
+    for guest in inside:
+        newest = max((one.sample.measured_at for one in stored.get(guest.id, ())), default=to_ns(guest.last_seen))
+        oldest = first.get(guest.id, to_ns(guest.first_seen))
+        found[guest.id] = min(oldest, newest), newest
+    return found
+
+
 def _guests(machines: Iterable[MachineRecord]) -> dict[str, list[str]]:
-    """Return the guests of each host among machines of a cluster, as reported by the host's own sender."""
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
-    hosts: dict[str, tuple[str, str]] = {}
+    """Return the guests of each host among machines of a cluster."""
+    found: dict[str, list[str]] = defaultdict(list)
     for one in machines:
-        if one.machine.kind is MachineKind.NODE:
-            hosts[one.id] = (one.sender, one.machine.name)
-        elif one.machine.hypervisor is not None:
-            found[one.sender, one.machine.hypervisor].append(one.id)
-    return {id_: found[host] for id_, host in hosts.items() if host in found}
+        if one.hypervisor_id is not None:
+            found[one.hypervisor_id].append(one.id)
+    return found
 
 
 def _has_no_ratio(unit: PhysicalUnit, part: str) -> bool:

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 
 import msgspec
 
-from gpufleet.codecs.batch import decode, weigh
+from gpufleet.codecs.batch import EncodedColumns, content_bytes, decode
 from gpufleet.hub.liveness.senders import SenderReport
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.decode_cache import DecodedBatchCache
@@ -16,6 +16,7 @@ from gpufleet.hub.receive.log import Wal
 from gpufleet.hub.receive.machines import MachineAdmission
 from gpufleet.hub.receive.sequences import EpochConflicts, digest_of
 from gpufleet.model.errors import GpufleetError, SpoolError, WireError
+from gpufleet.model.machine import Machine
 from gpufleet.model.stored.ledger import SequenceKey
 from gpufleet.model.wire.batch import WireBatch
 
@@ -109,7 +110,7 @@ def group_bodies(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
     """Yield bodies in order, in groups to process together: several small bodies, or a single large one."""
     group: list[bytes] = []
     for body in bodies:
-        is_large = weigh(body) > SMALL_BYTES
+        is_large = content_bytes(body) > SMALL_BYTES
         if group and (is_large or len(group) == MAX_GROUP_BODIES):
             yield group
             group = []
@@ -138,7 +139,7 @@ class Ingest:
         conflicts: EpochConflicts,
         upstream_refusal: Callable[[WireBatch], str] = lambda _: "",
         accepted: Callable[[SenderReport], None] | None = None,
-        unpacked: DecodedBatchCache | None = None,
+        decoded_cache: DecodedBatchCache | None = None,
         machines: MachineAdmission | None = None,
     ) -> None:
         """Connect the parts of the receive stage.
@@ -152,7 +153,7 @@ class Ingest:
             conflicts: receives each epoch conflict.
             upstream_refusal: of a relay, returns why the next hub rejects the sender of a batch, or an empty text.
             accepted: called with each batch once it is durable.
-            unpacked: cache of small decoded batches, for the flush stage.
+            decoded_cache: cache of small decoded batches, for the flush stage.
             machines: admission of new machines; None on a relay, which registers none.
         """
         self._machines = machines
@@ -165,10 +166,10 @@ class Ingest:
         self._upstream_refusal = upstream_refusal
         self._accepted = accepted
         self._coming: dict[str, set[SequenceKey]] = {}  # runs whose first batch is being written, by cluster
-        self._unpacked = unpacked
+        self._decoded_cache = decoded_cache
         self._in_flight: dict[tuple[SequenceKey, int], _PendingBatch] = {}
 
-    async def take(
+    async def receive(
         self, body: bytes, came_at: int, bound_to: str | None = None, *, waited_ns: int | None = None
     ) -> Acknowledgement:
         """Make a batch durable, unless it is already held.
@@ -190,26 +191,30 @@ class Ingest:
             SpoolError: if it cannot be made durable now; the sender must retry.
         """
         waited = None if waited_ns is None else [waited_ns]
-        (taken,) = await self.take_all([body], came_at, bound_to, waited=waited)
+        (taken,) = await self.receive_all([body], came_at, bound_to, waited=waited)
         if isinstance(taken, GpufleetError):
             raise taken
         return taken
 
-    async def take_encoded(self, batch: WireBatch, body: bytes, came_at: int) -> Acknowledgement:
-        """Make a batch durable that this process created, without decoding its body. Raises as `take`.
-
-        Args:
-            batch: content of `body`; it must not be modified afterwards.
-            body: encoded batch.
-            came_at: as in `take`.
-        """
-        checked = self._check(_CommitGroup(), body, batch, digest_of(body), weigh(body), came_at, None, None)
+    async def receive_encoded(self, batch: EncodedColumns, came_at: int) -> Acknowledgement:
+        """Make a batch durable that this process created, without decoding its body. Raises as `receive`."""
+        digest = digest_of(batch.body)
+        checked = self._check(_CommitGroup(), batch.body, batch.wire, digest, batch.message_bytes, came_at, None, None)
         result = await self._result(checked) if isinstance(checked, _PendingBatch) else checked
         if isinstance(result, GpufleetError):
             raise result
         return result
 
-    async def take_all(
+    def reserve_machines(
+        self, cluster: str, sender: str, machines: Iterable[Machine], came_at: int
+    ) -> tuple[Machine, ...]:
+        """Reserve room for the new machines of a request that becomes several batches; return those without room.
+
+        Raises TooManyMachinesError if no machine is known and there is no room for any.
+        """
+        return () if self._machines is None else self._machines.reserve(cluster, sender, machines, came_at)
+
+    async def receive_all(
         self,
         bodies: Sequence[bytes],
         came_at: int,
@@ -217,14 +222,14 @@ class Ingest:
         *,
         waited: Sequence[int] | None = None,
     ) -> list[Acknowledgement | GpufleetError]:
-        """Make batches durable together; return for each body the result or the exception of `take`.
+        """Make batches durable together; return for each body the result or the exception of `receive`.
 
         Small bodies are decoded without yielding to the event loop, so pass one group of `group_bodies` at a time.
         """
         group = _CommitGroup()
         checked: list[Acknowledgement | _PendingBatch | GpufleetError] = []
         for place, body in enumerate(bodies):
-            weight = weigh(body)
+            weight = content_bytes(body)
             waited_ns = None if waited is None else waited[place]
             try:
                 batch, digest = _decode(body) if weight <= SMALL_BYTES else await self._decode_in_thread(body)
@@ -246,15 +251,17 @@ class Ingest:
     ) -> Acknowledgement | _PendingBatch:
         """Check a batch and add it to the group if it is new; return its acknowledgement or pending state.
 
-        Raises the exceptions of `take`.
+        Raises the exceptions of `receive`.
         """
         if bound_to is not None and batch.cluster != bound_to:
             raise OtherClusterError(f"the token is for cluster {bound_to!r}, but the batch is of {batch.cluster!r}")
         if batch.cluster not in self._clusters:
             raise ForeignClusterError(f"cluster {batch.cluster!r} is not served here: register it")
         key = key_of(batch)
-        self._check_room(key)
-        if self._ledger.has(key, batch.seq, digest):
+        run = self._ledger.find(key)
+        if run is None:
+            self._check_room(key)
+        elif run.has(batch.seq, digest):
             return self._duplicate(batch.seq)
         conflict = self._ledger.epoch_conflict(key, batch)
         in_flight = self._in_flight.get((key, batch.seq))
@@ -264,26 +271,25 @@ class Ingest:
             raise self._conflict(batch, conflict, came_at)
         if in_flight is not None:
             return msgspec.structs.replace(in_flight, status=BatchStatus.DUPLICATE)
-        if self._ledger.is_full(key, batch.seq):
+        if run is not None and run.is_full(batch.seq):
             raise WireError("seq", f"{batch.seq} opens one gap too many in epoch {batch.epoch}: start a new epoch")
         if refusal := self._upstream_refusal(batch):
             raise UpstreamRefusalError(f"the next hub does not accept it yet: {refusal}")
         if self._machines is not None:
             self._machines.admit(batch, came_at)
-        known = self._ledger.knows(key)
         # A batch cannot wait longer than it exists: a relay whose clock was set after its start reports years.
         waited = min(waited_ns or 0, max(0, came_at - batch.sent_at))
         report = SenderReport(
             batch=batch,
             received_at=came_at - waited,
-            known_epoch=known,
+            known_epoch=run is not None,
             relayed=waited_ns is not None,
             waited_ns=waited,
         )
         pending = _PendingBatch(group, len(group.coming), digest, BatchStatus.ACCEPTED, batch.seq)
         group.coming.append(_IncomingBatch(key, report, body, digest, weight))
         self._in_flight[key, batch.seq] = pending
-        if not known:
+        if run is None:
             self._coming.setdefault(key.cluster, set()).add(key)
         if group.appended is None:
             # A separate task, so that a disconnecting client cannot cancel between the disk and the ledger.
@@ -301,7 +307,7 @@ class Ingest:
 
     def _check_room(self, key: SequenceKey) -> None:
         coming = self._coming.get(key.cluster, set())
-        if key in coming or self._ledger.knows(key):
+        if key in coming:
             return
         field, detail = self._ledger.refusal(key, len(coming))
         if field:
@@ -326,8 +332,8 @@ class Ingest:
 
     def _hold(self, one: _IncomingBatch, number: int) -> None:
         self._ledger.hold(one.key, one.report.batch, one.digest, one.report.received_at + one.report.waited_ns)
-        if self._unpacked is not None and one.weight <= SMALL_BYTES:
-            self._unpacked.keep(number, one.report.batch, one.digest, one.weight)
+        if self._decoded_cache is not None and one.weight <= SMALL_BYTES:
+            self._decoded_cache.keep(number, one.report.batch, one.digest, one.weight)
         if self._accepted is not None:
             self._accepted(one.report)
 

@@ -115,6 +115,11 @@ class SequenceRun:
         """Return whether a body with this number and digest is held."""
         return seq in self.numbers and self._digests.get(seq) == digest
 
+    def is_full(self, seq: int) -> bool:
+        """Return whether the number would open a gap beyond `MAX_RANGES`."""
+        numbers = self.numbers
+        return numbers.range_count >= MAX_RANGES and seq - 1 not in numbers and seq + 1 not in numbers
+
     def epoch_conflict(self, batch: WireBatch) -> str:
         """Return why a new batch cannot belong to this sender and epoch, or an empty text."""
         if batch.seq in self.numbers:
@@ -186,10 +191,9 @@ class Ledger:
         run = self._runs.get(key)
         return run is not None and seq in run.numbers
 
-    def has(self, key: SequenceKey, seq: int, digest: int) -> bool:
-        """Return whether a body with this number and digest was acknowledged."""
-        run = self._runs.get(key)
-        return run is not None and run.has(seq, digest)
+    def find(self, key: SequenceKey) -> SequenceRun | None:
+        """Return one run to query, or None. Change it through the ledger only."""
+        return self._runs.get(key)
 
     def knows(self, key: SequenceKey) -> bool:
         """Return whether any batch of the run was acknowledged."""
@@ -243,14 +247,6 @@ class Ledger:
     def give_up(self, key: SequenceKey) -> None:
         """Reject all further batches of a run."""
         self._given_up.add(key)
-
-    def is_full(self, key: SequenceKey, seq: int) -> bool:
-        """Return whether the number would open a gap beyond `MAX_RANGES`."""
-        run = self._runs.get(key)
-        if run is None:
-            return False
-        numbers = run.numbers
-        return numbers.range_count >= MAX_RANGES and seq - 1 not in numbers and seq + 1 not in numbers
 
     def ranges(self, key: SequenceKey) -> Ranges:
         """Return the ranges of numbers held of one run."""

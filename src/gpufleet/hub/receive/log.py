@@ -1,4 +1,4 @@
-"""The hub's write-ahead log: bodies as received, with the time of receipt, in a spool."""
+"""The hub's write-ahead log: bodies as received, in a spool whose record times are the times of receipt."""
 
 import logging
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Self
 import msgspec
 
 from gpufleet.model.errors import SpoolError
-from gpufleet.spool import Spool
+from gpufleet.spool import Spool, SpoolRecord
 from gpufleet.spool.recovery import inspect_spool
 
 log = logging.getLogger(__name__)
@@ -36,14 +36,15 @@ class WalRecord(msgspec.Struct, frozen=True):
         return self.received_at + self.waited_ns
 
 
-class _Payload(msgspec.Struct, frozen=True, array_like=True):
-    came_at: int
+class LogPayload(msgspec.Struct, frozen=True, array_like=True):
+    """Content of a log's spool record: a body as received, and the nanoseconds that it waited at relays."""
+
     body: bytes
     waited_ns: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(_Payload)
+_DECODER = msgspec.msgpack.Decoder(LogPayload)
 _MIN_SEGMENT_BYTES = 8 << 20
 _PAYLOAD_OVERHEAD_BYTES = 64 << 10
 
@@ -54,7 +55,6 @@ class Wal:
     def __init__(self, spool: Spool, max_bytes: int) -> None:
         self._spool = spool
         self._max_bytes = max_bytes
-        self._received: dict[int, int] = {}
 
     @classmethod
     def open(cls, folder: Path, *, max_bytes: int, max_body_bytes: int) -> Self:
@@ -64,10 +64,10 @@ class Wal:
             SpoolError: if another process has it open or the disk refuses.
         """
         segment = max(_MIN_SEGMENT_BYTES, max_body_bytes + _PAYLOAD_OVERHEAD_BYTES)
-        # Room for headers and partly acknowledged segments. One unacknowledged body keeps its whole segment, so even
-        # this room may be used up: then the log is full.
-        room = 2 * max_bytes + 8 * segment
-        spool = Spool.open(folder, max_bytes=room, segment_bytes=segment, drops=False)
+        # The limit includes headers and partly acknowledged segments. One unacknowledged body keeps its whole segment,
+        # so this limit can be reached before `max_bytes`: then the log is full.
+        limit = 2 * max_bytes + 8 * segment
+        spool = Spool.open(folder, max_bytes=limit, segment_bytes=segment, drops=False)
         if spool.recovery.damaged_bytes or spool.recovery.lost_records:
             log.error(
                 "the log %s is damaged: %d acknowledged batches lost, %d bytes unreadable",
@@ -100,12 +100,11 @@ class Wal:
     @property
     def oldest_received_at(self) -> int | None:
         """Time of receipt of the oldest body in the backlog, nanoseconds since 1970; None if it is empty."""
-        oldest = self._spool.depth.oldest_seq
-        return None if oldest is None else self._received.get(oldest)
+        return self._spool.depth.oldest_at
 
     def make_drain_check(self) -> Callable[[], bool]:
         """Return a function that returns whether the current backlog has been flushed."""
-        newest = max(self._received, default=0)
+        newest = self._spool.next_seq - 1
 
         def is_drained() -> bool:
             oldest = self._spool.depth.oldest_seq
@@ -132,25 +131,19 @@ class Wal:
         Raises:
             SpoolError: if the disk refuses; none of the bodies must be acknowledged then.
         """
-        waiting = self.waiting_bytes
+        waiting = self._spool.depth.bytes
         numbers: list[int | SpoolError] = []
         fitting: list[bytes] = []
         for body, waited_ns in zip(bodies, waited, strict=True):
             if waiting + len(body) > self._max_bytes:
                 numbers.append(SpoolError(f"the log is full: its backlog is {waiting} of {self._max_bytes} bytes"))
                 continue
-            payload = _ENCODER.encode(_Payload(came_at, body, waited_ns))
+            payload = _ENCODER.encode(LogPayload(body, waited_ns))
             fitting.append(payload)
             numbers.append(0)
             waiting += len(payload)
-        put = iter(await self._spool.put_all(fitting))
-        numbers = [number if isinstance(number, SpoolError) else next(put) for number in numbers]
-        oldest = self._spool.depth.oldest_seq
-        for number in numbers:
-            # Lower numbers were already flushed and acknowledged while this call waited.
-            if isinstance(number, int) and oldest is not None and oldest <= number:
-                self._received[number] = came_at
-        return numbers
+        put = iter(await self._spool.put_all(fitting, came_at))
+        return [number if isinstance(number, SpoolError) else next(put) for number in numbers]
 
     def check_files(self) -> None:
         """Check that the log's files are still in its folder.
@@ -172,29 +165,26 @@ class Wal:
         return _records(read(max_records=max_records, max_bytes=max_bytes, skip=skip))
 
     def replay(self) -> Iterator[WalRecord]:
-        """Iterate over the backlog found on opening, and record its times of receipt."""
+        """Iterate over the backlog found on opening."""
         after = 0
         while records := self.read(after, max_records=1000, max_bytes=16 << 20):
-            for record in records:
-                self._received[record.seq] = record.came_at
-                yield record
+            yield from records
             after = records[-1].seq
 
     def acknowledge(self, seqs: Sequence[int]) -> None:
         """Remove records that are in the store or the quarantine."""
         self._spool.acknowledge(seqs)
-        for seq in seqs:
-            self._received.pop(seq, None)
 
     def close(self) -> None:
         """Close; a second close does nothing."""
         self._spool.close()
 
 
-def _records(read: list[tuple[int, bytes]]) -> list[WalRecord]:
-    decoded = ((seq, _DECODER.decode(payload)) for seq, payload in read)
+def _records(read: list[SpoolRecord]) -> list[WalRecord]:
+    decoded = ((record, _DECODER.decode(record.body)) for record in read)
     return [
-        WalRecord(seq, payload.came_at - payload.waited_ns, payload.body, payload.waited_ns) for seq, payload in decoded
+        WalRecord(record.seq, record.at - payload.waited_ns, payload.body, payload.waited_ns)
+        for record, payload in decoded
     ]
 
 
@@ -211,13 +201,6 @@ def read_backlog(folder: Path) -> WalBacklog:
 
     Raises:
         OSError: if it cannot be read.
-        SpoolError: if the oldest record is not a log record.
     """
     found = inspect_spool(folder)
-    if found.oldest is None:
-        return WalBacklog(found.records, found.size, None)
-    try:
-        oldest = _DECODER.decode(found.oldest)
-    except msgspec.MsgspecError as error:
-        raise SpoolError(f"{folder}: the oldest record is not a log record: {error}") from error
-    return WalBacklog(found.records, found.size, oldest.came_at)
+    return WalBacklog(found.records, found.size, found.oldest_at)

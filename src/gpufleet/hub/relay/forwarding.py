@@ -91,7 +91,7 @@ class RelayForwarder:
         refused: bodies permanently rejected by the next hub and set aside.
         renumbered: bodies with an epoch conflict, forwarded under a new epoch.
         failures: posts to be retried.
-        failures_in_a_row: 0 while the next hub accepts bodies.
+        consecutive_failures: 0 while the next hub accepts bodies.
         last_error: message of the newest failure; empty after a success.
         held: batches that the next hub rejects temporarily while it accepts others.
     """
@@ -126,7 +126,7 @@ class RelayForwarder:
         self.refused = 0
         self.renumbered = 0
         self.failures = 0
-        self.failures_in_a_row = 0
+        self.consecutive_failures = 0
         self.last_error = ""
         self._wal = wal
         self._hub = hub
@@ -177,7 +177,7 @@ class RelayForwarder:
     async def _drain(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
-                while self._wal.waiting_records and not self.failures_in_a_row:
+                while self._wal.waiting_records and not self.consecutive_failures:
                     self._settled.clear()
                     await self._settled.wait()
         if self._wal.waiting_records:
@@ -239,9 +239,9 @@ class RelayForwarder:
         elif not answers[0].is_about_body:
             self._failed(answers[0])
         self._settled.set()
-        if self.failures_in_a_row:
+        if self.consecutive_failures:
             # All connections fail together, so the failures of each connection determine the delay.
-            failures = -(-self.failures_in_a_row // self._connections)
+            failures = -(-self.consecutive_failures // self._connections)
             await self._wait(retry_delay(failures, answers[0].retry_after, self._jitter()), answers[0])
 
     async def _is_done(self, record: WalRecord, answer: HubAnswer, held_for: dict[int, float]) -> bool:
@@ -295,7 +295,7 @@ class RelayForwarder:
 
     def _failed(self, answer: HubAnswer) -> None:
         self._through.clear()
-        self.failures_in_a_row += 1
+        self.consecutive_failures += 1
         self._log_failure(answer)
 
     def _log_failure(self, answer: HubAnswer) -> None:
@@ -305,10 +305,10 @@ class RelayForwarder:
         self.last_error = detail
 
     def _recovered(self) -> None:
-        if self.failures_in_a_row:
+        if self.consecutive_failures:
             log.info("the next hub accepts batches again; %d in the backlog", self._wal.waiting_records)
             self.last_error = ""
-        self.failures_in_a_row = 0
+        self.consecutive_failures = 0
         self._through.set()
 
     def _let_go(self, seqs: Iterable[int]) -> None:

@@ -116,14 +116,16 @@ class RelaySenders:
         runs: dict[tuple[str, str], list[tuple[str, Intervals, Intervals]]] = {}
         for key, held in self._ledger.runs():
             runs.setdefault((key.cluster, key.sender), []).append((key.epoch, held, self._since(key, held)))
-        return tuple(self._record(life, runs.get((life.cluster, life.sender), []), instant) for life in instant.lives())
+        return tuple(
+            self._record(one, runs.get((one.cluster, one.sender), []), instant) for one in instant.list_freshness()
+        )
 
     def _record(
-        self, life: SenderFreshness, runs: list[tuple[str, Intervals, Intervals]], instant: LivenessSnapshot
+        self, freshness: SenderFreshness, runs: list[tuple[str, Intervals, Intervals]], instant: LivenessSnapshot
     ) -> SenderRecord:
-        who = life.cluster, life.sender
+        who = freshness.cluster, freshness.sender
         conflict = self._conflicts.of(*who)
-        return sender_record(life, runs, instant.sender(life, conflict=conflict), instant.now, conflict)
+        return sender_record(freshness, runs, instant.sender(freshness, conflict=conflict), instant.now, conflict)
 
     def _since(self, key: SequenceKey, held: Intervals) -> Intervals:
         before = self._lowest.get(key, 1) - 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.machines.declared import DeclaredRows
+from gpufleet.stores.clickhouse.machines.declarations import DeclaredRows
 from gpufleet.stores.clickhouse.machines.processes import ProcessRows
 from gpufleet.stores.clickhouse.machines.rows import PartRows
 from gpufleet.stores.clickhouse.samples.blocks import DimRows, SampleRows, info_rows

@@ -11,7 +11,7 @@ import msgspec
 from gpufleet.model.api.inventory import ChangeQuery, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.api.sql import QueryResult, SqlColumn, SqlLimits, SqlViewRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
-from gpufleet.model.declared import DeclaredGpus, DeclaredResource
+from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import StoreError
 from gpufleet.model.holdings import Holding
 from gpufleet.model.reading import Provenance
@@ -35,7 +35,7 @@ from gpufleet.stores.clickhouse.connection.embedded import FolderLock
 from gpufleet.stores.clickhouse.connection.lease import Lease
 from gpufleet.stores.clickhouse.insert import build_columns, complete_insert
 from gpufleet.stores.clickhouse.machines.counts import GpuCounts
-from gpufleet.stores.clickhouse.machines.declared import fetch_declared_gpus, fetch_declared_resources
+from gpufleet.stores.clickhouse.machines.declarations import fetch_declared_gpus, fetch_declared_resources
 from gpufleet.stores.clickhouse.machines.events import fetch_events
 from gpufleet.stores.clickhouse.machines.inventory import fetch_changes, fetch_pools, fetch_slots
 from gpufleet.stores.clickhouse.machines.processes import fetch_processes

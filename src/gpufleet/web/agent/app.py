@@ -13,6 +13,7 @@ from gpufleet.exporters.exposition import PageFormat
 from gpufleet.model.errors import ConfigError
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.web.agent.negotiation import accepts_gzip, choose_syntax
+from gpufleet.web.query_string import ParameterError, parse_query_string
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,11 @@ class AgentApp:
         headers = [(b"vary", b"Accept, Accept-Encoding"), *([(b"content-encoding", b"gzip")] if gzip else [])]
         return AgentResponse(200, choice.content_type.encode(), page, headers)
 
-    async def _snapshot(self, _: Scope) -> AgentResponse:
+    async def _snapshot(self, scope: Scope) -> AgentResponse:
+        try:
+            parse_query_string(scope["query_string"], scope["path"], {})
+        except ParameterError as error:
+            return _error_response(400, str(error))
         # Encoded on request, once per snapshot.
         snapshot = await self._prepared.snapshot()
         if self._document is None or self._document[0] is not snapshot:

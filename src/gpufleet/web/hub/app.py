@@ -22,8 +22,8 @@ from gpufleet.web.hub.errors import HANDLERS
 from gpufleet.web.hub.events import EventRoutes
 from gpufleet.web.hub.fleet import ClusterRoutes, FleetRoutes, InventoryRoutes
 from gpufleet.web.hub.formats import FormattedResponse
-from gpufleet.web.hub.front import HealthRoutes, front_page
 from gpufleet.web.hub.http import PathMethods, Receive, Scope, Send, as_get, respond
+from gpufleet.web.hub.index import HealthRoutes, front_page
 from gpufleet.web.hub.openapi import CONFIG, with_msgspec_schemas
 from gpufleet.web.hub.usage import SqlRoutes, UsageRoutes
 

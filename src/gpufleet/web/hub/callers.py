@@ -8,8 +8,7 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from gpufleet.hub.receive.clusters import Clusters
-from gpufleet.model.access import Principal, Role
-from gpufleet.model.api.access import CallerAccess, PostRefusal
+from gpufleet.model.access import CallerAccess, PostRefusal, Principal, Role
 from gpufleet.web.hub.access import CALLER
 from gpufleet.web.hub.openapi import errors
 

@@ -11,6 +11,7 @@ from litestar.types import ExceptionHandlersMap
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.sql import BusyError
 from gpufleet.hub.query.targets import AmbiguousError
+from gpufleet.model.access import Principal, Role
 from gpufleet.model.api.answer import ErrorAnswer
 from gpufleet.model.errors import ConflictError, GpufleetError, NotFoundError, RegistryError, SqlError, StoreError
 from gpufleet.web.hub.access import ForbiddenError
@@ -52,9 +53,13 @@ def _conflict(_: AnyRequest, error: ConflictError) -> Response[ErrorAnswer]:
     return _answer(409, ErrorAnswer(error="conflict", detail=str(error)))
 
 
-def _unavailable(_: AnyRequest, error: StoreError | RegistryError) -> Response[ErrorAnswer]:
+def _unavailable(request: AnyRequest, error: StoreError | RegistryError) -> Response[ErrorAnswer]:
+    """Return 503. The error's text may have paths, statements and ids of all tenants: only operators see it."""
     LOG.warning("cannot answer a query: %s", error)
-    return _answer(503, ErrorAnswer(error="unavailable", detail=str(error)))
+    principal: Principal | None = request.scope.get("auth")
+    reads_all = principal is not None and not principal.roles.isdisjoint((Role.OPERATOR, Role.ADMIN))
+    detail = str(error) if reads_all else "the hub's store or registry cannot answer now: retry later"
+    return _answer(503, ErrorAnswer(error="unavailable", detail=detail))
 
 
 def _http(request: AnyRequest, error: HTTPException) -> Response[ErrorAnswer]:

@@ -10,9 +10,8 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
-from urllib.parse import parse_qsl
 
-from gpufleet.hub.imports.receiver import ImportReceiver, NotCaughtUpError
+from gpufleet.hub.imports.receiver import BacklogPendingError, ImportReceiver
 from gpufleet.hub.imports.request import ImportedRequest
 from gpufleet.hub.imports.writers import ImportWriter
 from gpufleet.hub.liveness.uptime import IngestClock
@@ -31,9 +30,9 @@ from gpufleet.web.hub.http import (
     Send,
 )
 from gpufleet.web.hub.ingest import RETRY_AFTER_SECONDS
+from gpufleet.web.query_string import ParameterError, parse_query_string
 
 MAX_NAME = 128
-MAX_PARAMETERS = 16
 
 PARAMETERS = ("cluster", "sender", "pod_labels")
 """Query parameters of the import paths."""
@@ -80,7 +79,7 @@ class ImportEndpoint:
         self,
         form: ImportFormat,
         *,
-        writes: ImportReceiver,
+        receiver: ImportReceiver,
         served: Callable[[], Sequence[str]],
         pressure: ByteBudget,
         counters: Counters,
@@ -88,7 +87,7 @@ class ImportEndpoint:
         body_timeout_seconds: float,
     ) -> None:
         self._form = form
-        self._writes = writes
+        self._receiver = receiver
         self._served = served
         self._pressure = pressure
         self._counters = counters
@@ -106,7 +105,7 @@ class ImportEndpoint:
             self._counters.received_bodies += 1
             self._counters.received_bytes += len(content)
             with rejecting_errors():
-                written = await self._writes.take(
+                written = await self._receiver.receive(
                     cluster,
                     f"{form.reader}/{writer}",
                     lambda writer: read(content, writer),
@@ -143,7 +142,7 @@ def rejecting_errors() -> Iterator[None]:
         raise RequestRejectedError(403, "too_many_senders", str(error), error.field) from error
     except TooManyMachinesError as error:
         raise RequestRejectedError(403, "too_many_machines", str(error), "machines") from error
-    except NotCaughtUpError as error:
+    except BacklogPendingError as error:
         raise RequestRejectedError(503, "catching_up", str(error)) from error
     except SpoolError as error:
         raise RequestRejectedError(503, "log_full", str(error)) from error
@@ -157,20 +156,11 @@ def parameters(scope: Scope) -> dict[str, str]:
     Raises:
         RequestRejectedError: if a parameter is unknown or repeated.
     """
-    query = scope["query_string"].decode("latin-1")
-    found: dict[str, str] = {}
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
-    except ValueError as error:
-        raise RequestRejectedError(400, "bad_request", f"more than {MAX_PARAMETERS} parameters in the URL") from error
-    for name, value in pairs:
-        if name not in PARAMETERS:
-            detail = f"unknown parameter: this path takes {', '.join(PARAMETERS)}"
-            raise RequestRejectedError(400, "bad_request", detail, name[:MAX_NAME])
-        if name in found:
-            raise RequestRejectedError(400, "bad_request", "must be given only once", name)
-        found[name] = value
-    return found
+        found = parse_query_string(scope["query_string"], scope["path"], dict.fromkeys(PARAMETERS, False))
+    except ParameterError as error:
+        raise RequestRejectedError(400, "bad_request", error.reason, error.field) from error
+    return {name: value for name, (value,) in found.items()}
 
 
 def resolve_writer(scope: Scope, bound_to: str | None, served: Sequence[str], unnamed: str) -> tuple[str, str]:

@@ -19,7 +19,7 @@ Only 200 is an acknowledgement. A bundle is a body of several batches, and its r
 import asyncio
 from collections.abc import Sequence
 
-from gpufleet.codecs.batch import CONTENT_TYPE, weigh
+from gpufleet.codecs.batch import CONTENT_TYPE, content_bytes
 from gpufleet.codecs.bundle import (
     BUNDLE_CONTENT_TYPE,
     WAITED_HEADER,
@@ -55,6 +55,7 @@ from gpufleet.web.hub.http import (
     header,
     respond,
 )
+from gpufleet.web.query_string import ParameterError, parse_query_string
 
 RETRY_AFTER_SECONDS = 2
 
@@ -112,9 +113,10 @@ class BatchEndpoint:
         await _respond(send, 200, answer)
 
     def _check_head(self, scope: Scope) -> str:
-        if scope["query_string"]:
-            name = scope["query_string"].decode("latin-1").partition("=")[0][:100]
-            raise RequestRejectedError(400, "bad_request", "unknown parameter: this path takes none", name)
+        try:
+            parse_query_string(scope["query_string"], scope["path"], {})
+        except ParameterError as error:
+            raise RequestRejectedError(400, "bad_request", error.reason, error.field) from error
         content_type = _header(scope, b"content-type").partition(";")[0].strip().lower()
         if content_type not in _CONTENT_TYPES:
             raise RequestRejectedError(
@@ -129,7 +131,7 @@ class BatchEndpoint:
     async def _take_bundle(self, content: bytes, bound_to: str | None, waited_header: str) -> BundleAnswer:
         try:
             bodies = unpack(content)
-            weight = sum(map(weigh, bodies))
+            weight = sum(map(content_bytes, bodies))
             if weight > BUNDLE_MESSAGE_BYTES:
                 detail = (
                     f"its bodies have {weight} bytes uncompressed, more than {BUNDLE_MESSAGE_BYTES}: post them singly"
@@ -181,7 +183,7 @@ class BatchEndpoint:
     ) -> list[Acknowledgement | RequestRejectedError]:
         self._counters.received_bodies += len(bodies)
         self._counters.received_bytes += sum(map(len, bodies))
-        outcomes = await self._ingest.take_all(bodies, self._clock.now_ns(), bound_to, waited=waited)
+        outcomes = await self._ingest.receive_all(bodies, self._clock.now_ns(), bound_to, waited=waited)
         if any(isinstance(one, Acknowledgement) for one in outcomes):
             self._ingest_clock.note_accepted()
         return [one if isinstance(one, Acknowledgement) else _rejection(one) for one in outcomes]

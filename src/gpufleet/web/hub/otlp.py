@@ -89,8 +89,8 @@ def _partial_success(written: ImportedRequest) -> Counted:
     if not rejected:
         return Counted()
     details = [f"{count} points: {why}" for why, count in written.problems.items()]
-    if written.nameless:
-        details.append(f"{written.nameless} points do not identify a device or host (hw.id, host.name)")
+    if written.unattributed:
+        details.append(f"{written.unattributed} points do not identify a device or host (hw.id, host.name)")
     if written.drift:
         names = sorted(written.drift)
         more = f" and {len(names) - MAX_NAMES_IN_MESSAGE} more" if len(names) > MAX_NAMES_IN_MESSAGE else ""

@@ -1,14 +1,9 @@
-"""Parsing and validation of query parameters.
-
-Unknown parameters are rejected, and so are repeated ones unless the route takes a list: an ignored filter would return
-everything.
-"""
+"""Parsing and validation of query parameters."""
 
 import contextlib
 import datetime as dt
 import re
 from typing import Annotated, Any
-from urllib.parse import parse_qsl
 
 import msgspec
 from litestar.connection import ASGIConnection
@@ -18,6 +13,7 @@ from litestar.params import QueryParameter
 from gpufleet.hub.query.history import InvalidQueryError, SeriesWindow, make_window
 from gpufleet.model.time import NANOS, to_ns
 from gpufleet.model.view import ViewKind, normalise_pci_address
+from gpufleet.web.query_string import ParameterError, parse_query_string
 
 Limit = Annotated[int | None, QueryParameter(description="Entries per page, 1 to 1000; default: 1000.")]
 Cursor = Annotated[
@@ -91,18 +87,13 @@ def reject_unknown_parameters(connection: ASGIConnection[Any, Any, Any, Any], ha
     Raises:
         InvalidQueryError: naming the parameter.
     """
-    query = connection.scope["query_string"].decode("latin-1")
+    query = connection.scope["query_string"]
     if not query or not connection.scope["path"].startswith("/v1/"):
         return
-    repeatable = {FORMAT: False, **_parameters(handler)}
-    seen: set[str] = set()
-    for name, _ in parse_qsl(query, keep_blank_values=True):
-        if name not in repeatable:
-            detail = f"unknown parameter: {connection.url.path} takes {', '.join(sorted(repeatable))}"
-            raise InvalidQueryError(name[:100], detail)
-        if name in seen and not repeatable[name]:
-            raise InvalidQueryError(name, "must be given only once")
-        seen.add(name)
+    try:
+        parse_query_string(query, connection.url.path, {FORMAT: False, **_parameters(handler)})
+    except ParameterError as error:
+        raise InvalidQueryError(error.field, error.reason) from error
 
 
 def _parameters(handler: BaseRouteHandler) -> dict[str, bool]:

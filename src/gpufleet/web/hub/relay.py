@@ -5,8 +5,7 @@ would then delete its copy, and in the end all copies would be lost.
 """
 
 import re
-from collections.abc import Container
-from urllib.parse import parse_qs
+from collections.abc import Container, Mapping
 
 import msgspec
 
@@ -26,9 +25,10 @@ from gpufleet.web.hub.callers import describe_access
 from gpufleet.web.hub.http import PathMethods, Receive, Scope, Send, as_get, header, respond
 from gpufleet.web.hub.ingest import BatchEndpoint
 from gpufleet.web.hub.selfmetrics import CONTENT_TYPE
+from gpufleet.web.query_string import ParameterError, parse_query_string
 
 MAX_RELAYS = 64
-"""Maximum number of preceding relays that are remembered."""
+"""Maximum number of preceding relays that are stored."""
 
 _HEADER = b"gpufleet-relay"
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -59,6 +59,9 @@ class LoopDetector:
 ROUTES = ("/healthz", "/readyz", "/metrics", "/v1/senders", CALLER)
 """Paths other than batches."""
 
+PARAMETERS: Mapping[str, Mapping[str, bool]] = {"/v1/senders": {}, CALLER: {"cluster": False}}
+"""Query parameters of the API's paths, and whether each may be repeated; other paths ignore theirs."""
+
 METHODS = PathMethods([("POST", BATCHES), *(("GET", path) for path in ROUTES)])
 
 _ENCODER = msgspec.json.Encoder()
@@ -74,14 +77,14 @@ class RelayStatus:
         wal: Wal,
         forwarder: RelayForwarder,
         pressure: ByteBudget,
-        relayed: RelaySenders,
+        relay_senders: RelaySenders,
         clock: Clock,
     ) -> None:
         self.counters = counters
         self.wal = wal
         self.forwarder = forwarder
         self.pressure = pressure
-        self.relayed = relayed
+        self.relay_senders = relay_senders
         self.clock = clock
 
     def page(self) -> bytes:
@@ -119,7 +122,7 @@ class RelayStatus:
             (
                 "consecutive_forward_failures",
                 "Failed posts since the next hub last accepted a batch",
-                forwarder.failures_in_a_row,
+                forwarder.consecutive_failures,
             ),
         ):
             _single(page, name, "gauge", text, value)
@@ -185,6 +188,13 @@ class RelayApp:
             await self._answer(scope, send, principal)
 
     async def _answer(self, scope: Scope, send: Send, principal: Principal) -> None:
+        query: dict[str, list[str]] = {}
+        if scope["path"] in PARAMETERS:
+            try:
+                query = parse_query_string(scope["query_string"], scope["path"], PARAMETERS[scope["path"]])
+            except ParameterError as error:
+                await respond(send, 400, ErrorAnswer(error="bad_request", detail=str(error), field=error.field))
+                return
         if scope["path"] not in ROUTES:
             where = f"query {self._next_hub} or the hub behind it"
             detail = f"this is a relay, which serves only {BATCHES}, {', '.join(ROUTES)}: {where}"
@@ -192,12 +202,12 @@ class RelayApp:
         elif scope["path"] == "/metrics":
             await _send(send, 200, CONTENT_TYPE, self._status.page())
         elif scope["path"] == "/v1/senders":
-            senders = self._status.relayed.records(self._status.clock.now_ns())
+            senders = self._status.relay_senders.records(self._status.clock.now_ns())
             await _send(send, 200, "application/json", _ENCODER.encode(senders))
         elif scope["path"] == CALLER:
-            cluster = next(iter(parse_qs(scope["query_string"].decode("latin-1")).get("cluster", ())), None)
+            cluster = query.get("cluster", [None])[0]
             await respond(send, 200, describe_access(principal, cluster, self._clusters))
-        elif scope["path"] == "/readyz" and self._status.forwarder.failures_in_a_row:
+        elif scope["path"] == "/readyz" and self._status.forwarder.consecutive_failures:
             detail = f"batches are queued in the log: {self._status.forwarder.last_error}"
             await respond(send, 503, ErrorAnswer(error="degraded", detail=detail))
         else:

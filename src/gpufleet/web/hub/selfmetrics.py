@@ -50,7 +50,7 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], ingest_s
         ("pending_bytes", "Bytes of bodies being received or written to the log", status.pending_bytes),
         ("missing_batches", "Sequence numbers not received, over all senders", status.missing_batches),
         ("flush_lag_seconds", "Age of the oldest batch not yet in the store", status.flush_lag_seconds),
-        ("consecutive_flush_failures", "Failed flushes since the last success", status.flush_failures_in_a_row),
+        ("consecutive_flush_failures", "Failed flushes since the last success", status.consecutive_flush_failures),
         ("last_flush_seconds", "Duration of the last flush", counters.last_flush_seconds),
     ):
         _single(page, name, "gauge", text, value)

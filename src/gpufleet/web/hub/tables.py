@@ -28,7 +28,7 @@ from msgspec.inspect import (
 
 from gpufleet.model.catalogue import CATALOGUE, ValueType
 from gpufleet.model.reading import Reading
-from gpufleet.model.text import no_formula
+from gpufleet.model.text import escape_formula
 
 Get = Callable[[Any], Any]
 """Function from a record to its cell: a value of the column's type, or None."""
@@ -182,10 +182,12 @@ def encode_csv(columns: Sequence[TableColumn], rows: Sequence[Any]) -> bytes:
     """Encode a header and rows as CSV (RFC 4180, UTF-8). An apostrophe precedes text that may be a formula."""
     page = io.StringIO()
     writer = csv.writer(page)
-    writer.writerow([no_formula(column.name) for column in columns])
+    writer.writerow([escape_formula(column.name) for column in columns])
     makers = [(column.get, column.type == "text") for column in columns]
     for row in rows:
-        writer.writerow([no_formula(text_of(get(row))) if is_text else text_of(get(row)) for get, is_text in makers])
+        writer.writerow(
+            [escape_formula(text_of(get(row))) if is_text else text_of(get(row)) for get, is_text in makers]
+        )
     return page.getvalue().encode("utf-8", "replace")
 
 

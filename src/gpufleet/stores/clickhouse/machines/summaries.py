@@ -11,7 +11,7 @@ from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.stored.samples import SampleSummary, StoredSample
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.machines.counts import GPU_KEY_PREFIX, BusReports, GpuCounts, GpuReports
-from gpufleet.stores.clickhouse.machines.declared import PCI_GPU_COUNT
+from gpufleet.stores.clickhouse.machines.declarations import PCI_GPU_COUNT
 from gpufleet.stores.clickhouse.samples.cache import fetch_views
 from gpufleet.stores.clickhouse.schema.columns import DictionaryColumn, NumericArray
 

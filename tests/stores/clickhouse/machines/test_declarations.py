@@ -2,7 +2,7 @@
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.declared import DeclaredGpus, DeclaredResource
+from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.stored.samples import AcceptedBatch

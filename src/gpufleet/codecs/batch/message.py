@@ -102,7 +102,7 @@ _VIEWS = TableCache("views", View, check_views, most_bytes=VIEWS_BYTES, made=Vie
 _layouts: dict[tuple[bytes, str], MatrixLayout] = {}
 
 
-def unpack(message: bytes, limits: Limits, *, as_matrix: bool) -> WireBatch:
+def unpack_message(message: bytes, limits: Limits, *, as_matrix: bool) -> WireBatch:
     """Decode a message into columns and validate the structure.
 
     Args:
@@ -140,7 +140,7 @@ def unpack(message: bytes, limits: Limits, *, as_matrix: bool) -> WireBatch:
     return wire
 
 
-def pack(wire: WireBatch) -> bytes:
+def pack_message(wire: WireBatch) -> bytes:
     """Encode well-formed columns as a message. Raises UnicodeEncodeError for a text that UTF-8 cannot encode."""
     elements = [getattr(wire, name) for name in WireBatch.__struct_fields__]
     elements[_SAMPLES] = [pack_block(block) for block in wire.samples]

@@ -5,7 +5,7 @@ import urllib.request
 from pathlib import Path
 
 from gpufleet.web.hub.access import ACCESS
-from gpufleet.web.hub.front import LINKS, PAGE
+from gpufleet.web.hub.index import LINKS, PAGE
 from tests.web.hub.site import running_site
 
 

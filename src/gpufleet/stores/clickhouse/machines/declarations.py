@@ -9,7 +9,7 @@ from gpufleet.model.catalogue.kubernetes import (
     KUBERNETES_REPORTED,
     LABELLED,
 )
-from gpufleet.model.declared import DeclaredGpus, DeclaredResource
+from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import to_datetime

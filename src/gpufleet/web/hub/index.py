@@ -68,9 +68,9 @@ class HealthRoutes(Controller):
     async def readyz(self, queries: NamedDependency[Queries], status: NamedDependency[HubStatus]) -> dict[str, str]:
         """Return 503 with the error of the failed dependency, also if it does not respond within some seconds."""
         await queries.readiness.check()
-        if status.flush_failures_in_a_row:
+        if status.consecutive_flush_failures:
             raise DegradedError(
-                f"{status.flush_failures_in_a_row} consecutive flushes failed; batches are queued in the log"
+                f"{status.consecutive_flush_failures} consecutive flushes failed; batches are queued in the log"
             )
         return {"status": "ready"}
 

@@ -1,0 +1,123 @@
+"""Machines in the tables of the registry, and their database statements."""
+
+from collections.abc import Iterator
+
+import msgspec
+import sqlalchemy as sa
+
+from gpufleet.fleet.identity import EVIDENCE, KnownMachine
+from gpufleet.model.machine import Machine
+from gpufleet.registry import tables
+from gpufleet.registry.database import Row, execute_rows, upsert
+
+_COLUMNS = ("id", "cluster", "sender", "known", "first_seen", "last_seen")
+
+_UPDATE_LAST_SEEN = (
+    tables.MACHINES.update()
+    .where(tables.MACHINES.c.id == sa.bindparam("which"))
+    .values(last_seen=sa.bindparam("last_seen"))
+)
+"""Update of a machine whose only change is a newer report."""
+
+_UPDATE_RETIRED_AT = (
+    tables.MACHINES.update()
+    .where(tables.MACHINES.c.id == sa.bindparam("which"))
+    .values(retired_at=sa.bindparam("retired_at"))
+)
+"""Update of a machine whose retirement lay in the future, because the hub's clock moved back."""
+
+
+class MachineRow(msgspec.Struct):
+    """Machine of the registry: a row of its table, as changed since it was read."""
+
+    cluster: str
+    sender: str
+    known: KnownMachine
+    first_seen: int
+    evidence: Machine  # the newest evidence, unchanged
+    retired_at: int | None = None
+    counted_for: str | None = None  # sender for which it is counted; None while it is retired
+
+    @property
+    def is_retired(self) -> bool:
+        """Whether the machine did not report after its retirement."""
+        return self.retired_at is not None and self.retired_at >= self.known.last_seen
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether the machine was retired as of its last report, because it was short-lived."""
+        return self.retired_at is not None and self.retired_at == self.known.last_seen
+
+
+def load_machines(connection: sa.Connection) -> Iterator[MachineRow]:
+    """Yield every saved machine."""
+    for row in connection.execute(sa.select(tables.MACHINES)):
+        known = msgspec.msgpack.decode(row.known, type=KnownMachine)
+        known = msgspec.structs.replace(known, last_seen=max(known.last_seen, row.last_seen))
+        yield MachineRow(row.cluster, row.sender, known, row.first_seen, known.machine, row.retired_at)
+
+
+def save_machines(connection: sa.Connection, rows: list[MachineRow]) -> None:
+    """Write machines and their new evidence, without `retired_at`."""
+    if rows:
+        upsert(connection, tables.MACHINES, _COLUMNS, [_values(row) for row in rows])
+        _save_evidence(connection, rows)
+
+
+def save_last_seen(connection: sa.Connection, last_seen: list[tuple[int, str]]) -> None:
+    """Write the time of the last report of machines, each before its id."""
+    execute_rows(connection, _UPDATE_LAST_SEEN, ("last_seen", "which"), last_seen)
+
+
+def save_retirements(connection: sa.Connection, retired_at: list[tuple[int, str]]) -> None:
+    """Write the time of retirement of machines, each before its id."""
+    execute_rows(connection, _UPDATE_RETIRED_AT, ("retired_at", "which"), retired_at)
+
+
+def retire_machine(connection: sa.Connection, row: MachineRow, at: int) -> None:
+    """Write the retirement of a machine, which may be unsaved."""
+    table = tables.MACHINES
+    updated = connection.execute(table.update().where(table.c.id == row.known.id).values(retired_at=at))
+    if updated.rowcount != 1:
+        values = dict(zip(_COLUMNS, _values(row), strict=True))
+        connection.execute(table.insert(), [{**values, "retired_at": at}])
+
+
+def count_machines(connection: sa.Connection) -> dict[str, int]:
+    """Return cluster to the number of its machines that are not retired, as last saved."""
+    table = tables.MACHINES
+    active = sa.or_(table.c.retired_at.is_(None), table.c.retired_at < table.c.last_seen)
+    query = sa.select(table.c.cluster, sa.func.count().label("machines")).where(active).group_by(table.c.cluster)
+    return {row.cluster: row.machines for row in connection.execute(query)}
+
+
+def evidence_keys(row: MachineRow) -> list[tuple[str, str, str]]:
+    """Return cluster, field and value of each evidence of a machine."""
+    pairs = ((field, getattr(row.known.machine, field)) for field in EVIDENCE)
+    return [(row.cluster, field, value) for field, value in pairs if value]
+
+
+def _values(row: MachineRow) -> Row:
+    """Return the values of `_COLUMNS` in order."""
+    known = row.known
+    return known.id, row.cluster, row.sender, msgspec.msgpack.encode(known), row.first_seen, known.last_seen
+
+
+def _save_evidence(connection: sa.Connection, rows: list[MachineRow]) -> None:
+    """Add evidence that is new for a machine; earlier evidence is kept."""
+    ids = [row.known.id for row in rows]
+    table = tables.EVIDENCE
+    saved: set[tuple[str, str, str]] = set()
+    for start in range(0, len(ids), 500):
+        query = sa.select(table.c.machine, table.c.field, table.c.value).where(
+            table.c.machine.in_(ids[start : start + 500])
+        )
+        saved.update((row.machine, row.field, row.value) for row in connection.execute(query))
+    new = [
+        {"machine": row.known.id, "field": field, "value": value, "since": row.known.last_seen}
+        for row in rows
+        for _, field, value in evidence_keys(row)
+        if (row.known.id, field, value) not in saved
+    ]
+    if new:
+        connection.execute(table.insert(), new)

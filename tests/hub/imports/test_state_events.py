@@ -1,0 +1,172 @@
+"""Events that follow from imported states of GPUs."""
+
+import asyncio
+import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gpufleet.codecs.batch import EncodedColumns, decode, to_rows
+from gpufleet.hub.imports.receiver import ImportReceiver
+from gpufleet.hub.imports.request import ImportedRequest
+from gpufleet.hub.imports.row_cache import subject_of
+from gpufleet.hub.imports.state_events import ImportedStates
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.api.answer import MachineRecord
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import SpoolError
+from gpufleet.model.machine import Machine
+from gpufleet.model.reading import Provenance, Sample, Value
+from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.view import Side, View, ViewKind
+from tests.fakes.clock import FakeClock
+
+AT = 1_800_000_000_000_000_000
+NODE = Machine(name="node-1")
+SEEN = dt.datetime(2027, 1, 15, tzinfo=dt.UTC)
+READER = "remote_write/gpufleet"
+
+
+def row(state: Value | Absent, at: int, gpu: str = "GPU-1") -> Sample:
+    return Sample(
+        view=View(kind=ViewKind.GPU, side=Side.HOST, uuid=gpu),
+        reader=READER,
+        lane=Lane.FAST,
+        measured_at=AT + at,
+        values={"gpu_state": state},
+        provenance=Provenance.IMPORTED,
+    )
+
+
+def kinds(states: ImportedStates, *rows: Sample) -> list[str]:
+    changes = states.changes(NODE, rows)
+    states.keep(changes)
+    return [event.kind for event in changes.events]
+
+
+def test_loss_and_recovery_are_one_event_each() -> None:
+    states = ImportedStates()
+    assert kinds(states, row("ok", 1)) == []
+    assert kinds(states, row("lost", 2), row("ok", 2, "GPU-2")) == ["gpu_lost"]
+    assert kinds(states, row("lost", 3)) == []
+    assert kinds(states, row(Absent(Reason.STALE), 4)) == []
+    assert kinds(states, row("ok", 5)) == ["gpu_recovered"]
+
+
+def test_rows_of_a_backlog_are_taken_in_their_order() -> None:
+    states = ImportedStates()
+    assert kinds(states, row("ok", 30), row("lost", 20), row("ok", 10)) == ["gpu_lost", "gpu_recovered"]
+    assert kinds(states, row("lost", 15)) == []
+    assert kinds(states, row("lost", 30)) == ["gpu_lost"]  # a later part of the newest row
+
+
+def test_event_has_time_device_and_reader_of_its_row() -> None:
+    lost = row("lost", 7)
+    (event,) = ImportedStates().changes(NODE, [lost]).events
+    assert (event.view, event.at, event.attributes) == (lost.view, AT + 7, {"sources": READER})
+
+
+def test_changes_that_are_not_kept_are_shown_again() -> None:
+    states = ImportedStates()
+    assert [event.kind for event in states.changes(NODE, [row("lost", 1)]).events] == ["gpu_lost"]
+    assert kinds(states, row("lost", 1)) == ["gpu_lost"]
+
+
+def test_dropped_machine_has_no_state() -> None:
+    states = ImportedStates()
+    kinds(states, row("lost", 2))
+    states.drop_except({subject_of(NODE, row("lost", 2))}, {NODE})
+    assert kinds(states, row("lost", 1)) == []
+    states.drop_except((), ())
+    assert kinds(states, row("lost", 1)) == ["gpu_lost"]
+
+
+class Disk:
+    """Ingestion that fails while `failures` is positive, and keeps the bodies."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.kinds: list[str] = []
+
+    def reserve_machines(self, cluster: str, sender: str, machines: object, at: int) -> tuple[Machine, ...]:
+        return ()
+
+    async def receive_encoded(self, batch: EncodedColumns, came_at: int) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise SpoolError("the disk is full")
+        reports = to_rows(decode(batch.body)).reports
+        self.kinds += [event.kind for report in reports for event in report.events]
+
+
+class Registry:
+    """A registry that knows the machine of the stored rows."""
+
+    def __init__(self, *known: str) -> None:
+        self._known = known
+
+    def find_machines(self, cluster: str, name: str) -> tuple[MachineRecord, ...]:
+        return tuple(
+            MachineRecord(
+                id=one, cluster=cluster, machine=Machine(name=name), sender="s", first_seen=SEEN, last_seen=SEEN
+            )
+            for one in self._known
+        )
+
+
+class Store:
+    """A store with rows of a machine."""
+
+    def __init__(self, *rows: Sample) -> None:
+        self._rows = rows
+
+    def latest_of(self, cluster: str, machines: list[str]) -> dict[str, tuple[StoredSample, ...]]:
+        return {one: tuple(StoredSample(sample=row, received_at=1) for row in self._rows) for one in machines}
+
+    def holdings_of(self, cluster: str, machines: list[str]) -> dict[str, tuple[()]]:
+        return {}
+
+
+def receive(disk: Disk, registry: Registry, store: Store, *rows: Sample) -> None:
+    """Send each row in a request of its own; a refused request is sent once more."""
+    with ThreadPoolExecutor(1) as thread:
+        receiver = ImportReceiver(
+            ingest=disk,  # type: ignore[arg-type]
+            registry=registry,  # type: ignore[arg-type]
+            store=store,  # type: ignore[arg-type]
+            clusters=("c",),
+            counters=Counters(),
+            clock=FakeClock(),
+            threads=thread,
+            is_caught_up=lambda: True,
+        )
+
+        async def send(one: Sample) -> None:
+            written = ImportedRequest(
+                machines={NODE: (one,)}, samples=1, drift={}, others={}, unattributed=0, problems={}
+            )
+            await receiver.receive("c", "prometheus", lambda _: written)
+
+        async def send_all() -> None:
+            for one in rows:
+                try:
+                    await send(one)
+                except SpoolError:
+                    await send(one)
+
+        asyncio.run(send_all())
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_imported_rows_are_received_with_their_events(failures: int) -> None:
+    disk = Disk()
+    disk.failures = failures
+    receive(disk, Registry(), Store(), row("lost", 1), row("lost", 2), row("ok", 3))
+    assert disk.kinds == ["gpu_lost", "gpu_recovered"]
+
+
+def test_stored_state_is_known_after_a_restart() -> None:
+    disk = Disk()
+    receive(disk, Registry("m-1"), Store(row("lost", 1)), row("lost", 2), row("ok", 3))
+    assert disk.kinds == ["gpu_recovered"]
