@@ -157,4 +157,4 @@ def test_any_file_gives_a_configuration_or_a_config_error(
     file = tmp_path_factory.mktemp("any") / "c.toml"
     file.write_bytes(content)
     with contextlib.suppress(ConfigError):
-        load(Config, file=file, env_prefix="T_", env={}, flags={})
+        assert isinstance(load(Config, file=file, env_prefix="T_", env={}, flags={}), Config)

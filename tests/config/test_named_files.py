@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from gpufleet.config.agent import ENV_PREFIX, AgentConfig
-from gpufleet.config.load import Resolved, resolve
+from gpufleet.config.load import LoadedConfig, resolve
 from gpufleet.config.named_files import check_named_files, check_state_folder, folder_error
 from tests.support.authority import Authority
 
 
-def agent(folder: Path, text: str) -> Resolved[AgentConfig]:
+def agent(folder: Path, text: str) -> LoadedConfig[AgentConfig]:
     file = folder / "agent.toml"
     file.write_text(text)
     return resolve(AgentConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={})

@@ -29,7 +29,7 @@ def test_coarser_rollups_must_be_kept_longer(raw: int, minute: int, hour: int, f
 
 @pytest.mark.parametrize("days", [(2, 2, 2), (30, 90, 0), (30, 0, 30), (0, 36_500, 0), (0, 0, 0)])
 def test_equal_and_unlimited_retention_are_valid(days: tuple[int, int, int]) -> None:
-    retention = RetentionConfig(raw_days=days[0], rollup_1m_days=days[1], rollup_1h_days=days[2]).kept
+    retention = RetentionConfig(raw_days=days[0], rollup_1m_days=days[1], rollup_1h_days=days[2]).as_record
     assert (retention.raw_days, retention.rollup_1m_days, retention.rollup_1h_days) == days
 
 

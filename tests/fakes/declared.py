@@ -7,7 +7,7 @@ import msgspec
 from gpufleet.codecs.batch import to_rows
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, GPU_RESOURCES, KUBERNETES_REPORTED, LABELLED
-from gpufleet.model.declared import DeclaredGpus, DeclaredResource
+from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import to_datetime
 

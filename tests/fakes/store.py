@@ -10,7 +10,7 @@ from gpufleet.model.api.inventory import ChangeKind, ChangeQuery, GpuPool, Store
 from gpufleet.model.api.sql import QueryResult, SqlViewRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.catalogue import KUBERNETES_REPORTED
-from gpufleet.model.declared import DeclaredGpus, DeclaredResource
+from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import SqlError, StoreError
 from gpufleet.model.holdings import Holding
 from gpufleet.model.reading import Provenance, Sample, Value

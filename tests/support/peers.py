@@ -36,6 +36,7 @@ PROGRAMS = {
     "vmlinuz": ("linux-image-cloud-amd64", "boot/vmlinuz-*-cloud-amd64"),
     "dropbear": ("dropbear-bin", "usr/sbin/dropbear"),
     "libvirtd": ("libvirt-daemon", "usr/sbin/libvirtd"),
+    "slurmctld": ("slurmctld", "usr/sbin/slurmctld-wlm"),  # with slurmd, squeue and scontrol
 }
 COMPANIONS = {
     # package: dependencies that a small system lacks, unpacked into the same folder
@@ -82,12 +83,26 @@ COMPANIONS = {
         *("libkrb5-3", "libk5crypto3", "libkrb5support0", "libkeyutils1", "libdevmapper1.02.1", "libaudit1"),
         *("libnuma1", "libtirpc-common", "libsystemd0", "libgnutls30", "libreadline8", "libhogweed6", "libnettle8"),
     ),
+    "slurmctld": (
+        *("slurmd", "slurm-client", "slurm-wlm-basic-plugins", "libhwloc15", "libjson-c5", "libmunge2", "liblz4-1"),
+        *(
+            "libnuma1",
+            "libyaml-0-2",
+            "libdbus-1-3",
+            "libsystemd0",
+            "libreadline8",
+            "libtinfo6",
+            "libpam0g",
+            "libaudit1",
+        ),
+        *("libcap-ng0", "libcap2", "libudev1", "libgcrypt20", "libgpg-error0"),
+    ),
     "postgresql-15": ("libpq5", "libicu72", "libxml2", "libldap-2.5-0", "libgssapi-krb5-2", "libpam0g"),
     "systemd": ("libsystemd-shared", "libapparmor1", "libkmod2", "libseccomp2", "libssl3"),
 }
 
 
-UNPACKED = frozenset({"dropbear"})
+UNPACKED = frozenset({"dropbear", "slurmctld"})
 """Programs that are never taken from this machine, because other files of their package are needed too."""
 
 NEWEST = frozenset({"linux-image-cloud-amd64"})

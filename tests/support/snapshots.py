@@ -2,9 +2,21 @@
 
 import datetime as dt
 
+import msgspec
+
 from gpufleet.agent.collect.assemble import assemble
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.holdings import (
+    DeviceHolders,
+    Holder,
+    HolderKind,
+    HolderState,
+    Holding,
+    HoldingVerdict,
+    Owner,
+    Share,
+)
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.reading import DimValue, Reading
 from gpufleet.model.snapshot import AccessPathReport, AccessPathState, Device, Guest, Host, Snapshot
@@ -148,4 +160,41 @@ def example_snapshot() -> Snapshot:
     world.clock.advance(1)
     return assemble(
         world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={"push": "available"}
+    )
+
+
+def held_snapshot() -> Snapshot:
+    """Return the example with holders: a busy pod with a hostile name, two sharers, and a launcher pod of a VM."""
+    snapshot = example_snapshot()
+    pods = [
+        Holder(kind=HolderKind.POD, id=f"0000000{number}-uid", name=name, namespace="ml", owners=(OWNER,))
+        for number, name in enumerate(('tr"ain\\0', "infer-a", "infer-b", "virt-launcher-vm-x2x4z"))
+    ]
+    vm = Holder(kind=HolderKind.VM, id=EXAMPLE_GUEST, name="vm")
+    holders = {
+        ViewKind.MIG: [holding(pods[1], Share.TIMESLICE), holding(pods[2], Share.TIMESLICE)],
+        Side.PCI_ONLY: [holding(pods[3], parent=vm)],
+    }
+
+    def held(device: Device) -> Device:
+        own = holders.get(device.kind) or holders.get(device.side) or [holding(pods[0])]
+        return msgspec.structs.replace(device, holders=DeviceHolders(state=HolderState.HELD, holdings=tuple(own)))
+
+    return msgspec.structs.replace(snapshot, devices=tuple(map(held, snapshot.devices)))
+
+
+OWNER = Owner(kind="Job", name="train", uid="00000009-uid", api_version="batch/v1")
+
+
+def holding(holder: Holder, share: Share = Share.EXCLUSIVE, *, parent: Holder | None = None) -> Holding:
+    """Return a holding of any view."""
+    return Holding(
+        view="gpu/any",
+        holder=holder,
+        parent=parent,
+        container="main",
+        share=share,
+        since=1,
+        methods=("kubelet", "process"),
+        verdict=HoldingVerdict.AGREED,
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig, LibvirtConfig
+from gpufleet.config.holders import HoldersConfig
 from gpufleet.config.load import InvalidValueError
 from gpufleet.config.push import Dialects, PushConfig, full_names
 from gpufleet.config.scrape import ExporterTarget
@@ -230,6 +231,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             `/run/gpufleet/guests.d`; changes are followed. None means no such folder.
         guests: virtual machines that are read from inside (`[[guests]]`).
         libvirt: discovery of virtual machines from this host's libvirt.
+        holders: sources of the pods, jobs and virtual machines that have the GPUs.
         tls, lanes, metrics, readers, hub, spool: each a table of its own.
     """
 
@@ -247,6 +249,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     lanes: LanesConfig = LanesConfig()
     metrics: MetricsConfig = MetricsConfig()
     readers: ReadersConfig = ReadersConfig()
+    holders: HoldersConfig = HoldersConfig()
     hub: HubClientConfig = HubClientConfig()
     spool: SpoolConfig = SpoolConfig()
     push: PushConfig = PushConfig()

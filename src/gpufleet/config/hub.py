@@ -163,7 +163,7 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise InvalidValueError("rollup_1h_days", "must be at least raw_days and rollup_1m_days")
 
     @property
-    def kept(self) -> Retention:
+    def as_record(self) -> Retention:
         """Retention as a store record."""
         return Retention(raw_days=self.raw_days, rollup_1m_days=self.rollup_1m_days, rollup_1h_days=self.rollup_1h_days)
 

@@ -53,7 +53,7 @@ class ConfigProblemsError(ConfigError):
         self.args = ("\n".join(str(problem) for problem in problems),)
 
 
-class Resolved(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+class LoadedConfig(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """A configuration and the origins of its values.
 
     Attributes:
@@ -90,7 +90,7 @@ def resolve(
     env: Mapping[str, str],
     flags: Mapping[str, object],
     named: Mapping[str, str] = MappingProxyType({}),
-) -> Resolved[T]:
+) -> LoadedConfig[T]:
     """Read and merge all sources.
 
     Args:
@@ -117,7 +117,7 @@ def resolve(
     if builder.problems:
         raise ConfigProblemsError(tuple(builder.problems))
     assert isinstance(config, struct_type)
-    return Resolved(config=config, origins=builder.origins)
+    return LoadedConfig(config=config, origins=builder.origins)
 
 
 def read_toml(file: Path, max_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:

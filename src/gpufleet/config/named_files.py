@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gpufleet.config.load import Resolved
+from gpufleet.config.load import LoadedConfig
 from gpufleet.config.secret_files import HeadersFile, TokenFile
 from gpufleet.model.errors import ConfigError
 
@@ -22,7 +22,7 @@ _NAMES = ("ca", "certificate", "key")
 """Keys that name a file, in addition to keys that end in `_file`."""
 
 
-def check_named_files(resolved: Resolved[Any], *, daemon: bool) -> tuple[ConfigError, ...]:
+def check_named_files(resolved: LoadedConfig[Any], *, daemon: bool) -> tuple[ConfigError, ...]:
     """Return a problem for each named file that is missing or invalid.
 
     Args:
@@ -48,7 +48,7 @@ def check_named_files(resolved: Resolved[Any], *, daemon: bool) -> tuple[ConfigE
 
 
 def check_state_folder(
-    resolved: Resolved[Any], folder: Path, *, daemon: bool, ignored: Collection[str] = ()
+    resolved: LoadedConfig[Any], folder: Path, *, daemon: bool, ignored: Collection[str] = ()
 ) -> tuple[ConfigError, ...]:
     """Return a problem if the daemon's folder in `state` cannot be created or written.
 
@@ -82,7 +82,7 @@ def folder_error(folder: Path) -> str:
     return "" if os.access(here, os.W_OK | os.X_OK, effective_ids=True) else "EACCES"
 
 
-def _problem(resolved: Resolved[Any], key: str, reason: str) -> ConfigError:
+def _problem(resolved: LoadedConfig[Any], key: str, reason: str) -> ConfigError:
     leaf = key.partition("[")[0]
     return ConfigError(resolved.origin(leaf), key, reason)
 

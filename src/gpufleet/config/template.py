@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from gpufleet.config.load import Resolved, leaves
+from gpufleet.config.load import LoadedConfig, leaves
 
 
-def render_toml(resolved: Resolved[Any]) -> str:
+def render_toml(resolved: LoadedConfig[Any]) -> str:
     """Return a document that gives the same configuration when loaded.
 
     A value that is not set is a comment, because TOML has no null.

@@ -1,4 +1,4 @@
-"""Access control: roles, stored tokens, and the principal of a request.
+"""Access control: roles, stored tokens, the principal of a request, and what it permits.
 
 A token is `gpf_ID_SECRET`. The id names it in lists, logs and the audit log; the secret is 32 random bytes and is
 not stored. The registry stores the SHA-256 of the whole token. A slow hash protects secrets that can be guessed; 256
@@ -83,6 +83,33 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 LOCAL = Principal(id="local", roles=frozenset(Role))
 """Principal of all requests on a hub that requires no tokens, and of commands that work on the registry itself."""
+
+
+class PostRefusal(enum.StrEnum):
+    """Reason why a caller's batches of a cluster would be rejected."""
+
+    NOT_A_SENDER = "not_a_sender"  # the token's role does not post batches
+    OTHER_CLUSTER = "other_cluster"  # the token is bound to another cluster
+    FOREIGN_CLUSTER = "foreign_cluster"  # the cluster is not served here
+
+
+class CallerAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """Access of a caller to a hub or relay: what its token permits, as `GET /v1/access` returns it.
+
+    Attributes:
+        id: id of its token; `local` if no tokens are required.
+        roles: its roles.
+        cluster: the only cluster that it may post for; null for any.
+        tenant: the only tenant whose allocations it may see; null for any.
+        refusal: why batches of the cluster in the request would be rejected; null if they are accepted, or if the
+            request names no cluster and the token is bound to none.
+    """
+
+    id: str
+    roles: tuple[Role, ...]
+    cluster: str | None = None
+    tenant: str | None = None
+    refusal: PostRefusal | None = None
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):

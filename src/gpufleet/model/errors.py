@@ -8,6 +8,7 @@ GpufleetError
 ├── ChannelError        a request could not be carried to its target
 │   └── ChannelTimeoutError  no answer in time
 ├── ReaderError         a reader cannot work at all (no library, no driver, ...)
+├── HolderError         a holder source gives no answer (no kubelet, no permission, ...)
 ├── CapacityError       a limit on the number of entries is reached; existing entries are unaffected
 ├── SpoolError          the disk queue cannot be opened, written or read
 ├── StoreError          the store rejected a statement or is unreachable
@@ -104,6 +105,18 @@ class ReaderError(GpufleetError):
     def __init__(self, absence: Reason, message: str, *, round: Round | None = None) -> None:  # noqa: A002 - the domain term
         self.absence = absence
         self.round = round
+        super().__init__(message)
+
+
+class HolderError(GpufleetError):
+    """A holder source gives no answer.
+
+    Attributes:
+        absence: the reason; `not_enabled` if the source does not exist on this machine.
+    """
+
+    def __init__(self, absence: Reason, message: str) -> None:
+        self.absence = absence
         super().__init__(message)
 
 

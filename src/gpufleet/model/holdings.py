@@ -1,15 +1,24 @@
-"""Holdings: the pods, jobs, VMs and allocations that have a device."""
+"""Holdings: the pods, jobs, VMs and allocations that have a device, and how that is known."""
 
 import enum
 from typing import Annotated
 
 import msgspec
 
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+MAX_OWNERS = 16
+"""Maximum length of an owner chain."""
+
+MAX_LABELS = 64
+"""Maximum number of labels, and of annotations, of a holder."""
+
 
 class HolderKind(enum.StrEnum):
     """Kind of a holder."""
 
     POD = "pod"
+    CONTAINER = "container"  # a container that is not part of a pod
     JOB = "job"
     VM = "vm"
     ALLOCATION = "allocation"
@@ -22,32 +31,80 @@ class Share(enum.StrEnum):
     TIMESLICE = "timeslice"
     MPS = "mps"
     MIG = "mig"
+    VGPU = "vgpu"
+    DRA = "dra"  # a claim of Dynamic Resource Allocation; several pods can share it
+
+
+class Method(enum.StrEnum):
+    """Source of the evidence for a holding."""
+
+    KUBELET = "kubelet"  # declared by the kubelet's PodResources API
+    SCHEDULER = "slurm"  # declared by the SLURM controller
+    HYPERVISOR = "libvirt"  # declared by the domain's definition
+    PROCESS = "process"  # observed: a process on the device, and the cgroup it is in
+    DEVICE_FILE = "device_file"  # observed: a process has the device node open
+    IMPORTED = "imported"  # labels of an imported page
 
 
 class HoldingVerdict(enum.StrEnum):
     """Agreement between the evidence for a holding."""
 
-    AGREED = "agreed"
-    DECLARED_ONLY = "declared_only"
-    OBSERVED_ONLY = "observed_only"
-    CONFLICT = "conflict"
+    AGREED = "agreed"  # declared and observed
+    DECLARED_ONLY = "declared_only"  # no process of the holder is on the device: allocated and idle, or not permitted
+    OBSERVED_ONLY = "observed_only"  # no scheduler declares it
+    CONFLICT = "conflict"  # the device is declared for others, exclusively
+    UNKNOWN = "unknown"  # the declaring source does not answer now; the holding is as last declared
     NONE = "none"
 
 
+class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Controller of a holder, or of another owner.
+
+    Attributes:
+        kind, name, uid, api_version: as in a Kubernetes owner reference; `uid` and `api_version` are empty if unknown.
+    """
+
+    kind: str
+    name: str
+    uid: str = ""
+    api_version: str = ""
+
+
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pod, job, VM or allocation.
+    """A pod, container, job, VM or allocation. Texts are empty if unknown or not applicable.
 
     Attributes:
         kind: kind of holder.
-        id: its identity (pod UID, job id, VM UUID, allocation id).
+        id: its identity: pod UID, container id, job id, VM UUID or allocation id; `namespace/name` for a pod whose UID
+            is unknown.
         name: for display.
-        namespace: Kubernetes namespace, or empty.
+        namespace: Kubernetes namespace.
+        owners: controllers, the nearest first.
+        labels, annotations: those on the allow-list.
+        user, account, queue: as the scheduler reports them; `queue` is SLURM's partition.
+        qos: SLURM's quality of service.
+        array_job, array_task: ids within a job array.
+        nodes, gpus: size of the whole job, or 0 if unknown.
     """
 
     kind: HolderKind
     id: str
     name: str = ""
     namespace: str = ""
+    owners: Annotated[tuple[Owner, ...], msgspec.Meta(max_length=MAX_OWNERS)] = ()
+    labels: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_LABELS)] = {}
+    annotations: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_LABELS)] = {}
+    user: str = ""
+    account: str = ""
+    queue: str = ""
+    qos: str = ""
+    array_job: str = ""
+    array_task: str = ""
+    nodes: Count = 0
+    gpus: Count = 0
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.id))
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,17 +114,49 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         view: key of the view.
         holder: holder of the view.
         parent: holder of the holder (pod -> VM -> allocation is a chain).
+        container: name of the pod's container, or empty.
+        container_id: its id in the container runtime, or empty.
+        steps: SLURM steps of the job that use the device, or empty.
         share: sharing mode.
+        replicas: replicas of a time-sliced or MPS device that the holder has, or 0.
+        claim: `namespace/name` of the resource claim, or empty.
         since, until: nanoseconds since 1970; `until` is None while the holding lasts.
-        methods: sources of the evidence.
+        methods: sources of the evidence (`Method`).
         verdict: agreement between the evidence.
     """
 
     view: str
     holder: Holder
     parent: Holder | None = None
+    container: str = ""
+    container_id: str = ""
+    steps: Annotated[tuple[str, ...], msgspec.Meta(max_length=64)] = ()
     share: Share = Share.EXCLUSIVE
+    replicas: Count = 0
+    claim: str = ""
     since: int
     until: int | None = None
     methods: Annotated[tuple[str, ...], msgspec.Meta(max_length=64)]
     verdict: HoldingVerdict
+
+
+class HolderState(enum.StrEnum):
+    """Whether the holders of a device are known."""
+
+    HELD = "held"
+    FREE = "free"  # every source on this machine answers, and none reports a holder
+    UNKNOWN = "unknown"  # a source that could declare a holder does not answer, or there is none
+
+
+class DeviceHolders(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Present holders of a device.
+
+    Attributes:
+        state: whether all of them are known.
+        detail: why they are not, or the holders that contradict each other.
+        holdings: one per holder and container; several if the device is shared.
+    """
+
+    state: HolderState
+    detail: str = ""
+    holdings: tuple[Holding, ...] = ()

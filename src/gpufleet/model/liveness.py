@@ -36,7 +36,7 @@ class Liveness(msgspec.Struct, frozen=True, kw_only=True):
     suspect: tuple[str, ...] = ()
 
 
-class Expected(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedGpus(msgspec.Struct, frozen=True, kw_only=True):
     """Expected number of GPUs by source; None if the source has no count.
 
     Attributes:

@@ -7,6 +7,7 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.event import EventReport
+from gpufleet.model.holdings import DeviceHolders
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import DimReading, Provenance, Reading
 from gpufleet.model.status import ReaderState
@@ -87,6 +88,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         readings: catalogue name to reading, merged over readers by their precedence.
         dimensions: readings of metrics with dimensions.
         processes: processes on the device, or None if no reader lists them, or not recently.
+        holders: pods, jobs and virtual machines that have the device; None if they are not collected, or if the device
+            is split and its parts have the holders.
         sources: sources of the readings, the most trusted reader first.
     """
 
@@ -102,6 +105,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     readings: dict[str, Reading]
     dimensions: tuple[DimReading, ...] = ()
     processes: tuple[ProcessReport, ...] | None = None
+    holders: DeviceHolders | None = None
     sources: tuple[Source, ...] = ()
 
     @property

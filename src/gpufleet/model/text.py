@@ -13,6 +13,12 @@ def clean(text: str) -> str:
     return "".join(character for character in text if unicodedata.category(character) != "Cc")
 
 
-def no_formula(text: str) -> str:
+def bounded(text: str, most: int) -> str:
+    """Return the text without control characters, and at most `most` characters of it; the last is then `…`."""
+    text = clean(text)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def escape_formula(text: str) -> str:
     """Return the text with an apostrophe before it if a spreadsheet would evaluate it."""
     return f"'{text}" if text.startswith(_FORMULA) else text

@@ -32,7 +32,7 @@ class FetchPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_file_bytes: int = 1 << 20
 
 
-class Fetched(msgspec.Struct, kw_only=True):
+class FetchResult(msgspec.Struct, kw_only=True):
     """Result of a `FetchPlan`. A pattern without matches gives nothing; a missing literal path is an error.
 
     Attributes:
@@ -51,11 +51,11 @@ class Fetched(msgspec.Struct, kw_only=True):
 class Files(Protocol):
     """A channel that can read files in bulk."""
 
-    async def fetch(self, plan: FetchPlan) -> Fetched:
+    async def fetch(self, plan: FetchPlan) -> FetchResult:
         """Read everything in the plan.
 
         Raises:
-            ChannelError: if the channel fails as a whole; errors of single paths are in `Fetched.errors`.
+            ChannelError: if the channel fails as a whole; errors of single paths are in `FetchResult.errors`.
         """
         ...
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from gpufleet.model.api.inventory import ChangeQuery, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.api.sql import QueryResult, SqlViewRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
-from gpufleet.model.declared import DeclaredGpus, DeclaredResource
+from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.holdings import Holding
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus

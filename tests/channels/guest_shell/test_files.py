@@ -14,7 +14,7 @@ from gpufleet.channels.guest_shell import ShellFiles
 from gpufleet.channels.guest_shell.files import parse_errno, parse_frames
 from gpufleet.channels.guest_shell.shell import NAME, ShellReply, is_plain, script
 from gpufleet.model.errors import ChannelError, ChannelProblem, WireError
-from gpufleet.ports.channel import ExecResult, Fetched, FetchPlan, Files
+from gpufleet.ports.channel import ExecResult, FetchPlan, FetchResult, Files
 from tests.channels.contract import FilesContract, FilesFactory
 
 
@@ -77,12 +77,12 @@ class Below:
     def __init__(self, files: Files, root: Path) -> None:
         self.files, self.root = files, str(root)
 
-    async def fetch(self, plan: FetchPlan) -> Fetched:
+    async def fetch(self, plan: FetchPlan) -> FetchResult:
         below = {
             field: tuple(self.root + path for path in getattr(plan, field)) for field in plan.__struct_fields__[:3]
         }
         got = await self.files.fetch(msgspec.structs.replace(plan, **below))
-        return Fetched(
+        return FetchResult(
             files={self._above(path): content for path, content in got.files.items()},
             links={self._above(path): text for path, text in got.links.items()},
             filesystems={self._above(path): one for path, one in got.filesystems.items()},

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from gpufleet.channels.guest_shell.shell import GuestShell
 from gpufleet.model.errors import ChannelError, ChannelProblem, WireError
-from gpufleet.ports.channel import Fetched, FetchPlan, FilesystemStat
+from gpufleet.ports.channel import FetchPlan, FetchResult, FilesystemStat
 
 MAX_FRAMES = 100_000
 
@@ -34,7 +34,7 @@ _ERRNO_NAMES = {os.strerror(number): name for number, name in errno.errorcode.it
 }
 
 
-def parse_frames(printed: bytes, nonce: str, max_file_bytes: int) -> Fetched:
+def parse_frames(printed: bytes, nonce: str, max_file_bytes: int) -> FetchResult:
     """Return the files in a command's output.
 
     Args:
@@ -50,7 +50,7 @@ def parse_frames(printed: bytes, nonce: str, max_file_bytes: int) -> Fetched:
         raise WireError("files", f"more than {MAX_FRAMES} frames")
     if parts[0] or len(parts) < 2 or parts[-1] != b"end .\n":
         raise WireError("files", "the output is truncated, or not from gpufleet-guest")
-    fetched = Fetched(files={}, links={}, filesystems={}, errors={})
+    fetched = FetchResult(files={}, links={}, filesystems={}, errors={})
     for part in parts[1:-1]:
         head, line_end, content = part.partition(b"\n")
         kind, _, name = head.partition(b" ")
@@ -61,7 +61,7 @@ def parse_frames(printed: bytes, nonce: str, max_file_bytes: int) -> Fetched:
     return fetched
 
 
-def _take(fetched: Fetched, kind: bytes, path: str, content: bytes, max_file_bytes: int) -> None:
+def _take(fetched: FetchResult, kind: bytes, path: str, content: bytes, max_file_bytes: int) -> None:
     if kind == b"f" and len(content) > max_file_bytes:
         fetched.errors[path] = "EFBIG"
     elif kind == b"f":
@@ -89,7 +89,7 @@ def _take(fetched: Fetched, kind: bytes, path: str, content: bytes, max_file_byt
         raise WireError("files", "unknown kind of frame")
 
 
-def _take_error(fetched: Fetched, path: str, message: bytes) -> None:
+def _take_error(fetched: FetchResult, path: str, message: bytes) -> None:
     for found in (fetched.files, fetched.links, fetched.filesystems):
         found.pop(path, None)
     fetched.errors[path] = parse_errno(message)
@@ -140,9 +140,9 @@ class ShellFiles:
     ) -> None:
         self._shell, self._timeout, self._max_bytes = shell, timeout_seconds, max_bytes
 
-    async def fetch(self, plan: FetchPlan) -> Fetched:
+    async def fetch(self, plan: FetchPlan) -> FetchResult:
         """Read everything in the plan; see `Files.fetch`."""
-        fetched = Fetched(files={}, links={}, filesystems={}, errors={})
+        fetched = FetchResult(files={}, links={}, filesystems={}, errors={})
         for arguments in _batches(plan):
             part = await self._fetch_batch(arguments, plan.max_file_bytes)
             fetched.files |= part.files
@@ -161,7 +161,7 @@ class ShellFiles:
                 fetched.errors[path] = "EINVAL"
         return fetched
 
-    async def _fetch_batch(self, arguments: list[str], max_file_bytes: int) -> Fetched:
+    async def _fetch_batch(self, arguments: list[str], max_file_bytes: int) -> FetchResult:
         nonce = secrets.token_hex(16)
         done = await self._shell.execute(
             ("files", nonce, str(max_file_bytes), *arguments),

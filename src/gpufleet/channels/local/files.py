@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpufleet.channels.local.paths import expand, is_pattern, locate
 from gpufleet.channels.local.threads import Job, WatchedThreads
-from gpufleet.ports.channel import Fetched, FetchPlan, FilesystemStat
+from gpufleet.ports.channel import FetchPlan, FetchResult, FilesystemStat
 
 JOB_SECONDS = 2.0
 """Time limit for one path. Kernel files take microseconds; only a hanging file reaches it."""
@@ -42,9 +42,9 @@ class LocalFiles:
         self._root = str(root.absolute())
         self._threads: WatchedThreads[_Outcome] = WatchedThreads(job_seconds=job_seconds, total_seconds=total_seconds)
 
-    async def fetch(self, plan: FetchPlan) -> Fetched:
-        """Read everything in the plan. Failures of single paths are in `Fetched.errors`."""
-        fetched = Fetched(files={}, links={}, filesystems={}, errors={})
+    async def fetch(self, plan: FetchPlan) -> FetchResult:
+        """Read everything in the plan. Failures of single paths are in `FetchResult.errors`."""
+        fetched = FetchResult(files={}, links={}, filesystems={}, errors={})
         files, links = await self._expand(plan, fetched)
         jobs: list[Job[_Outcome]] = []
         jobs += [(f"read {path}", partial(self._read, path, plan.max_file_bytes)) for path in files]
@@ -67,7 +67,7 @@ class LocalFiles:
             fetched.errors[key.partition(" ")[2]] = "ETIMEDOUT"
         return fetched
 
-    async def _expand(self, plan: FetchPlan, fetched: Fetched) -> tuple[list[str], list[str]]:
+    async def _expand(self, plan: FetchPlan, fetched: FetchResult) -> tuple[list[str], list[str]]:
         """Return the files and links to read. Patterns that cannot be expanded are added to `fetched.errors`."""
         listings: dict[str, list[str]] = {}
         patterns = [path for path in dict.fromkeys((*plan.files, *plan.links)) if is_pattern(path)]

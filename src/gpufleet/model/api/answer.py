@@ -7,9 +7,9 @@ import msgspec
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.api.inventory import GpuHistory
-from gpufleet.model.declared import DeclaredGpus, DeclaredResource
+from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.holdings import Holder
-from gpufleet.model.liveness import Expected, Liveness
+from gpufleet.model.liveness import ExpectedGpus, Liveness
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimReading, Provenance, Reading, Value
 from gpufleet.model.snapshot import Aggregate, ProcessReport
@@ -135,6 +135,7 @@ class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         sender: sender that reports the machine.
         first_seen, last_seen: by the hub's clock on receipt.
         conflict: explanation if the evidence contradicts another machine's, else None.
+        hypervisor_id: of a guest, the hub's id of its hypervisor, or None if that is unknown.
         retired_at: when an operator retired the machine; a later report revives it.
         gpus: devices known on it.
         named_only: Kubernetes lists the machine, but nothing on it ever reported; `last_seen` is when it was listed.
@@ -151,6 +152,7 @@ class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     first_seen: dt.datetime
     last_seen: dt.datetime
     conflict: str | None = None
+    hypervisor_id: str | None = None
     retired_at: dt.datetime | None = None
     gpus: int = 0
     named_only: bool = False
@@ -252,7 +254,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     reporting: int
     expected: int | None
     expected_by: str | None
-    sources: Expected
+    sources: ExpectedGpus
     summary: str
     kubernetes: tuple[DeclaredGpus, ...] = ()
     kubernetes_shares: int = 0

@@ -29,6 +29,7 @@ MIG_ON = Absence(
 NO_ECC = Absence(Reason.NOT_SUPPORTED, "the memory has no ECC or it is off")
 PASSIVE = Absence(Reason.NOT_SUPPORTED, "passively cooled boards have no fan")
 NO_SENSOR = Absence(Reason.NOT_SUPPORTED, "boards without HBM have no memory temperature sensor")
+ZEROS = Absence(Reason.NOT_SUPPORTED, "the board reports zeros only, as in a vGPU guest")
 
 CLOCK_EVENT_REASONS = (
     ("gpu_idle", 0x1),
@@ -218,11 +219,11 @@ GPU_METRICS = (
     # identity
     _info(70, "gpu_name", "Product name", nvml="nvmlDeviceGetName", subjects=GPU_MIG, smi="name", dcgm=(50,)),
     _info(71, "gpu_serial", "Serial number of the board", nvml="nvmlDeviceGetSerial", smi="serial", dcgm=(53,),
-          absent=(GUEST,)),
+          absent=(GUEST, ZEROS)),
     _info(72, "gpu_board_part_number", "Part number of the board", nvml="nvmlDeviceGetBoardPartNumber",
           absent=(GUEST,)),
     _info(73, "gpu_vbios_version", "Version of the board's firmware", nvml="nvmlDeviceGetVbiosVersion",
-          smi="vbios_version", dcgm=(85,)),
+          smi="vbios_version", dcgm=(85,), absent=(ZEROS,)),
     _info(74, "gpu_architecture", "Architecture of the chip", nvml="nvmlDeviceGetArchitecture"),
     _info(75, "gpu_compute_capability", "CUDA compute capability",
           nvml="nvmlDeviceGetCudaComputeCapability", smi="compute_cap"),

@@ -23,6 +23,7 @@ from gpufleet.model.catalogue.row import (
 NO_NVLINK = Absence(Reason.NOT_SUPPORTED, "the board has no NVLink, or MIG mode hides it")
 OTHER_COUNTERS = Absence(Reason.NOT_SUPPORTED, "the chip uses other counters")
 NO_FABRIC = Absence(Reason.NOT_SUPPORTED, "the GPU is not part of an NVLink fabric")
+NOT_JOINED = Absence(Reason.NO_DATA, "the GPU has not joined its fabric yet")
 NO_C2C = Absence(Reason.NOT_SUPPORTED, "the GPU has no chip-to-chip link to a CPU")
 
 FABRIC_HEALTH = (
@@ -113,24 +114,25 @@ LINK_METRICS = (
         nvml=("nvmlDeviceGetGpuFabricInfoV.state",), smi=("fabric.state",), absent=(NO_FABRIC, OLD_DRIVER)),
     info(131, "gpu_fabric_status", "Result of joining the fabric, once completed: `SUCCESS` or an error",
          lane=SLOW, nvml="nvmlDeviceGetGpuFabricInfoV.status", smi="fabric.status",
-         absent=(NO_FABRIC, OLD_DRIVER, Absence(Reason.NO_DATA, "the GPU has not joined yet"))),
+         absent=(NO_FABRIC, OLD_DRIVER, NOT_JOINED)),
     info(132, "gpu_fabric_cluster_uuid", "UUID of the fabric of the GPU", lane=SLOW,
          nvml="nvmlDeviceGetGpuFabricInfoV.clusterUuid", smi="fabric.clusterUuid",
          absent=(NO_FABRIC, OLD_DRIVER, Absence(Reason.NO_DATA, "the fabric does not span hosts"))),
     info(133, "gpu_fabric_clique", "Clique of the GPU: GPUs in the fabric that reach each other", lane=SLOW,
-         nvml="nvmlDeviceGetGpuFabricInfoV.cliqueId", smi="fabric.cliqueId", absent=(NO_FABRIC, OLD_DRIVER)),
+         nvml="nvmlDeviceGetGpuFabricInfoV.cliqueId", smi="fabric.cliqueId",
+         absent=(NO_FABRIC, OLD_DRIVER, NOT_JOINED)),
     row(134, "gpu_fabric_health", GAUGE, INT, "", "1 if this health condition applies to the GPU in the fabric, else 0",
         high=1, lane=SLOW, storage=DIM, dims=("condition",), nvml=("nvmlDeviceGetGpuFabricInfoV.healthMask",),
         smi=("fabric.health.bandwidth", "fabric.health.route_recovery_in_progress", "fabric.health.route_unhealthy",
              "fabric.health.access_timeout_recovery", "fabric.health.partition_assigned"),
-        absent=(NO_FABRIC, OLD_DRIVER)),
+        absent=(NO_FABRIC, OLD_DRIVER, NOT_JOINED)),
     row(135, "gpu_fabric_incorrect_configuration", STATE, ENUM, "", "Fault of the fabric's configuration",
         low=None, lane=SLOW, storage=TAIL, states=FABRIC_CONFIGURATIONS,
         nvml=("nvmlDeviceGetGpuFabricInfoV.healthMask",), smi=("fabric.health.incorrect_configuration",),
-        absent=(NO_FABRIC, OLD_DRIVER)),
+        absent=(NO_FABRIC, OLD_DRIVER, NOT_JOINED)),
     row(136, "gpu_fabric_health_status", STATE, ENUM, "", "Summary of the health of the GPU in the fabric",
         low=None, lane=SLOW, storage=TAIL, states=("not_reported", "healthy", "unhealthy", "limited_capacity"),
         nvml=("nvmlDeviceGetGpuFabricInfoV.healthSummary",), smi=("fabric.health.summary",),
-        absent=(NO_FABRIC, OLD_DRIVER)),
+        absent=(NO_FABRIC, OLD_DRIVER, NOT_JOINED)),
 )
 # fmt: on

@@ -158,7 +158,7 @@ class MachineFreshnessColumns(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: list[int]
     others: tuple[MachineFreshness, ...] = ()
 
-    def mark(self, cluster: str, number: int) -> MachineFreshness:
+    def at(self, cluster: str, number: int) -> MachineFreshness:
         """Return the machine at a position of the columns."""
         return MachineFreshness(
             id=self.ids[number],

@@ -198,15 +198,17 @@ class ImportedSeries:
         labels: in the order of arrival, without control characters.
         mark: private to the decoder.
         meaning: private to the reader: the mapping of the series, which does not depend on its values.
+        origin: private to the import: dialect, target and pod of the series, which do not depend on its values.
     """
 
-    __slots__ = ("labels", "mark", "meaning", "name")
+    __slots__ = ("labels", "mark", "meaning", "name", "origin")
 
     def __init__(self, name: str, labels: dict[str, str]) -> None:
         self.name = name
         self.labels = labels
         self.mark = 0
         self.meaning: object = None
+        self.origin: object = None
 
     def __repr__(self) -> str:
         """Return the series in Prometheus text notation."""

@@ -1,0 +1,346 @@
+"""Holdings of a machine's devices over time, from the reports of its holder sources. Pure: the clock is an argument.
+
+Each piece of evidence is kept from report to report:
+
+- A declaration ends when two consecutive complete reports of its source lack it, and no cgroup shows that the holder
+  still runs. Its end is the time of the first report without it.
+- While its source does not answer, the holding stays, with verdict `unknown`.
+- A restarted kubelet lists few pods at first. A declaration that is then missing stays `unknown` for `RESTART_SECONDS`,
+  unless cgroups prove that the pod is gone, or the device is declared for another holder.
+- An observation ends when two consecutive reports lack it, or two calls fail.
+
+A device without evidence is free only if every declaring source answers completely. Otherwise its holder is unknown.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from gpufleet.fleet.attribution.device_index import DeviceIndex, UnresolvedName
+from gpufleet.fleet.attribution.evidence import (
+    MISSING_REPORTS,
+    OBSERVING,
+    SHARED,
+    Evidence,
+    EvidenceKey,
+    JoinedHolding,
+    holding_key,
+    join,
+)
+from gpufleet.model.absence import Reason
+from gpufleet.model.errors import HolderError
+from gpufleet.model.holdings import DeviceHolders, HolderKind, HolderState, Holding, HoldingVerdict, Method
+from gpufleet.model.time import NANOS
+from gpufleet.ports.holder import DeviceName, HolderClaim, HolderId, HolderReport
+
+RESTART_SECONDS = 300.0
+"""Time after a restart of a source during which a missing claim does not prove an end.
+
+A kubelet 1.36 that could not reach its API server still lacked its pods 20 s after the restart.
+"""
+
+NO_SOURCE = "no kubelet, SLURM or libvirt on this machine reports holders"
+
+Answer = HolderReport | HolderError
+"""Result of a call to a source."""
+
+
+class UnresolvedClaim(NamedTuple):
+    """A device name in a claim that identifies no view of this machine.
+
+    Attributes:
+        source: name of the source.
+        claim: the claim.
+        name: the device name, and why it does not resolve.
+    """
+
+    source: str
+    claim: HolderClaim
+    name: UnresolvedName
+
+
+class HoldingsRound(NamedTuple):
+    """Result of a round.
+
+    Attributes:
+        devices: holders by key of the view. A GPU that is split into MIG devices or vGPUs is included only if it is
+            held as a whole.
+        ended: holdings that ended in this round.
+        unresolved: device names that identify no view.
+    """
+
+    devices: dict[str, DeviceHolders]
+    ended: tuple[Holding, ...]
+    unresolved: tuple[UnresolvedClaim, ...]
+
+
+class _SourceState(msgspec.Struct):
+    """State of a source over its reports."""
+
+    declares: bool = True
+    session: str = ""
+    restarted_at: int | None = None
+    reports: int = 0  # complete reports of this session
+    problem: str = ""  # why its newest answer is not complete
+
+    def is_young(self, now: int) -> bool:
+        """Return whether it was restarted less than `RESTART_SECONDS` ago."""
+        return self.restarted_at is not None and now - self.restarted_at < RESTART_SECONDS * NANOS
+
+
+class HoldingTracker:
+    """Keeps the evidence of a machine's holder sources over their reports."""
+
+    def __init__(self, remembered: Iterable[Holding] = (), *, saved_at: int = 0, sources: Collection[str] = ()) -> None:
+        """Take the holdings of an earlier run.
+
+        Args:
+            remembered: each is `unknown` until its source confirms it.
+            saved_at: end of the holdings whose sources are not in use, nanoseconds since 1970.
+            sources: names of the sources in use whose evidence can be continued; none after a reboot.
+        """
+        self._evidence: dict[EvidenceKey, Evidence] = {}
+        self._sources: dict[str, _SourceState] = {}
+        self._resolved: dict[DeviceName, str] = {}
+        self._current = {holding_key(holding): JoinedHolding(holding, saved_at) for holding in remembered}
+        for joined in self._current.values():
+            for method in joined.holding.methods:
+                if _SOURCES.get(method) in sources:
+                    self._remember(joined.holding, Method(method))
+
+    @property
+    def current(self) -> tuple[Holding, ...]:
+        """Present holdings, to be remembered over a restart."""
+        return tuple([one.holding for one in self._current.values()])
+
+    def update(self, answers: Mapping[str, Answer], index: DeviceIndex, now: int) -> HoldingsRound:
+        """Apply one answer per source.
+
+        Args:
+            answers: by name of the source; a source that was not called is left out.
+            index: the views of the machine.
+            now: nanoseconds since 1970.
+        """
+        living = _living(answers)
+        unresolved: list[UnresolvedClaim] = []
+        self._expire_names(answers)
+        for source, answer in answers.items():
+            if isinstance(answer, HolderError):
+                self._apply_failure(source, answer, now)
+            else:
+                self._apply_report(source, answer, living, now)
+                seen = self._apply_claims(source, answer, index, now, unresolved)
+                self._count_missing(source, answer, seen, now)
+        for key in [key for key, evidence in self._evidence.items() if self._has_ended(key, evidence, living, now)]:
+            del self._evidence[key]
+        ended = self._join(now)
+        return HoldingsRound(self._devices(answers, index, unresolved), ended, tuple(unresolved))
+
+    def _remember(self, holding: Holding, method: Method) -> None:
+        claim = HolderClaim(
+            holder=holding.holder,
+            devices=(),
+            method=method,
+            parent=holding.parent,
+            container=holding.container,
+            container_id=holding.container_id,
+            steps=holding.steps,
+            share=holding.share,
+            replicas=holding.replicas,
+            claim=holding.claim,
+        )
+        key = _key(holding.view, _SOURCES[method], claim)
+        self._evidence[key] = Evidence(claim, holding.since, confirmed=False)
+
+    def _apply_failure(self, source: str, error: HolderError, now: int) -> None:
+        """Make a source's evidence unconfirmed. A source that never existed here declares nothing.
+
+        Declarations stay. Observations end: use that is no longer seen proves nothing.
+        """
+        own = [evidence for key, evidence in self._evidence.items() if key.source == source]
+        if error.absence is Reason.NOT_ENABLED and source not in self._sources and not own:
+            return
+        self._sources.setdefault(source, _SourceState()).problem = f"{source}: {error}"
+        for evidence in own:
+            evidence.confirmed = False
+            if evidence.observes:
+                evidence.note_missing(now)
+
+    def _apply_report(self, source: str, report: HolderReport, living: frozenset[HolderId] | None, now: int) -> None:
+        state = self._sources.setdefault(source, _SourceState())
+        state.declares = not report.observes
+        if report.session != state.session:
+            known = bool(state.session)
+            state.session, state.reports = report.session, 0
+            state.restarted_at = report.started_at if report.started_at is not None else now if known else None
+        state.problem = ""
+        if not report.complete:
+            state.problem = f"{source}: {report.detail or 'the answer is not complete'}"
+        elif living is not None and _lacks_living(report, living):
+            state.problem = f"{source}: the answer lacks pods that run on this machine"
+        else:
+            state.reports += 1
+            if state.is_young(now) and (living is None or state.reports < MISSING_REPORTS):
+                state.problem = f"{source}: it was restarted, and its first answers can lack pods"
+
+    def _apply_claims(
+        self, source: str, report: HolderReport, index: DeviceIndex, now: int, unresolved: list[UnresolvedClaim]
+    ) -> set[EvidenceKey]:
+        """Add the report's claims to the evidence; return their keys."""
+        seen: set[EvidenceKey] = set()
+        for claim in report.claims:
+            for name in claim.devices:
+                view = self._resolve(name, index)
+                if isinstance(view, UnresolvedName):
+                    unresolved.append(UnresolvedClaim(source, claim, view))
+                    continue
+                key = _key(view, source, claim)
+                evidence = self._evidence.get(key) or self._without_uid(key, claim) or Evidence(claim, now)
+                evidence.claim, evidence.confirmed, evidence.missing = claim, True, 0
+                if claim.since is not None:
+                    evidence.since = claim.since
+                self._evidence[key] = evidence
+                seen.add(key)
+        return seen
+
+    def _resolve(self, name: DeviceName, index: DeviceIndex) -> str | UnresolvedName:
+        """Resolve a name. A device that has left the bus is still held: its name keeps its earlier meaning."""
+        view = index.resolve(name)
+        if isinstance(view, UnresolvedName):
+            return self._resolved.get(name, view)
+        self._resolved[name] = view
+        return view
+
+    def _expire_names(self, answers: Mapping[str, Answer]) -> None:
+        """Drop resolved names that no source reports any more, once every source has answered."""
+        reports = [answer for answer in answers.values() if isinstance(answer, HolderReport)]
+        if len(reports) == len(answers):
+            named = {name for report in reports for claim in report.claims for name in claim.devices}
+            self._resolved = {name: view for name, view in self._resolved.items() if name in named}
+
+    def _without_uid(self, key: EvidenceKey, claim: HolderClaim) -> Evidence | None:
+        """Return the evidence of a pod whose UID was unknown until now, under its earlier id."""
+        earlier = key._replace(id=f"{claim.holder.namespace}/{claim.holder.name}")
+        return self._evidence.pop(earlier, None)
+
+    def _count_missing(self, source: str, report: HolderReport, seen: set[EvidenceKey], now: int) -> None:
+        for key, evidence in self._evidence.items():
+            if key.source == source and key not in seen:
+                evidence.confirmed = False
+                if report.complete:
+                    evidence.note_missing(now)
+
+    def _has_ended(self, key: EvidenceKey, evidence: Evidence, living: frozenset[HolderId] | None, now: int) -> bool:
+        if evidence.missing < MISSING_REPORTS:
+            return False
+        if evidence.observes or self._is_replaced(key, evidence):
+            return True
+        if living is not None and key.kind is HolderKind.POD and "/" not in key.id:
+            return (key.kind, key.id) not in living
+        if living is not None and (key.kind, key.id) in living:
+            return False
+        return not self._sources[key.source].is_young(now)
+
+    def _is_replaced(self, key: EvidenceKey, evidence: Evidence) -> bool:
+        """Return whether the same source now declares the view exclusively for another holder."""
+        return evidence.claim.share not in SHARED and any(
+            other.view == key.view and other.source == key.source and one.confirmed and one.claim.share not in SHARED
+            for other, one in self._evidence.items()
+        )
+
+    def _join(self, now: int) -> tuple[Holding, ...]:
+        """Join the evidence to the present holdings; return those that have ended."""
+        by_view: dict[str, list[Evidence]] = {}
+        for key, evidence in self._evidence.items():
+            by_view.setdefault(key.view, []).append(evidence)
+        before = self._current
+        self._current = {
+            holding_key(joined.holding): joined for view, own in by_view.items() for joined in join(view, own)
+        }
+        return tuple(
+            [
+                msgspec.structs.replace(joined.holding, until=max(joined.holding.since, joined.missing_since or now))
+                for key, joined in before.items()
+                if key not in self._current
+            ]
+        )
+
+    def _devices(
+        self, answers: Mapping[str, Answer], index: DeviceIndex, unresolved: Sequence[UnresolvedClaim]
+    ) -> dict[str, DeviceHolders]:
+        held: dict[str, list[Holding]] = {}
+        for joined in self._current.values():
+            held.setdefault(joined.holding.view, []).append(joined.holding)
+        why_unknown = self._why_unknown(unresolved)
+        unattributed = {
+            view for answer in answers.values() if isinstance(answer, HolderReport) for view in answer.unattributed
+        }
+        devices: dict[str, DeviceHolders] = {}
+        for view in dict.fromkeys([*index.leaves, *held]):
+            if view not in index.views:
+                continue
+            if view in held:
+                devices[view] = _held(held[view], why_unknown)
+            elif why_unknown or view in unattributed:
+                detail = "a process on it belongs to no known pod, job or VM" if view in unattributed else why_unknown
+                devices[view] = DeviceHolders(state=HolderState.UNKNOWN, detail=detail)
+            else:
+                devices[view] = DeviceHolders(state=HolderState.FREE)
+        return devices
+
+    def _why_unknown(self, unresolved: Sequence[UnresolvedClaim]) -> str:
+        """Return why a device without evidence may be held all the same, or an empty text."""
+        declaring = [state for state in self._sources.values() if state.declares]
+        if not declaring:
+            return NO_SOURCE
+        problems = [state.problem for state in declaring if state.problem]
+        problems += [f"{one.source}: {one.name.detail}" for one in unresolved]
+        return problems[0] if problems else ""
+
+
+_SOURCES: dict[str, str] = {
+    Method.KUBELET: "kubelet",
+    Method.SCHEDULER: "slurm",
+    Method.HYPERVISOR: "libvirt",
+    Method.PROCESS: "processes",
+    Method.DEVICE_FILE: "processes",
+}
+"""Method to the name of the source that uses it."""
+
+
+def _key(view: str, source: str, claim: HolderClaim) -> EvidenceKey:
+    container = claim.container_id if claim.method in OBSERVING else claim.container
+    return EvidenceKey(view, source, claim.method, claim.holder.kind, claim.holder.id, container)
+
+
+def _living(answers: Mapping[str, Answer]) -> frozenset[HolderId] | None:
+    """Return the holders that run on this machine, or None if no source reports them."""
+    reported = [
+        answer.living for answer in answers.values() if isinstance(answer, HolderReport) and answer.living is not None
+    ]
+    return frozenset().union(*reported) if reported else None
+
+
+def _lacks_living(report: HolderReport, living: frozenset[HolderId]) -> bool:
+    """Return whether holders run that a declaring source does not list.
+
+    A listed pod without UID (`namespace/name`) can be any running pod. Only a surplus of running pods proves a gap.
+    """
+    without_uid = sum("/" in id_ for _, id_ in report.listed)
+    missing = [one for one in living - report.listed if one[0] is report.lists]
+    return len(missing) > without_uid
+
+
+def _held(holdings: Sequence[Holding], why_unknown: str) -> DeviceHolders:
+    """Return the holders of a device. They are not all known if a source has a problem and the device can be shared."""
+    ordered = tuple(sorted(holdings, key=lambda one: (one.holder.kind, one.holder.id, one.container)))
+    current = [one for one in ordered if one.verdict is not HoldingVerdict.UNKNOWN]
+    is_exclusive = any(one.share not in SHARED and one.verdict is not HoldingVerdict.OBSERVED_ONLY for one in current)
+    if not current or (why_unknown and why_unknown != NO_SOURCE and not is_exclusive):
+        return DeviceHolders(state=HolderState.UNKNOWN, detail=why_unknown, holdings=ordered)
+    conflicting = [one for one in current if one.verdict is HoldingVerdict.CONFLICT]
+    detail = "; ".join(
+        [f"{one.holder.kind} {one.holder.name or one.holder.id} by {', '.join(one.methods)}" for one in conflicting]
+    )
+    return DeviceHolders(state=HolderState.HELD, detail=detail, holdings=ordered)

@@ -1,0 +1,1 @@
+"""Holder sources: evidence which pod, job or VM has which device."""

@@ -1,0 +1,1 @@
+"""Parsers of kernel files that describe a process. Pure."""

@@ -1,0 +1,52 @@
+"""Records of a scan."""
+
+import msgspec
+
+from gpufleet.holders.processes.parse.cgroup import Placement
+from gpufleet.holders.processes.parse.process import VirtualMachine
+from gpufleet.ports.holder import DeviceName, HolderId
+
+MAX_PROBLEMS = 16
+
+
+class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """A process, where it belongs, and its devices.
+
+    Attributes:
+        placement: its pod, job, virtual machine or container.
+        vm: virtual machine that it runs, or None.
+        is_weak: whether only its own environment names the job.
+        views: keys of the views on which the driver lists it.
+        minors: N of each device node /dev/nvidiaN that it has open.
+        passed_through: devices that it has open through VFIO, and that are GPUs.
+    """
+
+    placement: Placement
+    vm: VirtualMachine | None = None
+    is_weak: bool = False
+    views: tuple[str, ...] = ()
+    minors: tuple[int, ...] = ()
+    passed_through: tuple[DeviceName, ...] = ()
+
+
+class Scan(msgspec.Struct, kw_only=True):
+    """Result of a scan.
+
+    Attributes:
+        processes: processes with devices.
+        living: pods and jobs that have processes, or None if not all cgroups of the machine are visible.
+        unattributed: keys of views with a process whose holder is not known.
+        complete: whether all processes that the driver lists could be inspected.
+        problems: what could not be read, each once.
+    """
+
+    processes: list[ProcessEvidence] = []
+    living: frozenset[HolderId] | None = None
+    unattributed: set[str] = set()
+    complete: bool = True
+    problems: dict[str, None] = {}
+
+    def note(self, problem: str) -> None:
+        """Add a problem; further ones than `MAX_PROBLEMS` are left out."""
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems[problem] = None

@@ -1,0 +1,5 @@
+"""The SLURM holder source: jobs that have GPUs of this machine."""
+
+from gpufleet.holders.slurm.source import SlurmHolders
+
+__all__ = ["SlurmHolders"]
