@@ -34,18 +34,18 @@ async def supervise(
     Args:
         run: returns the awaitable to run; called again for each restart.
         name: of the task, for log messages.
-        on_end: receives the reason each time the task ends.
+        on_end: receives the reason each time the task ends, as in the log.
         restart_seconds: delay before a restart.
     """
     while True:
         try:
             await run()
         except Exception as error:  # broad: last catch point; a defect costs this task only the time until its restart
-            reason = f"{type(error).__name__}: {error}"
-            log.exception("%s: task crashed, restarting in %g s", name, restart_seconds)
+            reason = f"task crashed: {type(error).__name__}: {error}"
+            log.exception("%s: %s; restarting in %g s", name, reason, restart_seconds)
         else:
-            reason = "it ended by itself"
-            log.error("%s: task returned unexpectedly, restarting in %g s", name, restart_seconds)
+            reason = "task returned unexpectedly"
+            log.error("%s: %s; restarting in %g s", name, reason, restart_seconds)
         on_end(reason)
         await asyncio.sleep(restart_seconds)
 

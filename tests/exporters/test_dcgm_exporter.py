@@ -73,8 +73,8 @@ def test_mig_device_series_differ_from_those_of_its_gpu() -> None:
     assert len(lines) == 2
     assert [line.count('GPU_I_ID="1"') for line in lines] == [0, 1]
     snapshot = example_snapshot()
-    nameless = tuple(msgspec.structs.replace(one, instance=None) for one in snapshot.devices)
-    lines = rendered(msgspec.structs.replace(snapshot, devices=nameless))
+    unattributed = tuple(msgspec.structs.replace(one, instance=None) for one in snapshot.devices)
+    lines = rendered(msgspec.structs.replace(snapshot, devices=unattributed))
     assert len([line for line in lines if "DCGM_FI_DEV_FB_USED{" in line]) == 1
 
 

@@ -16,9 +16,9 @@ from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
 from gpufleet.decoding.format import CapturedInput
 from gpufleet.delivery.export import AgentStats
-from gpufleet.dialects.known import DIALECTS
 from gpufleet.dialects.kubevirt import KUBEVIRT
 from gpufleet.dialects.reading import read_series
+from gpufleet.dialects.registry import DIALECTS
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject, ValueType
 from gpufleet.model.event import Event

@@ -1,11 +1,14 @@
 """MIG devices and vGPU instances in every output of the snapshot."""
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.agent.collect.assemble import assemble
 from gpufleet.exporters.csv import CsvExporter
 from gpufleet.exporters.prometheus import PrometheusExporter
 from gpufleet.exporters.table import TableExporter
+from gpufleet.model.absence import Reason
+from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Snapshot
 from tests.support.cut_gpus import VM, cut_world, mig, vgpu
 from tests.support.passes import gpu
@@ -45,6 +48,25 @@ def test_table_indents_instances_below_their_gpu() -> None:
     assert rows[1].rstrip().endswith("ok")
     assert "└ NVIDIA L40S-12Q" in rows[5]
     assert rows[5].rstrip().endswith("unlicensed_restricted")
+
+
+def test_instance_of_a_lost_gpu_is_not_ok_in_the_table() -> None:
+    whole = snapshot()
+    devices = [
+        msgspec.structs.replace(
+            device,
+            readings={
+                **device.readings,
+                "gpu_memory_used_bytes": Reading(absent=Reason.GPU_LOST, reader="dcgm", side="host"),
+            },
+        )
+        if device.view == mig(9)
+        else device
+        for device in whole.devices
+    ]
+    page = TableExporter(width=200).render(msgspec.structs.replace(whole, devices=tuple(devices))).decode()
+    (row,) = [line for line in page.splitlines() if "└ MIG 1g.18gb" in line and not line.rstrip().endswith("ok")]
+    assert row.rstrip().endswith("lost")
 
 
 def test_csv_rows_have_the_key_of_the_instance() -> None:

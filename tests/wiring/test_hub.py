@@ -44,6 +44,6 @@ async def test_hub_without_any_earlier_state_starts(tmp_path: Path) -> None:
         config = HubConfig(listen="127.0.0.1:0", state=str(tmp_path / "state"), store=server.make("fleet"))
         async with running_hub(config, store=ClickHouseStore.open):
             pass
-        shutil.rmtree(tmp_path / "state")  # nothing was stored yet
+        shutil.rmtree(tmp_path / "state")  # nothing was stored yet: a refused start would raise
         async with running_hub(config, store=ClickHouseStore.open):
             pass

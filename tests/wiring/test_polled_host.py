@@ -42,7 +42,7 @@ class FakeIngest:
         self.full = full
         self.taken: list[WireBatch] = []
 
-    async def take(self, body: bytes, received_at: int) -> None:
+    async def receive(self, body: bytes, received_at: int) -> None:
         if self.full:
             raise SpoolError("the log is full")
         self.taken.append(decode(body))

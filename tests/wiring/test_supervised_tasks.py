@@ -39,7 +39,7 @@ async def test_failing_poll_task_is_counted_and_affects_no_other() -> None:
     nothing: Any = None
     context = PollingContext(
         ingest=nothing,
-        writes=nothing,
+        receiver=nothing,
         counters=counters,
         pressure=ByteBudget(1 << 20),
         target_statuses=target_statuses,
@@ -52,7 +52,7 @@ async def test_failing_poll_task_is_counted_and_affects_no_other() -> None:
 
     async with run_polling(config, context):
         await wait_until_async(counted, what="the restart to be counted")
-        assert [one.error for _, one in target_statuses] == ["", "ZeroDivisionError: no time"]
+        assert [one.error for _, one in target_statuses] == ["", "task crashed: ZeroDivisionError: no time"]
     assert list(target_statuses) == []
 
 

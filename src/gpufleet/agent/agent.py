@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpufleet.agent.collect.assemble import Assembler
+from gpufleet.agent.collect.holders import HolderCollector
 from gpufleet.agent.collect.release import DeviceRelease, ReleaseFolder
+from gpufleet.agent.collect.saved import SavedFile
 from gpufleet.agent.collect.schedule import ReaderLoop
 from gpufleet.agent.collect.state import AgentState, Outcome, without_unnamed
-from gpufleet.agent.events.timeline import EventFile, Timeline, status_before
+from gpufleet.agent.events.timeline import SavedEvents, Timeline, status_before
 from gpufleet.agent.guests.guests import GuestSupervisor
 from gpufleet.agent.publish.batches import PendingReport
 from gpufleet.agent.publish.pages import PageCache, PageForm, PageWriter
@@ -65,11 +67,12 @@ class Agent:
         pages: PageWriter,
         delivery: "Delivery | None",
         capabilities: Mapping[str, str] | None = None,
-        keeper: EventFile | None = None,
+        keeper: SavedFile[SavedEvents] | None = None,
         boot: str = "",
         release: ReleaseFolder | None = None,
-        holders: Collection[str] = (),
+        releasable: Collection[str] = (),
         guests: GuestSupervisor | None = None,
+        holders: HolderCollector | None = None,
         paces: Mapping[str, Mapping[Lane, float]] = MappingProxyType({}),
         exports: "Sequence[Export]" = (),
     ) -> None:
@@ -87,18 +90,20 @@ class Agent:
             keeper: loads and saves events over a restart.
             boot: id of this boot of the machine; empty if unknown.
             release: where an operator requests a device release.
-            holders: names of the readers that hold devices.
+            releasable: names of the readers that use devices and can release them.
             guests: virtual machines to read, or None.
+            holders: collects the holders of the devices, or None.
             paces: reader to its own intervals, for lanes that differ from `intervals`.
             exports: queues to other systems.
         """
         self._clock = clock
         self._guests = guests
+        self._holders = holders
         self._delivery = delivery
         self._exports = tuple(exports)
         self._capabilities = dict(capabilities or {})
         self._refresh_seconds = min(seconds for lane, seconds in intervals.items() if lane is not Lane.EVENT)
-        self._release = DeviceRelease(release, holders, clock)
+        self._release = DeviceRelease(release, releasable, clock)
         self._loops = [
             ReaderLoop(
                 reader,
@@ -106,23 +111,23 @@ class Agent:
                 timeout_seconds=seconds,
                 clock=clock,
                 report=self._take,
-                excuses=lambda failure: self._state.excuses(failure),
+                nothing_to_read=lambda failure: self._state.nothing_to_read(failure),
                 withheld=functools.partial(self._why_not, reader.name),
             )
             for reader, seconds in readers
         ]
         statuses = [status for loop in self._loops for status in loop.statuses]
         self._keeper = keeper
-        remembered = keeper.load() if keeper is not None else None
-        self._timeline = Timeline(clock, boot=boot, remembered=remembered)
-        self._saved = copy.deepcopy(remembered)
+        saved = keeper.load() if keeper is not None else None
+        self._timeline = Timeline(clock, boot=boot, saved=saved)
+        self._saved = copy.deepcopy(saved)
         self._steps: tuple[Callable[[Outcome, AgentState], Outcome], ...] = (
             without_unnamed,  # drop MIG devices that another reader lists by UUID
             self._release.take,  # replace the values of released devices by their absence
             self._timeline.take,  # derive and group events
         )
         self._events_changed = asyncio.Event()
-        events = remembered.events if remembered is not None else ()
+        events = saved.events if saved is not None else ()
         self._state = AgentState(machine, [*statuses, status_before()], name=name, events=events)
         self._pending = PendingReport()
         self._events: list[Event] = []  # not offered to exports yet
@@ -152,7 +157,9 @@ class Agent:
                 for loop in self._loops:
                     tasks.create_task(loop.run(), name=f"reader {loop.reader.name}")
                 if self._guests is not None:
-                    tasks.create_task(self._guests.run(self._note_guests), name="guests")
+                    tasks.create_task(self._guests.run(self._note_change), name="guests")
+                if self._holders is not None:
+                    tasks.create_task(self._holders.run(self._showing.newest, self._note_holders), name="holders")
                 tasks.create_task(self._emit_events(), name="events")
                 tasks.create_task(self._refresh_pages(), name="pages")
                 for export in self._exports:
@@ -177,7 +184,7 @@ class Agent:
                 await asyncio.gather(*flushes)
 
     def _why_not(self, reader: str) -> Absent | None:
-        for event in self._release.look():
+        for event in self._release.poll():
             self._timeline.add(event)
             self._events_changed.set()
         return self._release.why_not(reader)
@@ -205,7 +212,9 @@ class Agent:
             self._showing.change()
 
     def _settle(self, *, everything: bool = False) -> None:
-        outcome = self._timeline.settle(self._state, released=self._release.release is not None, everything=everything)
+        outcome = self._timeline.emit_pending(
+            self._state, released=self._release.release is not None, everything=everything
+        )
         if outcome is not None:
             self._apply(outcome)
 
@@ -223,9 +232,9 @@ class Agent:
         """Save the emitted events; with a hub, only after they are in the spool."""
         if self._keeper is None:
             return
-        remembered = self._timeline.remembered(self._state)
-        if remembered != self._saved:
-            self._saved = copy.deepcopy(remembered)
+        saved = self._timeline.state_to_save(self._state)
+        if saved != self._saved:
+            self._saved = copy.deepcopy(saved)
             await asyncio.to_thread(self._keeper.save, self._saved)
 
     async def _refresh_pages(self) -> None:
@@ -250,7 +259,12 @@ class Agent:
         for export in self._exports:
             await export.offer(snapshot, self._newest_stats(), events)
 
-    def _note_guests(self) -> None:
+    def _note_holders(self) -> None:
+        assert self._holders is not None
+        self._state.holders = self._holders.devices
+        self._note_change()
+
+    def _note_change(self) -> None:
         self._batch_due.set()
         self._changed.set()
         self._showing.change()
@@ -258,6 +272,7 @@ class Agent:
     def _assemble(self) -> Generator[None, None, Snapshot]:
         capability = "no hub is configured" if self._delivery is None else self._delivery.capability
         files = {} if self._guests is None else {"guests": self._guests.capability}
+        holders = {} if self._holders is None else self._holders.capabilities
         snapshot = yield from self._assembler.steps(
             self._state,
             now=self._clock.monotonic(),
@@ -265,6 +280,7 @@ class Agent:
             capabilities={
                 **self._capabilities,
                 **files,
+                **holders,
                 "push": capability,
                 **{export.name: export.capability for export in self._exports},
             },
@@ -296,6 +312,8 @@ class Agent:
         if not self._state.missing():
             if self._pending:
                 report = self._pending.take(self._showing.newest(), self._clock.now_ns(), self._state.judged)
+                if self._holders is not None:
+                    report = msgspec.structs.replace(report, holdings=self._holders.due())
             if self._guests is not None:
                 guests = self._guests.take(self._state.machine.name)
         if await delivery.outbox.post(report, *guests):

@@ -11,7 +11,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import DimReading, Reading
 from gpufleet.model.snapshot import Device, Snapshot
-from gpufleet.model.text import no_formula
+from gpufleet.model.text import escape_formula
 
 COLUMNS = (
     "node",
@@ -42,7 +42,7 @@ class CsvExporter:
         writer.writerow(COLUMNS)
         for device in snapshot.devices:
             writer.writerows(_rows(_device_columns(snapshot, device), device.readings, device.dimensions))
-        host = [no_formula(snapshot.node.name), "machine", "", "", "", ""]
+        host = [escape_formula(snapshot.node.name), "machine", "", "", "", ""]
         writer.writerows(_rows(host, snapshot.host.readings, snapshot.host.dimensions))
         return page.getvalue().encode()
 
@@ -56,7 +56,7 @@ def _device_columns(snapshot: Snapshot, device: Device) -> list[str]:
         device.pci_address or "",
         device.name or "",
     )
-    return [no_formula(text) for text in texts]
+    return [escape_formula(text) for text in texts]
 
 
 def _rows(subject: list[str], readings: dict[str, Reading], dimensions: tuple[DimReading, ...]) -> list[list[str]]:
@@ -86,11 +86,11 @@ def _reading_cells(
 ) -> list[str]:
     return [
         metric,
-        no_formula(labels),
-        "" if value is None else no_formula(value) if isinstance(value, str) else str(value),
+        escape_formula(labels),
+        "" if value is None else escape_formula(value) if isinstance(value, str) else str(value),
         CATALOGUE[metric].unit,
         absent or "",
-        no_formula(detail),
-        no_formula(reader),
+        escape_formula(detail),
+        escape_formula(reader),
         "" if at is None else at.isoformat().replace("+00:00", "Z"),
     ]

@@ -20,8 +20,10 @@ from gpufleet.exporters.families import (
     reading_text,
     without_duplicates,
 )
+from gpufleet.exporters.holders import join_labels
 from gpufleet.exporters.prometheus import guest_labels
 from gpufleet.model.event import RECENT_EVENTS, EventKind, EventReport
+from gpufleet.model.holdings import DeviceHolders
 from gpufleet.model.reading import Value
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.view import Side, ViewKind
@@ -85,9 +87,27 @@ def _host_subjects(snapshot: Snapshot, side: Side = Side.HOST) -> Iterator[Label
             labels["GPU_I_PROFILE"] = reading_text(device.readings, "mig_profile")
             labels["GPU_I_ID"] = number
         labels |= {"Hostname": snapshot.node.name, "hostname": snapshot.node.name, "DCGM_FI_DRIVER_VERSION": driver}
-        yield LabelledSubject(
-            subject=SUBJECTS[device.kind], readings=device.readings, dimensions=device.dimensions, labels=labels
-        )
+        # A shared device has one series per holder, as with dcgm-exporter's option for time-slicing.
+        for holder in pod_labels(device.holders) or [{}]:
+            yield LabelledSubject(
+                subject=SUBJECTS[device.kind],
+                readings=device.readings,
+                dimensions=device.dimensions,
+                labels={**labels, **holder},
+            )
+
+
+def pod_labels(holders: DeviceHolders | None) -> list[dict[str, str]]:
+    """Return dcgm-exporter's labels of each holder: `container`, `namespace` and `pod`, or `hpc_job` of SLURM."""
+    found: list[dict[str, str]] = []
+    for holding in holders.holdings if holders else ():
+        names = join_labels(holding)
+        labels = {name: names[name] for name in ("container", "namespace", "pod") if names.get(name)}
+        if "job_id" in names:
+            labels["hpc_job"] = names["job_id"]
+        if labels and labels not in found:
+            found.append(labels)
+    return found
 
 
 def _guest_subjects(snapshot: Snapshot) -> Iterator[LabelledSubject]:

@@ -4,7 +4,9 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 
 from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.holdings import DeviceHolders, HolderKind, HolderState, Holding
 from gpufleet.model.snapshot import AccessPathReport, AccessPathState, Guest
+from gpufleet.model.text import clean
 from gpufleet.model.time import NANOS, to_datetime
 
 ValueFormatter = Callable[[float], str]
@@ -129,3 +131,32 @@ def _stamps(guest: Guest, now: dt.datetime) -> Iterable[str]:
 
 def _age_text(at: dt.datetime, now: dt.datetime) -> str:
     return f"{seconds_text(max(0.0, (now - at).total_seconds()))} ago"
+
+
+def holder_text(holding: Holding) -> str:
+    """Return the name of a holder: `namespace/pod`, `job 12`, or a virtual machine's name."""
+    holder = holding.holder
+    name = holder.name or holder.id
+    text = f"{holder.namespace}/{name}" if holder.namespace else name
+    if holder.kind is HolderKind.JOB:
+        text = f"job {holder.id} {holder.name}".rstrip()
+    if holding.parent is not None:
+        text += f" ({holding.parent.kind} {holding.parent.name or holding.parent.id})"
+    return clean(text)
+
+
+def holders_text(holders: DeviceHolders | None) -> str:
+    """Return the holders of a device in one line: their names, `free`, or `unknown`."""
+    if holders is None:
+        return ""
+    names = list(dict.fromkeys(holder_text(one) for one in holders.holdings))
+    shown = ", ".join(names[:MAX_HOLDERS]) + (
+        f" and {len(names) - MAX_HOLDERS} more" if len(names) > MAX_HOLDERS else ""
+    )
+    if holders.state is HolderState.HELD:
+        return shown
+    return f"{holders.state} (last {shown})" if shown else str(holders.state)
+
+
+MAX_HOLDERS = 3
+"""Most holders of a device shown in one line."""

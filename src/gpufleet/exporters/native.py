@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Mapping
 
 from gpufleet.dialects.native import MEASURED, PREFIX
 from gpufleet.exporters.exposition import MetricsPage, format_labels
+from gpufleet.exporters.holders import HOLDER_INFO, HOLDER_STATE, holder_labels
 from gpufleet.exporters.prometheus import (
     DEVICE_LABEL_TEXTS,
     GPU_INFO,
@@ -19,6 +20,7 @@ from gpufleet.exporters.prometheus import (
 )
 from gpufleet.exporters.subjects import ABSENT
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
+from gpufleet.model.holdings import DeviceHolders, HolderState
 from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Device, Snapshot, Source
 
@@ -27,7 +29,7 @@ def add_native(page: MetricsPage, snapshot: Snapshot) -> Generator[None, None, N
     """Add the readings of devices, machine and agent to a page, in small steps."""
     for name, metric in CATALOGUE.items():
         page.declare(PREFIX + name, "counter" if metric.kind is MetricKind.COUNTER else "gauge", metric.help)
-    for family in (GPU_INFO, HOST_INFO, ABSENT, MEASURED):
+    for family in (GPU_INFO, HOST_INFO, ABSENT, HOLDER_INFO, HOLDER_STATE, MEASURED):
         page.declare(family, "gauge", "")
     node = format_labels({"node": snapshot.node.name})
     shown = subjects_of(node, snapshot.devices, snapshot.host)
@@ -39,6 +41,7 @@ def add_native(page: MetricsPage, snapshot: Snapshot) -> Generator[None, None, N
         _add_measured(page, base, one.sources)
         if isinstance(one, Device):
             _add_info(page, GPU_INFO, base, one.readings, DEVICE_LABEL_TEXTS)
+            _add_holders(page, base, one.holders)
         else:
             _add_info(page, HOST_INFO, base, one.readings, UNLABELLED_TEXTS)
     add_agent(page, snapshot)
@@ -72,6 +75,15 @@ def _add_measured(page: MetricsPage, base: str, sources: Iterable[Source]) -> No
     for source in sources:
         labels = format_labels({"reader": source.reader, "lane": source.lane, "provenance": source.provenance})
         page.add(MEASURED, f"{base},{labels}", source.measured_at.timestamp(), source.measured_at)
+
+
+def _add_holders(page: MetricsPage, base: str, holders: DeviceHolders | None) -> None:
+    if holders is None:
+        return
+    for holding in holders.holdings:
+        page.add(HOLDER_INFO, f"{base},{format_labels(holder_labels(holding))}", 1)
+    for state in HolderState:
+        page.add(HOLDER_STATE, f'{base},state="{state}"', int(state is holders.state))
 
 
 def _add_info(

@@ -6,6 +6,8 @@
 - Texts that seldom change are labels of `gpufleet_gpu_info` and `gpufleet_host_info`, which are always 1.
 - Series of a MIG device or vGPU instance also carry the UUID of their GPU (`gpu`) and labels of the instance.
 - `gpufleet_measured_timestamp_seconds` is the time of measurement by subject, reader and lane, with `provenance`.
+- `gpufleet_gpu_holder_info` names the pods, jobs and virtual machines that have a device, for joins by `uuid`.
+  `gpufleet_gpu_holder_state` is `unknown` if they are not known.
 - Series of a virtual machine read from inside carry `namespace`, `vm_name` and `vm_uid`.
 """
 
@@ -13,6 +15,7 @@ from collections.abc import Generator, Iterable
 
 from gpufleet.dialects.native import MEASURED
 from gpufleet.exporters.exposition import FamilyHeader, MetricsPage, PageFormat, Section, format_labels, write_page
+from gpufleet.exporters.holders import HOLDER_HELP
 from gpufleet.exporters.subjects import ABSENT, FamilyBodies, SubjectSeries, catalogue_headers
 from gpufleet.model.snapshot import Device, Guest, Host, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderState
@@ -27,6 +30,7 @@ _SUBJECT_HEADS = {
         (GPU_INFO, "Texts of one device that seldom change; always 1", ""),
         (HOST_INFO, "Texts of the machine that seldom change; always 1", ""),
         (ABSENT, "1 for a reading without a value, with the reason", ""),
+        *((family, help_, "") for family, help_ in HOLDER_HELP.items()),
         (MEASURED, "When the newest values of a reader's lane were measured, since 1970", "seconds"),
     )
 }
@@ -99,7 +103,8 @@ class NativePage:
             self._families = FamilyBodies(self._heads, len(self._subjects))
         for place, (subject, (_, one)) in enumerate(zip(self._subjects, shown, strict=True)):
             yield
-            self._families.put(place, subject.update(one.readings, one.dimensions, one.sources))
+            holders = one.holders if isinstance(one, Device) else None
+            self._families.put(place, subject.update(one.readings, one.dimensions, one.sources, holders))
         yield from self._families.join()
         self._rest = _agent_sections(snapshot)
 

@@ -12,7 +12,7 @@ import msgspec
 from gpufleet.codecs.prometheus_text.labels import parse_series
 from gpufleet.codecs.prometheus_text.page import TextLimits
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1, encode_2
-from gpufleet.codecs.remote_write.known import NAME
+from gpufleet.codecs.remote_write.series_cache import NAME
 from gpufleet.delivery.export import AgentStats, Draft
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.native import NATIVE

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gpufleet.dialects.native import MEASURED, PREFIX
 from gpufleet.exporters.exposition import FamilyHeader, Section, format_labels, format_number, format_sample
+from gpufleet.exporters.holders import HOLDER_INFO, HOLDER_STATE, holder_labels
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
+from gpufleet.model.holdings import DeviceHolders, HolderState
 from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Source
 
@@ -64,10 +66,15 @@ class SubjectSeries:
         self._dim_lines: list[str] = []
         self._at: dict[str, list[int]] = {}  # family to positions in `_dim_lines`
         self._sources: tuple[Source, ...] = ()
+        self._holders: DeviceHolders | None = None
         self._written = False
 
     def update(
-        self, readings: dict[str, Reading], dims: tuple[DimReading, ...], sources: tuple[Source, ...]
+        self,
+        readings: dict[str, Reading],
+        dims: tuple[DimReading, ...],
+        sources: tuple[Source, ...],
+        holders: DeviceHolders | None = None,
     ) -> FamilyLines:
         """Return the changed lines."""
         fresh: FamilyLines = {}
@@ -82,6 +89,9 @@ class SubjectSeries:
         if sources != self._sources:
             self._sources = sources
             fresh[MEASURED] = "".join([_measured(self._base, source) for source in sources])
+        if holders is not self._holders:
+            self._holders = holders
+            fresh[HOLDER_INFO], fresh[HOLDER_STATE] = _holder_lines(self._base, holders)
         self._written = True
         return fresh
 
@@ -199,6 +209,18 @@ def _metric_lines(name: str, labels: str, value: Value | None) -> str:
 
 def _absence(where: str, name: str, reason: Reason | None) -> str:
     return f'{ABSENT}{{{where},metric="{name}",reason="{reason}"}} 1\n'
+
+
+def _holder_lines(base: str, holders: DeviceHolders | None) -> tuple[str, str]:
+    """Return the lines of the holders, and of their state."""
+    if holders is None:
+        return "", ""
+    infos = [format_sample(HOLDER_INFO, f"{base},{format_labels(holder_labels(one))}", "1") for one in holders.holdings]
+    states = [
+        format_sample(HOLDER_STATE, f'{base},state="{state}"', str(int(state is holders.state)))
+        for state in HolderState
+    ]
+    return "".join(infos), "".join(states)
 
 
 def _measured(base: str, source: Source) -> str:

@@ -8,7 +8,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.exporters.display import ValueFormatter, bytes_text, percent_text, seconds_text, value_text
+from gpufleet.exporters.display import ValueFormatter, bytes_text, holders_text, percent_text, seconds_text, value_text
+from gpufleet.model.device_state import STATE_OF_REASON, device_reason
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.machine import OK as GUEST_OK
 from gpufleet.model.reading import Reading
@@ -166,6 +167,9 @@ def _device_table(devices: Sequence[Device]) -> Table:
         ("power", True), ("state", False),
     ):  # fmt: skip
         table.add_column(title, justify="right" if right else "left", no_wrap=title not in WRAPPED, overflow="fold")
+    shows_holders = any(device.holders is not None for device in devices)
+    if shows_holders:
+        table.add_column("holder", overflow="fold")
     for device in devices:
         readings = device.readings
         state, good = _state(device)
@@ -179,6 +183,7 @@ def _device_table(devices: Sequence[Device]) -> Table:
             _number_text(readings, "gpu_temperature_celsius", lambda value: f"{value:.0f} °C"),
             _usage_text(readings, "gpu_power_watts", "gpu_power_limit_watts", lambda value: f"{value:.0f} W"),
             Text(state, style="green" if good else "red"),
+            *([holders_text(device.holders) or NOTHING] if shows_holders else []),
         )
     return table
 
@@ -195,6 +200,9 @@ def _title(device: Device) -> str:
 def _state(device: Device) -> tuple[str, bool]:
     """Return the state of a device, or the reason of its absent readings, and whether the state is good."""
     if device.kind is not ViewKind.GPU and _has_values(device):
+        why = device_reason(reading.absent for reading in device.readings.values() if reading.absent is not None)
+        if why is not None:  # a device of a lost GPU has values that do not come from the GPU, such as its profile
+            return STATE_OF_REASON[why], False
         license_ = device.readings.get("vgpu_license_state")
         bad = license_ is not None and str(license_.value).startswith("unlicensed")
         return (str(license_.value), False) if license_ is not None and bad else ("ok", True)

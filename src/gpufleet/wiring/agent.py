@@ -12,7 +12,7 @@ import msgspec
 
 from gpufleet.agent.agent import Agent
 from gpufleet.agent.collect.release import ReleaseFolder
-from gpufleet.agent.events.timeline import EventFile
+from gpufleet.agent.events.timeline import event_file
 from gpufleet.config.agent import AgentConfig, parse_listen
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.machine import Machine
@@ -21,6 +21,7 @@ from gpufleet.runtime import SystemClock
 from gpufleet.wiring.connections import make_hub_client, token_reader
 from gpufleet.wiring.exports import make_exports
 from gpufleet.wiring.guests import make_guests
+from gpufleet.wiring.holders import make_holders
 from gpufleet.wiring.readers import RELEASABLE_READERS, capabilities, has_binding, lane_overrides, make_readers
 from gpufleet.wiring.snapshot import intervals
 
@@ -78,6 +79,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
     async with contextlib.AsyncExitStack() as stack:
         readers = make_readers(config.readers, clock)
         folder = config.folder
+        boot = _boot_id()
         agent = Agent(
             readers,
             intervals=intervals(config),
@@ -87,11 +89,12 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             pages=AgentPages(config.metrics.dialect_names),
             delivery=await _delivery(config, name, clock, stack),
             capabilities=capabilities(config.readers, binding=has_binding()),
-            keeper=EventFile(folder / "events.json"),
-            boot=_boot_id(),
+            keeper=event_file(folder / "events.json"),
+            boot=boot,
             release=ReleaseFolder(folder, clock.now_ns),
-            holders=RELEASABLE_READERS & {reader.name for reader, _ in readers},
+            releasable=RELEASABLE_READERS & {reader.name for reader, _ in readers},
             guests=make_guests(config, folder, clock),
+            holders=make_holders(config, clock, boot=boot),
             paces=lane_overrides(config.readers, intervals(config)),
             exports=make_exports(config, name, clock),
         )

@@ -9,6 +9,7 @@ from gpufleet.agent.guests.libvirt import LibvirtSource
 from gpufleet.agent.guests.sources import ConfiguredGuests, FolderGuests, GuestFolder, GuestSource
 from gpufleet.channels.guest_shell import ShellExec, ShellFiles
 from gpufleet.channels.guest_shell.shell import GuestShell
+from gpufleet.channels.libvirt import LibvirtDomains
 from gpufleet.channels.local import LocalFiles
 from gpufleet.channels.qemu_agent import QemuAgentShell
 from gpufleet.channels.ssh.shell import SshShell
@@ -50,8 +51,8 @@ def make_guest_sources(config: AgentConfig) -> tuple[GuestSource, ...]:
     if config.guest_folder is not None:
         sources.append(FolderGuests(GuestFolder(Path(config.guest_folder))))
     if config.libvirt.enabled:
-        dialer = UnixDialer(Path(config.libvirt.socket))
-        sources.append(LibvirtSource(dialer, LocalFiles(), config.libvirt))
+        hypervisor = LibvirtDomains(UnixDialer(Path(config.libvirt.socket)), config.libvirt.uri)
+        sources.append(LibvirtSource(hypervisor, LocalFiles(), config.libvirt))
     return tuple(sources)
 
 

@@ -179,7 +179,7 @@ async def running_hub(
             decoding=decoding,
             conflicts=conflicts,
             accepted=senders.note,
-            unpacked=parts.decoded_cache,
+            decoded_cache=parts.decoded_cache,
             machines=MachineAdmission(parts.registry, lambda: not parts.wal.waiting_records),
         )
         endpoint = BatchEndpoint(
@@ -268,7 +268,7 @@ async def running_hub(
             import_endpoints = {
                 path: ImportEndpoint(
                     form,
-                    writes=push_receiver,
+                    receiver=push_receiver,
                     served=lambda: clusters.served,
                     pressure=pressure,
                     counters=parts.counters,
@@ -286,7 +286,7 @@ async def running_hub(
                     config,
                     PollingContext(
                         ingest=ingest,
-                        writes=pull_receiver,
+                        receiver=pull_receiver,
                         counters=parts.counters,
                         pressure=pressure,
                         target_statuses=target_statuses,
@@ -391,7 +391,7 @@ def _open(
     stack.callback(store.close)
     if not accept_data_loss:
         check_state(registry, store)
-    store.migrate(config.retention.kept, hub=wal.epoch)
+    store.migrate(config.retention.as_record, hub=wal.epoch)
     counters = Counters()
     ledger = Ledger(registry.sequences(), max_senders=config.ingest.max_senders)
     senders = {(item.cluster, item.sender): item for item in registry.senders()}
@@ -407,7 +407,7 @@ def _open(
         registry=registry,
         quarantine=Quarantine(config.folder / "quarantine"),
         counters=counters,
-        unpacked=decoded_cache,
+        decoded_cache=decoded_cache,
         written=forwarder.offer if forwarder is not None else lambda _: None,
         now=clock.now_ns,
     )

@@ -87,7 +87,7 @@ class PolledHost:
                 self._target_status.record_failure(outcome.status.last_error)  # logged by the reader's loop
             batch = self._batch(outcome)
             try:
-                await self._ingest.take(encode(batch), self._clock.now_ns())
+                await self._ingest.receive(encode(batch), self._clock.now_ns())
             except Exception as error:  # noqa: BLE001 - the one catch point: a failed pass does not stop the task
                 self._target_status.lost += 1
                 problem = str(error) if isinstance(error, GpufleetError) else f"{type(error).__name__}: {error}"

@@ -42,7 +42,7 @@ class PollingContext(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ingest: ingests batches of single hosts.
-        writes: ingests pages of whole clusters.
+        receiver: ingests pages of whole clusters.
         counters: count unknown names and labels.
         pressure: limit of memory for pages, shared with pushed bodies.
         target_statuses: status of each target.
@@ -51,7 +51,7 @@ class PollingContext(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     ingest: Ingest
-    writes: ImportReceiver
+    receiver: ImportReceiver
     counters: Counters
     pressure: ByteBudget
     target_statuses: TargetStatuses
@@ -225,7 +225,7 @@ def _cluster_puller(
         sender,
         pages,
         parse,
-        context.writes,
+        context.receiver,
         context.clock,
         context.target_statuses.open(config.cluster, sender, config.url),
         interval_seconds=config.interval_seconds,

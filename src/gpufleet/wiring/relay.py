@@ -103,7 +103,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
             ingest_clock=ingest_clock,
         )
         status = RelayStatus(
-            counters=counters, wal=wal, forwarder=forwarder, pressure=pressure, relayed=relay_senders, clock=clock
+            counters=counters, wal=wal, forwarder=forwarder, pressure=pressure, relay_senders=relay_senders, clock=clock
         )
         credentials = await _credentials(config, stack, counters)
         app = RelayApp(

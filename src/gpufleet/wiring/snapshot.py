@@ -3,13 +3,15 @@
 import socket
 
 from gpufleet.agent.collect.assemble import assemble
-from gpufleet.agent.collect.once import read_once
+from gpufleet.agent.collect.single_pass import read_once
+from gpufleet.agent.collect.state import AgentState
 from gpufleet.config.agent import AgentConfig
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.ports.clock import Clock
 from gpufleet.runtime import SystemClock
+from gpufleet.wiring.holders import make_holders
 from gpufleet.wiring.readers import RATE_READERS, capabilities, has_binding, make_readers
 
 
@@ -28,7 +30,19 @@ async def snapshot_once(config: AgentConfig) -> Snapshot:
         **capabilities(config.readers, binding=has_binding()),
         "push": "disabled: single snapshot",
     }
-    return assemble(state, now=clock.monotonic(), now_ns=clock.now_ns(), capabilities=details)
+    holders = make_holders(config, clock, saves=False)
+    if holders is not None:
+        try:
+            await holders.round(_assemble(state, clock, details).devices)
+        finally:
+            await holders.close()
+        state.holders = holders.devices
+        details |= holders.capabilities
+    return _assemble(state, clock, details)
+
+
+def _assemble(state: AgentState, clock: Clock, capabilities: dict[str, str]) -> Snapshot:
+    return assemble(state, now=clock.monotonic(), now_ns=clock.now_ns(), capabilities=capabilities)
 
 
 def intervals(config: AgentConfig) -> dict[Lane, float]:

@@ -6,7 +6,7 @@
 
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.hub import HubConfig
-from gpufleet.config.load import Resolved
+from gpufleet.config.load import LoadedConfig
 from gpufleet.config.named_files import check_named_files, check_state_folder, folder_error
 from gpufleet.model.errors import ConfigError, RegistryError, StoreError
 
@@ -14,7 +14,7 @@ DISK_ERRORS = frozenset({"EROFS", "EIO", "ENOSPC"})
 """POSIX names of errors of a disk that can end without a change of the configuration."""
 
 
-def check_agent(resolved: Resolved[AgentConfig], *, daemon: bool) -> tuple[ConfigError, ...]:
+def check_agent(resolved: LoadedConfig[AgentConfig], *, daemon: bool) -> tuple[ConfigError, ...]:
     """Return the problems of an agent's configuration; `daemon` is set in the agent itself.
 
     An agent starts while its disk is read-only or fails: it queues in memory until the disk can be written.
@@ -26,7 +26,7 @@ def check_agent(resolved: Resolved[AgentConfig], *, daemon: bool) -> tuple[Confi
     )
 
 
-def check_hub(resolved: Resolved[HubConfig], *, daemon: bool) -> tuple[ConfigError, ...]:
+def check_hub(resolved: LoadedConfig[HubConfig], *, daemon: bool) -> tuple[ConfigError, ...]:
     """Return the problems of a hub's or relay's configuration; `daemon` is set in the hub itself."""
     config = resolved.config
     problems = [
@@ -45,7 +45,7 @@ def check_hub(resolved: Resolved[HubConfig], *, daemon: bool) -> tuple[ConfigErr
     return tuple(problems)
 
 
-def _check_store(resolved: Resolved[HubConfig], *, daemon: bool) -> list[ConfigError]:
+def _check_store(resolved: LoadedConfig[HubConfig], *, daemon: bool) -> list[ConfigError]:
     from gpufleet.stores.clickhouse.connection.dsn import parse_dsn
 
     try:
@@ -62,7 +62,7 @@ def _check_store(resolved: Resolved[HubConfig], *, daemon: bool) -> list[ConfigE
     return [ConfigError(resolved.origin("store"), "store", reason)] if reason else []
 
 
-def _check_registry(resolved: Resolved[HubConfig], dsn: str) -> list[ConfigError]:
+def _check_registry(resolved: LoadedConfig[HubConfig], dsn: str) -> list[ConfigError]:
     from gpufleet.registry.database import Database
 
     try:

@@ -86,7 +86,7 @@ async def test_missing_gpu_is_logged_once_at_its_level(
         timeout_seconds=5,
         clock=SystemClock(),
         report=lambda _: None,
-        excuses=lambda _: excused,
+        nothing_to_read=lambda _: excused,
     )
     await loop.run_pass(Lane.FAST)
     await loop.run_pass(Lane.FAST)

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from gpufleet.agent.collect.state import EVENTS_READER as READER
 from gpufleet.agent.collect.state import Outcome
-from gpufleet.agent.events.timeline import EventFile, SavedEvents, Timeline, status_before
+from gpufleet.agent.events.timeline import SavedEvents, Timeline, event_file, status_before
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
@@ -24,7 +23,7 @@ class Machine(World):
     def __init__(self, saved: SavedEvents | None = None, boot: str = "boot-1") -> None:
         super().__init__({"nvml": (Lane.FAST,), "kmsg": (Lane.SLOW, Lane.EVENT)})
         self.state.statuses[READER, Lane.EVENT] = status_before()
-        self.timeline = Timeline(self.clock, boot=boot, remembered=saved)
+        self.timeline = Timeline(self.clock, boot=boot, saved=saved)
         self.passed("nvml", Lane.FAST, self.sample("nvml", Lane.FAST, gpu(0), {"gpu_power_watts": 1.0}))
         self.passed("kmsg", Lane.SLOW, self.sample("kmsg", Lane.SLOW, None, {LOST: 0}))
 
@@ -32,8 +31,8 @@ class Machine(World):
         outcome = self.outcome("kmsg", Lane.EVENT, Round(events=events))
         return self.timeline.take(outcome, self.state)
 
-    def settle(self, everything: bool = True) -> tuple[Event, ...]:
-        outcome = self.timeline.settle(self.state, everything=everything)
+    def emit_pending(self, everything: bool = True) -> tuple[Event, ...]:
+        outcome = self.timeline.emit_pending(self.state, everything=everything)
         if outcome is None or outcome.round is None:
             return ()
         self.state.apply(outcome)
@@ -53,7 +52,7 @@ def test_xid_names_the_device_at_its_address() -> None:
     outcome = machine.report(log_event(5))
     assert outcome.round is not None
     assert outcome.round.events == ()  # sent once, when settled
-    (event,) = machine.settle()
+    (event,) = machine.emit_pending()
     assert event.view == gpu(0)
     assert event.attributes == {
         "name": "GPU has fallen off the bus",
@@ -67,11 +66,11 @@ def test_xid_names_the_device_at_its_address() -> None:
 
 def test_xids_are_counted_by_code_and_zero_means_none() -> None:
     machine = Machine()
-    machine.settle()
+    machine.emit_pending()
     assert machine.value("gpu_xid_events_total") == 0
     assert machine.value("gpu_last_xid") == Absent(Reason.NO_DATA, "none since counting began")
     machine.report(log_event(1, 31), log_event(2, 31), log_event(3, 79, at=1_700_000_009 * 10**9))
-    machine.settle()
+    machine.emit_pending()
     assert machine.value("gpu_xid_events_total") == 3
     assert (machine.value("gpu_last_xid"), machine.value("gpu_last_xid_timestamp_seconds")) == (79, 1_700_000_009.0)
     assert machine.value("gpu_xid_watched_since_timestamp_seconds") == 1_700_000_000.0
@@ -83,66 +82,66 @@ def test_without_event_source_counts_are_absent() -> None:
     machine = Machine()
     why = Absent(Reason.NOT_SUPPORTED, "/dev/kmsg: No such file")
     machine.passed("kmsg", Lane.SLOW, machine.sample("kmsg", Lane.SLOW, None, {LOST: why}))
-    machine.settle()
+    machine.emit_pending()
     count = machine.value("gpu_xid_events_total")
     assert isinstance(count, Absent)
     assert count.reason is Reason.NOT_COLLECTED
     watched = {"gpu_driver_events_watched": 1}
     machine.passed("nvml", Lane.FAST, machine.sample("nvml", Lane.FAST, gpu(0), watched))
-    machine.settle()
+    machine.emit_pending()
     assert machine.value("gpu_xid_events_total") == 0
 
 
 def test_event_waits_for_a_second_source() -> None:
     machine = Machine()
-    machine.settle()
+    machine.emit_pending()
     machine.report(log_event(1))
-    assert machine.settle(everything=False) == ()
+    assert machine.emit_pending(everything=False) == ()
     assert 0 < machine.timeline.due_in() <= 2
     machine.clock.advance(2)
-    assert len(machine.settle(everything=False)) == 1
+    assert len(machine.emit_pending(everything=False)) == 1
     assert 0 < machine.timeline.due_in() <= 60
 
 
 def test_counts_are_reported_every_minute_without_events() -> None:
     machine = Machine()
     assert machine.timeline.due_in() == 0
-    assert machine.timeline.settle(machine.state) is not None
-    assert machine.timeline.settle(machine.state) is None
+    assert machine.timeline.emit_pending(machine.state) is not None
+    assert machine.timeline.emit_pending(machine.state) is None
     machine.clock.advance(60)
-    assert machine.timeline.settle(machine.state) is not None
+    assert machine.timeline.emit_pending(machine.state) is not None
 
 
 def test_restart_repeats_no_event_and_continues_counts(tmp_path: Path) -> None:
-    event_file = EventFile(tmp_path / "agent" / "events.json")
-    assert event_file.load() is None
+    saved = event_file(tmp_path / "agent" / "events.json")
+    assert saved.load() is None
     first = Machine()
     first.report(log_event(1), log_event(2, 31))
-    first.settle()
-    event_file.save(first.timeline.remembered(first.state))
-    second = Machine(event_file.load())
+    first.emit_pending()
+    saved.save(first.timeline.state_to_save(first.state))
+    second = Machine(saved.load())
     second.report(log_event(1), log_event(2, 31), log_event(3, 48))
-    assert [event.code for event in second.settle()] == [48]
+    assert [event.code for event in second.emit_pending()] == [48]
     assert second.value("gpu_xid_events_total") == 3
 
 
 def test_events_held_at_a_kill_are_reported_by_the_next_agent() -> None:
     first = Machine()
     first.report(log_event(1))
-    first.settle()
+    first.emit_pending()
     first.report(log_event(2, 31))
-    second = Machine(first.timeline.remembered(first.state))
+    second = Machine(first.timeline.state_to_save(first.state))
     second.report(log_event(1), log_event(2, 31))
-    assert [event.code for event in second.settle()] == [31]
+    assert [event.code for event in second.emit_pending()] == [31]
 
 
 def test_new_boot_starts_new_counts() -> None:
     first = Machine()
     first.report(log_event(7))
-    first.settle()
-    second = Machine(first.timeline.remembered(first.state), boot="boot-2")
+    first.emit_pending()
+    second = Machine(first.timeline.state_to_save(first.state), boot="boot-2")
     second.report(log_event(1, 31))
-    assert [event.code for event in second.settle()] == [31]
+    assert [event.code for event in second.emit_pending()] == [31]
     assert second.value("gpu_xid_events_total") == 1
 
 
@@ -150,32 +149,17 @@ def test_counts_of_an_address_move_to_its_identified_device() -> None:
     machine = Machine()
     empty_world = World({"nvml": (Lane.FAST,)})
     machine.timeline.take(machine.outcome("kmsg", Lane.EVENT, Round(events=(log_event(1),))), empty_world.state)
-    machine.settle()
-    machine.settle()
+    machine.emit_pending()
+    machine.emit_pending()
     assert machine.value("gpu_xid_events_total") == 1
 
 
 def test_removed_device_has_no_counts() -> None:
     machine = Machine()
-    machine.settle()
+    machine.emit_pending()
     machine.passed("nvml", Lane.FAST)
-    machine.settle()
+    machine.emit_pending()
     assert machine.state.views() == {}
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"boot": 7}', b"\xff" * 10, b'{"boot":"b","xids":{}}'])
-def test_invalid_event_file_is_ignored(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "events.json").write_bytes(content)
-    assert EventFile(tmp_path / "events.json").load() is None
-
-
-def test_unwritable_event_file_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "agent").write_text("not a folder")
-    event_file = EventFile(tmp_path / "agent" / "events.json")
-    machine = Machine()
-    for _ in range(2):
-        event_file.save(machine.timeline.remembered(machine.state))
-    assert len(caplog.records) == 1
 
 
 def test_scraped_reading_beside_a_local_one_is_no_change() -> None:
@@ -189,6 +173,6 @@ def test_scraped_reading_beside_a_local_one_is_no_change() -> None:
 
     report("nvml", 100.0, Provenance.HOST_LOCAL_PROBE)
     report("exporter/dcgm", 90.0, Provenance.IMPORTED)
-    assert not machine.settle()
+    assert not machine.emit_pending()
     report("nvml", 50.0, Provenance.HOST_LOCAL_PROBE)
-    assert [event.kind for event in machine.settle()] == ["gpu_reset"]
+    assert [event.kind for event in machine.emit_pending()] == ["gpu_reset"]

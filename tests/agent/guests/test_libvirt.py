@@ -2,15 +2,15 @@
 
 import asyncio
 import os
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpufleet.agent.guests.libvirt import LibvirtSource, query_domains
+from gpufleet.agent.guests.libvirt import LibvirtSource
 from gpufleet.agent.guests.sources import GuestListing
+from gpufleet.channels.libvirt import LibvirtDomains
 from gpufleet.channels.local import LocalFiles
 from gpufleet.channels.stream.dialers import UnixDialer
 from gpufleet.codecs.libvirt_domain import parse_domain
@@ -78,12 +78,13 @@ def host(tmp_path: Path) -> Path:
 
 def source(libvirt: Libvirt, host: Path, uri: str, *, query_seconds: float = 60.0) -> LibvirtSource:
     settings = LibvirtConfig(enabled=True, socket=str(libvirt.socket), uri=uri)
-    return LibvirtSource(UnixDialer(libvirt.socket), LocalFiles(host), settings, query_seconds=query_seconds)
+    domains = LibvirtDomains(UnixDialer(libvirt.socket), uri)
+    return LibvirtSource(domains, LocalFiles(host), settings, query_seconds=query_seconds)
 
 
 async def list_guests(libvirt: Libvirt, host: Path, *domains: str) -> GuestListing:
     file = libvirt.put("node.xml", f"<node>{''.join(domains)}</node>")
-    return await source(libvirt, host, f"test://{file}").look()
+    return await source(libvirt, host, f"test://{file}").list_guests()
 
 
 async def test_domains_with_gpus_are_found_with_their_access_paths(libvirt: Libvirt, host: Path) -> None:
@@ -122,22 +123,22 @@ async def test_invalid_domain_affects_only_itself(libvirt: Libvirt, host: Path) 
 async def test_domains_are_kept_while_libvirt_is_down(libvirt: Libvirt, host: Path) -> None:
     file = libvirt.put("node.xml", f"<node>{domain(1, MDEV)}</node>")
     libvirt_source = source(libvirt, host, f"test://{file}")
-    before = (await libvirt_source.look()).guests
+    before = (await libvirt_source.list_guests()).guests
     assert len(before) == 1
     libvirt.stop()
-    gone = await libvirt_source.look()
+    gone = await libvirt_source.list_guests()
     libvirt.start()
     assert gone.guests == before
     assert str(libvirt.socket) in gone.problems[str(libvirt.socket)]
     libvirt.put("node.xml", f"<node>{domain(2, pci(NIC))}</node>")
-    assert await libvirt_source.look() == GuestListing({}, {})
+    assert await libvirt_source.list_guests() == GuestListing({}, {})
 
 
 async def test_connections_to_libvirt_are_closed_properly(libvirt: Libvirt, host: Path) -> None:
     before = libvirt.log().count("End of file")
     for _ in range(2):  # libvirt handles the end of the first connection before the second
         await list_guests(libvirt, host, domain(1, MDEV))
-    refused = await source(libvirt, host, "no-such:///left-in-peace").look()
+    refused = await source(libvirt, host, "no-such:///left-in-peace").list_guests()
     wait_until(lambda: "no-such:///left-in-peace" in libvirt.log(), what="the refusal to be logged")
     assert libvirt.log().partition("no-such:///left-in-peace")[0].count("End of file") == before
     assert "no connection driver available" in refused.problems[str(libvirt.socket)]
@@ -158,8 +159,9 @@ async def test_hanging_or_invalid_libvirt_is_reported(tmp_path: Path, host: Path
         path = tmp_path / behaviour.__name__
         async with await asyncio.start_unix_server(behaviour, path):
             settings = LibvirtConfig(enabled=True, socket=str(path))
-            libvirt_source = LibvirtSource(UnixDialer(path), LocalFiles(host), settings, query_seconds=0.2)
-            assert message in (await libvirt_source.look()).problems[str(path)]
+            domains = LibvirtDomains(UnixDialer(path), settings.uri)
+            libvirt_source = LibvirtSource(domains, LocalFiles(host), settings, query_seconds=0.2)
+            assert message in (await libvirt_source.list_guests()).problems[str(path)]
 
 
 async def test_running_qemu_domain_is_parsed(libvirt: Libvirt, host: Path) -> None:
@@ -182,18 +184,19 @@ async def test_running_qemu_domain_is_parsed(libvirt: Libvirt, host: Path) -> No
         f"<type arch='x86_64' machine='q35'>hvm</type></os><devices><emulator>{wrapper}</emulator>{agent}</devices>"
         "</domain>",
     )
-    libvirt_source, dialer = source(libvirt, host, "qemu:///session"), UnixDialer(libvirt.socket)
+    libvirt_source = source(libvirt, host, "qemu:///session")
+    domains = LibvirtDomains(UnixDialer(libvirt.socket), "qemu:///session")
     libvirt.virsh("create", str(libvirt.folder / "real.xml"))
     try:
-        (real,) = (await query_domains(dialer, "qemu:///session")).items()
-        assert (real[0].name, str(uuid.UUID(bytes=real[0].uuid))) == ("real", UID)
-        assert parse_domain(real[1]).channels == {"org.gpufleet.guest_agent.0": f"{libvirt.folder}/agent.sock"}
-        assert (await libvirt_source.look()).guests == {}  # the domain has no GPU
+        (real,) = await domains.domains()
+        assert (real.name, real.uuid) == ("real", UID)
+        assert parse_domain(real.xml).channels == {"org.gpufleet.guest_agent.0": f"{libvirt.folder}/agent.sock"}
+        assert (await libvirt_source.list_guests()).guests == {}  # the domain has no GPU
         libvirt.virsh("suspend", "real")
-        assert len(await query_domains(dialer, "qemu:///session")) == 1
+        assert len(await domains.domains()) == 1
     finally:
         libvirt.virsh("destroy", "real")
-    assert await query_domains(dialer, "qemu:///session") == {}
+    assert await domains.domains() == []
 
 
 def test_agent_follows_domain_changes(libvirt: Libvirt, tmp_path: Path) -> None:

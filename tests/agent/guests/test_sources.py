@@ -28,7 +28,7 @@ class FakeSource:
         self.fails = False
         self.listing = GuestListing({f"{name}-{one.uid[-4:]}": one for one in guests}, {})
 
-    async def look(self) -> GuestListing:
+    async def list_guests(self) -> GuestListing:
         if self.fails:
             raise RuntimeError("a defect")
         return self.listing

@@ -20,7 +20,7 @@ from gpufleet.model.errors import SpoolError
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
 from gpufleet.model.wire.batch import MachineReport
-from gpufleet.spool import Spool
+from gpufleet.spool import Spool, SpoolRecord
 from tests.fakes.clock import FakeClock
 from tests.fakes.hub import FakeHub
 from tests.support.waiting import wait_until_async
@@ -180,10 +180,15 @@ async def test_newest_batches_in_memory_are_sent_before_the_disk(tmp_path: Path)
 def test_acknowledged_batches_leave_memory() -> None:
     memory = MemoryQueue()
     for _ in range(4):
-        memory.put(lambda _, seq: b"%d" % seq)
+        memory.put(lambda _, seq: b"%d" % seq, 0)
     memory.acknowledge(2)
     memory.acknowledge(99)
-    assert (memory.records, memory.bytes, memory.oldest(), memory.newest()) == (3, 3, (1, b"1"), (4, b"4"))
+    assert (memory.records, memory.bytes, memory.oldest(), memory.newest()) == (
+        3,
+        3,
+        SpoolRecord(1, 0, b"1"),
+        SpoolRecord(4, 0, b"4"),
+    )
 
 
 async def test_bodies_in_the_spool_decode_to_their_numbers(tmp_path: Path) -> None:

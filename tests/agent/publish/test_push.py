@@ -106,7 +106,7 @@ async def test_heartbeats_have_their_own_schedule(rig: Rig, spool: Spool, clock:
     clock.advance(0.1)
     assert outbox.heartbeat_due_in() == 0
     assert await outbox.post(None)
-    batches = [decode(body) for _, body in spool.read(max_records=9, max_bytes=1 << 20)]
+    batches = [decode(one.body) for one in spool.read(max_records=9, max_bytes=1 << 20)]
     assert [batch.heartbeat is not None for batch in batches] == [True, False, True]
     assert [(batch.seq, batch.cluster, batch.sender, batch.epoch) for batch in batches] == [
         (seq, "c", "s", spool.epoch) for seq in (1, 2, 3)
@@ -123,7 +123,7 @@ async def test_batch_that_cannot_be_encoded_is_counted_as_lost(rig: Rig, spool: 
     assert outbox.stats.lost == 1
     clock.advance(30)
     assert await outbox.post(None)
-    heartbeat = decode(spool.read(max_records=9, max_bytes=1 << 20)[-1][1]).heartbeat
+    heartbeat = decode(spool.read(max_records=9, max_bytes=1 << 20)[-1].body).heartbeat
     assert heartbeat is not None
     assert heartbeat.dropped_total == 1
     assert spool.next_seq == 3
@@ -245,9 +245,14 @@ async def test_batches_in_memory_leave_a_conflicting_epoch_too(tmp_path: Path, c
     before = memory.epoch
     await queue.renew(before)
     assert memory.epoch != before
-    assert (memory.newest() or (0, b""))[0] == 3
-    assert decode((memory.oldest() or (0, b""))[1]).epoch == memory.epoch
-    assert memory.bytes == sum(len(body) for _, body in memory._bodies)
+    newest, oldest = memory.newest(), memory.oldest()
+    assert newest is not None
+    assert oldest is not None
+    assert (newest.seq, newest.at, oldest.at, queue.oldest_at) == (3, 3, 1, 1)
+    assert decode(oldest.body).epoch == memory.epoch
+    memory.acknowledge(1)
+    memory.acknowledge(2)
+    assert memory.bytes == len(newest.body)
 
 
 async def test_undelivered_batches_are_sent_by_the_next_process(tmp_path: Path, clock: FakeClock) -> None:
@@ -338,8 +343,8 @@ async def test_heartbeat_has_the_oldest_unsent_measurement(rig: Rig, spool: Spoo
     async def oldest_unsent() -> int | None:
         clock.advance(30)
         await outbox.post(None)
-        ((_, body),) = spool.read_newest(max_records=1, max_bytes=1 << 20)
-        heartbeat = decode(body).heartbeat
+        (newest,) = spool.read_newest(max_records=1, max_bytes=1 << 20)
+        heartbeat = decode(newest.body).heartbeat
         assert heartbeat is not None
         return heartbeat.oldest_unsent
 
@@ -351,3 +356,11 @@ async def test_heartbeat_has_the_oldest_unsent_measurement(rig: Rig, spool: Spoo
     assert await oldest_unsent() == 70
     spool.acknowledge([2, 3])
     assert await oldest_unsent() == 90
+
+
+async def test_heartbeat_reports_the_time_of_an_unreadable_batch(rig: Rig, spool: Spool, clock: FakeClock) -> None:
+    await spool.put(b"not a batch", 70)
+    await outbox_of(rig, clock).post(None)
+    heartbeat = decode(spool.read(max_records=9, max_bytes=1 << 20)[-1].body).heartbeat
+    assert heartbeat is not None
+    assert (heartbeat.oldest_unsent, heartbeat.queue_records) == (70, 1)

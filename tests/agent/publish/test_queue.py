@@ -18,14 +18,14 @@ def make(epoch: str, seq: int) -> bytes:
 async def test_deleted_spool_is_counted_and_replaced(tmp_path: Path) -> None:
     queue = BatchQueue(lambda: Spool.open(tmp_path / "spool", max_bytes=1 << 20), MemoryQueue())
     await queue.open()
-    await queue.put(make)
-    await queue.put(make)
+    await queue.put(make, 7)
+    await queue.put(make, 7)
     shutil.rmtree(tmp_path / "spool")
     with pytest.raises(SpoolGoneError):
         await queue.live()
-    await queue.put(make)
+    await queue.put(make, 7)
     assert (queue.lost, queue.records, queue.memory_records) == (2, 1, 1)
-    await queue.put(make)  # into the new spool
+    await queue.put(make, 7)  # into the new spool
     assert (queue.lost, queue.records, queue.memory_records) == (2, 2, 1)
     oldest = await queue.oldest()
     assert oldest is not None

@@ -7,15 +7,18 @@ round costs what it brings, and a caller sees by identity which parts of two doc
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from gpufleet import __version__
 from gpufleet.agent.collect.pci import NVIDIA, PCI_ONLY_METRICS, pci_only
-from gpufleet.agent.collect.state import EVENTS_READER, AgentState, KeptSample
+from gpufleet.agent.collect.state import EVENTS_READER, AgentState, LaneSample
 from gpufleet.fleet.devices import device_name, hidden_devices
 from gpufleet.fleet.readings import SampleReadings, first_processes, merge, merge_dimensions
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.catalogue import CATALOGUE_VERSION, Lane
 from gpufleet.model.event import event_report
+from gpufleet.model.holdings import DeviceHolders
 from gpufleet.model.machine import PCI_READER
 from gpufleet.model.reading import DimReading, Provenance, Reading, precedence
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ReaderReport, Snapshot, Source
@@ -65,18 +68,18 @@ class Assembler:
             capabilities: capability to `available`, or to the reason why it is not.
         """
         machine = dict(state.machine_samples())
-        views = {key: dict(kept) for key, kept in state.views().items() if not _superseded(kept, state, now)}
+        views = {key: dict(lanes) for key, lanes in state.views().items() if not _superseded(lanes, state, now)}
         newest = max(_measured_instants([state.machine_samples(), *state.views().values()]), default=now_ns)
-        pci = _pci_devices(state, [_view(kept) for kept in views.values()], now, now_ns)
+        pci = _pci_devices(state, [_view(lanes) for lanes in views.values()], now, now_ns)
         inventory, node = state.inventory, state.machine
         readers = tuple([_report(state.judged(status)) for status in state.statuses.values()])
         events = tuple([event_report(event) for event in reversed(state.events)])
         capabilities = {**_reader_capabilities(state), **capabilities}
         assembled: dict[str, _Assembled] = {}
         devices: list[Device] = []
-        for key, kept in views.items():
+        for key, lanes in views.items():
             yield
-            assembled[key] = subject = self._assemble(key, kept, state, now)
+            assembled[key] = subject = self._assemble(key, lanes, state, now)
             assert subject.device is not None
             devices.append(subject.device)
         yield
@@ -106,20 +109,23 @@ class Assembler:
             aggregate=aggregate([device.readings for device in devices if device.kind is ViewKind.GPU]),
         )
 
-    def _assemble(self, key: str, kept: Mapping[ReaderLane, KeptSample], state: AgentState, now: float) -> _Assembled:
+    def _assemble(self, key: str, lanes: Mapping[ReaderLane, LaneSample], state: AgentState, now: float) -> _Assembled:
         before = self._assembled.get(key, _NOTHING)
         by_source = {
-            source: _sample_readings(source, kept[source], state, now, before.sample_readings.get(source))
-            for source in sorted(kept, key=lambda source: precedence(kept[source].sample))
+            source: _sample_readings(source, lanes[source], state, now, before.sample_readings.get(source))
+            for source in sorted(lanes, key=lambda source: precedence(lanes[source].sample))
         }
+        holders = state.holders.get(key)
         if before is not _NOTHING and _same(by_source, before.sample_readings):
-            return before
+            if before.device is None or before.device.holders is holders:
+                return before
+            return before._replace(device=msgspec.structs.replace(before.device, holders=holders))
         ordered = list(by_source.values())
         readings, dimensions = merge(ordered, before.readings), merge_dimensions(ordered)
         sources = tuple([_source(one) for one in ordered])
         device = None
         if key != _MACHINE:
-            device = _device(key, _view(kept), readings, dimensions, ordered, sources)
+            device = _device(key, _view(lanes), readings, dimensions, ordered, sources, holders)
         return _Assembled(by_source, readings, dimensions, sources, device)
 
 
@@ -127,15 +133,15 @@ _NOTHING = _Assembled({}, {}, (), (), None)
 
 
 def _sample_readings(
-    source: ReaderLane, kept: KeptSample, state: AgentState, now: float, before: SampleReadings | None
+    source: ReaderLane, newest: LaneSample, state: AgentState, now: float, before: SampleReadings | None
 ) -> SampleReadings:
-    """Return the readings of a kept sample: `before` if sample and verdict are the same."""
+    """Return the readings of a sample: `before` if sample and verdict are the same."""
     stale = None
-    if state.is_stale(*source, kept.ended, now):
+    if state.is_stale(*source, newest.ended, now):
         stale = Absent(Reason.STALE, state.statuses[source].last_error)
-    if before is not None and before.sample is kept.sample and before.stale == stale:
+    if before is not None and before.sample is newest.sample and before.stale == stale:
         return before
-    return SampleReadings(kept.sample, stale, before=before)
+    return SampleReadings(newest.sample, stale, before=before)
 
 
 def _source(readings: SampleReadings) -> Source:
@@ -156,6 +162,7 @@ def _device(
     dimensions: tuple[DimReading, ...],
     ordered: Sequence[SampleReadings],
     sources: tuple[Source, ...],
+    holders: DeviceHolders | None,
 ) -> Device:
     return Device(
         key=key,
@@ -170,6 +177,7 @@ def _device(
         readings=readings,
         dimensions=dimensions,
         processes=first_processes(ordered),
+        holders=holders,
         sources=sources,
     )
 
@@ -180,17 +188,18 @@ def _pci_devices(state: AgentState, views: Sequence[View], now: float, now_ns: i
     unplaced = sum(view.uuid is not None and view.pci_address is None for view in gpus)
     shown = {view.pci_address for view in views if view.pci_address}
     at = state.inventory.at if state.inventory else now_ns
-    return [_pci_device(view, absent, at) for view, absent in pci_only(state, shown, now, unplaced=unplaced)]
+    only_pci = pci_only(state, shown, now, unplaced=unplaced)
+    return [_pci_device(view, absent, at, state.holders.get(view.key)) for view, absent in only_pci]
 
 
-def _view(kept: Mapping[ReaderLane, KeptSample]) -> View:
+def _view(lanes: Mapping[ReaderLane, LaneSample]) -> View:
     """Return the view as the newest sample of its most trusted reader describes it."""
-    best = min(kept.values(), key=lambda k: (precedence(k.sample), -k.sample.measured_at))
+    best = min(lanes.values(), key=lambda k: (precedence(k.sample), -k.sample.measured_at))
     assert best.sample.view is not None
     return best.sample.view
 
 
-def _superseded(kept: Mapping[ReaderLane, KeptSample], state: AgentState, now: float) -> bool:
+def _superseded(lanes: Mapping[ReaderLane, LaneSample], state: AgentState, now: float) -> bool:
     """Return whether the PCI bus proves that a device without new samples was rebound, unbound or removed.
 
     The device's fastest lane decides that it has no new samples: what slower lanes read may not be stale yet. It was
@@ -198,19 +207,19 @@ def _superseded(kept: Mapping[ReaderLane, KeptSample], state: AgentState, now: f
     """
     if state.inventory is None:
         return False
-    kept = {source: one for source, one in kept.items() if source[0] != EVENTS_READER} or kept
-    address = _view(kept).pci_address
+    lanes = {source: one for source, one in lanes.items() if source[0] != EVENTS_READER} or lanes
+    address = _view(lanes).pci_address
     if address is None:
         return False
-    fastest = min(kept, key=lambda source: state.statuses[source].interval_seconds)
-    if not state.is_stale(*fastest, kept[fastest].ended, now):
+    fastest = min(lanes, key=lambda source: state.statuses[source].interval_seconds)
+    if not state.is_stale(*fastest, lanes[fastest].ended, now):
         return False
     drivers = {function.address: function.driver for function in state.inventory.functions}
     rebound = address in drivers and drivers[address] != NVIDIA
-    return (rebound or state.left_the_bus(address)) and state.inventory.ended > max(one.ended for one in kept.values())
+    return (rebound or state.left_the_bus(address)) and state.inventory.ended > max(one.ended for one in lanes.values())
 
 
-def _pci_device(view: View, absent: Absent, at: int) -> Device:
+def _pci_device(view: View, absent: Absent, at: int, holders: DeviceHolders | None) -> Device:
     reading = Reading(
         absent=absent.reason, detail=absent.detail, reader=PCI_READER, side=Side.PCI_ONLY, measured_at=to_datetime(at)
     )
@@ -221,6 +230,7 @@ def _pci_device(view: View, absent: Absent, at: int) -> Device:
         uuid=None,
         pci_address=view.pci_address,
         readings=dict.fromkeys(PCI_ONLY_METRICS, reading),
+        holders=holders,
         sources=(
             Source(reader=PCI_READER, lane=Lane.SLOW, provenance=Provenance.UNAVAILABLE, measured_at=to_datetime(at)),
         ),
@@ -234,8 +244,8 @@ def _display_order(device: Device, parent: Device | None) -> tuple[object, ...]:
     return top.index is None, top.index or 0, top.pci_address or "", top.key, device is not top, numbers, device.key
 
 
-def _measured_instants(subjects: Iterable[Mapping[ReaderLane, KeptSample]]) -> Iterable[int]:
-    return [one.sample.measured_at for kept in subjects for one in kept.values()]
+def _measured_instants(subjects: Iterable[Mapping[ReaderLane, LaneSample]]) -> Iterable[int]:
+    return [one.sample.measured_at for lanes in subjects for one in lanes.values()]
 
 
 def _report(status: ReaderStatus) -> ReaderReport:

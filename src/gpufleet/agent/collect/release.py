@@ -42,7 +42,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None
 
 
-class Released(msgspec.Struct, frozen=True, kw_only=True):
+class ReleaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's answer: process `pid` has held no device since `at` (nanoseconds since 1970), for this request."""
 
     pid: int
@@ -71,7 +71,9 @@ class ReleaseFolder:
 
     def answer(self, release: Release) -> None:
         """Record that every device is closed."""
-        write_file(self._answer, Released(pid=os.getpid(), at=self._now_ns(), since=release.since, until=release.until))
+        write_file(
+            self._answer, ReleaseAnswer(pid=os.getpid(), at=self._now_ns(), since=release.since, until=release.until)
+        )
 
     def answered(self) -> Release | None:
         """Return the release that this or an earlier agent answered last; None if the answer was retracted."""
@@ -104,7 +106,7 @@ class ReleaseFolder:
                 )  # unreadable content still means a release: releasing is the safe choice
 
 
-def write_file(path: Path, content: Release | Released) -> None:
+def write_file(path: Path, content: Release | ReleaseAnswer) -> None:
     """Replace a file atomically. Raises OSError."""
     fresh = path.with_suffix(f".{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -113,15 +115,15 @@ def write_file(path: Path, content: Release | Released) -> None:
     fresh.replace(path)
 
 
-def read_answer(folder: Path) -> Released | None:
+def read_answer(folder: Path) -> ReleaseAnswer | None:
     """Return the agent's answer, or None while there is none."""
     try:
-        return msgspec.json.decode((folder / ANSWER).read_bytes()[:MAX_BYTES], type=Released)
+        return msgspec.json.decode((folder / ANSWER).read_bytes()[:MAX_BYTES], type=ReleaseAnswer)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def withheld() -> Absent:
+def withheld_absence() -> Absent:
     """Return the absence of every value of a released device."""
     return Absent(Reason.NOT_COLLECTED, RELEASED_DETAIL)
 
@@ -145,7 +147,7 @@ class DeviceRelease:
             self._before = folder.answered()  # an earlier agent reported this release already
             folder.retract()
 
-    def look(self) -> list[Event]:
+    def poll(self) -> list[Event]:
         """Check for a request; return an event for each change."""
         before, self.release = self._before, self._folder.current() if self._folder is not None else None
         self._before = self.release
@@ -168,7 +170,7 @@ class DeviceRelease:
 
     def why_not(self, reader: str) -> Absent | None:
         """Return why this reader must not read now, or None."""
-        return withheld() if self.release is not None and reader in self._readers else None
+        return withheld_absence() if self.release is not None and reader in self._readers else None
 
     def take(self, outcome: Outcome, state: AgentState) -> Outcome:
         """Note a reader that released its devices; return its pass with an absence for each value it read before."""
@@ -200,8 +202,8 @@ class DeviceRelease:
 
 
 def _samples(state: AgentState, reader: str, lane: Lane) -> list[Sample]:
-    kept = [state.machine_samples(), *state.views().values()]
-    return [one[reader, lane].sample for one in kept if (reader, lane) in one]
+    subjects = [state.machine_samples(), *state.views().values()]
+    return [one[reader, lane].sample for one in subjects if (reader, lane) in one]
 
 
 def _is_taken(sample: Sample, state: AgentState) -> bool:

@@ -33,7 +33,7 @@ class ReaderLoop:
         timeout_seconds: float,
         clock: Clock,
         report: Callable[[Outcome], None],
-        excuses: Callable[[Absent], bool | None] = lambda _: False,
+        nothing_to_read: Callable[[Absent], bool | None] = lambda _: False,
         withheld: Callable[[], Absent | None] = lambda: None,
     ) -> None:
         """Take the parts.
@@ -44,7 +44,7 @@ class ReaderLoop:
             timeout_seconds: limit of one pass.
             clock: wall and monotonic time.
             report: called with the outcome of each pass.
-            excuses: returns whether a failure only means that this machine has nothing to read; None while unknown.
+            nothing_to_read: returns whether a failure means that this machine has nothing to read; None while unknown.
             withheld: returns why the reader must not read now, or None. A withheld reader is closed.
         """
         self.reader = reader
@@ -52,7 +52,7 @@ class ReaderLoop:
         self._timeout = timeout_seconds
         self._clock = clock
         self._report = report
-        self._excuses = excuses
+        self._nothing_to_read = nothing_to_read
         self._withheld = withheld
         self._is_closed = True
         self._logged: set[str] = set()
@@ -140,7 +140,7 @@ class ReaderLoop:
     def _log_change(self, status: ReaderStatus, failure: Absent | None) -> None:
         """Log each error once, from whichever lane, until every lane works again."""
         if status.last_error and status.last_error not in self._logged and len(self._logged) < MAX_LOGGED_ERRORS:
-            excused = failure is not None and self._excuses(failure)
+            excused = failure is not None and self._nothing_to_read(failure)
             if excused is None:
                 return  # a later pass decides
             self._logged.add(status.last_error)

@@ -11,6 +11,7 @@ from gpufleet.fleet.readings import MISSED_PASSES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.event import RECENT_EVENTS, Event
+from gpufleet.model.holdings import DeviceHolders
 from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
 from gpufleet.model.reading import Round, Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
@@ -44,7 +45,7 @@ EVENTS_READER = "events"
 """Reader name of readings that the agent derives from events, such as XID counts."""
 
 
-class KeptSample(msgspec.Struct, frozen=True):
+class LaneSample(msgspec.Struct, frozen=True):
     """A sample and the end of its pass in monotonic seconds."""
 
     sample: Sample
@@ -68,7 +69,11 @@ class PciInventory(msgspec.Struct, frozen=True):
 
 
 class AgentState:
-    """The newest sample of each view, reader and lane, and the status of each reader. Changed by `apply` only."""
+    """The newest sample of each view, reader and lane, and the status of each reader. Changed by `apply` only.
+
+    Attributes:
+        holders: view key to its holders; replaced after each round over the holder sources.
+    """
 
     def __init__(
         self,
@@ -90,9 +95,10 @@ class AgentState:
         self.machine = self._named(machine)
         self.statuses: dict[tuple[str, Lane], ReaderStatus] = {(s.reader, s.lane): s for s in statuses}
         self.inventory: PciInventory | None = None
+        self.holders: Mapping[str, DeviceHolders] = {}
         self.events: deque[Event] = deque(events, maxlen=RECENT_EVENTS)
-        self._kept: dict[str, dict[tuple[str, Lane], KeptSample]] = {}
-        self._machine_kept: dict[tuple[str, Lane], KeptSample] = {}
+        self._view_samples: dict[str, dict[tuple[str, Lane], LaneSample]] = {}
+        self._machine_samples: dict[tuple[str, Lane], LaneSample] = {}
         self._was_on_bus: set[str] = set()
         self._members: dict[tuple[str, Lane], frozenset[str]] = {}
         self._failures: dict[str, Absent | None] = {}
@@ -120,13 +126,13 @@ class AgentState:
             and all(function.address != address for function in self.inventory.functions)
         )
 
-    def views(self) -> dict[str, dict[tuple[str, Lane], KeptSample]]:
+    def views(self) -> dict[str, dict[tuple[str, Lane], LaneSample]]:
         """Return view key to its newest samples, by reader and lane."""
-        return self._kept
+        return self._view_samples
 
-    def machine_samples(self) -> dict[tuple[str, Lane], KeptSample]:
+    def machine_samples(self) -> dict[tuple[str, Lane], LaneSample]:
         """Return the newest samples of the machine itself, by reader and lane."""
-        return self._machine_kept
+        return self._machine_samples
 
     def is_stale(self, reader: str, lane: Lane, ended: float, now: float) -> bool:
         """Return whether a pass of the lane that ended at `ended` is stale at `now`, both in monotonic seconds."""
@@ -141,7 +147,7 @@ class AgentState:
             return Absent(Reason.NOT_COLLECTED, f"the {reader} reader has not completed a pass yet")
         return self._failures.get(reader)
 
-    def excuses(self, failure: Absent) -> bool | None:
+    def nothing_to_read(self, failure: Absent) -> bool | None:
         """Return whether a reader failed only because this machine has no NVIDIA GPU on its PCI bus.
 
         None before the first PCI listing. If no reader lists the bus, no failure is excused.
@@ -158,7 +164,7 @@ class AgentState:
         Class and message of the error stay: an allocation that expects GPUs on this machine needs them.
         """
         failure = self._failures.get(status.reader)
-        if status.state is not ReaderState.FAILED or failure is None or not self.excuses(failure):
+        if status.state is not ReaderState.FAILED or failure is None or not self.nothing_to_read(failure):
             return status
         return msgspec.structs.replace(
             status,
@@ -176,11 +182,11 @@ class AgentState:
     def _keep(self, outcome: Outcome, done: Round) -> None:
         source = (outcome.status.reader, outcome.status.lane)
         for sample in done.samples:
-            kept = KeptSample(sample, outcome.ended)
+            lane_sample = LaneSample(sample, outcome.ended)
             if sample.view is None:
-                self._machine_kept[source] = kept
+                self._machine_samples[source] = lane_sample
             else:
-                self._kept.setdefault(sample.view.key, {})[source] = kept
+                self._view_samples.setdefault(sample.view.key, {})[source] = lane_sample
         if done.inventory is not None:
             self._was_on_bus |= {function.address for function in done.inventory}
             self.inventory = PciInventory(
@@ -192,11 +198,11 @@ class AgentState:
     def _drop_removed(self, reader: str, lane: Lane, done: Round) -> None:
         members = frozenset(sample.view.key for sample in done.samples if sample.view is not None)
         for key in self._members.get((reader, lane), frozenset()) - members:
-            of_view = self._kept.get(key, {})
+            of_view = self._view_samples.get(key, {})
             for source in [source for source in of_view if source[0] == reader]:
                 del of_view[source]
             if not of_view:
-                self._kept.pop(key, None)
+                self._view_samples.pop(key, None)
         self._members[reader, lane] = members
 
     def _drop_renamed(self, reader: str, done: Round) -> None:
@@ -206,23 +212,23 @@ class AgentState:
             for sample in done.samples
             if sample.view is not None and sample.view.kind is ViewKind.GPU and sample.view.pci_address
         }
-        for key in list(self._kept):
-            kept = self._kept[key]
-            view = next(iter(kept.values())).sample.view
+        for key in list(self._view_samples):
+            lanes = self._view_samples[key]
+            view = next(iter(lanes.values())).sample.view
             if view is None or view.kind is not ViewKind.GPU or names.get(view.pci_address, key) == key:
                 continue
-            for source in [source for source in kept if source[0] == reader]:
-                del kept[source]
-            if all(source[0] == EVENTS_READER for source in kept):
-                del self._kept[key]
+            for source in [source for source in lanes if source[0] == reader]:
+                del lanes[source]
+            if all(source[0] == EVENTS_READER for source in lanes):
+                del self._view_samples[key]
 
     def _drop_ended_instances(self) -> None:
         """Drop instances that a newer pass over their GPU did not list, even if a part of that pass failed."""
-        ended = {key: {source: one.ended for source, one in kept.items()} for key, kept in self._kept.items()}
-        parents = {key: next(iter(kept.values())).sample.view for key, kept in self._kept.items()}
+        ended = {key: {source: one.ended for source, one in lanes.items()} for key, lanes in self._view_samples.items()}
+        parents = {key: next(iter(lanes.values())).sample.view for key, lanes in self._view_samples.items()}
         for key, view in parents.items():
             if view is not None and view.parent in ended and is_gone(ended[key], ended[view.parent]):
-                del self._kept[key]
+                del self._view_samples[key]
 
     def _named(self, machine: Machine) -> Machine:
         return msgspec.structs.replace(machine, name=self._name) if self._name else machine
@@ -266,8 +272,8 @@ def without_unnamed(outcome: Outcome, state: AgentState) -> Outcome:
         return outcome
     named = {
         one.sample.view.parent
-        for kept in state.views().values()
-        for (reader, _), one in kept.items()
+        for lanes in state.views().values()
+        for (reader, _), one in lanes.items()
         if reader != outcome.status.reader and one.sample.view is not None and one.sample.view.kind is ViewKind.MIG
         if one.sample.view.uuid is not None
     }

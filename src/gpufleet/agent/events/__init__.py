@@ -1,1 +1,1 @@
-"""Events: derived from readings, grouped, counted and remembered."""
+"""Events: derived from readings, grouped, counted and saved."""

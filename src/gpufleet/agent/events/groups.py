@@ -25,6 +25,7 @@ GROUPED: dict[str, float] = {
     EventKind.XID: SAME_SECONDS,
     EventKind.GPU_LOST: STATE_SECONDS,
     EventKind.GPU_RESET_REQUIRED: STATE_SECONDS,
+    EventKind.GPU_FAILED: STATE_SECONDS,
     EventKind.GPU_RECOVERED: STATE_SECONDS,
     EventKind.DRIVER_MISMATCH: 3600.0,
 }
@@ -106,7 +107,7 @@ class EventGroups:
         held = [group.log_seq for group in self._all() if not group.emitted and group.log_seq is not None]
         return min(held, default=None)
 
-    def settle(self, now: float, *, everything: bool = False) -> list[Event]:
+    def emit_pending(self, now: float, *, everything: bool = False) -> list[Event]:
         """Return the events that are due, oldest first. With `everything`, all held groups are due."""
         left, self._due = self._due, []
         for group in self._all():

@@ -3,14 +3,12 @@
 XID counts and the newest events survive a restart in a small file in the agent's state folder.
 """
 
-import contextlib
-import logging
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
+from gpufleet.agent.collect.saved import SavedFile
 from gpufleet.agent.collect.state import EVENTS_READER as READER
 from gpufleet.agent.collect.state import AgentState, Outcome
 from gpufleet.agent.events.changes import ChangeDetector
@@ -105,11 +103,6 @@ def with_xid_meaning(event: Event) -> Event:
     return msgspec.structs.replace(event, attributes={**{k: v for k, v in meaning.items() if v}, **event.attributes})
 
 
-log = logging.getLogger(__name__)
-
-MAX_BYTES = 8 << 20
-
-
 class SavedEvents(msgspec.Struct, kw_only=True):
     """Content of the event file.
 
@@ -129,43 +122,9 @@ class SavedEvents(msgspec.Struct, kw_only=True):
     events: tuple[Event, ...] = ()
 
 
-class EventFile:
-    """Loads and saves the event file. Blocking."""
-
-    def __init__(self, path: Path) -> None:
-        """Take the file's path; the first save creates its folder."""
-        self._path = path
-        self._failing = False
-
-    def load(self) -> SavedEvents | None:
-        """Return the saved events, or None if there is no readable file."""
-        try:
-            with self._path.open("rb") as file:
-                return msgspec.json.decode(file.read(MAX_BYTES), type=SavedEvents)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            log.warning("%s cannot be read, event counts restart: %s", self._path, error)
-            return None
-
-    def save(self, remembered: SavedEvents) -> None:
-        """Replace the file. A disk failure is logged once; until it works again only memory keeps the events."""
-        fresh = self._path.with_suffix(".new")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with fresh.open("wb") as file:
-                file.write(msgspec.json.encode(remembered))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path)
-        except OSError as error:
-            if not self._failing:
-                log.warning("%s cannot be written, a restart would repeat events: %s", self._path, error)
-            self._failing = True
-            with contextlib.suppress(OSError):
-                fresh.unlink()
-        else:
-            self._failing = False
+def event_file(path: Path) -> SavedFile[SavedEvents]:
+    """Return the file of saved events."""
+    return SavedFile(path, SavedEvents, loss="event counts restart and events are repeated")
 
 
 SAMPLE_SECONDS = 60.0
@@ -180,16 +139,14 @@ def status_before() -> ReaderStatus:
 class Timeline:
     """Takes events from passes and returns passes of its own with due events and XID counts."""
 
-    def __init__(self, clock: Clock, *, boot: str = "", remembered: SavedEvents | None = None) -> None:
+    def __init__(self, clock: Clock, *, boot: str = "", saved: SavedEvents | None = None) -> None:
         """Take the clocks, the id of this boot, and the events saved before the restart."""
         self._clock = clock
         self._boot = boot
-        old = remembered if remembered is not None and boot and remembered.boot == boot else None
+        old = saved if saved is not None and boot and saved.boot == boot else None
         self._xids = old.xids if old else XidCounts(since=clock.now_ns())
         self._seen_seq = old.log_seq if old else -1
-        self._changes = ChangeDetector(
-            driver=remembered.driver if remembered else "", session=old.session if old else 0
-        )
+        self._changes = ChangeDetector(driver=saved.driver if saved else "", session=old.session if old else 0)
         self._groups = EventGroups()
         self._next_sample = clock.monotonic()
 
@@ -217,13 +174,15 @@ class Timeline:
         self._groups.take(event, self._clock.monotonic())
 
     def due_in(self) -> float:
-        """Return the seconds until `settle` has a pass."""
+        """Return the seconds until `emit_pending` has a pass."""
         now = self._clock.monotonic()
         held = self._groups.due_in(now)
         sample = max(0.0, self._next_sample - now)
         return sample if held is None else min(held, sample)
 
-    def settle(self, state: AgentState, *, released: bool | None = None, everything: bool = False) -> Outcome | None:
+    def emit_pending(
+        self, state: AgentState, *, released: bool | None = None, everything: bool = False
+    ) -> Outcome | None:
         """Return a pass with the due events and the counts, or None if there are none.
 
         Args:
@@ -232,7 +191,7 @@ class Timeline:
             everything: emit held groups too, because the agent stops.
         """
         now, now_ns = self._clock.monotonic(), self._clock.now_ns()
-        events = self._groups.settle(now, everything=everything)
+        events = self._groups.emit_pending(now, everything=everything)
         if not events and now < self._next_sample and not everything:
             return None
         self._next_sample = now + SAMPLE_SECONDS
@@ -246,7 +205,7 @@ class Timeline:
         done = Round(samples=tuple(samples), events=tuple(events))
         return Outcome(status=status, round=done, failure=None, ended_at=now_ns, ended=now)
 
-    def remembered(self, state: AgentState) -> SavedEvents:
+    def state_to_save(self, state: AgentState) -> SavedEvents:
         """Return the content of the event file. Kernel log records before the oldest held one count as emitted."""
         held = self._groups.held_log_seq()
         return SavedEvents(
@@ -269,10 +228,10 @@ class Timeline:
         return False
 
     def _samples(self, state: AgentState, at: int) -> Iterable[Sample]:
-        log = [kept.sample.values.get(LOG_LOST) for kept in state.machine_samples().values()]
+        log = [one.sample.values.get(LOG_LOST) for one in state.machine_samples().values()]
         log_is_read = any(value is not None and not isinstance(value, Absent) for value in log)
-        for key, kept in state.views().items():
-            others = [one.sample for (reader, _), one in kept.items() if reader != READER]
+        for key, lanes in state.views().items():
+            others = [one.sample for (reader, _), one in lanes.items() if reader != READER]
             view = others[0].view if others else None
             if view is None or view.kind is not ViewKind.GPU or view.side is not Side.HOST:
                 continue
@@ -293,8 +252,8 @@ def _resolve(view: View | None, state: AgentState) -> View | None:
     """Return the view with the UUID of the device if the event has only its PCI address."""
     if view is None or view.pci_address is None:
         return view
-    for kept in state.views().values():
-        for one in kept.values():
+    for lanes in state.views().values():
+        for one in lanes.values():
             known = one.sample.view
             if known and known.kind is ViewKind.GPU and known.pci_address == view.pci_address and known.uuid:
                 return known

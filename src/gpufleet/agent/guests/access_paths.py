@@ -124,7 +124,7 @@ class FailoverReader:
         self._on_open, self._attempt_seconds = on_open, attempt_seconds
         self._chosen: AccessPath | None = None
         self._failures = 0
-        self._tried: dict[str, AccessPathReport] = {}
+        self._reports: dict[str, AccessPathReport] = {}
 
     @property
     def name(self) -> str:
@@ -142,10 +142,10 @@ class FailoverReader:
         return self._chosen.name if self._chosen is not None else ""
 
     @property
-    def tried(self) -> tuple[AccessPathReport, ...]:
+    def reports(self) -> tuple[AccessPathReport, ...]:
         """Result of the last attempt on each path, in order of preference."""
         return tuple(
-            self._tried.get(path.name, AccessPathReport(name=path.name, reads=self._name)) for path in self._paths
+            self._reports.get(path.name, AccessPathReport(name=path.name, reads=self._name)) for path in self._paths
         )
 
     @property
@@ -220,7 +220,7 @@ class FailoverReader:
     def _record(self, path: AccessPath, failure: ReaderError | None) -> None:
         """Record the result of an attempt. The last error is kept with its time after a success."""
         at = to_datetime(self._clock.now_ns())
-        before = self._tried.get(path.name, AccessPathReport(name=path.name, reads=self._name))
+        before = self._reports.get(path.name, AccessPathReport(name=path.name, reads=self._name))
         if failure is None:
             report = msgspec.structs.replace(before, state=AccessPathState.ANSWERS, last_attempt=at, last_success=at)
         else:
@@ -232,7 +232,7 @@ class FailoverReader:
                 reason=failure.absence,
                 last_error=clean(str(failure))[:MAX_ERROR_LENGTH],
             )
-        self._tried[path.name] = report
+        self._reports[path.name] = report
 
     async def _read(self, path: AccessPath, lane: Lane) -> Round:
         if path.link is not None:

@@ -140,7 +140,7 @@ class GuestWatch:
                 state=self._health.state,
                 detail=self._health.detail,
                 found_by=self.found.by,
-                access_paths=tuple(dict.fromkeys((*self._gpus.tried, *self._host.tried))),
+                access_paths=tuple(dict.fromkeys((*self._gpus.reports, *self._host.reports))),
                 devices=found.devices,
                 host=found.host,
                 readers=found.readers,

@@ -11,6 +11,7 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Guest
 from gpufleet.model.wire.batch import MachineReport
 from gpufleet.ports.clock import Clock
+from gpufleet.runtime import supervise
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class GuestSupervisor:
 
     async def _query(self, source: GuestSource) -> GuestListing:
         try:
-            return await source.look()
+            return await source.list_guests()
         except Exception:  # the one catch point: a defect of a source does not stop running guests
             log.exception("guest source %s failed unexpectedly", source.name)
             before = self._listings.get(source.name, _NOTHING)
@@ -145,7 +146,8 @@ class GuestSupervisor:
             spread=spread,
         )
         self._watches[guest.uid] = watch
-        self._tasks[guest.uid] = asyncio.create_task(self._run(watch), name=f"guest {guest.title}")
+        run = supervise(watch.run, f"virtual machine {guest.title}", restart_seconds=RESTART_SECONDS)
+        self._tasks[guest.uid] = asyncio.create_task(run, name=f"guest {guest.title}")
         log.info("virtual machine %s (%s, %s): added", guest.title, guest.uid, found.by)
         self._changes.set()
 
@@ -157,16 +159,6 @@ class GuestSupervisor:
             self._removed.append(watch)
         log.info("virtual machine %s (%s): removed", watch.guest.title, uid)
         self._changes.set()
-
-    async def _run(self, watch: GuestWatch) -> None:
-        while True:
-            try:
-                await watch.run()
-            except Exception:  # the one catch point: a defect costs this virtual machine alone
-                log.exception(
-                    "virtual machine %s: task crashed, restarting in %g s", watch.guest.title, RESTART_SECONDS
-                )
-            await asyncio.sleep(RESTART_SECONDS)
 
     async def _publish_changes(self, changed: Callable[[], None]) -> None:
         while True:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 SUFFIX = ".toml"
 
-_Mark = tuple[int, ...]
+_FileState = tuple[int, ...]
 """Identity of a file's content and permissions. A change of either may fix a problem."""
 
 _WORLD_WRITABLE = "is world-writable: remove the write permission of others"
@@ -35,10 +35,10 @@ class GuestFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._marks: dict[str, _Mark] = {}
+        self._file_states: dict[str, _FileState] = {}
         self._read: dict[str, GuestConfig | str] = {}
 
-    def look(self) -> GuestListing:
+    def list_guests(self) -> GuestListing:
         """Return the current content of the folder, or the last known content if it cannot be read.
 
         A missing folder is empty; a world-writable one is refused. Beyond `MAX_GUESTS` files, files read before have
@@ -46,7 +46,7 @@ class GuestFolder:
         """
         try:
             if self._path.stat().st_mode & stat.S_IWOTH:
-                self._marks, self._read = {}, {}
+                self._file_states, self._read = {}, {}
                 return self._listing(_WORLD_WRITABLE)
             names = self._names()
         except FileNotFoundError:
@@ -76,10 +76,10 @@ class GuestFolder:
             if file.is_symlink():
                 self._read[name] = f"{file}: broken link: {error.strerror}"
             return
-        mark = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
-        if self._marks.get(name) == mark and name in self._read:
+        file_state = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+        if self._file_states.get(name) == file_state and name in self._read:
             return
-        self._marks[name] = mark
+        self._file_states[name] = file_state
         if not stat.S_ISREG(found.st_mode):
             self._read[name] = f"{file}: not a regular file"
         elif found.st_mode & stat.S_IWOTH:
@@ -89,7 +89,7 @@ class GuestFolder:
 
     def _drop(self, name: str) -> None:
         self._read.pop(name, None)
-        self._marks.pop(name, None)
+        self._file_states.pop(name, None)
 
     def _parse(self, name: str) -> GuestConfig | str:
         try:
@@ -114,7 +114,7 @@ class GuestSource(Protocol):
 
     @property
     def every_seconds(self) -> float:
-        """Interval between two calls of `look`."""
+        """Interval between two calls of `list_guests`."""
         ...
 
     @property
@@ -122,7 +122,7 @@ class GuestSource(Protocol):
         """Whether the source may repeat machines of earlier sources without that being a problem."""
         ...
 
-    async def look(self) -> GuestListing:
+    async def list_guests(self) -> GuestListing:
         """Return the virtual machines that exist now. Problems are part of the result."""
         ...
 
@@ -144,7 +144,7 @@ class ConfiguredGuests:
     def __init__(self, guests: Sequence[GuestConfig]) -> None:
         self._listing = GuestListing({guest.title: guest for guest in guests}, {})
 
-    async def look(self) -> GuestListing:
+    async def list_guests(self) -> GuestListing:
         """Return them."""
         return self._listing
 
@@ -159,6 +159,6 @@ class FolderGuests:
     def __init__(self, folder: GuestFolder) -> None:
         self._folder = folder
 
-    async def look(self) -> GuestListing:
+    async def list_guests(self) -> GuestListing:
         """Read the changed files."""
-        return await asyncio.to_thread(self._folder.look)
+        return await asyncio.to_thread(self._folder.list_guests)

@@ -4,8 +4,8 @@ import logging
 
 from gpufleet import __version__
 from gpufleet.agent.publish.push import Pusher
-from gpufleet.agent.publish.queue import BatchQueue, QueuedBatch
-from gpufleet.codecs.batch import decode, encode
+from gpufleet.agent.publish.queue import BatchQueue
+from gpufleet.codecs.batch import encode
 from gpufleet.delivery.export import QueueStats, SendStats
 from gpufleet.model.errors import SpoolError, WireError
 from gpufleet.model.status import Heartbeat
@@ -39,7 +39,6 @@ class Outbox:
         self._next_heartbeat = clock.monotonic()
         self._not_made = 0
         self._failing = False
-        self._oldest: tuple[str, int, int] | None = None  # epoch, number and time of measurement
         self.stats = SendStats()
 
     def heartbeat_due_in(self) -> float:
@@ -60,7 +59,8 @@ class Outbox:
         if not present and not beats:
             return False
         sent_at = self._clock.now_ns()
-        heartbeat = await self._heartbeat() if beats else None
+        heartbeat = self._heartbeat() if beats else None
+        measured = (sample.measured_at for report in present for sample in report.samples)
 
         def make(epoch: str, seq: int) -> bytes:
             return encode(
@@ -76,7 +76,7 @@ class Outbox:
             )
 
         try:
-            await self._queue.put(make)
+            await self._queue.put(make, min(measured, default=sent_at))
         except (SpoolError, WireError) as error:
             self._not_made += 1
             self.stats.lost = self._lost
@@ -97,9 +97,8 @@ class Outbox:
     def _lost(self) -> int:
         return self._not_made + self._queue.lost
 
-    async def _heartbeat(self) -> Heartbeat:
-        oldest = await self._oldest_unsent()
-        queue = self.queue_stats()  # read afterwards: the backlog only shrinks meanwhile
+    def _heartbeat(self) -> Heartbeat:
+        queue = self.queue_stats()
         return Heartbeat(
             interval_seconds=self._heartbeat_seconds,
             version=__version__,
@@ -107,28 +106,9 @@ class Outbox:
             config_hash=self._config_hash,
             queue_records=queue.records,
             queue_bytes=queue.bytes,
-            oldest_unsent=oldest if queue.records else None,
+            oldest_unsent=self._queue.oldest_at,
             dropped_total=queue.dropped + self._lost,
         )
-
-    async def _oldest_unsent(self) -> int | None:
-        """Return the measurement time of the oldest queued batch. Each batch is decoded once."""
-        try:
-            oldest = await self._queue.oldest()
-        except SpoolError:
-            return None  # unknown; the pusher reads the same file, counts the error and logs it
-        if oldest is None:
-            return None
-        if self._oldest is None or self._oldest[:2] != (oldest.epoch, oldest.seq):
-            self._oldest = (oldest.epoch, oldest.seq, _measured_at(oldest))
-        return self._oldest[2]
-
-
-def _measured_at(one: QueuedBatch) -> int:
-    """Return the earliest measurement of a batch, or its creation time if it has none."""
-    batch = decode(one.body)
-    times = [block.measured_at for block in batch.samples] + [block.measured_at for block in batch.dims]
-    return min((min(some) for some in times if some), default=batch.sent_at)
 
 
 class Delivery:

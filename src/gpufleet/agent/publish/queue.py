@@ -11,7 +11,7 @@ import msgspec
 
 from gpufleet.codecs.batch import renumber
 from gpufleet.model.errors import SpoolError, WireError
-from gpufleet.spool import Spool, SpoolDiskError, SpoolGoneError, renew
+from gpufleet.spool import Spool, SpoolDiskError, SpoolGoneError, SpoolRecord, renew
 
 MEMORY_BYTES = 8 << 20
 """Limit of all bodies in memory. The newest body is kept even if it alone is larger."""
@@ -36,49 +36,49 @@ class MemoryQueue:
         self.bytes = 0
         self._max_bytes = max_bytes
         self._next_seq = 1
-        self._bodies: deque[tuple[int, bytes]] = deque()
+        self._queued: deque[SpoolRecord] = deque()
 
     @property
     def records(self) -> int:
         """Number of queued batches."""
-        return len(self._bodies)
+        return len(self._queued)
 
-    def put(self, make: Callable[[str, int], bytes]) -> None:
-        """Add the body that `make(epoch, seq)` returns. If it raises, the number is used again."""
-        body = make(self.epoch, self._next_seq)
-        self._bodies.append((self._next_seq, body))
+    def put(self, make: Callable[[str, int], bytes], at: int) -> None:
+        """Add the body that `make(epoch, seq)` returns, with its time. If it raises, the number is used again."""
+        self._append(make(self.epoch, self._next_seq), at)
+        while self.bytes > self._max_bytes and len(self._queued) > 1:
+            self.bytes -= len(self._queued.popleft().body)
+            self.lost += 1
+
+    def _append(self, body: bytes, at: int) -> None:
+        self._queued.append(SpoolRecord(self._next_seq, at, body))
         self._next_seq += 1
         self.bytes += len(body)
-        while self.bytes > self._max_bytes and len(self._bodies) > 1:
-            self.bytes -= len(self._bodies.popleft()[1])
-            self.lost += 1
 
     def renew(self, make: Callable[[bytes, str, int], bytes | None]) -> None:
         """Start a new epoch and renumber all bodies by `make(body, epoch, seq)`; None drops a body."""
-        bodies, self._bodies = self._bodies, deque()
+        queued, self._queued = self._queued, deque()
         self.epoch = secrets.token_hex(16)
         self._next_seq, self.bytes = 1, 0
-        for _, body in bodies:
-            made = make(body, self.epoch, self._next_seq)
+        for one in queued:
+            made = make(one.body, self.epoch, self._next_seq)
             if made is not None:
-                self._bodies.append((self._next_seq, made))
-                self._next_seq += 1
-                self.bytes += len(made)
+                self._append(made, one.at)
 
-    def newest(self) -> tuple[int, bytes] | None:
-        """Return the newest number and body."""
-        return self._bodies[-1] if self._bodies else None
+    def newest(self) -> SpoolRecord | None:
+        """Return the newest batch."""
+        return self._queued[-1] if self._queued else None
 
-    def oldest(self) -> tuple[int, bytes] | None:
-        """Return the oldest number and body."""
-        return self._bodies[0] if self._bodies else None
+    def oldest(self) -> SpoolRecord | None:
+        """Return the oldest batch."""
+        return self._queued[0] if self._queued else None
 
     def acknowledge(self, seq: int) -> None:
         """Remove a batch; an unknown number is ignored."""
-        for place, (number, body) in enumerate(self._bodies):
-            if number == seq:
-                self.bytes -= len(body)
-                del self._bodies[place]
+        for place, one in enumerate(self._queued):
+            if one.seq == seq:
+                self.bytes -= len(one.body)
+                del self._queued[place]
                 return
 
 
@@ -157,14 +157,26 @@ class BatchQueue:
         """Batches that neither disk nor memory could hold, or whose files were deleted."""
         return self._memory.lost + self._lost_with_files
 
-    async def put(self, make: Callable[[str, int], bytes]) -> None:
-        """Queue the body that `make(epoch, seq)` returns: durably, or in memory if the disk fails."""
+    @property
+    def oldest_at(self) -> int | None:
+        """Time of the oldest batch in nanoseconds since 1970, see `put`; None if the queue is empty."""
+        in_spool = self._spool.depth.oldest_at if self._spool else None
+        in_memory = self._memory.oldest()
+        return in_spool if in_spool is not None or in_memory is None else in_memory.at
+
+    async def put(self, make: Callable[[str, int], bytes], at: int) -> None:
+        """Queue a batch: durably, or in memory if the disk fails.
+
+        Args:
+            make: returns the body for an epoch and a number.
+            at: time of the batch, nanoseconds since 1970.
+        """
         async with self._changing:
             if self._spool is None:
                 await self._reopen()
             if self._spool is not None:
                 try:
-                    await self._spool.put(make(self._spool.epoch, self._spool.next_seq))
+                    await self._spool.put(make(self._spool.epoch, self._spool.next_seq), at)
                 except SpoolGoneError as error:
                     self._abandon(self._spool, error)
                 except SpoolError as error:
@@ -174,7 +186,7 @@ class BatchQueue:
                         log.info("batches are written to disk again; %d were lost meanwhile", self.lost)
                     self._trouble = ""
                     return
-        self._memory.put(make)
+        self._memory.put(make, at)
 
     async def live(self) -> list[QueuedBatch]:
         """Return some of the newest batches, newest first: from memory, else from the end of the spool.
@@ -184,13 +196,13 @@ class BatchQueue:
         """
         newest = self._memory.newest()
         if newest is not None:
-            return [QueuedBatch(self._memory.epoch, *newest)]
+            return [QueuedBatch(self._memory.epoch, newest.seq, newest.body)]
         spool = self._spool  # may be replaced while this waits
         if spool is None:
             return []
         after = max(0, spool.next_seq - 1 - LIVE_RECORDS)
         records = await asyncio.to_thread(spool.read_newest, after, max_records=READ_RECORDS, max_bytes=READ_BYTES)
-        return [QueuedBatch(spool.epoch, seq, body) for seq, body in records]
+        return [QueuedBatch(spool.epoch, one.seq, one.body) for one in records]
 
     async def oldest(self) -> QueuedBatch | None:
         """Return the oldest batch: from the spool, else from memory.
@@ -200,10 +212,10 @@ class BatchQueue:
         """
         spool = self._spool  # may be replaced while this waits
         if spool is not None:
-            for seq, body in await asyncio.to_thread(spool.read, max_records=1, max_bytes=READ_BYTES):
-                return QueuedBatch(spool.epoch, seq, body)
+            for one in await asyncio.to_thread(spool.read, max_records=1, max_bytes=READ_BYTES):
+                return QueuedBatch(spool.epoch, one.seq, one.body)
         oldest = self._memory.oldest()
-        return None if oldest is None else QueuedBatch(self._memory.epoch, *oldest)
+        return None if oldest is None else QueuedBatch(self._memory.epoch, oldest.seq, oldest.body)
 
     async def acknowledge(self, one: QueuedBatch) -> None:
         """Remove an acknowledged batch."""

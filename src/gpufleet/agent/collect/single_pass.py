@@ -57,7 +57,7 @@ async def read_once(
     async with asyncio.TaskGroup() as tasks:
         for loop in loops:
             tasks.create_task(run(loop))
-    settled = timeline.settle(state, everything=True)
-    if settled is not None:
-        state.apply(settled)
+    outcome = timeline.emit_pending(state, everything=True)
+    if outcome is not None:
+        state.apply(outcome)
     return state

@@ -1,0 +1,231 @@
+"""Collection of holders: calls the holder sources on a schedule and keeps the holdings of this machine's devices."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from gpufleet.agent.collect.saved import SavedFile
+from gpufleet.fleet.attribution.device_index import DeviceIndex, IndexedDevice
+from gpufleet.fleet.attribution.evidence import HoldingKey, holding_key
+from gpufleet.fleet.attribution.holdings import Answer, HoldingsRound, HoldingTracker, UnresolvedClaim
+from gpufleet.model.absence import Reason
+from gpufleet.model.errors import HolderError
+from gpufleet.model.holdings import DeviceHolders, Holding
+from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.time import NANOS
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.holder import HolderSource
+
+log = logging.getLogger(__name__)
+
+REPEAT_SECONDS = 600.0
+"""Interval at which unchanged holdings are sent again."""
+
+SAVE_SECONDS = 300.0
+"""Interval at which unchanged holdings are saved again. After a reboot they end at the time of the last save."""
+
+
+class SavedHoldings(msgspec.Struct, kw_only=True):
+    """Holdings that survive a restart of the agent.
+
+    Attributes:
+        boot: id of the boot of the machine.
+        saved_at: nanoseconds since 1970.
+        holdings: the present holdings at that time.
+    """
+
+    boot: str
+    saved_at: int
+    holdings: tuple[Holding, ...] = ()
+
+
+class DeviceProcesses:
+    """Processes on each device by the newest document, for the source that looks up their holders."""
+
+    def __init__(self) -> None:
+        self._devices: tuple[Device, ...] = ()
+
+    def update(self, devices: Iterable[Device]) -> None:
+        """Take the devices of a document."""
+        self._devices = tuple(devices)
+
+    def listed(self) -> dict[str, tuple[tuple[int, int | None], ...]]:
+        """Return the key of each device whose processes are known, to their ids and start times.
+
+        A GPU that is split is left out: its MIG devices and vGPUs have the holders.
+        """
+        split = {device.parent for device in self._devices}
+        return {
+            device.key: tuple([(process.pid, process.start_time) for process in device.processes])
+            for device in self._devices
+            if device.processes is not None and device.key not in split
+        }
+
+
+class HolderCollector:
+    """Calls the holder sources and publishes the holders of each device.
+
+    Attributes:
+        devices: view key to its holders, by the newest round; empty before the first. Unchanged holders are the same
+            objects from round to round.
+        unresolved: device names in the newest round that identify no device of this machine.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[tuple[HolderSource, float]],
+        *,
+        interval_seconds: float,
+        clock: Clock,
+        file: SavedFile[SavedHoldings] | None = None,
+        boot: str = "",
+        processes: DeviceProcesses | None = None,
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            sources: each with the time limit of a call in seconds.
+            interval_seconds: time between two rounds.
+            clock: wall and monotonic time.
+            file: keeps the holdings over a restart.
+            boot: id of this boot of the machine; empty if unknown.
+            processes: receives the devices of each round.
+        """
+        self._sources = tuple(sources)
+        self._interval = interval_seconds
+        self._clock = clock
+        self._file = file
+        self._boot = boot
+        self._processes = processes or DeviceProcesses()
+        saved = file.load() if file is not None else None
+        names = [source.name for source, _ in sources]
+        self._tracker = HoldingTracker(
+            saved.holdings if saved else (),
+            saved_at=saved.saved_at if saved else 0,
+            sources=names if saved and boot and saved.boot == boot else (),
+        )
+        self._saved = saved.holdings if saved else ()
+        self._saved_at = saved.saved_at if saved else 0
+        self._problems: dict[str, HolderError | None] = {}
+        self._details: dict[str, str] = {}
+        self._sent: dict[HoldingKey, tuple[Holding, float]] = {}  # holding as sent, and when
+        self._ended: list[Holding] = []
+        self.devices: Mapping[str, DeviceHolders] = {}
+        self.unresolved: tuple[UnresolvedClaim, ...] = ()
+
+    @property
+    def capabilities(self) -> dict[str, str]:
+        """State of each source that was called, as `holders_NAME`: `available`, or why it is not."""
+        return {f"holders_{name}": self._capability(name) for name in self._problems}
+
+    async def run(self, snapshot: Callable[[], Snapshot], changed: Callable[[], None]) -> None:
+        """Run until cancelled.
+
+        Args:
+            snapshot: returns the newest document, which has the devices.
+            changed: called after each round that changed the holders of a device.
+        """
+        try:
+            while True:
+                began = self._clock.monotonic()
+                if await self.round(snapshot().devices):
+                    changed()
+                await asyncio.sleep(max(0.0, self._interval - (self._clock.monotonic() - began)))
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close every source."""
+        for source, _ in self._sources:
+            await source.close()
+
+    async def round(self, devices: Iterable[Device]) -> bool:
+        """Call every source once and update the holders; return whether they changed."""
+        devices = tuple(devices)
+        self._processes.update(devices)
+        answers = dict(await asyncio.gather(*[self._call(source, seconds) for source, seconds in self._sources]))
+        now = self._clock.now_ns()
+        result = self._tracker.update(answers, DeviceIndex([indexed(device) for device in devices]), now)
+        self._ended += result.ended
+        self.unresolved = result.unresolved
+        changed = self._publish(result)
+        await self._save(now)
+        return changed
+
+    def due(self) -> tuple[Holding, ...]:
+        """Return the holdings to send: new, changed and ended ones, and each again after `REPEAT_SECONDS`."""
+        now = self._clock.monotonic()
+        due: list[Holding] = []
+        sent: dict[HoldingKey, tuple[Holding, float]] = {}
+        for holding in self._tracker.current:
+            key = holding_key(holding)
+            before, at = self._sent.get(key, (None, now))
+            if before != holding or now - at >= REPEAT_SECONDS:
+                due.append(holding)
+                at = now
+            sent[key] = holding, at
+        self._sent = sent
+        ended, self._ended = self._ended, []
+        return (*ended, *due)
+
+    async def _call(self, source: HolderSource, seconds: float) -> tuple[str, Answer]:
+        answer: Answer
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await source.report()
+        except TimeoutError:
+            answer = HolderError(Reason.TIMEOUT, f"no answer within {seconds:g} s")
+        except HolderError as error:
+            answer = error
+        except Exception as error:  # the one catch point: a defect costs its own source
+            log.debug("holder source %s: defect", source.name, exc_info=True)
+            answer = HolderError(Reason.READER_FAILED, f"{type(error).__name__}: {error}")
+        problem = answer if isinstance(answer, HolderError) else None
+        self._log_change(source.name, problem)
+        self._problems[source.name] = problem
+        self._details[source.name] = "" if isinstance(answer, HolderError) else answer.detail
+        return source.name, answer
+
+    def _capability(self, name: str) -> str:
+        problem = self._problems[name]
+        if problem is not None:
+            return f"{problem.absence}: {problem}"
+        return f"partial: {self._details[name]}" if self._details[name] else "available"
+
+    def _log_change(self, name: str, problem: HolderError | None) -> None:
+        """Log each change of a source's state once. A source that does not exist here is not worth a line."""
+        before = self._problems.get(name)
+        if problem is not None and problem.absence is not Reason.NOT_ENABLED:
+            if before is None or str(before) != str(problem):
+                log.warning("holder source %s: %s: %s", name, problem.absence, problem)
+        elif problem is None and before is not None and before.absence is not Reason.NOT_ENABLED:
+            log.info("holder source %s works again", name)
+
+    def _publish(self, result: HoldingsRound) -> bool:
+        before = self.devices
+        self.devices = {
+            view: before[view] if before.get(view) == holders else holders for view, holders in result.devices.items()
+        }
+        return self.devices != before
+
+    async def _save(self, now: int) -> None:
+        """Save the holdings if they changed, or were not saved for `SAVE_SECONDS`."""
+        current = self._tracker.current
+        is_old = bool(current) and not 0 <= now - self._saved_at < SAVE_SECONDS * NANOS
+        if self._file is not None and (is_old or current != self._saved):
+            self._saved, self._saved_at = current, now
+            record = SavedHoldings(boot=self._boot, saved_at=now, holdings=current)
+            await asyncio.to_thread(self._file.save, record)
+
+
+def indexed(device: Device) -> IndexedDevice:
+    """Return a device with the identities that its readings report."""
+    minor, mdev = _text(device, "gpu_minor_number"), _text(device, "vgpu_mdev_uuid")
+    return IndexedDevice(device.view, int(minor) if minor.isdecimal() else None, mdev or None)
+
+
+def _text(device: Device, metric: str) -> str:
+    reading = device.readings.get(metric)
+    return "" if reading is None or reading.value is None else str(reading.value)

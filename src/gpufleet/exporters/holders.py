@@ -1,0 +1,66 @@
+"""Labels of holders, for every exporter."""
+
+from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, Holding, HoldingVerdict
+
+HOLDER_INFO, HOLDER_STATE = "gpufleet_gpu_holder_info", "gpufleet_gpu_holder_state"
+
+HOLDER_HELP = {
+    HOLDER_INFO: "Holder of a device, one series per holder and container; always 1",
+    HOLDER_STATE: "Whether the holders of a device are known: 1 for the current state, 0 for the others",
+}
+
+
+def holder_labels(holding: Holding) -> dict[str, str]:
+    """Return the labels of a holding for `gpufleet_gpu_holder_info`; unknown ones are left out."""
+    holder = holding.holder
+    labels = {
+        "holder_kind": str(holder.kind),
+        "holder_id": holder.id,
+        "holder_name": holder.name,
+        **join_labels(holding),
+        "user": holder.user,
+        "account": holder.account,
+        "partition": holder.queue,
+        "qos": holder.qos,
+        "array_job_id": holder.array_job,
+        "array_task_id": holder.array_task,
+        "owner_kind": holder.owners[-1].kind if holder.owners else "",
+        "owner_name": holder.owners[-1].name if holder.owners else "",
+        "share": str(holding.share),
+        "claim": holding.claim,
+        "verdict": str(holding.verdict),
+    }
+    return {name: value for name, value in labels.items() if value}
+
+
+def join_labels(holding: Holding) -> dict[str, str]:
+    """Return the labels that name a holder on other series: its pod, container, job or virtual machine."""
+    labels: dict[str, str] = {}
+    for holder in (holding.parent, holding.holder):
+        if holder is not None:
+            labels |= _names(holder)
+    if holding.container:
+        labels["container"] = holding.container
+    return labels
+
+
+def only_holder(holders: DeviceHolders | None) -> Holding | None:
+    """Return the holding of a device with exactly one holder that no evidence contradicts, or None."""
+    if holders is None or len(holders.holdings) != 1:
+        return None
+    holding = holders.holdings[0]
+    return None if holding.verdict in (HoldingVerdict.CONFLICT, HoldingVerdict.UNKNOWN) else holding
+
+
+def _names(holder: Holder) -> dict[str, str]:
+    match holder.kind:
+        case HolderKind.POD:
+            return {"namespace": holder.namespace, "pod": holder.name, "pod_uid": "" if "/" in holder.id else holder.id}
+        case HolderKind.JOB:
+            return {"job_id": holder.id, "job_name": holder.name}
+        case HolderKind.VM:
+            return {"vm_uid": holder.id, "vm_name": holder.name}
+        case HolderKind.CONTAINER:
+            return {"container_id": holder.id, "container": holder.name}
+        case _:
+            return {"allocation": holder.id}
