@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 NAMES = (
-    *("agent", "nvml", "guests", "page", "exposition", "dcgm", "codec", "text", "spool"),
+    *("agent", "nvml", "guests", "page", "exposition", "dcgm", "codec", "text", "spool", "attribution"),
     *("store", "rollup", "lists", "hub", "ingest", "relay", "peers", "simulate", "million"),
 )
 

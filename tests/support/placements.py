@@ -61,8 +61,8 @@ class Score(msgspec.Struct):
 class Node:
     """A node whose holders, sources and permissions change at random."""
 
-    def __init__(self, seed: int) -> None:
-        """Take the seed that decides everything."""
+    def __init__(self, seed: int, *, permitted: bool = False) -> None:
+        """Take the seed that decides everything, and whether the agent has every permission all the time."""
         self.random = random.Random(seed)
         self.kind = self.random.choice((HolderKind.POD, HolderKind.POD, HolderKind.JOB, HolderKind.VM))
         self.now = 1_700_000_000 * NANOS
@@ -77,9 +77,10 @@ class Node:
         self.session, self.started_at = 1, self.now - 86_400 * NANOS
         self.outage = 0  # rounds without answer
         self.short = 0  # rounds with static pods only
-        self.sees_cgroups = self.random.random() < 0.7
-        self.sees_processes = self.random.random() < 0.7
-        self.resolves_uids = self.random.random() < 0.8
+        self.permitted = permitted
+        self.sees_cgroups = permitted or self.random.random() < 0.7
+        self.sees_processes = permitted or self.random.random() < 0.7
+        self.resolves_uids = permitted or self.random.random() < 0.8
 
     def step(self) -> None:
         """Let time pass, and change the node."""
@@ -92,7 +93,7 @@ class Node:
         if self.random.random() < 0.03:
             self.session, self.started_at = self.session + 1, self.now
             self.short = self.random.choice((0, 1, 1, 5, 20))
-        if self.random.random() < 0.02:
+        if not self.permitted and self.random.random() < 0.02:
             self.sees_processes = not self.sees_processes
 
     def answers(self) -> dict[str, Answer]:
@@ -240,9 +241,9 @@ class Node:
         return HolderReport(claims=tuple(claims), observes=True, living=living)
 
 
-def run(seed: int, rounds: int) -> Score:
-    """Simulate a node and score each device in each round. Agents restart now and then, without memory."""
-    node, score, tracker = Node(seed), Score(), HoldingTracker()
+def run(seed: int, rounds: int, *, permitted: bool = False) -> Score:
+    """Simulate a node and score each device in each round. The agent restarts now and then, with its saved holdings."""
+    node, score, tracker = Node(seed, permitted=permitted), Score(), HoldingTracker()
     for _ in range(rounds):
         node.step()
         if node.random.random() < 0.01:
@@ -271,6 +272,6 @@ def _add(score: Score, node: Node, result: HoldingsRound) -> None:
             score.unknown += 1  # some of the sharers are listed as unknown
         else:
             score.wrong += 1
-        if holders and view in node.gpus:
+        if holders and view in node.gpus and node.kind is HolderKind.POD:
             score.guessed += 1
             score.guessed_right += guess.get(view) in holders
