@@ -154,10 +154,11 @@ def test_missing_extra_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("GPUFLEET_HUB_AUTH", "tokens"), ("GPUFLEET_AGENT_TOKEN_FILE", "/nowhere")],
+    [("GPUFLEET_HUB_AUTH", "tokens"), ("GPUFLEET_AGENT_TOKEN_FILE", "{folder}/token")],
 )
 def test_up_refuses_a_configuration_with_tokens(tmp_path: Path, name: str, value: str) -> None:
-    done = gpufleet("up", "--state", str(tmp_path), env={name: value})
+    (tmp_path / "token").write_text("t" * 40)
+    done = gpufleet("up", "--state", str(tmp_path), env={name: value.format(folder=tmp_path)})
     assert (done.returncode, "run `gpufleet hub` and `gpufleet agent`" in done.stderr) == (2, True)
 
 

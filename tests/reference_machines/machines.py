@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.agent.collect.assemble import assemble
-from gpufleet.agent.collect.once import read_once
+from gpufleet.agent.collect.single_pass import read_once
 from gpufleet.channels.local import LocalExec, LocalFiles
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine

@@ -80,9 +80,9 @@ class TestHealthyH200Host:
         machine.smi.write(log=_without(scenario["log"], lost["pci.bus_id"]))
         snapshot = await machine.snapshot()
         assert snapshot.aggregate.coverage == "7 of 8 devices"
-        (missing,) = [device for device in snapshot.devices if device.side is Side.PCI_ONLY]
+        (missing,) = [device for device in snapshot.devices if device.uuid is None]
         assert missing.pci_address == "0000:5d:00.0"
-        assert values(missing) == {}
+        assert values(missing) == {"gpu_state": "lost"}
         assert states(snapshot, "nvidia_smi") == {ReaderState.PARTIAL}
 
 

@@ -106,6 +106,7 @@ def test_gpu_replaced_from_another_slot_ends_there() -> None:
 @pytest.mark.parametrize(
     ("reported", "intervals"),
     [
+        ({}, {}),
         ({"a": (2, 5)}, {"a": [(0, UNBOUNDED)]}),
         ({"a": (2, 5), "b": (7, 9)}, {"a": [(0, 7)], "b": [(7, UNBOUNDED)]}),
         ({"a": (2, 8), "b": (7, 9)}, {"a": [(0, 7)], "b": [(7, UNBOUNDED)]}),

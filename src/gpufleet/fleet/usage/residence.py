@@ -113,6 +113,8 @@ def succession(reported: Mapping[str, tuple[int, int]]) -> dict[str, list[tuple[
     Args:
         reported: guest to its first and its last report, nanoseconds since 1970.
     """
+    if not reported:
+        return {}
     found: dict[str, list[tuple[int, int]]] = {id_: [] for id_ in reported}
     edges = sorted({0, UNBOUNDED, *(at for interval in reported.values() for at in interval)})
     for start, end in pairwise(edges):
