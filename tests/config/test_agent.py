@@ -200,3 +200,8 @@ def targets(tables: list[dict[str, object]]) -> AgentConfig:
     known = [{name: value for name, value in table.items() if value is not None} for table in tables]
     flags = {"readers.exporter": known}
     return load(AgentConfig, file=None, env_prefix=ENV_PREFIX, env={}, flags=flags)
+
+
+def test_holder_labels_are_off_by_default() -> None:
+    assert not from_env().metrics.holder_labels
+    assert from_env(METRICS__HOLDER_LABELS="true").metrics.holder_labels

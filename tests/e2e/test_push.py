@@ -2,16 +2,25 @@
 
 import datetime as dt
 import re
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpufleet.codecs.prometheus_text.parser import TextParser
+from gpufleet.delivery.export import AgentStats
+from gpufleet.exporters.remote_write import RemoteWriteSeries
+from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState
 from gpufleet.model.time import to_ns
+from gpufleet.runtime import run_to_end
 from tests.e2e.conftest import Site
+from tests.fakes.kubelet import KUBELET, FakeContainer, FakeKubelet, FakePod, node_folder
+from tests.support.everything import snapshot_of_everything
 from tests.support.processes import get_json
+from tests.support.snapshots import holding
 from tests.support.tsdb import Tsdb, prometheus, victoria, vmagent
 from tests.support.waiting import wait_until
 
@@ -72,11 +81,22 @@ def is_all_there(site: Site, database: Tsdb, job: str) -> Callable[[], bool]:
 
 
 @pytest.fixture(scope="module")
-def prom(tmp_path_factory: pytest.TempPathFactory, peer: Peer) -> Iterator[tuple[Site, Tsdb]]:
+def kubelet() -> Iterator[FakeKubelet]:
+    with node_folder() as root, FakeKubelet(root) as kubelet:
+        yield kubelet
+
+
+@pytest.fixture(scope="module")
+def prom(tmp_path_factory: pytest.TempPathFactory, peer: Peer, kubelet: FakeKubelet) -> Iterator[tuple[Site, Tsdb]]:
     """Yield an agent that pushes version 2.0, and a Prometheus that receives from it and scrapes it."""
     site = Site(tmp_path_factory.mktemp("prometheus"))
     with prometheus(peer("prometheus"), site.folder / "tsdb", f"127.0.0.1:{site.agent_port}") as database:
         pushing(site, database.write_url, "2.0")
+        with (site.folder / "agent.toml").open("a") as file:
+            file.write(
+                "[metrics]\nholder_labels = true\n[holders]\ninterval_seconds = 1.0\n"
+                f'[holders.kubelet]\nfolder = "{kubelet.root / KUBELET}"\n'
+            )
         site.start_agent()
         yield site, database
         site.stop()
@@ -128,6 +148,50 @@ def test_series_ends_with_its_reading(prom: tuple[Site, Tsdb]) -> None:
     site.driver.scenario.faults.clear()
     site.driver.apply()
     wait_until(lambda: len(power(database, "gpufleet")) == 8, seconds=60, what="eight GPUs again")
+
+
+def test_series_of_a_gpu_name_its_pod(prom: tuple[Site, Tsdb], kubelet: FakeKubelet) -> None:
+    site, database = prom
+    uuid = site.driver.scenario.devices[6].uuid
+    pod = FakePod("ml", "train-0", "uid-1", (FakeContainer("cuda", devices={"nvidia.com/gpu": (uuid,)}),))
+    query = 'gpufleet_gpu_power_watts{pod="train-0",namespace="ml",container="cuda"}'
+
+    def jobs() -> set[str]:
+        found = database.now(query)
+        assert {one.labels["uuid"] for one in found} <= {uuid}
+        return {one.labels["job"] for one in found}
+
+    kubelet.place(pod)
+    wait_until(lambda: jobs() == {"scraped", "gpufleet"}, seconds=60, what="the pod's series from both sources")
+    every = 'gpufleet_gpu_power_watts{job="gpufleet"}'
+    wait_until(lambda: len(database.now(every)) == 8, seconds=60, what="one series of each GPU")
+    kubelet.remove(pod)
+    wait_until(lambda: not jobs(), seconds=60, what="the end of the pod's series")
+
+
+def test_series_of_a_job_are_found_without_a_join(prom: tuple[Site, Tsdb]) -> None:
+    _, database = prom
+    now = dt.datetime.now(dt.UTC)
+    snapshot = snapshot_of_everything(now, 1)
+    job = DeviceHolders(state=HolderState.HELD, holdings=(holding(Holder(kind=HolderKind.JOB, id="12345")),))
+    devices = (msgspec.structs.replace(snapshot.devices[0], holders=job), *snapshot.devices[1:])
+    source = RemoteWriteSeries(
+        ("gpufleet",),
+        {"job": "slurm"},
+        version="1.0",
+        interval_seconds=10,
+        now_ns=lambda: to_ns(now),
+        holder_labels=True,
+    )
+    run_to_end(source.offer(msgspec.structs.replace(snapshot, devices=devices), AgentStats(started_at=1, lanes={})))
+    draft = source.take()
+    assert draft is not None
+    headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
+    urllib.request.urlopen(urllib.request.Request(database.write_url, draft.encode(), headers), timeout=10).close()
+
+    (found,) = database.now('gpufleet_gpu_utilization_ratio{job_id="12345"}')
+    assert found.labels["uuid"] == snapshot.devices[0].uuid
+    assert len(database.now('gpufleet_gpu_utilization_ratio{job="slurm"}')) > 1
 
 
 def test_samples_have_the_times_of_their_measurements(vm: tuple[Site, Tsdb]) -> None:

@@ -1,16 +1,37 @@
 """Holders on the metrics pages: labels, several holders of a device, hostile names."""
 
+import re
+
 import msgspec
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpufleet.delivery.export import AgentStats
+from gpufleet.dialects.native import MEASURED
+from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.exporters.dcgm_exporter import add_dcgm
-from gpufleet.exporters.exposition import MetricsPage
-from gpufleet.exporters.holders import HOLDER_INFO, HOLDER_STATE, holder_labels, only_holder
+from gpufleet.exporters.exposition import MetricsPage, PageFormat, write_page
+from gpufleet.exporters.holders import (
+    HOLDER_INFO,
+    HOLDER_STATE,
+    SERIES_LABELS,
+    holder_at,
+    holder_labels,
+    only_holder,
+)
 from gpufleet.exporters.native import add_native
-from gpufleet.exporters.prometheus import PrometheusExporter
+from gpufleet.exporters.prometheus import GPU_INFO, NativePage, PrometheusExporter, device_labels
+from gpufleet.exporters.subjects import ABSENT
+from gpufleet.model.catalogue import CATALOGUE, MetricKind, Subject
 from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, HoldingVerdict, Share
+from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.time import to_ns
 from gpufleet.runtime import run_to_end
-from tests.support.snapshots import EXAMPLE_GUEST, held_snapshot, holding
+from tests.support.pages import shown
+from tests.support.passes import gpu
+from tests.support.snapshots import EXAMPLE_GUEST, example_snapshot, held_snapshot, holding
+
+STATS = AgentStats(started_at=0, lanes={})
 
 Series = dict[frozenset[tuple[str, str]], float]
 
@@ -85,6 +106,15 @@ def test_only_holder_is_none_for_shared_or_contradicted_devices() -> None:
     for verdict in (HoldingVerdict.CONFLICT, HoldingVerdict.UNKNOWN):
         contradicted = msgspec.structs.replace(unknown, verdict=verdict)
         assert only_holder(DeviceHolders(state=HolderState.HELD, holdings=(contradicted,))) is None
+    assert only_holder(DeviceHolders(state=HolderState.UNKNOWN, holdings=(pod,))) is None
+
+
+def test_holding_covers_instants_from_its_start() -> None:
+    since = msgspec.structs.replace(holding(Holder(kind=HolderKind.JOB, id="12")), since=50)
+    holders = DeviceHolders(state=HolderState.HELD, holdings=(since,))
+
+    assert holder_at(holders, 49) is None
+    assert holder_at(holders, 50) is since
 
 
 def test_pod_without_uid_has_no_uid_label() -> None:
@@ -92,3 +122,83 @@ def test_pod_without_uid_has_no_uid_label() -> None:
 
     assert labels["holder_id"] == "ml/a"
     assert "pod_uid" not in labels
+
+
+def samples(page: bytes) -> list[bytes]:
+    return sorted(line for line in page.splitlines() if not line.startswith(b"#"))
+
+
+def page_with_labels(snapshot: Snapshot) -> bytes:
+    return shown(AgentPages(holder_labels=True), snapshot, STATS)
+
+
+def test_series_of_a_held_device_name_its_only_holder() -> None:
+    page = page_with_labels(held_snapshot())
+
+    (labels,) = labelled(families(page, "gpufleet_gpu_power_watts"), uuid=gpu(0).uuid or "")
+    assert (labels["namespace"], labels["pod"], labels["container"]) == ("ml", 'tr"ain\\0', "main")
+    assert "job_id" not in labels
+    (sharers,) = labelled(families(page, "gpufleet_gpu_memory_used_bytes"), kind="mig")
+    assert not sharers.keys() & set(SERIES_LABELS)
+    for family in (GPU_INFO, ABSENT, MEASURED):
+        assert labelled(families(page, family), pod="virt-launcher-vm-x2x4z" if family == ABSENT else 'tr"ain\\0')
+
+
+def test_page_without_holder_labels_is_unchanged_by_holders() -> None:
+    def without(snapshot: Snapshot) -> list[str]:
+        lines = PrometheusExporter().render(snapshot).decode().splitlines()
+        return [line for line in lines if "gpufleet_gpu_holder_" not in line]
+
+    assert without(held_snapshot()) == without(example_snapshot())
+
+
+def test_no_label_is_written_twice_in_a_series() -> None:
+    for line in page_with_labels(held_snapshot()).decode().splitlines():
+        names = re.findall(r'[{,](\w+)="', re.sub(r"\\.", "", line))
+        assert len(names) == len(set(names)), line
+
+
+def test_holder_labels_are_names_of_no_dimension_or_device_label() -> None:
+    dims = {dim for metric in CATALOGUE.values() for dim in metric.dims}
+    of_devices = [metric for metric in CATALOGUE.values() if Subject.MACHINE not in metric.subjects]
+    texts = {metric.name.partition("_")[2] for metric in of_devices if metric.kind is MetricKind.INFO}
+    own = {name for device in held_snapshot().devices for name in device_labels(device)}
+
+    assert not set(SERIES_LABELS) & (dims | texts | own)
+
+
+@pytest.mark.parametrize("holder_labels", [False, True])
+def test_remote_write_has_every_series_of_a_held_page(holder_labels: bool) -> None:
+    pushed = MetricsPage()
+    run_to_end(add_native(pushed, held_snapshot(), holder_labels=holder_labels))
+    page = NativePage(holder_labels=holder_labels)
+    run_to_end(page.update(held_snapshot()))
+
+    assert samples(pushed.encode()) == samples(write_page(page.sections(), PageFormat.TEXT))
+
+
+def test_value_measured_before_the_holding_is_not_pushed_with_its_labels() -> None:
+    snapshot = held_snapshot()
+    power = snapshot.devices[0].readings["gpu_power_watts"].measured_at
+    assert power is not None
+
+    def pushed(since: int) -> list[dict[str, str]]:
+        def later(device: Device) -> Device:
+            assert device.holders is not None
+            holdings = tuple(msgspec.structs.replace(one, since=since) for one in device.holders.holdings)
+            return msgspec.structs.replace(device, holders=msgspec.structs.replace(device.holders, holdings=holdings))
+
+        page = MetricsPage()
+        held = msgspec.structs.replace(snapshot, devices=tuple(map(later, snapshot.devices)))
+        run_to_end(add_native(page, held, holder_labels=True))
+        return labelled(families(page.encode(), "gpufleet_gpu_power_watts"), uuid=gpu(0).uuid or "")
+
+    assert ["pod" in labels for labels in pushed(to_ns(power))] == [True]
+    assert ["pod" in labels for labels in pushed(to_ns(power) + 1000)] == [False]
+
+
+def test_change_of_holder_is_written() -> None:
+    pages, before = AgentPages(holder_labels=True), example_snapshot()
+    free = msgspec.structs.replace(before, devices=before.devices[1:])
+    for snapshot in (before, held_snapshot(), before, held_snapshot(), free):
+        assert shown(pages, snapshot, STATS) == page_with_labels(snapshot)

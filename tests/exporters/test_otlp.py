@@ -14,13 +14,14 @@ from gpufleet.exporters.otlp_resource import node_resource
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event, EventKind, event_report
+from gpufleet.model.holdings import MAX_LABELS, DeviceHolders, Holder, HolderKind, HolderState, Holding, Share
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Provenance
 from gpufleet.model.snapshot import Guest, Host, Snapshot
 from gpufleet.model.time import NANOS, to_ns
 from gpufleet.runtime import run_to_end
 from tests.support.passes import World, gpu
-from tests.support.snapshots import example_snapshot
+from tests.support.snapshots import example_snapshot, holding
 
 BOOT = 1_767_000_000
 STATS = AgentStats(started_at=5, lanes={})
@@ -147,6 +148,87 @@ def test_l9gpu_dialect_is_exported(world: World) -> None:
     measured = device.readings["gpu_power_watts"].measured_at
     assert measured is not None
     assert power.at == to_ns(measured)
+
+
+def held(snapshot: Snapshot, *holdings: Holding) -> Snapshot:
+    """Return the snapshot with holders of every device."""
+    holders = DeviceHolders(state=HolderState.HELD, holdings=holdings)
+    devices = [msgspec.structs.replace(device, holders=holders) for device in snapshot.devices]
+    return msgspec.structs.replace(snapshot, devices=tuple(devices))
+
+
+POD = Holder(kind=HolderKind.POD, id="uid-1", name="train-0", namespace="ml", labels={"app": "train", "hw.id": "x"})
+OTHER = Holder(kind=HolderKind.POD, id="uid-2", name="train-1", namespace="ml")
+JOB = Holder(kind=HolderKind.JOB, id="12345", name="train", user="ann", queue="gpu")
+
+
+def test_points_have_the_holder_of_their_device(world: World) -> None:
+    source = source_of(world)
+    measure(world, 100.0)
+    run_to_end(source.offer(held(shown(world), holding(POD)), STATS))
+    attributes = taken(source)["hw.power"].points[0].attributes
+    assert attributes["hw.id"] == gpu(0).uuid
+    assert {name: text for name, text in attributes.items() if name.startswith("k8s.")} == {
+        "k8s.namespace.name": "ml",
+        "k8s.pod.name": "train-0",
+        "k8s.pod.uid": "uid-1",
+        "k8s.container.name": "main",
+        "k8s.pod.label.app": "train",
+        "k8s.pod.label.hw.id": "x",
+    }
+
+
+@pytest.mark.parametrize("own", [(holding(POD, Share.TIMESLICE), holding(OTHER, Share.TIMESLICE)), ()])
+def test_point_of_a_device_without_only_holder_has_none(world: World, own: tuple[Holding, ...]) -> None:
+    source = source_of(world)
+    measure(world, 100.0)
+    run_to_end(source.offer(held(shown(world), *own), STATS))
+    assert not [name for name in taken(source)["hw.power"].points[0].attributes if name.startswith("k8s.")]
+
+
+def test_value_measured_before_the_holding_has_no_holder(world: World) -> None:
+    source = source_of(world)
+    since = measure(world, 100.0) + 1
+    for _ in range(2):
+        run_to_end(source.offer(held(shown(world), msgspec.structs.replace(holding(JOB), since=since)), STATS))
+        measure(world, 200.0)
+    points = taken(source)["hw.power"].points
+    assert [point.attributes.get("job.id") for point in points] == [None, "12345"]
+
+
+def test_l9gpu_dialect_has_its_own_names_of_a_job(world: World) -> None:
+    source = OtlpMetrics("east", {}, world.clock.now_ns, ("l9gpu",))
+    measure(world, 100.0)
+    run_to_end(source.offer(held(shown(world), holding(JOB)), STATS))
+    attributes = taken(source)["gpu.power.draw"].points[0].attributes
+    assert (attributes["job_id"], attributes["username"], attributes["partition"]) == ("12345", "ann", "gpu")
+    assert "job.id" not in attributes
+
+
+@pytest.mark.parametrize(
+    ("dialects", "name"), [(("l9gpu",), "l9gpu"), (("otel",), "gpufleet-agent"), (("otel", "l9gpu"), "gpufleet-agent")]
+)
+def test_service_is_l9gpu_only_without_other_dialects(world: World, dialects: tuple[str, ...], name: str) -> None:
+    def service(configured: dict[str, str]) -> object:
+        source = OtlpMetrics("east", configured, world.clock.now_ns, dialects)
+        measure(world, 100.0)
+        run_to_end(source.offer(shown(world), STATS))
+        draft = source.take()
+        assert draft is not None
+        return decode_metrics(unpack(draft.encode(), "gzip")).resources[0].attributes["service.name"]
+
+    assert service({}) == name
+    assert service({"service.name": "mine"}) == "mine"
+
+
+def test_hub_accepts_points_with_the_most_holder_attributes(world: World) -> None:
+    labels = {f"{number:02}" + "k" * 300: "v" for number in range(MAX_LABELS // 2)}
+    labels |= {f"{number:02}": "\u00fc" * 10_000 for number in range(MAX_LABELS // 2)}
+    pod = msgspec.structs.replace(POD, name="x" * 10_000, labels=labels)
+    source = source_of(world)
+    measure(world, 100.0)
+    run_to_end(source.offer(held(shown(world), holding(pod)), STATS))
+    assert taken(source)["hw.power"].points  # `taken` fails if the decoder rejected a point
 
 
 def test_two_dialects_send_each_reading_twice(world: World) -> None:
@@ -293,6 +375,20 @@ def test_events_are_log_records(world: World) -> None:
     assert first.attributes["gpufleet.code"] == 79
     assert (second.event, second.body, second.severity) == ("gpufleet.of_the_future", "of_the_future", INFO)
     assert logs.take() is None
+
+
+def test_event_has_the_holder_at_its_time(world: World) -> None:
+    measure(world, 100.0)
+    logs, since = OtlpLogs("east", {}), 50 * NANOS
+    snapshot = held(shown(world), msgspec.structs.replace(holding(JOB), since=since))
+    logs.add_events(snapshot, [Event(view=gpu(0), kind="xid", code=31, at=at) for at in (since - 1, since)])
+    logs.add_events(snapshot, [Event(view=None, kind=EventKind.DRIVER_LOADED, at=since)])
+    run_to_end(logs.offer(snapshot, STATS))
+    draft = logs.take()
+    assert draft is not None
+    records = decode_logs(unpack(draft.encode(), "gzip")).resources[0].records
+    assert [record.attributes.get("job.id") for record in records] == [None, "12345", None]
+    assert records[1].attributes["hw.id"] == gpu(0).uuid
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.delivery.export import AgentStats
 from gpufleet.delivery.export_queue import ExportQueueStats
 from gpufleet.exporters.agent_page import AgentPages
-from gpufleet.exporters.remote_write import RemoteWriteSeries
+from gpufleet.exporters.remote_write import MAX_ENDED, RemoteWriteSeries
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import DimValue
 from gpufleet.model.snapshot import Guest, Snapshot
 from gpufleet.runtime import run_to_end
 from tests.fakes.clock import FakeClock
@@ -176,6 +177,20 @@ def test_ended_series_expire(world: World) -> None:
     run_to_end(source.offer(shown(world), STATS))
     run_to_end(source.offer(shown(world), STATS))
     assert len(source._series) < known
+
+
+def test_number_of_ended_series_is_limited(world: World) -> None:
+    """Each change of a holder ends every series of its GPU."""
+    source = source_of(world.clock)
+    measure(world, 300.0)
+    run_to_end(source.offer(shown(world), STATS))
+    known = len(source._series)
+    for number in range(MAX_ENDED // 4000 + 2):
+        dims = tuple(DimValue("gpu_xid_errors_total", (f"{number}-{xid}",), 1) for xid in range(4000))
+        world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), {}, dims))
+        run_to_end(source.offer(shown(world), STATS))
+        world.clock.advance(1)
+    assert MAX_ENDED < len(source._series) <= MAX_ENDED + 4000 + known
 
 
 def test_clock_set_back_does_not_suppress_samples(world: World) -> None:

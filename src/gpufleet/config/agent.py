@@ -200,14 +200,17 @@ class SpoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The page `/metrics`.
+    """The page `/metrics`, and the labels of remote write.
 
     Attributes:
         dialects: dialects of the metric names, any of `native`, `dcgm`, `all-smi`, `nvidia-gpu-exporter` and
             `kubevirt`; `gpufleet` and `dcgm-exporter` are synonyms of the first two.
+        holder_labels: add `namespace`, `pod`, `container` and `job_id` of the only holder of a GPU to its series under
+            the names of `native`, also with remote write. Series then begin and end with their holders.
     """
 
     dialects: Dialects = ("native",)
+    holder_labels: bool = False
 
     @property
     def dialect_names(self) -> tuple[str, ...]:

@@ -14,8 +14,21 @@ from gpufleet.dialects.otel_names import OtelRow
 UUID, INDEX, MODEL = "gpu.uuid", "gpu.index", "gpu.model"
 """Attributes of a GPU."""
 
-HOST, CLUSTER, VENDOR = "host.name", "k8s.cluster.name", "gpu.vendor"
+HOST, CLUSTER, VENDOR, SERVICE = "host.name", "k8s.cluster.name", "gpu.vendor", "service.name"
 """Attributes of the resource; points repeat the first two."""
+
+JOB = (
+    ("job_id", "id"),
+    ("job_name", "name"),
+    ("username", "user"),
+    ("partition", "queue"),
+    ("account", "account"),
+    ("qos", "qos"),
+    ("array_job_id", "array_job"),
+    ("array_task_id", "array_task"),
+    ("num_nodes", "nodes"),
+)
+"""Attributes of a SLURM job, as written by its collector's processor, and the fields of `Holder`."""
 
 MHZ = 1_000_000
 

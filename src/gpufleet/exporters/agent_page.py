@@ -134,10 +134,10 @@ class AgentPages:
             requested: some families count over a window.
     """
 
-    def __init__(self, dialects: Collection[str] = (NATIVE.name,)) -> None:
-        """Create an empty page for the named dialects."""
+    def __init__(self, dialects: Collection[str] = (NATIVE.name,), *, holder_labels: bool = False) -> None:
+        """Create an empty page for the named dialects; `holder_labels` as in `NativePage`."""
         self._dialects = tuple(dialects)
-        self._native = NativePage() if NATIVE.name in dialects else None
+        self._native = NativePage(holder_labels=holder_labels) if NATIVE.name in dialects else None
         self._clocks = ClockCounts() if DCGM_EXPORTER.name in dialects else None
         self.needs_every_snapshot = self._clocks is not None
         self._sections: list[Section] = []

@@ -1,6 +1,6 @@
 """Labels of holders, for every exporter."""
 
-from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, Holding, HoldingVerdict
+from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Holding, HoldingVerdict
 
 HOLDER_INFO, HOLDER_STATE = "gpufleet_gpu_holder_info", "gpufleet_gpu_holder_state"
 
@@ -8,6 +8,9 @@ HOLDER_HELP = {
     HOLDER_INFO: "Holder of a device, one series per holder and container; always 1",
     HOLDER_STATE: "Whether the holders of a device are known: 1 for the current state, 0 for the others",
 }
+
+SERIES_LABELS = ("namespace", "pod", "container", "job_id")
+"""Labels of `series_labels`."""
 
 
 def holder_labels(holding: Holding) -> dict[str, str]:
@@ -44,9 +47,24 @@ def join_labels(holding: Holding) -> dict[str, str]:
     return labels
 
 
+def series_labels(holding: Holding) -> dict[str, str]:
+    """Return the labels that `[metrics] holder_labels` adds to the series of a device; unknown ones are left out."""
+    names = join_labels(holding)
+    return {name: names[name] for name in SERIES_LABELS if names.get(name)}
+
+
+def holder_at(holders: DeviceHolders | None, at: int) -> Holding | None:
+    """Return the only holding of a device if it had begun at an instant in nanoseconds since 1970, or None."""
+    holding = only_holder(holders)
+    return holding if holding is not None and holding.since <= at else None
+
+
 def only_holder(holders: DeviceHolders | None) -> Holding | None:
-    """Return the holding of a device with exactly one holder that no evidence contradicts, or None."""
-    if holders is None or len(holders.holdings) != 1:
+    """Return the holding of a device with exactly one holder that no evidence contradicts, or None.
+
+    It is None as well if a source that does not answer could report another holder.
+    """
+    if holders is None or holders.state is not HolderState.HELD or len(holders.holdings) != 1:
         return None
     holding = holders.holdings[0]
     return None if holding.verdict in (HoldingVerdict.CONFLICT, HoldingVerdict.UNKNOWN) else holding

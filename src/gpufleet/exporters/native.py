@@ -1,9 +1,11 @@
 """The series of a snapshot under gpufleet's own names, each with its instant of measurement.
 
 For remote write. The page is rendered by `prometheus`, which caches its lines between rounds. A test compares both.
+They differ in values that were measured before the present holding of their device: these have no labels of the holder.
 """
 
 import datetime as dt
+import itertools
 from collections.abc import Generator, Iterable, Mapping
 
 from gpufleet.dialects.native import MEASURED, PREFIX
@@ -14,8 +16,8 @@ from gpufleet.exporters.prometheus import (
     GPU_INFO,
     HOST_INFO,
     UNLABELLED_TEXTS,
+    PageSubject,
     add_agent,
-    guest_labels,
     subjects_of,
 )
 from gpufleet.exporters.subjects import ABSENT
@@ -25,37 +27,42 @@ from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Device, Snapshot, Source
 
 
-def add_native(page: MetricsPage, snapshot: Snapshot) -> Generator[None, None, None]:
-    """Add the readings of devices, machine and agent to a page, in small steps."""
+def add_native(page: MetricsPage, snapshot: Snapshot, *, holder_labels: bool = False) -> Generator[None, None, None]:
+    """Add the readings of devices, machine and agent to a page, in small steps.
+
+    Args:
+        page: the page.
+        snapshot: the source of the readings.
+        holder_labels: as in `NativePage`.
+    """
     for name, metric in CATALOGUE.items():
         page.declare(PREFIX + name, "counter" if metric.kind is MetricKind.COUNTER else "gauge", metric.help)
     for family in (GPU_INFO, HOST_INFO, ABSENT, HOLDER_INFO, HOLDER_STATE, MEASURED):
         page.declare(family, "gauge", "")
-    node = format_labels({"node": snapshot.node.name})
-    shown = subjects_of(node, snapshot.devices, snapshot.host)
-    for guest in snapshot.guests:
-        shown += subjects_of(f"{node},{format_labels(guest_labels(guest))}", guest.devices, guest.host)
-    for base, one in shown:
+    for subject in itertools.chain.from_iterable(subjects_of(snapshot, holder_labels=holder_labels)):
         yield
-        _add_readings(page, base, one.readings, one.dimensions)
-        _add_measured(page, base, one.sources)
+        one = subject.of
+        _add_readings(page, subject, one.readings, one.dimensions)
+        _add_measured(page, subject, one.sources)
         if isinstance(one, Device):
-            _add_info(page, GPU_INFO, base, one.readings, DEVICE_LABEL_TEXTS)
-            _add_holders(page, base, one.holders)
+            _add_info(page, GPU_INFO, subject.base, one.readings, DEVICE_LABEL_TEXTS)
+            _add_holders(page, subject.identity, one.holders)
         else:
-            _add_info(page, HOST_INFO, base, one.readings, UNLABELLED_TEXTS)
+            _add_info(page, HOST_INFO, subject.base, one.readings, UNLABELLED_TEXTS)
     add_agent(page, snapshot)
 
 
 def _add_readings(
-    page: MetricsPage, base: str, readings: Mapping[str, Reading], dimensions: Iterable[DimReading]
+    page: MetricsPage, subject: PageSubject, readings: Mapping[str, Reading], dimensions: Iterable[DimReading]
 ) -> None:
     for name, reading in readings.items():
+        base = subject.base_at(reading.measured_at)
         if reading.value is None:
             page.add(ABSENT, f'{base},metric="{name}",reason="{reading.absent}"', 1, reading.measured_at)
         else:
             _add_value(page, CATALOGUE[name], base, reading.value, reading.measured_at)
     for dim in dimensions:
+        base = subject.base_at(dim.measured_at)
         if dim.value is None:
             where = format_labels({f"dim_{name}": value for name, value in dim.labels.items()})
             page.add(ABSENT, f'{base},{where},metric="{dim.metric}",reason="{dim.absent}"', 1, dim.measured_at)
@@ -71,10 +78,15 @@ def _add_value(page: MetricsPage, metric: Metric, labels: str, value: Value, at:
         page.add(PREFIX + metric.name, labels, value, at)
 
 
-def _add_measured(page: MetricsPage, base: str, sources: Iterable[Source]) -> None:
+def _add_measured(page: MetricsPage, subject: PageSubject, sources: Iterable[Source]) -> None:
     for source in sources:
         labels = format_labels({"reader": source.reader, "lane": source.lane, "provenance": source.provenance})
-        page.add(MEASURED, f"{base},{labels}", source.measured_at.timestamp(), source.measured_at)
+        page.add(
+            MEASURED,
+            f"{subject.base_at(source.measured_at)},{labels}",
+            source.measured_at.timestamp(),
+            source.measured_at,
+        )
 
 
 def _add_holders(page: MetricsPage, base: str, holders: DeviceHolders | None) -> None:

@@ -1,13 +1,14 @@
 """OTLP metric requests of an agent, under the names of the configured dialects.
 
 Each measurement is exported once, with its own time. A reading without a value has no point, and no value is exported
-again with a newer time. Counters are cumulative sums. Their start time is the driver load or device reset; for host
+again with a newer time. A point has the attributes of the device's holder if the device has exactly one, which had it
+when the value was measured. Counters are cumulative sums. Their start time is the driver load or device reset; for host
 counters it is the boot. A counter that outlives these has no start time.
 """
 
 import bisect
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ from gpufleet.codecs.otlp.records import Attributes, Kind, OtlpMetric, OtlpPoint
 from gpufleet.delivery.export import AgentStats, Draft
 from gpufleet.dialects import otel
 from gpufleet.dialects.otel_names import OWN, Instrument
+from gpufleet.exporters.holders import only_holder
 from gpufleet.exporters.otlp_dialects import OTLP_DIALECTS, OtlpDialect
 from gpufleet.exporters.otlp_resource import SCOPE, compress_body, guest_resource, info_texts, node_resource
 from gpufleet.model.catalogue import CATALOGUE
@@ -151,6 +153,18 @@ class _PendingPoint(msgspec.Struct, frozen=True):
     attributes: Attributes
 
 
+class _SubjectAttributes(NamedTuple):
+    """Attributes of a device: its own, and with those of its holder, which has it since an instant in nanoseconds."""
+
+    own: Mapping[str, str] = {}
+    held: Mapping[str, str] = {}
+    since: int = 0
+
+    def at(self, instant: int) -> Mapping[str, str]:
+        """Return the attributes of a value measured at an instant."""
+        return self.held if instant >= self.since else self.own
+
+
 class OtlpMetrics:
     """Collector of measurements for metric requests: one resource for the node and one per guest."""
 
@@ -174,6 +188,8 @@ class OtlpMetrics:
         self._more: dict[str, str] = {}
         for dialect in self._dialects:
             self._more |= dialect.resource_attributes(cluster)
+        if len(self._dialects) == 1:
+            self._more |= self._dialects[0].service_attributes()
         self._more |= attributes
         self._fresh: NewestInstants[tuple[str, str, str, tuple[str, ...]]] = NewestInstants(now_ns)
         self._pending: list[_PendingPoint] = []
@@ -226,13 +242,18 @@ class OtlpMetrics:
         self._machines[machine] = export
         of_machine = info_texts(host.readings)
         for dialect in self._dialects:
-            self._gather(dialect, machine, export, "", {}, host)
+            self._gather(dialect, machine, export, "", _SubjectAttributes(), host)
         for device in devices:
             yield
+            holding = only_holder(device.holders)
             for dialect in self._dialects:
-                attributes = dialect.device_attributes(device, of_machine, export.attributes)
-                if attributes is not None:
-                    self._gather(dialect, machine, export, device.key, attributes, device)
+                own = dialect.device_attributes(device, of_machine, export.attributes)
+                if own is None:
+                    continue
+                attributes = _SubjectAttributes(own, own, 0)
+                if holding is not None:
+                    attributes = _SubjectAttributes(own, {**dialect.holder_attributes(holding), **own}, holding.since)
+                self._gather(dialect, machine, export, device.key, attributes, device)
 
     def _gather(
         self,
@@ -240,7 +261,7 @@ class OtlpMetrics:
         machine: str,
         export: _MachineExport,
         key: str,
-        attributes: Mapping[str, str],
+        attributes: _SubjectAttributes,
         of: Device | Host,
     ) -> None:
         others = {
@@ -250,7 +271,7 @@ class OtlpMetrics:
         }
 
         def add(points: Iterable[otel.OtelPoint], at: int, reader: str) -> None:
-            mine = {**attributes, **others.get(reader, {})}
+            mine = {**attributes.at(at), **others.get(reader, {})}
             self._pending += [_PendingPoint(export, point, key, at, {**mine, **point.attributes}) for point in points]
 
         for name, reading in of.readings.items():

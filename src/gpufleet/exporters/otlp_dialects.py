@@ -4,8 +4,9 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from gpufleet.dialects import l9gpu, l9gpu_points, otel
+from gpufleet.dialects import l9gpu, l9gpu_points, otel, otel_holders
 from gpufleet.exporters.otlp_resource import info_texts
+from gpufleet.model.holdings import Holding
 from gpufleet.model.reading import Value
 from gpufleet.model.snapshot import Device, Host
 
@@ -25,6 +26,10 @@ class OtlpDialect(Protocol):
         """Return resource attributes beyond the common ones."""
         ...
 
+    def service_attributes(self) -> Mapping[str, str]:
+        """Return resource attributes that replace the agent's own if it exports no other dialect."""
+        ...
+
     def device_attributes(
         self, device: Device, of_machine: Mapping[str, str], resource: Mapping[str, str]
     ) -> dict[str, str] | None:
@@ -35,6 +40,10 @@ class OtlpDialect(Protocol):
             of_machine: info texts of its machine, by catalogue name.
             resource: resource attributes of its machine.
         """
+        ...
+
+    def holder_attributes(self, holding: Holding) -> dict[str, str]:
+        """Return the attributes of the holder of a device."""
         ...
 
     def points_of(self, metric: str, labels: tuple[str, ...], value: Value) -> Iterable[otel.OtelPoint]:
@@ -53,11 +62,19 @@ class OtelDialect:
         """Return no additional attributes."""
         return {}
 
+    def service_attributes(self) -> Mapping[str, str]:
+        """Return no attributes: the agent's own are those of the convention."""
+        return {}
+
     def device_attributes(
         self, device: Device, of_machine: Mapping[str, str], resource: Mapping[str, str]
     ) -> dict[str, str]:
         """Return identity, product and versions of a device."""
         return otel.device_attributes(device.view, {**of_machine, **info_texts(device.readings)})
+
+    def holder_attributes(self, holding: Holding) -> dict[str, str]:
+        """Return pod, container, owners, job and virtual machine."""
+        return otel_holders.holder_attributes(holding)
 
     def points_of(self, metric: str, labels: tuple[str, ...], value: Value) -> Iterable[otel.OtelPoint]:
         """Return at least one point: a metric without a conventional name has gpufleet's own."""
@@ -75,11 +92,19 @@ class L9gpuDialect:
         """Return vendor and cluster, as in l9gpu's own resources."""
         return {l9gpu.VENDOR: "nvidia", l9gpu.CLUSTER: cluster}
 
+    def service_attributes(self) -> Mapping[str, str]:
+        """Return the service name by which dashboards for l9gpu select its resources."""
+        return {l9gpu.SERVICE: "l9gpu"}
+
     def device_attributes(
         self, device: Device, of_machine: Mapping[str, str], resource: Mapping[str, str]
     ) -> dict[str, str] | None:
         """Return index, identity and product of a GPU, and the owner attributes of its resource."""
         return l9gpu_points.device_attributes(device.view, device.name, resource)
+
+    def holder_attributes(self, holding: Holding) -> dict[str, str]:
+        """Return pod, container and owners as OpenTelemetry does, and a job as l9gpu's collector does."""
+        return otel_holders.holder_attributes(holding, l9gpu.JOB)
 
     def points_of(self, metric: str, labels: tuple[str, ...], value: Value) -> Iterable[otel.OtelPoint]:
         """Return the points of a value; none if l9gpu has no name for the metric."""

@@ -1,6 +1,7 @@
 """OTLP log requests: one record per event of a machine and its devices, exported once.
 
-Each record has a severity and a one-line message.
+Each record has a severity and a one-line message. An event of a device has the attributes of the device's holder if the
+device has exactly one, which had it at the time of the event.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -9,8 +10,9 @@ from gpufleet import __version__
 from gpufleet.codecs.otlp.encode import encode_logs
 from gpufleet.codecs.otlp.records import LogRecord, ResourceLogs
 from gpufleet.delivery.export import AgentStats, Draft
-from gpufleet.dialects import otel
+from gpufleet.dialects import otel, otel_holders
 from gpufleet.dialects.otel_names import OWN
+from gpufleet.exporters.holders import holder_at
 from gpufleet.exporters.otlp_resource import SCOPE, compress_body, info_texts, node_resource
 from gpufleet.model.event import EVENT_KINDS, Event, EventKind
 from gpufleet.model.machine import Machine
@@ -68,6 +70,9 @@ class OtlpLogs:
             if event.view is not None:
                 known = devices.get(event.view.key)
                 own = info_texts(known.readings) if known else {}
+                holding = holder_at(known.holders, event.at) if known else None
+                if holding is not None:
+                    attributes |= otel_holders.holder_attributes(holding)
                 attributes |= otel.device_attributes(event.view, {**of_machine, **own})
             attributes |= {OWN + name: text for name, text in event.attributes.items()}
             if event.code:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gpufleet import __version__
+from gpufleet.dialects.otel_holders import VM_NAME, VM_NAMESPACE, VM_UUID
 from gpufleet.dialects.otel_names import OWN
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.machine import Machine
@@ -45,9 +46,9 @@ def guest_resource(guest: Guest, node: Machine, cluster: str, more: Mapping[str,
         **node_resource(msgspec.structs.replace(guest.machine, name=guest.machine.name or guest.name), cluster, {}),
         "service.instance.id": node.name,
         OWN + "hypervisor": node.name,
-        OWN + "vm.namespace": guest.namespace,
-        OWN + "vm.name": guest.name,
-        OWN + "vm.uuid": guest.vm_uuid,
+        VM_NAMESPACE: guest.namespace,
+        VM_NAME: guest.name,
+        VM_UUID: guest.vm_uuid,
     }
     return {name: value for name, value in {**known, **more}.items() if value}
 

@@ -8,17 +8,22 @@
 - `gpufleet_measured_timestamp_seconds` is the time of measurement by subject, reader and lane, with `provenance`.
 - `gpufleet_gpu_holder_info` names the pods, jobs and virtual machines that have a device, for joins by `uuid`.
   `gpufleet_gpu_holder_state` is `unknown` if they are not known.
+- With `holder_labels`, all other series of a device with exactly one holder name it, in the labels of `series_labels`.
 - Series of a virtual machine read from inside carry `namespace`, `vm_name` and `vm_uid`.
 """
 
-from collections.abc import Generator, Iterable
+import datetime as dt
+from collections.abc import Generator, Iterable, Iterator
+from typing import NamedTuple
 
 from gpufleet.dialects.native import MEASURED
 from gpufleet.exporters.exposition import FamilyHeader, MetricsPage, PageFormat, Section, format_labels, write_page
-from gpufleet.exporters.holders import HOLDER_HELP
+from gpufleet.exporters.holders import HOLDER_HELP, only_holder, series_labels
 from gpufleet.exporters.subjects import ABSENT, FamilyBodies, SubjectSeries, catalogue_headers
+from gpufleet.model.holdings import Holding
 from gpufleet.model.snapshot import Device, Guest, Host, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderState
+from gpufleet.model.time import to_datetime
 from gpufleet.model.view import ViewKind
 from gpufleet.runtime import run_to_end
 
@@ -76,35 +81,40 @@ class PrometheusExporter:
 class NativePage:
     """The page of one machine, updated incrementally: unchanged lines are reused."""
 
-    def __init__(self) -> None:
-        """Create a page without series."""
+    def __init__(self, *, holder_labels: bool = False) -> None:
+        """Create a page without series.
+
+        Args:
+            holder_labels: name the only holder of a device in the labels of its series.
+        """
+        self._holder_labels = holder_labels
         self._heads = {**catalogue_headers(), **_SUBJECT_HEADS}
-        self._bases: list[str] = []
+        self._bases: list[tuple[str, str]] = []
         self._subjects: list[SubjectSeries] = []
         self._families = FamilyBodies(self._heads, 0)
         self._rest: list[Section] = []
 
     def update(self, snapshot: Snapshot) -> Generator[None, None, None]:
         """Update the page from a snapshot, in small steps. The page is consistent after the last step."""
-        node = format_labels({"node": snapshot.node.name})
-        shown = subjects_of(node, snapshot.devices, snapshot.host)
-        for guest in snapshot.guests:
-            shown += subjects_of(f"{node},{format_labels(guest_labels(guest))}", guest.devices, guest.host)
+        shown: list[PageSubject] = []
+        for subjects in subjects_of(snapshot, holder_labels=self._holder_labels):
+            shown += subjects
             yield
-        bases = [base for base, _ in shown]
+        bases = [(subject.base, subject.identity) for subject in shown]
         if bases != self._bases:
             self._bases = bases
             self._subjects = [
-                SubjectSeries(base, GPU_INFO, DEVICE_LABEL_TEXTS)
-                if isinstance(one, Device)
-                else SubjectSeries(base, HOST_INFO, UNLABELLED_TEXTS)
-                for base, one in shown
+                SubjectSeries(subject.base, subject.identity, GPU_INFO, DEVICE_LABEL_TEXTS)
+                if isinstance(subject.of, Device)
+                else SubjectSeries(subject.base, subject.identity, HOST_INFO, UNLABELLED_TEXTS)
+                for subject in shown
             ]
             self._families = FamilyBodies(self._heads, len(self._subjects))
-        for place, (subject, (_, one)) in enumerate(zip(self._subjects, shown, strict=True)):
+        for place, (series, subject) in enumerate(zip(self._subjects, shown, strict=True)):
             yield
+            one = subject.of
             holders = one.holders if isinstance(one, Device) else None
-            self._families.put(place, subject.update(one.readings, one.dimensions, one.sources, holders))
+            self._families.put(place, series.update(one.readings, one.dimensions, one.sources, holders))
         yield from self._families.join()
         self._rest = _agent_sections(snapshot)
 
@@ -118,10 +128,52 @@ def guest_labels(guest: Guest) -> dict[str, str]:
     return {"namespace": guest.namespace, "vm_name": guest.name, "vm_uid": guest.vm_uuid}
 
 
-def subjects_of(base: str, devices: Iterable[Device], host: Host) -> list[tuple[str, Device | Host]]:
-    """Return the devices and the machine itself, each with the labels of its series."""
-    found: list[tuple[str, Device | Host]] = [(f"{base},{format_labels(device_labels(one))}", one) for one in devices]
-    return [*found, (base, host)]
+class PageSubject(NamedTuple):
+    """A device or machine, with the labels of its series as written by `format_labels`.
+
+    Attributes:
+        base: labels of its series.
+        identity: those without the holder.
+        since: start of the holding of the holder in `base`, or None.
+        of: the device or machine.
+    """
+
+    base: str
+    identity: str
+    since: dt.datetime | None
+    of: Device | Host
+
+    def base_at(self, instant: dt.datetime | None) -> str:
+        """Return the labels of a value measured at an instant, without the holder if it had not begun."""
+        is_earlier = self.since is not None and instant is not None and instant < self.since
+        return self.identity if is_earlier else self.base
+
+
+def subjects_of(snapshot: Snapshot, *, holder_labels: bool) -> Iterator[list[PageSubject]]:
+    """Yield the subjects of the node and of each virtual machine: its devices and the machine itself.
+
+    Args:
+        snapshot: their source.
+        holder_labels: name the only holder of the node's devices in their labels.
+    """
+    node = format_labels({"node": snapshot.node.name})
+    devices = [
+        _device_subject(node, device, only_holder(device.holders) if holder_labels else None)
+        for device in snapshot.devices
+    ]
+    yield [*devices, PageSubject(node, node, None, snapshot.host)]
+    for guest in snapshot.guests:
+        base = f"{node},{format_labels(guest_labels(guest))}"
+        devices = [_device_subject(base, device, None) for device in guest.devices]
+        yield [*devices, PageSubject(base, base, None, guest.host)]
+
+
+def _device_subject(machine: str, device: Device, holding: Holding | None) -> PageSubject:
+    identity = f"{machine},{format_labels(device_labels(device))}"
+    labels = {} if holding is None else series_labels(holding)
+    if holding is None or not labels:
+        return PageSubject(identity, identity, None, device)
+    return PageSubject(f"{identity},{format_labels(labels)}", identity, to_datetime(holding.since), device)
 
 
 def _agent_sections(snapshot: Snapshot) -> list[Section]:

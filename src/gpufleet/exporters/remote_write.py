@@ -30,6 +30,9 @@ MILLISECOND = 10**6
 ENDED_SERIES_NS = 3600 * NANOS
 """Nanoseconds for which the last instant of an ended series is kept, as the series may come back."""
 
+MAX_ENDED = 5_000
+"""Maximum number of ended series that are kept. Labels of holders end every series of a GPU with its pod or job."""
+
 
 class _SeriesState(msgspec.Struct):
     """State of a series that was sent.
@@ -63,6 +66,7 @@ class RemoteWriteSeries(MetricsPage):
         version: str,
         interval_seconds: float,
         now_ns: Callable[[], int],
+        holder_labels: bool = False,
     ) -> None:
         """Create an empty collector.
 
@@ -72,6 +76,7 @@ class RemoteWriteSeries(MetricsPage):
             version: version of remote write, `1.0` or `2.0`.
             interval_seconds: seconds between repetitions of values without an instant of their own.
             now_ns: nanoseconds since 1970.
+            holder_labels: as in `NativePage`.
         """
         super().__init__()
         self._dialects = tuple(dialects)
@@ -80,6 +85,7 @@ class RemoteWriteSeries(MetricsPage):
         self._encode = encode_2 if version == "2.0" else encode_1
         self._interval = int(interval_seconds * NANOS)
         self._now_ns = now_ns
+        self._holder_labels = holder_labels
         self._series: dict[str, _SeriesState] = {}
         self._types: dict[str, str] = {}
         self._points: list[WritePoint] = []
@@ -90,7 +96,7 @@ class RemoteWriteSeries(MetricsPage):
         """Collect new values and ended series of a snapshot, in small steps."""
         self._now, self._round = self._now_ns(), self._round + 1
         if NATIVE.name in self._dialects:
-            yield from add_native(self, snapshot)
+            yield from add_native(self, snapshot, holder_labels=self._holder_labels)
         if self._clocks is not None:
             self._clocks.take(snapshot)
         yield from add_dialects(self, snapshot, self._dialects, self._clocks)
@@ -99,6 +105,7 @@ class RemoteWriteSeries(MetricsPage):
         for series, state in list(self._series.items()):
             if state.round != self._round:
                 self._end(series, state)
+        self._limit_ended()
 
     def add_events(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
         """Ignore events: there are series that count them."""
@@ -132,6 +139,14 @@ class RemoteWriteSeries(MetricsPage):
     def add_text(self, family: str, labels: str, value: str, at: dt.datetime | None = None) -> None:
         """Add a series with a formatted value."""
         self.add(family, labels, float(value), at)
+
+    def _limit_ended(self) -> None:
+        """Drop the series that ended first, beyond `MAX_ENDED`."""
+        ended = [series for series, state in self._series.items() if state.ended]
+        if len(ended) > MAX_ENDED:
+            ended.sort(key=lambda series: self._series[series].at)
+            for series in ended[:-MAX_ENDED]:
+                del self._series[series]
 
     def _end(self, series: str, state: _SeriesState) -> None:
         """Send the stale marker of a series, one interval after its last value; drop it after `ENDED_SERIES_NS`.

@@ -52,15 +52,16 @@ class FamilyBodies:
 class SubjectSeries:
     """The series of one device, or of the machine itself."""
 
-    def __init__(self, base: str, info: str, texts: frozenset[str]) -> None:
+    def __init__(self, base: str, identity: str, info: str, texts: frozenset[str]) -> None:
         """Create a subject without lines.
 
         Args:
             base: labels of each of its series, as written by `format_labels`.
+            identity: those without a holder, for the families of holders.
             info: the info family of the subject.
             texts: info texts that the info family omits.
         """
-        self._base, self._info, self._texts = base, info, texts
+        self._base, self._identity, self._info, self._texts = base, identity, info, texts
         self._readings: dict[str, Reading] = {}
         self._dims: tuple[DimReading, ...] = ()
         self._dim_lines: list[str] = []
@@ -91,7 +92,7 @@ class SubjectSeries:
             fresh[MEASURED] = "".join([_measured(self._base, source) for source in sources])
         if holders is not self._holders:
             self._holders = holders
-            fresh[HOLDER_INFO], fresh[HOLDER_STATE] = _holder_lines(self._base, holders)
+            fresh[HOLDER_INFO], fresh[HOLDER_STATE] = _holder_lines(self._identity, holders)
         self._written = True
         return fresh
 

@@ -86,7 +86,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             machine=Machine(name=name),
             name=config.node,
             clock=clock,
-            pages=AgentPages(config.metrics.dialect_names),
+            pages=AgentPages(config.metrics.dialect_names, holder_labels=config.metrics.holder_labels),
             delivery=await _delivery(config, name, clock, stack),
             capabilities=capabilities(config.readers, binding=has_binding()),
             keeper=event_file(folder / "events.json"),
