@@ -151,6 +151,13 @@ def put(value: Any, *path: int | str) -> Callable[[list[Any]], None]:
         (put(0, 13, 0, 1, 0, "at"), "parts[0].events[0].at: 0 is not an instant"),
         (put("x" * 4097, 13, 0, 2, 0, "last_error"), "parts[0].readers[0].last_error: 4097 characters"),
         (put("", 13, 0, 3, 0, "holder", "id"), "parts[0].holdings[0].holder.id: empty"),
+        (put("x" * 1025, 13, 0, 3, 0, "holder", "id"), "parts[0].holdings[0].holder.id: 1025 characters"),
+        (put("x" * 1025, 13, 0, 3, 0, "holder", "user"), "parts[0].holdings[0].holder.user: 1025 characters"),
+        (
+            put({"a": "x" * 4097}, 13, 0, 3, 0, "holder", "labels"),
+            "parts[0].holdings[0].holder.labels: 4097 characters",
+        ),
+        (put("x" * 1025, 13, 0, 3, 0, "container"), "parts[0].holdings[0].container: 1025 characters"),
         (put(-5, 13, 0, 4, 0, "vendor"), "parts[0].inventory[0].vendor: -5 is not from 0 to"),
     ],
 )

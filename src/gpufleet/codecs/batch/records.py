@@ -15,6 +15,11 @@ MAX_NAME = 253
 MAX_MESSAGE = 4096
 MAX_ATTRIBUTES = 64
 
+MAX_HOLDER_TEXT = 1024
+"""Maximum length of a text of a holder; a pod without UID is identified by namespace and name."""
+
+_HOLDER_TEXTS = (*("id", "name", "namespace", "user", "account", "queue", "qos", "array_job", "array_task"),)
+
 _INT64_MAX = 2**63 - 1
 _UINT32_MAX = 2**32 - 1
 _LONGEST_INTERVAL_SECONDS = 366 * 86_400.0
@@ -120,15 +125,26 @@ def _check_holding(field: str, holding: Holding) -> None:
     _check_holder(f"{field}.holder", holding.holder)
     if holding.parent is not None:
         _check_holder(f"{field}.parent", holding.parent)
+    for name in ("container", "container_id", "claim"):
+        _check_text(f"{field}.{name}", getattr(holding, name), MAX_HOLDER_TEXT)
+    for step in holding.steps:
+        _check_text(f"{field}.steps", step, MAX_NAME)
     _check_instant(f"{field}.since", holding.since)
     _check_instant(f"{field}.until", holding.until)
     _check_names(f"{field}.methods", holding.methods)
 
 
 def _check_holder(field: str, holder: Holder) -> None:
-    _check_required(f"{field}.id", holder.id)
-    _check_text(f"{field}.name", holder.name, MAX_NAME)
-    _check_text(f"{field}.namespace", holder.namespace, MAX_NAME)
+    _check_required(f"{field}.id", holder.id, MAX_HOLDER_TEXT)
+    for name in _HOLDER_TEXTS:
+        _check_text(f"{field}.{name}", getattr(holder, name), MAX_HOLDER_TEXT)
+    for owner in holder.owners:
+        for name in ("kind", "name", "uid", "api_version"):
+            _check_text(f"{field}.owners.{name}", getattr(owner, name), MAX_HOLDER_TEXT)
+    for name, texts in (("labels", holder.labels), ("annotations", holder.annotations)):
+        for key, text in texts.items():
+            _check_text(f"{field}.{name}", key, MAX_HOLDER_TEXT)
+            _check_text(f"{field}.{name}", text, MAX_MESSAGE)
 
 
 def _check_function(field: str, function: PciFunction) -> None:
@@ -150,13 +166,12 @@ def _check_names(field: str, names: Iterable[str]) -> None:
         _check_required(f"{field}[{count}]", name)
 
 
-def _check_required(field: str, text: str) -> None:
+def _check_required(field: str, text: str, limit: int = MAX_NAME) -> None:
     if not text:
         raise WireError(field, "empty")
     if "\0" in text:
         raise WireError(field, "a NUL character in a name")  # PostgreSQL texts cannot hold it
-    if len(text) > MAX_NAME:
-        raise WireError(field, f"{len(text)} characters, more than {MAX_NAME}")
+    _check_text(field, text, limit)
 
 
 def _check_text(field: str, text: str, limit: int) -> None:
