@@ -8,12 +8,17 @@ from hypothesis import strategies as st
 from gpufleet.doctor import CheckResult, CheckVerdict, NodeFacts, examine
 from gpufleet.doctor.connection import DeliveryState, HubConnection, TlsSession
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.access import Role
-from gpufleet.model.api.access import CallerAccess
+from gpufleet.model.access import CallerAccess, Role
 from gpufleet.model.machine import Machine, PciFunction
 
 HIDDEN = Absent(Reason.NOT_PERMITTED, "hidden")
 NO_MODULE = Absent(Reason.NO_DRIVER, "the kernel module nvidia is not loaded")
+
+NO_KUBELET = "not_enabled: no kubelet on this machine"
+NO_SLURM = "not_enabled: SLURM's commands are not installed"
+NO_LIBVIRT = "not_enabled: /run/libvirt/libvirt-sock-ro does not exist"
+
+ABSENT = {"kubelet": NO_KUBELET, "slurm": NO_SLURM, "libvirt": NO_LIBVIRT}
 
 
 def gpu(driver: str | None = "nvidia", vendor: int = 0x10DE) -> PciFunction:
@@ -54,8 +59,8 @@ HEALTHY = NodeFacts(
     state_folder="/var/lib/gpufleet",
     state_folder_error="",
     state_folder_free=100 << 30,
-    pod_resources="",
     missing_packages={"agent": (), "hub": ()},
+    holders={"kubelet": "available", "slurm": NO_SLURM, "libvirt": NO_LIBVIRT, "processes": "available"},
     libvirt_enabled=True,
     libvirt_socket="",
     guests_described=True,
@@ -147,20 +152,25 @@ def test_missing_facts_never_improve_a_verdict(missing: set[str]) -> None:
         ("kernel_log", {"kernel_log": "EPERM"}, CheckVerdict.WARNING, "EPERM"),
         ("state_folder", {"state_folder_error": "EROFS"}, CheckVerdict.FAILED, "EROFS"),
         ("state_folder", {"state_folder_free": 1 << 20}, CheckVerdict.WARNING, "0.0 GiB"),
-        ("kubelet_pod_resources", {"pod_resources": "EACCES"}, CheckVerdict.FAILED, "EACCES"),
-        ("kubelet_pod_resources", {"pod_resources": "ENOENT"}, CheckVerdict.WARNING, "running"),
+        ("holders", {"holders": {"kubelet": "not_permitted: socket"}}, CheckVerdict.WARNING, "not_permitted"),
+        ("holders", {"holders": {"kubelet": "partial: /var/log/pods"}}, CheckVerdict.WARNING, "/var/log/pods"),
+        ("holders", {"holders": {**ABSENT, "slurm": "timeout: scontrol"}}, CheckVerdict.WARNING, "slurm: timeout"),
+        ("holders", {"holders": {"libvirt": "not_permitted: socket"}}, CheckVerdict.WARNING, "libvirt"),
         (
-            "kubelet_pod_resources",
-            {"pod_resources": "ENOENT", "services": {"kubelet": "not_installed"}},
+            "holders",
+            {"holders": {"kubelet": "available", "processes": "partial: other users"}},
+            CheckVerdict.WARNING,
+            "other users",
+        ),
+        ("holders", {"holders": ABSENT}, CheckVerdict.WARNING, "kubelet is running"),
+        ("holders", {"holders": ABSENT, "services": {}}, CheckVerdict.NOT_APPLICABLE, "not on this machine"),
+        (
+            "holders",
+            {"holders": {**ABSENT, "processes": "partial: other users"}, "services": {}},
             CheckVerdict.NOT_APPLICABLE,
-            "no kubelet",
+            "other users",
         ),
-        (
-            "kubelet_pod_resources",
-            {"pod_resources": "ENOENT", "services": {"kubelet": HIDDEN}},
-            CheckVerdict.UNKNOWN,
-            "hidden",
-        ),
+        ("holders", {"holders": dict.fromkeys(ABSENT, "disabled")}, CheckVerdict.NOT_APPLICABLE, "disabled"),
         ("agent_packages", {"missing_packages": {"agent": ("pynvml",), "hub": ()}}, CheckVerdict.FAILED, "pynvml"),
         ("hub_packages", {"missing_packages": {"agent": (), "hub": ("chdb",)}}, CheckVerdict.NOT_APPLICABLE, "chdb"),
     ],
@@ -171,6 +181,24 @@ def test_verdicts(name: str, changed: dict[str, object], verdict: CheckVerdict, 
     assert expected in check.found
     if verdict in (CheckVerdict.FAILED, CheckVerdict.WARNING):
         assert check.fix, "the check has no fix"
+
+
+@pytest.mark.parametrize(
+    ("source", "state", "fix"),
+    [
+        ("kubelet", "not_permitted: socket", "root"),
+        ("kubelet", "reader_failed: grpcio cannot be imported", "gpufleet[kubernetes]"),
+        ("slurm", "reader_failed: no answer", "scontrol ping"),
+        ("slurm", "not_permitted: jobs are hidden", "SlurmUser"),
+        ("libvirt", "not_permitted: socket", "read-only socket"),
+        ("processes", "partial: other users", "CAP_SYS_PTRACE"),
+    ],
+)
+def test_each_holder_source_has_its_fix(source: str, state: str, fix: str) -> None:
+    missing = {"kubernetes": ("grpc",) if "grpcio" in state else ()}
+    check = judge("holders", holders={"kubelet": "available", source: state}, missing_packages=missing)
+    assert check.fix.startswith(f"{source}: ")
+    assert fix in check.fix
 
 
 def test_every_check_has_a_unique_name_and_a_purpose() -> None:

@@ -24,8 +24,7 @@ from gpufleet.doctor.connection import (
     probe_hub,
     stopped_delivery,
 )
-from gpufleet.model.access import Role
-from gpufleet.model.api.access import CallerAccess, PostRefusal
+from gpufleet.model.access import CallerAccess, PostRefusal, Role
 from gpufleet.spool import Spool
 from tests.security.guarded import Guarded, exchange, guarded
 from tests.support.authority import Authority

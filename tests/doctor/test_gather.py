@@ -5,12 +5,14 @@ import socket
 import tomllib
 from pathlib import Path
 
+import grpc
 import pytest
 
 from gpufleet.channels.local import LocalFiles
 from gpufleet.doctor import CheckVerdict, NodeFacts, examine, gather_facts
 from gpufleet.doctor.access import LocalAccess
 from gpufleet.doctor.gather import PACKAGES
+from tests.fakes.kubelet import KUBELET, FakeKubelet, node_folder
 from tests.readers.host.machines import FixedClock, build
 from tests.support.command import gpufleet
 from tests.support.trees import plant
@@ -48,7 +50,6 @@ async def test_facts_of_a_bare_metal_node(tmp_path: Path) -> None:
     assert by_check["nvidia_device_nodes"] == "warning", "one node for eight GPUs"
     assert by_check["process_table"] == "ok"
     assert by_check["identity"] == "ok"
-    assert by_check["kubelet_pod_resources"] == "warning", "the kubelet runs without its socket"
 
 
 async def test_facts_of_a_kubevirt_node_and_a_container(tmp_path: Path) -> None:
@@ -60,7 +61,6 @@ async def test_facts_of_a_kubevirt_node_and_a_container(tmp_path: Path) -> None:
     by_check = verdicts(inside)
     assert by_check["nvidia_library"] == "failed"
     assert by_check["nvidia_persistence"] == "unknown"
-    assert by_check["kubelet_pod_resources"] == "unknown"
 
 
 async def test_library_in_the_loader_cache_is_found(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_facts_of_an_empty_machine_are_unknown(tmp_path: Path) -> None:
         assert by_name[name] == CheckVerdict.UNKNOWN, name
 
 
-def test_state_of_the_pod_resources_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_of_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     access = LocalAccess(tmp_path)
     assert access.socket("/kubelet.sock") == "ENOENT"
     (tmp_path / "plain").write_text("")
@@ -129,6 +129,24 @@ def test_passed_checks_take_one_line_and_failed_ones_have_a_fix(tmp_path: Path) 
     assert verbose.count("proves:") == len(examine(NodeFacts()))
 
 
+def holders_check(environment: dict[str, str]) -> dict[str, str]:
+    done = gpufleet("doctor", "--json", env={f"GPUFLEET_AGENT_HOLDERS__{key}": one for key, one in environment.items()})
+    checks: dict[str, dict[str, str]] = {check["name"]: check for check in json.loads(done.stdout)}
+    return checks["holders"]
+
+
+def test_holder_sources_of_this_machine_are_called() -> None:
+    others = {"SLURM__ENABLED": "false", "LIBVIRT__ENABLED": "false", "PROCESSES__ENABLED": "false"}
+    with node_folder() as root, FakeKubelet(root) as kubelet:
+        environment = {**others, "KUBELET__FOLDER": str(root / KUBELET)}
+        kubelet.fault = (grpc.StatusCode.PERMISSION_DENIED, "x")
+        assert holders_check(environment)["verdict"] == "warning"
+        assert kubelet.calls == 1
+        kubelet.stop()
+        kubelet.socket.parent.rmdir()
+        assert holders_check(environment)["verdict"] == "not_applicable"
+
+
 def test_machine_without_gpus_is_not_reported_as_broken(tmp_path: Path) -> None:
     build("guest", tmp_path)
     for device in (tmp_path / "sys/bus/pci/devices").iterdir():
@@ -140,7 +158,7 @@ def test_machine_without_gpus_is_not_reported_as_broken(tmp_path: Path) -> None:
     assert not any(f"{verdict:<9}nvidia" in page for verdict in ("failed", "warning", "unknown"))
 
 
-@pytest.mark.parametrize("extra", ["agent", "hub"])
+@pytest.mark.parametrize("extra", ["agent", "hub", "kubernetes"])
 def test_every_package_of_an_extra_is_checked(extra: str) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = {re.split(r"[^a-z0-9-]", requirement)[0] for requirement in project["optional-dependencies"][extra]}

@@ -123,7 +123,31 @@ def _examine_node(root: Path, config: Path | None) -> "tuple[CheckResult, ...]":
 
     settings = load(AgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={})
     facts = asyncio.run(gather_facts(LocalFiles(root), LocalAccess(root), SystemClock(), str(settings.folder)))
+    if root == Path("/"):  # the sources read this machine only
+        facts = _with_holders(facts, settings)
     return examine(_with_hub(_with_guests(facts, settings, LocalAccess(root)), settings))
+
+
+def _with_holders(facts: "NodeFacts", settings: "AgentConfig") -> "NodeFacts":
+    """Add the state of each holder source; each is called once."""
+    import msgspec
+
+    from gpufleet.runtime import SystemClock
+    from gpufleet.wiring.holders import SOURCES, make_holders
+
+    async def call() -> dict[str, str]:
+        collector = make_holders(settings, SystemClock(), saves=False)
+        if collector is None:
+            return {}
+        try:
+            await collector.round(())
+        finally:
+            await collector.close()
+        return collector.capabilities
+
+    capabilities = asyncio.run(call())
+    states = {name: capabilities.get(f"holders_{name}", "disabled") for name in SOURCES}
+    return msgspec.structs.replace(facts, holders=states)
 
 
 def _with_guests(facts: "NodeFacts", settings: "AgentConfig", access: "LocalAccess") -> "NodeFacts":

@@ -20,7 +20,7 @@ import msgspec
 from gpufleet import __version__
 from gpufleet.config.agent import AgentConfig, HubClientConfig
 from gpufleet.config.secret_files import TokenFile
-from gpufleet.model.api.access import CallerAccess
+from gpufleet.model.access import CallerAccess
 from gpufleet.model.api.answer import ErrorAnswer
 from gpufleet.model.errors import ConfigError
 from gpufleet.model.time import NANOS, to_datetime

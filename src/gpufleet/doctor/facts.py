@@ -35,8 +35,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         state_folder: folder of the agent's spool.
         state_folder_error: error name of writing there, empty if permitted.
         state_folder_free: bytes free there.
-        pod_resources: error name of the kubelet's pod-resources socket, empty if it may be connected to.
         missing_packages: extra to its packages that cannot be imported.
+        holders: holder source to its state: `available`, `disabled`, or the reason and message of its failure.
         libvirt_enabled: whether the agent queries libvirt for virtual machines.
         libvirt_socket: error name of libvirt's socket, empty if it may be connected to.
         guests_described: whether the agent has any source of virtual machines.
@@ -64,8 +64,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     state_folder: str = ""
     state_folder_error: str | None = None
     state_folder_free: int | None = None
-    pod_resources: str | None = None
     missing_packages: dict[str, tuple[str, ...]] = {}
+    holders: dict[str, str] | None = None
     libvirt_enabled: bool | None = None
     libvirt_socket: str | None = None
     guests_described: bool | None = None

@@ -11,7 +11,7 @@ from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError, WireError
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.reading import Round, Value
-from gpufleet.ports.channel import Fetched, FetchPlan, Files
+from gpufleet.ports.channel import FetchPlan, FetchResult, Files
 from gpufleet.ports.clock import Clock
 from gpufleet.readers.host import HostReader
 from gpufleet.readers.host.parse.storage import hidepid_option, parse_mountinfo
@@ -29,7 +29,6 @@ MAX_LINKS = 5
 MOUNTINFO = "/proc/self/mountinfo"
 LOADER_CACHE = "/etc/ld.so.cache"
 SWITCH_CLASS = f"0x{BRIDGE_CLASS:04x}00"
-POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 KERNEL_LOG = "/dev/kmsg"
 
 PACKAGES = {
@@ -38,6 +37,7 @@ PACKAGES = {
         *("litestar", "uvicorn", "httptools", "aiohttp", "h11", "zstandard", "cramjam", "opentelemetry.proto"),
         *("clickhouse_connect", "chdb", "numpy", "pyarrow", "sqlalchemy", "yaml"),
     ),
+    "kubernetes": ("grpc", "yaml"),
 }
 """Extra to its packages, by import name."""
 
@@ -84,7 +84,6 @@ async def gather_facts(files: Files, access: LocalAccess, clock: Clock, state_fo
         state_folder=state_folder,
         state_folder_error=access.folder(state_folder),
         state_folder_free=access.free_bytes(state_folder),
-        pod_resources=access.socket(POD_RESOURCES),
         missing_packages={extra: _missing_packages(packages) for extra, packages in PACKAGES.items()},
         errors=tuple(
             message
@@ -102,7 +101,7 @@ async def _read_lane(reader: HostReader, lane: Lane) -> Round | str:
         return str(error)
 
 
-async def _switch_drivers(files: Files, fetched: Fetched, slow: Round | str) -> tuple[str, ...] | None:
+async def _switch_drivers(files: Files, fetched: FetchResult, slow: Round | str) -> tuple[str, ...] | None:
     if not isinstance(slow, Round) or slow.inventory is None:
         return None
     folders = [
@@ -125,7 +124,7 @@ async def _switch_drivers(files: Files, fetched: Fetched, slow: Round | str) -> 
     )
 
 
-async def _libraries(files: Files, fetched: Fetched) -> dict[str, str]:
+async def _libraries(files: Files, fetched: FetchResult) -> dict[str, str]:
     """Return the libraries found, with the version in the file name behind each link."""
     links = dict(fetched.links)
     # Reading an existing path that is not a link fails with EINVAL.
@@ -155,7 +154,7 @@ async def _version(files: Files, path: str, link: str) -> str:
     return ""
 
 
-def _device_nodes(fetched: Fetched, access: LocalAccess) -> dict[str, str]:
+def _device_nodes(fetched: FetchResult, access: LocalAccess) -> dict[str, str]:
     # Each /dev/nvidia* is fetched as a link: an existing path is listed as a link, or fails with EINVAL.
     paths = [path for path in (*fetched.links, *fetched.errors) if re.fullmatch(r"/dev/nvidia(ctl|-uvm|[0-9]+)", path)]
     return {path: access.read_write(path) for path in sorted(paths)}
@@ -167,7 +166,7 @@ def _services(slow: Round | str) -> dict[str, Value | Absent] | None:
     return {item.labels[0]: item.value for item in slow.samples[0].dims if item.metric == "host_service_state"}
 
 
-def _processes_hidden(fetched: Fetched) -> str | None:
+def _processes_hidden(fetched: FetchResult) -> str | None:
     if b"(kthreadd)" in fetched.files.get("/proc/2/stat", b""):
         return ""
     try:
@@ -181,7 +180,7 @@ def _processes_hidden(fetched: Fetched) -> str | None:
     return "this process is in a PID namespace of its own"
 
 
-def _read_error(fetched: Fetched, path: str) -> str:
+def _read_error(fetched: FetchResult, path: str) -> str:
     return "" if path in fetched.files else fetched.errors.get(path, "ENOENT")
 
 

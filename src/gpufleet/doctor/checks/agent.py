@@ -1,7 +1,6 @@
-"""Checks of the agent's own prerequisites and of the services that it queries."""
+"""Checks of the agent's own prerequisites."""
 
 from gpufleet.doctor.facts import CheckResult, CheckVerdict, NodeFacts
-from gpufleet.model.absence import Absent
 
 MIN_FREE_BYTES = 2 << 30
 """Free bytes below which a long outage of the hub loses measurements."""
@@ -25,38 +24,6 @@ def check_state_folder(facts: NodeFacts) -> CheckResult:
         fix = f"free space, or set another folder as `state`: {MIN_FREE_BYTES >> 30} GiB are needed"
         return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
     return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
-
-
-def check_pod_resources(facts: NodeFacts) -> CheckResult:
-    """Check the kubelet's pod-resources socket."""
-    name, proves = "kubelet_pod_resources", "the kubelet reports which pod holds which GPU"
-    error = facts.pod_resources
-    kubelet = (facts.services or {}).get("kubelet")
-    if error == "":
-        return CheckResult(
-            name=name, verdict=CheckVerdict.OK, proves=proves, found="its socket accepts connections from this user"
-        )
-    if error is None:
-        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found="not checked")
-    if error != "ENOENT":
-        fix = "run as root, or in a group that may use /var/lib/kubelet/pod-resources"
-        return CheckResult(name=name, verdict=CheckVerdict.FAILED, proves=proves, found=f"its socket: {error}", fix=fix)
-    if kubelet == "not_installed":
-        return CheckResult(
-            name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found="no kubelet on this machine"
-        )
-    if kubelet == "running":
-        fix = "in a container, mount /var/lib/kubelet/pod-resources; otherwise check the kubelet's root-dir"
-        found = "the kubelet is running, but its socket does not exist"
-        return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
-    if kubelet == "not_running":
-        found = "the kubelet is installed but not running"
-        return CheckResult(
-            name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix="start it: systemctl start kubelet"
-        )
-    why = f" ({kubelet.detail})" if isinstance(kubelet, Absent) else ""
-    found = f"no socket; whether a kubelet runs is unknown{why}"
-    return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found=found)
 
 
 def check_agent_packages(facts: NodeFacts) -> CheckResult:
@@ -90,5 +57,5 @@ def check_hub_packages(facts: NodeFacts) -> CheckResult:
     )
 
 
-AGENT_CHECKS = (check_state_folder, check_pod_resources, check_agent_packages, check_hub_packages)
+AGENT_CHECKS = (check_state_folder, check_agent_packages, check_hub_packages)
 """Checks, most important first."""

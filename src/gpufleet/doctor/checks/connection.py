@@ -13,8 +13,7 @@ from gpufleet.doctor.connection import (
     TlsSession,
 )
 from gpufleet.doctor.facts import EXPIRY_WARNING_DAYS, CheckResult, CheckVerdict, NodeFacts
-from gpufleet.model.access import Role
-from gpufleet.model.api.access import CallerAccess, PostRefusal
+from gpufleet.model.access import CallerAccess, PostRefusal, Role
 
 MAX_CLOCK_SECONDS = 5.0
 """Difference between the clocks of node and hub from which the check warns; it is known to 2 s."""

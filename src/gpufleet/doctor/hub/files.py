@@ -18,7 +18,7 @@ from gpufleet.model.access import Token
 from gpufleet.model.errors import RegistryError, StoreError
 from gpufleet.model.time import NANOS, to_ns
 from gpufleet.registry.database import Database, sqlite_file
-from gpufleet.registry.machines import count_machines
+from gpufleet.registry.machine_rows import count_machines
 from gpufleet.registry.migrations import NEWEST
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.registry.tokens import SqlTokens

@@ -4,6 +4,7 @@ Certificate and key are inspected by a TLS handshake in memory, as a client sees
 """
 
 import datetime as dt
+import ipaddress
 import os
 import pwd
 import ssl
@@ -47,6 +48,14 @@ _NO_CHECK_TIME = 0x200000
 _MAX_ROUNDS = 10
 
 
+def _plain_address(text: str) -> str:
+    """Return the usual form of an address, such as ::1 for 0:0:0:0:0:0:0:1."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return text
+
+
 def inspect_certificate(certificate: str, key: str, name: str | None) -> CertificateDetails | str:
     """Return the details of a certificate and key, or the error.
 
@@ -71,7 +80,7 @@ def inspect_certificate(certificate: str, key: str, name: str | None) -> Certifi
         else:
             name_matches = True
     alternatives: Any = shown.get("subjectAltName", ())  # pairs of kind and name
-    names = tuple(str(name) for _, name in alternatives)
+    names = tuple(_plain_address(name) if kind == "IP Address" else str(name) for kind, name in alternatives)
     seconds = ssl.cert_time_to_seconds(str(shown["notAfter"]))
     return CertificateDetails(
         names=names, not_after=dt.datetime.fromtimestamp(seconds, dt.UTC), key_mode=key_mode, name_matches=name_matches

@@ -30,7 +30,8 @@ OUTSIDE_NAMESPACE = (
     "run it in the host's PID namespace (hostPID: true)"
 )
 DESCRIPTORS_DENIED = (
-    "open device files of other users' processes cannot be read: run the agent as root or with CAP_SYS_PTRACE"
+    "open device files of other users' processes cannot be read: run the agent as root, "
+    "or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
 )
 NO_CGROUP = "the cgroup of a process on a device cannot be read"
 UNVERIFIED = "a process on a device is not the one that the driver listed, or there are too many"

@@ -1,0 +1,74 @@
+"""Check of the holder sources."""
+
+from collections.abc import Iterable
+
+from gpufleet.doctor.facts import CheckResult, CheckVerdict, NodeFacts
+
+DECLARING = ("kubelet", "slurm", "libvirt")
+"""Sources that declare holders. The others only confirm them."""
+
+AVAILABLE, NOT_ENABLED, NOT_PERMITTED, PARTIAL = "available", "not_enabled", "not_permitted", "partial"
+DISABLED = "disabled"
+
+_ABSENT = "not on this machine"
+_PERMISSIONS = {
+    "kubelet": "run as root, or in a group that may use the kubelet's socket",
+    "slurm": "run as a user that sees every job: root, SlurmUser or an operator",
+    "libvirt": "set libvirt's read-only socket as `socket` of [libvirt], or add this user to the group libvirt",
+    "processes": "use the host's PID namespace (hostPID: true), and root or CAP_SYS_PTRACE with CAP_DAC_READ_SEARCH",
+}
+_REPAIRS = {
+    "kubelet": "check it with systemctl status kubelet",
+    "slurm": "check the controller with scontrol ping",
+    "libvirt": "check it with virsh -r list",
+    "processes": "check that /proc of this machine is readable",
+}
+_NO_GRPC = "pip install 'gpufleet[kubernetes]'"
+_NO_SOCKET = (
+    "in a container, mount /var/lib/kubelet/pod-resources; otherwise set the kubelet's root-dir as `folder` of "
+    "[holders.kubelet]"
+)
+
+
+def check_holders(facts: NodeFacts) -> CheckResult:
+    """Check which sources report the pods, jobs and virtual machines that have the GPUs."""
+    name, proves = "holders", "the pods, jobs and virtual machines that have the GPUs are known"
+    if facts.holders is None:
+        return CheckResult(name=name, verdict=CheckVerdict.UNKNOWN, proves=proves, found="not checked")
+    states = {source: text.partition(": ") for source, text in facts.holders.items()}
+    problems = {
+        source: (reason, text)
+        for source, (reason, _, text) in states.items()
+        if reason not in (AVAILABLE, NOT_ENABLED, DISABLED)
+    }
+    is_absent = facts.holders.get("kubelet", "").startswith(NOT_ENABLED)
+    if is_absent and (facts.services or {}).get("kubelet") == "running":
+        problems["kubelet"] = (NOT_ENABLED, "the kubelet is running, but its socket does not exist")
+    others = {
+        text: [source for source, (reason, _, _) in states.items() if reason == state and source not in problems]
+        for state, text in ((AVAILABLE, AVAILABLE), (NOT_ENABLED, _ABSENT), (DISABLED, DISABLED))
+    }
+    found = "; ".join(
+        [
+            *(f"{source}: {reason}: {text}" for source, (reason, text) in problems.items()),
+            *(f"{', '.join(sources)}: {text}" for text, sources in others.items() if sources),
+        ]
+    )
+    if not any(source in problems or source in others[AVAILABLE] for source in DECLARING):
+        return CheckResult(name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found=found)
+    if not problems:
+        return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
+    fix = "; ".join(_fixes(problems, (facts.missing_packages.get("kubernetes") or ())))
+    return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+
+
+def _fixes(problems: dict[str, tuple[str, str]], missing_packages: Iterable[str]) -> Iterable[str]:
+    for source, (reason, _) in problems.items():
+        fix = _REPAIRS.get(source, "")
+        if source == "kubelet" and missing_packages:
+            fix = _NO_GRPC
+        elif source == "kubelet" and reason == NOT_ENABLED:
+            fix = _NO_SOCKET
+        elif reason in (NOT_PERMITTED, PARTIAL):
+            fix = _PERMISSIONS.get(source, "")
+        yield f"{source}: {fix}"
