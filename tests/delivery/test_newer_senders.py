@@ -49,7 +49,7 @@ async def test_agent_keeps_and_reports_what_an_older_hub_rejects(tmp_path: Path)
     queue = BatchQueue(lambda: Spool.open(tmp_path / "spool", max_bytes=1 << 20), MemoryQueue(1 << 20))
     await queue.open()
     for _ in range(3):
-        await queue.put(lambda _, seq: of_version(NEWER, seq))
+        await queue.put(lambda _, seq: of_version(NEWER, seq), 0)
     stats = SendStats()
     async with OlderHub.running(WIRE_VERSION) as hub:
         pusher = Pusher(
