@@ -41,8 +41,10 @@ class Fleet:
         listed = views or (gpu(f"GPU-{machine.machine_id}"),)
         await self.site.post(self.body(machine, minute, dict.fromkeys(listed, power), {listed[0]: xid} if xid else {}))
 
-    def body(self, machine: Machine, minute: int, powers: dict[View, float], xids: dict[View, str]) -> bytes:
-        """Return a batch with a power value of each GPU, and with XID events."""
+    def body(
+        self, machine: Machine, minute: int, powers: dict[View, float], xids: dict[View, str], *, sender: str = ""
+    ) -> bytes:
+        """Return a batch with a power value of each GPU, and with XID events; the sender is the machine's own agent."""
         self._seq += 1
         at = self.start + minute * MINUTE
         samples = tuple(
@@ -53,7 +55,7 @@ class Fleet:
             Event(view=view, kind="xid", code=79, at=at, attributes={"text": text}) for view, text in xids.items()
         )
         report = MachineReport(machine=machine, samples=samples, events=events)
-        sender = machine.machine_id or ""
+        sender = sender or machine.machine_id or ""
         batch = Batch(cluster="local", sender=sender, epoch=sender, seq=self._seq, sent_at=at, reports=(report,))
         return encode(batch)
 
