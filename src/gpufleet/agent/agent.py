@@ -31,7 +31,7 @@ from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.wire.batch import MachineReport
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.reader import Reader
-from gpufleet.runtime import trim_memory
+from gpufleet.runtime import supervise, trim_memory
 
 if TYPE_CHECKING:  # the first imports the HTTP client, which an agent without a hub does not need
     from gpufleet.agent.publish.outbox import Delivery
@@ -159,7 +159,7 @@ class Agent:
                 if self._guests is not None:
                     tasks.create_task(self._guests.run(self._note_change), name="guests")
                 if self._holders is not None:
-                    tasks.create_task(self._holders.run(self._showing.newest, self._note_holders), name="holders")
+                    tasks.create_task(supervise(self._collect_holders, "holders"), name="holders")
                 tasks.create_task(self._emit_events(), name="events")
                 tasks.create_task(self._refresh_pages(), name="pages")
                 for export in self._exports:
@@ -258,6 +258,10 @@ class Agent:
         events, self._events = self._events, []
         for export in self._exports:
             await export.offer(snapshot, self._newest_stats(), events)
+
+    async def _collect_holders(self) -> None:
+        assert self._holders is not None
+        await self._holders.run(self._showing.newest, self._note_holders)
 
     def _note_holders(self) -> None:
         assert self._holders is not None

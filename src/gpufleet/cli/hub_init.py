@@ -231,7 +231,7 @@ def _place_all(files: Sequence[str], fresh: Path, folder: Path, account: Account
         for name in files:
             _place(fresh / name, folder / name, account, force=False)
             placed.append(folder / name)
-    except BaseException:
+    except BaseException:  # also on Ctrl-C: a part of the files would stop the next run; re-raised
         for target in placed:
             target.unlink(missing_ok=True)
         raise

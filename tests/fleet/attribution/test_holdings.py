@@ -236,6 +236,23 @@ def test_device_that_left_the_bus_is_still_held() -> None:
     assert [one.holder.name for one in node.tracker.current] == ["a"]
 
 
+def test_holder_whose_device_is_not_read_yet_is_not_ended() -> None:
+    node = Node(HoldingTracker([remembered("a")], saved_at=7, sources=["kubelet"]))
+    for _ in range(3):
+        node.now += 10 * NANOS
+        assert not node.tracker.update({"kubelet": kubelet(declared("a", 0))}, DeviceIndex([]), node.now).ended
+    (holding,) = node.round(kubelet=kubelet(declared("a", 0))).devices[FIRST].holdings
+
+    assert (holding.since, holding.verdict) == (5, HoldingVerdict.DECLARED_ONLY)
+
+
+def test_unknown_state_has_its_reason() -> None:
+    node = Node()
+    node.round(kubelet=kubelet(declared("a", 0)))
+
+    assert node.round(kubelet=kubelet()).devices[FIRST].detail
+
+
 def test_reassigned_device_ends_the_earlier_holding_after_a_restart() -> None:
     node = Node()
     node.round(kubelet=kubelet(declared("a", 0)))

@@ -190,7 +190,7 @@ def _with_conflicts(joined: Sequence[JoinedHolding]) -> list[JoinedHolding]:
         conflicting.add(HoldingVerdict.AGREED)
     return [
         one._replace(holding=msgspec.structs.replace(one.holding, verdict=HoldingVerdict.CONFLICT))
-        if one.holding.verdict in conflicting and one.holding in current
+        if one.holding.verdict in conflicting
         else one
         for one in joined
     ]

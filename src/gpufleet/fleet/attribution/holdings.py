@@ -40,6 +40,7 @@ RESTART_SECONDS = 300.0
 A kubelet 1.36 that could not reach its API server still lacked its pods 20 s after the restart.
 """
 
+NOT_CONFIRMED = "the newest answer of its source lacks the holder"
 NO_SOURCE = "no kubelet, SLURM or libvirt on this machine reports holders"
 
 Answer = HolderReport | HolderError
@@ -131,7 +132,7 @@ class HoldingTracker:
             else:
                 self._apply_report(source, answer, living, now)
                 seen = self._apply_claims(source, answer, index, now, unresolved)
-                self._count_missing(source, answer, seen, now)
+                self._count_missing(source, answer, seen, unresolved, now)
         for key in [key for key, evidence in self._evidence.items() if self._has_ended(key, evidence, living, now)]:
             del self._evidence[key]
         ended = self._join(now)
@@ -213,9 +214,10 @@ class HoldingTracker:
         return view
 
     def _expire_names(self, answers: Mapping[str, Answer]) -> None:
-        """Drop resolved names that no source reports any more, once every source has answered."""
+        """Drop resolved names that no source reports any more, once every source of this machine has answered."""
         reports = [answer for answer in answers.values() if isinstance(answer, HolderReport)]
-        if len(reports) == len(answers):
+        failures = [answer for answer in answers.values() if isinstance(answer, HolderError)]
+        if all(failure.absence is Reason.NOT_ENABLED for failure in failures):
             named = {name for report in reports for claim in report.claims for name in claim.devices}
             self._resolved = {name: view for name, view in self._resolved.items() if name in named}
 
@@ -224,11 +226,20 @@ class HoldingTracker:
         earlier = key._replace(id=f"{claim.holder.namespace}/{claim.holder.name}")
         return self._evidence.pop(earlier, None)
 
-    def _count_missing(self, source: str, report: HolderReport, seen: set[EvidenceKey], now: int) -> None:
+    def _count_missing(
+        self,
+        source: str,
+        report: HolderReport,
+        seen: set[EvidenceKey],
+        unresolved: Collection[UnresolvedClaim],
+        now: int,
+    ) -> None:
+        """Count the report for evidence that it lacks. A holder with an unresolved name may still have its devices."""
+        unplaced = {(one.claim.holder.kind, one.claim.holder.id) for one in unresolved if one.source == source}
         for key, evidence in self._evidence.items():
             if key.source == source and key not in seen:
                 evidence.confirmed = False
-                if report.complete:
+                if report.complete and (key.kind, key.id) not in unplaced:
                     evidence.note_missing(now)
 
     def _has_ended(self, key: EvidenceKey, evidence: Evidence, living: frozenset[HolderId] | None, now: int) -> bool:
@@ -338,7 +349,7 @@ def _held(holdings: Sequence[Holding], why_unknown: str) -> DeviceHolders:
     current = [one for one in ordered if one.verdict is not HoldingVerdict.UNKNOWN]
     is_exclusive = any(one.share not in SHARED and one.verdict is not HoldingVerdict.OBSERVED_ONLY for one in current)
     if not current or (why_unknown and why_unknown != NO_SOURCE and not is_exclusive):
-        return DeviceHolders(state=HolderState.UNKNOWN, detail=why_unknown, holdings=ordered)
+        return DeviceHolders(state=HolderState.UNKNOWN, detail=why_unknown or NOT_CONFIRMED, holdings=ordered)
     conflicting = [one for one in current if one.verdict is HoldingVerdict.CONFLICT]
     detail = "; ".join(
         [f"{one.holder.kind} {one.holder.name or one.holder.id} by {', '.join(one.methods)}" for one in conflicting]
