@@ -10,7 +10,7 @@ from gpufleet.delivery.export import AgentStats
 from gpufleet.dialects.all_smi import ALL_SMI, FAMILIES
 from gpufleet.dialects.reading import read_series
 from gpufleet.dialects.registry import believed, recognise
-from gpufleet.model.absence import Absent
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Value
 from gpufleet.model.snapshot import Snapshot
@@ -105,6 +105,44 @@ def test_vgpu_families_are_believed_on_the_own_page_only() -> None:
     theirs = readings_of(page)
     believed_of_all_smi = {"gpu_memory_used_bytes", "gpu_memory_total_bytes"}
     assert metrics & {name for values in theirs.values() for name in values} == believed_of_all_smi
+
+
+ZEROS = f"""all_smi_gpu_utilization{{{HOST}}} 0
+all_smi_gpu_power_consumption_watts{{{HOST}}} 0
+all_smi_gpu_temperature_celsius{{{HOST}}} 0
+all_smi_gpu_memory_used_bytes{{{HOST}}} 0
+all_smi_gpu_memory_total_bytes{{{HOST}}} 0
+all_smi_vgpu_memory_used_bytes{{{INSTANCE}}} 0
+all_smi_vgpu_memory_total_bytes{{{INSTANCE}}} 0
+all_smi_mig_instance_memory_used_bytes{{{MIG}}} 0
+all_smi_mig_instance_memory_total_bytes{{{MIG}}} 0
+"""
+"""Page of all-smi after driver errors."""
+
+
+def test_zero_of_a_failed_query_is_no_data() -> None:
+    found = {
+        (key, name): value.reason
+        for key, values in readings_of(ZEROS).items()
+        for name, value in values.items()
+        if isinstance(value, Absent)
+    }
+    assert found.pop((f"gpu/{GPU}", "gpu_temperature_celsius")) is Reason.NOT_SUPPORTED
+    assert len(found) == 8
+    assert set(found.values()) == {Reason.NO_DATA}
+
+
+def test_index_is_no_uuid_and_unknown_is_no_name() -> None:
+    assert readings_of(ZEROS.replace(GPU, "GPU-0")) == {}
+    named = readings_of(f"all_smi_gpu_temperature_celsius{{{HOST}}} 40\n".replace("NVIDIA A100", "Unknown GPU"))
+    assert named == {f"gpu/{GPU}": {"gpu_temperature_celsius": 40}}
+
+
+def test_zero_on_the_own_page_is_a_value() -> None:
+    values = readings_of(ZEROS + 'gpufleet_agent_start_timestamp_seconds{node="n"} 1\n')
+    gpu = values[f"gpu/{GPU}"]
+    assert gpu["gpu_utilization_ratio"] == gpu["gpu_power_watts"] == gpu["gpu_temperature_celsius"] == 0
+    assert values["vgpu/ab-1"]["gpu_memory_used_bytes"] == 0
 
 
 def test_own_page_round_trips_under_all_smi_names() -> None:

@@ -12,6 +12,7 @@ from gpufleet.dialects.l9gpu_points import device_attributes, points_of, quotien
 from gpufleet.dialects.otel import OtelPoint
 from gpufleet.dialects.otel_names import Instrument
 from gpufleet.dialects.otel_reading import IncomingPoint, read_points
+from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Subject, ValueType
 from gpufleet.model.view import Side, View, ViewKind
 
@@ -172,6 +173,13 @@ def test_unreliable_points_of_l9gpu_itself_are_not_read() -> None:
     assert not found.unknown
     bare = read_points("n", [IncomingPoint("gpu.throttle.reason", "{bool}", {"gpu.uuid": "a"}, 4, AT)], reader="otlp")
     assert bare.unread.keys() == {"gpu.throttle.reason"}
+
+
+@pytest.mark.parametrize(("marks", "value"), [({}, Absent), ({"gpufleet.kind": "gpu"}, int)])
+def test_total_memory_of_zero_is_a_value_of_ours_only(marks: dict[str, str], value: type) -> None:
+    point = IncomingPoint("gpu.memory.total", "By", {"gpu.uuid": "GPU-a", **marks}, 0, AT)
+    (sample,) = read_points("n", [point], reader="otlp").machines["n"]
+    assert isinstance(sample.values["gpu_memory_total_bytes"], value)
 
 
 @pytest.mark.parametrize("view", [GPUS[1], GUEST])

@@ -139,8 +139,8 @@ def test_all_smi_page_with_instances() -> None:
 
 
 def test_both_generations_of_all_smi_labels() -> None:
-    old = 'all_smi_gpu_utilization{gpu="A", instance="n", uuid="GPU-1", index="3"} 50\n'
-    new = 'all_smi_gpu_utilization{gpu="A", instance="n", gpu_uuid="GPU-1", gpu_index="3"} 50\n'
+    old = 'all_smi_gpu_utilization{gpu="A", instance="n", uuid="GPU-a", index="3"} 50\n'
+    new = 'all_smi_gpu_utilization{gpu="A", instance="n", gpu_uuid="GPU-a", gpu_index="3"} 50\n'
     assert of_text(old)[1].machines == of_text(new)[1].machines
     assert of_text('all_smi_gpu_utilization{gpu="A", instance="n"} 50\n')[1].unattributed == 1
 
@@ -175,6 +175,20 @@ def test_gpu_shared_by_several_pods_is_counted_once() -> None:
     apart = line.format(pod="a", value=40) + line.format(pod="b", value=10)
     absent = values_by_view(of_text(apart)[1], "n")["gpu/GPU-1"]["gpu_utilization_ratio"]
     assert isinstance(absent, Absent)
+
+
+@pytest.mark.parametrize("values", [(40, 40), (40, 10), (0,)])
+def test_share_of_a_pod_is_not_the_gpus_value(values: tuple[int, ...]) -> None:
+    labels = 'UUID="GPU-1",Hostname="n",pod="p{n}",vgpu="{n}"'
+    page = "".join(
+        f"DCGM_FI_DEV_{family}{{{labels.format(n=number)}}} {value}\n"
+        for number, value in enumerate(values)
+        for family in ("GPU_UTIL", "FB_USED")
+    )
+    page += "".join(f"DCGM_FI_DEV_GPU_TEMP{{{labels.format(n=number)}}} 41\n" for number in range(len(values)))
+    found = of_text(page)[1]
+    assert values_by_view(found, "n") == {"gpu/GPU-1": {"gpu_temperature_celsius": 41}}
+    assert found.unattributed == 2 * len(values)
 
 
 def test_values_keep_their_own_timestamps() -> None:

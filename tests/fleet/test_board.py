@@ -4,8 +4,11 @@ import pytest
 
 from gpufleet.fleet.board import (
     ECC_COUNTS,
+    ECC_MODE,
     METRICS_OF_PART,
     RACK_PLACE,
+    drop_board_defaults,
+    drop_counts_without_ecc,
     drop_fabric_defaults,
     drop_rack_defaults,
     drop_zero_identities,
@@ -13,8 +16,9 @@ from gpufleet.fleet.board import (
     part_absence,
 )
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.reading import DimValue, Value
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.view import Side, View, ViewKind
 
 DEFAULTS: dict[str, Value | Absent] = dict(zip(RACK_PLACE, ("0", "0", "1"), strict=True))
 
@@ -103,6 +107,14 @@ def test_identity_of_zeros_is_none(text: str) -> None:
     }
 
 
+@pytest.mark.parametrize("number", ["0", "1", "8"])
+def test_module_zero_is_no_place_on_a_baseboard(number: str) -> None:
+    values: dict[str, Value | Absent] = {"gpu_module_id": number, "gpu_platform_module_id": number}
+    drop_zero_identities(values)
+    module = Absent(Reason.NOT_SUPPORTED, "gpu_module_id") if number == "0" else number
+    assert values == {"gpu_module_id": module, "gpu_platform_module_id": number}
+
+
 def test_readings_of_a_part_need_the_part() -> None:
     name = "gpu_nvlink_transmit_bytes_total"
     assert part_absence(name, 0, (), name) == 0
@@ -131,3 +143,55 @@ def test_ecc_counts_can_be_unsupported() -> None:
     assert len(ECC_COUNTS) >= 10
     for name in ECC_COUNTS:
         assert Reason.NOT_SUPPORTED in {case.reason for case in CATALOGUE[name].absent_when}, name
+
+
+def board_sample(
+    mode: Value | Absent | None, *counts: tuple[str, Value | Absent], kind: ViewKind = ViewKind.GPU
+) -> Sample:
+    gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
+    view = gpu if kind is ViewKind.GPU else View(kind=kind, side=Side.HOST, uuid="MIG-1", parent=gpu.key)
+    values = dict(counts) if mode is None else {ECC_MODE: mode, **dict(counts)}
+    return Sample(view=view, reader="x", lane=Lane.SLOW, measured_at=1, values=values)
+
+
+COUNT = "gpu_ecc_corrected_errors_total"
+
+
+def test_page_has_no_defaults_of_the_driver() -> None:
+    texts: list[tuple[str, Value | Absent]] = [
+        ("gpu_fabric_state", "not_supported"),
+        ("gpu_vbios_version", "00.00.00.00.00"),
+        ("gpu_serial", "132"),
+        (COUNT, 0),
+    ]
+    (found,) = drop_board_defaults([board_sample("enabled", *texts)])
+    assert {name: isinstance(value, Absent) for name, value in found.values.items()} == {
+        ECC_MODE: False,
+        "gpu_fabric_state": True,
+        "gpu_vbios_version": True,
+        "gpu_serial": False,
+        COUNT: False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("mode", "lists_modes", "count", "kept"),
+    [
+        ("disabled", False, 3, False),
+        ("enabled", True, 0, True),
+        (Absent(Reason.NOT_SUPPORTED), False, 0, False),
+        (Absent(Reason.GPU_LOST), True, 0, True),
+        (None, False, 0, True),
+        (None, True, 0, False),
+        (None, True, 3, True),
+    ],
+)
+def test_counts_of_a_page_need_ecc(mode: Value | Absent | None, lists_modes: bool, count: int, kept: bool) -> None:
+    samples = [
+        board_sample(mode),
+        board_sample(None, (COUNT, count)),
+        board_sample(None, (COUNT, 0), kind=ViewKind.MIG),
+    ]
+    _, gpu, mig = drop_counts_without_ecc(samples, lists_modes=lists_modes)
+    assert gpu.values[COUNT] == (count if kept else Absent(Reason.NOT_SUPPORTED, ECC_MODE))
+    assert isinstance(mig.values[COUNT], Absent) is not kept

@@ -54,6 +54,14 @@ def test_number_of_failed_devices_is_bounded() -> None:
     assert (states.state_of(views[0]), states.state_of(views[1])) == ("ok", "lost")
 
 
+def test_dropped_device_has_never_failed() -> None:
+    states = DeviceStates("x")
+    assert kinds(states, "lost") == ["gpu_lost"]
+    states.drop(GPU.key)
+    assert kinds(states, "ok") == []
+    assert kinds(states, "lost") == ["gpu_lost"]
+
+
 def test_hang_has_a_start_and_an_end() -> None:
     states = DeviceStates("x")
     assert kinds(states, "hung") == ["hang_started"]

@@ -51,6 +51,23 @@ def test_reboot_keeps_the_id() -> None:
     assert not fleet.conflicts
 
 
+def test_report_without_attributes_keeps_them() -> None:
+    fleet = Fleet()
+    node = {"k8s_node_name": "a.east", "cloud_provider": "aws", "instance_type": "p5", "region": "r", "zone": "z1"}
+    id_ = fleet.receive(machine(machine_id="a", boot_id="b1", **node))
+    fleet.receive(machine(), NOW + SECOND)
+    fleet.receive(machine(machine_id="a", zone="z2"), NOW + 2 * SECOND)
+    known = fleet.known[id_].machine
+    assert {field: getattr(known, field) for field in node} == {**node, "zone": "z2"}
+
+
+def test_other_attributes_are_the_same_machine() -> None:
+    fleet = Fleet()
+    one = machine(machine_id="a", boot_id="b1", k8s_node_name="a", zone="z1")
+    assert fleet.receive(one) == fleet.receive(machine(machine_id="a", boot_id="b1", k8s_node_name="b"), NOW + SECOND)
+    assert not fleet.conflicts
+
+
 def test_rename_keeps_the_id() -> None:
     fleet = Fleet()
     before = fleet.receive(machine(machine_id="a", boot_id="b1"))

@@ -30,7 +30,9 @@ AT = 1_767_225_600_000_000_000
 STALE = Absent(Reason.STALE, "no answer")
 TIMEOUT = Absent(Reason.TIMEOUT)
 UNSUPPORTED = Absent(Reason.NOT_SUPPORTED)
+LOST = Absent(Reason.GPU_LOST)
 FAN, LINK, POWER = "gpu_fan_speed_ratio", "gpu_nvlink_up", "gpu_power_watts"
+STATE, SERIAL, XID_LAST = "gpu_state", "gpu_serial", "gpu_last_xid"
 
 Dim = tuple[str, tuple[str, ...], Value | Absent]
 
@@ -105,6 +107,47 @@ CONFLICTS: dict[str, tuple[Sequence[Source], Expected]] = {
             Source("netdata", {POWER: 290.0}, provenance=Provenance.HOST_NETDATA),
         ],
         {POWER: (290.0, "netdata")},
+    ),
+    "lost GPU: an imported value does not replace the absence": (
+        [
+            Source("nvml", {STATE: "lost", POWER: LOST}, dims=[(FAN, ("0",), LOST)]),
+            Source(
+                "exporter/dcgm",
+                {POWER: 300.0, "gpu_temperature_celsius": 40.0},
+                dims=[(FAN, ("0",), 0.5), (LINK, ("0",), 1)],
+                provenance=Provenance.IMPORTED,
+            ),
+        ],
+        {
+            STATE: ("lost", "nvml"),
+            POWER: (Reason.GPU_LOST, "nvml"),
+            "gpu_temperature_celsius": (Reason.GPU_LOST, "exporter/dcgm"),
+            f"{FAN}/0": (Reason.GPU_LOST, "nvml"),
+            f"{LINK}/0": (Reason.GPU_LOST, "exporter/dcgm"),
+        },
+    ),
+    "lost GPU: an imported state is no proof for a reader that has values": (
+        [
+            Source("nvml", {STATE: "ok", POWER: 310.0}),
+            Source("exporter/dcgm", {STATE: "lost", "gpu_sm_clock_hertz": 1}, provenance=Provenance.IMPORTED),
+        ],
+        {STATE: ("ok", "nvml"), POWER: (310.0, "nvml"), "gpu_sm_clock_hertz": (1, "exporter/dcgm")},
+    ),
+    "lost GPU: the proof is stale, the imported value is current": (
+        [
+            Source("nvml", {STATE: "lost", POWER: LOST}, stale=STALE),
+            Source("exporter/dcgm", {POWER: 300.0}, provenance=Provenance.IMPORTED),
+        ],
+        {STATE: (Reason.STALE, "nvml"), POWER: (300.0, "exporter/dcgm")},
+    ),
+    "lost GPU: the text on its board and its newest XID are imported": (
+        [
+            Source("nvml", {STATE: "lost"}),
+            Source("nvml", {SERIAL: LOST}, lane=Lane.STATIC),
+            Source("exporter/dcgm", {SERIAL: "1"}, lane=Lane.STATIC, provenance=Provenance.IMPORTED),
+            Source("exporter/dcgm", {XID_LAST: 79}, lane=Lane.EVENT, provenance=Provenance.IMPORTED),
+        ],
+        {STATE: ("lost", "nvml"), SERIAL: ("1", "exporter/dcgm"), XID_LAST: (79, "exporter/dcgm")},
     ),
     "power: every reader stale": (
         [Source("nvml", {POWER: 310.0}, stale=STALE), Source("dcgm", {POWER: 300.0}, stale=STALE)],

@@ -1,13 +1,17 @@
 """Readers and formats agree on what a board has: pairs of outputs of one board."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from gpufleet.codecs.nvidia_smi import DeviceRecord, parse_capture, parse_csv, parse_text
+from gpufleet.codecs.prometheus_text.parser import TextParser
+from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER, PREFIX
 from gpufleet.fleet.board import ECC_COUNTS
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.reading import Value
+from gpufleet.model.reading import Sample, Value
+from gpufleet.readers.exporter.mapping import samples_of
 from gpufleet.readers.nvidia_smi.mapping.devices import ALL_METRICS, RequestedMetrics, metrics_of_columns
 from gpufleet.readers.nvidia_smi.mapping.rows import LANES
 from gpufleet.readers.nvidia_smi.samples import gpu_sample, modes_by_key
@@ -30,9 +34,34 @@ def readings(records: list[DeviceRecord], requested: RequestedMetrics) -> Readin
     found: Readings = {}
     for gpu in gpus:
         for lane in LANES:
-            sample = gpu_sample(gpu, lane, requested, modes[gpu.view.key], 1)
-            found |= {(name, ()): value for name, value in sample.values.items()}
-            found |= {(dim.metric, dim.labels): dim.value for dim in sample.dims}
+            found |= readings_of(gpu_sample(gpu, lane, requested, modes[gpu.view.key], 1))
+    return found
+
+
+def readings_of(sample: Sample) -> Readings:
+    found: Readings = {(name, ()): value for name, value in sample.values.items()}
+    return found | {(dim.metric, dim.labels): dim.value for dim in sample.dims}
+
+
+STATES = {"no": 0, "yes": 1, "disabled": 0, "enabled": 1, "not active": 0, "active": 1}
+
+
+def exporter_page(row: Mapping[str, str]) -> str:
+    """Return the series of nvidia_gpu_exporter for cells without a unit; a cell without a number has no series."""
+    lines = []
+    for query, cell in row.items():
+        number = STATES.get(cell.lower(), cell)
+        if re.fullmatch("[0-9]+", str(number)):
+            name = re.sub("(?<=[a-z])(?=[A-Z])", "_", query).lower().replace(".", "_")
+            lines.append(f'{PREFIX}{name}{{uuid="00000000-0000-0000-0000-000000000000"}} {number}\n')
+    return "".join(lines)
+
+
+def imported(row: Mapping[str, str]) -> Readings:
+    page = TextParser().parse(exporter_page(row).encode())
+    found: Readings = {}
+    for sample in samples_of(page, NVIDIA_GPU_EXPORTER, 1, reader="x", where="x").samples:
+        found |= readings_of(sample)
     return found
 
 
@@ -53,6 +82,24 @@ def pairs() -> Iterator[tuple[str, Readings, Readings]]:
 
 
 PAIRS = {name: (log, rows) for name, log, rows in pairs()}
+
+
+def tables() -> Iterator[tuple[str, Mapping[str, str]]]:
+    for file in sorted(DATA.glob("capture-*.txt")):
+        for section in parse_capture(file.read_bytes()):
+            if section.arguments.startswith("--query-gpu="):
+                yield f"{file.stem}-{section.group}", parse_csv(section.body).rows[0]
+
+
+TABLES = dict(tables())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_exporter_of_the_same_cells_agrees(name: str) -> None:
+    rows, page = PAIRS[name][1], imported(TABLES[name])
+    both = rows.keys() & page.keys()
+    assert len(both) > 5
+    assert {key: (rows[key], page[key]) for key in both if rows[key] != page[key]} == {}
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -91,9 +138,12 @@ def test_zeros_without_ecc_are_not_values(mode: str) -> None:
     found = readings(rows_as_records([row]), metrics_of_columns(row))
     counts = {key: value for key, value in found.items() if key[0] in ECC_COUNTS}
     assert len(counts) >= 6
-    for key, value in counts.items():
-        assert isinstance(value, Absent), key
-        assert value.reason is Reason.NOT_SUPPORTED, key
+    assert {key: value for key, value in counts.items() if reason(value) is not Reason.NOT_SUPPORTED} == {}
+    page = imported(row)
+    of_page = {key: reason(value) for key, value in page.items() if key[0] in ECC_COUNTS}
+    assert len(of_page) >= 4
+    assert set(of_page.values()) == {Reason.NOT_SUPPORTED}
+    assert page.get(("gpu_ecc_mode", ())) in (None, "disabled")
 
 
 def test_zeros_with_ecc_are_values() -> None:
@@ -101,3 +151,11 @@ def test_zeros_with_ecc_are_values() -> None:
     found = readings(rows_as_records([row]), metrics_of_columns(row))
     assert found["gpu_sram_threshold_exceeded", ()] == 0
     assert found["gpu_sram_uncorrected_lifetime_errors_total", ("l2_cache",)] == 0
+    assert imported(row)["gpu_sram_threshold_exceeded", ()] == 0
+
+
+def test_errors_on_a_page_without_the_mode_are_values() -> None:
+    row = {**ECC_CELLS, "ecc.errors.uncorrected.aggregate.total": "3"}
+    page = imported(row)
+    assert page["gpu_ecc_uncorrected_lifetime_errors_total", ()] == 3
+    assert page["gpu_sram_threshold_exceeded", ()] == 0

@@ -7,6 +7,7 @@ from gpufleet.decoding.builder import SnapshotBuilder
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
 from gpufleet.dialects.reading import SeriesReadings, read_series
 from gpufleet.dialects.registry import DIALECTS, believed, recognise
+from gpufleet.fleet.board import drop_board_defaults
 from gpufleet.fleet.device_events import DeviceStates
 from gpufleet.model.errors import WireError
 from gpufleet.model.machine import Machine, MachineKind
@@ -41,6 +42,7 @@ def _decode_page(source: CapturedInput) -> DecodeResult:
     for name, samples in sorted(found.machines.items()):
         kind = MachineKind.GUEST if name in found.guests else MachineKind.NODE
         machine = SnapshotBuilder(Machine(name=name or source.name, kind=kind), source.at)
+        samples = drop_board_defaults(samples, lists_modes=dialect.lists_ecc_modes)
         machine.take(samples, events=DeviceStates(dialect.name).change_by_samples(samples))
         snapshots.append(machine.snapshot())
     return DecodeResult(

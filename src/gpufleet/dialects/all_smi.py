@@ -3,8 +3,12 @@
 It covers both generations of labels: `uuid`, `index` before 2026-04; `gpu_uuid`, `gpu_index` since.
 
 Names, labels and units are from its renderers at b92ea0a; no page of a running server was seen. Only its mock and tests
-print families of vGPU and MIG; its server never fills them. Our values are the driver's: from a page that gpufleet
-wrote, `unread` families are imported, too.
+print families of vGPU and MIG; its server never fills them.
+
+Utilisation, power and memory are 0 if the driver returned an error, and utilisation is 0 in MIG mode. Such a 0 cannot
+be distinguished from that of an idle GPU, so it is absent. On a page that gpufleet wrote, a 0 is the driver's value,
+and `unread` families are imported, too. If the driver did not return the UUID or name of a GPU, all-smi writes `GPU-`
+and its index, or `Unknown GPU`. Neither is used.
 """
 
 import re
@@ -63,11 +67,11 @@ def _threshold(name: str, threshold: str) -> FamilyMapping:
 _ENABLED = ("disabled", "enabled")
 
 FAMILIES = table(
-    _row(GPU, "gpu_utilization", "gpu_utilization_ratio", over=100),
-    _row(GPU, "gpu_memory_used_bytes", "gpu_memory_used_bytes"),
-    _row(GPU, "gpu_memory_total_bytes", "gpu_memory_total_bytes"),
+    _row(GPU, "gpu_utilization", "gpu_utilization_ratio", over=100, zero=Reason.NO_DATA),
+    _row(GPU, "gpu_memory_used_bytes", "gpu_memory_used_bytes", zero=Reason.NO_DATA),
+    _row(GPU, "gpu_memory_total_bytes", "gpu_memory_total_bytes", zero=Reason.NO_DATA),
     _row(GPU, "gpu_temperature_celsius", "gpu_temperature_celsius", zero=Reason.NOT_SUPPORTED),
-    _row(GPU, "gpu_power_consumption_watts", "gpu_power_watts"),
+    _row(GPU, "gpu_power_consumption_watts", "gpu_power_watts", zero=Reason.NO_DATA),
     _row(GPU, "gpu_frequency_mhz", "gpu_graphics_clock_hertz", times=MHZ, zero=Reason.NOT_SUPPORTED),
     _row(GPU, "gpu_clock_graphics_max_mhz", "gpu_graphics_clock_max_hertz", times=MHZ),
     _row(GPU, "gpu_clock_memory_max_mhz", "gpu_memory_clock_max_hertz", times=MHZ),
@@ -90,13 +94,13 @@ FAMILIES = table(
     _row(GPU, "vgpu_scheduler_policy", "gpu_vgpu_scheduler_policy", states=SCHEDULER_POLICIES, unread=_FALSE),
     _row(VGPU, "vgpu_utilization", "gpu_utilization_ratio", over=100, unread=_PAST),
     _row(VGPU, "vgpu_memory_utilization", "gpu_memory_activity_ratio", over=100, unread=_PAST),
-    _row(VGPU, "vgpu_memory_used_bytes", "gpu_memory_used_bytes"),
-    _row(VGPU, "vgpu_memory_total_bytes", "gpu_memory_total_bytes"),
+    _row(VGPU, "vgpu_memory_used_bytes", "gpu_memory_used_bytes", zero=Reason.NO_DATA),
+    _row(VGPU, "vgpu_memory_total_bytes", "gpu_memory_total_bytes", zero=Reason.NO_DATA),
     _row(VGPU, "vgpu_active", "vgpu_active", unread="0 wherever accounting is off"),
     _row(MIG, "mig_instance_utilization_gpu", "gpu_graphics_activity_ratio", over=100, unread=_UNDEFINED),
     _row(MIG, "mig_instance_utilization_memory", "gpu_dram_activity_ratio", over=100, unread=_UNDEFINED),
-    _row(MIG, "mig_instance_memory_used_bytes", "gpu_memory_used_bytes"),
-    _row(MIG, "mig_instance_memory_total_bytes", "gpu_memory_total_bytes"),
+    _row(MIG, "mig_instance_memory_used_bytes", "gpu_memory_used_bytes", zero=Reason.NO_DATA),
+    _row(MIG, "mig_instance_memory_total_bytes", "gpu_memory_total_bytes", zero=Reason.NO_DATA),
     _row(GPU, "energy_consumed_joules_total", "gpu_energy_joules_total", counter=True, unread=_OF_POWER),
     _row(MACHINE, "cpu_utilization", "host_cpu_utilization_ratio", over=100),
     _row(MACHINE, "cpu_thread_count", "host_cpus"),
@@ -156,6 +160,7 @@ UNREAD = {
     "all_smi_chassis_fan_speed_rpm": _NOT_READ,
 }
 
+_INDEX_FOR_UUID, _NO_NAME = re.compile(r"GPU-[0-9]{1,5}\Z"), "Unknown GPU"
 _BARE_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 _OF_VGPU_HOSTS = frozenset(
     family.name for family in FAMILIES.values() if family.of == GPU and family.name.startswith("all_smi_vgpu_")
@@ -175,19 +180,19 @@ def _machine(labels: Mapping[str, str]) -> str:
 
 
 def identify(series: ImportedSeries) -> SeriesSubject | None:
-    """Return the subject of a series. A series without a UUID has none."""
+    """Return the subject of a series. A series without a UUID has none, as has one with an index in its place."""
     labels = series.labels
     machine = _machine(labels)
     if series.name.startswith(_PER_MACHINE):
         return SeriesSubject(machine=machine, view=None)
     uuid = labels.get("gpu_uuid") or labels.get("uuid") or ""
-    if not uuid:
+    if not uuid or _INDEX_FOR_UUID.match(uuid):
         return None
     if _BARE_UUID.match(uuid):  # format of its mock nodes
         uuid = f"GPU-{uuid.lower()}"
     index = small_number(labels.get("gpu_index") or labels.get("index") or "")
     gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid, index=index)
-    name = labels.get("gpu", "")
+    name = labels.get("gpu", "").removeprefix(_NO_NAME)
     if series.name.startswith("all_smi_vgpu_"):
         if series.name in _OF_VGPU_HOSTS:
             return SeriesSubject(machine=machine, view=gpu, name=name)

@@ -120,9 +120,22 @@ UNREAD = {
 }
 
 
+OF_SHARERS = frozenset({"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"})
+"""Families that are about one pod, not about the device, in series with the label `vgpu`.
+
+The exporter adds this label with `--kubernetes-virtual-gpus`, which repeats each series for every pod that shares the
+device. Since March 2026 these two families are sums over the pod's processes.
+"""
+
+
 def identify(series: ImportedSeries) -> SeriesSubject | None:
-    """Return the subject of a series: by UUID, else address; a MIG instance by its GPU and instance id."""
+    """Return the subject of a series: by UUID, else address; a MIG instance by its GPU and instance id.
+
+    The share of a pod has none.
+    """
     labels = series.labels
+    if labels.get("vgpu") and series.name in OF_SHARERS:
+        return None
     uuid = labels.get("UUID") or labels.get("uuid") or ""
     address = address_of(labels.get("pci_bus_id", ""))
     if not uuid and not address:

@@ -91,6 +91,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
             its label `lane`; empty if the project has no such family.
         labels: known labels beside dimensions of families and labels of targets: imported or without further meaning;
             None if unknown labels are not checked.
+        lists_ecc_modes: whether a page has the ECC mode of each board that has ECC: counts of zero on a page without
+            the mode are of a board without ECC.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     special: Mapping[str, LabelReader] = {}
     measured: str = ""
     labels: frozenset[str] | None = None
+    lists_ecc_modes: bool = False
 
     def is_mine(self, family: str) -> bool:
         """Return whether a family belongs to this project."""

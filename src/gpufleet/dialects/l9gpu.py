@@ -4,12 +4,13 @@ Names, units and attributes are from its source of 2026-04 (`metric_names.py` at
 dashboards and alerts. It sends only gauges, also for counters, each with the maximum of a minute. For counters and
 sizes this is the newest value; for other metrics it is not a measurement at an instant. Its power is in milliwatts with
 the unit W; we export watts, as in its documentation, its monitors for other vendors and its dashboards. It does not
-support MIG devices and vGPU instances.
+support MIG devices and vGPU instances. Its total memory is 0 where NVML does not return it (GH200).
 """
 
 import msgspec
 
 from gpufleet.dialects.otel_names import OtelRow
+from gpufleet.model.absence import Reason
 
 UUID, INDEX, MODEL = "gpu.uuid", "gpu.index", "gpu.model"
 """Attributes of a GPU."""
@@ -52,10 +53,19 @@ def _row(
     labels: tuple[str, ...] = (),
     times: int = 1,
     over: int = 1,
+    zero: Reason | None = None,
     unread: str = _GREATEST,
 ) -> OtelRow:
     return OtelRow(
-        metric=metric, name=name, unit=unit, fixed=fixed, labels=labels, times=times, over=over, unread=unread
+        metric=metric,
+        name=name,
+        unit=unit,
+        fixed=fixed,
+        labels=labels,
+        times=times,
+        over=over,
+        zero=zero,
+        unread=unread,
     )
 
 
@@ -82,7 +92,7 @@ L9GPU: tuple[OtelRow, ...] = (
     _row("gpu_utilization_ratio", "gpu.utilization", "1", _task("compute")),
     _row("gpu_memory_activity_ratio", "gpu.memory.utilization", "1", _task("memory_controller")),
     _row("gpu_memory_used_bytes", "gpu.memory.used", "By"),
-    _row("gpu_memory_total_bytes", "gpu.memory.total", "By", unread=""),
+    _row("gpu_memory_total_bytes", "gpu.memory.total", "By", zero=Reason.NO_DATA, unread=""),
     _row("gpu_memory_free_bytes", "gpu.memory.free", "By"),
     _row("gpu_temperature_celsius", "gpu.temperature", "Cel", ("gpu.temperature.sensor", "edge")),
     _row("gpu_memory_temperature_celsius", "gpu.temperature", "Cel", ("gpu.temperature.sensor", "memory")),

@@ -2,6 +2,9 @@
 
 Names, units and labels are from its captured outputs at 4d87490 (`tests/data/exposition`), and otherwise from its list
 of metrics. Its UUIDs have no prefix `GPU-`. Its pages have no machine name.
+
+A cell without a number, such as `[N/A]`, has no series, while `No`, `Disabled` and `Not Active` are 0. So a board
+without ECC has no ECC mode, but some ECC counts of 0.
 """
 
 from collections.abc import Iterator
@@ -15,8 +18,9 @@ from gpufleet.dialects.dialect import (
     small_number,
     table,
 )
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Subject
+from gpufleet.model.device_state import REASON_OF_TEXT
 from gpufleet.model.stored.samples import ImportedSeries
 from gpufleet.model.view import Side, View, ViewKind
 
@@ -223,9 +227,6 @@ _TEXTS = {
 }
 """Labels of `nvidia_smi_gpu_info` to info metrics."""
 
-_LOST = {"[gpu is lost]": Reason.GPU_LOST, "[gpu requires reset]": Reason.RESET_REQUIRED}
-"""nvidia-smi's placeholders that are about the whole device, in lower case."""
-
 UUID_PREFIX = "GPU-"
 
 
@@ -244,7 +245,7 @@ def identify(series: ImportedSeries) -> SeriesSubject | None:
 def _info(series: ImportedSeries, _: float) -> Iterator[MappedValue]:
     for label, metric in _TEXTS.items():
         text = series.labels.get(label, "")
-        lost = _LOST.get(text.lower())
+        lost = REASON_OF_TEXT.get(text.removeprefix("[").removesuffix("]").lower())
         if lost is not None and CATALOGUE[metric].subjects != (Subject.MACHINE,):
             yield metric, (), Absent(lost, label)
         elif text and not text.startswith("["):  # nvidia-smi's placeholders: [N/A], [Not Supported]
@@ -262,4 +263,5 @@ NVIDIA_GPU_EXPORTER = Dialect(
     identify=identify,
     special={PREFIX + "gpu_info": _info},
     labels=frozenset({"uuid", "index", "pci_bus_id"}),
+    lists_ecc_modes=True,
 )

@@ -159,6 +159,10 @@ def map_point(name: str, unit: str, attributes: Mapping[str, str], value: float)
         return MappedPoint(
             metric=metric.name, labels=labels, value=Absent(Reason.INVALID_VALUE, f"{name}: not in {row.unit}")
         )
+    if value == 0 and row.zero is not None and KIND not in attributes:
+        return MappedPoint(
+            metric=metric.name, labels=labels, value=Absent(row.zero, f"{name} is 0 if there is no value")
+        )
     ours = value * row.times
     return MappedPoint(
         metric=metric.name,

@@ -61,7 +61,8 @@ def _attributes(holder: Holder, job: Sequence[tuple[str, str]]) -> Iterator[tupl
                 value = getattr(holder, field)
                 yield name, str(value) if value else ""
         case HolderKind.VM:
-            yield from ((VM_NAMESPACE, holder.namespace), (VM_NAME, holder.name), (VM_UUID, holder.id))
+            uuid = "" if "/" in holder.id else holder.id
+            yield from ((VM_NAMESPACE, holder.namespace), (VM_NAME, holder.name), (VM_UUID, uuid))
         case HolderKind.CONTAINER:
             yield from (("container.id", holder.id), ("container.name", holder.name))
         case _:

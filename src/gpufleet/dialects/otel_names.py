@@ -14,6 +14,7 @@ import enum
 
 import msgspec
 
+from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
 
 OWN = "gpufleet."
@@ -44,6 +45,7 @@ class OtelRow(msgspec.Struct, frozen=True, kw_only=True):
         unreported: states for which no point is exported.
         times, over: foreign value `* times / over` is our value; the conventions use the catalogue's units.
         plain: whether a point without the fixed attributes matches this row.
+        zero: reason of absence for the value 0 of another project, if it is not a measurement.
         unread: reason for not importing the row, or empty. It is exported all the same.
     """
 
@@ -60,6 +62,7 @@ class OtelRow(msgspec.Struct, frozen=True, kw_only=True):
     times: int = 1
     over: int = 1
     plain: bool = False
+    zero: Reason | None = None
     unread: str = ""
 
 

@@ -44,20 +44,22 @@ _BELIEVED = {
     dialect.name: msgspec.structs.replace(
         dialect,
         families={
-            name: msgspec.structs.replace(family, unread="") if family.unread else family
+            name: msgspec.structs.replace(family, unread="", zero=None) if family.unread or family.zero else family
             for name, family in dialect.families.items()
         },
     )
     for dialect in DIALECTS
     if any(family.unread for family in dialect.families.values())
 }
+"""Dialects of our own page, for dialects with families that their project fills wrongly. The zeros of dcgm-exporter are
+kept: our page, too, has 0 as the newest XID of a GPU without XIDs."""
 
 
 def believed(dialect: Dialect, names: Iterable[str]) -> Dialect:
     """Return the dialect for the families of a page.
 
     A page with families of gpufleet was written by an agent: under another project's names its values are the driver's,
-    so the families that this project itself fills wrongly are imported, too.
+    so the families that this project itself fills wrongly are imported, too, and 0 is a value.
     """
     own = _BELIEVED.get(dialect.name)
     return own if own is not None and any(map(NATIVE.is_mine, names)) else dialect

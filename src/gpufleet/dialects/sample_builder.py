@@ -146,8 +146,8 @@ def merge_readings(metric: str, before: Value | Absent | None, value: Value | Ab
 def merge_values(before: Value | Absent | None, value: Value | Absent) -> Value | Absent:
     """Merge values of several series of one device: an exporter repeats a GPU for each pod that shares it.
 
-    Different values are shares of the pods, and none is the device's value. An ended series does not contradict a
-    running one: it had other labels, such as those of an earlier pod.
+    Different values contradict each other, and none is used. An ended series does not contradict a running one: it had
+    other labels, such as those of an earlier pod.
     """
     if before is None or before in (value, SERIES_ENDED):
         return value

@@ -3,11 +3,14 @@
 Pure; shared by readers.
 """
 
-from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+
+import msgspec
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.reading import DimValue, Value
+from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.view import ViewKind
 
 CHASSIS_SERIAL, FABRIC_GUID = "gpu_chassis_serial", "gpu_fabric_guid"
 
@@ -20,6 +23,9 @@ ECC_COUNTS = frozenset(
     if name.startswith(("gpu_ecc_corrected_", "gpu_ecc_uncorrected_", "gpu_ecc_location_", "gpu_sram_"))
 )
 """Metrics that count only while ECC is enabled."""
+
+ECC_MODE = "gpu_ecc_mode"
+_ECC_OFF = "disabled"
 
 ECC, NVLINK = "ecc", "nvlink"
 
@@ -41,8 +47,12 @@ FABRIC_DETAILS = (
 _NOT_REPORTED = ("gpu_fabric_incorrect_configuration", "gpu_fabric_health_status")
 """Metrics whose state `not_reported` is the driver's number for no value."""
 
-IDENTITIES = ("gpu_serial", "gpu_vbios_version")
-"""Texts that identify a board or its firmware. Zeros only are none, such as the VBIOS version in a vGPU guest."""
+IDENTITIES = ("gpu_serial", "gpu_vbios_version", "gpu_module_id")
+"""Texts that identify a board, its firmware or its place on a baseboard. Zeros only are none.
+
+Examples are the VBIOS version in a vGPU guest, and the module id of a product without a baseboard (nvml.h). Some of
+these products report 1, which cannot be distinguished from the first module of a baseboard.
+"""
 
 
 def drop_rack_defaults(values: MutableMapping[str, Value | Absent]) -> None:
@@ -91,7 +101,7 @@ def drop_fabric_defaults(values: MutableMapping[str, Value | Absent], dims: Iter
 
 
 def drop_zero_identities(values: MutableMapping[str, Value | Absent]) -> None:
-    """Replace serial numbers and firmware versions of zeros only by `not_supported`."""
+    """Replace identities of zeros only by `not_supported`."""
     for name in IDENTITIES:
         value = values.get(name)
         if isinstance(value, str) and not value.strip("0.- "):
@@ -117,6 +127,87 @@ def part_absence(metric: str, value: Value | Absent, lacks: Collection[str], whe
 def ecc_absence(metric: str, value: Value | Absent, *, has_ecc: bool, where: str) -> Value | Absent:
     """Return the reading, or `not_supported` for a count of errors of a board whose ECC is off or does not exist."""
     return part_absence(metric, value, () if has_ecc else (ECC,), where)
+
+
+_WITH_DEFAULTS = frozenset({CHASSIS_SERIAL, FABRIC_GUID, FABRIC_STATE, *RACK_PLACE, *_NOT_REPORTED, *IDENTITIES})
+"""Metrics for which a driver, or an exporter that repeats it, has defaults in place of absences."""
+
+
+def without_defaults(sample: Sample) -> Sample:
+    """Return a sample of a device without the driver's defaults for a place in a rack, a fabric or an identity."""
+    if sample.view is None or _WITH_DEFAULTS.isdisjoint(sample.values):
+        return sample
+    values = dict(sample.values)
+    drop_rack_defaults(values)
+    drop_zero_identities(values)
+    dims = drop_fabric_defaults(values, sample.dims)
+    if (values, dims) == (sample.values, sample.dims):
+        return sample
+    return msgspec.structs.replace(sample, values=values, dims=dims)
+
+
+def drop_board_defaults(samples: Sequence[Sample], *, lists_modes: bool = False) -> list[Sample]:
+    """Return the samples of one page or pass without what its boards do not have.
+
+    Args:
+        samples: all samples of one machine.
+        lists_modes: as for `drop_counts_without_ecc`.
+    """
+    return [without_defaults(sample) for sample in drop_counts_without_ecc(samples, lists_modes=lists_modes)]
+
+
+def is_ecc_off(mode: Value | Absent | None) -> bool:
+    """Return whether a reading of `gpu_ecc_mode` proves that ECC is disabled or does not exist."""
+    return mode == _ECC_OFF or (isinstance(mode, Absent) and mode.reason is Reason.NOT_SUPPORTED)
+
+
+def without_ecc_counts(sample: Sample) -> Sample:
+    """Return a sample of a board whose ECC is disabled or does not exist: its counts of errors are `not_supported`."""
+    counts = ECC_COUNTS & sample.values.keys()
+    if not counts and not any(dim.metric in ECC_COUNTS for dim in sample.dims):
+        return sample
+    values = {name: ecc_absence(name, sample.values[name], has_ecc=False, where=ECC_MODE) for name in counts}
+    dims = [
+        DimValue(dim.metric, dim.labels, ecc_absence(dim.metric, dim.value, has_ecc=False, where=ECC_MODE))
+        for dim in sample.dims
+    ]
+    return msgspec.structs.replace(sample, values={**sample.values, **values}, dims=tuple(dims))
+
+
+def drop_counts_without_ecc(samples: Sequence[Sample], *, lists_modes: bool = False) -> list[Sample]:
+    """Return the samples of one machine without the ECC counts of boards whose ECC is disabled or does not exist.
+
+    A MIG device has the mode of its GPU.
+
+    Args:
+        samples: all samples of one page or pass.
+        lists_modes: whether the source omits the mode only where the board has no ECC. Counts of zero without a mode
+            are then dropped as well; a count above zero proves that the board has ECC.
+    """
+    modes = {board: mode for board, sample in _by_board(samples) if (mode := sample.values.get(ECC_MODE)) is not None}
+    counting = {board for board, sample in _by_board(samples) if _has_ecc_errors(sample)}
+    off = {board for board, mode in modes.items() if is_ecc_off(mode)}
+    if lists_modes:
+        off |= {board for board, _ in _by_board(samples)} - modes.keys() - counting
+    return [without_ecc_counts(sample) if board_of(sample) in off else sample for sample in samples]
+
+
+def board_of(sample: Sample) -> str | None:
+    """Return the key of the GPU that a sample is about or whose MIG device it is about; None for the machine itself."""
+    view = sample.view
+    if view is None:
+        return None
+    return view.parent if view.kind is ViewKind.MIG else view.key
+
+
+def _by_board(samples: Iterable[Sample]) -> list[tuple[str, Sample]]:
+    return [(board, sample) for sample in samples if (board := board_of(sample)) is not None]
+
+
+def _has_ecc_errors(sample: Sample) -> bool:
+    counts = [(name, sample.values[name]) for name in ECC_COUNTS & sample.values.keys()]
+    counts += [(dim.metric, dim.value) for dim in sample.dims if dim.metric in ECC_COUNTS]
+    return any(isinstance(value, int | float) and value > 0 for _, value in counts)
 
 
 def _is_none(value: Value | Absent) -> bool:

@@ -61,6 +61,11 @@ class DeviceStates:
             kinds.append(EventKind.GPU_RECOVERED)
         return [Event(view=view, kind=kind, at=at, attributes=self._attributes(kind, call)) for kind in kinds]
 
+    def drop(self, key: str) -> None:
+        """Drop the state of a device by view key, as if it had never failed."""
+        self._states.pop(key, None)
+        self._failed.pop(key, None)
+
     def copy(self) -> "DeviceStates":
         """Return an independent copy."""
         other = DeviceStates(self._source)

@@ -9,7 +9,7 @@ Rule 4. The machine that first had an id keeps it. A clone gets a new id, and bo
 Rule 5. A guest's evidence is its own claim. It is compared with guests of the same hypervisor only. The hypervisor is
         identified by its id, since its name may change and pass to another machine.
 Rule 6. A report without a boot id, such as an imported series, belongs to the live bearer of its name, or else to the
-        one that was last seen.
+        one that was last seen. With several live bearers, it belongs to a machine of its own, known by the name only.
 """
 
 import enum
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.machine import ATTRIBUTES, Machine, MachineKind
 from gpufleet.model.time import NANOS
 
 EVIDENCE = ("system_uuid", "k8s_node_uid", "instance_id", "machine_id", "name")
@@ -193,11 +193,19 @@ def _choose(fits: list[KnownMachine], machine: Machine, at: int) -> KnownMachine
 
 
 def _newest(fits: list[KnownMachine], at: int) -> KnownMachine | None:
-    """Return the live machine, or the one last seen if none is live; None if several are live."""
+    """Return the live machine, or the one last seen if none is live.
+
+    If several are live, return the one that was last seen of those without other evidence than the name, or None.
+    """
     live = [one for one in fits if _live(one, at)]
-    if live:
-        return live[0] if len(live) == 1 else None
-    return max(fits, key=lambda one: (one.last_seen, one.id))
+    if len(live) == 1:
+        return live[0]
+    candidates = [one for one in fits if _has_name_only(one.machine)] if live else fits
+    return max(candidates, key=lambda one: (one.last_seen, one.id), default=None)
+
+
+def _has_name_only(machine: Machine) -> bool:
+    return not machine.boot_id and not any(getattr(machine, field) for field in EVIDENCE if field != "name")
 
 
 def _merge(one: KnownMachine, machine: Machine, at: int) -> KnownMachine:
@@ -206,7 +214,7 @@ def _merge(one: KnownMachine, machine: Machine, at: int) -> KnownMachine:
         machine,
         **{
             field: getattr(machine, field) or getattr(one.machine, field)
-            for field in (*EVIDENCE[:-1], "boot_id", "hypervisor")
+            for field in (*EVIDENCE[:-1], "boot_id", "hypervisor", *ATTRIBUTES)
         },
     )
     boots = one.boots

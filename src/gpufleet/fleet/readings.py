@@ -13,8 +13,9 @@ from gpufleet.fleet.devices import device_name, hidden_devices, is_gone
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.device_state import LOST
 from gpufleet.model.process import Process
-from gpufleet.model.reading import DimReading, Reading, Sample, Value, precedence
+from gpufleet.model.reading import DimReading, Provenance, Reading, Sample, Value, precedence
 from gpufleet.model.snapshot import ProcessReport
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
@@ -29,6 +30,11 @@ LONGEST_SECONDS = 3600.0
 
 LANE_SECONDS = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0, Lane.EVENT: 10.0}
 """Default intervals of lanes whose reader has not declared its own."""
+
+STATE = "gpu_state"
+
+MEASURING_LANES = frozenset({Lane.FAST, Lane.SLOW})
+"""Lanes that measure the use and condition of a device. The others describe the board, or record events."""
 
 _ORDER = {name: position for position, name in enumerate(CATALOGUE)}
 
@@ -107,6 +113,13 @@ class SampleReadings:
         self._known: dict[str, Dims] = {} if before is None else before.dims
         side = sample.view.side if sample.view else ""
         self.readings = {name: self._reading(stale or value, side) for name, value in sample.values.items()}
+
+    def replaced(self, why: Absent) -> "SampleReadings":
+        """Return the readings with each value replaced by an absence."""
+        other = SampleReadings(self.sample, why, before=self)
+        other._received_at, other._age = self._received_at, self._age
+        other.readings = all_absent(self.readings, why)
+        return other
 
     @property
     def dims(self) -> dict[str, Dims]:
@@ -187,11 +200,13 @@ def merge(sources: Sequence[SampleReadings], before: Mapping[str, Reading] | Non
     """Return one reading a metric in the catalogue's order.
 
     The first source with a value gives the reading. If no source has a value, the first source's absence stands.
+    Imported measurements of a GPU that another reader reports as lost are not used: exporters repeat old values.
 
     Args:
         sources: readings of one subject, the most trusted reader first.
         before: the previous merge of this subject; its order is reused if the metrics are the same.
     """
+    sources = _without_values_of_lost(sources)
     merged: dict[str, Reading] = {}
     for source in sources:
         merged.update(source.readings)
@@ -212,10 +227,12 @@ def merge_dimensions(sources: Sequence[SampleReadings]) -> tuple[DimReading, ...
 
     The values of a metric come from one reader, because readers may label dimensions differently: the first reader
     that has any. Absences of readers before it stay for labels that it lacks: one fan that timed out is still listed.
+    Imported measurements of a lost GPU are not used, as in `merge`.
 
     Args:
         sources: readings of one subject, the most trusted reader first.
     """
+    sources = _without_values_of_lost(sources)
     merged: dict[str, Dims] = {}
     owners: dict[str, str] = {}
     for source in sources:
@@ -233,6 +250,25 @@ def merge_dimensions(sources: Sequence[SampleReadings]) -> tuple[DimReading, ...
             for labels, reading in found.items():
                 _put(known, labels, reading)
     return tuple([reading for metric in sorted(merged, key=_ORDER.__getitem__) for reading in merged[metric].values()])
+
+
+def _without_values_of_lost(sources: Sequence[SampleReadings]) -> Sequence[SampleReadings]:
+    """Return the sources; imported measurements are absent if a reader that imports nothing reports the GPU as lost."""
+    if not sources or sources[-1].sample.provenance is not Provenance.IMPORTED:  # imported sources come last
+        return sources
+    for source in sources:
+        if source.sample.provenance is Provenance.IMPORTED:
+            return sources
+        state = source.readings.get(STATE)
+        if state is not None and state.value == LOST:
+            break
+    why = Absent(Reason.GPU_LOST, f"reported by {source.sample.reader}")
+    return [
+        one.replaced(why)
+        if one.sample.provenance is Provenance.IMPORTED and one.sample.lane in MEASURING_LANES
+        else one
+        for one in sources
+    ]
 
 
 def first_processes(sources: Iterable[SampleReadings]) -> tuple[ProcessReport, ...] | None:
@@ -258,8 +294,13 @@ def process_report(process: Process, reader: str = "", side: str = "", at: dt.da
 
 def all_stale(readings: Mapping[str, Reading]) -> dict[str, Reading]:
     """Return the readings with each value replaced by `stale`: a lost machine's last values are not current."""
+    return all_absent(readings, Absent(Reason.STALE))
+
+
+def all_absent(readings: Mapping[str, Reading], why: Absent) -> dict[str, Reading]:
+    """Return the readings with each value replaced by an absence."""
     return {
-        metric: msgspec.structs.replace(reading, value=None, absent=Reason.STALE, detail="")
+        metric: msgspec.structs.replace(reading, value=None, absent=why.reason, detail=why.detail)
         for metric, reading in readings.items()
     }
 
@@ -355,22 +396,20 @@ def _one_key_a_unit(by_key: Mapping[str, Sequence[StoredSample]]) -> dict[str, V
     with a UUID.
     """
     views = {key: newest_view(samples) for key, samples in by_key.items()}
+    slots = {key: slot for key, view in views.items() if (slot := _slot(view)) is not None}
     standing: dict[str, str] = {}
-    for key, view in views.items():
-        if view.kind is not ViewKind.GPU or view.side not in (Side.HOST, Side.PCI_ONLY) or not view.pci_address:
-            continue
-        other = standing.get(view.pci_address)
-        if other is None or _recency(by_key[key], view) > _recency(by_key[other], views[other]):
-            standing[view.pci_address] = key
+    for key, slot in slots.items():
+        other = standing.get(slot)
+        if other is None or _recency(by_key[key], views[key]) > _recency(by_key[other], views[other]):
+            standing[slot] = key
     kept = set(standing.values())
-    return {
-        key: view
-        for key, view in views.items()
-        if key in kept
-        or view.kind is not ViewKind.GPU
-        or view.side not in (Side.HOST, Side.PCI_ONLY)
-        or not view.pci_address
-    }
+    return {key: view for key, view in views.items() if key not in slots or key in kept}
+
+
+def _slot(view: View) -> str | None:
+    """Return the PCI address of a GPU of the host; None for other devices, and without an address."""
+    is_of_host = view.kind is ViewKind.GPU and view.side in (Side.HOST, Side.PCI_ONLY)
+    return view.pci_address or None if is_of_host else None
 
 
 def _recency(samples: Sequence[StoredSample], view: View) -> tuple[int, int, bool]:

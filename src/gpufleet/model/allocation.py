@@ -23,6 +23,9 @@ class AllocationKind(enum.StrEnum):
 VM_KINDS = frozenset({AllocationKind.GPU_SLICE, AllocationKind.KUBEVIRT_VMI})
 """Kinds whose target is a virtual machine."""
 
+WORKLOAD_KINDS = frozenset({AllocationKind.KUBERNETES_POD, AllocationKind.SLURM_JOB})
+"""Kinds whose target is a holder of devices: the readings of its devices answer."""
+
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Target of an allocation; the kind determines the required fields.

@@ -11,6 +11,15 @@ OK, LOST, RESET_REQUIRED, HUNG, UNREADABLE, ERROR = "ok", "lost", "reset_require
 STATE_OF_REASON = {Reason.GPU_LOST: LOST, Reason.RESET_REQUIRED: RESET_REQUIRED}
 """Reasons that are about the whole device, worst first. One reading with such a reason is proof."""
 
+REASON_OF_TEXT = {
+    "gpu is lost": Reason.GPU_LOST,
+    "gpu requires reset": Reason.RESET_REQUIRED,
+    "gpu requires restart": Reason.RESET_REQUIRED,
+    "reset required": Reason.RESET_REQUIRED,
+}
+"""Texts of nvidia-smi, and of exporters that repeat its cells, that are about the whole device: in lower case, without
+brackets."""
+
 _WORST_FIRST = (LOST, RESET_REQUIRED, HUNG, UNREADABLE, ERROR, OK)
 
 _NO_EVIDENCE = frozenset({Reason.NOT_REPORTED, Reason.STALE, Reason.NOT_COLLECTED, Reason.NOT_IN_MIG_MODE})

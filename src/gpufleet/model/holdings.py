@@ -13,6 +13,13 @@ MAX_OWNERS = 16
 MAX_LABELS = 64
 """Maximum number of labels, and of annotations, of a holder."""
 
+REPEAT_SECONDS = 600
+"""Interval at which agents and importers report unchanged holdings again."""
+
+
+HET_JOB = "HetJob"
+"""Kind of the owner of a component of a heterogeneous job."""
+
 
 class HolderKind(enum.StrEnum):
     """Kind of a holder."""
@@ -75,8 +82,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         kind: kind of holder.
-        id: its identity: pod UID, container id, job id, VM UUID or allocation id; `namespace/name` for a pod whose UID
-            is unknown.
+        id: its identity: pod UID, container id, job id, VM UUID or allocation id; `namespace/name` for a pod or a
+            launcher pod's virtual machine whose UID is unknown.
         name: for display.
         namespace: Kubernetes namespace.
         owners: controllers, the nearest first.
@@ -160,3 +167,33 @@ class DeviceHolders(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     state: HolderState
     detail: str = ""
     holdings: tuple[Holding, ...] = ()
+
+
+class UnresolvedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A device name in the report of a holder source that identifies no device of this machine.
+
+    Attributes:
+        source: name of the source.
+        name: the device name as the source writes it.
+        detail: why it identifies none.
+        holder: the holder that has the device, by the source.
+        container: name of the pod's container, or empty.
+    """
+
+    source: str
+    name: str
+    detail: str
+    holder: Holder
+    container: str = ""
+
+
+class UnresolvedDevices(msgspec.Struct, frozen=True, kw_only=True):
+    """Device names of the newest round over the holder sources that identify no device of this machine.
+
+    Attributes:
+        counts: number of names by source; 0 for a source that answers and has none.
+        devices: the first of them, a bounded number.
+    """
+
+    counts: dict[str, int]
+    devices: tuple[UnresolvedDevice, ...] = ()

@@ -35,6 +35,11 @@ class Liveness(msgspec.Struct, frozen=True, kw_only=True):
     partial: tuple[str, ...] = ()
     suspect: tuple[str, ...] = ()
 
+    @property
+    def is_current(self) -> bool:
+        """Return whether the newest report still describes the present: the state is live or late."""
+        return self.state in (State.LIVE, State.LATE)
+
 
 class ExpectedGpus(msgspec.Struct, frozen=True, kw_only=True):
     """Expected number of GPUs by source; None if the source has no count.

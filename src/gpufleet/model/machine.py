@@ -18,7 +18,7 @@ class MachineKind(enum.StrEnum):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Evidence of a machine's identity.
+    """Evidence of a machine's identity, and its attributes in Kubernetes and in a cloud.
 
     Attributes:
         name: host name reported by its kernel; for display and as the weakest evidence.
@@ -29,6 +29,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         k8s_node_uid: UID of the Kubernetes Node object.
         instance_id: instance id of the cloud provider.
         hypervisor: for a guest, the `name` of its node.
+        k8s_node_name: name of the Kubernetes Node object; not evidence, because a replaced node can have the same name.
+        cloud_provider: as in OpenTelemetry's `cloud.provider`, such as `aws`.
+        instance_type, region, zone: of the provider's instance.
     """
 
     name: str
@@ -39,6 +42,15 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     k8s_node_uid: str | None = None
     instance_id: str | None = None
     hypervisor: str | None = None
+    k8s_node_name: str | None = None
+    cloud_provider: str | None = None
+    instance_type: str | None = None
+    region: str | None = None
+    zone: str | None = None
+
+
+ATTRIBUTES = ("k8s_node_name", "cloud_provider", "instance_type", "region", "zone")
+"""Fields of `Machine` that describe it and identify nothing."""
 
 
 class PciFunction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

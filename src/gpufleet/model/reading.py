@@ -116,7 +116,7 @@ class DimReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         metric: name in the catalogue.
         labels: dimension name to value.
-        value, absent, detail, reader, measured_at: as in `Reading`.
+        value, absent, detail, scope, reader, measured_at: as in `Reading`.
     """
 
     metric: str
@@ -124,6 +124,7 @@ class DimReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: Value | None = None
     absent: Reason | None = None
     detail: str = ""
+    scope: Scope = Scope.OWN
     reader: str = ""
     measured_at: dt.datetime | None = None
 

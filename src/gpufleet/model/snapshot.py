@@ -7,7 +7,7 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.event import EventReport
-from gpufleet.model.holdings import DeviceHolders
+from gpufleet.model.holdings import DeviceHolders, UnresolvedDevices
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import DimReading, Provenance, Reading
 from gpufleet.model.status import ReaderState
@@ -226,6 +226,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         capabilities: capabilities of this agent by name: `available`, or the reason of the absence.
         aggregate: totals over the machine's physical GPUs.
         events: most recent events, the newest first; a bounded number.
+        unresolved: device names of holder sources that identify no device here; None if holders are not collected.
     """
 
     schema: str
@@ -240,3 +241,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: dict[str, str]
     aggregate: Aggregate
     events: tuple[EventReport, ...] = ()
+    unresolved: UnresolvedDevices | None = None

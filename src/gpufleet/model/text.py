@@ -13,6 +13,11 @@ def clean(text: str) -> str:
     return "".join(character for character in text if unicodedata.category(character) != "Cc")
 
 
+def printable(text: str) -> str:
+    """Return the text with `?` for each character without a shape of its own, such as control and direction marks."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
+
+
 def bounded(text: str, most: int) -> str:
     """Return the text without control characters, and at most `most` characters of it; the last is then `…`."""
     text = clean(text)

@@ -4,6 +4,9 @@ import datetime as dt
 
 NANOS = 1_000_000_000
 
+LATEST = 2**63 - 1
+"""Last representable instant, in the year 2262."""
+
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 

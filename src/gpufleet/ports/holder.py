@@ -49,7 +49,8 @@ class HolderClaim(msgspec.Struct, frozen=True, kw_only=True):
         holder: the holder, as far as the source knows it.
         devices: each once.
         method: source of the evidence.
-        parent: holder of the holder if the source proves it (a launcher pod's virtual machine), or None.
+        parent: holder of the holder (a launcher pod's virtual machine), or None; its id is `namespace/name` if the
+            source does not prove its identity.
         container, container_id, steps, share, replicas, claim: as in `Holding`.
         resource: Kubernetes resource name (`nvidia.com/gpu`) or SLURM GRES type, or empty.
         since: start of the holding as the source reports it, nanoseconds since 1970, or None.
@@ -83,6 +84,7 @@ class HolderReport(msgspec.Struct, frozen=True, kw_only=True):
         listed: those holders, by kind and id.
         living: holders that run on this machine now, by kind and id, with devices or not; None if unknown.
         unattributed: keys of views with a process that belongs to no holder, or whose holder is unknown.
+        unattributed_devices: devices that such a process has open, or shares an IOMMU group with.
         detail: what could not be read, for `doctor`; empty if everything was.
     """
 
@@ -95,6 +97,7 @@ class HolderReport(msgspec.Struct, frozen=True, kw_only=True):
     listed: frozenset[HolderId] = frozenset()
     living: frozenset[HolderId] | None = None
     unattributed: frozenset[str] = frozenset()
+    unattributed_devices: frozenset[DeviceName] = frozenset()
     detail: str = ""
 
 

@@ -11,9 +11,9 @@ from gpufleet.model.api.inventory import ChangeQuery, GpuPool, StoredChange, Sto
 from gpufleet.model.api.sql import QueryResult, SqlViewRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
-from gpufleet.model.holdings import Holding
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding
 from gpufleet.model.stored.retention import Retention
 from gpufleet.model.stored.samples import (
     AcceptedBatch,
@@ -75,8 +75,8 @@ class SampleStore(Protocol):
         """Return machine id to the status of its readers; machines without any may be left out."""
         ...
 
-    def holdings_of(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[Holding, ...]]:
-        """Return machine id to its current holdings as last reported, in order of view."""
+    def holdings(self, query: HoldingQuery) -> tuple[StoredHolding, ...]:
+        """Return matching holdings as last reported, in the order of `holding_place`."""
         ...
 
     def declared_resources(

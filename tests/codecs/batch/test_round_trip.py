@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +11,12 @@ from gpufleet.codecs.batch import decode, encode, encode_wire, to_rows, to_wire
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.holdings import Holding
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.wire.batch import Batch, MachineReport
 from tests.codecs.batch.batches import EXAMPLE, GPU, NOW, batches, in_order
+from tests.support.holdings import HOLDINGS
 
 
 def batch_of(*samples: Sample) -> Batch:
@@ -43,6 +46,13 @@ def test_example(compress: bool) -> None:
 @given(batches, st.booleans())
 def test_any_batch(batch: Batch, compress: bool) -> None:
     assert in_order(to_rows(decode(encode(batch, compress=compress)))) == in_order(batch)
+
+
+@given(st.lists(HOLDINGS, max_size=4))
+def test_every_field_of_a_holding_travels(holdings: list[Holding]) -> None:
+    report = MachineReport(machine=Machine(name="n"), holdings=tuple(holdings))
+    batch = msgspec.structs.replace(batch_of(), reports=(report,))
+    assert sent(batch) == batch
 
 
 @pytest.mark.parametrize("value", [0, 2**53 + 1, 2**63, 2**64 - 1, -1, -(2**63)])

@@ -411,7 +411,7 @@ def healthy_h200(index: int) -> Device:
             "nvmlDeviceGetCudaComputeCapability_minor": 0,
             "nvmlDeviceGetMinorNumber": i,
             **extra_numbers(i, busy),
-            "nvmlDeviceGetModuleId": (i + 3) % 8,
+            "nvmlDeviceGetModuleId": 1 + (i + 3) % 8,
         },
         texts={
             "nvmlDeviceGetName": "NVIDIA H200",

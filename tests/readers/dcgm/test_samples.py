@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.fleet.board import ECC_COUNTS
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Sample
 from gpufleet.simulate.dcgm.state import GPU_LOST, EngineState
 from tests.readers.dcgm.engines import reading
 
-UUID, PCI_BUS_ID, POWER = 54, 57, 155
-GENERIC_ERROR, RESET_REQUIRED, DRIVER_TIMEOUT = -3, -19, -57
+UUID, PCI_BUS_ID, POWER, ECC_MODE = 54, 57, 155, 300
+NOT_SUPPORTED, GENERIC_ERROR, RESET_REQUIRED, DRIVER_TIMEOUT = -6, -3, -19, -57
 
 
 def of_gpu(found: Round, index: int) -> Sample:
@@ -57,3 +59,19 @@ async def test_lost_gpu_without_identity_keeps_its_own(tmp_path: Path) -> None:
     assert of_gpu(lost, 1).view == known
     assert of_gpu(lost, 1).values["gpu_state"] == "lost"
     assert [event.kind for event in (*lost.events, *recovered.events)] == ["gpu_lost", "gpu_recovered"]
+
+
+@pytest.mark.parametrize("status", [0, NOT_SUPPORTED])
+async def test_zeros_without_ecc_are_not_values(status: int, tmp_path: Path) -> None:
+    engine = EngineState.healthy(2)
+    engine.gpus[1].values |= dict.fromkeys((ECC_MODE, 310, 311, 312, 313), 0)
+    engine.gpus[1].statuses[ECC_MODE] = status
+    async with reading(tmp_path, engine) as (reader, _):
+        found = [await reader.read(lane) for lane in (Lane.FAST, Lane.SLOW)]
+    counts = [
+        {name: value for pass_ in found for name, value in of_gpu(pass_, index).values.items() if name in ECC_COUNTS}
+        for index in (0, 1)
+    ]
+    assert len(counts[0]) == len(counts[1]) == 4
+    assert not any(isinstance(value, Absent) for value in counts[0].values())
+    assert set(counts[1].values()) == {Absent(Reason.NOT_SUPPORTED, "DCGM 300")}

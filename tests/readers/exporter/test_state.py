@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round
 from gpufleet.readers.exporter.fetch import ScrapedPage
@@ -47,7 +49,16 @@ def test_lost_reading_of_a_page_is_a_lost_gpu() -> None:
     assert event.attributes == {"sources": "exporter/x"}
 
 
-def test_placeholder_in_a_label_is_evidence() -> None:
-    (done,) = passes(THEIRS)
-    assert states(done) == ["lost"]
-    assert [event.kind for event in done.events] == ["gpu_lost"]
+@pytest.mark.parametrize(
+    ("text", "state", "kind"),
+    [
+        ("[GPU is lost]", "lost", "gpu_lost"),
+        ("[GPU requires reset]", "reset_required", "gpu_reset_required"),
+        ("[GPU requires restart]", "reset_required", "gpu_reset_required"),
+        ("Reset Required", "reset_required", "gpu_reset_required"),
+    ],
+)
+def test_placeholder_in_a_label_is_evidence(text: str, state: str, kind: str) -> None:
+    (done,) = passes(THEIRS.replace("[GPU is lost]", text))
+    assert states(done) == [state]
+    assert [event.kind for event in done.events] == [kind]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpufleet.model.catalogue.host import INTERFACE_CLASSES
 from gpufleet.model.errors import WireError
-from gpufleet.readers.host.parse import identity, kernel, network, pci, services, storage, text
+from gpufleet.readers.host.parse import cloud, identity, kernel, kubernetes, network, pci, services, storage, text
 from gpufleet.readers.host.parse.kernel import ProcessorTimes
 
 PARSERS: tuple[Callable[[bytes, str], object], ...] = (
@@ -30,6 +30,9 @@ PARSERS: tuple[Callable[[bytes, str], object], ...] = (
     identity.parse_boot_id,
     identity.parse_dmi_text,
     identity.parse_os_name,
+    cloud.parse_instance_data,
+    kubernetes.parse_client_certificate,
+    kubernetes.parse_pod_token,
     text.line,
 )
 SEEDS = (
@@ -42,6 +45,9 @@ SEEDS = (
     b"0x030200\n",
     b"1 (a b) S 1\n",
     b"-1\n",
+    b'{"v1": {"cloud_name": "aws", "instance_id": "i-0"}, "ds": {"meta_data": null}}',
+    b"-----BEGIN CERTIFICATE-----\nMBIwEKADAgECAgEBMAAwADAAMAA=\n-----END CERTIFICATE-----\n",
+    b"e30.eyJrdWJlcm5ldGVzLmlvIjp7Im5vZGUiOnsibmFtZSI6ImEiLCJ1aWQiOiJiIn19fQ.c2ln",
 )
 
 

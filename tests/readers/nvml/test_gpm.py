@@ -2,12 +2,15 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+import pytest
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Round, Value
-from gpufleet.readers.nvml.calls.activity import MIN_SAMPLE_INTERVAL_NS
+from gpufleet.readers.nvml.calls.activity import MIN_SAMPLE_INTERVAL_NS, GpmComparison
+from gpufleet.readers.nvml.context import NO_DATA, Context, DeviceCache
 from gpufleet.readers.nvml.reader import NvmlReader
 from gpufleet.readers.nvml.watch import NvmlLimits
 from tests.fakes.nvml.driver import FakeNvml
@@ -187,3 +190,43 @@ async def test_each_mig_device_has_its_own_gpm_values(fake: FakeNvml, start: Sta
     fresh = await reader.read(Lane.FAST)
     (sample,) = [s for s in fresh.samples if s.view is not None and s.view.uuid == recreated.uuid]
     assert sample.values["gpu_sm_activity_ratio"] == Absent(Reason.NO_DATA, "nvmlGpmMigSampleGet")
+
+
+class Library:
+    """Driver library whose every function succeeds."""
+
+    class NVMLError(Exception):
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+    def __init__(self) -> None:
+        self.nvmlLib = self
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_: 0
+
+
+SECOND, HOUR = 1_000_000_000, 3_600_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("intervals", "compared"),
+    [
+        ([10 * SECOND, 10 * SECOND], [True, True]),
+        ([10 * SECOND, HOUR, 10 * SECOND], [True, False, True]),
+        ([300 * SECOND, 300 * SECOND, 310 * SECOND], [False, True, True]),  # a slow fast lane
+    ],
+)
+def test_mean_over_a_pause_is_not_current(intervals: list[int], compared: list[bool]) -> None:
+    now = [HOUR]
+    context = Context(Library(), None, (), lambda _: None, DeviceCache())
+    comparison = GpmComparison(context, (2,), clock=lambda: now[0])
+    codes = []
+    for interval in (0, *intervals):
+        now[0] += interval
+        try:
+            comparison.query(context)
+            codes.append(0)
+        except Library.NVMLError as error:
+            codes.append(error.value)
+    assert codes == [NO_DATA, *(0 if one else NO_DATA for one in compared)]

@@ -96,7 +96,7 @@ async def test_states_and_text_values(fake: FakeNvml, start: Start) -> None:
         assert values["gpu_architecture"] == "Hopper"
         assert values["gpu_compute_capability"] == "9.0"
         assert values["gpu_minor_number"] == str(i)
-        assert values["gpu_module_id"] == str((i + 3) % 8)
+        assert values["gpu_module_id"] == str(1 + (i + 3) % 8)
         assert values["gpu_ecc_mode"] == "enabled"
         assert values["gpu_persistence_mode"] == ("disabled" if i % 2 else "enabled")
         assert values["gpu_compute_mode"] == COMPUTE_MODES[i % 4]

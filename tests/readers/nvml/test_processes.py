@@ -95,6 +95,17 @@ async def test_only_new_samples_count_and_none_is_no_error(fake: FakeNvml, start
     assert [process.values[name] for name in UTILIZATION_METRICS] == [0.99, 0.98, 0.97, 0.96]
 
 
+async def test_samples_that_a_driver_repeats_are_not_current(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[2].numbers["nvmlDeviceGetProcessUtilization_repeats"] = 1
+    freeze_samples(fake, 2)
+    reader = start(fake)
+    await reader.read(Lane.FAST)
+    processes = device(await reader.read(Lane.FAST), 2).processes
+    assert processes
+    values = {process.values[name] for process in processes for name in UTILIZATION_METRICS}
+    assert values == {Absent(Reason.NO_DATA, PROCESS_UTILIZATION)}
+
+
 def proc(root: Path, second: str) -> Path:
     """Create a /proc with process 4242, in which process 2 has the name `second`."""
     for pid, name, began in ((2, second, 0), (4242, "a) (b", 777)):

@@ -169,8 +169,8 @@ class ShellFiles:
             max_output_bytes=self._max_bytes,
         )
         if done.exit_code:
-            match = done.stderr[:200].decode("utf-8", "replace").strip()
-            message = f"the guest's shell cannot read files (exit code {done.exit_code}): {match}"
+            message_text = done.stderr[:200].decode("utf-8", "replace").strip()
+            message = f"the guest's shell cannot read files (exit code {done.exit_code}): {message_text}"
             problem = ChannelProblem.NOT_PERMITTED if done.exit_code == 126 else ChannelProblem.FAILED
             raise ChannelError(message, problem)
         try:

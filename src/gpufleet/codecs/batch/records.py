@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from gpufleet.model.errors import WireError
 from gpufleet.model.event import Event
 from gpufleet.model.holdings import Holder, Holding
-from gpufleet.model.machine import Machine, PciFunction
+from gpufleet.model.machine import ATTRIBUTES, Machine, PciFunction
 from gpufleet.model.status import Heartbeat, ReaderStatus
 from gpufleet.model.view import View
 from gpufleet.model.wire.batch import MachinePart, WireBatch
@@ -19,6 +19,11 @@ MAX_HOLDER_TEXT = 1024
 """Maximum length of a text of a holder; a pod without UID is identified by namespace and name."""
 
 _HOLDER_TEXTS = (*("id", "name", "namespace", "user", "account", "queue", "qos", "array_job", "array_task"),)
+
+_MACHINE_NAMES = (
+    *("machine_id", "system_uuid", "boot_id", "k8s_node_uid", "instance_id", "hypervisor"),
+    *ATTRIBUTES,
+)
 
 _INT64_MAX = 2**63 - 1
 _UINT32_MAX = 2**32 - 1
@@ -40,7 +45,7 @@ def check_machines(machines: list[Machine]) -> None:
     for index, machine in enumerate(machines):
         field = f"machines[{index}]"
         _check_required(f"{field}.name", machine.name)
-        for name in ("machine_id", "system_uuid", "boot_id", "k8s_node_uid", "instance_id", "hypervisor"):
+        for name in _MACHINE_NAMES:
             text = getattr(machine, name)
             if text is not None:
                 _check_required(f"{field}.{name}", text)

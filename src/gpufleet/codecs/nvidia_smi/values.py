@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from gpufleet.codecs.nvidia_smi.records import MAX_BYTES, MAX_LINES
 from gpufleet.model.absence import Reason
+from gpufleet.model.device_state import REASON_OF_TEXT
 from gpufleet.model.errors import WireLimitError
 
 MAX_SHOWN = 256
 """Maximum length of a message."""
 
 MAX_MESSAGES = 16
-"""OutputMessages of one output that are kept."""
+"""Maximum number of messages kept per output."""
 
 _BETWEEN = re.compile(r"[^a-z0-9]+")
 _UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
@@ -29,10 +30,7 @@ TOKENS = {
     "no data": Reason.NO_DATA,
     "not ready": Reason.NO_DATA,
     "": Reason.NO_DATA,
-    "gpu is lost": Reason.GPU_LOST,
-    "gpu requires reset": Reason.RESET_REQUIRED,
-    "gpu requires restart": Reason.RESET_REQUIRED,
-    "reset required": Reason.RESET_REQUIRED,
+    **REASON_OF_TEXT,
     "timeout": Reason.TIMEOUT,
     "driver not loaded": Reason.NO_DRIVER,
     "nvml shared library not found": Reason.NO_LIBRARY,

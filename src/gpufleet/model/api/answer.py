@@ -6,15 +6,16 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
+from gpufleet.model.api.holders import NodeHolder
 from gpufleet.model.api.inventory import GpuHistory
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
-from gpufleet.model.holdings import Holder
+from gpufleet.model.holdings import DeviceHolders, Share
 from gpufleet.model.liveness import ExpectedGpus, Liveness
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimReading, Provenance, Reading, Value
 from gpufleet.model.snapshot import Aggregate, ProcessReport
 from gpufleet.model.stored.retention import Resolution
-from gpufleet.model.view import Side, ViewKind
+from gpufleet.model.view import Scope, Side, ViewKind
 
 
 class PassthroughState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,6 +34,24 @@ class PassthroughState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     detail: str
 
 
+class AllocatedHolding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Holding of a device by the pod or job of an allocation.
+
+    Attributes:
+        share: sharing mode.
+        replicas: replicas of a time-sliced or MPS device that it has, or 0.
+        containers: names of the pod's containers that have the device.
+        claim: `namespace/name` of the resource claim, or empty.
+        since: start of the holding. No value of an earlier time is shown.
+    """
+
+    share: Share
+    replicas: int = 0
+    containers: tuple[str, ...] = ()
+    claim: str = ""
+    since: dt.datetime
+
+
 class AnswerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Device in an answer.
 
@@ -44,6 +63,7 @@ class AnswerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         readings, dimensions: each with its own scope, times and age.
         passthrough: set in allocation answers if a virtual machine may have the GPU. The guest's answer then shows the
             same GPU again.
+        holding: set in answers for allocations of pods and jobs.
     """
 
     id: str
@@ -58,6 +78,7 @@ class AnswerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     readings: dict[str, Reading]
     dimensions: tuple[DimReading, ...] = ()
     passthrough: PassthroughState | None = None
+    holding: AllocatedHolding | None = None
 
 
 class AllocationAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +94,8 @@ class AllocationAnswer(msgspec.Struct, frozen=True, kw_only=True):
         age_seconds: since receipt, by the hub's clock, or None.
         last_error: the newest error of the readers behind the answer, verbatim, or None.
         aggregate: totals over the allocation's GPUs, with "n of m devices".
-        machine: the hub's id of the machine that answers, or None.
-        devices, host: the readings.
+        machine: the hub's id of the machine that answers; None if there is none, or several.
+        devices, host: the readings. An answer for a pod or job has none of the host.
     """
 
     allocation: Allocation
@@ -100,11 +121,15 @@ class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Metric of a device over time, or of the machine (`device` is None)."""
+    """Metric of a device over time, or of the machine (`device` is None).
+
+    `scope` is `shared_device` if others shared the device at any time of the series.
+    """
 
     device: str | None
     metric: str
     unit: str
+    scope: Scope = Scope.OWN
     points: tuple[SeriesPoint, ...]
 
 
@@ -178,6 +203,8 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         measured_at, received_at: of its newest sample.
         age_seconds: since receipt.
         liveness: state by the time in which the hub was ingesting.
+        holders: present holders, none of them unless the machine is live or late. `free` is not known to the hub. None
+            for a GPU that is held only in parts, as MIG devices or vGPUs.
         history: earlier slots of the GPU, and earlier GPUs of its slot; only in answers about a single GPU.
     """
 
@@ -189,6 +216,7 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     received_at: dt.datetime
     age_seconds: float
     liveness: Liveness | None = None
+    holders: DeviceHolders | None = None
     history: GpuHistory | None = None
 
 
@@ -215,17 +243,20 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         machine: the hub's id of the node.
+        liveness: of the node.
         models: GPU name to number of GPUs; GPUs without a name count as `unknown`.
         utilization_ratio: mean of the GPUs that report it, or None if none does.
         power_watts: sum of the GPUs that report it, or None if none does.
-        holders: holders of its GPUs, MIG devices and vGPU instances, each once.
+        holders: present holders of its GPUs, MIG devices and vGPU instances, each once; none unless the node is live or
+            late.
     """
 
     machine: str
+    liveness: Liveness | None
     models: dict[str, int]
     utilization_ratio: float | None
     power_watts: float | None
-    holders: tuple[Holder, ...]
+    holders: tuple[NodeHolder, ...]
 
 
 class NodeGpusPage(msgspec.Struct, frozen=True, kw_only=True):

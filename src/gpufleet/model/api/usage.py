@@ -51,6 +51,30 @@ class UsageDimension(enum.StrEnum):
     TENANT = "tenant"
     TEAM = "team"
     MODEL = "model"
+    NAMESPACE = "namespace"
+    OWNER = "owner"
+    POD = "pod"
+    JOB = "job"
+    USER = "user"
+    ACCOUNT = "account"
+    QUEUE = "queue"
+
+
+HOLDER_DIMENSIONS = frozenset(
+    {
+        UsageDimension.NAMESPACE,
+        UsageDimension.OWNER,
+        UsageDimension.POD,
+        UsageDimension.JOB,
+        UsageDimension.USER,
+        UsageDimension.ACCOUNT,
+        UsageDimension.QUEUE,
+    }
+)
+"""Dimensions of usage by holder; the other ones, except `cluster` and `model`, are of allocations."""
+
+ALLOCATION_DIMENSIONS = frozenset({UsageDimension.ALLOCATION, UsageDimension.TENANT, UsageDimension.TEAM})
+"""Dimensions of usage by allocation."""
 
 
 class EnergySource(enum.StrEnum):
@@ -88,6 +112,10 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
         energy_gpu_hours: GPU-hours with known energy.
         cost: held hours times price; None if a price is missing.
         cost_absent, cost_detail: why there is no cost.
+        shared_gpu_hours: part of `unknown` on devices that holders outside of the group shared.
+        replica_hours: hours of replicas of time-sliced or MPS devices.
+        unattributed_gpu_hours: part of `held` without a known holder, of usage by holder.
+        holder_absent: why the holder of the row's time is not known, of usage by holder; None if it is.
     """
 
     group: dict[UsageDimension, str | None]
@@ -103,6 +131,10 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None
     cost_absent: Reason | None
     cost_detail: str
+    shared_gpu_hours: float = 0.0
+    replica_hours: float = 0.0
+    unattributed_gpu_hours: float = 0.0
+    holder_absent: Reason | None = None
 
 
 class UnresolvedAllocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +142,8 @@ class UnresolvedAllocation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         allocation: its id.
-        devices: number of missing devices; 0 if no expected number is declared: they are then in no total.
+        devices: number of devices that are missing, or not confirmed; 0 if no expected number is declared: missing
+            devices are then in no total.
         reason, detail: why they are unknown.
     """
 

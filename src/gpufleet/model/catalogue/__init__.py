@@ -21,7 +21,7 @@ from gpufleet.model.catalogue.metric import (
     ValueType,
 )
 
-CATALOGUE_VERSION = 8
+CATALOGUE_VERSION = 9
 """Version in documents and batches, incremented when a row is added or changes its meaning."""
 
 ROWS = (

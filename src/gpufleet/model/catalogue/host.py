@@ -20,6 +20,9 @@ FIRST_ROUND = Absence(Reason.NO_DATA, "the first round: a share of time needs tw
 NO_PSI = Absence(Reason.NOT_SUPPORTED, "the kernel was built or booted without pressure stall information")
 NO_LINK = Absence(Reason.NO_DATA, "the interface has no link or is virtual: the kernel does not report it")
 ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
+NO_PROVIDER = Absence(Reason.NOT_SUPPORTED, "DMI names no known cloud provider")
+STALE_DATA = Absence(Reason.IDENTITY_MISMATCH, "cloud-init's data are of another instance than DMI's")
+CLOUD = "/sys/class/dmi/id, /run/cloud-init/instance-data.json"
 
 INTERFACE_CLASSES = (
     "physical",
@@ -174,6 +177,19 @@ HOST_METRICS = (
          "/proc, /run/systemd, unit files", lane=SLOW, low=None, dims=("service",), states=SERVICE_STATES),
     _row(271, "host_pci_display_devices", GAUGE, INT, "", "Display and 3D controllers on the PCI bus by bound driver",
          "/sys/bus/pci/devices", lane=SLOW, dims=("vendor", "driver")),
+    # node in Kubernetes and in a cloud
+    _info(272, "host_k8s_node_name", "Name of the node in Kubernetes",
+          "configuration, pod's token, NODE_NAME, kubelet's client certificate"),
+    _info(273, "host_k8s_node_uid", "UID of the node in Kubernetes", "configuration, pod's token"),
+    _info(274, "host_cloud_provider", "Cloud provider, as in OpenTelemetry's cloud.provider", "/sys/class/dmi/id",
+          absent=(NO_PROVIDER,)),
+    _info(275, "host_instance_id", "Instance id given by the cloud provider", CLOUD, absent=(NO_PROVIDER, STALE_DATA)),
+    _info(276, "host_instance_type", "Instance type given by the cloud provider", CLOUD,
+          absent=(NO_PROVIDER, STALE_DATA)),
+    _info(277, "host_cloud_region", "Region of the cloud provider", "/run/cloud-init/instance-data.json",
+          absent=(NO_PROVIDER, STALE_DATA)),
+    _info(278, "host_cloud_zone", "Availability zone of the cloud provider", "/run/cloud-init/instance-data.json",
+          absent=(NO_PROVIDER, STALE_DATA)),
     # identity
     _info(280, "host_hostname", "Host name", "/proc/sys/kernel/hostname"),
     _info(281, "host_machine_id", "Id of the installation", "/etc/machine-id"),

@@ -16,12 +16,12 @@ class Resolution(enum.StrEnum):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Days after which rows expire, by the time of measurement.
+    """Days after which rows expire, by the time of measurement; holdings by the time of their last report.
 
     Attributes:
         raw_days: samples, values with dimensions, process lists; 0 keeps them permanently.
         rollup_1m_days: 1-minute rollups; 0 disables them.
-        rollup_1h_days: 1-hour rollups and hourly usage; 0 keeps them permanently.
+        rollup_1h_days: 1-hour rollups, hourly usage and holdings; 0 keeps them permanently.
     """
 
     raw_days: int = 30

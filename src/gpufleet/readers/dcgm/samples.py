@@ -25,6 +25,7 @@ from gpufleet.readers.dcgm.mapping.device import (
     VGPU_GUEST,
     VIRTUAL_MODE,
     absent_device,
+    has_ecc,
     map_device,
 )
 from gpufleet.readers.dcgm.mapping.mig import NAME as PROFILE
@@ -246,7 +247,8 @@ def newest_microseconds(values: Iterable[FieldValue]) -> int:
 
 def modes_of(live: Values) -> EngineGpuModes:
     """Return the modes of a GPU."""
-    return EngineGpuModes(int_of(live.get(MIG_MODE)) == 1, int_of(live.get(VIRTUAL_MODE)) == VGPU_GUEST)
+    is_guest = int_of(live.get(VIRTUAL_MODE)) == VGPU_GUEST
+    return EngineGpuModes(mig=int_of(live.get(MIG_MODE)) == 1, guest=is_guest, ecc=has_ecc(live))
 
 
 def lost_reason(live: Values) -> Absent | None:

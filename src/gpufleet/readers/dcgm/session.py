@@ -44,7 +44,7 @@ class EngineSession(NamedTuple):
     Attributes:
         connection: number of the connection, from the client.
         version: of DCGM.
-        form: request form for latest values: the first of `LADDER` that the engine accepts.
+        form: request form for latest values: the first of `LATEST_FORMS` that the engine accepts.
         gpus: the first `MAX_GPUS` GPUs, by DCGM's ids.
         gpu_count: number of GPUs that the engine lists.
         unknown: requested fields that the engine does not know.

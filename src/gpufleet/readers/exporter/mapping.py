@@ -11,6 +11,7 @@ from gpufleet.dialects.dialect import Dialect
 from gpufleet.dialects.native import NATIVE
 from gpufleet.dialects.reading import read_series
 from gpufleet.dialects.registry import DIALECTS, believed, device_dialects
+from gpufleet.fleet.board import drop_board_defaults
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ReaderError, WireError
 from gpufleet.model.reading import Sample
@@ -105,6 +106,7 @@ def samples_of(
     )
     if not samples:
         raise ReaderError(Reason.NO_DATA, f"{where}: no metrics of the dialect {dialect.name}")
+    samples = drop_board_defaults(samples, lists_modes=dialect.lists_ecc_modes)
     bounded = bound_samples(samples, known)
     problem = ""
     if bounded.left_out or bounded.left_out_values:

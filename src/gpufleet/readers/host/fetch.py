@@ -34,8 +34,13 @@ class RootDisk(msgspec.Struct, frozen=True, kw_only=True):
     disks: tuple[str, ...] = ()
 
 
-async def fetch_lane(files: Files, lane: Lane) -> tuple[FetchResult, RootDisk]:
+async def fetch_lane(files: Files, lane: Lane, node: plan.KubernetesNode | None = None) -> tuple[FetchResult, RootDisk]:
     """Fetch all files of a lane, and find the root disk on the static lane.
+
+    Args:
+        files: channel to the machine's files.
+        lane: the lane.
+        node: sources of the machine's name in Kubernetes; None leaves it out.
 
     Raises:
         ChannelError: if the channel failed.
@@ -51,6 +56,8 @@ async def fetch_lane(files: Files, lane: Lane) -> tuple[FetchResult, RootDisk]:
         points = tuple(mount.point for mount in choose_filesystems(mounts))
         _merge(fetched, await files.fetch(FetchPlan(filesystems=points)))
         return fetched, RootDisk()
+    if node is not None:
+        _merge(fetched, await files.fetch(plan.kubernetes_plan(node)))
     return fetched, await _fetch_root_disk(files, root_mount(mounts), fetched)
 
 

@@ -1,5 +1,7 @@
 """Paths of each lane. Paths that depend on earlier results are requested by `fetch.py`."""
 
+import msgspec
+
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.ports.channel import FetchPlan
 from gpufleet.readers.host.parse.network import ERROR_COUNTERS
@@ -32,6 +34,8 @@ SYSTEMD_CONTAINER = "/run/systemd/container"
 DOCKERENV = "/.dockerenv"
 CONTAINERENV = "/run/.containerenv"
 MACHINE_ID = "/etc/machine-id"
+INSTANCE_DATA = "/run/cloud-init/instance-data.json"
+POD_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - a path
 OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 
 NET_FILES = (
@@ -64,18 +68,55 @@ _SLOW = FetchPlan(
     max_file_bytes=8 << 20,
 )  # fmt: skip
 
+_DMI_FILES = (
+    "product_uuid", "product_serial", "sys_vendor", "product_name", "bios_version", "board_asset_tag",
+    "chassis_asset_tag",
+)  # fmt: skip
+
 _STATIC = FetchPlan(
     files=(
         BOOT_ID, HOSTNAME, MACHINE_ID, KERNEL_RELEASE, *OS_RELEASE, CPUINFO, MOUNTINFO, NVIDIA_VERSION,
-        *(f"{DMI}/{name}" for name in ("product_uuid", "product_serial", "sys_vendor", "product_name", "bios_version")),
+        *(f"{DMI}/{name}" for name in _DMI_FILES),
         HYPERVISOR, CLOCKS, SYSTEMD_CONTAINER, CONTAINERENV, DOCKERENV, INIT_ENVIRON, CGROUP, KERNEL_THREADS,
-        *_PCI_FILES,
+        INSTANCE_DATA, *_PCI_FILES,
     ),
     max_file_bytes=8 << 20,
 )  # fmt: skip
 
 PLANS = {Lane.FAST: _FAST, Lane.SLOW: _SLOW, Lane.STATIC: _STATIC}
 """First fetch of each lane. 8 MiB per file are enough for hundreds of mounts or processors."""
+
+
+CLIENT_CERTIFICATE = "kubelet-client-current.pem"
+"""File of the kubelet's client certificate, in its folder of certificates."""
+
+NODE_VARIABLE = "NODE_NAME"
+"""Environment variable with the name of a pod's node, from the downward API."""
+
+INSTANCE_METRICS = (
+    "host_cloud_provider", "host_instance_id", "host_instance_type", "host_cloud_region", "host_cloud_zone",
+)  # fmt: skip
+
+
+class KubernetesNode(msgspec.Struct, frozen=True, kw_only=True):
+    """Sources of this machine's name in Kubernetes.
+
+    Attributes:
+        name, uid: by the configuration; empty if unknown.
+        pod_node: node of the pod that this process runs in, by `NODE_VARIABLE`; empty if unknown.
+        certificate: path of the kubelet's client certificate.
+    """
+
+    name: str = ""
+    uid: str = ""
+    pod_node: str = ""
+    certificate: str = f"/var/lib/kubelet/pki/{CLIENT_CERTIFICATE}"
+
+
+def kubernetes_plan(node: KubernetesNode) -> FetchPlan:
+    """Return the files with the node's name. The certificate's file has a private key and is read only if needed."""
+    is_named = bool(node.name or node.pod_node)
+    return FetchPlan(files=(POD_TOKEN,) if is_named else (POD_TOKEN, node.certificate), max_file_bytes=1 << 17)
 
 
 def pci_plan(addresses: tuple[str, ...]) -> FetchPlan:

@@ -31,11 +31,13 @@ class HostReader:
     Args:
         files: channel to the machine's files.
         clock: clock of the samples' times.
+        node: sources of the machine's name in Kubernetes; None leaves it out, as for guests.
     """
 
-    def __init__(self, files: Files, clock: Clock) -> None:
+    def __init__(self, files: Files, clock: Clock, node: plan.KubernetesNode | None = None) -> None:
         self._files = files
         self._clock = clock
+        self._node = node
         self._times: ProcessorTimes | None = None
 
     @property
@@ -55,7 +57,7 @@ class HostReader:
             ReaderError: if the channel fails, or no file of the lane could be read.
         """
         try:
-            fetched, disk = await fetch_lane(self._files, lane)
+            fetched, disk = await fetch_lane(self._files, lane, self._node)
         except ChannelError as error:
             raise ReaderError(Reason.READER_FAILED, str(error)) from error
         measured_at = self._clock.now_ns()
@@ -79,7 +81,7 @@ class HostReader:
             map_services(source, into)
             map_display_devices(inventory, into)
         elif lane is Lane.STATIC:
-            machine = map_identity(source, disk, into)
+            machine = map_identity(source, disk, self._node, into)
         sample = Sample(
             view=None,
             reader=self.name,

@@ -33,7 +33,7 @@ API int nvmlDeviceGetRunningProcessDetailList(void *h, void *out) { ENTER(h); (v
 #endif
 
 /* row: pid, microseconds since 1970 (or the age of the sample, if less than a year), multiprocessors, memory, encoder, decoder. Only
- * samples newer than `since` are returned. */
+ * samples newer than `since` are returned, or all with `number GPU nvmlDeviceGetProcessUtilization_repeats 0 1`. */
 struct use { unsigned pid; uint64_t at; unsigned percent[4]; };
 API int nvmlDeviceGetProcessUtilization(void *h, struct use *out, unsigned *count, unsigned long long since) {
   ENTER(h);
@@ -46,7 +46,7 @@ API int nvmlDeviceGetProcessUtilization(void *h, struct use *out, unsigned *coun
   for (unsigned i = 0; i < rows(SUBJECT(h), "nvmlDeviceGetProcessUtilization"); i++) {
     const struct entry *e = row(SUBJECT(h), "nvmlDeviceGetProcessUtilization", i);
     uint64_t at = e->n[1] < 31536000000000ULL ? now - e->n[1] : e->n[1];
-    if (at <= since) continue;
+    if (at <= since && !find(SUBJECT(h), "nvmlDeviceGetProcessUtilization_repeats", 0)) continue;
     if (found < room) {
       out[found].pid = (unsigned)e->n[0];
       out[found].at = at;

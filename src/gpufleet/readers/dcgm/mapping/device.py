@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpufleet.codecs.dcgm_wire.values import FieldValue
+from gpufleet.fleet.board import ecc_absence, is_ecc_off
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
@@ -24,7 +25,7 @@ from gpufleet.readers.dcgm.mapping.units import (
     text,
 )
 
-DRIVER, UUID, PCI_BUS_ID, MIG_MODE, VIRTUAL_MODE = 1, 54, 57, 67, 500
+DRIVER, UUID, PCI_BUS_ID, MIG_MODE, ECC_MODE, VIRTUAL_MODE = 1, 54, 57, 67, 300, 500
 VGPU_GUEST = 2
 """Value of VIRTUAL_MODE: the engine runs inside a vGPU guest."""
 
@@ -53,6 +54,8 @@ _CLOCK_EVENTS = {
 }
 _THRESHOLDS = {159: "shutdown", 158: "slowdown", 151: "memory_max", 152: "gpu_max"}
 
+ECC_ROW = DcgmRow("gpu_ecc_mode", ECC_MODE, integer)
+
 ROWS: tuple[DcgmRow, ...] = (
     DcgmRow("gpu_utilization_ratio", 203, percent),
     DcgmRow("gpu_memory_activity_ratio", 204, percent),
@@ -80,7 +83,7 @@ ROWS: tuple[DcgmRow, ...] = (
     DcgmRow("gpu_clock_event_reasons_mask", 112, integer),
     *[DcgmRow("gpu_clock_event_seconds_total", field, nano, (name,)) for field, name in _CLOCK_EVENTS.items()],
     DcgmRow("gpu_performance_state", 190, integer),
-    DcgmRow("gpu_ecc_mode", 300, integer),
+    ECC_ROW,
     DcgmRow("gpu_ecc_mode_pending", 301, integer),
     DcgmRow("gpu_ecc_corrected_errors_total", 310, integer),
     DcgmRow("gpu_ecc_uncorrected_errors_total", 311, integer),
@@ -122,8 +125,8 @@ MACHINE_ROWS: tuple[DcgmRow, ...] = (
 """Readings of the engine's machine, which every GPU repeats."""
 
 MASK, REASON, STATE = "gpu_clock_event_reasons_mask", "gpu_clock_event_active", "gpu_state"
-IDENTITY = (DRIVER, UUID, PCI_BUS_ID, MIG_MODE, VIRTUAL_MODE)
-"""Fields requested in every pass."""
+IDENTITY = (DRIVER, UUID, PCI_BUS_ID, MIG_MODE, ECC_MODE, VIRTUAL_MODE)
+"""Fields requested in every pass: identity and modes."""
 
 _LANES = (Lane.FAST, Lane.SLOW, Lane.STATIC)
 
@@ -155,7 +158,16 @@ def map_device(
     values: Mapping[int, FieldValue], lane: Lane, modes: EngineGpuModes, unknown: frozenset[int] = frozenset()
 ) -> DeviceReadings:
     """Return a GPU's readings of a lane from its values by field."""
-    return _readings(lane, {row: read_row(row, values, modes, unknown) for row in _rows_of(lane, modes)})
+    rows = {row: read_row(row, values, modes, unknown) for row in _rows_of(lane, modes)}
+    if not modes.ecc:
+        where = f"DCGM {ECC_MODE}"
+        rows = {row: ecc_absence(row.metric, value, has_ecc=False, where=where) for row, value in rows.items()}
+    return _readings(lane, rows)
+
+
+def has_ecc(values: Mapping[int, FieldValue]) -> bool:
+    """Return whether a GPU may count memory errors: not if its ECC is disabled or does not exist."""
+    return not is_ecc_off(read_row(ECC_ROW, values, EngineGpuModes(), frozenset()))
 
 
 def absent_device(why: Absent, lane: Lane) -> DeviceReadings:

@@ -33,10 +33,17 @@ class DcgmRow(NamedTuple):
 
 
 class EngineGpuModes(NamedTuple):
-    """Modes of a GPU that change the meaning of "not supported"."""
+    """Modes of a GPU that change the meaning of its readings.
+
+    Attributes:
+        mig: it is divided into MIG devices.
+        guest: it is the device of a vGPU guest.
+        ecc: it counts memory errors.
+    """
 
     mig: bool = False
     guest: bool = False
+    ecc: bool = True
 
 
 def field_source(row: DcgmRow, unknown: frozenset[int]) -> tuple[int, Convert]:

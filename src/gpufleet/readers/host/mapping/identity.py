@@ -8,6 +8,7 @@ from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.readers.host import plan
 from gpufleet.readers.host.fetch import RootDisk
 from gpufleet.readers.host.mapping import Readings
+from gpufleet.readers.host.mapping.node import map_instance, map_kubernetes
 from gpufleet.readers.host.parse.identity import (
     ContainerEvidence,
     MachineEvidence,
@@ -52,8 +53,17 @@ HIDDEN_EVIDENCE = Absent(Reason.NOT_PERMITTED, "other users' processes are hidde
 NO_DRIVER = Absent(Reason.NO_DRIVER, "the kernel module nvidia is not loaded")
 
 
-def map_identity(source: FetchedFiles, disk: RootDisk, into: Readings) -> Machine | None:
-    """Add the texts of the static lane; return the machine's identity, or None without a host name."""
+def map_identity(
+    source: FetchedFiles, disk: RootDisk, node: plan.KubernetesNode | None, into: Readings
+) -> Machine | None:
+    """Add the texts of the static lane; return the machine's identity, or None without a host name.
+
+    Args:
+        source: files of the lane.
+        disk: disk of the root filesystem.
+        node: sources of the machine's name in Kubernetes, or None if it is not read.
+        into: receives the readings.
+    """
     values = into.values
     for metric, (path, parse) in FILES.items():
         if metric in VENDOR_TEXTS:
@@ -69,6 +79,9 @@ def map_identity(source: FetchedFiles, disk: RootDisk, into: Readings) -> Machin
     container = detect_container(_container_evidence(source, disk))
     values["host_container"] = HIDDEN_EVIDENCE if container is None else container
     _map_root_disk(source, disk, into)
+    map_kubernetes(source, node, into)
+    system_uuid = values["host_system_uuid"]
+    map_instance(source, system_uuid if isinstance(system_uuid, str) else "", into)
 
     def known(metric: str) -> str | None:
         value = values[metric]
@@ -84,6 +97,13 @@ def map_identity(source: FetchedFiles, disk: RootDisk, into: Readings) -> Machin
         machine_id=known("host_machine_id"),
         system_uuid=known("host_system_uuid"),
         boot_id=known("host_boot_id"),
+        k8s_node_name=known("host_k8s_node_name"),
+        k8s_node_uid=known("host_k8s_node_uid"),
+        cloud_provider=known("host_cloud_provider"),
+        instance_id=known("host_instance_id"),
+        instance_type=known("host_instance_type"),
+        region=known("host_cloud_region"),
+        zone=known("host_cloud_zone"),
     )
 
 

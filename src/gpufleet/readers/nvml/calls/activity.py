@@ -9,6 +9,7 @@ import ctypes
 import struct
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpufleet.readers.nvml.calls.call import Call, Calls, custom, last_timestamp, max_timestamp
@@ -34,6 +35,12 @@ GPM_SAMPLE, MIG_SAMPLE, GPM_COMPARE = "nvmlGpmSampleGet", "nvmlGpmMigSampleGet",
 
 MIN_SAMPLE_INTERVAL_NS = 100_000_000
 """Minimum time between two samples (nvml.h)."""
+
+MAX_SAMPLE_INTERVAL_NS = 60_000_000_000
+"""Maximum time between two samples, unless passes are regularly further apart: a mean over a pause is not current."""
+
+MAX_GROWTH = 2
+"""Maximum ratio of the time between two samples to that of the previous comparison."""
 
 TURN_SECONDS = 0.5
 """Maximum wait of a device for its turn; after that, another device hangs in GPM."""
@@ -93,20 +100,30 @@ _gpm_lock = _GpmLock()
 class GpmComparison:
     """Two GPM samples of a device or MIG GPU instance, and the time of the newer one."""
 
-    def __init__(self, context: Context, metrics: tuple[int, ...], gpu_instance: int | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        metrics: tuple[int, ...],
+        gpu_instance: int | None = None,
+        *,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         """Allocate the samples; the caller holds the GPM lock.
 
         Args:
             context: of the device.
             metrics: queried metric numbers.
             gpu_instance: id of the MIG GPU instance to sample, or None for the whole device.
+            clock: monotonic nanoseconds.
 
         Raises:
             NVMLError: if the library cannot allocate samples.
         """
         self._context, self._metrics, self._gpu_instance = context, metrics, gpu_instance
         self._older, self._newer = self._allocate(), self._allocate()
+        self._clock = clock
         self._newer_at: int | None = None
+        self._interval = 0  # between the samples of the previous comparison
         self._buffer = ctypes.create_string_buffer(
             _GPM_HEAD.size + _GPM_METRIC.size * max(_MAX_GPM_METRICS, len(metrics))
         )
@@ -116,17 +133,17 @@ class GpmComparison:
         """Take a sample and compare it with the previous one; return the value of each metric, or its [code, None].
 
         Raises:
-            NVMLError: the driver's code; NO_DATA on the first pass and if the previous sample is too recent.
+            NVMLError: the driver's code; NO_DATA on the first pass and if the previous sample is too recent or too old.
         """
         self._context = context
-        before, now = self._newer_at, time.monotonic_ns()
+        before, now = self._newer_at, self._clock()
         if before is not None and now - before < MIN_SAMPLE_INTERVAL_NS:
             check(context, NO_DATA)
         self._newer_at = None  # the following calls may fail half-way: the comparison then restarts
         self._sample(self._older)
         self._older, self._newer = self._newer, self._older
-        self._newer_at = time.monotonic_ns()
-        if before is None:
+        self._newer_at = self._clock()
+        if before is None or self._follows_a_pause(self._newer_at - before):
             check(context, NO_DATA)
         return self._compare()
 
@@ -134,6 +151,12 @@ class GpmComparison:
         """Free the samples."""
         for sample in (self._older, self._newer):
             raw_function(self._context, GPM_FREE)(sample)
+
+    def _follows_a_pause(self, interval: int) -> bool:
+        """Return whether the time between two samples is too long for a current mean, and keep it for the next pass."""
+        longest = max(MAX_SAMPLE_INTERVAL_NS, MAX_GROWTH * self._interval)
+        self._interval = interval
+        return interval > longest
 
     def _allocate(self) -> Any:
         sample = ctypes.c_void_p()
@@ -286,7 +309,7 @@ def _process_utilization(context: Context) -> Value:
     if buffer is not None:
         samples = memoryview(buffer.data)[: _SAMPLE.size * min(buffer.length.value, buffer.records)]
         for pid, at, *percent in _SAMPLE.iter_unpack(samples):
-            if at > latest:
+            if at > latest or at <= since.value:
                 continue
             if pid not in newest or at >= newest[pid][0]:
                 newest[pid] = (at, *percent)
