@@ -17,7 +17,7 @@ from tests.fakes.hub import FakeHub
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
-from tests.support.waiting import wait_until, wait_until_async
+from tests.support.waiting import PATIENCE, wait_until, wait_until_async
 
 FAST = {"GPUFLEET_AGENT_LANES__FAST": "1", "GPUFLEET_AGENT_LANES__SLOW": "2"}
 
@@ -38,6 +38,7 @@ class RunningAgent:
             ["agent", "--listen", listen, "--state", str(folder / "state"), *arguments],
             folder / "agent.log",
             {**fake.environment, **FAST},
+            own_interpreter=True,
         )
 
     def snapshot(self) -> Any:
@@ -102,7 +103,7 @@ def test_agent_is_light_and_stops_cleanly_with_its_child(agent: RunningAgent, st
     assert resident_kib(pid) < 100_000
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     agent.process.process.send_signal(getattr(signal, stop))
-    assert agent.process.process.wait(10) == 0
+    assert agent.process.process.wait(10 * PATIENCE) == 0
     assert [child for child in children if Path(f"/proc/{child}").exists()] == []
     lines = [json.loads(line) for line in agent.process.log.read_text().splitlines()]
     assert [line["level"] for line in lines if line["level"] != "info"] == []

@@ -9,6 +9,7 @@ from gpufleet.doctor import CheckResult, CheckVerdict, NodeFacts, examine
 from gpufleet.doctor.connection import DeliveryState, HubConnection, TlsSession
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.access import CallerAccess, Role
+from gpufleet.model.holdings import Holder, HolderKind, UnresolvedDevice, UnresolvedDevices
 from gpufleet.model.machine import Machine, PciFunction
 
 HIDDEN = Absent(Reason.NOT_PERMITTED, "hidden")
@@ -18,6 +19,14 @@ NO_KUBELET = "not_enabled: no kubelet on this machine"
 NO_SLURM = "not_enabled: SLURM's commands are not installed"
 NO_LIBVIRT = "not_enabled: /run/libvirt/libvirt-sock-ro does not exist"
 
+UNRESOLVED = UnresolvedDevices(
+    counts={"kubelet": 2, "slurm": 0},
+    devices=(
+        UnresolvedDevice(
+            source="kubelet", name="GPU-9", detail="no device", holder=Holder(kind=HolderKind.POD, id="u", name="p")
+        ),
+    ),
+)
 ABSENT = {"kubelet": NO_KUBELET, "slurm": NO_SLURM, "libvirt": NO_LIBVIRT}
 
 
@@ -162,6 +171,8 @@ def test_missing_facts_never_improve_a_verdict(missing: set[str]) -> None:
             CheckVerdict.WARNING,
             "other users",
         ),
+        ("holders", {"unresolved": UNRESOLVED}, CheckVerdict.WARNING, "2 device names"),
+        ("holders", {"unresolved": UnresolvedDevices(counts={"kubelet": 0})}, CheckVerdict.OK, "available"),
         ("holders", {"holders": ABSENT}, CheckVerdict.WARNING, "kubelet is running"),
         ("holders", {"holders": ABSENT, "services": {}}, CheckVerdict.NOT_APPLICABLE, "not on this machine"),
         (

@@ -1,5 +1,6 @@
 """Holders on the metrics pages: labels, several holders of a device, hostile names."""
 
+import datetime as dt
 import re
 
 import msgspec
@@ -7,9 +8,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.delivery.export import AgentStats
+from gpufleet.dialects.dcgm_exporter import WINDOW_MS, XID_COUNT
 from gpufleet.dialects.native import MEASURED
 from gpufleet.exporters.agent_page import AgentPages
-from gpufleet.exporters.dcgm_exporter import add_dcgm
+from gpufleet.exporters.dcgm_exporter import ANY_XID, add_dcgm
 from gpufleet.exporters.exposition import MetricsPage, PageFormat, write_page
 from gpufleet.exporters.holders import (
     HOLDER_INFO,
@@ -23,7 +25,8 @@ from gpufleet.exporters.native import add_native
 from gpufleet.exporters.prometheus import GPU_INFO, NativePage, PrometheusExporter, device_labels
 from gpufleet.exporters.subjects import ABSENT
 from gpufleet.model.catalogue import CATALOGUE, MetricKind, Subject
-from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, HoldingVerdict, Share
+from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Holding, HoldingVerdict, Share
+from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Device, Snapshot
 from gpufleet.model.time import to_ns
 from gpufleet.runtime import run_to_end
@@ -202,3 +205,94 @@ def test_change_of_holder_is_written() -> None:
     free = msgspec.structs.replace(before, devices=before.devices[1:])
     for snapshot in (before, held_snapshot(), before, held_snapshot(), free):
         assert shown(pages, snapshot, STATS) == page_with_labels(snapshot)
+
+
+# Which readings name a holder
+
+
+def with_holders(*holdings: Holding, at: int = 0) -> Snapshot:
+    """Return the example with the given holdings of its first GPU, which begin `at` nanoseconds after its power."""
+    snapshot = example_snapshot()
+    measured = snapshot.devices[0].readings["gpu_power_watts"].measured_at
+    assert measured is not None
+    since = to_ns(measured) + at
+    own = tuple(msgspec.structs.replace(one, since=since) for one in holdings)
+    counted = {ANY_XID: Reading(value=0, reader="kmsg", measured_at=measured)}
+    first = msgspec.structs.replace(
+        snapshot.devices[0],
+        readings={**snapshot.devices[0].readings, **counted},
+        holders=DeviceHolders(state=HolderState.HELD, holdings=own),
+    )
+    return msgspec.structs.replace(snapshot, devices=(first, *snapshot.devices[1:]))
+
+
+def dcgm_pods(snapshot: Snapshot, family: str = "DCGM_FI_DEV_POWER_USAGE") -> list[str]:
+    page = MetricsPage()
+    add_dcgm(page, snapshot)
+    return sorted(labels.get("pod", "") for labels in labelled(families(page.encode(), family), UUID=gpu(0).uuid or ""))
+
+
+def pod(name: str, verdict: HoldingVerdict = HoldingVerdict.AGREED) -> Holding:
+    one = holding(Holder(kind=HolderKind.POD, id=f"uid-{name}", name=name, namespace="ml"))
+    return msgspec.structs.replace(one, verdict=verdict)
+
+
+def test_dcgm_series_name_no_holder_that_is_not_certain() -> None:
+    assert dcgm_pods(with_holders(pod("a"))) == ["a"]
+    for verdict in (HoldingVerdict.UNKNOWN, HoldingVerdict.CONFLICT):
+        assert dcgm_pods(with_holders(pod("a", verdict))) == [""]
+        assert dcgm_pods(with_holders(pod("a", verdict), pod("b"))) == ["b"]
+
+
+def test_dcgm_value_measured_before_the_holding_has_no_holder() -> None:
+    assert dcgm_pods(with_holders(pod("b"), at=1_000)) == [""]
+    earlier, later = with_holders(pod("a")), with_holders(pod("b"), at=1_000)
+    holders = (earlier.devices[0].holders, later.devices[0].holders)
+    both = tuple(one.holdings[0] for one in holders if one is not None)
+    first = msgspec.structs.replace(earlier.devices[0], holders=DeviceHolders(state=HolderState.HELD, holdings=both))
+    assert dcgm_pods(msgspec.structs.replace(earlier, devices=(first, *earlier.devices[1:]))) == ["a"]
+
+
+def test_dcgm_count_of_a_window_before_the_holding_has_no_holder() -> None:
+    held = with_holders(pod("a"), pod("b"))
+    start = to_ns(held.measured_at) - WINDOW_MS * 1_000_000
+    measured = held.devices[0].readings[ANY_XID].measured_at
+    assert measured is not None
+
+    assert dcgm_pods(held, XID_COUNT) == [""]
+    assert dcgm_pods(with_holders(pod("a"), pod("b"), at=start - to_ns(measured)), XID_COUNT) == ["a", "b"]
+
+
+def test_pulled_value_measured_before_the_holding_has_no_holder() -> None:
+    def pods(snapshot: Snapshot) -> list[bool]:
+        found = families(page_with_labels(snapshot), "gpufleet_gpu_power_watts")
+        return ["pod" in labels for labels in labelled(found, uuid=gpu(0).uuid or "")]
+
+    assert pods(with_holders(pod("a"), at=1_000)) == [False]
+    assert pods(with_holders(pod("a"))) == [True]
+
+
+def test_line_of_an_unchanged_value_gets_its_holder_with_the_next_measurement() -> None:
+    held = with_holders(pod("a"), at=1_000)
+    readings = {
+        name: msgspec.structs.replace(reading, measured_at=reading.measured_at + dt.timedelta(seconds=1))
+        for name, reading in held.devices[0].readings.items()
+        if reading.measured_at is not None
+    }
+    later = msgspec.structs.replace(held.devices[0], readings=readings)
+    again = msgspec.structs.replace(held, devices=(later, *held.devices[1:]))
+    pages = AgentPages(holder_labels=True)
+    for snapshot in (held, again, held):
+        assert shown(pages, snapshot, STATS) == page_with_labels(snapshot)
+
+
+def test_two_containers_of_a_pod_are_one_holder() -> None:
+    both = [msgspec.structs.replace(pod("a"), container=name, since=since) for name, since in (("x", 7), ("y", 5))]
+    only = only_holder(DeviceHolders(state=HolderState.HELD, holdings=tuple(both)))
+    assert only is not None
+    assert (only.holder.name, only.container, only.container_id, only.since) == ("a", "", "", 5)
+
+    left = msgspec.structs.replace(both[0], verdict=HoldingVerdict.UNKNOWN)
+    only = only_holder(DeviceHolders(state=HolderState.HELD, holdings=(left, both[1])))
+    assert only is not None
+    assert only.container == "y"

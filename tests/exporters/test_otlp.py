@@ -7,6 +7,7 @@ from gpufleet.agent.collect.assemble import assemble
 from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics
 from gpufleet.codecs.otlp.encodings import unpack
 from gpufleet.codecs.otlp.records import Kind, OtlpMetric
+from gpufleet.config.agent import DEFAULT_CLUSTER
 from gpufleet.delivery.export import AgentStats
 from gpufleet.exporters.otlp import MAX_AHEAD_NS, CounterStarts, NewestInstants, OtlpMetrics
 from gpufleet.exporters.otlp_logs import ERROR, INFO, WARN, OtlpLogs, severity
@@ -346,11 +347,33 @@ def test_dimensions_are_separate_points(world: World) -> None:
 
 
 def test_resource_attributes() -> None:
-    node = Machine(name="gpu-17", machine_id="m", instance_id="i-1", k8s_node_uid="u")
+    node = Machine(
+        name="gpu-17",
+        machine_id="m",
+        k8s_node_name="gpu-17.east",
+        k8s_node_uid="u",
+        cloud_provider="aws",
+        instance_id="i-1",
+        instance_type="p5.48xlarge",
+        region="us-east-1",
+        zone="us-east-1b",
+    )
     attributes = node_resource(node, "east", {"service.name": "mine"})
-    assert attributes["service.name"] == "mine"
-    assert (attributes["host.id"], attributes["k8s.node.uid"], attributes["k8s.node.name"]) == ("i-1", "u", "gpu-17")
-    assert not {"host.id", "k8s.node.name"} & node_resource(Machine(name="n"), "east", {}).keys()
+    assert {
+        "service.name": "mine",
+        "host.name": "gpu-17",
+        "host.id": "i-1",
+        "host.type": "p5.48xlarge",
+        "cloud.provider": "aws",
+        "cloud.region": "us-east-1",
+        "cloud.availability_zone": "us-east-1b",
+        "k8s.node.name": "gpu-17.east",
+        "k8s.node.uid": "u",
+        "k8s.cluster.name": "east",
+    }.items() <= attributes.items()
+    assert "k8s.cluster.name" not in node_resource(node, DEFAULT_CLUSTER, {})
+    bare = node_resource(Machine(name="n"), "east", {})
+    assert [name for name in bare if name.startswith(("host.id", "host.type", "cloud.", "k8s."))] == []
 
 
 def test_events_are_log_records(world: World) -> None:

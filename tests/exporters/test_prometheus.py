@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from gpufleet.delivery.export import AgentStats, LaneStats, QueueStats, SendStat
 from gpufleet.exporters.exposition import MetricsPage, format_labels, format_number
 from gpufleet.exporters.prometheus import DEVICE_LABEL_TEXTS, PrometheusExporter
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
+from gpufleet.model.holdings import UnresolvedDevices
 from tests.support.golden import check_golden
 from tests.support.pages import agent_page
 from tests.support.snapshots import example_snapshot
@@ -83,6 +85,13 @@ def test_every_device_has_an_info_series_with_its_texts() -> None:
     assert of(page, "gpufleet_gpu_info", serial="165", name="NVIDIA H200", kind="gpu") == [1.0]
     assert len(of(page, "gpufleet_gpu_info")) == 4
     assert of(page, "gpufleet_host_info", nvidia_driver_version="580.95.05") == [1.0]
+
+
+def test_unresolved_devices_are_counted_by_source() -> None:
+    unresolved = UnresolvedDevices(counts={"kubelet": 3, "slurm": 0})
+    page = PrometheusExporter().render(msgspec.structs.replace(example_snapshot(), unresolved=unresolved)).decode()
+    (family,) = [one for one in text_string_to_metric_families(page) if one.name == "gpufleet_agent_unresolved_devices"]
+    assert {sample.labels["source"]: sample.value for sample in family.samples} == {"kubelet": 3, "slurm": 0}
 
 
 def test_integers_keep_every_digit() -> None:

@@ -4,9 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.config.agent import DcgmConfig, NvidiaSmiConfig, NvmlConfig, ReadersConfig
+from gpufleet.config.agent import DcgmConfig, HostConfig, NvidiaSmiConfig, NvmlConfig, ReadersConfig
 from gpufleet.runtime import SystemClock
-from gpufleet.wiring.readers import READERS, capabilities, enabled_readers, has_binding, make_readers
+from gpufleet.wiring.readers import (
+    READERS,
+    capabilities,
+    enabled_readers,
+    has_binding,
+    kubernetes_node,
+    make_readers,
+)
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
 
 
@@ -55,3 +62,15 @@ def test_dcgm_is_used_if_its_address_is_set() -> None:
     config = ReadersConfig(nvml=NvmlConfig(enabled=False), dcgm=DcgmConfig(address="unix:///run/nvidia-dcgm.socket"))
     assert enabled_readers(config, binding=True) == ("host", "kmsg", "dcgm")
     assert [reader.name for reader, _ in make_readers(config, SystemClock())] == ["host", "kmsg", "dcgm"]
+
+
+def test_node_name_counts_in_a_pod_only() -> None:
+    pod = {"NODE_NAME": "gpu-1", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert kubernetes_node(HostConfig(), pod).pod_node == "gpu-1"
+    assert kubernetes_node(HostConfig(), {"NODE_NAME": "gpu-1"}).pod_node == ""
+
+
+def test_configured_node_and_folder_of_certificates() -> None:
+    config = HostConfig(k8s_node_name="gpu-1", kubelet_certificates="/srv/pki/")
+    node = kubernetes_node(config, {})
+    assert (node.name, node.uid, node.certificate) == ("gpu-1", "", "/srv/pki/kubelet-client-current.pem")

@@ -17,6 +17,7 @@ from gpufleet.agent.collect.release import DeviceRelease, ReleaseFolder
 from gpufleet.agent.collect.saved import SavedFile
 from gpufleet.agent.collect.schedule import ReaderLoop
 from gpufleet.agent.collect.state import AgentState, Outcome, without_unnamed
+from gpufleet.agent.collect.unresolved import unresolved_devices
 from gpufleet.agent.events.timeline import SavedEvents, Timeline, status_before
 from gpufleet.agent.guests.guests import GuestSupervisor
 from gpufleet.agent.publish.batches import PendingReport
@@ -289,6 +290,8 @@ class Agent:
                 **{export.name: export.capability for export in self._exports},
             },
         )
+        if self._holders is not None:
+            snapshot = msgspec.structs.replace(snapshot, unresolved=unresolved_devices(self._holders))
         if self._guests is not None:
             found = yield from self._guests.documents(snapshot.node.name)
             snapshot = msgspec.structs.replace(snapshot, guests=found)
@@ -323,6 +326,8 @@ class Agent:
         if await delivery.outbox.post(report, *guests):
             delivery.pusher.wake()
             if report is not None:
+                if self._holders is not None:
+                    self._holders.note_delivered()
                 await self._save_events()
 
     async def _flush_delivery(self, delivery: "Delivery") -> None:

@@ -22,6 +22,11 @@ ENV_PREFIX = "GPUFLEET_AGENT_"
 Seconds = Annotated[float, msgspec.Meta(ge=1, le=86_400)]
 Timeout = Annotated[float, msgspec.Meta(ge=0.1, le=600)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+NodeName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")]
+NodeUid = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")]
+
+DEFAULT_CLUSTER = "local"
+"""Id of the cluster of machines that no one has assigned to a cluster."""
 
 _OWN_ENGINE = re.compile(
     r"unix:///\S{1,100}|(?:tcp://(?:127(?:\.[0-9]{1,3}){3}|localhost|\[::1\])|vsock://1):[0-9]{1,5}", re.ASCII
@@ -59,6 +64,22 @@ class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     enabled: bool = True
     timeout_seconds: Timeout = 20.0
+
+
+class HostConfig(ReaderConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The reader of this machine's kernel files.
+
+    Attributes:
+        k8s_node_name: name of this node in Kubernetes, such as `gpu-17`. None means that it is read from the token of
+            the agent's pod, the environment variable `NODE_NAME` in a pod, or the kubelet's client certificate.
+        k8s_node_uid: UID of this node in Kubernetes, such as `5c1b7a2e-8f4d-4f0a-9a55-0d4b8a1e2f30`. None means that it
+            is read from the token of the agent's pod.
+        kubelet_certificates: folder of the kubelet's certificates (`--cert-dir`).
+    """
+
+    k8s_node_name: NodeName | None = None
+    k8s_node_uid: NodeUid | None = None
+    kubelet_certificates: str = "/var/lib/kubelet/pki"
 
 
 class NvmlConfig(ReaderConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,7 +164,7 @@ class ReadersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         exporter: exporters on this machine that are scraped, each a table `[[readers.exporter]]`.
     """
 
-    host: ReaderConfig = ReaderConfig()
+    host: HostConfig = HostConfig()
     nvml: NvmlConfig = NvmlConfig()
     nvidia_smi: NvidiaSmiConfig = NvidiaSmiConfig()
     kmsg: KmsgConfig = KmsgConfig()
@@ -239,7 +260,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     node: Name | None = None
-    cluster: Name = "local"
+    cluster: Name = DEFAULT_CLUSTER
     listen: str = "127.0.0.1:9470"
     insecure_listen: bool = False
     token_file: str | None = None

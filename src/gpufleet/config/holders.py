@@ -27,9 +27,13 @@ class KubeletConfig(HolderSourceConfig, frozen=True, kw_only=True, forbid_unknow
 
     Attributes:
         folder: the kubelet's own folder (`--root-dir`), with `pod-resources/kubelet.sock` in it.
+        pod_logs: the kubelet's folder of logs (`podLogsDir`); the names in it have the UIDs of pods.
+        container_logs: folder of links to the logs of containers; the names in it have the ids of containers.
     """
 
     folder: Path = "/var/lib/kubelet"
+    pod_logs: Path = "/var/log/pods"
+    container_logs: Path = "/var/log/containers"
 
 
 class SlurmConfig(HolderSourceConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -141,7 +141,8 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Attributes:
         raw_days: samples, dimensioned values and process lists; at least 2, or 0 to keep them permanently.
         rollup_1m_days: rollups by the minute. 0 disables them and removes existing rows.
-        rollup_1h_days: rollups by the hour, which usage is computed from; 0 to keep them permanently.
+        rollup_1h_days: rollups by the hour, which usage is computed from, and holdings since their last report; 0 to
+            keep them permanently.
     """
 
     raw_days: Days = 30

@@ -6,6 +6,7 @@ import msgspec
 
 from gpufleet.doctor.connection import HubConnection
 from gpufleet.model.absence import Absent
+from gpufleet.model.holdings import UnresolvedDevices
 from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
 from gpufleet.model.reading import Value
 from gpufleet.model.snapshot import Guest
@@ -37,6 +38,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         state_folder_free: bytes free there.
         missing_packages: extra to its packages that cannot be imported.
         holders: holder source to its state: `available`, `disabled`, or the reason and message of its failure.
+        unresolved: device names of holder sources that identify no device, by the running agent; None if it is unknown.
         libvirt_enabled: whether the agent queries libvirt for virtual machines.
         libvirt_socket: error name of libvirt's socket, empty if it may be connected to.
         guests_described: whether the agent has any source of virtual machines.
@@ -66,6 +68,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     state_folder_free: int | None = None
     missing_packages: dict[str, tuple[str, ...]] = {}
     holders: dict[str, str] | None = None
+    unresolved: UnresolvedDevices | None = None
     libvirt_enabled: bool | None = None
     libvirt_socket: str | None = None
     guests_described: bool | None = None

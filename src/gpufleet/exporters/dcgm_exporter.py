@@ -4,7 +4,8 @@ Labels are in the order of releases up to 4.8. The host name is written as `Host
 `hostname`. A reading without a value has no series, as in dcgm-exporter. Names come from `dialects/dcgm_exporter`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -22,10 +23,12 @@ from gpufleet.exporters.families import (
 )
 from gpufleet.exporters.holders import join_labels
 from gpufleet.exporters.prometheus import guest_labels
+from gpufleet.fleet.attribution.reported import is_certain, may_label
 from gpufleet.model.event import RECENT_EVENTS, EventKind, EventReport
-from gpufleet.model.holdings import DeviceHolders
-from gpufleet.model.reading import Value
-from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.holdings import Holding
+from gpufleet.model.reading import DimReading, Reading, Value
+from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.time import LATEST, to_ns
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.model.xid import xid
 
@@ -47,9 +50,10 @@ def add_dcgm(page: MetricsPage, snapshot: Snapshot, clocks: ClockCounts | None =
     add_families(page, DCGM_EXPORTER, [*shown, *_guest_subjects(snapshot)], write=format_dcgm_value, label=_label)
     # Counts of events cover this machine only: a guest may claim any UUID.
     _add_zero_xids(page, shown)
-    _add_xid_counts(page, snapshot, shown)
+    windows = list(_window_subjects(snapshot))
+    _add_xid_counts(page, snapshot, windows)
     if clocks is not None:
-        _add_clock_counts(page, clocks, shown)
+        _add_clock_counts(page, clocks, windows)
 
 
 def format_dcgm_value(family: FamilyMapping, value: Value) -> str | None:
@@ -63,8 +67,8 @@ def format_dcgm_value(family: FamilyMapping, value: Value) -> str | None:
     return str(int(whole))
 
 
-def _host_subjects(snapshot: Snapshot, side: Side = Side.HOST) -> Iterator[LabelledSubject]:
-    """Yield GPUs and MIG devices of the local driver. A MIG device has the labels of its GPU."""
+def _host_devices(snapshot: Snapshot, side: Side) -> Iterator[tuple[Device, dict[str, str]]]:
+    """Yield GPUs and MIG devices of a side with their labels. A MIG device has the labels of its GPU."""
     driver = reading_text(snapshot.host.readings, "nvidia_driver_version")
     for device, gpu in devices_with_gpus(snapshot):
         if gpu.side is not side or device.kind is ViewKind.VGPU:
@@ -87,27 +91,80 @@ def _host_subjects(snapshot: Snapshot, side: Side = Side.HOST) -> Iterator[Label
             labels["GPU_I_PROFILE"] = reading_text(device.readings, "mig_profile")
             labels["GPU_I_ID"] = number
         labels |= {"Hostname": snapshot.node.name, "hostname": snapshot.node.name, "DCGM_FI_DRIVER_VERSION": driver}
-        # A shared device has one series per holder, as with dcgm-exporter's option for time-slicing.
-        for holder in pod_labels(device.holders) or [{}]:
-            yield LabelledSubject(
-                subject=SUBJECTS[device.kind],
-                readings=device.readings,
-                dimensions=device.dimensions,
-                labels={**labels, **holder},
-            )
+        yield device, labels
 
 
-def pod_labels(holders: DeviceHolders | None) -> list[dict[str, str]]:
-    """Return dcgm-exporter's labels of each holder: `container`, `namespace` and `pod`, or `hpc_job` of SLURM."""
-    found: list[dict[str, str]] = []
-    for holding in holders.holdings if holders else ():
-        names = join_labels(holding)
-        labels = {name: names[name] for name in ("container", "namespace", "pod") if names.get(name)}
-        if "job_id" in names:
-            labels["hpc_job"] = names["job_id"]
-        if labels and labels not in found:
-            found.append(labels)
+def _host_subjects(snapshot: Snapshot, side: Side = Side.HOST) -> Iterator[LabelledSubject]:
+    """Yield the devices of a side, each once for each holder, as with dcgm-exporter's option for time-slicing.
+
+    A value has the labels of the holders that had the device when it was measured, or of none.
+    """
+    for device, labels in _host_devices(snapshot, side):
+        holders = _holders(device)
+        for names, holdings in holders:
+            yield _subject(device, {**labels, **names}, functools.partial(_is_held, holdings))
+        every = [holding for _, holdings in holders for holding in holdings]
+        rest = _subject(device, labels, functools.partial(_is_free, every))
+        if not holders or rest.readings or rest.dimensions:
+            yield rest
+
+
+def _window_subjects(snapshot: Snapshot) -> Iterator[LabelledSubject]:
+    """Yield the devices as `_host_subjects` does, for counts over a window: with holders that had them throughout."""
+    start = to_ns(snapshot.measured_at) - WINDOW_MS * 1_000_000
+    for device, labels in _host_devices(snapshot, Side.HOST):
+        held = [names for names, holdings in _holders(device) if _is_held(holdings, start)]
+        for names in held or [{}]:
+            yield _subject(device, {**labels, **names}, lambda _: True)
+
+
+def _subject(device: Device, labels: Mapping[str, str], includes: Callable[[int], bool]) -> LabelledSubject:
+    """Return a device with the readings that were measured at included instants."""
+    readings, dimensions = device.readings, device.dimensions
+    if not all(map(includes, _instants(device))):
+        readings = {name: reading for name, reading in readings.items() if _is_included(reading, includes)}
+        dimensions = tuple([dim for dim in dimensions if _is_included(dim, includes)])
+    return LabelledSubject(subject=SUBJECTS[device.kind], readings=readings, dimensions=dimensions, labels=labels)
+
+
+def _instants(device: Device) -> set[int]:
+    """Return the different times of measurement of a device's readings, nanoseconds since 1970."""
+    measured = {reading.measured_at for reading in device.readings.values()}
+    measured |= {dim.measured_at for dim in device.dimensions}
+    return {to_ns(at) for at in measured if at is not None}
+
+
+def _is_included(reading: Reading | DimReading, includes: Callable[[int], bool]) -> bool:
+    return includes(LATEST if reading.measured_at is None else to_ns(reading.measured_at))
+
+
+def _is_held(holdings: Iterable[Holding], at: int) -> bool:
+    return any(may_label(holding, at) for holding in holdings)
+
+
+def _is_free(holdings: Iterable[Holding], at: int) -> bool:
+    return not _is_held(holdings, at)
+
+
+def _holders(device: Device) -> list[tuple[dict[str, str], list[Holding]]]:
+    """Return the labels of each certain holder of a device, with its holdings."""
+    found: list[tuple[dict[str, str], list[Holding]]] = []
+    for holding in device.holders.holdings if device.holders else ():
+        names = pod_labels(holding)
+        if names and is_certain(holding):
+            same = next((holdings for known, holdings in found if known == names), None)
+            if same is None:
+                found.append((names, [holding]))
+            else:
+                same.append(holding)
     return found
+
+
+def pod_labels(holding: Holding) -> dict[str, str]:
+    """Return dcgm-exporter's labels of a holder: `container`, `namespace` and `pod`, or `hpc_job` of SLURM."""
+    names = join_labels(holding)
+    labels = {name: names[name] for name in ("container", "namespace", "pod") if names.get(name)}
+    return labels | ({"hpc_job": names["job_id"]} if "job_id" in names else {})
 
 
 def _guest_subjects(snapshot: Snapshot) -> Iterator[LabelledSubject]:

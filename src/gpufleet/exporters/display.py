@@ -4,9 +4,9 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.holdings import DeviceHolders, HolderKind, HolderState, Holding
+from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Share, UnresolvedDevice
 from gpufleet.model.snapshot import AccessPathReport, AccessPathState, Guest
-from gpufleet.model.text import clean
+from gpufleet.model.text import printable
 from gpufleet.model.time import NANOS, to_datetime
 
 ValueFormatter = Callable[[float], str]
@@ -133,23 +133,37 @@ def _age_text(at: dt.datetime, now: dt.datetime) -> str:
     return f"{seconds_text(max(0.0, (now - at).total_seconds()))} ago"
 
 
-def holder_text(holding: Holding) -> str:
-    """Return the name of a holder: `namespace/pod`, `job 12`, or a virtual machine's name."""
-    holder = holding.holder
+def holder_text(holder: Holder, parent: Holder | None = None) -> str:
+    """Return the name of a holder: `namespace/pod`, `job 12`, or a virtual machine's name; then that of its holder."""
     name = holder.name or holder.id
     text = f"{holder.namespace}/{name}" if holder.namespace else name
     if holder.kind is HolderKind.JOB:
         text = f"job {holder.id} {holder.name}".rstrip()
-    if holding.parent is not None:
-        text += f" ({holding.parent.kind} {holding.parent.name or holding.parent.id})"
-    return clean(text)
+    if parent is not None:
+        text += f" ({parent.kind} {parent.name or parent.id})"
+    return printable(text)
+
+
+def unresolved_text(one: UnresolvedDevice) -> str:
+    """Return a device name that identifies no device, with its source and holder: `kubelet: X (ml/train-0)`."""
+    return printable(f"{one.source}: {one.name} ({holder_text(one.holder)})")
+
+
+def owner_text(holder: Holder) -> str:
+    """Return the last owner of a holder, or an empty text if it is unknown."""
+    return printable(f"{holder.owners[-1].kind} {holder.owners[-1].name}") if holder.owners else ""
+
+
+def share_text(share: Share, replicas: int) -> str:
+    """Return a sharing mode, with the number of replicas of a shared device: `timeslice x2`."""
+    return f"{share} x{replicas}" if replicas else str(share)
 
 
 def holders_text(holders: DeviceHolders | None) -> str:
     """Return the holders of a device in one line: their names, `free`, or `unknown`."""
     if holders is None:
         return ""
-    names = list(dict.fromkeys(holder_text(one) for one in holders.holdings))
+    names = list(dict.fromkeys(holder_text(one.holder, one.parent) for one in holders.holdings))
     shown = ", ".join(names[:MAX_HOLDERS]) + (
         f" and {len(names) - MAX_HOLDERS} more" if len(names) > MAX_HOLDERS else ""
     )

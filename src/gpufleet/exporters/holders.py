@@ -1,6 +1,9 @@
 """Labels of holders, for every exporter."""
 
-from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Holding, HoldingVerdict
+import msgspec
+
+from gpufleet.fleet.attribution.reported import is_certain, may_label
+from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Holding
 
 HOLDER_INFO, HOLDER_STATE = "gpufleet_gpu_holder_info", "gpufleet_gpu_holder_state"
 
@@ -56,18 +59,24 @@ def series_labels(holding: Holding) -> dict[str, str]:
 def holder_at(holders: DeviceHolders | None, at: int) -> Holding | None:
     """Return the only holding of a device if it had begun at an instant in nanoseconds since 1970, or None."""
     holding = only_holder(holders)
-    return holding if holding is not None and holding.since <= at else None
+    return holding if holding is not None and may_label(holding, at) else None
 
 
 def only_holder(holders: DeviceHolders | None) -> Holding | None:
     """Return the holding of a device with exactly one holder that no evidence contradicts, or None.
 
-    It is None as well if a source that does not answer could report another holder.
+    It is None as well if a source that does not answer could report another holder. Several containers of one pod are
+    one holder; its holding then names no container.
     """
-    if holders is None or holders.state is not HolderState.HELD or len(holders.holdings) != 1:
+    if holders is None or holders.state is not HolderState.HELD:
         return None
-    holding = holders.holdings[0]
-    return None if holding.verdict in (HoldingVerdict.CONFLICT, HoldingVerdict.UNKNOWN) else holding
+    certain = [one for one in holders.holdings if is_certain(one)]
+    if not certain or len({(one.holder.kind, one.holder.id) for one in holders.holdings}) > 1:
+        return None
+    if len(certain) == 1:
+        return certain[0]
+    since = min(one.since for one in certain)
+    return msgspec.structs.replace(certain[0], container="", container_id="", since=since)
 
 
 def _names(holder: Holder) -> dict[str, str]:
@@ -77,7 +86,7 @@ def _names(holder: Holder) -> dict[str, str]:
         case HolderKind.JOB:
             return {"job_id": holder.id, "job_name": holder.name}
         case HolderKind.VM:
-            return {"vm_uid": holder.id, "vm_name": holder.name}
+            return {"vm_uid": "" if "/" in holder.id else holder.id, "vm_name": holder.name}
         case HolderKind.CONTAINER:
             return {"container_id": holder.id, "container": holder.name}
         case _:

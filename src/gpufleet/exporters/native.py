@@ -45,10 +45,10 @@ def add_native(page: MetricsPage, snapshot: Snapshot, *, holder_labels: bool = F
         _add_readings(page, subject, one.readings, one.dimensions)
         _add_measured(page, subject, one.sources)
         if isinstance(one, Device):
-            _add_info(page, GPU_INFO, subject.base, one.readings, DEVICE_LABEL_TEXTS)
-            _add_holders(page, subject.identity, one.holders)
+            _add_info(page, GPU_INFO, subject.labels.base, one.readings, DEVICE_LABEL_TEXTS)
+            _add_holders(page, subject.labels.identity, one.holders)
         else:
-            _add_info(page, HOST_INFO, subject.base, one.readings, UNLABELLED_TEXTS)
+            _add_info(page, HOST_INFO, subject.labels.base, one.readings, UNLABELLED_TEXTS)
     add_agent(page, snapshot)
 
 
@@ -56,13 +56,13 @@ def _add_readings(
     page: MetricsPage, subject: PageSubject, readings: Mapping[str, Reading], dimensions: Iterable[DimReading]
 ) -> None:
     for name, reading in readings.items():
-        base = subject.base_at(reading.measured_at)
+        base = subject.labels.at(reading.measured_at)
         if reading.value is None:
             page.add(ABSENT, f'{base},metric="{name}",reason="{reading.absent}"', 1, reading.measured_at)
         else:
             _add_value(page, CATALOGUE[name], base, reading.value, reading.measured_at)
     for dim in dimensions:
-        base = subject.base_at(dim.measured_at)
+        base = subject.labels.at(dim.measured_at)
         if dim.value is None:
             where = format_labels({f"dim_{name}": value for name, value in dim.labels.items()})
             page.add(ABSENT, f'{base},{where},metric="{dim.metric}",reason="{dim.absent}"', 1, dim.measured_at)
@@ -83,7 +83,7 @@ def _add_measured(page: MetricsPage, subject: PageSubject, sources: Iterable[Sou
         labels = format_labels({"reader": source.reader, "lane": source.lane, "provenance": source.provenance})
         page.add(
             MEASURED,
-            f"{subject.base_at(source.measured_at)},{labels}",
+            f"{subject.labels.at(source.measured_at)},{labels}",
             source.measured_at.timestamp(),
             source.measured_at,
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gpufleet import __version__
+from gpufleet.config.agent import DEFAULT_CLUSTER
 from gpufleet.dialects.otel_holders import VM_NAME, VM_NAMESPACE, VM_UUID
 from gpufleet.dialects.otel_names import OWN
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
@@ -33,9 +34,14 @@ def node_resource(machine: Machine, cluster: str, more: Mapping[str, str]) -> di
         "service.instance.id": machine.name,
         "host.name": machine.name,
         "host.id": machine.instance_id or machine.machine_id,
+        "host.type": machine.instance_type,
+        "cloud.provider": machine.cloud_provider,
+        "cloud.region": machine.region,
+        "cloud.availability_zone": machine.zone,
+        "k8s.node.name": machine.k8s_node_name,
         "k8s.node.uid": machine.k8s_node_uid,
-        "k8s.node.name": machine.name if machine.k8s_node_uid else None,
-        "gpufleet.cluster": cluster,
+        "k8s.cluster.name": cluster if machine.k8s_node_name and cluster != DEFAULT_CLUSTER else None,
+        OWN + "cluster": cluster,
     }
     return {name: value for name, value in {**known, **more}.items() if value}
 

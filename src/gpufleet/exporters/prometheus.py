@@ -12,14 +12,13 @@
 - Series of a virtual machine read from inside carry `namespace`, `vm_name` and `vm_uid`.
 """
 
-import datetime as dt
 from collections.abc import Generator, Iterable, Iterator
 from typing import NamedTuple
 
 from gpufleet.dialects.native import MEASURED
 from gpufleet.exporters.exposition import FamilyHeader, MetricsPage, PageFormat, Section, format_labels, write_page
 from gpufleet.exporters.holders import HOLDER_HELP, only_holder, series_labels
-from gpufleet.exporters.subjects import ABSENT, FamilyBodies, SubjectSeries, catalogue_headers
+from gpufleet.exporters.subjects import ABSENT, FamilyBodies, SubjectLabels, SubjectSeries, catalogue_headers
 from gpufleet.model.holdings import Holding
 from gpufleet.model.snapshot import Device, Guest, Host, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderState
@@ -89,7 +88,7 @@ class NativePage:
         """
         self._holder_labels = holder_labels
         self._heads = {**catalogue_headers(), **_SUBJECT_HEADS}
-        self._bases: list[tuple[str, str]] = []
+        self._labels: list[SubjectLabels] = []
         self._subjects: list[SubjectSeries] = []
         self._families = FamilyBodies(self._heads, 0)
         self._rest: list[Section] = []
@@ -100,13 +99,13 @@ class NativePage:
         for subjects in subjects_of(snapshot, holder_labels=self._holder_labels):
             shown += subjects
             yield
-        bases = [(subject.base, subject.identity) for subject in shown]
-        if bases != self._bases:
-            self._bases = bases
+        labels = [subject.labels for subject in shown]
+        if labels != self._labels:
+            self._labels = labels
             self._subjects = [
-                SubjectSeries(subject.base, subject.identity, GPU_INFO, DEVICE_LABEL_TEXTS)
+                SubjectSeries(subject.labels, GPU_INFO, DEVICE_LABEL_TEXTS)
                 if isinstance(subject.of, Device)
-                else SubjectSeries(subject.base, subject.identity, HOST_INFO, UNLABELLED_TEXTS)
+                else SubjectSeries(subject.labels, HOST_INFO, UNLABELLED_TEXTS)
                 for subject in shown
             ]
             self._families = FamilyBodies(self._heads, len(self._subjects))
@@ -129,24 +128,10 @@ def guest_labels(guest: Guest) -> dict[str, str]:
 
 
 class PageSubject(NamedTuple):
-    """A device or machine, with the labels of its series as written by `format_labels`.
+    """A device or machine, with the labels of its series."""
 
-    Attributes:
-        base: labels of its series.
-        identity: those without the holder.
-        since: start of the holding of the holder in `base`, or None.
-        of: the device or machine.
-    """
-
-    base: str
-    identity: str
-    since: dt.datetime | None
+    labels: SubjectLabels
     of: Device | Host
-
-    def base_at(self, instant: dt.datetime | None) -> str:
-        """Return the labels of a value measured at an instant, without the holder if it had not begun."""
-        is_earlier = self.since is not None and instant is not None and instant < self.since
-        return self.identity if is_earlier else self.base
 
 
 def subjects_of(snapshot: Snapshot, *, holder_labels: bool) -> Iterator[list[PageSubject]]:
@@ -161,19 +146,20 @@ def subjects_of(snapshot: Snapshot, *, holder_labels: bool) -> Iterator[list[Pag
         _device_subject(node, device, only_holder(device.holders) if holder_labels else None)
         for device in snapshot.devices
     ]
-    yield [*devices, PageSubject(node, node, None, snapshot.host)]
+    yield [*devices, PageSubject(SubjectLabels(node, node), snapshot.host)]
     for guest in snapshot.guests:
         base = f"{node},{format_labels(guest_labels(guest))}"
         devices = [_device_subject(base, device, None) for device in guest.devices]
-        yield [*devices, PageSubject(base, base, None, guest.host)]
+        yield [*devices, PageSubject(SubjectLabels(base, base), guest.host)]
 
 
 def _device_subject(machine: str, device: Device, holding: Holding | None) -> PageSubject:
     identity = f"{machine},{format_labels(device_labels(device))}"
     labels = {} if holding is None else series_labels(holding)
     if holding is None or not labels:
-        return PageSubject(identity, identity, None, device)
-    return PageSubject(f"{identity},{format_labels(labels)}", identity, to_datetime(holding.since), device)
+        return PageSubject(SubjectLabels(identity, identity), device)
+    base = f"{identity},{format_labels(labels)}"
+    return PageSubject(SubjectLabels(base, identity, to_datetime(holding.since)), device)
 
 
 def _agent_sections(snapshot: Snapshot) -> list[Section]:
@@ -193,6 +179,11 @@ def add_agent(page: MetricsPage, snapshot: Snapshot) -> None:
     page.declare("gpufleet_capability", "gauge", "1 if the capability is available here, else 0")
     for name, status in snapshot.capabilities.items():
         page.add("gpufleet_capability", format_labels({**node, "capability": name}), int(status == "available"))
+    if snapshot.unresolved is not None:
+        family = "gpufleet_agent_unresolved_devices"
+        page.declare(family, "gauge", "Device names of a holder source that identify no device of this machine")
+        for source, count in snapshot.unresolved.counts.items():
+            page.add(family, format_labels({**node, "source": source}), count)
     page.declare("gpufleet_build_info", "gauge", "Version of gpufleet and of its catalogue; always 1")
     page.add(
         "gpufleet_build_info",

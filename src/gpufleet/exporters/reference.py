@@ -216,6 +216,8 @@ def _otel_row(row: OtelRow, note: str = "") -> str:
         notes.append(f"catalogue value = theirs {_factor(row.times, row.over)}")
     if row.states:
         notes.append(f"1 for {', '.join(row.states)}")
+    if row.zero is not None:
+        notes.append(f"0 means `{row.zero}`")
     return _row(row.name, _our_metric(row.metric, row.labels), "; ".join([*notes, note] if note else notes))
 
 

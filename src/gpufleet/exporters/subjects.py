@@ -4,7 +4,9 @@ Changes are detected by identity: snapshots of one assembler share unchanged obj
 If only the value of a line changes, the part before the value is reused.
 """
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from gpufleet.dialects.native import MEASURED, PREFIX
 from gpufleet.exporters.exposition import FamilyHeader, Section, format_labels, format_number, format_sample
@@ -49,19 +51,40 @@ class FamilyBodies:
         return [(self._heads[family], body) for family, body in self._bodies.items()]
 
 
+class SubjectLabels(NamedTuple):
+    """Labels of the series of a device or machine, as written by `format_labels`.
+
+    Attributes:
+        base: labels of its series.
+        identity: those without the holder.
+        since: start of the holding of the holder in `base`, or None.
+    """
+
+    base: str
+    identity: str
+    since: dt.datetime | None = None
+
+    def at(self, instant: dt.datetime | None) -> str:
+        """Return the labels of a value measured at an instant, without the holder if it had not begun."""
+        return self.identity if self.is_before(instant) else self.base
+
+    def is_before(self, instant: dt.datetime | None) -> bool:
+        """Return whether an instant is before the start of the holding."""
+        return self.since is not None and instant is not None and instant < self.since
+
+
 class SubjectSeries:
     """The series of one device, or of the machine itself."""
 
-    def __init__(self, base: str, identity: str, info: str, texts: frozenset[str]) -> None:
+    def __init__(self, labels: SubjectLabels, info: str, texts: frozenset[str]) -> None:
         """Create a subject without lines.
 
         Args:
-            base: labels of each of its series, as written by `format_labels`.
-            identity: those without a holder, for the families of holders.
+            labels: labels of its series.
             info: the info family of the subject.
             texts: info texts that the info family omits.
         """
-        self._base, self._identity, self._info, self._texts = base, identity, info, texts
+        self._labels, self._info, self._texts = labels, info, texts
         self._readings: dict[str, Reading] = {}
         self._dims: tuple[DimReading, ...] = ()
         self._dim_lines: list[str] = []
@@ -83,16 +106,16 @@ class SubjectSeries:
         self._update_dims(dims, fresh)
         if infos or not self._written:
             fresh[self._info] = format_sample(
-                self._info, ",".join(filter(None, (self._base, self._info_labels()))), "1"
+                self._info, ",".join(filter(None, (self._labels.base, self._info_labels()))), "1"
             )
         if ABSENT in fresh:
             fresh[ABSENT] = self._absences()
         if sources != self._sources:
             self._sources = sources
-            fresh[MEASURED] = "".join([_measured(self._base, source) for source in sources])
+            fresh[MEASURED] = "".join([_measured(self._labels.at(source.measured_at), source) for source in sources])
         if holders is not self._holders:
             self._holders = holders
-            fresh[HOLDER_INFO], fresh[HOLDER_STATE] = _holder_lines(self._identity, holders)
+            fresh[HOLDER_INFO], fresh[HOLDER_STATE] = _holder_lines(self._labels.identity, holders)
         self._written = True
         return fresh
 
@@ -112,14 +135,14 @@ class SubjectSeries:
             infos = any(map(_is_info, gone))
         for name, reading in readings.items():
             known = before.get(name)
-            if known is reading or (known is not None and _renders_equal(known, reading)):
+            if known is reading or (known is not None and self._renders_equal(known, reading)):
                 continue
             if reading.value is None or (known is not None and known.value is None):
                 fresh[ABSENT] = ""
             if _is_info(name):
                 infos = True
             else:
-                fresh[PREFIX + name] = _metric_lines(name, self._base, reading.value)
+                fresh[PREFIX + name] = _metric_lines(name, self._labels.at(reading.measured_at), reading.value)
         return infos
 
     def _update_dims(self, dims: tuple[DimReading, ...], fresh: FamilyLines) -> None:
@@ -133,12 +156,13 @@ class SubjectSeries:
         families: set[str] = set()
         for place in changed:
             known, reading = before[place], dims[place]
-            if _renders_equal(known, reading):
+            if self._renders_equal(known, reading):
                 continue
             if reading.value is None or known.value is None:
                 fresh[ABSENT] = ""
             families.add(PREFIX + reading.metric)
-            self._dim_lines[place] = self._dim_line(reading, self._dim_lines[place])
+            is_moved = self._labels.is_before(known.measured_at) is not self._labels.is_before(reading.measured_at)
+            self._dim_lines[place] = self._dim_line(reading, "" if is_moved else self._dim_lines[place])
         for family in families:
             fresh[family] = "".join([self._dim_lines[place] for place in self._at[family]])
 
@@ -158,11 +182,13 @@ class SubjectSeries:
         value = reading.value
         if known and CATALOGUE[reading.metric].kind is not MetricKind.STATE and isinstance(value, int | float):
             return f"{known[: known.rindex(' ')]} {format_number(value)}\n"
-        return _metric_lines(reading.metric, f"{self._base},{format_labels(reading.labels)}", value)
+        return _metric_lines(
+            reading.metric, f"{self._labels.at(reading.measured_at)},{format_labels(reading.labels)}", value
+        )
 
     def _absences(self) -> str:
         found = [
-            _absence(self._base, name, reading.absent)
+            _absence(self._labels.at(reading.measured_at), name, reading.absent)
             for name, reading in self._readings.items()
             if reading.value is None
         ]
@@ -170,8 +196,17 @@ class SubjectSeries:
             if dim.value is None:
                 # A dimension can be named `reason` too, so all dimensions get the prefix `dim_` here.
                 where = format_labels({f"dim_{name}": value for name, value in dim.labels.items()})
-                found.append(_absence(f"{self._base},{where}", dim.metric, dim.absent))
+                found.append(_absence(f"{self._labels.at(dim.measured_at)},{where}", dim.metric, dim.absent))
         return "".join(found)
+
+    def _renders_equal(self, one: Reading | DimReading, other: Reading | DimReading) -> bool:
+        """Return whether two readings render alike. The values 1 and 1.0 do not."""
+        return (
+            one.value == other.value
+            and one.absent is other.absent
+            and one.value.__class__ is other.value.__class__
+            and self._labels.is_before(one.measured_at) is self._labels.is_before(other.measured_at)
+        )
 
     def _info_labels(self) -> str:
         return format_labels(
@@ -185,11 +220,6 @@ class SubjectSeries:
 
 def _is_info(name: str) -> bool:
     return CATALOGUE[name].kind is MetricKind.INFO
-
-
-def _renders_equal(one: Reading | DimReading, other: Reading | DimReading) -> bool:
-    """Return whether two readings render alike; 1 and 1.0 do not."""
-    return one.value == other.value and one.absent is other.absent and one.value.__class__ is other.value.__class__
 
 
 def _is_same_series(one: DimReading, other: DimReading) -> bool:

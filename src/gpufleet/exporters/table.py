@@ -15,7 +15,7 @@ from gpufleet.model.machine import OK as GUEST_OK
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Device, Guest, ProcessReport, Snapshot
 from gpufleet.model.status import ReaderState
-from gpufleet.model.text import clean
+from gpufleet.model.text import printable
 from gpufleet.model.view import Side, ViewKind
 
 MAX_PROCESSES = 8
@@ -156,7 +156,7 @@ def _guest_line(guest: Guest) -> Text:
     line.append(guest.state or NOTHING, style="green" if good else "red")
     way = _info_text(guest.host.readings, "guest_access_path")
     detail = guest.detail or (f"by {way}" if good and way else "")
-    line.append(f" · {clean(detail)}" if detail else "", style="dim")
+    line.append(f" · {printable(detail)}" if detail else "", style="dim")
     return line
 
 

@@ -20,7 +20,12 @@ def _kubelet(config: AgentConfig, _: DeviceProcesses) -> HolderSource:
     from gpufleet.holders.kubelet import KubeletHolders  # loaded only if enabled
 
     kubelet = config.holders.kubelet
-    return KubeletHolders(folder=kubelet.folder, timeout_seconds=kubelet.timeout_seconds)
+    return KubeletHolders(
+        folder=kubelet.folder,
+        pod_logs=kubelet.pod_logs,
+        container_logs=kubelet.container_logs,
+        timeout_seconds=kubelet.timeout_seconds,
+    )
 
 
 def _slurm(config: AgentConfig, _: DeviceProcesses) -> HolderSource:
@@ -85,4 +90,5 @@ def make_holders(config: AgentConfig, clock: Clock, *, boot: str = "", saves: bo
         file=file,
         boot=boot,
         processes=processes,
+        delivers=config.hub.url is not None,
     )

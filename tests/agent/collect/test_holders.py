@@ -5,14 +5,16 @@ import datetime as dt
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from gpufleet.agent.collect.holders import REPEAT_SECONDS, SAVE_SECONDS, DeviceProcesses, HolderCollector, SavedHoldings
+from gpufleet.agent.collect.holders import SAVE_SECONDS, DeviceProcesses, HolderCollector, SavedHoldings
 from gpufleet.agent.collect.saved import SavedFile
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import HolderError
-from gpufleet.model.holdings import Holder, HolderKind, HolderState, HoldingVerdict, Method
+from gpufleet.model.holdings import REPEAT_SECONDS, Holder, HolderKind, HolderState, Holding, HoldingVerdict, Method
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Device, ProcessReport
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.ports.holder import DeviceName, HolderClaim, HolderReport, Naming
 from tests.fakes.clock import FakeClock
@@ -106,21 +108,86 @@ async def test_failing_source_does_not_stop_the_others() -> None:
     }
 
 
+def delivered(holders: HolderCollector) -> tuple[Holding, ...]:
+    """Return what is due, as if a batch with it was queued."""
+    due = holders.due()
+    holders.note_delivered()
+    return due
+
+
 async def test_holding_is_sent_once_then_on_change_and_on_schedule() -> None:
     clock, source = FakeClock(), FakeSource(HELD)
     holders = collector(source, clock=clock)
     await holders.round([GPU])
-    assert [one.holder.name for one in holders.due()] == ["a"]
+    assert [one.holder.name for one in delivered(holders)] == ["a"]
     await holders.round([GPU])
-    assert holders.due() == ()
+    assert delivered(holders) == ()
     clock.advance(REPEAT_SECONDS)
-    assert [one.holder.name for one in holders.due()] == ["a"]
+    assert [one.holder.name for one in delivered(holders)] == ["a"]
 
     source.answer = HolderReport()
     for _ in range(2):
         await holders.round([GPU])
     (ended,) = holders.due()
     assert ended.until is not None
+
+
+async def test_holding_that_was_not_queued_is_due_again() -> None:
+    source = FakeSource(HELD)
+    holders = collector(source)
+    await holders.round([GPU])
+    assert holders.due() == holders.due() != ()
+    holders.note_delivered()
+    source.answer = HolderReport()
+    for _ in range(2):
+        await holders.round([GPU])
+    first = holders.due()
+    await holders.round([GPU])
+
+    assert [one.until is None for one in first] == [False]
+    assert holders.due() == first
+    holders.note_delivered()
+    assert holders.due() == ()
+
+
+async def test_end_between_two_batches_is_not_lost_with_the_delivery_of_the_first() -> None:
+    source = FakeSource(job(1))
+    holders = collector(source)
+    for number in (1, 2, 3):
+        source.answer = job(number)
+        await holders.round([GPU])
+    holders.due()
+    source.answer = job(4)
+    await holders.round([GPU])
+    holders.note_delivered()
+
+    assert [one.holder.id for one in holders.due() if one.until is not None] == ["2"]
+
+
+def job(number: int) -> HolderReport:
+    claim = HolderClaim(
+        holder=Holder(kind=HolderKind.JOB, id=str(number)),
+        devices=(DeviceName(Naming.UUID, "GPU-1"),),
+        method=Method.SCHEDULER,
+    )
+    return HolderReport(claims=(claim,))
+
+
+async def test_ends_are_not_collected_without_a_hub_and_bounded_with_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gpufleet.agent.collect.holders.MAX_ENDED", 3)
+    for delivers, expected in ((False, []), (True, ["5", "6", "7"])):
+        source = FakeSource(job(0))
+        holders = collector(source, file=saved(tmp_path), boot="b", delivers=delivers)
+        for number in range(10):
+            source.answer = job(number)
+            await holders.round([GPU])
+        record = saved(tmp_path).load()
+        assert record is not None
+        assert [one.holder.id for one in record.ended] == expected
+        assert [one.holder.id for one in holders.due() if one.until is not None] == expected
+    assert len(caplog.records) == 1
 
 
 def test_processes_of_a_split_gpu_are_left_out() -> None:
@@ -152,6 +219,24 @@ async def test_restarted_agent_continues_its_holdings(tmp_path: Path) -> None:
     await second.round([GPU])
     (holding,) = second.devices[GPU.key].holdings
     assert (holding.since, holding.verdict) == (started, HoldingVerdict.DECLARED_ONLY)
+
+
+async def test_end_survives_a_kill_before_it_was_queued(tmp_path: Path) -> None:
+    clock, source = FakeClock(), FakeSource(HELD)
+    first = collector(source, clock=clock, file=saved(tmp_path), boot="b")
+    await first.round([GPU])
+    delivered(first)
+    source.answer = HolderReport()
+    for _ in range(2):
+        clock.advance(10)
+        await first.round([GPU])
+    ended_at = clock.now_ns() - 10 * NANOS
+    second = collector(source, clock=clock, file=saved(tmp_path), boot="b")
+
+    assert [one.until for one in second.due()] == [ended_at]
+    second.note_delivered()
+    await second.round([GPU])
+    assert collector(source, clock=clock, file=saved(tmp_path), boot="b").due() == ()
 
 
 async def test_reboot_ends_holdings_at_the_last_save(tmp_path: Path) -> None:

@@ -78,7 +78,10 @@ def test_gpu_instance_with_two_compute_instances_is_ambiguous() -> None:
     other = mig("MIG-cccccccc-0000-0000-0000-000000000001", SECOND, "9/1")
     index = DeviceIndex([IndexedDevice(SECOND, minor=1), IndexedDevice(SLICE), IndexedDevice(other)])
 
-    assert isinstance(index.resolve(DeviceName(Naming.MIG_OF_MINOR, "1/9")), UnresolvedName)
+    found = index.resolve(DeviceName(Naming.MIG_OF_MINOR, "1/9"))
+    assert isinstance(found, UnresolvedName)
+    assert found.is_ambiguous
+    assert not index.resolve(DeviceName(Naming.MIG_OF_MINOR, "1/7")).is_ambiguous  # type: ignore[union-attr]
     assert index.resolve(DeviceName(Naming.MIG_OF_MINOR, "1/9/1")) == other.key
 
 

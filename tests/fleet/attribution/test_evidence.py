@@ -1,5 +1,7 @@
 """Evidence of one view, joined to holdings: containers, merged fields, conflicts of declarations."""
 
+import msgspec
+
 from gpufleet.fleet.attribution.evidence import Evidence, join
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Method, Share
 from gpufleet.ports.holder import HolderClaim
@@ -59,6 +61,46 @@ def test_two_exclusive_declarations_are_a_conflict() -> None:
     found = joined(evidence(pod("a"), Method.KUBELET), evidence(job, Method.SCHEDULER))
 
     assert [one.verdict for one in found] == [HoldingVerdict.CONFLICT, HoldingVerdict.CONFLICT]
+
+
+def launcher(namespace: str, *, name: str = "virt-launcher-train-0-x2x4z", vm: str = "ml") -> list[Evidence]:
+    declared = evidence(pod("a", name=name, namespace=namespace), Method.KUBELET, container="compute")
+    process = evidence(pod("a"), Method.PROCESS)
+    parent = Holder(kind=HolderKind.VM, id=f"{vm}/train-0", name="train-0", namespace=vm)
+    process.claim = msgspec.structs.replace(process.claim, parent=parent)
+    return [declared, process]
+
+
+def test_machine_that_a_process_names_is_the_parent_of_a_launcher_pod_only() -> None:
+    parents = [joined(*found)[0].parent for found in (launcher("ml"), launcher("mallory"), launcher("ml", name="x"))]
+
+    assert [one.id if one else "" for one in parents] == ["ml/train-0", "", ""]
+
+
+def test_parent_of_a_pod_whose_namespace_is_unknown_is_kept() -> None:
+    _, process = launcher("ml")
+
+    assert joined(process)[0].parent is not None
+
+
+def test_pod_that_names_a_machine_does_not_remove_its_declaration() -> None:
+    vm = Holder(kind=HolderKind.VM, id="ml/train-0", name="train")
+    found = joined(*launcher("ml"), evidence(vm, Method.HYPERVISOR))
+
+    assert {one.holder.kind for one in found} == {HolderKind.POD, HolderKind.VM}
+
+
+def test_pod_without_uid_and_a_process_of_a_pod_are_no_conflict() -> None:
+    unnamed = Holder(kind=HolderKind.POD, id="ml/a", name="a", namespace="ml")
+    declared, own = evidence(unnamed, Method.KUBELET, container="x"), evidence(pod("a"), Method.PROCESS)
+    two = joined(declared, own, evidence(pod("b"), Method.PROCESS))
+    by_job = joined(declared, evidence(Holder(kind=HolderKind.JOB, id="4"), Method.PROCESS))
+
+    assert [one.verdict for one in joined(declared, own)] == [
+        HoldingVerdict.DECLARED_ONLY,
+        HoldingVerdict.OBSERVED_ONLY,
+    ]
+    assert {one.verdict for one in (*two, *by_job)} == {HoldingVerdict.CONFLICT}
 
 
 def test_device_file_alone_is_no_holding() -> None:

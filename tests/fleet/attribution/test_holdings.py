@@ -236,6 +236,76 @@ def test_device_that_left_the_bus_is_still_held() -> None:
     assert [one.holder.name for one in node.tracker.current] == ["a"]
 
 
+def part(number: int, instance: str) -> View:
+    return View(kind=ViewKind.MIG, side=Side.HOST, uuid=f"MIG-{number}", instance=instance, parent=FIRST)
+
+
+def split(*parts: View) -> DeviceIndex:
+    return DeviceIndex(
+        [*(IndexedDevice(view, minor=number) for number, view in enumerate(GPUS)), *map(IndexedDevice, parts)]
+    )
+
+
+def named(naming: Naming, text: str) -> HolderReport:
+    return kubelet(msgspec.structs.replace(declared("a"), devices=(DeviceName(naming, text),), share=Share.MIG))
+
+
+def states(result: HoldingsRound) -> dict[str, HolderState]:
+    return {view: one.state for view, one in result.devices.items()}
+
+
+def test_name_that_becomes_ambiguous_loses_its_earlier_meaning() -> None:
+    node, report = Node(), named(Naming.MIG_OF_MINOR, "0/1")
+    node.tracker.update({"kubelet": report}, split(part(1, "1/0")), node.now)
+    result = node.tracker.update({"kubelet": report}, split(part(1, "1/0"), part(2, "1/1")), node.now + 1)
+
+    assert len(result.unresolved) == 1
+    assert result.devices[part(1, "1/0").key].state is HolderState.UNKNOWN
+    assert result.devices[part(2, "1/1").key].state is HolderState.UNKNOWN
+
+
+def test_gpu_is_not_free_while_a_vanished_part_of_it_is_held() -> None:
+    node, report = Node(), named(Naming.UUID, "MIG-1")
+    node.tracker.update({"kubelet": report}, split(part(1, "1/0")), node.now)
+    unsplit = node.tracker.update({"kubelet": report}, split(), node.now + 1)
+    again = node.tracker.update({"kubelet": report}, split(part(2, "2/0")), node.now + 2)
+
+    assert states(unsplit) == {FIRST: HolderState.UNKNOWN, SECOND: HolderState.FREE, THIRD: HolderState.FREE}
+    assert states(again)[part(2, "2/0").key] is HolderState.UNKNOWN
+
+
+def test_gpu_under_another_identity_is_not_free_while_it_is_held() -> None:
+    node = Node()
+    bound = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-0", pci_address="0000:3b:00.0")
+    unbound = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:3b:00.0")
+    other = IndexedDevice(GPUS[1])
+    report = kubelet(declared("a", 0))
+    node.tracker.update({"kubelet": report}, DeviceIndex([IndexedDevice(bound), other]), node.now)
+    result = node.tracker.update({"kubelet": report}, DeviceIndex([IndexedDevice(unbound), other]), node.now + 1)
+
+    assert states(result) == {unbound.key: HolderState.UNKNOWN, SECOND: HolderState.FREE}
+
+
+def test_remembered_holding_of_an_unknown_device_leaves_no_device_free() -> None:
+    gone = msgspec.structs.replace(remembered("a"), view="mig/MIG-9")
+    node = Node(HoldingTracker([gone], saved_at=7, sources=["kubelet"]))
+
+    assert node.round(kubelet=kubelet()).devices[SECOND].state is HolderState.UNKNOWN
+
+
+def test_part_of_a_gpu_that_is_held_as_a_whole_is_not_free() -> None:
+    node, report = Node(), kubelet(declared("a", 0))
+    node.tracker.update({"kubelet": report}, split(), node.now)
+    result = node.tracker.update({"kubelet": report}, split(part(1, "1/0")), node.now + 1)
+
+    assert states(result) == {
+        FIRST: HolderState.HELD,
+        part(1, "1/0").key: HolderState.UNKNOWN,
+        SECOND: HolderState.FREE,
+        THIRD: HolderState.FREE,
+    }
+
+
 def test_holder_whose_device_is_not_read_yet_is_not_ended() -> None:
     node = Node(HoldingTracker([remembered("a")], saved_at=7, sources=["kubelet"]))
     for _ in range(3):
@@ -253,6 +323,91 @@ def test_unknown_state_has_its_reason() -> None:
     assert node.round(kubelet=kubelet()).devices[FIRST].detail
 
 
+def job(since: int) -> HolderReport:
+    claim = HolderClaim(
+        holder=Holder(kind=HolderKind.JOB, id="12"),
+        devices=(DeviceName(Naming.MINOR, "0"),),
+        method=Method.SCHEDULER,
+        since=since * NANOS,
+    )
+    return HolderReport(claims=(claim,))
+
+
+def intervals(ended: tuple[Holding, ...]) -> list[tuple[str, int, int]]:
+    return [(one.holder.id, one.since // NANOS, (one.until or 0) // NANOS) for one in ended]
+
+
+def test_requeued_job_ends_its_earlier_holding() -> None:
+    node = Node()
+    node.round(slurm=job(900))
+    node.round(slurm=TIMEOUT)
+    result = node.round(slurm=job(1_025))
+
+    assert intervals(result.ended) == [("12", 900, 1_020)]  # unknown from the first failure on
+    assert [one.since for one in result.devices[FIRST].holdings] == [1_025 * NANOS]
+    assert not node.round(slurm=job(1_025)).ended
+
+
+def test_pod_of_the_same_uid_after_a_reboot_is_a_new_holding() -> None:
+    node = Node(HoldingTracker([remembered("a")], saved_at=7))
+    result = node.round(kubelet=kubelet(declared("a", 0)))
+
+    assert [(one.holder.name, one.since, one.until) for one in result.ended] == [("a", 5, 7)]
+    assert [one.since for one in result.devices[FIRST].holdings] == [node.now]
+
+
+def test_process_that_outlives_its_job_begins_a_holding_of_its_own() -> None:
+    node, left = Node(), process("a", 0)
+    left = msgspec.structs.replace(left, holder=Holder(kind=HolderKind.JOB, id="12"))
+    node.round(slurm=job(900), processes=processes(left))
+    found = [node.round(slurm=HolderReport(), processes=processes(left)) for _ in range(3)]
+    ended = [interval for result in found for interval in intervals(result.ended)]
+    (holding,) = found[-1].devices[FIRST].holdings
+
+    assert ended == [("12", 900, holding.since // NANOS)]
+    assert holding.verdict is HoldingVerdict.CONFLICT  # SLURM does not list it
+
+
+def of_job(id_: str, *gpus: int) -> HolderClaim:
+    return msgspec.structs.replace(process("a", *gpus), holder=Holder(kind=HolderKind.JOB, id=id_))
+
+
+def test_job_of_a_cgroup_that_slurm_does_not_list_is_not_certain() -> None:
+    """Its number can be that of a job of another SLURM cluster."""
+    node = Node()
+    seen = processes(of_job("12", 0), of_job("13", 1))
+    before = node.round(processes=seen)
+    listed = node.round(slurm=job(900), processes=seen)
+    failing = node.round(slurm=TIMEOUT, processes=seen)
+
+    assert [one.verdict for one in before.devices[SECOND].holdings] == [HoldingVerdict.OBSERVED_ONLY]
+    assert [one.verdict for one in listed.devices[FIRST].holdings] == [HoldingVerdict.AGREED]
+    for result in (listed, failing):
+        assert [one.verdict for one in result.devices[SECOND].holdings] == [HoldingVerdict.CONFLICT]
+
+
+def test_unlisted_job_leaves_room_for_holders_that_slurm_cannot_report() -> None:
+    node = Node()
+    node.round(slurm=HolderReport(), processes=processes(of_job("13", 1)))
+    result = node.round(slurm=TIMEOUT, processes=processes(of_job("13", 1)))
+
+    assert result.devices[SECOND].state is HolderState.UNKNOWN
+
+
+def test_incomplete_answer_of_slurm_does_not_make_a_job_unlisted() -> None:
+    report = msgspec.structs.replace(job(900), complete=False)
+    result = Node().round(slurm=report, processes=processes(of_job("13", 1)))
+
+    assert [one.verdict for one in result.devices[SECOND].holdings] == [HoldingVerdict.OBSERVED_ONLY]
+
+
+def test_start_that_the_scheduler_moves_back_leaves_no_overlap() -> None:
+    node = Node()
+    node.round(slurm=job(900))
+
+    assert intervals(node.round(slurm=job(890)).ended) == [("12", 900, 900)]
+
+
 def test_reassigned_device_ends_the_earlier_holding_after_a_restart() -> None:
     node = Node()
     node.round(kubelet=kubelet(declared("a", 0)))
@@ -262,38 +417,76 @@ def test_reassigned_device_ends_the_earlier_holding_after_a_restart() -> None:
     assert verdicts(result) == {"b": HoldingVerdict.DECLARED_ONLY}
 
 
-def test_uid_that_becomes_known_continues_the_holding() -> None:
+def unnamed(name: str) -> HolderClaim:
+    claim = declared(name, 0)
+    return msgspec.structs.replace(claim, holder=msgspec.structs.replace(claim.holder, id=f"ml/{name}"))
+
+
+def test_holding_of_a_pod_begins_again_when_its_uid_becomes_known() -> None:
     node = Node()
-    unnamed = HolderClaim(
-        holder=Holder(kind=HolderKind.POD, id="ml/a", name="a", namespace="ml"),
-        devices=(DeviceName(Naming.UUID, "GPU-0"),),
-        method=Method.KUBELET,
-        container="main",
-    )
-    node.round(kubelet=kubelet(unnamed))
+    node.round(kubelet=kubelet(unnamed("a")))
     started = node.now
     result = node.round(kubelet=kubelet(declared("a", 0)))
 
     (holding,) = result.devices[FIRST].holdings
-    assert (holding.holder.id, holding.since) == (UIDS["a"], started)
+    assert (holding.holder.id, holding.since) == (UIDS["a"], node.now)
+    assert [(one.holder.id, one.since, one.until) for one in result.ended] == [("ml/a", started, node.now)]
 
 
-def test_virtual_machine_is_the_parent_of_its_launcher_pod() -> None:
-    vm = Holder(kind=HolderKind.VM, id="11111111-0000-0000-0000-000000000000", name="vm")
-    by_pod = HolderClaim(
-        holder=Holder(kind=HolderKind.POD, id=UIDS["a"]),
-        devices=(DeviceName(Naming.UUID, "GPU-0"),),
-        method=Method.PROCESS,
-        parent=Holder(kind=HolderKind.VM, id=vm.id),
+def test_pod_without_uid_begins_again_after_an_outage() -> None:
+    """It can be another pod of its name."""
+    node = Node()
+    node.round(kubelet=kubelet(unnamed("a")))
+    started = node.now
+    node.round(kubelet=TIMEOUT)
+    failed_at = node.now
+    result = node.round(kubelet=kubelet(unnamed("a")))
+
+    assert [(one.since, one.until) for one in result.ended] == [(started, failed_at)]
+    assert [one.since for one in result.devices[FIRST].holdings] == [node.now]
+
+
+def test_uid_of_a_pod_that_does_not_run_is_not_accepted() -> None:
+    """The folders of a dead pod of the same name can outlive it."""
+    node = Node()
+    running = msgspec.structs.replace(process("b", 0), holder=Holder(kind=HolderKind.POD, id=UIDS["b"]))
+    first = node.round(kubelet=kubelet(declared("a", 0)), processes=processes(running, living="b"))
+    again = node.round(kubelet=kubelet(declared("a", 0)), processes=TIMEOUT)
+    final = node.round(kubelet=kubelet(renamed("a", "b")), processes=processes(running, living="b"))
+
+    assert {one.holder.id: one.verdict for one in first.devices[FIRST].holdings} == {
+        "ml/a": HoldingVerdict.DECLARED_ONLY,
+        UIDS["b"]: HoldingVerdict.OBSERVED_ONLY,
+    }
+    assert first.devices[SECOND].state is HolderState.UNKNOWN  # pod b may have more devices
+    assert "ml/a" in {one.holder.id for one in again.devices[FIRST].holdings}
+    assert verdicts(final) == {"b": HoldingVerdict.AGREED}
+
+
+def renamed(name: str, uid: str) -> HolderClaim:
+    claim = declared(name, 0)
+    return msgspec.structs.replace(claim, holder=msgspec.structs.replace(claim.holder, id=UIDS[uid]))
+
+
+def test_unresolved_name_of_an_observation_leaves_free_devices_free() -> None:
+    observed = msgspec.structs.replace(process("a"), devices=(DeviceName(Naming.UNRESOLVED, "/dev/x"),))
+    result = Node().round(kubelet=kubelet(), processes=processes(observed))
+
+    assert len(result.unresolved) == 1
+    assert result.devices[FIRST].state is HolderState.FREE
+
+
+def test_device_with_an_open_file_of_no_known_holder_is_unknown() -> None:
+    report = msgspec.structs.replace(
+        processes(), unattributed_devices=frozenset({DeviceName(Naming.MINOR, "0"), DeviceName(Naming.MINOR, "1")})
     )
-    by_libvirt = HolderClaim(holder=vm, devices=(DeviceName(Naming.UUID, "GPU-0"),), method=Method.HYPERVISOR)
-    result = Node().round(
-        kubelet=kubelet(declared("a", 0)), processes=processes(by_pod), libvirt=HolderReport(claims=(by_libvirt,))
-    )
+    result = Node().round(kubelet=kubelet(declared("b", 1)), processes=report)
 
-    (holding,) = result.devices[FIRST].holdings
-    assert (holding.holder.name, holding.verdict) == ("a", HoldingVerdict.AGREED)
-    assert holding.parent == vm
+    assert [result.devices[view].state for view in (FIRST, SECOND, THIRD)] == [
+        HolderState.UNKNOWN,
+        HolderState.HELD,
+        HolderState.FREE,
+    ]
 
 
 def remembered(name: str) -> Holding:
@@ -321,3 +514,29 @@ def test_holding_of_an_earlier_boot_ends_when_it_was_saved() -> None:
     result = node.round(kubelet=kubelet())
 
     assert [(one.holder.name, one.until) for one in result.ended] == [("a", 7)]
+
+
+def test_ended_holding_has_its_last_certain_verdict() -> None:
+    node = Node()
+    node.round(kubelet=kubelet(declared("a", 0)), processes=processes(process("a", 0)))
+    node.round(kubelet=kubelet(), processes=processes())
+    (ended,) = node.round(kubelet=kubelet(), processes=processes()).ended
+
+    assert (ended.verdict, ended.until) == (HoldingVerdict.AGREED, node.now - 10 * NANOS)
+
+
+def test_holding_that_ends_in_an_outage_of_its_source_ends_with_its_last_confirmation() -> None:
+    node = Node()
+    node.round(kubelet=kubelet(declared("a", 0)))
+    for _ in range(10):
+        node.round(kubelet=TIMEOUT)
+    node.round(kubelet=kubelet())
+    (ended,) = node.round(kubelet=kubelet()).ended
+
+    assert (ended.verdict, ended.until) == (HoldingVerdict.DECLARED_ONLY, node.now - 110 * NANOS)
+
+
+def test_holding_that_was_never_certain_ends_without_certainty() -> None:
+    node = Node(HoldingTracker([msgspec.structs.replace(remembered("a"), verdict=HoldingVerdict.CONFLICT)], saved_at=7))
+
+    assert [one.verdict for one in node.round(kubelet=kubelet()).ended] == [HoldingVerdict.CONFLICT]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpufleet.holders.kubelet import fetch
-from gpufleet.holders.kubelet.fetch import CdiFolders, gpus_of_groups, other_devices, read_folders
+from gpufleet.holders.kubelet.fetch import CdiFolders, KubeletFolders, gpus_of_groups, other_devices, read_folders
 from gpufleet.ports.holder import Naming
 
 UUID = "7f5e7c15-0000-4000-8000-000000000001"
@@ -12,6 +12,10 @@ UUID = "7f5e7c15-0000-4000-8000-000000000001"
 def write(path: Path, content: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
+
+
+def folders_of(root: Path) -> KubeletFolders:
+    return KubeletFolders(root / "kubelet", root / "var/log/pods", root / "var/log/containers")
 
 
 def specification(node: str, *, kind: str = "nvidia.com/gpu", name: str = "0") -> str:
@@ -25,7 +29,7 @@ def test_names_and_links_of_the_kubelet_are_read(tmp_path: Path) -> None:
     for link in ("a_ml_train-1.log", "b_ml_train-2.log", "a_team_train-3.log"):
         (tmp_path / "var/log/containers" / link).symlink_to("/var/log/pods/y/0.log")
     (tmp_path / "var/log/containers/a_ml_file").touch()
-    folders = read_folders(tmp_path, tmp_path / "kubelet", {("ml", "a")})
+    folders = read_folders(folders_of(tmp_path), {("ml", "a")})
     assert folders.pod_logs == (f"ml_a_{UUID}",)
     assert folders.pods == frozenset({UUID})
     assert folders.container_logs == (("a_ml_train-1.log", "/var/log/pods/y/0.log"),)
@@ -33,7 +37,7 @@ def test_names_and_links_of_the_kubelet_are_read(tmp_path: Path) -> None:
 
 
 def test_missing_folders_are_reported(tmp_path: Path) -> None:
-    folders = read_folders(tmp_path, tmp_path / "kubelet", ())
+    folders = read_folders(folders_of(tmp_path), ())
     assert (folders.pod_logs, folders.pods, folders.container_logs) == ((), None, ())
     assert len(folders.problems) == 3
 

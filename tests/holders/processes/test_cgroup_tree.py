@@ -45,9 +45,14 @@ def test_pods_of_a_nested_kubelet(machine: FakeMachine) -> None:
 
 
 def test_names_in_cgroups_of_users_do_not_count(machine: FakeMachine) -> None:
-    machine.add_v2(
-        f"/user.slice/kubepods/pod{POD}", f"{POD_CGROUP}/kubepods/pod{OTHER}", f"/system.slice/x.service{JOB_CGROUP}"
-    )
+    delegated = "/user.slice/user-1000.slice/user@1000.service"
+    machine.add_v2(f"{delegated}/kubepods/pod{OTHER}", f"/user.slice/kubepods/pod{OTHER}")
+    machine.add_v2(POD_CGROUP, f"{POD_CGROUP}/kubepods/pod{OTHER}", f"/system.slice/x.service{JOB_CGROUP}")
+    assert find_living(str(machine.root)) == frozenset({POD_HOLDER})
+
+
+def test_pods_below_other_folders_of_root_are_living(machine: FakeMachine) -> None:
+    machine.add_v2(f"/gpu.slice/gpu-kubepods.slice/gpu-kubepods-pod{POD.replace('-', '_')}.slice/crio-{ID}.scope")
     assert find_living(str(machine.root)) == frozenset({POD_HOLDER})
 
 

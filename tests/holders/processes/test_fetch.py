@@ -58,6 +58,15 @@ def test_listed_process_outside_of_holders_leaves_its_view_unattributed(machine:
     assert ([one.placement for one in scan.processes], scan.unattributed) == ([NOWHERE], {GPU0})
 
 
+def test_local_user_cannot_take_the_name_of_a_pod_job_or_machine(machine: FakeMachine) -> None:
+    own = "/user.slice/user-1000.slice/user@1000.service/"  # systemd gives this folder to the user
+    for pid, name in enumerate((f"kubepods/pod{POD}", "slurmstepd.scope/job_4/step_0", "machine-qemu-1-x.scope"), 100):
+        machine.add(pid, cgroup=own + name, uid=1000, command_line=QEMU)
+    scan = machine.scanner().scan({GPU0: [(100, 1000), (101, 1010)], GPU1: [(102, 1020)]})
+    assert {(one.placement, one.vm) for one in scan.processes} == {(NOWHERE, None)}
+    assert scan.unattributed == {GPU0, GPU1}
+
+
 def test_process_id_of_another_process_is_not_attributed(machine: FakeMachine) -> None:
     machine.add(100, cgroup=POD_CGROUP, start_time=77)
     for start_time in (1000, None):
@@ -187,7 +196,30 @@ def test_qemu_with_a_group_of_a_gpu_is_its_virtual_machine(machine: FakeMachine)
     machine.add(100, name="qemu-system-x86", cgroup=MACHINE, command_line=QEMU, opens=opens)
     (found,) = machine.scanner().scan({}).processes
     assert found.vm == VirtualMachine(UID, "train-0")
-    assert found.passed_through == (DeviceName(Naming.IOMMU_GROUP, "42", "/dev/vfio/42"),)
+    assert found.passed_through == (DeviceName(Naming.PCI, "0000:3b:00.0", "0000:3b:00.0"),)
+
+
+def test_group_of_several_gpus_does_not_show_which_is_used(machine: FakeMachine) -> None:
+    gpus = ("0000:3b:00.0", "0000:5e:00.0")
+    for address in gpus:
+        machine.add_function(address)
+    machine.add_group(42, *gpus)
+    machine.add(100, cgroup=MACHINE, command_line=QEMU, opens=["/dev/vfio/42"])
+    scan = machine.scanner().scan({})
+    names = {DeviceName(Naming.PCI, address, address) for address in gpus}
+    assert [(one.passed_through, set(one.grouped)) for one in scan.processes] == [((), names)]
+    assert scan.unattributed_devices == names
+
+
+@pytest.mark.parametrize(("uid", "cgroup", "is_weak"), [(1000, "/user.slice", True), (0, "/qemu.slice/7.scope", False)])
+def test_machine_that_a_user_started_names_itself(machine: FakeMachine, uid: int, cgroup: str, is_weak: bool) -> None:
+    machine.add_function("0000:3b:00.0")
+    machine.add_group(42, "0000:3b:00.0")
+    machine.add(100, cgroup=cgroup, command_line=QEMU, opens=["/dev/vfio/42"], uid=uid)
+    scan = machine.scanner().scan({})
+    (found,) = scan.processes
+    assert (found.vm, found.is_weak) == (VirtualMachine(UID, "train-0"), is_weak)
+    assert scan.unattributed_devices == (set(found.passed_through) if is_weak else set())
 
 
 def test_group_of_a_mediated_device_is_that_device(machine: FakeMachine) -> None:

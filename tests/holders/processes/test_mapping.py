@@ -10,7 +10,7 @@ from tests.holders.processes.trees import ID, POD
 
 GPU0, GPU1 = "gpu/GPU-0", "gpu/GPU-1"
 UID = "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"
-GROUP = DeviceName(Naming.IOMMU_GROUP, "42", "/dev/vfio/42")
+PASSED = DeviceName(Naming.PCI, "0000:3b:00.0", "0000:3b:00.0")
 
 
 def view(key: str) -> DeviceName:
@@ -53,23 +53,30 @@ def test_job_that_only_the_process_names_confirms_at_most() -> None:
 
 def test_launcher_pod_has_its_virtual_machine_as_parent() -> None:
     vm = VirtualMachine(UID, "ml_train-0")
-    (claim,) = claims_of([ProcessEvidence(placement=Placement(pod=POD), vm=vm, passed_through=(GROUP,))])
-    assert (claim.holder.kind, claim.method, claim.devices) == (HolderKind.POD, Method.PROCESS, (GROUP,))
+    (claim,) = claims_of([ProcessEvidence(placement=Placement(pod=POD), vm=vm, passed_through=(PASSED,))])
+    assert (claim.holder.kind, claim.method, claim.devices) == (HolderKind.POD, Method.PROCESS, (PASSED,))
     assert claim.parent is not None
     parent = claim.parent
-    assert (parent.kind, parent.id, parent.namespace, parent.name) == (HolderKind.VM, UID, "ml", "train-0")
+    # The pod chose the UUID in its command line: it is no identity.
+    assert (parent.kind, parent.id, parent.namespace, parent.name) == (HolderKind.VM, "ml/train-0", "ml", "train-0")
+
+
+def test_gpus_of_one_group_are_weak_evidence() -> None:
+    vm = VirtualMachine(UID, "my_vm")
+    (claim,) = claims_of([ProcessEvidence(placement=Placement(machine="my-vm"), vm=vm, grouped=(PASSED,))])
+    assert (claim.method, claim.devices) == (Method.DEVICE_FILE, (PASSED,))
 
 
 def test_sandbox_of_a_pod_is_not_its_parent() -> None:
     vm = VirtualMachine(UID, f"sandbox-{ID}")
-    (claim,) = claims_of([ProcessEvidence(placement=Placement(pod=POD), vm=vm, passed_through=(GROUP,))])
+    (claim,) = claims_of([ProcessEvidence(placement=Placement(pod=POD), vm=vm, passed_through=(PASSED,))])
     assert claim.parent is None
 
 
 def test_virtual_machine_of_libvirt_is_the_holder() -> None:
     placement = Placement(machine="my-vm")
     (claim,) = claims_of(
-        [ProcessEvidence(placement=placement, vm=VirtualMachine(UID, "my_vm"), passed_through=(GROUP,))]
+        [ProcessEvidence(placement=placement, vm=VirtualMachine(UID, "my_vm"), passed_through=(PASSED,))]
     )
     assert (claim.holder.kind, claim.holder.id, claim.holder.name) == (HolderKind.VM, UID, "my_vm")
     assert (claim.parent, claim.holder.namespace) == (None, "")

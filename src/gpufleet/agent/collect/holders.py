@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,7 +14,7 @@ from gpufleet.fleet.attribution.evidence import HoldingKey, holding_key
 from gpufleet.fleet.attribution.holdings import Answer, HoldingsRound, HoldingTracker, UnresolvedClaim
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import HolderError
-from gpufleet.model.holdings import DeviceHolders, Holding
+from gpufleet.model.holdings import REPEAT_SECONDS, DeviceHolders, Holding
 from gpufleet.model.snapshot import Device, Snapshot
 from gpufleet.model.time import NANOS
 from gpufleet.ports.clock import Clock
@@ -20,11 +22,12 @@ from gpufleet.ports.holder import HolderSource
 
 log = logging.getLogger(__name__)
 
-REPEAT_SECONDS = 600.0
-"""Interval at which unchanged holdings are sent again."""
-
 SAVE_SECONDS = 300.0
 """Interval at which unchanged holdings are saved again. After a reboot they end at the time of the last save."""
+
+
+MAX_ENDED = 2_048
+"""Maximum number of ended holdings that wait for delivery; the oldest are dropped."""
 
 
 class SavedHoldings(msgspec.Struct, kw_only=True):
@@ -34,11 +37,20 @@ class SavedHoldings(msgspec.Struct, kw_only=True):
         boot: id of the boot of the machine.
         saved_at: nanoseconds since 1970.
         holdings: the present holdings at that time.
+        ended: ended holdings that are not in the queue to the hub yet.
     """
 
     boot: str
     saved_at: int
     holdings: tuple[Holding, ...] = ()
+    ended: tuple[Holding, ...] = ()
+
+
+class _Offer(NamedTuple):
+    """Result of `due`: what is sent once a batch with it is queued."""
+
+    ended: tuple[Holding, ...] = ()
+    sent: Mapping[HoldingKey, tuple[Holding, float]] = MappingProxyType({})
 
 
 class DeviceProcesses:
@@ -82,6 +94,7 @@ class HolderCollector:
         file: SavedFile[SavedHoldings] | None = None,
         boot: str = "",
         processes: DeviceProcesses | None = None,
+        delivers: bool = True,
     ) -> None:
         """Take the parts.
 
@@ -92,6 +105,7 @@ class HolderCollector:
             file: keeps the holdings over a restart.
             boot: id of this boot of the machine; empty if unknown.
             processes: receives the devices of each round.
+            delivers: whether holdings are sent to a hub. If not, ended holdings are not kept.
         """
         self._sources = tuple(sources)
         self._interval = interval_seconds
@@ -106,12 +120,15 @@ class HolderCollector:
             saved_at=saved.saved_at if saved else 0,
             sources=names if saved and boot and saved.boot == boot else (),
         )
-        self._saved = saved.holdings if saved else ()
+        self._delivers = delivers
+        self._ended = list(saved.ended[-MAX_ENDED:]) if saved and delivers else []
+        self._is_dropping = False
+        self._saved = (saved.holdings, saved.ended) if saved else ((), ())
         self._saved_at = saved.saved_at if saved else 0
         self._problems: dict[str, HolderError | None] = {}
         self._details: dict[str, str] = {}
         self._sent: dict[HoldingKey, tuple[Holding, float]] = {}  # holding as sent, and when
-        self._ended: list[Holding] = []
+        self._offer = _Offer()
         self.devices: Mapping[str, DeviceHolders] = {}
         self.unresolved: tuple[UnresolvedClaim, ...] = ()
 
@@ -119,6 +136,11 @@ class HolderCollector:
     def capabilities(self) -> dict[str, str]:
         """State of each source that was called, as `holders_NAME`: `available`, or why it is not."""
         return {f"holders_{name}": self._capability(name) for name in self._problems}
+
+    @property
+    def answering(self) -> frozenset[str]:
+        """Names of the sources that answered in the newest round."""
+        return frozenset(name for name, problem in self._problems.items() if problem is None)
 
     async def run(self, snapshot: Callable[[], Snapshot], changed: Callable[[], None]) -> None:
         """Run until cancelled.
@@ -148,14 +170,17 @@ class HolderCollector:
         answers = dict(await asyncio.gather(*[self._call(source, seconds) for source, seconds in self._sources]))
         now = self._clock.now_ns()
         result = self._tracker.update(answers, DeviceIndex([indexed(device) for device in devices]), now)
-        self._ended += result.ended
+        self._keep_ended(result.ended)
         self.unresolved = result.unresolved
         changed = self._publish(result)
         await self._save(now)
         return changed
 
     def due(self) -> tuple[Holding, ...]:
-        """Return the holdings to send: new, changed and ended ones, and each again after `REPEAT_SECONDS`."""
+        """Return the holdings to send: new, changed and ended ones, and each again after `REPEAT_SECONDS`.
+
+        They stay due until `note_delivered`.
+        """
         now = self._clock.monotonic()
         due: list[Holding] = []
         sent: dict[HoldingKey, tuple[Holding, float]] = {}
@@ -166,9 +191,27 @@ class HolderCollector:
                 due.append(holding)
                 at = now
             sent[key] = holding, at
-        self._sent = sent
-        ended, self._ended = self._ended, []
-        return (*ended, *due)
+        self._offer = _Offer(tuple(self._ended), sent)
+        return (*self._ended, *due)
+
+    def note_delivered(self) -> None:
+        """Record that the holdings of the newest `due` are in the queue to the hub."""
+        offered = set(map(id, self._offer.ended))
+        self._ended = [holding for holding in self._ended if id(holding) not in offered]
+        self._sent = dict(self._offer.sent)
+        self._is_dropping = False
+
+    def _keep_ended(self, ended: Sequence[Holding]) -> None:
+        """Keep ended holdings until they are delivered. What exceeds the limit is logged once."""
+        if not self._delivers:
+            return
+        self._ended += ended
+        surplus = len(self._ended) - MAX_ENDED
+        if surplus > 0:
+            if not self._is_dropping:
+                log.warning("more than %d ends of holdings wait for the hub: the oldest are dropped", MAX_ENDED)
+            self._is_dropping = True
+            del self._ended[:surplus]
 
     async def _call(self, source: HolderSource, seconds: float) -> tuple[str, Answer]:
         answer: Answer
@@ -212,11 +255,11 @@ class HolderCollector:
 
     async def _save(self, now: int) -> None:
         """Save the holdings if they changed, or were not saved for `SAVE_SECONDS`."""
-        current = self._tracker.current
+        current, ended = self._tracker.current, tuple(self._ended)
         is_old = bool(current) and not 0 <= now - self._saved_at < SAVE_SECONDS * NANOS
-        if self._file is not None and (is_old or current != self._saved):
-            self._saved, self._saved_at = current, now
-            record = SavedHoldings(boot=self._boot, saved_at=now, holdings=current)
+        if self._file is not None and (is_old or (current, ended) != self._saved):
+            self._saved, self._saved_at = (current, ended), now
+            record = SavedHoldings(boot=self._boot, saved_at=now, holdings=current, ended=ended)
             await asyncio.to_thread(self._file.save, record)
 
 

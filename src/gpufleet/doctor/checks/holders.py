@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from gpufleet.doctor.facts import CheckResult, CheckVerdict, NodeFacts
+from gpufleet.model.text import printable
 
 DECLARING = ("kubelet", "slurm", "libvirt")
 """Sources that declare holders. The others only confirm them."""
@@ -23,6 +24,7 @@ _REPAIRS = {
     "libvirt": "check it with virsh -r list",
     "processes": "check that /proc of this machine is readable",
 }
+_LIST_NAMES = "gpufleet who --agent URL lists the names: compare them with gpufleet snapshot"
 _NO_GRPC = "pip install 'gpufleet[kubernetes]'"
 _NO_SOCKET = (
     "in a container, mount /var/lib/kubelet/pod-resources; otherwise set the kubelet's root-dir as `folder` of "
@@ -48,18 +50,35 @@ def check_holders(facts: NodeFacts) -> CheckResult:
         text: [source for source, (reason, _, _) in states.items() if reason == state and source not in problems]
         for state, text in ((AVAILABLE, AVAILABLE), (NOT_ENABLED, _ABSENT), (DISABLED, DISABLED))
     }
+    unresolved = _unresolved(facts)
     found = "; ".join(
         [
+            *unresolved,
             *(f"{source}: {reason}: {text}" for source, (reason, text) in problems.items()),
             *(f"{', '.join(sources)}: {text}" for text, sources in others.items() if sources),
         ]
     )
     if not any(source in problems or source in others[AVAILABLE] for source in DECLARING):
         return CheckResult(name=name, verdict=CheckVerdict.NOT_APPLICABLE, proves=proves, found=found)
-    if not problems:
+    if not problems and not unresolved:
         return CheckResult(name=name, verdict=CheckVerdict.OK, proves=proves, found=found)
-    fix = "; ".join(_fixes(problems, (facts.missing_packages.get("kubernetes") or ())))
+    fixes = list(_fixes(problems, facts.missing_packages.get("kubernetes") or ()))
+    fix = "; ".join([*fixes, _LIST_NAMES] if unresolved else fixes)
     return CheckResult(name=name, verdict=CheckVerdict.WARNING, proves=proves, found=found, fix=fix)
+
+
+def _unresolved(facts: NodeFacts) -> list[str]:
+    """Return the number of device names without a device for each source, with an example."""
+    if facts.unresolved is None:
+        return []
+    examples = {
+        one.source: printable(f", such as {one.name}: {one.detail}") for one in reversed(facts.unresolved.devices)
+    }
+    return [
+        f"{source}: {count} device name{'' if count == 1 else 's'} without a device here{examples.get(source, '')}"
+        for source, count in facts.unresolved.counts.items()
+        if count
+    ]
 
 
 def _fixes(problems: dict[str, tuple[str, str]], missing_packages: Iterable[str]) -> Iterable[str]:

@@ -31,10 +31,12 @@ class UnresolvedName(NamedTuple):
     Attributes:
         name: the name.
         detail: why it does not resolve.
+        is_ambiguous: whether it identifies several views.
     """
 
     name: DeviceName
     detail: str
+    is_ambiguous: bool = False
 
 
 class DeviceIndex:
@@ -78,7 +80,8 @@ class DeviceIndex:
             return UnresolvedName(name, f"{shown!r} identifies no device by itself")
         if not keys:
             return UnresolvedName(name, f"no device of this machine has the {name.naming} {shown!r}")
-        return UnresolvedName(name, f"{shown!r} identifies several devices: {', '.join(sorted(keys))}")
+        detail = f"{shown!r} identifies several devices: {', '.join(sorted(keys))}"
+        return UnresolvedName(name, detail, is_ambiguous=True)
 
     def _add(self, naming: Naming, text: str, key: str) -> None:
         self._by_identity.setdefault((naming, text), set()).add(key)

@@ -7,6 +7,7 @@ Each piece of evidence is kept from report to report:
 - While its source does not answer, the holding stays, with verdict `unknown`.
 - A restarted kubelet lists few pods at first. A declaration that is then missing stays `unknown` for `RESTART_SECONDS`,
   unless cgroups prove that the pod is gone, or the device is declared for another holder.
+- A pod without UID that was not confirmed in between begins again: it can be another pod of its name.
 - An observation ends when two consecutive reports lack it, or two calls fail.
 
 A device without evidence is free only if every declaring source answers completely. Otherwise its holder is unknown.
@@ -24,14 +25,18 @@ from gpufleet.fleet.attribution.evidence import (
     SHARED,
     Evidence,
     EvidenceKey,
+    HoldingKey,
     JoinedHolding,
+    has_uid,
     holding_key,
     join,
 )
+from gpufleet.fleet.attribution.reported import is_certain
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import HolderError
-from gpufleet.model.holdings import DeviceHolders, HolderKind, HolderState, Holding, HoldingVerdict, Method
+from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Holding, HoldingVerdict, Method
 from gpufleet.model.time import NANOS
+from gpufleet.model.view import View
 from gpufleet.ports.holder import DeviceName, HolderClaim, HolderId, HolderReport
 
 RESTART_SECONDS = 300.0
@@ -42,6 +47,9 @@ A kubelet 1.36 that could not reach its API server still lacked its pods 20 s af
 
 NOT_CONFIRMED = "the newest answer of its source lacks the holder"
 NO_SOURCE = "no kubelet, SLURM or libvirt on this machine reports holders"
+
+UNATTRIBUTED = "a process on it belongs to no known pod, job or VM"
+OPEN_FILE = "a process has its VFIO file open, and no source proves for which holder"
 
 Answer = HolderReport | HolderError
 """Result of a call to a source."""
@@ -90,6 +98,14 @@ class _SourceState(msgspec.Struct):
         return self.restarted_at is not None and now - self.restarted_at < RESTART_SECONDS * NANOS
 
 
+class _Certainty(NamedTuple):
+    """Last certain verdict of a holding with a start, and the round in which it ceased; None while it lasts."""
+
+    since: int
+    verdict: HoldingVerdict
+    until: int | None = None
+
+
 class HoldingTracker:
     """Keeps the evidence of a machine's holder sources over their reports."""
 
@@ -104,7 +120,15 @@ class HoldingTracker:
         self._evidence: dict[EvidenceKey, Evidence] = {}
         self._sources: dict[str, _SourceState] = {}
         self._resolved: dict[DeviceName, str] = {}
+        self._seen: dict[str, View | None] = {}  # held views as last listed
+        self._jobs: frozenset[HolderId] | None = None  # by SLURM's newest complete answer
+        self._running_pods: frozenset[str] = frozenset()  # UIDs by the newest cgroups; empty if unknown
         self._current = {holding_key(holding): JoinedHolding(holding, saved_at) for holding in remembered}
+        self._certain: dict[HoldingKey, _Certainty | None] = {
+            key: _Certainty(one.holding.since, one.holding.verdict, saved_at)
+            for key, one in self._current.items()
+            if is_certain(one.holding)
+        }
         for joined in self._current.values():
             for method in joined.holding.methods:
                 if _SOURCES.get(method) in sources:
@@ -124,6 +148,9 @@ class HoldingTracker:
             now: nanoseconds since 1970.
         """
         living = _living(answers)
+        if living is not None:
+            self._running_pods = frozenset(id_ for kind, id_ in living if kind is HolderKind.POD)
+        self._jobs = _listed_jobs(answers.get(_SOURCES[Method.SCHEDULER]), self._jobs)
         unresolved: list[UnresolvedClaim] = []
         self._expire_names(answers)
         for source, answer in answers.items():
@@ -190,26 +217,42 @@ class HoldingTracker:
     ) -> set[EvidenceKey]:
         """Add the report's claims to the evidence; return their keys."""
         seen: set[EvidenceKey] = set()
-        for claim in report.claims:
+        for reported in report.claims:
+            claim = self._identified(reported)
             for name in claim.devices:
                 view = self._resolve(name, index)
                 if isinstance(view, UnresolvedName):
                     unresolved.append(UnresolvedClaim(source, claim, view))
                     continue
                 key = _key(view, source, claim)
-                evidence = self._evidence.get(key) or self._without_uid(key, claim) or Evidence(claim, now)
+                if key not in self._evidence:
+                    self._drop_without_uid(key, claim)
+                evidence = self._evidence.get(key)
+                if evidence is None or not (evidence.confirmed or has_uid(key.kind, key.id)):
+                    evidence = Evidence(claim, now)
                 evidence.claim, evidence.confirmed, evidence.missing = claim, True, 0
                 if claim.since is not None:
                     evidence.since = claim.since
+                evidence.unlisted = evidence.observes and self._is_unlisted(claim.holder)
                 self._evidence[key] = evidence
                 seen.add(key)
         return seen
+
+    def _identified(self, claim: HolderClaim) -> HolderClaim:
+        """Return a claim without the UID of a pod that does not run, by the newest cgroups.
+
+        The kubelet's answer has no UID. Its source finds it in folders, which a dead pod of the same name can leave.
+        """
+        holder = claim.holder
+        if claim.method is not Method.KUBELET or not self._running_pods or holder.id in self._running_pods:
+            return claim
+        return msgspec.structs.replace(claim, holder=_without_uid(holder), container_id="")
 
     def _resolve(self, name: DeviceName, index: DeviceIndex) -> str | UnresolvedName:
         """Resolve a name. A device that has left the bus is still held: its name keeps its earlier meaning."""
         view = index.resolve(name)
         if isinstance(view, UnresolvedName):
-            return self._resolved.get(name, view)
+            return view if view.is_ambiguous else self._resolved.get(name, view)
         self._resolved[name] = view
         return view
 
@@ -221,10 +264,13 @@ class HoldingTracker:
             named = {name for report in reports for claim in report.claims for name in claim.devices}
             self._resolved = {name: view for name, view in self._resolved.items() if name in named}
 
-    def _without_uid(self, key: EvidenceKey, claim: HolderClaim) -> Evidence | None:
-        """Return the evidence of a pod whose UID was unknown until now, under its earlier id."""
-        earlier = key._replace(id=f"{claim.holder.namespace}/{claim.holder.name}")
-        return self._evidence.pop(earlier, None)
+    def _is_unlisted(self, holder: Holder) -> bool:
+        """Return whether a holder is a job that SLURM answers without."""
+        return holder.kind is HolderKind.JOB and self._jobs is not None and (holder.kind, holder.id) not in self._jobs
+
+    def _drop_without_uid(self, key: EvidenceKey, claim: HolderClaim) -> None:
+        """Drop the evidence of a pod whose UID was unknown until now: it may have been another pod of its name."""
+        self._evidence.pop(key._replace(id=_without_uid(claim.holder).id), None)
 
     def _count_missing(
         self,
@@ -247,7 +293,7 @@ class HoldingTracker:
             return False
         if evidence.observes or self._is_replaced(key, evidence):
             return True
-        if living is not None and key.kind is HolderKind.POD and "/" not in key.id:
+        if living is not None and key.kind is HolderKind.POD and has_uid(key.kind, key.id):
             return (key.kind, key.id) not in living
         if living is not None and (key.kind, key.id) in living:
             return False
@@ -261,7 +307,11 @@ class HoldingTracker:
         )
 
     def _join(self, now: int) -> tuple[Holding, ...]:
-        """Join the evidence to the present holdings; return those that have ended."""
+        """Join the evidence to the present holdings; return those that have ended.
+
+        A holding whose start has changed is another one: a requeued job, or a pod that continues after a reboot. One
+        that ends has its last certain verdict, and ends when that verdict did: before its end it is always unknown.
+        """
         by_view: dict[str, list[Evidence]] = {}
         for key, evidence in self._evidence.items():
             by_view.setdefault(key.view, []).append(evidence)
@@ -269,13 +319,30 @@ class HoldingTracker:
         self._current = {
             holding_key(joined.holding): joined for view, own in by_view.items() for joined in join(view, own)
         }
-        return tuple(
-            [
-                msgspec.structs.replace(joined.holding, until=max(joined.holding.since, joined.missing_since or now))
-                for key, joined in before.items()
-                if key not in self._current
-            ]
-        )
+        ended: list[Holding] = []
+        for place, old in before.items():
+            new = self._current.get(place)
+            if new is not None and new.holding.since == old.holding.since:
+                continue
+            end = old.missing_since or now
+            holding, certain = old.holding, self._certain.get(place)
+            if certain is not None and certain.since == holding.since:
+                holding = msgspec.structs.replace(holding, verdict=certain.verdict)
+                end = min(end, certain.until or end)
+            if new is not None:
+                end = min(end, new.holding.since)
+            ended.append(msgspec.structs.replace(holding, until=max(holding.since, end)))
+        self._certain = {place: self._certainty(place, one.holding, now) for place, one in self._current.items()}
+        return tuple(ended)
+
+    def _certainty(self, key: HoldingKey, holding: Holding, now: int) -> "_Certainty | None":
+        """Return when a present holding was certain last, or None if it never was."""
+        if is_certain(holding):
+            return _Certainty(holding.since, holding.verdict)
+        before = self._certain.get(key)
+        if before is None or before.since != holding.since:
+            return None
+        return before if before.until is not None else before._replace(until=now)
 
     def _devices(
         self, answers: Mapping[str, Answer], index: DeviceIndex, unresolved: Sequence[UnresolvedClaim]
@@ -284,21 +351,35 @@ class HoldingTracker:
         for joined in self._current.values():
             held.setdefault(joined.holding.view, []).append(joined.holding)
         why_unknown = self._why_unknown(unresolved)
-        unattributed = {
-            view for answer in answers.values() if isinstance(answer, HolderReport) for view in answer.unattributed
-        }
+        reasons = self._hidden_holders(held, index) | _unattributed(answers, index)
         devices: dict[str, DeviceHolders] = {}
         for view in dict.fromkeys([*index.leaves, *held]):
             if view not in index.views:
                 continue
             if view in held:
-                devices[view] = _held(held[view], why_unknown)
-            elif why_unknown or view in unattributed:
-                detail = "a process on it belongs to no known pod, job or VM" if view in unattributed else why_unknown
+                devices[view] = device_holders(held[view], why_unknown)
+            elif detail := reasons.get(view, why_unknown):
                 devices[view] = DeviceHolders(state=HolderState.UNKNOWN, detail=detail)
             else:
                 devices[view] = DeviceHolders(state=HolderState.FREE)
         return devices
+
+    def _hidden_holders(self, held: Collection[str], index: DeviceIndex) -> dict[str, str]:
+        """Return the views without holders that a holder of another view may have, each with the reason.
+
+        These are parts of a GPU that is held as a whole. While a held view is not listed (its MIG device was removed,
+        its GPU changed the driver), they are also the other views of its GPU, or all views if its GPU is not known.
+        """
+        self._seen = {view: index.views.get(view) or self._seen.get(view) for view in held}
+        hidden: dict[str, str] = {}
+        for gone in self._seen.keys() - index.views.keys():
+            known = self._seen[gone]
+            same = index.views if known is None else _same_gpu(known, index)
+            hidden |= dict.fromkeys(same, f"{gone} is held and not listed")
+        for view, own in index.views.items():
+            if own.parent in held:
+                hidden[view] = f"{own.parent} is held as a whole"
+        return hidden
 
     def _why_unknown(self, unresolved: Sequence[UnresolvedClaim]) -> str:
         """Return why a device without evidence may be held all the same, or an empty text."""
@@ -306,7 +387,7 @@ class HoldingTracker:
         if not declaring:
             return NO_SOURCE
         problems = [state.problem for state in declaring if state.problem]
-        problems += [f"{one.source}: {one.name.detail}" for one in unresolved]
+        problems += [f"{one.source}: {one.name.detail}" for one in unresolved if self._sources[one.source].declares]
         return problems[0] if problems else ""
 
 
@@ -325,12 +406,45 @@ def _key(view: str, source: str, claim: HolderClaim) -> EvidenceKey:
     return EvidenceKey(view, source, claim.method, claim.holder.kind, claim.holder.id, container)
 
 
+def _without_uid(holder: Holder) -> Holder:
+    """Return a pod identified by its name."""
+    return msgspec.structs.replace(holder, id=f"{holder.namespace}/{holder.name}")
+
+
 def _living(answers: Mapping[str, Answer]) -> frozenset[HolderId] | None:
     """Return the holders that run on this machine, or None if no source reports them."""
     reported = [
         answer.living for answer in answers.values() if isinstance(answer, HolderReport) and answer.living is not None
     ]
     return frozenset().union(*reported) if reported else None
+
+
+def _listed_jobs(answer: Answer | None, before: frozenset[HolderId] | None) -> frozenset[HolderId] | None:
+    """Return the jobs that SLURM lists, from its newest answer and its newest complete one; None without the latter."""
+    if not isinstance(answer, HolderReport):
+        return before
+    jobs = frozenset((claim.holder.kind, claim.holder.id) for claim in answer.claims)
+    if answer.complete:
+        return jobs
+    return None if before is None else before | jobs
+
+
+def _same_gpu(gone: View, index: DeviceIndex) -> list[str]:
+    """Return the keys of the views of the GPU that a view was, or was a part of."""
+    gpu = gone.parent or gone.key
+    return [
+        key
+        for key, view in index.views.items()
+        if gpu in (key, view.parent) or (gone.pci_address and gone.pci_address == view.pci_address)
+    ]
+
+
+def _unattributed(answers: Mapping[str, Answer], index: DeviceIndex) -> dict[str, str]:
+    """Return the views with use of an unknown holder, each with the reason."""
+    reports = [answer for answer in answers.values() if isinstance(answer, HolderReport)]
+    resolved = [index.resolve(name) for report in reports for name in report.unattributed_devices]
+    found = {view: OPEN_FILE for view in resolved if isinstance(view, str)}
+    return found | {view: UNATTRIBUTED for report in reports for view in report.unattributed}
 
 
 def _lacks_living(report: HolderReport, living: frozenset[HolderId]) -> bool:
@@ -343,11 +457,16 @@ def _lacks_living(report: HolderReport, living: frozenset[HolderId]) -> bool:
     return len(missing) > without_uid
 
 
-def _held(holdings: Sequence[Holding], why_unknown: str) -> DeviceHolders:
-    """Return the holders of a device. They are not all known if a source has a problem and the device can be shared."""
+def device_holders(holdings: Sequence[Holding], why_unknown: str = "") -> DeviceHolders:
+    """Return the holders of a device. They are not all known if a source has a problem and the device can be shared.
+
+    Args:
+        holdings: present holdings of the device, at least one.
+        why_unknown: why other holders of it may be missing, or empty.
+    """
     ordered = tuple(sorted(holdings, key=lambda one: (one.holder.kind, one.holder.id, one.container)))
     current = [one for one in ordered if one.verdict is not HoldingVerdict.UNKNOWN]
-    is_exclusive = any(one.share not in SHARED and one.verdict is not HoldingVerdict.OBSERVED_ONLY for one in current)
+    is_exclusive = any(one.share not in SHARED and not OBSERVING.issuperset(one.methods) for one in current)
     if not current or (why_unknown and why_unknown != NO_SOURCE and not is_exclusive):
         return DeviceHolders(state=HolderState.UNKNOWN, detail=why_unknown or NOT_CONFIRMED, holdings=ordered)
     conflicting = [one for one in current if one.verdict is HoldingVerdict.CONFLICT]

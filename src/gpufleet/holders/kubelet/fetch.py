@@ -29,7 +29,7 @@ MAX_SPECIFICATIONS = 1_024
 MAX_FILE_BYTES = 1 << 20
 _MAX_DETAIL = 200
 
-POD_LOGS, CONTAINER_LOGS = "var/log/pods", "var/log/containers"
+POD_LOGS, CONTAINER_LOGS = "/var/log/pods", "/var/log/containers"
 CDI_FOLDERS = ("etc/cdi", "run/cdi", "var/run/cdi")
 """Folders of CDI specifications. A device in a later folder replaces one of the same name in an earlier folder."""
 
@@ -163,20 +163,27 @@ class PodResources:
         return HolderError(Reason.READER_FAILED, f"{self._socket}: {code.name}: {detail}")
 
 
-def read_folders(root: Path, kubelet: Path, holders: Collection[tuple[str, str]]) -> NodeFolders:
+class KubeletFolders(NamedTuple):
+    """Folders of the kubelet: its own, and those of the logs of pods and containers."""
+
+    own: Path
+    pod_logs: Path
+    container_logs: Path
+
+
+def read_folders(kubelet: KubeletFolders, holders: Collection[tuple[str, str]]) -> NodeFolders:
     """Return the names in the kubelet's folders.
 
     Args:
-        root: folder that stands for `/`.
-        kubelet: the kubelet's own folder.
+        kubelet: the folders.
         holders: namespaces and names of the pods whose containers are needed.
     """
     problems: list[str] = []
-    pod_logs = _names(root / POD_LOGS, problems)
-    pods = _names(kubelet / "pods", problems)
-    folder = str(root / CONTAINER_LOGS)
+    pod_logs = _names(kubelet.pod_logs, problems)
+    pods = _names(kubelet.own / "pods", problems)
+    folder = str(kubelet.container_logs)
     container_logs: list[tuple[str, str]] = []
-    for link in _names(root / CONTAINER_LOGS, problems) or ():
+    for link in _names(kubelet.container_logs, problems) or ():
         name, _, rest = link.partition("_")
         if (rest.partition("_")[0], name) in holders:
             try:

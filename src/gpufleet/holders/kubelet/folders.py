@@ -21,9 +21,9 @@ class NodeFolders(msgspec.Struct, frozen=True, kw_only=True):
     """Names in the kubelet's folders.
 
     Attributes:
-        pod_logs: names in `/var/log/pods`.
-        pods: names in `/var/lib/kubelet/pods`, or None if they cannot be read.
-        container_logs: links in `/var/log/containers` of pods with devices: name and target.
+        pod_logs: names in the folder of the pods' logs (`/var/log/pods`).
+        pods: names in `pods` of the kubelet's own folder, or None if they cannot be read.
+        container_logs: links to logs of containers (`/var/log/containers`) of pods with devices: name and target.
         problems: what could not be read.
     """
 

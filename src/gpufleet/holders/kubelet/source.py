@@ -4,7 +4,16 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gpufleet.holders.kubelet.fetch import CdiFolders, PodResources, gpus_of_groups, other_devices, read_folders
+from gpufleet.holders.kubelet.fetch import (
+    CONTAINER_LOGS,
+    POD_LOGS,
+    CdiFolders,
+    KubeletFolders,
+    PodResources,
+    gpus_of_groups,
+    other_devices,
+    read_folders,
+)
 from gpufleet.holders.kubelet.folders import PodIdentities
 from gpufleet.holders.kubelet.mapping import (
     cdi_names,
@@ -33,14 +42,23 @@ class KubeletHolders:
     Args:
         root: folder that stands for `/`; in a container, where the node's folders are mounted.
         folder: the kubelet's own folder (`--root-dir`), below `root`.
+        pod_logs: the kubelet's folder of logs (`podLogsDir`), below `root`.
+        container_logs: folder of links to the logs of containers, below `root`.
         timeout_seconds: time limit of a report, and deadline of the request to the kubelet.
     """
 
     def __init__(
-        self, root: Path = Path("/"), *, folder: str = KUBELET_FOLDER, timeout_seconds: float = TIMEOUT_SECONDS
+        self,
+        root: Path = Path("/"),
+        *,
+        folder: str = KUBELET_FOLDER,
+        pod_logs: str = POD_LOGS,
+        container_logs: str = CONTAINER_LOGS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         self._root = root
         self._kubelet = root / folder.lstrip("/")
+        self._folders = KubeletFolders(self._kubelet, root / pod_logs.lstrip("/"), root / container_logs.lstrip("/"))
         self._timeout = timeout_seconds
         self._api = self._new_api()
         self._cdi = CdiFolders(root)
@@ -84,7 +102,7 @@ class KubeletHolders:
             pods = parse_pods(answer.data)
         except WireError as error:
             raise HolderError(Reason.READER_FAILED, f"the kubelet's answer is malformed: {error}") from None
-        folders = read_folders(self._root, self._kubelet, with_devices(pods))
+        folders = read_folders(self._folders, with_devices(pods))
         identities = PodIdentities(folders, pods)
         problems = list(folders.problems)
         names = cdi_names(pods)

@@ -1,12 +1,11 @@
 """Pods and jobs whose cgroups have processes, from the cgroup file systems."""
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from gpufleet.holders.processes.parse.cgroup import job_of, pod_of
+from gpufleet.holders.processes.parse.cgroup import job_of, leads_to_holders, pod_of
 from gpufleet.model.holdings import HolderKind
 from gpufleet.ports.holder import HolderId
 
@@ -18,14 +17,6 @@ MAX_FOLDERS = 8_192
 MAX_DEPTH = 12
 _MAX_V1_FOLDERS = 256
 _FILE_BYTES = 4_096
-
-# The names that can lead to a pod or job. Users can create cgroups of any number below other names.
-_WAY = re.compile(
-    r"(?:.+-)?kubepods(?:-besteffort|-burstable)?(?:\.slice)?|kubelet(?:\.slice)?|besteffort|burstable"
-    r"|docker|docker-[0-9a-f]{64}\.scope|[0-9a-f]{64}|system\.slice"
-    r"|slurm(?:_.+)?|uid_[0-9]{1,10}|(?:.+_)?slurmstepd\.scope",
-    re.ASCII,
-)
 
 
 class _Folder(NamedTuple):
@@ -81,7 +72,7 @@ def _walk(mount: str, *, is_v2: bool) -> frozenset[HolderId] | None:
             if holder is not None:
                 if holder not in found and _has_processes(path, is_v2=is_v2):
                     found.add(holder)
-            elif _WAY.fullmatch(name):
+            elif leads_to_holders(name):
                 folders.append(_Folder(path, (*folder.names[-1:], name), folder.depth + 1))
     return None
 

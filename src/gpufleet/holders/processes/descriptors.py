@@ -9,10 +9,11 @@ import stat
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gpufleet.holders.processes.files import ProcessFiles
 from gpufleet.holders.processes.parse.process import is_path_only
-from gpufleet.holders.processes.vfio import passed_through_device
+from gpufleet.holders.processes.vfio import passed_through_devices
 from gpufleet.ports.holder import DeviceName
 
 MAX_HOLDERS = 1_024
@@ -30,8 +31,19 @@ YOUNG_SCANS = 3
 _NVIDIA_MAJOR, _LAST_GPU = 195, 247
 """Major number of NVIDIA's device nodes, and the last minor number of a GPU (nv.h in NVIDIA's open kernel modules)."""
 
-_OpenDevices = tuple[tuple[int, ...], tuple[DeviceName, ...]]
-"""N of each open /dev/nvidiaN, and GPUs that are open through VFIO."""
+
+class OpenDevices(NamedTuple):
+    """Devices that a process has open.
+
+    Attributes:
+        minors: N of each /dev/nvidiaN.
+        used: GPUs that are open through VFIO.
+        grouped: GPUs of open IOMMU groups with several GPUs: the process uses at least one of each group.
+    """
+
+    minors: tuple[int, ...] = ()
+    used: tuple[DeviceName, ...] = ()
+    grouped: tuple[DeviceName, ...] = ()
 
 
 class DescriptorScanner:
@@ -56,10 +68,10 @@ class DescriptorScanner:
         """Return whether descriptors of a present process cannot be read without more rights."""
         return bool(self._denied)
 
-    def find(self, candidates: set[int], pids: set[int]) -> dict[int, _OpenDevices]:
+    def find(self, candidates: set[int], pids: set[int]) -> dict[int, OpenDevices]:
         """Return the device files of processes, as far as the time allows."""
         self._update_known(pids)
-        found: dict[int, _OpenDevices] = {}
+        found: dict[int, OpenDevices] = {}
         for pid in sorted(self._holders & candidates)[:MAX_HOLDERS]:
             self._take(pid, found)
         began = time.thread_time()
@@ -88,7 +100,7 @@ class DescriptorScanner:
         self._scans.update(dict.fromkeys(new, YOUNG_SCANS if is_first else 0))
         (self._old if is_first else self._young).update(dict.fromkeys(new))
 
-    def _take(self, pid: int, found: dict[int, _OpenDevices]) -> None:
+    def _take(self, pid: int, found: dict[int, OpenDevices]) -> None:
         self._files.current = pid
         folder = f"{self._files.proc}/{pid}/fd"
         try:
@@ -100,7 +112,8 @@ class DescriptorScanner:
             return
         self._denied.discard(pid)
         minors: set[int | None] = set()
-        devices: dict[DeviceName | None, None] = {}
+        used: dict[DeviceName, None] = {}
+        grouped: dict[DeviceName, None] = {}
         for name in names[:MAX_DESCRIPTORS]:
             try:
                 target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - many thousand calls
@@ -109,11 +122,11 @@ class DescriptorScanner:
             if "/nvidia" in target:
                 minors.add(self._minor(pid, name))
             elif "/vfio/" in target:
-                devices[passed_through_device(self._root, target, self._device_number(pid, name))] = None
+                devices = passed_through_devices(self._root, target, self._device_number(pid, name))
+                (used if len(devices) == 1 else grouped).update(dict.fromkeys(devices))
         opened = tuple(sorted(minor for minor in minors if minor is not None))
-        used = tuple(device for device in devices if device is not None)
-        if opened or used:
-            found[pid] = opened, used
+        if opened or used or grouped:
+            found[pid] = OpenDevices(opened, tuple(used), tuple(name for name in grouped if name not in used))
 
     def _minor(self, pid: int, descriptor: str) -> int | None:
         """Return N of /dev/nvidiaN by the device number of an open file; its path can be anything."""

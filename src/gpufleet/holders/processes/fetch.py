@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gpufleet.holders.processes.cgroup_tree import find_living
-from gpufleet.holders.processes.descriptors import DescriptorScanner
+from gpufleet.holders.processes.descriptors import DescriptorScanner, OpenDevices
 from gpufleet.holders.processes.files import STAT_BYTES, STATUS_BYTES, ProcessFiles
 from gpufleet.holders.processes.parse.cgroup import AmbiguousCgroupError
 from gpufleet.holders.processes.parse.process import ProcessStat, namespaces_of
@@ -14,7 +14,6 @@ from gpufleet.holders.processes.records import ProcessEvidence, Scan
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import HolderError
 from gpufleet.model.text import bounded
-from gpufleet.ports.holder import DeviceName
 
 ListedProcesses = Mapping[str, Sequence[tuple[int, int | None]]]
 """Key of a view to the processes that the driver lists on it: process id, and start time in clock ticks since boot."""
@@ -75,7 +74,7 @@ class ProcessScanner:
         """
         pids = self._process_ids()
         own = self._own_id()
-        result = Scan(processes=[], unattributed=set(), problems={})
+        result = Scan(processes=[], unattributed=set(), unattributed_devices=set(), problems={})
         driver = self._verify(listed, pids, result)
         for pid, (identity, views) in driver.items():
             if own in (pid, identity.parent):
@@ -85,10 +84,10 @@ class ProcessScanner:
             else:
                 self._add(pid, identity, result, views=tuple(views))
         # CUDA opens every device that it may use. Of a process that the driver lists, only the driver's list counts.
-        for pid, (minors, devices) in self._descriptors.find(pids - driver.keys() - {own}, pids).items():
+        for pid, opened in self._descriptors.find(pids - driver.keys() - {own}, pids).items():
             found = self._files.stat(pid)
             if found is not None and found.parent != own:
-                self._add(pid, found, result, minors=minors, devices=devices)
+                self._add(pid, found, result, opened=opened)
         self._placements.drop_unused()
         if self._descriptors.is_denied:
             result.note(DESCRIPTORS_DENIED)
@@ -154,24 +153,24 @@ class ProcessScanner:
         result: Scan,
         *,
         views: tuple[str, ...] = (),
-        minors: tuple[int, ...] = (),
-        devices: tuple[DeviceName, ...] = (),
+        opened: OpenDevices = OpenDevices(),  # noqa: B008 - immutable
     ) -> None:
-        """Add the evidence of a process. Without a holder, its views are not attributed."""
+        """Add the evidence of a process. Without a holder, its views and passed-through devices are not attributed."""
+        result.unattributed_devices.update(opened.grouped)
         try:
-            located = self._placements.locate(pid, identity, runs_vm=bool(devices))
+            located = self._placements.locate(pid, identity, runs_vm=bool(opened.used or opened.grouped))
         except AmbiguousCgroupError as error:
             names = bounded(", ".join(map(str, error.args)), MAX_PROBLEM)
             result.note(f"the cgroups of a process on a device name several holders: {names}")
-            result.unattributed.update(views)
+            self._leave_unattributed(result, views, opened)
             return
         if located is None:
             if self._files.stat(pid) == identity:  # it has not ended
                 result.note(NO_CGROUP)
-                result.unattributed.update(views)
+                self._leave_unattributed(result, views, opened)
             return
         if not located.has_holder:
-            result.unattributed.update(views)
+            self._leave_unattributed(result, views, opened)
         if located.placement.machine and located.vm is None:
             machine = located.placement.machine
             result.note(f"QEMU's command line shows no UUID of the virtual machine {machine}")
@@ -181,7 +180,13 @@ class ProcessScanner:
                 vm=located.vm,
                 is_weak=located.is_weak,
                 views=views,
-                minors=minors,
-                passed_through=devices,
+                minors=opened.minors,
+                passed_through=opened.used,
+                grouped=opened.grouped,
             )
         )
+
+    @staticmethod
+    def _leave_unattributed(result: Scan, views: tuple[str, ...], opened: OpenDevices) -> None:
+        result.unattributed.update(views)
+        result.unattributed_devices.update(opened.used)

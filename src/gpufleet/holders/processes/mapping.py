@@ -67,6 +67,7 @@ def claims_of(processes: Iterable[ProcessEvidence]) -> tuple[HolderClaim, ...]:
 def _names(process: ProcessEvidence) -> list[tuple[Method, Sequence[DeviceName]]]:
     used = [DeviceName(Naming.VIEW, view, view) for view in process.views] + list(process.passed_through)
     opened = [DeviceName(Naming.MINOR, str(minor), f"/dev/nvidia{minor}") for minor in process.minors]
+    opened += process.grouped
     if process.is_weak:
         used, opened = [], used + opened
     return [(method, names) for method, names in ((Method.PROCESS, used), (Method.DEVICE_FILE, opened)) if names]
@@ -77,8 +78,11 @@ def _vm_holder(vm: VirtualMachine) -> Holder:
 
 
 def _pod_parent(process: ProcessEvidence) -> Holder | None:
-    """Return the virtual machine of a KubeVirt launcher pod. The sandbox of a Kata pod has another form of name."""
+    """Return the virtual machine of a KubeVirt launcher pod. The sandbox of a Kata pod has another form of name.
+
+    Its id is `namespace/name` and not its UUID: a pod chooses the command lines of its processes.
+    """
     kubevirt = split_kubevirt_name(process.vm.name) if process.vm is not None else None
     if process.vm is None or kubevirt is None:
         return None
-    return Holder(kind=HolderKind.VM, id=process.vm.uuid, namespace=kubevirt[0], name=kubevirt[1])
+    return Holder(kind=HolderKind.VM, id="/".join(kubevirt), namespace=kubevirt[0], name=kubevirt[1])

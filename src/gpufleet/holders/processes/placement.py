@@ -26,7 +26,7 @@ class Located(NamedTuple):
     Attributes:
         placement: its pod, job, virtual machine or container.
         vm: virtual machine that it runs, or None.
-        is_weak: whether only its own environment names the job.
+        is_weak: whether only the process itself names the job or virtual machine.
     """
 
     placement: Placement
@@ -82,7 +82,9 @@ class PlacementFinder:
     def _complete(self, pid: int, identity: ProcessStat, located: Located, *, runs_vm: bool) -> Located:
         vm = parse_virtual_machine(self._files.read(pid, "cmdline", MAX_COMMAND_LINE)) if runs_vm else None
         if vm is not None or located.placement != NOWHERE:
-            return located._replace(vm=vm)
+            # Outside of libvirt's cgroups, a user can write any UUID into the command line of its own process.
+            is_weak = located.placement == NOWHERE and user_of(self._files.read(pid, "status", STATUS_BYTES)) != 0
+            return located._replace(vm=vm, is_weak=is_weak)
         if step := self._step_above(identity):
             return Located(Placement(job=step.job, step=step.step))
         if step := parse_environment(self._files.read(pid, "environ", MAX_ENVIRONMENT)):

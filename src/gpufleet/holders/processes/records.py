@@ -15,10 +15,11 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         placement: its pod, job, virtual machine or container.
         vm: virtual machine that it runs, or None.
-        is_weak: whether only its own environment names the job.
+        is_weak: whether only the process itself names the job or virtual machine.
         views: keys of the views on which the driver lists it.
         minors: N of each device node /dev/nvidiaN that it has open.
         passed_through: devices that it has open through VFIO, and that are GPUs.
+        grouped: GPUs of open IOMMU groups with several GPUs; it uses at least one of each group.
     """
 
     placement: Placement
@@ -27,6 +28,7 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     views: tuple[str, ...] = ()
     minors: tuple[int, ...] = ()
     passed_through: tuple[DeviceName, ...] = ()
+    grouped: tuple[DeviceName, ...] = ()
 
 
 class Scan(msgspec.Struct, kw_only=True):
@@ -36,6 +38,7 @@ class Scan(msgspec.Struct, kw_only=True):
         processes: processes with devices.
         living: pods and jobs that have processes, or None if not all cgroups of the machine are visible.
         unattributed: keys of views with a process whose holder is not known.
+        unattributed_devices: devices open through VFIO whose holder is not known.
         complete: whether all processes that the driver lists could be inspected.
         problems: what could not be read, each once.
     """
@@ -43,6 +46,7 @@ class Scan(msgspec.Struct, kw_only=True):
     processes: list[ProcessEvidence] = []
     living: frozenset[HolderId] | None = None
     unattributed: set[str] = set()
+    unattributed_devices: set[DeviceName] = set()
     complete: bool = True
     problems: dict[str, None] = {}
 

@@ -64,6 +64,7 @@ class ProcessHolders:
             complete=scan.complete,
             living=scan.living,
             unattributed=frozenset(scan.unattributed),
+            unattributed_devices=frozenset(scan.unattributed_devices),
             detail=bounded("; ".join(scan.problems), MAX_DETAIL),
         )
 

@@ -12,8 +12,8 @@ _DEVICE = re.compile(r"/dev/vfio/devices/(vfio[0-9]{1,9})(?: \(deleted\))?", re.
 _FILE_BYTES = 256
 
 
-def passed_through_device(root: str, target: str, number: tuple[int, int] | None) -> DeviceName | None:
-    """Return the GPU that an open file gives access to, or None.
+def passed_through_devices(root: str, target: str, number: tuple[int, int] | None) -> tuple[DeviceName, ...]:
+    """Return the GPUs that an open file gives access to: several if an IOMMU group has several.
 
     Args:
         root: folder that stands for `/`.
@@ -22,24 +22,22 @@ def passed_through_device(root: str, target: str, number: tuple[int, int] | None
     """
     group = _GROUP.fullmatch(target)
     if group and _number(f"{root}/sys/class/vfio/{group[1]}/dev") == number is not None:
-        return _group_name(root, group[1])
+        return _group_devices(root, group[1])
     if device := _DEVICE.fullmatch(target):
         folder = f"{root}/sys/class/vfio-dev/{device[1]}"
         if _number(f"{folder}/dev") == number is not None:
-            return _device_name(root, _parent(folder, 2))
-    return None
+            found = _device_name(root, _parent(folder, 2))
+            return () if found is None else (found,)
+    return ()
 
 
-def _group_name(root: str, group: str) -> DeviceName | None:
-    """Return the name of a group with a GPU, or of its mediated device."""
+def _group_devices(root: str, group: str) -> tuple[DeviceName, ...]:
+    """Return the GPUs or mediated devices of a group, in order of their names."""
     try:
-        members = [entry.name for entry in Path(f"{root}/sys/kernel/iommu_groups/{group}/devices").iterdir()]
+        members = sorted(entry.name for entry in Path(f"{root}/sys/kernel/iommu_groups/{group}/devices").iterdir())
     except OSError:
-        return None
-    names = [name for name in (_device_name(root, member) for member in members) if name is not None]
-    if not names:
-        return None
-    return names[0] if names[0].naming is Naming.MDEV else DeviceName(Naming.IOMMU_GROUP, group, f"/dev/vfio/{group}")
+        return ()
+    return tuple(name for name in (_device_name(root, member) for member in members) if name is not None)
 
 
 def _device_name(root: str, device: str) -> DeviceName | None:

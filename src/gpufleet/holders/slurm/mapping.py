@@ -7,15 +7,12 @@ import msgspec
 from gpufleet.holders.slurm.gres_conf import capability, minor
 from gpufleet.holders.slurm.parse import gres_on
 from gpufleet.holders.slurm.records import Capability, GpuFiles, GresUse, JobRecord
-from gpufleet.model.holdings import Holder, HolderKind, Method, Owner, Share
+from gpufleet.model.holdings import HET_JOB, Holder, HolderKind, Method, Owner, Share
 from gpufleet.model.text import bounded
 from gpufleet.ports.holder import DeviceName, HolderClaim, Naming
 
 MAX_TEXT = 256
 """Maximum length of a text of a holder."""
-
-HET_JOB = "HetJob"
-"""Kind of the owner of a component of a heterogeneous job."""
 
 DEVICE_GRES = ("gpu", "mps", "shard")
 """Names of the GRES whose indexes count the GPUs of the node."""

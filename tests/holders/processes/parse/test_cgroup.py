@@ -59,7 +59,6 @@ CONTAINERS = [
     f"/docker/{ID}",
     f"/system.slice/docker-{ID}.scope",
     f"/machine.slice/libpod-{ID}.scope/container",
-    f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope",
     f"/machine.slice/machine-libpod_pod_{NODE}.slice/libpod-{ID}.scope",
     f"/libpod_parent/libpod-{ID}",
     f"/system.slice/nerdctl-{ID}.scope",
@@ -90,6 +89,18 @@ NOTHING = [
     "/slurm/uid_0/job_٤",
     f"/../cri-containerd-{ID}.scope",  # the pod around it is hidden
     f"/kubepods/podX/{ID[:-1]}",
+]
+
+DELEGATED = "/user.slice/user-1000.slice/user@1000.service"
+FORGED = [
+    f"kubepods/pod{POD}/{ID}",
+    f"kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+    "slurm/uid_1000/job_4/step_0",
+    "system.slice/slurmstepd.scope/job_4/step_0",
+    r"machine.slice/machine-qemu\x2d3\x2dtrain.scope",
+    "machine/train.libvirt-qemu",
+    f"docker/{ID}",
+    f"user.slice/libpod-{ID}.scope",  # Podman without root looks like this too
 ]
 
 
@@ -129,6 +140,26 @@ def test_virtual_machine(path: str, name: str) -> None:
 @pytest.mark.parametrize("path", NOTHING)
 def test_other_cgroups_name_no_holder(path: str) -> None:
     assert parse_path(path) == NOWHERE
+
+
+@pytest.mark.parametrize("name", FORGED)
+@pytest.mark.parametrize(
+    "folder",
+    [
+        DELEGATED,
+        f"/../..{DELEGATED}",
+        "/user/alice/0",
+        "/system.slice/notebook.service",
+        "/lxc.payload.box",
+        "/students",
+    ],
+)
+def test_names_below_a_folder_that_users_can_write_do_not_count(folder: str, name: str) -> None:
+    assert parse_path(f"{folder}/{name}") == NOWHERE
+
+
+def test_names_that_a_container_nests_in_an_unknown_folder_do_not_count() -> None:
+    assert parse_path(f"/docker/{ID}/mine/kubepods/pod{POD}/{NODE}") == Placement(container=ID)
 
 
 def test_hierarchies_of_v1_and_hybrid_are_joined() -> None:

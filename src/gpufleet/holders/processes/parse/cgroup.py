@@ -1,9 +1,13 @@
 r"""Parser of `/proc/PID/cgroup`: the pod, job, virtual machine or container of a process. Pure.
 
 The forms are those of the kubelet with both of its cgroup drivers, containerd, CRI-O, Docker, Podman, libvirt with and
-without systemd, and SLURM's cgroup plugins for v1 and v2. A process can create cgroups below its own. Therefore the
-outermost name counts, with one exception: a container outside of Kubernetes can be a node itself (kind, a SLURM node in
-Docker), so a pod or job inside it counts.
+without systemd, and SLURM's cgroup plugins for v1 and v2.
+
+Local users can create cgroups of any name: systemd gives each of them `user@UID.service`, and a service with
+`Delegate=yes` its own cgroup. Therefore a name counts only if every cgroup around it has a name that root creates
+(`leads_to_holders`). A container can create cgroups below its own. Therefore the outermost name counts, with one
+exception: a container outside of Kubernetes can be a node itself (kind, a SLURM node in Docker), so a pod or job inside
+it counts.
 """
 
 import re
@@ -34,6 +38,16 @@ _MACHINE_SCOPE = re.compile(r"machine-qemu-(?:[0-9]{1,10}-)?(.+)\.scope", re.DOT
 _MACHINE_FOLDER = re.compile(r"(?:qemu-[0-9]{1,10}-)?(.+)\.libvirt-qemu", re.DOTALL)
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})", re.ASCII)
 _DELETED = " (deleted)"
+
+# systemd delegates services and scopes, and never slices.
+_AROUND_HOLDERS = re.compile(
+    r"(?!user(?:-[0-9]+)?\.slice).+\.slice|kubepods|kubelet|besteffort|burstable"
+    r"|slurm(?:_.+)?|uid_[0-9]{1,10}|(?:.+_)?slurmstepd\.scope"
+    r"|docker|default|k8s\.io|libpod_parent|machine|container"
+    r"|(?:(?:cri-containerd|crio|docker|libpod|nerdctl)-)?[0-9a-f]{64}(?:\.scope)?"
+    r"|(?:containerd|crio|docker|kubelet|k3s|k3s-agent|rke2-agent|rke2-server)\.service",
+    re.ASCII,
+)
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,9 +117,16 @@ def parse_path(path: str) -> Placement:
             return Placement(job=job, step=_step_of(rest[0]) if rest else "")
         if machine := _machine_of(segment):
             return Placement(machine=machine)
+        if segment not in ("", "..") and not leads_to_holders(segment):
+            break
         container = container or _container_of(segment)
     # With a cgroup namespace, a path outside of it begins with "..": the pod around a container can be hidden.
     return NOWHERE if ".." in segments else Placement(container=container)
+
+
+def leads_to_holders(segment: str) -> bool:
+    """Return whether pods, jobs, machines or containers count below a cgroup of this name: only root creates it."""
+    return _AROUND_HOLDERS.fullmatch(segment) is not None
 
 
 def pod_of(segment: str, before: str) -> str:

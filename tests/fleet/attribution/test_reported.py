@@ -1,0 +1,109 @@
+"""Duration of reported holdings: ended, repeated, and lost."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.fleet.attribution.reported import (
+    HOLDING_TTL_NS,
+    NOT_CERTAIN,
+    current_holdings,
+    is_certain,
+    known_until,
+    may_label,
+    may_overlap,
+)
+from gpufleet.model.holdings import REPEAT_SECONDS, Holder, HolderKind, Holding, HoldingVerdict
+from gpufleet.model.stored.holdings import StoredHolding
+from gpufleet.model.time import LATEST, NANOS
+
+T0 = 1_700_000_000 * NANOS
+
+
+def reported(since: int, until: int | None, at: int, verdict: HoldingVerdict = HoldingVerdict.AGREED) -> StoredHolding:
+    holding = Holding(
+        view="gpu/GPU-1",
+        holder=Holder(kind=HolderKind.POD, id="p"),
+        since=since,
+        until=until,
+        methods=("kubelet",),
+        verdict=verdict,
+    )
+    return StoredHolding(cluster="c", machine="m", holding=holding, reported_at=at)
+
+
+INSTANTS = st.integers(T0, T0 + 3 * HOLDING_TTL_NS) | st.sampled_from(
+    [T0, T0 + HOLDING_TTL_NS - 1, T0 + HOLDING_TTL_NS, T0 + HOLDING_TTL_NS + 1]
+)
+STORED = st.builds(reported, since=INSTANTS, until=st.none() | INSTANTS, at=INSTANTS)
+
+
+def test_holding_lasts_while_it_is_repeated() -> None:
+    assert HOLDING_TTL_NS > 3 * REPEAT_SECONDS * NANOS
+    one = reported(T0, None, T0 + 7)
+    assert known_until(one, T0 + 7 + HOLDING_TTL_NS) is None
+    assert known_until(one, T0 + 8 + HOLDING_TTL_NS) == T0 + 7
+
+
+@given(stored=STORED, now=INSTANTS)
+def test_reported_end_counts_at_any_time(stored: StoredHolding, now: int) -> None:
+    if stored.holding.until is not None:
+        assert known_until(stored, now) == stored.holding.until
+
+
+@given(stored=STORED, first=INSTANTS, second=INSTANTS)
+def test_lost_holding_stays_ended(stored: StoredHolding, first: int, second: int) -> None:
+    before, after = (known_until(stored, now) for now in sorted((first, second)))
+    assert before is None or before == after
+
+
+@given(stored=STORED, now=INSTANTS, repeated=INSTANTS)
+def test_later_report_never_shortens_a_holding(stored: StoredHolding, now: int, repeated: int) -> None:
+    again = msgspec.structs.replace(stored, reported_at=max(stored.reported_at, repeated))
+    assert (known_until(again, now) or LATEST) >= (known_until(stored, now) or LATEST)
+
+
+@given(stored=STORED, now=INSTANTS)
+def test_lost_holding_ends_within_its_reports(stored: StoredHolding, now: int) -> None:
+    until = known_until(stored, now)
+    if stored.holding.until is None and until is not None:
+        assert stored.holding.since <= until <= max(stored.holding.since, now)
+
+
+@given(many=st.lists(STORED, max_size=5), now=INSTANTS)
+def test_present_holdings_have_no_end(many: list[StoredHolding], now: int) -> None:
+    expected = tuple(one.holding for one in many if known_until(one, now) is None)
+    assert current_holdings(many, now) == expected
+
+
+@given(stored=STORED, start=INSTANTS, end=INSTANTS, later=st.integers(0, 3 * HOLDING_TTL_NS))
+def test_query_of_an_interval_includes_every_holding_in_it(
+    stored: StoredHolding, start: int, end: int, later: int
+) -> None:
+    until = known_until(stored, start + later) or LATEST
+    if stored.holding.since < end and until > start:
+        assert may_overlap(stored, start, end)
+
+
+@given(stored=STORED, start=INSTANTS, end=INSTANTS)
+def test_interval_excludes_holdings_that_ended_or_were_lost_before(stored: StoredHolding, start: int, end: int) -> None:
+    last = known_until(stored, LATEST)
+    assert last is not None
+    if stored.holding.since >= end or last + HOLDING_TTL_NS < start:
+        assert not may_overlap(stored, start, end)
+
+
+@pytest.mark.parametrize("verdict", list(HoldingVerdict))
+def test_contradicted_and_unconfirmed_holdings_are_not_certain(verdict: HoldingVerdict) -> None:
+    certain = {HoldingVerdict.AGREED, HoldingVerdict.DECLARED_ONLY, HoldingVerdict.OBSERVED_ONLY}
+    assert is_certain(reported(T0, None, T0, verdict).holding) is (verdict in certain)
+    assert certain.isdisjoint(NOT_CERTAIN)
+
+
+def test_reading_names_only_a_certain_holder_of_its_own_time() -> None:
+    ended, unknown = reported(T0 + 5, T0 + 9, T0), reported(T0, None, T0, HoldingVerdict.UNKNOWN)
+    instants = (T0 + 4, T0 + 5, T0 + 8, T0 + 9)
+
+    assert [may_label(ended.holding, at) for at in instants] == [False, True, True, False]
+    assert not any(may_label(unknown.holding, at) for at in instants)
