@@ -93,7 +93,7 @@ class Hub:
                 decoding=decoding,
                 conflicts=EpochConflicts(),
                 decoded_cache=unpacked,
-                machines=MachineAdmission(self.registry, lambda: not self.wal.waiting_records),
+                machines=MachineAdmission(self.registry, self.wal.make_drain_check),
             ),
             pressure=ByteBudget(64 * MIB),
             counters=self.counters,
@@ -165,13 +165,15 @@ def admission(known: int) -> tuple[float, float, float]:
     at = time.time_ns()
     for number in range(known):
         machines.match("local", f"n{number}", _machine(number), at, at)
-    admission = MachineAdmission(_Rooms(machines), lambda: False)
+    admission = MachineAdmission(_Rooms(machines), lambda: lambda: False)
     template = decode(Node(0).next_body(at))
 
     def seconds(batches: list[WireBatch]) -> float:
         began = time.thread_time()
         for batch in batches:
-            admission.admit(batch, at + 1)
+            admitted = admission.admit(batch, at + 1)
+            if admitted:
+                admission.finish("local", batch.sender, admitted, is_logged=True)
         return (time.thread_time() - began) / len(batches)
 
     def batches(first: int, **evidence: str) -> list[WireBatch]:

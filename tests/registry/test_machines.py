@@ -1,5 +1,8 @@
 """Machine cache: the limit on machines per cluster, retirement, conflicts of names, and the order of lists."""
 
+import itertools
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -189,3 +192,89 @@ def test_guest_belongs_to_the_node_that_its_sender_reports() -> None:
     assert len({id_ for _, id_ in seen}) == 2
     assert [machines.record(id_).hypervisor_id for _, id_ in seen] == [node for node, _ in seen]
     assert machines.match("c", "other", guest, NOW + 2, NOW + 2).id not in [id_ for _, id_ in seen]
+
+
+NODE = Machine(name="n", machine_id="a" * 32, boot_id="a")
+GUEST = Machine(name="vm", kind=MachineKind.GUEST, system_uuid="u", hypervisor="n")
+
+
+@pytest.mark.parametrize(
+    "order",
+    [order for order in itertools.product(("agent", "import"), repeat=4) if "agent" in order],
+    ids="-".join,
+)
+def test_guest_of_a_node_that_is_also_imported_has_its_hypervisor(order: tuple[str, ...]) -> None:
+    machines = MachineCache()
+    for number, sender in enumerate(order):
+        at = NOW + number
+        reported = NODE if sender == "agent" else Machine(name="n")
+        node = machines.match("c", sender, reported, at, at).id
+    guest = machines.match("c", "agent", GUEST, at + 1, at + 1).id
+    assert machines.record(guest).hypervisor_id == node
+
+
+def test_former_sender_of_a_machine_is_not_its_guests_hypervisor() -> None:
+    """The name passes to another machine of the guest's sender; an importer still reports both."""
+    machines = MachineCache()
+    former = machines.match("c", "agent", NODE, NOW, NOW).id
+    replaced = Machine(name="n", machine_id="b" * 32, boot_id="b")
+    current = machines.match("c", "agent", replaced, NOW + 1, NOW + 1).id
+    machines.match("c", "import", NODE, NOW + 2, NOW + 2)
+    guest = machines.match("c", "agent", GUEST, NOW + 3, NOW + 3).id
+    assert (former != current, machines.record(guest).hypervisor_id) == (True, current)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_changing_evidence_of_one_machine_takes_no_more_memory(late: bool) -> None:
+    machines = MachineCache()
+
+    def report(numbers: range) -> int:
+        for number in numbers:
+            one = Machine(name=f"n{number}", system_uuid="u", instance_id=f"i{number}")
+            machines.match("c", f"s{number % 9}", one, NOW - number if late else NOW + number, NOW + number)
+        return tracemalloc.get_traced_memory()[0]
+
+    machines.match("c", "s", Machine(name="n", system_uuid="u"), NOW, NOW)
+    tracemalloc.start()
+    try:
+        before = report(range(1, 500))
+        assert report(range(500, 3000)) - before < 100_000
+    finally:
+        tracemalloc.stop()
+    assert machines.counts() == {"c": 1}
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_name_of_two_live_machines_alone_is_one_further_machine(by_name: bool) -> None:
+    machines = MachineCache()
+    bearers = [Machine(name="n", machine_id=letter * 32, boot_id=letter) for letter in "ab"]
+    imported = Machine(name="n")
+    found: set[str] = set()
+    for at in range(NOW, NOW + 5):
+        ids = {machines.match("c", one.boot_id or "", one, at, at).id for one in bearers}
+        is_known = machines.knows("c", "import", imported, at)
+        assert is_known is bool(found), "else it bypasses the limit"
+        found.add((machines.match_named if by_name else machines.match)("c", "import", imported, at, at).id)
+    assert (len(found), len(found - ids), machines.counts()) == (1, 1, {"c": 3})
+
+
+def test_name_that_becomes_ambiguous_is_not_known() -> None:
+    machines = MachineCache()
+    imported = Machine(name="n")
+    machines.match("c", "agent", NODE, NOW, NOW)
+    machines.match("c", "import", imported, NOW, NOW)
+    machines.match("c", "other", Machine(name="n", machine_id="b" * 32, boot_id="b"), NOW, NOW)
+    assert not machines.knows("c", "import", imported, NOW)
+    machines.match("c", "import", imported, NOW, NOW)
+    assert machines.counts() == {"c": 3}
+
+
+def test_guest_of_a_replaced_hypervisor_is_not_known() -> None:
+    machines = MachineCache()
+    machines.match("c", "agent", NODE, NOW, NOW)
+    machines.match("c", "agent", GUEST, NOW, NOW)
+    assert machines.knows("c", "agent", GUEST, NOW + 1)
+    machines.match("c", "agent", Machine(name="n", machine_id="b" * 32, boot_id="b"), NOW + 1, NOW + 1)
+    assert not machines.knows("c", "agent", GUEST, NOW + 2)
+    machines.match("c", "agent", GUEST, NOW + 2, NOW + 2)
+    assert machines.counts() == {"c": 4}

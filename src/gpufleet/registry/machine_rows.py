@@ -27,6 +27,10 @@ _UPDATE_RETIRED_AT = (
 """Update of a machine whose retirement lay in the future, because the hub's clock moved back."""
 
 
+MAX_EARLIER_SENDERS = 4
+"""Maximum number of earlier senders kept of a machine, such as an agent and several importers."""
+
+
 class MachineRow(msgspec.Struct):
     """Machine of the registry: a row of its table, as changed since it was read."""
 
@@ -37,6 +41,25 @@ class MachineRow(msgspec.Struct):
     evidence: Machine  # the newest evidence, unchanged
     retired_at: int | None = None
     counted_for: str | None = None  # sender for which it is counted; None while it is retired
+    earlier_senders: tuple[tuple[str, int], ...] = ()  # with the time of their newest report; not saved
+
+    def reported_at(self, sender: str) -> int | None:
+        """Return the time of the newest report by a sender, or None if it is not known to report the machine."""
+        return self.known.last_seen if sender == self.sender else dict(self.earlier_senders).get(sender)
+
+    def senders_after(self, sender: str, at: int) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """Return the sender and the earlier senders after a report. A late report does not change the sender."""
+        times = dict(self.earlier_senders)
+        if at >= self.known.last_seen or self.known.named_only:
+            times[self.sender] = self.known.last_seen
+            times.pop(sender, None)
+            newest = sender
+        else:
+            times[sender] = max(at, times.get(sender, at))
+            times.pop(self.sender, None)
+            newest = self.sender
+        by_time = sorted(times.items(), key=lambda one: one[1])
+        return newest, tuple(by_time[-MAX_EARLIER_SENDERS:])
 
     @property
     def is_retired(self) -> bool:

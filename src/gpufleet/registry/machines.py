@@ -100,33 +100,25 @@ class MachineCache:
 
         Call it without the registry's lock: each step reads a dict or set at once, and records are immutable.
         """
-        if (cluster, sender, machine) in self._by_report:
+        if machine.boot_id and machine.kind is MachineKind.NODE and (cluster, sender, machine) in self._by_report:
+            return True  # as in `_repeated`, whose other conditions hold for a node with a boot id
+        host = self._host_of(cluster, sender, machine)
+        if self._repeated(cluster, sender, machine, host) is not None:
             return True
         candidates = self._candidates(cluster, machine)
-        if not candidates:
-            return False
-        host = self._host_of(cluster, sender, machine)
         return decide(candidates, machine, at, host).verdict is not MatchOutcome.NEW
 
     def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int) -> MachineMatch:
         """Return the machine that the evidence belongs to; see `ports.Registry.match`."""
         self._expire(now)
-        report = (cluster, sender, machine)
         host = self._host_of(cluster, sender, machine)
-        known_id = self._by_report.get(report)
-        if (
-            known_id is not None
-            and self._rows[known_id].known.host == host
-            and not self._is_shared_name(cluster, machine)
-            and self._rows[known_id].evidence == machine
-            and not self._rows[known_id].known.named_only
-        ):
-            row = self._rows[known_id]  # same evidence as in the previous report of this id
+        row = self._repeated(cluster, sender, machine, host)
+        if row is not None:
             self._clamp_future(row, now)
             row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
             self._recount(row)
-            self._seen[known_id] = None
-            return MachineMatch(known_id, self._conflicts.text(row.known))
+            self._seen[row.known.id] = None
+            return MachineMatch(row.known.id, self._conflicts.text(row.known))
         for one in self._candidates(cluster, machine):
             self._clamp_future(self._rows[one.id], now)
         decision = decide(self._candidates(cluster, machine), machine, at, host)
@@ -137,8 +129,22 @@ class MachineCache:
         row.known = msgspec.structs.replace(row.known, named_only=False, host=host or row.known.host)
         self._store(row)
         self._conflicts.record_decision(row.known.id, row.evidence, decision, at)
-        self._by_report[report] = row.known.id
+        if row.sender == sender:  # else `_store` would not remove it
+            self._by_report[cluster, sender, machine] = row.known.id
         return MachineMatch(row.known.id, self._conflicts.text(row.known))
+
+    def _repeated(self, cluster: str, sender: str, machine: Machine, host: str) -> MachineRow | None:
+        """Return the machine whose previous report has the same sender and evidence, if the report is still its own."""
+        id_ = self._by_report.get((cluster, sender, machine))
+        row = None if id_ is None else self._rows.get(id_)
+        if (
+            row is None
+            or row.known.named_only
+            or host not in ("", row.known.host)
+            or self._is_shared_name(cluster, machine)
+        ):
+            return None
+        return row
 
     def match_named(self, cluster: str, sender: str, machine: Machine, at: int, now: int) -> MachineMatch:
         """Return the machine that a third party names; see `ports.Registry.match_named`."""
@@ -166,6 +172,7 @@ class MachineCache:
             self._changed[row.known.id] = None
         if row.retired_at is not None and row.retired_at > now + CLOCK_TOLERANCE_NS:
             row.retired_at = self._unsaved_retirements[row.known.id] = now - 1
+        self._recount(row)
 
     def _recount(self, row: MachineRow) -> None:
         """Count a machine for its sender unless it is retired. Call it after each change of a row."""
@@ -337,12 +344,16 @@ class MachineCache:
         return len(self._by_evidence.get((cluster, "name", machine.name), ())) > 1
 
     def _host_of(self, cluster: str, sender: str, machine: Machine) -> str:
-        """Return the id of a guest's hypervisor: the node of that name that the guest's sender last reported."""
+        """Return the id of a guest's hypervisor: the node of that name that the guest's sender last reported.
+
+        Other senders, such as importers, may have reported the node since. Returns an empty text if there is none.
+        """
         if machine.kind is not MachineKind.GUEST:
             return ""
         named = self._rows_with(cluster, "name", machine.hypervisor)
-        nodes = [row for row in named if row.known.machine.kind is MachineKind.NODE and row.sender == sender]
-        return max(nodes, key=lambda row: row.known.last_seen).known.id if nodes else ""
+        nodes = [row for row in named if row.known.machine.kind is MachineKind.NODE]
+        times = [(at, row.known.id) for row in nodes if (at := row.reported_at(sender)) is not None]
+        return max(times)[1] if times else ""
 
     def _apply(self, decision: MatchDecision, cluster: str, sender: str, machine: Machine, at: int) -> MachineRow:
         if decision.verdict is MatchOutcome.NEW:
@@ -357,11 +368,16 @@ class MachineCache:
             return MachineRow(cluster, sender, new_machine(self._new_id(), machine, at), at, machine)
         assert decision.known is not None
         before = self._rows[decision.known.id]
-        # A late report does not make its sender the sender of the machine.
-        is_newest = at >= before.known.last_seen or before.known.named_only
-        newest_sender = sender if is_newest else before.sender
+        newest_sender, earlier_senders = before.senders_after(sender, at)
         return MachineRow(
-            cluster, newest_sender, decision.known, before.first_seen, machine, before.retired_at, before.counted_for
+            cluster,
+            newest_sender,
+            decision.known,
+            before.first_seen,
+            machine,
+            before.retired_at,
+            before.counted_for,
+            earlier_senders,
         )
 
     def _new_id(self) -> str:
@@ -380,10 +396,15 @@ class MachineCache:
             if before.known.machine.name != row.known.machine.name:
                 self._in_order.remove(*_order(before))
                 self._in_order.add(*_order(row))
-            for key in evidence_keys(before):
-                self._by_evidence[key].discard(id)
-        for key in evidence_keys(row):
+        keys = evidence_keys(row)
+        for key in keys:
             self._by_evidence.setdefault(key, set()).add(id)
+        if before is not None:  # only now: `knows` may run meanwhile
+            for key in evidence_keys(before):
+                if key not in keys:
+                    self._by_evidence[key].discard(id)
+                    if not self._by_evidence[key]:
+                        del self._by_evidence[key]
         if before is not None and _report(before) != _report(row):
             self._by_report.pop(_report(before), None)
         self._rows[id] = self._by_cluster.setdefault(row.cluster, {})[id] = row

@@ -101,6 +101,7 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     audit: Audit
     store: Store
     ledger: Ledger
+    machines: MachineAdmission
     writer: StoreWriter
     decoded_cache: DecodedBatchCache
     counters: Counters
@@ -180,7 +181,7 @@ async def running_hub(
             conflicts=conflicts,
             accepted=senders.note,
             decoded_cache=parts.decoded_cache,
-            machines=MachineAdmission(parts.registry, lambda: not parts.wal.waiting_records),
+            machines=parts.machines,
         )
         endpoint = BatchEndpoint(
             ingest=ingest,
@@ -395,7 +396,8 @@ def _open(
     counters = Counters()
     ledger = Ledger(registry.sequences(), max_senders=config.ingest.max_senders)
     senders = {(item.cluster, item.sender): item for item in registry.senders()}
-    replay(wal, ledger, senders)
+    machines = MachineAdmission(registry, wal.make_drain_check)
+    replay(wal, ledger, senders, machines)
     history_file, decoded_cache = HistoryFile(config.folder / HISTORY_FILE), DecodedBatchCache()
     forwarder = make_forwarder(config, clock)
     if forwarder is not None:
@@ -418,6 +420,7 @@ def _open(
         audit=SqlAudit(database),
         store=store,
         ledger=ledger,
+        machines=machines,
         writer=writer,
         decoded_cache=decoded_cache,
         counters=counters,
@@ -429,8 +432,13 @@ def _open(
     )
 
 
-def replay(wal: Wal, ledger: Ledger, senders: dict[tuple[str, str], SenderState] | None = None) -> None:
-    """Enter every batch that was acknowledged but not flushed into the ledger and, if given, the sender states."""
+def replay(
+    wal: Wal,
+    ledger: Ledger,
+    senders: dict[tuple[str, str], SenderState] | None = None,
+    machines: MachineAdmission | None = None,
+) -> None:
+    """Enter every batch that was acknowledged but not flushed into the ledger and, if given, the other records."""
     for record in wal.replay():
         try:
             batch = decode(record.body)
@@ -442,3 +450,5 @@ def replay(wal: Wal, ledger: Ledger, senders: dict[tuple[str, str], SenderState]
             newest = next_report(before, batch, received_at=record.received_at)
             senders[sender_key] = SenderState(cluster=batch.cluster, sender=batch.sender, newest_report=newest)
         ledger.hold(key, batch, digest_of(record.body), record.came_at)
+        if machines is not None:
+            machines.restore(batch, record.came_at)

@@ -1,8 +1,9 @@
 """Holders from labels: reported on a change, for any split of a scrape and over a restart."""
 
 from gpufleet.hub.imports.writers import METHOD, HolderTracker
-from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
+from gpufleet.model.holdings import REPEAT_SECONDS, Holder, HolderKind, Holding, HoldingVerdict, Share
 from gpufleet.model.machine import Machine
+from gpufleet.model.time import NANOS
 
 NODE = Machine(name="n")
 GPU, SLICE = "gpu/GPU-1", "mig/instance/GPU-1/7"
@@ -13,11 +14,15 @@ def pod(name: str) -> Holder:
 
 
 A, B = pod("a"), pod("b")
+NOW = 10**18
+REPEAT = REPEAT_SECONDS * NANOS
 
 
-def observe(holders: HolderTracker, at: int, *named: Holder, view: str = GPU) -> list[tuple[str, int, int | None, str]]:
-    """Return (name, since, until, share) of the changes after one part of a scrape."""
-    changes, kept = holders.changes(NODE, {(view, at): frozenset(named)})
+def observe(
+    holders: HolderTracker, at: int, *named: Holder, view: str = GPU, now: int = NOW
+) -> list[tuple[str, int, int | None, str]]:
+    """Return (name, since, until, share) of the reports after one part of a scrape."""
+    changes, kept = holders.changes(NODE, {(view, at): frozenset(named)}, now)
     holders.keep(kept)
     return sorted((one.holder.name, one.since, one.until, one.share.value) for one in changes)
 
@@ -53,8 +58,8 @@ def test_parts_of_one_scrape_are_merged() -> None:
 
 def test_holders_that_were_not_made_durable_are_reported_again() -> None:
     holders = HolderTracker()
-    first, _ = holders.changes(NODE, {(GPU, 10): frozenset({A})})
-    again, _ = holders.changes(NODE, {(GPU, 10): frozenset({A})})
+    first, _ = holders.changes(NODE, {(GPU, 10): frozenset({A})}, NOW)
+    again, _ = holders.changes(NODE, {(GPU, 10): frozenset({A})}, NOW)
     assert first == again
     assert len(first) == 1
 
@@ -65,19 +70,41 @@ def test_several_holders_share_and_a_mig_slice_is_mig() -> None:
     assert observe(holders, 10, A, view=SLICE) == [("a", 10, None, "mig")]
 
 
+def test_present_holders_are_repeated() -> None:
+    holders = HolderTracker()
+    observe(holders, 10, A, B)
+    assert observe(holders, 20, A, B, now=NOW + REPEAT - 1) == []
+    both = [("a", 10, None, "timeslice"), ("b", 10, None, "timeslice")]
+    assert observe(holders, 30, A, B, now=NOW + REPEAT) == both
+    assert observe(holders, 40, A, B, now=NOW + REPEAT + 1) == []
+    assert observe(holders, 50, A, B, now=NOW + 2 * REPEAT) == both
+
+
+def test_view_without_reports_begins_again() -> None:
+    holders = HolderTracker()
+    observe(holders, 10, A)
+    observe(holders, 20, A, now=NOW + 5)
+    holders.drop_before(NOW + 5)
+    assert len(holders) == 1
+    holders.drop_before(NOW + 6)
+    assert len(holders) == 0
+    assert observe(holders, 30, A) == [("a", 30, None, "exclusive")]
+
+
 def test_holders_keep_their_start_over_a_restart() -> None:
-    def stored(holder: Holder, since: int, until: int | None = None, method: str = METHOD) -> Holding:
+    def stored(holder: Holder, since: int, method: str = METHOD) -> Holding:
         return Holding(
-            view=GPU, holder=holder, since=since, until=until, methods=(method,), verdict=HoldingVerdict.OBSERVED_ONLY,
+            view=GPU, holder=holder, since=since, methods=(method,), verdict=HoldingVerdict.OBSERVED_ONLY,
             share=Share.EXCLUSIVE,
         )  # fmt: skip
 
     holders = HolderTracker()
-    holders.remember(NODE, [stored(A, 5), stored(pod("old"), 1, 4), stored(pod("others"), 1, None, "kubelet")])
-    assert observe(holders, 100, A) == []
+    holders.remember(NODE, [stored(A, 5), stored(pod("others"), 1, "kubelet")], NOW)
+    assert observe(holders, 100, A) == [("a", 5, None, "exclusive")]  # the time of its last report is not known
+    assert observe(holders, 105, A) == []
     assert observe(holders, 110) == []
     assert observe(holders, 120) == [("a", 5, 110, "exclusive")]
     again = HolderTracker()
-    again.remember(NODE, [stored(A, 5)])
+    again.remember(NODE, [stored(A, 5)], NOW)
     assert observe(again, 100, B) == [("a", 5, None, "timeslice"), ("b", 100, None, "timeslice")]
     assert observe(again, 110, B) == [("a", 5, 100, "timeslice"), ("b", 100, None, "exclusive")]

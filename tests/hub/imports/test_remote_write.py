@@ -81,10 +81,10 @@ def test_target_names_the_machine_if_the_exporter_does_not() -> None:
     ("name", "labels", "machine"),
     [
         # all-smi labels its machine `instance`, or `hostname` in some families; Prometheus also sets `instance`
-        ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-1", "exported_instance": "node-1"}, "node-1"),
-        ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-1", "instance": "node-1"}, "node-1"),  # honor_labels: true
-        ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-1", "node": "node-1"}, "node-1"),
-        ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-1"}, "10.0.0.1"),
+        ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-a", "exported_instance": "node-1"}, "node-1"),
+        ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-a", "instance": "node-1"}, "node-1"),  # honor_labels: true
+        ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-a", "node": "node-1"}, "node-1"),
+        ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-a"}, "10.0.0.1"),
         ("all_smi_cpu_utilization", {"hostname": "node-1", "exported_instance": "node-1"}, "node-1"),
         # an agent's page labels it `node`
         ("gpufleet_host_load_1m", {"exported_node": "node-1", "node": "k8s-1"}, "node-1"),

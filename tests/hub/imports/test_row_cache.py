@@ -171,3 +171,32 @@ def test_cached_instants_are_bounded_and_newest_kept() -> None:
     rows.drop_before(2.0)
     rows.keep(NODE, [sample(0, T0 + at, {"gpu_power_watts": 1.0}) for at in range(102)], 2.0)
     assert sum(map(len, rows._kept.values())) == 102
+
+
+MODE, COUNT = "gpu_ecc_mode", "gpu_ecc_corrected_errors_total"
+LOCATION = DimValue("gpu_ecc_location_errors_total", ("sram", "corrected"), 0)
+NO_ECC = Absent(Reason.NOT_SUPPORTED, MODE)
+
+
+def without_mode(rows: RowCache, at: int, *, gpu: int = 0) -> list[Value | Absent]:
+    """Merge counts of zero and return them as they are written."""
+    parts = [sample(gpu, at, {COUNT: 0}), sample(gpu, at, {}, LOCATION, lane=Lane.SLOW)]
+    written = rows.merge(NODE, parts)
+    return [value for row in written for value in (*row.values.values(), *(dim.value for dim in row.dims))]
+
+
+def test_counts_without_ecc_are_not_supported() -> None:
+    rows = RowCache()
+    mode = sample(0, T0, {MODE: "disabled"}, lane=Lane.STATIC)
+    written = rows.merge(NODE, [sample(0, T0, {COUNT: 0}), mode, sample(1, T0, {COUNT: 0})])
+    assert [row.values for row in written] == [{COUNT: NO_ECC}, {MODE: "disabled"}, {COUNT: 0}]
+
+
+def test_ecc_mode_of_an_earlier_part_counts() -> None:
+    rows = RowCache()
+    assert without_mode(rows, T0) == [0, 0]  # the mode has not arrived yet
+    rows.keep(NODE, rows.merge(NODE, [sample(0, T0, {MODE: "disabled"}, lane=Lane.STATIC)]), 0.0)
+    assert without_mode(rows, T0 + NANOS) == [NO_ECC, NO_ECC]
+    assert without_mode(rows, T0 + NANOS, gpu=1) == [0, 0]
+    rows.keep(NODE, rows.merge(NODE, [sample(0, T0 + 2 * NANOS, {MODE: "enabled"}, lane=Lane.STATIC)]), 0.0)
+    assert without_mode(rows, T0 + 3 * NANOS) == [0, 0]

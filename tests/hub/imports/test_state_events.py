@@ -1,6 +1,7 @@
 """Events that follow from imported states of GPUs."""
 
 import asyncio
+import contextlib
 import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ from gpufleet.codecs.batch import EncodedColumns, decode, to_rows
 from gpufleet.hub.imports.receiver import ImportReceiver
 from gpufleet.hub.imports.request import ImportedRequest
 from gpufleet.hub.imports.row_cache import subject_of
-from gpufleet.hub.imports.state_events import ImportedStates
+from gpufleet.hub.imports.state_events import MAX_EXPIRED, ImportedStates
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.api.answer import MachineRecord
@@ -18,6 +19,7 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import SpoolError
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample, Value
+from gpufleet.model.stored.holdings import HoldingQuery
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.clock import FakeClock
@@ -82,6 +84,28 @@ def test_dropped_machine_has_no_state() -> None:
     assert kinds(states, row("lost", 1)) == ["gpu_lost"]
 
 
+def test_late_row_of_an_expired_device_shows_no_change() -> None:
+    states = ImportedStates()
+    kinds(states, row("lost", 20), row("ok", 20, "GPU-2"))
+    states.drop_except((), {NODE})
+    assert kinds(states, row("ok", 10)) == []
+    assert kinds(states, row("lost", 10, "GPU-2")) == []
+    assert kinds(states, row("ok", 30)) == ["gpu_recovered"]
+
+
+def test_expired_devices_of_a_machine_are_bounded() -> None:
+    states = ImportedStates()
+    gone = [f"GPU-{number}" for number in range(MAX_EXPIRED + 10)]
+    live = row("lost", 1, "GPU-live")
+    kinds(states, live, *(row("ok" if at % 2 else "lost", 2 + at, gpu) for at, gpu in enumerate(gone)))
+    for _ in range(2):
+        states.drop_except({subject_of(NODE, live)}, {NODE})
+    assert len(states) == MAX_EXPIRED + 1
+    late = len(gone) + 100
+    assert kinds(states, row("ok", late, "GPU-live"), row("ok", late, gone[-2])) == ["gpu_recovered"] * 2
+    assert kinds(states, row("ok", late, gone[0])) == [], "its failure is not known any more"
+
+
 class Disk:
     """Ingestion that fails while `failures` is positive, and keeps the bodies."""
 
@@ -89,8 +113,10 @@ class Disk:
         self.failures = 0
         self.kinds: list[str] = []
 
-    def reserve_machines(self, cluster: str, sender: str, machines: object, at: int) -> tuple[Machine, ...]:
-        return ()
+    def reserve_machines(
+        self, cluster: str, sender: str, machines: object, at: int
+    ) -> contextlib.nullcontext[tuple[Machine, ...]]:
+        return contextlib.nullcontext(())
 
     async def receive_encoded(self, batch: EncodedColumns, came_at: int) -> None:
         if self.failures:
@@ -124,8 +150,8 @@ class Store:
     def latest_of(self, cluster: str, machines: list[str]) -> dict[str, tuple[StoredSample, ...]]:
         return {one: tuple(StoredSample(sample=row, received_at=1) for row in self._rows) for one in machines}
 
-    def holdings_of(self, cluster: str, machines: list[str]) -> dict[str, tuple[()]]:
-        return {}
+    def holdings(self, query: HoldingQuery) -> tuple[()]:
+        return ()
 
 
 def receive(disk: Disk, registry: Registry, store: Store, *rows: Sample) -> None:

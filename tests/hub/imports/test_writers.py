@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +15,7 @@ from gpufleet.hub.imports.receiver import MAX_CONCURRENT, ImportReceiver
 from gpufleet.hub.imports.request import ImportedRequest
 from gpufleet.hub.imports.writers import MAX_WRITERS, ROWS_KEPT_SECONDS, ImportWriter, ImportWriters
 from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.machines import MachineAdmission
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireLimitError
 from gpufleet.model.holdings import Holder, HolderKind
@@ -22,6 +23,7 @@ from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.registry.machines import MachineCache
 from tests.fakes.clock import FakeClock
 from tests.support.waiting import wait_until_async
 
@@ -39,18 +41,31 @@ class EmptyRegistry:
 class Disk:
     """Accepts batches once `works` is set."""
 
-    def __init__(self) -> None:
+    def __init__(self, admission: MachineAdmission | None = None) -> None:
+        self._admission = admission
         self.works = asyncio.Event()
         self.batches = 0
         self.newest = b""
 
-    def reserve_machines(self, cluster: str, sender: str, machines: object, came_at: int) -> tuple[Machine, ...]:
-        return ()
+    def reserve_machines(
+        self, cluster: str, sender: str, machines: Iterable[Machine], came_at: int
+    ) -> contextlib.AbstractContextManager[tuple[Machine, ...]]:
+        if self._admission is None:
+            return contextlib.nullcontext(())
+        return self._admission.reserve(cluster, sender, machines, came_at)
 
     async def receive_encoded(self, batch: EncodedColumns, came_at: int) -> None:
         await self.works.wait()
         self.batches += 1
         self.newest = batch.body
+
+
+class Rooms:
+    """A registry with room for one machine of each sender."""
+
+    def __init__(self) -> None:
+        machines = MachineCache(max_machines=2)
+        self.machine_room, self.knows_machine = machines.room, machines.knows
 
 
 def written(machine: str, *gpus: int, at: int = NOW, metric: str = "gpu_power_watts") -> ImportedRequest:
@@ -197,6 +212,16 @@ async def test_device_quota_of_a_cluster_keeps_known_devices() -> None:
         clock.advance(ROWS_KEPT_SECONDS + 1)
         await receiver.receive("many", "a", lambda _: NOTHING)  # expires the devices of writer a
         await receiver.receive("many", "b", lambda _: written("node-2", 6))
+
+
+async def test_refused_request_uses_no_room_for_machines() -> None:
+    clock, disk = FakeClock(NOW), Disk(MachineAdmission(Rooms(), lambda: lambda: False))
+    disk.works.set()
+    with running(clock, ImportWriters(clock, max_subjects=2), disk) as receiver:
+        with pytest.raises(WireLimitError):
+            await receiver.receive("many", "a", lambda _: written("node-1", 1, 2, 3))
+        await receiver.receive("many", "a", lambda _: written("node-2", 1, 2))
+        assert disk.batches == 1
 
 
 async def test_devices_of_an_inactive_writer_free_the_quota() -> None:

@@ -23,10 +23,14 @@ from gpufleet.hub.receive.ingest import (
 )
 from gpufleet.hub.receive.ledger import MAX_RANGES, Ledger
 from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.receive.machines import MachineAdmission, TooManyMachinesError
 from gpufleet.hub.receive.sequences import EpochConflicts
 from gpufleet.model.errors import SpoolError, WireError
+from gpufleet.model.machine import Machine
 from gpufleet.model.stored.ledger import SequenceKey, SequenceState
 from gpufleet.model.wire.batch import WireBatch
+from gpufleet.registry.database import Database
+from gpufleet.registry.sql import SqlRegistry
 from gpufleet.wiring.hub import replay
 from tests.fakes.batches import EPOCH, body, gpu_sample, gpu_view
 from tests.support.waiting import wait_until
@@ -46,7 +50,11 @@ def wal(tmp_path: Path) -> Iterator[Wal]:
 def make(wal: Wal) -> Iterator[Callable[..., Ingest]]:
     with ThreadPoolExecutor(1) as decoding:
 
-        def build(ledger: Ledger | None = None, upstream_refusal: Callable[[WireBatch], str] = lambda _: "") -> Ingest:
+        def build(
+            ledger: Ledger | None = None,
+            upstream_refusal: Callable[[WireBatch], str] = lambda _: "",
+            machines: MachineAdmission | None = None,
+        ) -> Ingest:
             return Ingest(
                 wal=wal,
                 ledger=ledger or Ledger({}),
@@ -55,6 +63,7 @@ def make(wal: Wal) -> Iterator[Callable[..., Ingest]]:
                 decoding=decoding,
                 conflicts=EpochConflicts(),
                 upstream_refusal=upstream_refusal,
+                machines=machines,
             )
 
         yield build
@@ -176,6 +185,38 @@ async def test_batch_that_failed_to_become_durable_is_not_held(wal: Wal, make: C
     results = await asyncio.gather(*(ingest.receive(body(1, NOW), NOW) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(result, SpoolError) for result in results)
     assert not ledger.holds(KEY, 1)
+
+
+def of_machine(name: str) -> bytes:
+    return body(1, NOW, sender=name, machine=Machine(name=name))
+
+
+async def test_batches_that_a_full_log_refuses_use_no_room_for_machines(
+    tmp_path: Path, wal: Wal, make: Callable[..., Ingest]
+) -> None:
+    registry = SqlRegistry(Database.open(f"sqlite:///{tmp_path}/registry.sqlite"), max_machines=2)
+    ingest = make(machines=MachineAdmission(registry, wal.make_drain_check))
+    await wal.append(NOW, bytes(random.Random(1).randbytes((1 << 20) - 100)))
+    for name in "abc":
+        with pytest.raises(SpoolError):
+            await ingest.receive(of_machine(name), NOW)
+    wal.acknowledge([1])
+    for name in "de":
+        await ingest.receive(of_machine(name), NOW)
+    with pytest.raises(TooManyMachinesError):
+        await ingest.receive(of_machine("f"), NOW)
+    registry.close()
+
+
+async def test_machines_of_the_replayed_log_use_room(tmp_path: Path, wal: Wal, make: Callable[..., Ingest]) -> None:
+    registry = SqlRegistry(Database.open(f"sqlite:///{tmp_path}/registry.sqlite"), max_machines=2)
+    for name in "ab":
+        await wal.append(NOW, of_machine(name))
+    ledger, machines = Ledger({}), MachineAdmission(registry, wal.make_drain_check)
+    replay(wal, ledger, machines=machines)
+    with pytest.raises(TooManyMachinesError):
+        await make(ledger, machines=machines).receive(of_machine("c"), NOW)
+    registry.close()
 
 
 async def test_disconnect_leaves_ledger_and_log_consistent(wal: Wal, make: Callable[..., Ingest]) -> None:

@@ -14,7 +14,7 @@ from tests.fakes.batches import body
 from tests.support.processes import Gpufleet, free_port, get_json
 from tests.support.profiles import examples
 from tests.support.store_folders import copy_empty_store
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 BATCHES = examples(200, 400)
 KILLS = examples(2, 4)
@@ -48,7 +48,7 @@ class Poster(threading.Thread):
     def _post(self, content: bytes) -> bool:
         request = urllib.request.Request(f"{self.url}/v1/batches", data=content, headers={"Content-Type": CONTENT_TYPE})
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=10 * PATIENCE) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
@@ -90,7 +90,9 @@ def test_acknowledged_rows_are_stored_once_after_kills(tmp_path: Path) -> None:
     finally:
         hub.kill()
     dsn = f"chdb://{state / 'hub' / 'store'}"
-    counted = subprocess.run([sys.executable, "-c", COUNT_ROWS, dsn], capture_output=True, text=True, timeout=60)
+    counted = subprocess.run(
+        [sys.executable, "-c", COUNT_ROWS, dsn], capture_output=True, text=True, timeout=60 * PATIENCE
+    )
     assert counted.stdout.strip() == str(BATCHES), counted.stderr + log.read_text()
 
 
@@ -102,7 +104,7 @@ def wait_for_senders(url: str) -> list[dict[str, Any]]:
 
 def test_hub_listens_on_other_addresses_only_if_configured(tmp_path: Path) -> None:
     hub = Gpufleet(["hub", "--listen", "0.0.0.0:0", "--state", str(tmp_path)], tmp_path / "log")
-    assert hub.process.wait(timeout=30) == 2
+    assert hub.process.wait(timeout=30 * PATIENCE) == 2
     assert "insecure_listen" in (tmp_path / "log").read_text()
 
 
@@ -112,6 +114,6 @@ def test_second_hub_on_a_folder_exits_with_1(tmp_path: Path) -> None:
         second = Gpufleet(
             ["hub", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "state")], tmp_path / "second.log"
         )
-        assert second.process.wait(timeout=30) == 1
+        assert second.process.wait(timeout=30 * PATIENCE) == 1
     finally:
         first.kill()

@@ -1,5 +1,7 @@
 """Admission of new machines before a batch is acknowledged."""
 
+from collections.abc import Callable
+
 import pytest
 
 from gpufleet.codecs.batch import decode
@@ -13,78 +15,192 @@ NOW = 1_700_000_000_000_000_000
 
 
 class Registry:
-    """Machine cache of two machines for each sender, four for each cluster."""
+    """Machine cache of half as many machines for each sender as for each cluster."""
 
-    def __init__(self) -> None:
-        self.cache = MachineCache(max_machines=4)
+    def __init__(self, max_machines: int = 4) -> None:
+        self.cache = MachineCache(max_machines=max_machines)
         self.machine_room = self.cache.room
         self.knows_machine = self.cache.knows
+
+
+class Log:
+    """Log that numbers the acknowledged batches."""
+
+    def __init__(self) -> None:
+        self.appended = self.flushed = 0
+
+    def make_drain_check(self) -> Callable[[], bool]:
+        newest = self.appended
+        return lambda: self.flushed >= newest
+
+
+class Hub:
+    """The parts of a hub that new machines pass."""
+
+    def __init__(self, max_machines: int = 4) -> None:
+        self.registry, self.log = Registry(max_machines), Log()
+        self.admission = MachineAdmission(self.registry, self.log.make_drain_check)
+
+    def receive(self, one: WireBatch, *, is_logged: bool = True) -> None:
+        admitted = self.admission.admit(one, NOW)
+        self.log.appended += is_logged
+        self.admission.finish(one.cluster, one.sender, admitted, is_logged=is_logged)
+
+    def register(self, one: WireBatch) -> str:
+        return self.registry.cache.match(one.cluster, one.sender, one.machines[0], NOW, NOW).id
 
 
 def batch(name: str, *, sender: str = "s") -> WireBatch:
     return decode(body(1, NOW, machine=Machine(name=name), sender=sender))
 
 
-def flush(registry: Registry, one: WireBatch) -> str:
-    return registry.cache.match(one.cluster, one.sender, one.machines[0], NOW, NOW).id
-
-
 def test_pending_machines_count_until_they_are_registered() -> None:
-    registry = Registry()
-    admission = MachineAdmission(registry, lambda: False)
+    hub = Hub()
     first, second, third = batch("a"), batch("b"), batch("c")
     for one in (first, second, first):
-        admission.admit(one, NOW)
+        hub.receive(one)
     with pytest.raises(TooManyMachinesError):
-        admission.admit(third, NOW)
-    flush(registry, first)
-    flush(registry, second)
-    admission.admit(first, NOW)
+        hub.receive(third)
+    hub.register(first)
+    hub.register(second)
+    hub.receive(first)
     with pytest.raises(TooManyMachinesError):
-        admission.admit(third, NOW)
+        hub.receive(third)
 
 
 def test_one_sender_leaves_room_for_another_up_to_the_limit_of_the_cluster() -> None:
-    admission = MachineAdmission(Registry(), lambda: False)
+    hub = Hub()
     for name in "abcd":
-        admission.admit(batch(name, sender="s" if name in "ab" else "t"), NOW)
+        hub.receive(batch(name, sender="s" if name in "ab" else "t"))
     with pytest.raises(TooManyMachinesError):
-        admission.admit(batch("e", sender="u"), NOW)
+        hub.receive(batch("e", sender="u"))
 
 
 def test_retirement_makes_room() -> None:
-    registry = Registry()
-    admission = MachineAdmission(registry, lambda: False)
+    hub = Hub()
     for name in "ab":
-        admission.admit(batch(name), NOW)
-        id_ = flush(registry, batch(name))
+        hub.receive(batch(name))
+        id_ = hub.register(batch(name))
     with pytest.raises(TooManyMachinesError):
-        admission.admit(batch("c"), NOW)
-    registry.cache.confirm_retired(id_, NOW + 1)
-    admission.admit(batch("c"), NOW)  # raises TooManyMachinesError without room
+        hub.receive(batch("c"))
+    hub.registry.cache.confirm_retired(id_, NOW + 1)
+    hub.receive(batch("c"))  # raises TooManyMachinesError without room
 
 
-def test_machines_of_quarantined_batches_are_dropped_with_the_backlog() -> None:
-    drained = False
-    admission = MachineAdmission(Registry(), lambda: drained)
+def test_machine_being_received_counts_although_the_log_is_empty() -> None:
+    hub = Hub()
     for name in "ab":
-        admission.admit(batch(name), NOW)
+        hub.admission.admit(batch(name), NOW)
     with pytest.raises(TooManyMachinesError):
-        admission.admit(batch("c"), NOW)
-    drained = True
-    admission.admit(batch("c"), NOW)  # raises TooManyMachinesError without room
+        hub.receive(batch("c"))
+
+
+def test_machine_counts_until_its_own_batch_is_flushed() -> None:
+    hub = Hub()
+    admitted = hub.admission.admit(batch("a"), NOW)
+    hub.receive(batch("b"))
+    hub.log.appended += 1
+    hub.admission.finish("local", "s", admitted, is_logged=True)
+    hub.log.flushed = 1  # the batch of b, without b
+    hub.receive(batch("c"))
+    with pytest.raises(TooManyMachinesError):
+        hub.receive(batch("d"))
+
+
+def test_batch_that_is_not_logged_leaves_no_pending_machine() -> None:
+    hub = Hub()
+    for name in "ab":
+        hub.receive(batch(name), is_logged=False)
+    for name in "cd":
+        hub.receive(batch(name))  # raises TooManyMachinesError without room
+
+
+def test_machine_of_a_repeated_batch_stays_pending() -> None:
+    hub = Hub()
+    failing = hub.admission.admit(batch("a"), NOW)
+    hub.receive(batch("a"))
+    hub.admission.finish("local", "s", failing, is_logged=False)
+    hub.receive(batch("b"))
+    with pytest.raises(TooManyMachinesError):
+        hub.receive(batch("c"))
+
+
+def test_machines_of_quarantined_batches_are_dropped_with_their_backlog() -> None:
+    hub = Hub()
+    for name in "ab":
+        hub.receive(batch(name))
+    with pytest.raises(TooManyMachinesError):
+        hub.receive(batch("c"))
+    hub.log.flushed = 1
+    hub.receive(batch("c"))  # raises TooManyMachinesError without room
+
+
+def test_machines_registered_behind_a_quarantined_one_do_not_count_twice() -> None:
+    hub = Hub(max_machines=40)
+    hub.receive(batch("quarantined"))
+    for number in range(19):
+        hub.receive(batch(f"n{number}"))
+        hub.register(batch(f"n{number}"))
+    with pytest.raises(TooManyMachinesError):
+        hub.receive(batch("n20"))
+    for number in range(20):  # the share of the other sender
+        hub.receive(batch(f"t{number}", sender="t"))
+
+
+def test_orphans_do_not_shrink_the_limit() -> None:
+    hub, senders = Hub(max_machines=20), "stu"
+    for number in range(18):
+        one = batch(f"n{number}", sender=senders[number % 3])
+        hub.receive(batch(f"failed-{number}", sender="u"), is_logged=False)
+        hub.receive(batch(f"quarantined-{number}", sender="s"))
+        hub.receive(one)
+        hub.register(one)
+        hub.log.flushed = hub.log.appended
+    assert hub.registry.cache.counts() == {"local": 18}
+    for name in "ab":
+        hub.receive(batch(name, sender="t"))
+    with pytest.raises(TooManyMachinesError):
+        hub.receive(batch("c", sender="t"))
+
+
+def test_machines_of_the_backlog_at_the_start_are_pending() -> None:
+    hub = Hub()
+    hub.log.appended = 3
+    for name in "abc":
+        hub.admission.restore(batch(name), NOW)
+    with pytest.raises(TooManyMachinesError):
+        hub.receive(batch("d"))
+    hub.receive(batch("d", sender="t"))
+    for name in "abcd":
+        hub.register(batch(name))
+    hub.log.flushed = 4
+    with pytest.raises(TooManyMachinesError):
+        hub.receive(batch("e", sender="t"))
+    assert hub.registry.cache.counts() == {"local": 4}
 
 
 def test_reservation_takes_the_new_machines_that_fit() -> None:
-    registry = Registry()
-    admission = MachineAdmission(registry, lambda: False)
-    flush(registry, batch("a"))
+    hub = Hub()
+    hub.register(batch("a"))
     a, b, c = (Machine(name=name) for name in "abc")
-    assert admission.reserve("local", "s", [c, a, b], NOW) == (b,)
-    admission.admit(batch("c"), NOW)
+    with hub.admission.reserve("local", "s", [c, a, b], NOW) as excess:
+        assert excess == (b,)
+        hub.receive(batch("c"))
+        with pytest.raises(TooManyMachinesError):
+            hub.receive(batch("b"))
+    with pytest.raises(TooManyMachinesError), hub.admission.reserve("local", "s", [b], NOW):
+        pass
+    for sender, machines in (("s", [a, c]), ("s", []), ("t", [b])):
+        with hub.admission.reserve("local", sender, machines, NOW) as excess:
+            assert excess == ()
+
+
+def test_reserved_machine_without_a_logged_batch_is_dropped_with_its_request() -> None:
+    hub = Hub()
+    with hub.admission.reserve("local", "s", [Machine(name="a"), Machine(name="b")], NOW):
+        hub.receive(batch("a"))
+        with pytest.raises(TooManyMachinesError):
+            hub.receive(batch("c"))
+    hub.receive(batch("c"))
     with pytest.raises(TooManyMachinesError):
-        admission.admit(batch("b"), NOW)
-    with pytest.raises(TooManyMachinesError):
-        admission.reserve("local", "s", [b], NOW)
-    assert admission.reserve("local", "s", [a, c], NOW) == admission.reserve("local", "s", [], NOW) == ()
-    assert admission.reserve("local", "t", [b], NOW) == ()
+        hub.receive(batch("b"))

@@ -1,14 +1,16 @@
 """Receiver of imports: turns requests of other systems into batches that take the normal ingestion path."""
 
 import asyncio
+import contextlib
 import functools
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 from typing import TypeVar
 
 from gpufleet.codecs.batch import encode_with_columns
+from gpufleet.fleet.attribution.reported import current_holdings
 from gpufleet.hub.imports.request import ImportedRequest
 from gpufleet.hub.imports.writers import ImportWriter, ImportWriters
 from gpufleet.hub.receive.counters import Counters, count_bounded
@@ -17,6 +19,8 @@ from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.status import Heartbeat
+from gpufleet.model.stored.holdings import HoldingQuery
+from gpufleet.model.time import LATEST
 from gpufleet.model.wire.batch import MachineReport
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import MachineRegistry
@@ -108,45 +112,62 @@ class ImportReceiver:
         self, writer: ImportWriter, read: Callable[[ImportWriter], ImportedRequest], heartbeat: Heartbeat | None
     ) -> ImportedRequest:
         async with writer.lock, self._turns:
-            written = self._admit(writer, await self._in_thread(lambda: read(writer)))
-            if missed := writer.decoder.known.missed:
-                count_bounded(self._counters.uncached_series, f"{writer.cluster}/{writer.name}", missed)
-            self._writers.bound_series()
-            writer.expire(self._clock)
-            self._writers.expire(writer.cluster)
-            self._writers.check_subjects(writer, await self._in_thread(lambda: writer.rows.count_new(written.machines)))
-            self._count(written)
-            await self._in_thread(lambda: self._load_stored(writer, written.machines))
-            rows = await self._in_thread(
-                lambda: {one: writer.rows.merge(one, parts) for one, parts in written.machines.items()}
-            )
-            states = await self._in_thread(lambda: {one: writer.states.changes(one, own) for one, own in rows.items()})
-            events = [MachineReport(machine=one, events=found) for one, found in written.events.items()]
-            derived = _event_batches({one: found.events for one, found in states.items()})
-            changed = {one: writer.holders.changes(one, found) for one, found in written.holders.items()}
-            held = [MachineReport(machine=one, holdings=changes) for one, (changes, _) in changed.items() if changes]
-            # Events precede their rows: after a failure between them, the repeated request shows the same events again.
-            batches = [*derived, *_batches(rows), *([events] if events else []), *([held] if held else [])]
-            for reports in batches or ([[]] if heartbeat is not None else []):
-                now = self._clock.now_ns()
-                batch = writer.batch(reports, now, heartbeat)
-                encoded = await self._in_thread(functools.partial(encode_with_columns, batch))
-                await self._ingest.receive_encoded(encoded, now)
-                writer.seq += 1
-                for report in reports:
-                    writer.rows.keep(report.machine, report.samples, writer.last_seen)
-            for found in states.values():
-                writer.states.keep(found)
-            for _, kept in changed.values():
-                writer.holders.keep(kept)
+            request = await self._in_thread(lambda: read(writer))
+            with self._admitted(writer, request) as written:
+                await self._ingest_request(writer, written, heartbeat)
         return written
 
-    def _admit(self, writer: ImportWriter, written: ImportedRequest) -> ImportedRequest:
-        """Drop new machines beyond the limit of the cluster or writer. Raises TooManyMachinesError if none is left."""
+    async def _ingest_request(
+        self, writer: ImportWriter, written: ImportedRequest, heartbeat: Heartbeat | None
+    ) -> None:
+        if missed := writer.decoder.known.missed:
+            count_bounded(self._counters.uncached_series, f"{writer.cluster}/{writer.name}", missed)
+        self._writers.bound_series()
+        writer.expire(self._clock)
+        self._writers.expire(writer.cluster)
+        self._writers.check_subjects(writer, await self._in_thread(lambda: writer.rows.count_new(written.machines)))
+        self._count(written)
+        await self._in_thread(lambda: self._load_stored(writer, written.machines))
+        rows = await self._in_thread(
+            lambda: {one: writer.rows.merge(one, parts) for one, parts in written.machines.items()}
+        )
+        states = await self._in_thread(lambda: {one: writer.states.changes(one, own) for one, own in rows.items()})
+        events = [MachineReport(machine=one, events=found) for one, found in written.events.items()]
+        derived = _event_batches({one: found.events for one, found in states.items()})
+        instant = self._clock.now_ns()
+        changed = {one: writer.holders.changes(one, found, instant) for one, found in written.holders.items()}
+        held = [MachineReport(machine=one, holdings=changes) for one, (changes, _) in changed.items() if changes]
+        # Events precede their rows: after a failure between them, the repeated request shows the same events again.
+        batches = [*derived, *_batches(rows), *([events] if events else []), *([held] if held else [])]
+        for reports in batches or ([[]] if heartbeat is not None else []):
+            now = self._clock.now_ns()
+            batch = writer.batch(reports, now, heartbeat)
+            encoded = await self._in_thread(functools.partial(encode_with_columns, batch))
+            await self._ingest.receive_encoded(encoded, now)
+            writer.seq += 1
+            for report in reports:
+                writer.rows.keep(report.machine, report.samples, writer.last_seen)
+        for found in states.values():
+            writer.states.keep(found)
+        for _, kept in changed.values():
+            writer.holders.keep(kept)
+
+    @contextlib.contextmanager
+    def _admitted(self, writer: ImportWriter, written: ImportedRequest) -> Iterator[ImportedRequest]:
+        """Reserve room for the machines of a request; yield the request without new machines beyond the limit.
+
+        Raises TooManyMachinesError if no machine is left.
+        """
         machines = {**written.machines, **written.events, **written.holders}
         if not machines:
-            return written
-        excess = self._ingest.reserve_machines(writer.cluster, writer.name, machines, self._clock.now_ns())
+            yield written
+            return
+        with self._ingest.reserve_machines(writer.cluster, writer.name, machines, self._clock.now_ns()) as excess:
+            self._report_excess(writer, excess)
+            yield written.without(set(excess), TOO_MANY_MACHINES)
+
+    def _report_excess(self, writer: ImportWriter, excess: Sequence[Machine]) -> None:
+        """Log machines without room, unless the writer's previous request had as many."""
         if excess and len(excess) != writer.excess:
             names = ", ".join(repr(one.name) for one in excess[:MAX_NAMES_LOGGED])
             log.warning(
@@ -155,10 +176,9 @@ class ImportReceiver:
                 writer.name, writer.cluster, len(excess), names,
             )  # fmt: skip
         writer.excess = len(excess)
-        return written.without(set(excess), TOO_MANY_MACHINES)
 
     def _load_stored(self, writer: ImportWriter, machines: Mapping[Machine, Sequence[Sample]]) -> None:
-        """Load the newest stored rows and holders of machines that are new since the start. Blocking."""
+        """Load the newest stored rows and present holders of machines that are new since the start. Blocking."""
         new = [one for one in machines if one not in writer.loaded]
         ids = {known.id: one for one in new for known in self._registry.find_machines(writer.cluster, one.name)}
         if ids:
@@ -166,8 +186,10 @@ class ImportReceiver:
                 written = [one.sample for one in stored if one.sample.provenance is Provenance.IMPORTED]
                 writer.rows.keep(ids[id_], written, writer.last_seen)
                 writer.states.keep(writer.states.changes(ids[id_], written))
-            for id_, holdings in self._store.holdings_of(writer.cluster, list(ids)).items():
-                writer.holders.remember(ids[id_], holdings)
+            now = self._clock.now_ns()
+            query = HoldingQuery(cluster=writer.cluster, machines=tuple(ids), start=now, end=LATEST)
+            for holding in self._store.holdings(query):
+                writer.holders.remember(ids[holding.machine], current_holdings([holding], now), now)
         writer.loaded.update(new)
 
     def _count(self, written: ImportedRequest) -> None:

@@ -5,14 +5,15 @@ for each subject, reader, lane and instant. So each part is merged with earlier 
 a whole row.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from gpufleet.dialects.sample_builder import merge_readings
+from gpufleet.fleet.board import ECC_MODE, board_of, is_ecc_off, without_defaults, without_ecc_counts
 from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue import Lane
+from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.time import NANOS
@@ -70,11 +71,14 @@ class RowCache:
     def merge(self, machine: Machine, parts: Iterable[Sample]) -> list[Sample]:
         """Return the rows that result from merging parts into the cached rows, without unchanged rows.
 
+        The driver's defaults for what a board does not have become absent. ECC counts of a GPU whose ECC is disabled or
+        does not exist become `not_supported`; the mode may be that of an earlier part.
+
         The cache is not changed: call `keep` with the returned rows once they are durable.
         """
         found: dict[Subject, dict[int, Sample]] = {}
         near: dict[Subject, _InstantIndex] = {}
-        for part in parts:
+        for part in self._without_board_defaults(machine, list(parts)):
             subject = subject_of(machine, part)
             if part.lane is Lane.STATIC and self._repeats_previous(subject, part):
                 continue
@@ -93,6 +97,23 @@ class RowCache:
             if joined is not before:
                 new[at] = joined
         return [row for instants in found.values() for row in instants.values()]
+
+    def _without_board_defaults(self, machine: Machine, parts: Sequence[Sample]) -> Iterator[Sample]:
+        modes = {(board_of(part), part.reader): part.values[ECC_MODE] for part in parts if ECC_MODE in part.values}
+        off: dict[tuple[str, str], bool] = {}
+        for part in parts:
+            board = board_of(part)
+            if board is None:
+                yield part
+                continue
+            place = board, part.reader
+            if place not in off:
+                off[place] = is_ecc_off(modes.get(place) or self._newest_ecc_mode(machine, board, part.reader))
+            yield without_defaults(without_ecc_counts(part) if off[place] else part)
+
+    def _newest_ecc_mode(self, machine: Machine, board: str, reader: str) -> Value | Absent | None:
+        rows = self._kept.get((machine, board, reader, CATALOGUE[ECC_MODE].lane))
+        return rows[max(rows)].values.get(ECC_MODE) if rows else None
 
     def _repeats_previous(self, subject: Subject, part: Sample) -> bool:
         """Return whether the directly preceding row has the same values; an earlier one may be of an ended series."""

@@ -11,6 +11,9 @@ from gpufleet.model.reading import Sample
 
 STATE = "gpu_state"
 
+MAX_EXPIRED = 4096
+"""Maximum number of expired subjects of one writer with a known state; beyond it, the earliest are dropped."""
+
 _Source = tuple[Machine, str]
 """A machine, and the reader of its rows."""
 
@@ -38,6 +41,10 @@ class ImportedStates:
         self._states: dict[_Source, DeviceStates] = {}
         self._newest: dict[Subject, int] = {}
 
+    def __len__(self) -> int:
+        """Return the number of subjects with a known state."""
+        return len(self._newest)
+
     def changes(self, machine: Machine, rows: Iterable[Sample]) -> StateChanges:
         """Return the changes that rows of a machine show; `keep` them once the rows are durable.
 
@@ -63,6 +70,20 @@ class ImportedStates:
         self._newest |= changed.newest
 
     def drop_except(self, subjects: Container[Subject], machines: Container[Machine]) -> None:
-        """Drop the states of all other subjects and machines."""
-        self._newest = {subject: at for subject, at in self._newest.items() if subject in subjects}
+        """Drop the states of other machines, and of subjects beyond the newest `MAX_EXPIRED` of all other subjects.
+
+        A device keeps its state as long as the time of that state, so that a late row is not taken for a change.
+        """
         self._states = {source: states for source, states in self._states.items() if source[0] in machines}
+        self._newest = {subject: at for subject, at in self._newest.items() if subject[0] in machines}
+        expired = sorted((one for one in self._newest if one not in subjects), key=self._newest.__getitem__)
+        dropped = expired[:-MAX_EXPIRED]
+        if not dropped:
+            return
+        for subject in dropped:
+            del self._newest[subject]
+        known = {subject[:3] for subject in self._newest}  # a device may have rows of several lanes
+        for device in {subject[:3] for subject in dropped} - known:
+            machine, key, reader = device
+            if states := self._states.get((machine, reader)):
+                states.drop(key)

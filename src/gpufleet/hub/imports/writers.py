@@ -1,7 +1,8 @@
 """State of the writers of imports, bounded in memory: decoder, newest rows and device holders of each.
 
 A scrape can arrive in parts. So a holder that is missing from a scrape has released the device as of that scrape, but
-only once the next scrape begins. The end of a series does not release its holder, because the exporter may be down.
+only once the next scrape begins. The end of a series does not release its holder, because the exporter may be down. The
+holding is then not repeated, and ends at its last report (`fleet.attribution.reported`).
 """
 
 import asyncio
@@ -11,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from gpufleet.codecs.remote_write.decode import WriteDecoder
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.hub.imports.remote_write import is_known_metric
 from gpufleet.hub.imports.row_cache import RowCache
 from gpufleet.hub.imports.state_events import ImportedStates
 from gpufleet.model.errors import WireLimitError
-from gpufleet.model.holdings import Holder, Holding, HoldingVerdict, Share
+from gpufleet.model.holdings import REPEAT_SECONDS, Holder, Holding, HoldingVerdict, Share
 from gpufleet.model.machine import Machine
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
@@ -50,12 +52,16 @@ class ViewHolders(msgspec.Struct, frozen=True):
 
     Attributes:
         at: newest instant with a report; 0 if the state was loaded from the store.
+        last_seen: time of the newest request with the view, by the hub's clock.
+        reported_at: time at which all of the current holdings were last reported, by the hub's clock; 0 if loaded.
         seen: holders named at that instant.
         since: start of each current holder.
         together: number of holders named in the last complete scrape that named the holder, by holder.
     """
 
     at: int = 0
+    last_seen: int = 0
+    reported_at: int = 0
     seen: frozenset[Holder] = frozenset()
     since: Mapping[Holder, int] = {}
     together: Mapping[Holder, int] = {}
@@ -71,16 +77,26 @@ class HolderTracker:
         """Return the number of tracked views."""
         return len(self._held)
 
-    def remember(self, machine: Machine, holdings: Iterable[Holding]) -> None:
-        """Add the stored holdings of a machine."""
+    def remember(self, machine: Machine, holdings: Iterable[Holding], now: int) -> None:
+        """Add the present holdings of a machine from the store; `now` is the hub's clock."""
         for one in holdings:
-            if METHOD in one.methods and one.until is None:
-                before = self._held.get((machine, one.view), ViewHolders())
+            if METHOD in one.methods:
+                before = self._held.get((machine, one.view), ViewHolders(last_seen=now))
                 since = {**before.since, one.holder: one.since}
                 self._held[machine, one.view] = msgspec.structs.replace(before, since=since)
 
-    def changes(self, machine: Machine, found: ObservedHolders) -> tuple[tuple[Holding, ...], dict[Place, ViewHolders]]:
-        """Return the changed holdings of a machine, and the state to `keep` once they are durable."""
+    def changes(
+        self, machine: Machine, found: ObservedHolders, now: int
+    ) -> tuple[tuple[Holding, ...], dict[Place, ViewHolders]]:
+        """Return the holdings of a machine to report, and the state to `keep` once they are durable.
+
+        These are the changed holdings, and each current one again after `REPEAT_SECONDS`.
+
+        Args:
+            machine: the machine.
+            found: holders of its views.
+            now: nanoseconds since 1970 by the hub's clock.
+        """
         new: dict[Place, ViewHolders] = {}
         changed: dict[tuple[str, Holder, int], Holding] = {}
         for (view, at), holders in sorted(found.items(), key=lambda one: one[0]):
@@ -88,13 +104,14 @@ class HolderTracker:
             before = new.get(place) or self._held.get(place, ViewHolders())
             if at < before.at:
                 continue  # older than the current state
-            after = _holders_after(before, at, holders)
+            after = msgspec.structs.replace(_holders_after(before, at, holders), last_seen=now)
             for holder, since in before.since.items() - after.since.items():
                 sharers = after.together.get(holder, len(before.since))
                 changed[view, holder, since] = _holding(view, holder, since, before.at, sharers)
-            if after.since != before.since:
+            if after.since != before.since or now - before.reported_at >= REPEAT_SECONDS * NANOS:
                 for holder, since in after.since.items():
                     changed[view, holder, since] = _holding(view, holder, since, None, len(after.since))
+                after = msgspec.structs.replace(after, reported_at=now)
             new[place] = after
         return tuple(changed.values()), new
 
@@ -103,8 +120,8 @@ class HolderTracker:
         self._held.update(held)
 
     def drop_before(self, at: int) -> None:
-        """Drop views without reports since an instant; their stored holdings are not closed."""
-        self._held = {place: held for place, held in self._held.items() if held.at >= at or not held.at}
+        """Drop views without requests since an instant by the hub's clock. Their holdings end at their last report."""
+        self._held = {place: held for place, held in self._held.items() if held.last_seen >= at}
 
 
 def _holders_after(before: ViewHolders, at: int, holders: frozenset[Holder]) -> ViewHolders:
@@ -120,7 +137,7 @@ def _holders_after(before: ViewHolders, at: int, holders: frozenset[Holder]) -> 
         together |= dict.fromkeys(before.seen, len(before.seen))
     for holder in sorted(holders, key=lambda one: one.id):
         since.setdefault(holder, at)
-    return ViewHolders(at, seen, since, together)
+    return msgspec.structs.replace(before, at=at, seen=seen, since=since, together=together)
 
 
 def _holding(view: str, holder: Holder, since: int, until: int | None, sharers: int) -> Holding:
@@ -151,9 +168,6 @@ MAX_SUBJECTS = 250_000
 
 ROWS_KEPT_SECONDS = 900
 """A subject without new rows for this long is dropped, and so is an inactive writer once another one needs room."""
-
-HOLDERS_KEPT_SECONDS = 86_400
-"""A view without reports for this long loses its known holders."""
 
 TIDY_SECONDS = 60
 """Interval between cleanups of a writer's memory."""
@@ -211,7 +225,7 @@ class ImportWriter:
             return
         self._tidy_at = clock.monotonic() + TIDY_SECONDS
         self.rows.drop_before(clock.monotonic() - ROWS_KEPT_SECONDS)
-        self.holders.drop_before(clock.now_ns() - HOLDERS_KEPT_SECONDS * NANOS)
+        self.holders.drop_before(clock.now_ns() - HOLDING_TTL_NS)
         machines = self.rows.machines
         self.loaded &= machines
         self.states.drop_except(self.rows, machines)

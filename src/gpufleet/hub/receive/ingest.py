@@ -1,9 +1,11 @@
 """Ingestion of batches: check the cluster and sequence, append to the log, update the ledger, then acknowledge."""
 
 import asyncio
+import contextlib
 import enum
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 
 import msgspec
 
@@ -70,13 +72,14 @@ class Acknowledgement(msgspec.Struct, frozen=True):
 
 
 class _IncomingBatch(msgspec.Struct, frozen=True):
-    """A batch that is being written to the log."""
+    """A batch that is being written to the log; `admitted` has its machines that are not registered."""
 
     key: SequenceKey
     report: SenderReport
     body: bytes
     digest: int
     weight: int
+    admitted: tuple[Machine, ...]
 
 
 class _CommitGroup:
@@ -207,12 +210,11 @@ class Ingest:
 
     def reserve_machines(
         self, cluster: str, sender: str, machines: Iterable[Machine], came_at: int
-    ) -> tuple[Machine, ...]:
-        """Reserve room for the new machines of a request that becomes several batches; return those without room.
-
-        Raises TooManyMachinesError if no machine is known and there is no room for any.
-        """
-        return () if self._machines is None else self._machines.reserve(cluster, sender, machines, came_at)
+    ) -> AbstractContextManager[tuple[Machine, ...]]:
+        """Reserve room for the new machines of a request while the context is open; see `MachineAdmission.reserve`."""
+        if self._machines is None:
+            return contextlib.nullcontext(())
+        return self._machines.reserve(cluster, sender, machines, came_at)
 
     async def receive_all(
         self,
@@ -275,8 +277,7 @@ class Ingest:
             raise WireError("seq", f"{batch.seq} opens one gap too many in epoch {batch.epoch}: start a new epoch")
         if refusal := self._upstream_refusal(batch):
             raise UpstreamRefusalError(f"the next hub does not accept it yet: {refusal}")
-        if self._machines is not None:
-            self._machines.admit(batch, came_at)
+        admitted = () if self._machines is None else self._machines.admit(batch, came_at)
         # A batch cannot wait longer than it exists: a relay whose clock was set after its start reports years.
         waited = min(waited_ns or 0, max(0, came_at - batch.sent_at))
         report = SenderReport(
@@ -287,7 +288,7 @@ class Ingest:
             waited_ns=waited,
         )
         pending = _PendingBatch(group, len(group.coming), digest, BatchStatus.ACCEPTED, batch.seq)
-        group.coming.append(_IncomingBatch(key, report, body, digest, weight))
+        group.coming.append(_IncomingBatch(key, report, body, digest, weight, admitted))
         self._in_flight[key, batch.seq] = pending
         if run is None:
             self._coming.setdefault(key.cluster, set()).add(key)
@@ -317,17 +318,22 @@ class Ingest:
         return await asyncio.get_running_loop().run_in_executor(self._decoding, _decode, body)
 
     async def _append(self, coming: Sequence[_IncomingBatch], came_at: int) -> list[int | SpoolError]:
+        logged: set[int] = set()  # places in `coming`
         try:
             numbers = await self._wal.append_all(
                 came_at, [one.body for one in coming], [one.report.waited_ns for one in coming]
             )
-            for one, number in zip(coming, numbers, strict=True):
+            for place, (one, number) in enumerate(zip(coming, numbers, strict=True)):
                 if isinstance(number, int):
+                    logged.add(place)
                     self._hold(one, number)
         finally:
-            for one in coming:
+            for place, one in enumerate(coming):
                 del self._in_flight[one.key, one.report.batch.seq]
                 self._coming.get(one.key.cluster, set()).discard(one.key)
+                if self._machines is not None and one.admitted:
+                    who = one.key.cluster, one.key.sender
+                    self._machines.finish(*who, one.admitted, is_logged=place in logged)
         return numbers
 
     def _hold(self, one: _IncomingBatch, number: int) -> None:

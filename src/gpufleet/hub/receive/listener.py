@@ -1,6 +1,6 @@
 """Listener of a running hub or relay, as it reports it in its state folder.
 
-`gpufleet doctor hub` learns from this file where the process listens and how it is protected, whatever options and
+`gpufleet doctor hub` reads from this file where the process listens and how it is protected, whatever options and
 environment it was started with. The file belongs to the process that has the log open, and is removed before the next
 one listens.
 """

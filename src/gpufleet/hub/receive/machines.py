@@ -1,11 +1,15 @@
 """Admission of new machines: a batch that would exceed a limit on machines is rejected before it is acknowledged.
 
-Machines are registered when a batch is flushed. Until then, those of acknowledged batches are pending and count too.
+Machines are registered when a batch is flushed. From the admission of the batch until then, they are pending, and count
+as well. If the batch cannot be written to the log, its machines are no longer pending.
 """
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
+
+import msgspec
 
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.machine import Machine
@@ -29,40 +33,70 @@ class AdmissionRegistry(Protocol):
         ...
 
 
-_Pending = tuple[str, Machine]
+_Key = tuple[str, Machine]
 """Sender and evidence."""
+
+
+class _PendingMachine(msgspec.Struct):
+    """A machine that is not registered yet.
+
+    Attributes:
+        claims: number of batches and requests with the machine that are being received.
+        is_flushed: of its newest logged batch, returns whether the batch is flushed; None if no batch is logged.
+    """
+
+    claims: int = 0
+    is_flushed: Callable[[], bool] | None = None
 
 
 class MachineAdmission:
     """New machines of the batches that are not flushed yet. Use it from the event loop."""
 
-    def __init__(self, registry: AdmissionRegistry, is_drained: Callable[[], bool]) -> None:
-        """Take the registry, and a function that returns whether every acknowledged batch is flushed."""
+    def __init__(self, registry: AdmissionRegistry, make_drain_check: Callable[[], Callable[[], bool]]) -> None:
+        """Take the registry, and the function of the log; see `Wal.make_drain_check`."""
         self._registry = registry
-        self._is_drained = is_drained
-        self._pending: dict[str, dict[_Pending, None]] = {}  # by cluster, oldest first
+        self._make_drain_check = make_drain_check
+        self._pending: dict[str, dict[_Key, _PendingMachine]] = {}  # by cluster, in the order of `finish`
         self._by_sender: Counter[tuple[str, str]] = Counter()
+        self._scanned: dict[str, int] = {}  # by cluster, room in the registry at the last scan
 
-    def admit(self, batch: WireBatch, at: int) -> None:
+    def admit(self, batch: WireBatch, at: int) -> tuple[Machine, ...]:
         """Make the new machines of a batch pending.
 
         Args:
-            batch: about to be acknowledged. If that fails, its machines stay pending until the backlog is empty.
+            batch: about to be acknowledged.
             at: the hub's clock on receipt.
+
+        Returns:
+            The machines of the batch that are not registered: pass them to `finish` once the batch is written to the
+            log, or could not be.
 
         Raises:
             TooManyMachinesError: if they exceed the limit; nothing is changed then.
         """
         cluster, sender = batch.cluster, batch.sender
-        new = self._new_machines(cluster, sender, batch.machines, at)
-        if new:
-            room = self._room(cluster, sender, at)
+        unregistered = self._unregistered(cluster, sender, batch.machines, at)
+        if unregistered:
+            new, room = self._fit(cluster, sender, unregistered, at)
             if len(new) > min(room.cluster, room.sender):
                 raise _too_many(len(new), cluster, sender, room)
-            self._add(cluster, sender, new)
+            self._claim(cluster, sender, unregistered)
+        return unregistered
 
-    def reserve(self, cluster: str, sender: str, machines: Iterable[Machine], at: int) -> tuple[Machine, ...]:
-        """Make new machines pending, in order, while there is room for them.
+    def finish(self, cluster: str, sender: str, machines: Iterable[Machine], *, is_logged: bool) -> None:
+        """End the reception of a batch; `machines` is the result of `admit`."""
+        if is_logged:
+            self._log(cluster, sender, machines)
+        self._release(cluster, sender, machines)
+
+    def restore(self, batch: WireBatch, at: int) -> None:
+        """Make the new machines of a batch pending that an earlier process acknowledged, whatever the limit."""
+        machines = self._unregistered(batch.cluster, batch.sender, batch.machines, at)
+        self._log(batch.cluster, batch.sender, machines)
+
+    @contextlib.contextmanager
+    def reserve(self, cluster: str, sender: str, machines: Iterable[Machine], at: int) -> Iterator[tuple[Machine, ...]]:
+        """Reserve room for new machines, in order, while the context is open. `admit` the batches inside it.
 
         Args:
             cluster: of the sender.
@@ -70,56 +104,106 @@ class MachineAdmission:
             machines: of a request that becomes several batches.
             at: the hub's clock on receipt.
 
-        Returns:
+        Yields:
             The machines without room; the sender's batches must not contain them.
 
         Raises:
             TooManyMachinesError: if no machine is known and there is no room for any.
         """
         machines = tuple(machines)
-        new = self._new_machines(cluster, sender, machines, at)
-        if not new:
-            return ()
-        room = self._room(cluster, sender, at)
-        count = max(0, min(room.cluster, room.sender))
-        if not count and len(new) == len(machines):
-            raise _too_many(len(new), cluster, sender, room)
-        self._add(cluster, sender, new[:count])
-        return tuple(new[count:])
+        reserved = self._unregistered(cluster, sender, machines, at)
+        excess: tuple[Machine, ...] = ()
+        if reserved:
+            new, room = self._fit(cluster, sender, reserved, at)
+            count = max(0, min(room.cluster, room.sender))
+            if not count and len(new) == len(machines):
+                raise _too_many(len(new), cluster, sender, room)
+            excess = new[count:]
+            dropped = set(excess)
+            reserved = tuple(one for one in reserved if one not in dropped)
+        self._claim(cluster, sender, reserved)
+        try:
+            yield excess
+        finally:
+            self._release(cluster, sender, reserved)
 
-    def _new_machines(self, cluster: str, sender: str, machines: Iterable[Machine], at: int) -> list[Machine]:
-        """Return the machines that are neither registered nor pending."""
-        pending = self._pending.setdefault(cluster, {})
-        return [
-            machine
-            for machine in dict.fromkeys(machines)
-            if (sender, machine) not in pending and not self._registry.knows_machine(cluster, sender, machine, at)
-        ]
+    def _unregistered(self, cluster: str, sender: str, machines: Iterable[Machine], at: int) -> tuple[Machine, ...]:
+        knows = self._registry.knows_machine
+        return tuple(dict.fromkeys(one for one in machines if not knows(cluster, sender, one, at)))
 
-    def _room(self, cluster: str, sender: str, at: int) -> MachineRoom:
-        """Return the room beside pending machines."""
-        self._remove_registered(cluster, at)
+    def _fit(
+        self, cluster: str, sender: str, machines: Sequence[Machine], at: int
+    ) -> tuple[tuple[Machine, ...], MachineRoom]:
+        """Return the machines that are not pending, and the room beside pending machines."""
+        self._remove_flushed(cluster, at)
+        new, room = self._measure(cluster, sender, machines)
+        if len(new) > min(room.cluster, room.sender):
+            registered = self._registry.machine_room(cluster, sender).cluster
+            if self._scanned.get(cluster) != registered:  # a scan costs time, and finds nothing new otherwise
+                self._scanned[cluster] = registered
+                self._remove_flushed(cluster, at, every=True)
+                new, room = self._measure(cluster, sender, machines)
+        return new, room
+
+    def _measure(
+        self, cluster: str, sender: str, machines: Sequence[Machine]
+    ) -> tuple[tuple[Machine, ...], MachineRoom]:
+        pending = self._pending.get(cluster, {})
         room = self._registry.machine_room(cluster, sender)
-        return MachineRoom(
-            cluster=room.cluster - len(self._pending[cluster]), sender=room.sender - self._by_sender[cluster, sender]
-        )
+        room = MachineRoom(cluster=room.cluster - len(pending), sender=room.sender - self._by_sender[cluster, sender])
+        return tuple(one for one in machines if (sender, one) not in pending), room
 
-    def _add(self, cluster: str, sender: str, machines: Sequence[Machine]) -> None:
-        self._pending[cluster].update(dict.fromkeys((sender, one) for one in machines))
-        self._by_sender[cluster, sender] += len(machines)
+    def _remove_flushed(self, cluster: str, at: int, *, every: bool = False) -> None:
+        """Remove machines that were registered since, and those of flushed batches, such as quarantined ones.
 
-    def _remove_registered(self, cluster: str, at: int) -> None:
-        """Remove machines that were registered since: batches are flushed in the order of their receipt."""
-        pending = self._pending[cluster]
-        drained = self._is_drained()
-        while pending:
-            sender, machine = oldest = next(iter(pending))
-            if not drained and not self._registry.knows_machine(cluster, sender, machine, at):
-                return
-            del pending[oldest]
-            self._by_sender[cluster, sender] -= 1
-            if not self._by_sender[cluster, sender]:
-                del self._by_sender[cluster, sender]
+        Batches are flushed in the order of their receipt, so the first machine that is neither ends the search.
+        A machine registered by an unfinished flush, behind one that is not, is found only with `every`.
+        """
+        pending = self._pending.get(cluster, {})
+        is_flushed, gone = True, []
+        for key, one in pending.items():
+            if not one.claims:
+                is_flushed = is_flushed and one.is_flushed is not None and one.is_flushed()
+                if is_flushed or self._registry.knows_machine(cluster, key[0], key[1], at):
+                    gone.append(key)
+                    continue
+            if not every:
+                break
+        for key in gone:
+            self._remove(cluster, key)
+
+    def _claim(self, cluster: str, sender: str, machines: Iterable[Machine]) -> None:
+        for machine in machines:
+            self._pending_machine(cluster, (sender, machine)).claims += 1
+
+    def _release(self, cluster: str, sender: str, machines: Iterable[Machine]) -> None:
+        for machine in machines:
+            one = self._pending[cluster][sender, machine]
+            one.claims -= 1
+            if not one.claims and one.is_flushed is None:
+                self._remove(cluster, (sender, machine))
+
+    def _log(self, cluster: str, sender: str, machines: Iterable[Machine]) -> None:
+        """Record that a batch with these machines is in the log."""
+        for machine in machines:
+            one = self._pending_machine(cluster, (sender, machine))
+            one.is_flushed = self._make_drain_check()
+            self._pending[cluster][sender, machine] = self._pending[cluster].pop((sender, machine))  # to the end
+
+    def _pending_machine(self, cluster: str, key: _Key) -> _PendingMachine:
+        pending = self._pending.setdefault(cluster, {})
+        one = pending.get(key)
+        if one is None:
+            one = pending[key] = _PendingMachine()
+            self._by_sender[cluster, key[0]] += 1
+        return one
+
+    def _remove(self, cluster: str, key: _Key) -> None:
+        del self._pending[cluster][key]
+        who = cluster, key[0]
+        self._by_sender[who] -= 1
+        if not self._by_sender[who]:
+            del self._by_sender[who]
 
 
 def _too_many(count: int, cluster: str, sender: str, room: MachineRoom) -> TooManyMachinesError:
