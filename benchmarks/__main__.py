@@ -5,7 +5,7 @@ import sys
 
 NAMES = (
     *("agent", "nvml", "guests", "page", "exposition", "dcgm", "codec", "text", "spool", "attribution"),
-    *("store", "rollup", "lists", "hub", "ingest", "relay", "peers", "simulate", "million"),
+    *("store", "rollup", "usage", "lists", "hub", "ingest", "relay", "peers", "simulate", "million"),
 )
 
 

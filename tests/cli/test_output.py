@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.cli.output import escape_controls
 from tests.fakes.batches import body
 from tests.support.waiting import PATIENCE, wait_until_async
 from tests.web.hub.site import Site, now, running_site
@@ -110,3 +112,12 @@ async def test_watch_continues_after_a_failure(tmp_path: Path, terminals: list[T
 
     await wait_until_async(failed, what="two failures")
     assert terminal.process.poll() is None
+
+
+def test_json_has_no_characters_that_control_a_terminal() -> None:
+    text = "".join(map(chr, (*range(0x20), *range(0x7F, 0x100), *range(0x61C, 0x61D), *range(0x2000, 0x2070), 0x1F600)))
+    document = json.dumps({text: [text]}, ensure_ascii=False).encode()
+    escaped = escape_controls(document)
+    assert json.loads(escaped) == json.loads(document)
+    assert not re.search("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]", escaped.decode())
+    assert escape_controls(b'{"a": "\xc3\x9f \\" \\\\"}') == b'{"a": "\xc3\x9f \\" \\\\"}'

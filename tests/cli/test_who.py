@@ -10,7 +10,7 @@ from gpufleet.cli.table import Layout, render
 from gpufleet.cli.who import who_tables
 from gpufleet.codecs.snapshot_json import encode_snapshot
 from gpufleet.exporters.table import TableExporter
-from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState
+from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, UnresolvedDevice, UnresolvedDevices
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.time import to_ns
 from tests.fakes.nvml.driver import FakeNvml
@@ -19,7 +19,7 @@ from tests.support.snapshots import example_snapshot, held_snapshot, holding
 
 Pages = dict[str, tuple[int, bytes]]
 
-HOSTILE = "a\x1b[2J\x07\nb\tc\x9bd"
+HOSTILE = "a\x1b[2J\x07\nb\tc\x9bd\u202ee"
 SOURCES = {"holders_kubelet": "available", "holders_slurm": "not_enabled: SLURM's commands are not installed"}
 
 
@@ -73,7 +73,7 @@ def test_each_holder_of_each_device_is_a_row(held: str) -> None:
 
 
 def test_json_has_the_holdings_of_each_device(held: str) -> None:
-    devices = document("--agent", held)
+    devices = document("--agent", held)["devices"]
 
     assert [one["device"] for one in devices] == [device.key for device in held_snapshot().devices]
     assert {one["holders"]["state"] for one in devices} == {"held"}
@@ -83,7 +83,7 @@ def test_json_has_the_holdings_of_each_device(held: str) -> None:
 
 @pytest.mark.parametrize("query", ["GPU-00000001", "00000001", "0000:11:00.0", "1"])
 def test_one_device_is_selected(held: str, query: str) -> None:
-    assert [one["uuid"] for one in document(query, "--agent", held)] == ["GPU-00000001-0000"]
+    assert [one["uuid"] for one in document(query, "--agent", held)["devices"]] == ["GPU-00000001-0000"]
 
 
 def test_gpu_is_shown_with_its_mig_devices(agent_pages: Pages, agent_url: str) -> None:
@@ -91,7 +91,8 @@ def test_gpu_is_shown_with_its_mig_devices(agent_pages: Pages, agent_url: str) -
     snapshot = with_holders(None, busy)
     serve(agent_pages, snapshot)
 
-    assert [one["device"] for one in document("GPU-00000000", "--agent", agent_url)] == [snapshot.devices[1].key]
+    (shown,) = document("GPU-00000000", "--agent", agent_url)["devices"]
+    assert shown["device"] == snapshot.devices[1].key
 
 
 def test_unknown_device_is_an_error(held: str) -> None:
@@ -128,17 +129,44 @@ def test_missing_collection_of_holders_is_named(agent_url: str) -> None:
 
     assert (done.returncode, rows(done.stdout)) == (0, [])
     assert "[holders]" in done.stderr
-    assert document("--agent", agent_url) == []
+    assert document("--agent", agent_url) == {"devices": [], "unresolved": None}
+
+
+def with_unresolved(snapshot: Snapshot, *names: str) -> Snapshot:
+    """Return the snapshot with these device names of the kubelet that identify no device."""
+    pod = Holder(kind=HolderKind.POD, id="u", name="train-0", namespace="ml")
+    devices = [UnresolvedDevice(source="kubelet", name=name, detail=f"no {name}", holder=pod) for name in names]
+    unresolved = UnresolvedDevices(counts={"kubelet": len(names), "slurm": 0}, devices=tuple(devices[:4]))
+    return msgspec.structs.replace(snapshot, unresolved=unresolved)
+
+
+def test_names_without_a_device_are_counted_below_the_table(agent_pages: Pages, agent_url: str) -> None:
+    free = with_holders(DeviceHolders(state=HolderState.FREE))
+    serve(agent_pages, with_unresolved(free, *(f"GPU-{number}" for number in range(5))))
+
+    (note,) = gpufleet("who", "--agent", agent_url).stderr.splitlines()
+    assert note.startswith("5 ")
+    assert "kubelet: GPU-0 (ml/train-0)" in note
+    assert "2 more" in note
+    unresolved = document("--agent", agent_url)["unresolved"]
+    assert unresolved["counts"] == {"kubelet": 5, "slurm": 0}
+    assert [one["name"] for one in unresolved["devices"]] == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
+
+
+def test_no_note_if_every_name_has_a_device(agent_pages: Pages, agent_url: str) -> None:
+    serve(agent_pages, with_unresolved(with_holders(DeviceHolders(state=HolderState.FREE))))
+    assert gpufleet("who", "--agent", agent_url).stderr == ""
 
 
 def hostile_snapshot() -> Snapshot:
     pod = Holder(kind=HolderKind.POD, id=HOSTILE, name=HOSTILE, namespace=HOSTILE, user=HOSTILE)
     own = msgspec.structs.replace(holding(pod, parent=pod), container=HOSTILE)
     snapshot = with_holders(DeviceHolders(state=HolderState.UNKNOWN, detail=HOSTILE, holdings=(own,)))
-    return msgspec.structs.replace(snapshot, capabilities={"holders_kubelet": f"timeout: {HOSTILE}"})
+    snapshot = msgspec.structs.replace(snapshot, capabilities={"holders_kubelet": f"timeout: {HOSTILE}"})
+    return with_unresolved(snapshot, HOSTILE)
 
 
-@pytest.mark.parametrize("command", [("who",), ("who", "--wide"), ("who", "no-such"), ("snapshot",)])
+@pytest.mark.parametrize("command", [("who",), ("who", "--wide"), ("who", "no-such"), ("snapshot",), ("why", "0")])
 def test_control_characters_of_a_name_are_not_written(
     agent_pages: Pages, agent_url: str, command: tuple[str, ...]
 ) -> None:
@@ -154,8 +182,8 @@ def test_control_characters_of_a_name_are_escaped_in_json(agent_pages: Pages, ag
     serve(agent_pages, hostile_snapshot())
     done = gpufleet("who", "--json", "--agent", agent_url)
 
-    assert not set(done.stdout.rstrip("\n")) & set("\x1b\x07\n\t")
-    assert json.loads(done.stdout)[0]["holders"]["holdings"][0]["holder"]["name"] == HOSTILE
+    assert done.stdout.rstrip("\n").isprintable()
+    assert json.loads(done.stdout)["devices"][0]["holders"]["holdings"][0]["holder"]["name"] == HOSTILE
 
 
 def test_hostile_names_do_not_make_rows_on_a_terminal() -> None:

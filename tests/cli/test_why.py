@@ -2,16 +2,27 @@
 
 import json
 
+import msgspec
 import pytest
 
 from gpufleet.cli.devices import find_device
-from gpufleet.cli.explain import ExplainedReading, ExplainedSubject, Explanation, explanation_tables, select_readings
+from gpufleet.cli.explain import (
+    ExplainedReading,
+    ExplainedSubject,
+    Explanation,
+    explain_device,
+    explanation_tables,
+    select_readings,
+)
 from gpufleet.cli.options import CommandError
 from gpufleet.cli.table import Layout, render
+from gpufleet.codecs.snapshot_json import encode_snapshot
 from gpufleet.model.catalogue import CATALOGUE, Subject
+from gpufleet.model.holdings import DeviceHolders, HolderState
+from gpufleet.model.time import to_datetime
 from tests.fakes.nvml.driver import FakeNvml
 from tests.support.command import gpufleet
-from tests.support.snapshots import example_snapshot
+from tests.support.snapshots import example_snapshot, held_snapshot
 
 
 @pytest.mark.parametrize(
@@ -180,3 +191,35 @@ def test_selection_without_a_match_is_empty() -> None:
     explanation = Explanation(subject="x", facts=(), parts=(ExplainedSubject(title="x", lines=lines("gpu_state")),))
     (part,) = select_readings(explanation, ["power"], absent=False).parts
     assert part.lines == ()
+
+
+def holder_facts(explanation: Explanation) -> list[str]:
+    return [fact for fact in explanation.facts if fact.startswith("holder")]
+
+
+def test_holder_of_a_device_is_named_with_its_evidence(
+    agent_pages: dict[str, tuple[int, bytes]], agent_url: str
+) -> None:
+    agent_pages["/v1/snapshot"] = (200, encode_snapshot(held_snapshot()))
+    done = gpufleet("why", "0", "--agent", agent_url, "--json")
+    (fact,) = [one for one in json.loads(done.stdout)["facts"] if one.startswith("holder")]
+    assert 'pod ml/tr"ain' in fact
+    assert "verdict agreed, evidence: kubelet, process" in fact
+
+
+def test_state_of_unknown_holders_has_its_reason() -> None:
+    snapshot = held_snapshot()
+    unknown = DeviceHolders(state=HolderState.UNKNOWN, detail="kubelet: no answer")
+    device = msgspec.structs.replace(snapshot.devices[0], holders=unknown)
+    facts = explain_device(snapshot, device, "index", snapshot.measured_at).facts
+    assert [one for one in facts if "unknown" in one and "kubelet: no answer" in one]
+
+
+def test_start_of_a_holding_is_left_out_without_an_agent() -> None:
+    snapshot = held_snapshot()
+    device, now = snapshot.devices[0], snapshot.measured_at
+    assert device.holders is not None
+    since = to_datetime(device.holders.holdings[0].since)
+    (known,) = holder_facts(explain_device(snapshot, device, "index", now))
+    (unknown,) = holder_facts(explain_device(snapshot, device, "index", now, since))
+    assert len(unknown) < len(known)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from gpufleet.codecs.remote_write.encode import WritePoint, encode_1
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import PATIENCE, wait_until_async
 from tests.web.hub.site import Site, now, running_site
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ async def write(url: str, body: bytes) -> None:
     request = urllib.request.Request(f"{url}/api/v1/write", data=body, headers=headers, method="POST")
 
     def send() -> int:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=20 * PATIENCE) as answer:
             return int(answer.status)
 
     assert await asyncio.to_thread(send) == 204

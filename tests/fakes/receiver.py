@@ -6,6 +6,7 @@ used.
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple, Self
 
@@ -30,6 +31,32 @@ class Answer(NamedTuple):
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = {}  # noqa: RUF012 - never changed
+
+
+class Point(NamedTuple):
+    """Data point: the name of its metric, its attributes, and its message."""
+
+    name: str
+    attributes: dict[str, Any]
+    message: Any
+
+
+@functools.lru_cache(maxsize=256)
+def decode_metrics(body: bytes) -> Any:
+    """Decode a metrics request once, however often a test that waits looks at it."""
+    return ExportMetricsServiceRequest.FromString(body)
+
+
+@functools.lru_cache(maxsize=256)
+def points_of(body: bytes) -> tuple[Point, ...]:
+    """Return every data point of a metrics request."""
+    return tuple(
+        Point(metric.name, attributes_of(point.attributes), point)
+        for resource in decode_metrics(body).resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in getattr(metric, metric.WhichOneof("data")).data_points
+    )
 
 
 class Receiver:
@@ -63,22 +90,11 @@ class Receiver:
 
     def metrics(self) -> list[Any]:
         """Return the accepted metrics requests, as messages of opentelemetry-proto."""
-        return [ExportMetricsServiceRequest.FromString(got.body) for got in self.taken if got.path == "/v1/metrics"]
+        return [decode_metrics(got.body) for got in self.taken if got.path == "/v1/metrics"]
 
     def logs(self) -> list[Any]:
         """Return the accepted logs requests."""
         return [ExportLogsServiceRequest.FromString(got.body) for got in self.taken if got.path == "/v1/logs"]
-
-    def points(self) -> list[tuple[str, dict[str, Any], Any]]:
-        """Return every accepted data point: the name of its metric, its attributes, and the point."""
-        return [
-            (metric.name, attributes_of(point.attributes), point)
-            for request in self.metrics()
-            for resource in request.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            for point in getattr(metric, metric.WhichOneof("data")).data_points
-        ]
 
     def series(self) -> list[tuple[dict[str, str], float, int]]:
         """Return every accepted sample of remote write 1.0: labels, value, milliseconds."""

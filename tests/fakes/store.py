@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from gpufleet.codecs.batch import to_rows
+from gpufleet.fleet.attribution.reported import may_overlap
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.api.inventory import ChangeKind, ChangeQuery, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.api.sql import QueryResult, SqlViewRecord
@@ -12,9 +13,10 @@ from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.catalogue import KUBERNETES_REPORTED
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import SqlError, StoreError
-from gpufleet.model.holdings import Holding
+from gpufleet.model.holdings import HET_JOB
 from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored.holdings import HoldingPlace, HoldingQuery, StoredHolding, holding_place
 from gpufleet.model.stored.retention import Resolution, Retention
 from gpufleet.model.stored.samples import (
     AcceptedBatch,
@@ -272,18 +274,19 @@ class MemoryStore:
     def readers_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[ReaderStatus, ...]]:
         return {machine: self.readers(cluster, machine) for machine in machines}
 
-    def holdings_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[Holding, ...]]:
-        newest: dict[str, dict[tuple[str, str, int], Holding]] = {}
+    def holdings(self, query: HoldingQuery) -> tuple[StoredHolding, ...]:
+        newest: dict[HoldingPlace, StoredHolding] = {}
         for _, batches in self.writes:
             for one in batches:
                 for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
-                    if id_ in machines and one.batch.cluster == cluster:
-                        holdings = {(h.view, h.holder.id, h.since): h for h in report.holdings}
-                        newest.setdefault(id_, {}).update(holdings)
-        return {
-            id_: tuple(sorted((h for h in holdings.values() if h.until is None), key=lambda h: (h.view, h.since)))
-            for id_, holdings in newest.items()
-        }
+                    for holding in report.holdings:
+                        stored = StoredHolding(
+                            cluster=one.batch.cluster, machine=id_, holding=holding, reported_at=one.reported_at
+                        )
+                        before = newest.get(holding_place(stored))
+                        if before is None or before.reported_at <= stored.reported_at:
+                            newest[holding_place(stored)] = stored
+        return tuple([newest[place] for place in sorted(newest) if _matches(newest[place], query)][: query.limit])
 
     def reporting_gpus(self, since: int, until: int) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -401,6 +404,24 @@ def _has_values(sample: Sample) -> bool:
 
 def _key(sample: Sample) -> tuple[str | None, str, str]:
     return sample.view.key if sample.view else None, sample.reader, sample.lane
+
+
+def _matches(stored: StoredHolding, query: HoldingQuery) -> bool:
+    holder = stored.holding.holder
+    groups = {holder.array_job, *(owner.name for owner in holder.owners if owner.kind == HET_JOB)}
+    return (
+        query.cluster in (None, stored.cluster)
+        and (query.machines is None or stored.machine in query.machines)
+        and query.kind in (None, holder.kind)
+        and (not (query.ids or query.groups) or holder.id in query.ids or not groups.isdisjoint(query.groups))
+        and query.namespace in (None, holder.namespace)
+        and query.name in (None, holder.name)
+        and query.user in (None, holder.user)
+        and query.account in (None, holder.account)
+        and query.queue in (None, holder.queue)
+        and may_overlap(stored, query.start, query.end)
+        and (query.after is None or holding_place(stored) > query.after)
+    )
 
 
 def _in(event: StoredEvent, span: EventSpan) -> bool:

@@ -21,7 +21,7 @@ from gpufleet.registry.database import Database
 from gpufleet.registry.tokens import SqlTokens
 from gpufleet.wiring.hub import RunningHub, running_hub
 from tests.fakes.store import MemoryStore
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import PATIENCE, wait_until_async
 
 
 class MovedClock:
@@ -123,9 +123,9 @@ def exchange(
 ) -> Reply:
     """Send one request over its own connection."""
     connection = (
-        http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=tls)
+        http.client.HTTPSConnection("127.0.0.1", port, timeout=20 * PATIENCE, context=tls)
         if tls
-        else http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        else http.client.HTTPConnection("127.0.0.1", port, timeout=20 * PATIENCE)
     )
     with contextlib.closing(connection):
         connection.request(method, path, body=body, headers=dict(headers))

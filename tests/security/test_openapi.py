@@ -17,7 +17,7 @@ from gpufleet.model.access import Role
 from tests.fakes.batches import body
 from tests.security.daemons import Daemon
 from tests.support.profiles import examples
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 from tests.web.hub.site import now
 
 CHECKS: list[Any] = [
@@ -140,7 +140,7 @@ def send_generated(operation: Any, hub: Daemon, token: str | None, count: int) -
     def send_one(case: Any, data: st.DataObject) -> None:
         put_known(case, data)
         case.headers = {**(case.headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
-        answer = case.call(base_url=f"http://127.0.0.1:{hub.port}", timeout=20)
+        answer = case.call(base_url=f"http://127.0.0.1:{hub.port}", timeout=20 * PATIENCE)
         statuses.add(answer.status_code)
         case.validate_response(answer, checks=CHECKS)
 

@@ -41,6 +41,7 @@ EXPECTED: dict[tuple[str, str], set[Role | None]] = {
     ("GET", "/v1/gpus/{gpu_id}"): {O, A},
     ("GET", "/v1/gpus/changes"): {O, A},
     ("GET", "/v1/gpus/pools"): {O, A},
+    ("GET", "/v1/holders"): {O, A},
     ("GET", "/v1/events"): {T, O, A},
     ("GET", "/v1/usage"): {T, O, A},
     ("GET", "/v1/senders"): {O, A},

@@ -16,7 +16,7 @@ from gpufleet.web.tls import ServerTls
 from gpufleet.wiring.agent import RunningAgent, running_agent
 from tests.security.guarded import Guarded, exchange, guarded
 from tests.support.authority import Authority, put_in_place
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import PATIENCE, wait_until_async
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def pair(tmp_path: Path, authority: Authority) -> TlsConfig:
 
 async def presented_certificate(port: int) -> str:
     """Return the certificate that a listener presents, without checking it."""
-    return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port), timeout=10)
+    return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port), timeout=10 * PATIENCE)
 
 
 async def healthy(port: int, authority: Authority) -> bool:

@@ -58,7 +58,13 @@ THROUGH_THE_PACKAGE = {
     "hub/flush": ("quarantine", "tests/hub/flush"),
     "hub/imports": ("receiver request scrape_status", "tests/hub/imports"),
     "hub/liveness": ("states", "tests/hub/liveness"),
-    "hub/query": ("allocations events fleet inventory paging processes records usage", "tests/hub/query"),
+    "hub/query": (
+        (
+            "allocations events fleet holder_usage holders inventory paging processes records usage usage_inputs "
+            "workloads"
+        ),
+        "tests/hub/query",
+    ),
     "hub/receive": ("clusters counters log", "tests/hub/receive"),
     "hub/relay": ("forwarding senders", "tests/relay"),
     "model": (
@@ -68,8 +74,8 @@ THROUGH_THE_PACKAGE = {
         ),
         "tests/model",
     ),
-    "model/api": ("answer fleet inventory sql usage", "tests/web/hub"),
-    "model/stored": ("ledger retention samples", "tests/stores/clickhouse"),
+    "model/api": ("answer fleet holders inventory sql usage", "tests/web/hub"),
+    "model/stored": ("holdings ledger retention samples", "tests/stores/clickhouse"),
     "model/wire": ("batch matrix", "tests/codecs/batch"),
     "readers/dcgm": ("client session", "tests/readers/dcgm"),
     "readers/dcgm/mapping": ("activity device mig row units", "tests/readers/dcgm"),
@@ -106,7 +112,7 @@ THROUGH_THE_PACKAGE = {
         "tests/web/hub",
     ),
     "web": ("protocol server tls", "tests/web"),
-    "wiring": ("connections exports forward guests holders polling relay simulated_exports snapshot", "tests/wiring"),
+    "wiring": ("connections exports forward guests polling relay simulated_exports snapshot", "tests/wiring"),
 }
 """Package to its modules without a test module of their name, and where the package's public names test them."""
 

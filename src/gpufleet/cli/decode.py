@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpufleet.cli.options import CommandError
-from gpufleet.cli.snapshot import SnapshotFormat, exporter_for
+from gpufleet.cli.snapshot import SnapshotFormat, exporter_for, write_page
 from gpufleet.model.errors import WireError
 from gpufleet.model.snapshot import Snapshot
 
@@ -57,8 +57,7 @@ def decode(
     _print_notes(found.name, decoded, verbose=verbose)
     exporter = exporter_for(format)
     for snapshot in _select(decoded.snapshots, machine, format):
-        sys.stdout.buffer.write(exporter.render(snapshot))
-    sys.stdout.buffer.flush()
+        write_page(exporter.render(snapshot), format)
 
 
 def _zone_of(text: str | None) -> "dt.tzinfo | None":

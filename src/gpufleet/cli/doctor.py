@@ -1,6 +1,7 @@
 """`gpufleet doctor`: checks a node, a hub on this host or a DCGM host engine, and suggests fixes."""
 
 import asyncio
+import contextlib
 import datetime as dt
 import os
 import shutil
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gpufleet.doctor import CheckResult
     from gpufleet.doctor.access import LocalAccess
     from gpufleet.doctor.facts import NodeFacts
+    from gpufleet.model.snapshot import Snapshot
 
 doctor_app = typer.Typer(
     rich_markup_mode=None,
@@ -129,9 +131,10 @@ def _examine_node(root: Path, config: Path | None) -> "tuple[CheckResult, ...]":
 
 
 def _with_holders(facts: "NodeFacts", settings: "AgentConfig") -> "NodeFacts":
-    """Add the state of each holder source; each is called once."""
+    """Add the state of each holder source; each is called once. The running agent knows the names without a device."""
     import msgspec
 
+    from gpufleet.model.errors import ConfigError
     from gpufleet.runtime import SystemClock
     from gpufleet.wiring.holders import SOURCES, make_holders
 
@@ -147,14 +150,25 @@ def _with_holders(facts: "NodeFacts", settings: "AgentConfig") -> "NodeFacts":
 
     capabilities = asyncio.run(call())
     states = {name: capabilities.get(f"holders_{name}", "disabled") for name in SOURCES}
-    return msgspec.structs.replace(facts, holders=states)
+    unresolved = None
+    if capabilities:
+        with contextlib.suppress(CommandError, ConfigError):  # no agent runs here
+            unresolved = _agent_snapshot(settings).unresolved
+    return msgspec.structs.replace(facts, holders=states, unresolved=unresolved)
+
+
+def _agent_snapshot(settings: "AgentConfig") -> "Snapshot":
+    """Return the document of the agent with this configuration. Raises CommandError or ConfigError."""
+    from gpufleet.cli.source import take_snapshot
+
+    token = Path(settings.token_file) if settings.token_file else None
+    return take_snapshot(_url_of(settings.listen, secure=settings.tls.is_on), None, Access(token))
 
 
 def _with_guests(facts: "NodeFacts", settings: "AgentConfig", access: "LocalAccess") -> "NodeFacts":
     """Add the running agent's guest state, if guests are configured."""
     import msgspec
 
-    from gpufleet.cli.source import take_snapshot
     from gpufleet.model.errors import ConfigError
 
     facts = msgspec.structs.replace(
@@ -165,9 +179,8 @@ def _with_guests(facts: "NodeFacts", settings: "AgentConfig", access: "LocalAcce
     )
     if not facts.guests_described:
         return facts
-    token = Path(settings.token_file) if settings.token_file else None
     try:
-        snapshot = take_snapshot(_url_of(settings.listen, secure=settings.tls.is_on), None, Access(token))
+        snapshot = _agent_snapshot(settings)
     except (CommandError, ConfigError) as error:
         return msgspec.structs.replace(facts, guests_error=str(error))
     capability = snapshot.capabilities.get("guests", "")
@@ -199,7 +212,9 @@ def _show(checks: "Sequence[CheckResult]", as_json: bool, verbose: bool) -> None
     if as_json:
         import msgspec
 
-        print(msgspec.json.format(msgspec.json.encode(checks), indent=2).decode())
+        from gpufleet.cli.output import print_json
+
+        print_json(msgspec.json.encode(checks))
     else:
         from gpufleet.cli.doctor_page import render_checks
 

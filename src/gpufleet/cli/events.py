@@ -1,7 +1,6 @@
 """`gpufleet events`: shows recent events of this machine."""
 
 import datetime as dt
-import sys
 from typing import Annotated
 
 import msgspec
@@ -22,7 +21,7 @@ from gpufleet.cli.options import (
     TokenFileOption,
     Wide,
 )
-from gpufleet.cli.output import print_tables
+from gpufleet.cli.output import print_tables, write_json
 from gpufleet.cli.query.events import event_report_tables
 from gpufleet.cli.query.request import make_layout
 from gpufleet.cli.source import take_snapshot
@@ -65,6 +64,6 @@ def events(
     if kind is not None:
         found = tuple(event for event in found if event.kind == kind)
     if json:
-        sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+        write_json(msgspec.json.encode(found))
         return
     print_tables(event_report_tables(found), make_layout(wide, columns, sort, limit, as_json=json))

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from gpufleet.cli.table import Cell, TextColumn, TextTable
-from gpufleet.exporters.display import guest_facts, seconds_text, value_text
+from gpufleet.exporters.display import guest_facts, holder_text, seconds_text, share_text, value_text
 from gpufleet.model.absence import Reason
 from gpufleet.model.api.answer import AllocationAnswer, GpuRecord
 from gpufleet.model.catalogue import CATALOGUE, Subject
+from gpufleet.model.holdings import DeviceHolders, HolderState, Holding
 from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Device, Guest, Snapshot
+from gpufleet.model.text import printable
+from gpufleet.model.time import to_datetime
 from gpufleet.model.view import ViewKind
 
 _THEMES = (
@@ -100,12 +103,23 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[ExplainedSubject, ...]
 
 
-def explain_device(snapshot: Snapshot, device: Device, how: str, now: dt.datetime) -> Explanation:
-    """Explain a device; `how` is the kind of match, see `find_device`."""
+def explain_device(
+    snapshot: Snapshot, device: Device, how: str, now: dt.datetime, began: dt.datetime | None = None
+) -> Explanation:
+    """Explain a device.
+
+    Args:
+        snapshot: the document.
+        device: a device in it.
+        how: kind of match, see `find_device`.
+        now: the current time.
+        began: as in `who_tables`.
+    """
     title = f"{device.name or device.kind} {device.uuid or device.pci_address or device.key}"
     facts = [f"matched by {how}", f"read from the {device.side} side on {snapshot.node.name}"]
     facts += [f"bound driver: {function.driver or 'none'}" for function in snapshot.host.pci or ()
               if function.address == device.pci_address]  # fmt: skip
+    facts += _holder_facts(device.holders, now, began)
     facts += _reader_errors(snapshot)
     lines = [
         *_lines(device.readings, now),
@@ -256,7 +270,7 @@ def explain_guest_device(snapshot: Snapshot, guest: Guest, device: Device, now: 
     return Explanation(subject=found.subject, facts=guest_facts(guest, now), parts=found.parts)
 
 
-def explain_gpu(record: GpuRecord) -> Explanation:
+def explain_gpu(record: GpuRecord, now: dt.datetime) -> Explanation:
     """Explain the readings of a device in a hub's answer."""
     device = record.device
     facts = [f"{device.id}, source {device.source}", f"read from the {device.side} side on {record.node}"]
@@ -264,6 +278,7 @@ def explain_gpu(record: GpuRecord) -> Explanation:
         unverified = ", not verified" if record.liveness.unverified else ""
         facts.append(f"state {record.liveness.state}{unverified}, newest sample {seconds_text(record.age_seconds)} ago")
         facts += [*record.liveness.partial, *record.liveness.suspect]
+    facts += _holder_facts(record.holders, now)
     for place in record.history.places if record.history is not None else ():
         if not place.is_newest:
             facts.append(f"before in {place.node or place.machine}, slot {place.pci_address}")
@@ -277,6 +292,28 @@ def explain_gpu(record: GpuRecord) -> Explanation:
         subject=f"{device.name or device.kind} {name}",
         facts=tuple(facts),
         parts=(ExplainedSubject(title=device.id, lines=lines),),
+    )
+
+
+def _holder_facts(holders: DeviceHolders | None, now: dt.datetime, began: dt.datetime | None = None) -> list[str]:
+    """Return a sentence for each holder of a device, with its evidence, and one if not all holders are known."""
+    if holders is None:
+        return []
+    facts = [_holding_fact(one, now, began) for one in holders.holdings]
+    if holders.state is not HolderState.HELD or holders.detail:
+        facts.append(printable(f"holders are {holders.state}{f': {holders.detail}' if holders.detail else ''}"))
+    return facts
+
+
+def _holding_fact(holding: Holding, now: dt.datetime, began: dt.datetime | None) -> str:
+    container = f", container {holding.container}" if holding.container else ""
+    since, duration = to_datetime(holding.since), ""
+    if began is None or since < began:
+        duration = f", for {seconds_text(max(0.0, (now - since).total_seconds()))}"
+    methods = ", ".join(holding.methods) or "unknown"
+    return printable(
+        f"holder: {holding.holder.kind} {holder_text(holding.holder, holding.parent)}{container}{duration}, "
+        f"{share_text(holding.share, holding.replicas)}; verdict {holding.verdict}, evidence: {methods}"
     )
 
 

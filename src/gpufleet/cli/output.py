@@ -1,6 +1,7 @@
 """Printing of a hub's answers, as tables or JSON."""
 
 import datetime as dt
+import re
 import shutil
 import sys
 import time
@@ -61,6 +62,25 @@ def repeat(action: Callable[[], None], watch: str | None) -> None:
         time.sleep(interval.total_seconds())
 
 
+_CONTROLS = re.compile(
+    rb"\x7f|\xc2[\x80-\x9f]"  # U+007F to U+009F: some terminals execute U+009B like ESC [
+    rb"|\xd8\x9c|\xe2\x80[\x8e\x8f\xaa-\xae]|\xe2\x81[\xa6-\xa9]"  # marks that reverse the order of the text
+)
+
+
+def escape_controls(body: bytes) -> bytes:
+    """Return a JSON document with the characters escaped that can control a terminal; its meaning is the same.
+
+    JSON encoders leave control characters from U+007F and marks of direction as they are.
+    """
+    return _CONTROLS.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), body)
+
+
+def write_json(body: bytes) -> None:
+    """Write a JSON document to stdout."""
+    sys.stdout.buffer.write(escape_controls(body.rstrip()) + b"\n")
+
+
 def print_json(body: bytes) -> None:
     """Print a JSON document with indentation.
 
@@ -71,4 +91,4 @@ def print_json(body: bytes) -> None:
         document = msgspec.json.format(body, indent=2)
     except msgspec.DecodeError as error:
         raise CommandError(f"the hub did not return JSON: {error}") from error
-    sys.stdout.buffer.write(document.rstrip() + b"\n")
+    write_json(document)

@@ -15,6 +15,7 @@ import typer
 from gpufleet.cli.daemon import run_until_stopped
 from gpufleet.cli.fetch import Access, send
 from gpufleet.cli.options import HUB_URL, TIME, CaOption, CommandError, HubUrl, Json, OptionError
+from gpufleet.cli.output import write_json
 from gpufleet.cli.times import parse_time
 from gpufleet.config.load import InvalidValueError
 from gpufleet.config.urls import check_hub_url
@@ -126,7 +127,7 @@ def simulate_fleet(
     run_until_stopped(lambda stop: _run(run, clients, mode, stop, hub))
     summary = run.summary
     if json:
-        sys.stdout.buffer.write(msgspec.json.encode(summary) + b"\n")
+        write_json(msgspec.json.encode(summary))
     else:
         print(_summary_text(summary, hub))
     if summary.rejected or summary.waiting:

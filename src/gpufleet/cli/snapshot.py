@@ -9,6 +9,7 @@ import typer
 
 from gpufleet.cli.fetch import Access
 from gpufleet.cli.options import AgentUrl, CaOption, ConfigFile, Json, TokenFileOption
+from gpufleet.cli.output import escape_controls
 from gpufleet.cli.source import take_snapshot
 from gpufleet.ports.exporter import Exporter
 
@@ -31,9 +32,14 @@ def snapshot(
     ca: CaOption = None,
 ) -> None:
     """Show the current readings of this machine and its GPUs, or their absence reasons."""
-    exporter = exporter_for(SnapshotFormat.JSON if json else format)
-    page = exporter.render(take_snapshot(agent, config, Access(token_file, ca)))
-    sys.stdout.buffer.write(page)
+    chosen = SnapshotFormat.JSON if json else format
+    exporter = exporter_for(chosen)
+    write_page(exporter.render(take_snapshot(agent, config, Access(token_file, ca))), chosen)
+
+
+def write_page(page: bytes, format: SnapshotFormat) -> None:  # noqa: A002 - the option's name
+    """Write a rendered snapshot to stdout."""
+    sys.stdout.buffer.write(escape_controls(page) if format is SnapshotFormat.JSON else page)
     sys.stdout.buffer.flush()
 
 

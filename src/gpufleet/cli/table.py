@@ -13,6 +13,7 @@ from itertools import accumulate
 import msgspec
 
 from gpufleet.cli.options import OptionError
+from gpufleet.model.text import printable
 
 ABSENT = "-"
 """Cell without a value."""
@@ -159,16 +160,11 @@ def render(
     if reasons:
         notes.append(f"- is absent: {reasons}. `gpufleet why` shows the reason of each reading.")
     wrapped = notes if width is None else [line for note in notes for line in _note_lines(note, width)]
-    return RenderedPage("\n".join(blocks), "".join(f"{clean(line)}\n" for line in wrapped))
+    return RenderedPage("\n".join(blocks), "".join(f"{printable(line)}\n" for line in wrapped))
 
 
 def _note_lines(note: str, width: int) -> list[str]:
-    return textwrap.wrap(clean(note), max(width, MIN_WRAP), break_on_hyphens=False)
-
-
-def clean(text: str) -> str:
-    """Replace control characters, because names and errors come from other machines."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
+    return textwrap.wrap(printable(note), max(width, MIN_WRAP), break_on_hyphens=False)
 
 
 def _position(table: TextTable, name: str, option: str) -> int:
@@ -242,7 +238,7 @@ def _columns(table: TextTable, shown: Sequence[int], layout: Layout, width: int,
     group = next((place for place, one in enumerate(table.columns) if one.name == table.group), None)
     heading = ""
     for row in table.rows:
-        if group is not None and (text := clean(_text_key(_cell(row[group])))) != heading:
+        if group is not None and (text := printable(_text_key(_cell(row[group])))) != heading:
             heading = text
             lines += ["", f"{BOLD}{heading}{PLAIN}" if colour else heading]
         wrapped = [
@@ -291,11 +287,11 @@ def _cell(cell: Cell | str) -> Cell:
 
 
 def _full(cell: Cell) -> str:
-    return clean(cell.full or cell.text) or ABSENT
+    return printable(cell.full or cell.text) or ABSENT
 
 
 def _shown(cell: Cell, *, wide: bool) -> str:
-    return _full(cell) if wide else clean(cell.text) or ABSENT
+    return _full(cell) if wide else printable(cell.text) or ABSENT
 
 
 def _has_content(cell: Cell) -> bool:

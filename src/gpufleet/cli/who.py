@@ -1,7 +1,6 @@
 """`gpufleet who`: shows which pod, job or virtual machine has each GPU of this machine."""
 
 import datetime as dt
-import sys
 from typing import Annotated
 
 import msgspec
@@ -21,18 +20,22 @@ from gpufleet.cli.options import (
     TokenFileOption,
     Wide,
 )
-from gpufleet.cli.output import print_tables, repeat
+from gpufleet.cli.output import print_tables, repeat, write_json
+from gpufleet.cli.query.cells import since_cell
 from gpufleet.cli.query.request import make_layout
 from gpufleet.cli.source import take_snapshot
 from gpufleet.cli.table import Cell, TextColumn, TextTable
-from gpufleet.exporters.display import holder_text, seconds_text
-from gpufleet.model.holdings import DeviceHolders, Holding
+from gpufleet.exporters.display import holder_text, owner_text, share_text, unresolved_text
+from gpufleet.model.holdings import DeviceHolders, Holding, UnresolvedDevices
 from gpufleet.model.snapshot import Device, Snapshot
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import ViewKind
 
 SOURCE_PREFIX = "holders_"
 """Prefix of the capabilities of holder sources."""
+
+MAX_NAMES = 3
+"""Most unresolved device names in the note below the table; `--json` has more."""
 
 COLUMNS = (
     TextColumn("gpu", right=True),
@@ -59,6 +62,18 @@ class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str | None
     pci_address: str | None
     holders: DeviceHolders
+
+
+class HolderListing(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `--json`.
+
+    Attributes:
+        devices: devices with known holders.
+        unresolved: device names of holder sources that identify no device here; None if holders are not collected.
+    """
+
+    devices: tuple[HeldDevice, ...]
+    unresolved: UnresolvedDevices | None
 
 
 def who(
@@ -91,7 +106,8 @@ def who(
         snapshot = take_snapshot(agent, config, Access(token_file, ca))
         devices = [device for device in _wanted(snapshot, what) if device.holders is not None]
         if json:
-            sys.stdout.buffer.write(msgspec.json.encode([_record(device) for device in devices]) + b"\n")
+            records = tuple(map(_record, devices))
+            write_json(msgspec.json.encode(HolderListing(devices=records, unresolved=snapshot.unresolved)))
         else:
             print_tables(who_tables(snapshot, devices, began=began), layout)
 
@@ -115,11 +131,22 @@ def who_tables(snapshot: Snapshot, devices: list[Device], *, began: dt.datetime 
         for name, text in snapshot.capabilities.items()
         if name.startswith(SOURCE_PREFIX)
     }
-    notes = sorted(details)
+    notes = [*sorted(details), *_unresolved_notes(snapshot.unresolved)]
     notes += [f"{name}: {text}" for name, text in sources.items() if not text.startswith(("available", "not_enabled"))]
     if not sources:
         notes.append("holders are not collected: enable a source in [holders] of the agent's configuration")
     return [TextTable(COLUMNS, rows, what="devices with known holders"), *notes]
+
+
+def _unresolved_notes(unresolved: UnresolvedDevices | None) -> list[str]:
+    """Return a note about the device names that identify no device here, if there are any."""
+    count = sum(unresolved.counts.values()) if unresolved is not None else 0
+    if unresolved is None or not count:
+        return []
+    names = [unresolved_text(one) for one in unresolved.devices[:MAX_NAMES]]
+    more = f"; and {count - len(names)} more" if count > len(names) else ""
+    noun = "device name identifies" if count == 1 else "device names identify"
+    return [f"{count} {noun} no device of this machine: {'; '.join(names)}{more}"]
 
 
 def _wanted(snapshot: Snapshot, what: str | None) -> list[Device]:
@@ -161,25 +188,16 @@ def _rows(
 
 
 def _holding_cells(holding: Holding, now: dt.datetime, began: dt.datetime | None) -> list[Cell | str]:
-    holder = holding.holder
-    share = f"{holding.share} x{holding.replicas}" if holding.replicas else str(holding.share)
-    owner = holder.owners[-1] if holder.owners else None
+    holder, since = holding.holder, to_datetime(holding.since)
     return [
         str(holder.kind),
-        holder_text(holding),
+        holder_text(holder, holding.parent),
         holding.container,
         holder.user,
-        share,
+        share_text(holding.share, holding.replicas),
         str(holding.verdict),
-        _since_cell(to_datetime(holding.since), now, began),
+        Cell() if began is not None and since >= began else since_cell(since, now),
         "+".join(holding.methods),
-        f"{owner.kind} {owner.name}" if owner else "",
+        owner_text(holder),
         holder.id,
     ]
-
-
-def _since_cell(since: dt.datetime, now: dt.datetime, began: dt.datetime | None) -> Cell:
-    if began is not None and since >= began:
-        return Cell()
-    seconds = max(0.0, (now - since).total_seconds())
-    return Cell(seconds_text(seconds), full=since.strftime("%Y-%m-%dT%H:%M:%SZ"), key=-seconds)

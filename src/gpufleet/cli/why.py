@@ -1,7 +1,6 @@
 """`gpufleet why`: explains the readings of a device, virtual machine or allocation."""
 
 import datetime as dt
-import sys
 from typing import Annotated
 from urllib.parse import quote
 
@@ -23,7 +22,7 @@ from gpufleet.cli.explain import (
 from gpufleet.cli.fetch import Access, HttpError, get
 from gpufleet.cli.lookup import FORBIDDEN, NOT_FOUND, fetch_gpu
 from gpufleet.cli.options import HUB_URL, AgentUrl, CaOption, CommandError, ConfigFile, Json, TokenFileOption, Wide
-from gpufleet.cli.output import print_tables
+from gpufleet.cli.output import print_tables, write_json
 from gpufleet.cli.source import take_snapshot
 from gpufleet.cli.table import Layout
 from gpufleet.model.api.answer import AllocationAnswer
@@ -63,13 +62,14 @@ def why(
     explanation = _of_hub(hub, what, access) if hub is not None else _of_device(what, agent, config, access)
     explanation = select_readings(explanation, metric or (), absent=absent)
     if json:
-        sys.stdout.buffer.write(msgspec.json.encode(explanation) + b"\n")
+        write_json(msgspec.json.encode(explanation))
         return
     print_tables([explanation.subject, *explanation.facts])
     print_tables(explanation_tables(explanation), Layout(wide=wide))
 
 
 def _of_device(what: str, agent: str | None, config: ConfigFile, access: Access) -> Explanation:
+    began = dt.datetime.now(dt.UTC) if agent is None else None
     snapshot = take_snapshot(agent, config, access)
     now = dt.datetime.now(dt.UTC)
     if what == "host":
@@ -91,7 +91,7 @@ def _of_device(what: str, agent: str | None, config: ConfigFile, access: Access)
                 f"it is not an allocation or GPU of the hub on this host either: {error}\n"
                 f"use --hub URL for an allocation or GPU of another hub\n{_guests_known(snapshot, agent)}"
             ) from error
-    return explain_device(snapshot, *found, now)
+    return explain_device(snapshot, *found, now, began)
 
 
 def _guests_known(snapshot: Snapshot, agent: str | None) -> str:
@@ -109,7 +109,7 @@ def _of_hub(hub: str, what: str, access: Access) -> Explanation:
         if error.status != NOT_FOUND:
             raise
         try:
-            return explain_gpu(fetch_gpu(hub, what, access))
+            return explain_gpu(fetch_gpu(hub, what, access), dt.datetime.now(dt.UTC))
         except HttpError as other:
             if other.status == NOT_FOUND or other.status in FORBIDDEN:
                 raise CommandError(f"{error}\n{other}") from other

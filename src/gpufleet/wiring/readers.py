@@ -1,16 +1,18 @@
 """Registry of the agent's readers, one line each, and their construction."""
 
 import importlib.util
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpufleet.channels.local import LocalExec, LocalFiles
-from gpufleet.config.agent import ReadersConfig
+from gpufleet.config.agent import HostConfig, ReadersConfig
 from gpufleet.model.catalogue import Lane
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.reader import Reader
 from gpufleet.readers.host import HostReader
+from gpufleet.readers.host.plan import CLIENT_CERTIFICATE, NODE_VARIABLE, KubernetesNode
 from gpufleet.readers.kmsg import KmsgReader
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
 from gpufleet.readers.nvml.reader import NvmlReader
@@ -21,8 +23,8 @@ BINDING = "pynvml"
 """Module of the Python package `nvidia-ml-py`."""
 
 
-def _host(_: ReadersConfig, clock: Clock) -> Reader:
-    return HostReader(LocalFiles(), clock)
+def _host(config: ReadersConfig, clock: Clock) -> Reader:
+    return HostReader(LocalFiles(), clock, kubernetes_node(config.host, os.environ))
 
 
 def _nvml(config: ReadersConfig, _: Clock) -> Reader:
@@ -67,6 +69,17 @@ RATE_READERS = frozenset({"host"})
 
 RELEASABLE_READERS = frozenset({"nvml", "nvidia_smi", "dcgm"})
 """Readers that hold devices, or make an engine use them, and release them on an operator's request."""
+
+
+def kubernetes_node(config: HostConfig, environment: Mapping[str, str]) -> KubernetesNode:
+    """Return the sources of this machine's name in Kubernetes. `NODE_NAME` counts in a pod only."""
+    is_pod = "KUBERNETES_SERVICE_HOST" in environment
+    return KubernetesNode(
+        name=config.k8s_node_name or "",
+        uid=config.k8s_node_uid or "",
+        pod_node=environment.get(NODE_VARIABLE, "") if is_pod else "",
+        certificate=f"{config.kubelet_certificates.rstrip('/')}/{CLIENT_CERTIFICATE}",
+    )
 
 
 def make_readers(config: ReadersConfig, clock: Clock) -> list[tuple[Reader, float]]:

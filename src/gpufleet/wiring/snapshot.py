@@ -2,9 +2,12 @@
 
 import socket
 
+import msgspec
+
 from gpufleet.agent.collect.assemble import assemble
 from gpufleet.agent.collect.single_pass import read_once
 from gpufleet.agent.collect.state import AgentState
+from gpufleet.agent.collect.unresolved import unresolved_devices
 from gpufleet.config.agent import AgentConfig
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
@@ -31,14 +34,15 @@ async def snapshot_once(config: AgentConfig) -> Snapshot:
         "push": "disabled: single snapshot",
     }
     holders = make_holders(config, clock, saves=False)
-    if holders is not None:
-        try:
-            await holders.round(_assemble(state, clock, details).devices)
-        finally:
-            await holders.close()
-        state.holders = holders.devices
-        details |= holders.capabilities
-    return _assemble(state, clock, details)
+    if holders is None:
+        return _assemble(state, clock, details)
+    try:
+        await holders.round(_assemble(state, clock, details).devices)
+    finally:
+        await holders.close()
+    state.holders = holders.devices
+    snapshot = _assemble(state, clock, details | holders.capabilities)
+    return msgspec.structs.replace(snapshot, unresolved=unresolved_devices(holders))
 
 
 def _assemble(state: AgentState, clock: Clock, capabilities: dict[str, str]) -> Snapshot:

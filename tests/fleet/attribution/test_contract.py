@@ -326,7 +326,8 @@ def test_absences_of_a_shared_machine_do_not_name_other_devices() -> None:
 @pytest.mark.parametrize(
     ("detail", "is_shown"),
     [
-        ("nvmlDeviceGetPowerUsage: timeout", True),
+        ("nvmlDeviceGetPowerUsage: timeout", False),
+        ("the job of team-x holds the driver", False),
         ("gpu/GPU-1: timeout", True),
         ("gpu/GPU-2: timeout", False),
         ("0000:64:00.0: GPU is lost", False),
@@ -350,6 +351,22 @@ def test_absences_of_a_listed_device_name_no_other(detail: str, is_shown: bool) 
         found = answer_for(bare_metal(devices=devices), [stored(one) for one in samples])
         assert {one.detail for one in shown(found) if one.absent} == details
         assert len([one for one in shown(found) if one.absent is Reason.DRIVER_ERROR]) == 3
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_only_constant_details_without_a_device_are_shown(reason: Reason) -> None:
+    """Texts of drivers, commands and files may be about another tenant, whatever they contain."""
+    texts = ("nvmlDeviceGetPowerUsage", "gpu/GPU-1: text", "gpu/GPU-2: text")
+    visible = set()
+    for text in texts:
+        sample = gpu_sample(gpu_view(1), NOW, gpu_power_watts=Absent(reason, text))
+        found = answer_for(bare_metal(devices=("GPU-1",)), [stored(sample)])
+        visible |= {one.detail for one in shown(found) if one.detail in texts}
+    is_constant = reason in {
+        *(Reason.NOT_SUPPORTED, Reason.NOT_IN_DRIVER, Reason.NOT_IN_MIG_MODE, Reason.NOT_IN_GUEST),
+        *(Reason.NO_DATA, Reason.NOT_REPORTED, Reason.NOT_COLLECTED, Reason.BOUND_TO_VFIO, Reason.OTHER_DRIVER),
+    }
+    assert visible == {"gpu/GPU-1: text", *(["nvmlDeviceGetPowerUsage"] if is_constant else [])}
 
 
 @pytest.mark.parametrize("lane", [Lane.STATIC, Lane.FAST])
@@ -388,6 +405,15 @@ def test_values_before_the_allocation_are_not_shown() -> None:
     assert not [
         one for one in answer_for(bare_metal(valid_from=at(-1)), samples).host.values() if one.value is not None
     ]
+
+
+@pytest.mark.parametrize(("begin", "xid"), [(-60, 79), (-10, None)])
+def test_newest_xid_from_before_the_allocation_is_not_shown(begin: float, xid: int | None) -> None:
+    """The reading is current, and is about an event in the time of another tenant."""
+    values = {"gpu_last_xid": 79, "gpu_last_xid_timestamp_seconds": (NOW - 30 * NANOS) / NANOS}
+    found = answer_for(bare_metal(valid_from=at(begin)), [stored(gpu_sample(gpu_view(1), NOW, **values))])
+    assert found.devices[0].readings["gpu_last_xid"].value == xid
+    assert (found.devices[0].readings["gpu_last_xid_timestamp_seconds"].value is None) is (xid is None)
 
 
 def test_machine_without_samples_is_not_collected() -> None:

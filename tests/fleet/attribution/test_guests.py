@@ -105,6 +105,13 @@ def test_problem_from_before_the_allocation_is_not_shown() -> None:
         assert ("text about another tenant" in found.detail + str(found.last_error)) is shown
 
 
+@pytest.mark.parametrize(("problem", "begin"), [("", "last seen"), ("no answer", "no answer; last seen")])
+def test_detail_without_a_problem_begins_with_the_last_report(problem: str, begin: str) -> None:
+    unreachable = guest_status(Reason.GUEST_UNREACHABLE, problem)
+    found = answer_for(allocation(), guest(unreachable, inside(GPU, 30, age=STALE_AFTER + 1)))
+    assert found.detail.startswith(begin)
+
+
 def test_unreachable_guest_keeps_its_values_until_they_are_stale() -> None:
     unreachable = guest_status(Reason.GUEST_UNREACHABLE, "no answer in time")
     assert used(answer_for(allocation(), guest(unreachable, inside(GPU, 30, age=60)))) == [30]

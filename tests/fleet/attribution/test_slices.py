@@ -162,11 +162,11 @@ def test_stale_host_has_no_current_values() -> None:
 @pytest.mark.parametrize(("detail", "is_shown"), [("nvmlVgpuInstanceGetFbUsage", True), ("gpu/GPU-host hangs", False)])
 def test_absence_of_an_instance_does_not_name_its_host(detail: str, is_shown: bool) -> None:
     own = sample(vgpu("U-own"), 30, vm=VM)
-    absent = Absent(Reason.TIMEOUT, detail)
+    absent = Absent(Reason.NOT_SUPPORTED, detail)
     own = msgspec.structs.replace(own, values={**own.values, "vgpu_license_state": absent})
     (device,) = answer_for(allocation(), host(stored(own))).devices
     reading = device.readings["vgpu_license_state"]
-    assert (reading.absent, reading.detail) == (Reason.TIMEOUT, detail if is_shown else "")
+    assert (reading.absent, reading.detail) == (Reason.NOT_SUPPORTED, detail if is_shown else "")
 
 
 def test_instance_values_before_the_allocation_are_not_shown() -> None:

@@ -2,12 +2,13 @@
 
 import pytest
 
-from gpufleet.hub.query.history import LATEST, InvalidQueryError, SeriesPart, make_window, series_answer
+from gpufleet.hub.query.history import InvalidQueryError, SeriesPart, check_parts, make_window, series_answer
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
-from gpufleet.model.reading import Provenance
+from gpufleet.model.reading import Provenance, Value
 from gpufleet.model.stored.retention import Resolution
 from gpufleet.model.stored.samples import StoredSeries
-from gpufleet.model.time import NANOS, to_datetime
+from gpufleet.model.time import LATEST, NANOS, to_datetime
+from gpufleet.model.view import Scope
 
 DAY = 86_400 * NANOS
 
@@ -53,3 +54,35 @@ def test_parts_of_one_window_fill_each_other() -> None:
     allocation = Allocation(id="a", generation=1, spec=spec, created_at=to_datetime(0))
     (series,) = series_answer(allocation, parts, window, Provenance.SLICE_GUEST).series
     assert [point.value for point in series.points] == [1.0, 2.0]
+
+
+def test_series_of_held_devices_have_no_host_and_their_scope() -> None:
+    window = make_window(0, 60 * NANOS, 60 * NANOS)
+    points: dict[tuple[str | None, str], list[tuple[int, Value]]] = {
+        (view, "gpu_power_watts"): [(0, 1.0)] for view in ("gpu/GPU-1", "gpu/GPU-2", None)
+    }
+    parts = [
+        SeriesPart(
+            "c/m",
+            frozenset(("gpu/GPU-1",)),
+            window,
+            StoredSeries(points=points, resolution=Resolution.RAW),
+            scope=Scope.SHARED_DEVICE,
+            of_host=False,
+        )
+    ]
+    spec = AllocationSpec(kind=AllocationKind.KUBERNETES_POD, target=Target(cluster="c", pod_uid="u"))
+    allocation = Allocation(id="a", generation=1, spec=spec, created_at=to_datetime(0))
+    (series,) = series_answer(allocation, parts, window, Provenance.HOST_LOCAL_PROBE).series
+    assert (series.device, series.scope) == ("c/m/gpu/GPU-1", Scope.SHARED_DEVICE)
+
+
+@pytest.mark.parametrize(("parts", "devices", "field"), [(513, 1, "start"), (1, 2_000_001, "step"), (512, 3906, None)])
+def test_too_many_parts_or_points_are_rejected(parts: int, devices: int, field: str | None) -> None:
+    every = [(0, NANOS, devices)] * parts
+    if field is None:
+        check_parts(every, 1, NANOS)
+        return
+    with pytest.raises(InvalidQueryError) as error:
+        check_parts(every, 1, NANOS)
+    assert error.value.field == field

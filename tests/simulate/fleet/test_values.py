@@ -17,6 +17,7 @@ from gpufleet.codecs.batch import decode
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
+from gpufleet.model.holdings import HolderKind, Holding
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.agents import AgentTiming, SimulatedAgent, create_agents
 from gpufleet.simulate.fleet.faults import FAULTS, parse_faults
@@ -272,3 +273,33 @@ def test_training_nodes_share_a_job_and_all_holder_kinds_occur() -> None:
         agent.collect()
         kinds |= {held.holder.kind for part in decode(agent.take().content).parts for held in part.holdings}
     assert kinds == {"job", "pod", "vm"}
+
+
+def test_jobs_have_users_and_pods_have_owners() -> None:
+    held: list[Holding] = []
+    for agent in create_agents(FLEET, AgentTiming(start=START)):
+        for _ in range(2):
+            agent.collect()
+            held += [one for part in decode(agent.take().content).parts for one in part.holdings]
+    jobs = [one.holder for one in held if one.holder.kind is HolderKind.JOB]
+    assert {one.queue for one in jobs} == {"train", "batch"}
+    assert all(one.user and one.account and one.qos for one in jobs)
+    pods = [one.holder for one in held if one.holder.kind is HolderKind.POD]
+    assert {tuple(owner.kind for owner in one.owners) for one in pods} == {
+        ("ReplicaSet", "Deployment"),
+        ("StatefulSet",),
+    }
+
+
+EVERY = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0}
+
+
+def test_simulated_holding_is_reported_until_its_end() -> None:
+    node = next(one for one in FLEET.nodes() if one.role is NodeRole.BATCH)
+    work = node.gpus[0].loads[0][1]
+    begun = next(at for at in range(START, START + DAY, 60 * NANOS) if work.holder(at) is not None)
+    holder, since, until = work.holder(begun) or (None, 0, 0)
+    pass_ = CollectionPass(at=until + NANOS, since=until - NANOS, lanes=[Lane.FAST], intervals=EVERY, ahead=5)
+    reported = machine_reports(FLEET, node, pass_)[0].holdings
+    ended = [one for one in reported if one.view == node.gpus[0].view.key and one.holder == holder]
+    assert [(one.since, one.until) for one in ended] == [(since + 5, until + 5)]

@@ -135,6 +135,22 @@ def limit_retention(folder: str) -> None:
     store.close()
 
 
+def expire_holdings(folder: str) -> None:
+    """Write holdings last reported now and long ago as one part, and apply a retention between them."""
+    copy_empty_store(Path(folder))
+    store = opened(folder)
+    writer = store._handles.writer
+    writer.command(
+        "INSERT INTO holdings (cluster, machine, holder_id, reported_at) "
+        "SELECT 'c', 'm', toString(number), now() - INTERVAL number * 100 DAY FROM numbers(2)"
+    )
+    for days in (0, 150, 90):
+        store.migrate(Retention(raw_days=30, rollup_1m_days=90, rollup_1h_days=days))
+        writer.command("OPTIMIZE TABLE holdings FINAL")  # deletes what has expired
+        emit([row[0] for row in writer.query("SELECT holder_id FROM holdings ORDER BY holder_id").result_rows])
+    store.close()
+
+
 def fork(folder: str) -> None:
     copy_empty_store(Path(folder))
     store = opened(folder)
@@ -164,6 +180,7 @@ CHILDREN: dict[str, Callable[[str], None]] = {
         try_to_open,
         upgrade,
         limit_retention,
+        expire_holdings,
         fork,
         without_libraries,
     )

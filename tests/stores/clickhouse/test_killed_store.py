@@ -54,8 +54,8 @@ def test_older_folder_is_migrated_and_newer_one_is_refused(tmp_path: Path) -> No
     latest, changed, history, refusal = run("upgrade", tmp_path / "db")
     assert latest == [{"host_load_1m": 0.5}, {"gpu_power_watts": 1.0, "gpu_name": "name 0"}]
     assert changed == []
-    # one table gained a column, nine were created, five got merge settings, and the SQL views were created
-    assert history == [1, 1 + 9 + 5 + len(VIEWS)]
+    # one table gained a column, nine were created, six got merge settings, and the SQL views were created
+    assert history == [1, 1 + 9 + 6 + len(VIEWS)]
     assert "schema version 1000" in refusal
 
 
@@ -65,6 +65,10 @@ def test_retention_is_a_ttl_where_a_ttl_can_express_it(tmp_path: Path) -> None:
     assert limited == [[name, "toIntervalDay(10000)"] for name in tables]
     assert unlimited == [[], []]  # a hundred years are past the last instant of a TTL
     assert kept == [1, 1, 1, 1]
+
+
+def test_holding_expires_after_its_last_report(tmp_path: Path) -> None:
+    assert run("expire_holdings", tmp_path / "db") == [["0", "1"], ["0", "1"], ["0"]]
 
 
 def test_forked_child_is_refused(tmp_path: Path) -> None:

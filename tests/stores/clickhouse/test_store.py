@@ -14,7 +14,8 @@ from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict,
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.reading import DimValue, Provenance, Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
-from gpufleet.model.time import NANOS
+from gpufleet.model.stored.holdings import HoldingQuery
+from gpufleet.model.time import LATEST, NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
@@ -229,9 +230,10 @@ def test_holding_is_its_last_report_and_open_until_it_ends(store: ClickHouseStor
     ):
         part = MachinePart(machine=0, holdings=list(reported))
         store.write([accept(cluster, "m", part=part, seq=seq, reported_at=T0 + seq)], f"{cluster}-{seq}")
-        assert store.holdings_of(cluster, ["m", "other"]) == {"m": kept}
-    query = f"SELECT id, share, until IS NULL FROM fleet_holders WHERE cluster = '{cluster}' ORDER BY since"
-    assert store.select(query).rows == [("ns/p", "timeslice", 0), ("vm-1", "exclusive", 1)]
+        found = store.holdings(HoldingQuery(cluster=cluster, machines=("m", "other"), start=T0 + 3, end=LATEST))
+        assert tuple(one.holding for one in found) == kept
+    query = f"SELECT id, share, toUnixTimestamp64Nano(until) FROM fleet_holders WHERE cluster = '{cluster}' ORDER BY id"
+    assert store.select(query).rows == [("ns/p", "timeslice", T0 + 3), ("vm-1", "exclusive", T0 + 2)]  # long ago
 
 
 def test_hostile_names_are_stored_unchanged(store: ClickHouseStore, cluster: str) -> None:

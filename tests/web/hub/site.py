@@ -15,7 +15,7 @@ from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.config.hub import FlushConfig, HubConfig
 from gpufleet.wiring.hub import RunningHub, running_hub
 from tests.fakes.store import MemoryStore
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import PATIENCE, wait_until_async
 
 
 class Site:
@@ -77,7 +77,7 @@ def _exchange(url: str, method: str, content: bytes | None, content_type: str) -
     headers = {"Content-Type": content_type} if content is not None else {}
     request = urllib.request.Request(url, data=content, headers=headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=20 * PATIENCE) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:

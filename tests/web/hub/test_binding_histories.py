@@ -1,4 +1,4 @@
-"""Random histories of names, cards, clones and allocations.
+"""Random histories of names, cards, clones, pods and allocations.
 
 Each tenant sees its own past, and no other tenant's. No past bill changes.
 """
@@ -10,11 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpufleet.model.holdings import HolderKind, Holding, Share
 from gpufleet.model.machine import Machine
 from gpufleet.model.view import Side, View, ViewKind
+from tests.fakes.batches import gpu_view
 from tests.support.profiles import examples
 from tests.web.hub.site import running_site
 from tests.web.hub.test_bindings import Fleet
+from tests.web.hub.test_guest_allocations import HOSTS, GuestReports, value_of
+from tests.web.hub.test_holder_usage import used_throughout
+from tests.web.hub.test_workload_allocations import FIRST, NODES, SECOND, Cluster, job, pod
 
 STEPS = 16
 TENANTS = ("acme", "bravo", "charlie")
@@ -174,3 +179,138 @@ async def test_no_tenant_sees_the_past_of_another(tmp_path: Path, seed: int) -> 
                 await history.bill()
         await history.check()
         await history.check_bills()
+
+
+PHASES = 7
+"""Phases of a virtual machine's history, each of 16 to 24 minutes: longer than the overlap of a migration."""
+
+
+@pytest.mark.parametrize("seed", range(examples(3, 200)))
+async def test_clones_of_a_virtual_machine_show_nothing_of_each_other(tmp_path: Path, seed: int) -> None:
+    """Hosts report a virtual machine every 4 minutes. It migrates, returns, or several hosts have it at once."""
+    chance = random.Random(seed)
+    async with running_site(tmp_path) as site:
+        reports = GuestReports(site, 24 * PHASES + 60)
+        handover = chance.randrange(24 * PHASES)
+        await reports.allocate("a", "acme", valid_to=reports.time(handover))
+        await reports.allocate("b", "bravo", handover)
+        own: dict[str, set[float]] = {"a": set(), "b": set()}
+
+        async def bill(end: int) -> dict[str, tuple[float, ...]]:
+            hours = ("held_gpu_hours", "used_gpu_hours", "unknown_gpu_hours")
+            rows = (await reports.usage(end))["rows"]
+            return {row["group"]["allocation"]: tuple(round(row[name], 9) for name in hours) for row in rows}
+
+        bills: list[tuple[int, Any]] = []
+        minute = 0
+        hosts = [HOSTS[0]]
+        for _ in range(PHASES):
+            for _ in range(chance.randint(4, 6)):
+                reports.report(minute, *hosts)
+                own["a" if minute < handover else "b"].update(
+                    {value_of(minute, host) for host in hosts} if len(hosts) == 1 else ()
+                )
+                minute += 4
+            await reports.post()
+            bills.append((minute - 8, await bill(minute - 8)))
+            hosts = chance.sample(HOSTS, chance.choice([0, 1, 1, 1, 2, 3]))
+        assert {name: await reports.shown(name) for name in own} == own
+        for end, billed in bills:
+            assert await bill(end) == billed, end
+
+
+WORKLOADS = {"a": (pod(FIRST), "acme"), "b": (pod(SECOND), "bravo"), "c": (job("4711"), "charlie")}
+"""Allocation to the pod or job that it names, and its tenant."""
+
+DEVICES = [(node, gpu_view(number)) for number, node in enumerate([*NODES, *NODES])]
+
+
+class HolderHistory:
+    """Pods and a job that move between four GPUs of two nodes, alone or time-sliced, half a minute before a report."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self.cluster = cluster
+        self.random = random.Random(seed)
+        self.minute = 0
+        self.open: list[dict[str, Holding]] = [{} for _ in DEVICES]
+        self.past: list[tuple[float, float, int, frozenset[str]]] = []
+        self.begun = [0.0 for _ in DEVICES]
+        self.measured: dict[str, set[float]] = {name: set() for name in WORKLOADS}
+        self.bills: list[tuple[int, Any]] = []
+
+    async def step(self) -> None:
+        """Change the holders of a GPU, and let both nodes report."""
+        self.minute += 1
+        changed = self.random.randrange(len(DEVICES))
+        names = self.random.sample(sorted(WORKLOADS), self.random.choice([0, 1, 1, 1, 2, 3]))
+        ended = self._change(changed, frozenset(names), self.minute - 0.5)
+        for node in NODES:
+            values = {}
+            holdings = []
+            for number, (of, view) in enumerate(DEVICES):
+                if of is node:
+                    values[view] = float(self.minute * len(DEVICES) + number)
+                    holdings += [*self.open[number].values(), *(ended if number == changed else ())]
+                    for name in self.open[number]:
+                        self.measured[name].add(values[view])
+            await self.cluster.report(self.minute, values, holdings, node)
+
+    def _change(self, number: int, names: frozenset[str], at: float) -> list[Holding]:
+        """Replace the holders of a GPU. Return the holdings that ended."""
+        self.past.append((self.begun[number], at, number, frozenset(self.open[number])))
+        self.begun[number] = at
+        ended = [msgspec.structs.replace(one, until=self.cluster.at(at)) for one in self.open[number].values()]
+        share: dict[str, Any] = {"share": Share.TIMESLICE, "replicas": 1} if len(names) > 1 else {}
+        view = DEVICES[number][1]
+        self.open[number] = {name: self.cluster.held(view, WORKLOADS[name][0], at, **share) for name in sorted(names)}
+        return ended
+
+    def expected(self, end: int) -> dict[str, tuple[float, float]]:
+        """Return the minutes that each allocation has held, and used, until a minute."""
+        lasting = [(self.begun[n], float(end), n, frozenset(self.open[n])) for n in range(len(DEVICES))]
+        sums = {name: [0.0, 0.0] for name in WORKLOADS}
+        for begin, until, _, names in (*self.past, *lasting):
+            for name in names:
+                length = max(0.0, min(until, end) - begin)
+                sums[name][0] += length / len(names)
+                sums[name][1] += length if len(names) == 1 else 0.0
+        return {name: (round(held, 6), round(used, 6)) for name, (held, used) in sums.items() if held}
+
+    async def usage(self, by: str, end: int) -> Any:
+        window = f"start={self.cluster.time(0)}&end={self.cluster.time(end)}"
+        return (await self.cluster.site.request(f"/v1/usage?group_by={by}&{window}"))[1]
+
+    async def billed(self, end: int) -> dict[str, tuple[float, float]]:
+        """Return the held and used minutes by allocation."""
+        return {
+            row["group"]["allocation"]: (round(row["held_gpu_hours"] * 60, 6), round(row["used_gpu_hours"] * 60, 6))
+            for row in (await self.usage("allocation", end))["rows"]
+        }
+
+
+@pytest.mark.parametrize("seed", range(examples(3, 200)))
+async def test_pods_and_jobs_have_what_they_held(tmp_path: Path, seed: int) -> None:
+    async with running_site(tmp_path) as site:
+        site.store.device_usage = used_throughout  # type: ignore[method-assign]
+        history = HolderHistory(Cluster(site), seed)
+        for name, (holder, tenant) in WORKLOADS.items():
+            target = {"pod_uid": holder.id} if holder.kind is HolderKind.POD else {"job_id": holder.id}
+            kind = "kubernetes_pod" if holder.kind is HolderKind.POD else "slurm_job"
+            assert await history.cluster.put(name, tenant, kind, **target) == 201
+        for _ in range(STEPS):
+            await history.step()
+            if history.minute > 2:
+                history.bills.append((history.minute - 2, await history.billed(history.minute - 2)))
+        assert await history.billed(history.minute) == history.expected(history.minute)
+        for end, billed in history.bills:
+            assert await history.billed(end) == billed, end
+        assert {name: await history.cluster.shown(name) for name in WORKLOADS} == history.measured
+        by_holder = await history.usage("pod,job", history.minute)
+        of_holders = {
+            row["group"]["job"] or row["group"]["pod"]: round(row["held_gpu_hours"] * 60, 6)
+            for row in by_holder["rows"]
+            if row["holder_absent"] is None
+        }
+        assert sorted(of_holders.values()) == sorted(held for held, _ in history.expected(history.minute).values())
+        total = sum(row["held_gpu_hours"] for row in by_holder["rows"])
+        assert total == pytest.approx(by_holder["total"]["held_gpu_hours"])

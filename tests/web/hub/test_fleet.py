@@ -109,5 +109,7 @@ async def test_nodes_are_listed_with_models_load_and_holders(site: Site) -> None
     (row,) = document["items"]
     assert row["models"] == {"NVIDIA H200": 2}
     assert (row["utilization_ratio"], row["power_watts"]) == (0.25, 200.0)
-    assert [one["name"] for one in row["holders"]] == ["train-0"]
+    assert [(one["holder"]["name"], one["devices"], one["verdict"]) for one in row["holders"]] == [
+        ("train-0", 2, "agreed")
+    ]
     assert document["next"] is None

@@ -27,6 +27,7 @@ from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.web.hub.formats import PIECE_RECORDS, encode_json
 from gpufleet.web.hub.tables import TableColumn, columns_of, encode_arrow, encode_csv, sql_columns
 from tests.fakes.batches import body, gpu_view, make_batch
+from tests.support.waiting import PATIENCE
 from tests.web.hub.site import Site, now, running_site
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -89,7 +90,7 @@ async def get(site: Site, path: str, **headers: str) -> Reply:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         request = urllib.request.Request(site.hub.url + path, headers=named)
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=20 * PATIENCE) as answer:
                 return Reply(answer.status, answer.headers, answer.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -115,8 +116,10 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 LISTS = (
     "/v1/nodes",
+    "/v1/nodes/gpus",
     "/v1/machines",
     "/v1/gpus",
+    "/v1/holders",
     "/v1/senders",
     "/v1/clusters",
     "/v1/allocations",

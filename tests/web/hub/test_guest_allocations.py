@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,13 +12,14 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.reading import Provenance, Sample
-from gpufleet.model.time import NANOS
+from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side
 from gpufleet.model.wire.batch import MachineReport
 from tests.fakes.batches import NODE, gpu_view, make_batch
 from tests.web.hub.site import Site, now, running_site
 
 VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
+MINUTE = 60 * NANOS
 GUEST = Machine(name="ml/train-0", kind=MachineKind.GUEST, system_uuid=VM, hypervisor="node-a")
 
 
@@ -27,15 +29,15 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         yield site
 
 
-def batch(seq: int, at: int, state: str = "ok", host: Machine = NODE, power: float = 77.0) -> bytes:
+def batch(seq: int, at: int, state: str = "ok", host: Machine = NODE, power: float = 77.0, number: int = 7) -> bytes:
     """Encode a host with two GPUs and a guest with one. Every value of the host is 100."""
-    gpu = gpu_view(7, side=Side.GUEST)
+    gpu = gpu_view(number, side=Side.GUEST)
     inside = Sample(
         view=gpu,
         reader="nvidia_smi",
         lane=Lane.FAST,
         measured_at=at,
-        values={"gpu_power_watts": power},
+        values={"gpu_power_watts": power, "gpu_pci_address": "0000:00:05.0"},
         provenance=Provenance.SLICE_GUEST,
     )
     own = Sample(
@@ -46,7 +48,7 @@ def batch(seq: int, at: int, state: str = "ok", host: Machine = NODE, power: flo
         values={"guest_state": state, "guest_problem": "" if state == "ok" else "the guest's error", "guest_gpus": 1},
     )
     samples = (inside, own) if state == "ok" else (own,)
-    event = Event(view=gpu, kind="xid", code=79, at=at, attributes={"sources": "dcgm"})
+    event = Event(view=gpu, kind="xid", code=79, at=at, attributes={"sources": "dcgm", "text": str(power)})
     of_host = make_batch(seq, at, machine=host, sender=host.machine_id or "", epoch=host.machine_id or "")
     machine = msgspec.structs.replace(GUEST, hypervisor=host.name)
     guest = MachineReport(machine=machine, samples=samples, events=(event,) if state == "ok" else ())
@@ -101,3 +103,117 @@ async def test_guest_history_survives_a_change_of_its_host(site: Site, host: Mac
     assert sorted(points) == [77.0, 78.0]
     _, events = await site.request("/v1/events?allocation=a")
     assert len(events["events"]) == 2
+
+
+THIRD_NODE = Machine(
+    name="node-c", machine_id="c" * 32, system_uuid="11111111-0000-0000-0000-00000000000c", boot_id="c"
+)
+HOSTS = (NODE, OTHER_NODE, THIRD_NODE)
+
+
+class GuestReports:
+    """Reports of a virtual machine by several hosts, each with a power value of its own."""
+
+    def __init__(self, site: Site, minutes: int = 60) -> None:
+        self.site = site
+        self.minutes = minutes
+        self.start = now() - minutes * MINUTE
+        self._seq = 0
+        self._bodies: list[bytes] = []
+
+    async def allocate(self, name: str, tenant: str, start: int = 0, **spec: str) -> None:
+        target = {"cluster": "local", "vm_uuid": VM}
+        document = {"kind": "gpu_slice", "target": target, "tenant": tenant, "valid_from": self.time(start), **spec}
+        assert (await self.site.request(f"/v1/allocations/{name}", "PUT", document))[0] == 201
+
+    def report(self, minute: int, *hosts: Machine) -> None:
+        """Report the virtual machine by hosts: the value is the minute, and more by 1000 for each further host."""
+        self._seq += 1
+        at = self.start + minute * MINUTE
+        self._bodies += [
+            batch(self._seq, at, host=host, power=value_of(minute, host), number=HOSTS.index(host)) for host in hosts
+        ]
+
+    async def post(self) -> None:
+        """Post what was reported since the last call."""
+        await self.site.post(*self._bodies)
+        self._bodies.clear()
+
+    def time(self, minute: float) -> str:
+        return to_datetime(self.start + int(minute * MINUTE)).isoformat().replace("+00:00", "Z")
+
+    async def series(self, name: str) -> dict[str, Any]:
+        window = f"start={self.time(0)}&end={self.time(self.minutes)}&step=60s"
+        path = f"/v1/allocations/{name}/series?metric=gpu_power_watts&{window}"
+        found: dict[str, Any] = (await self.site.request(path))[1]
+        return found
+
+    async def shown(self, name: str = "a") -> set[float]:
+        """Return the values that the series and the events of an allocation show; both are the same."""
+        series = (await self.series(name))["series"]
+        values = {point["value"] for one in series for point in one["points"] if point["value"] is not None}
+        path = f"/v1/events?allocation={name}&since={self.time(0)}&limit=1000"
+        events = (await self.site.request(path))[1]["events"]
+        assert {float(event["attributes"]["text"]) for event in events} == values
+        return values
+
+    async def usage(self, end: int) -> dict[str, Any]:
+        window = f"start={self.time(0)}&end={self.time(end)}&group_by=allocation"
+        found: dict[str, Any] = (await self.site.request(f"/v1/usage?{window}"))[1]
+        return found
+
+
+def value_of(minute: int, host: Machine) -> float:
+    return minute + 1000.0 * HOSTS.index(host)
+
+
+@pytest.fixture
+async def reports(site: Site) -> GuestReports:
+    found = GuestReports(site)
+    await found.allocate("a", "acme")
+    return found
+
+
+async def test_clone_at_the_same_time_is_ambiguous_on_all_surfaces(reports: GuestReports) -> None:
+    for minute in range(0, 40, 2):
+        reports.report(minute, NODE, *([OTHER_NODE] if 10 <= minute < 30 else []))
+    await reports.post()
+    assert await reports.shown() == {float(minute) for minute in (*range(0, 10, 2), *range(30, 40, 2))}
+    series = await reports.series("a")
+    assert (series["source"], bool(series["detail"])) == ("slice_guest", True)
+    usage = await reports.usage(40)
+    assert usage["total"]["held_gpu_hours"] == pytest.approx(40 / 60)
+    unresolved = [(one["allocation"], one["devices"], one["reason"]) for one in usage["unresolved"]]
+    assert unresolved == [("a", 1, "ambiguous_target")]
+    assert (await reports.usage(9))["unresolved"] == []
+
+
+async def test_live_clone_is_ambiguous_from_its_first_report(reports: GuestReports) -> None:
+    for minute in range(50, 59):
+        reports.report(minute, NODE)
+    reports.report(59, NODE, OTHER_NODE)
+    await reports.post()
+    _, answer = await reports.site.request("/v1/allocations/a/metrics")
+    assert (answer["reason"], answer["devices"]) == ("ambiguous_target", [])
+    assert await reports.shown() == {float(minute) for minute in range(50, 59)}
+    window = f"start={reports.time(59.1)}&step=1s"
+    _, past = await reports.site.request(f"/v1/allocations/a/series?metric=gpu_power_watts&{window}")
+    assert (past["source"], past["reason"], past["series"]) == ("unavailable", "ambiguous_target", [])
+
+
+async def test_short_clone_is_no_migration(reports: GuestReports) -> None:
+    for minute in range(20):
+        reports.report(minute, NODE, *([OTHER_NODE] if minute == 10 else []))
+    await reports.post()
+    assert await reports.shown() == {float(minute) for minute in range(20) if minute != 10}
+
+
+async def test_virtual_machine_that_returns_has_one_guest_at_a_time(reports: GuestReports) -> None:
+    for minute in range(40):
+        reports.report(minute, OTHER_NODE if 12 <= minute < 28 else NODE)
+    reports.report(40, NODE)
+    await reports.post()
+    away = range(12, 28)
+    assert await reports.shown() == {value_of(minute, HOSTS[minute in away]) for minute in range(41)}
+    usage = await reports.usage(40)
+    assert (usage["total"]["held_gpu_hours"], usage["unresolved"]) == (pytest.approx(40 / 60), [])

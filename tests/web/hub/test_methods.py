@@ -12,6 +12,7 @@ from gpufleet.web.hub.access import ACCESS
 from gpufleet.web.hub.http import PathMethods
 from gpufleet.wiring.relay import running_relay
 from tests.fakes.hub import FakeHub
+from tests.support.waiting import PATIENCE
 from tests.web.hub.site import running_site
 
 READ = "GET, HEAD, OPTIONS"
@@ -21,7 +22,7 @@ Response = tuple[int, dict[str, str], bytes]
 async def send(url: str, method: str) -> Response:
     def exchange() -> Response:
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=20) as answer:
+            with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=20 * PATIENCE) as answer:
                 return answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.read()
         except urllib.error.HTTPError as error:
             with error:

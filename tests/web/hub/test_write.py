@@ -15,7 +15,7 @@ from gpufleet.config.hub import FlushConfig, HubConfig, IngestConfig
 from gpufleet.wiring.hub import running_hub
 from tests.fakes.store import MemoryStore
 from tests.support.remote_write import request
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import PATIENCE, wait_until_async
 from tests.web.hub.site import Site, running_site
 
 V1 = "application/x-protobuf"
@@ -52,7 +52,7 @@ async def write(
 
     def send() -> tuple[int, dict[str, str], bytes]:
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=20 * PATIENCE) as answer:
                 return answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read()
         except urllib.error.HTTPError as error:
             with error:

@@ -10,9 +10,10 @@ from gpufleet.cli.query.machines import machines, nodes
 from gpufleet.cli.query.processes import processes
 from gpufleet.cli.query.sql import sql
 from gpufleet.cli.query.usage import usage
+from gpufleet.cli.query.who import who
 
 COMMANDS = (
-    fleet, nodes, machines, gpus, changes, pools,
+    fleet, nodes, machines, gpus, who, changes, pools,
     allocations, allocation, series, events, usage, processes, senders, sql,
 )  # fmt: skip
 """Commands in the order of the help."""

@@ -1,12 +1,16 @@
 """Cells and notes shared by the tables of a hub's answers."""
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gpufleet.cli.lookup import device_id, short_id
 from gpufleet.cli.table import Cell, TextColumn, TextTable
-from gpufleet.exporters.display import seconds_text, value_text
+from gpufleet.exporters.display import holder_text, seconds_text, value_text
+from gpufleet.fleet.attribution.reported import NOT_CERTAIN
+from gpufleet.model.absence import Reason
 from gpufleet.model.api.answer import AnswerDevice, Coverage
+from gpufleet.model.api.holders import HolderRecord, NodeHolder
+from gpufleet.model.holdings import Holding
 from gpufleet.model.liveness import Liveness
 from gpufleet.model.reading import Reading
 from gpufleet.model.view import Scope
@@ -49,6 +53,49 @@ def state_cell(liveness: Liveness | None) -> Cell:
         return Cell()
     state = liveness.state.value
     return Cell(f"{state}, not verified" if liveness.unverified else state, key=state)
+
+
+def since_cell(since: dt.datetime, now: dt.datetime) -> Cell:
+    """Return the cell of the time since an instant; in full, it is the instant."""
+    seconds = max(0.0, (now - since).total_seconds())
+    return Cell(seconds_text(seconds), full=f"{since:%Y-%m-%dT%H:%M:%SZ}", key=-seconds)
+
+
+UNCERTAIN = "?"
+"""Mark before a holder that is not certain; a cut name keeps it."""
+
+
+def holder_cell(one: Holding | NodeHolder | HolderRecord) -> Cell:
+    """Return the cell of a holder; it is marked if it is not certain to have the device now."""
+    return Cell(_holder_name(one), key=holder_text(one.holder, one.parent))
+
+
+def holders_cell(holders: Sequence[Holding | NodeHolder], liveness: Liveness | None) -> Cell:
+    """Return the cell of the present holders of a device or node; `liveness` is that of its machine."""
+    if not holders:
+        is_current = liveness is None or liveness.is_current
+        return Cell(absent=(Reason.NOT_REPORTED if is_current else Reason.STALE).value)
+    names = list(dict.fromkeys(map(_holder_name, holders)))
+    return Cell(names[0] + (f" +{len(names) - 1}" if len(names) > 1 else ""), full=", ".join(names))
+
+
+def uncertain_notes(holders: Iterable[Holding | NodeHolder | HolderRecord]) -> list[str]:
+    """Return the note about marked holders if there are any."""
+    if all(map(_is_sure, holders)):
+        return []
+    causes = "sources contradict each other, its source does not confirm it, or its machine does not report now"
+    return [f"{UNCERTAIN} before a holder: {causes}. --json has the verdict."]
+
+
+def _holder_name(one: Holding | NodeHolder | HolderRecord) -> str:
+    name = holder_text(one.holder, one.parent)
+    return name if _is_sure(one) else f"{UNCERTAIN} {name}"
+
+
+def _is_sure(one: Holding | NodeHolder | HolderRecord) -> bool:
+    if isinstance(one, HolderRecord) and one.until is None and not one.current:
+        return False
+    return one.verdict not in NOT_CERTAIN
 
 
 def model_cell(name: str | None) -> Cell:

@@ -28,11 +28,13 @@ from gpufleet.cli.query.cells import (
     count_cell,
     coverage_lines,
     device_cell,
+    holders_cell,
     model_cell,
     reading_cell,
     reading_cells,
     state_cell,
     time_cell,
+    uncertain_notes,
 )
 from gpufleet.cli.query.request import (
     LIVENESS_STATES,
@@ -142,6 +144,7 @@ def gpus_tables(page: GpuPage) -> Parts:
             model_cell(one.device.name),
             _gpu_state(one),
             *reading_cells(one.device),
+            Cell() if one.holders is None else holders_cell(one.holders.holdings, one.liveness),
             age_cell(one.age_seconds),
         )
         for one in page.items
@@ -157,9 +160,11 @@ def gpus_tables(page: GpuPage) -> Parts:
         TextColumn("model", rank=6, cut=True),
         TextColumn("state", rank=1),
         *(column for _, column in READING_COLUMNS),
+        TextColumn("holder", rank=3, cut=True),
         TextColumn("age", rank=9, right=True),
     )
-    return [TextTable(columns, rows, "GPUs"), *coverage_lines(page.coverage)]
+    holdings = [holding for one in page.items if one.holders is not None for holding in one.holders.holdings]
+    return [TextTable(columns, rows, "GPUs"), *uncertain_notes(holdings), *coverage_lines(page.coverage)]
 
 
 def _device_name(one: GpuRecord) -> str:

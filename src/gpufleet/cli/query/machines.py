@@ -16,7 +16,17 @@ from gpufleet.cli.options import (
     Watch,
     Wide,
 )
-from gpufleet.cli.query.cells import Parts, age_cell, count_cell, coverage_lines, model_cell, state_cell, watts_text
+from gpufleet.cli.query.cells import (
+    Parts,
+    age_cell,
+    count_cell,
+    coverage_lines,
+    holders_cell,
+    model_cell,
+    state_cell,
+    uncertain_notes,
+    watts_text,
+)
 from gpufleet.cli.query.request import (
     LIVENESS_STATES,
     ClusterFilter,
@@ -28,7 +38,6 @@ from gpufleet.cli.query.request import (
 from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.exporters.display import percent_text
 from gpufleet.model.api.answer import MachinePage, MachineRecord, NodeGpus, NodeGpusPage, NodePage
-from gpufleet.model.holdings import Holder
 
 SUMMARY_NODES = 200
 """Nodes per request for the GPUs of nodes: the hub reads every sample of their GPUs."""
@@ -113,7 +122,8 @@ def nodes_tables(page: NodePage, gpus: Mapping[str, NodeGpus]) -> Parts:
         TextColumn("seen", rank=7, right=True),
         TextColumn("error", rank=1, cut=True),
     )
-    return [TextTable(columns, rows, "nodes"), *coverage_lines(page.coverage)]
+    holders = [holder for one in gpus.values() for holder in one.holders]
+    return [TextTable(columns, rows, "nodes"), *uncertain_notes(holders), *coverage_lines(page.coverage)]
 
 
 def _load(found: NodeGpus | None) -> tuple[Cell | str, ...]:
@@ -124,20 +134,13 @@ def _load(found: NodeGpus | None) -> tuple[Cell | str, ...]:
     models = ", ".join(
         name if named == found.models and len(named) == 1 else f"{count} x {name}" for name, count in named.items()
     )
-    names = [_holder(one) for one in found.holders]
-    holder = names[0] + (f" +{len(names) - 1}" if len(names) > 1 else "") if names else ""
     busy, power = found.utilization_ratio, found.power_watts
     return (
         model_cell(models),
         Cell() if busy is None else Cell(percent_text(busy), key=busy),
         Cell() if power is None else Cell(watts_text(power), key=power),
-        Cell(holder, full=", ".join(names)),
+        holders_cell(found.holders, found.liveness),
     )
-
-
-def _holder(holder: Holder) -> str:
-    name = "/".join(filter(None, (holder.namespace, holder.name))) or holder.id
-    return f"{holder.kind.value} {name}"
 
 
 def machines_tables(page: MachinePage) -> Parts:

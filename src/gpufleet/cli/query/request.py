@@ -1,6 +1,5 @@
 """Requests of `gpufleet query`: options of a table, one answer or all pages of a list, printed as JSON or tables."""
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlencode
@@ -11,7 +10,7 @@ import typer
 from gpufleet.cli.fetch import Access, get
 from gpufleet.cli.lookup import check_names
 from gpufleet.cli.options import CommandError, OptionError
-from gpufleet.cli.output import print_tables, repeat
+from gpufleet.cli.output import print_tables, repeat, write_json
 from gpufleet.cli.table import Layout, TextTable
 from gpufleet.model.liveness import State
 
@@ -89,7 +88,7 @@ def query_and_print(
 def query_pages(
     hub: str,
     path: str,
-    query: Parameters,
+    query: Parameters | Callable[[], Parameters],
     page_type: type[T],
     tables: Tables[T],
     access: Access,
@@ -97,12 +96,16 @@ def query_pages(
     as_json: bool,
     watch: str | None,
 ) -> None:
-    """Query all pages of a list and print them as one; no more than the layout shows if it shows the first ones."""
+    """Query all pages of a list and print them as one; no more than the layout shows if it shows the first ones.
+
+    `query` is called before each repetition if it is a function.
+    """
     most = None if layout.sort or layout.states else layout.limit
 
     def once() -> None:
-        body = fetch_pages(hub, path, query, access, most)
-        _check_empty(hub, body, query, access)
+        given = query() if callable(query) else query
+        body = fetch_pages(hub, path, given, access, most)
+        _check_empty(hub, body, given, access)
         show(body, hub, page_type, tables, layout, as_json)
 
     repeat(once, _watched(watch, as_json))
@@ -174,6 +177,6 @@ def decode_answer(body: bytes, answer_type: Any, hub: str) -> Any:
 def show(body: bytes, hub: str, answer_type: type[T], tables: Tables[T], layout: Layout | None, as_json: bool) -> None:
     """Print an answer as JSON or tables."""
     if as_json:
-        sys.stdout.buffer.write(body.rstrip() + b"\n")
+        write_json(body)
         return
     print_tables(tables(decode_answer(body, answer_type, hub)), layout)

@@ -10,7 +10,7 @@ import typer
 
 from gpufleet.cli.fetch import Access, get, send
 from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, TokenFileOption, Wide
-from gpufleet.cli.output import print_tables
+from gpufleet.cli.output import print_tables, write_json
 from gpufleet.cli.query.cells import Parts
 from gpufleet.cli.table import Layout, TextColumn, TextTable
 from gpufleet.model.api.sql import SqlAnswer, SqlRequest, SqlViewRecord
@@ -68,7 +68,10 @@ def sql(
             return
     except msgspec.DecodeError as error:
         raise CommandError(f"{hub} does not respond like a gpufleet hub: {error}") from error
-    sys.stdout.buffer.write(body if written is not SqlFormat.JSON else body + b"\n")
+    if written is SqlFormat.JSON:
+        write_json(body)
+    else:
+        sys.stdout.buffer.write(body)
 
 
 def sql_tables(found: SqlAnswer) -> Parts:

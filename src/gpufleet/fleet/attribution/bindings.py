@@ -5,7 +5,7 @@ once, as soon as it knows the machine, and keeps the result as a binding with it
 and device swaps do not change a binding, so history never moves from one tenant to another. A binding changes only when
 an operator changes target or devices, or requests it; the earlier binding then ends at that time.
 
-Virtual machines are identified by their UUID and need no binding.
+Virtual machines, pods and jobs are identified by their own ids and need no binding.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,15 +13,17 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
+from gpufleet.fleet.attribution.holder_targets import HolderName, holder_names, names_holder, target_name
 from gpufleet.fleet.readings import known_views
 from gpufleet.model.absence import Reason
-from gpufleet.model.allocation import VM_KINDS, Allocation, AllocationKind, AllocationSpec, Binding
+from gpufleet.model.allocation import WORKLOAD_KINDS, Allocation, AllocationKind, AllocationSpec, Binding
 from gpufleet.model.api.answer import MachineRecord
+from gpufleet.model.holdings import Holder
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.reading import Provenance
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
-from gpufleet.model.view import Side, ViewKind, normalise_pci_address, normalise_uuid
+from gpufleet.model.view import Scope, Side, ViewKind, normalise_pci_address
 
 HOST_SOURCES = (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA, Provenance.IMPORTED)
 """Sources of a machine's own samples, the closest one first."""
@@ -119,12 +121,16 @@ class BoundInterval(msgspec.Struct, frozen=True):
         machine: the hub's machine id.
         devices: keys of the allocated views, or None for the whole machine.
         start, end: nanoseconds since 1970, `end` excluded.
+        scope: `shared_device` if others share the devices.
+        of_host: whether the machine's own readings are the allocation's, too.
     """
 
     machine: str
     devices: frozenset[str] | None
     start: int
     end: int
+    scope: Scope = Scope.OWN
+    of_host: bool = True
 
 
 def validity(allocation: Allocation) -> tuple[int, int]:
@@ -228,14 +234,21 @@ def rebind(allocation: Allocation, new: Binding | None, at: int) -> tuple[Bindin
 
 
 ClaimKey = tuple[str, str]
-"""Cluster and subject of a claim: a machine id, the name of an unbound target, or a virtual machine's UUID."""
+"""Cluster and subject of a claim: a machine id, the name of an unbound target, or the id of a holder."""
 
-_VM = "\0vm/"  # cannot be part of a machine name
+_HOLDER = "\0holder/"  # cannot be part of a machine name
 _UNBOUND = "\0name/"
 
 
+class HeldDevices(msgspec.Struct, frozen=True):
+    """Interval in which a holder has devices of a machine."""
+
+    holder: Holder
+    interval: BoundInterval
+
+
 class _Claim(msgspec.Struct, frozen=True):
-    """Subject of an allocation in an interval; `devices` is None for all of it."""
+    """Subject of an allocation in an interval; `devices` are devices or array tasks, None for all."""
 
     subject: ClaimKey
     devices: frozenset[str] | None
@@ -252,23 +265,27 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 class Claims:
-    """Allocations of machines, devices and virtual machines, by subject. Safe to read during a change."""
+    """Allocations of machines, devices and holders, by subject. Safe to read during a change."""
 
     def __init__(self, allocations: Iterable[Allocation]) -> None:
         self._by_id: dict[str, Allocation] = {}
         self._by_subject: dict[ClaimKey, tuple[str, ...]] = {}
         self._pending: dict[str, None] = {}
+        self._workloads: dict[str, tuple[str, ...]] = {}  # of a cluster
         for one in allocations:
             self.update(one)
 
     def update(self, allocation: Allocation) -> None:
         """Add or replace an allocation."""
-        before = self._by_id.pop(allocation.id, None)
+        before, cluster = self._by_id.pop(allocation.id, None), allocation.spec.target.cluster
         for subject in dict.fromkeys(claim.subject for claim in _claims(before)) if before is not None else ():
             self._by_subject[subject] = tuple(one for one in self._by_subject[subject] if one != allocation.id)
         self._by_id[allocation.id] = allocation
         for subject in dict.fromkeys(claim.subject for claim in _claims(allocation)):
             self._by_subject[subject] = (*self._by_subject.get(subject, ()), allocation.id)
+        if allocation.spec.kind in WORKLOAD_KINDS:
+            ids = dict.fromkeys((*self._workloads.get(cluster, ()), allocation.id))
+            self._workloads[cluster] = tuple(ids)
         if is_pending(allocation):
             self._pending[allocation.id] = None
         else:
@@ -283,14 +300,42 @@ class Claims:
         due = [one for one in found if now < validity(one)[1] and (devices or lacks_machine(one))]
         return tuple(sorted(due, key=lambda one: (to_ns(one.created_at), one.id)))
 
-    def rivals(self, allocation: Allocation, start: int = 0, end: int = _END) -> tuple[Allocation, ...]:
-        """Return other tenants' allocations of the same machine or devices within an interval.
+    def rivals(
+        self, allocation: Allocation, start: int = 0, end: int = _END, held: Iterable[HeldDevices] = ()
+    ) -> tuple[Allocation, ...]:
+        """Return other tenants' allocations of the same machine, devices or holder within an interval.
 
         Args:
             allocation: of any kind; without a tenant it has no rivals.
             start, end: nanoseconds since 1970, `end` excluded.
+            held: holders of the allocation's devices.
         """
-        return tuple({other.id: other for other, _ in self._overlaps(allocation, start, end)}.values())
+        cluster = allocation.spec.target.cluster
+        claims = [*_claims(allocation), *(claim for one in held for claim in _held_claims(cluster, one))]
+        return tuple({other.id: other for other, _ in self._overlaps(allocation, claims, start, end)}.values())
+
+    def has_workload_rivals(self, allocation: Allocation, start: int, end: int) -> bool:
+        """Return whether another tenant has pods or jobs in the cluster within an interval, on whatever machines."""
+        tenant, cluster = allocation.spec.tenant, allocation.spec.target.cluster
+        others = [self._by_id.get(id_) for id_ in self._workloads.get(cluster, ())] if tenant is not None else []
+        return any(
+            one.spec.tenant not in (None, tenant) and max(start, validity(one)[0]) < min(end, validity(one)[1])
+            for one in others
+            if one is not None
+        )
+
+    def naming(self, cluster: str, holder: Holder, start: int, end: int) -> tuple[Allocation, ...]:
+        """Return the allocations that name a holder and are in force within an interval, in order of id.
+
+        Args:
+            cluster: of the holder.
+            holder: pod, job or virtual machine.
+            start, end: nanoseconds since 1970, `end` excluded.
+        """
+        subjects = [_holder_claim(cluster, name, start, end).subject for name in holder_names(holder)]
+        ids = sorted({id_ for subject in subjects for id_ in self._by_subject.get(subject, ())})
+        found = [one for id_ in ids if (one := self._by_id.get(id_)) is not None]
+        return tuple([one for one in found if names_holder(one.spec, holder) and _in_force(one, start, end)])
 
     def free_since(self, allocation: Allocation, now: int) -> int | None:
         """Return when the last other tenant's time on the machine or devices of an allocation ended.
@@ -298,14 +343,16 @@ class Claims:
         0 if no other tenant had any of them in the time of the allocation; None if one has or will have, at `now`
         (nanoseconds since 1970) or later.
         """
-        last = max((claim.end for _, claim in self._overlaps(allocation, 0, _END)), default=0)
+        last = max((claim.end for _, claim in self._overlaps(allocation, _claims(allocation), 0, _END)), default=0)
         return last if last <= now else None
 
-    def _overlaps(self, allocation: Allocation, start: int, end: int) -> Iterator[tuple[Allocation, _Claim]]:
-        """Yield other tenants' allocations with their claims that overlap those of an allocation."""
+    def _overlaps(
+        self, allocation: Allocation, claims: Iterable[_Claim], start: int, end: int
+    ) -> Iterator[tuple[Allocation, _Claim]]:
+        """Yield other tenants' allocations with their claims that overlap these claims of an allocation."""
         if allocation.spec.tenant is None:
             return
-        for claim in _claims(allocation):
+        for claim in claims:
             cut = msgspec.structs.replace(claim, start=max(claim.start, start), end=min(claim.end, end))
             for id_ in self._by_subject.get(claim.subject, ()) if cut.start < cut.end else ():
                 other = self._by_id.get(id_)
@@ -316,6 +363,11 @@ class Claims:
                         yield other, theirs
 
 
+def _in_force(allocation: Allocation, start: int, end: int) -> bool:
+    first, last = validity(allocation)
+    return max(start, first) < min(end, last)
+
+
 def devices_overlap(one: AbstractSet[str] | None, other: AbstractSet[str] | None) -> bool:
     """Return whether two sets of devices have a common element; None is the whole machine."""
     return one is None or other is None or not one.isdisjoint(other)
@@ -324,11 +376,9 @@ def devices_overlap(one: AbstractSet[str] | None, other: AbstractSet[str] | None
 def _claims(allocation: Allocation) -> list[_Claim]:
     spec, (start, end) = allocation.spec, validity(allocation)
     cluster = spec.target.cluster
-    if spec.kind in VM_KINDS:
-        uuid = normalise_uuid(spec.target.vm_uuid or "") or spec.target.vm_uuid
-        return [_Claim((cluster, f"{_VM}{uuid}"), None, start, end)]
-    if spec.kind is not AllocationKind.BARE_METAL:
-        return []
+    name = target_name(spec)
+    if name is not None:
+        return [_holder_claim(cluster, name, start, end)]
     found = [
         _Claim((cluster, one.machine), _with_unbound(allocation, one), one.start, one.end)
         for one in bound_intervals(allocation)
@@ -338,6 +388,17 @@ def _claims(allocation: Allocation) -> list[_Claim]:
         names = None if spec.devices is None else frozenset(_given_keys(spec.devices))
         found.append(_Claim((cluster, f"{_UNBOUND}{spec.target.machine}"), names, since, end))
     return found
+
+
+def _held_claims(cluster: str, held: HeldDevices) -> list[_Claim]:
+    interval = held.interval
+    names = [_holder_claim(cluster, name, interval.start, interval.end) for name in holder_names(held.holder)]
+    return [_Claim((cluster, interval.machine), interval.devices, interval.start, interval.end), *names]
+
+
+def _holder_claim(cluster: str, name: HolderName, start: int, end: int) -> _Claim:
+    tasks = None if name.task is None else frozenset((name.task,))
+    return _Claim((cluster, f"{_HOLDER}{name.kind}/{name.id}"), tasks, start, end)
 
 
 def _with_unbound(allocation: Allocation, interval: BoundInterval) -> frozenset[str] | None:

@@ -23,6 +23,7 @@ from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Binding
 from gpufleet.model.api.answer import AllocationAnswer, AnswerDevice, MachineRecord
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.catalogue.events import XID_LAST, XID_LAST_AT
 from gpufleet.model.reading import Provenance, Reading, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
@@ -48,6 +49,7 @@ _ON_THE_HOST = (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA)
 _NEAREST_FIRST = (*_ON_THE_HOST, Provenance.IMPORTED)
 
 _NOT_YET = Absent(Reason.NO_DATA, "not measured since the allocation began")
+_NO_XID_YET = Absent(Reason.NO_DATA, "none since the allocation began")
 
 
 def current_machine(allocation: Allocation, machines: Sequence[MachineRecord], now: int) -> LocatedMachine:
@@ -134,6 +136,18 @@ _DEVICE_NAME = re.compile(
 """UUIDs, PCI addresses and indexes of devices, virtual machines and processes in a text."""
 
 
+CONSTANT_DETAILS = frozenset(
+    {
+        *(Reason.NOT_SUPPORTED, Reason.NOT_IN_DRIVER, Reason.NOT_IN_MIG_MODE, Reason.NOT_IN_GUEST),
+        *(Reason.NO_DATA, Reason.NOT_REPORTED, Reason.NOT_COLLECTED, Reason.BOUND_TO_VFIO, Reason.OTHER_DRIVER),
+    }
+)
+"""Reasons whose details are constants of the readers: names of calls, fields, files and kernel drivers.
+
+The details of all other reasons may have texts of drivers, commands and operating systems.
+"""
+
+
 def visible_error(status: ReaderStatus, own: AbstractSet[str] | None) -> str:
     """Return the error of a reader as the tenant of some devices may see it.
 
@@ -146,8 +160,7 @@ def visible_error(status: ReaderStatus, own: AbstractSet[str] | None) -> str:
     """
     if own is None:
         return status.last_error
-    names = _named_devices(status.last_error)
-    if names and names <= own:
+    if _names_only(status.last_error, own):
         return status.last_error
     return f"{status.reader}: {status.error_class or 'error'}"
 
@@ -156,22 +169,36 @@ def _named_devices(text: str) -> frozenset[str]:
     return frozenset(pci_address(name) or name.rstrip("/-") for name in _DEVICE_NAME.findall(text))
 
 
+def _names_only(text: str, own: AbstractSet[str]) -> bool:
+    """Return whether a text names an own device, and no other device and no process."""
+    names = _named_devices(text)
+    return bool(names) and names <= own
+
+
 def without_foreign_details(stored: StoredSample, own: AbstractSet[str]) -> StoredSample:
-    """Remove the details of absences that name anything else than the own devices, or a process.
+    """Remove the details of absences that may be about another tenant's device or process.
+
+    As for errors, a detail is shown if it names a device of the allocation and nothing else. `CONSTANT_DETAILS` are
+    also shown if they name nothing.
 
     Args:
         stored: of the machine, of an own device or of a device that an own one is a part of.
         own: UUIDs and PCI addresses of the own devices.
     """
-    return _with_details(stored, lambda detail: _named_devices(detail) <= own)
+
+    def is_shown(absent: Absent) -> bool:
+        is_constant = absent.reason in CONSTANT_DETAILS and not _named_devices(absent.detail)
+        return is_constant or _names_only(absent.detail, own)
+
+    return _with_details(stored, is_shown)
 
 
-def _with_details(stored: StoredSample, keep: Callable[[str], bool]) -> StoredSample:
+def _with_details(stored: StoredSample, keep: Callable[[Absent], bool]) -> StoredSample:
     """Remove the details of absences that are not to be kept."""
     sample = stored.sample
 
     def cut(value: Value | Absent) -> Value | Absent:
-        return Absent(value.reason) if isinstance(value, Absent) and not keep(value.detail) else value
+        return Absent(value.reason) if isinstance(value, Absent) and not keep(value) else value
 
     values = {name: cut(value) for name, value in sample.values.items()}
     dims = tuple(msgspec.structs.replace(dim, value=cut(dim.value)) for dim in sample.dims)
@@ -255,17 +282,29 @@ def clip_to_allocation(stored: StoredSample, begin: dt.datetime | None) -> Store
     """Remove values measured before the allocation began: they belong to another tenant.
 
     The static lane stays, since it describes the machine and not its use. Absences stay without their details, which
-    may name another tenant's processes.
+    may name another tenant's processes. A newest XID from before is removed from later samples, too.
     """
     sample = stored.sample
-    if begin is None or sample.measured_at >= to_ns(begin):
+    if begin is None:
         return stored
+    if sample.measured_at >= to_ns(begin):
+        return _without_earlier_xid(stored, begin)
     if sample.lane is Lane.STATIC:
         return _with_details(stored, lambda _: False)
     values = {
         name: Absent(value.reason) if isinstance(value, Absent) else _NOT_YET for name, value in sample.values.items()
     }
     return msgspec.structs.replace(stored, sample=msgspec.structs.replace(sample, values=values, dims=()))
+
+
+def _without_earlier_xid(stored: StoredSample, begin: dt.datetime) -> StoredSample:
+    """Remove the newest XID if it occurred before the allocation began."""
+    values = stored.sample.values
+    at = values.get(XID_LAST_AT)
+    if not isinstance(at, int | float) or at >= begin.timestamp():
+        return stored
+    earlier = dict.fromkeys((name for name in (XID_LAST, XID_LAST_AT) if name in values), _NO_XID_YET)
+    return msgspec.structs.replace(stored, sample=msgspec.structs.replace(stored.sample, values={**values, **earlier}))
 
 
 def host_samples(stored: Sequence[StoredSample], freshness: Freshness) -> tuple[list[StoredSample], Provenance]:
@@ -310,23 +349,29 @@ def _allocated(
         fits = fits or [
             by_address[home] for id_ in ids if (home := homes.get(id_.rpartition("/")[2], "")) in by_address
         ]
-        for one in fits or [_never_seen(name, machine)]:
+        for one in fits or [unreported_device(_listed_view(name), machine, "listed by the allocation")]:
             listed.setdefault(one.id, one)
     return with_parents(listed.values(), found)
 
 
-def _never_seen(name: str, machine: MachineRecord) -> AnswerDevice:
+def _listed_view(name: str) -> View:
     address = pci_address(name)
     kind = ViewKind.MIG if name.startswith("MIG-") else ViewKind.GPU
-    view = View(kind=kind, side=Side.HOST, uuid=None if address else name, pci_address=address)
-    absent = Reading(absent=Reason.NOT_REPORTED, detail="listed by the allocation, but not reported by this machine")
+    return View(kind=kind, side=Side.HOST, uuid=None if address else name, pci_address=address)
+
+
+def unreported_device(
+    view: View, machine: MachineRecord, why: str, reason: Reason = Reason.NOT_REPORTED
+) -> AnswerDevice:
+    """Return a device without values that its machine does not report; `why` is the reason that it is listed."""
+    absent = Reading(absent=reason, detail=f"{why}, but not reported by this machine")
     return AnswerDevice(
         id=f"{machine.cluster}/{machine.id}/{view.key}",
         machine=machine.id,
-        kind=kind,
-        side=Side.HOST,
+        kind=view.kind,
+        side=view.side,
         uuid=view.uuid,
-        pci_address=address,
+        pci_address=view.pci_address,
         source=Provenance.UNAVAILABLE,
         readings=dict.fromkeys(AGGREGATED, absent),
     )

@@ -10,6 +10,7 @@ import msgspec
 
 from gpufleet.fleet.attribution import contract
 from gpufleet.fleet.readings import Freshness, all_stale, devices, merge, merge_dimensions, stored_readings
+from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.allocation import Allocation, AllocationSpec
@@ -18,7 +19,7 @@ from gpufleet.model.machine import OK, REMOVED, UNANSWERED_STATES, MachineKind
 from gpufleet.model.reading import Provenance, Reading
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.samples import StoredSample
-from gpufleet.model.time import to_datetime, to_ns
+from gpufleet.model.time import NANOS, to_datetime, to_ns
 from gpufleet.model.view import Side, ViewKind, normalise_uuid
 
 AGENT_READER = "guests"
@@ -65,13 +66,11 @@ def answer(
         now: nanoseconds since 1970 by the hub's clock.
         stale_after_seconds: age of the last report beyond which there are no current values.
     """
-    wanted = normalise_uuid(allocation.spec.target.vm_uuid or "")
-    known = [(one, report) for one in guests if _is(one.machine, wanted) and (report := _report(one)) is not None]
-    read = [(one, report) for one, report in known if report.state != REMOVED]
+    read = [(one, report) for one, report in _known(allocation, guests) if report.state != REMOVED]
     if not read:
         return None
     freshness = Freshness(now, stale_after_seconds, ())
-    live = [(one, report) for one, report in read if freshness.is_live(report.received_at)]
+    live = [(one, report) for one, report in read if _is_live(report, freshness)]
     if len(live) > 1:
         ids = ", ".join(sorted(one.machine.id for one, _ in live))
         detail = f"several agents read a virtual machine with this UUID: {ids}"
@@ -80,14 +79,55 @@ def answer(
     return _answer(allocation, one, report, Freshness(now, stale_after_seconds, one.readers), stale_after_seconds)
 
 
-def guest_machines(allocation: Allocation, guests: Sequence[MachineSamples]) -> tuple[MachineRecord, ...]:
-    """Return the guests that are or were read for an allocation, the last one last.
+class ReportedGuest(msgspec.Struct, frozen=True, kw_only=True):
+    """Guest that an agent reads or read for an allocation.
 
-    A virtual machine that migrated was read by each of its hosts, and its history is that of all these guests.
+    Attributes:
+        machine: the guest.
+        last: time of its last report, nanoseconds since 1970.
+        is_live: whether it is reported now, and not from a backlog.
     """
+
+    machine: MachineRecord
+    last: int
+    is_live: bool
+
+
+def reported_guests(
+    allocation: Allocation, guests: Sequence[MachineSamples], now: int, *, stale_after_seconds: float
+) -> tuple[ReportedGuest, ...]:
+    """Return the guests that are or were read for an allocation.
+
+    A virtual machine that migrated was read by each of its hosts; a clone with its UUID was read, too. Which guest
+    stands for the virtual machine at a time is decided by `fleet.usage.residence.succession`.
+
+    Args:
+        allocation: of a virtual machine.
+        guests: machines of its cluster.
+        now: nanoseconds since 1970 by the hub's clock.
+        stale_after_seconds: age of the last report beyond which a guest is not reported any more.
+    """
+    freshness = Freshness(now, stale_after_seconds, ())
+    recent = now - int(stale_after_seconds * NANOS) - MAX_CLOCK_SKEW_NS
+    return tuple(
+        ReportedGuest(
+            machine=one.machine,
+            last=report.measured_at,
+            is_live=_is_live(report, freshness) and report.measured_at >= recent,
+        )
+        for one, report in _known(allocation, guests)
+    )
+
+
+def _known(allocation: Allocation, guests: Sequence[MachineSamples]) -> list[tuple[MachineSamples, _GuestReport]]:
+    """Return the guests with the target's UUID that an agent reads or read, with its report."""
     wanted = normalise_uuid(allocation.spec.target.vm_uuid or "")
-    known = [(one, report) for one in guests if _is(one.machine, wanted) and (report := _report(one)) is not None]
-    return tuple(one.machine for one, _ in sorted(known, key=lambda each: (each[1].received_at, each[0].machine.id)))
+    return [(one, report) for one in guests if _is(one.machine, wanted) and (report := _report(one)) is not None]
+
+
+def _is_live(report: _GuestReport, freshness: Freshness) -> bool:
+    """Return whether the guest is reported now: two such guests with one UUID are ambiguous."""
+    return report.state != REMOVED and freshness.is_live(report.received_at)
 
 
 def is_inside(stored: StoredSample) -> bool:
@@ -199,8 +239,8 @@ def _why_not(
     since = ""
     if report.state in UNANSWERED_STATES and ever:
         last = max(stored.received_at for stored in ever)
-        since = f"; last seen at {to_datetime(last).isoformat(timespec='seconds')}"
-    return Absent(reason, f"{report.problem}{since}")
+        since = f"last seen at {to_datetime(last).isoformat(timespec='seconds')}"
+    return Absent(reason, "; ".join(text for text in (report.problem, since) if text))
 
 
 def last_known(readings: Mapping[str, Reading], stored: Sequence[StoredSample]) -> dict[str, Reading]:

@@ -1,4 +1,4 @@
-"""Intervals in which a GPU was in a machine, for GPUs that move between machines. Pure.
+"""Intervals in which a GPU was in a machine, and in which a guest stood for a virtual machine. Pure.
 
 A GPU that one machine reported until another one did has moved. It belonged to the first machine until the other first
 reported it, and the GPU that came into its slot has been there since. A GPU that was not reported again after another
@@ -9,7 +9,7 @@ reporting.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -104,33 +104,116 @@ def bounded_residences(slots: Iterable[StoredSlot], reported: Mapping[Place, int
     return dict(found)
 
 
-def succession(reported: Mapping[str, tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
-    """Return the intervals in which each guest stands for a virtual machine: one guest at any time.
+Interval = tuple[int, int]
+"""Start and end, nanoseconds since 1970, the end excluded."""
 
-    That is the guest that is reported then, the later one of two; else the one that was reported last; and before all
-    of them, the first one.
+
+class Succession(msgspec.Struct, frozen=True):
+    """Guests that stand for a virtual machine over time.
+
+    Attributes:
+        turns: guest to the intervals in which it stands for the virtual machine; one guest at any time.
+        ambiguous: intervals in which several guests were reported at once, and none stands for it.
+    """
+
+    turns: Mapping[str, tuple[Interval, ...]]
+    ambiguous: tuple[Interval, ...] = ()
+
+    def within(self, start: int, end: int) -> "Succession":
+        """Return the part within an interval."""
+        turns = {id_: _clip(intervals, start, end) for id_, intervals in self.turns.items()}
+        return Succession({id_: own for id_, own in turns.items() if own}, _clip(self.ambiguous, start, end))
+
+
+def succession(reported: Mapping[str, Sequence[Interval]], tolerance: int = MAX_CLOCK_SKEW_NS) -> Succession:
+    """Return the guests that stand for a virtual machine: one at any time, or none.
+
+    - The guest that is reported stands for it. If none is, it is the one reported last; before all, the first one.
+    - A guest whose reports begin at the end of another's, and continue after it, took over from it: a migration. Their
+      reports overlap by the tolerance at most, since clocks differ, and that time belongs to the later guest.
+    - All other time with reports of two guests is ambiguous: they are clones.
 
     Args:
-        reported: guest to its first and its last report, nanoseconds since 1970.
+        reported: guest to the intervals in which it was reported.
+        tolerance: longest overlap of a migration.
     """
-    if not reported:
-        return {}
-    found: dict[str, list[tuple[int, int]]] = {id_: [] for id_ in reported}
-    edges = sorted({0, UNBOUNDED, *(at for interval in reported.values() for at in interval)})
-    for start, end in pairwise(edges):
-        begun = {id_: interval for id_, interval in reported.items() if interval[0] <= start}
-        live = {id_: interval for id_, interval in begun.items() if end <= interval[1]}
-        if live:
-            chosen = max(live, key=lambda id_: (live[id_], id_))
-        elif begun:
-            chosen = max(begun, key=lambda id_: (begun[id_][1], id_))
-        else:
-            chosen = min(reported, key=lambda id_: (reported[id_], id_))
-        intervals = found[chosen]
-        if intervals and intervals[-1][1] == start:
-            start, _ = intervals.pop()
-        intervals.append((start, end))
+    runs = [(start, end, id_) for id_, intervals in reported.items() for start, end in intervals]
+    if not runs:
+        return Succession({})
+    ambiguous = _merged(_conflicts(sorted(runs), tolerance))
+    edges = {
+        0,
+        UNBOUNDED,
+        *(at for start, end, _ in runs for at in (start, end)),
+        *(at for pair in ambiguous for at in pair),
+    }
+    begins = sorted(runs)
+    first = begins[0][2]
+    turns: dict[str, list[Interval]] = {id_: [] for id_ in reported}
+    live: list[tuple[int, int, str]] = []
+    last = (0, first)
+    position, gap = 0, 0
+    for start, end in pairwise(sorted(edges)):
+        while position < len(begins) and begins[position][0] <= start:
+            live.append(begins[position])
+            position += 1
+        last = max([last, *((run[1], run[2]) for run in live if run[1] <= start)])
+        live = [run for run in live if run[1] > start]
+        while gap < len(ambiguous) and ambiguous[gap][1] <= start:
+            gap += 1
+        if gap < len(ambiguous) and ambiguous[gap][0] <= start:
+            continue
+        _append(turns[max(live)[2] if live else last[1]], start, end)
+    return Succession({id_: tuple(intervals) for id_, intervals in turns.items() if intervals}, tuple(ambiguous))
+
+
+def joined_runs(spans: Iterable[Interval], gap: int = MAX_CLOCK_SKEW_NS) -> tuple[Interval, ...]:
+    """Return the intervals with those joined that are a gap apart at most, in order of time."""
+    return tuple(_merged(spans, gap))
+
+
+def gaps(intervals: Iterable[Interval], start: int, end: int) -> list[Interval]:
+    """Return the parts of an interval that are in none of the intervals."""
+    found = []
+    for since, until in _merged(intervals):
+        if start < since:
+            found.append((start, min(since, end)))
+        start = max(start, until)
+    return [*found, (start, end)] if start < end else found
+
+
+def _conflicts(runs: Sequence[tuple[int, int, str]], tolerance: int) -> Iterator[Interval]:
+    """Yield the overlaps of different guests that are no migration. Runs are in order of time."""
+    open_runs: list[tuple[int, int, str]] = []
+    for run in runs:
+        start, end, id_ = run
+        open_runs = [one for one in open_runs if one[1] > start]
+        for other_start, other_end, other in open_runs:
+            is_migration = other_start < start and other_end < end and other_end - start <= tolerance
+            if other != id_ and not is_migration:
+                yield start, min(end, other_end)
+        open_runs.append(run)
+
+
+def _merged(spans: Iterable[Interval], gap: int = 0) -> list[Interval]:
+    found: list[Interval] = []
+    for start, end in sorted(spans):
+        if found and start - found[-1][1] <= gap:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        elif start < end:
+            found.append((start, end))
     return found
+
+
+def _append(intervals: list[Interval], start: int, end: int) -> None:
+    """Add an interval that follows the others; it extends the last one if it adjoins it."""
+    if intervals and intervals[-1][1] == start:
+        start, _ = intervals.pop()
+    intervals.append((start, end))
+
+
+def _clip(intervals: Sequence[Interval], start: int, end: int) -> tuple[Interval, ...]:
+    return tuple((max(a, start), min(b, end)) for a, b in intervals if max(a, start) < min(b, end))
 
 
 def _free(

@@ -1,8 +1,9 @@
 """Segments: intervals in which the allocations of a GPU do not change. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,36 +15,57 @@ UnitKey = tuple[str, str]
 """Cluster, and id of the unit."""
 
 
+class HeldPart(NamedTuple):
+    """Unit, or part of it, that an allocation held.
+
+    Attributes:
+        name: the part, or `WHOLE`.
+        holder: pod or job by which the allocation had it, or None for all of it.
+        fraction: share of that holder.
+        replicas: replicas of the time-sliced or MPS device that the holder has.
+        is_confirmed: whether the source of the holding confirms it; the activity is unknown if not.
+    """
+
+    name: str
+    holder: tuple[str, str] | None = None
+    fraction: float = 1.0
+    replicas: int = 0
+    is_confirmed: bool = True
+
+
 class UnitHolding(msgspec.Struct, frozen=True):
     """Interval in which an allocation held a unit, or a part of it; nanoseconds since 1970."""
 
     unit: UnitKey
-    part: str
+    part: HeldPart
     allocation: str
     start: int
     end: int
 
 
-class Segment(msgspec.Struct, frozen=True):
-    """Interval of a unit with constant holders.
-
-    Attributes:
-        unit: the unit.
-        start, end: nanoseconds since 1970.
-        parts: allocation to the parts that it held.
-        contested: several tenants held the same part: its activity is shown to none of them.
-    """
+class UnitInterval(msgspec.Struct, frozen=True):
+    """Interval of a unit; nanoseconds since 1970, `end` excluded."""
 
     unit: UnitKey
     start: int
     end: int
-    parts: Mapping[str, frozenset[str]]
-    contested: bool
 
     @property
     def seconds(self) -> float:
         """Length in seconds."""
         return (self.end - self.start) / 1e9
+
+
+class Segment(UnitInterval, frozen=True):
+    """Interval of a unit with constant allocations.
+
+    Attributes:
+        parts: allocation to the parts that it held.
+        contested: several tenants held the same part: its activity is shown to none of them.
+    """
+
+    parts: Mapping[str, frozenset[HeldPart]]
+    contested: bool
 
 
 def cut_segments(
@@ -60,7 +82,7 @@ def cut_segments(
         first, last = min(edges), max(edges)
         edges.update(at for at in cuts if first < at < last)
         for start, end in pairwise(sorted(edges)):
-            parts: dict[str, frozenset[str]] = {}
+            parts: dict[str, frozenset[HeldPart]] = {}
             for one in mine:
                 if one.start <= start and end <= one.end:
                     parts[one.allocation] = parts.get(one.allocation, frozenset()) | {one.part}
@@ -69,16 +91,24 @@ def cut_segments(
     return found
 
 
-def _contested(parts: Mapping[str, frozenset[str]], allocations: Mapping[str, Allocation]) -> bool:
-    """Return whether two tenants held the same part, or a tenant held the whole unit while another one held a part."""
-    tenants: dict[str, set[str]] = defaultdict(set)
+def _contested(parts: Mapping[str, frozenset[HeldPart]], allocations: Mapping[str, Allocation]) -> bool:
+    """Return whether two tenants held the same part, or a tenant held the whole unit while another one held a part.
+
+    Two holders that share a part do not contest it.
+    """
+    tenants: dict[str, dict[tuple[str, str] | None, set[str]]] = defaultdict(lambda: defaultdict(set))
     for id_, held in parts.items():
         tenant = allocations[id_].spec.tenant
         if tenant is not None:
             for part in held:
-                tenants[part].add(tenant)
-    every = set().union(*tenants.values())
-    return any(len(holders) > 1 for holders in tenants.values()) or (WHOLE in tenants and len(every) > 1)
+                tenants[part.name][part.holder].add(tenant)
+    of_part = {name: set().union(*by_holder.values()) for name, by_holder in tenants.items()}
+    every = set().union(*of_part.values())
+    return (
+        any(len(own) > 1 for by_holder in tenants.values() for own in by_holder.values())
+        or any(None in by_holder and len(of_part[name]) > 1 for name, by_holder in tenants.items())
+        or (WHOLE in tenants and len(tenants) > 1 and len(every) > 1)
+    )
 
 
 def device_intervals(segment: Segment, unit: PhysicalUnit) -> list[tuple[str, DeviceInterval]]:
@@ -86,11 +116,16 @@ def device_intervals(segment: Segment, unit: PhysicalUnit) -> list[tuple[str, De
 
     The usage of a whole GPU in MIG mode is that of its parts if the GPU reports none itself.
     """
-    held = frozenset().union(*segment.parts.values())
+    held = {part.name for own in segment.parts.values() for part in own}
+    return part_intervals(unit, held, segment.start, segment.end)
+
+
+def part_intervals(unit: PhysicalUnit, held: Collection[str], start: int, end: int) -> list[tuple[str, DeviceInterval]]:
+    """Return (part, interval) for each device whose usage is needed to describe these parts of a unit."""
     wanted = [WHOLE, *unit.parts] if WHOLE in held else [*held]
     places = {WHOLE: unit.views, **{name: part.views for name, part in unit.parts.items()}}
     return [
-        (name, DeviceInterval(cluster=unit.cluster, views=places[name], start=segment.start, end=segment.end))
+        (name, DeviceInterval(cluster=unit.cluster, views=places[name], start=start, end=end))
         for name in wanted
         if places[name]
     ]

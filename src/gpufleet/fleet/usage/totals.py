@@ -1,10 +1,12 @@
 """Usage totals by group: hours, energy and cost of measured segments. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Generic, TypeVar
 
 import msgspec
 
-from gpufleet.fleet.usage.segments import Segment, UnitKey
+from gpufleet.fleet.usage.segments import HeldPart, Segment, UnitInterval, UnitKey
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
@@ -30,20 +32,46 @@ JOULES_PER_KWH = 3_600_000
 
 Group = tuple[str | None, ...]
 
+Part = TypeVar("Part", bound=UnitInterval)
 
-class MeasuredSegment(msgspec.Struct, frozen=True):
+WHOLE_FRACTION = 1 - 1e-9
+"""Sum of the fractions of all holders of a device, at least."""
+
+
+class MeasuredSegment(msgspec.Struct, Generic[Part], frozen=True):
     """Segment with the known usage of the unit's parts."""
 
-    segment: Segment
+    segment: Part
     unit: PhysicalUnit
     usage: Mapping[str, DeviceUsage]
 
 
-class _UsageTotal(msgspec.Struct):
+class GroupShare(msgspec.Struct):
+    """Share of a unit that a group had.
+
+    Attributes:
+        parts: parts that it had as a whole; their activity is that of the group.
+        shared: share of the unit by parts that it had together with others.
+        unconfirmed: share of the unit by holdings that their source does not confirm, or by unknown parts.
+        replicas: replicas of time-sliced or MPS devices.
+    """
+
+    parts: set[str] = msgspec.field(default_factory=set)
+    shared: float = 0.0
+    unconfirmed: float = 0.0
+    replicas: int = 0
+
+
+class UsageTotal(msgspec.Struct):
+    """Sums of a group, in seconds."""
+
     units: set[UnitKey] = msgspec.field(default_factory=set)
     held: float = 0.0
     used: float = 0.0
     idle: float = 0.0
+    shared: float = 0.0
+    replicas: float = 0.0
+    unattributed: float = 0.0
     joules: dict[EnergySource, float] = msgspec.field(default_factory=dict)
     energy_known: float = 0.0
     cost: float = 0.0
@@ -51,13 +79,15 @@ class _UsageTotal(msgspec.Struct):
 
 
 def usage_rows(
-    known: Iterable[MeasuredSegment],
+    known: Iterable[MeasuredSegment[Segment]],
     allocations: Mapping[str, Allocation],
     shown: frozenset[str],
     by: Sequence[UsageDimension],
     prices: Sequence[Price],
 ) -> tuple[tuple[UsageRow, ...], UsageRow]:
     """Return a row per group, and the total. In each, a unit counts once, however many allocations held it.
+
+    A holder's share of a unit counts once, however many allocations name the holder.
 
     Args:
         known: every segment in which one of the `shown` allocations held something.
@@ -66,22 +96,46 @@ def usage_rows(
         by: dimensions of the groups.
         prices: in any order; may be empty.
     """
-    sums: dict[Group, _UsageTotal] = {}
-    total = _UsageTotal()
+    sums: dict[Group, UsageTotal] = {}
+    total = UsageTotal()
     for one in known:
-        groups: dict[Group, set[str]] = {}
+        groups: dict[Group, set[HeldPart]] = {}
         for id_, parts in one.segment.parts.items():
             if id_ in shown:
                 group = tuple(_value(dimension, allocations[id_], one.unit) for dimension in by)
                 groups.setdefault(group, set()).update(parts)
+        is_known = not one.segment.contested
         for group, held in groups.items():
-            _add(sums.setdefault(group, _UsageTotal()), one, held, prices)
+            add_usage(sums.setdefault(group, UsageTotal()), one, _share(one.unit, held), prices, is_known=is_known)
         if groups:
-            _add(total, one, set().union(*groups.values()), prices)
-    ordered = sorted(sums.items(), key=lambda item: tuple((value is None, value or "") for value in item[0]))
-    return tuple(_row(dict(zip(by, group, strict=True)), one, prices) for group, one in ordered), _row(
-        {}, total, prices
-    )
+            every = set().union(*groups.values())
+            add_usage(total, one, _share(one.unit, every), prices, is_known=is_known)
+    ordered = sorted(sums.items(), key=lambda item: group_order(item[0]))
+    rows = tuple(usage_row(dict(zip(by, group, strict=True)), one, prices) for group, one in ordered)
+    return rows, usage_row({}, total, prices)
+
+
+def group_order(group: Group) -> tuple[tuple[bool, str], ...]:
+    """Return the place of a group among the others: by its values, unknown ones last."""
+    return tuple((value is None, value or "") for value in group)
+
+
+def _share(unit: PhysicalUnit, held: AbstractSet[HeldPart]) -> GroupShare:
+    """Return the share of a unit that these parts are together."""
+    found = GroupShare()
+    by_name: dict[str, dict[tuple[str, str] | None, HeldPart]] = {}
+    for part in held:
+        by_name.setdefault(part.name, {})[part.holder] = part
+    for name, parts in by_name.items():
+        found.replicas += sum(part.replicas for part in parts.values())
+        fraction = min(1.0, sum(part.fraction for part in parts.values()))
+        if None in parts or (fraction >= WHOLE_FRACTION and all(part.is_confirmed for part in parts.values())):
+            found.parts.add(name)
+        elif fraction >= WHOLE_FRACTION:
+            found.unconfirmed += held_ratio(unit, {name})
+        else:
+            found.shared += held_ratio(unit, {name}) * fraction
+    return found
 
 
 def _value(dimension: UsageDimension, allocation: Allocation, unit: PhysicalUnit) -> str | None:
@@ -96,18 +150,27 @@ def _value(dimension: UsageDimension, allocation: Allocation, unit: PhysicalUnit
             return allocation.spec.team
         case UsageDimension.MODEL:
             return unit.model
+        case _:
+            return None  # a dimension of holders
 
 
-def _add(into: _UsageTotal, one: MeasuredSegment, held: set[str], prices: Sequence[Price]) -> None:
+def add_usage(
+    into: UsageTotal, one: MeasuredSegment[Part], share: GroupShare, prices: Sequence[Price], *, is_known: bool = True
+) -> None:
+    """Add a group's share of a segment; `is_known` is whether the activity of the parts that it had may be counted."""
     unit, seconds = one.unit, one.segment.seconds
-    ratio = held_ratio(unit, held)
+    whole = held_ratio(unit, share.parts)
+    ratio = min(1.0, whole + share.shared + share.unconfirmed)
     into.units.add(one.segment.unit)
     into.held += ratio * seconds
-    if not one.segment.contested:
-        used, idle = activity(one, held)
+    into.shared += min(share.shared, 1.0 - whole) * seconds
+    into.replicas += share.replicas * seconds
+    if is_known:
+        used, idle = activity(one, share.parts)
         into.used += used
         into.idle += idle
-        source, joules, known = energy(one.usage.get(WHOLE, DeviceUsage())) if WHOLE in held else (None, 0.0, 0.0)
+        of_unit = WHOLE in share.parts
+        source, joules, known = energy(one.usage.get(WHOLE, DeviceUsage())) if of_unit else (None, 0.0, 0.0)
         if source is not None:
             into.joules[source] = into.joules.get(source, 0.0) + joules
             into.energy_known += known
@@ -118,14 +181,14 @@ def _add(into: _UsageTotal, one: MeasuredSegment, held: set[str], prices: Sequen
         into.cost += ratio * seconds / 3600 * price
 
 
-def held_ratio(unit: PhysicalUnit, held: set[str]) -> float:
+def held_ratio(unit: PhysicalUnit, held: AbstractSet[str]) -> float:
     """Return the held fraction of a GPU: 1, or the share of its MIG devices; an unknown share counts as 0."""
     if WHOLE in held:
         return 1.0
     return min(1.0, sum(unit.parts[part].ratio or 0.0 for part in held))
 
 
-def activity(one: MeasuredSegment, held: set[str]) -> tuple[float, float]:
+def activity(one: MeasuredSegment[Part], held: AbstractSet[str]) -> tuple[float, float]:
     """Return used and idle seconds of the held parts, as shares of the GPU."""
     parts = [name for name in one.unit.parts if WHOLE in held or name in held]
     of_parts = [
@@ -155,7 +218,13 @@ def energy(usage: DeviceUsage) -> tuple[EnergySource | None, float, float]:
     return None, 0.0, 0.0
 
 
-def _row(group: Mapping[UsageDimension, str | None], one: _UsageTotal, prices: Sequence[Price]) -> UsageRow:
+def usage_row(
+    group: Mapping[UsageDimension, str | None],
+    one: UsageTotal,
+    prices: Sequence[Price],
+    holder_absent: Reason | None = None,
+) -> UsageRow:
+    """Return the row of a group; `holder_absent` is why it has no holder."""
     held, known = one.held / 3600, (one.used + one.idle) / 3600
     absent, detail = None, ""
     if not prices:
@@ -179,4 +248,8 @@ def _row(group: Mapping[UsageDimension, str | None], one: _UsageTotal, prices: S
         cost=None if absent else one.cost,
         cost_absent=absent,
         cost_detail=detail,
+        shared_gpu_hours=one.shared / 3600,
+        replica_hours=one.replicas / 3600,
+        unattributed_gpu_hours=one.unattributed / 3600,
+        holder_absent=holder_absent,
     )

@@ -105,6 +105,16 @@ class PhysicalUnits:
         """Return (id, part) of the views at these places; unknown ones are left out."""
         return list(dict.fromkeys(self._of[place] for place in places if place in self._of))
 
+    def held_at(self, place: Place) -> tuple[str, str]:
+        """Return (id, part) of the view that a holding names; an unknown view becomes a unit without model."""
+        if place not in self._of:
+            machine, key = place
+            id_, kind = f"held/{_key(place)}", key.partition("/")[0]
+            parts = {key: UnitPart(None, (place,))} if kind == ViewKind.MIG else {}
+            self.by_id[id_] = PhysicalUnit(self._cluster, id_, () if parts else (place,), None, parts)
+            self._of[machine, key] = (id_, key if parts else WHOLE)
+        return self._of[place]
+
     def _pair_guests(self, host: str, inside: Collection[str]) -> None:
         """Replace GPUs that a host cannot read by the same number of GPUs that only its guests see."""
         unread: list[Place] = []

@@ -8,7 +8,9 @@ from gpufleet.fleet.usage.totals import Prices
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query.allocations import AllocationQueries
 from gpufleet.hub.query.events import EventQueries
-from gpufleet.hub.query.fleet import FleetQueries
+from gpufleet.hub.query.fleet import FleetPages, FleetQueries
+from gpufleet.hub.query.guest_turns import GuestTurns
+from gpufleet.hub.query.holders import HolderQueries
 from gpufleet.hub.query.inventory import InventoryQueries
 from gpufleet.hub.query.sql import SqlQueries
 from gpufleet.hub.query.status import Readiness
@@ -23,7 +25,7 @@ class Queries:
     """All queries of a hub.
 
     Attributes:
-        allocations, fleet, events, inventory, usage, sql: queries by subject.
+        allocations, fleet, holders, events, inventory, usage, sql: queries by subject.
         readiness: readiness of registry and store.
     """
 
@@ -44,30 +46,44 @@ class Queries:
     ) -> None:
         self._clock = clock
         executor = QueryExecutor(threads)
-        lookup = MachineLookup(registry=registry, store=store, claims=claims)
+        lookup = MachineLookup(registry=registry, store=store, claims=claims, clock=clock)
+        turns = GuestTurns(store=store, clock=clock, stale_after_seconds=stale_after_seconds)
         self.allocations = AllocationQueries(
             registry=registry,
             store=store,
             claims=claims,
             lookup=lookup,
+            turns=turns,
             executor=executor,
             clock=clock,
             clusters=clusters,
             stale_after_seconds=stale_after_seconds,
         )
+        pages = FleetPages(registry=registry, store=store, clock=clock, stale_after_seconds=stale_after_seconds)
         self.fleet = FleetQueries(
             registry=registry,
             store=store,
             lookup=lookup,
+            pages=pages,
             executor=executor,
             clock=clock,
             stale_after_seconds=stale_after_seconds,
+            instant=instant,
+        )
+        self.holders = HolderQueries(
+            store=store,
+            claims=claims,
+            lookup=lookup,
+            pages=pages,
+            executor=executor,
+            clock=clock,
             instant=instant,
         )
         self.events = EventQueries(
             registry=registry,
             store=store,
             lookup=lookup,
+            turns=turns,
             executor=executor,
             bind_pending=self.allocations.bind_pending,
         )
@@ -75,8 +91,11 @@ class Queries:
         self.usage = UsageQueries(
             registry=registry,
             store=store,
+            lookup=lookup,
+            turns=turns,
             executor=executor,
             prices=prices,
+            clock=clock,
             bind_pending=self.allocations.bind_pending,
         )
         self.sql = SqlQueries(store=store, thread=sql_thread)

@@ -9,16 +9,19 @@ from collections.abc import Container, Sequence
 
 import msgspec
 
-from gpufleet.fleet.attribution import bindings, contract, guests, passthrough, slices
+from gpufleet.fleet.attribution import bindings, contract, passthrough, slices, workloads
 from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.query import history
+from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
+from gpufleet.hub.query.workloads import WorkloadQueries, fetch_part, probed
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import (
     REQUIRED_TARGET_FIELD,
     VM_KINDS,
+    WORKLOAD_KINDS,
     Allocation,
     AllocationKind,
     AllocationSpec,
@@ -50,6 +53,8 @@ _GPU_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f
 _STATIC_POD_UID = re.compile(r"[0-9a-f]{32}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _TARGET_FIELDS = tuple(dict.fromkeys(REQUIRED_TARGET_FIELD.values()))
+
+_SUBJECTS = {"machine": "machine", "vm_uuid": "virtual machine", "pod_uid": "pod", "job_id": "job"}
 
 
 def check_id(id: str) -> None:  # noqa: A002 - the API's name
@@ -150,6 +155,7 @@ class AllocationQueries:
         store: Store,
         claims: Claims,
         lookup: MachineLookup,
+        turns: GuestTurns,
         executor: QueryExecutor,
         clock: Clock,
         clusters: Container[str],
@@ -159,10 +165,14 @@ class AllocationQueries:
         self._store = store
         self._claims = claims
         self._lookup = lookup
+        self._turns = turns
         self._executor = executor
         self._clock = clock
         self._clusters = clusters
         self._stale_after = stale_after_seconds
+        self._workloads = WorkloadQueries(
+            store=store, lookup=lookup, clock=clock, stale_after_seconds=stale_after_seconds
+        )
         self._changes = asyncio.Lock()  # conflicts must not arise between the check of an allocation and its storage
 
     async def put(
@@ -271,8 +281,8 @@ class AllocationQueries:
         if spec.kind is AllocationKind.BARE_METAL:
             one = msgspec.structs.replace(one, bindings=self._bindings(before, one, at, rebind=rebind))
         for other in self._claims.rivals(one):
-            of_vm = spec.kind in VM_KINDS
-            subject = f"virtual machine {spec.target.vm_uuid}" if of_vm else f"machine {spec.target.machine!r}"
+            field = REQUIRED_TARGET_FIELD[spec.kind]
+            subject = f"{_SUBJECTS[field]} {getattr(spec.target, field)!r}"
             raise ConflictError(
                 f"{subject} is allocated to another tenant at that time: "
                 f"close allocation {other.id!r} first, or choose times that do not overlap"
@@ -327,18 +337,32 @@ class AllocationQueries:
         if conflict:
             return contract.unavailable(allocation, Reason.AMBIGUOUS_TARGET, conflict)
         if allocation.spec.kind in VM_KINDS:
-            return slices.answer(
-                allocation,
-                self._lookup.hosts(allocation.spec),
-                now,
-                stale_after_seconds=self._stale_after,
-                inside=self._lookup.guests(allocation.spec.target),
-            )
+            return self._vm_answer(allocation, now)
+        if allocation.spec.kind in WORKLOAD_KINDS:
+            return self._workloads.answer(allocation, now)
         machines = self._lookup.machines_of(allocation)
         machine = contract.current_machine(allocation, machines, now).machine
         if machine is None:
             return contract.answer(allocation, machines, (), (), now, stale_after_seconds=self._stale_after)
         return _ResolvedTarget(allocation, machines, machine, now)
+
+    def _vm_answer(self, allocation: Allocation, now: int) -> AllocationAnswer:
+        """Answer for a virtual machine. If no number of GPUs is declared, its hypervisor's holdings give it."""
+        cluster, spec = allocation.spec.target.cluster, allocation.spec
+        held = self._lookup.holdings(allocation, now, now + 1).intervals
+        expecting = allocation
+        if held and spec.devices is None and not spec.expected:
+            with_number = msgspec.structs.replace(spec, expected={"gpu": len(held)})
+            expecting = msgspec.structs.replace(allocation, spec=with_number)
+        found = slices.answer(
+            expecting,
+            self._lookup.hosts(spec),
+            now,
+            stale_after_seconds=self._stale_after,
+            inside=self._lookup.guests(spec.target),
+        )
+        hosts = self._lookup.with_ids(cluster, {one.machine for one in held})
+        return workloads.with_held_devices(msgspec.structs.replace(found, allocation=allocation), held, hosts, now)
 
     def _answer(
         self, target: _ResolvedTarget, stored: Sequence[StoredSample], readers: Sequence[ReaderStatus], *, name: bool
@@ -370,38 +394,36 @@ class AllocationQueries:
             return history.empty_series(allocation, Reason.AMBIGUOUS_TARGET, conflict, own)
         if allocation.spec.kind in VM_KINDS:
             return self._guest_series(allocation, metrics, own)
-        intervals = bindings.bound_intervals(allocation, own.start, own.end)
+        if allocation.spec.kind in WORKLOAD_KINDS:
+            return self._workloads.series(allocation, metrics, own)
+        intervals = self._lookup.intervals_of(allocation, own.start, own.end)
         if not intervals:
             located = contract.current_machine(allocation, self._lookup.machines_of(allocation), own.start)
             return history.empty_series(allocation, located.reason or Reason.NO_DATA, located.detail, own)
         cluster, newest = allocation.spec.target.cluster, intervals[-1].machine
         freshness = Freshness(self._clock.now_ns(), self._stale_after, ())
         _, source = contract.host_samples(self._store.latest(cluster, newest), freshness)
-        if source is Provenance.UNAVAILABLE:
-            source = Provenance.HOST_LOCAL_PROBE
-        parts = [
-            history.SeriesPart(
-                f"{cluster}/{one.machine}",
-                one.devices,
-                history.SeriesWindow(one.start, one.end, own.step),
-                self._store.series(cluster, one.machine, metrics, one.start, one.end, own.step, source),
-            )
-            for one in intervals
-        ]
+        source = probed(source)
+        parts = [fetch_part(self._store, cluster, one, metrics, own.step, source) for one in intervals]
         return history.series_answer(allocation, parts, own, source)
 
     def _guest_series(self, allocation: Allocation, metrics: Sequence[str], own: history.SeriesWindow) -> SeriesAnswer:
-        found = guests.guest_machines(allocation, self._lookup.guests(allocation.spec.target))
-        if not found:
+        guests = self._lookup.guests(allocation.spec.target)
+        found = self._turns.of(allocation, guests).within(own.start, own.end)
+        if not found.turns and not found.ambiguous:
             return history.empty_series(allocation, *contract.NO_ANSWERER[allocation.spec.kind], own)
-        inside = Provenance.SLICE_GUEST
+        if not found.turns:
+            return history.empty_series(allocation, Reason.AMBIGUOUS_TARGET, AMBIGUOUS, own)
+        inside, cluster = Provenance.SLICE_GUEST, allocation.spec.target.cluster
+        turns = sorted((start, end, id_) for id_, intervals in found.turns.items() for start, end in intervals)
         parts = [
             history.SeriesPart(
-                f"{one.cluster}/{one.id}",
+                f"{cluster}/{id_}",
                 None,
-                own,
-                self._store.series(one.cluster, one.id, metrics, own.start, own.end, own.step, inside),
+                history.SeriesWindow(start, end, own.step),
+                self._store.series(cluster, id_, metrics, start, end, own.step, inside),
             )
-            for one in found
+            for start, end, id_ in turns
         ]
-        return history.series_answer(allocation, parts, own, inside)
+        answer = history.series_answer(allocation, parts, own, inside)
+        return msgspec.structs.replace(answer, detail=AMBIGUOUS) if found.ambiguous else answer

@@ -1,9 +1,12 @@
 """Event queries: the events visible to an operator, a tenant or an allocation, in pages."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from gpufleet.fleet.attribution import guests
-from gpufleet.fleet.attribution.bindings import bound_intervals, validity
+import msgspec
+
+from gpufleet.fleet.attribution.bindings import validity
+from gpufleet.hub.query.guest_turns import GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.paging import PageRequest
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
@@ -11,11 +14,15 @@ from gpufleet.model.allocation import VM_KINDS, Allocation
 from gpufleet.model.api.answer import EventRecord, EventsAnswer
 from gpufleet.model.stored.samples import EventQuery, EventSpan, StoredEvent
 from gpufleet.model.time import to_datetime
+from gpufleet.model.view import Scope
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import Store
 
 MAX_ALLOCATIONS = 200
 """Maximum number of a tenant's allocations per query."""
+
+MAX_SPANS = 2000
+"""Maximum number of intervals of devices per query."""
 
 
 def is_active_within(allocation: Allocation, start: int, end: int) -> bool:
@@ -39,6 +46,30 @@ def event_record(event: StoredEvent, names: Mapping[str, str]) -> EventRecord:
     )
 
 
+class _VisibleSpan(NamedTuple):
+    """Visible scope, and whether others shared its devices."""
+
+    span: EventSpan
+    is_shared: bool = False
+
+
+def _visible_event(event: StoredEvent, spans: Sequence[_VisibleSpan]) -> StoredEvent:
+    """Return an event without its attributes if it is visible only as one of a shared device."""
+    shared = [one for one in spans if one.is_shared]
+    if not shared or any(_covers(one.span, event) for one in spans if not one.is_shared):
+        return event
+    return msgspec.structs.replace(event, attributes={})
+
+
+def _covers(span: EventSpan, event: StoredEvent) -> bool:
+    return (
+        span.cluster in (None, event.cluster)
+        and span.machine in (None, event.machine)
+        and (span.views is None or event.view in span.views)
+        and span.start <= event.at < span.end
+    )
+
+
 class EventQueries:
     """Queries for events: all of them, or those visible to a tenant or an allocation."""
 
@@ -48,6 +79,7 @@ class EventQueries:
         registry: Registry,
         store: Store,
         lookup: MachineLookup,
+        turns: GuestTurns,
         executor: QueryExecutor,
         bind_pending: Callable[[], Awaitable[None]],
     ) -> None:
@@ -55,6 +87,7 @@ class EventQueries:
         self._registry = registry
         self._store = store
         self._lookup = lookup
+        self._turns = turns
         self._executor = executor
 
     async def page(
@@ -92,7 +125,7 @@ class EventQueries:
         def fetch() -> EventsAnswer:
             spans = self._spans(cluster, machine, allocation, tenant, start, end)
             query = EventQuery(
-                spans=tuple(spans),
+                spans=tuple(one.span for one in spans),
                 view="" if view == "machine" else view,
                 kinds=tuple(kinds),
                 codes=tuple(codes),
@@ -103,7 +136,7 @@ class EventQueries:
             page = found[: requested.limit]
             names = {one.id: one.machine.name for one in self._registry.machines(cluster)}
             return EventsAnswer(
-                events=tuple(event_record(event, names) for event in page),
+                events=tuple(event_record(_visible_event(event, spans), names) for event in page),
                 next=requested.cursor((page[-1].at, page[-1].id)) if len(found) > requested.limit else None,
             )
 
@@ -113,15 +146,15 @@ class EventQueries:
 
     def _spans(
         self, cluster: str | None, machine: str | None, allocation: str | None, tenant: str | None, start: int, end: int
-    ) -> list[EventSpan]:
+    ) -> list[_VisibleSpan]:
         """Return the visible scopes: everything, or the devices of the tenant or the allocation."""
         ids = None
         if machine is not None:
             ids = {one.id for one in self._lookup.find(cluster, machine)}
         if allocation is None and tenant is None:
             if ids is None:
-                return [EventSpan(cluster=cluster, start=start, end=end)]
-            return [EventSpan(cluster=cluster, machine=one, start=start, end=end) for one in sorted(ids)]
+                return [_VisibleSpan(EventSpan(cluster=cluster, start=start, end=end))]
+            return [_VisibleSpan(EventSpan(cluster=cluster, machine=one, start=start, end=end)) for one in sorted(ids)]
         mine = (
             [self._registry.allocation(allocation, tenant)]
             if allocation is not None
@@ -130,34 +163,44 @@ class EventQueries:
         if len(mine) > MAX_ALLOCATIONS:
             detail = f"{len(mine)} allocations, at most {MAX_ALLOCATIONS}: name one, or shorten the interval"
             raise InvalidQueryError("since", detail)
-        spans: list[EventSpan] = []
+        spans: list[_VisibleSpan] = []
         for one in mine:
             if tenant is not None and self._lookup.conflict_detail(one, start, end, name=False):
                 continue  # also allocated to another tenant: neither sees its events
             spans += self._visible(one, start, end)
+        if len(spans) > MAX_SPANS:
+            detail = f"{len(spans)} intervals of devices, at most {MAX_SPANS}: shorten the interval"
+            raise InvalidQueryError("since", detail)
         return [
-            span
-            for span in spans
-            if (ids is None or span.machine in ids) and (cluster is None or span.cluster == cluster)
+            one
+            for one in spans
+            if (ids is None or one.span.machine in ids) and (cluster is None or one.span.cluster == cluster)
         ]
 
-    def _visible(self, allocation: Allocation, start: int, end: int) -> list[EventSpan]:
+    def _visible(self, allocation: Allocation, start: int, end: int) -> list[_VisibleSpan]:
         """Return the scopes visible to an allocation's tenant: its own devices, in its own time.
 
         The tenant of a whole machine also sees the machine's own events; the tenant of some devices sees only theirs.
-        A virtual machine belongs to its tenant as a whole, and reports only about itself.
+        A device that others share has events without attributes, since these can name another holder's processes.
+        A virtual machine belongs to its tenant as a whole, and reports only about itself. Time in which several guests
+        with its UUID were reported at once has no visible events.
         """
         cluster = allocation.spec.target.cluster
         if allocation.spec.kind not in VM_KINDS:
             return [
-                EventSpan(cluster=cluster, machine=one.machine, views=one.devices, start=one.start, end=one.end)
-                for one in bound_intervals(allocation, start, end)
+                _VisibleSpan(
+                    EventSpan(cluster=cluster, machine=one.machine, views=one.devices, start=one.start, end=one.end),
+                    is_shared=one.scope is Scope.SHARED_DEVICE,
+                )
+                for one in self._lookup.intervals_of(allocation, start, end)
             ]
         first, last = validity(allocation)
         first, last = max(start, first), min(end, last)
         if first >= last:
             return []
+        found = self._turns.of(allocation, self._lookup.guests(allocation.spec.target)).within(first, last)
         return [
-            EventSpan(cluster=guest.cluster, machine=guest.id, views=None, start=first, end=last)
-            for guest in guests.guest_machines(allocation, self._lookup.guests(allocation.spec.target))
+            _VisibleSpan(EventSpan(cluster=cluster, machine=id_, views=None, start=begin, end=until))
+            for id_, intervals in found.turns.items()
+            for begin, until in intervals
         ]

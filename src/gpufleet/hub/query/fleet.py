@@ -8,9 +8,11 @@ from typing import TypeVar
 import msgspec
 
 from gpufleet.fleet.attribution import contract
+from gpufleet.fleet.attribution.reported import current_holdings
 from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query import processes
+from gpufleet.hub.query.holder_records import with_holders
 from gpufleet.hub.query.names import MIN_PREFIX, is_name, view_prefixes
 from gpufleet.hub.query.paging import PageRequest
 from gpufleet.hub.query.records import (
@@ -37,12 +39,14 @@ from gpufleet.model.api.answer import (
 )
 from gpufleet.model.declarations import DECLARATION_TTL_NS
 from gpufleet.model.errors import NotFoundError
+from gpufleet.model.holdings import Holding
 from gpufleet.model.liveness import Liveness
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding
 from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.stored.samples import ProcessQuery
-from gpufleet.model.time import NANOS, to_ns
+from gpufleet.model.time import LATEST, NANOS, to_ns
 from gpufleet.model.view import ViewKind, normalise_pci_address
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Registry
@@ -100,12 +104,21 @@ class FleetPages:
     def node_gpus(self, cluster: str | None, page: PageRequest, instant: LivenessSnapshot) -> NodeGpusPage:
         """Return the GPUs of a page of nodes, one row per node."""
         found, following = self._page(cluster, page, MachineKind.NODE)
-        holdings = _per_cluster(found, self._store.holdings_of)
+        holdings = _per_cluster(found, self._holdings)
         gpus: dict[str, list[GpuRecord]] = {one.id: [] for one in found}
-        for record in self.gpus_of(found, instant):
+        for record in self.gpus_of(found, instant, holdings):
             gpus[record.device.machine].append(record)
-        items = tuple(node_gpus(one.id, gpus[one.id], holdings.get(one.id, ())) for one in found)
+        items = tuple(node_gpus(one, gpus[one.id], holdings.get(one.id, ())) for one in _with_liveness(found, instant))
         return NodeGpusPage(items=items, next=following)
+
+    def _holdings(self, cluster: str, machines: Sequence[str]) -> dict[str, list[Holding]]:
+        """Return machine id to its present holdings."""
+        now = self._clock.now_ns()
+        found: dict[str, list[StoredHolding]] = {}
+        query = HoldingQuery(cluster=cluster, machines=tuple(machines), start=now, end=LATEST)
+        for one in self._store.holdings(query):
+            found.setdefault(one.machine, []).append(one)
+        return {machine: list(current_holdings(of_it, now)) for machine, of_it in found.items()}
 
     def gpus(self, cluster: str | None, machine: str | None, page: PageRequest, instant: LivenessSnapshot) -> GpuPage:
         """Return a page of views. A machine's views are not split, so a page may exceed its limit by a few."""
@@ -125,17 +138,29 @@ class FleetPages:
                 place = msgspec.structs.replace(page, after=(last.cluster, last.machine.name, last.id))
         return GpuPage(items=tuple(items), coverage=self._coverage(cluster), next=after)
 
-    def gpus_of(self, machines: Sequence[MachineRecord], instant: LivenessSnapshot) -> list[GpuRecord]:
-        """Return every view of the machines, in their order."""
+    def gpus_of(
+        self,
+        machines: Sequence[MachineRecord],
+        instant: LivenessSnapshot,
+        holdings: Mapping[str, Sequence[Holding]] | None = None,
+    ) -> list[GpuRecord]:
+        """Return every view of the machines, in their order, with its present holders.
+
+        `holdings` are the present holdings of each machine if they are known already.
+        """
         stored = _per_cluster(machines, self._store.latest_of)
         readers = _per_cluster(machines, self._store.readers_of)
-        return [
-            record
-            for one in _with_liveness(machines, instant)
-            for record in gpu_records(
-                one, stored.get(one.id, ()), self._freshness(readers.get(one.id, ())), instant.behind
-            )
-        ]
+        holdings = _per_cluster(machines, self._holdings) if holdings is None else holdings
+        found: list[GpuRecord] = []
+        for one in _with_liveness(machines, instant):
+            freshness = self._freshness(readers.get(one.id, ()))
+            records = gpu_records(one, stored.get(one.id, ()), freshness, instant.behind)
+            found += with_holders(records, holdings.get(one.id, ()), one.liveness)
+        return found
+
+    def with_liveness(self, machines: Sequence[MachineRecord], instant: LivenessSnapshot) -> list[MachineRecord]:
+        """Fill in age and liveness of machines."""
+        return list(_with_liveness(machines, instant))
 
     def _expected(self, machines: Sequence[MachineRecord]) -> list[MachineRecord]:
         """Fill in the number of GPUs by PCI bus and by Kubernetes."""
@@ -229,6 +254,7 @@ class FleetQueries:
         registry: Registry,
         store: Store,
         lookup: MachineLookup,
+        pages: FleetPages,
         executor: QueryExecutor,
         clock: Clock,
         stale_after_seconds: float,
@@ -241,7 +267,7 @@ class FleetQueries:
         self._clock = clock
         self._stale_after = stale_after_seconds
         self._instant = instant
-        self._pages = FleetPages(registry=registry, store=store, clock=clock, stale_after_seconds=stale_after_seconds)
+        self._pages = pages
 
     async def machines(self, cluster: str | None, page: PageRequest) -> MachinePage:
         """Return a page of all machines, or of a cluster's."""

@@ -13,13 +13,17 @@ from gpufleet.model.errors import GpufleetError
 from gpufleet.model.reading import Provenance, Value
 from gpufleet.model.stored.retention import Resolution
 from gpufleet.model.stored.samples import StoredSeries
-from gpufleet.model.time import NANOS, to_datetime, to_ns
+from gpufleet.model.time import LATEST, NANOS, to_datetime, to_ns
+from gpufleet.model.view import Scope
 
 MAX_POINTS = 11_000
 """Maximum number of steps per query."""
 
-LATEST = 2**63 - 1
-"""Last representable instant, in the year 2262, and the longest step."""
+MAX_PARTS = 512
+"""Maximum number of parts of the series of a pod or job: intervals in which it has devices of one machine."""
+
+MAX_DEVICE_POINTS = 2_000_000
+"""Maximum number of points of the series of a pod or job, over all devices and metrics."""
 
 MAX_METRICS = 20
 """Maximum number of metrics per query."""
@@ -93,6 +97,26 @@ def clip_window(allocation: Allocation, requested: SeriesWindow) -> SeriesWindow
     return SeriesWindow(start, end, requested.step) if start < end else None
 
 
+def check_parts(parts: Sequence[tuple[int, int, int]], metrics: int, step: int) -> None:
+    """Reject a query for too many parts of series, or too many points.
+
+    Args:
+        parts: start, end and number of devices of each part.
+        metrics: number of metrics.
+        step: length of a step.
+
+    Raises:
+        InvalidQueryError: if there are too many.
+    """
+    if len(parts) > MAX_PARTS:
+        detail = f"{len(parts)} intervals of machines, at most {MAX_PARTS}: use a shorter interval"
+        raise InvalidQueryError("start", detail)
+    points = metrics * sum(-(-(end - start) // step) * devices for start, end, devices in parts)
+    if points > MAX_DEVICE_POINTS:
+        detail = f"gives {points} points of all devices, at most {MAX_DEVICE_POINTS}: use a longer step"
+        raise InvalidQueryError("step", detail)
+
+
 class SeriesPart(msgspec.Struct, frozen=True):
     """Stored series of the time in which an allocation had one machine.
 
@@ -101,31 +125,45 @@ class SeriesPart(msgspec.Struct, frozen=True):
         devices: keys of the allocated views, or None for the whole machine.
         window: that time, in steps.
         stored: series of the machine within the window.
+        scope: `shared_device` if others share the devices.
+        of_host: whether the machine's own series are the allocation's, too.
     """
 
     machine: str
     devices: AbstractSet[str] | None
     window: SeriesWindow
     stored: StoredSeries
+    scope: Scope = Scope.OWN
+    of_host: bool = True
 
 
 def series_answer(
     allocation: Allocation, parts: Sequence[SeriesPart], window: SeriesWindow, source: Provenance
 ) -> SeriesAnswer:
-    """Answer with the series of the allocation's machines, in order of time, all measured by `source`.
+    """Answer with the series of the allocation's machines, in order of time, measured by `source`.
 
-    Windows of parts are equal, or do not overlap. At an instant with values of several parts, that of the last counts.
+    Windows of parts with a device in common are equal, or do not overlap. At an instant with values of several parts,
+    that of the last counts.
     """
     values: dict[tuple[str, str | None], dict[int, Value | None]] = {}
+    shared: set[tuple[str, str | None]] = set()
     for part in parts:
         for (view, name), found in part.stored.points.items():
-            if view is None or part.devices is None or view in part.devices:
+            if part.of_host if view is None else part.devices is None or view in part.devices:
                 key = name, None if view is None else f"{part.machine}/{view}"
+                if part.scope is Scope.SHARED_DEVICE:
+                    shared.add(key)
                 steps = values.setdefault(key, {})
                 steps.update((at, steps.get(at)) for at in part.window.starts)
                 steps.update((at, value) for at, value in found if at in steps)
     series = tuple(
-        Series(device=device, metric=name, unit=CATALOGUE[name].unit, points=_points(values[name, device]))
+        Series(
+            device=device,
+            metric=name,
+            unit=CATALOGUE[name].unit,
+            scope=Scope.SHARED_DEVICE if (name, device) in shared else Scope.OWN,
+            points=_points(values[name, device]),
+        )
         for name, device in sorted(values, key=lambda key: (key[0], key[1] or ""))
     )
     return _answer(allocation, window, source, None, "", series, parts[-1].stored.resolution)

@@ -22,7 +22,8 @@ MAX_PAGE_SIZE = 1000
 Key = tuple[Any, ...]
 """Place of an entry in the order of a list; for a machine its cluster, name and id."""
 
-MAX_CURSOR = 4096
+MAX_CURSOR = 16_384
+"""Maximum length of a cursor: a place can have several texts of 1024 characters."""
 
 
 class PageRequest(msgspec.Struct, frozen=True):

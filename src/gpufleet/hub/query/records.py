@@ -8,6 +8,7 @@ import msgspec
 from gpufleet.fleet.readings import Freshness, all_stale, device_views, devices
 from gpufleet.hub.liveness.senders import SenderFreshness
 from gpufleet.hub.liveness.states import complete_up_to, view_liveness
+from gpufleet.hub.query.holder_records import node_holders
 from gpufleet.hub.receive.sequences import Intervals
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.api.answer import (
@@ -124,17 +125,18 @@ def node_record(
     )
 
 
-def node_gpus(machine: str, gpus: Sequence[GpuRecord], holdings: Sequence[Holding]) -> NodeGpus:
-    """Return the GPUs of a node as one row."""
+def node_gpus(node: MachineRecord, gpus: Sequence[GpuRecord], holdings: Sequence[Holding]) -> NodeGpus:
+    """Return the GPUs of a node as one row; `holdings` are its present holdings."""
     whole = [one.device for one in gpus if one.device.kind is ViewKind.GPU]
     total = aggregate([one.readings for one in whole]).metrics
     utilization, power = (total.get(name) for name in ("gpu_utilization_ratio", "gpu_power_watts"))
     return NodeGpus(
-        machine=machine,
+        machine=node.id,
+        liveness=node.liveness,
         models=dict(Counter(one.name or "unknown" for one in whole)),
         utilization_ratio=utilization.value if utilization else None,
         power_watts=power.value if power else None,
-        holders=tuple({one.holder: None for one in holdings}),
+        holders=node_holders(holdings, node.liveness),
     )
 
 

@@ -8,16 +8,25 @@ from typing import TypeVar
 import msgspec
 
 from gpufleet.fleet.attribution import bindings, passthrough, slices
-from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.bindings import BoundInterval, Claims, HeldDevices, bound_intervals
 from gpufleet.fleet.attribution.guests import MachineSamples
-from gpufleet.hub.query.history import LATEST
+from gpufleet.fleet.attribution.holder_targets import holding_query, names_holder
+from gpufleet.fleet.attribution.holding_intervals import (
+    HeldInterval,
+    bound_held_intervals,
+    held_devices,
+    held_intervals,
+)
+from gpufleet.fleet.attribution.reported import known_until
 from gpufleet.hub.query.names import is_name, similar_names, suggestion_text
-from gpufleet.model.allocation import Allocation, AllocationSpec, Binding, Target
+from gpufleet.model.allocation import WORKLOAD_KINDS, Allocation, AllocationKind, AllocationSpec, Binding, Target
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.machine import MachineKind
-from gpufleet.model.time import to_ns
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding, holding_place
+from gpufleet.model.time import LATEST, to_ns
 from gpufleet.model.view import ViewKind, normalise_uuid
+from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import SampleStore
 
@@ -26,6 +35,22 @@ CLUSTERS_SEARCHED = 50
 
 NAMES_SEARCHED = 500
 """Maximum number of names compared per cluster: those that follow the first half of the unknown name."""
+
+
+MAX_HOLDINGS = 100_000
+"""Maximum number of holdings that are read for an allocation."""
+
+
+class TargetHoldings(msgspec.Struct, frozen=True):
+    """Holdings of an allocation's target.
+
+    Attributes:
+        stored: as reported, with any verdict.
+        intervals: the devices that they give the allocation.
+    """
+
+    stored: tuple[StoredHolding, ...] = ()
+    intervals: tuple[HeldInterval, ...] = ()
 
 
 class AmbiguousError(ConflictError):
@@ -39,10 +64,11 @@ class AmbiguousError(ConflictError):
 class MachineLookup:
     """Finds the machines of a query or an allocation, and conflicting allocations."""
 
-    def __init__(self, *, registry: Registry, store: SampleStore, claims: Claims) -> None:
+    def __init__(self, *, registry: Registry, store: SampleStore, claims: Claims, clock: Clock) -> None:
         self._registry = registry
         self._store = store
         self._claims = claims
+        self._clock = clock
 
     def find(self, cluster: str | None, name_or_id: str) -> tuple[MachineRecord, ...]:
         """Return the machine with this id, or those with this name, of a cluster or of all."""
@@ -114,6 +140,49 @@ class MachineLookup:
         found = self._registry.machines_with_uuid(target.cluster, wanted) if wanted else ()
         return [self._with_samples(one) for one in found if one.machine.kind is MachineKind.GUEST]
 
+    def holdings(self, allocation: Allocation, start: int, end: int) -> TargetHoldings:
+        """Return the holdings of an allocation's target within an interval, and the devices that it has by them."""
+        query = holding_query(allocation.spec, start, end, MAX_HOLDINGS)
+        own = () if query is None else self._store.holdings(query)
+        if not own:
+            return TargetHoldings()
+        now = self._clock.now_ns()
+        ends = [LATEST if (until := known_until(one, now)) is None else until for one in own]
+        others = HoldingQuery(
+            cluster=allocation.spec.target.cluster,
+            machines=tuple(sorted({one.machine for one in own})),
+            start=max(start, min(one.holding.since for one in own)),
+            end=min(end, max(ends)),
+            limit=MAX_HOLDINGS,
+        )
+        every = {holding_place(one): one for one in (*own, *self._store.holdings(others))}
+        return TargetHoldings(own, held_intervals(allocation, every.values(), now, start, end))
+
+    def intervals_of(self, allocation: Allocation, start: int, end: int) -> tuple[BoundInterval, ...]:
+        """Return the machines and devices of an allocation within an interval, in order of time.
+
+        These are the bindings of a bare-metal allocation, and the certain holdings of a pod or job. A virtual machine
+        has none: `GuestTurns` has its guests.
+        """
+        if allocation.spec.kind in WORKLOAD_KINDS:
+            return bound_held_intervals(self.holdings(allocation, start, end).intervals)
+        return bound_intervals(allocation, start, end)
+
+    def has_holders(self, cluster: str) -> bool:
+        """Return whether any machine of a cluster reports a holder now."""
+        now = self._clock.now_ns()
+        return bool(self._store.holdings(HoldingQuery(cluster=cluster, start=now, end=LATEST, limit=1)))
+
+    def with_samples(self, cluster: str, ids: Iterable[str]) -> list[MachineSamples]:
+        """Return the machines with these ids, with their newest samples and readers."""
+        machines = self.with_ids(cluster, ids)
+        known = [one.id for one in machines]
+        stored, readers = self._store.latest_of(cluster, known), self._store.readers_of(cluster, known)
+        return [
+            MachineSamples(machine=one, stored=stored.get(one.id, ()), readers=readers.get(one.id, ()))
+            for one in machines
+        ]
+
     def _with_samples(self, machine: MachineRecord) -> MachineSamples:
         return MachineSamples(
             machine=machine,
@@ -148,11 +217,33 @@ class MachineLookup:
             since = 0 if complete[-1].since is None else to_ns(complete[-1].since)
             if since < end:
                 start, end = min(start, since), LATEST
-        rivals = self._claims.rivals(allocation, start, end)
+        rivals = self._claims.rivals(allocation, start, end, self._holders(allocation, start, end))
         if not rivals:
             return ""
         others = f" (with {', '.join(sorted(one.id for one in rivals))})" if name else ""
-        return f"the machine is allocated more than once at this time{others}: close the wrong allocation"
+        subject = "machine" if allocation.spec.kind not in WORKLOAD_KINDS else "device"
+        return f"the {subject} is allocated more than once at this time{others}: close the wrong allocation"
+
+    def _holders(self, allocation: Allocation, start: int, end: int) -> tuple[HeldDevices, ...]:
+        """Return the holders of an allocation's devices, as far as other tenants' allocations can name them."""
+        kind, cluster = allocation.spec.kind, allocation.spec.target.cluster
+        if kind in WORKLOAD_KINDS:
+            found = self.holdings(allocation, start, end)
+            own = [one for one in found.stored if names_holder(allocation.spec, one.holding.holder)]
+            return held_devices(own, bound_held_intervals(found.intervals), self._clock.now_ns())
+        if kind is not AllocationKind.BARE_METAL or not self._claims.has_workload_rivals(allocation, start, end):
+            return ()
+        intervals = bound_intervals(allocation, start, end)
+        if not intervals:
+            return ()
+        query = HoldingQuery(
+            cluster=cluster,
+            machines=tuple(sorted({one.machine for one in intervals})),
+            start=intervals[0].start,
+            end=intervals[-1].end,
+            limit=MAX_HOLDINGS,
+        )
+        return held_devices(self._store.holdings(query), intervals, self._clock.now_ns())
 
 
 T = TypeVar("T")

@@ -1,86 +1,151 @@
 """Usage queries: GPU-hours, energy and cost of allocations. Fetches the inputs of `fleet.usage`; blocks."""
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 
-from gpufleet.fleet.attribution import contract, guests, slices
+from gpufleet.fleet.attribution import contract, guests, slices, workloads
 from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate, validity
+from gpufleet.fleet.attribution.holder_targets import holding_query
 from gpufleet.fleet.usage.residence import (
     UNBOUNDED,
     Residence,
     bounded_residences,
+    gaps,
     last_reported,
     possibly_moved,
     possibly_replaced,
-    succession,
 )
-from gpufleet.fleet.usage.segments import Segment, UnitHolding, UnitKey, cut_segments, device_intervals
-from gpufleet.fleet.usage.totals import MeasuredSegment, Prices, usage_rows
+from gpufleet.fleet.usage.segments import (
+    HeldPart,
+    Segment,
+    UnitHolding,
+    UnitKey,
+    cut_segments,
+    device_intervals,
+)
+from gpufleet.fleet.usage.shares import TargetIndex, WorkloadShare, workload_shares
+from gpufleet.fleet.usage.totals import Prices, usage_rows
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, PhysicalUnits, Place
 from gpufleet.hub.query.events import is_active_within
+from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
-from gpufleet.hub.query.targets import QueryExecutor
+from gpufleet.hub.query.holder_usage import HolderUsageCalculator
+from gpufleet.hub.query.targets import MAX_HOLDINGS, MachineLookup, QueryExecutor
+from gpufleet.hub.query.usage_inputs import check_holdings, check_interval, measured
 from gpufleet.model.absence import Reason
-from gpufleet.model.allocation import VM_KINDS, Allocation, AllocationKind
+from gpufleet.model.allocation import VM_KINDS, WORKLOAD_KINDS, Allocation
 from gpufleet.model.api.answer import MachineRecord
-from gpufleet.model.api.usage import DeviceInterval, UnresolvedAllocation, UsageAnswer, UsageDimension
+from gpufleet.model.api.usage import (
+    DeviceInterval,
+    UnresolvedAllocation,
+    UsageAnswer,
+    UsageDimension,
+)
+from gpufleet.model.holdings import HolderKind
 from gpufleet.model.machine import MachineKind
+from gpufleet.model.stored.holdings import HoldingPlace, HoldingQuery, StoredHolding, holding_place
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.model.view import Side, ViewKind, normalise_uuid
+from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import Store
 
 MAX_ALLOCATIONS = 10_000
 """Maximum number of allocations per query."""
 
-MAX_SPAN_NS = 1100 * 86_400 * 10**9
-"""Maximum interval of a query."""
-
 SHORT = "fewer devices are known than expected"
 NONE_KNOWN = "no GPU of it is known, and it declares no expected number"
+CONTRADICTED = "another holder of the same device is reported at the same time: that time is in no total"
+UNCONFIRMED = "the source of its holding does not confirm it now: the activity of that time is unknown"
+EXCLUDED = "no source confirms its holding, or another holder is certain: that time is in no total"
+
+CHUNK = 500
+"""Targets or machines per query for holdings."""
 
 
 class _AllocatedUnit(NamedTuple):
     """Unit of an allocation: its id in a cluster, the allocated part, and the interval in which it has the unit."""
 
     id: str
-    part: str
+    part: HeldPart
     start: int
     end: int
 
 
 class _AllocatedUnits(msgspec.Struct, frozen=True):
-    """Units of an allocation, and why there are not more."""
+    """Units of an allocation, and why there are not more.
+
+    Attributes:
+        units: the units.
+        reason, detail: why there are not more.
+        ambiguous: intervals in which its units are unknown, each with a number of GPUs.
+        uncertain: number of devices with holdings that are not certain, or None if there are none of these.
+    """
 
     units: tuple[_AllocatedUnit, ...]
     reason: Reason = Reason.NOT_COLLECTED
     detail: str = ""
+    ambiguous: tuple[tuple[int, int, int], ...] = ()
+    uncertain: int | None = None
+
+
+class _WorkloadHoldings(NamedTuple):
+    """Shares and holdings of pods and jobs by allocation, and the machines that report them."""
+
+    shares: Mapping[str, Sequence[WorkloadShare]]
+    stored: Mapping[str, Sequence[StoredHolding]]
+    machines: frozenset[str]
 
 
 class UsageCalculator:
     """Computes usage from the registry and the store."""
 
-    def __init__(self, *, registry: Registry, store: Store, prices: Prices) -> None:
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        store: Store,
+        lookup: MachineLookup,
+        turns: GuestTurns,
+        prices: Prices,
+        clock: Clock,
+    ) -> None:
+        self._turns = turns
         self._registry = registry
         self._store = store
+        self._lookup = lookup
         self._prices = prices
+        self._clock = clock
 
-    def compute(self, start: int, end: int, by: Sequence[UsageDimension], tenant: str | None = None) -> UsageAnswer:
-        """Return the usage within an interval, nanoseconds since 1970, `end` excluded; of a single tenant if given.
+    def compute(
+        self,
+        start: int,
+        end: int,
+        by: Sequence[UsageDimension],
+        tenant: str | None = None,
+        cluster: str | None = None,
+    ) -> UsageAnswer:
+        """Return the usage within an interval, of all allocations, or of those of a tenant or a cluster.
+
+        Args:
+            start, end: nanoseconds since 1970, `end` excluded.
+            by: dimensions of allocations.
+            tenant, cluster: only these allocations.
 
         Raises:
-            InvalidQueryError: if the interval is empty or too long, or if there are too many allocations.
+            InvalidQueryError: if the interval is empty or too long, or if there are too many allocations or holdings.
         """
-        if end <= start:
-            raise InvalidQueryError("end", "must be after start, by a microsecond at least")
-        if end - start > MAX_SPAN_NS:
-            raise InvalidQueryError("start", "is more than 1100 days before the end: shorten the interval")
-        every = {one.id: one for one in self._registry.allocations() if is_active_within(one, start, end)}
+        check_interval(start, end)
+        every = {
+            one.id: one
+            for one in self._registry.allocations()
+            if is_active_within(one, start, end) and cluster in (None, one.spec.target.cluster)
+        }
         shown = frozenset(id_ for id_, one in every.items() if tenant is None or one.spec.tenant == tenant)
         if len(shown) > MAX_ALLOCATIONS:
             detail = f"matches {len(shown)} allocations, at most {MAX_ALLOCATIONS}: shorten the interval"
@@ -91,30 +156,32 @@ class UsageCalculator:
         unresolved: list[UnresolvedAllocation] = []
         for cluster in sorted(clusters):
             mine = [one for one in every.values() if one.spec.target.cluster == cluster]
-            found, placed = self._place(cluster, mine, start, end)
+            found, placed = self._place(cluster, mine, shown, start, end)
             units.update({(cluster, id_): unit for id_, unit in found.items()})
             for one in mine:
                 span = max(start, _ns(one, start)), min(end, _end(one, end))
                 had = placed[one.id]
                 holdings += [UnitHolding((cluster, unit.id), unit.part, one.id, *unit[2:]) for unit in had.units]
-                short, stand_ins = missing_devices(one, had.units, units, span)
+                short, stand_ins = missing_devices(one, had.units, units, span, had.ambiguous)
                 for unit, since, until in stand_ins:
                     units[cluster, unit.id] = unit
-                    holdings.append(UnitHolding((cluster, unit.id), WHOLE, one.id, since, until))
+                    holdings.append(UnitHolding((cluster, unit.id), HeldPart(WHOLE), one.id, since, until))
                 if one.id in shown and any(_has_no_ratio(found[unit.id], unit.part) for unit in had.units):
                     detail = "its MIG device does not report its share of the GPU: it is in no total"
                     unresolved.append(
                         UnresolvedAllocation(allocation=one.id, devices=0, reason=Reason.NOT_REPORTED, detail=detail)
                     )
-                elif one.id in shown and (short or not had.units):
+                elif one.id in shown and (short or had.ambiguous or not had.units or had.uncertain is not None):
                     detail = had.detail or (SHORT if short else NONE_KNOWN)
+                    missing = max(short, had.uncertain or 0)
                     unresolved.append(
-                        UnresolvedAllocation(allocation=one.id, devices=short, reason=had.reason, detail=detail)
+                        UnresolvedAllocation(allocation=one.id, devices=missing, reason=had.reason, detail=detail)
                     )
         prices = self._prices.prices
         cuts = [to_ns(price.valid_from) for price in prices]
         relevant = [one for one in cut_segments(holdings, every, cuts) if not shown.isdisjoint(one.parts)]
-        groups, total = usage_rows(self._measured(relevant, units), every, shown, by, prices)
+        known = measured(self._store, relevant, units, _devices)
+        groups, total = usage_rows(known, every, shown, by, prices)
         return UsageAnswer(
             start=to_datetime(start),
             end=to_datetime(end),
@@ -126,27 +193,13 @@ class UsageCalculator:
             summary=_summary(total.held_gpu_hours, total.unknown_gpu_hours, unresolved),
         )
 
-    def _measured(self, relevant: Sequence[Segment], units: dict[UnitKey, PhysicalUnit]) -> list[MeasuredSegment]:
-        intervals: list[DeviceInterval] = []
-        places: list[tuple[int, str]] = []
-        for number, segment in enumerate(relevant):
-            if segment.contested:
-                continue
-            for name, interval in device_intervals(segment, units[segment.unit]):
-                places.append((number, name))
-                intervals.append(interval)
-        usage: dict[int, dict[str, object]] = defaultdict(dict)
-        for (number, name), one in zip(places, self._store.device_usage(intervals), strict=True):
-            usage[number][name] = one
-        return [
-            MeasuredSegment(segment, units[segment.unit], usage.get(number, {}))  # type: ignore[arg-type]
-            for number, segment in enumerate(relevant)
-        ]
-
     def _place(
-        self, cluster: str, mine: Sequence[Allocation], start: int, end: int
+        self, cluster: str, mine: Sequence[Allocation], shown: Container[str], start: int, end: int
     ) -> tuple[dict[str, PhysicalUnit], dict[str, _AllocatedUnits]]:
-        """Find the devices of the allocations of a cluster in an interval; each machine is queried once."""
+        """Find the devices of the allocations of a cluster in an interval; each machine is queried once.
+
+        Those of a pod or job that is not `shown` are found only on machines with devices of the shown allocations.
+        """
         machines: dict[str, MachineRecord] = {}
         bound: dict[str, tuple[BoundInterval, ...]] = {}
         inside: dict[str, tuple[list[MachineRecord], list[MachineRecord]]] = {}
@@ -158,25 +211,23 @@ class UsageCalculator:
             bound[one.id] = bound_intervals(one, start, end)
             for interval in bound[one.id]:
                 machines.update({item.id: item for item in self._registry.find_machines(cluster, interval.machine)})
+        held = self._held(cluster, mine, shown, machines, start, end)
+        machines.update({one.id: one for one in self._lookup.with_ids(cluster, held.machines - set(machines))})
         stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
-        several = {guest.id for found, _ in inside.values() if len(found) > 1 for guest in found}
         residences: dict[Place, Residence] = {}
-        first: dict[str, int] = {}
         for side in (Side.HOST, Side.GUEST):
             reported = last_reported(stored, side)
             changed = {*possibly_moved(reported), *possibly_replaced(stored, reported)}
-            changed |= several if side is Side.GUEST else set()
             slots = self._store.slots(cluster, sorted(changed)) if changed else ()
             residences |= bounded_residences(slots, reported)
-            for slot in slots:
-                first[slot.machine] = min(first.get(slot.machine, slot.first), slot.first)
         left = [place for place, residence in residences.items() if residence.end < UNBOUNDED]
         units = PhysicalUnits(cluster, stored, left, _guests(machines.values()))
         placed = {}
         for one in mine:
-            if one.id in inside:
-                known = _reports(inside[one.id][0], stored, first)
-                placed[one.id] = self._in_vm(one, *inside[one.id], stored, units, residences, known, start, end)
+            if one.spec.kind in WORKLOAD_KINDS:
+                placed[one.id] = self._of_workload(one, held, units)
+            elif one.id in inside:
+                placed[one.id] = self._in_vm(one, *inside[one.id], stored, units, residences, start, end)
             elif bound[one.id]:
                 placed[one.id] = _AllocatedUnits(
                     tuple(unit for interval in bound[one.id] for unit in _allocated(interval, units, residences))
@@ -185,10 +236,83 @@ class UsageCalculator:
                 placed[one.id] = self._unresolved(one)
         return units.by_id, placed
 
+    def _held(
+        self,
+        cluster: str,
+        mine: Sequence[Allocation],
+        shown: Container[str],
+        machines: Collection[str],
+        start: int,
+        end: int,
+    ) -> _WorkloadHoldings:
+        """Return the shares of pods and jobs in the devices of the shown allocations.
+
+        Args:
+            cluster: the cluster.
+            mine: its allocations.
+            shown: ids of allocations.
+            machines: of allocations of other kinds; a pod or job on them can be another tenant's.
+            start, end: nanoseconds since 1970, `end` excluded.
+        """
+        own = [one for one in mine if one.spec.kind in WORKLOAD_KINDS]
+        if not own:
+            return _WorkloadHoldings({}, {}, frozenset())
+        now = self._clock.now_ns()
+        named = self._holdings(_target_queries(cluster, [one for one in own if one.id in shown], start, end))
+        of_shown = tuple(sorted({one.machine for one in named} | set(machines)))
+        others = [one for one in own if one.id not in shown] if of_shown else []
+        rivals = self._holdings(_target_queries(cluster, others, start, end, of_shown))
+        places = sorted({one.machine for one in (*named, *rivals)})
+        chunks = [places[at : at + CHUNK] for at in range(0, len(places), CHUNK)]
+        every = self._holdings(
+            [HoldingQuery(cluster=cluster, machines=tuple(chunk), start=start, end=end) for chunk in chunks]
+        )
+        index = TargetIndex(own)
+        by_id: dict[str, list[StoredHolding]] = defaultdict(list)
+        for one in every:
+            for allocation in index.naming(one.holding.holder):
+                by_id[allocation.id].append(one)
+        shares = workload_shares(own, every, now, start, end)
+        return _WorkloadHoldings(shares, by_id, frozenset(one.machine for own in by_id.values() for one in own))
+
+    def _holdings(self, queries: Iterable[HoldingQuery]) -> tuple[StoredHolding, ...]:
+        """Return the holdings of several queries, each once."""
+        found: dict[HoldingPlace, StoredHolding] = {}
+        for query in queries:
+            limited = msgspec.structs.replace(query, limit=MAX_HOLDINGS + 1)
+            found.update({holding_place(one): one for one in self._store.holdings(limited)})
+            check_holdings(len(found))
+        return tuple(found.values())
+
+    def _of_workload(self, allocation: Allocation, held: _WorkloadHoldings, units: PhysicalUnits) -> _AllocatedUnits:
+        """Return the units of a pod or job."""
+        own: list[_AllocatedUnit] = []
+        uncertain: dict[Place, Reason] = {}
+        unconfirmed: set[Place] = set()
+        for one in held.shares.get(allocation.id, ()):
+            if one.share is None:
+                uncertain[one.place] = one.absent or Reason.NOT_ATTRIBUTED
+                continue
+            if not one.is_confirmed:
+                unconfirmed.add(one.place)
+            id_, part = units.held_at(one.place)
+            holder = one.holder[0].value, one.holder[1]
+            own.append(_AllocatedUnit(id_, HeldPart(part, holder, *one.share, one.is_confirmed), one.start, one.end))
+        if uncertain:
+            reason = min(uncertain.values())
+            detail = CONTRADICTED if reason is Reason.AMBIGUOUS_TARGET else EXCLUDED
+            return _AllocatedUnits(tuple(own), reason, detail, uncertain=len(unconfirmed))
+        if unconfirmed:
+            return _AllocatedUnits(tuple(own), Reason.NOT_ATTRIBUTED, UNCONFIRMED, uncertain=len(unconfirmed))
+        if own:
+            return _AllocatedUnits(tuple(own))
+        stored = held.stored.get(allocation.id, ())
+        any_holder = bool(stored) or self._lookup.has_holders(allocation.spec.target.cluster)
+        why = workloads.not_held_reason(allocation, stored, self._clock.now_ns(), any_holder=any_holder)
+        return _AllocatedUnits((), *why)
+
     def _unresolved(self, allocation: Allocation) -> _AllocatedUnits:
-        """Return why an allocation is bound to no machine in the interval."""
-        if allocation.spec.kind is not AllocationKind.BARE_METAL:
-            return _AllocatedUnits((), *contract.NO_ANSWERER[allocation.spec.kind])
+        """Return why a bare-metal allocation is bound to no machine in the interval."""
         target = allocation.spec.target
         machines = self._registry.find_machines(target.cluster, target.machine or "")
         located = locate(allocation.spec, machines)
@@ -215,7 +339,6 @@ class UsageCalculator:
         stored: dict[str, tuple[StoredSample, ...]],
         units: PhysicalUnits,
         residences: Mapping[Place, Residence],
-        reported: Mapping[str, tuple[int, int]],
         start: int,
         end: int,
     ) -> _AllocatedUnits:
@@ -233,16 +356,25 @@ class UsageCalculator:
         reason, detail = contract.NO_ANSWERER[allocation.spec.kind]
         first, last = validity(allocation)
         first, last = max(first, start), min(last, end)
-        read = {guest.id: reported[guest.id] for guest in guests.guest_machines(allocation, guest_samples)}
+        found = self._turns.of(allocation, guest_samples).within(first, last)
         own: list[_AllocatedUnit] = []
-        for id_, intervals in succession(read).items():
+        for id_, intervals in found.turns.items():
             for since, until in intervals:
-                turn = BoundInterval(id_, None, max(since, first), min(until, last))
-                if turn.start < turn.end:
-                    own += [unit for unit in _allocated(turn, units, residences) if unit.start < unit.end]
-        seen = {(unit.id, unit.part) for unit in own}
-        own += [_AllocatedUnit(*one, first, last) for one in units.at(places) if one not in seen]
-        return _AllocatedUnits(tuple(own), reason, detail)
+                turn = BoundInterval(id_, None, since, until)
+                own += [unit for unit in _allocated(turn, units, residences) if unit.start < unit.end]
+        seen = {(unit.id, unit.part.name) for unit in own}
+        instances = [(id_, HeldPart(part)) for id_, part in units.at(places) if (id_, part) not in seen]
+        if not found.ambiguous:
+            own += [_AllocatedUnit(*one, first, last) for one in instances]
+            return _AllocatedUnits(tuple(own), reason, detail)
+        gpus = max((len(units.whole(guest.id)) for guest in inside), default=0)
+        own += [
+            _AllocatedUnit(*one, since, until)
+            for one in instances
+            for since, until in gaps(found.ambiguous, first, last)
+        ]
+        ambiguous = tuple((since, until, gpus) for since, until in found.ambiguous)
+        return _AllocatedUnits(tuple(own), Reason.AMBIGUOUS_TARGET, AMBIGUOUS, ambiguous)
 
 
 def _allocated(
@@ -253,19 +385,7 @@ def _allocated(
     places = [] if devices is None else [(interval.machine, key) for key in sorted(devices)]
     for id_, part in units.whole(interval.machine) if devices is None else units.at(places):
         residence = _residence(units.by_id[id_], interval.machine, residences) or Residence()
-        yield _AllocatedUnit(id_, part, *residence.within(interval.start, interval.end))
-
-
-def _reports(
-    inside: Iterable[MachineRecord], stored: Mapping[str, Sequence[StoredSample]], first: Mapping[str, int]
-) -> dict[str, tuple[int, int]]:
-    """Return the first and the last report of guests: by their own clock, if known, else by the hub's."""
-    found = {}
-    for guest in inside:
-        newest = max((one.sample.measured_at for one in stored.get(guest.id, ())), default=to_ns(guest.last_seen))
-        oldest = first.get(guest.id, to_ns(guest.first_seen))
-        found[guest.id] = min(oldest, newest), newest
-    return found
+        yield _AllocatedUnit(id_, HeldPart(part), *residence.within(interval.start, interval.end))
 
 
 def _guests(machines: Iterable[MachineRecord]) -> dict[str, list[str]]:
@@ -277,8 +397,31 @@ def _guests(machines: Iterable[MachineRecord]) -> dict[str, list[str]]:
     return found
 
 
-def _has_no_ratio(unit: PhysicalUnit, part: str) -> bool:
-    return part != WHOLE and unit.parts[part].ratio is None
+def _target_queries(
+    cluster: str, allocations: Sequence[Allocation], start: int, end: int, machines: tuple[str, ...] | None = None
+) -> Iterator[HoldingQuery]:
+    """Yield the queries for the holdings of targets (on these machines), with many targets per query."""
+    by_kind: dict[HolderKind, list[HoldingQuery]] = defaultdict(list)
+    for one in allocations:
+        query = holding_query(one.spec, start, end, MAX_HOLDINGS)
+        if query is not None and query.kind is not None:
+            by_kind[query.kind].append(query)
+    for kind, queries in by_kind.items():
+        for at in range(0, len(queries), CHUNK):
+            chunk = queries[at : at + CHUNK]
+            ids = tuple(dict.fromkeys(id_ for one in chunk for id_ in one.ids))
+            groups = tuple(dict.fromkeys(id_ for one in chunk for id_ in one.groups))
+            yield HoldingQuery(
+                cluster=cluster, machines=machines, kind=kind, ids=ids, groups=groups, start=start, end=end
+            )
+
+
+def _devices(segment: Segment, unit: PhysicalUnit) -> list[tuple[str, DeviceInterval]]:
+    return [] if segment.contested else device_intervals(segment, unit)
+
+
+def _has_no_ratio(unit: PhysicalUnit, part: HeldPart) -> bool:
+    return part.name != WHOLE and unit.parts[part.name].ratio is None
 
 
 def _residence(unit: PhysicalUnit, machine: str, residences: Mapping[Place, Residence]) -> Residence | None:
@@ -291,24 +434,28 @@ def missing_devices(
     had: Sequence[_AllocatedUnit],
     units: dict[UnitKey, PhysicalUnit],
     span: tuple[int, int],
+    ambiguous: Sequence[tuple[int, int, int]] = (),
 ) -> tuple[int, list[tuple[PhysicalUnit, int, int]]]:
     """Return the largest number of devices that an allocation lacks within an interval, and their stand-ins.
 
     A stand-in is a unit with the interval in which it represents a missing device: a GPU that moved away is missing
-    from then on, until another one is present.
+    from then on, until another one is present. In an ambiguous interval, a number of devices is missing at least.
     """
     spec = allocation.spec
     listed = [name for name in spec.devices or () if not name.startswith("MIG-")]
-    if any(unit.part != WHOLE for unit in had) and not listed:
+    if any(unit.part.name != WHOLE for unit in had) and not listed:
         return 0, []  # it has shares of GPUs, and its expected GPUs cannot be compared with them
     wanted = max(len(listed), sum(spec.expected.values()))
+    if not wanted and not ambiguous:
+        return 0, []
     cluster = spec.target.cluster
     known = [unit for unit in had if (cluster, unit.id) in units]
-    there = [(unit.start, unit.end) for unit in known if unit.part == WHOLE]
+    there = [(unit.start, unit.end, unit.id) for unit in known if unit.part.name == WHOLE]
     model = _model_of(spec.expected, {units[cluster, unit.id].model for unit in known})
     most, stand_ins = 0, []
-    for start, end in pairwise(sorted({*span, *(at for interval in there for at in interval)})):
-        lacking = wanted - sum(first <= start and end <= last for first, last in there)
+    for start, end in pairwise(sorted({*span, *(at for one in (*there, *ambiguous) for at in one[:2])})):
+        least = max((number for first, last, number in ambiguous if first <= start and end <= last), default=0)
+        lacking = max(wanted, least) - len({id_ for first, last, id_ in there if first <= start and end <= last})
         most = max(most, lacking)
         names = (f"missing/{allocation.id}/{number}" for number in range(lacking))
         stand_ins += [(PhysicalUnit(cluster, name, (), model, {}), start, end) for name in names]
@@ -349,19 +496,37 @@ class UsageQueries:
         *,
         registry: Registry,
         store: Store,
+        lookup: MachineLookup,
+        turns: GuestTurns,
         executor: QueryExecutor,
         prices: Prices,
+        clock: Clock,
         bind_pending: Callable[[], Awaitable[None]],
     ) -> None:
-        self._calculator = UsageCalculator(registry=registry, store=store, prices=prices)
+        self._calculator = UsageCalculator(
+            registry=registry, store=store, lookup=lookup, turns=turns, prices=prices, clock=clock
+        )
+        self._by_holder = HolderUsageCalculator(registry=registry, store=store, prices=prices, clock=clock)
         self._bind_pending = bind_pending
         self._executor = executor
 
-    async def of(self, start: int, end: int, by: Sequence[UsageDimension], tenant: str | None) -> UsageAnswer:
+    async def of(
+        self, start: int, end: int, by: Sequence[UsageDimension], tenant: str | None, cluster: str | None = None
+    ) -> UsageAnswer:
         """Return the usage within an interval, nanoseconds since 1970, `end` excluded.
 
         Raises:
             InvalidQueryError: as `UsageCalculator.compute`.
         """
         await self._bind_pending()
-        return await self._executor.run(lambda: self._calculator.compute(start, end, by, tenant))
+        return await self._executor.run(lambda: self._calculator.compute(start, end, by, tenant, cluster))
+
+    async def by_holder(
+        self, start: int, end: int, by: Sequence[UsageDimension], cluster: str | None = None
+    ) -> UsageAnswer:
+        """Return the usage of all GPUs by holder.
+
+        Raises:
+            InvalidQueryError: as `HolderUsageCalculator.compute`.
+        """
+        return await self._executor.run(lambda: self._by_holder.compute(start, end, by, cluster))

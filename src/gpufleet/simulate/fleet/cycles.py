@@ -6,6 +6,7 @@ for each whole day, plus the running sum of the present day.
 
 import bisect
 import enum
+import functools
 import itertools
 import math
 
@@ -74,6 +75,7 @@ def _at(curve: tuple[float, ...], second: float) -> float:
     return low + (high - low) * (second / STEP - knot)
 
 
+@functools.lru_cache(maxsize=64)
 def make_cycle(shape: LoadShape, seed: int, variant: int) -> LoadCycle:
     """Return the load curve for a shape; `variant` distinguishes curves of the same shape."""
     key = (seed, shape.value, variant)

@@ -4,7 +4,7 @@ import enum
 
 import msgspec
 
-from gpufleet.model.holdings import Holder, HolderKind, Share
+from gpufleet.model.holdings import Holder, HolderKind, Owner, Share
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.simulate.fleet.cycles import DAY_NS, LoadCycle, LoadShape
@@ -16,6 +16,15 @@ VARIANTS = 4
 
 BOOT_NS = 90 * DAY_NS
 """Interval between two boots of a node, each node on a day of its own: boots are thus a function of the instant."""
+
+
+USERS = ("ada", "alan", "barbara", "edsger", "grace", "katherine", "ken", "margaret")
+"""Users of jobs."""
+
+ACCOUNTS = ("language", "vision", "robotics")
+"""Accounts of jobs; each user has one."""
+
+DEPLOYMENT = "Deployment"
 
 
 class NodeRole(enum.StrEnum):
@@ -68,6 +77,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         phase: nanoseconds by which its day is shifted.
         kind: kind of the holder.
         namespace: namespace of the holder, if it has one.
+        controller: kind of a pod's controller.
+        queue: queue of a job.
         name: name of the holder, without the suffix of the job.
         is_permanent: whether a single holder (a virtual machine) has the device, instead of one per job.
         memory: share of the device's memory that it uses.
@@ -78,6 +89,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     kind: HolderKind
     name: str
     namespace: str = ""
+    controller: str = ""
+    queue: str = ""
     is_permanent: bool = False
     memory: float
 
@@ -98,20 +111,44 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         days, second = self.day(at)
         return days, self.cycle.span_at(second)
 
-    def holder(self, at: int) -> tuple[Holder, int] | None:
-        """Return the holder of the device and the start of its holding, or None if there is none."""
+    def holder(self, at: int) -> tuple[Holder, int, int] | None:
+        """Return the holder of the device with the start and end of its holding, or None if there is none."""
         days, span = self.job(at)
         if self.is_permanent:
             since = days * BOOT_NS - self.phase
-            return Holder(kind=self.kind, id=uuid_of(self.name), name=self.name, namespace=self.namespace), since
+            one = Holder(kind=self.kind, id=uuid_of(self.name), name=self.name, namespace=self.namespace)
+            return one, since, since + BOOT_NS
         if span < 0:
             return None
+        since, until = (days * DAY_NS + second * 10**9 - self.phase for second in self.cycle.spans[span])
         key = (self.name, days, span)
-        since = days * DAY_NS + self.cycle.spans[span][0] * 10**9 - self.phase
-        if self.kind is HolderKind.JOB:
-            return Holder(kind=self.kind, id=str(100_000 + number(900_000, *key)), name=self.name), since
-        title = f"{self.name}-{digits(5, *key)}"
-        return Holder(kind=self.kind, id=uuid_of(*key), name=title, namespace=self.namespace), since
+        return (self._job(key) if self.kind is HolderKind.JOB else self._pod(key)), since, until
+
+    def _job(self, key: tuple[str, int, int]) -> Holder:
+        user = USERS[number(len(USERS), *key, "user")]
+        return Holder(
+            kind=self.kind,
+            id=str(100_000 + number(900_000, *key)),
+            name=self.name,
+            user=user,
+            account=ACCOUNTS[USERS.index(user) % len(ACCOUNTS)],
+            queue=self.queue,
+            qos="normal",
+        )
+
+    def _pod(self, key: tuple[str, int, int]) -> Holder:
+        owners = [Owner(kind=self.controller, name=self.name, uid=uuid_of(self.name, self.controller))]
+        if self.controller == DEPLOYMENT:
+            replicas = f"{self.name}-{digits(10, self.name, key[1])}"
+            owners.insert(0, Owner(kind="ReplicaSet", name=replicas, uid=uuid_of(replicas)))
+        return Holder(
+            kind=self.kind,
+            id=uuid_of(*key),
+            name=f"{self.name}-{digits(5, *key)}",
+            namespace=self.namespace,
+            owners=tuple([msgspec.structs.replace(owner, api_version="apps/v1") for owner in owners]),
+            labels={"app.kubernetes.io/name": self.namespace},
+        )
 
 
 class GpuPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,11 +267,13 @@ class FleetLayout:
         if role is NodeRole.MIG and not model.geometries:
             role = NodeRole.INFERENCE
         every = tuple(self._gpu(cluster, number_, name, role, at) for at in range(self._gpus))
+        in_kubernetes = role in (NodeRole.INFERENCE, NodeRole.MIG, NodeRole.VM)
         identity = Machine(
             name=name,
             machine_id=digits(32, *key, "machine-id"),
             system_uuid=uuid_of(*key, "system"),
-            k8s_node_uid=uuid_of(*key, "k8s") if role in (NodeRole.INFERENCE, NodeRole.MIG, NodeRole.VM) else None,
+            k8s_node_uid=uuid_of(*key, "k8s") if in_kubernetes else None,
+            k8s_node_name=name if in_kubernetes else None,
         )
         in_guests = role is NodeRole.VM
         return FleetNode(
@@ -283,13 +322,15 @@ class FleetLayout:
 
     def _work(self, role: NodeRole, cluster: int, node: int, name: str, at: int) -> Workload:
         if role is NodeRole.TRAINING:
-            return self._new(LoadShape.TRAINING, HolderKind.JOB, f"train-{self._group(cluster, node)}", memory=0.86)
+            job = f"train-{self._group(cluster, node)}"
+            return self._new(LoadShape.TRAINING, HolderKind.JOB, job, queue="train", memory=0.86)
         if role is NodeRole.BATCH:
-            return self._new(LoadShape.BATCH, HolderKind.JOB, f"batch-{name}-{at // 2}", memory=0.55)
+            return self._new(LoadShape.BATCH, HolderKind.JOB, f"batch-{name}-{at // 2}", queue="batch", memory=0.55)
         if role is NodeRole.VM:
             guest = guest_name(name, at // -(-self._gpus // 2))
             return self._new(LoadShape.TRAINING, HolderKind.VM, guest, namespace="vms", is_permanent=True, memory=0.7)
-        return self._new(LoadShape.INFERENCE, HolderKind.POD, f"serve-{name}-{at}", namespace="inference", memory=0.78)
+        pod, team = f"serve-{name}-{at}", "inference"
+        return self._new(LoadShape.INFERENCE, HolderKind.POD, pod, namespace=team, controller=DEPLOYMENT, memory=0.78)
 
     def _group(self, cluster: int, node: int) -> str:
         """Return the job name of a training node: adjacent training nodes run the same job."""
@@ -310,7 +351,9 @@ class FleetLayout:
             ),
             share=slot.profile.slices / 7,
             memory_bytes=slot.profile.memory_bytes,
-            work=self._new(LoadShape.BATCH, HolderKind.POD, pod, namespace="notebooks", memory=0.6),
+            work=self._new(
+                LoadShape.BATCH, HolderKind.POD, pod, namespace="notebooks", controller="StatefulSet", memory=0.6
+            ),
             slot=slot,
         )
 
@@ -338,6 +381,8 @@ class FleetLayout:
         name: str,
         *,
         namespace: str = "",
+        controller: str = "",
+        queue: str = "",
         is_permanent: bool = False,
         memory: float,
     ) -> Workload:
@@ -348,6 +393,8 @@ class FleetLayout:
             kind=kind,
             name=name,
             namespace=namespace,
+            controller=controller,
+            queue=queue,
             is_permanent=is_permanent,
             memory=memory * between(0.9, 1.1, *key, "memory"),
         )
@@ -378,4 +425,4 @@ def _guests(node: str, every: tuple[FleetGpu, ...]) -> tuple[FleetGuest, ...]:
 
 def sharing_of(kind: ViewKind) -> Share:
     """Return how the holder of a view of this kind shares the GPU."""
-    return {ViewKind.MIG: Share.MIG, ViewKind.VGPU: Share.TIMESLICE}.get(kind, Share.EXCLUSIVE)
+    return {ViewKind.MIG: Share.MIG, ViewKind.VGPU: Share.VGPU}.get(kind, Share.EXCLUSIVE)

@@ -9,7 +9,7 @@ from gpufleet.agent.events.timeline import XidCounts
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event, EventKind
-from gpufleet.model.holdings import Holding, HoldingVerdict
+from gpufleet.model.holdings import HolderKind, Holding, HoldingVerdict
 from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER, PciFunction
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
@@ -293,14 +293,18 @@ def _holdings_due(node: FleetNode, pass_: CollectionPass) -> bool:
 
 def _holdings(gpus: tuple[FleetGpu, ...], pass_: CollectionPass) -> Iterator[Holding]:
     for view, work in _held(gpus):
-        found = work.holder(pass_.at)
-        if found is not None:
-            holder, since = found
-            yield Holding(
-                view=view.key,
-                holder=holder,
-                share=sharing_of(view.kind),
-                since=since + pass_.ahead,
-                methods=(METHOD,),
-                verdict=HoldingVerdict.DECLARED_ONLY,
-            )
+        before, now = work.holder(pass_.since), work.holder(pass_.at)
+        ended = [before] if before != now else []
+        for found in (*ended, now):
+            if found is not None:
+                holder, since, until = found
+                yield Holding(
+                    view=view.key,
+                    holder=holder,
+                    container="main" if holder.kind is HolderKind.POD else "",
+                    share=sharing_of(view.kind),
+                    since=since + pass_.ahead,
+                    until=until + pass_.ahead if found is not now else None,
+                    methods=(METHOD,),
+                    verdict=HoldingVerdict.DECLARED_ONLY,
+                )

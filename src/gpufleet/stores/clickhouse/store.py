@@ -13,9 +13,9 @@ from gpufleet.model.api.sql import QueryResult, SqlColumn, SqlLimits, SqlViewRec
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import StoreError
-from gpufleet.model.holdings import Holding
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding
 from gpufleet.model.stored.retention import UNLIMITED, Retention
 from gpufleet.model.stored.samples import (
     AcceptedBatch,
@@ -37,10 +37,10 @@ from gpufleet.stores.clickhouse.insert import build_columns, complete_insert
 from gpufleet.stores.clickhouse.machines.counts import GpuCounts
 from gpufleet.stores.clickhouse.machines.declarations import fetch_declared_gpus, fetch_declared_resources
 from gpufleet.stores.clickhouse.machines.events import fetch_events
+from gpufleet.stores.clickhouse.machines.holdings import fetch_holdings
 from gpufleet.stores.clickhouse.machines.inventory import fetch_changes, fetch_pools, fetch_slots
 from gpufleet.stores.clickhouse.machines.processes import fetch_processes
 from gpufleet.stores.clickhouse.machines.status import (
-    fetch_holdings,
     fetch_readers,
     fetch_reporters_of_text,
     fetch_reporters_of_view,
@@ -258,10 +258,10 @@ class ClickHouseStore:
         with translate_errors(f"{self._dsn.shown}: readers of many"):
             return fetch_readers(self._handles.reader, cluster, machines)
 
-    def holdings_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[Holding, ...]]:
-        """Return the current holdings of many machines; see `ports.SampleStore`."""
+    def holdings(self, query: HoldingQuery) -> tuple[StoredHolding, ...]:
+        """Return matching holdings; see `ports.SampleStore`."""
         with translate_errors(f"{self._dsn.shown}: holdings"):
-            return fetch_holdings(self._handles.reader, cluster, machines)
+            return fetch_holdings(self._handles.reader, query)
 
     def series(
         self,

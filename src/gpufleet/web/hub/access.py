@@ -70,6 +70,7 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("GET", "/v1/gpus/{gpu_id}"): _READS_ALL,
     ("GET", "/v1/gpus/changes"): _READS_ALL,
     ("GET", "/v1/gpus/pools"): _READS_ALL,
+    ("GET", "/v1/holders"): _READS_ALL,  # of all tenants
     ("GET", "/v1/events"): _READS_OWN,  # of a tenant: its own devices during its allocations
     ("GET", "/v1/usage"): _READS_OWN,  # of a tenant: its own allocations
     ("GET", "/v1/senders"): _READS_ALL,

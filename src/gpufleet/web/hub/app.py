@@ -22,6 +22,7 @@ from gpufleet.web.hub.errors import HANDLERS
 from gpufleet.web.hub.events import EventRoutes
 from gpufleet.web.hub.fleet import ClusterRoutes, FleetRoutes, InventoryRoutes
 from gpufleet.web.hub.formats import FormattedResponse
+from gpufleet.web.hub.holders import HolderRoutes
 from gpufleet.web.hub.http import PathMethods, Receive, Scope, Send, as_get, respond
 from gpufleet.web.hub.index import HealthRoutes, front_page
 from gpufleet.web.hub.openapi import CONFIG, with_msgspec_schemas
@@ -106,6 +107,7 @@ def build_api(
             ClusterRoutes,
             FleetRoutes,
             InventoryRoutes,
+            HolderRoutes,
             EventRoutes,
             UsageRoutes,
             SqlRoutes,

@@ -15,6 +15,7 @@ from gpufleet.web.hub.selfmetrics import CONTENT_TYPE, render
 LINKS = (
     ("/v1/nodes", "nodes with their GPUs, freshness and newest error"),
     ("/v1/gpus", "GPUs, one entry per view"),
+    ("/v1/holders", "pods, jobs and virtual machines that have GPUs"),
     ("/v1/allocations", "allocations and their tenants"),
     ("/v1/senders", "senders with their delay and missing batches"),
     ("/v1/clusters", "clusters with their expected GPUs"),

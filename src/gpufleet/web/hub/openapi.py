@@ -24,6 +24,7 @@ from gpufleet.model.api.answer import (
     SenderRecord,
     SeriesAnswer,
 )
+from gpufleet.model.api.holders import HolderPage
 from gpufleet.model.api.inventory import GpuChangePage, GpuPool
 from gpufleet.model.api.sql import SqlAnswer, SqlRequest, SqlViewRecord
 from gpufleet.model.api.usage import UsageAnswer
@@ -73,6 +74,7 @@ _TYPES = (
     GpuChangePage,
     GpuPool,
     GpuRecord,
+    HolderPage,
     MachineRecord,
     NodeRecord,
     ProcessesAnswer,

@@ -1,6 +1,5 @@
 """Store on a server: grants, TLS, broken connections, an unreachable server, and the writer's lease."""
 
-import itertools
 import re
 import threading
 import time
@@ -29,20 +28,37 @@ from tests.support.passes import gpu
 
 T0 = 1_700_000_000 * NANOS
 MANUAL = Path(__file__).parents[4] / "docs" / "operations" / "databases.md"
-_numbers = itertools.count(1)
+SHARED = "shared"
+"""Database of the tests that need no server of their own. Creating its tables takes a second of processor time."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
     with ClickHouse(tmp_path_factory.mktemp("server")) as server:
+        with closing(opened(server.make(SHARED))):
+            pass
         yield server
 
 
+@pytest.fixture(scope="module")
+def tables_with_schema(server: ClickHouse) -> list[str]:
+    """Return the tables that have rows in an empty store."""
+    return tables_with_rows(server)
+
+
 @pytest.fixture
-def database(server: ClickHouse) -> str:
-    name = f"fleet_{next(_numbers)}"
-    server.make(name)
-    return name
+def database(server: ClickHouse, tables_with_schema: list[str]) -> str:
+    """Return the name of a database with the tables of a store and no rows."""
+    for table in tables_with_rows(server):
+        if table not in tables_with_schema:
+            server.query(f"TRUNCATE TABLE {SHARED}.{table}")
+    return SHARED
+
+
+def tables_with_rows(server: ClickHouse) -> list[str]:
+    """Return the tables of the shared database that have rows."""
+    query = f"SELECT name FROM system.tables WHERE database = '{SHARED}' AND total_rows > 0"
+    return [name for (name,) in server.query(query)]
 
 
 def opened(dsn: str, hub: str = "", retention: Retention | None = None) -> ClickHouseStore:

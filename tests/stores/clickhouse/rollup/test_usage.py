@@ -142,3 +142,16 @@ def test_usage_of_an_unknown_machine_is_zero(store: ClickHouseStore, cluster: st
     (nothing,) = store.device_usage([interval(cluster, 0, HOUR, "m")])
     assert set(msgspec.structs.astuple(nothing)) == {0.0}
     assert store.device_usage([]) == []
+
+
+def test_each_hour_of_an_interval_has_its_own_reporter(store: ClickHouseStore, cluster: str) -> None:
+    """The host is known longer in the first hour, the guest in the second one; both are queried at once."""
+    write(store, cluster, [Measurement(at=at, busy=1.0) for at in range(0, 1200, 60)], "host")
+    write(store, cluster, [Measurement(at=at, busy=0.0) for at in range(0, 600, 60)], "guest")
+    write(store, cluster, [Measurement(at=at, busy=0.0) for at in range(HOUR, HOUR + 1800, 60)], "guest")
+    write(store, cluster, [Measurement(at=at, busy=1.0) for at in range(HOUR, HOUR + 300, 60)], "host")
+    whole, other = store.device_usage(
+        [interval(cluster, 0, 2 * HOUR, "host", "guest"), interval(cluster, 60, 2 * HOUR, "guest")]
+    )
+    assert (whole.used_seconds, whole.idle_seconds) == (1260, 1860)
+    assert (other.used_seconds, other.idle_seconds) == (0, 600 + 1860)

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from gpufleet.model.holdings import Holder, Holding
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.view import View, ViewList
 from gpufleet.model.wire.batch import DimBlock, SampleBlock, WireBatch
+from gpufleet.stores.clickhouse.machines.holdings import holding_cells, newest_holdings
 from gpufleet.stores.clickhouse.samples.keys import MACHINE_VIEW
 from gpufleet.stores.clickhouse.schema.columns import RowBuffer
 from gpufleet.stores.clickhouse.schema.sets import WriteCache, inventory_set_id
@@ -96,8 +96,8 @@ class PartRows:
                     [text for _, text in attributes],
                     accepted.received_at,
                 )
-            for holding in part.holdings:
-                self._add_holding(accepted, machine, holding)
+            for holding in newest_holdings(part.holdings):
+                self.tables["holdings"].add(*holding_cells(accepted, machine, holding))
             if part.inventory is not None:
                 self._add_inventory(accepted, machine, part.inventory)
 
@@ -136,23 +136,6 @@ class PartRows:
         )
         return True
 
-    def _add_holding(self, accepted: AcceptedBatch, machine: str, holding: Holding) -> None:
-        parent = _holder(holding.parent) if holding.parent else ("", "", "", "")
-        self.tables["holdings"].add(
-            accepted.batch.cluster,
-            machine,
-            holding.view,
-            *_holder(holding.holder),
-            *parent,
-            holding.share.value,
-            holding.since,
-            holding.until,
-            list(holding.methods),
-            holding.verdict.value,
-            accepted.reported_at,
-            accepted.received_at,
-        )
-
     def _add_inventory(self, accepted: AcceptedBatch, machine: str, functions: list[PciFunction]) -> None:
         batch = accepted.batch
         subject = (batch.cluster, machine)
@@ -173,7 +156,3 @@ class PartRows:
             [function.numa_node for function in functions],
             [function.physical_function for function in functions],
         )
-
-
-def _holder(holder: Holder) -> tuple[str, str, str, str]:
-    return holder.kind.value, holder.id, holder.name, holder.namespace

@@ -1,11 +1,10 @@
-"""Queries for reader status, holdings, and the machines that report a view or a text."""
+"""Queries for reader status, and the machines that report a view or a text."""
 
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.samples.cache import fetch_newest
@@ -49,38 +48,6 @@ def fetch_readers(handle: Handle, cluster: str, machines: Sequence[str]) -> dict
         )
         found.setdefault(machine, []).append(status)
     return {machine: tuple(statuses) for machine, statuses in found.items()}
-
-
-_CURRENT_HOLDINGS = """
-SELECT machine, view, holder_kind, holder_id, holder_name, holder_namespace, parent_kind, parent_id, parent_name,
-    parent_namespace, share, toUnixTimestamp64Nano(since), methods, verdict
-FROM holdings FINAL
-WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)} AND until IS NULL
-ORDER BY machine, view, since, holder_id
-"""
-
-
-def fetch_holdings(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, tuple[Holding, ...]]:
-    """Return machine id to its current holdings."""
-    found: dict[str, list[Holding]] = {}
-    rows = handle.query(_CURRENT_HOLDINGS, parameters={"cluster": cluster, "machines": list(machines)}).result_rows
-    for machine, view, *holders, share, since, methods, verdict in rows:
-        holding = Holding(
-            view=view,
-            holder=_holder(holders[:4]),
-            parent=_holder(holders[4:]) if holders[4] else None,
-            share=Share(share),
-            since=since,
-            methods=tuple(methods),
-            verdict=HoldingVerdict(verdict),
-        )
-        found.setdefault(machine, []).append(holding)
-    return {machine: tuple(holdings) for machine, holdings in found.items()}
-
-
-def _holder(fields: Sequence[str]) -> Holder:
-    kind, id_, name, namespace = fields
-    return Holder(kind=HolderKind(kind), id=id_, name=name, namespace=namespace)
 
 
 _MACHINES_OF_VIEW = """

@@ -144,6 +144,7 @@ _TTLS = {
     "samples": ("measured_at", "raw_days"),
     "dim_samples": ("measured_at", "raw_days"),
     "processes": ("measured_at", "raw_days"),
+    "holdings": ("reported_at", "rollup_1h_days"),
     "windows_1m": ("at", "rollup_1m_days"),
     "dim_windows_1m": ("at", "rollup_1m_days"),
     "state_windows_1m": ("at", "rollup_1m_days"),
@@ -158,6 +159,9 @@ _TTLS = {
 
 _SETTINGS = ("ttl_only_drop_parts", "materialize_ttl_recalculate_only")
 """Rows expire by part, which covers a day or a month. Existing parts only get a new expiry."""
+
+_UNPARTITIONED = frozenset({"holdings"})
+"""Tables whose rows expire one by one: a part has rows of any age."""
 
 MAX_TTL_DAYS = 18_250
 """Longest TTL (50 years); longer retention is unlimited. An expiry after 2106 would wrap to 1970 and drop all rows."""
@@ -205,7 +209,7 @@ def render_ttl(table: str, column: str, days: int | None) -> str:
     """Return the statements that set or remove the TTL of a table."""
     if days is None:
         return f"ALTER TABLE {table} REMOVE TTL"
-    settings = ", ".join(f"{name} = 1" for name in _SETTINGS)
+    settings = ", ".join(f"{name} = 1" for name in _SETTINGS[table in _UNPARTITIONED :])
     return (
         f"ALTER TABLE {table} MODIFY SETTING {settings};\n"
         f"ALTER TABLE {table} MODIFY TTL toDateTime({column}) + INTERVAL {days} DAY"

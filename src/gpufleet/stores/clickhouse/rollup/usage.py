@@ -10,7 +10,7 @@ Intervals are split at hours, and each part is answered by one reporter. So both
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -42,6 +42,13 @@ SUMS = ("used_seconds", "idle_seconds", "power_joules", "power_seconds", "energy
 _SUMMED = ", ".join(f"sum({name}) AS total_{name}" for name in SUMS)
 
 
+_VIEWS_IN_RANGE = f"{RANGE_CONDITION} AND view IN {{views:Array(String)}}"
+"""Condition on columns of the key only: it may be checked before rows with one key are merged."""
+
+_MERGE_SETTINGS = "SETTINGS do_not_merge_across_partitions_select_final = 1"
+"""All rows with one key are in one partition: the key contains the time."""
+
+
 def _pieces(number: str, first: str, last: str, join: str) -> str:
     """Return the query for pieces of time with known usage, of every reporter, limited to an interval."""
     return f"""
@@ -54,7 +61,7 @@ def _pieces(number: str, first: str, last: str, join: str) -> str:
     FROM (
         SELECT {REPORTER_COLUMNS}, {_BUSY} AS busy, {_WATTS} AS watts, toUnixTimestamp64Nano(measured_at) AS at_ns,
             {NEXT_SAMPLE_NS} AS next_ns
-        FROM samples FINAL WHERE {RANGE_CONDITION} AND view != ''
+        FROM samples FINAL PREWHERE {_VIEWS_IN_RANGE}
     ) AS readings {join}
     WHERE from_ns < until_ns AND (isNotNull(busy) OR isNotNull(watts))
     UNION ALL
@@ -69,7 +76,7 @@ def _pieces(number: str, first: str, last: str, join: str) -> str:
             driver_session, lagInFrame(driver_session, 1, toUInt64(0)) OVER lane_before AS session_before,
             lagInFrame(joules, 1, toFloat64(0)) OVER lane_before AS joules_before,
             lagInFrame(at_ns, 1, toInt64(0)) OVER lane_before AS before_ns
-        FROM samples FINAL WHERE {RANGE_CONDITION} AND view != '' AND isNotNull({_JOULES})
+        FROM samples FINAL PREWHERE {_VIEWS_IN_RANGE} WHERE isNotNull({_JOULES})
         WINDOW lane_before AS (PARTITION BY cluster, machine, view, reader, lane ORDER BY measured_at
             ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
     ) AS readings {join}
@@ -104,7 +111,7 @@ _SELECTED = "use.1, use.2, power.1, power.2, energy.1, energy.2"
 
 
 def render_intervals() -> str:
-    """Return the query for intervals within an hour, from samples: (number, card, six sums) per interval and card.
+    """Return the query for parts of intervals within an hour, from samples: (number, card, six sums) by part and card.
 
     Parameters: cluster, machines, since, until, and lists of equal length: views, of (their machines), numbers, firsts,
     lasts and cards. Views with the same number are one device, seen from several sides. Its cards are GPUs that
@@ -114,7 +121,8 @@ def render_intervals() -> str:
     pieces = _pieces("s.number", "s.first_ns", "s.last_ns", join)
     by = f"{REPORTER_COLUMNS}, number, card"
     usage = f"SELECT {by}, {_SUMMED} FROM ({pieces}) GROUP BY {by}"  # noqa: S608
-    return f"SELECT number, card, {_SELECTED} FROM ({render_best_reporter(usage, 'number, card')})"  # noqa: S608
+    best = render_best_reporter(usage, "number, card")
+    return f"SELECT number, card, {_SELECTED} FROM ({best}) {_MERGE_SETTINGS}"  # noqa: S608
 
 
 def render_whole_hours() -> str:
@@ -141,6 +149,9 @@ def render_whole_hours() -> str:
 PARTS_PER_QUERY = 256
 """Interval parts per query."""
 
+HOURS_PER_QUERY = 6
+"""Consecutive hours whose parts are in one query: a block of rows of a view covers hours anyway."""
+
 
 class IntervalPart(msgspec.Struct, frozen=True):
     """Part of an interval: the interval's number, and start and end in nanoseconds since 1970."""
@@ -164,9 +175,9 @@ def fetch_device_usage(
     for cluster, runs, parts in _by_cluster(intervals, rolled, written):
         for chunk in _chunks(runs):
             _add(sums, handle, render_whole_hours(), cluster, intervals, chunk)
-        for hour in parts.values():
-            for chunk in _chunks(hour):
-                _add(sums, handle, render_intervals(), cluster, intervals, chunk)
+        for hours_of_query in _joined_hours(parts):
+            for chunk in _chunks(hours_of_query):
+                _add(sums, handle, render_intervals(), cluster, intervals, chunk, each=True)
     return [DeviceUsage(**dict(zip(SUMS, one, strict=True))) for one in sums]
 
 
@@ -213,6 +224,21 @@ def _chunks(parts: Sequence[IntervalPart]) -> Iterator[Sequence[IntervalPart]]:
         yield parts[begin : begin + PARTS_PER_QUERY]
 
 
+def _joined_hours(parts: Mapping[int, list[IntervalPart]]) -> Iterator[list[IntervalPart]]:
+    """Yield the parts of hours, with those of a few consecutive hours joined."""
+    found: list[IntervalPart] = []
+    first = 0
+    for hour in sorted(parts):
+        if found and (hour >= first + HOURS_PER_QUERY or len(found) + len(parts[hour]) > PARTS_PER_QUERY):
+            yield found
+            found = []
+        if not found:
+            first = hour
+        found = [*found, *parts[hour]]
+    if found:
+        yield found
+
+
 def _add(
     sums: list[list[float]],
     handle: Handle,
@@ -220,32 +246,44 @@ def _add(
     cluster: str,
     intervals: Sequence[DeviceInterval],
     parts: Sequence[IntervalPart],
+    *,
+    each: bool = False,
 ) -> None:
-    rows = [(view, machine, part) for part in parts for machine, view in intervals[part.number].views]
+    """Add the usage of parts to that of their intervals. With `each`, the reporter of each part is selected alone."""
+    numbers = [place if each else part.number for place, part in enumerate(parts)]
+    rows = [
+        (view, machine, part, number)
+        for part, number in zip(parts, numbers, strict=True)
+        for machine, view in intervals[part.number].views
+    ]
     if not rows:
         return
     first, last = min(part.start for part in parts), max(part.end for part in parts)
     parameters: dict[str, Any] = {
         "cluster": cluster,
-        "machines": sorted({machine for _, machine, _ in rows}),
+        "machines": sorted({machine for _, machine, _, _ in rows}),
         "since": max(0, first - CONTEXT_NS),
         "until": last + CONTEXT_NS,
         "start": first // NANOS,
         "end": last // NANOS,
-        "views": [view for view, _, _ in rows],
-        "of": [machine for _, machine, _ in rows],
+        "views": [view for view, _, _, _ in rows],
+        "of": [machine for _, machine, _, _ in rows],
         # Runs have the number of their interval, so their sums add up to it.
-        "numbers": [part.number for _, _, part in rows],
-        "firsts": [part.start for _, _, part in rows],
-        "lasts": [part.end for _, _, part in rows],
-        "cards": [_card(view) for view, _, _ in rows],
+        "numbers": [number for _, _, _, number in rows],
+        "firsts": [part.start for _, _, part, _ in rows],
+        "lasts": [part.end for _, _, part, _ in rows],
+        "cards": [_card(view) for view, _, _, _ in rows],
     }
     by_number: dict[int, list[tuple[str, list[float]]]] = defaultdict(list)
     for number, card, *found in handle.query(query, parameters=parameters).result_rows:
         by_number[number].append((card, found))
-    for number, found in by_number.items():
-        length = sum(part.end - part.start for part in parts if part.number == number) / NANOS
-        sums[number] = [before + more for before, more in zip(sums[number], add_cards(found, length), strict=True)]
+    lengths: dict[int, int] = defaultdict(int)
+    for part, number in zip(parts, numbers, strict=True):
+        lengths[number] += part.end - part.start
+    for key, found in by_number.items():
+        number = parts[key].number if each else key
+        added = add_cards(found, lengths[key] / NANOS)
+        sums[number] = [before + more for before, more in zip(sums[number], added, strict=True)]
 
 
 def _card(view: str) -> str:

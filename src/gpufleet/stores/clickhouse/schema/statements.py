@@ -16,6 +16,10 @@ def render_column(column: Column) -> str:
     return f"`{column.name}` {column.type}{codec}"
 
 
+def _render_index(column: str) -> str:
+    return f"INDEX `{column}` `{column}` TYPE bloom_filter(0.01) GRANULARITY 1"
+
+
 def render_create(table: TableDefinition, engine: Engine = Engine.PLAIN) -> str:
     """Return the statement that creates the table if it does not exist."""
     replicated = engine is Engine.REPLICATED
@@ -29,7 +33,7 @@ def render_create(table: TableDefinition, engine: Engine = Engine.PLAIN) -> str:
     }
     clauses = [
         f"CREATE TABLE IF NOT EXISTS {table.name} (",
-        ",\n".join(f"    {render_column(column)}" for column in table.columns),
+        ",\n".join(f"    {line}" for line in (*map(render_column, table.columns), *map(_render_index, table.searched))),
         f") ENGINE = {'Replicated' if replicated else ''}ReplacingMergeTree({table.version})",
         *([f"PARTITION BY {table.partition}"] if table.partition else []),
         f"ORDER BY ({', '.join(table.key)})",

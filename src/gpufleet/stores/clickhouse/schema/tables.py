@@ -28,7 +28,7 @@ default and 103 us with this setting, with as many parts left (5) and the same p
 
 MERGE_SETTING = "min_parts_to_merge_at_once"
 
-BUSY_TABLES = ("samples", "latest", "dim_samples", "reader_status", "processes")
+BUSY_TABLES = ("samples", "latest", "dim_samples", "reader_status", "processes", "holdings")
 """Tables that get a part from nearly every flush."""
 
 TEXT = "LowCardinality(String)"
@@ -69,6 +69,7 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
         partition: partition expression; empty for a single partition.
         lookup: optimised for lookups of single machines, which should read few rows and one file: a fine index
             granularity, and compact parts, which keep all columns in one file.
+        searched: columns with a bloom filter, for lookups by a text that is not at the start of the key.
     """
 
     name: str
@@ -77,6 +78,7 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     partition: str = ""
     lookup: bool = False
+    searched: tuple[str, ...] = ()
 
 
 SUBJECT = (
@@ -292,14 +294,28 @@ EVENTS = TableDefinition(
 _PROCESS_TYPES = {ValueType.INT: "Nullable(UInt64)", ValueType.FLOAT: "Nullable(Float64)"}
 
 _HOLDER = ("kind", "id", "name", "namespace")
+"""Identity of a holder; a holder's parent has only these."""
+
+_HOLDER_TEXTS = ("user", "account", "queue", "qos", "array_job", "array_task")
+_HOLDER_LISTS = (
+    *("owner_kinds", "owner_names", "owner_uids", "owner_api_versions"),
+    *("label_names", "label_values", "annotation_names", "annotation_values"),
+)
+_HOLDER_COUNTS = ("nodes", "gpus")
 
 HOLDINGS = TableDefinition(
     name="holdings",
     columns=(
         *SUBJECT,
-        *(Column(f"holder_{part}", STRING) for part in _HOLDER),
+        *(Column(f"holder_{part}", STRING) for part in (*_HOLDER, *_HOLDER_TEXTS)),
+        *(Column(f"holder_{part}", "Array(String)") for part in _HOLDER_LISTS),
+        *(Column(f"holder_{part}", "UInt64") for part in _HOLDER_COUNTS),
         *(Column(f"parent_{part}", STRING) for part in _HOLDER),
+        *(Column(name, STRING) for name in ("container", "container_id")),
+        Column("steps", "Array(String)"),
         Column("share", TEXT),
+        Column("replicas", "UInt64"),
+        Column("claim", STRING),
         Column("since", INSTANT),
         Column("until", f"Nullable({INSTANT})"),
         Column("methods", "Array(String)"),
@@ -307,8 +323,10 @@ HOLDINGS = TableDefinition(
         _REPORTED,
         _RECEIVED,
     ),
-    key=("cluster", "machine", "view", "holder_kind", "holder_id", "since"),
+    key=("cluster", "machine", "view", "holder_kind", "holder_id", "container", "since"),
     version="reported_at",
+    lookup=True,
+    searched=("holder_id", "holder_array_job", "holder_owner_names"),
 )
 
 INVENTORY = TableDefinition(

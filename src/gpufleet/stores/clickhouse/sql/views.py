@@ -9,8 +9,10 @@ from hashlib import blake2b
 
 import msgspec
 
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage, ValueType
 from gpufleet.model.process import PROCESS_READINGS
+from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.schema.tables import metric_type
 
 
@@ -248,6 +250,12 @@ _EACH = (
     "unit; NULL if absent (`fleet_absences` has the reason) or of another kind of subject"
 )
 
+_UNTIL = (
+    f"if(isNull(holdings.until) AND reported_at < now64(9, 'UTC') - INTERVAL {HOLDING_TTL_NS // NANOS} SECOND, "
+    "greatest(since, reported_at), holdings.until)"
+)
+"""The rule of `fleet.attribution.reported.known_until`."""
+
 _CURRENT = "(cluster, machine, view, reader, lane, info_set)"
 
 VIEWS = (
@@ -333,20 +341,60 @@ VIEWS = (
     ),
     SqlView(
         name="fleet_holders",
-        help="A present or past holder of a device, as last reported; `until` is NULL while it lasts.",
+        help="A present or past holder of a device, as last reported, with a row per container of a pod; `until` is "
+        "NULL while it lasts.",
         columns=(
             *table_columns(_SUBJECT),
-            ViewColumn("kind", "holder_kind", "`pod`, `job`, `vm` or `allocation`"),
-            ViewColumn("id", "holder_id", "identity: the UID of a pod, or `namespace/name` if the UID is unknown"),
+            ViewColumn("kind", "holder_kind", "`pod`, `container`, `job`, `vm` or `allocation`"),
+            ViewColumn(
+                "id",
+                "holder_id",
+                "identity: the UID of a pod (`namespace/name` if it is unknown) or virtual machine, or the id of a job "
+                "or container",
+            ),
             ViewColumn("name", "holder_name", "for display"),
             ViewColumn("namespace", "holder_namespace", "namespace, or empty"),
+            ViewColumn("user", "holder_user", "user of a job, or empty"),
+            ViewColumn("account", "holder_account", "account of a job, or empty"),
+            ViewColumn("queue", "holder_queue", "SLURM's partition of a job, or empty"),
+            ViewColumn("qos", "holder_qos", "SLURM's quality of service of a job, or empty"),
+            ViewColumn("array_job", "holder_array_job", "id of the job array, or empty"),
+            ViewColumn("array_task", "holder_array_task", "number of the job in its array, or empty"),
+            ViewColumn("nodes", "holder_nodes", "nodes of the whole job, or 0"),
+            ViewColumn("gpus", "holder_gpus", "GPUs of the whole job, or 0"),
+            ViewColumn(
+                "owner_kinds", "holder_owner_kinds", "kinds of the owners, such as `ReplicaSet`, the nearest first"
+            ),
+            ViewColumn("owner_names", "holder_owner_names", "names of the owners, in the same order"),
+            ViewColumn("owner_uids", "holder_owner_uids", "UIDs of the owners, or empty texts"),
+            ViewColumn("owner_api_versions", "holder_owner_api_versions", "API versions of the owners, or empty texts"),
+            ViewColumn("labels", "mapFromArrays(holder_label_names, holder_label_values)", "labels by name"),
+            ViewColumn(
+                "annotations", "mapFromArrays(holder_annotation_names, holder_annotation_values)", "annotations by name"
+            ),
             ViewColumn("parent_kind", "parent_kind", "kind of the holder's own holder, or empty"),
             ViewColumn("parent_id", "parent_id", "identity of the holder's own holder, or empty"),
-            ViewColumn("share", "share", "`exclusive`, `timeslice` (or MPS if that is not known) or `mig`"),
+            ViewColumn("parent_name", "parent_name", "name of the holder's own holder, or empty"),
+            ViewColumn("parent_namespace", "parent_namespace", "namespace of the holder's own holder, or empty"),
+            ViewColumn("container", "container", "name of the pod's container, or empty"),
+            ViewColumn("container_id", "container_id", "id of the container in the container runtime, or empty"),
+            ViewColumn("steps", "steps", "SLURM steps of the job that use the device"),
+            ViewColumn(
+                "share", "share", "`exclusive`, `timeslice` (also MPS under Kubernetes), `mps`, `mig`, `vgpu` or `dra`"
+            ),
+            ViewColumn("replicas", "replicas", "replicas of a shared device that the holder has, or 0"),
+            ViewColumn("claim", "claim", "`namespace/name` of the resource claim, or empty"),
             ViewColumn("since", "since", "start of the holding, as reported"),
-            ViewColumn("until", "until", "end of the holding, or NULL"),
-            ViewColumn("methods", "methods", "evidence, such as `exporter_labels`"),
-            ViewColumn("verdict", "verdict", "verdict on the evidence"),
+            ViewColumn(
+                "until",
+                _UNTIL,
+                "end of the holding, or NULL while it lasts; the last report if that is more than "
+                f"{HOLDING_TTL_NS // (60 * NANOS)} minutes ago",
+            ),
+            ViewColumn("methods", "methods", "sources of the evidence, such as `kubelet` or `exporter_labels`"),
+            ViewColumn(
+                "verdict", "verdict", "`agreed`, `declared_only`, `observed_only`, `conflict`, `unknown` or `none`"
+            ),
             *table_columns("reported_at received_at"),
         ),
         source="holdings FINAL",

@@ -186,20 +186,44 @@ CREATE TABLE IF NOT EXISTS holdings (
     `holder_id` String CODEC(ZSTD(1)),
     `holder_name` String CODEC(ZSTD(1)),
     `holder_namespace` String CODEC(ZSTD(1)),
+    `holder_user` String CODEC(ZSTD(1)),
+    `holder_account` String CODEC(ZSTD(1)),
+    `holder_queue` String CODEC(ZSTD(1)),
+    `holder_qos` String CODEC(ZSTD(1)),
+    `holder_array_job` String CODEC(ZSTD(1)),
+    `holder_array_task` String CODEC(ZSTD(1)),
+    `holder_owner_kinds` Array(String) CODEC(ZSTD(1)),
+    `holder_owner_names` Array(String) CODEC(ZSTD(1)),
+    `holder_owner_uids` Array(String) CODEC(ZSTD(1)),
+    `holder_owner_api_versions` Array(String) CODEC(ZSTD(1)),
+    `holder_label_names` Array(String) CODEC(ZSTD(1)),
+    `holder_label_values` Array(String) CODEC(ZSTD(1)),
+    `holder_annotation_names` Array(String) CODEC(ZSTD(1)),
+    `holder_annotation_values` Array(String) CODEC(ZSTD(1)),
+    `holder_nodes` UInt64 CODEC(ZSTD(1)),
+    `holder_gpus` UInt64 CODEC(ZSTD(1)),
     `parent_kind` String CODEC(ZSTD(1)),
     `parent_id` String CODEC(ZSTD(1)),
     `parent_name` String CODEC(ZSTD(1)),
     `parent_namespace` String CODEC(ZSTD(1)),
+    `container` String CODEC(ZSTD(1)),
+    `container_id` String CODEC(ZSTD(1)),
+    `steps` Array(String) CODEC(ZSTD(1)),
     `share` LowCardinality(String) CODEC(ZSTD(1)),
+    `replicas` UInt64 CODEC(ZSTD(1)),
+    `claim` String CODEC(ZSTD(1)),
     `since` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
     `until` Nullable(DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
     `methods` Array(String) CODEC(ZSTD(1)),
     `verdict` LowCardinality(String) CODEC(ZSTD(1)),
     `reported_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
-    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1))
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    INDEX `holder_id` `holder_id` TYPE bloom_filter(0.01) GRANULARITY 1,
+    INDEX `holder_array_job` `holder_array_job` TYPE bloom_filter(0.01) GRANULARITY 1,
+    INDEX `holder_owner_names` `holder_owner_names` TYPE bloom_filter(0.01) GRANULARITY 1
 ) ENGINE = ReplacingMergeTree(reported_at)
-ORDER BY (cluster, machine, view, holder_kind, holder_id, since)
-SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+ORDER BY (cluster, machine, view, holder_kind, holder_id, container, since)
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS inventory (
     `cluster` LowCardinality(String) CODEC(ZSTD(1)),

@@ -1,0 +1,90 @@
+"""Targets of allocations, matched with the holders that machines report. Pure.
+
+A pod is named by its UID. A job is named as SLURM's commands name it:
+
+- `123`: the job, all tasks of the job array, or all components of the heterogeneous job with this id;
+- `123_4`: task 4 of the job array 123.
+
+Each task and each component also has a job id of its own, which names only that task or component.
+"""
+
+import re
+from typing import NamedTuple
+
+from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
+from gpufleet.model.holdings import HET_JOB, Holder, HolderKind
+from gpufleet.model.stored.holdings import HoldingQuery
+from gpufleet.model.view import normalise_uuid
+
+_TASK = re.compile(r"(\d{1,10})_(\d{1,10})", re.ASCII)
+_COMPONENT = re.compile(r"(\d{1,10})\+\d{1,10}", re.ASCII)
+
+
+class HolderName(NamedTuple):
+    """Name of a holder, or of several.
+
+    Attributes:
+        kind: kind of the holders.
+        id: id of the holder, of its job array, or of its heterogeneous job.
+        task: number of the array's task; None for all of them.
+    """
+
+    kind: HolderKind
+    id: str
+    task: str | None = None
+
+
+def target_name(spec: AllocationSpec) -> HolderName | None:
+    """Return the name of the holders that a target means, or None for a machine."""
+    target = spec.target
+    match spec.kind:
+        case AllocationKind.BARE_METAL:
+            return None
+        case AllocationKind.KUBERNETES_POD:
+            return HolderName(HolderKind.POD, target.pod_uid or "")
+        case AllocationKind.SLURM_JOB:
+            return _job_name(target.job_id or "")
+        case AllocationKind.GPU_SLICE | AllocationKind.KUBEVIRT_VMI:
+            return HolderName(HolderKind.VM, normalise_uuid(target.vm_uuid or "") or target.vm_uuid or "")
+
+
+def holder_names(holder: Holder) -> tuple[HolderName, ...]:
+    """Return every name of a holder."""
+    if holder.kind is not HolderKind.JOB:
+        return (HolderName(holder.kind, holder.id),)
+    names = [HolderName(HolderKind.JOB, holder.array_job, holder.array_task)] if holder.array_job else []
+    if holder.id != holder.array_job:  # the last task of an array has the array's own id
+        names.append(_job_name(holder.id))
+    names += [HolderName(HolderKind.JOB, owner.name) for owner in holder.owners if owner.kind == HET_JOB]
+    return tuple(dict.fromkeys(names))
+
+
+def names_holder(spec: AllocationSpec, holder: Holder) -> bool:
+    """Return whether the target of an allocation means a holder."""
+    target = target_name(spec)
+    return target is not None and any(
+        (name.kind, name.id) == (target.kind, target.id) and target.task in (None, name.task)
+        for name in holder_names(holder)
+    )
+
+
+def holding_query(spec: AllocationSpec, start: int, end: int, limit: int) -> HoldingQuery | None:
+    """Return the query for the holdings of a target within an interval; it can find more. None for a machine."""
+    name = target_name(spec)
+    if name is None:
+        return None
+    groups = (name.id,) if name.kind is HolderKind.JOB else ()
+    ids = tuple(dict.fromkeys((name.id, spec.target.job_id or name.id)))
+    return HoldingQuery(
+        cluster=spec.target.cluster, kind=name.kind, ids=ids, groups=groups, start=start, end=end, limit=limit
+    )
+
+
+def is_component(target: Target) -> bool:
+    """Return whether a target names a component of a heterogeneous job by its number, which no machine reports."""
+    return _COMPONENT.fullmatch(target.job_id or "") is not None
+
+
+def _job_name(text: str) -> HolderName:
+    task = _TASK.fullmatch(text)
+    return HolderName(HolderKind.JOB, text) if task is None else HolderName(HolderKind.JOB, task[1], task[2])

@@ -1,0 +1,175 @@
+"""Devices of a pod, job or virtual machine over time, from the holdings that machines reported. Pure.
+
+- A certain holding gives its holder the device for as long as it is known to last (`fleet.attribution.reported`).
+- Two holders that have a device exclusively at the same time contradict each other: neither has it in that time.
+- If the earlier of them was last reported before the later one began, its machine lost the report of its end. It ended
+  when the later one began.
+- A device is shared while it is time-sliced or under MPS, or has another holder.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from gpufleet.fleet.attribution.bindings import BoundInterval, HeldDevices, validity
+from gpufleet.fleet.attribution.evidence import SHARED
+from gpufleet.fleet.attribution.holder_targets import names_holder
+from gpufleet.fleet.attribution.reported import is_certain, known_until
+from gpufleet.model.allocation import Allocation
+from gpufleet.model.holdings import HolderKind, Holding, HoldingVerdict, Share
+from gpufleet.model.stored.holdings import StoredHolding
+from gpufleet.model.time import LATEST
+from gpufleet.model.view import Scope, ViewKind
+
+SPLIT = frozenset({Share.TIMESLICE, Share.MPS})
+"""Sharing modes with whole-device readings that are never of a single holder. A DRA claim may have a single holder."""
+
+_KINDS = frozenset(kind.value for kind in ViewKind)
+
+
+class HeldInterval(msgspec.Struct, frozen=True, kw_only=True):
+    """Interval in which an allocation has a device.
+
+    Attributes:
+        machine: the hub's machine id.
+        view: key of the device.
+        start, end: nanoseconds since 1970, `end` excluded.
+        scope: `own`, or `shared_device` if others share it.
+    """
+
+    machine: str
+    view: str
+    start: int
+    end: int
+    scope: Scope
+
+
+def held_intervals(
+    allocation: Allocation, stored: Iterable[StoredHolding], now: int, start: int = 0, end: int = LATEST
+) -> tuple[HeldInterval, ...]:
+    """Return the devices of an allocation within an interval and its validity, by machine, device and time.
+
+    Intervals of one device do not overlap.
+
+    Args:
+        allocation: of a pod, job or virtual machine.
+        stored: every holding of the machines in question that may overlap the interval, of any holder.
+        now: nanoseconds since 1970 by the hub's clock.
+        start, end: nanoseconds since 1970, `end` excluded.
+    """
+    first, last = validity(allocation)
+    start, end = max(start, first), min(end, last)
+    places: dict[tuple[str, str], list[StoredHolding]] = {}
+    for one in stored:
+        view = one.holding.view
+        is_known = view.partition("/")[0] in _KINDS and one.cluster == allocation.spec.target.cluster
+        if is_known and is_certain(one.holding):
+            places.setdefault((one.machine, view), []).append(one)
+    found: list[HeldInterval] = []
+    for (machine, view), every in sorted(places.items()):
+        own = [one for one in every if names_holder(allocation.spec, one.holding.holder)]
+        if own:
+            mine = {id(one) for one in own}
+            others = _unrelated(own, [one for one in every if id(one) not in mine])
+            found += [
+                HeldInterval(machine=machine, view=view, start=a, end=b, scope=scope)
+                for a, b, scope in _own_time(own, others, now, start, end)
+            ]
+    return tuple(found)
+
+
+def bound_held_intervals(held: Iterable[HeldInterval]) -> tuple[BoundInterval, ...]:
+    """Return the intervals of devices with devices of equal machine, time and scope joined, in order of time."""
+    groups: dict[tuple[int, int, str, Scope], set[str]] = {}
+    for one in held:
+        groups.setdefault((one.start, one.end, one.machine, one.scope), set()).add(one.view)
+    return tuple(
+        BoundInterval(machine, frozenset(views), start, end, scope=scope, of_host=False)
+        for (start, end, machine, scope), views in sorted(groups.items(), key=lambda group: group[0])
+    )
+
+
+def held_devices(
+    stored: Iterable[StoredHolding], intervals: Sequence[BoundInterval], now: int
+) -> tuple[HeldDevices, ...]:
+    """Return the holders of the devices of some intervals, where they are certain."""
+    found: list[HeldDevices] = []
+    by_machine: dict[str, list[BoundInterval]] = {}
+    for interval in intervals:
+        by_machine.setdefault(interval.machine, []).append(interval)
+    for one in stored:
+        holding = one.holding
+        if not is_certain(holding):
+            continue
+        until = known_until(one, now)
+        for interval in by_machine.get(one.machine, ()):
+            start = max(interval.start, holding.since)
+            end = min(interval.end, LATEST if until is None else until)
+            if start < end and (interval.devices is None or holding.view in interval.devices):
+                devices = frozenset((holding.view,))
+                found.append(HeldDevices(holding.holder, BoundInterval(one.machine, devices, start, end)))
+    return tuple(found)
+
+
+def _own_time(
+    own: Sequence[StoredHolding], others: Sequence[StoredHolding], now: int, start: int, end: int
+) -> Iterator[tuple[int, int, Scope]]:
+    """Yield the intervals in which a device is the allocation's, with their scope."""
+    edges: dict[int, list[int]] = {}
+    for column, holdings, rivals in ((0, own, others), (3, others, own)):
+        begins = sorted(one.holding.since for one in rivals if is_exclusive(one.holding))
+        for one in holdings:
+            a, b = max(one.holding.since, start), min(held_until(one, begins, now), end)
+            if a < b:
+                counted = (1, int(is_exclusive(one.holding)), int(one.holding.share in SPLIT))
+                for at, sign in ((a, 1), (b, -1)):
+                    cells = edges.setdefault(at, [0] * 6)
+                    for offset, count in enumerate(counted):
+                        cells[column + offset] += sign * count
+    counts = [0] * 6
+    before: tuple[int, Scope] | None = None  # start and scope of the interval that has begun
+    for at in sorted(edges):
+        counts = [count + change for count, change in zip(counts, edges[at], strict=True)]
+        mine, exclusive, split, theirs, their_exclusive, _ = counts
+        scope = None
+        if mine and not (exclusive and their_exclusive):
+            scope = Scope.SHARED_DEVICE if split or theirs else Scope.OWN
+        if before is not None and scope is before[1]:
+            continue
+        if before is not None:
+            yield before[0], at, before[1]
+        before = None if scope is None else (at, scope)
+
+
+def held_until(one: StoredHolding, rivals: Sequence[int], now: int) -> int:
+    """Return the end of a holding; `rivals` are the starts of others' exclusive holdings of the device, in order."""
+    holding = one.holding
+    until = known_until(one, now)
+    end = LATEST if until is None else until
+    if holding.until is None and is_exclusive(holding):
+        later = bisect_right(rivals, max(holding.since, one.reported_at))
+        if later < len(rivals):
+            end = min(end, rivals[later])
+    return end
+
+
+def is_exclusive(holding: Holding) -> bool:
+    """Return whether a source declares the device for the holder alone."""
+    return holding.verdict is not HoldingVerdict.OBSERVED_ONLY and holding.share not in SHARED
+
+
+def _unrelated(own: Sequence[StoredHolding], others: Sequence[StoredHolding]) -> list[StoredHolding]:
+    """Return the holdings of other holders, except a virtual machine of an own launcher pod, and the reverse."""
+    holders = {(one.holding.holder.kind, one.holding.holder.id) for one in own}
+    parents = _parents(own)
+    return [
+        one
+        for one in others
+        if (one.holding.holder.kind, one.holding.holder.id) not in parents and not _parents([one]) & holders
+    ]
+
+
+def _parents(holdings: Iterable[StoredHolding]) -> AbstractSet[tuple[HolderKind, str]]:
+    return {(one.holding.parent.kind, one.holding.parent.id) for one in holdings if one.holding.parent is not None}

@@ -1,0 +1,198 @@
+"""Usage by holder: the time of all GPUs of a cluster or of all clusters, by what their holders are. Blocks."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from gpufleet.fleet.readings import device_views
+from gpufleet.fleet.usage.holders import HolderSegment, PlacedShares, cut_holder_segments, holder_rows
+from gpufleet.fleet.usage.residence import MAX_CLOCK_SKEW_NS, UNBOUNDED, bounded_residences, last_reported
+from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, part_intervals
+from gpufleet.fleet.usage.shares import HolderKey, by_place, holder_key, share_intervals
+from gpufleet.fleet.usage.totals import Prices
+from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, PhysicalUnits, Place
+from gpufleet.hub.query.history import InvalidQueryError
+from gpufleet.hub.query.targets import MAX_HOLDINGS
+from gpufleet.hub.query.usage_inputs import check_holdings, check_interval, measured
+from gpufleet.model.api.answer import MachineRecord
+from gpufleet.model.api.usage import DeviceInterval, UsageAnswer, UsageDimension, UsageRow
+from gpufleet.model.holdings import Holder
+from gpufleet.model.machine import MachineKind
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding
+from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.time import to_datetime, to_ns
+from gpufleet.model.view import Side, ViewKind
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.registry import Registry
+from gpufleet.ports.store import Store
+
+MAX_MACHINES = 5_000
+"""Maximum number of machines per query."""
+
+MAX_ROWS = 20_000
+"""Maximum number of rows of an answer."""
+
+MACHINES_PER_READ = 100
+"""Machines whose newest samples are in memory at once."""
+
+_NEEDED = frozenset({"gpu_name", "mig_compute_slices", "mig_gpu_slices", "gpu_mig_devices_max"})
+"""Metrics that describe physical GPUs."""
+
+
+class _Inventory(msgspec.Struct, frozen=True):
+    """GPUs of the machines of a cluster.
+
+    Attributes:
+        units: the GPUs.
+        presence: the time in which each is known to exist.
+    """
+
+    units: PhysicalUnits
+    presence: tuple[UnitInterval, ...]
+
+
+class HolderUsageCalculator:
+    """Computes usage by holder from holdings and the inventory."""
+
+    def __init__(self, *, registry: Registry, store: Store, prices: Prices, clock: Clock) -> None:
+        self._registry = registry
+        self._store = store
+        self._prices = prices
+        self._clock = clock
+
+    def compute(self, start: int, end: int, by: Sequence[UsageDimension], cluster: str | None = None) -> UsageAnswer:
+        """Return the usage of all GPUs (of a cluster) within an interval, by holder.
+
+        Args:
+            start, end: nanoseconds since 1970, `end` excluded.
+            by: dimensions of holders, `cluster` and `model`.
+            cluster: only this cluster.
+
+        Raises:
+            InvalidQueryError: if the interval is empty or too long, or if there are too many machines, holdings or
+                groups.
+        """
+        check_interval(start, end)
+        stored: list[StoredHolding] = []
+        units: dict[UnitKey, PhysicalUnit] = {}
+        presence: list[UnitInterval] = []
+        placed: list[PlacedShares] = []
+        machines = self._machines(cluster)
+        now = self._clock.now_ns()
+        for name, records in machines.items():
+            limit = MAX_HOLDINGS + 1 - len(stored)
+            held = self._store.holdings(HoldingQuery(cluster=name, start=start, end=end, limit=limit))
+            stored += held
+            check_holdings(len(stored))
+            found = self._inventory(name, records, start, end, now)
+            presence += found.presence
+            for place, own in by_place(held).items():
+                id_, part = found.units.held_at(place)
+                placed += [PlacedShares((name, id_), part, one) for one in share_intervals(own, now, start, end)]
+            units |= {(name, id_): unit for id_, unit in found.units.by_id.items()}
+        prices = self._prices.prices
+        segments = cut_holder_segments(presence, placed, units, [to_ns(price.valid_from) for price in prices])
+        known = measured(self._store, segments, units, _devices)
+        rows, total = holder_rows(known, _newest_holders(stored), by, prices)
+        if len(rows) > MAX_ROWS:
+            detail = f"gives {len(rows)} groups, at most {MAX_ROWS}: use fewer dimensions or a shorter interval"
+            raise InvalidQueryError("group_by", detail)
+        return UsageAnswer(
+            start=to_datetime(start),
+            end=to_datetime(end),
+            group_by=tuple(by),
+            currency=self._prices.currency if prices else None,
+            rows=rows,
+            total=total,
+            unresolved=(),
+            summary=_summary(total),
+        )
+
+    def _machines(self, cluster: str | None) -> dict[str, list[MachineRecord]]:
+        """Return the machines by cluster."""
+        found: dict[str, list[MachineRecord]] = {}
+        for number, one in enumerate(self._registry.machines(cluster, limit=MAX_MACHINES + 1)):
+            if number == MAX_MACHINES:
+                raise InvalidQueryError("cluster", f"has more than {MAX_MACHINES} machines: select a smaller cluster")
+            found.setdefault(one.cluster, []).append(one)
+        return found
+
+    def _inventory(self, cluster: str, records: Sequence[MachineRecord], start: int, end: int, now: int) -> _Inventory:
+        by_id = {one.id: one for one in records}
+        stored: dict[str, tuple[StoredSample, ...]] = {}
+        reported: dict[Side, dict[Place, int]] = {Side.HOST: {}, Side.GUEST: {}}
+        last: dict[Place, int] = {}
+        for at in range(0, len(records), MACHINES_PER_READ):
+            read = self._store.latest_of(cluster, sorted(one.id for one in records[at : at + MACHINES_PER_READ]))
+            for side in reported:
+                reported[side] |= last_reported(read, side)
+            for machine, samples in read.items():
+                for one in samples:
+                    if one.sample.view is not None:
+                        place = machine, one.sample.view.key
+                        last[place] = max(last.get(place, 0), one.received_at)
+                stored[machine] = tuple(_described(samples))
+        slots = self._store.slots(cluster, sorted(by_id))
+        residences = {place: one for own in reported.values() for place, one in bounded_residences(slots, own).items()}
+        left = [place for place, residence in residences.items() if residence.end < UNBOUNDED]
+        guests: dict[str, list[str]] = {}
+        for record in records:
+            if record.hypervisor_id is not None:
+                guests.setdefault(record.hypervisor_id, []).append(record.id)
+        units = PhysicalUnits(cluster, stored, left, guests)
+        first: dict[Place, int] = {}
+        for slot in slots:
+            first[slot.machine, slot.view] = min(slot.first, first.get((slot.machine, slot.view), slot.first))
+        hosts = {machine for machine, _ in last if by_id[machine].machine.kind is MachineKind.NODE}
+        split = _split(stored)
+        presence = []
+        for place, seen in last.items():
+            record = by_id[place[0]]
+            inside = record.machine.kind is MachineKind.GUEST and record.hypervisor_id in hosts
+            for id_, part in units.at([place]):
+                if part == WHOLE and not inside and place not in split:
+                    begin = max(start, first.get(place, to_ns(record.first_seen)))
+                    until = min(end, now if seen >= now - MAX_CLOCK_SKEW_NS else seen)
+                    presence += [UnitInterval((cluster, id_), begin, until)] if begin < until else []
+        return _Inventory(units, tuple(presence))
+
+
+def _described(samples: Iterable[StoredSample]) -> Iterator[StoredSample]:
+    """Yield samples of devices with only the values that describe physical GPUs."""
+    for one in samples:
+        if one.sample.view is not None:
+            values = {name: value for name, value in one.sample.values.items() if name in _NEEDED}
+            sample = msgspec.structs.replace(one.sample, values=values, dims=(), processes=None)
+            yield msgspec.structs.replace(one, sample=sample)
+
+
+def _split(stored: Mapping[str, Sequence[StoredSample]]) -> frozenset[Place]:
+    """Return the GPUs that are divided into vGPUs: each vGPU counts as a device instead."""
+    return frozenset(
+        (machine, view.parent)
+        for machine, samples in stored.items()
+        for view in device_views(samples).values()
+        if view.kind is ViewKind.VGPU and view.parent is not None
+    )
+
+
+def _devices(segment: HolderSegment, unit: PhysicalUnit) -> list[tuple[str, DeviceInterval]]:
+    return part_intervals(unit, {WHOLE}, segment.start, segment.end)
+
+
+def _newest_holders(stored: Iterable[StoredHolding]) -> dict[tuple[str, HolderKey], Holder]:
+    """Return each holder as last reported."""
+    newest: dict[tuple[str, HolderKey], tuple[int, Holder]] = {}
+    for one in stored:
+        key = one.cluster, holder_key(one.holding.holder)
+        if key not in newest or newest[key][0] <= one.reported_at:
+            newest[key] = one.reported_at, one.holding.holder
+    return {key: holder for key, (_, holder) in newest.items()}
+
+
+def _summary(total: UsageRow) -> str:
+    held = total.held_gpu_hours
+    return (
+        f"the holder is known for {held - total.unattributed_gpu_hours:.2f} of {held:.2f} GPU-hours, "
+        f"the activity for {held - total.unknown_gpu_hours:.2f}"
+    )

@@ -1,0 +1,169 @@
+"""Holder queries: pages of the holders of all devices, now or in an interval."""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import msgspec
+
+from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.attribution.reported import known_until
+from gpufleet.hub.liveness.states import LivenessSnapshot
+from gpufleet.hub.query.fleet import FleetPages
+from gpufleet.hub.query.history import InvalidQueryError
+from gpufleet.hub.query.holder_records import holder_record
+from gpufleet.hub.query.paging import PageRequest
+from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
+from gpufleet.model.api.answer import GpuRecord, MachineRecord
+from gpufleet.model.api.holders import HolderAllocation, HolderPage
+from gpufleet.model.holdings import HolderKind
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding, holding_place
+from gpufleet.model.time import LATEST
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.store import SampleStore
+
+MACHINES_PER_PAGE = 200
+"""Maximum machines per page: the readings of all their devices are read."""
+
+
+class HolderFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Selection of holders.
+
+    Attributes:
+        machine: only of this machine, by id or name.
+        cluster, kind, ids, namespace, name, user, account, queue: as in `HoldingQuery`.
+        interval: only in this interval (start, end), nanoseconds since 1970, the end excluded; None for those that
+            last now.
+    """
+
+    machine: str | None = None
+    cluster: str | None = None
+    kind: HolderKind | None = None
+    ids: tuple[str, ...] = ()
+    namespace: str | None = None
+    name: str | None = None
+    user: str | None = None
+    account: str | None = None
+    queue: str | None = None
+    interval: tuple[int, int] | None = None
+
+
+class HolderQueries:
+    """Queries for the holders of devices."""
+
+    def __init__(
+        self,
+        *,
+        store: SampleStore,
+        claims: Claims,
+        lookup: MachineLookup,
+        pages: FleetPages,
+        executor: QueryExecutor,
+        clock: Clock,
+        instant: Callable[[], LivenessSnapshot],
+    ) -> None:
+        self._store = store
+        self._claims = claims
+        self._lookup = lookup
+        self._pages = pages
+        self._executor = executor
+        self._clock = clock
+        self._instant = instant
+
+    async def page(self, selected: HolderFilter, requested: PageRequest) -> HolderPage:
+        """Return a page of holders, by cluster, machine, device and holder.
+
+        Args:
+            selected: which holders.
+            requested: the page; a place is that of `holding_place`.
+
+        Raises:
+            InvalidQueryError: if the interval is empty.
+        """
+        if selected.interval is not None and selected.interval[1] <= selected.interval[0]:
+            raise InvalidQueryError("end", "must be after start")
+        instant = self._instant()
+        return await self._executor.run(lambda: self._page(selected, requested, instant))
+
+    def _page(self, selected: HolderFilter, requested: PageRequest, instant: LivenessSnapshot) -> HolderPage:
+        now = self._clock.now_ns()
+        machines = None
+        if selected.machine is not None:
+            machines = tuple(sorted(one.id for one in self._lookup.find(selected.cluster, selected.machine)))
+        start, end = selected.interval or (now, LATEST)
+        query = HoldingQuery(
+            cluster=selected.cluster,
+            machines=machines,
+            kind=selected.kind,
+            ids=selected.ids,
+            namespace=selected.namespace,
+            name=selected.name,
+            user=selected.user,
+            account=selected.account,
+            queue=selected.queue,
+            start=start,
+            end=end,
+            after=requested.after,
+            limit=requested.limit + 1,
+        )
+        read = self._store.holdings(query) if machines != () else ()
+        page = _cut(read, requested.limit)
+        found = [one for one in page if _is_selected(one, selected.interval, now)]
+        machines_of = self._machines(found, instant)
+        gpus = self._gpus(tuple(machines_of.values()), instant)
+        items = tuple(
+            holder_record(
+                one,
+                machines_of.get(one.machine),
+                gpus.get(f"{one.cluster}/{one.machine}/{one.holding.view}"),
+                self._allocations(one, now),
+                now,
+            )
+            for one in found
+        )
+        following = requested.cursor(holding_place(page[-1])) if len(page) < len(read) else None
+        return HolderPage(items=items, next=following)
+
+    def _allocations(self, stored: StoredHolding, now: int) -> list[HolderAllocation]:
+        """Return the allocations that name the holder or its parent during the holding."""
+        one, until = stored.holding, known_until(stored, now)
+        end = max(now if until is None else until, one.since) + 1
+        named = [
+            allocation
+            for holder in (one.holder, one.parent)
+            if holder is not None
+            for allocation in self._claims.naming(stored.cluster, holder, one.since, end)
+        ]
+        tenants = {allocation.id: allocation.spec.tenant for allocation in named}
+        return [HolderAllocation(id=id_, tenant=tenant) for id_, tenant in tenants.items()]
+
+    def _machines(self, found: Sequence[StoredHolding], instant: LivenessSnapshot) -> dict[str, MachineRecord]:
+        """Return the machines of holdings, by id, in order of cluster."""
+        known = [
+            machine
+            for cluster, group in groupby(found, key=lambda one: one.cluster)
+            for machine in self._lookup.with_ids(cluster, {one.machine for one in group})
+        ]
+        return {one.id: one for one in self._pages.with_liveness(known, instant)}
+
+    def _gpus(self, machines: Sequence[MachineRecord], instant: LivenessSnapshot) -> dict[str, GpuRecord]:
+        """Return the views of machines by id, with their present holders."""
+        return {one.device.id: one for one in self._pages.gpus_of(machines, instant)}
+
+
+def _cut(read: Sequence[StoredHolding], limit: int) -> Sequence[StoredHolding]:
+    """Return the first holdings, up to a number of holdings and of machines."""
+    machines: set[str] = set()
+    for count, one in enumerate(read[:limit]):
+        machines.add(one.machine)
+        if len(machines) > MACHINES_PER_PAGE:
+            return read[:count]
+    return read[:limit]
+
+
+def _is_selected(stored: StoredHolding, interval: tuple[int, int] | None, now: int) -> bool:
+    """Return whether the holding lasts now, or is known to have lasted in the interval.
+
+    The store selects by the reported end. A holding that was not repeated in time ends at its last report.
+    """
+    until = known_until(stored, now)
+    return until is None or (interval is not None and until > interval[0])

@@ -1,0 +1,97 @@
+"""Queries for allocations of pods and jobs. Blocks."""
+
+from collections.abc import Sequence
+
+from gpufleet.fleet.attribution import contract, workloads
+from gpufleet.fleet.attribution.bindings import BoundInterval, validity
+from gpufleet.fleet.attribution.holder_targets import names_holder
+from gpufleet.fleet.readings import Freshness
+from gpufleet.hub.query import history
+from gpufleet.hub.query.targets import MachineLookup
+from gpufleet.model.allocation import Allocation
+from gpufleet.model.api.answer import AllocationAnswer, SeriesAnswer
+from gpufleet.model.reading import Provenance
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.store import HistoryStore, Store
+
+
+class WorkloadQueries:
+    """Answers for pods and jobs from the devices that holdings name."""
+
+    def __init__(self, *, store: Store, lookup: MachineLookup, clock: Clock, stale_after_seconds: float) -> None:
+        self._store = store
+        self._lookup = lookup
+        self._clock = clock
+        self._stale_after = stale_after_seconds
+
+    def answer(self, allocation: Allocation, now: int) -> AllocationAnswer:
+        """Return the current metrics of a pod or job."""
+        cluster = allocation.spec.target.cluster
+        found = self._lookup.holdings(allocation, validity(allocation)[0], now + 1)
+        held = [one for one in found.intervals if one.start <= now < one.end]
+        return workloads.answer(
+            allocation,
+            held,
+            found.stored,
+            self._lookup.with_samples(cluster, {one.machine for one in held}),
+            now,
+            stale_after_seconds=self._stale_after,
+            any_holder=bool(found.stored) or self._lookup.has_holders(cluster),
+        )
+
+    def series(self, allocation: Allocation, metrics: Sequence[str], own: history.SeriesWindow) -> SeriesAnswer:
+        """Return the series of each device, within the time in which the pod or job had it.
+
+        Args:
+            allocation: of one of `WORKLOAD_KINDS`.
+            metrics: names of metrics.
+            own: window within the validity of the allocation.
+
+        Raises:
+            InvalidQueryError: if there are too many devices or points.
+        """
+        cluster = allocation.spec.target.cluster
+        intervals = self._lookup.intervals_of(allocation, own.start, own.end)
+        if not intervals:
+            return self._without_devices(allocation, own)
+        history.check_parts([(one.start, one.end, len(one.devices or ())) for one in intervals], len(metrics), own.step)
+        freshness = Freshness(self._clock.now_ns(), self._stale_after, ())
+        latest = self._store.latest_of(cluster, sorted({one.machine for one in intervals}))
+        sources = {id_: contract.host_samples(stored, freshness)[1] for id_, stored in latest.items()}
+        parts = [
+            fetch_part(self._store, cluster, one, metrics, own.step, probed(sources.get(one.machine)))
+            for one in intervals
+        ]
+        return history.series_answer(allocation, parts, own, probed(sources.get(intervals[-1].machine)))
+
+    def _without_devices(self, allocation: Allocation, own: history.SeriesWindow) -> SeriesAnswer:
+        stored = self._lookup.holdings(allocation, own.start, own.end).stored
+        known = [one for one in stored if names_holder(allocation.spec, one.holding.holder)]
+        any_holder = bool(known) or self._lookup.has_holders(allocation.spec.target.cluster)
+        why = workloads.not_held_reason(allocation, known, self._clock.now_ns(), any_holder=any_holder)
+        return history.empty_series(allocation, *why, own)
+
+
+def fetch_part(
+    store: HistoryStore,
+    cluster: str,
+    interval: BoundInterval,
+    metrics: Sequence[str],
+    step: int,
+    source: Provenance,
+) -> history.SeriesPart:
+    """Return the series of the machine of an interval, with steps that begin with the interval."""
+    start, end = interval.start, interval.end
+    return history.SeriesPart(
+        f"{cluster}/{interval.machine}",
+        interval.devices,
+        history.SeriesWindow(start, end, step),
+        store.series(cluster, interval.machine, metrics, start, end, step, source),
+        scope=interval.scope,
+        of_host=interval.of_host,
+    )
+
+
+def probed(source: Provenance | None) -> Provenance:
+    """Return the source of a machine's history: that of its newest samples, or the probe if it has none."""
+    return Provenance.HOST_LOCAL_PROBE if source in (None, Provenance.UNAVAILABLE) else source

@@ -1,0 +1,217 @@
+"""Holdings: rows of the table `holdings`, and queries."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
+from gpufleet.model.holdings import HET_JOB, Holder, HolderKind, Holding, HoldingVerdict, Owner, Share
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding
+from gpufleet.model.stored.samples import AcceptedBatch
+from gpufleet.stores.clickhouse.connection.client import Handle
+from gpufleet.stores.clickhouse.schema.tables import HOLDINGS
+
+_INSTANTS = frozenset({"since", "until", "reported_at"})
+
+_READ = tuple(column.name for column in HOLDINGS.columns if column.name != "received_at")
+
+_COLUMNS = ", ".join(f"toUnixTimestamp64Nano({name})" if name in _INSTANTS else name for name in _READ)
+
+_KEY = ", ".join(HOLDINGS.key)
+
+_NEWEST = f"""
+SELECT {_COLUMNS} FROM (
+    SELECT * FROM holdings WHERE {{candidates}} ORDER BY {_KEY}, reported_at DESC LIMIT 1 BY {_KEY}
+) WHERE {{conditions}}
+ORDER BY {_KEY}
+"""  # noqa: S608 - names are constants; values are bound as parameters
+"""Newest reports of holdings, without FINAL, which takes seconds for a million rows even if one of them matches.
+
+A condition on a column outside of the key must hold for the newest report, so `conditions` select from the newest ones.
+`candidates` only selects by key, and leaves out old reports.
+"""
+
+_MATCHED = f"({_KEY}) IN (SELECT {_KEY} FROM holdings WHERE {{conditions}})"  # noqa: S608
+"""Holdings with a report, possibly an older one, that meets the conditions."""
+
+_PAGE_SETTINGS = "SETTINGS max_block_size = 2048, read_in_order_use_buffering = 0"
+"""A page is read in the order of the table: small blocks, so that the query ends soon after the page is full."""
+
+_START, _END, _REPEATED = (f"fromUnixTimestamp64Nano({{{name}:Int64}}, 'UTC')" for name in ("start", "end", "repeated"))
+
+_IS_RECENT = f"(since < {_END} AND (until > {_START} OR since >= {_START} OR reported_at >= {_REPEATED}))"
+"""Holds for the newest report of a holding if it holds for any: no end is long after its report."""
+
+_OVERLAPS = f"""(since < {_END} AND (until > {_START}
+    OR (until IS NULL AND (since >= {_START} OR reported_at >= {_REPEATED}))))"""
+"""The rule of `fleet.attribution.reported.may_overlap`."""
+
+_OF_GROUPS = f"""(holder_id IN {{ids:Array(String)}} OR holder_array_job IN {{groups:Array(String)}}
+    OR (hasAny(holder_owner_names, {{groups:Array(String)}}) AND arrayExists(
+        (kind, name) -> kind = '{HET_JOB}' AND has({{groups:Array(String)}}, name),
+        holder_owner_kinds, holder_owner_names)))"""
+
+_FOLLOWS = """cluster >= {after_cluster:String}
+    AND (cluster, machine) >= ({after_cluster:String}, {after_machine:String})
+    AND (cluster, machine, view, holder_kind, holder_id, container, toUnixTimestamp64Nano(since)) >
+    ({after_cluster:String}, {after_machine:String}, {after_view:String}, {after_kind:String}, {after_id:String},
+    {after_container:String}, {after_since:Int64})"""
+
+_AFTER = ("cluster", "machine", "view", "kind", "id", "container", "since")
+
+
+def newest_holdings(holdings: Iterable[Holding]) -> Iterable[Holding]:
+    """Return the last report of each holding of a machine: rows of one batch have no order in the table."""
+    return {(one.view, one.holder.kind, one.holder.id, one.container, one.since): one for one in holdings}.values()
+
+
+def holding_cells(accepted: AcceptedBatch, machine: str, holding: Holding) -> tuple[object, ...]:
+    """Return the row of a holding."""
+    holder = holding.holder
+    labels, annotations = sorted(holder.labels.items()), sorted(holder.annotations.items())
+    return (
+        accepted.batch.cluster,
+        machine,
+        holding.view,
+        *_identity(holder),
+        holder.user,
+        holder.account,
+        holder.queue,
+        holder.qos,
+        holder.array_job,
+        holder.array_task,
+        [owner.kind for owner in holder.owners],
+        [owner.name for owner in holder.owners],
+        [owner.uid for owner in holder.owners],
+        [owner.api_version for owner in holder.owners],
+        [name for name, _ in labels],
+        [text for _, text in labels],
+        [name for name, _ in annotations],
+        [text for _, text in annotations],
+        holder.nodes,
+        holder.gpus,
+        *(("", "", "", "") if holding.parent is None else _identity(holding.parent)),
+        holding.container,
+        holding.container_id,
+        list(holding.steps),
+        holding.share.value,
+        holding.replicas,
+        holding.claim,
+        holding.since,
+        holding.until,
+        list(holding.methods),
+        holding.verdict.value,
+        accepted.reported_at,
+        accepted.received_at,
+    )
+
+
+def fetch_holdings(handle: Handle, query: HoldingQuery) -> tuple[StoredHolding, ...]:
+    """Return matching holdings; see `ports.SampleStore.holdings`."""
+    if query.machines == ():
+        return ()
+    statement, parameters = _statement(query)
+    return tuple([_stored(row) for row in handle.query(statement, parameters=parameters).result_rows])
+
+
+def _statement(query: HoldingQuery) -> tuple[str, dict[str, Any]]:
+    parameters: dict[str, Any] = {
+        "start": query.start,
+        "end": query.end,
+        "repeated": max(0, query.start - HOLDING_TTL_NS),
+    }
+    of_key, of_report = _key_conditions(query, parameters), _report_conditions(query, parameters)
+    candidates = [_IS_RECENT, *of_key]
+    if of_report:
+        candidates.append(_MATCHED.format(conditions=" AND ".join([*candidates, *of_report])))
+    statement = _NEWEST.format(candidates=" AND ".join(candidates), conditions=" AND ".join([_OVERLAPS, *of_report]))
+    if query.limit is not None:
+        parameters["limit"] = query.limit
+        statement += f"LIMIT {{limit:UInt64}} {_PAGE_SETTINGS}"
+    return statement, parameters
+
+
+def _key_conditions(query: HoldingQuery, parameters: dict[str, Any]) -> list[str]:
+    """Return the conditions on columns of the key; adds their parameters."""
+    conditions = []
+    if query.cluster is not None:
+        parameters["cluster"] = query.cluster
+        conditions.append("cluster = {cluster:String}")
+    if query.machines is not None:
+        parameters["machines"] = list(query.machines)
+        conditions.append("machine IN {machines:Array(String)}")
+    if query.kind is not None:
+        parameters["kind"] = query.kind.value
+        conditions.append("holder_kind = {kind:String}")
+    if query.ids and not query.groups:
+        parameters["ids"] = list(query.ids)
+        conditions.append("holder_id IN {ids:Array(String)}")
+    if query.after is not None:
+        parameters |= {f"after_{name}": cell for name, cell in zip(_AFTER, query.after, strict=True)}
+        conditions.append(_FOLLOWS)
+    return conditions
+
+
+def _report_conditions(query: HoldingQuery, parameters: dict[str, Any]) -> list[str]:
+    """Return the conditions on columns that a later report may change; adds their parameters."""
+    conditions = []
+    for name in ("namespace", "name", "user", "account", "queue"):
+        text = getattr(query, name)
+        if text is not None:
+            parameters[name] = text
+            conditions.append(f"holder_{name} = {{{name}:String}}")
+    if query.groups:
+        parameters |= {"ids": list(query.ids), "groups": list(query.groups)}
+        conditions.append(_OF_GROUPS)
+    return conditions
+
+
+def _stored(row: Sequence[Any]) -> StoredHolding:
+    cell = dict(zip(_READ, row, strict=True))
+    owners = zip(*(cell[f"holder_owner_{part}"] for part in ("kinds", "names", "uids", "api_versions")), strict=True)
+    holder = Holder(
+        kind=HolderKind(cell["holder_kind"]),
+        id=cell["holder_id"],
+        name=cell["holder_name"],
+        namespace=cell["holder_namespace"],
+        owners=tuple([Owner(kind=kind, name=name, uid=uid, api_version=api) for kind, name, uid, api in owners]),
+        labels=dict(zip(cell["holder_label_names"], cell["holder_label_values"], strict=True)),
+        annotations=dict(zip(cell["holder_annotation_names"], cell["holder_annotation_values"], strict=True)),
+        user=cell["holder_user"],
+        account=cell["holder_account"],
+        queue=cell["holder_queue"],
+        qos=cell["holder_qos"],
+        array_job=cell["holder_array_job"],
+        array_task=cell["holder_array_task"],
+        nodes=cell["holder_nodes"],
+        gpus=cell["holder_gpus"],
+    )
+    parent = None
+    if cell["parent_kind"]:
+        parent = Holder(
+            kind=HolderKind(cell["parent_kind"]),
+            id=cell["parent_id"],
+            name=cell["parent_name"],
+            namespace=cell["parent_namespace"],
+        )
+    holding = Holding(
+        view=cell["view"],
+        holder=holder,
+        parent=parent,
+        container=cell["container"],
+        container_id=cell["container_id"],
+        steps=tuple(cell["steps"]),
+        share=Share(cell["share"]),
+        replicas=cell["replicas"],
+        claim=cell["claim"],
+        since=cell["since"],
+        until=cell["until"],
+        methods=tuple(cell["methods"]),
+        verdict=HoldingVerdict(cell["verdict"]),
+    )
+    return StoredHolding(
+        cluster=cell["cluster"], machine=cell["machine"], holding=holding, reported_at=cell["reported_at"]
+    )
+
+
+def _identity(holder: Holder) -> tuple[str, str, str, str]:
+    return holder.kind.value, holder.id, holder.name, holder.namespace

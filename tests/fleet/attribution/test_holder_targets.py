@@ -1,0 +1,63 @@
+"""Names of pods, jobs and virtual machines: which holders a target means, and what the store is queried for."""
+
+import pytest
+
+from gpufleet.fleet.attribution.holder_targets import holding_query, is_component, names_holder
+from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, AllocationKind, AllocationSpec, Target
+from gpufleet.model.holdings import HET_JOB, Holder, HolderKind, Owner
+
+VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
+
+
+def spec(kind: AllocationKind, name: str) -> AllocationSpec:
+    return AllocationSpec(kind=kind, target=Target(cluster="c", **{REQUIRED_TARGET_FIELD[kind]: name}))
+
+
+def job(name: str) -> AllocationSpec:
+    return spec(AllocationKind.SLURM_JOB, name)
+
+
+PLAIN = Holder(kind=HolderKind.JOB, id="123")
+TASK = Holder(kind=HolderKind.JOB, id="130", array_job="123", array_task="4")
+LAST_TASK = Holder(kind=HolderKind.JOB, id="123", array_job="123", array_task="5")
+COMPONENT = Holder(kind=HolderKind.JOB, id="124", owners=(Owner(kind=HET_JOB, name="123"),))
+IMPORTED = Holder(kind=HolderKind.JOB, id="123_4")
+
+
+@pytest.mark.parametrize(
+    ("name", "holders"),
+    [
+        ("123", [PLAIN, TASK, LAST_TASK, COMPONENT, IMPORTED]),
+        ("123_4", [TASK, IMPORTED]),
+        ("123_5", [LAST_TASK]),
+        ("130", [TASK]),
+        ("124", [COMPONENT]),
+        ("123+1", []),
+        ("12", []),
+        ("4", []),
+    ],
+)
+def test_job_is_named_as_slurm_names_it(name: str, holders: list[Holder]) -> None:
+    every = [PLAIN, TASK, LAST_TASK, COMPONENT, IMPORTED]
+    assert [one for one in every if names_holder(job(name), one)] == holders
+
+
+def test_query_finds_every_named_holder() -> None:
+    query = holding_query(job("123_4"), 1, 2, 3)
+    assert query is not None
+    assert (query.kind, set(query.ids), query.groups) == (HolderKind.JOB, {"123", "123_4"}, ("123",))
+    assert (query.cluster, query.start, query.end, query.limit) == ("c", 1, 2, 3)
+    pod = holding_query(spec(AllocationKind.KUBERNETES_POD, "u"), 1, 2, 3)
+    assert pod is not None
+    assert (pod.kind, pod.ids, pod.groups) == (HolderKind.POD, ("u",), ())
+    assert holding_query(spec(AllocationKind.BARE_METAL, "m"), 1, 2, 3) is None
+
+
+def test_holder_of_another_kind_is_not_named() -> None:
+    assert not names_holder(job("123"), Holder(kind=HolderKind.POD, id="123"))
+    assert not names_holder(spec(AllocationKind.KUBERNETES_POD, "123"), PLAIN)
+    assert names_holder(spec(AllocationKind.GPU_SLICE, VM.upper()), Holder(kind=HolderKind.VM, id=VM))
+
+
+def test_component_by_number_is_recognised() -> None:
+    assert [is_component(job(name).target) for name in ("123+1", "123", "123_1")] == [True, False, False]

@@ -1,0 +1,370 @@
+"""`/v1/usage` of pods and jobs, and by holder: shares, hand-overs, uncertain holdings and time without a holder."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpufleet.codecs.batch import encode
+from gpufleet.hub.query import usage as queries
+from gpufleet.model.absence import Reason
+from gpufleet.model.access import Role
+from gpufleet.model.api.usage import DeviceInterval, DeviceUsage, UsageAnswer, UsageDimension
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.holdings import Holder, HolderKind, HoldingVerdict, Owner, Share
+from gpufleet.model.machine import PCI_READER, Machine, MachineKind
+from gpufleet.model.reading import Provenance, Sample
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire.batch import Batch, MachineReport
+from tests.fakes.batches import gpu_sample, gpu_view
+from tests.security.guarded import guarded
+from tests.support.waiting import wait_until_async
+from tests.web.hub.site import running_site
+from tests.web.hub.test_workload_allocations import FIRST, NODES, ONE, SECOND, TWO, VM, Cluster, job, pod
+
+
+def used_throughout(intervals: Sequence[DeviceInterval]) -> list[DeviceUsage]:
+    """Return that every device was used all the time."""
+    return [DeviceUsage(used_seconds=(one.end - one.start) / 1e9) for one in intervals]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_site(tmp_path) as site:
+        site.store.device_usage = used_throughout  # type: ignore[method-assign]
+        yield Cluster(site)
+
+
+async def usage(cluster: Cluster, group_by: str, start: float = 0, end: float = 30, query: str = "") -> UsageAnswer:
+    window = f"start={cluster.time(start)}&end={cluster.time(end)}"
+    status, document = await cluster.site.request(f"/v1/usage?group_by={group_by}&{window}{query}")
+    assert status == 200, document
+    return msgspec.convert(document, UsageAnswer)
+
+
+def minutes(answer: UsageAnswer, *fields: str) -> dict[str | None, tuple[float, ...]]:
+    """Return minutes by the value of the first dimension."""
+    names = fields or ("held_gpu_hours", "used_gpu_hours")
+    return {
+        row.group[answer.group_by[0]]: tuple(round(getattr(row, name) * 60, 6) for name in names)
+        for row in answer.rows
+        if row.holder_absent is None
+    }
+
+
+async def two_pods(cluster: Cluster) -> None:
+    for name, uid, tenant in (("a", FIRST, "acme"), ("b", SECOND, "bravo")):
+        assert await cluster.put(name, tenant, pod_uid=uid) == 201
+
+
+async def test_pod_has_the_time_of_its_holdings(cluster: Cluster) -> None:
+    await two_pods(cluster)
+    before, after = cluster.held(ONE, pod(FIRST), 5, 10.5), cluster.held(ONE, pod(SECOND), 10.5)
+    await cluster.report(30, {ONE: 1.0, TWO: 2.0}, [before, after, cluster.held(TWO, pod(SECOND), 20, 22)])
+    answer = await usage(cluster, "tenant")
+    assert minutes(answer) == {"acme": (5.5, 5.5), "bravo": (21.5, 21.5)}
+    assert (answer.total.gpus, answer.unresolved) == (2, ())
+    assert answer.total.held_gpu_hours * 60 == pytest.approx(27)
+    clipped = await usage(cluster, "allocation", 10, 21)
+    assert minutes(clipped) == {"a": (0.5, 0.5), "b": (11.5, 11.5)}
+
+
+async def test_validity_bounds_the_time_of_a_pod(cluster: Cluster) -> None:
+    spec = {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": FIRST}, "tenant": "acme"}
+    times = {"valid_from": cluster.time(10), "valid_to": cluster.time(20)}
+    await cluster.site.request("/v1/allocations/a", "PUT", {**spec, **times})
+    await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, pod(FIRST), 5)])
+    assert minutes(await usage(cluster, "tenant")) == {"acme": (10, 10)}
+
+
+async def test_tenants_share_a_time_sliced_device(cluster: Cluster) -> None:
+    await two_pods(cluster)
+    sliced = [
+        cluster.held(ONE, pod(FIRST), 0, 20, share=Share.TIMESLICE, replicas=1),
+        cluster.held(ONE, pod(SECOND), 10, 30, share=Share.TIMESLICE, replicas=3),
+    ]
+    await cluster.report(30, {ONE: 1.0}, sliced)
+    answer = await usage(cluster, "tenant")
+    fields = ("held_gpu_hours", "used_gpu_hours", "shared_gpu_hours", "replica_hours")
+    assert minutes(answer, *fields) == {"acme": (12.5, 10, 2.5, 20), "bravo": (17.5, 10, 7.5, 60)}
+    assert (answer.total.held_gpu_hours * 60, answer.total.used_gpu_hours * 60) == pytest.approx((30, 30))
+    assert answer.total.unknown_gpu_hours == pytest.approx(0.0)
+
+
+async def test_device_shared_with_a_pod_without_allocation_is_not_owned_alone(cluster: Cluster) -> None:
+    assert await cluster.put("a", "acme", pod_uid=FIRST) == 201
+    claims = [cluster.held(ONE, pod(uid), 0, 30, share=Share.DRA) for uid in (FIRST, SECOND)]
+    await cluster.report(30, {ONE: 1.0}, claims)
+    answer = await usage(cluster, "allocation")
+    assert minutes(answer) == {"a": (15, 0)}
+    assert (answer.total.held_gpu_hours * 60, answer.total.unknown_gpu_hours * 60) == pytest.approx((15, 15))
+
+
+async def test_mig_device_of_a_pod_counts_as_its_share(cluster: Cluster) -> None:
+    await two_pods(cluster)
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=ONE.key)
+    sample = gpu_sample(mig, cluster.at(30), mig_compute_slices=2, gpu_power_watts=1.0)
+    whole = gpu_sample(ONE, cluster.at(30), gpu_mig_devices_max=7, gpu_power_watts=1.0)
+    report = MachineReport(machine=NODES[0], samples=(whole, sample), holdings=(cluster.held(mig, pod(FIRST), 0, 21),))
+    at, sender = cluster.at(30), NODES[0].machine_id or ""
+    batch = Batch(cluster="local", sender=sender, epoch=sender, seq=1, sent_at=at, reports=(report,))
+    await cluster.site.post(encode(batch))
+    answer = await usage(cluster, "allocation")
+    assert minutes(answer) == {"a": (6, 6)}
+    assert [(one.allocation, one.reason) for one in answer.unresolved] == [("b", Reason.NOT_ATTRIBUTED)]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason", "devices", "held"),
+    [
+        (HoldingVerdict.UNKNOWN, Reason.NOT_ATTRIBUTED, 1, {"a": (25, 0)}),
+        (HoldingVerdict.CONFLICT, Reason.AMBIGUOUS_TARGET, 0, {}),
+    ],
+)
+async def test_uncertain_holding_is_unknown_time_with_a_reason(
+    cluster: Cluster, verdict: HoldingVerdict, reason: Reason, devices: int, held: dict[str, tuple[float, ...]]
+) -> None:
+    assert await cluster.put("a", "acme", pod_uid=FIRST) == 201
+    await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, pod(FIRST), 5, verdict=verdict)])
+    answer = await usage(cluster, "allocation")
+    assert minutes(answer) == held
+    (one,) = answer.unresolved
+    assert (one.allocation, one.reason, one.devices) == ("a", reason, devices)
+    assert one.detail
+
+
+async def test_missing_devices_of_a_pod_are_unknown(cluster: Cluster) -> None:
+    spec = {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": FIRST}, "expected": {"H100": 2}}
+    await cluster.site.request("/v1/allocations/a", "PUT", {**spec, "valid_from": cluster.time(0)})
+    await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, pod(FIRST), 10)])
+    answer = await usage(cluster, "allocation")
+    assert minutes(answer) == {"a": (60, 20)}
+    assert [one.devices for one in answer.unresolved] == [2]
+
+
+async def test_job_counts_once_for_its_array_and_its_task(cluster: Cluster) -> None:
+    for name, id_ in (("array", "123"), ("task", "123_4")):
+        assert await cluster.put(name, "acme", "slurm_job", job_id=id_) == 201
+    tasks = [job("130", array_job="123", array_task="4"), job("123", array_job="123", array_task="5")]
+    for node, view, task in zip(NODES, (ONE, TWO), tasks, strict=True):
+        await cluster.report(30, {view: 1.0}, [cluster.held(view, task, 10, methods=("slurm",))], node)
+    assert minutes(await usage(cluster, "allocation")) == {"array": (40, 40), "task": (20, 20)}
+    assert minutes(await usage(cluster, "tenant")) == {"acme": (40, 40)}
+
+
+async def test_pod_on_the_machine_of_another_tenant_is_contested(cluster: Cluster) -> None:
+    await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, pod(FIRST), 0)])
+    assert await cluster.put("node", "acme", "bare_metal", machine="gpu-1") == 201
+    assert await cluster.put("a", "bravo", pod_uid=FIRST) == 201
+    answer = await usage(cluster, "tenant")
+    assert minutes(answer) == {"acme": (30, 0), "bravo": (30, 0)}
+    assert answer.total.held_gpu_hours * 60 == pytest.approx(30)
+
+
+async def test_too_many_holdings_are_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    await two_pods(cluster)
+    held = [cluster.held(ONE, pod(FIRST), 5, 10), cluster.held(ONE, pod(SECOND), 10)]
+    await cluster.report(30, {ONE: 1.0}, held)
+    for module in ("usage", "usage_inputs", "holder_usage", "targets"):
+        monkeypatch.setattr(f"gpufleet.hub.query.{module}.MAX_HOLDINGS", 1)
+    for by in ("tenant", "namespace"):
+        status, document = await cluster.site.request(f"/v1/usage?group_by={by}&start={cluster.time(0)}")
+        assert (status, document["error"], document["field"]) == (400, "bad_request", "start")
+
+
+async def test_query_with_many_targets_is_split(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "CHUNK", 1)
+    await two_pods(cluster)
+    for node, uid in zip(NODES, (FIRST, SECOND), strict=True):
+        await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, pod(uid), 10)], node)
+    assert minutes(await usage(cluster, "tenant")) == {"acme": (20, 20), "bravo": (20, 20)}
+
+
+DEPLOYMENT = Owner(kind="Deployment", name="web")
+
+
+async def report_example(cluster: Cluster) -> None:
+    """Report the example of docs/usage.md."""
+    train = Holder(kind=HolderKind.POD, id=FIRST, name="train-0", namespace="research")
+    web = [
+        Holder(kind=HolderKind.POD, id=f"web-{n}", name=f"web-{n}", namespace=space, owners=(DEPLOYMENT,))
+        for n, space in enumerate(("shop", "shop", "search"))
+    ]
+    sliced = [
+        cluster.held(TWO, holder, since, until, share=Share.TIMESLICE, replicas=1)
+        for holder, since, until in ((web[0], 0, 30), (web[1], 0, 15), (web[2], 0, 30))
+    ]
+    work = cluster.held(gpu_view(3), job("4711", account="physics", queue="gpu"), 0, 15, methods=("slurm",))
+    holdings = [cluster.held(ONE, train, 0, 30), *sliced, work]
+    for at in (0, 30):
+        await cluster.report(at, {ONE: 1.0, TWO: 2.0, gpu_view(3): 3.0}, holdings)
+
+
+async def test_documented_example_by_namespace(cluster: Cluster) -> None:
+    await report_example(cluster)
+    answer = await usage(cluster, "namespace")
+    fields = ("held_gpu_hours", "used_gpu_hours", "shared_gpu_hours", "replica_hours", "unattributed_gpu_hours")
+    found = [
+        (
+            row.group[UsageDimension.NAMESPACE],
+            row.holder_absent,
+            *(round(getattr(row, name) * 60, 6) for name in fields),
+        )
+        for row in (*answer.rows, msgspec.structs.replace(answer.total, group={UsageDimension.NAMESPACE: "total"}))
+    ]
+    assert found == [
+        ("research", None, 30, 30, 0, 0, 0),
+        ("search", None, 12.5, 0, 12.5, 30, 0),
+        ("shop", None, 17.5, 0, 17.5, 45, 0),
+        (None, None, 15, 15, 0, 0, 0),
+        (None, Reason.NOT_REPORTED, 15, 15, 0, 0, 15),
+        ("total", None, 90, 90, 0, 75, 15),
+    ]
+    assert [row.gpus for row in (*answer.rows, answer.total)] == [1, 1, 1, 1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        ("owner", {"Deployment/web": (30, 30), None: (45, 45)}),
+        (
+            "pod",
+            {"research/train-0": (30, 30), "shop/web-0": (12.5, 0), "shop/web-1": (5, 0), "search/web-2": (12.5, 0)},
+        ),
+        ("job", {"4711": (15, 15)}),
+        ("user", {"ada": (15, 15)}),
+        ("account", {"physics": (15, 15)}),
+        ("queue", {"gpu": (15, 15)}),
+    ],
+)
+async def test_every_dimension_of_holders(
+    cluster: Cluster, by: str, expected: dict[str | None, tuple[float, float]]
+) -> None:
+    await report_example(cluster)
+    found = minutes(await usage(cluster, by))
+    assert {name: found[name] for name in expected} == expected
+    assert {name for name in found if name is not None} == {name for name in expected if name is not None}
+
+
+async def test_holders_combine_with_cluster_and_model(cluster: Cluster) -> None:
+    await report_example(cluster)
+    answer = await usage(cluster, "cluster,namespace,model", query="&cluster=local")
+    assert {tuple(row.group.values())[:2] for row in answer.rows} == {
+        ("local", "research"), ("local", "search"), ("local", "shop"), ("local", None)
+    }  # fmt: skip
+    assert (await usage(cluster, "namespace", query="&cluster=other")).rows == ()
+    assert (await usage(cluster, "tenant", query="&cluster=other")).total.gpus == 0
+
+
+async def test_dimensions_of_holders_and_allocations_are_not_combined(cluster: Cluster) -> None:
+    status, document = await cluster.site.request("/v1/usage?group_by=tenant,namespace")
+    assert (status, document["field"]) == (400, "group_by")
+
+
+async def test_gpu_counts_from_its_first_to_its_last_report(cluster: Cluster) -> None:
+    """A GPU that is not reported any more does not count. Its holding ends with its last report."""
+    for minute, machine in ((30 - 26 * 60, NODES[0]), (30 - 25 * 60, NODES[0]), (30, NODES[1])):
+        await cluster.report(minute, {ONE if machine is NODES[0] else TWO: 1.0}, machine=machine)
+    answer = await usage(cluster, "namespace", 30 - 26 * 60, 30 - 24 * 60)
+    (row,) = answer.rows
+    assert (row.holder_absent, row.gpus) == (Reason.NOT_REPORTED, 1)
+    assert 59 < row.held_gpu_hours * 60 <= 120
+
+
+async def test_device_that_was_never_reported_counts_while_it_is_held(cluster: Cluster) -> None:
+    await cluster.report(30, {ONE: 1.0}, [cluster.held(gpu_view(9), pod(FIRST), 10, 20)])
+    answer = await usage(cluster, "model,namespace", 0, 20)
+    found = {tuple(row.group.values()): round(row.held_gpu_hours * 60, 6) for row in answer.rows}
+    assert found[None, "ml"] == 10
+
+
+async def test_tenant_sees_its_own_pods_and_no_holders(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as site:
+        acme, admin = site.secrets[Role.TENANT], site.secrets[Role.ADMIN]
+        _, bravo = await site.make(Role.TENANT, tenant="bravo")
+        source = Cluster(None)  # type: ignore[arg-type]
+        held = [source.held(ONE, pod(uid), 0, 30, share=Share.TIMESLICE, replicas=1) for uid in (FIRST, SECOND)]
+        report = MachineReport(machine=NODES[0], samples=(gpu_sample(ONE, source.at(30)),), holdings=tuple(held))
+        document = encode(
+            Batch(cluster="local", sender="s", epoch="1" * 32, seq=1, sent_at=source.at(30), reports=(report,))
+        )
+        assert (await site.post(document, site.secrets[Role.SENDER])).status == 200
+
+        async def stored() -> bool:
+            return bool(site.store.seqs)
+
+        await wait_until_async(stored, what="the batch to be stored")
+        for name, uid, tenant in (("a", FIRST, "acme"), ("b", SECOND, "bravo")):
+            spec = {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": uid}, "tenant": tenant}
+            spec |= {"valid_from": source.time(0)}
+            assert (await site.request(f"/v1/allocations/{name}", admin, "PUT", spec)).status == 201
+        window = f"start={source.time(0)}&end={source.time(30)}"
+        for token, own, other in ((acme, "a", "bravo"), (bravo, "b", "acme")):
+            reply = await site.request(f"/v1/usage?group_by=allocation,tenant&{window}", token)
+            answer: Any = json.loads(reply.body)
+            assert [row["group"]["allocation"] for row in answer["rows"]] == [own]
+            assert answer["total"]["held_gpu_hours"] == pytest.approx(0.25)
+            assert other not in reply.body.decode()
+            assert "pod-" not in reply.body.decode()
+            for by in ("namespace", "owner", "pod", "job", "user", "account", "queue", "model,pod"):
+                refused = await site.request(f"/v1/usage?group_by={by}&{window}", token)
+                assert (refused.status, json.loads(refused.body)["error"]) == (403, "forbidden")
+        allowed = await site.request(f"/v1/usage?group_by=pod&{window}", site.secrets[Role.OPERATOR])
+        assert allowed.status == 200
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+async def test_passed_through_gpu_counts_once(cluster: Cluster, slots: int) -> None:
+    """A virtual machine has the GPU in the first slot, and reports it from inside."""
+    vm = Holder(kind=HolderKind.VM, id=VM, name="train", namespace="ml")
+    views = [View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address=f"0000:0{n}:00.0") for n in range(1, slots + 1)]
+    inside = gpu_sample(gpu_view(7, side=Side.GUEST), cluster.at(30), gpu_power_watts=77.0)
+    state = Sample(view=None, reader="guests", lane=Lane.FAST, measured_at=cluster.at(30), values={"guest_state": "ok"})
+    guest = MachineReport(
+        machine=Machine(name="ml/train", kind=MachineKind.GUEST, system_uuid=VM, hypervisor="gpu-1"),
+        samples=(msgspec.structs.replace(inside, provenance=Provenance.SLICE_GUEST), state),
+    )
+    for minute in (0, 30):
+        host = MachineReport(
+            machine=NODES[0],
+            samples=tuple(
+                msgspec.structs.replace(
+                    gpu_sample(view, cluster.at(minute)),
+                    reader=PCI_READER,
+                    values={"gpu_pci_driver": "vfio-pci", "gpu_pci_address": view.pci_address or ""},
+                )
+                for view in views
+            ),
+            holdings=(cluster.held(views[0], vm, 0, methods=("libvirt",)),),
+        )
+        sender = NODES[0].machine_id or ""
+        batch = Batch(
+            cluster="local",
+            sender=sender,
+            epoch=sender,
+            seq=minute + 1,
+            sent_at=cluster.at(minute),
+            reports=(host, guest) if minute else (host,),
+        )
+        await cluster.site.post(encode(batch))
+    answer = await usage(cluster, "namespace")
+    assert minutes(answer, "held_gpu_hours") == {"ml": (30,)}
+    assert answer.total.gpus == slots
+
+
+async def test_gpu_divided_into_vgpus_does_not_count_beside_them(cluster: Cluster) -> None:
+    vgpus = [
+        View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=f"{n}77c546c-c5a2-4093-bc1b-8051983e7a61", parent=ONE.key)
+        for n in (1, 2)
+    ]
+    vm = Holder(kind=HolderKind.VM, id=VM, name="train", namespace="ml")
+    held = [cluster.held(vgpus[0], vm, 0, share=Share.VGPU, methods=("libvirt",))]
+    for minute in (0, 30):
+        await cluster.report(minute, dict.fromkeys([ONE, *vgpus], 1.0), held)
+    answer = await usage(cluster, "namespace", 5)
+    assert (minutes(answer, "held_gpu_hours"), answer.total.gpus) == ({"ml": (25,)}, 1)
+    since_first_receipt = await usage(cluster, "namespace", 5, 31)
+    assert since_first_receipt.total.gpus == 2

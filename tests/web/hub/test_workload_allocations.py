@@ -1,0 +1,308 @@
+"""Allocations of pods and jobs answer with the devices that holdings name, for the time of each holding."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.codecs.batch import encode
+from gpufleet.model.event import Event
+from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Owner, Share
+from gpufleet.model.machine import Machine
+from gpufleet.model.time import NANOS, to_datetime
+from gpufleet.model.view import View
+from gpufleet.model.wire.batch import Batch, MachineReport
+from tests.fakes.batches import gpu_sample, gpu_view
+from tests.web.hub.site import Site, now, running_site
+
+MINUTE = 60 * NANOS
+NODES = [
+    Machine(name=f"gpu-{n}", machine_id=f"{n}" * 32, system_uuid=f"00000000-0000-4000-8000-00000000000{n}")
+    for n in (1, 2)
+]
+PODS = [f"{n}{n}{n}{n}{n}{n}{n}{n}-0000-4000-8000-000000000000" for n in (1, 2)]
+FIRST, SECOND = PODS
+
+
+def pod(uid: str) -> Holder:
+    return Holder(kind=HolderKind.POD, id=uid, name=f"pod-{uid[0]}", namespace="ml")
+
+
+class Cluster:
+    """A hub, and nodes that report values and holdings at minutes of the last half hour."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.start = now() - 30 * MINUTE
+        self._seq = 0
+
+    async def report(
+        self,
+        minute: float,
+        powers: dict[View, float],
+        holdings: Sequence[Holding] = (),
+        machine: Machine = NODES[0],
+        events: Sequence[Event] = (),
+    ) -> None:
+        self._seq += 1
+        at = self.at(minute)
+        samples = tuple(
+            gpu_sample(view, at, gpu_power_watts=power, gpu_pci_address=view.pci_address or "")
+            for view, power in powers.items()
+        )
+        report = MachineReport(machine=machine, samples=samples, holdings=tuple(holdings), events=tuple(events))
+        sender = machine.machine_id or ""
+        await self.site.post(
+            encode(Batch(cluster="local", sender=sender, epoch=sender, seq=self._seq, sent_at=at, reports=(report,)))
+        )
+
+    def at(self, minute: float) -> int:
+        return self.start + int(minute * MINUTE)
+
+    def held(self, view: View, holder: Holder, since: float, until: float | None = None, **more: Any) -> Holding:
+        fields = {"verdict": HoldingVerdict.AGREED, "methods": ("kubelet",), "container": "main", **more}
+        return Holding(
+            view=view.key,
+            holder=holder,
+            since=self.at(since),
+            until=None if until is None else self.at(until),
+            **fields,
+        )
+
+    async def put(self, name: str, tenant: str, kind: str = "kubernetes_pod", **target: object) -> int:
+        spec = {"kind": kind, "target": {"cluster": "local", **target}, "tenant": tenant}
+        spec |= {"valid_from": to_datetime(self.start).isoformat()}
+        return (await self.site.request(f"/v1/allocations/{name}", "PUT", spec))[0]
+
+    async def metrics(self, name: str) -> Any:
+        return (await self.site.request(f"/v1/allocations/{name}/metrics"))[1]
+
+    async def series(self, name: str, step: str = "60s", metric: str = "gpu_power_watts") -> Any:
+        window = f"start={self.time(0)}&end={self.time(31)}&step={step}"
+        return (await self.site.request(f"/v1/allocations/{name}/series?metric={metric}&{window}"))[1]
+
+    async def shown(self, name: str, step: str = "60s") -> set[float]:
+        series = (await self.series(name, step))["series"]
+        return {point["value"] for one in series for point in one["points"] if point["value"] is not None}
+
+    async def events(self, name: str) -> list[Any]:
+        return list((await self.site.request(f"/v1/events?allocation={name}&since={self.time(0)}"))[1]["events"])
+
+    def time(self, minute: float) -> str:
+        return to_datetime(self.at(minute)).isoformat().replace("+00:00", "Z")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_site(tmp_path) as site:
+        yield Cluster(site)
+
+
+def powers(answer: Any) -> dict[str, float | None]:
+    return {one["uuid"]: one["readings"]["gpu_power_watts"].get("value") for one in answer["devices"]}
+
+
+ONE, TWO = gpu_view(1), gpu_view(2)
+
+
+async def test_pod_answers_with_its_own_devices(cluster: Cluster) -> None:
+    assert await cluster.put("a", "acme", pod_uid=FIRST) == 201
+    nothing = await cluster.metrics("a")
+    assert (nothing["source"], nothing["reason"]) == ("unavailable", "not_attributed")
+
+    await cluster.report(30, {ONE: 101.0, TWO: 102.0}, [cluster.held(ONE, pod(FIRST), 5)])
+    answer = await cluster.metrics("a")
+    assert (answer["source"], answer["reason"]) == ("host_local_probe", None)
+    assert powers(answer) == {"GPU-1": 101.0}
+    assert answer["devices"][0]["holding"] == {
+        "share": "exclusive",
+        "containers": ["main"],
+        "since": cluster.time(5),
+    }
+    assert (answer["aggregate"]["coverage"], answer["host"], answer["host_dimensions"]) == ("1 of 1 devices", {}, [])
+    assert answer["machine"] == answer["devices"][0]["machine"]
+
+
+async def test_hand_over_within_a_step_shows_each_pod_its_own_values(cluster: Cluster) -> None:
+    for name, uid, tenant in (("a", FIRST, "acme"), ("b", SECOND, "bravo")):
+        assert await cluster.put(name, tenant, pod_uid=uid) == 201
+    error = [
+        Event(view=ONE, kind="xid", code=code, at=cluster.at(at), attributes={"pid": str(code)})
+        for code, at in ((31, 10.2), (43, 10.8))
+    ]
+    before, after = cluster.held(ONE, pod(FIRST), 5, 10.5), cluster.held(ONE, pod(SECOND), 10.5)
+    for at, power in ((4, 1.0), (6, 2.0), (10.25, 3.0)):
+        await cluster.report(at, {ONE: power})
+    await cluster.report(10.75, {ONE: 4.0}, [before, after], events=error)
+    await cluster.report(30, {ONE: 5.0}, [after])
+    for step in ("60s", "1s"):
+        assert await cluster.shown("a", step) == {2.0, 3.0}
+        assert await cluster.shown("b", step) == {4.0, 5.0}
+    assert await cluster.shown("a", "1h") == {3.0}
+    assert await cluster.shown("b", "1h") == {5.0}
+    assert [one["code"] for one in await cluster.events("a")] == [31]
+    assert [one["code"] for one in await cluster.events("b")] == [43]
+    ended = await cluster.metrics("a")
+    assert (ended["source"], ended["reason"], ended["devices"]) == ("unavailable", "not_attributed", [])
+    assert powers(await cluster.metrics("b")) == {"GPU-1": 5.0}
+
+
+async def test_nothing_measured_before_the_holding_is_answered(cluster: Cluster) -> None:
+    assert await cluster.put("a", "acme", pod_uid=FIRST) == 201
+    await cluster.report(29.9, {ONE: 101.0}, [cluster.held(ONE, pod(FIRST), 29.95)])
+    answer = await cluster.metrics("a")
+    assert powers(answer) == {"GPU-1": None}
+    assert "101" not in str(answer)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [(HoldingVerdict.CONFLICT, "ambiguous_target"), (HoldingVerdict.UNKNOWN, "not_attributed")],
+)
+async def test_uncertain_holding_gives_no_values(cluster: Cluster, verdict: HoldingVerdict, reason: str) -> None:
+    assert await cluster.put("a", "acme", pod_uid=FIRST) == 201
+    await cluster.report(30, {ONE: 101.0}, [cluster.held(ONE, pod(FIRST), 5, verdict=verdict)])
+    answer = await cluster.metrics("a")
+    assert (answer["source"], answer["reason"], answer["devices"]) == ("unavailable", reason, [])
+    assert answer["aggregate"]["coverage"] == "0 of 1 devices"
+    past = await cluster.series("a")
+    assert (past["source"], past["reason"], past["series"]) == ("unavailable", reason, [])
+    assert await cluster.events("a") == []
+
+
+async def test_shared_device_answers_with_its_scope(cluster: Cluster) -> None:
+    error = Event(view=ONE, kind="xid", code=31, at=cluster.at(20), attributes={"pid": "4711"})
+    holdings = [
+        cluster.held(ONE, pod(uid), 5, share=Share.TIMESLICE, replicas=number + 1) for number, uid in enumerate(PODS)
+    ]
+    for name, uid, tenant in (("a", FIRST, "acme"), ("b", SECOND, "bravo")):
+        assert await cluster.put(name, tenant, pod_uid=uid) == 201
+    await cluster.report(30, {ONE: 101.0}, holdings, events=[error])
+    for name, other in (("a", SECOND), ("b", FIRST)):
+        answer = await cluster.metrics(name)
+        (device,) = answer["devices"]
+        assert device["readings"]["gpu_power_watts"]["scope"] == "shared_device"
+        assert (device["holding"]["share"], device["holding"]["replicas"]) == ("timeslice", "ab".index(name) + 1)
+        assert answer["aggregate"]["devices"] == 1
+        assert answer["aggregate"]["metrics"]["gpu_power_watts"]["value"] is None
+        assert other not in str(answer)
+        assert [one["scope"] for one in (await cluster.series(name))["series"]] == ["shared_device"]
+        assert [one["attributes"] for one in await cluster.events(name)] == [{}]
+
+
+def job(id_: str, **more: Any) -> Holder:
+    return Holder(kind=HolderKind.JOB, id=id_, user="ada", **more)
+
+
+async def test_job_answers_from_every_machine(cluster: Cluster) -> None:
+    assert await cluster.put("a", "acme", "slurm_job", job_id="4711") == 201
+    for node, views in zip(NODES, ((ONE, TWO), (gpu_view(3), gpu_view(4))), strict=True):
+        held = [cluster.held(view, job("4711", nodes=2, gpus=4), 5, methods=("slurm",)) for view in views]
+        await cluster.report(30, {view: 100.0 + view.index if view.index else 100.0 for view in views}, held, node)
+    answer = await cluster.metrics("a")
+    assert (answer["source"], answer["machine"], answer["aggregate"]["coverage"]) == (
+        "host_local_probe",
+        None,
+        "4 of 4 devices",
+    )
+    assert sorted(powers(answer)) == ["GPU-1", "GPU-2", "GPU-3", "GPU-4"]
+    assert len({one["machine"] for one in answer["devices"]}) == 2
+    assert {one["device"].rpartition("/")[2] for one in (await cluster.series("a"))["series"]} == set(powers(answer))
+
+
+@pytest.mark.parametrize(
+    ("target", "devices"),
+    [
+        ("123", ["GPU-1", "GPU-2"]),
+        ("123_4", ["GPU-1"]),
+        ("123_5", ["GPU-2"]),
+        ("130", ["GPU-1"]),
+        ("123_6", []),
+        ("200", ["GPU-3", "GPU-4"]),
+        ("201", ["GPU-4"]),
+        ("200+1", []),
+    ],
+)
+async def test_job_is_named_as_slurm_names_it(cluster: Cluster, target: str, devices: list[str]) -> None:
+    """The last task of an array has the array's own job id, and so has the first component of a heterogeneous job."""
+    assert await cluster.put("a", "acme", "slurm_job", job_id=target) == 201
+    holders = [
+        job("130", array_job="123", array_task="4"),
+        job("123", array_job="123", array_task="5"),
+        job("200", owners=(Owner(kind="HetJob", name="200"),)),
+        job("201", owners=(Owner(kind="HetJob", name="200"),)),
+    ]
+    views = [gpu_view(number) for number in range(1, 5)]
+    held = [cluster.held(view, holder, 5) for view, holder in zip(views, holders, strict=True)]
+    await cluster.report(30, dict.fromkeys(views, 100.0), held)
+    assert sorted(powers(await cluster.metrics("a"))) == devices
+
+
+async def test_expected_number_is_judged(cluster: Cluster) -> None:
+    spec = {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": FIRST}, "expected": {"H100": 2}}
+    await cluster.site.request("/v1/allocations/a", "PUT", {**spec, "valid_from": cluster.time(0)})
+    await cluster.report(30, {ONE: 101.0, TWO: 102.0}, [cluster.held(ONE, pod(FIRST), 5)])
+    answer = await cluster.metrics("a")
+    assert (answer["source"], answer["reason"]) == ("unavailable", "gpu_count_differs")
+    assert answer["aggregate"]["coverage"] == "0 of 2 devices"
+    assert answer["devices"][0]["readings"]["gpu_power_watts"]["last_known"] == 101.0
+    await cluster.report(30, {ONE: 101.0, TWO: 102.0}, [cluster.held(view, pod(FIRST), 5) for view in (ONE, TWO)])
+    assert (await cluster.metrics("a"))["aggregate"]["coverage"] == "2 of 2 devices"
+
+
+async def test_two_exclusive_holders_of_a_device_have_no_values(cluster: Cluster) -> None:
+    for name, uid, tenant in (("a", FIRST, "acme"), ("b", SECOND, "bravo")):
+        assert await cluster.put(name, tenant, pod_uid=uid) == 201
+    await cluster.report(10, {ONE: 1.0})
+    held = [cluster.held(ONE, pod(FIRST), 5), cluster.held(ONE, pod(SECOND), 20)]
+    await cluster.report(30, {ONE: 101.0}, held)
+    for name in "ab":
+        answer = await cluster.metrics(name)
+        assert (answer["source"], answer["reason"], answer["devices"]) == ("unavailable", "ambiguous_target", [])
+    assert await cluster.shown("a") == {1.0}
+    assert await cluster.shown("b") == set()
+
+
+@pytest.mark.parametrize(("tenant", "answers"), [("acme", True), ("bravo", False)])
+async def test_pod_on_the_machine_of_another_tenant_is_ambiguous(cluster: Cluster, tenant: str, answers: bool) -> None:
+    await cluster.report(30, {ONE: 101.0}, [cluster.held(ONE, pod(FIRST), 5)])
+    assert await cluster.put("node", "acme", "bare_metal", machine="gpu-1") == 201
+    assert await cluster.put("a", tenant, pod_uid=FIRST) == 201
+    for name in ("node", "a"):
+        answer = await cluster.metrics(name)
+        assert answer["reason"] == (None if answers else "ambiguous_target")
+        assert bool(answer["devices"]) is answers
+        assert bool((await cluster.series(name))["series"]) is answers
+
+
+async def test_target_of_two_tenants_is_rejected(cluster: Cluster) -> None:
+    assert await cluster.put("a", "acme", pod_uid=FIRST) == 201
+    assert await cluster.put("b", "bravo", pod_uid=FIRST) == 409
+    assert await cluster.put("c", "acme", "slurm_job", job_id="123") == 201
+    assert await cluster.put("d", "bravo", "slurm_job", job_id="123_4") == 409
+    assert await cluster.put("e", "acme", "slurm_job", job_id="123_4") == 201
+
+
+async def test_task_by_its_own_job_id_is_ambiguous_between_tenants(cluster: Cluster) -> None:
+    assert await cluster.put("a", "acme", "slurm_job", job_id="123_4") == 201
+    assert await cluster.put("b", "bravo", "slurm_job", job_id="130") == 201
+    await cluster.report(30, {ONE: 101.0}, [cluster.held(ONE, job("130", array_job="123", array_task="4"), 5)])
+    for name in "ab":
+        answer = await cluster.metrics(name)
+        assert (answer["reason"], answer["devices"]) == ("ambiguous_target", [])
+
+
+VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
+
+
+async def test_devices_of_a_virtual_machine_are_counted_by_its_hypervisor(cluster: Cluster) -> None:
+    assert await cluster.put("a", "acme", "gpu_slice", vm_uuid=VM) == 201
+    vm = Holder(kind=HolderKind.VM, id=VM, name="vm")
+    await cluster.report(30, {ONE: 101.0, TWO: 102.0}, [cluster.held(view, vm, 5) for view in (ONE, TWO)])
+    answer = await cluster.metrics("a")
+    assert (answer["source"], answer["reason"]) == ("unavailable", "guest_not_collected")
+    assert answer["aggregate"]["coverage"] == "0 of 2 devices"
+    assert powers(answer) == {"GPU-1": None, "GPU-2": None}
+    assert "101" not in str(answer)
+    assert "expected" not in answer["allocation"]["spec"]
