@@ -1,8 +1,9 @@
 """Fixtures for every test."""
 
+import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from tests.support import peers, scheduling
+from tests.support.processes import Gpufleet
 
 # Tests start hundreds of processes. Without bytecode files, each would compile every module that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -17,6 +19,9 @@ sys.dont_write_bytecode = False
 
 # Workers of pytest-xdist set a width of 80 columns, which commands would inherit.
 os.environ.pop("COLUMNS", None)
+
+# Imports are most of the processor time of a daemon that runs for seconds.
+Gpufleet.is_forked = True
 
 # No deadline per example: a busy machine would fail tests at random.
 settings.register_profile("ci", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -39,6 +44,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if scheduling.starts_daemons(item):
             item.add_marker("slow")
     items.sort(key=lambda item: scheduling.rank(item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect the tests without garbage collection, and exempt their objects from later ones.
+
+    The objects live as long as the process. Each later collection would visit all of them.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

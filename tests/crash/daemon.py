@@ -13,6 +13,7 @@ import msgspec
 from tests.crash.disk import Disk
 from tests.crash.shim.shim import Shim
 from tests.support.processes import Gpufleet
+from tests.support.waiting import PATIENCE
 
 RESTART_SECONDS = 0.5
 """Pause before a process that exited by itself is restarted."""
@@ -95,7 +96,7 @@ class Daemon:
             self._wanted = False
             process = self._process
         self._ended.set()
-        self._supervisor.join(timeout=10)
+        self._supervisor.join(timeout=10 * PATIENCE)
         assert process is not None, "started"
         return process.stop(seconds)
 
@@ -106,7 +107,7 @@ class Daemon:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            self._process.process.wait(timeout=20)
+            self._process.process.wait(timeout=20 * PATIENCE)
 
     def left_over(self) -> list[int]:
         """Return processes that outlived their daemon, except children of a running daemon."""

@@ -14,6 +14,7 @@ import pytest
 from tests.support.hub_state import prepare_state
 from tests.support.processes import Gpufleet, free_port
 from tests.support.uv import ROOT, find
+from tests.support.waiting import PATIENCE
 
 FOLDER = ROOT / "deploy" / "container"
 FILES = [FOLDER / "agent.Containerfile", FOLDER / "hub.Containerfile"]
@@ -89,7 +90,9 @@ def test_health_check_fails_until_the_daemon_is_up(file: Path, tmp_path: Path) -
     assert python == "python"
 
     def exit_code() -> int:
-        return subprocess.run([sys.executable, *arguments], capture_output=True, check=False, timeout=20).returncode
+        return subprocess.run(
+            [sys.executable, *arguments], capture_output=True, check=False, timeout=20 * PATIENCE
+        ).returncode
 
     assert exit_code() != 0
     (command,) = (json.loads(rest) for rest in values(file, "CMD"))

@@ -22,7 +22,7 @@ from tests.fakes.nvml.scenario import Scenario
 from tests.support.command import gpufleet
 from tests.support.hub_state import prepare_state
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BACKUP, MONITORING = (
@@ -107,7 +107,7 @@ class Host:
         request = urllib.request.Request(
             f"{self.url}{path}", data=content, method=method, headers={"Content-Type": content_type}
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=20 * PATIENCE) as answer:
             return json.load(answer)
 
     def measure(self, *seqs: int) -> None:
@@ -238,7 +238,8 @@ def test_own_metrics_of_every_daemon_are_documented(tmp_path: Path) -> None:
     finally:
         for process in running:
             process.kill()
-    measured = {f"gpufleet_{name}" for name in (*CATALOGUE, "gpu_info", "host_info")}
+    of_devices = (*CATALOGUE, "gpu_info", "host_info", "gpu_holder_info", "gpu_holder_state")
+    measured = {f"gpufleet_{name}" for name in of_devices}
     of_agent = pages["agent"] - measured
     for title, served in (
         ("Hub metrics", pages["hub"]),

@@ -20,7 +20,7 @@ from tests.support import peers
 from tests.support.command import gpufleet
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
 from tests.support.units import UNITS, unit_value, unit_values
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 AGENT, HUB, RELAY = (UNITS / f"gpufleet-{name}.service" for name in ("agent", "hub", "relay"))
 INSTALLED = "/opt/gpufleet/bin/gpufleet"
@@ -37,7 +37,7 @@ def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=60 * PATIENCE,
     )
 
 
@@ -231,6 +231,6 @@ def test_hub_without_writable_tmp_fails_to_start(tmp_path: Path) -> None:
     launcher = ["unshare", "-m", "sh", "-c", script, str(state)]
     log = tmp_path / "log"
     with Gpufleet(["hub", "--state", str(state), "--listen", "127.0.0.1:0"], log, launcher=launcher) as hub:
-        assert hub.process.wait(60) == 1
+        assert hub.process.wait(60 * PATIENCE) == 1
     assert "/tmp" in log.read_text()
     assert "Traceback" not in log.read_text()

@@ -14,7 +14,7 @@ from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
 from tests.support.hub_state import prepare_state
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 AGENT_CONFIG = """
 node = "node-1"
@@ -30,7 +30,11 @@ timeout_seconds = 8.0
 
 
 class Site:
-    """Ports, folders and processes of one agent and one hub."""
+    """Ports, folders and processes of one agent and one hub.
+
+    Attributes:
+        agent_environment: variables of the agent in addition to those of the driver.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,6 +42,7 @@ class Site:
         self.hub_port, self.agent_port = free_port(), free_port()
         self.hub_url, self.agent_url = f"http://127.0.0.1:{self.hub_port}", f"http://127.0.0.1:{self.agent_port}"
         self.driver = FakeNvml(folder, Scenario.healthy(8))
+        self.agent_environment: dict[str, str] = {}
         self._running: list[Gpufleet] = []
         (folder / "agent.toml").write_text(AGENT_CONFIG)
 
@@ -85,7 +90,7 @@ class Site:
             method=method,
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=20 * PATIENCE) as answer:
             return json.load(answer)
 
     def metrics(self) -> str:
@@ -122,7 +127,7 @@ class Site:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=60 * PATIENCE,
         )
         rows: list[list[Any]] = json.loads(done.stdout)
         return rows
@@ -133,7 +138,10 @@ class Site:
             process.kill()
 
     def _start(self, name: str, *arguments: str) -> Gpufleet:
-        process = Gpufleet([name, *arguments], self.folder / f"{name}.log", self.driver.environment)
+        environment = self.driver.environment
+        if name == "agent":
+            environment |= self.agent_environment
+        process = Gpufleet([name, *arguments], self.folder / f"{name}.log", environment)
         self._running.append(process)
         return process
 

@@ -17,7 +17,7 @@ from gpufleet.codecs.batch import CONTENT_TYPE, encode
 from tests.e2e.conftest import Site
 from tests.fakes.fleet import batch
 from tests.support.profiles import examples
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("e2e-allocation")]
 
@@ -160,7 +160,7 @@ def test_acknowledged_batch_is_stored_once_after_a_kill(site: Site) -> None:
                     f"{site.hub_url}/v1/batches", data=bodies[index], headers={"Content-Type": CONTENT_TYPE}
                 )
                 try:
-                    with urllib.request.urlopen(request, timeout=10) as reply:
+                    with urllib.request.urlopen(request, timeout=10 * PATIENCE) as reply:
                         acknowledged[index] = reply.status
                 except urllib.error.HTTPError as error:
                     refused.append(error.code)
@@ -179,7 +179,7 @@ def test_acknowledged_batch_is_stored_once_after_a_kill(site: Site) -> None:
         hub.kill()
         hub = site.start_hub()
     for poster in posters:
-        poster.join(timeout=60)
+        poster.join(timeout=60 * PATIENCE)
     wait_until(site.drained, what="the hub to have flushed")
     assert hub.stop() == 0
 

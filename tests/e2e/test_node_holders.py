@@ -32,12 +32,17 @@ static = 5.0
 interval_seconds = 1.0
 
 [holders.kubelet]
-folder = "{folder}"
+folder = "{root}/{kubelet}"
+pod_logs = "{root}/var/log/pods"
+container_logs = "{root}/var/log/containers"
 
 [holders.slurm]
 enabled = false
 
 [holders.libvirt]
+enabled = false
+
+[holders.processes]    # it would report that the pods have no cgroups
 enabled = false
 """
 GPU, OTHER = 6, 7
@@ -51,7 +56,7 @@ class Node:
         self.kubelet = kubelet
         self.url = f"http://127.0.0.1:{free_port()}"
         config = folder / "agent.toml"
-        config.write_text(CONFIG.format(folder=kubelet.root / KUBELET))
+        config.write_text(CONFIG.format(root=kubelet.root, kubelet=KUBELET))
         driver = FakeNvml(folder, Scenario.healthy(8))
         self.agent = Gpufleet(
             [

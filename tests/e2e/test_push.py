@@ -22,7 +22,7 @@ from tests.support.everything import snapshot_of_everything
 from tests.support.processes import get_json
 from tests.support.snapshots import holding
 from tests.support.tsdb import Tsdb, prometheus, victoria, vmagent
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("e2e-push")]
 
@@ -190,7 +190,8 @@ def test_series_of_a_job_are_found_without_a_join(prom: tuple[Site, Tsdb]) -> No
     draft = source.take()
     assert draft is not None
     headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
-    urllib.request.urlopen(urllib.request.Request(database.write_url, draft.encode(), headers), timeout=10).close()
+    request = urllib.request.Request(database.write_url, draft.encode(), headers)
+    urllib.request.urlopen(request, timeout=10 * PATIENCE).close()
 
     (found,) = database.now('gpufleet_gpu_utilization_ratio{job_id="12345"}')
     assert found.labels["uuid"] == snapshot.devices[0].uuid

@@ -12,7 +12,7 @@ from tests.e2e.conftest import Site
 from tests.e2e.test_simulated_fleet import assert_equal_values, current_instant, expected, hub_values, simulate
 from tests.support.clickhouse.process import ClickHouse
 from tests.support.processes import Gpufleet, free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -83,7 +83,7 @@ def test_store_server_outages_lose_and_duplicate_nothing(site: Site, server: Cli
         second = Gpufleet(
             ["hub", "--listen", f"127.0.0.1:{free_port()}", *state, "--store", dsn], site.folder / "second.log"
         )
-        assert second.process.wait(timeout=60) != 0
+        assert second.process.wait(timeout=60 * PATIENCE) != 0
         assert re.search(r"the hub \w+ on .* writes to this database", second.log.read_text())
         assert "Traceback" not in second.log.read_text() + log.read_text()
         assert hub.stop() == 0

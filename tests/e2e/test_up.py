@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.conftest import Site
 from tests.support.processes import Gpufleet, get_json
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 def up(site: Site) -> Gpufleet:
@@ -44,4 +44,4 @@ def test_up_serves_its_urls_and_refuses_a_second_process(site: Site) -> None:
         assert "Traceback" not in second.stderr
 
         process.process.send_signal(signal.SIGINT)
-        assert process.process.wait(timeout=30) == 0
+        assert process.process.wait(timeout=30 * PATIENCE) == 0

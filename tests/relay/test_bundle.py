@@ -14,7 +14,7 @@ from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, MAX_BODIES, WAITED_HEADE
 from gpufleet.config.hub import IngestConfig
 from gpufleet.model.machine import Machine
 from tests.fakes.batches import body
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import PATIENCE, wait_until_async
 from tests.web.hub.site import Site, now, running_site
 
 
@@ -23,7 +23,7 @@ async def post(site: Site, content: bytes, **more: str) -> tuple[int, Any]:
         headers = {"Content-Type": BUNDLE_CONTENT_TYPE, **more}
         request = urllib.request.Request(f"{site.hub.url}/v1/batches", data=content, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=20 * PATIENCE) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:

@@ -15,7 +15,7 @@ from tests.fakes.batches import body
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
 from tests.support.profiles import examples
 from tests.support.store_folders import copy_empty_store
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -81,7 +81,7 @@ def way(tmp_path: Path) -> Iterator[Relayed]:
 def post(url: str, content: bytes) -> int:
     request = urllib.request.Request(f"{url}/v1/batches", data=content, headers={"Content-Type": CONTENT_TYPE})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10 * PATIENCE) as answer:
             return int(answer.status)
     except OSError:
         return 0

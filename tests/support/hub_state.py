@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tests.support.processes import Gpufleet, free_port
+from tests.support.store_folders import copy_empty_store
 
 
 def prepare_state(folder: Path) -> Path:
@@ -27,6 +28,7 @@ def _template() -> Path:
     place = Path(tempfile.mkdtemp(prefix="gpufleet-hub-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     state, port = place / "state", free_port()
+    copy_empty_store(state / "hub" / "store")
     with Gpufleet(["hub", "--listen", f"127.0.0.1:{port}", "--state", str(state)], place / "log") as hub:
         hub.wait_for(f"http://127.0.0.1:{port}/readyz", 100)
         assert hub.stop(60) == 0, (place / "log").read_text()

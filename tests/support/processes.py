@@ -1,6 +1,7 @@
 """Real gpufleet processes on loopback."""
 
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -14,9 +15,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support import forking
 from tests.support.waiting import PATIENCE, wait_until
 
 _given: set[int] = set()
+
+
+@functools.cache
+def fork_server() -> forking.Server:
+    """Return the fork server of this test process. The first call starts it."""
+    return forking.Server()
 
 
 def free_port() -> int:
@@ -53,7 +61,7 @@ def get_text(url: str, timeout: float = 10 * PATIENCE) -> str:
 def answers(url: str) -> bool:
     """Return whether a GET of `url` returns 200."""
     try:
-        get_text(url, timeout=5)
+        get_text(url, timeout=5 * PATIENCE)
     except (urllib.error.URLError, OSError):
         return False
     return True
@@ -65,18 +73,33 @@ class Gpufleet:
     A launcher is a command line that executes the arguments appended to it.
     """
 
+    is_forked = False
+    """Whether processes may be forked from a server that has imported their modules. Benchmarks leave it unset."""
+
     def __init__(
-        self, arguments: Sequence[str], log: Path, env: Mapping[str, str] | None = None, launcher: Sequence[str] = ()
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        launcher: Sequence[str] = (),
+        *,
+        own_interpreter: bool = False,
     ) -> None:
+        """Start the process. `own_interpreter` prevents a fork, for tests of a start or of memory."""
         self.log = log
+        environment = {**os.environ, **(env or {})}
+        self.process: subprocess.Popen[bytes] | forking.Process
         with log.open("ab") as sink:
-            self.process = subprocess.Popen(
-                [*launcher, sys.executable, "-m", "gpufleet.cli.main", *arguments],
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
-                start_new_session=True,
-            )
+            if self.is_forked and not own_interpreter and not launcher and forking.can_fork(environment):
+                self.process = fork_server().start(arguments, environment, sink, sink)
+            else:
+                self.process = subprocess.Popen(
+                    [*launcher, sys.executable, "-m", "gpufleet.cli.main", *arguments],
+                    stdout=sink,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    start_new_session=True,
+                )
 
     def __enter__(self) -> Self:
         return self

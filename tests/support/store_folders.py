@@ -3,6 +3,8 @@
 Creating the tables takes several seconds of processor time, a copy takes milliseconds.
 """
 
+import fcntl
+import functools
 import hashlib
 import shutil
 import subprocess
@@ -28,6 +30,7 @@ def copy_empty_store(folder: Path) -> None:
     shutil.copytree(_template(), folder, symlinks=True, dirs_exist_ok=True)
 
 
+@functools.cache
 def _template() -> Path:
     """Return the folder to copy: one per version of the store's code, the catalogue and the engine."""
     content = hashlib.sha256(f"{version('chdb')} {sys.version}".encode())
@@ -35,13 +38,12 @@ def _template() -> Path:
         for path in sorted((ROOT / "src" / "gpufleet" / package).rglob("*.py")):
             content.update(path.read_bytes())
     target = CACHE / content.hexdigest()[:16]
-    if not target.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=CACHE))
-        subprocess.run([sys.executable, "-c", _MAKE, made / "store"], check=True, timeout=300)
-        try:
-            (made / "store").rename(target)
-        except OSError:  # another process was first
-            assert target.exists()
-        shutil.rmtree(made)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes of the same run wait for the first one
+        if not target.exists():
+            with tempfile.TemporaryDirectory(dir=CACHE) as made:
+                store = Path(made) / "store"
+                subprocess.run([sys.executable, "-c", _MAKE, store], check=True, timeout=300)
+                store.rename(target)
     return target

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.support.processes import answers, free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 SCRAPE = """
 global:
@@ -46,7 +46,7 @@ class Tsdb(NamedTuple):
         """Return the result of an instant query; fail with the error message of the database."""
         body = urllib.parse.urlencode({"query": promql}).encode()
         try:
-            with urllib.request.urlopen(f"{self.url}/api/v1/query", data=body, timeout=10) as answer:
+            with urllib.request.urlopen(f"{self.url}/api/v1/query", data=body, timeout=10 * PATIENCE) as answer:
                 result: list[Any] = json.load(answer)["data"]["result"]
                 return result
         except urllib.error.HTTPError as error:
@@ -136,4 +136,4 @@ def _running(command: list[str], log: Path, ready: str, env: Mapping[str, str] |
         yield
     finally:
         process.kill()
-        process.wait(timeout=20)
+        process.wait(timeout=20 * PATIENCE)

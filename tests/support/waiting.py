@@ -11,6 +11,11 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
 """Seconds between two evaluations of a condition. They grow, because evaluating one may burden a busy process."""
 
 
+def pause_after(pause: float, evaluation: float) -> float:
+    """Return the seconds to wait after an evaluation: at least twice its duration, but at most a second for that."""
+    return max(pause, min(1.0, 2 * evaluation))
+
+
 def wait_until(condition: Callable[[], object], *, seconds: float = 20, what: str = "condition") -> None:
     """Poll `condition` until it is true.
 
@@ -18,9 +23,13 @@ def wait_until(condition: Callable[[], object], *, seconds: float = 20, what: st
         AssertionError: if it is still false after `seconds` times `PATIENCE`.
     """
     deadline, pause = time.monotonic() + seconds * PATIENCE, SHORTEST_PAUSE
-    while not condition():
-        assert time.monotonic() < deadline, f"gave up after {seconds * PATIENCE} s waiting for {what}"
-        time.sleep(pause)
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
+        now = time.monotonic()
+        assert now < deadline, f"gave up after {seconds * PATIENCE} s waiting for {what}"
+        time.sleep(pause_after(pause, now - began))
         pause = min(LONGEST_PAUSE, 1.2 * pause)
 
 
@@ -33,7 +42,11 @@ async def wait_until_async(
         AssertionError: if it is still false after `seconds` times `PATIENCE`.
     """
     deadline, pause = time.monotonic() + seconds * PATIENCE, SHORTEST_PAUSE
-    while not await condition():
-        assert time.monotonic() < deadline, f"gave up after {seconds * PATIENCE} s waiting for {what}"
-        await asyncio.sleep(pause)
+    while True:
+        began = time.monotonic()
+        if await condition():
+            return
+        now = time.monotonic()
+        assert now < deadline, f"gave up after {seconds * PATIENCE} s waiting for {what}"
+        await asyncio.sleep(pause_after(pause, now - began))
         pause = min(LONGEST_PAUSE, 1.2 * pause)

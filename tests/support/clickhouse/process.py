@@ -17,7 +17,7 @@ import clickhouse_connect
 
 from tests.support.clickhouse.__main__ import USER
 from tests.support.processes import answers, free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[3]
 PASSWORD = "p@ss/w:rd %41"
@@ -98,14 +98,14 @@ class ClickHouse:
         """Terminate the server and wait for its end."""
         assert self._process is not None
         self._process.terminate()
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=60 * PATIENCE)
 
     def kill(self) -> None:
         """Kill the server, as a power failure would."""
         assert self._process is not None
         if self._process.poll() is None:
             self._process.kill()
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=20 * PATIENCE)
 
     def freeze(self, *, thaw: bool = False) -> None:
         """Pause the process, or continue it with `thaw`."""
@@ -115,7 +115,7 @@ class ClickHouse:
     def break_inserts(self, table: str, when: str, times: int) -> None:
         """Break the connections of the next `times` inserts into a table, `before` or `after` their execution."""
         url = f"http://127.0.0.1:{self.port}/faults?table={table}&when={when}&times={times}"
-        with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=10):
+        with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=10 * PATIENCE):
             pass
 
     def dsn(self, database: str, *, port: int | None = None, password: str = PASSWORD, options: str = "") -> str:
