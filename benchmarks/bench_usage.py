@@ -2,16 +2,16 @@
 
 Method: the query in this process over an embedded store and a SQLite registry in a temporary folder. 125 nodes of 8
 GPUs have a sample a minute for 30 days, and the hourly usage of each hour. Every GPU has 10 pods one after another,
-with times at random. The last query has an allocation of each pod. Memory is the growth of the process's peak in the
-query.
+with times at random. The last query has an allocation of each pod. Memory is the peak of the process in the query,
+beyond what it had before.
 """
 
 import datetime as dt
 import random
-import resource
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
@@ -37,6 +37,8 @@ NODES, PODS_PER_GPU, DAYS = 125, 10, 30
 HOUR = 3600 * NANOS
 END = int(dt.datetime(2026, 3, 31, tzinfo=dt.UTC).timestamp()) * NANOS
 START = END - DAYS * 24 * HOUR
+
+PEAK = Path("/proc/self/clear_refs")
 
 _SAMPLES = """
 INSERT INTO samples (cluster, machine, view, reader, lane, provenance, measured_at, received_at,
@@ -114,13 +116,20 @@ def fill(store: ClickHouseStore, registry: SqlRegistry) -> list[str]:
     return pods
 
 
+def memory(field: str) -> float:
+    """Return a field of this process's status in MiB."""
+    (line,) = [one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith(f"{field}:")]
+    return int(line.split()[1]) / 1024
+
+
 def measure(table: Table, name: str, query: Callable[[], UsageAnswer]) -> None:
     """Run a query and add its row."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    PEAK.write_text("5")  # resets the peak
+    before = memory("VmRSS")
     began, spent = time.perf_counter(), time.process_time()
     answer = query()
     seconds, spent = time.perf_counter() - began, time.process_time() - spent
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    grown = max(0.0, memory("VmHWM") - before)
     known = answer.total.known_ratio or 0.0
     held = f"{answer.total.held_gpu_hours:,.0f}"
     table.row(name, f"{len(answer.rows):,}", held, f"{known:.1%}", f"{seconds:.1f}", f"{spent:.1f}", f"{grown:.0f}")

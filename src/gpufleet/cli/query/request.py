@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from gpufleet.cli.fetch import Access, get
+from gpufleet.cli.fetch import TIMEOUT_SECONDS, Access, get
 from gpufleet.cli.lookup import check_names
 from gpufleet.cli.options import CommandError, OptionError
 from gpufleet.cli.output import print_tables, repeat, write_json
@@ -73,12 +73,14 @@ def query_and_print(
     layout: Layout | None = None,
     as_json: bool = False,
     watch: str | None = None,
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> None:
     """Query a hub and print the answer as JSON or tables; `query` is called before each request if it is a function."""
 
     def once() -> None:
         given = query() if callable(query) else query
-        body = get(hub, _with_query(path, given), access)
+        body = get(hub, _with_query(path, given), access, timeout_seconds=timeout_seconds)
         _check_empty(hub, body, given, access)
         show(body, hub, answer_type, tables, layout, as_json)
 

@@ -13,6 +13,9 @@ from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.cli.times import time_parameter
 from gpufleet.model.api.usage import HOLDER_DIMENSIONS, UsageAnswer, UsageRow
 
+SECONDS = 600.0
+"""Timeout of a query: a month of many pods takes minutes."""
+
 
 def usage(
     hub: HubUrl = HUB_URL,
@@ -46,7 +49,9 @@ def usage(
         }
 
     layout, access = make_layout(wide, as_json=json), Access(token_file, ca)
-    query_and_print(hub, "/v1/usage", query, UsageAnswer, usage_tables, access, layout, json, watch)
+    query_and_print(
+        hub, "/v1/usage", query, UsageAnswer, usage_tables, access, layout, json, watch, timeout_seconds=SECONDS
+    )
 
 
 def usage_tables(found: UsageAnswer) -> Parts:
