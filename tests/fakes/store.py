@@ -2,7 +2,7 @@
 
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from gpufleet.codecs.batch import to_rows
 from gpufleet.fleet.attribution.reported import may_overlap
@@ -365,10 +365,14 @@ class MemoryStore:
         end: int,
         step: int,
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
+        views: Collection[str] | None = None,
     ) -> StoredSeries:
         points: dict[tuple[str | None, str], dict[int, Value]] = {}
         for stored in self._samples(cluster, machine):
-            if stored.sample.provenance is not provenance:
+            view = stored.sample.view
+            if stored.sample.provenance is not provenance or (
+                views is not None and view is not None and view.key not in views
+            ):
                 continue
             at = stored.sample.measured_at
             for metric in metrics:

@@ -51,7 +51,6 @@ THROUGH_THE_PACKAGE = {
         "tests/exporters",
     ),
     "fleet/attribution": ("passthrough", "tests/web/hub/test_passthrough.py"),
-    "fleet/usage": ("segments", "tests/fleet/usage"),
     "holders/libvirt": ("mapping", "tests/holders/libvirt"),
     "holders/processes": ("descriptors files placement records vfio", "tests/holders/processes"),
     "holders/slurm": ("fetch records", "tests/holders/slurm"),

@@ -8,6 +8,7 @@ import msgspec
 from gpufleet.model.absence import Reason
 from gpufleet.model.api.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE, MetricKind, Subject
+from gpufleet.model.catalogue.events import EVENT_METRICS
 from gpufleet.model.reading import Reading
 from gpufleet.model.view import Scope, ViewKind
 
@@ -136,9 +137,13 @@ PARENT_METRICS = frozenset(
     and Subject.MIG not in metric.subjects
     and metric.kind is not MetricKind.INFO
     and metric.role is None
+    and metric not in EVENT_METRICS
     and not any(case.reason is Reason.NOT_IN_MIG_MODE for case in metric.absent_when)
 )
-"""Metrics that exist only for a whole GPU but also concern its MIG devices: power, temperature, ECC, ..."""
+"""Metrics that exist only for a whole GPU but also concern its MIG devices: power, temperature, ECC, ...
+
+Metrics of events are not among them: an XID may be of another holder's MIG device.
+"""
 
 
 def with_parents(chosen: Iterable[AnswerDevice], every: Sequence[AnswerDevice]) -> tuple[AnswerDevice, ...]:

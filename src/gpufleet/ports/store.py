@@ -4,7 +4,7 @@ Methods block. One writing and several reading threads may call them at once. Ev
 store refuses or cannot be reached. Times are nanoseconds since 1970, ends of intervals excluded.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from gpufleet.model.api.inventory import ChangeQuery, GpuPool, StoredChange, StoredSlot
@@ -143,11 +143,20 @@ class HistoryStore(Protocol):
         end: int,
         step: int,
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
+        views: Collection[str] | None = None,
     ) -> StoredSeries:
         """Return (view key, metric) to (start of step, value), for steps with measurements of this provenance.
 
         A gauge gives the mean of its step; a counter and a state give the last value. Only metrics without dimensions.
         Long intervals may be answered from minute and hour rollups.
+
+        Args:
+            cluster, machine: the machine, by the hub's id.
+            metrics: names of metrics.
+            start, end: nanoseconds since 1970, `end` excluded.
+            step: length of a step in nanoseconds.
+            provenance: of the measurements.
+            views: keys of the views to return besides the machine's own series, or None for all.
         """
         ...
 

@@ -166,3 +166,30 @@ def test_ended_allocation_is_no_longer_pending() -> None:
     claims = Claims([allocation("a", valid_to=at(10))])
     assert [one.id for one in claims.pending(to_ns(at(9)), devices=False)] == ["a"]
     assert claims.pending(to_ns(at(10)), devices=True) == ()
+
+
+class CountedId(str):
+    """Id that counts its look-ups in a mapping."""
+
+    __slots__ = ()
+    lookups = 0
+
+    def __hash__(self) -> int:
+        CountedId.lookups += 1
+        return super().__hash__()
+
+
+def lookups_for(count: int) -> int:
+    target = [Target(cluster="c", pod_uid=f"{number:032x}") for number in range(count)]
+    specs = [AllocationSpec(kind=AllocationKind.KUBERNETES_POD, target=one, tenant="acme") for one in target]
+    every = [
+        Allocation(id=CountedId(number), generation=1, spec=spec, created_at=at(0)) for number, spec in enumerate(specs)
+    ]
+    CountedId.lookups = 0
+    claims = Claims(every)
+    assert claims.has_workload_rivals(allocation(tenant="other"), START, START + 1)
+    return CountedId.lookups
+
+
+def test_work_to_add_pods_grows_with_their_number_and_not_its_square() -> None:
+    assert lookups_for(800) < 3 * lookups_for(400)

@@ -522,7 +522,9 @@ def mig(number: int) -> View:
 
 
 CUT_GPU = [
-    stored(gpu_sample(gpu_view(1), NOW, gpu_power_watts=400.0, gpu_memory_used_bytes=30, gpu_name="H200")),
+    stored(
+        gpu_sample(gpu_view(1), NOW, gpu_power_watts=400.0, gpu_memory_used_bytes=30, gpu_name="H200", gpu_last_xid=31)
+    ),
     stored(gpu_sample(mig(1), NOW, gpu_memory_used_bytes=10)),
     stored(gpu_sample(mig(2), NOW, gpu_memory_used_bytes=20)),
 ]
@@ -536,7 +538,7 @@ def test_mig_device_shows_readings_of_its_gpu_as_the_parent() -> None:
     used, power = device.readings["gpu_memory_used_bytes"], device.readings["gpu_power_watts"]
     assert (used.value, used.scope) == (20, Scope.OWN)
     assert (power.value, power.scope) == (400.0, Scope.PARENT)
-    assert "gpu_name" not in device.readings
+    assert not {"gpu_name", "gpu_last_xid"} & device.readings.keys()
     assert found.aggregate.metrics["gpu_memory_used_bytes"].value == 20
     assert found.aggregate.metrics["gpu_power_watts"].value is None
     assert found.aggregate.coverage == "1 of 1 devices"

@@ -123,7 +123,43 @@ def test_holders_of_a_machine_are_those_with_its_devices_in_its_time() -> None:
     held = [stored(0, 15), stored(20, holder=pod("b")), stored(12, holder=pod("c"), verdict=HoldingVerdict.CONFLICT)]
     assert [(one.holder.id, one.interval.start // NANOS, one.interval.end // NANOS) for one in held_devices(
         held, [whole], NOW
-    )] == [("a", 10, 15)]  # fmt: skip
+    )] == [("a", 10, 15), ("c", 12, 20)]  # fmt: skip
+
+
+def test_holders_of_a_device_have_their_virtual_machine() -> None:
+    (found,) = held_devices([stored(5, parent=VM)], [BoundInterval("m", frozenset(VIEWS), 0, NOW)], NOW)
+    assert (found.holder, found.parent) == (pod("a"), VM)
+
+
+MIGS = ("mig/MIG-1", "mig/MIG-2")
+PARENTS = {("m", view): VIEWS[0] for view in MIGS}
+
+
+def of_view(holdings: Sequence[StoredHolding], pod_uid: str = "a") -> list[tuple[str, int, int, Scope]]:
+    found = held_intervals(allocation(pod_uid=pod_uid), holdings, NOW, 0, NOW, PARENTS)
+    return [(one.view, one.start // NANOS, one.end // NANOS, one.scope) for one in found]
+
+
+def test_gpu_and_its_mig_device_contradict() -> None:
+    every = [stored(5), stored(20, 30, view=MIGS[0], share=Share.MIG, holder=pod("b"))]
+    assert of_view(every) == [(VIEWS[0], 5, 20, OWN), (VIEWS[0], 30, 100, OWN)]
+    assert of_view(every, "b") == []
+
+
+def test_lost_end_of_a_gpu_is_the_start_of_its_mig_device() -> None:
+    every = [stored(5, reported=20), stored(40, view=MIGS[0], share=Share.MIG, holder=pod("b"))]
+    assert of_view(every) == [(VIEWS[0], 5, 40, OWN)]
+    assert of_view(every, "b") == [(MIGS[0], 40, 100, OWN)]
+
+
+def test_mig_devices_of_a_gpu_are_independent() -> None:
+    every = [stored(5, view=view, share=Share.MIG, holder=pod(id_)) for view, id_ in zip(MIGS, "ab", strict=True)]
+    assert of_view(every) == [(MIGS[0], 5, 100, OWN)]
+
+
+def test_observed_process_on_the_gpu_does_not_share_its_mig_device() -> None:
+    process = stored(5, holder=pod("b"), verdict=HoldingVerdict.OBSERVED_ONLY)
+    assert of_view([stored(5, view=MIGS[0], share=Share.MIG), process]) == [(MIGS[0], 5, 100, OWN)]
 
 
 @pytest.mark.parametrize("age", [0, HOLDING_TTL_NS + 1])

@@ -13,6 +13,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.api.answer import AllocationAnswer
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.catalogue.events import XID_ALL, XID_LAST, XID_LAST_AT, XID_SINCE
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
@@ -88,6 +89,16 @@ def test_readings_of_the_gpu_of_a_mig_device_are_its_parents() -> None:
     (device,) = answer_for([held(mig, share=Share.MIG)], machine([power(ONE, 1.0), used])).devices
     assert device.readings["gpu_memory_used_bytes"].scope is Scope.OWN
     assert (device.readings["gpu_power_watts"].value, device.readings["gpu_power_watts"].scope) == (1.0, Scope.PARENT)
+
+
+def test_xids_of_the_gpu_are_not_shown_for_a_mig_device() -> None:
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=ONE.key)
+    xid = power(ONE, 0, values=dict.fromkeys([XID_LAST, XID_LAST_AT, XID_ALL, XID_SINCE, "gpu_power_watts"], 31))
+    samples = [xid, power(mig, 0, values={"gpu_memory_used_bytes": 5})]
+    (device,) = answer_for([held(mig, share=Share.MIG)], machine(samples)).devices
+    assert set(device.readings) == {"gpu_memory_used_bytes", "gpu_power_watts"}
+    (device,) = answer_for([held(ONE)], machine(samples)).devices
+    assert {XID_LAST, XID_LAST_AT, XID_ALL, XID_SINCE} <= device.readings.keys()
 
 
 def test_stale_machine_costs_its_own_devices() -> None:

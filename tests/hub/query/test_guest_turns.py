@@ -1,7 +1,7 @@
 """Guests that stand for an allocated virtual machine, from the reports in a store."""
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 
@@ -62,6 +62,7 @@ class Reports(MemoryStore):
         end: int,
         step: int,
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
+        views: Collection[str] | None = None,
     ) -> StoredSeries:
         self.queries += 1
         assert (end - start) // step <= CHUNK_STEPS

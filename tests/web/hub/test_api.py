@@ -105,6 +105,8 @@ async def test_invalid_allocations_are_refused_with_their_field(site: Site) -> N
         ({**BARE, "valid_from": "2026-01-02T00:00:00"}, "valid_from"),
         ({**BARE, "valid_from": "yesterday"}, "valid_from"),
         ({**BARE, "expected": {"H200": -1}}, "expected[...]"),
+        ({**BARE, "tenant": []}, "tenant"),
+        ({**BARE, "team": []}, "team"),
         ([], ""),
     ]:
         status, answer = await site.request("/v1/allocations/a", "PUT", document)

@@ -168,7 +168,7 @@ async def test_too_many_holdings_are_refused(cluster: Cluster, monkeypatch: pyte
     await two_pods(cluster)
     held = [cluster.held(ONE, pod(FIRST), 5, 10), cluster.held(ONE, pod(SECOND), 10)]
     await cluster.report(30, {ONE: 1.0}, held)
-    for module in ("usage", "usage_inputs", "holder_usage", "targets"):
+    for module in ("usage", "holder_usage", "targets"):
         monkeypatch.setattr(f"gpufleet.hub.query.{module}.MAX_HOLDINGS", 1)
     for by in ("tenant", "namespace"):
         status, document = await cluster.site.request(f"/v1/usage?group_by={by}&start={cluster.time(0)}")

@@ -11,7 +11,7 @@ from gpufleet.model.event import Event
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Owner, Share
 from gpufleet.model.machine import Machine
 from gpufleet.model.time import NANOS, to_datetime
-from gpufleet.model.view import View
+from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
 from tests.fakes.batches import gpu_sample, gpu_view
 from tests.web.hub.site import Site, now, running_site
@@ -306,3 +306,113 @@ async def test_devices_of_a_virtual_machine_are_counted_by_its_hypervisor(cluste
     assert powers(answer) == {"GPU-1": None, "GPU-2": None}
     assert "101" not in str(answer)
     assert "expected" not in answer["allocation"]["spec"]
+
+
+@pytest.mark.parametrize("verdict", [HoldingVerdict.UNKNOWN, HoldingVerdict.CONFLICT])
+async def test_possible_pod_of_another_tenant_hides_the_machine(cluster: Cluster, verdict: HoldingVerdict) -> None:
+    await cluster.report(10, {ONE: 66.0})
+    await cluster.report(30, {ONE: 101.0}, [cluster.held(ONE, pod(SECOND), 5, verdict=verdict)])
+    assert await cluster.put("node", "acme", "bare_metal", machine="gpu-1") == 201
+    assert await cluster.put("b", "bravo", pod_uid=SECOND) == 201
+    answer = await cluster.metrics("node")
+    assert (answer["reason"], answer["devices"]) == ("ambiguous_target", [])
+    assert await cluster.shown("node") == set()
+
+
+async def test_more_holdings_than_can_be_read_give_no_values(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holdings beyond the limit could name another holder of the device."""
+    assert await cluster.put("a", "acme", pod_uid=FIRST) == 201
+    assert await cluster.put("b", "bravo", pod_uid=SECOND) == 201
+    assert await cluster.put("node", "carol", "bare_metal", machine="gpu-2") == 201
+    others = [cluster.held(gpu_view(number), job(str(number)), 5) for number in range(3, 8)]
+    await cluster.report(30, {ONE: 101.0}, [cluster.held(ONE, pod(FIRST), 5), *others])
+    await cluster.report(30, {TWO: 102.0}, others, NODES[1])
+    monkeypatch.setattr("gpufleet.hub.query.targets.MAX_HOLDINGS", 4)
+    window = f"start={cluster.time(0)}&end={cluster.time(31)}&step=60s"
+    for name in ("a", "node"):
+        answer = await cluster.metrics(name)
+        assert (answer["source"], answer["reason"], answer["devices"]) == ("unavailable", "ambiguous_target", [])
+        status, document = await cluster.site.request(f"/v1/allocations/{name}/series?metric=gpu_power_watts&{window}")
+        assert (status, document["error"], document["field"]) == (400, "bad_request", "start")
+    status, document = await cluster.site.request(f"/v1/events?allocation=a&since={cluster.time(0)}")
+    assert (status, document["error"], document["field"]) == (400, "bad_request", "since")
+
+
+async def test_present_answer_does_not_read_the_past(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": FIRST}, "tenant": "acme"}
+    spec |= {"valid_from": cluster.time(-200)}
+    assert (await cluster.site.request("/v1/allocations/a", "PUT", spec))[0] == 201
+    past = [cluster.held(ONE, job(str(minute)), minute, minute + 1) for minute in range(-100, -90)]
+    await cluster.report(
+        30, {ONE: 101.0}, [*past, cluster.held(ONE, pod(FIRST), -110, -109), cluster.held(ONE, pod(FIRST), 10)]
+    )
+    monkeypatch.setattr("gpufleet.hub.query.targets.MAX_HOLDINGS", 4)
+    assert powers(await cluster.metrics("a")) == {"GPU-1": 101.0}
+
+
+async def test_ended_pod_answers_with_its_newest_end(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": FIRST}, "tenant": "acme"}
+    spec |= {"valid_from": cluster.time(-200)}
+    assert (await cluster.site.request("/v1/allocations/a", "PUT", spec))[0] == 201
+    past = [cluster.held(ONE, job(str(minute)), minute, minute + 1) for minute in range(-108, -100)]
+    await cluster.report(30, {ONE: 101.0}, [*past, cluster.held(ONE, pod(FIRST), -110, -109)])
+    monkeypatch.setattr("gpufleet.hub.query.targets.MAX_HOLDINGS", 4)
+    answer = await cluster.metrics("a")
+    assert (answer["reason"], answer["devices"]) == ("not_attributed", [])
+    assert "released" in answer["detail"]
+
+
+async def test_launcher_pod_and_virtual_machine_of_two_tenants_are_ambiguous(cluster: Cluster) -> None:
+    vm = Holder(kind=HolderKind.VM, id=VM, name="vm")
+    assert await cluster.put("a", "acme", "gpu_slice", vm_uuid=VM) == 201
+    assert await cluster.put("b", "bravo", pod_uid=SECOND) == 201
+    held = [cluster.held(ONE, pod(SECOND), 5, parent=vm), cluster.held(ONE, vm, 5, container="")]
+    await cluster.report(30, {ONE: 101.0}, held)
+    for name in "ab":
+        answer = await cluster.metrics(name)
+        assert (answer["reason"], answer["devices"]) == ("ambiguous_target", [])
+        assert "101" not in str(answer)
+    assert await cluster.shown("b") == set()
+
+
+MIG = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=ONE.key)
+SIBLING = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-2", parent=ONE.key)
+
+
+async def test_gpu_and_its_mig_device_of_two_pods_contradict(cluster: Cluster) -> None:
+    for name, uid, tenant in (("a", FIRST, "acme"), ("b", SECOND, "bravo")):
+        assert await cluster.put(name, tenant, pod_uid=uid) == 201
+    held = [cluster.held(ONE, pod(FIRST), 5), cluster.held(MIG, pod(SECOND), 5, share=Share.MIG)]
+    await cluster.report(30, {ONE: 101.0, MIG: 11.0}, held)
+    for name in "ab":
+        answer = await cluster.metrics(name)
+        assert (answer["reason"], answer["devices"]) == ("ambiguous_target", [])
+        assert await cluster.shown(name) == set()
+
+
+async def test_mig_devices_of_two_pods_do_not_contradict(cluster: Cluster) -> None:
+    for name, uid, tenant in (("a", FIRST, "acme"), ("b", SECOND, "bravo")):
+        assert await cluster.put(name, tenant, pod_uid=uid) == 201
+    held = [cluster.held(view, pod(uid), 5, share=Share.MIG) for view, uid in ((MIG, FIRST), (SIBLING, SECOND))]
+    await cluster.report(30, {ONE: 101.0, MIG: 11.0, SIBLING: 12.0}, held)
+    for name, uuid in (("a", "MIG-1"), ("b", "MIG-2")):
+        answer = await cluster.metrics(name)
+        assert (answer["reason"], list(powers(answer))) == (None, [uuid])
+
+
+GPU_UUID, MIG_UUID = (f"{kind}-00000000-0000-4000-8000-000000000000" for kind in ("GPU", "MIG"))
+
+
+@pytest.mark.parametrize(("listed", "held"), [(GPU_UUID, MIG_UUID), (MIG_UUID, GPU_UUID)])
+async def test_mig_device_and_gpu_of_bare_metal_are_ambiguous(cluster: Cluster, listed: str, held: str) -> None:
+    gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid=GPU_UUID, pci_address="0000:01:00.0", index=1)
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid=MIG_UUID, parent=gpu.key)
+    view = mig if held == MIG_UUID else gpu
+    await cluster.report(30, {gpu: 101.0, mig: 11.0}, [cluster.held(view, pod(SECOND), 5, share=Share.MIG)])
+    spec = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "gpu-1"}, "tenant": "acme"}
+    spec |= {"devices": [listed], "valid_from": cluster.time(0)}
+    assert (await cluster.site.request("/v1/allocations/node", "PUT", spec))[0] == 201
+    assert await cluster.put("b", "bravo", pod_uid=SECOND) == 201
+    for name in ("node", "b"):
+        answer = await cluster.metrics(name)
+        assert (answer["reason"], answer["devices"]) == ("ambiguous_target", [])

@@ -16,7 +16,7 @@ import msgspec
 from gpufleet.fleet.attribution.holder_targets import HolderName, holder_names, names_holder, target_name
 from gpufleet.fleet.readings import known_views
 from gpufleet.model.absence import Reason
-from gpufleet.model.allocation import WORKLOAD_KINDS, Allocation, AllocationKind, AllocationSpec, Binding
+from gpufleet.model.allocation import VM_KINDS, WORKLOAD_KINDS, Allocation, AllocationKind, AllocationSpec, Binding
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.holdings import Holder
 from gpufleet.model.machine import MachineKind
@@ -241,10 +241,17 @@ _UNBOUND = "\0name/"
 
 
 class HeldDevices(msgspec.Struct, frozen=True):
-    """Interval in which a holder has devices of a machine."""
+    """Interval in which a holder has devices of a machine, or may have them.
+
+    Attributes:
+        holder: of the devices.
+        interval: machine, devices and time.
+        parent: the virtual machine of a launcher pod.
+    """
 
     holder: Holder
     interval: BoundInterval
+    parent: Holder | None = None
 
 
 class _Claim(msgspec.Struct, frozen=True):
@@ -271,7 +278,7 @@ class Claims:
         self._by_id: dict[str, Allocation] = {}
         self._by_subject: dict[ClaimKey, tuple[str, ...]] = {}
         self._pending: dict[str, None] = {}
-        self._workloads: dict[str, tuple[str, ...]] = {}  # of a cluster
+        self._workloads: dict[str, dict[str, None]] = {}  # ids, in order, by cluster
         for one in allocations:
             self.update(one)
 
@@ -284,8 +291,7 @@ class Claims:
         for subject in dict.fromkeys(claim.subject for claim in _claims(allocation)):
             self._by_subject[subject] = (*self._by_subject.get(subject, ()), allocation.id)
         if allocation.spec.kind in WORKLOAD_KINDS:
-            ids = dict.fromkeys((*self._workloads.get(cluster, ()), allocation.id))
-            self._workloads[cluster] = tuple(ids)
+            self._workloads.setdefault(cluster, {})[allocation.id] = None
         if is_pending(allocation):
             self._pending[allocation.id] = None
         else:
@@ -308,16 +314,19 @@ class Claims:
         Args:
             allocation: of any kind; without a tenant it has no rivals.
             start, end: nanoseconds since 1970, `end` excluded.
-            held: holders of the allocation's devices.
+            held: holders of the allocation's devices. Those of a virtual machine are rivals only as holders, since
+                its readings are those of its guest.
         """
         cluster = allocation.spec.target.cluster
-        claims = [*_claims(allocation), *(claim for one in held for claim in _held_claims(cluster, one))]
+        of_machine = allocation.spec.kind not in VM_KINDS
+        held_claims = [claim for one in held for claim in _held_claims(cluster, one, of_machine=of_machine)]
+        claims = [*_claims(allocation), *held_claims]
         return tuple({other.id: other for other, _ in self._overlaps(allocation, claims, start, end)}.values())
 
     def has_workload_rivals(self, allocation: Allocation, start: int, end: int) -> bool:
         """Return whether another tenant has pods or jobs in the cluster within an interval, on whatever machines."""
         tenant, cluster = allocation.spec.tenant, allocation.spec.target.cluster
-        others = [self._by_id.get(id_) for id_ in self._workloads.get(cluster, ())] if tenant is not None else []
+        others = [self._by_id.get(id_) for id_ in tuple(self._workloads.get(cluster, ()))] if tenant is not None else []
         return any(
             one.spec.tenant not in (None, tenant) and max(start, validity(one)[0]) < min(end, validity(one)[1])
             for one in others
@@ -390,10 +399,14 @@ def _claims(allocation: Allocation) -> list[_Claim]:
     return found
 
 
-def _held_claims(cluster: str, held: HeldDevices) -> list[_Claim]:
+def _held_claims(cluster: str, held: HeldDevices, *, of_machine: bool) -> list[_Claim]:
     interval = held.interval
-    names = [_holder_claim(cluster, name, interval.start, interval.end) for name in holder_names(held.holder)]
-    return [_Claim((cluster, interval.machine), interval.devices, interval.start, interval.end), *names]
+    holders = [one for one in (held.holder, held.parent) if one is not None]
+    names = [name for one in holders for name in holder_names(one)]
+    claims = [_holder_claim(cluster, name, interval.start, interval.end) for name in names]
+    if of_machine:
+        claims.append(_Claim((cluster, interval.machine), interval.devices, interval.start, interval.end))
+    return claims
 
 
 def _holder_claim(cluster: str, name: HolderName, start: int, end: int) -> _Claim:

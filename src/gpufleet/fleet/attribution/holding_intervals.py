@@ -5,15 +5,17 @@
 - If the earlier of them was last reported before the later one began, its machine lost the report of its end. It ended
   when the later one began.
 - A device is shared while it is time-sliced or under MPS, or has another holder.
+- An exclusive holder of a GPU and one of a MIG device of it contradict each other, too. Two MIG devices of a GPU are
+  independent.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from gpufleet.fleet.attribution.bindings import BoundInterval, HeldDevices, validity
+from gpufleet.fleet.attribution.bindings import BoundInterval, HeldDevices, devices_overlap, validity
 from gpufleet.fleet.attribution.evidence import SHARED
 from gpufleet.fleet.attribution.holder_targets import names_holder
 from gpufleet.fleet.attribution.reported import is_certain, known_until
@@ -27,6 +29,9 @@ SPLIT = frozenset({Share.TIMESLICE, Share.MPS})
 """Sharing modes with whole-device readings that are never of a single holder. A DRA claim may have a single holder."""
 
 _KINDS = frozenset(kind.value for kind in ViewKind)
+
+Parents = Mapping[tuple[str, str], str]
+"""Key of the view that contains a view, by machine and key. Views without a parent are left out."""
 
 
 class HeldInterval(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +52,12 @@ class HeldInterval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def held_intervals(
-    allocation: Allocation, stored: Iterable[StoredHolding], now: int, start: int = 0, end: int = LATEST
+    allocation: Allocation,
+    stored: Iterable[StoredHolding],
+    now: int,
+    start: int = 0,
+    end: int = LATEST,
+    parents: Parents | None = None,
 ) -> tuple[HeldInterval, ...]:
     """Return the devices of an allocation within an interval and its validity, by machine, device and time.
 
@@ -58,6 +68,7 @@ def held_intervals(
         stored: every holding of the machines in question that may overlap the interval, of any holder.
         now: nanoseconds since 1970 by the hub's clock.
         start, end: nanoseconds since 1970, `end` excluded.
+        parents: of the views of these machines.
     """
     first, last = validity(allocation)
     start, end = max(start, first), min(end, last)
@@ -68,11 +79,18 @@ def held_intervals(
         if is_known and is_certain(one.holding):
             places.setdefault((one.machine, view), []).append(one)
     found: list[HeldInterval] = []
+    relatives = _Relatives(parents)
     for (machine, view), every in sorted(places.items()):
         own = [one for one in every if names_holder(allocation.spec, one.holding.holder)]
         if own:
             mine = {id(one) for one in own}
-            others = _unrelated(own, [one for one in every if id(one) not in mine])
+            near = (one for key in relatives.of(machine, view) for one in places.get((machine, key), ()))
+            related = [
+                one
+                for one in near
+                if is_exclusive(one.holding) and not names_holder(allocation.spec, one.holding.holder)
+            ]
+            others = _unrelated(own, [*(one for one in every if id(one) not in mine), *related])
             found += [
                 HeldInterval(machine=machine, view=view, start=a, end=b, scope=scope)
                 for a, b, scope in _own_time(own, others, now, start, end)
@@ -92,25 +110,42 @@ def bound_held_intervals(held: Iterable[HeldInterval]) -> tuple[BoundInterval, .
 
 
 def held_devices(
-    stored: Iterable[StoredHolding], intervals: Sequence[BoundInterval], now: int
+    stored: Iterable[StoredHolding], intervals: Sequence[BoundInterval], now: int, parents: Parents | None = None
 ) -> tuple[HeldDevices, ...]:
-    """Return the holders of the devices of some intervals, where they are certain."""
+    """Return the holders of the devices of some intervals, also those that are not certain.
+
+    The holder of a GPU is also one of its MIG devices, and the reverse.
+    """
+    relatives = _Relatives(parents)
     found: list[HeldDevices] = []
     by_machine: dict[str, list[BoundInterval]] = {}
     for interval in intervals:
         by_machine.setdefault(interval.machine, []).append(interval)
     for one in stored:
         holding = one.holding
-        if not is_certain(holding):
-            continue
         until = known_until(one, now)
+        devices = frozenset((holding.view, *relatives.of(one.machine, holding.view)))
         for interval in by_machine.get(one.machine, ()):
             start = max(interval.start, holding.since)
             end = min(interval.end, LATEST if until is None else until)
-            if start < end and (interval.devices is None or holding.view in interval.devices):
-                devices = frozenset((holding.view,))
-                found.append(HeldDevices(holding.holder, BoundInterval(one.machine, devices, start, end)))
+            if start < end and devices_overlap(devices, interval.devices):
+                within = BoundInterval(one.machine, devices, start, end)
+                found.append(HeldDevices(holding.holder, within, holding.parent))
     return tuple(found)
+
+
+class _Relatives:
+    """Views that contain a view, or that it contains."""
+
+    def __init__(self, parents: Parents | None) -> None:
+        self._views: dict[tuple[str, str], list[str]] = {}
+        for (machine, view), parent in (parents or {}).items():
+            self._views.setdefault((machine, view), []).append(parent)
+            self._views.setdefault((machine, parent), []).append(view)
+
+    def of(self, machine: str, view: str) -> Sequence[str]:
+        """Return the keys of the parent and the children of a view."""
+        return self._views.get((machine, view), ())
 
 
 def _own_time(

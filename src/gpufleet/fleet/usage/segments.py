@@ -1,7 +1,7 @@
 """Segments: intervals in which the allocations of a GPU do not change. Pure."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -76,19 +76,34 @@ def cut_segments(
     for one in holdings:
         if one.start < one.end:
             by_unit[one.unit].append(one)
-    found = []
-    for unit, mine in by_unit.items():
-        edges = {edge for one in mine for edge in (one.start, one.end)}
-        first, last = min(edges), max(edges)
-        edges.update(at for at in cuts if first < at < last)
-        for start, end in pairwise(sorted(edges)):
-            parts: dict[str, frozenset[HeldPart]] = {}
-            for one in mine:
-                if one.start <= start and end <= one.end:
-                    parts[one.allocation] = parts.get(one.allocation, frozenset()) | {one.part}
-            if parts:
-                found.append(Segment(unit, start, end, parts, _contested(parts, allocations)))
+    found: list[Segment] = []
+    for unit, own in by_unit.items():
+        found += _unit_segments(unit, own, allocations, cuts)
     return found
+
+
+def _unit_segments(
+    unit: UnitKey, holdings: Sequence[UnitHolding], allocations: Mapping[str, Allocation], cuts: Sequence[int]
+) -> Iterator[Segment]:
+    """Yield the segments of one unit, in order of time."""
+    begun: dict[int, list[int]] = defaultdict(list)
+    ended: dict[int, list[int]] = defaultdict(list)
+    for number, one in enumerate(holdings):
+        begun[one.start].append(number)
+        ended[one.end].append(number)
+    edges = {*begun, *ended}
+    first, last = min(edges), max(edges)
+    edges.update(at for at in cuts if first < at < last)
+    present: set[int] = set()
+    for start, end in pairwise(sorted(edges)):
+        present.difference_update(ended.get(start, ()))
+        present.update(begun.get(start, ()))
+        parts: dict[str, set[HeldPart]] = {}
+        for number in sorted(present):
+            parts.setdefault(holdings[number].allocation, set()).add(holdings[number].part)
+        if parts:
+            held = {id_: frozenset(of_allocation) for id_, of_allocation in parts.items()}
+            yield Segment(unit, start, end, held, _contested(held, allocations))
 
 
 def _contested(parts: Mapping[str, frozenset[HeldPart]], allocations: Mapping[str, Allocation]) -> bool:

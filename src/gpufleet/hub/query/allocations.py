@@ -15,7 +15,7 @@ from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.query import history
 from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
-from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
+from gpufleet.hub.query.targets import MachineLookup, QueryExecutor, TooManyHoldingsError
 from gpufleet.hub.query.workloads import WorkloadQueries, fetch_part, probed
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import (
@@ -46,6 +46,9 @@ DEVICE_ROUNDS = 12
 
 MAX_DEVICES = 100_000
 """Maximum number of devices in an allocation."""
+
+TOO_MANY_HOLDINGS = "its machines report too many holdings to exclude another holder of its devices"
+"""Detail of an answer if not all holdings can be read."""
 
 log = logging.getLogger(__name__)
 
@@ -332,8 +335,14 @@ class AllocationQueries:
     def _resolve(self, id: str, tenant: str | None) -> AllocationAnswer | _ResolvedTarget:  # noqa: A002
         """Return the machine that answers for an allocation, or the answer if no single host gives it."""
         allocation = self._registry.allocation(id, tenant)
+        try:
+            return self._resolve_allocation(allocation, name=tenant is None)
+        except TooManyHoldingsError:
+            return contract.unavailable(allocation, Reason.AMBIGUOUS_TARGET, TOO_MANY_HOLDINGS)
+
+    def _resolve_allocation(self, allocation: Allocation, *, name: bool) -> AllocationAnswer | _ResolvedTarget:
         now = self._clock.now_ns()
-        conflict = self._lookup.conflict_detail(allocation, now, now + 1, name=tenant is None)
+        conflict = self._lookup.conflict_detail(allocation, now, now + 1, name=name)
         if conflict:
             return contract.unavailable(allocation, Reason.AMBIGUOUS_TARGET, conflict)
         if allocation.spec.kind in VM_KINDS:

@@ -9,7 +9,7 @@ from gpufleet.fleet.attribution.bindings import validity
 from gpufleet.hub.query.guest_turns import GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.paging import PageRequest
-from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
+from gpufleet.hub.query.targets import MachineLookup, QueryExecutor, TooManyHoldingsError
 from gpufleet.model.allocation import VM_KINDS, Allocation
 from gpufleet.model.api.answer import EventRecord, EventsAnswer
 from gpufleet.model.stored.samples import EventQuery, EventSpan, StoredEvent
@@ -165,9 +165,13 @@ class EventQueries:
             raise InvalidQueryError("since", detail)
         spans: list[_VisibleSpan] = []
         for one in mine:
-            if tenant is not None and self._lookup.conflict_detail(one, start, end, name=False):
-                continue  # also allocated to another tenant: neither sees its events
-            spans += self._visible(one, start, end)
+            try:
+                if tenant is not None and self._lookup.conflict_detail(one, start, end, name=False):
+                    continue  # also allocated to another tenant: neither sees its events
+                spans += self._visible(one, start, end)
+            except TooManyHoldingsError:
+                detail = f"allocation {one.id} has too many holdings in this interval: shorten it"
+                raise InvalidQueryError("since", detail) from None
         if len(spans) > MAX_SPANS:
             detail = f"{len(spans)} intervals of devices, at most {MAX_SPANS}: shorten the interval"
             raise InvalidQueryError("since", detail)

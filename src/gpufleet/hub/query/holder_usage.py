@@ -12,8 +12,8 @@ from gpufleet.fleet.usage.shares import HolderKey, by_place, holder_key, share_i
 from gpufleet.fleet.usage.totals import Prices
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, PhysicalUnits, Place
 from gpufleet.hub.query.history import InvalidQueryError
-from gpufleet.hub.query.targets import MAX_HOLDINGS
-from gpufleet.hub.query.usage_inputs import check_holdings, check_interval, measured
+from gpufleet.hub.query.targets import MAX_HOLDINGS, check_holdings
+from gpufleet.hub.query.usage_inputs import check_interval, measured
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, UsageAnswer, UsageDimension, UsageRow
 from gpufleet.model.holdings import Holder

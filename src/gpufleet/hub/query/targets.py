@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from typing import TypeVar
 
@@ -13,18 +14,29 @@ from gpufleet.fleet.attribution.guests import MachineSamples
 from gpufleet.fleet.attribution.holder_targets import holding_query, names_holder
 from gpufleet.fleet.attribution.holding_intervals import (
     HeldInterval,
+    Parents,
     bound_held_intervals,
     held_devices,
     held_intervals,
 )
-from gpufleet.fleet.attribution.reported import known_until
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, known_until, may_overlap
+from gpufleet.fleet.readings import known_views
+from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.names import is_name, similar_names, suggestion_text
-from gpufleet.model.allocation import WORKLOAD_KINDS, Allocation, AllocationKind, AllocationSpec, Binding, Target
+from gpufleet.model.allocation import (
+    VM_KINDS,
+    WORKLOAD_KINDS,
+    Allocation,
+    AllocationSpec,
+    Binding,
+    Target,
+)
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import ConflictError, NotFoundError
+from gpufleet.model.holdings import Holding
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding, holding_place
-from gpufleet.model.time import LATEST, to_ns
+from gpufleet.model.time import LATEST, NANOS, to_ns
 from gpufleet.model.view import ViewKind, normalise_uuid
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Registry
@@ -39,6 +51,24 @@ NAMES_SEARCHED = 500
 
 MAX_HOLDINGS = 100_000
 """Maximum number of holdings that are read for an allocation."""
+
+PAST_HOLDINGS = 1000
+"""Maximum number of past holdings that are read to find the newest end."""
+
+_DAY = 86_400 * NANOS
+_PAST_SPANS = (HOLDING_TTL_NS, _DAY, 30 * _DAY, LATEST)
+"""Intervals before the present in which the newest end is searched, in this order."""
+
+
+class TooManyHoldingsError(InvalidQueryError):
+    """More holdings than a query may read."""
+
+
+def check_holdings(number: int) -> None:
+    """Raise TooManyHoldingsError if there are too many holdings. A part of them does not show every other holder."""
+    if number > MAX_HOLDINGS:
+        detail = f"matches more than {MAX_HOLDINGS} holdings: shorten the interval, or select a cluster"
+        raise TooManyHoldingsError("start", detail)
 
 
 class TargetHoldings(msgspec.Struct, frozen=True):
@@ -141,22 +171,60 @@ class MachineLookup:
         return [self._with_samples(one) for one in found if one.machine.kind is MachineKind.GUEST]
 
     def holdings(self, allocation: Allocation, start: int, end: int) -> TargetHoldings:
-        """Return the holdings of an allocation's target within an interval, and the devices that it has by them."""
-        query = holding_query(allocation.spec, start, end, MAX_HOLDINGS)
-        own = () if query is None else self._store.holdings(query)
-        if not own:
+        """Return the holdings of an allocation's target within an interval, and the devices that it has by them.
+
+        Holdings that ended shortly before the interval are read, too: one of them can be the end of a holding whose
+        own end was lost.
+
+        Raises:
+            TooManyHoldingsError: if there are too many.
+        """
+        cluster, earliest = allocation.spec.target.cluster, max(0, start - HOLDING_TTL_NS)
+        query = holding_query(allocation.spec, earliest, end, MAX_HOLDINGS)
+        own = () if query is None else self._read(query)
+        stored = tuple([one for one in own if may_overlap(one, start, end)])
+        if not stored:
             return TargetHoldings()
         now = self._clock.now_ns()
         ends = [LATEST if (until := known_until(one, now)) is None else until for one in own]
         others = HoldingQuery(
-            cluster=allocation.spec.target.cluster,
+            cluster=cluster,
             machines=tuple(sorted({one.machine for one in own})),
-            start=max(start, min(one.holding.since for one in own)),
+            start=max(earliest, min(one.holding.since for one in own)),
             end=min(end, max(ends)),
-            limit=MAX_HOLDINGS,
         )
-        every = {holding_place(one): one for one in (*own, *self._store.holdings(others))}
-        return TargetHoldings(own, held_intervals(allocation, every.values(), now, start, end))
+        every = {holding_place(one): one for one in (*own, *self._read(others))}.values()
+        of_mig = {one.machine for one in every if one.holding.view.startswith(f"{ViewKind.MIG}/")}
+        parents = self._parents(cluster, of_mig)
+        return TargetHoldings(stored, held_intervals(allocation, every, now, start, end, parents))
+
+    def newest_holdings(self, allocation: Allocation, start: int, end: int) -> tuple[StoredHolding, ...]:
+        """Return holdings of an allocation's target that overlap an interval, those with the newest ends among them.
+
+        Newer ends can be missing if more than `PAST_HOLDINGS` are found.
+        """
+        for span in _PAST_SPANS:
+            query = holding_query(allocation.spec, max(start, end - span), end, PAST_HOLDINGS)
+            found = () if query is None else self._store.holdings(query)
+            if found or end - span <= start:
+                return found
+        return ()
+
+    def _read(self, query: HoldingQuery) -> tuple[StoredHolding, ...]:
+        """Return the holdings of a query. Raises TooManyHoldingsError."""
+        found = self._store.holdings(msgspec.structs.replace(query, limit=MAX_HOLDINGS + 1))
+        check_holdings(len(found))
+        return found
+
+    def _parents(self, cluster: str, machines: AbstractSet[str]) -> Parents:
+        """Return the GPUs of the MIG devices of some machines."""
+        latest = self._store.latest_of(cluster, sorted(machines)) if machines else {}
+        return {
+            (machine, key): view.parent
+            for machine, samples in latest.items()
+            for key, view in known_views(samples).items()
+            if view.kind is ViewKind.MIG and view.parent is not None
+        }
 
     def intervals_of(self, allocation: Allocation, start: int, end: int) -> tuple[BoundInterval, ...]:
         """Return the machines and devices of an allocation within an interval, in order of time.
@@ -226,24 +294,53 @@ class MachineLookup:
 
     def _holders(self, allocation: Allocation, start: int, end: int) -> tuple[HeldDevices, ...]:
         """Return the holders of an allocation's devices, as far as other tenants' allocations can name them."""
-        kind, cluster = allocation.spec.kind, allocation.spec.target.cluster
-        if kind in WORKLOAD_KINDS:
+        spec, cluster, now = allocation.spec, allocation.spec.target.cluster, self._clock.now_ns()
+        if spec.kind in WORKLOAD_KINDS:
             found = self.holdings(allocation, start, end)
-            own = [one for one in found.stored if names_holder(allocation.spec, one.holding.holder)]
-            return held_devices(own, bound_held_intervals(found.intervals), self._clock.now_ns())
-        if kind is not AllocationKind.BARE_METAL or not self._claims.has_workload_rivals(allocation, start, end):
+            own = [one for one in found.stored if names_holder(spec, one.holding.holder)]
+            held = bound_held_intervals(found.intervals)
+            holders = held_devices(own, held, now)
+            if not self._claims.rivals(allocation, start, end, map(_of_whole_machine, holders)):
+                return holders
+            return held_devices(own, held, now, self._parents(cluster, {one.machine for one in held}))
+        if not self._claims.has_workload_rivals(allocation, start, end):
             return ()
-        intervals = bound_intervals(allocation, start, end)
+        if spec.kind in VM_KINDS:
+            machines = self._host_ids(spec, start, end)
+            intervals = tuple([BoundInterval(one, None, start, end) for one in machines])
+        else:
+            intervals = bound_intervals(allocation, start, end)
         if not intervals:
             return ()
         query = HoldingQuery(
             cluster=cluster,
             machines=tuple(sorted({one.machine for one in intervals})),
-            start=intervals[0].start,
-            end=intervals[-1].end,
-            limit=MAX_HOLDINGS,
+            start=min(one.start for one in intervals),
+            end=max(one.end for one in intervals),
         )
-        return held_devices(self._store.holdings(query), intervals, self._clock.now_ns())
+        stored = self._read(query)
+        if spec.kind in VM_KINDS:
+            stored = tuple([one for one in stored if _is_of_target(spec, one.holding)])
+        listed = {one.machine for one in intervals if one.devices is not None} & {one.machine for one in stored}
+        return held_devices(stored, intervals, now, self._parents(cluster, listed))
+
+    def _host_ids(self, spec: AllocationSpec, start: int, end: int) -> list[str]:
+        """Return the machines that may hold devices for a virtual machine: its hypervisor, and others that name it."""
+        query = holding_query(spec, start, end, MAX_HOLDINGS)
+        ids = {one.machine for one in self._read(query)} if query is not None else set()
+        ids |= {one.machine.id for one in self.hosts(spec)}
+        ids |= {id_ for one in self.guests(spec.target) if (id_ := one.machine.hypervisor_id) is not None}
+        return sorted(ids)
+
+
+def _of_whole_machine(held: HeldDevices) -> HeldDevices:
+    """Return a holder as that of every device of the machine."""
+    return msgspec.structs.replace(held, interval=msgspec.structs.replace(held.interval, devices=None))
+
+
+def _is_of_target(spec: AllocationSpec, holding: Holding) -> bool:
+    """Return whether a holding is a virtual machine's, or its launcher pod's."""
+    return any(one is not None and names_holder(spec, one) for one in (holding.holder, holding.parent))
 
 
 T = TypeVar("T")

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -10,6 +9,8 @@ import msgspec
 from gpufleet.fleet.attribution import contract, guests, slices, workloads
 from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate, validity
 from gpufleet.fleet.attribution.holder_targets import holding_query
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
+from gpufleet.fleet.usage.allocated import AllocatedUnit, AllocatedUnits, missing_devices
 from gpufleet.fleet.usage.residence import (
     UNBOUNDED,
     Residence,
@@ -34,8 +35,8 @@ from gpufleet.hub.query.events import is_active_within
 from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holder_usage import HolderUsageCalculator
-from gpufleet.hub.query.targets import MAX_HOLDINGS, MachineLookup, QueryExecutor
-from gpufleet.hub.query.usage_inputs import check_holdings, check_interval, measured
+from gpufleet.hub.query.targets import MAX_HOLDINGS, MachineLookup, QueryExecutor, check_holdings
+from gpufleet.hub.query.usage_inputs import check_interval, measured
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import VM_KINDS, WORKLOAD_KINDS, Allocation
 from gpufleet.model.api.answer import MachineRecord
@@ -66,32 +67,6 @@ EXCLUDED = "no source confirms its holding, or another holder is certain: that t
 
 CHUNK = 500
 """Targets or machines per query for holdings."""
-
-
-class _AllocatedUnit(NamedTuple):
-    """Unit of an allocation: its id in a cluster, the allocated part, and the interval in which it has the unit."""
-
-    id: str
-    part: HeldPart
-    start: int
-    end: int
-
-
-class _AllocatedUnits(msgspec.Struct, frozen=True):
-    """Units of an allocation, and why there are not more.
-
-    Attributes:
-        units: the units.
-        reason, detail: why there are not more.
-        ambiguous: intervals in which its units are unknown, each with a number of GPUs.
-        uncertain: number of devices with holdings that are not certain, or None if there are none of these.
-    """
-
-    units: tuple[_AllocatedUnit, ...]
-    reason: Reason = Reason.NOT_COLLECTED
-    detail: str = ""
-    ambiguous: tuple[tuple[int, int, int], ...] = ()
-    uncertain: int | None = None
 
 
 class _WorkloadHoldings(NamedTuple):
@@ -195,7 +170,7 @@ class UsageCalculator:
 
     def _place(
         self, cluster: str, mine: Sequence[Allocation], shown: Container[str], start: int, end: int
-    ) -> tuple[dict[str, PhysicalUnit], dict[str, _AllocatedUnits]]:
+    ) -> tuple[dict[str, PhysicalUnit], dict[str, AllocatedUnits]]:
         """Find the devices of the allocations of a cluster in an interval; each machine is queried once.
 
         Those of a pod or job that is not `shown` are found only on machines with devices of the shown allocations.
@@ -229,7 +204,7 @@ class UsageCalculator:
             elif one.id in inside:
                 placed[one.id] = self._in_vm(one, *inside[one.id], stored, units, residences, start, end)
             elif bound[one.id]:
-                placed[one.id] = _AllocatedUnits(
+                placed[one.id] = AllocatedUnits(
                     tuple(unit for interval in bound[one.id] for unit in _allocated(interval, units, residences))
                 )
             else:
@@ -263,9 +238,10 @@ class UsageCalculator:
         others = [one for one in own if one.id not in shown] if of_shown else []
         rivals = self._holdings(_target_queries(cluster, others, start, end, of_shown))
         places = sorted({one.machine for one in (*named, *rivals)})
+        earliest = max(0, start - HOLDING_TTL_NS)  # the next holder ends a holding whose end was lost
         chunks = [places[at : at + CHUNK] for at in range(0, len(places), CHUNK)]
         every = self._holdings(
-            [HoldingQuery(cluster=cluster, machines=tuple(chunk), start=start, end=end) for chunk in chunks]
+            [HoldingQuery(cluster=cluster, machines=tuple(chunk), start=earliest, end=end) for chunk in chunks]
         )
         index = TargetIndex(own)
         by_id: dict[str, list[StoredHolding]] = defaultdict(list)
@@ -284,9 +260,9 @@ class UsageCalculator:
             check_holdings(len(found))
         return tuple(found.values())
 
-    def _of_workload(self, allocation: Allocation, held: _WorkloadHoldings, units: PhysicalUnits) -> _AllocatedUnits:
+    def _of_workload(self, allocation: Allocation, held: _WorkloadHoldings, units: PhysicalUnits) -> AllocatedUnits:
         """Return the units of a pod or job."""
-        own: list[_AllocatedUnit] = []
+        own: list[AllocatedUnit] = []
         uncertain: dict[Place, Reason] = {}
         unconfirmed: set[Place] = set()
         for one in held.shares.get(allocation.id, ()):
@@ -297,26 +273,26 @@ class UsageCalculator:
                 unconfirmed.add(one.place)
             id_, part = units.held_at(one.place)
             holder = one.holder[0].value, one.holder[1]
-            own.append(_AllocatedUnit(id_, HeldPart(part, holder, *one.share, one.is_confirmed), one.start, one.end))
+            own.append(AllocatedUnit(id_, HeldPart(part, holder, *one.share, one.is_confirmed), one.start, one.end))
         if uncertain:
             reason = min(uncertain.values())
             detail = CONTRADICTED if reason is Reason.AMBIGUOUS_TARGET else EXCLUDED
-            return _AllocatedUnits(tuple(own), reason, detail, uncertain=len(unconfirmed))
+            return AllocatedUnits(tuple(own), reason, detail, uncertain=len(unconfirmed))
         if unconfirmed:
-            return _AllocatedUnits(tuple(own), Reason.NOT_ATTRIBUTED, UNCONFIRMED, uncertain=len(unconfirmed))
+            return AllocatedUnits(tuple(own), Reason.NOT_ATTRIBUTED, UNCONFIRMED, uncertain=len(unconfirmed))
         if own:
-            return _AllocatedUnits(tuple(own))
+            return AllocatedUnits(tuple(own))
         stored = held.stored.get(allocation.id, ())
         any_holder = bool(stored) or self._lookup.has_holders(allocation.spec.target.cluster)
         why = workloads.not_held_reason(allocation, stored, self._clock.now_ns(), any_holder=any_holder)
-        return _AllocatedUnits((), *why)
+        return AllocatedUnits((), *why)
 
-    def _unresolved(self, allocation: Allocation) -> _AllocatedUnits:
+    def _unresolved(self, allocation: Allocation) -> AllocatedUnits:
         """Return why a bare-metal allocation is bound to no machine in the interval."""
         target = allocation.spec.target
         machines = self._registry.find_machines(target.cluster, target.machine or "")
         located = locate(allocation.spec, machines)
-        return _AllocatedUnits((), located.reason or Reason.TARGET_UNKNOWN, located.detail)
+        return AllocatedUnits((), located.reason or Reason.TARGET_UNKNOWN, located.detail)
 
     def _of_vm(self, allocation: Allocation) -> tuple[list[MachineRecord], list[MachineRecord]]:
         """Return the guests with the target's UUID, and the nodes that may report its vGPU instances."""
@@ -341,7 +317,7 @@ class UsageCalculator:
         residences: Mapping[Place, Residence],
         start: int,
         end: int,
-    ) -> _AllocatedUnits:
+    ) -> AllocatedUnits:
         guest_samples = [
             guests.MachineSamples(machine=one, stored=stored.get(one.id, ()), readers=()) for one in inside
         ]
@@ -357,7 +333,7 @@ class UsageCalculator:
         first, last = validity(allocation)
         first, last = max(first, start), min(last, end)
         found = self._turns.of(allocation, guest_samples).within(first, last)
-        own: list[_AllocatedUnit] = []
+        own: list[AllocatedUnit] = []
         for id_, intervals in found.turns.items():
             for since, until in intervals:
                 turn = BoundInterval(id_, None, since, until)
@@ -365,27 +341,27 @@ class UsageCalculator:
         seen = {(unit.id, unit.part.name) for unit in own}
         instances = [(id_, HeldPart(part)) for id_, part in units.at(places) if (id_, part) not in seen]
         if not found.ambiguous:
-            own += [_AllocatedUnit(*one, first, last) for one in instances]
-            return _AllocatedUnits(tuple(own), reason, detail)
+            own += [AllocatedUnit(*one, first, last) for one in instances]
+            return AllocatedUnits(tuple(own), reason, detail)
         gpus = max((len(units.whole(guest.id)) for guest in inside), default=0)
         own += [
-            _AllocatedUnit(*one, since, until)
+            AllocatedUnit(*one, since, until)
             for one in instances
             for since, until in gaps(found.ambiguous, first, last)
         ]
         ambiguous = tuple((since, until, gpus) for since, until in found.ambiguous)
-        return _AllocatedUnits(tuple(own), Reason.AMBIGUOUS_TARGET, AMBIGUOUS, ambiguous)
+        return AllocatedUnits(tuple(own), Reason.AMBIGUOUS_TARGET, AMBIGUOUS, ambiguous)
 
 
 def _allocated(
     interval: BoundInterval, units: PhysicalUnits, residences: Mapping[Place, Residence]
-) -> Iterator[_AllocatedUnit]:
+) -> Iterator[AllocatedUnit]:
     """Yield the units of a machine in an interval; a GPU that came or left in it counts only while it was there."""
     devices = interval.devices
     places = [] if devices is None else [(interval.machine, key) for key in sorted(devices)]
     for id_, part in units.whole(interval.machine) if devices is None else units.at(places):
         residence = _residence(units.by_id[id_], interval.machine, residences) or Residence()
-        yield _AllocatedUnit(id_, HeldPart(part), *residence.within(interval.start, interval.end))
+        yield AllocatedUnit(id_, HeldPart(part), *residence.within(interval.start, interval.end))
 
 
 def _guests(machines: Iterable[MachineRecord]) -> dict[str, list[str]]:
@@ -427,51 +403,6 @@ def _has_no_ratio(unit: PhysicalUnit, part: HeldPart) -> bool:
 def _residence(unit: PhysicalUnit, machine: str, residences: Mapping[Place, Residence]) -> Residence | None:
     """Return the bounded residence of a GPU in a machine, if there is one."""
     return next((residences[place] for place in unit.views if place[0] == machine and place in residences), None)
-
-
-def missing_devices(
-    allocation: Allocation,
-    had: Sequence[_AllocatedUnit],
-    units: dict[UnitKey, PhysicalUnit],
-    span: tuple[int, int],
-    ambiguous: Sequence[tuple[int, int, int]] = (),
-) -> tuple[int, list[tuple[PhysicalUnit, int, int]]]:
-    """Return the largest number of devices that an allocation lacks within an interval, and their stand-ins.
-
-    A stand-in is a unit with the interval in which it represents a missing device: a GPU that moved away is missing
-    from then on, until another one is present. In an ambiguous interval, a number of devices is missing at least.
-    """
-    spec = allocation.spec
-    listed = [name for name in spec.devices or () if not name.startswith("MIG-")]
-    if any(unit.part.name != WHOLE for unit in had) and not listed:
-        return 0, []  # it has shares of GPUs, and its expected GPUs cannot be compared with them
-    wanted = max(len(listed), sum(spec.expected.values()))
-    if not wanted and not ambiguous:
-        return 0, []
-    cluster = spec.target.cluster
-    known = [unit for unit in had if (cluster, unit.id) in units]
-    there = [(unit.start, unit.end, unit.id) for unit in known if unit.part.name == WHOLE]
-    model = _model_of(spec.expected, {units[cluster, unit.id].model for unit in known})
-    most, stand_ins = 0, []
-    for start, end in pairwise(sorted({*span, *(at for one in (*there, *ambiguous) for at in one[:2])})):
-        least = max((number for first, last, number in ambiguous if first <= start and end <= last), default=0)
-        lacking = max(wanted, least) - len({id_ for first, last, id_ in there if first <= start and end <= last})
-        most = max(most, lacking)
-        names = (f"missing/{allocation.id}/{number}" for number in range(lacking))
-        stand_ins += [(PhysicalUnit(cluster, name, (), model, {}), start, end) for name in names]
-    return most, stand_ins
-
-
-def _model_of(expected: Collection[str], others: Iterable[str | None]) -> str | None:
-    """Return the model of a missing GPU: the driver's name of the other GPUs of its class, if they have a single name.
-
-    Classes are short names such as `H200`; groups and prices use the driver's `NVIDIA H200`.
-    """
-    if len(expected) != 1:
-        return None
-    (kind,) = expected
-    alike = {name for name in others if name is not None and kind.casefold() in name.casefold()}
-    return alike.pop() if len(alike) == 1 else kind
 
 
 def _ns(allocation: Allocation, start: int) -> int:

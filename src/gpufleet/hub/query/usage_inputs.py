@@ -8,7 +8,6 @@ from gpufleet.fleet.usage.segments import UnitInterval, UnitKey
 from gpufleet.fleet.usage.totals import MeasuredSegment
 from gpufleet.fleet.usage.units import PhysicalUnit
 from gpufleet.hub.query.history import InvalidQueryError
-from gpufleet.hub.query.targets import MAX_HOLDINGS
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.ports.store import Store
 
@@ -22,13 +21,6 @@ def check_interval(start: int, end: int) -> None:
         raise InvalidQueryError("end", "must be after start, by a microsecond at least")
     if end - start > MAX_SPAN_NS:
         raise InvalidQueryError("start", "is more than 1100 days before the end: shorten the interval")
-
-
-def check_holdings(number: int) -> None:
-    """Raise InvalidQueryError if there are too many holdings."""
-    if number > MAX_HOLDINGS:
-        detail = f"matches more than {MAX_HOLDINGS} holdings: shorten the interval, or select a cluster"
-        raise InvalidQueryError("start", detail)
 
 
 Measurable = TypeVar("Measurable", bound=UnitInterval)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from gpufleet.fleet.attribution import contract, workloads
 from gpufleet.fleet.attribution.bindings import BoundInterval, validity
 from gpufleet.fleet.attribution.holder_targets import names_holder
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.query import history
 from gpufleet.hub.query.targets import MachineLookup
@@ -25,18 +26,27 @@ class WorkloadQueries:
         self._stale_after = stale_after_seconds
 
     def answer(self, allocation: Allocation, now: int) -> AllocationAnswer:
-        """Return the current metrics of a pod or job."""
+        """Return the current metrics of a pod or job.
+
+        Only holdings of the last `HOLDING_TTL_NS` are read, and older values are not shown. If there are none, the
+        reason has the end of the newest past holding.
+
+        Raises:
+            TooManyHoldingsError: if there are too many holdings.
+        """
         cluster = allocation.spec.target.cluster
-        found = self._lookup.holdings(allocation, validity(allocation)[0], now + 1)
+        first = validity(allocation)[0]
+        found = self._lookup.holdings(allocation, max(first, now - HOLDING_TTL_NS), now + 1)
+        stored = found.stored or self._lookup.newest_holdings(allocation, first, now + 1)
         held = [one for one in found.intervals if one.start <= now < one.end]
         return workloads.answer(
             allocation,
             held,
-            found.stored,
+            stored,
             self._lookup.with_samples(cluster, {one.machine for one in held}),
             now,
             stale_after_seconds=self._stale_after,
-            any_holder=bool(found.stored) or self._lookup.has_holders(cluster),
+            any_holder=bool(stored) or self._lookup.has_holders(cluster),
         )
 
     def series(self, allocation: Allocation, metrics: Sequence[str], own: history.SeriesWindow) -> SeriesAnswer:
@@ -86,7 +96,7 @@ def fetch_part(
         f"{cluster}/{interval.machine}",
         interval.devices,
         history.SeriesWindow(start, end, step),
-        store.series(cluster, interval.machine, metrics, start, end, step, source),
+        store.series(cluster, interval.machine, metrics, start, end, step, source, interval.devices),
         scope=interval.scope,
         of_host=interval.of_host,
     )

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -272,11 +272,12 @@ class ClickHouseStore:
         end: int,
         step: int,
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
+        views: Collection[str] | None = None,
     ) -> StoredSeries:
         """Return values over time, at most 11,000 steps; see `ports.HistoryStore`."""
         handle, retention = self._handles.reader, self._retention
         with translate_errors(f"{self._dsn.shown}: series"):
-            return fetch_series(handle, cluster, machine, metrics, start, end, step, provenance, retention)
+            return fetch_series(handle, cluster, machine, metrics, start, end, step, provenance, retention, views)
 
     def schema_version(self) -> int:
         """Return the schema version of the tables, 0 if there are none. Read-only."""

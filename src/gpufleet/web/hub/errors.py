@@ -65,6 +65,9 @@ def _unavailable(request: AnyRequest, error: StoreError | RegistryError) -> Resp
 def _http(request: AnyRequest, error: HTTPException) -> Response[ErrorAnswer]:
     """Convert an error of the framework, with its field if known."""
     status = error.status_code
+    body_error = _body_error(error)
+    if body_error is not None:
+        return _answer(400, body_error)
     if status >= 500:
         return _internal_error(request, error)
     if status == 404:
@@ -77,6 +80,20 @@ def _http(request: AnyRequest, error: HTTPException) -> Response[ErrorAnswer]:
         field = ""  # the framework's name for the whole body
     detail = f"{field}: {message}" if field else message
     return _answer(status, ErrorAnswer(error=_HTTP_ERRORS.get(status, "bad_request"), detail=detail, field=field))
+
+
+def _body_error(error: HTTPException) -> ErrorAnswer | None:
+    """Return the error of an invalid body that the framework reports as an internal error.
+
+    If a body field has the name of a dependency, such as `tenant`, the framework reports its error as the dependency's.
+    """
+    if error.status_code < 500 or not isinstance(error.__cause__, msgspec.ValidationError):
+        return None
+    message, _, path = str(error.__cause__).rpartition(" - at ")
+    _, _, field = path.strip("`").partition("$.data.")  # `data` is the framework's name for the whole body
+    if not field:
+        return None
+    return ErrorAnswer(error="bad_request", detail=f"{field}: {message}", field=field)
 
 
 def _internal_error(request: AnyRequest, error: Exception) -> Response[ErrorAnswer]:

@@ -67,6 +67,22 @@ def test_readers_are_not_mixed_in_one_series(store: ClickHouseStore, cluster: st
     }
 
 
+def test_only_the_requested_views_and_the_machine_have_series(store: ClickHouseStore, cluster: str) -> None:
+    other = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-2")
+    gpus = [sample(1, {"gpu_power_watts": watts}, view=view) for watts, view in ((100.0, GPU), (200.0, other))]
+    load = sample(1, {"host_load_1m": 1.5}, reader="host", view=None)
+    store.write([accept(cluster, "m", [*gpus, load])], f"{cluster}-t")
+
+    def views(chosen: frozenset[str] | None) -> set[str | None]:
+        metrics = ["gpu_power_watts", "host_load_1m"]
+        found = store.series(cluster, "m", metrics, T0, T0 + STEP, STEP, views=chosen)
+        return {view for view, _ in found.points}
+
+    assert views(None) == {None, GPU.key, other.key}
+    assert views(frozenset({other.key})) == {None, other.key}
+    assert views(frozenset()) == {None}
+
+
 def test_provenances_are_not_mixed_in_one_series(store: ClickHouseStore, cluster: str) -> None:
     imported = msgspec.structs.replace(
         sample(1, {"gpu_power_watts": 900.0}, reader="exporter"), provenance=Provenance.IMPORTED

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage
 from gpufleet.model.errors import StoreError
@@ -37,6 +37,8 @@ SETTINGS do_not_merge_across_partitions_select_final = 1, max_result_rows = {max
 
 _CURRENT = " AND (toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
 
+_CHOSEN_VIEWS = " AND view IN {views:Array(String)}"
+
 _TABLES = {Resolution.MINUTE: "windows_1m", Resolution.HOUR: "windows_1h"}
 
 
@@ -50,6 +52,7 @@ def fetch_series(
     step: int,
     provenance: Provenance,
     retention: Retention,
+    views: Collection[str] | None = None,
 ) -> StoredSeries:
     """Return (view key, metric) to (start of step, value); see `ports.HistoryStore.series`.
 
@@ -69,9 +72,10 @@ def fetch_series(
         "provenance": provenance.value,
         "start": start,
         "step": step,
+        "views": ["", *sorted(views or ())],  # the empty key is that of the machine
     }
     found: dict[tuple[str, str], dict[str, dict[int, StepPart]]] = defaultdict(lambda: defaultdict(dict))
-    for query in _queries(source, requested):
+    for query in _queries(source, requested, all_views=views is None):
         for view, reader, number, *parts in handle.query(query, parameters=parameters).result_rows:
             for metric, value, weight in zip(requested, parts[::2], parts[1::2], strict=True):
                 if value is not None and weight:
@@ -86,14 +90,15 @@ def fetch_series(
     )
 
 
-def _queries(source: SourceChoice, metrics: Sequence[Metric]) -> Iterator[str]:
+def _queries(source: SourceChoice, metrics: Sequence[Metric], *, all_views: bool) -> Iterator[str]:
+    chosen = "" if all_views else _CHOSEN_VIEWS
     if source.raw:
         yield _HEAD.format(
             at="toUnixTimestamp64Nano(measured_at)",
             aggregates=",\n    ".join(map(_sample_aggregates, metrics)),
             table="samples",
             spans=" OR ".join(f"(measured_at >= {_instant(a)} AND measured_at < {_instant(b)})" for a, b in source.raw),
-            more="",
+            more=chosen,
             max_rows=MAX_ROWS,
         )
     if source.rolled:
@@ -105,7 +110,7 @@ def _queries(source: SourceChoice, metrics: Sequence[Metric]) -> Iterator[str]:
                 f"(at >= toDateTime({a // NANOS}, 'UTC') AND at < toDateTime({b // NANOS}, 'UTC'))"
                 for a, b in source.rolled
             ),
-            more=_CURRENT,
+            more=_CURRENT + chosen,
             max_rows=MAX_ROWS,
         )
 
