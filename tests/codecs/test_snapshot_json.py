@@ -24,7 +24,7 @@ def test_snapshot_round_trips() -> None:
 def test_every_top_level_field_is_always_present() -> None:
     assert list(json.loads(encode_snapshot(example_snapshot()))) == [
         "schema", "catalogue", "version", "node", "measured_at", "devices", "host", "guests", "readers",
-        "capabilities", "aggregate", "events",
+        "capabilities", "aggregate", "events", "unresolved",
     ]  # fmt: skip
 
 
