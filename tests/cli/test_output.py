@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.cli.output import escape_controls
+from gpufleet.cli.output import escape_controls, repeat
 from tests.fakes.batches import body
 from tests.support.waiting import PATIENCE, wait_until_async
 from tests.web.hub.site import Site, now, running_site
@@ -95,6 +95,26 @@ async def test_watch_repeats_until_interrupted(tmp_path: Path, terminals: list[T
         terminal.process.send_signal(signal.SIGINT)
         assert await asyncio.to_thread(terminal.process.wait, 20 * PATIENCE) == 130  # the hub runs on this loop
         assert "Traceback" not in terminal.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interrupt_in_a_finalizer_ends_the_watch() -> None:
+    """Python drops the KeyboardInterrupt there."""
+    runs = 0
+
+    class Released:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def action() -> None:
+        nonlocal runs
+        runs += 1
+        assert runs == 1
+        Released()
+
+    with pytest.raises(KeyboardInterrupt):
+        repeat(action, "1s")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 async def test_watch_continues_after_a_failure(tmp_path: Path, terminals: list[Terminal]) -> None:

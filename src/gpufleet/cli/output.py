@@ -1,11 +1,13 @@
 """Printing of a hub's answers, as tables or JSON."""
 
+import contextlib
 import datetime as dt
 import re
 import shutil
+import signal
 import sys
-import time
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -48,18 +50,39 @@ def repeat(action: Callable[[], None], watch: str | None) -> None:
         raise OptionError("--watch", "must be at least 1s")
     is_terminal = sys.stdout.isatty()
     is_first = True
-    while True:
-        if is_terminal:
-            sys.stdout.write(f"{CLEAR}{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M:%SZ}, every {watch}\n\n")
-        try:
-            action()
-        except CommandError as error:
-            if is_first:
-                raise
-            print(f"gpufleet: {error}", file=sys.stderr)
-        is_first = False
-        sys.stdout.flush()
-        time.sleep(interval.total_seconds())
+    with _interrupts() as interrupted:
+        while not interrupted.is_set():
+            if is_terminal:
+                sys.stdout.write(f"{CLEAR}{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M:%SZ}, every {watch}\n\n")
+            try:
+                action()
+            except CommandError as error:
+                if is_first:
+                    raise
+                print(f"gpufleet: {error}", file=sys.stderr)
+            is_first = False
+            sys.stdout.flush()
+            interrupted.wait(interval.total_seconds())
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Yield an event that SIGINT sets. The signal also raises KeyboardInterrupt, as usual.
+
+    Python drops an exception that is raised while a finalizer runs. The event is set nevertheless.
+    """
+    interrupted = threading.Event()
+
+    def interrupt(_number: int, _frame: object) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    earlier = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, earlier)
 
 
 _CONTROLS = re.compile(
