@@ -55,7 +55,7 @@ class Disk:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     if os.geteuid() != 0:
-        pytest.skip("mounting needs root; publish/test_full_disk.py covers refused writes without root")
+        pytest.skip("mounting needs root; delivery/test_full_disk.py covers refused writes without root")
     try:
         disk = Disk(tmp_path / "disk")
     except (subprocess.CalledProcessError, FileNotFoundError) as error:

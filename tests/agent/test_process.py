@@ -139,7 +139,7 @@ def test_agent_answers_and_stops_while_the_driver_hangs(
 
 def test_daemon_does_not_import_command_dependencies() -> None:
     script = (
-        "import sys, gpufleet.cli.main, gpufleet.wiring.agent, gpufleet.web.agent, gpufleet.agent.publish.outbox;"
+        "import sys, gpufleet.cli.main, gpufleet.wiring.agent, gpufleet.web.agent, gpufleet.delivery.outbox;"
         "heavy = {'rich', 'litestar', 'sqlalchemy', 'chdb', 'clickhouse_connect'};"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpufleet.agent.publish.push import Pusher
-from gpufleet.agent.publish.queue import BatchQueue, MemoryQueue
 from gpufleet.codecs.batch import encode
+from gpufleet.delivery.batch_queue import BatchQueue, MemoryQueue
 from gpufleet.delivery.export import SendStats
 from gpufleet.delivery.pacing import Pacer
 from gpufleet.delivery.post import HubAnswer, HubClient, HubVerdict, RejectedBatches
+from gpufleet.delivery.pusher import Pusher
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.log import Wal
 from gpufleet.hub.relay.forwarding import RelayForwarder, Renumberer

@@ -137,8 +137,8 @@ class HubClient(Session):
             token: returns the current bearer token; raises ConfigError if there is none.
             relays: returns the value of `RELAY_HEADER`; None if the client is not a relay.
         """
-        super().__init__(name=name, timeout_seconds=timeout_seconds, connections=connections, tls=tls)
-        self.url = f"{url.rstrip('/')}/v1/batches"
+        batches = f"{url.rstrip('/')}/v1/batches"
+        super().__init__(batches, name=name, timeout_seconds=timeout_seconds, connections=connections, tls=tls)
         self._token = token
         self._relays = relays
 

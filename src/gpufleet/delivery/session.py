@@ -1,31 +1,36 @@
 """HTTP client session: keep-alive connections and bounded reading of responses."""
 
 import ssl
+import urllib.request
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from gpufleet import __version__
+from gpufleet.config.tls import is_loopback
 
 REQUEST_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 """Exceptions of a request that got no response; `describe_error` formats them."""
 
 
 class Session:
-    """A client session that keeps a few connections open while used as a context manager."""
+    """A client session of one URL that keeps a few connections open while used as a context manager."""
 
     def __init__(
-        self, *, name: str, timeout_seconds: float, connections: int = 1, tls: ssl.SSLContext | None = None
+        self, url: str, *, name: str, timeout_seconds: float, connections: int = 1, tls: ssl.SSLContext | None = None
     ) -> None:
         """Set the options of every request.
 
         Args:
+            url: the complete URL. The proxy for it is that of the environment.
             name: of the client, sent as User-Agent.
             timeout_seconds: limit on a whole request.
             connections: maximum number of concurrent connections.
             tls: trusted authorities and client certificate; the system's authorities if None.
         """
+        self.url = url
         self._name = name
         self._timeout = timeout_seconds
         self._connections = connections
@@ -44,6 +49,7 @@ class Session:
             timeout=aiohttp.ClientTimeout(total=self._timeout),
             headers={"User-Agent": f"{self._name}/{__version__}"},
             connector=aiohttp.TCPConnector(limit=self._connections, ssl=self._tls or True),
+            proxy=environment_proxy(self.url),
         )
         return self
 
@@ -53,6 +59,16 @@ class Session:
         """Close the connections."""
         await self.session.close()
         self._session = None
+
+
+def environment_proxy(url: str) -> str | None:
+    """Return the proxy for a URL by `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, or None. Loopback needs no proxy."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    with_port = host if ":" in host else parts.netloc  # the module takes the end of an IPv6 address for a port
+    if is_loopback(host) or urllib.request.proxy_bypass(with_port):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
 
 
 async def read_prefix(answer: aiohttp.ClientResponse, bound: int) -> bytes:

@@ -80,8 +80,7 @@ class HttpSender(Session):
             timeout_seconds, tls: see `Session`.
             headers: returns headers to add, such as credentials; raises ConfigError if they are unavailable.
         """
-        super().__init__(name="gpufleet-agent", timeout_seconds=timeout_seconds, tls=tls)
-        self.url = url
+        super().__init__(url, name="gpufleet-agent", timeout_seconds=timeout_seconds, tls=tls)
         self._headers = headers
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:

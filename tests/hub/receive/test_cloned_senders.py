@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from gpufleet.agent.publish.outbox import Outbox
-from gpufleet.agent.publish.push import Pusher
-from gpufleet.agent.publish.queue import BatchQueue, MemoryQueue
 from gpufleet.codecs.batch import to_rows
 from gpufleet.config.hub import HubConfig, RelayConfig
+from gpufleet.delivery.batch_queue import BatchQueue, MemoryQueue
+from gpufleet.delivery.outbox import Outbox
 from gpufleet.delivery.pacing import Pacer
 from gpufleet.delivery.post import HubClient, RejectedBatches
+from gpufleet.delivery.pusher import Pusher
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.agent.publish.outbox import Outbox
-from gpufleet.agent.publish.push import Pusher
-from gpufleet.agent.publish.queue import LIVE_RECORDS, BatchQueue, MemoryQueue
 from gpufleet.codecs.batch import decode
+from gpufleet.delivery.batch_queue import LIVE_RECORDS, BatchQueue, MemoryQueue
+from gpufleet.delivery.outbox import Outbox
 from gpufleet.delivery.pacing import Pacer
 from gpufleet.delivery.post import MAX_FILES, HubClient, RejectedBatches
+from gpufleet.delivery.pusher import Pusher
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample

@@ -3,13 +3,13 @@
 import logging
 
 from gpufleet import __version__
-from gpufleet.agent.publish.push import Pusher
-from gpufleet.agent.publish.queue import BatchQueue
 from gpufleet.codecs.batch import encode
+from gpufleet.delivery.batch_queue import BatchQueue
 from gpufleet.delivery.export import QueueStats, SendStats
+from gpufleet.delivery.pusher import Pusher
 from gpufleet.model.errors import SpoolError, WireError
 from gpufleet.model.status import Heartbeat
-from gpufleet.model.wire.batch import Batch, MachineReport
+from gpufleet.model.wire.batch import Batch, ClusterPart, MachineReport
 from gpufleet.ports.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -52,11 +52,11 @@ class Outbox:
             records=queue.records, bytes=queue.waiting_bytes, dropped=queue.dropped, in_memory=queue.memory_records
         )
 
-    async def post(self, *reports: MachineReport | None) -> bool:
+    async def post(self, *reports: MachineReport | None, cluster_part: ClusterPart | None = None) -> bool:
         """Queue the reports, with a heartbeat if one is due; return whether a batch was queued."""
         beats = self.heartbeat_due_in() == 0.0
         present = tuple(report for report in reports if report is not None)
-        if not present and not beats:
+        if not present and cluster_part is None and not beats:
             return False
         sent_at = self._clock.now_ns()
         heartbeat = self._heartbeat() if beats else None
@@ -72,6 +72,7 @@ class Outbox:
                     sent_at=sent_at,
                     heartbeat=heartbeat,
                     reports=present,
+                    cluster_part=cluster_part,
                 )
             )
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.agent.publish.queue import BatchQueue, MemoryQueue
 from gpufleet.codecs.batch import decode, encode
+from gpufleet.delivery.batch_queue import BatchQueue, MemoryQueue
 from gpufleet.spool import Spool, SpoolGoneError
 from tests.fakes.batches import make_batch
 

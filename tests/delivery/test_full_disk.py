@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.agent.publish.outbox import Outbox
-from gpufleet.agent.publish.push import Pusher
-from gpufleet.agent.publish.queue import BatchQueue, MemoryQueue
 from gpufleet.codecs.batch import decode
+from gpufleet.delivery.batch_queue import BatchQueue, MemoryQueue
+from gpufleet.delivery.outbox import Outbox
 from gpufleet.delivery.pacing import Pacer
 from gpufleet.delivery.post import HubClient, RejectedBatches
+from gpufleet.delivery.pusher import Pusher
 from gpufleet.hub.receive.sequences import Intervals
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import SpoolError

@@ -9,7 +9,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from gpufleet.agent.publish.queue import BatchQueue, QueuedBatch
+from gpufleet.delivery.batch_queue import BatchQueue, QueuedBatch
 from gpufleet.delivery.export import SendStats
 from gpufleet.delivery.pacing import Pacer, retry_delay
 from gpufleet.delivery.post import HubAnswer, HubClient, HubVerdict, RejectedBatches
