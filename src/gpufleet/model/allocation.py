@@ -87,12 +87,14 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         machine: the hub's machine id.
         devices: listed device to the keys of its views on that machine; a PCI address at which nothing was seen yet is
             missing. None for the whole machine.
+        parents: listed MIG device to the key of the GPU that contains it; unknown ones are missing.
         since: start; None means the start of the allocation.
         until: end, excluded; None means the end of the allocation.
     """
 
     machine: str
     devices: dict[str, tuple[str, ...]] | None = None
+    parents: dict[str, str] = {}
     since: dt.datetime | None = None
     until: dt.datetime | None = None
 

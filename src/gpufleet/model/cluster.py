@@ -7,6 +7,7 @@ import msgspec
 
 from gpufleet.model.allocation import Name
 from gpufleet.model.api.answer import Coverage
+from gpufleet.model.api.kubernetes import ClusterCollection
 from gpufleet.model.liveness import ClusterFreshness
 
 
@@ -52,6 +53,7 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         freshness: liveness of its senders and machines, and the instant up to which its data is complete.
         coverage: number of its GPUs that report.
         machines: number of its machines that are not retired.
+        collection: collection of its Kubernetes objects.
         max_machines: limit on that number; batches with further machines get 403 `too_many_machines`.
     """
 
@@ -60,5 +62,6 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     configured: bool
     freshness: ClusterFreshness | None = None
     coverage: Coverage | None = None
+    collection: ClusterCollection | None = None
     machines: int | None = None
     max_machines: int | None = None

@@ -9,6 +9,7 @@ GpufleetError
 │   └── ChannelTimeoutError  no answer in time
 ├── ReaderError         a reader cannot work at all (no library, no driver, ...)
 ├── HolderError         a holder source gives no answer (no kubelet, no permission, ...)
+│   └── KubernetesApiError  the Kubernetes API server gives no answer, or rejects the request
 ├── CapacityError       a limit on the number of entries is reached; existing entries are unaffected
 ├── SpoolError          the disk queue cannot be opened, written or read
 ├── StoreError          the store rejected a statement or is unreachable
@@ -118,6 +119,22 @@ class HolderError(GpufleetError):
     def __init__(self, absence: Reason, message: str) -> None:
         self.absence = absence
         super().__init__(message)
+
+
+class KubernetesApiError(HolderError):
+    """The Kubernetes API server gives no answer, or rejects the request.
+
+    Attributes:
+        status: HTTP status, or 0 without an answer.
+        code: `reason` of the API's Status object (`Expired`, `Forbidden`, ...), or empty.
+        retry_after: seconds after which the server permits another request, or None.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, code: str = "", retry_after: float | None = None) -> None:
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
+        super().__init__(Reason.NOT_PERMITTED if status in (401, 403) else Reason.READER_FAILED, message)
 
 
 class CapacityError(GpufleetError):

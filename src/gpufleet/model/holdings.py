@@ -16,6 +16,15 @@ MAX_LABELS = 64
 REPEAT_SECONDS = 600
 """Interval at which agents and importers report unchanged holdings again."""
 
+MAX_DEVICE_STATES = 1024
+"""Maximum number of devices of a machine whose holder states are reported."""
+
+MAX_UNRESOLVED_SOURCES = 16
+"""Maximum number of sources of a machine whose unresolved device names are counted."""
+
+MAX_STATE_TEXT = 256
+"""Maximum length of a detail of a holder state, and of the name of a source."""
+
 
 HET_JOB = "HetJob"
 """Kind of the owner of a component of a heterogeneous job."""
@@ -148,11 +157,15 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HolderState(enum.StrEnum):
-    """Whether the holders of a device are known."""
+    """Whether the holders of a device are known. A name from a newer build decodes as `UNKNOWN`."""
 
     HELD = "held"
     FREE = "free"  # every source on this machine answers, and none reports a holder
     UNKNOWN = "unknown"  # a source that could declare a holder does not answer, or there is none
+
+    @classmethod
+    def _missing_(cls, value: object) -> "HolderState | None":
+        return cls.UNKNOWN if isinstance(value, str) else None
 
 
 class DeviceHolders(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -167,6 +180,31 @@ class DeviceHolders(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     state: HolderState
     detail: str = ""
     holdings: tuple[Holding, ...] = ()
+
+
+class DeviceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Holder state of a device, as its machine reports it to a hub.
+
+    Attributes:
+        view: key of the view.
+        state, detail: as in `DeviceHolders`.
+    """
+
+    view: str
+    state: HolderState
+    detail: str = ""
+
+
+class UnresolvedCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Number of device names of a holder source that identify no device of this machine.
+
+    Attributes:
+        source: name of the source.
+        names: number of names; 0 if the source answers and has none.
+    """
+
+    source: str
+    names: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class UnresolvedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -190,7 +190,9 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         allocation: id of its allocation, if configured.
         state: `ok`, or why its GPUs cannot be read (the states of `guest_state`).
         detail: description of the problem.
-        found_by: source and label: `configuration`, `folder` or `libvirt`, and its name there.
+        excluded: whether the agent opens no connection to it: its user does not permit it, or it is not supported.
+        found_by: source and label: `configuration`, `folder`, `libvirt` or `kubevirt`, and its name there.
+        labels: its labels in Kubernetes, those on the allow-list.
         access_paths: access paths into it in order of preference.
         devices, host: its devices; its processor, memory and network.
         readers: status of each reader in it.
@@ -203,7 +205,9 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allocation: str = ""
     state: str = ""
     detail: str = ""
+    excluded: bool = False
     found_by: str = ""
+    labels: dict[str, str] = {}
     access_paths: tuple[AccessPathReport, ...] = ()
     devices: tuple[Device, ...] = ()
     host: Host

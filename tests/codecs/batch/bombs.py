@@ -15,7 +15,7 @@ def _many(count: int, element: bytes) -> msgspec.Raw:
 
 
 def _batch(place: int, value: Any) -> bytes:
-    elements = [WIRE_VERSION, 1, "c", "s", "0" * 32, 1, NOW, None, [], [], [], [], [], []]
+    elements = [WIRE_VERSION, 1, "c", "s", "0" * 32, 1, NOW, None, [], [], [], [], [], [], None]
     elements[place] = value
     return zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(elements))
 
@@ -56,6 +56,10 @@ NAMED_BOMBS: dict[str, Callable[[], bytes]] = {
     "processes": lambda: _processes([_table(_many(COUNT, b"\x01"))]),
     "kinds of processes": lambda: _processes([_table([], [], [_many(COUNT, b"\xa1a")])]),
     "columns of processes": lambda: _processes([_table([], [], [], [], [], [_many(COUNT, b"\x01")])]),
+    "objects of a cluster": lambda: _batch(14, [NOW, "", "", [], _many(COUNT // 8, b"\x82\xa3uid\xa1x\xa4name\xa1x")]),
+    "labels of a node": lambda: _batch(
+        14, [NOW, "", "", [], [{"uid": "x", "name": "x", "labels": {f"{n:x}": "" for n in range(2_000_000)}}]]
+    ),
     "parts": lambda: _batch(13, _many(COUNT, b"\x90")),
     "views": lambda: _batch(9, _many(COUNT // 8, b"\x83\xa4kind\xa3gpu\xa4side\xa4host\xa4uuid\xa1x")),
     "rows of numbers": lambda: _packed(["gpu_power_watts"], *[[0] * 2_000_000] * 5, [], "d", bytes(16_000_000)),

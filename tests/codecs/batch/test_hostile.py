@@ -158,6 +158,24 @@ def put(value: Any, *path: int | str) -> Callable[[list[Any]], None]:
             "parts[0].holdings[0].holder.labels: 4097 characters",
         ),
         (put("x" * 1025, 13, 0, 3, 0, "container"), "parts[0].holdings[0].container: 1025 characters"),
+        (put([{"view": "", "state": "free"}], 13, 0, 6), "parts[0].device_holders[0].view: empty"),
+        (
+            put([{"view": "v", "state": "free", "detail": "x" * 4097}], 13, 0, 6),
+            "parts[0].device_holders[0].detail: 4097 characters",
+        ),
+        (put([{"view": "v", "state": "free"}] * 1025, 13, 0, 6), "parts[0].device_holders: 1025 devices, more than"),
+        (put([{"source": "", "names": 1}], 13, 0, 7), "parts[0].unresolved[0].source: empty"),
+        (put([{"source": "s", "names": -1}], 13, 0, 7), "parts[0].unresolved[0].names: expected `int` >= 0"),
+        (put([{"source": "s", "names": 1}] * 17, 13, 0, 7), "parts[0].unresolved: 17 sources, more than"),
+        (put([NOW, "", "", [], [{"uid": "", "name": "n"}]], 14), "cluster_part.nodes[0].uid: empty"),
+        (
+            put([NOW, "", "", [], [], [], [], [], [], [["", "u", NOW]]], 14),
+            "cluster_part.removed[0].resource: x",
+        ),
+        (
+            put([NOW, "", "", [], [{"uid": "u", "name": "n", "labels": {"a": "x" * 4097}}]], 14),
+            "cluster_part.nodes[0].labels: 4097 characters",
+        ),
         (put(-5, 13, 0, 4, 0, "vendor"), "parts[0].inventory[0].vendor: -5 is not from 0 to"),
     ],
 )

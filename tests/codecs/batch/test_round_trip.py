@@ -11,11 +11,13 @@ from gpufleet.codecs.batch import decode, encode, encode_wire, to_rows, to_wire
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireError, WireLimitError
-from gpufleet.model.holdings import Holding
+from gpufleet.model.holdings import DeviceState, HolderState, Holding
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.wire.batch import Batch, MachineReport
 from tests.codecs.batch.batches import EXAMPLE, GPU, NOW, batches, in_order
+from tests.codecs.batch.cluster_parts import PART
+from tests.codecs.batch.fixtures.render import HOLDER_STATES, UNRESOLVED
 from tests.support.holdings import HOLDINGS
 
 
@@ -48,11 +50,32 @@ def test_any_batch(batch: Batch, compress: bool) -> None:
     assert in_order(to_rows(decode(encode(batch, compress=compress)))) == in_order(batch)
 
 
+def test_every_field_of_a_cluster_part_travels() -> None:
+    batch = msgspec.structs.replace(batch_of(), cluster_part=PART)
+    assert sent(batch) == batch
+
+
 @given(st.lists(HOLDINGS, max_size=4))
 def test_every_field_of_a_holding_travels(holdings: list[Holding]) -> None:
     report = MachineReport(machine=Machine(name="n"), holdings=tuple(holdings))
     batch = msgspec.structs.replace(batch_of(), reports=(report,))
     assert sent(batch) == batch
+
+
+@pytest.mark.parametrize("states", [None, (), HOLDER_STATES])
+def test_holder_states_travel_and_none_is_not_an_empty_list(states: tuple[DeviceState, ...] | None) -> None:
+    report = MachineReport(machine=Machine(name="n"), device_holders=states, unresolved=UNRESOLVED if states else ())
+    batch = msgspec.structs.replace(batch_of(), reports=(report,))
+    assert sent(batch) == batch
+
+
+def test_holder_state_of_a_newer_build_is_unknown() -> None:
+    report = MachineReport(machine=Machine(name="n"), device_holders=HOLDER_STATES)
+    elements = msgspec.msgpack.decode(encode(msgspec.structs.replace(batch_of(), reports=(report,)), compress=False))
+    elements[13][0][6][1]["state"] = "reserved"
+    (decoded,) = to_rows(decode(msgspec.msgpack.encode(elements))).reports
+    assert decoded.device_holders is not None
+    assert decoded.device_holders[1].state is HolderState.UNKNOWN
 
 
 @pytest.mark.parametrize("value", [0, 2**53 + 1, 2**63, 2**64 - 1, -1, -(2**63)])

@@ -19,6 +19,12 @@ from tests.codecs.batch.stored import STORED, expected, plain
 EVERYTHING = (STORED / "everything.msgpack").read_bytes()
 """`EXAMPLE` as it was encoded when the format was written down."""
 
+ADDED_TO_PARTS: list[Any] = [None, []]
+"""Fields of a part that were added since, with their defaults."""
+
+ADDED_TO_BATCHES = [None]
+"""Fields of a batch that were added since, with their defaults."""
+
 
 def elements() -> list[Any]:
     found: list[Any] = msgspec.msgpack.decode(EVERYTHING)
@@ -33,6 +39,9 @@ def test_stored_batch_keeps_its_content(file: Path) -> None:
 def test_encoding_changes_only_with_the_catalogue_version() -> None:
     stored = elements()
     stored[1] = CATALOGUE_VERSION
+    for part in stored[13]:
+        part += ADDED_TO_PARTS
+    stored += ADDED_TO_BATCHES
     assert encode(EXAMPLE, compress=False) == msgspec.msgpack.encode(stored)
 
 
@@ -59,7 +68,7 @@ def test_stored_spool_is_read_and_continued(tmp_path: Path) -> None:
 def test_renumbering_keeps_unknown_fields(compressed: bool) -> None:
     newer: list[Any] = msgspec.msgpack.decode((STORED / "node.msgpack").read_bytes())
     newer[8][0]["new"] = [2**64 - 1]
-    newer.append({"newer": [1]})
+    newer += [*ADDED_TO_BATCHES, {"newer": [1]}]
     body = msgspec.msgpack.encode(newer)
     changed = renumber(zstandard.ZstdCompressor().compress(body) if compressed else body, "f" * 32, 99)
     assert decode(changed).seq == 99
@@ -69,12 +78,12 @@ def test_renumbering_keeps_unknown_fields(compressed: bool) -> None:
 
 def test_newer_sender_may_add_fields_at_the_end() -> None:
     batch = elements()
-    batch.append({"new": [1]})
+    batch += [*ADDED_TO_BATCHES, {"new": [1]}]
     batch[8][0]["new"] = 1
     batch[10][0][0].append("new")
     batch[11][0].append(["new"])
     batch[12][0].append("new")
-    batch[13][0] += [{"newer": 1}]
+    batch[13][0] += [*ADDED_TO_PARTS, {"newer": 1}]
     batch[13][0][2][0]["new"] = None
     assert to_rows(decode(msgspec.msgpack.encode(batch))) == EXAMPLE
 

@@ -58,6 +58,7 @@ def to_wire(batch: Batch) -> WireBatch:
         samples=list(maker.samples.values()),
         dims=list(maker.dims.values()),
         parts=maker.parts,
+        cluster_part=batch.cluster_part,
     )
 
 
@@ -81,17 +82,18 @@ class _ColumnBuilder:
             if sample.view is not None and sample.processes is not None:
                 view = self.views.setdefault(sample.view, len(self.views))
                 processes.append(encode_processes(sample, view, _cell, self._absence))
-        if report.events or report.readers or report.holdings or report.inventory is not None or processes:
-            self.parts.append(
-                MachinePart(
-                    machine,
-                    [_cut_event(event) for event in report.events],
-                    [_cut_status(status) for status in report.readers],
-                    list(report.holdings),
-                    None if report.inventory is None else list(report.inventory),
-                    processes,
-                )
-            )
+        part = MachinePart(
+            machine,
+            [_cut_event(event) for event in report.events],
+            [_cut_status(status) for status in report.readers],
+            list(report.holdings),
+            None if report.inventory is None else list(report.inventory),
+            processes,
+            None if report.device_holders is None else list(report.device_holders),
+            list(report.unresolved),
+        )
+        if part != MachinePart(machine):
+            self.parts.append(part)
 
     def _add_values(self, machine: int, sample: Sample) -> None:
         key = (sample.reader, sample.lane.value, sample.provenance.value, tuple(sample.values))

@@ -20,6 +20,7 @@ from gpufleet.model.status import Heartbeat
 from gpufleet.model.view import View, ViewList
 from gpufleet.model.wire.batch import (
     Cell,
+    ClusterPart,
     DimBlock,
     Index,
     IndexOrNone,
@@ -90,6 +91,7 @@ class PackedBatch(msgspec.Struct, array_like=True):
     samples: list[PackedBlock] = []
     dims: list[DimBlock] = []
     parts: list[MachinePart] = []
+    cluster_part: ClusterPart | None = None
 
 
 _SAMPLES = WireBatch.__struct_fields__.index("samples")
@@ -133,6 +135,7 @@ def unpack_message(message: bytes, limits: Limits, *, as_matrix: bool) -> WireBa
         [_block(index, block, as_matrix=as_matrix) for index, block in enumerate(found.samples)],
         found.dims,
         found.parts,
+        found.cluster_part,
     )
     if sum(len(block.cells) for block in found.samples) > limits.items * CELL_BYTES:
         raise WireLimitError("samples", f"more than {limits.items} items")

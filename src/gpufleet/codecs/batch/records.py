@@ -1,15 +1,24 @@
-"""Validation of the records beside the columns: machines, views, heartbeat, status, events, holdings."""
+"""Validation of the records beside the columns: machines, views, heartbeat, parts of machines, cluster part."""
 
 import math
 from collections.abc import Iterable
 
+import msgspec
+
 from gpufleet.model.errors import WireError
 from gpufleet.model.event import Event
-from gpufleet.model.holdings import Holder, Holding
+from gpufleet.model.holdings import (
+    MAX_DEVICE_STATES,
+    MAX_UNRESOLVED_SOURCES,
+    DeviceState,
+    Holder,
+    Holding,
+    UnresolvedCount,
+)
 from gpufleet.model.machine import ATTRIBUTES, Machine, PciFunction
 from gpufleet.model.status import Heartbeat, ReaderStatus
 from gpufleet.model.view import View
-from gpufleet.model.wire.batch import MachinePart, WireBatch
+from gpufleet.model.wire.batch import ClusterPart, MachinePart, WireBatch
 
 MAX_NAME = 253
 MAX_MESSAGE = 4096
@@ -58,7 +67,7 @@ def check_views(views: list[View]) -> None:
 
 
 def check_parts(parts: list[MachinePart], machines: int) -> None:
-    """Check the parts of machines: events, readers, holdings, inventory. Raises WireError naming the field."""
+    """Check the parts of machines: everything except processes. Raises WireError naming the field."""
     seen: set[int] = set()
     for index, part in enumerate(parts):
         field = f"parts[{index}]"
@@ -75,6 +84,36 @@ def check_parts(parts: list[MachinePart], machines: int) -> None:
             _check_holding(f"{field}.holdings[{at}]", holding)
         for at, function in enumerate(part.inventory or ()):
             _check_function(f"{field}.inventory[{at}]", function)
+        _check_device_holders(f"{field}.device_holders", part.device_holders or [])
+        _check_unresolved(f"{field}.unresolved", part.unresolved)
+
+
+def check_cluster_part(field: str, part: ClusterPart) -> None:
+    """Check the texts, numbers and identities of every object. Raises WireError naming the field."""
+    for name in part.__struct_fields__:
+        _check_content(f"{field}.{name}", getattr(part, name))
+    for name in ("nodes", "pods", "slices", "claims", "vmis"):
+        for at, one in enumerate(getattr(part, name)):
+            _check_required(f"{field}.{name}[{at}].uid", one.uid)
+            _check_required(f"{field}.{name}[{at}].name", one.name)
+
+
+def _check_content(field: str, content: object) -> None:
+    """Check every text and number within records, lists and maps."""
+    if isinstance(content, str):
+        _check_text(field, content, MAX_MESSAGE)
+    elif isinstance(content, int):
+        _check_number(field, content, -(2**63), _INT64_MAX)
+    elif isinstance(content, msgspec.Struct):
+        for name in content.__struct_fields__:
+            _check_content(f"{field}.{name}", getattr(content, name))
+    elif isinstance(content, dict):
+        for key, value in content.items():
+            _check_text(field, key, MAX_NAME)
+            _check_content(field, value)
+    elif isinstance(content, list | tuple):
+        for at, item in enumerate(content):
+            _check_content(f"{field}[{at}]", item)
 
 
 def _check_heartbeat(field: str, heartbeat: Heartbeat) -> None:
@@ -150,6 +189,22 @@ def _check_holder(field: str, holder: Holder) -> None:
         for key, text in texts.items():
             _check_text(f"{field}.{name}", key, MAX_HOLDER_TEXT)
             _check_text(f"{field}.{name}", text, MAX_MESSAGE)
+
+
+def _check_device_holders(field: str, states: list[DeviceState]) -> None:
+    if len(states) > MAX_DEVICE_STATES:
+        raise WireError(field, f"{len(states)} devices, more than {MAX_DEVICE_STATES}")
+    for at, one in enumerate(states):
+        _check_required(f"{field}[{at}].view", one.view)
+        _check_text(f"{field}[{at}].detail", one.detail, MAX_MESSAGE)
+
+
+def _check_unresolved(field: str, counts: list[UnresolvedCount]) -> None:
+    if len(counts) > MAX_UNRESOLVED_SOURCES:
+        raise WireError(field, f"{len(counts)} sources, more than {MAX_UNRESOLVED_SOURCES}")
+    for at, one in enumerate(counts):
+        _check_required(f"{field}[{at}].source", one.source)
+        _check_number(f"{field}[{at}].names", one.names, 0, _INT64_MAX)
 
 
 def _check_function(field: str, function: PciFunction) -> None:

@@ -59,6 +59,7 @@ def to_rows(wire: WireBatch) -> Batch:
         sent_at=wire.sent_at,
         heartbeat=wire.heartbeat,
         reports=_reports(wire, samples),
+        cluster_part=wire.cluster_part,
     )
 
 
@@ -109,6 +110,8 @@ def _reports(wire: WireBatch, samples: list[list[Sample]]) -> tuple[MachineRepor
                 readers=tuple(part.readers) if part else (),
                 holdings=tuple(part.holdings) if part else (),
                 inventory=tuple(part.inventory) if part and part.inventory is not None else None,
+                device_holders=tuple(part.device_holders) if part and part.device_holders is not None else None,
+                unresolved=tuple(part.unresolved) if part else (),
             )
         )
     return tuple(reports)

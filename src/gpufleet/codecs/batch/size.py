@@ -24,6 +24,9 @@ _PROCESSES_PLACE = MachinePart.__struct_fields__.index("processes")
 _BINARIES = (b"\xc4", b"\xc5", b"\xc6")
 """First bytes of a MessagePack binary, by the size of its length field."""
 
+MAX_CLUSTER_PART = 8 << 20
+"""Maximum size of a cluster part in bytes. Its records have inner lists and maps, which are not counted one by one."""
+
 _EMPTY = msgspec.Raw(b"\x90")
 _LIST_DECODER = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
@@ -45,6 +48,7 @@ class _Shape(msgspec.Struct, array_like=True):
     samples: msgspec.Raw = _EMPTY
     dims: msgspec.Raw = _EMPTY
     parts: msgspec.Raw = _EMPTY
+    cluster_part: msgspec.Raw = _EMPTY
 
 
 _SHAPE_DECODER = msgspec.msgpack.Decoder(_Shape)
@@ -58,6 +62,8 @@ def check_size(message: bytes, limits: Limits) -> None:
         msgspec.DecodeError: if it is not MessagePack, or shorter than a batch.
     """
     shape = _SHAPE_DECODER.decode(message)
+    if (size := len(memoryview(shape.cluster_part))) > MAX_CLUSTER_PART:
+        raise WireLimitError("cluster_part", f"{size} bytes, more than {MAX_CLUSTER_PART}")
     counter = _Counter(limits.items)
     counter.take("machines", shape.machines, limits.machines)
     counter.take("views", shape.views, limits.views)

@@ -8,8 +8,9 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.api.holders import NodeHolder
 from gpufleet.model.api.inventory import GpuHistory
+from gpufleet.model.api.kubernetes import KubernetesNodeRecord
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
-from gpufleet.model.holdings import DeviceHolders, Share
+from gpufleet.model.holdings import DeviceHolders, HolderState, Share
 from gpufleet.model.liveness import ExpectedGpus, Liveness
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimReading, Provenance, Reading, Value
@@ -203,8 +204,8 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         measured_at, received_at: of its newest sample.
         age_seconds: since receipt.
         liveness: state by the time in which the hub was ingesting.
-        holders: present holders, none of them unless the machine is live or late. `free` is not known to the hub. None
-            for a GPU that is held only in parts, as MIG devices or vGPUs.
+        holders: present holders, none of them unless the machine is live or late. `free` only if its agent reports
+            that it is free. None for a GPU that is held only in parts, as MIG devices or vGPUs.
         history: earlier slots of the GPU, and earlier GPUs of its slot; only in answers about a single GPU.
     """
 
@@ -229,6 +230,10 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
         gpus: views of kind gpu known on it.
         gpus_reporting: views of kind gpu with at least one current number.
         last_error: the newest error of its readers, verbatim, or None.
+        unresolved_devices: holder source to the number of its device names that identify no device of the node. Empty
+            if the node does not report them.
+        kubernetes_node: its Kubernetes node by identity, or None if there is none, or the cluster has no collector.
+        kubernetes_candidates: names of the Kubernetes nodes if several can be this machine.
     """
 
     machine: MachineRecord
@@ -236,6 +241,9 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     gpus_reporting: int
     last_error: str | None
+    unresolved_devices: dict[str, int] = {}
+    kubernetes_node: KubernetesNodeRecord | None = None
+    kubernetes_candidates: tuple[str, ...] = ()
 
 
 class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,6 +257,7 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
         power_watts: sum of the GPUs that report it, or None if none does.
         holders: present holders of its GPUs, MIG devices and vGPU instances, each once; none unless the node is live or
             late.
+        holder_states: number of its devices by holder state, as in `GpuRecord.holders`.
     """
 
     machine: str
@@ -257,6 +266,7 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     utilization_ratio: float | None
     power_watts: float | None
     holders: tuple[NodeHolder, ...]
+    holder_states: dict[HolderState, int] = {}
 
 
 class NodeGpusPage(msgspec.Struct, frozen=True, kw_only=True):

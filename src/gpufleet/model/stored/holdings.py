@@ -1,8 +1,8 @@
-"""Holdings as machines reported them, and queries for them."""
+"""Holdings and holder states as machines reported them, and queries for holdings."""
 
 import msgspec
 
-from gpufleet.model.holdings import HolderKind, Holding
+from gpufleet.model.holdings import DeviceState, HolderKind, Holding, UnresolvedCount
 
 HoldingPlace = tuple[str, str, str, str, str, str, int]
 """Identity of a stored holding: (cluster, machine, view, holder kind, holder id, container, start)."""
@@ -23,6 +23,24 @@ class StoredHolding(msgspec.Struct, frozen=True, kw_only=True):
     reported_at: int
 
 
+class StoredHolderStates(msgspec.Struct, frozen=True, kw_only=True):
+    """Newest report of the holder states of a machine's devices by a sender.
+
+    Attributes:
+        sender: name of the sender.
+        reported_at: time of the report, nanoseconds since 1970 by the hub's clock.
+        sent_at: creation of its batch, by the sender's clock.
+        devices: state of each device in the report.
+        unresolved: unresolved device names by source.
+    """
+
+    sender: str
+    reported_at: int
+    sent_at: int
+    devices: tuple[DeviceState, ...]
+    unresolved: tuple[UnresolvedCount, ...]
+
+
 class HoldingQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Query for holdings, in order of cluster, machine, view, holder and start.
 
@@ -33,7 +51,8 @@ class HoldingQuery(msgspec.Struct, frozen=True, kw_only=True):
         ids: only holders with these ids; empty for all.
         groups: besides `ids`, also the tasks of these job arrays (`array_job`) and the components of these
             heterogeneous jobs (name of an owner).
-        namespace, name, user, account, queue: only holders with this text; None for all.
+        namespace, name, user, account, queue: only holders with this text; None for all. If a node reported a pod
+            without namespace, name or queue, the text of a report of its cluster counts, possibly of an older one.
         start, end: only holdings that overlap this interval, nanoseconds since 1970, `end` excluded. A holding without
             an end is included until its last report is too old for it to last (`fleet.attribution.reported`).
         after: only holdings that follow this one in the order, by `holding_place`: the end of the previous page.

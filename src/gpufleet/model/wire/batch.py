@@ -13,7 +13,8 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.event import Event
-from gpufleet.model.holdings import Holding
+from gpufleet.model.holdings import DeviceState, Holding, UnresolvedCount
+from gpufleet.model.kubernetes import ClusterClaim, ClusterNode, ClusterPod, ClusterSlice, ClusterVmi, CopyStatus
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.status import Heartbeat, ReaderStatus
@@ -51,6 +52,9 @@ ShortText = Annotated[str, msgspec.Meta(max_length=64)]
 
 MAX_PROCESSES = 1024
 """Maximum number of processes in a list."""
+
+MAX_OBJECTS = 5000
+"""Maximum number of objects of a kind in a cluster part. A collector with more sends several batches."""
 
 Cell = int | float | Text | None
 """Value in a column; None means absent, with the reason in the row's absence set."""
@@ -148,7 +152,11 @@ class ProcessList(msgspec.Struct, array_like=True):
 
 
 class MachinePart(msgspec.Struct, array_like=True):
-    """Data of a machine beside its samples; `machine` is an index in `WireBatch.machines`."""
+    """Data of a machine beside its samples; `machine` is an index in `WireBatch.machines`.
+
+    `device_holders` has every device with a holder state, or is None if it is not part of this batch. `unresolved`
+    counts the unresolved device names of the same round.
+    """
 
     machine: Index
     events: list[Event] = []
@@ -156,6 +164,48 @@ class MachinePart(msgspec.Struct, array_like=True):
     holdings: list[Holding] = []
     inventory: list[PciFunction] | None = None
     processes: list[ProcessList] = []
+    device_holders: list[DeviceState] | None = None
+    unresolved: list[UnresolvedCount] = []
+
+
+class RemovedObject(msgspec.Struct, frozen=True, array_like=True):
+    """Object that was deleted from the Kubernetes API, or has no GPU any more.
+
+    Attributes:
+        resource: `plural.group` of its kind, as in `CopyStatus`.
+        uid: of the object.
+        at: when the collector received the change.
+    """
+
+    resource: Name
+    uid: Name
+    at: Instant
+
+
+class ClusterPart(msgspec.Struct, frozen=True, array_like=True):
+    """Objects of the Kubernetes API, from the collector of a cluster.
+
+    New and changed objects are sent at once, and all objects every `REPEAT_SECONDS`.
+
+    Attributes:
+        observed_at: time at which the collector had the objects in this state.
+        system_uid: UID of the namespace `kube-system`, evidence of the cluster's identity; empty if unknown.
+        server_version: of the API server, such as `v1.36.2`; empty if unknown.
+        copies: status of the collector's copy of each resource.
+        nodes, pods, slices, claims, vmis: new, changed and repeated objects.
+        removed: objects that have ended.
+    """
+
+    observed_at: Instant
+    system_uid: Annotated[str, msgspec.Meta(max_length=253)] = ""
+    server_version: ShortText = ""
+    copies: Annotated[list[CopyStatus], msgspec.Meta(max_length=64)] = []
+    nodes: Annotated[list[ClusterNode], msgspec.Meta(max_length=MAX_OBJECTS)] = []
+    pods: Annotated[list[ClusterPod], msgspec.Meta(max_length=MAX_OBJECTS)] = []
+    slices: Annotated[list[ClusterSlice], msgspec.Meta(max_length=MAX_OBJECTS)] = []
+    claims: Annotated[list[ClusterClaim], msgspec.Meta(max_length=MAX_OBJECTS)] = []
+    vmis: Annotated[list[ClusterVmi], msgspec.Meta(max_length=MAX_OBJECTS)] = []
+    removed: Annotated[list[RemovedObject], msgspec.Meta(max_length=MAX_OBJECTS)] = []
 
 
 class WireBatch(msgspec.Struct, array_like=True):
@@ -169,6 +219,7 @@ class WireBatch(msgspec.Struct, array_like=True):
         views: devices in the batch (a view's key is unique only within its machine).
         absences: sets of absences, each sorted by metric, without duplicates.
         samples, dims, parts: measurements and everything else.
+        cluster_part: objects of the Kubernetes API, from the collector of a cluster.
     """
 
     version: int
@@ -185,6 +236,7 @@ class WireBatch(msgspec.Struct, array_like=True):
     samples: list[SampleBlock] = []
     dims: list[DimBlock] = []
     parts: list[MachinePart] = []
+    cluster_part: ClusterPart | None = None
 
 
 class MachineReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -194,6 +246,8 @@ class MachineReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         machine: identity evidence.
         samples, events, readers, holdings: the data.
         inventory: the whole list of display controllers, or None if it is not part of this report.
+        device_holders: the holder states of all devices, or None if they are not part of this report.
+        unresolved: unresolved device names by source; only with `device_holders`.
     """
 
     machine: Machine
@@ -202,6 +256,8 @@ class MachineReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     readers: tuple[ReaderStatus, ...] = ()
     holdings: tuple[Holding, ...] = ()
     inventory: tuple[PciFunction, ...] | None = None
+    device_holders: tuple[DeviceState, ...] | None = None
+    unresolved: tuple[UnresolvedCount, ...] = ()
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -215,6 +271,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         sent_at: nanoseconds since 1970 when the batch was created.
         heartbeat: state of the sender, on the heartbeat's own schedule.
         reports: one per machine.
+        cluster_part: objects of the Kubernetes API, from the collector of a cluster.
     """
 
     cluster: str
@@ -224,6 +281,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent_at: int
     heartbeat: Heartbeat | None = None
     reports: tuple[MachineReport, ...] = ()
+    cluster_part: ClusterPart | None = None
 
 
 _T = TypeVar("_T")
