@@ -29,6 +29,13 @@ test: setup ## Everything that CI runs: fetches what the tests need, then lint a
 test-long: export GPUFLEET_TEST_PROFILE = long
 test-long: test ## All tests with many more generated examples and crash rounds; takes hours
 
+KUBECONFIG ?=
+
+.PHONY: test-kube
+test-kube: setup ## The contract of the Kubernetes client with the cluster of KUBECONFIG=file; creates a namespace and deletes it
+	@test -n "$(KUBECONFIG)" || { echo "Name the cluster: make test-kube KUBECONFIG=file"; exit 2; }
+	GPUFLEET_TEST_KUBECONFIG=$(abspath $(KUBECONFIG)) $(BIN)/pytest -q tests/holders/kubernetes/test_contract.py
+
 .PHONY: check
 check: setup ## The two-minute loop: lint and the tests of the pure packages
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint fast
@@ -59,6 +66,11 @@ format: setup ## Let ruff put the code in shape
 .PHONY: docs
 docs: setup ## Render the reference pages that come from the code
 	$(BIN)/python -m gpufleet.cli.docs
+
+.PHONY: manifests
+manifests: setup ## Render the rules of the Helm chart, and the plain manifests of deploy/kubernetes
+	@$(BIN)/python tests/support/peers.py fetch helm
+	$(BIN)/python -m tools.manifests "$$($(BIN)/python tests/support/peers.py list | awk '$$1 == "helm" {print $$2}')"
 
 .PHONY: bench
 bench: setup ## Measure; figures and method in docs/performance.md

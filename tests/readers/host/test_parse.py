@@ -278,14 +278,6 @@ class TestIdentity:
     def test_system_uuid_is_lower_case(self, value: uuid.UUID) -> None:
         assert identity.parse_system_uuid(str(value).upper().encode() + b"\n", "f") == str(value)
 
-    @given(st.uuids())
-    def test_swapping_bytes_twice_is_the_identity(self, value: uuid.UUID) -> None:
-        assert identity.byte_swapped(identity.byte_swapped(value)) == value
-
-    def test_byte_swap_reverses_the_first_three_fields(self) -> None:
-        swapped = identity.byte_swapped(uuid.UUID("00112233-4455-6677-8899-aabbccddeeff"))
-        assert str(swapped) == "33221100-5544-7766-8899-aabbccddeeff"
-
     @pytest.mark.parametrize("value", ["", "uninitialized", "0" * 32, "a" * 31, "g" * 32])
     def test_invalid_machine_ids_are_rejected(self, value: str) -> None:
         with pytest.raises(WireError):

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from gpufleet.fleet.gpu_resources import is_of_gpu_vendor
 from gpufleet.model.holdings import Share
 from gpufleet.model.text import bounded
 from gpufleet.model.view import normalise_pci_address
@@ -34,7 +35,6 @@ _NUMBER = re.compile(r"[0-9]{1,6}")
 _REPLICA = re.compile(r"(?P<device>.+)::[0-9]+|(?P<node>nvidia[0-9]+(?:/gi[0-9]+)?)/vgpu[0-9]+")
 _CDI = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+=[A-Za-z0-9._:-]+")
 
-_VENDORS = ("nvidia", "amd.com", "gpu.intel.com", "habana.ai")
 _PLUGIN_RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-")
 """Resources of the NVIDIA device plugin, which never uses numbers."""
 
@@ -54,11 +54,6 @@ class NamedDevice(NamedTuple):
     device: DeviceName
     share: Share
     replica: bool = False
-
-
-def is_of_gpu_vendor(name: str) -> bool:
-    """Return whether the name of a resource or driver has the name of a GPU vendor."""
-    return any(vendor in name for vendor in _VENDORS)
 
 
 def nvidia_uuid(text: str) -> str | None:

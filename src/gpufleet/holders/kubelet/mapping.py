@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from gpufleet.fleet.gpu_resources import is_of_gpu_vendor
 from gpufleet.holders.kubelet.cdi import identify_claimed
 from gpufleet.holders.kubelet.device_ids import (
     MAX_ORIGINAL,
     Identity,
     is_cdi_name,
-    is_of_gpu_vendor,
     name_device,
     unresolved,
 )

@@ -1,5 +1,6 @@
 """Mapping of what identifies a node to others: its name in Kubernetes, and its instance in a cloud."""
 
+from gpufleet.fleet.machine_ids import is_instance_id
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
 from gpufleet.readers.host import plan
@@ -11,7 +12,6 @@ from gpufleet.readers.host.parse.cloud import (
     detect_provider,
     dmi_instance_id,
     dmi_instance_type,
-    is_instance_id,
     is_same_instance,
     parse_instance_data,
 )

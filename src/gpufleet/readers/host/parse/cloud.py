@@ -10,12 +10,9 @@ from typing import Any
 
 import msgspec
 
+from gpufleet.fleet.machine_ids import AWS, AZURE, GCP, OPENSTACK, ORACLE, byte_swapped, is_instance_id
 from gpufleet.model.errors import WireError
-from gpufleet.readers.host.parse.identity import byte_swapped
 from gpufleet.readers.host.parse.text import printable
-
-AWS, AZURE, GCP, OPENSTACK, ORACLE = "aws", "azure", "gcp", "openstack", "oracle_cloud"
-"""Providers, by the values of OpenTelemetry's `cloud.provider`, which has none for OpenStack."""
 
 PLATFORMS = {
     AWS: ("aws", "ec2"),
@@ -34,16 +31,7 @@ ORACLE_CHASSIS = "OracleCloud.com"
 MAX_TEXT_LENGTH = 250
 """Maximum length of an id, type, region or zone. A longer one is left out, because a part of it would be wrong."""
 
-_AWS_ID = re.compile(r"i-(?:[0-9a-f]{8}|[0-9a-f]{17})", re.ASCII)
 _AWS_TYPE = re.compile(r"[a-z][a-z0-9-]{1,30}\.[a-z0-9-]{1,30}", re.ASCII)
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_INSTANCE_ID = {
-    AWS: _AWS_ID,
-    AZURE: _UUID,
-    GCP: re.compile(r"[1-9][0-9]{0,19}", re.ASCII),
-    OPENSTACK: _UUID,
-    ORACLE: re.compile(r"ocid1\.instance\.[A-Za-z0-9._-]{1,230}", re.ASCII),
-}
 _UUID_PROVIDERS = (AZURE, OPENSTACK)
 """Providers whose instance id is the system UUID. Azure's first generation has the other byte order."""
 
@@ -108,18 +96,12 @@ def detect_provider(dmi: DmiTexts) -> str:
 
 def dmi_instance_id(provider: str, dmi: DmiTexts) -> str:
     """Return the instance id in DMI, or empty. Only AWS has one there, on Nitro machines."""
-    return dmi.board_tag if provider == AWS and _AWS_ID.fullmatch(dmi.board_tag) else ""
+    return dmi.board_tag if provider == AWS and is_instance_id(AWS, dmi.board_tag) else ""
 
 
 def dmi_instance_type(provider: str, dmi: DmiTexts) -> str:
     """Return the instance type in DMI, or empty. Only AWS has one there, on Nitro machines."""
     return dmi.product if provider == AWS and _AWS_TYPE.fullmatch(dmi.product) else ""
-
-
-def is_instance_id(provider: str, text: str) -> bool:
-    """Return whether a text has the form of the provider's instance ids. cloud-init invents ids if it has none."""
-    pattern = _INSTANCE_ID.get(provider)
-    return pattern is not None and pattern.fullmatch(text) is not None
 
 
 def is_same_instance(provider: str, instance_id: str, dmi_id: str, system_uuid: str) -> bool:

@@ -5,24 +5,9 @@ import uuid
 
 import msgspec
 
+from gpufleet.fleet.machine_ids import is_machine_id, is_placeholder_uuid, is_uuid
 from gpufleet.model.errors import WireError
 from gpufleet.readers.host.parse.text import decode, line, printable
-
-_MACHINE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-
-PLACEHOLDER_UUIDS = frozenset(
-    uuid.UUID(text)
-    for text in (
-        "03000200-0400-0500-0006-000700080009",  # American Megatrends' default
-        "00112233-4455-6677-8899-aabbccddeeff",
-        "01234567-89ab-cdef-0123-456789abcdef",
-        "12345678-1234-5678-90ab-cddeefaabbcc",
-        "12345678-1234-1234-1234-123456789abc",
-        "4c4c4544-0000-2010-8020-80c04f202020",  # Dell's with no service tag set
-    )
-)
-"""Default UUIDs of firmware, in either byte order; many machines share them."""
 
 PLACEHOLDER_TEXTS = frozenset(
     (
@@ -46,17 +31,11 @@ def parse_system_uuid(content: bytes, where: str) -> str:
         WireError: if the text is not a UUID, or is all zeros, all ones, or a known placeholder.
     """
     text = decode(content).strip().lower()
-    if _UUID.fullmatch(text) is None:
+    if not is_uuid(text):
         raise WireError(where, f"{printable(text)[:40]!r} is not a UUID")
-    value = uuid.UUID(text)
-    if len(set(value.bytes)) == 1 or value in PLACEHOLDER_UUIDS or byte_swapped(value) in PLACEHOLDER_UUIDS:
+    if is_placeholder_uuid(uuid.UUID(text)):
         raise WireError(where, f"{text} is a firmware default")
     return text
-
-
-def byte_swapped(value: uuid.UUID) -> uuid.UUID:
-    """Return the UUID with its first three fields in the other byte order."""
-    return uuid.UUID(bytes_le=value.bytes)
 
 
 def parse_machine_id(content: bytes, where: str) -> str:
@@ -66,7 +45,7 @@ def parse_machine_id(content: bytes, where: str) -> str:
         WireError: for any other text, such as `uninitialized`, or all zeros.
     """
     text = decode(content).strip().lower()
-    if _MACHINE_ID.fullmatch(text) is None or set(text) == {"0"}:
+    if not is_machine_id(text):
         raise WireError(where, f"{printable(text)[:40]!r} is not a machine id")
     return text
 
@@ -78,7 +57,7 @@ def parse_boot_id(content: bytes, where: str) -> str:
         WireError: if the text is not a UUID.
     """
     text = decode(content).strip().lower()
-    if _UUID.fullmatch(text) is None:
+    if not is_uuid(text):
         raise WireError(where, f"{printable(text)[:40]!r} is not a UUID")
     return text
 

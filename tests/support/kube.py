@@ -1,0 +1,338 @@
+"""API servers of the tests: the fake, a real kube-apiserver with etcd, or the cluster of GPUFLEET_TEST_KUBECONFIG."""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import httpx2
+import lightkube
+from lightkube.config.client_adapter import ConnectionParams
+
+from gpufleet.holders.kubernetes.resources import ApiResource
+from tests.fakes.kube_api import FakeKubeApi, Object, Rule, write_kubeconfig
+from tests.support import peers
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
+
+PARTS = peers.CACHE.parents[1] / "shared" / "real" / "kube"
+"""The real kube-apiserver, beside the checkout."""
+
+GIVEN = "GPUFLEET_TEST_KUBECONFIG"
+
+NAMESPACES = "/api/v1/namespaces"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+class ClusterUnderTest(Protocol):
+    """A cluster that a test may change.
+
+    Attributes:
+        namespace: an empty namespace.
+        folder: folder for kubeconfigs.
+        kubeconfig: kubeconfig of an administrator.
+    """
+
+    namespace: str
+    folder: Path
+    kubeconfig: Path
+
+    async def create(self, resource: ApiResource, content: Object) -> Object:
+        """Create an object; return it as stored."""
+        ...
+
+    async def replace(self, resource: ApiResource, content: Object) -> Object:
+        """Replace an object; return it as stored."""
+        ...
+
+    async def delete(self, resource: ApiResource, name: str) -> None:
+        """Delete an object of the namespace."""
+        ...
+
+    async def token(self, rules: Sequence[Rule]) -> str:
+        """Return a bearer token with these permissions in all namespaces."""
+        ...
+
+    def user(self, token_file: Path) -> Path:
+        """Return a kubeconfig with a token file."""
+        ...
+
+    def compact(self) -> None:
+        """Expire all earlier versions. Skips the test if the cluster does not permit it."""
+        ...
+
+    async def restart(self) -> None:
+        """Restart the API server. Skips the test if the cluster does not permit it."""
+        ...
+
+
+class FakeCluster:
+    """The fake API server."""
+
+    def __init__(self, api: FakeKubeApi, folder: Path) -> None:
+        self.api = api
+        self.folder = folder
+        self.kubeconfig = api.kubeconfig(folder)
+        self.namespace = "test"
+
+    async def create(self, resource: ApiResource, content: Object) -> Object:
+        self._serve(content)
+        return self.api.put(_key(resource), self._placed(resource, content))
+
+    async def replace(self, resource: ApiResource, content: Object) -> Object:
+        return self.api.put(_key(resource), self._placed(resource, content))
+
+    async def delete(self, resource: ApiResource, name: str) -> None:
+        self.api.delete(_key(resource), self.namespace if resource.is_namespaced else "", name)
+
+    async def token(self, rules: Sequence[Rule]) -> str:
+        token = secrets.token_hex(8)
+        self.api.tokens[token] = tuple(rules)
+        return token
+
+    def user(self, token_file: Path) -> Path:
+        return write_kubeconfig(token_file.with_suffix(".kubeconfig"), self.api.url, {"tokenFile": str(token_file)})
+
+    def compact(self) -> None:
+        self.api.compact()
+
+    async def restart(self) -> None:
+        await self.api.stop()
+        await self.api.start()
+
+    def _placed(self, resource: ApiResource, content: Object) -> Object:
+        if resource.is_namespaced:
+            content["metadata"].setdefault("namespace", self.namespace)
+        return content
+
+    def _serve(self, content: Object) -> None:
+        if content.get("kind") == "CustomResourceDefinition":
+            self.api.serve_definition(content["spec"])
+
+
+class KubeCluster:
+    """A cluster with a real API server.
+
+    Args:
+        kubeconfig: of an administrator.
+        folder: folder for kubeconfigs.
+        server: the processes, if the tests started them.
+    """
+
+    def __init__(self, kubeconfig: Path, folder: Path, server: "KubeServer | None") -> None:
+        self.kubeconfig = kubeconfig
+        self.folder = folder
+        self.namespace = f"gpufleet-test-{secrets.token_hex(4)}"
+        self._server = server
+        config = lightkube.KubeConfig.from_file(kubeconfig).get()
+        assert config is not None
+        self._config = config
+        self._http = httpx2.AsyncClient(**ConnectionParams(timeout=httpx2.Timeout(60)).httpx_params(config))
+        self._created: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        await self._send("POST", NAMESPACES, {"metadata": {"name": self.namespace}})
+        self._created.append(f"{NAMESPACES}/{self.namespace}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for path in reversed(self._created):
+            await self._http.delete(path, params={"gracePeriodSeconds": "0"})
+        await self._http.aclose()
+
+    async def create(self, resource: ApiResource, content: Object) -> Object:
+        stored = await self._send("POST", resource.path(self.namespace), content)
+        self._created.append(resource.path(self.namespace, stored["metadata"]["name"]))
+        if content.get("kind") == "CustomResourceDefinition":
+            await self._wait_for_definition(content["spec"])
+        return stored
+
+    async def replace(self, resource: ApiResource, content: Object) -> Object:
+        return await self._send("PUT", resource.path(self.namespace, content["metadata"]["name"]), content)
+
+    async def delete(self, resource: ApiResource, name: str) -> None:
+        answer = await self._http.delete(resource.path(self.namespace, name), params={"gracePeriodSeconds": "0"})
+        assert answer.status_code < 300, answer.text
+
+    async def token(self, rules: Sequence[Rule]) -> str:
+        name = f"{self.namespace}-{secrets.token_hex(4)}"
+        account = f"{NAMESPACES}/{self.namespace}/serviceaccounts"
+        await self._send("POST", account, {"metadata": {"name": name}})
+        role = [{"apiGroups": [rule.group], "resources": [rule.plural], "verbs": list(rule.verbs)} for rule in rules]
+        await self._send("POST", f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": role})
+        binding = {
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": self.namespace}],
+        }
+        await self._send("POST", f"{RBAC}/clusterrolebindings", binding)
+        self._created += [f"{RBAC}/clusterroles/{name}", f"{RBAC}/clusterrolebindings/{name}"]
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
+        answer = await self._send("POST", f"{account}/{name}/token", request)
+        return str(answer["status"]["token"])
+
+    def user(self, token_file: Path) -> Path:
+        cluster = self._config.cluster
+        fields = {
+            "certificate-authority": str(self._config.abs_file(cluster.certificate_auth))
+            if cluster.certificate_auth
+            else None,
+            "certificate-authority-data": cluster.certificate_auth_data,
+            "insecure-skip-tls-verify": cluster.insecure or None,
+        }
+        return write_kubeconfig(
+            token_file.with_suffix(".kubeconfig"),
+            cluster.server,
+            {"tokenFile": str(token_file)},
+            {name: value for name, value in fields.items() if value is not None},
+        )
+
+    def compact(self) -> None:
+        self._own_server().compact()
+
+    async def restart(self) -> None:
+        server = self._own_server()
+        await asyncio.to_thread(server.restart)
+
+    def _own_server(self) -> "KubeServer":
+        if self._server is None:
+            import pytest
+
+            pytest.skip("needs an API server that the tests started themselves")
+        return self._server
+
+    async def _send(self, method: str, path: str, content: Object) -> Object:
+        answer = await self._http.request(method, path, json=content)
+        assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text}"
+        stored: Object = answer.json()
+        return stored
+
+    async def _wait_for_definition(self, spec: Object) -> None:
+        path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+        for _ in range(200):
+            if (await self._http.get(path)).status_code == 200:
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"{path} is not served")
+
+
+class KubeServer:
+    """Processes of a kube-apiserver and its etcd."""
+
+    def __init__(self, folder: Path, etcd: Path) -> None:
+        self.folder = folder
+        self._etcd = etcd
+        self._port = _three_ports()
+        self.kubeconfig = folder / "kubeconfig"
+
+    def start(self) -> None:
+        """Start both and wait until they are ready."""
+        environment = {
+            **os.environ,
+            "ETCD": str(self._etcd),
+            "APISERVER": str(_program()),
+            "APISERVER_EXTRA": "--watch-cache-sizes=replicasets.apps#0",  # with the cache, compaction gives no 410
+        }
+        done = subprocess.run(
+            ["bash", str(PARTS / "start"), str(self._port), str(self.folder)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def stop(self) -> None:
+        """Kill both: a graceful end waits for open watches."""
+        for program in ("apiserver", "etcd"):
+            file = self.folder / f"{program}.pid"
+            if file.exists():
+                pid = int(file.read_text())
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                wait_until(lambda pid=pid: not _runs(pid), what=f"the end of {program}")  # type: ignore[misc]
+                file.unlink()
+
+    def restart(self) -> None:
+        """Restart both on the same data."""
+        self.stop()
+        self.start()
+
+    def compact(self) -> None:
+        """Compact etcd at its newest revision."""
+        put = self._call("put", {"key": "Zw==", "value": "Zw=="})
+        self._call("compaction", {"revision": put["header"]["revision"], "physical": True})
+
+    def _call(self, method: str, body: Object) -> Any:
+        url = f"http://127.0.0.1:{self._port + 1}/v3/kv/{method}"
+        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=30) as answer:
+            return json.load(answer)
+
+
+@contextlib.contextmanager
+def kube_server(folder: Path, etcd: Path) -> Iterator[KubeServer]:
+    """Run a kube-apiserver until the block ends."""
+    server = KubeServer(folder, etcd)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.asynccontextmanager
+async def tested_cluster(
+    kind: str, folder: Path, server: Callable[[], KubeServer]
+) -> AsyncIterator[FakeCluster | KubeCluster]:
+    """Return the cluster of a kind: `fake`, `real` or `given`."""
+    if kind == "fake":
+        async with FakeKubeApi() as api:
+            yield FakeCluster(api, folder)
+        return
+    started = server() if kind == "real" else None
+    kubeconfig = started.kubeconfig if started is not None else Path(os.environ[GIVEN])
+    async with KubeCluster(kubeconfig, folder, started) as cluster:
+        yield cluster
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process runs. It is a child of the init process, which may leave it as a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _key(resource: ApiResource) -> tuple[str, str, str]:
+    return resource.group, resource.version, resource.plural
+
+
+def _program() -> Path:
+    """Return the unpacked kube-apiserver."""
+    program = peers.CACHE / "kube-apiserver"
+    if not program.exists():
+        partial = program.with_suffix(f".{os.getpid()}")
+        subprocess.run(["zstd", "-q", "-d", "-f", str(PARTS / "kube-apiserver.zst"), "-o", str(partial)], check=True)
+        partial.chmod(0o755)
+        partial.rename(program)
+    return program
+
+
+def _three_ports() -> int:
+    """Return a free port with two free ports after it."""
+    while True:
+        first = free_port()
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
+            for port in (first, first + 1, first + 2):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first

@@ -1,0 +1,63 @@
+"""Kubernetes objects of a cluster with GPUs, as the API server has them."""
+
+from typing import Any
+
+from gpufleet.holders.kubernetes.resources import (
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    VIRTUAL_MACHINE_INSTANCES,
+    ApiResource,
+)
+from tests.fakes.kube_api import FakeKind, ResourceKey
+
+VMI_KIND = FakeKind("kubevirt.io", "v1", "virtualmachineinstances", "VirtualMachineInstance")
+
+REPLICA_SETS = ApiResource("apps", "v1", "replicasets")
+DEPLOYMENTS = ApiResource("apps", "v1", "deployments")
+
+Object = dict[str, Any]
+
+
+def key_of(resource: ApiResource) -> ResourceKey:
+    """Return the key of a resource in the fake API server."""
+    return resource.group, resource.version, resource.plural
+
+
+NODE_KEY, POD_KEY = key_of(NODES), key_of(PODS)
+SLICE_KEY, CLAIM_KEY = key_of(RESOURCE_SLICES), key_of(RESOURCE_CLAIMS)
+VMI_KEY = key_of(VIRTUAL_MACHINE_INSTANCES)
+
+
+def gpu_node(name: str, gpus: int = 8) -> Object:
+    """Return a node with GPUs."""
+    counts = {"cpu": "64", "nvidia.com/gpu": str(gpus)}
+    return {
+        "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": "zone-a"}},
+        "status": {"capacity": counts, "allocatable": counts},
+    }
+
+
+def gpu_pod(name: str, *, node: str = "", owner: Object | None = None, phase: str = "Running") -> Object:
+    """Return a pod that requests a GPU; `owner` is the stored object that controls it."""
+    resources = {"limits": {"nvidia.com/gpu": "1"}}
+    metadata: Object = {"name": name, "namespace": "test"}
+    if owner is not None:
+        metadata["ownerReferences"] = [controller(owner)]
+    return {
+        "metadata": metadata,
+        "spec": {"nodeName": node, "containers": [{"name": "main", "image": "train", "resources": resources}]},
+        "status": {"phase": phase},
+    }
+
+
+def controller(owner: Object) -> Object:
+    """Return the controller reference to a stored object."""
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }
