@@ -66,11 +66,12 @@ class Tsdb(NamedTuple):
 
 
 @contextlib.contextmanager
-def prometheus(program: Path, folder: Path, target: str = "127.0.0.1:1") -> Iterator[Tsdb]:
-    """Run a Prometheus that receives remote write and scrapes `target` every second."""
+def prometheus(program: Path, folder: Path, target: str = "127.0.0.1:1", rules: str = "") -> Iterator[Tsdb]:
+    """Run a Prometheus that receives remote write, scrapes `target` every second and evaluates a rule file."""
     port = free_port()
     folder.mkdir(parents=True)
-    (folder / "prometheus.yml").write_text(SCRAPE.format(target=target))
+    (folder / "rules.yml").write_text(rules or "groups: []")
+    (folder / "prometheus.yml").write_text(SCRAPE.format(target=target) + "rule_files: [rules.yml]\n")
     command = [
         str(program),
         f"--config.file={folder}/prometheus.yml",

@@ -1,0 +1,178 @@
+"""Recording rules over dcgm-exporter's series, and over the agent's dcgm dialect.
+
+- A device is a GPU, or the part `gpu_instance` of a GPU in MIG mode.
+- The label `pod` names the holder only if it is not a label of the scraped target.
+- Families that are shares of one pod (`OF_SHARERS` with the label `vgpu`) are not about the device and are left out.
+"""
+
+from collections.abc import Collection
+
+from gpufleet.dialects.dcgm_exporter import FAMILIES, OF_SHARERS
+from gpufleet.rules.devices import VM_NAME
+from gpufleet.rules.faults import DCGM_FAULTS, fault_rule
+from gpufleet.rules.gaps import dcgm_gaps
+from gpufleet.rules.native import VMI, VMI_OF_UUID
+from gpufleet.rules.promql import join_names, max_by, scraped
+from gpufleet.rules.rollups import TOTAL, USED, UTILIZATION, Rollup, foreign_rollups
+from gpufleet.rules.rule import RecordingRule, RuleInput
+
+DEVICE = ("cluster", "node", "uuid", "gpu_instance")
+UUID = {"uuid": ("UUID", "uuid")}
+IDENTITY = {
+    "node": ("exported_node", "node", "Hostname", "hostname"),
+    "gpu_instance": ("GPU_I_ID",),
+    **UUID,
+}
+"""Sources of the labels of `DEVICE`, in the exporter's releases and by its scrapers."""
+
+HELD, FAULT = "gpu:dcgm_holder:info", "gpu:dcgm_fault:timestamp_seconds"
+LEVELS = {"pod": ("cluster", "namespace", "pod"), "namespace": ("cluster", "namespace"), "job": ("cluster", "job_id")}
+LAST_XID = "gpu:dcgm_last_xid:max"
+PRESENT = "DCGM_FI_DEV_FB_USED"
+"""Family that every GPU and MIG device has, vGPUs in guests included."""
+
+
+def dcgm_rules(inputs: Collection[RuleInput]) -> tuple[RecordingRule, ...]:
+    """Return the rules in order of evaluation; `inputs` are the other inputs of the same Prometheus."""
+    rollups = foreign_rollups(FAMILIES)
+    names = {one.metric.name for one in rollups}
+    by_memory = (*("node", "cluster"), *LEVELS, "vmi") if {USED, TOTAL} <= names else ()
+    return (
+        *(
+            RecordingRule(
+                record=device_series(one),
+                expr=one.convert(per_device(one.series)),
+                help=f"By device: {one.metric.help}",
+            )
+            for one in rollups
+        ),
+        *_inventory_rules(),
+        *(_machine_rule(level, one) for level in ("node", "cluster") for one in rollups),
+        *(_held_rule(level, one) for level in LEVELS for one in rollups),
+        *(_vmi_rule(one, inputs) for one in rollups),
+        *(
+            RecordingRule(
+                record=f"{level}:dcgm_gpu_memory_used:ratio",
+                expr=f"{level}:dcgm_{USED}:sum / ({level}:dcgm_{TOTAL}:sum > 0)",
+                help=f"Share of the device memory of the {level} that is in use",
+            )
+            for level in by_memory
+        ),
+        *(fault_rule(fault, FAULT, per_device(dcgm_family(fault.metric)), DEVICE) for fault in DCGM_FAULTS),
+        *dcgm_gaps("gpu:dcgm_present:info", "node:dcgm_gpus:count"),
+    )
+
+
+def per_device(family: str, matchers: str = "", *labels: str, window: str = "") -> str:
+    """Return the greatest value of a family for each device of the nodes.
+
+    Args:
+        family: name of the family.
+        matchers: further matchers of the selector.
+        labels: further labels of the result.
+        window: range of an increase; empty for present values.
+    """
+    parts = ('vm_name=""', 'vgpu=""' if family in OF_SHARERS else "", matchers)
+    selector = f"{family}{{{','.join(filter(None, parts))}}}"
+    return max_by((*DEVICE, *labels), f"increase({selector}[{window}])" if window else selector, IDENTITY)
+
+
+def device_series(one: Rollup) -> str:
+    """Return the name of the recorded series of each device."""
+    return f"gpu:dcgm_{one.metric.name}:max"
+
+
+def dcgm_family(metric: str) -> str:
+    """Return the family of a metric of the catalogue."""
+    return next(family.name for family in FAMILIES.values() if family.metric == metric and family.written)
+
+
+def _inventory_rules() -> tuple[RecordingRule, ...]:
+    renamed = f'{PRESENT}{{vm_name="",exported_pod!=""}}'
+    kept = f'{PRESENT}{{vm_name="",exported_pod="",pod!=""}}\nunless on (cluster, job, instance, namespace, pod) up'
+    pod = ("namespace", "pod", "container")
+    holders = (
+        *(max_by((*DEVICE, *pod), one, IDENTITY | scraped(*pod)) for one in (renamed, f"({kept})")),
+        max_by((*DEVICE, "job_id"), f'{PRESENT}{{vm_name="",hpc_job!=""}}', {**IDENTITY, "job_id": ("hpc_job",)}),
+    )
+    present = max_by(DEVICE, f'{PRESENT}{{vm_name=""}}', IDENTITY)
+    device = join_names(*DEVICE)
+    return (
+        RecordingRule(
+            record="gpu:dcgm_present:info",
+            expr=f"{present} * 0 + 1",
+            help="Devices on a page of dcgm-exporter; always 1",
+        ),
+        RecordingRule(
+            record="node:dcgm_gpus:count",
+            expr="count by (cluster, node) (max by (cluster, node, uuid) (gpu:dcgm_present:info))",
+            help="GPUs of the node",
+        ),
+        RecordingRule(
+            record=HELD,
+            expr="\nor\n".join(f"{one} * 0 + 1" for one in holders),
+            help="Pods and jobs of each device; always 1",
+        ),
+        RecordingRule(record=LAST_XID, expr=per_device(dcgm_family("gpu_last_xid")), help="By device: newest XID"),
+        RecordingRule(
+            record="gpu:dcgm_idle_held:info",
+            expr=f"(gpu:dcgm_{UTILIZATION}:max == bool 0 == 1)\nand on ({device})\n{HELD}",
+            help="Idle devices with a pod or job; always 1",
+        ),
+    )
+
+
+def _machine_rule(level: str, one: Rollup) -> RecordingRule:
+    """Return the roll-up of a node, or of a cluster, where a GPU with several host names counts once.
+
+    Pages of one node show a GPU in MIG mode as a whole, by its parts, or both. The whole is preferred. Parts repeat
+    the temperature and power of their GPU, and their activity is not a share of the GPU.
+    """
+    key = ("cluster", "node", "uuid") if level == "node" else ("cluster", "uuid")
+    labels, gpu, series = join_names(*key[:-1]), join_names(*key), device_series(one)
+    whole = f'max by ({gpu}) ({series}{{gpu_instance=""}})'
+    values = {
+        "ratio": whole,
+        "bytes": f"{whole}\n  or\n  sum by ({gpu}) (max by ({gpu}, gpu_instance) ({series}))",
+    }.get(one.metric.unit, f"max by ({gpu}) ({series})")
+    return RecordingRule(
+        record=f"{level}:dcgm_{one.metric.name}:{one.operation}",
+        expr=f"{one.operation} by ({labels}) (\n  {values}\n)",
+        help=f"Over the GPUs of the {level}: {one.metric.help}",
+    )
+
+
+def _held_rule(level: str, one: Rollup) -> RecordingRule:
+    labels = LEVELS[level]
+    matchers = 'job_id!=""' if level == "job" else 'pod!=""'
+    once = (*labels, *(label for label in DEVICE if label not in labels))
+    return RecordingRule(
+        record=f"{level}:dcgm_{one.metric.name}:{one.operation}",
+        expr=f"{one.operation} by ({join_names(*labels)}) (\n  max by ({join_names(*once)}) (\n"
+        f"    {HELD}{{{matchers}}} * on ({join_names(*DEVICE)}) group_left () {device_series(one)}\n  )\n)",
+        help=f"Over the devices of the {level}, each once: {one.metric.help}",
+    )
+
+
+def _vmi_rule(one: Rollup, inputs: Collection[RuleInput]) -> RecordingRule:
+    """Return the roll-up of a virtual machine.
+
+    With another input that knows the machines, series of an exporter in a guest are matched by the UUID of the GPU.
+    Otherwise only series of agents have the machine, in `vm_name`.
+    """
+    mappings = {RuleInput.NATIVE: VMI_OF_UUID, RuleInput.KUBEVIRT: "gpu:kubevirt_vmi_uuid:info"}
+    known = [name for source, name in mappings.items() if source in inputs]
+    shares = ',vgpu=""' if one.series in OF_SHARERS else ""
+    whole = f'GPU_I_ID=""{shares}'
+    if known:
+        mapping = known[0] if len(known) == 1 else f"({known[0]} or on (cluster, uuid) {known[1]})"
+        values = one.convert(max_by(("cluster", "uuid"), f"{one.series}{{{whole}}}", UUID))
+        values = f"({values})\n  * on (cluster, uuid) group_left (namespace, name) {mapping}"
+    else:
+        inside = f'{one.series}{{vm_name!="",{whole}}}'
+        values = one.convert(max_by((*VMI, "uuid"), inside, scraped("namespace") | VM_NAME | UUID))
+    return RecordingRule(
+        record=f"vmi:dcgm_{one.metric.name}:{one.operation}",
+        expr=f"{one.operation} by ({join_names(*VMI)}) (\n  {values}\n)",
+        help=f"Over the GPUs seen inside the virtual machine: {one.metric.help}",
+    )

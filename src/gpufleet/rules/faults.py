@@ -1,0 +1,159 @@
+"""Faults of devices that persist until a repair: the only copy of their conditions.
+
+An absent reading does not end a fault. The rules keep the last known state until a reading shows that the fault is
+gone, for at most a day after the last reading with the fault.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
+from gpufleet.model.device_state import ERROR, HUNG, LOST, RESET_REQUIRED, UNREADABLE
+from gpufleet.rules.devices import SUBJECT, device_series, metric_per_device
+from gpufleet.rules.promql import DAY_SECONDS, join_names, regex
+from gpufleet.rules.rule import AlertSeverity, RecordingRule
+
+NVLINKS = "gpu_nvlinks_active"
+UNHEALTHY_FABRIC = ("degraded_bandwidth", "route_unhealthy", "fabric_manager_disconnected")
+NO_FAULT_OF_CONFIGURATION = ("not_reported", "none")
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """Fault of a device.
+
+    Attributes:
+        name: value of the label `fault`.
+        alert: name of its alert.
+        severity, wait: of the alert.
+        help: completes "the GPU ...".
+        signal: query with 1 for each device with the fault and 0 for each one without it.
+        metric: the catalogue's metric, if it is the whole signal.
+    """
+
+    name: str
+    alert: str
+    severity: AlertSeverity
+    wait: str
+    help: str
+    signal: str
+    metric: str = ""
+
+
+def _union(signals: Iterable[str]) -> str:
+    """Return the greatest of several signals for each device."""
+    parts = [f'label_replace(({signal}), "part", "{number}", "", "")' for number, signal in enumerate(signals)]
+    return f"max by ({join_names(*SUBJECT)}) (\n" + "\nor\n".join(parts) + "\n)"
+
+
+def _state(*states: str) -> str:
+    return metric_per_device("gpu_state", f'state=~"{regex(states)}"')
+
+
+def _nvlink_signal() -> str:
+    """Compare the number of active links with the node's other GPUs and with the day before.
+
+    A GPU without active links is not compared with others: boards without a bridge have none.
+    """
+    active, machine = device_series(NVLINKS), "cluster, node, namespace, name"
+    peers = f"({active} > 0) < bool on ({machine}) group_left () max by ({machine}) ({active})"
+    return _union((peers, f"{active} < bool ({active} offset 1d)"))
+
+
+def _gauge(metric: str, alert: str, severity: AlertSeverity, text: str) -> Fault:
+    return Fault(
+        name=metric.removeprefix("gpu_"),
+        alert=alert,
+        severity=severity,
+        wait="5m",
+        help=text,
+        signal=metric_per_device(metric),
+        metric=metric,
+    )
+
+
+FAULTS = (
+    Fault(name=LOST, alert="GpuLost", severity=AlertSeverity.CRITICAL, wait="1m", help="is lost", signal=_state(LOST)),
+    Fault(name=HUNG, alert="GpuHung", severity=AlertSeverity.CRITICAL, wait="2m", help="hangs", signal=_state(HUNG)),
+    Fault(
+        name=RESET_REQUIRED,
+        alert="GpuResetRequired",
+        severity=AlertSeverity.CRITICAL,
+        wait="1m",
+        help="requires a reset",
+        signal=_state(RESET_REQUIRED),
+    ),
+    Fault(
+        name=UNREADABLE,
+        alert="GpuUnreadable",
+        severity=AlertSeverity.WARNING,
+        wait="10m",
+        help="cannot be read",
+        signal=_state(UNREADABLE, ERROR),
+    ),
+    Fault(
+        name="recovery_action",
+        alert="GpuRecoveryActionNeeded",
+        severity=AlertSeverity.WARNING,
+        wait="5m",
+        help="needs the recovery action that its driver recommends",
+        signal=metric_per_device("gpu_recovery_action", 'state!="none"'),
+    ),
+    _gauge(
+        "gpu_row_remap_pending", "GpuRowRemapPending", AlertSeverity.WARNING, "has a row remap pending until its reset"
+    ),
+    _gauge("gpu_row_remap_failed", "GpuRowRemapFailed", AlertSeverity.CRITICAL, "failed to remap a memory row"),
+    Fault(
+        name="fabric_unhealthy",
+        alert="GpuFabricUnhealthy",
+        severity=AlertSeverity.CRITICAL,
+        wait="5m",
+        help="is unhealthy in its NVLink fabric",
+        signal=_union(
+            (
+                metric_per_device("gpu_fabric_health_status", 'state=~"unhealthy|limited_capacity"'),
+                metric_per_device("gpu_fabric_health", f'condition=~"{regex(UNHEALTHY_FABRIC)}"'),
+                metric_per_device("gpu_fabric_incorrect_configuration", f'state!~"{regex(NO_FAULT_OF_CONFIGURATION)}"'),
+            )
+        ),
+    ),
+    Fault(
+        name="nvlink_down",
+        alert="GpuNvlinkDown",
+        severity=AlertSeverity.CRITICAL,
+        wait="5m",
+        help="has fewer active NVLinks than the node's other GPUs, or than a day before",
+        signal=_nvlink_signal(),
+    ),
+    Fault(
+        name="license_lost",
+        alert="GpuVgpuLicenseLost",
+        severity=AlertSeverity.CRITICAL,
+        wait="10m",
+        help="is a vGPU without a licence",
+        signal=metric_per_device("vgpu_license_state", 'state=~"unlicensed.*"'),
+    ),
+)
+
+DCGM_FAULTS = tuple(fault for fault in FAULTS if fault.metric in {f.metric for f in DCGM_EXPORTER.families.values()})
+"""Faults that a page of dcgm-exporter shows."""
+
+
+def fault_rule(fault: Fault, record: str, signal: str, subject: tuple[str, ...]) -> RecordingRule:
+    """Return the rule that keeps the last known state of a fault.
+
+    Args:
+        fault: the fault.
+        record: name of the series.
+        signal: as in `Fault`.
+        subject: labels of the signal.
+    """
+    labels = join_names(*subject)
+    return RecordingRule(
+        record=record,
+        expr=f"0 * (({signal}) == 1) + time()\nor on ({labels})\n(\n"
+        f'  ({record}{{fault="{fault.name}"}} > time() - {DAY_SECONDS})\n'
+        f"  unless on ({labels})\n  (({signal}) == 0)\n)",
+        help="Devices with a fault, now or by their last reading; the value is the time of that reading",
+        labels={"fault": fault.name},
+    )

@@ -1,0 +1,252 @@
+"""Recording rules over gpufleet's own series.
+
+The rules read a device once into `gpu:` series, and build all other levels on these.
+"""
+
+from gpufleet.dialects.native import PREFIX
+from gpufleet.exporters.holders import HOLDER_INFO, HOLDER_STATE
+from gpufleet.exporters.prometheus import GPU_INFO
+from gpufleet.model.catalogue.events import XID_ERRORS, XID_LAST_AT
+from gpufleet.model.holdings import HolderKind, HolderState, HoldingVerdict
+from gpufleet.rules.devices import DEVICE, SUBJECT, VM_NAME, device_series, metric_per_device, per_device
+from gpufleet.rules.faults import FAULTS, NVLINKS, fault_rule
+from gpufleet.rules.gaps import native_gaps
+from gpufleet.rules.promql import join_names, max_by, regex, scraped
+from gpufleet.rules.rollups import ROLLUPS, TOTAL, USED, UTILIZATION, Rollup, rollup
+from gpufleet.rules.rule import RecordingRule
+
+VMI = ("cluster", "namespace", "name")
+POD_HOLDER = ("namespace", "pod", "container", "owner_kind", "owner_name", "vm_name")
+OTHER_HOLDER = ("job_id", "job_name", "user", "account", "partition", "vm_name")
+ANY_HOLDER = ("holder_kind", "holder_name", "share")
+
+LEVELS = {
+    "pod": ("cluster", "namespace", "pod", "share"),
+    "namespace": ("cluster", "namespace"),
+    "owner": ("cluster", "namespace", "owner_kind", "owner_name"),
+    "job": ("cluster", "job_id", "job_name", "user", "account", "partition"),
+}
+"""Levels of holders, to their labels."""
+
+_HELD_BY = {"pod": 'pod!=""', "namespace": 'pod!=""', "owner": 'pod!="",owner_name!=""', "job": 'job_id!=""'}
+"""Matchers of the holders of each level."""
+
+IDLE_BELOW = 0.01
+"""Utilization below which a device is idle."""
+
+HELD = "gpu:gpufleet_holder:info"
+PHYSICAL = "gpu:gpufleet_physical:info"
+VMI_INFO, VMI_OF_UUID = "gpu:gpufleet_vmi:info", "gpu:gpufleet_vmi_uuid:info"
+XID, XID_WINDOW, XID_SECONDS = "gpu:gpufleet_xid:max", "15m", 900
+FAULT = "gpu:gpufleet_fault:timestamp_seconds"
+NO_PROOF = regex((HoldingVerdict.UNKNOWN, HoldingVerdict.CONFLICT))
+GPU = 'kind="gpu"'
+GUEST_GPU = f'{GPU},side="guest"'
+GUEST_VGPU = 'side="guest",state="vgpu_guest"'
+STATE_IS = {state: f'state="{state}"' for state in (HolderState.HELD, HolderState.FREE)}
+"""Recorded states of holders, to their matchers."""
+
+
+def native_rules() -> tuple[RecordingRule, ...]:
+    """Return the rules in order of evaluation."""
+    rollups = tuple(rollup(name, PREFIX + name) for name in ROLLUPS)
+    return (
+        *(_device_rule(one) for one in rollups),
+        *_inventory_rules(),
+        *_holder_rules(),
+        *(_machine_rule(level, one) for level in ("node", "cluster") for one in rollups),
+        *(_held_rule(level, one) for level in LEVELS for one in rollups),
+        *(_vmi_rule(one) for one in rollups),
+        *(_memory_rule(level) for level in ("node", "cluster", *LEVELS, "vmi")),
+        *_vgpu_rules(),
+        *(fault_rule(fault, FAULT, fault.signal, SUBJECT) for fault in FAULTS),
+        _xid_rule(),
+        *native_gaps(),
+    )
+
+
+def held_values(metric: str, matchers: str) -> str:
+    """Return the values of held devices, with the labels of device and holder."""
+    return f'{HELD}{{{matchers}}} * on ({join_names(*DEVICE)}) group_left () {device_series(metric)}{{name=""}}'
+
+
+def _device_rule(one: Rollup) -> RecordingRule:
+    return RecordingRule(
+        record=device_series(one.metric.name), expr=per_device(one.series), help=f"By device: {one.metric.help}"
+    )
+
+
+def _inventory_rules() -> tuple[RecordingRule, ...]:
+    vgpu_guests = f"({metric_per_device('gpu_virtualization_mode', GUEST_VGPU)}) == 1"
+    return (
+        RecordingRule(
+            record=PHYSICAL,
+            expr=f"({per_device(GPU_INFO, GPU)})\nunless on ({join_names(*SUBJECT)})\n({vgpu_guests})",
+            help="GPUs, without those that guests see as vGPU; always 1",
+        ),
+        RecordingRule(
+            record="node:gpufleet_gpus:count",
+            expr=f'count by (cluster, node) ({PHYSICAL}{{side!="guest"}})',
+            help="GPUs of the node, including those passed through to guests",
+        ),
+        RecordingRule(
+            record=f"gpu:{PREFIX}{NVLINKS}:max",
+            expr=metric_per_device(NVLINKS),
+            help="By device: active NVLinks",
+        ),
+    )
+
+
+def _holder_rules() -> tuple[RecordingRule, ...]:
+    proven = f'verdict!~"{NO_PROOF}"'
+    pods = max_by(
+        (*DEVICE, *ANY_HOLDER, *POD_HOLDER),
+        f'{HOLDER_INFO}{{holder_kind="{HolderKind.POD}",{proven}}}',
+        scraped("node", "namespace", "pod", "container"),
+    )
+    others = max_by(
+        (*DEVICE, *ANY_HOLDER, *OTHER_HOLDER),
+        f'{HOLDER_INFO}{{holder_kind!="{HolderKind.POD}",{proven}}}',
+        scraped("node"),
+    )
+    vmi = ("cluster", "node", "namespace", "name", "uuid", "pci_address", "side")
+    passed = max_by(vmi, f'{HELD}{{vm_name!=""}}', VM_NAME)
+    inside = f'max by (cluster, uuid, namespace, name) ({VMI_INFO}{{side="guest",uuid!=""}})'
+    return (
+        RecordingRule(
+            record=HELD,
+            expr=f"{pods}\nor\n{others}",
+            help="Holders of each device, without the verdicts unknown and conflict; always 1",
+        ),
+        RecordingRule(
+            record="node:gpufleet_gpu_holder_state:count",
+            expr=f"count by (cluster, node, state) (({per_device(HOLDER_STATE, GPU, 'state')}) == 1)",
+            help="GPUs of the node by state of their holders",
+        ),
+        *(
+            RecordingRule(
+                record=f"gpu:gpufleet_{state}:info",
+                expr=f"({per_device(HOLDER_STATE, STATE_IS[state])}) == 1",
+                help=f"Devices with the holder state {state}; always 1",
+            )
+            for state in STATE_IS
+        ),
+        *(
+            RecordingRule(
+                record=f"gpu:gpufleet_idle_{state}:info",
+                expr=f'({device_series(UTILIZATION)}{{name=""}} < bool {IDLE_BELOW} == 1)\n'
+                f"and on ({join_names(*DEVICE)})\ngpu:gpufleet_{state}:info",
+                help=f"Idle devices with the holder state {state}; always 1",
+            )
+            for state in STATE_IS
+        ),
+        RecordingRule(
+            record=VMI_INFO,
+            expr=f"max by ({join_names(*vmi)}) (\n{per_device(GPU_INFO, GUEST_GPU)}\n)\nor\n{passed}",
+            help="GPUs of each virtual machine: those seen inside, and the node's devices that it holds; always 1",
+        ),
+        RecordingRule(
+            record=VMI_OF_UUID,
+            expr=f"{inside}\nand on (cluster, uuid)\n(count by (cluster, uuid) ({inside}) == 1)",
+            help="Virtual machine of each UUID; a UUID that two machines report has none; always 1",
+        ),
+    )
+
+
+def _machine_rule(level: str, one: Rollup) -> RecordingRule:
+    labels = "cluster, node" if level == "node" else "cluster"
+    name = one.metric.name
+    return RecordingRule(
+        record=f"{level}:{PREFIX}{name}:{one.operation}",
+        expr=f"{one.operation} by ({labels}) (\n  {device_series(name)}{{{GPU}}}\n"
+        f"  and on ({join_names(*SUBJECT)}) {PHYSICAL}\n)",
+        help=f"Over the GPUs of the {level}: {one.metric.help}",
+    )
+
+
+def _held_rule(level: str, one: Rollup) -> RecordingRule:
+    labels = LEVELS[level]
+    once = (*labels, *(label for label in DEVICE if label not in labels))
+    return RecordingRule(
+        record=f"{level}:{PREFIX}{one.metric.name}:{one.operation}",
+        expr=f"{one.operation} by ({join_names(*labels)}) (\n  max by ({join_names(*once)}) (\n"
+        f"    {held_values(one.metric.name, _HELD_BY[level])}\n  )\n)",
+        help=f"Over the devices of the {level}, each once: {one.metric.help}",
+    )
+
+
+def _vmi_rule(one: Rollup) -> RecordingRule:
+    name = one.metric.name
+    return RecordingRule(
+        record=f"vmi:{PREFIX}{name}:{one.operation}",
+        expr=f"max by ({join_names(*VMI)}) (\n  {one.operation} by ({join_names('node', *VMI)}) "
+        f'({device_series(name)}{{name!="",{GPU}}})\n)',
+        help=f"Over the GPUs seen inside the virtual machine, on one node: {one.metric.help}",
+    )
+
+
+def _memory_rule(level: str) -> RecordingRule:
+    return RecordingRule(
+        record=f"{level}:{PREFIX}gpu_memory_used:ratio",
+        expr=f"{level}:{PREFIX}{USED}:sum / ({level}:{PREFIX}{TOTAL}:sum > 0)",
+        help=f"Share of the device memory of the {level} that is in use",
+    )
+
+
+def _xid_rule() -> RecordingRule:
+    """Return the rule of XIDs within the window.
+
+    A number has no series before its first occurrence, so that an increase does not show it. A series that began
+    within the window counts too, if the GPU had an XID within the window.
+    """
+
+    def counted(**of: str) -> str:
+        return per_device(PREFIX + XID_ERRORS, "", "xid", **of)
+
+    subject = join_names(*SUBJECT)
+    return RecordingRule(
+        record=XID,
+        expr=f"(\n  (({counted(window=XID_WINDOW, function='increase')}) > 0)\n  or\n"
+        f"  (({counted()})\n  unless on ({subject}, xid) ({counted(offset=XID_WINDOW)}))\n)\n"
+        f"and on ({subject}) (({metric_per_device(XID_LAST_AT)}) > time() - {XID_SECONDS})",
+        help="XIDs of a device within 15 minutes, by number",
+    )
+
+
+def _vgpu_rules() -> tuple[RecordingRule, ...]:
+    """Return the rules about vGPU instances as their host sees them, by the virtual machine's id."""
+
+    def by_vm(metric: str) -> str:
+        series = f'{PREFIX}{metric}{{kind="vgpu",vm_id!=""}}'
+        once = max_by(("cluster", "node", "vm_id", "uuid", "device_instance"), series, scraped("node"))
+        return f"max by (cluster, vm_id) (\n  sum by (cluster, node, vm_id) ({once})\n)"
+
+    used = "vm:gpufleet_vgpu_memory_used_bytes:sum"
+    return (
+        RecordingRule(
+            record="vm:gpufleet_vgpu_utilization_ratio:sum",
+            expr=by_vm(UTILIZATION),
+            help="GPU time of a virtual machine's vGPUs on one node, in GPUs",
+        ),
+        RecordingRule(record=used, expr=by_vm(USED), help="Framebuffer of a virtual machine's vGPUs in use"),
+        RecordingRule(
+            record="vm:gpufleet_vgpu_memory_free_bytes:sum",
+            expr=f"{by_vm(TOTAL)}\n- {used}",
+            help="Framebuffer headroom of a virtual machine's vGPUs",
+        ),
+        RecordingRule(
+            record="gpu:gpufleet_vgpu_idle:info",
+            expr=f'{device_series(UTILIZATION)}{{kind="vgpu"}} < bool {IDLE_BELOW} == 1',
+            help="Idle vGPU instances; always 1",
+        ),
+        RecordingRule(
+            record="gpu:gpufleet_vgpu_scheduler_policy:info",
+            expr=f"({metric_per_device('gpu_vgpu_scheduler_policy', '', 'state')}) == 1",
+            help="Scheduler policy of each GPU with vGPUs, in the label `state`; always 1",
+        ),
+        RecordingRule(
+            record="gpu:gpufleet_vgpu_instances:max",
+            expr=metric_per_device("gpu_vgpu_instances"),
+            help="By GPU: active vGPU instances",
+        ),
+    )

@@ -1,0 +1,62 @@
+"""Metrics that the rules aggregate. Names, units and conversions come from the catalogue and the dialects."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gpufleet.dialects.dialect import FamilyMapping
+from gpufleet.model.catalogue import CATALOGUE, Metric
+
+OPERATIONS = {"ratio": "avg", "celsius": "max"}
+"""Aggregation over devices by unit; other units are summed."""
+
+USED, TOTAL = "gpu_memory_used_bytes", "gpu_memory_total_bytes"
+UTILIZATION = "gpu_utilization_ratio"
+
+ROLLUPS = (
+    UTILIZATION,
+    "gpu_sm_activity_ratio",
+    USED,
+    TOTAL,
+    "gpu_power_watts",
+    "gpu_temperature_celsius",
+)
+
+
+class Rollup(msgspec.Struct, frozen=True, kw_only=True):
+    """Aggregated metric.
+
+    Attributes:
+        metric: row of the catalogue.
+        operation: aggregation over devices.
+        series: name of the series of one input.
+        times, over: value of the series `* times / over` is in the catalogue's unit.
+    """
+
+    metric: Metric
+    operation: str
+    series: str
+    times: int = 1
+    over: int = 1
+
+    def convert(self, expr: str) -> str:
+        """Convert a query of `series` to the catalogue's unit."""
+        if self.times == self.over:
+            return expr
+        return f"{expr} * {self.times}" if self.over == 1 else f"{expr} / {self.over}"
+
+
+def rollup(name: str, series: str, *, times: int = 1, over: int = 1) -> Rollup:
+    """Return the aggregation of a metric of the catalogue."""
+    metric = CATALOGUE[name]
+    return Rollup(metric=metric, operation=OPERATIONS.get(metric.unit, "sum"), series=series, times=times, over=over)
+
+
+def foreign_rollups(families: Mapping[str, FamilyMapping]) -> tuple[Rollup, ...]:
+    """Return the aggregated metrics that a dialect exports."""
+    by_metric = {family.metric: family for family in families.values() if family.written}
+    return tuple(
+        rollup(name, by_metric[name].name, times=by_metric[name].times, over=by_metric[name].over)
+        for name in ROLLUPS
+        if name in by_metric
+    )
