@@ -1,0 +1,124 @@
+"""Nodes with GPU resources as machine reports: evidence of identity, and the number of GPUs by Kubernetes. Pure."""
+
+import re
+import uuid
+
+from gpufleet.fleet.machine_ids import (
+    AWS,
+    AZURE,
+    GCP,
+    OPENSTACK,
+    ORACLE,
+    is_instance_id,
+    is_machine_id,
+    is_placeholder_uuid,
+    is_uuid,
+)
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, LABELLED
+from gpufleet.model.kubernetes import ClusterNode
+from gpufleet.model.machine import Machine
+from gpufleet.model.reading import DimValue, Provenance, Sample
+from gpufleet.model.wire.batch import MachineReport
+
+READER = "kubernetes"
+"""Name of the collector as a reader."""
+
+NVIDIA = "nvidia.com/"
+COUNT_LABEL = "nvidia.com/gpu.count"
+
+ENDED = Absent(Reason.NO_DATA, "the node has no such resource any more")
+
+MAX_RESOURCE = 128
+MAX_LABEL_VALUE = 63
+
+_NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
+
+_PROVIDERS = {"aws": AWS, "azure": AZURE, "gce": GCP, "openstack": OPENSTACK, "oci": ORACLE}
+"""Scheme of a provider id to the provider."""
+
+
+def machine_report(node: ClusterNode, measured_at: int, before: ClusterNode | None = None) -> MachineReport | None:
+    """Return the report of a node, or None if it neither has nor had NVIDIA resources.
+
+    Args:
+        node: the node.
+        measured_at: time of its state, nanoseconds since 1970.
+        before: the node as last reported: numbers that it does not have any more end.
+    """
+    dims = _dims(node)
+    ended = [key for key in (_dims(before) if before is not None else {}) if key not in dims]
+    return _report(node, measured_at, {**dims, **dict.fromkeys(ended, ENDED)})
+
+
+def ended_report(node: ClusterNode, measured_at: int) -> MachineReport | None:
+    """Return the report of a node that was removed: all its numbers end."""
+    return _report(node, measured_at, dict.fromkeys(_dims(node), ENDED))
+
+
+def has_numbers(node: ClusterNode) -> bool:
+    """Return whether a node has NVIDIA resources, or a label with their number."""
+    return bool(_dims(node))
+
+
+def node_machine(node: ClusterNode) -> Machine:
+    """Return the evidence of a node's identity.
+
+    The boot id is left out: the kubelet reports it late, and after a restart an earlier one would look like a clone.
+    The provider's instance id is left out if it has another form than on the machine itself.
+    """
+    system_uuid, machine_id = node.system_uuid.lower(), node.machine_id.lower()
+    is_known_uuid = is_uuid(system_uuid) and not is_placeholder_uuid(uuid.UUID(system_uuid))
+    provider = _PROVIDERS.get(node.provider_id.partition("://")[0], "")
+    if not provider and is_instance_id(ORACLE, node.provider_id):
+        provider = ORACLE
+    instance_id = node.provider_id.rpartition("/")[2]
+    return Machine(
+        name=node.name,
+        machine_id=machine_id if is_machine_id(machine_id) else None,
+        system_uuid=system_uuid if is_known_uuid else None,
+        k8s_node_uid=node.uid,
+        k8s_node_name=node.name,
+        instance_id=instance_id if is_instance_id(provider, instance_id) else None,
+        cloud_provider=provider or None,
+        instance_type=_attribute(node.instance_type),
+        region=_attribute(node.region),
+        zone=_attribute(node.zone),
+    )
+
+
+def _attribute(text: str) -> str | None:
+    """Return a label's value; None if it is empty, or longer than Kubernetes permits."""
+    return text if 0 < len(text) <= MAX_LABEL_VALUE else None
+
+
+def _dims(node: ClusterNode) -> dict[tuple[str, str], int | Absent]:
+    """Return metric and resource, in the notation of labels, to the number."""
+    found: dict[tuple[str, str], int | Absent] = {}
+    for one in node.resources:
+        if not one.name.startswith(NVIDIA) or len(one.name) > MAX_RESOURCE:
+            continue
+        resource = _NO_LABEL.sub("_", one.name)
+        for metric, count in ((CAPACITY, one.capacity), (ALLOCATABLE, one.allocatable)):
+            if count is not None and count < 2**31:
+                found[metric, resource] = count
+    label = node.labels.get(COUNT_LABEL, "")
+    if label.isascii() and label.isdigit() and len(label) < 6:
+        found[LABELLED, COUNT_LABEL] = int(label)
+    return found
+
+
+def _report(node: ClusterNode, measured_at: int, dims: dict[tuple[str, str], int | Absent]) -> MachineReport | None:
+    if not dims:
+        return None
+    sample = Sample(
+        view=None,
+        reader=READER,
+        lane=Lane.SLOW,
+        measured_at=measured_at,
+        values={},
+        dims=tuple(DimValue(metric, (resource,), value) for (metric, resource), value in dims.items()),
+        provenance=Provenance.IMPORTED,
+    )
+    return MachineReport(machine=node_machine(node), samples=(sample,))

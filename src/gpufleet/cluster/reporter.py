@@ -1,0 +1,132 @@
+"""Due objects and node reports of all resources, from the state of the copies. Pure."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from gpufleet.cluster.machines import ended_report, has_numbers, machine_report
+from gpufleet.cluster.parts import PartObjects, check_object, split_objects
+from gpufleet.cluster.tracker import DueObjects, ObjectTracker
+from gpufleet.model.errors import WireError
+from gpufleet.model.kubernetes import ClusterNode, CopyState, CopyStatus
+from gpufleet.model.stored.kubernetes import ClusterObject, ObjectKind
+from gpufleet.model.wire.batch import MachineReport
+
+NODE_SECONDS = 120.0
+"""Interval of the number of GPUs of each node. The hub drops a number that is not repeated for 10 minutes."""
+
+NODE_SLOTS = 4
+
+MAX_LEFT_OUT = 16
+
+MAX_REPORTS = 500
+"""Maximum number of machine reports in a batch."""
+
+
+class CopyView(msgspec.Struct, frozen=True):
+    """State of a copy at an instant: records by UID, UIDs of undecodable objects, and status."""
+
+    records: Mapping[str, ClusterObject]
+    rejected: Collection[str]
+    status: CopyStatus
+
+
+class NodeReports(msgspec.Struct, frozen=True):
+    """Machine reports of one batch.
+
+    Attributes:
+        reports: one per node.
+        present: the nodes by UID.
+        removed: UIDs of nodes that were removed, or have no GPUs any more.
+    """
+
+    reports: tuple[MachineReport, ...]
+    present: Mapping[str, ClusterNode]
+    removed: tuple[str, ...]
+
+
+class Reporter:
+    """Due objects and node reports of a cluster.
+
+    An object that the batch format does not permit, such as one with too long a label name, is left out: it would keep
+    every other object of its batch from the hub. The times of all methods are monotonic seconds (`now`) and nanoseconds
+    since 1970 (`now_ns`).
+
+    Attributes:
+        left_out: UID to the reason, for the first `MAX_LEFT_OUT` such objects.
+    """
+
+    def __init__(self) -> None:
+        self._objects: dict[ObjectKind, ObjectTracker[ClusterObject]] = {kind: ObjectTracker() for kind in ObjectKind}
+        self._nodes: ObjectTracker[ClusterNode] = ObjectTracker(repeat_seconds=NODE_SECONDS, slots=NODE_SLOTS)
+        self.left_out: dict[str, str] = {}
+
+    def due_objects(self, views: Mapping[ObjectKind, CopyView], *, now: float, now_ns: int) -> list[PartObjects]:
+        """Return the objects that are due, in parts."""
+        due: dict[ObjectKind, DueObjects[ClusterObject]] = {}
+        for kind, view in views.items():
+            found = self._objects[kind].due(view.records, view.status, now=now, now_ns=now_ns, rejected=view.rejected)
+            present = {uid: record for uid, record in found.present.items() if self._is_permitted(kind, record)}
+            due[kind] = DueObjects(present, found.removed)
+        return list(split_objects(due))
+
+    def confirm_objects(self, objects: PartObjects, *, now: float) -> None:
+        """Note that a part was queued for the hub."""
+        for kind, record in objects.present:
+            self._objects[kind].confirm(record.uid, record, now)
+        for kind, removed in objects.removed:
+            self._objects[kind].confirm_removed(removed.uid)
+
+    def due_nodes(self, view: CopyView, *, now: float, now_ns: int) -> list[NodeReports]:
+        """Return the node reports that are due. A stale copy is reported with the time at which it was current."""
+        due = self._nodes.due(_with_numbers(view), view.status, now=now, now_ns=now_ns, rejected=view.rejected)
+        at = view.status.since if view.status.state is CopyState.STALE else now_ns
+        found: list[tuple[str, ClusterNode | None, MachineReport | None]] = [
+            (uid, node, machine_report(node, at, self._nodes.reported(uid)))
+            for uid, node in due.present.items()
+            if self._is_permitted(ObjectKind.NODE, node)
+        ]
+        found += [
+            (one.uid, None, ended_report(one.record, one.at) if one.record is not None else None) for one in due.removed
+        ]
+        return [_join(found[start : start + MAX_REPORTS]) for start in range(0, len(found), MAX_REPORTS)]
+
+    def confirm_nodes(self, nodes: NodeReports, *, now: float) -> None:
+        """Note that node reports were queued for the hub."""
+        for uid, node in nodes.present.items():
+            self._nodes.confirm(uid, node, now)
+        for uid in nodes.removed:
+            self._nodes.confirm_removed(uid)
+
+    def follow(self, views: Mapping[ObjectKind, CopyView], *, now: float, now_ns: int) -> None:
+        """Note the state of the copies without reporting, as a standby does."""
+        for kind, view in views.items():
+            tracked: list[tuple[ObjectTracker[Any], Mapping[str, ClusterObject]]] = [
+                (self._objects[kind], view.records)
+            ]
+            if kind is ObjectKind.NODE:
+                tracked.append((self._nodes, _with_numbers(view)))
+            for tracker, records in tracked:
+                tracker.follow(records, view.status, now=now, now_ns=now_ns, rejected=view.rejected)
+
+    def _is_permitted(self, kind: ObjectKind, record: ClusterObject) -> bool:
+        try:
+            check_object(kind, record)
+        except WireError as error:
+            if len(self.left_out) < MAX_LEFT_OUT:
+                self.left_out.setdefault(record.uid, f"{record.name}: {error}")
+            return False
+        return True
+
+
+def _with_numbers(view: CopyView) -> dict[str, ClusterNode]:
+    return {uid: node for uid, node in view.records.items() if isinstance(node, ClusterNode) and has_numbers(node)}
+
+
+def _join(found: list[tuple[str, ClusterNode | None, MachineReport | None]]) -> NodeReports:
+    return NodeReports(
+        reports=tuple(report for _, _, report in found if report is not None),
+        present={uid: node for uid, node, _ in found if node is not None},
+        removed=tuple(uid for uid, node, _ in found if node is None),
+    )
