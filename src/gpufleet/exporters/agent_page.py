@@ -34,16 +34,17 @@ def add_stats(page: MetricsPage, node: str, stats: AgentStats) -> None:
         page.add("gpufleet_reader_passes_total", labels, counts.passes)
         page.add("gpufleet_reader_failures_total", labels, counts.failures)
     if stats.send is not None:
-        _add_send_stats(page, node, stats.send)
+        add_send_stats(page, node, stats.send)
     if stats.queue is not None:
-        _add_queue_stats(page, node, stats.queue)
+        add_queue_stats(page, node, stats.queue)
     for family, kind, help_ in _EXPORT_FAMILIES if stats.exports else ():
         page.declare(family, kind, help_, _unit(family))
     for target, export in stats.exports.items():
         _add_export_stats(page, f"{node},{format_labels({'target': target})}", export)
 
 
-def _add_send_stats(page: MetricsPage, node: str, send: SendStats) -> None:
+def add_send_stats(page: MetricsPage, node: str, send: SendStats) -> None:
+    """Add the counters of sending to the hub; `node` as in `add_stats`."""
     for family, help_, value in (
         ("gpufleet_batches_total", "Batches created since the agent started", send.batches),
         ("gpufleet_batches_lost_total", "Batches lost because neither disk nor memory had room", send.lost),
@@ -61,7 +62,8 @@ def _add_send_stats(page: MetricsPage, node: str, send: SendStats) -> None:
         page.add("gpufleet_push_last_success_timestamp_seconds", node, send.last_success / NANOS)
 
 
-def _add_queue_stats(page: MetricsPage, node: str, queue: QueueStats) -> None:
+def add_queue_stats(page: MetricsPage, node: str, queue: QueueStats) -> None:
+    """Add the backlog; `node` as in `add_stats`."""
     _declare_gauge(page, "gpufleet_spool_records", "Batches queued in the spool")
     page.add("gpufleet_spool_records", node, queue.records)
     _declare_gauge(page, "gpufleet_spool_bytes", "Bytes queued in the spool")

@@ -1,12 +1,13 @@
 """Construction of the access paths into a virtual machine. A new kind of channel adds a function here."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpufleet.agent.guests.access_paths import AccessPath, Link
+from gpufleet.agent.guests.access_paths import AccessPath, Link, ShortConnectionReader
 from gpufleet.agent.guests.guest import GuestAccess
 from gpufleet.agent.guests.guests import GuestSupervisor
 from gpufleet.agent.guests.libvirt import LibvirtSource
-from gpufleet.agent.guests.sources import ConfiguredGuests, FolderGuests, GuestFolder, GuestSource
+from gpufleet.agent.guests.sources import ConfiguredGuests, FolderGuests, GuestFolder
 from gpufleet.channels.guest_shell import ShellExec, ShellFiles
 from gpufleet.channels.guest_shell.shell import GuestShell
 from gpufleet.channels.libvirt import LibvirtDomains
@@ -18,28 +19,44 @@ from gpufleet.channels.stream.dialers import UnixDialer, make_dialer
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.guests import PIN_FIRST, DcgmChannel, GuestConfig, MetricsChannel, SshChannel
 from gpufleet.model.view import Side
+from gpufleet.ports.channel import Dialer
 from gpufleet.ports.clock import Clock
+from gpufleet.ports.guests import GuestSource
+from gpufleet.ports.reader import Reader
 from gpufleet.readers.dcgm.reader import DcgmReader
 from gpufleet.readers.host import HostReader
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
 from gpufleet.readers.snapshot import SnapshotReader
 from gpufleet.wiring.snapshot import intervals
 
+if TYPE_CHECKING:
+    from gpufleet.wiring.kubevirt import Kubevirt
+
 SNAPSHOT, DCGM, METRICS, SMI = range(4)
 """Order of preference of the readers, whatever their channel."""
 
 
-def make_guests(config: AgentConfig, state: Path, clock: Clock) -> GuestSupervisor | None:
+def make_guests(
+    config: AgentConfig, state: Path, clock: Clock, kubevirt: "Kubevirt | None" = None
+) -> GuestSupervisor | None:
     """Return the supervisor of the virtual machines, or None if none are configured."""
     sources = make_guest_sources(config)
+    if kubevirt is not None:
+        sources = (*sources, kubevirt.source)
     if not sources:
         return None
+
+    def connect(guest: GuestConfig) -> GuestAccess:
+        is_shared = kubevirt is not None and kubevirt.source.lists(guest)
+        return make_access(guest, state / "host_keys", clock, kubevirt if is_shared else None)
+
     return GuestSupervisor(
         sources,
-        lambda guest: make_access(guest, state / "host_keys", clock),
+        connect,
         intervals=intervals(config),
         clock=clock,
         collects=config.hub.url is not None,
+        tasks=() if kubevirt is None else (kubevirt.run,),
     )
 
 
@@ -56,14 +73,26 @@ def make_guest_sources(config: AgentConfig) -> tuple[GuestSource, ...]:
     return tuple(sources)
 
 
-def make_access(guest: GuestConfig, pins: Path, clock: Clock) -> GuestAccess:
-    """Return the access paths into a virtual machine. Nothing is dialled yet."""
+def make_access(guest: GuestConfig, pins: Path, clock: Clock, kubevirt: "Kubevirt | None" = None) -> GuestAccess:
+    """Return the access paths into a virtual machine. Nothing is dialled yet.
+
+    Args:
+        guest: its description.
+        pins: folder of pinned host keys.
+        clock: wall and monotonic time.
+        kubevirt: dials its VSOCK if it was discovered by KubeVirt.
+    """
     links: list[Link] = []
     gpus: list[tuple[int, AccessPath]] = []
     host: list[AccessPath] = []
     for channel in guest.channels:
         if isinstance(channel, DcgmChannel):
-            gpus.append((DCGM, AccessPath(name=f"dcgm at {channel.address}", reader=_dcgm(channel, clock))))
+            reader: Reader = (
+                _dcgm(make_dialer(channel.address), clock)
+                if kubevirt is None
+                else ShortConnectionReader(_dcgm(kubevirt.dialer(guest, channel), clock, profiling=False))
+            )
+            gpus.append((DCGM, AccessPath(name=f"dcgm at {channel.address}", reader=reader)))
             continue
         if isinstance(channel, MetricsChannel):
             from gpufleet.wiring.exports import make_guest_exporter_reader  # loads HTTP clients only if used
@@ -106,6 +135,6 @@ def _ssh(channel: SshChannel, pin: Path) -> SshShell:
     )
 
 
-def _dcgm(channel: DcgmChannel, clock: Clock) -> DcgmReader:
+def _dcgm(dialer: Dialer, clock: Clock, *, profiling: bool = True) -> DcgmReader:
     # A short backoff keeps the readiness times of a booting guest precise.
-    return DcgmReader(make_dialer(channel.address), clock, side=Side.GUEST, max_backoff_seconds=1.0)
+    return DcgmReader(dialer, clock, side=Side.GUEST, profiling=profiling, max_backoff_seconds=1.0)

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from gpufleet.agent.guests.access_paths import MAX_FAILURES, AccessPath, FailoverReader
+from gpufleet.agent.guests.access_paths import MAX_FAILURES, AccessPath, FailoverReader, ShortConnectionReader
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
@@ -227,3 +227,21 @@ async def test_memory_of_a_failed_pass_is_released() -> None:
         assert [page() for page in pages] == [None, None]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("outcome", [GPU, failed(Reason.TIMEOUT)])
+async def test_shared_channel_is_closed_after_each_pass(outcome: Round | ReaderError) -> None:
+    closed: list[int] = []
+
+    class Closing(Scripted):
+        async def close(self) -> None:
+            closed.append(self.reads)
+
+    inner = Closing(outcome)
+    inner.lanes = (Lane.FAST, Lane.EVENT)
+    reader = ShortConnectionReader(inner)
+    assert reader.lanes == (Lane.FAST,)
+    for _ in range(2):
+        with contextlib.suppress(ReaderError):
+            assert await reader.read(Lane.FAST) is outcome
+    assert closed == [1, 2]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.agent.guests.sources import GuestFolder, GuestListing
+from gpufleet.agent.guests.sources import GuestFolder
 from gpufleet.channels.stream.dialers import make_dialer
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.guests import (
@@ -23,6 +23,7 @@ from gpufleet.config.guests import (
 from gpufleet.config.load import InvalidValueError, load, resolve
 from gpufleet.config.template import render_toml
 from gpufleet.model.errors import ConfigError
+from gpufleet.ports.guests import GuestListing
 
 UID = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"
 GOOD = f"""

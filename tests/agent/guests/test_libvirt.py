@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gpufleet.agent.guests.libvirt import LibvirtSource
-from gpufleet.agent.guests.sources import GuestListing
 from gpufleet.channels.libvirt import LibvirtDomains
 from gpufleet.channels.local import LocalFiles
 from gpufleet.channels.stream.dialers import UnixDialer
 from gpufleet.codecs.libvirt_domain import parse_domain
 from gpufleet.config.guests import DcgmChannel, LibvirtConfig, MetricsChannel, QemuAgentChannel
+from gpufleet.ports.guests import GuestListing
 from tests.support import peers
 from tests.support.libvirt import Libvirt, lacking
 from tests.support.processes import Gpufleet, free_port, get_json

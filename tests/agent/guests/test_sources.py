@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Callable
 
 from gpufleet.agent.guests.guest import GuestAccess
 from gpufleet.agent.guests.guests import GuestSupervisor
-from gpufleet.agent.guests.sources import ConfiguredGuests, GuestListing, GuestSource
+from gpufleet.agent.guests.sources import ConfiguredGuests
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Guest
+from gpufleet.ports.guests import GuestDetails, GuestListing, GuestSource
 from gpufleet.runtime import SystemClock
 from tests.support.waiting import wait_until_async
 
@@ -42,13 +44,15 @@ async def wait_for(condition: Callable[[], bool], *, what: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def supervised(*sources: GuestSource) -> AsyncIterator[tuple[GuestSupervisor, Callable[[], dict[str, Guest]]]]:
+async def supervised(
+    *sources: GuestSource, interval: float = 10.0, collects: bool = False
+) -> AsyncIterator[tuple[GuestSupervisor, Callable[[], dict[str, Guest]]]]:
     guests = GuestSupervisor(
         sources,
         lambda _: GuestAccess(links=(), gpus=(), host=()),
-        intervals=dict.fromkeys(Lane, 10.0),
+        intervals=dict.fromkeys(Lane, interval),
         clock=SystemClock(),
-        collects=False,
+        collects=collects,
     )
 
     def shown() -> dict[str, Guest]:
@@ -110,3 +114,23 @@ async def test_guest_without_access_path_is_not_enabled() -> None:
     async with supervised(ConfiguredGuests([guest(1)])) as (_, shown):
         await wait_for(lambda: len(shown()) == 1, what="the guest")
         assert (shown()["0001"].state, shown()["0001"].access_paths) == ("not_enabled", ())
+
+
+async def test_guest_without_access_path_is_reported_again() -> None:
+    """A hub takes a machine without reports for lost."""
+    async with supervised(ConfiguredGuests([guest(1)]), interval=0.05, collects=True) as (guests, shown):
+        await wait_for(lambda: len(shown()) == 1, what="the guest")
+        for _ in range(3):
+            await wait_for(lambda: len(guests.take("node")) == 1, what="another report")
+
+
+async def test_excluded_guest_has_the_reason_of_its_source() -> None:
+    source = FakeSource("kubevirt", guest(1))
+    unread = Absent(Reason.NO_SUPPORTED_GPU, "not NVIDIA's")
+    details = GuestDetails(labels={"team": "blue"}, unread=unread)
+    source.listing = GuestListing(source.listing.guests, {}, {"kubevirt-0001": details})
+    async with supervised(source) as (_, shown):
+        await wait_for(lambda: len(shown()) == 1, what="the guest")
+        one = shown()["0001"]
+    assert (one.state, one.detail, one.excluded) == (Reason.NO_SUPPORTED_GPU, "not NVIDIA's", True)
+    assert one.labels == {"team": "blue"}

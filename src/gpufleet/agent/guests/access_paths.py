@@ -39,6 +39,37 @@ class Link(Protocol):
         ...
 
 
+class ShortConnectionReader:
+    """A reader that is closed after each pass, because other clients use the same channel.
+
+    It has no event lane, which would need a connection each second.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @property
+    def name(self) -> str:
+        """Name of the reader."""
+        return self._reader.name
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Lanes of the reader, except events."""
+        return tuple(lane for lane in self._reader.lanes if lane is not Lane.EVENT)
+
+    async def read(self, lane: Lane) -> Round:
+        """Make a pass and close the connection. Raises ReaderError."""
+        try:
+            return await self._reader.read(lane)
+        finally:
+            await self._reader.close()
+
+    async def close(self) -> None:
+        """Close the reader."""
+        await self._reader.close()
+
+
 class AccessPath(msgspec.Struct, frozen=True, kw_only=True):
     """A reader and the channel that it reads over.
 

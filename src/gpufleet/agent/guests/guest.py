@@ -12,18 +12,18 @@ from gpufleet.agent.collect.schedule import ReaderLoop
 from gpufleet.agent.collect.state import AgentState, Outcome, Timetable
 from gpufleet.agent.guests.access_paths import GUEST_ANSWERED_REASONS, AccessPath, FailoverReader, Link
 from gpufleet.agent.guests.health import AWAITING_ANSWER, NO_ACCESS_PATH, GuestHealth, ReadinessTimes, judge_health
-from gpufleet.agent.guests.sources import DiscoveredGuest
 from gpufleet.fleet.readings import MISSED_PASSES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
-from gpufleet.model.machine import OK, REMOVED, Machine, MachineKind
+from gpufleet.model.machine import OK, REMOVED, Machine, MachineKind, state_of
 from gpufleet.model.reading import Round, Sample, Value
 from gpufleet.model.snapshot import Guest
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.view import ViewKind
 from gpufleet.model.wire.batch import MachineReport
 from gpufleet.ports.clock import Clock
+from gpufleet.ports.guests import DiscoveredGuest
 
 READER = "guests"
 """Reader name of readings that the agent makes about the virtual machine itself."""
@@ -92,7 +92,7 @@ class GuestWatch:
         self._loops = [
             self._loop(reader) for reader, paths in ((self._gpus, access.gpus), (self._host, access.host)) if paths
         ]
-        self._health = AWAITING_ANSWER if access.gpus else NO_ACCESS_PATH
+        self._health = _first_health(found, access)
         self._answered_at = self._started
         self._gpu_keys: tuple[str, ...] = ()
         self._names: dict[str, str] = {}
@@ -119,6 +119,8 @@ class GuestWatch:
             async with asyncio.TaskGroup() as tasks:
                 for loop in self._loops:
                     tasks.create_task(self._run_loop(loop), name=f"{loop.reader.name} of {self.guest.title}")
+                if not self._loops:
+                    tasks.create_task(self._repeat_health(), name=f"health of {self.guest.title}")
         finally:
             for reader in (self._gpus, self._host):
                 await reader.close()
@@ -139,7 +141,9 @@ class GuestWatch:
                 allocation=self.guest.allocation,
                 state=self._health.state,
                 detail=self._health.detail,
+                excluded=self.found.details.unread is not None,
                 found_by=self.found.by,
+                labels=self.found.details.labels,
                 access_paths=tuple(dict.fromkeys((*self._gpus.reports, *self._host.reports))),
                 devices=found.devices,
                 host=found.host,
@@ -171,7 +175,7 @@ class GuestWatch:
 
     def removal_report(self, hypervisor: str) -> MachineReport:
         """Return the final report: the guest is no longer read."""
-        self._health = GuestHealth(REMOVED, "removed from its agent's configuration")
+        self._health = GuestHealth(REMOVED, "its agent does not list it any more")
         sample = self._own_sample()
         return MachineReport(machine=self.machine(hypervisor), samples=(sample,))
 
@@ -193,6 +197,15 @@ class GuestWatch:
             await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
             self._apply(await loop.run_pass(lane))
             timetable.done(lane, self._clock.monotonic())
+
+    async def _repeat_health(self) -> None:
+        """Report the health of a guest without access paths, once per fast interval."""
+        while True:
+            await asyncio.sleep(self._intervals[Lane.FAST])
+            self._report_health()
+            self._document = None
+            self._changes += 1
+            self._on_change()
 
     async def _await_first_answer(self, loop: ReaderLoop) -> None:
         """Poll often until the first answer, so that the readiness times are precise."""
@@ -289,6 +302,13 @@ class GuestWatch:
         statuses = [status for loop in self._loops for status in loop.statuses]
         self._state = AgentState(self.machine(""), [*statuses, self._own_status()])
         self._names = {}
+
+
+def _first_health(found: DiscoveredGuest, access: GuestAccess) -> GuestHealth:
+    unread = found.details.unread
+    if unread is not None:
+        return GuestHealth(state_of(unread.reason), unread.detail)
+    return AWAITING_ANSWER if access.gpus else NO_ACCESS_PATH
 
 
 def _gpus_of(result: Round) -> tuple[str, ...]:

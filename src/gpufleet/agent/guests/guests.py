@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 
 from gpufleet.agent.guests.guest import GuestAccess, GuestWatch
-from gpufleet.agent.guests.sources import DiscoveredGuest, GuestListing, GuestSource
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Guest
 from gpufleet.model.wire.batch import MachineReport
 from gpufleet.ports.clock import Clock
+from gpufleet.ports.guests import DiscoveredGuest, GuestDetails, GuestListing, GuestSource
 from gpufleet.runtime import supervise
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ class GuestSupervisor:
         intervals: Mapping[Lane, float],
         clock: Clock,
         collects: bool,
+        tasks: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         """Take the parts.
 
@@ -44,8 +45,9 @@ class GuestSupervisor:
             intervals: seconds between passes by lane.
             clock: wall and monotonic time.
             collects: whether samples are collected for a hub.
+            tasks: run beside the sources, and are restarted if they end.
         """
-        self._sources, self._connect = tuple(sources), connect
+        self._sources, self._connect, self._source_tasks = tuple(sources), connect, tuple(tasks)
         self._listings: dict[str, GuestListing] = {}
         self._reconciling = asyncio.Lock()
         self._intervals, self._clock, self._collects = intervals, clock, collects
@@ -69,6 +71,8 @@ class GuestSupervisor:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._publish_changes(changed), name="guest changes")
+                for run in self._source_tasks:
+                    tasks.create_task(supervise(run, "guest source"), name="guest source")
                 for source in self._sources:
                     tasks.create_task(self._poll_source(source), name=f"guests from {source.name}")
         finally:
@@ -107,7 +111,7 @@ class GuestSupervisor:
             log.exception("guest source %s failed unexpectedly", source.name)
             before = self._listings.get(source.name, _NOTHING)
             message = f"{source.name}: failed unexpectedly; see the log"
-            return GuestListing(before.guests, {source.name: message})
+            return GuestListing(before.guests, {source.name: message}, before.details)
 
     async def _reconcile(self, *, first: bool) -> None:
         """Start the tasks of new guests; stop those of guests that are gone or changed."""
@@ -124,7 +128,8 @@ class GuestSupervisor:
                 elif len(wanted) >= MAX_GUESTS:
                     problems[label] = f"{label}: not read: the limit is {MAX_GUESTS} virtual machines"
                 else:
-                    wanted[guest.uid] = DiscoveredGuest(guest, f"{source.name}: {label}")
+                    details = listing.details.get(label, GuestDetails())
+                    wanted[guest.uid] = DiscoveredGuest(guest, f"{source.name}: {label}", details)
         if problems != self._problems:
             self._problems = problems
             self._changes.set()

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from gpufleet.agent.guests.sources import GuestListing
 from gpufleet.codecs.libvirt_domain import Domain, parse_domain
 from gpufleet.codecs.sysfs_devices import is_gpu, parent_of, plan_functions, plan_mdevs
 from gpufleet.config.guests import Channel, DcgmChannel, GuestConfig, LibvirtConfig, MetricsChannel, QemuAgentChannel
@@ -16,6 +15,7 @@ from gpufleet.config.load import InvalidValueError
 from gpufleet.model.errors import ChannelError, WireError
 from gpufleet.model.text import clean
 from gpufleet.ports.channel import Files
+from gpufleet.ports.guests import GuestListing
 from gpufleet.ports.hypervisor import DomainDocument, Hypervisor
 
 log = logging.getLogger(__name__)

@@ -6,12 +6,10 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
-
-import msgspec
 
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig, read_guest
 from gpufleet.model.errors import ConfigError
+from gpufleet.ports.guests import GuestListing
 
 log = logging.getLogger(__name__)
 
@@ -21,13 +19,6 @@ _FileState = tuple[int, ...]
 """Identity of a file's content and permissions. A change of either may fix a problem."""
 
 _WORLD_WRITABLE = "is world-writable: remove the write permission of others"
-
-
-class GuestListing(msgspec.Struct, frozen=True):
-    """Virtual machines by label, and problems by label."""
-
-    guests: dict[str, GuestConfig]
-    problems: dict[str, str]
 
 
 class GuestFolder:
@@ -102,36 +93,6 @@ class GuestFolder:
         problems = {name: entry for name, entry in self._read.items() if isinstance(entry, str)}
         guests = {name: entry for name, entry in sorted(self._read.items()) if not isinstance(entry, str)}
         return GuestListing(guests, problems | ({str(self._path): f"{self._path} {problem}"} if problem else {}))
-
-
-class GuestSource(Protocol):
-    """Discovers virtual machines. For a machine in several sources, the first source's description applies."""
-
-    @property
-    def name(self) -> str:
-        """Name for people."""
-        ...
-
-    @property
-    def every_seconds(self) -> float:
-        """Interval between two calls of `list_guests`."""
-        ...
-
-    @property
-    def adds(self) -> bool:
-        """Whether the source may repeat machines of earlier sources without that being a problem."""
-        ...
-
-    async def list_guests(self) -> GuestListing:
-        """Return the virtual machines that exist now. Problems are part of the result."""
-        ...
-
-
-class DiscoveredGuest(msgspec.Struct, frozen=True):
-    """A virtual machine to read, and the source and label under which it was found."""
-
-    guest: GuestConfig
-    by: str
 
 
 class ConfiguredGuests:

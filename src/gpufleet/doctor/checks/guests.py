@@ -34,6 +34,8 @@ GUEST_FIXES = {
 }
 """Guest state to remedy."""
 
+EXCLUDED_FIX = "if it should be read, its user or the operator must permit it: docs/guests.md, `Discovery by KubeVirt`"
+
 
 def check_libvirt(facts: NodeFacts) -> CheckResult:
     """Check that libvirt is reachable and enabled."""
@@ -86,13 +88,15 @@ def check_guests(facts: NodeFacts) -> Iterable[CheckResult]:
 
 def check_guest(guest: Guest, now: dt.datetime) -> CheckResult:
     """Check one virtual machine."""
-    verdict = CheckVerdict.FAILED
-    if guest.state in (OK, "guest_booting"):
+    verdict, fix = CheckVerdict.FAILED, GUEST_FIXES.get(guest.state, GUEST_FIXES["reader_failed"])
+    if guest.excluded:
+        verdict, fix = CheckVerdict.WARNING, EXCLUDED_FIX
+    elif guest.state in (OK, "guest_booting"):
         verdict = CheckVerdict.OK if guest.state == OK else CheckVerdict.WARNING
     return CheckResult(
         name=f"guest {guest.machine.name}",
         verdict=verdict,
         proves=PROVES,
         found="; ".join(guest_facts(guest, now)),
-        fix="" if guest.state == OK else GUEST_FIXES.get(guest.state, GUEST_FIXES["reader_failed"]),
+        fix="" if guest.state == OK else fix,
     )

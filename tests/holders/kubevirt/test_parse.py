@@ -1,0 +1,35 @@
+"""Fields of a VirtualMachineInstance for its node."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpufleet.holders.kubevirt.parse import complete_vmi
+from tests.holders.kubevirt.objects import node_vmi, vmi_object
+
+
+def test_address_is_that_of_the_first_interface() -> None:
+    assert node_vmi(vmi_object(address="10.244.0.7")).address == "10.244.0.7"
+    assert node_vmi(vmi_object(address="FD00::0007")).address == "fd00::7"
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "10.0.0.1; id", "10.0.0.1/8", "1" * 500])
+def test_invalid_address_does_not_count(address: str) -> None:
+    assert node_vmi(vmi_object(address=address)).address == ""
+
+
+def test_windows_is_known_by_template_or_guest_agent() -> None:
+    annotated, labelled = vmi_object(), vmi_object(labels={"os.template.kubevirt.io/win2k22": "true"})
+    annotated["metadata"]["annotations"]["vm.kubevirt.io/os"] = "windows2k22"
+    assert [node_vmi(one).is_windows for one in (vmi_object(os="mswindows"), annotated, labelled)] == [True] * 3
+    assert not node_vmi(vmi_object(os="fedora", labels={"os.template.kubevirt.io/fedora36": "true"})).is_windows
+
+
+@pytest.mark.parametrize("status", [{"interfaces": "x"}, {"interfaces": [{"ipAddress": 7}]}, {"guestOSInfo": []}])
+def test_fields_of_another_type_are_an_error(status: dict[str, Any]) -> None:
+    content = vmi_object()
+    known = node_vmi(content).vmi
+    content["status"] = status
+    with pytest.raises(msgspec.DecodeError):
+        complete_vmi(msgspec.json.encode(content), known)
