@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpufleet.exporters.clock_counts import ClockCounts
 from gpufleet.exporters.dcgm_exporter import add_dcgm
 from gpufleet.exporters.exposition import MetricsPage, PageFormat, write_page
+from gpufleet.exporters.kubevirt import add_kubevirt
 from gpufleet.exporters.prometheus import PrometheusExporter
 from gpufleet.exporters.table import TableExporter
 from gpufleet.model.machine import Machine, MachineKind
@@ -110,3 +111,23 @@ def test_table_lists_guests_below_their_host() -> None:
     broken = msgspec.structs.replace(snapshot.guests[0], state="no_driver", detail="text\x1b[2J of it", devices=())
     screen = TableExporter().render(msgspec.structs.replace(snapshot, guests=(broken,))).decode()
     assert "no_driver · text?[2J of it" in screen
+
+
+def test_vmi_labels_are_on_series_of_kubevirt_only() -> None:
+    snapshot = with_guest(device("GPU-1", gpu_power_watts=312.25))
+    labels = {"team": 'a"b\\c\nd', "example.com/tier-1": "x", "example.com/tier.1": "y", "név": "z"}
+    guest = msgspec.structs.replace(snapshot.guests[0], labels=labels)
+    page = MetricsPage()
+    add_kubevirt(page, msgspec.structs.replace(snapshot, guests=(guest,)))
+    (found,) = [
+        one.labels
+        for family in text_string_to_metric_families(write_page(page.sections(), PageFormat.TEXT).decode())
+        for one in family.samples
+        if one.name == "kubevirt_vmi_gpu_power_usage_milliwatts"
+    ]
+    assert {name: value for name, value in found.items() if name.startswith("kubernetes_vmi_label_")} == {
+        "kubernetes_vmi_label_team": 'a"b\\c\nd',
+        "kubernetes_vmi_label_example_com_tier_1": "x",
+        "kubernetes_vmi_label_n_v": "z",
+    }
+    assert (found["namespace"], found["name"], found["gpu_uuid"]) == ("ml", "train-0", "GPU-1")

@@ -16,21 +16,24 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpufleet.agent.collect.holder_states import HolderStateReport
 from gpufleet.agent.collect.holders import HolderCollector, SavedHoldings
 from gpufleet.agent.collect.saved import SavedFile
 from gpufleet.fleet.attribution.device_index import DeviceIndex, IndexedDevice
 from gpufleet.fleet.attribution.holdings import Answer, HoldingsRound, HoldingTracker
-from gpufleet.fleet.attribution.reported import is_certain, known_until
+from gpufleet.fleet.attribution.reported import current_holdings, current_states, is_certain, known_until
 from gpufleet.holders.processes.mapping import claims_of, holder_of
 from gpufleet.holders.processes.parse.cgroup import Placement, parse_path
 from gpufleet.holders.processes.parse.process import VirtualMachine
 from gpufleet.holders.processes.records import ProcessEvidence
+from gpufleet.hub.query.holder_records import present_holders
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import HolderError
-from gpufleet.model.holdings import Holder, HolderKind, HolderState, HoldingVerdict, Method, Share
+from gpufleet.model.holdings import Holder, HolderKind, HolderState, Holding, HoldingVerdict, Method, Share
+from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Device
-from gpufleet.model.stored.holdings import StoredHolding
+from gpufleet.model.stored.holdings import StoredHolderStates, StoredHolding
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.ports.holder import DeviceName, HolderClaim, HolderId, HolderReport, Naming
@@ -474,12 +477,16 @@ class Intervals(msgspec.Struct):
         stored: number of holdings with a certain verdict.
         wrong: those that cover more than a round in which the holder did not have the device.
         overlapping: declared ones of one holder and device that overlap: their hours would count twice.
+        free: devices that are free on the hub after a batch, of all batches.
+        wrong_free: those that have a holder.
     """
 
     true: int = 0
     stored: int = 0
     wrong: int = 0
     overlapping: int = 0
+    free: int = 0
+    wrong_free: int = 0
 
 
 class _Clock:
@@ -521,7 +528,8 @@ async def deliver(seed: int, rounds: int, file: SavedFile[SavedHoldings], *, per
         clock = _Clock(node)
         return HolderCollector(sources, interval_seconds=10, clock=clock, file=file, boot=str(boot))
 
-    agent, stored = start(), dict[tuple[object, ...], StoredHolding]()
+    agent, stored, states = start(), dict[tuple[object, ...], StoredHolding](), list[StoredHolderStates]()
+    found = Intervals()
     for number in range(rounds):
         node.step()
         await agent.round(_devices(node))
@@ -533,17 +541,21 @@ async def deliver(seed: int, rounds: int, file: SavedFile[SavedHoldings], *, per
             boot += 1
             node.reboot()
             agent = start()
-        due = agent.due()
+        due, reported = agent.due(), agent.due_states()
         is_last = number >= rounds - 2
         if is_last or node.random.random() < 0.8:  # else the spool fails
             for one in due:
                 key = (one.view, one.holder.kind, one.holder.id, one.container, one.since)
                 stored[key] = StoredHolding(cluster="c", machine="m", holding=one, reported_at=node.now)
+            if reported is not None:
+                states = [_stored_states(reported, node.now)]
+            _count_free(found, node, stored.values(), states)
             if not is_last and node.random.random() < 0.02:
                 agent = start()  # killed after the batch, before the next round
             else:
                 agent.note_delivered()
-    return _compare(node, stored.values())
+    _compare(found, node, stored.values())
+    return found
 
 
 def _devices(node: Node) -> list[Device]:
@@ -565,8 +577,28 @@ def _devices(node: Node) -> list[Device]:
     ]
 
 
-def _compare(node: Node, stored: Iterable[StoredHolding]) -> Intervals:
-    result = Intervals(true=len(node.history))
+def _stored_states(report: HolderStateReport, now: int) -> StoredHolderStates:
+    return StoredHolderStates(
+        sender="agent", reported_at=now, sent_at=now, devices=report.devices, unresolved=report.unresolved
+    )
+
+
+def _count_free(
+    result: Intervals, node: Node, stored: Iterable[StoredHolding], states: Iterable[StoredHolderStates]
+) -> None:
+    """Count the devices that the hub shows as free."""
+    live, truth = Liveness(state=State.LIVE, unseen_seconds=0.0), node.truth()
+    by_view: dict[str, list[Holding]] = {}
+    for holding in current_holdings(stored, node.now):
+        by_view.setdefault(holding.view, []).append(holding)
+    for view, reported in current_states(states, node.now).items():
+        if present_holders(by_view.get(view, ()), reported, live).state is HolderState.FREE:
+            result.free += 1
+            result.wrong_free += bool(truth.get(view))
+
+
+def _compare(result: Intervals, node: Node, stored: Iterable[StoredHolding]) -> None:
+    result.true = len(node.history)
     by_holder: dict[tuple[HolderId, str], list[tuple[int, int]]] = {}
     declared: dict[tuple[HolderId, str], list[tuple[int, int]]] = {}
     for one in stored:
@@ -584,7 +616,6 @@ def _compare(node: Node, stored: Iterable[StoredHolding]) -> Intervals:
         result.wrong += sum(_longest_gap(interval, true) > ROUND_SECONDS * NANOS for interval in intervals)
     for intervals in declared.values():
         result.overlapping += sum(first[1] > second[0] for first, second in pairwise(sorted(intervals)))
-    return result
 
 
 def _true_ids(node: Node, id_: HolderId) -> set[HolderId]:

@@ -35,8 +35,8 @@ from gpufleet.ports.reader import Reader
 from gpufleet.runtime import supervise, trim_memory
 
 if TYPE_CHECKING:  # the first imports the HTTP client, which an agent without a hub does not need
-    from gpufleet.agent.publish.outbox import Delivery
     from gpufleet.delivery.export import Export
+    from gpufleet.delivery.outbox import Delivery
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +100,7 @@ class Agent:
         self._clock = clock
         self._guests = guests
         self._holders = holders
+        self._has_reported = False
         self._delivery = delivery
         self._exports = tuple(exports)
         self._capabilities = dict(capabilities or {})
@@ -319,16 +320,31 @@ class Agent:
         if not self._state.missing():
             if self._pending:
                 report = self._pending.take(self._showing.newest(), self._clock.now_ns(), self._state.judged)
-                if self._holders is not None:
-                    report = msgspec.structs.replace(report, holdings=self._holders.due())
+                report = self._with_holders(report)
             if self._guests is not None:
                 guests = self._guests.take(self._state.machine.name)
         if await delivery.outbox.post(report, *guests):
             delivery.pusher.wake()
             if report is not None:
+                self._has_reported = True
                 if self._holders is not None:
                     self._holders.note_delivered()
                 await self._save_events()
+
+    def _with_holders(self, report: MachineReport) -> MachineReport:
+        """Add the holdings and holder states that are due.
+
+        Without holder sources, the first report replaces the states that an earlier process reported.
+        """
+        if self._holders is None:
+            return report if self._has_reported else msgspec.structs.replace(report, device_holders=())
+        states = self._holders.due_states()
+        return msgspec.structs.replace(
+            report,
+            holdings=self._holders.due(),
+            device_holders=states.devices if states is not None else None,
+            unresolved=states.unresolved if states is not None else (),
+        )
 
     async def _flush_delivery(self, delivery: "Delivery") -> None:
         await self._post(delivery)

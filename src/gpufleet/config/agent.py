@@ -10,6 +10,7 @@ import msgspec
 
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig, LibvirtConfig
 from gpufleet.config.holders import HoldersConfig
+from gpufleet.config.kubevirt import KubevirtConfig
 from gpufleet.config.load import InvalidValueError
 from gpufleet.config.push import Dialects, PushConfig, full_names
 from gpufleet.config.scrape import ExporterTarget
@@ -255,6 +256,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             `/run/gpufleet/guests.d`; changes are followed. None means no such folder.
         guests: virtual machines that are read from inside (`[[guests]]`).
         libvirt: discovery of virtual machines from this host's libvirt.
+        kubevirt: discovery of KubeVirt's virtual machines on this node.
         holders: sources of the pods, jobs and virtual machines that have the GPUs.
         tls, lanes, metrics, readers, hub, spool: each a table of its own.
     """
@@ -269,6 +271,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     guest_folder: str | None = None
     guests: Annotated[tuple[GuestConfig, ...], msgspec.Meta(max_length=MAX_GUESTS)] = ()
     libvirt: LibvirtConfig = LibvirtConfig()
+    kubevirt: KubevirtConfig = KubevirtConfig()
     tls: TlsConfig = TlsConfig()
     lanes: LanesConfig = LanesConfig()
     metrics: MetricsConfig = MetricsConfig()

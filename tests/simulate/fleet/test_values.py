@@ -17,7 +17,7 @@ from gpufleet.codecs.batch import decode
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
-from gpufleet.model.holdings import HolderKind, Holding
+from gpufleet.model.holdings import HolderKind, HolderState, Holding
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.agents import AgentTiming, SimulatedAgent, create_agents
 from gpufleet.simulate.fleet.faults import FAULTS, parse_faults
@@ -303,3 +303,17 @@ def test_simulated_holding_is_reported_until_its_end() -> None:
     reported = machine_reports(FLEET, node, pass_)[0].holdings
     ended = [one for one in reported if one.view == node.gpus[0].view.key and one.holder == holder]
     assert [(one.since, one.until) for one in ended] == [(since + 5, until + 5)]
+
+
+def test_simulated_device_is_held_while_it_has_a_holding() -> None:
+    node = next(one for one in FLEET.nodes() if one.role is NodeRole.BATCH)
+    seen = set()
+    for minute in range(0, 1440, 10):
+        at = START + minute * 60 * NANOS
+        pass_ = CollectionPass(at=at, since=at - NANOS, lanes=list(EVERY), intervals=EVERY, ahead=5)
+        report = machine_reports(FLEET, node, pass_)[0]
+        states = {one.view: one.state for one in report.device_holders or ()}
+        held = {one.view for one in report.holdings if one.until is None}
+        assert {view for view, state in states.items() if state is HolderState.HELD} == held
+        seen |= set(states.values())
+    assert seen == {HolderState.HELD, HolderState.FREE}

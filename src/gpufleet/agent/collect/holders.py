@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
+from gpufleet.agent.collect.holder_states import HolderStateReport, HolderStateSchedule, holder_state_report
 from gpufleet.agent.collect.saved import SavedFile
 from gpufleet.fleet.attribution.device_index import DeviceIndex, IndexedDevice
 from gpufleet.fleet.attribution.evidence import HoldingKey, holding_key
@@ -129,6 +131,7 @@ class HolderCollector:
         self._details: dict[str, str] = {}
         self._sent: dict[HoldingKey, tuple[Holding, float]] = {}  # holding as sent, and when
         self._offer = _Offer()
+        self._states = HolderStateSchedule()
         self.devices: Mapping[str, DeviceHolders] = {}
         self.unresolved: tuple[UnresolvedClaim, ...] = ()
 
@@ -141,6 +144,12 @@ class HolderCollector:
     def answering(self) -> frozenset[str]:
         """Names of the sources that answered in the newest round."""
         return frozenset(name for name, problem in self._problems.items() if problem is None)
+
+    @property
+    def unresolved_counts(self) -> dict[str, int]:
+        """Number of unresolved device names by source; 0 for a source that answers and has none."""
+        counts = Counter(one.source for one in self.unresolved)
+        return {name: counts[name] for name in sorted(self.answering | counts.keys())}
 
     async def run(self, snapshot: Callable[[], Snapshot], changed: Callable[[], None]) -> None:
         """Run until cancelled.
@@ -173,6 +182,7 @@ class HolderCollector:
         self._keep_ended(result.ended)
         self.unresolved = result.unresolved
         changed = self._publish(result)
+        self._states.update(holder_state_report(self.devices, self.unresolved_counts))
         await self._save(now)
         return changed
 
@@ -194,8 +204,16 @@ class HolderCollector:
         self._offer = _Offer(tuple(self._ended), sent)
         return (*self._ended, *due)
 
+    def due_states(self) -> HolderStateReport | None:
+        """Return the holder states to send, after a change and again after `REPEAT_SECONDS`; None if they are not due.
+
+        They stay due until `note_delivered`.
+        """
+        return self._states.due(self._clock.monotonic())
+
     def note_delivered(self) -> None:
-        """Record that the holdings of the newest `due` are in the queue to the hub."""
+        """Record that the results of the newest `due` and `due_states` are in the queue to the hub."""
+        self._states.note_delivered()
         offered = set(map(id, self._offer.ended))
         self._ended = [holding for holding in self._ended if id(holding) not in offered]
         self._sent = dict(self._offer.sent)

@@ -1,7 +1,5 @@
 """Device names of holder sources that identify no device, for documents."""
 
-from collections import Counter
-
 from gpufleet.agent.collect.holders import HolderCollector
 from gpufleet.fleet.attribution.holdings import UnresolvedClaim
 from gpufleet.model.holdings import UnresolvedDevice, UnresolvedDevices
@@ -15,9 +13,8 @@ MAX_TEXT = 256
 
 def unresolved_devices(collector: HolderCollector) -> UnresolvedDevices:
     """Return the device names of the newest round that identify no device, with the number for each source."""
-    counts = Counter(one.source for one in collector.unresolved)
     return UnresolvedDevices(
-        counts={name: counts[name] for name in sorted(collector.answering | counts.keys())},
+        counts=collector.unresolved_counts,
         devices=tuple(map(_record, collector.unresolved[:MAX_DEVICES])),
     )
 

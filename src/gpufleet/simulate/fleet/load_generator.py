@@ -33,7 +33,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 _ARRAY = bytes((0x90 + len(WireBatch.__struct_fields__),))
 _NUMBERS = struct.Struct(">BQBQ")
 _UINT64 = 0xCF
-_NOTHING = b"\x90\x90"  # no dims, no parts
+_NOTHING = b"\x90\x90\xc0"  # no dims, no parts, no cluster part
 
 
 class TwinColumns:

@@ -9,7 +9,7 @@ from gpufleet.agent.events.timeline import XidCounts
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event, EventKind
-from gpufleet.model.holdings import HolderKind, Holding, HoldingVerdict
+from gpufleet.model.holdings import DeviceState, HolderKind, HolderState, Holding, HoldingVerdict
 from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER, PciFunction
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
@@ -137,6 +137,7 @@ def _of_node(fleet: Fleet, node: FleetNode, pass_: CollectionPass) -> MachineRep
         if node.gpus:
             samples.append(_sample(None, "nvml", Lane.STATIC, pass_, DRIVER_TEXTS, boot))
         samples += [_unread(fleet, number, pass_, boot) for number in range(len(node.all_gpus)) if not node.gpus]
+    has_holders = _holdings_due(node, pass_)
     readers = [_status("host", lane, pass_, []) for lane in pass_.lanes if lane is not Lane.SLOW]
     if node.gpus:
         readers += [_status("nvml", lane, pass_, activities) for lane in pass_.lanes]
@@ -145,7 +146,8 @@ def _of_node(fleet: Fleet, node: FleetNode, pass_: CollectionPass) -> MachineRep
         samples=tuple(samples),
         events=tuple(_events(fleet, node, node.gpus, pass_)),
         readers=tuple(readers),
-        holdings=tuple(_holdings(node.all_gpus, pass_)) if _holdings_due(node, pass_) else (),
+        holdings=tuple(_holdings(node.all_gpus, pass_)) if has_holders else (),
+        device_holders=_device_states(node.all_gpus, pass_.at) if has_holders else None,
         inventory=_inventory(node) if Lane.STATIC in pass_.lanes else None,
     )
 
@@ -288,6 +290,14 @@ def _holdings_due(node: FleetNode, pass_: CollectionPass) -> bool:
     """Return whether holdings are reported: with the static lane, and whenever a holder has changed."""
     return Lane.STATIC in pass_.lanes or any(
         work.job(pass_.at) != work.job(pass_.since) for _, work in _held(node.all_gpus)
+    )
+
+
+def _device_states(gpus: tuple[FleetGpu, ...], at: int) -> tuple[DeviceState, ...]:
+    held = {view.key: False for view, _ in _held(gpus)}
+    held.update({view.key: True for view, work in _held(gpus) if work.holder(at) is not None})
+    return tuple(
+        DeviceState(view=key, state=HolderState.HELD if is_held else HolderState.FREE) for key, is_held in held.items()
     )
 
 
