@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 NAMES = (
-    *("agent", "nvml", "guests", "page", "exposition", "dcgm", "codec", "text", "spool", "attribution"),
+    *("agent", "cluster", "nvml", "guests", "page", "exposition", "dcgm", "codec", "text", "spool", "attribution"),
     *("store", "rollup", "usage", "lists", "hub", "ingest", "relay", "peers", "simulate", "million"),
 )
 

@@ -15,11 +15,14 @@ import msgspec
 from benchmarks.bench_store import START, milliseconds
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
+from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.liveness.uptime import IngestClock
+from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.fleet import FleetPages
 from gpufleet.hub.query.paging import PageRequest
+from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.model.stored.ledger import FlushIntent
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.registry.sql import SqlRegistry
@@ -56,7 +59,9 @@ def main() -> None:
             fill(store, registry)
             print(f"{MACHINES} machines written in {time.perf_counter() - began:.0f} s")
             clock = FakeClock(START + STEP_NS)
-            lists = FleetPages(registry=registry, store=store, clock=clock, stale_after_seconds=90)
+            lookup = MachineLookup(registry=registry, store=store, claims=Claims(()), clock=clock)
+            joins = ClusterJoins(store=store, lookup=lookup, clock=clock)
+            lists = FleetPages(registry=registry, store=store, joins=joins, clock=clock, stale_after_seconds=90)
             instant = LivenessSnapshot(Senders(IngestClock(clock)), now=clock.now_ns(), unflushed_since=None)
             every = registry.machines()
             keys = [None, *((one.cluster, one.machine.name, one.id) for one in (every[MACHINES // 2], every[-1001]))]

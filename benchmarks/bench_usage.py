@@ -17,6 +17,7 @@ from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
 from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.usage.totals import Prices
+from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.guest_turns import GuestTurns
 from gpufleet.hub.query.holder_usage import HolderUsageCalculator
 from gpufleet.hub.query.targets import MachineLookup
@@ -148,7 +149,9 @@ def main() -> None:
             print(f"{len(pods)} pods on {NODES * GPUS} GPUs written in {time.perf_counter() - began:.0f} s")
             clock = FakeClock(END + HOUR)
             table = Table("usage of a month", "query", "rows", "GPU-hours", "known", "s", "s of processor time", "MiB")
-            by_holder = HolderUsageCalculator(registry=registry, store=store, prices=Prices(), clock=clock)
+            lookup = MachineLookup(registry=registry, store=store, claims=Claims(()), clock=clock)
+            joins = ClusterJoins(store=store, lookup=lookup, clock=clock)
+            by_holder = HolderUsageCalculator(registry=registry, store=store, joins=joins, prices=Prices(), clock=clock)
             for by in (UsageDimension.NAMESPACE, UsageDimension.POD):
                 measure(table, f"by {by}", lambda by=by: by_holder.compute(START, END, [by]))  # type: ignore[misc]
             for pod in pods:

@@ -14,11 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.cli.app import app
-from gpufleet.cli.daemon_arguments import AGENT_OPTIONS, FLAGS, HUB_OPTIONS, parse_daemon_arguments
+from gpufleet.cli.daemon_arguments import (
+    AGENT_OPTIONS,
+    CLUSTER_AGENT_OPTIONS,
+    FLAGS,
+    HUB_OPTIONS,
+    parse_daemon_arguments,
+)
 from tests.support.processes import answers, free_port
 from tests.support.waiting import PATIENCE, wait_until
 
-OPTIONS: dict[str, Mapping[str, str]] = {"agent": AGENT_OPTIONS, "hub": HUB_OPTIONS}
+OPTIONS: dict[str, Mapping[str, str]] = {
+    "agent": AGENT_OPTIONS,
+    "hub": HUB_OPTIONS,
+    "cluster-agent": CLUSTER_AGENT_OPTIONS,
+}
 EACH = pytest.mark.parametrize("daemon", OPTIONS)
 
 _root: Any = typer.main.get_command(app)

@@ -8,7 +8,7 @@ import pytest
 from tests.support.command import gpufleet
 
 
-@pytest.mark.parametrize("daemon", ["agent", "hub"])
+@pytest.mark.parametrize("daemon", ["agent", "hub", "cluster-agent"])
 def test_printed_configuration_is_valid(daemon: str, tmp_path: Path) -> None:
     done = gpufleet("config", "init", "--for", daemon)
     assert (done.returncode, done.stderr) == (0, "")

@@ -325,7 +325,9 @@ async def test_nodes_show_model_utilisation_power_and_holder(real_uuid: Site) ->
     assert code == 0
     assert out.splitlines()[1].split("\t") == ["node-a", "NVIDIA H200", "50 %", "100 W", "-"]
     _, out, _ = await run("query", "nodes", "--json", "--hub", real_uuid.hub.url)
-    assert set(json.loads(out)["items"][0]) == {"machine", "stale", "gpus", "gpus_reporting", "last_error"}
+    assert set(json.loads(out)["items"][0]) == {
+        *("machine", "stale", "gpus", "gpus_reporting", "last_error", "unresolved_devices"),
+    }
 
 
 @pytest.mark.parametrize("name", ["GPU-5a61abb5", "5a61abb5", UUID, f"gpu/{UUID}", "node-a/1b:00.0", "node-a/0"])

@@ -12,7 +12,7 @@ from gpufleet.cli.explain import explain_guest
 from gpufleet.cli.options import CommandError
 from gpufleet.codecs.snapshot_json import encode_snapshot
 from gpufleet.doctor import CheckVerdict, NodeFacts, examine
-from gpufleet.doctor.checks.guests import GUEST_FIXES
+from gpufleet.doctor.checks.guests import GUEST_FIXES, check_guest
 from gpufleet.model.machine import OK, REMOVED, STATES
 from gpufleet.model.snapshot import Snapshot
 from tests.support.command import gpufleet
@@ -102,3 +102,11 @@ def test_invalid_guest_file_fails_the_doctor() -> None:
     facts = NodeFacts(guests_described=True, guests=(), guests_capability="failing: a.toml: is not TOML")
     (check,) = (one for one in examine(facts) if one.name == "guests")
     assert (check.verdict, check.found) == (CheckVerdict.FAILED, "a.toml: is not TOML")
+
+
+def test_excluded_guest_is_explained_and_is_no_failure() -> None:
+    detail = "its user does not permit it: the annotation kubevirt.io/gpu-metrics-collector is not set"
+    one = msgspec.structs.replace(example_guest(), state="not_enabled", detail=detail, excluded=True, devices=())
+    assert detail in explain_guest(one, NOW).facts[0]
+    assert check_guest(one, NOW).verdict is CheckVerdict.WARNING
+    assert check_guest(msgspec.structs.replace(one, excluded=False), NOW).verdict is CheckVerdict.FAILED

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gpufleet.web.protocol import HEAD_SECONDS, LINGER_SECONDS, STALL_SECONDS
-from gpufleet.wiring import agent, hub
+from gpufleet.wiring import hub, running
 from tests.security.daemons import Daemon, under_attack
 from tests.support.profiles import examples
 
-LIMITS = {"hub": hub.CONNECTIONS, "agent": agent.CONNECTIONS}
+LIMITS = {"hub": hub.CONNECTIONS, "agent": running.CONNECTIONS}
 """Connections that a daemon accepts at once."""
 
 UNFINISHED = examples(400, 5_000)

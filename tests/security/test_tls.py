@@ -13,7 +13,8 @@ from gpufleet.config.tls import TlsConfig
 from gpufleet.model.access import Role
 from gpufleet.model.errors import GpufleetError
 from gpufleet.web.tls import ServerTls
-from gpufleet.wiring.agent import RunningAgent, running_agent
+from gpufleet.wiring.agent import running_agent
+from gpufleet.wiring.running import RunningDaemon
 from tests.security.guarded import Guarded, exchange, guarded
 from tests.support.authority import Authority, put_in_place
 from tests.support.waiting import PATIENCE, wait_until_async
@@ -42,7 +43,7 @@ async def healthy(port: int, authority: Authority) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def agent_of(folder: Path, site: Guarded, **changes: object) -> AsyncIterator[RunningAgent]:
+async def agent_of(folder: Path, site: Guarded, **changes: object) -> AsyncIterator[RunningDaemon]:
     token_file = folder / "sender.token"
     if not token_file.exists():
         token_file.write_text(site.secrets[Role.SENDER] + "\n")

@@ -26,7 +26,14 @@ from typing import IO, NoReturn
 ROOT = Path(__file__).parents[2]
 PRELOADED = (
     *("gpufleet.registry.database", "gpufleet.registry.tokens", "gpufleet.wiring.agent", "gpufleet.wiring.hub"),
-    *("gpufleet.wiring.relay", "gpufleet.web.agent.app", "gpufleet.web.hub.app", "gpufleet.doctor.gather"),
+    *(
+        "gpufleet.wiring.relay",
+        "gpufleet.wiring.cluster",
+        "gpufleet.web.cluster_app",
+        "gpufleet.web.agent.app",
+        "gpufleet.web.hub.app",
+        "gpufleet.doctor.gather",
+    ),
     *("anyio._backends._asyncio", "clickhouse_connect", "configparser", "httptools", "litestar.plugins.pydantic"),
     *("numpy", "pyarrow.compute", "pydantic.type_adapter", "sqlalchemy.dialects.sqlite", "uvicorn.config", "uvloop"),
     "yaml",

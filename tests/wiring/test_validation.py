@@ -58,6 +58,29 @@ def test_wrong_agent_configuration_exits_2_at_start(folder: Path, text: str, key
     assert done.stderr.startswith(f"gpufleet: {file}: {key}")
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("state = '{0}/file'", "state"),
+        ("[api]\nkubeconfig = '{0}/none'", "api.kubeconfig"),
+        ("[hub]\nurl = 'http://127.0.0.1:1'", "cluster"),
+    ],
+)
+def test_wrong_collector_configuration_exits_2_at_start(folder: Path, text: str, key: str) -> None:
+    file = folder / "cluster-agent.toml"
+    file.write_text(text.format(folder))
+    done = gpufleet("cluster-agent", "--config", str(file), "--listen", "127.0.0.1:0")
+    assert done.returncode == 2, done.stderr
+    assert key in done.stderr.splitlines()[0]
+    assert gpufleet("config", "validate", "--for", "cluster-agent", "--config", str(file)).returncode == 2
+
+
+def test_collector_without_credentials_exits_2(tmp_path: Path) -> None:
+    done = gpufleet("cluster-agent", "--listen", "127.0.0.1:0", "--state", str(tmp_path))
+    assert done.returncode == 2
+    assert "kubeconfig" in done.stderr
+
+
 def test_relay_does_not_need_its_store(tmp_path: Path) -> None:
     flags = {"store": "clickhouse://h", "relay.to": "http://127.0.0.1:1", "state": str(tmp_path)}
     resolved = resolve(HubConfig, file=None, env_prefix=ENV_PREFIX, env={}, flags=flags)

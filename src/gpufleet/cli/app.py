@@ -9,6 +9,7 @@ from gpufleet.cli.agent import agent_app
 from gpufleet.cli.allocation import allocation_app
 from gpufleet.cli.audit import audit
 from gpufleet.cli.cluster import cluster_app
+from gpufleet.cli.cluster_agent import cluster_agent
 from gpufleet.cli.config import config_app
 from gpufleet.cli.dashboard import dashboard_app
 from gpufleet.cli.decode import decode
@@ -19,6 +20,7 @@ from gpufleet.cli.hub import hub_app
 from gpufleet.cli.join import join
 from gpufleet.cli.machine import machine_app
 from gpufleet.cli.query.app import query_app
+from gpufleet.cli.rules import rules_app
 from gpufleet.cli.simulate import simulate_app
 from gpufleet.cli.snapshot import snapshot
 from gpufleet.cli.token import token_app
@@ -30,7 +32,7 @@ from gpufleet.cli.why import why
 UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 """Base class of usage errors, from click or from typer's copy of it; typer does not export it."""
 
-COMMANDS = (up, snapshot, who, why, events, decode, join, audit, version)
+COMMANDS = (up, cluster_agent, snapshot, who, why, events, decode, join, audit, version)
 """Commands in the order of the help. Their modules import heavy dependencies only when they run."""
 
 GROUPS = {
@@ -45,6 +47,7 @@ GROUPS = {
     "config": config_app,
     "guest": guest_app,
     "dashboard": dashboard_app,
+    "rules": rules_app,
     "simulate": simulate_app,
 }
 """Commands with subcommands."""

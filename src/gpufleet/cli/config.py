@@ -13,12 +13,14 @@ from gpufleet.cli.init import STDOUT, Force, Output, write_output
 from gpufleet.cli.options import ConfigFile, Json
 from gpufleet.config.agent import ENV_PREFIX as AGENT_PREFIX
 from gpufleet.config.agent import AgentConfig
+from gpufleet.config.cluster import ENV_PREFIX as CLUSTER_PREFIX
+from gpufleet.config.cluster import ClusterAgentConfig
 from gpufleet.config.hub import ENV_PREFIX as HUB_PREFIX
 from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import ConfigProblemsError, LoadedConfig, leaves, resolve
 from gpufleet.config.template import render_template, render_toml
 from gpufleet.model.errors import ConfigError
-from gpufleet.wiring.validation import check_agent, check_hub
+from gpufleet.wiring.validation import check_agent, check_cluster_agent, check_hub
 
 config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Print, validate and create configuration.")
 
@@ -28,16 +30,19 @@ class DaemonKind(enum.StrEnum):
 
     AGENT = "agent"
     HUB = "hub"
+    CLUSTER_AGENT = "cluster-agent"
 
 
 _RECORDS: dict[DaemonKind, tuple[type[msgspec.Struct], str]] = {
     DaemonKind.AGENT: (AgentConfig, AGENT_PREFIX),
     DaemonKind.HUB: (HubConfig, HUB_PREFIX),
+    DaemonKind.CLUSTER_AGENT: (ClusterAgentConfig, CLUSTER_PREFIX),
 }
 
 _CHECKS: dict[DaemonKind, Callable[..., tuple[ConfigError, ...]]] = {
     DaemonKind.AGENT: check_agent,
     DaemonKind.HUB: check_hub,
+    DaemonKind.CLUSTER_AGENT: check_cluster_agent,
 }
 
 DaemonOption = Annotated[DaemonKind, typer.Option("--for", help="DaemonKind of the configuration.")]
@@ -73,9 +78,10 @@ def validate(
     try:
         problems = _CHECKS[daemon](_resolve(daemon, config), daemon=False)
     except ConfigProblemsError as error:
-        other = DaemonKind.HUB if daemon is DaemonKind.AGENT else DaemonKind.AGENT
-        if config is None or not _is_valid(other, config):
+        others = [] if config is None else [one for one in DaemonKind if one is not daemon and _is_valid(one, config)]
+        if not others:
             raise
+        other = others[0]
         hint = ConfigError(str(config), "", f"is valid for the {other}: gpufleet config validate --for {other}")
         raise ConfigProblemsError((*error.problems, hint)) from error
     if problems:

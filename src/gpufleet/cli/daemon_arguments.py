@@ -1,4 +1,4 @@
-"""Arguments of `gpufleet agent` and `gpufleet hub`, parsed without the command line's library.
+"""Arguments of the daemons, parsed without the command line's library.
 
 That library takes 11 MiB of a process that runs for months. Help, completion, subcommands and wrong arguments are left
 to it.
@@ -41,6 +41,23 @@ HUB_OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Option of `gpufleet hub` to its parameter in `cli/hub.py`."""
+
+CLUSTER_AGENT_OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "--config": "config",
+        "-c": "config",
+        "--hub": "hub",
+        "--hub-url": "hub",
+        "--kubeconfig": "kubeconfig",
+        "--listen": "listen",
+        "--insecure-listen": "insecure_listen",
+        "--cluster": "cluster",
+        "--replica": "replica",
+        "--state": "state",
+        "--log-level": "log_level",
+    }
+)
+"""Option of `gpufleet cluster-agent` to its parameter in `cli/cluster_agent.py`."""
 
 FLAGS = frozenset({"insecure_listen", "accept_data_loss"})
 """Parameters without a value."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from gpufleet.codecs.snapshot_json import snapshot_schema
 from gpufleet.exporters.reference import render_dialects_reference, render_events_reference, render_metrics_reference
 from gpufleet.model.api.sql import SqlLimits
+from gpufleet.rules.reference import render_rules_reference
 from gpufleet.stores.clickhouse.sql.statement import FUNCTIONS
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
@@ -18,6 +19,7 @@ def reference_pages() -> dict[str, str]:
         "events.md": render_events_reference(),
         "sql.md": render_sql_reference(),
         "dialects.md": render_dialects_reference(),
+        "rules.md": render_rules_reference(),
         "snapshot.schema.json": json.dumps(snapshot_schema(), indent=2) + "\n",
     }
 

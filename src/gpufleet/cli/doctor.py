@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 doctor_app = typer.Typer(
     rich_markup_mode=None,
     invoke_without_command=True,
-    help="Check the requirements of this node; `doctor hub` checks a hub or relay, `doctor dcgm` a DCGM host engine.",
+    help="Check the requirements of this node; `doctor hub` checks a hub or relay, `doctor dcgm` a DCGM host engine, "
+    "`doctor cluster-agent` the permissions of a cluster collector.",
 )
 
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what each check proves.")]
@@ -105,6 +106,43 @@ def dcgm(
     _show(asyncio.run(examine_engine(address, dialer, SystemClock())), json, verbose)
 
 
+@doctor_app.command("cluster-agent")
+def cluster_agent(
+    json: Json = False,
+    verbose: Verbose = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The collector's configuration (TOML).")
+    ] = None,
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Credentials of the cluster [default: the pod's service account]."),
+    ] = None,
+) -> None:
+    """Check read-only which permissions the collector of a Kubernetes cluster has, with its own credentials.
+
+    Exits with 1 if a check failed. A check that could not run is unknown, not failed.
+    """
+    from gpufleet.cluster.permissions import required_permissions
+    from gpufleet.config.cluster import ENV_PREFIX, ClusterAgentConfig
+    from gpufleet.config.load import load
+    from gpufleet.doctor.cluster import examine_permissions
+    from gpufleet.holders.kubernetes.connection import ApiConnection
+    from gpufleet.wiring.cluster import api_access, lease_namespace
+
+    flags = {"api.kubeconfig": kubeconfig}
+    settings = load(ClusterAgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags=flags)
+    namespace = lease_namespace(settings) if settings.lease.enabled else ""
+
+    async def examine() -> "Sequence[CheckResult]":
+        connection = ApiConnection(api_access(settings))
+        try:
+            return await examine_permissions(connection, required_permissions(settings), namespace)
+        finally:
+            await connection.close()
+
+    _show(asyncio.run(examine()), json, verbose)
+
+
 def _url_of(address: str, *, secure: bool) -> str:
     """Return the URL under which this machine reaches a listener."""
     from gpufleet.config.agent import parse_listen
@@ -175,7 +213,10 @@ def _with_guests(facts: "NodeFacts", settings: "AgentConfig", access: "LocalAcce
         facts,
         libvirt_enabled=settings.libvirt.enabled,
         libvirt_socket=access.socket(settings.libvirt.socket),
-        guests_described=settings.libvirt.enabled or bool(settings.guests) or settings.guest_folder is not None,
+        guests_described=settings.libvirt.enabled
+        or settings.kubevirt.enabled
+        or bool(settings.guests)
+        or settings.guest_folder is not None,
     )
     if not facts.guests_described:
         return facts

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import NoReturn
 
-from gpufleet.cli.daemon_arguments import AGENT_OPTIONS, HUB_OPTIONS, parse_daemon_arguments
+from gpufleet.cli.daemon_arguments import AGENT_OPTIONS, CLUSTER_AGENT_OPTIONS, HUB_OPTIONS, parse_daemon_arguments
 from gpufleet.model.errors import ConfigError, GpufleetError
 from gpufleet.model.text import clean
 
@@ -68,6 +68,11 @@ def _run_daemon(arguments: list[str]) -> bool:
         from gpufleet.cli.hub_daemon import start_hub
 
         start_hub(values)
+        return True
+    if command == "cluster-agent" and (values := parse_daemon_arguments(options, CLUSTER_AGENT_OPTIONS)) is not None:
+        from gpufleet.cli.cluster_agent_daemon import start_cluster_agent
+
+        start_cluster_agent(values)
         return True
     return False
 

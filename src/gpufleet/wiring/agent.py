@@ -18,47 +18,21 @@ from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.machine import Machine
 from gpufleet.ports.clock import Clock
 from gpufleet.runtime import SystemClock
-from gpufleet.wiring.connections import make_hub_client, token_reader
+from gpufleet.wiring.connections import token_reader
 from gpufleet.wiring.exports import make_exports
 from gpufleet.wiring.guests import make_guests
 from gpufleet.wiring.holders import make_holders
 from gpufleet.wiring.readers import RELEASABLE_READERS, capabilities, has_binding, lane_overrides, make_readers
+from gpufleet.wiring.running import CONNECTIONS, STOP_SECONDS, RunningDaemon
 from gpufleet.wiring.snapshot import intervals
 
 if TYPE_CHECKING:
-    from gpufleet.agent.publish.outbox import Delivery
-
-CONNECTIONS = 256
-"""Maximum open connections."""
-
-STOP_SECONDS = 2
-"""Time that stopping waits for responses in progress."""
-
-
-class RunningAgent(msgspec.Struct, frozen=True, kw_only=True):
-    """A running agent.
-
-    Attributes:
-        host, port: listening address; the port is chosen by the kernel if it is 0 in the configuration.
-        secure: whether it uses TLS.
-        task: ends only if the agent fails.
-    """
-
-    host: str
-    port: int
-    secure: bool
-    task: asyncio.Task[None]
-
-    @property
-    def url(self) -> str:
-        """Root URL of its HTTP API."""
-        return (
-            f"{'https' if self.secure else 'http'}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
-        )
+    from gpufleet.delivery.outbox import Delivery
+    from gpufleet.wiring.kubevirt import Kubevirt
 
 
 @contextlib.asynccontextmanager
-async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
+async def running_agent(config: AgentConfig) -> AsyncIterator[RunningDaemon]:
     """Run an agent while the context is open. Leaving the context stops it within a few seconds.
 
     Raises:
@@ -80,6 +54,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
         readers = make_readers(config.readers, clock)
         folder = config.folder
         boot = _boot_id()
+        kubevirt = _kubevirt(config, clock, stack)
         agent = Agent(
             readers,
             intervals=intervals(config),
@@ -93,8 +68,8 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             boot=boot,
             release=ReleaseFolder(folder, clock.now_ns),
             releasable=RELEASABLE_READERS & {reader.name for reader, _ in readers},
-            guests=make_guests(config, folder, clock),
-            holders=make_holders(config, clock, boot=boot),
+            guests=make_guests(config, folder, clock, kubevirt),
+            holders=make_holders(config, clock, boot=boot, vmis=kubevirt.copy if kubevirt is not None else None),
             paces=lane_overrides(config.readers, intervals(config)),
             exports=make_exports(config, name, clock),
         )
@@ -103,11 +78,19 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
         )
         task = asyncio.create_task(agent.run(), name="agent")
         try:
-            yield RunningAgent(host=host, port=bound, secure=tls is not None, task=task)
+            yield RunningDaemon(host=host, port=bound, secure=tls is not None, task=task)
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+
+def _kubevirt(config: AgentConfig, clock: Clock, stack: contextlib.AsyncExitStack) -> "Kubevirt | None":
+    if not config.kubevirt.enabled:
+        return None
+    from gpufleet.wiring.kubevirt import open_kubevirt  # loads the client of the Kubernetes API only if used
+
+    return open_kubevirt(config, clock, stack)
 
 
 def _boot_id() -> str:
@@ -122,43 +105,16 @@ async def _delivery(
     if config.hub.url is None:
         return None
     # Imported here: an agent without a hub does not load the HTTP client.
-    from gpufleet.agent.publish.outbox import Delivery, Outbox
-    from gpufleet.agent.publish.push import Pusher
-    from gpufleet.agent.publish.queue import BatchQueue, MemoryQueue
-    from gpufleet.delivery.pacing import Pacer
-    from gpufleet.delivery.post import RejectedBatches
-    from gpufleet.spool import Spool
+    from gpufleet.wiring.delivery import open_delivery
 
-    folder = config.folder
-
-    def open_spool() -> Spool:
-        return Spool.open(
-            folder / "spool", max_bytes=config.spool.max_bytes, max_age_seconds=config.spool.max_age_seconds
-        )
-
-    queue = BatchQueue(open_spool, MemoryQueue())
-    await queue.open()
-    stack.callback(queue.close)
-    outbox = Outbox(
-        queue,
+    return await open_delivery(
+        config.hub,
+        config.spool,
+        folder=config.folder,
         cluster=config.cluster,
         sender=sender,
-        heartbeat_seconds=config.hub.heartbeat_seconds,
+        client="gpufleet-agent",
         config_hash=hashlib.sha256(msgspec.json.encode(config)).hexdigest()[:16],
         clock=clock,
+        stack=stack,
     )
-    pusher = Pusher(
-        queue,
-        make_hub_client(
-            config.hub.url,
-            name="gpufleet-agent",
-            timeout_seconds=config.hub.timeout_seconds,
-            token_file=config.hub.token_file,
-            ca=config.hub.ca,
-        ),
-        backfill=Pacer(config.spool.backfill_per_second),
-        refused=RejectedBatches(folder / "refused"),
-        stats=outbox.stats,
-        clock=clock,
-    )
-    return Delivery(outbox, pusher)

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpufleet.agent.collect.holders import DeviceProcesses, HolderCollector, SavedHoldings
 from gpufleet.agent.collect.saved import SavedFile
@@ -14,6 +15,10 @@ from gpufleet.config.agent import AgentConfig
 from gpufleet.config.holders import HolderSourceConfig
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.holder import HolderSource
+
+if TYPE_CHECKING:
+    from gpufleet.holders.kubevirt.parse import NodeVmi
+    from gpufleet.ports.cluster import ResourceCopy
 
 
 def _kubelet(config: AgentConfig, _: DeviceProcesses) -> HolderSource:
@@ -65,7 +70,22 @@ SOURCES: dict[str, Callable[[AgentConfig, DeviceProcesses], HolderSource]] = {
 """Configuration name to a function that makes the source for this machine."""
 
 
-def make_holders(config: AgentConfig, clock: Clock, *, boot: str = "", saves: bool = True) -> HolderCollector | None:
+def _with_vmis(name: str, source: HolderSource, vmis: "ResourceCopy[NodeVmi] | None") -> HolderSource:
+    if vmis is None or name != "kubelet":
+        return source
+    from gpufleet.holders.kubevirt.launcher_pods import LauncherPodHolders
+
+    return LauncherPodHolders(source, vmis)
+
+
+def make_holders(
+    config: AgentConfig,
+    clock: Clock,
+    *,
+    boot: str = "",
+    saves: bool = True,
+    vmis: "ResourceCopy[NodeVmi] | None" = None,
+) -> HolderCollector | None:
     """Return the collector of holders, or None if every source is disabled.
 
     Args:
@@ -73,12 +93,15 @@ def make_holders(config: AgentConfig, clock: Clock, *, boot: str = "", saves: bo
         clock: wall and monotonic time.
         boot: id of this boot of the machine; empty if unknown.
         saves: whether the holdings survive a restart in the state folder.
+        vmis: KubeVirt's virtual machines on this node, which name those of launcher pods.
     """
     processes = DeviceProcesses()
     enabled: dict[str, HolderSourceConfig] = {name: getattr(config.holders, name) for name in SOURCES}
     # The source stops itself in time; this limit is for a source that does not.
     sources = [
-        (SOURCES[name](config, processes), 2 * own.timeout_seconds + 1) for name, own in enabled.items() if own.enabled
+        (_with_vmis(name, SOURCES[name](config, processes), vmis), 2 * own.timeout_seconds + 1)
+        for name, own in enabled.items()
+        if own.enabled
     ]
     if not sources:
         return None

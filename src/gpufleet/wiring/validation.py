@@ -4,7 +4,10 @@
 `validate` reports. The exception is an agent's disk.
 """
 
+from pathlib import Path
+
 from gpufleet.config.agent import AgentConfig
+from gpufleet.config.cluster import ClusterAgentConfig
 from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import LoadedConfig
 from gpufleet.config.named_files import check_named_files, check_state_folder, folder_error
@@ -19,11 +22,35 @@ def check_agent(resolved: LoadedConfig[AgentConfig], *, daemon: bool) -> tuple[C
 
     An agent starts while its disk is read-only or fails: it queues in memory until the disk can be written.
     """
+    config = resolved.config
     ignored = DISK_ERRORS if daemon else frozenset()
     return (
         *check_named_files(resolved, daemon=daemon),
-        *check_state_folder(resolved, resolved.config.folder, daemon=daemon, ignored=ignored),
+        *check_state_folder(resolved, config.folder, daemon=daemon, ignored=ignored),
+        *_check_kubeconfig(resolved, "kubevirt.kubeconfig", config.kubevirt.kubeconfig),
     )
+
+
+def check_cluster_agent(resolved: LoadedConfig[ClusterAgentConfig], *, daemon: bool) -> tuple[ConfigError, ...]:
+    """Return the problems of a collector's configuration; `daemon` is set in the collector itself.
+
+    A collector starts while its disk is read-only or fails, like an agent.
+    """
+    config = resolved.config
+    ignored = DISK_ERRORS if daemon else frozenset()
+    return (
+        *check_named_files(resolved, daemon=daemon),
+        *check_state_folder(resolved, config.folder, daemon=daemon, ignored=ignored),
+        *_check_kubeconfig(resolved, "api.kubeconfig", config.api.kubeconfig),
+    )
+
+
+def _check_kubeconfig(
+    resolved: LoadedConfig[AgentConfig] | LoadedConfig[ClusterAgentConfig], key: str, file: str | None
+) -> tuple[ConfigError, ...]:
+    if file is None or Path(file).expanduser().is_file():
+        return ()
+    return (ConfigError(resolved.origin(key), key, f"{file} is not a file"),)
 
 
 def check_hub(resolved: LoadedConfig[HubConfig], *, daemon: bool) -> tuple[ConfigError, ...]:

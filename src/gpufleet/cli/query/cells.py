@@ -1,16 +1,16 @@
 """Cells and notes shared by the tables of a hub's answers."""
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpufleet.cli.lookup import device_id, short_id
 from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.exporters.display import holder_text, seconds_text, value_text
-from gpufleet.fleet.attribution.reported import NOT_CERTAIN
+from gpufleet.fleet.attribution.reported import NOT_CERTAIN, NOT_REPORTED
 from gpufleet.model.absence import Reason
 from gpufleet.model.api.answer import AnswerDevice, Coverage
 from gpufleet.model.api.holders import HolderRecord, NodeHolder
-from gpufleet.model.holdings import Holding
+from gpufleet.model.holdings import DeviceHolders, HolderState, Holding
 from gpufleet.model.liveness import Liveness
 from gpufleet.model.reading import Reading
 from gpufleet.model.view import Scope
@@ -70,11 +70,45 @@ def holder_cell(one: Holding | NodeHolder | HolderRecord) -> Cell:
     return Cell(_holder_name(one), key=holder_text(one.holder, one.parent))
 
 
-def holders_cell(holders: Sequence[Holding | NodeHolder], liveness: Liveness | None) -> Cell:
-    """Return the cell of the present holders of a device or node; `liveness` is that of its machine."""
-    if not holders:
-        is_current = liveness is None or liveness.is_current
-        return Cell(absent=(Reason.NOT_REPORTED if is_current else Reason.STALE).value)
+def device_holders_cell(found: DeviceHolders | None, liveness: Liveness | None) -> Cell:
+    """Return the cell of the present holders of a device; `liveness` is that of its machine."""
+    if found is None:
+        return Cell()
+    if found.holdings:
+        return _names_cell(found.holdings)
+    if found.state is HolderState.FREE:
+        return Cell(found.state.value)
+    is_reported = found.detail != NOT_REPORTED
+    return _absent_cell(liveness, HolderState.UNKNOWN.value if is_reported else Reason.NOT_REPORTED.value)
+
+
+def node_holders_cell(
+    holders: Sequence[NodeHolder], states: Mapping[HolderState, int], liveness: Liveness | None
+) -> Cell:
+    """Return the cell of the present holders of a node, with the number of its free devices.
+
+    Args:
+        holders: present holders.
+        states: number of its devices by holder state.
+        liveness: of the node.
+    """
+    free = states.get(HolderState.FREE, 0)
+    if holders:
+        cell = _names_cell(holders)
+        note = f", {free} free" if free else ""
+        return Cell(cell.text + note, full=cell.full + note)
+    if not free:
+        return _absent_cell(liveness, Reason.NOT_REPORTED.value)
+    total = sum(states.values())
+    return Cell("free" if free == total else f"{free} of {total} free", key="free")
+
+
+def _absent_cell(liveness: Liveness | None, reason: str) -> Cell:
+    is_current = liveness is None or liveness.is_current
+    return Cell(absent=reason if is_current else Reason.STALE.value)
+
+
+def _names_cell(holders: Sequence[Holding | NodeHolder]) -> Cell:
     names = list(dict.fromkeys(map(_holder_name, holders)))
     return Cell(names[0] + (f" +{len(names) - 1}" if len(names) > 1 else ""), full=", ".join(names))
 

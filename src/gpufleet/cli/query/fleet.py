@@ -21,7 +21,10 @@ from gpufleet.cli.query.request import LIVENESS_STATES, make_layout, query_and_p
 from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.model.api.answer import Coverage, SenderRecord
 from gpufleet.model.api.fleet import FleetAnswer
+from gpufleet.model.api.kubernetes import ClusterCollection, CollectionState
+from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.liveness import State
+from gpufleet.model.text import printable
 
 
 def fleet(
@@ -76,6 +79,7 @@ def fleet_tables(found: FleetAnswer) -> Parts:
                 _states(fresh.machines),
                 time_cell(fresh.complete_up_to),
                 count_cell(fresh.missing_batches),
+                *_collection_cells(one.collection),
                 "; ".join([*fresh.liveness.partial, *fresh.liveness.suspect]),
             )
         )
@@ -87,9 +91,13 @@ def fleet_tables(found: FleetAnswer) -> Parts:
         TextColumn("machines", rank=2, cut=True),
         TextColumn("complete", rank=4),
         TextColumn("missing", rank=1, right=True),
+        TextColumn("kubernetes", wide=True),
+        TextColumn("api-server", wide=True),
+        TextColumn("collected", wide=True, right=True),
         TextColumn("partial-or-suspect", rank=1, wrap=True),
     )
     notes = [found.summary, *(expectation_line(one.coverage) for one in found.clusters)]
+    notes += [_collection_line(one) for one in found.clusters]
     if found.hub.rejecting:
         notes.append("The hub is rejecting batches: time without heartbeat is not counted.")
     return [TextTable(columns, rows, "clusters"), *filter(None, notes)]
@@ -100,6 +108,22 @@ def _coverage_cell(found: Coverage | None) -> Cell:
         return Cell()
     expected = "?" if found.expected is None else str(found.expected)
     return Cell(f"{found.reporting} of {expected}", full=found.summary, key=found.reporting)
+
+
+def _collection_cells(found: ClusterCollection | None) -> tuple[Cell | str, ...]:
+    """Return the state of the collection of Kubernetes objects, the version of the API server, and the age."""
+    if found is None or not found.collectors:
+        return "", "", Cell()
+    newest = found.collectors[0]
+    return found.state.value, printable(newest.server_version), age_cell(newest.age_seconds)
+
+
+def _collection_line(one: ClusterRecord) -> str:
+    """Return a remark on a cluster whose Kubernetes objects are not all known; empty if it never had a collector."""
+    found = one.collection
+    if found is None or not found.collectors or found.state is CollectionState.CURRENT:
+        return ""
+    return printable(f"Kubernetes objects of {one.cluster.id}: {found.state}: {found.detail}.")
 
 
 def _states(counted: Mapping[State, int]) -> str:

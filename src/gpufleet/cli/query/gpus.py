@@ -28,7 +28,7 @@ from gpufleet.cli.query.cells import (
     count_cell,
     coverage_lines,
     device_cell,
-    holders_cell,
+    device_holders_cell,
     model_cell,
     reading_cell,
     reading_cells,
@@ -144,7 +144,7 @@ def gpus_tables(page: GpuPage) -> Parts:
             model_cell(one.device.name),
             _gpu_state(one),
             *reading_cells(one.device),
-            Cell() if one.holders is None else holders_cell(one.holders.holdings, one.liveness),
+            device_holders_cell(one.holders, one.liveness),
             age_cell(one.age_seconds),
         )
         for one in page.items

@@ -21,8 +21,8 @@ from gpufleet.cli.query.cells import (
     age_cell,
     count_cell,
     coverage_lines,
-    holders_cell,
     model_cell,
+    node_holders_cell,
     state_cell,
     uncertain_notes,
     watts_text,
@@ -37,7 +37,8 @@ from gpufleet.cli.query.request import (
 )
 from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.exporters.display import percent_text
-from gpufleet.model.api.answer import MachinePage, MachineRecord, NodeGpus, NodeGpusPage, NodePage
+from gpufleet.model.api.answer import MachinePage, MachineRecord, NodeGpus, NodeGpusPage, NodePage, NodeRecord
+from gpufleet.model.text import printable
 
 SUMMARY_NODES = 200
 """Nodes per request for the GPUs of nodes: the hub reads every sample of their GPUs."""
@@ -105,6 +106,8 @@ def nodes_tables(page: NodePage, gpus: Mapping[str, NodeGpus]) -> Parts:
             Cell(f"{one.gpus_reporting} of {one.gpus}", key=one.gpus_reporting),
             *_load(gpus.get(one.machine.id)),
             _seen_cell(one.machine),
+            _unresolved_cell(one.unresolved_devices),
+            *_kubernetes_cells(one),
             one.machine.conflict or one.last_error or "",
         )
         for one in page.items
@@ -120,10 +123,33 @@ def nodes_tables(page: NodePage, gpus: Mapping[str, NodeGpus]) -> Parts:
         TextColumn("power", rank=3, right=True),
         TextColumn("holder", rank=3, cut=True),
         TextColumn("seen", rank=7, right=True),
+        TextColumn("unresolved", wide=True),
+        TextColumn("kube-node", wide=True),
+        TextColumn("kube-state", wide=True),
+        TextColumn("taints", wide=True),
+        TextColumn("pool", wide=True),
         TextColumn("error", rank=1, cut=True),
     )
     holders = [holder for one in gpus.values() for holder in one.holders]
     return [TextTable(columns, rows, "nodes"), *uncertain_notes(holders), *coverage_lines(page.coverage)]
+
+
+def _unresolved_cell(counts: Mapping[str, int]) -> Cell:
+    """Return the cell of the unresolved device names by holder source; it is empty if none are reported."""
+    named = [f"{source} {count}" for source, count in counts.items() if count]
+    return Cell(", ".join(named) or ("0" if counts else ""), key=sum(counts.values()) if counts else None)
+
+
+def _kubernetes_cells(record: NodeRecord) -> tuple[str, str, str, str]:
+    """Return name, state, taints and pool of the Kubernetes node, or the names of all nodes that can be the machine."""
+    node = record.kubernetes_node
+    if node is None:
+        several = record.kubernetes_candidates
+        return printable(" or ".join(several)), "conflict" if several else "", "", ""
+    ready = {"True": "ready", "False": "not ready", "Unknown": "unknown"}.get(node.ready, "")
+    state = ", ".join(filter(None, (ready, "cordoned" if node.cordoned else "")))
+    taints = ", ".join(f"{one.key}:{one.effect}" for one in node.taints)
+    return printable(node.name), state, printable(taints), printable(", ".join(dict.fromkeys(node.pools.values())))
 
 
 def _load(found: NodeGpus | None) -> tuple[Cell | str, ...]:
@@ -139,7 +165,7 @@ def _load(found: NodeGpus | None) -> tuple[Cell | str, ...]:
         model_cell(models),
         Cell() if busy is None else Cell(percent_text(busy), key=busy),
         Cell() if power is None else Cell(watts_text(power), key=power),
-        holders_cell(found.holders, found.liveness),
+        node_holders_cell(found.holders, found.holder_states, found.liveness),
     )
 
 

@@ -63,7 +63,9 @@ def who(
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Only holders with this name.")] = None,
     user: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this user.")] = None,
     account: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this account.")] = None,
-    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this queue (partition).")] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only jobs of this partition, or pods of this queue.")
+    ] = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help=f"{TIME} [default: now].")] = None,
     start: Annotated[str | None, typer.Option(metavar="TIME", help=f"Holders since then. {TIME}.")] = None,
     end: Annotated[
