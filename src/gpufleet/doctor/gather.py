@@ -37,7 +37,7 @@ PACKAGES = {
         *("litestar", "uvicorn", "httptools", "aiohttp", "h11", "zstandard", "cramjam", "opentelemetry.proto"),
         *("clickhouse_connect", "chdb", "numpy", "pyarrow", "sqlalchemy", "yaml"),
     ),
-    "kubernetes": ("grpc", "yaml"),
+    "kubernetes": ("grpc", "lightkube", "wsproto", "yaml"),
 }
 """Extra to its packages, by import name."""
 

@@ -15,7 +15,7 @@ from gpufleet.model.holdings import Share
 from gpufleet.ports.channel import ExecResult
 from gpufleet.ports.holder import HolderReport, Naming
 from tests.support.slurm import Node, Slurm, slurm
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_async
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -166,4 +166,9 @@ async def test_other_host_and_missing_controller_are_errors(running: Slurm) -> N
         assert stopped.value.absence in (Reason.READER_FAILED, Reason.TIMEOUT)
     finally:
         running.start_controller()
-    assert (await source.report()).complete
+
+    async def is_complete() -> bool:
+        """Query again: a restarted controller first counts GPUs of jobs that it does not list."""
+        return (await source.report()).complete
+
+    await wait_until_async(is_complete, what="a complete report")
