@@ -114,7 +114,7 @@ def test_holding_of_another_cluster_or_of_no_device_is_ignored() -> None:
 def test_devices_with_equal_time_are_one_interval() -> None:
     found = held_intervals(allocation(), [stored(5, view=view) for view in VIEWS], NOW, 0, NOW)
     assert bound_held_intervals(found) == (
-        BoundInterval("m", frozenset(VIEWS), 5 * NANOS, NOW, scope=OWN, of_host=False),
+        BoundInterval("m", frozenset(VIEWS), 5 * NANOS, NOW, scope=OWN, of_host=False, since=5 * NANOS),
     )
 
 

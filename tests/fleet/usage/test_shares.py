@@ -41,6 +41,7 @@ def stored(
     reported: int = SECONDS,
     parent: Holder | None = None,
     container: str = "",
+    methods: tuple[str, ...] = ("kubelet",),
 ) -> StoredHolding:
     holding = Holding(
         view=PLACE[1],
@@ -51,7 +52,7 @@ def stored(
         replicas=replicas,
         since=since * NANOS,
         until=None if until is None else until * NANOS,
-        methods=("kubelet",),
+        methods=methods,
         verdict=verdict,
     )
     return StoredHolding(cluster="c", machine=PLACE[0], holding=holding, reported_at=reported * NANOS)
@@ -105,6 +106,17 @@ def test_claim_is_divided_equally_and_containers_add_up() -> None:
 def test_launcher_pod_and_its_virtual_machine_are_one_holder() -> None:
     held = [stored(pod("launcher"), 0, 10, parent=VM), stored(VM, 0, 12)]
     assert shares(held) == [(0, 10, {"launcher": (1.0, 0)}), (10, 12, {"vm": (1.0, 0)})]
+
+
+def test_unconfirmed_process_does_not_share_the_device_of_a_declared_pod() -> None:
+    """The verdict of both was `conflict` before their sources failed."""
+    unknown = HoldingVerdict.UNKNOWN
+    held = [
+        stored(pod("a"), 0, 10, verdict=unknown),
+        stored(pod("b"), 0, 10, verdict=unknown, methods=("process",)),
+    ]
+    (interval,) = share_intervals(held, NOW, 0, NOW)
+    assert (dict(interval.shares), set(interval.disputed)) == ({}, {key("a"), key("b")})
 
 
 def test_two_exclusive_holders_are_disputed() -> None:

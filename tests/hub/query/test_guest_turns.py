@@ -63,6 +63,7 @@ class Reports(MemoryStore):
         step: int,
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
         views: Collection[str] | None = None,
+        xids_since: int = 0,
     ) -> StoredSeries:
         self.queries += 1
         assert (end - start) // step <= CHUNK_STEPS

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpufleet.hub.query.sql import MAX_QUEUED, BusyError, SqlQueries
+from gpufleet.hub.query.executors import BusyError
+from gpufleet.hub.query.sql import MAX_QUEUED, SqlQueries
 from gpufleet.model.api.sql import QueryResult
 from tests.fakes.store import MemoryStore
 

@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fakes.batches import NODE, body
+from gpufleet.model.view import Side, View, ViewKind
+from tests.fakes.batches import NODE, body, gpu_sample
+from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, now, running_site
 
 VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
@@ -101,6 +103,82 @@ async def test_device_claimed_by_uuid_and_pci_address_is_ambiguous(site: Site) -
     await machine_id(site)
     reasons = [(await site.request(f"/v1/allocations/{name}/metrics"))[1]["reason"] for name in "abc"]
     assert reasons == [None, "ambiguous_target", None]
+
+
+GPU, SIBLING, MIG = (f"{kind}-{number}{VM[1:]}" for kind, number in (("GPU", 1), ("GPU", 2), ("MIG", 1)))
+MIG_DEVICES: dict[str, dict[str, Any]] = {
+    name: {"devices": devices}
+    for name, devices in {
+        "machine": None,
+        "gpu": [GPU],
+        "address": ["0000:01:00.0"],
+        "mig": [MIG],
+        "sibling": [SIBLING],
+        "other mig": [MIG.replace("MIG-1", "MIG-2")],
+    }.items()
+}
+
+
+def mig_body(seq: int) -> bytes:
+    """Return a batch with a GPU of two MIG devices, and another GPU."""
+    at = now()
+    gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid=GPU, pci_address="0000:01:00.0")
+    other = View(kind=ViewKind.GPU, side=Side.HOST, uuid=SIBLING, pci_address="0000:02:00.0")
+    migs = [
+        View(kind=ViewKind.MIG, side=Side.HOST, uuid=MIG.replace("MIG-1", f"MIG-{number}"), parent=gpu.key)
+        for number in (1, 2)
+    ]
+    return body(seq, at, samples=tuple(gpu_sample(view, at) for view in (gpu, other, *migs)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "conflicts"),
+    [
+        ("machine", "mig", True),
+        ("gpu", "mig", True),
+        ("mig", "gpu", True),
+        ("mig", "address", True),
+        ("mig", "mig", True),
+        ("mig", "sibling", False),
+        ("mig", "other mig", False),
+    ],
+)
+async def test_mig_device_conflicts_with_its_gpu(site: Site, first: str, second: str, conflicts: bool) -> None:
+    await site.post(mig_body(1))
+    assert (await put_allocation(site, "a", "acme", **MIG_DEVICES[first]))[0] == 201
+    status, problem = await put_allocation(site, "b", "other", **MIG_DEVICES[second])
+    assert (status, problem.get("error")) == ((409, "conflict") if conflicts else (201, None))
+
+
+async def test_mig_device_of_an_unknown_machine_is_not_bound_beside_its_gpu(site: Site) -> None:
+    for name, tenant, devices in (("a", "acme", "gpu"), ("b", "other", "mig"), ("c", "third", "sibling")):
+        assert (await put_allocation(site, name, tenant, **MIG_DEVICES[devices]))[0] == 201
+    await site.post(mig_body(1))
+    reasons = [(await site.request(f"/v1/allocations/{name}/metrics"))[1]["reason"] for name in "abc"]
+    assert reasons == [None, "ambiguous_target", None]
+
+
+async def test_new_mig_device_of_anothers_gpu_is_ambiguous_for_both(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        await site.post(body(1, now()))
+        for name, tenant, devices in (("a", "acme", "gpu"), ("b", "other", "mig"), ("c", "third", "sibling")):
+            assert (await put_allocation(site, name, tenant, **MIG_DEVICES[devices]))[0] == 201
+        await site.post(mig_body(2))
+    async with running_site(tmp_path, site.store) as site:  # devices are bound at the start, and every minute
+
+        async def bound() -> bool:
+            return (await site.request("/v1/allocations/a/metrics"))[1]["reason"] is not None
+
+        await wait_until_async(bound, what="the GPU of the MIG device to be bound")
+        for query in ("metrics", "series?metric=gpu_power_watts&step=1s"):
+            reasons = [(await site.request(f"/v1/allocations/{name}/{query}"))[1]["reason"] for name in "abc"]
+            assert reasons == ["ambiguous_target", "ambiguous_target", None]
+
+
+async def test_mig_name_with_the_uuid_of_its_gpu_conflicts_on_an_unknown_machine(site: Site) -> None:
+    assert (await put_allocation(site, "a", "acme", devices=[f"MIG-{GPU}/1/0"]))[0] == 201
+    assert (await put_allocation(site, "b", "other", devices=[SIBLING]))[0] == 201
+    assert (await put_allocation(site, "c", "third", devices=[GPU]))[0] == 409
 
 
 @pytest.mark.parametrize(

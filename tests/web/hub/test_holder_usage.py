@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
-from gpufleet.hub.query import usage as queries
+from gpufleet.hub.query import holding_reads
 from gpufleet.model.absence import Reason
 from gpufleet.model.access import Role
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage, UsageAnswer, UsageDimension
@@ -164,11 +164,35 @@ async def test_pod_on_the_machine_of_another_tenant_is_contested(cluster: Cluste
     assert answer.total.held_gpu_hours * 60 == pytest.approx(30)
 
 
+@pytest.mark.parametrize(
+    ("verdict", "tenant", "expected"),
+    [
+        (HoldingVerdict.CONFLICT, "bravo", {"acme": (30, 10)}),
+        (HoldingVerdict.UNKNOWN, "bravo", {"acme": (30, 10), "bravo": (20, 0)}),
+        (HoldingVerdict.CONFLICT, "acme", {"acme": (30, 30)}),
+    ],
+)
+async def test_possible_pod_of_another_tenant_contests_the_machine(
+    cluster: Cluster, verdict: HoldingVerdict, tenant: str, expected: dict[str | None, tuple[float, ...]]
+) -> None:
+    await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, pod(FIRST), 10, verdict=verdict)])
+    assert await cluster.put("node", "acme", "bare_metal", machine="gpu-1") == 201
+    assert await cluster.put("a", tenant, pod_uid=FIRST) == 201
+    assert minutes(await usage(cluster, "tenant")) == expected
+
+
+async def test_conflict_does_not_contest_the_certain_pod_of_a_device(cluster: Cluster) -> None:
+    await two_pods(cluster)
+    held = [cluster.held(ONE, pod(FIRST), 0), cluster.held(ONE, pod(SECOND), 10, verdict=HoldingVerdict.CONFLICT)]
+    await cluster.report(30, {ONE: 1.0}, held)
+    assert minutes(await usage(cluster, "tenant")) == {"acme": (30, 30)}
+
+
 async def test_too_many_holdings_are_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     await two_pods(cluster)
     held = [cluster.held(ONE, pod(FIRST), 5, 10), cluster.held(ONE, pod(SECOND), 10)]
     await cluster.report(30, {ONE: 1.0}, held)
-    for module in ("usage", "holder_usage", "targets"):
+    for module in ("holding_reads", "holder_usage"):
         monkeypatch.setattr(f"gpufleet.hub.query.{module}.MAX_HOLDINGS", 1)
     for by in ("tenant", "namespace"):
         status, document = await cluster.site.request(f"/v1/usage?group_by={by}&start={cluster.time(0)}")
@@ -176,7 +200,7 @@ async def test_too_many_holdings_are_refused(cluster: Cluster, monkeypatch: pyte
 
 
 async def test_query_with_many_targets_is_split(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "CHUNK", 1)
+    monkeypatch.setattr(holding_reads, "CHUNK", 1)
     await two_pods(cluster)
     for node, uid in zip(NODES, (FIRST, SECOND), strict=True):
         await cluster.report(30, {ONE: 1.0}, [cluster.held(ONE, pod(uid), 10)], node)

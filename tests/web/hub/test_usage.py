@@ -1,7 +1,12 @@
 """`/v1/usage`: grouping, unknown hours, moved GPUs and invalid queries."""
 
+import asyncio
 import datetime as dt
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -9,7 +14,9 @@ import pytest
 
 from gpufleet.codecs.batch import encode
 from gpufleet.config.hub import PriceConfig, UsageConfig
+from gpufleet.hub.query.usage import MAX_OF_TENANT, MAX_PENDING
 from gpufleet.model.absence import Reason
+from gpufleet.model.access import Role
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage, UsageAnswer, UsageDimension
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import PCI_READER, Machine, MachineKind
@@ -17,7 +24,10 @@ from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.time import to_ns
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import MachineReport
+from gpufleet.wiring.hub import USAGE_THREADS
 from tests.fakes.batches import body, gpu_sample, gpu_view, make_batch
+from tests.security.guarded import guarded
+from tests.support.waiting import PATIENCE, wait_until_async
 from tests.web.hub.site import Site, now, running_site
 
 DAY = "start=2026-03-01T00:00:00Z&end=2026-03-02T00:00:00Z"
@@ -52,6 +62,80 @@ async def test_held_time_without_readings_is_unknown_not_idle(site: Site) -> Non
     assert (row.used_gpu_hours, row.idle_gpu_hours, row.energy_kwh) == (0.0, 0.0, None)
     assert (row.cost, row.cost_absent) == (None, Reason.NO_DATA)
     assert answer.summary == "0.00 of 12.00 GPU-hours held are known"
+
+
+async def test_slow_usage_queries_delay_no_other_requests(site: Site) -> None:
+    """As many usage queries as the hub takes wait for the store. Everything else is answered, and one more is not."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MAX_PENDING + 2))
+    await site.post(body(1, now()))
+    await site.request("/v1/allocations/a", "PUT", spec("node-a", tenant="t"))
+    proceed, started = threading.Event(), threading.Semaphore(0)
+
+    def slow(intervals: Sequence[DeviceInterval]) -> list[DeviceUsage]:
+        started.release()
+        assert proceed.wait(60 * PATIENCE)
+        return [DeviceUsage() for _ in intervals]
+
+    site.store.device_usage = slow  # type: ignore[method-assign]
+    paths = [f"/v1/usage?group_by={by}&{DAY}" for by in ("tenant", "model", "allocation")]
+    queries = [asyncio.create_task(site.request(paths[number % 3])) for number in range(MAX_PENDING)]
+    for _ in range(USAGE_THREADS):
+        assert await asyncio.to_thread(started.acquire, timeout=60 * PATIENCE)
+
+    async def is_full() -> bool:
+        url = f"{site.hub.url}{paths[0]}"
+        try:
+            with await asyncio.to_thread(urllib.request.urlopen, url, timeout=0.5):
+                return False
+        except TimeoutError:
+            return False  # it took the last place
+        except urllib.error.HTTPError as error:
+            with error:
+                return (error.code, msgspec.json.decode(error.read())["error"]) == (503, "busy") and bool(
+                    error.headers["Retry-After"]
+                )
+
+    await wait_until_async(is_full, what="a usage query to be rejected")
+    for path in ("/readyz", "/v1/allocations/a/metrics", "/v1/gpus", "/v1/fleet"):
+        assert (await site.request(path))[0] == 200
+    await site.post(body(2, now()))
+    proceed.set()
+    assert {status for status, _ in await asyncio.gather(*queries)} <= {200, 503}
+    assert (await site.request(paths[0]))[0] == 200
+
+
+async def test_tenant_cannot_take_every_place_of_the_usage_queue(tmp_path: Path) -> None:
+    """A tenant's queries wait for the store. Further ones of it are rejected, and those of others are not."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2 * MAX_PENDING))
+    proceed = threading.Event()
+
+    def slow(intervals: Sequence[DeviceInterval]) -> list[DeviceUsage]:
+        assert proceed.wait(60 * PATIENCE)
+        return [DeviceUsage() for _ in intervals]
+
+    async with guarded(tmp_path) as site:
+        assert (await site.post(body(1, now()), site.secrets[Role.SENDER])).status == 200
+        admin, path = site.secrets[Role.ADMIN], f"/v1/usage?{DAY}"
+        made = await site.request("/v1/allocations/a", admin, "PUT", spec("node-a", tenant="acme"))
+        assert made.status == 201
+        other = (await site.make(Role.TENANT, tenant="other"))[1]
+        second = (await site.make(Role.TENANT, tenant="acme"))[1]
+        site.store.device_usage = slow  # type: ignore[method-assign]
+        own = [
+            asyncio.create_task(site.request(path, token))
+            for token in (site.secrets[Role.TENANT], second) * (MAX_PENDING // 2)
+        ]
+
+        async def are_rejected() -> bool:
+            return sum(one.done() for one in own) == MAX_PENDING - MAX_OF_TENANT
+
+        await wait_until_async(are_rejected, what="all but the tenant's share to be rejected")
+        rejected = [one.result() for one in own if one.done()]
+        assert {(one.status, one.error, bool(one.headers["retry-after"])) for one in rejected} == {(503, "busy", True)}
+        others = [asyncio.create_task(site.request(path, token)) for token in (other, site.secrets[Role.OPERATOR])]
+        proceed.set()
+        assert [one.status for one in await asyncio.gather(*others)] == [200, 200]
+        assert sorted(one.status for one in await asyncio.gather(*own)) == [200] * MAX_OF_TENANT + [503] * len(rejected)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Allocations of pods and jobs answer with the devices that holdings name, for the time of each holding."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from gpufleet.codecs.batch import encode
 from gpufleet.model.event import Event
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Owner, Share
 from gpufleet.model.machine import Machine
+from gpufleet.model.reading import Value
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire.batch import Batch, MachineReport
@@ -44,11 +45,12 @@ class Cluster:
         holdings: Sequence[Holding] = (),
         machine: Machine = NODES[0],
         events: Sequence[Event] = (),
+        values: Mapping[str, Value] = {},
     ) -> None:
         self._seq += 1
         at = self.at(minute)
         samples = tuple(
-            gpu_sample(view, at, gpu_power_watts=power, gpu_pci_address=view.pci_address or "")
+            gpu_sample(view, at, gpu_power_watts=power, gpu_pci_address=view.pci_address or "", **values)
             for view, power in powers.items()
         )
         report = MachineReport(machine=machine, samples=samples, holdings=tuple(holdings), events=tuple(events))
@@ -162,6 +164,24 @@ async def test_nothing_measured_before_the_holding_is_answered(cluster: Cluster)
     answer = await cluster.metrics("a")
     assert powers(answer) == {"GPU-1": None}
     assert 101.0 not in numbers(answer)
+
+
+@pytest.mark.parametrize("kind", ["pod", "bare metal"])
+async def test_xid_of_before_the_allocation_is_not_in_its_series(cluster: Cluster, kind: str) -> None:
+    """XID 31 is of before the allocation. XID 79 is of its time, also in a series that begins after it."""
+    held = cluster.held(ONE, pod(FIRST), 5)
+    for at, code, occurred in ((4, 31, 3), (6, 31, 3), (10, 79, 9), (20, 79, 9)):
+        xid = {"gpu_last_xid": code, "gpu_last_xid_timestamp_seconds": cluster.at(occurred) / NANOS}
+        await cluster.report(at, {ONE: 1.0}, [held], values=xid)
+    target = {"pod_uid": FIRST} if kind == "pod" else {"machine": "gpu-1"}
+    spec = {"kind": "kubernetes_pod" if kind == "pod" else "bare_metal", "target": {"cluster": "local", **target}}
+    status, _ = await cluster.site.request("/v1/allocations/a", "PUT", {**spec, "valid_from": cluster.time(5)})
+    assert status == 201
+    for start, expected in ((0, [79, 79]), (15, [79])):
+        window = f"start={cluster.time(start)}&end={cluster.time(31)}&step=60s"
+        path = f"/v1/allocations/a/series?metric=gpu_last_xid&{window}"
+        (series,) = (await cluster.site.request(path))[1]["series"]
+        assert [one["value"] for one in series["points"] if one["value"] is not None] == expected
 
 
 @pytest.mark.parametrize(
@@ -335,7 +355,7 @@ async def test_more_holdings_than_can_be_read_give_no_values(cluster: Cluster, m
     others = [cluster.held(gpu_view(number), job(str(number)), 5) for number in range(3, 8)]
     await cluster.report(30, {ONE: 101.0}, [cluster.held(ONE, pod(FIRST), 5), *others])
     await cluster.report(30, {TWO: 102.0}, others, NODES[1])
-    monkeypatch.setattr("gpufleet.hub.query.targets.MAX_HOLDINGS", 4)
+    monkeypatch.setattr("gpufleet.hub.query.holding_reads.MAX_HOLDINGS", 4)
     window = f"start={cluster.time(0)}&end={cluster.time(31)}&step=60s"
     for name in ("a", "node"):
         answer = await cluster.metrics(name)
@@ -354,7 +374,7 @@ async def test_present_answer_does_not_read_the_past(cluster: Cluster, monkeypat
     await cluster.report(
         30, {ONE: 101.0}, [*past, cluster.held(ONE, pod(FIRST), -110, -109), cluster.held(ONE, pod(FIRST), 10)]
     )
-    monkeypatch.setattr("gpufleet.hub.query.targets.MAX_HOLDINGS", 4)
+    monkeypatch.setattr("gpufleet.hub.query.holding_reads.MAX_HOLDINGS", 4)
     assert powers(await cluster.metrics("a")) == {"GPU-1": 101.0}
 
 
@@ -364,7 +384,7 @@ async def test_ended_pod_answers_with_its_newest_end(cluster: Cluster, monkeypat
     assert (await cluster.site.request("/v1/allocations/a", "PUT", spec))[0] == 201
     past = [cluster.held(ONE, job(str(minute)), minute, minute + 1) for minute in range(-108, -100)]
     await cluster.report(30, {ONE: 101.0}, [*past, cluster.held(ONE, pod(FIRST), -110, -109)])
-    monkeypatch.setattr("gpufleet.hub.query.targets.MAX_HOLDINGS", 4)
+    monkeypatch.setattr("gpufleet.hub.query.holding_reads.MAX_HOLDINGS", 4)
     answer = await cluster.metrics("a")
     assert (answer["reason"], answer["devices"]) == ("not_attributed", [])
     assert "released" in answer["detail"]

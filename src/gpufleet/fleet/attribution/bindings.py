@@ -6,8 +6,12 @@ and device swaps do not change a binding, so history never moves from one tenant
 an operator changes target or devices, or requests it; the earlier binding then ends at that time.
 
 Virtual machines, pods and jobs are identified by their own ids and need no binding.
+
+A MIG device is bound with the GPU that contains it: an allocation of the GPU and one of its MIG device have a device in
+common.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -71,7 +75,8 @@ def bind(spec: AllocationSpec, machine: MachineRecord, stored: Sequence[StoredSa
     """Bind a spec to a machine and to the devices that its newest samples show.
 
     A PCI address is bound to the GPU that was last seen there by its UUID. An address at which no driver read a UUID is
-    bound to the slot, and one at which nothing was seen stays unbound.
+    bound to the slot, and one at which nothing was seen stays unbound. The GPU of a MIG device is known once the device
+    was seen, or by a name such as `MIG-GPU-<UUID>/1/0`.
     """
     if spec.devices is None:
         return Binding(machine=machine.id)
@@ -92,7 +97,12 @@ def bind(spec: AllocationSpec, machine: MachineRecord, stored: Sequence[StoredSa
             devices[name] = (_uuid_key(name),)
         elif address in seen:
             devices[name] = (newest[address][1] if address in newest else _pci_key(address),)
-    return Binding(machine=machine.id, devices=devices)
+    parents = _named_parents(spec.devices)
+    for name in spec.devices:
+        mig = views.get(_uuid_key(name))
+        if mig is not None and mig.kind is ViewKind.MIG and mig.parent is not None:
+            parents[name] = mig.parent
+    return Binding(machine=machine.id, devices=devices, parents=parents)
 
 
 def pci_address(name: str) -> str | None:
@@ -104,7 +114,16 @@ def pci_address(name: str) -> str | None:
 
 
 def _uuid_key(name: str) -> str:
-    return f"{ViewKind.MIG if name.startswith('MIG-') else ViewKind.GPU}/{name}"
+    return f"{ViewKind.MIG if _is_mig(name) else ViewKind.GPU}/{name}"
+
+
+_OLD_MIG_NAME = re.compile(r"MIG-(GPU-[^/]+)/\d+/\d+", re.ASCII)
+
+
+def _named_parents(names: Iterable[str]) -> dict[str, str]:
+    """Return the GPUs of MIG devices whose names contain the GPU's UUID, as those of older drivers do."""
+    found = ((name, _OLD_MIG_NAME.fullmatch(name)) for name in names)
+    return {name: _uuid_key(match[1]) for name, match in found if match is not None}
 
 
 _SLOT = f"{ViewKind.GPU}/pci/"
@@ -123,6 +142,8 @@ class BoundInterval(msgspec.Struct, frozen=True):
         start, end: nanoseconds since 1970, `end` excluded.
         scope: `shared_device` if others share the devices.
         of_host: whether the machine's own readings are the allocation's, too.
+        parents: keys of the GPUs that contain listed MIG devices.
+        since: start of that time, if `start` is that of a queried interval within it; 0 if not known.
     """
 
     machine: str
@@ -131,6 +152,8 @@ class BoundInterval(msgspec.Struct, frozen=True):
     end: int
     scope: Scope = Scope.OWN
     of_host: bool = True
+    parents: frozenset[str] = frozenset()
+    since: int = 0
 
 
 def validity(allocation: Allocation) -> tuple[int, int]:
@@ -143,13 +166,15 @@ def validity(allocation: Allocation) -> tuple[int, int]:
 def bound_intervals(allocation: Allocation, start: int = 0, end: int = _END) -> tuple[BoundInterval, ...]:
     """Return the machines of an allocation within an interval, in order of time."""
     first, last = validity(allocation)
-    first, last = max(first, start), min(last, end)
+    last = min(last, end)
     found = []
     for one in allocation.bindings:
-        begin = max(first, to_ns(one.since)) if one.since is not None else first
+        since = max(first, to_ns(one.since)) if one.since is not None else first
+        begin = max(since, start)
         until = min(last, to_ns(one.until)) if one.until is not None else last
         if begin < until:
-            found.append(BoundInterval(one.machine, bound_devices(one), begin, until))
+            parents = frozenset(one.parents.values())
+            found.append(BoundInterval(one.machine, bound_devices(one), begin, until, parents=parents, since=since))
     return tuple(found)
 
 
@@ -170,7 +195,7 @@ def binding_at(allocation: Allocation, at: int) -> Binding | None:
 
 
 def is_pending(allocation: Allocation) -> bool:
-    """Return whether the machine, or the GPU at a listed PCI address, is still to be bound."""
+    """Return whether the machine, the GPU at a listed PCI address, or that of a MIG device is still to be bound."""
     return lacks_machine(allocation) or lacks_device(allocation)
 
 
@@ -181,11 +206,20 @@ def lacks_machine(allocation: Allocation) -> bool:
 
 
 def lacks_device(allocation: Allocation) -> bool:
-    """Return whether the GPU at a listed PCI address is not known by its UUID yet."""
+    """Return whether the GPU at a listed PCI address, or that of a listed MIG device, is not known by its UUID yet."""
     if not allocation.bindings or allocation.bindings[-1].until is not None:
         return False
-    devices = allocation.bindings[-1].devices
-    return devices is not None and not all(_is_bound(devices.get(name, ())) for name in allocation.spec.devices or ())
+    current = allocation.bindings[-1]
+    if current.devices is None:
+        return False
+    names = allocation.spec.devices or ()
+    return not all(_is_bound(current.devices.get(name, ())) for name in names) or any(
+        _is_mig(name) and name not in current.parents for name in names
+    )
+
+
+def _is_mig(name: str) -> bool:
+    return name.startswith("MIG-")
 
 
 def _is_bound(keys: Sequence[str]) -> bool:
@@ -214,7 +248,15 @@ def complete(allocation: Allocation, new: Binding, since: int = 0) -> tuple[Bind
     for name, keys in (new.devices or {}).items():
         if _is_bound(keys) and not _is_bound(devices[name]):
             devices[name] = tuple(dict.fromkeys([*keys, *devices[name]]))
-    return (*bindings[:-1], msgspec.structs.replace(current, devices=devices))
+    return with_parents((*bindings[:-1], msgspec.structs.replace(current, devices=devices)), new)
+
+
+def with_parents(bindings: tuple[Binding, ...], new: Binding) -> tuple[Binding, ...]:
+    """Return bindings with the GPUs of their listed MIG devices, as far as the newest binding lacks them."""
+    if not bindings or bindings[-1].until is not None or bindings[-1].machine != new.machine:
+        return bindings
+    parents = {**new.parents, **bindings[-1].parents}
+    return (*bindings[:-1], msgspec.structs.replace(bindings[-1], parents=parents))
 
 
 def rebind(allocation: Allocation, new: Binding | None, at: int) -> tuple[Binding, ...]:
@@ -245,7 +287,7 @@ class HeldDevices(msgspec.Struct, frozen=True):
 
     Attributes:
         holder: of the devices.
-        interval: machine, devices and time.
+        interval: machine, devices with their parents and children, and time.
         parent: the virtual machine of a launcher pod.
     """
 
@@ -255,20 +297,29 @@ class HeldDevices(msgspec.Struct, frozen=True):
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """Subject of an allocation in an interval; `devices` are devices or array tasks, None for all."""
+    """Subject of an allocation in an interval.
+
+    Attributes:
+        subject: machine, target or holder.
+        devices: devices or array tasks, None for all.
+        start, end: nanoseconds since 1970, `end` excluded.
+        parents: GPUs that contain MIG devices among `devices`; None if `devices` has all parents and children already.
+    """
 
     subject: ClaimKey
     devices: frozenset[str] | None
     start: int
     end: int
+    parents: frozenset[str] | None = frozenset()
 
     def overlaps(self, other: "_Claim") -> bool:
-        return (
-            self.subject == other.subject
-            and self.start < other.end
-            and other.start < self.end
-            and devices_overlap(self.devices, other.devices)
-        )
+        if self.subject != other.subject or self.start >= other.end or other.start >= self.end:
+            return False
+        if devices_overlap(self.devices, other.devices):
+            return True
+        if self.parents is None or other.parents is None:
+            return False
+        return not (self.parents.isdisjoint(other.devices or ()) and other.parents.isdisjoint(self.devices or ()))
 
 
 class Claims:
@@ -389,13 +440,14 @@ def _claims(allocation: Allocation) -> list[_Claim]:
     if name is not None:
         return [_holder_claim(cluster, name, start, end)]
     found = [
-        _Claim((cluster, one.machine), _with_unbound(allocation, one), one.start, one.end)
+        _Claim((cluster, one.machine), _with_unbound(allocation, one), one.start, one.end, one.parents)
         for one in bound_intervals(allocation)
     ]
     if not allocation.bindings or allocation.bindings[-1].until is not None:
         since = max([start, *(one.end for one in found)])
         names = None if spec.devices is None else frozenset(_given_keys(spec.devices))
-        found.append(_Claim((cluster, f"{_UNBOUND}{spec.target.machine}"), names, since, end))
+        parents = frozenset(_named_parents(spec.devices or ()).values())
+        found.append(_Claim((cluster, f"{_UNBOUND}{spec.target.machine}"), names, since, end, parents))
     return found
 
 
@@ -405,7 +457,7 @@ def _held_claims(cluster: str, held: HeldDevices, *, of_machine: bool) -> list[_
     names = [name for one in holders for name in holder_names(one)]
     claims = [_holder_claim(cluster, name, interval.start, interval.end) for name in names]
     if of_machine:
-        claims.append(_Claim((cluster, interval.machine), interval.devices, interval.start, interval.end))
+        claims.append(_Claim((cluster, interval.machine), interval.devices, interval.start, interval.end, parents=None))
     return claims
 
 

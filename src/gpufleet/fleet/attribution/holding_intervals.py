@@ -42,6 +42,7 @@ class HeldInterval(msgspec.Struct, frozen=True, kw_only=True):
         view: key of the device.
         start, end: nanoseconds since 1970, `end` excluded.
         scope: `own`, or `shared_device` if others share it.
+        since: start of that time with this scope, if `start` is that of a queried interval within it.
     """
 
     machine: str
@@ -49,6 +50,7 @@ class HeldInterval(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     end: int
     scope: Scope
+    since: int
 
 
 def held_intervals(
@@ -92,20 +94,21 @@ def held_intervals(
             ]
             others = _unrelated(own, [*(one for one in every if id(one) not in mine), *related])
             found += [
-                HeldInterval(machine=machine, view=view, start=a, end=b, scope=scope)
-                for a, b, scope in _own_time(own, others, now, start, end)
+                HeldInterval(machine=machine, view=view, start=max(a, start), end=b, scope=scope, since=a)
+                for a, b, scope in _own_time(own, others, now, first, end)
+                if b > start
             ]
     return tuple(found)
 
 
 def bound_held_intervals(held: Iterable[HeldInterval]) -> tuple[BoundInterval, ...]:
-    """Return the intervals of devices with devices of equal machine, time and scope joined, in order of time."""
-    groups: dict[tuple[int, int, str, Scope], set[str]] = {}
+    """Return the intervals of devices with devices of equal machine, times and scope joined, in order of time."""
+    groups: dict[tuple[int, int, str, Scope, int], set[str]] = {}
     for one in held:
-        groups.setdefault((one.start, one.end, one.machine, one.scope), set()).add(one.view)
+        groups.setdefault((one.start, one.end, one.machine, one.scope, one.since), set()).add(one.view)
     return tuple(
-        BoundInterval(machine, frozenset(views), start, end, scope=scope, of_host=False)
-        for (start, end, machine, scope), views in sorted(groups.items(), key=lambda group: group[0])
+        BoundInterval(machine, frozenset(views), start, end, scope=scope, of_host=False, since=since)
+        for (start, end, machine, scope, since), views in sorted(groups.items(), key=lambda group: group[0])
     )
 
 
@@ -191,7 +194,11 @@ def held_until(one: StoredHolding, rivals: Sequence[int], now: int) -> int:
 
 
 def is_exclusive(holding: Holding) -> bool:
-    """Return whether a source declares the device for the holder alone."""
+    """Return whether a holding excludes other holders: it is declared for its holder alone, or was contradicted.
+
+    The verdict decides, not the method: an undeclared process with the verdict `conflict` or `unknown` excludes a
+    declared holder. Two candidates contradict each other, also while no source confirms them.
+    """
     return holding.verdict is not HoldingVerdict.OBSERVED_ONLY and holding.share not in SHARED
 
 

@@ -29,6 +29,7 @@ class AllocatedUnits(msgspec.Struct, frozen=True):
         reason, detail: why there are not more.
         ambiguous: intervals in which its units are unknown, each with a number of GPUs.
         uncertain: number of devices with holdings that are not certain, or None if there are none of these.
+        possible: units of holdings that give no hours, because they are not certain.
     """
 
     units: tuple[AllocatedUnit, ...]
@@ -36,6 +37,7 @@ class AllocatedUnits(msgspec.Struct, frozen=True):
     detail: str = ""
     ambiguous: tuple[tuple[int, int, int], ...] = ()
     uncertain: int | None = None
+    possible: tuple[AllocatedUnit, ...] = ()
 
 
 def missing_devices(

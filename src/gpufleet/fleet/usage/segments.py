@@ -34,13 +34,21 @@ class HeldPart(NamedTuple):
 
 
 class UnitHolding(msgspec.Struct, frozen=True):
-    """Interval in which an allocation held a unit, or a part of it; nanoseconds since 1970."""
+    """Interval in which an allocation held a unit, or a part of it; nanoseconds since 1970.
+
+    Attributes:
+        unit, part: what it held.
+        allocation: id of the allocation.
+        start, end: the interval.
+        is_counted: whether it has the hours. A holding without hours can still contest those of another tenant.
+    """
 
     unit: UnitKey
     part: HeldPart
     allocation: str
     start: int
     end: int
+    is_counted: bool = True
 
 
 class UnitInterval(msgspec.Struct, frozen=True):
@@ -61,7 +69,7 @@ class Segment(UnitInterval, frozen=True):
 
     Attributes:
         parts: allocation to the parts that it held.
-        contested: several tenants held the same part: its activity is shown to none of them.
+        contested: several tenants held the same part, or may have held it: its activity is shown to none of them.
     """
 
     parts: Mapping[str, frozenset[HeldPart]]
@@ -99,11 +107,16 @@ def _unit_segments(
         present.difference_update(ended.get(start, ()))
         present.update(begun.get(start, ()))
         parts: dict[str, set[HeldPart]] = {}
+        uncounted: list[UnitHolding] = []
         for number in sorted(present):
-            parts.setdefault(holdings[number].allocation, set()).add(holdings[number].part)
+            if holdings[number].is_counted:
+                parts.setdefault(holdings[number].allocation, set()).add(holdings[number].part)
+            else:
+                uncounted.append(holdings[number])
         if parts:
             held = {id_: frozenset(of_allocation) for id_, of_allocation in parts.items()}
-            yield Segment(unit, start, end, held, _contested(held, allocations))
+            contested = _contested(held, allocations) or _may_be_contested(held, uncounted, allocations)
+            yield Segment(unit, start, end, held, contested)
 
 
 def _contested(parts: Mapping[str, frozenset[HeldPart]], allocations: Mapping[str, Allocation]) -> bool:
@@ -123,6 +136,28 @@ def _contested(parts: Mapping[str, frozenset[HeldPart]], allocations: Mapping[st
         any(len(own) > 1 for by_holder in tenants.values() for own in by_holder.values())
         or any(None in by_holder and len(of_part[name]) > 1 for name, by_holder in tenants.items())
         or (WHOLE in tenants and len(tenants) > 1 and len(every) > 1)
+    )
+
+
+def _may_be_contested(
+    parts: Mapping[str, frozenset[HeldPart]], uncounted: Iterable[UnitHolding], allocations: Mapping[str, Allocation]
+) -> bool:
+    """Return whether a holding without hours may be of a part that another tenant held as the only holder.
+
+    A part held by a pod or job is not contested: its own holding is certain, or not known itself.
+    """
+    owned = {
+        (part.name, tenant)
+        for id_, held in parts.items()
+        if (tenant := allocations[id_].spec.tenant) is not None
+        for part in held
+        if part.holder is None
+    }
+    return any(
+        tenant != other and (name == one.part.name or WHOLE in (name, one.part.name))
+        for one in uncounted
+        if (other := allocations[one.allocation].spec.tenant) is not None
+        for name, tenant in owned
     )
 
 

@@ -15,7 +15,8 @@ from gpufleet.fleet.readings import Freshness
 from gpufleet.hub.query import history
 from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
-from gpufleet.hub.query.targets import MachineLookup, QueryExecutor, TooManyHoldingsError
+from gpufleet.hub.query.holding_reads import TooManyHoldingsError
+from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
 from gpufleet.hub.query.workloads import WorkloadQueries, fetch_part, probed
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import (
@@ -319,6 +320,10 @@ class AllocationQueries:
             found = self._lookup.bind(one.spec)
             if found is None:
                 continue
+            with_parents = bindings.with_parents(one.bindings, found)
+            if with_parents != one.bindings:  # also if that shows a conflict: it then has no data
+                one = self._registry.bind_allocation(one.id, with_parents)
+                self._claims.update(one)
             complete = msgspec.structs.replace(one, bindings=bindings.complete(one, found))
             since = self._claims.free_since(complete, self._clock.now_ns())
             if complete.bindings == one.bindings or since is None or (since and not bindings.lacks_machine(one)):
@@ -424,13 +429,14 @@ class AllocationQueries:
         if not found.turns:
             return history.empty_series(allocation, Reason.AMBIGUOUS_TARGET, AMBIGUOUS, own)
         inside, cluster = Provenance.SLICE_GUEST, allocation.spec.target.cluster
+        since = bindings.validity(allocation)[0]
         turns = sorted((start, end, id_) for id_, intervals in found.turns.items() for start, end in intervals)
         parts = [
             history.SeriesPart(
                 f"{cluster}/{id_}",
                 None,
                 history.SeriesWindow(start, end, own.step),
-                self._store.series(cluster, id_, metrics, start, end, own.step, inside),
+                self._store.series(cluster, id_, metrics, start, end, own.step, inside, xids_since=since),
             )
             for start, end, id_ in turns
         ]

@@ -8,8 +8,9 @@ import msgspec
 from gpufleet.fleet.attribution.bindings import validity
 from gpufleet.hub.query.guest_turns import GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
+from gpufleet.hub.query.holding_reads import TooManyHoldingsError
 from gpufleet.hub.query.paging import PageRequest
-from gpufleet.hub.query.targets import MachineLookup, QueryExecutor, TooManyHoldingsError
+from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
 from gpufleet.model.allocation import VM_KINDS, Allocation
 from gpufleet.model.api.answer import EventRecord, EventsAnswer
 from gpufleet.model.stored.samples import EventQuery, EventSpan, StoredEvent
@@ -164,11 +165,13 @@ class EventQueries:
             detail = f"{len(mine)} allocations, at most {MAX_ALLOCATIONS}: name one, or shorten the interval"
             raise InvalidQueryError("since", detail)
         spans: list[_VisibleSpan] = []
+        lookups = self._lookup.for_allocations(mine, start, end)
         for one in mine:
+            lookup = lookups[one.spec.target.cluster]
             try:
-                if tenant is not None and self._lookup.conflict_detail(one, start, end, name=False):
+                if tenant is not None and lookup.conflict_detail(one, start, end, name=False):
                     continue  # also allocated to another tenant: neither sees its events
-                spans += self._visible(one, start, end)
+                spans += self._visible(lookup, one, start, end)
             except TooManyHoldingsError:
                 detail = f"allocation {one.id} has too many holdings in this interval: shorten it"
                 raise InvalidQueryError("since", detail) from None
@@ -181,7 +184,7 @@ class EventQueries:
             if (ids is None or one.span.machine in ids) and (cluster is None or one.span.cluster == cluster)
         ]
 
-    def _visible(self, allocation: Allocation, start: int, end: int) -> list[_VisibleSpan]:
+    def _visible(self, lookup: MachineLookup, allocation: Allocation, start: int, end: int) -> list[_VisibleSpan]:
         """Return the scopes visible to an allocation's tenant: its own devices, in its own time.
 
         The tenant of a whole machine also sees the machine's own events; the tenant of some devices sees only theirs.
@@ -196,13 +199,13 @@ class EventQueries:
                     EventSpan(cluster=cluster, machine=one.machine, views=one.devices, start=one.start, end=one.end),
                     is_shared=one.scope is Scope.SHARED_DEVICE,
                 )
-                for one in self._lookup.intervals_of(allocation, start, end)
+                for one in lookup.intervals_of(allocation, start, end)
             ]
         first, last = validity(allocation)
         first, last = max(start, first), min(end, last)
         if first >= last:
             return []
-        found = self._turns.of(allocation, self._lookup.guests(allocation.spec.target)).within(first, last)
+        found = self._turns.of(allocation, lookup.guests(allocation.spec.target)).within(first, last)
         return [
             _VisibleSpan(EventSpan(cluster=cluster, machine=id_, views=None, start=begin, end=until))
             for id_, intervals in found.turns.items()

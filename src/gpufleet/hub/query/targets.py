@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from typing import TypeVar
 
@@ -14,14 +13,12 @@ from gpufleet.fleet.attribution.guests import MachineSamples
 from gpufleet.fleet.attribution.holder_targets import holding_query, names_holder
 from gpufleet.fleet.attribution.holding_intervals import (
     HeldInterval,
-    Parents,
     bound_held_intervals,
     held_devices,
     held_intervals,
 )
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, known_until, may_overlap
-from gpufleet.fleet.readings import known_views
-from gpufleet.hub.query.history import InvalidQueryError
+from gpufleet.hub.query.holding_reads import HoldingReads, SharedReads
 from gpufleet.hub.query.names import is_name, similar_names, suggestion_text
 from gpufleet.model.allocation import (
     VM_KINDS,
@@ -48,27 +45,12 @@ CLUSTERS_SEARCHED = 50
 NAMES_SEARCHED = 500
 """Maximum number of names compared per cluster: those that follow the first half of the unknown name."""
 
-
-MAX_HOLDINGS = 100_000
-"""Maximum number of holdings that are read for an allocation."""
-
 PAST_HOLDINGS = 1000
 """Maximum number of past holdings that are read to find the newest end."""
 
 _DAY = 86_400 * NANOS
 _PAST_SPANS = (HOLDING_TTL_NS, _DAY, 30 * _DAY, LATEST)
 """Intervals before the present in which the newest end is searched, in this order."""
-
-
-class TooManyHoldingsError(InvalidQueryError):
-    """More holdings than a query may read."""
-
-
-def check_holdings(number: int) -> None:
-    """Raise TooManyHoldingsError if there are too many holdings. A part of them does not show every other holder."""
-    if number > MAX_HOLDINGS:
-        detail = f"matches more than {MAX_HOLDINGS} holdings: shorten the interval, or select a cluster"
-        raise TooManyHoldingsError("start", detail)
 
 
 class TargetHoldings(msgspec.Struct, frozen=True):
@@ -94,11 +76,45 @@ class AmbiguousError(ConflictError):
 class MachineLookup:
     """Finds the machines of a query or an allocation, and conflicting allocations."""
 
-    def __init__(self, *, registry: Registry, store: SampleStore, claims: Claims, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        store: SampleStore,
+        claims: Claims,
+        clock: Clock,
+        reads: HoldingReads | None = None,
+    ) -> None:
+        """Take its sources; `reads` reads holdings, from the store for each call by default."""
         self._registry = registry
         self._store = store
         self._claims = claims
         self._clock = clock
+        self._reads = reads or HoldingReads(store)
+
+    def for_allocations(self, allocations: Sequence[Allocation], start: int, end: int) -> "dict[str, MachineLookup]":
+        """Return a lookup by cluster, for a request about many allocations: it reads their holdings once.
+
+        Args:
+            allocations: of any kinds and clusters.
+            start, end: nanoseconds since 1970, `end` excluded.
+        """
+        by_cluster: dict[str, list[Allocation]] = {}
+        for one in allocations:
+            by_cluster.setdefault(one.spec.target.cluster, []).append(one)
+        found = {}
+        for cluster, own in by_cluster.items():
+            contested = [one for one in own if self._claims.has_workload_rivals(one, start, end)]
+            bound = [interval for one in contested for interval in bound_intervals(one, start, end)]
+            read = [one for one in own if one.spec.kind in WORKLOAD_KINDS or one in contested]
+            found[cluster] = MachineLookup(
+                registry=self._registry,
+                store=self._store,
+                claims=self._claims,
+                clock=self._clock,
+                reads=SharedReads(self._store, cluster, read, bound, start, end, self._clock.now_ns()),
+            )
+        return found
 
     def find(self, cluster: str | None, name_or_id: str) -> tuple[MachineRecord, ...]:
         """Return the machine with this id, or those with this name, of a cluster or of all."""
@@ -180,22 +196,17 @@ class MachineLookup:
             TooManyHoldingsError: if there are too many.
         """
         cluster, earliest = allocation.spec.target.cluster, max(0, start - HOLDING_TTL_NS)
-        query = holding_query(allocation.spec, earliest, end, MAX_HOLDINGS)
-        own = () if query is None else self._read(query)
+        own = self._reads.of_target(allocation.spec, earliest, end)
         stored = tuple([one for one in own if may_overlap(one, start, end)])
         if not stored:
             return TargetHoldings()
         now = self._clock.now_ns()
         ends = [LATEST if (until := known_until(one, now)) is None else until for one in own]
-        others = HoldingQuery(
-            cluster=cluster,
-            machines=tuple(sorted({one.machine for one in own})),
-            start=max(earliest, min(one.holding.since for one in own)),
-            end=min(end, max(ends)),
-        )
-        every = {holding_place(one): one for one in (*own, *self._read(others))}.values()
+        machines, first = {one.machine for one in own}, max(earliest, min(one.holding.since for one in own))
+        others = self._reads.of_machines(cluster, machines, first, min(end, max(ends)))
+        every = {holding_place(one): one for one in (*own, *others)}.values()
         of_mig = {one.machine for one in every if one.holding.view.startswith(f"{ViewKind.MIG}/")}
-        parents = self._parents(cluster, of_mig)
+        parents = self._reads.parents(cluster, of_mig)
         return TargetHoldings(stored, held_intervals(allocation, every, now, start, end, parents))
 
     def newest_holdings(self, allocation: Allocation, start: int, end: int) -> tuple[StoredHolding, ...]:
@@ -209,22 +220,6 @@ class MachineLookup:
             if found or end - span <= start:
                 return found
         return ()
-
-    def _read(self, query: HoldingQuery) -> tuple[StoredHolding, ...]:
-        """Return the holdings of a query. Raises TooManyHoldingsError."""
-        found = self._store.holdings(msgspec.structs.replace(query, limit=MAX_HOLDINGS + 1))
-        check_holdings(len(found))
-        return found
-
-    def _parents(self, cluster: str, machines: AbstractSet[str]) -> Parents:
-        """Return the GPUs of the MIG devices of some machines."""
-        latest = self._store.latest_of(cluster, sorted(machines)) if machines else {}
-        return {
-            (machine, key): view.parent
-            for machine, samples in latest.items()
-            for key, view in known_views(samples).items()
-            if view.kind is ViewKind.MIG and view.parent is not None
-        }
 
     def intervals_of(self, allocation: Allocation, start: int, end: int) -> tuple[BoundInterval, ...]:
         """Return the machines and devices of an allocation within an interval, in order of time.
@@ -302,7 +297,7 @@ class MachineLookup:
             holders = held_devices(own, held, now)
             if not self._claims.rivals(allocation, start, end, map(_of_whole_machine, holders)):
                 return holders
-            return held_devices(own, held, now, self._parents(cluster, {one.machine for one in held}))
+            return held_devices(own, held, now, self._reads.parents(cluster, {one.machine for one in held}))
         if not self._claims.has_workload_rivals(allocation, start, end):
             return ()
         if spec.kind in VM_KINDS:
@@ -312,22 +307,16 @@ class MachineLookup:
             intervals = bound_intervals(allocation, start, end)
         if not intervals:
             return ()
-        query = HoldingQuery(
-            cluster=cluster,
-            machines=tuple(sorted({one.machine for one in intervals})),
-            start=min(one.start for one in intervals),
-            end=max(one.end for one in intervals),
-        )
-        stored = self._read(query)
+        first, last = min(one.start for one in intervals), max(one.end for one in intervals)
+        stored = self._reads.of_machines(cluster, {one.machine for one in intervals}, first, last)
         if spec.kind in VM_KINDS:
             stored = tuple([one for one in stored if _is_of_target(spec, one.holding)])
         listed = {one.machine for one in intervals if one.devices is not None} & {one.machine for one in stored}
-        return held_devices(stored, intervals, now, self._parents(cluster, listed))
+        return held_devices(stored, intervals, now, self._reads.parents(cluster, listed))
 
     def _host_ids(self, spec: AllocationSpec, start: int, end: int) -> list[str]:
         """Return the machines that may hold devices for a virtual machine: its hypervisor, and others that name it."""
-        query = holding_query(spec, start, end, MAX_HOLDINGS)
-        ids = {one.machine for one in self._read(query)} if query is not None else set()
+        ids = {one.machine for one in self._reads.of_target(spec, start, end)}
         ids |= {one.machine.id for one in self.hosts(spec)}
         ids |= {id_ for one in self.guests(spec.target) if (id_ := one.machine.hypervisor_id) is not None}
         return sorted(ids)

@@ -2,13 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import NamedTuple
-
-import msgspec
 
 from gpufleet.fleet.attribution import contract, guests, slices, workloads
 from gpufleet.fleet.attribution.bindings import BoundInterval, bound_intervals, locate, validity
-from gpufleet.fleet.attribution.holder_targets import holding_query
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.fleet.usage.allocated import AllocatedUnit, AllocatedUnits, missing_devices
 from gpufleet.fleet.usage.residence import (
@@ -31,11 +29,14 @@ from gpufleet.fleet.usage.segments import (
 from gpufleet.fleet.usage.shares import TargetIndex, WorkloadShare, workload_shares
 from gpufleet.fleet.usage.totals import Prices, usage_rows
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, PhysicalUnits, Place
+from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.events import is_active_within
+from gpufleet.hub.query.executors import BoundedExecutor
 from gpufleet.hub.query.guest_turns import AMBIGUOUS, GuestTurns
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holder_usage import HolderUsageCalculator
-from gpufleet.hub.query.targets import MAX_HOLDINGS, MachineLookup, QueryExecutor, check_holdings
+from gpufleet.hub.query.holding_reads import machine_queries, read_holdings, target_queries
+from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.hub.query.usage_inputs import check_interval, measured
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import VM_KINDS, WORKLOAD_KINDS, Allocation
@@ -46,9 +47,8 @@ from gpufleet.model.api.usage import (
     UsageAnswer,
     UsageDimension,
 )
-from gpufleet.model.holdings import HolderKind
 from gpufleet.model.machine import MachineKind
-from gpufleet.model.stored.holdings import HoldingPlace, HoldingQuery, StoredHolding, holding_place
+from gpufleet.model.stored.holdings import StoredHolding
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import to_datetime, to_ns
 from gpufleet.model.view import Side, ViewKind, normalise_uuid
@@ -59,14 +59,17 @@ from gpufleet.ports.store import Store
 MAX_ALLOCATIONS = 10_000
 """Maximum number of allocations per query."""
 
+MAX_PENDING = 6
+"""Maximum number of usage queries that are running or queued; further ones are rejected."""
+
+MAX_OF_TENANT = 2
+"""Maximum number of those of a tenant; all tenants together leave as many for operators and admins."""
+
 SHORT = "fewer devices are known than expected"
 NONE_KNOWN = "no GPU of it is known, and it declares no expected number"
 CONTRADICTED = "another holder of the same device is reported at the same time: that time is in no total"
 UNCONFIRMED = "the source of its holding does not confirm it now: the activity of that time is unknown"
 EXCLUDED = "no source confirms its holding, or another holder is certain: that time is in no total"
-
-CHUNK = 500
-"""Targets or machines per query for holdings."""
 
 
 class _WorkloadHoldings(NamedTuple):
@@ -136,7 +139,11 @@ class UsageCalculator:
             for one in mine:
                 span = max(start, _ns(one, start)), min(end, _end(one, end))
                 had = placed[one.id]
-                holdings += [UnitHolding((cluster, unit.id), unit.part, one.id, *unit[2:]) for unit in had.units]
+                for unit_list, is_counted in ((had.units, True), (had.possible, False)):
+                    holdings += [
+                        UnitHolding((cluster, unit.id), unit.part, one.id, unit.start, unit.end, is_counted)
+                        for unit in unit_list
+                    ]
                 short, stand_ins = missing_devices(one, had.units, units, span, had.ambiguous)
                 for unit, since, until in stand_ins:
                     units[cluster, unit.id] = unit
@@ -233,16 +240,13 @@ class UsageCalculator:
         if not own:
             return _WorkloadHoldings({}, {}, frozenset())
         now = self._clock.now_ns()
-        named = self._holdings(_target_queries(cluster, [one for one in own if one.id in shown], start, end))
+        named = read_holdings(self._store, target_queries(cluster, [one for one in own if one.id in shown], start, end))
         of_shown = tuple(sorted({one.machine for one in named} | set(machines)))
         others = [one for one in own if one.id not in shown] if of_shown else []
-        rivals = self._holdings(_target_queries(cluster, others, start, end, of_shown))
-        places = sorted({one.machine for one in (*named, *rivals)})
+        rivals = read_holdings(self._store, target_queries(cluster, others, start, end, of_shown))
+        places = {one.machine for one in (*named, *rivals)}
         earliest = max(0, start - HOLDING_TTL_NS)  # the next holder ends a holding whose end was lost
-        chunks = [places[at : at + CHUNK] for at in range(0, len(places), CHUNK)]
-        every = self._holdings(
-            [HoldingQuery(cluster=cluster, machines=tuple(chunk), start=earliest, end=end) for chunk in chunks]
-        )
+        every = read_holdings(self._store, machine_queries(cluster, places, earliest, end))
         index = TargetIndex(own)
         by_id: dict[str, list[StoredHolding]] = defaultdict(list)
         for one in every:
@@ -251,33 +255,26 @@ class UsageCalculator:
         shares = workload_shares(own, every, now, start, end)
         return _WorkloadHoldings(shares, by_id, frozenset(one.machine for own in by_id.values() for one in own))
 
-    def _holdings(self, queries: Iterable[HoldingQuery]) -> tuple[StoredHolding, ...]:
-        """Return the holdings of several queries, each once."""
-        found: dict[HoldingPlace, StoredHolding] = {}
-        for query in queries:
-            limited = msgspec.structs.replace(query, limit=MAX_HOLDINGS + 1)
-            found.update({holding_place(one): one for one in self._store.holdings(limited)})
-            check_holdings(len(found))
-        return tuple(found.values())
-
     def _of_workload(self, allocation: Allocation, held: _WorkloadHoldings, units: PhysicalUnits) -> AllocatedUnits:
         """Return the units of a pod or job."""
         own: list[AllocatedUnit] = []
+        possible: list[AllocatedUnit] = []
         uncertain: dict[Place, Reason] = {}
         unconfirmed: set[Place] = set()
         for one in held.shares.get(allocation.id, ()):
+            id_, part = units.held_at(one.place)
+            holder = one.holder[0].value, one.holder[1]
             if one.share is None:
                 uncertain[one.place] = one.absent or Reason.NOT_ATTRIBUTED
+                possible.append(AllocatedUnit(id_, HeldPart(part, holder), one.start, one.end))
                 continue
             if not one.is_confirmed:
                 unconfirmed.add(one.place)
-            id_, part = units.held_at(one.place)
-            holder = one.holder[0].value, one.holder[1]
             own.append(AllocatedUnit(id_, HeldPart(part, holder, *one.share, one.is_confirmed), one.start, one.end))
         if uncertain:
             reason = min(uncertain.values())
             detail = CONTRADICTED if reason is Reason.AMBIGUOUS_TARGET else EXCLUDED
-            return AllocatedUnits(tuple(own), reason, detail, uncertain=len(unconfirmed))
+            return AllocatedUnits(tuple(own), reason, detail, uncertain=len(unconfirmed), possible=tuple(possible))
         if unconfirmed:
             return AllocatedUnits(tuple(own), Reason.NOT_ATTRIBUTED, UNCONFIRMED, uncertain=len(unconfirmed))
         if own:
@@ -373,25 +370,6 @@ def _guests(machines: Iterable[MachineRecord]) -> dict[str, list[str]]:
     return found
 
 
-def _target_queries(
-    cluster: str, allocations: Sequence[Allocation], start: int, end: int, machines: tuple[str, ...] | None = None
-) -> Iterator[HoldingQuery]:
-    """Yield the queries for the holdings of targets (on these machines), with many targets per query."""
-    by_kind: dict[HolderKind, list[HoldingQuery]] = defaultdict(list)
-    for one in allocations:
-        query = holding_query(one.spec, start, end, MAX_HOLDINGS)
-        if query is not None and query.kind is not None:
-            by_kind[query.kind].append(query)
-    for kind, queries in by_kind.items():
-        for at in range(0, len(queries), CHUNK):
-            chunk = queries[at : at + CHUNK]
-            ids = tuple(dict.fromkeys(id_ for one in chunk for id_ in one.ids))
-            groups = tuple(dict.fromkeys(id_ for one in chunk for id_ in one.groups))
-            yield HoldingQuery(
-                cluster=cluster, machines=machines, kind=kind, ids=ids, groups=groups, start=start, end=end
-            )
-
-
 def _devices(segment: Segment, unit: PhysicalUnit) -> list[tuple[str, DeviceInterval]]:
     return [] if segment.contested else device_intervals(segment, unit)
 
@@ -428,8 +406,9 @@ class UsageQueries:
         registry: Registry,
         store: Store,
         lookup: MachineLookup,
+        joins: ClusterJoins,
         turns: GuestTurns,
-        executor: QueryExecutor,
+        threads: Executor,
         prices: Prices,
         clock: Clock,
         bind_pending: Callable[[], Awaitable[None]],
@@ -437,9 +416,9 @@ class UsageQueries:
         self._calculator = UsageCalculator(
             registry=registry, store=store, lookup=lookup, turns=turns, prices=prices, clock=clock
         )
-        self._by_holder = HolderUsageCalculator(registry=registry, store=store, prices=prices, clock=clock)
+        self._by_holder = HolderUsageCalculator(registry=registry, store=store, joins=joins, prices=prices, clock=clock)
         self._bind_pending = bind_pending
-        self._executor = executor
+        self._executor = BoundedExecutor(threads, limit=MAX_PENDING, kind="usage queries", tenant_limit=MAX_OF_TENANT)
 
     async def of(
         self, start: int, end: int, by: Sequence[UsageDimension], tenant: str | None, cluster: str | None = None
@@ -448,9 +427,10 @@ class UsageQueries:
 
         Raises:
             InvalidQueryError: as `UsageCalculator.compute`.
+            BusyError: if too many usage queries are running or queued, of the tenant or of all clients.
         """
         await self._bind_pending()
-        return await self._executor.run(lambda: self._calculator.compute(start, end, by, tenant, cluster))
+        return await self._executor.run(lambda: self._calculator.compute(start, end, by, tenant, cluster), tenant)
 
     async def by_holder(
         self, start: int, end: int, by: Sequence[UsageDimension], cluster: str | None = None
@@ -459,5 +439,6 @@ class UsageQueries:
 
         Raises:
             InvalidQueryError: as `HolderUsageCalculator.compute`.
+            BusyError: if too many usage queries are running or queued.
         """
         return await self._executor.run(lambda: self._by_holder.compute(start, end, by, cluster))

@@ -96,7 +96,7 @@ def fetch_part(
         f"{cluster}/{interval.machine}",
         interval.devices,
         history.SeriesWindow(start, end, step),
-        store.series(cluster, interval.machine, metrics, start, end, step, source, interval.devices),
+        store.series(cluster, interval.machine, metrics, start, end, step, source, interval.devices, interval.since),
         scope=interval.scope,
         of_host=interval.of_host,
     )

@@ -4,13 +4,16 @@ import msgspec
 import pytest
 
 from gpufleet.model.api.usage import DeviceInterval
-from gpufleet.model.stored.retention import UNLIMITED, UNLIMITED_DAYS, Retention
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.stored.retention import UNLIMITED, UNLIMITED_DAYS, Resolution, Retention
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import HOUR, Measurement
 from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, measured, roll, rows, write
+from tests.support.accepted import accept
 
 pytestmark = pytest.mark.costly
 
@@ -115,6 +118,25 @@ def test_impossible_energy_reading_is_ignored(store: ClickHouseStore, cluster: s
         assert found.energy_joules == pytest.approx(500.0 * 1080)
         assert found.energy_seconds == 1080
         roll(store)
+
+
+def test_earlier_xids_are_left_out_of_windows(store: ClickHouseStore, cluster: str) -> None:
+    """An XID of before the interval, and another one in the middle of its seventh hour."""
+    samples = []
+    for at in range(0, 12 * HOUR, 600):
+        code, occurred = (31, -100) if at < 6 * HOUR + 1800 else (79, 6 * HOUR + 1790)
+        values: dict[str, Value] = {"gpu_last_xid": code, "gpu_last_xid_timestamp_seconds": float(T0 + occurred)}
+        samples.append(
+            Sample(view=GPU, reader="events", lane=Lane.EVENT, measured_at=(T0 + at) * NANOS, values={**values})
+        )
+    store.write([accept(cluster, "m", samples)], f"{cluster}-xids")
+    roll(store)
+    span = T0 * NANOS, (T0 + 12 * HOUR) * NANOS
+    for step, first in ((HOUR, 7 * HOUR), (300, 6 * HOUR + 1800)):
+        found = store.series(cluster, "m", ["gpu_last_xid"], *span, step * NANOS, xids_since=T0 * NANOS)
+        assert found.resolution is not Resolution.RAW
+        points = found.points[GPU.key, "gpu_last_xid"]
+        assert (points[0], {code for _, code in points}) == (((T0 + first) * NANOS, 79), {79})
 
 
 def test_late_rows_do_not_change_hours_past_retention(store: ClickHouseStore, cluster: str) -> None:

@@ -6,11 +6,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.liveness.uptime import IngestClock
+from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.fleet import FleetPages
 from gpufleet.hub.query.paging import PageRequest
+from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.catalogue import CATALOGUE, Lane, ValueType
@@ -98,7 +101,9 @@ def test_summaries_equal_a_count_over_all_values(
     latest = store.latest_of(cluster, ids)
     assert all(latest.get(id_, ()) == store.latest(cluster, id_) for id_ in ids)
     clock = FakeClock(T0)
-    lists = FleetPages(registry=registry, store=store, clock=clock, stale_after_seconds=90.0)
+    lookup = MachineLookup(registry=registry, store=store, claims=Claims(()), clock=clock)
+    joins = ClusterJoins(store=store, lookup=lookup, clock=clock)
+    lists = FleetPages(registry=registry, store=store, joins=joins, clock=clock, stale_after_seconds=90.0)
     instant = LivenessSnapshot(Senders(IngestClock(clock)), now=T0, unflushed_since=None)
     readings_of: dict[str, list[Mapping[str, Reading]]] = {id_: [] for id_ in ids}
     for one in lists.gpus(cluster, None, PageRequest(), instant).items:

@@ -94,6 +94,27 @@ def test_provenances_are_not_mixed_in_one_series(store: ClickHouseStore, cluster
     }
 
 
+@pytest.mark.parametrize(("since", "left_out"), [(-61, []), (-60, []), (-59, [0, 1]), (130, [0, 1]), (131, [0, 1, 2])])
+def test_earlier_xids_are_left_out(store: ClickHouseStore, cluster: str, since: int, left_out: list[int]) -> None:
+    """An XID of a minute before the interval, and another one in its third minute."""
+    xids = [(1, 31, -60), (59, 31, -60), (70, 31, -60), (150, 79, 130)]
+    samples = [
+        sample(at, {"gpu_last_xid": code, "gpu_last_xid_timestamp_seconds": T0 / NANOS + occurred, "gpu_state": "ok"})
+        for at, code, occurred in xids
+    ]
+    other = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-2")
+    without_time = sample(1, {"gpu_last_xid": 13}, view=other)
+    store.write([accept(cluster, "m", [*samples, without_time])], f"{cluster}-t")
+    names = ["gpu_last_xid", "gpu_last_xid_timestamp_seconds", "gpu_state"]
+    found = store.series(cluster, "m", names, T0, T0 + 3 * STEP, STEP, xids_since=T0 + since * NANOS).points
+    shown = {0: 31, 1: 31, 2: 79}
+    expected = [(T0 + step * STEP, code) for step, code in shown.items() if step not in left_out]
+    assert found.get((GPU.key, "gpu_last_xid"), []) == expected
+    assert [at for at, _ in found.get((GPU.key, names[1]), [])] == [at for at, _ in expected]
+    assert len(found[GPU.key, "gpu_state"]) == 3
+    assert found[other.key, "gpu_last_xid"] == [(T0, 13)]
+
+
 def test_one_point_over_the_limit_is_refused(store: ClickHouseStore, cluster: str) -> None:
     assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + 11_000 * NANOS, NANOS).points == {}
     with pytest.raises(StoreError, match=r"11001.*11000"):

@@ -145,6 +145,9 @@ _TTLS = {
     "dim_samples": ("measured_at", "raw_days"),
     "processes": ("measured_at", "raw_days"),
     "holdings": ("reported_at", "rollup_1h_days"),
+    "holder_states": ("reported_at", "raw_days"),
+    "cluster_objects": ("reported_at", "rollup_1h_days"),
+    "collectors": ("reported_at", "raw_days"),
     "windows_1m": ("at", "rollup_1m_days"),
     "dim_windows_1m": ("at", "rollup_1m_days"),
     "state_windows_1m": ("at", "rollup_1m_days"),
@@ -160,7 +163,7 @@ _TTLS = {
 _SETTINGS = ("ttl_only_drop_parts", "materialize_ttl_recalculate_only")
 """Rows expire by part, which covers a day or a month. Existing parts only get a new expiry."""
 
-_UNPARTITIONED = frozenset({"holdings"})
+_UNPARTITIONED = frozenset({"holdings", "holder_states", "cluster_objects", "collectors"})
 """Tables whose rows expire one by one: a part has rows of any age."""
 
 MAX_TTL_DAYS = 18_250

@@ -149,8 +149,8 @@ def render_whole_hours() -> str:
 PARTS_PER_QUERY = 256
 """Interval parts per query."""
 
-HOURS_PER_QUERY = 6
-"""Consecutive hours whose parts are in one query: a block of rows of a view covers hours anyway."""
+HOURS_PER_QUERY = 24
+"""Hours whose parts are in one query: those of a day, since a day is a partition of the samples."""
 
 
 class IntervalPart(msgspec.Struct, frozen=True):
@@ -225,11 +225,12 @@ def _chunks(parts: Sequence[IntervalPart]) -> Iterator[Sequence[IntervalPart]]:
 
 
 def _joined_hours(parts: Mapping[int, list[IntervalPart]]) -> Iterator[list[IntervalPart]]:
-    """Yield the parts of hours, with those of a few consecutive hours joined."""
+    """Yield the parts of hours, with those of a day joined as far as they fit in a query."""
     found: list[IntervalPart] = []
     first = 0
     for hour in sorted(parts):
-        if found and (hour >= first + HOURS_PER_QUERY or len(found) + len(parts[hour]) > PARTS_PER_QUERY):
+        is_other_day = hour // HOURS_PER_QUERY != first // HOURS_PER_QUERY
+        if found and (is_other_day or len(found) + len(parts[hour]) > PARTS_PER_QUERY):
             yield found
             found = []
         if not found:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage
+from gpufleet.model.catalogue.events import XID_LAST, XID_LAST_AT
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Provenance, Value
 from gpufleet.model.stored.retention import Resolution, Retention
@@ -53,6 +54,7 @@ def fetch_series(
     provenance: Provenance,
     retention: Retention,
     views: Collection[str] | None = None,
+    xids_since: int = 0,
 ) -> StoredSeries:
     """Return (view key, metric) to (start of step, value); see `ports.HistoryStore.series`.
 
@@ -73,6 +75,7 @@ def fetch_series(
         "start": start,
         "step": step,
         "views": ["", *sorted(views or ())],  # the empty key is that of the machine
+        "xids_since": xids_since / NANOS,
     }
     found: dict[tuple[str, str], dict[str, dict[int, StepPart]]] = defaultdict(lambda: defaultdict(dict))
     for query in _queries(source, requested, all_views=views is None):
@@ -158,8 +161,15 @@ def _check(metrics: Sequence[str], start: int, end: int, step: int) -> list[Metr
     return checked
 
 
+_XID_TIME = CATALOGUE[XID_LAST_AT]
+_OF_XID = frozenset({XID_LAST, XID_LAST_AT})
+_TOO_EARLY = "ifNull({time} < {{xids_since:Float64}}, 0)"
+
+
 def _sample_aggregates(metric: Metric) -> str:
     cell = value_expression(metric)
+    if metric.name in _OF_XID:
+        cell = f"if({_TOO_EARLY.format(time=value_expression(_XID_TIME))}, NULL, {cell})"
     if metric.kind is MetricKind.GAUGE:
         return f"sum(toFloat64({cell})), count({cell})"
     return f"argMax({cell}, measured_at), maxIf(toUnixTimestamp64Nano(measured_at), isNotNull({cell}))"
@@ -175,6 +185,11 @@ def _window_aggregates(metric: Metric) -> str:
         return f"argMax({last}, at), maxIf({instant}, isNotNull({last}))"
     prefix = f"tail_{metric.kind.value}"
     place = f"indexOf({prefix}_ids, {metric.id})"
+    if metric.name in _OF_XID:
+        at = f"indexOf({prefix}_ids, {_XID_TIME.id})"  # 0, with the element 0, if it is missing
+        is_late = f"{at} = 0 OR NOT {_TOO_EARLY.format(time=f'{prefix}_min[{at}]')}"
+        value, count = f"{prefix}_avg[{place}]", f"{prefix}_count[{place}]"
+        return f"sumIf({value} * {count}, {is_late}), sumIf({count}, {is_late})"
     if metric.kind is MetricKind.GAUGE:
         return f"sum({prefix}_avg[{place}] * {prefix}_count[{place}]), sum({prefix}_count[{place}])"
     present = f"has({prefix}_ids, {metric.id})"
