@@ -27,7 +27,7 @@ from gpufleet.hub.receive.ledger import key_of
 from gpufleet.hub.receive.log import Wal
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.event import Event
-from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
+from gpufleet.model.holdings import DeviceState, Holder, HolderKind, HolderState, Holding, HoldingVerdict
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue
@@ -68,6 +68,7 @@ def batch(number: int) -> Batch:
         "holdings": (
             Holding(view=view.key, holder=holder, since=at, methods=("kubelet",), verdict=HoldingVerdict.AGREED),
         ),
+        "device_holders": (DeviceState(view=view.key, state=HolderState.FREE),),
         "inventory": (PciFunction(address=f"0000:{number:02x}:00.0", vendor=0x10DE, device=1, class_code=0x30200),),
     }
     return msgspec.structs.replace(made, reports=(msgspec.structs.replace(report, **more),))

@@ -52,7 +52,7 @@ enabled = false
 [holders.slurm]
 nodes = ["n1"]
 """
-GPU = 6
+GPU, OTHER = 6, 7
 HOUR = 3600
 
 
@@ -72,6 +72,15 @@ def power(site: Site, allocation: str) -> dict[str, Any]:
     return {one["uuid"]: one["readings"].get("gpu_power_watts", {}).get("value") for one in answer["devices"]}
 
 
+def holders(site: Site, index: int) -> dict[str, Any]:
+    """Return the present holders of a GPU by the hub."""
+    return dict(next(one["holders"] for one in site.hub("/v1/gpus")["items"] if one.get("index") == index))
+
+
+def state(site: Site, index: int) -> str:
+    return str(holders(site, index)["state"])
+
+
 @pytest.fixture
 def kubelet() -> Iterator[FakeKubelet]:
     """Return a kubelet that has run for an hour: directly after its start, it can lack pods."""
@@ -83,7 +92,7 @@ def kubelet() -> Iterator[FakeKubelet]:
 
 def test_allocation_of_a_pod_has_its_device(site: Site, kubelet: FakeKubelet) -> None:
     configure(site, KUBELET_CONFIG.format(root=kubelet.root, kubelet=KUBELET))
-    site.start_hub()
+    hub = site.start_hub()
     site.start_agent()
     pod_uid, device = str(uuid.uuid4()), uuid_of(site, GPU)
     target = {"cluster": "local", "pod_uid": pod_uid}
@@ -103,6 +112,13 @@ def test_allocation_of_a_pod_has_its_device(site: Site, kubelet: FakeKubelet) ->
     watts = site.driver.scenario.devices[GPU].numbers["nvmlDeviceGetPowerUsage"]
     assert watts is not None
     wait_until(lambda: power(site, "train-0") == {device: watts / 1000}, what="the power of the device")
+
+    wait_until(lambda: (state(site, GPU), state(site, OTHER)) == ("held", "free"), what="the states of the devices")
+    hub.kill()
+    kubelet.stop()
+    site.start_hub()
+    wait_until(lambda: "kubelet" in holders(site, OTHER).get("detail", ""), what="the state without the kubelet")
+    assert state(site, OTHER) == "unknown"
 
 
 @pytest.fixture

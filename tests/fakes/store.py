@@ -6,17 +6,26 @@ from collections.abc import Callable, Collection, Sequence
 
 from gpufleet.codecs.batch import to_rows
 from gpufleet.fleet.attribution.reported import may_overlap
+from gpufleet.fleet.cluster_objects import listed_objects, newest_objects, select_objects
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.api.inventory import ChangeKind, ChangeQuery, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.api.sql import QueryResult, SqlViewRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.catalogue import KUBERNETES_REPORTED
+from gpufleet.model.catalogue.events import XID_LAST, XID_LAST_AT
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import SqlError, StoreError
-from gpufleet.model.holdings import HET_JOB
+from gpufleet.model.holdings import HET_JOB, HolderKind
 from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored.holdings import HoldingPlace, HoldingQuery, StoredHolding, holding_place
+from gpufleet.model.stored.holdings import (
+    HoldingPlace,
+    HoldingQuery,
+    StoredHolderStates,
+    StoredHolding,
+    holding_place,
+)
+from gpufleet.model.stored.kubernetes import ObjectQuery, ObjectReport, StoredCollector, StoredObject
 from gpufleet.model.stored.retention import Resolution, Retention
 from gpufleet.model.stored.samples import (
     AcceptedBatch,
@@ -286,7 +295,94 @@ class MemoryStore:
                         before = newest.get(holding_place(stored))
                         if before is None or before.reported_at <= stored.reported_at:
                             newest[holding_place(stored)] = stored
-        return tuple([newest[place] for place in sorted(newest) if _matches(newest[place], query)][: query.limit])
+        of_pods = self._texts_of_pods()
+        found = [newest[place] for place in sorted(newest) if _matches(newest[place], query, of_pods)]
+        return tuple(found[: query.limit])
+
+    def _texts_of_pods(self) -> set[tuple[str, str, str, str]]:
+        """Return (cluster, UID or `namespace/name`, field, text) of every report of a pod by a collector."""
+        return {
+            (one.batch.cluster, identity, field, getattr(pod, field))
+            for _, batches in self.writes
+            for one in batches
+            if one.batch.cluster_part is not None
+            for pod in one.batch.cluster_part.pods
+            for identity in (pod.uid, f"{pod.namespace}/{pod.name}")
+            for field in ("namespace", "name", "queue")
+        }
+
+    def holder_states(
+        self, cluster: str, machines: Sequence[str], since: int
+    ) -> dict[str, tuple[StoredHolderStates, ...]]:
+        of_epochs: dict[tuple[str, str, str], StoredHolderStates] = {}
+        for one in [batch for _, batches in self.writes for batch in batches if batch.batch.cluster == cluster]:
+            for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
+                if report.device_holders is None or one.reported_at < since or id_ not in machines:
+                    continue
+                found = StoredHolderStates(
+                    sender=one.batch.sender,
+                    reported_at=one.reported_at,
+                    sent_at=one.batch.sent_at,
+                    devices=report.device_holders,
+                    unresolved=report.unresolved,
+                )
+                place = (id_, found.sender, one.batch.epoch)
+                of_epochs[place] = max(of_epochs.get(place, found), found, key=lambda stored: stored.reported_at)
+        newest: dict[tuple[str, str], StoredHolderStates] = {}
+        for (id_, sender, _), found in of_epochs.items():
+            before = newest.get((id_, sender), found)
+            newest[id_, sender] = max(
+                before, found, key=lambda stored: (min(stored.sent_at, stored.reported_at), stored.reported_at)
+            )
+        return {
+            machine: tuple(newest[place] for place in sorted(newest) if place[0] == machine) for machine in machines
+        }
+
+    def cluster_objects(self, query: ObjectQuery) -> tuple[StoredObject, ...]:
+        newest: dict[tuple[str, str, bool], ObjectReport] = {}
+        for one in [batch for _, batches in self.writes for batch in batches]:
+            part = one.batch.cluster_part
+            if part is None or one.batch.cluster != query.cluster or one.reported_at < query.since:
+                continue
+            records = [(record.uid, record, None) for kind, record in listed_objects(part) if kind is query.kind]
+            ends = [(gone.uid, None, gone.at) for gone in part.removed if gone.resource == query.kind]
+            for uid, record, ended_at in (*records, *ends):
+                report = ObjectReport(
+                    sender=one.batch.sender,
+                    uid=uid,
+                    record=record,
+                    observed_at=part.observed_at,
+                    reported_at=one.reported_at,
+                    ended_at=ended_at,
+                )
+                place = (report.uid, report.sender, record is None)
+                newest[place] = max(newest.get(place, report), report, key=lambda stored: stored.reported_at)
+        return select_objects(newest_objects(query.cluster, newest.values()), query)
+
+    def collectors(self, clusters: Sequence[str]) -> dict[str, tuple[StoredCollector, ...]]:
+        newest: dict[tuple[str, str], StoredCollector] = {}
+        for one in [batch for _, batches in self.writes for batch in batches]:
+            part = one.batch.cluster_part
+            if part is not None and part.copies and one.batch.cluster in clusters:
+                found = StoredCollector(
+                    sender=one.batch.sender,
+                    observed_at=part.observed_at,
+                    reported_at=one.reported_at,
+                    system_uid=part.system_uid,
+                    server_version=part.server_version,
+                    copies=tuple(part.copies),
+                )
+                place = (one.batch.cluster, found.sender)
+                newest[place] = max(newest.get(place, found), found, key=lambda stored: stored.reported_at)
+        return {
+            cluster: tuple(
+                sorted(
+                    (one for (of, _), one in newest.items() if of == cluster),
+                    key=lambda stored: (-stored.reported_at, stored.sender),
+                )
+            )
+            for cluster in clusters
+        }
 
     def reporting_gpus(self, since: int, until: int) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -366,6 +462,7 @@ class MemoryStore:
         step: int,
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
         views: Collection[str] | None = None,
+        xids_since: int = 0,
     ) -> StoredSeries:
         points: dict[tuple[str | None, str], dict[int, Value]] = {}
         for stored in self._samples(cluster, machine):
@@ -375,7 +472,11 @@ class MemoryStore:
             ):
                 continue
             at = stored.sample.measured_at
+            xid_at = stored.sample.values.get(XID_LAST_AT)
+            is_earlier = isinstance(xid_at, int | float) and xid_at < xids_since / 1e9
             for metric in metrics:
+                if is_earlier and metric in (XID_LAST, XID_LAST_AT):
+                    continue
                 value = stored.sample.values.get(metric)
                 if start <= at < end and isinstance(value, int | float | str):
                     bucket = start + (at - start) // step * step
@@ -410,19 +511,25 @@ def _key(sample: Sample) -> tuple[str | None, str, str]:
     return sample.view.key if sample.view else None, sample.reader, sample.lane
 
 
-def _matches(stored: StoredHolding, query: HoldingQuery) -> bool:
+def _matches(stored: StoredHolding, query: HoldingQuery, of_pods: Collection[tuple[str, str, str, str]]) -> bool:
     holder = stored.holding.holder
+
+    def has(field: str) -> bool:
+        wanted, text = getattr(query, field), getattr(holder, field)
+        is_added = not text and holder.kind is HolderKind.POD
+        return wanted in (None, text) or (is_added and (stored.cluster, holder.id, field, wanted) in of_pods)
+
     groups = {holder.array_job, *(owner.name for owner in holder.owners if owner.kind == HET_JOB)}
     return (
         query.cluster in (None, stored.cluster)
         and (query.machines is None or stored.machine in query.machines)
         and query.kind in (None, holder.kind)
         and (not (query.ids or query.groups) or holder.id in query.ids or not groups.isdisjoint(query.groups))
-        and query.namespace in (None, holder.namespace)
-        and query.name in (None, holder.name)
+        and has("namespace")
+        and has("name")
         and query.user in (None, holder.user)
         and query.account in (None, holder.account)
-        and query.queue in (None, holder.queue)
+        and has("queue")
         and may_overlap(stored, query.start, query.end)
         and (query.after is None or holding_place(stored) > query.after)
     )

@@ -43,7 +43,7 @@ class ClusterCollector:
 
     The leader reports objects, node reports and the state of its copies. A standby keeps its copies current too and
     sends heartbeats only. A leader that cannot renew its lease stops at once to report objects. Until it sees another
-    leader, it reports changes of the state of its copies.
+    leader, it reports the state of its copies.
 
     Args:
         copies: copy of each resource.
@@ -255,13 +255,13 @@ class ClusterCollector:
             self._logged_objects.add(uid)
 
     def _status_is_due(self) -> bool:
-        """Return whether the state of the copies is due: after a change, and for the leader at an interval.
+        """Return whether the state of the copies is due: after a change, and at an interval.
 
-        An earlier leader without connection does not repeat its state: there can be another leader with current copies.
+        An earlier leader without connection repeats its state too: the hub then knows why no object is repeated.
         """
         if _states(self._statuses()) != self._reported_states:
             return True
-        return self.is_leader and self._clock.monotonic() >= self._next_status
+        return self._clock.monotonic() >= self._next_status
 
     def _statuses(self) -> tuple[CopyStatus, ...]:
         return tuple(copy.status for copy in self._copies.values())

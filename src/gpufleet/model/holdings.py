@@ -5,7 +5,10 @@ from typing import Annotated
 
 import msgspec
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+ObjectText = Annotated[str, msgspec.Meta(max_length=4096)]
+"""Text of an object of the Kubernetes API."""
 
 MAX_OWNERS = 16
 """Maximum length of an owner chain."""
@@ -80,10 +83,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         kind, name, uid, api_version: as in a Kubernetes owner reference; `uid` and `api_version` are empty if unknown.
     """
 
-    kind: str
-    name: str
-    uid: str = ""
-    api_version: str = ""
+    kind: ObjectText
+    name: ObjectText
+    uid: ObjectText = ""
+    api_version: ObjectText = ""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

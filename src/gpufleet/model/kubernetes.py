@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from gpufleet.model.holdings import MAX_LABELS, MAX_OWNERS, Count, Owner
+from gpufleet.model.holdings import MAX_LABELS, MAX_OWNERS, Count, ObjectText, Owner
 
 MAX_DEVICES = 128
 """Maximum number of devices of a ResourceSlice, allocated devices of a claim, and devices of a virtual machine."""
@@ -23,7 +23,13 @@ MAX_CONDITIONS = 64
 MAX_REFERENCES = 256
 """Maximum number of claims of a pod, and of pods of a claim: the limit of the API server."""
 
-Labels = Annotated[dict[str, str], msgspec.Meta(max_length=MAX_LABELS)]
+ObjectKey = Annotated[str, msgspec.Meta(max_length=253)]
+"""Key in a map of an object, such as the name of a label."""
+
+Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Number or instant of an object: an integer of 64 bits."""
+
+Labels = Annotated[dict[ObjectKey, ObjectText], msgspec.Meta(max_length=MAX_LABELS)]
 
 
 class GpuResourceKind(enum.StrEnum):
@@ -45,7 +51,7 @@ class NodeGpuResource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
             allocatable.
     """
 
-    name: str
+    name: ObjectText
     kind: GpuResourceKind
     capacity: Count | None = None
     allocatable: Count | None = None
@@ -54,18 +60,18 @@ class NodeGpuResource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class NodeCondition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Condition of a node; `status` is True, False or Unknown, `since` its last transition."""
 
-    kind: str
-    status: str
-    reason: str = ""
-    since: int | None = None
+    kind: ObjectText
+    status: ObjectText
+    reason: ObjectText = ""
+    since: Integer | None = None
 
 
 class NodeTaint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Taint of a node."""
 
-    key: str
-    effect: str
-    value: str = ""
+    key: ObjectText
+    effect: ObjectText
+    value: ObjectText = ""
 
 
 class ClusterNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -84,30 +90,30 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         created: creation of the object.
     """
 
-    uid: str
-    name: str
-    provider_id: str = ""
-    zone: str = ""
-    region: str = ""
-    instance_type: str = ""
-    machine_id: str = ""
-    system_uuid: str = ""
-    boot_id: str = ""
-    kernel_version: str = ""
-    kubelet_version: str = ""
-    architecture: str = ""
+    uid: ObjectText
+    name: ObjectText
+    provider_id: ObjectText = ""
+    zone: ObjectText = ""
+    region: ObjectText = ""
+    instance_type: ObjectText = ""
+    machine_id: ObjectText = ""
+    system_uuid: ObjectText = ""
+    boot_id: ObjectText = ""
+    kernel_version: ObjectText = ""
+    kubelet_version: ObjectText = ""
+    architecture: ObjectText = ""
     labels: Labels = {}
     resources: Annotated[tuple[NodeGpuResource, ...], msgspec.Meta(max_length=MAX_RESOURCES)] = ()
     conditions: Annotated[tuple[NodeCondition, ...], msgspec.Meta(max_length=MAX_CONDITIONS)] = ()
     taints: Annotated[tuple[NodeTaint, ...], msgspec.Meta(max_length=MAX_CONDITIONS)] = ()
     unschedulable: bool = False
-    created: int | None = None
+    created: Integer | None = None
 
 
 class GpuRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Number of devices of an extended resource that the scheduler reserves for a pod."""
 
-    resource: str
+    resource: ObjectText
     kind: GpuResourceKind
     count: Count
 
@@ -145,23 +151,23 @@ class ClusterPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         vmi: UID of the VirtualMachineInstance of a launcher pod, or empty.
     """
 
-    uid: str
-    namespace: str
-    name: str
-    node: str = ""
-    phase: str = ""
-    created: int | None = None
-    started: int | None = None
+    uid: ObjectText
+    namespace: ObjectText
+    name: ObjectText
+    node: ObjectText = ""
+    phase: ObjectText = ""
+    created: Integer | None = None
+    started: Integer | None = None
     deleting: bool = False
     requests: Annotated[tuple[GpuRequest, ...], msgspec.Meta(max_length=MAX_RESOURCES)] = ()
-    claims: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_REFERENCES)] = ()
+    claims: Annotated[tuple[ObjectText, ...], msgspec.Meta(max_length=MAX_REFERENCES)] = ()
     labels: Labels = {}
     annotations: Labels = {}
     controller: Owner | None = None
     owners: Annotated[tuple[Owner, ...], msgspec.Meta(max_length=MAX_OWNERS)] = ()
     chain_end: ChainEnd = ChainEnd.NOT_READ
-    queue: str = ""
-    vmi: str = ""
+    queue: ObjectText = ""
+    vmi: ObjectText = ""
 
 
 class ClusterDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -178,15 +184,15 @@ class ClusterDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         attributes: other attributes on the allow-list, as text.
     """
 
-    driver: str
-    pool: str
-    name: str
-    generation: int = 0
-    node: str = ""
-    uuid: str = ""
-    pci_address: str = ""
-    kind: str = ""
-    parent_uuid: str = ""
+    driver: ObjectText
+    pool: ObjectText
+    name: ObjectText
+    generation: Integer = 0
+    node: ObjectText = ""
+    uuid: ObjectText = ""
+    pci_address: ObjectText = ""
+    kind: ObjectText = ""
+    parent_uuid: ObjectText = ""
     attributes: Labels = {}
 
 
@@ -200,13 +206,13 @@ class ClusterSlice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         devices: the devices.
     """
 
-    uid: str
-    name: str
-    driver: str
-    pool: str
-    generation: int = 0
-    slices: int = 0
-    node: str = ""
+    uid: ObjectText
+    name: ObjectText
+    driver: ObjectText
+    pool: ObjectText
+    generation: Integer = 0
+    slices: Integer = 0
+    node: ObjectText = ""
     devices: Annotated[tuple[ClusterDevice, ...], msgspec.Meta(max_length=MAX_DEVICES)] = ()
 
 
@@ -219,19 +225,19 @@ class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         admin_access: whether the access is for administration, which does not reserve the device.
     """
 
-    driver: str
-    pool: str
-    name: str
-    request: str = ""
+    driver: ObjectText
+    pool: ObjectText
+    name: ObjectText
+    request: ObjectText = ""
     admin_access: bool = False
 
 
 class ClaimUser(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Object that may use a claim: a pod (`pods`) unless `resource` has another value."""
 
-    resource: str
-    name: str
-    uid: str
+    resource: ObjectText
+    name: ObjectText
+    uid: ObjectText
 
 
 class ClusterClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -244,12 +250,12 @@ class ClusterClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         created: creation of the object.
     """
 
-    uid: str
-    namespace: str
-    name: str
+    uid: ObjectText
+    namespace: ObjectText
+    name: ObjectText
     devices: Annotated[tuple[AllocatedDevice, ...], msgspec.Meta(max_length=MAX_DEVICES)] = ()
     reserved_for: Annotated[tuple[ClaimUser, ...], msgspec.Meta(max_length=MAX_REFERENCES)] = ()
-    created: int | None = None
+    created: Integer | None = None
 
 
 class VmiDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -262,24 +268,24 @@ class VmiDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         host_device: whether it is under `hostDevices` and not under `gpus`.
     """
 
-    name: str
-    device_name: str = ""
-    claim: str = ""
-    request: str = ""
+    name: ObjectText
+    device_name: ObjectText = ""
+    claim: ObjectText = ""
+    request: ObjectText = ""
     host_device: bool = False
 
 
 class VmiMigration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Newest migration of a VirtualMachineInstance."""
 
-    source_node: str = ""
-    target_node: str = ""
-    source_pod: str = ""
-    target_pod: str = ""
+    source_node: ObjectText = ""
+    target_node: ObjectText = ""
+    source_pod: ObjectText = ""
+    target_pod: ObjectText = ""
     completed: bool = False
     failed: bool = False
-    started: int | None = None
-    ended: int | None = None
+    started: Integer | None = None
+    ended: Integer | None = None
 
 
 class ClusterVmi(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -301,22 +307,22 @@ class ClusterVmi(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         guest_os: name of the guest's operating system as its guest agent reports it.
     """
 
-    uid: str
-    namespace: str
-    name: str
-    node: str = ""
-    phase: str = ""
-    created: int | None = None
+    uid: ObjectText
+    namespace: ObjectText
+    name: ObjectText
+    node: ObjectText = ""
+    phase: ObjectText = ""
+    created: Integer | None = None
     deleting: bool = False
     autoattach_vsock: bool = False
     vsock_cid: Count | None = None
     devices: Annotated[tuple[VmiDevice, ...], msgspec.Meta(max_length=MAX_DEVICES)] = ()
     labels: Labels = {}
     annotations: Labels = {}
-    pods: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_LABELS)] = {}
+    pods: Annotated[dict[ObjectKey, ObjectText], msgspec.Meta(max_length=MAX_LABELS)] = {}
     migration: VmiMigration | None = None
     machine: Owner | None = None
-    guest_os: str = ""
+    guest_os: ObjectText = ""
 
 
 class WorkloadNames(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -362,11 +368,11 @@ class CopyStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         is_complete: false if objects beyond the limit were left out.
     """
 
-    resource: str
+    resource: ObjectText
     state: CopyState
-    since: int
-    detail: str = ""
+    since: Integer
+    detail: ObjectText = ""
     objects: Count = 0
     rejected: Count = 0
-    example: str = ""
+    example: ObjectText = ""
     is_complete: bool = True

@@ -13,7 +13,8 @@ from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
+from gpufleet.model.stored.kubernetes import ObjectQuery, StoredCollector, StoredObject
 from gpufleet.model.stored.retention import Retention
 from gpufleet.model.stored.samples import (
     AcceptedBatch,
@@ -79,6 +80,17 @@ class SampleStore(Protocol):
         """Return matching holdings as last reported, in the order of `holding_place`."""
         ...
 
+    def holder_states(
+        self, cluster: str, machines: Sequence[str], since: int
+    ) -> Mapping[str, tuple[StoredHolderStates, ...]]:
+        """Return machine id to each sender's newest report of holder states, reported since then, in order of sender.
+
+        The hub orders the reports of an epoch. The newest reports of several epochs of a sender are ordered by
+        `sent_at` or `reported_at`, whichever is earlier, so that a late batch of an earlier epoch replaces nothing.
+        Machines without a report may be left out.
+        """
+        ...
+
     def declared_resources(
         self, cluster: str, machines: Sequence[str], since: int
     ) -> Mapping[str, tuple[DeclaredResource, ...]]:
@@ -102,6 +114,21 @@ class SampleStore(Protocol):
 
     def reporters_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
         """Return the ids of the machines with this text of an info metric in a newest sample, in order."""
+        ...
+
+
+class ClusterStore(Protocol):
+    """Objects of Kubernetes clusters, and their collectors."""
+
+    def cluster_objects(self, query: ObjectQuery) -> tuple[StoredObject, ...]:
+        """Return matching objects as last reported, in order of UID; ended ones too."""
+        ...
+
+    def collectors(self, clusters: Sequence[str]) -> Mapping[str, tuple[StoredCollector, ...]]:
+        """Return cluster to the newest report of its collectors, a bounded number of them, newest first.
+
+        Clusters without a collector may be left out.
+        """
         ...
 
 
@@ -144,6 +171,7 @@ class HistoryStore(Protocol):
         step: int,
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
         views: Collection[str] | None = None,
+        xids_since: int = 0,
     ) -> StoredSeries:
         """Return (view key, metric) to (start of step, value), for steps with measurements of this provenance.
 
@@ -157,6 +185,8 @@ class HistoryStore(Protocol):
             step: length of a step in nanoseconds.
             provenance: of the measurements.
             views: keys of the views to return besides the machine's own series, or None for all.
+            xids_since: leave out the newest XID, and its time, where that time is earlier: nanoseconds since 1970. An
+                XID without a reported time is returned.
         """
         ...
 
@@ -247,5 +277,5 @@ class StoreAdmin(Protocol):
         ...
 
 
-class Store(SampleWriter, SampleStore, FleetStore, HistoryStore, SqlStore, StoreAdmin, Protocol):
+class Store(SampleWriter, SampleStore, ClusterStore, FleetStore, HistoryStore, SqlStore, StoreAdmin, Protocol):
     """The whole store, for the process that opens it."""

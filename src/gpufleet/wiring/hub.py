@@ -64,7 +64,10 @@ HISTORY_FILE = "alive.json"
 """File of the ingest history, in the hub's folder."""
 
 READER_THREADS = 4
-"""Maximum concurrent queries of the store."""
+"""Maximum concurrent short queries of the store."""
+
+USAGE_THREADS = 2
+"""Maximum concurrent usage queries, which can take a minute. Further ones are queued."""
 
 
 class RunningHub(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +156,7 @@ async def running_hub(
         importing = stack.enter_context(named_threads(1, "hub-importer"))
         pulling = stack.enter_context(named_threads(1, "hub-puller"))
         reading = stack.enter_context(named_threads(READER_THREADS, "hub-reader"))
+        calculating = stack.enter_context(named_threads(USAGE_THREADS, "hub-usage"))
         sql_executor = stack.enter_context(named_threads(1, "hub-sql"))
         probe_executor = stack.enter_context(named_threads(1, "hub-prober"))
         loop = asyncio.get_running_loop()
@@ -215,6 +219,7 @@ async def running_hub(
                 clock=clock,
                 stale_after_seconds=config.stale_after_seconds,
             ),
+            store=parts.store,
             registry=parts.registry,
             threads=reading,
             clock=clock,
@@ -226,6 +231,7 @@ async def running_hub(
             store=parts.store,
             claims=Claims(parts.registry.allocations()),
             threads=reading,
+            usage_threads=calculating,
             sql_thread=sql_executor,
             probe_thread=probe_executor,
             clock=clock,

@@ -60,6 +60,10 @@ NAMED_BOMBS: dict[str, Callable[[], bytes]] = {
     "labels of a node": lambda: _batch(
         14, [NOW, "", "", [], [{"uid": "x", "name": "x", "labels": {f"{n:x}": "" for n in range(2_000_000)}}]]
     ),
+    "claims of pods": lambda: _batch(
+        14,
+        [NOW, "", "", [], [], [{"uid": "x", "namespace": "x", "name": "x", "claims": ["ł" * 2] * 256}] * 4500],
+    ),
     "parts": lambda: _batch(13, _many(COUNT, b"\x90")),
     "views": lambda: _batch(9, _many(COUNT // 8, b"\x83\xa4kind\xa3gpu\xa4side\xa4host\xa4uuid\xa1x")),
     "rows of numbers": lambda: _packed(["gpu_power_watts"], *[[0] * 2_000_000] * 5, [], "d", bytes(16_000_000)),

@@ -110,6 +110,9 @@ def put(value: Any, *path: int | str) -> Callable[[list[Any]], None]:
     return change
 
 
+TOO_MANY = {"resource": "r", "kind": "gpu", "count": 2**63}
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [
@@ -174,7 +177,23 @@ def put(value: Any, *path: int | str) -> Callable[[list[Any]], None]:
         ),
         (
             put([NOW, "", "", [], [{"uid": "u", "name": "n", "labels": {"a": "x" * 4097}}]], 14),
-            "cluster_part.nodes[0].labels: 4097 characters",
+            "cluster_part.nodes[0].labels[...]: expected `str` of length <= 4096",
+        ),
+        (
+            put([NOW, "", "", [], [{"uid": "u", "name": "n", "labels": {"x" * 254: "a"}}]], 14),
+            "cluster_part.nodes[0].labels: expected `str` of length <= 253",
+        ),
+        (
+            put([NOW, "", "", [], [], [{"uid": "u", "namespace": "n", "name": "n", "created": 2**63}]], 14),
+            "cluster_part.pods[0].created: expected `int` <= 9223372036854775807",
+        ),
+        (
+            put([NOW, "", "", [], [], [{"uid": "u", "namespace": "n", "name": "n", "requests": [TOO_MANY]}]], 14),
+            "cluster_part.pods[0].requests[0].count: expected `int` <= 9223372036854775807",
+        ),
+        (
+            put([NOW, "", "", [], [], [{"uid": "u", "namespace": "n", "name": "n", "owners": [{"kind": 5}]}]], 14),
+            "cluster_part.pods[0].owners[0].kind: expected `str`, got `int`",
         ),
         (put(-5, 13, 0, 4, 0, "vendor"), "parts[0].inventory[0].vendor: -5 is not from 0 to"),
     ],
@@ -250,6 +269,15 @@ def test_memory_of_a_decoded_bomb_is_bounded(name: str) -> None:
     grown, _, error = done.stdout.decode().partition(" ")
     assert error, "was accepted"
     assert int(grown) < 400, error
+
+
+def test_large_cluster_part_counts_as_items() -> None:
+    pods = [{"uid": f"{n}", "namespace": "n", "name": "n", "claims": ["é"] * 256} for n in range(2000)]
+    body = changed(put([NOW, "", "", [], [], pods], 14))
+    assert len(decode(body).cluster_part.pods) == 2000  # type: ignore[union-attr]
+    with pytest.raises(WireLimitError) as caught:
+        decode(body, limits=Limits(items=300_000))
+    assert caught.value.field == "cluster_part"
 
 
 def test_a_large_batch_within_the_limits_is_read() -> None:

@@ -9,13 +9,24 @@ from gpufleet.fleet.attribution.reported import (
     HOLDING_TTL_NS,
     NOT_CERTAIN,
     current_holdings,
+    current_states,
     is_certain,
     known_until,
     may_label,
     may_overlap,
+    unresolved_counts,
 )
-from gpufleet.model.holdings import REPEAT_SECONDS, Holder, HolderKind, Holding, HoldingVerdict
-from gpufleet.model.stored.holdings import StoredHolding
+from gpufleet.model.holdings import (
+    REPEAT_SECONDS,
+    DeviceState,
+    Holder,
+    HolderKind,
+    HolderState,
+    Holding,
+    HoldingVerdict,
+    UnresolvedCount,
+)
+from gpufleet.model.stored.holdings import StoredHolderStates, StoredHolding
 from gpufleet.model.time import LATEST, NANOS
 
 T0 = 1_700_000_000 * NANOS
@@ -107,3 +118,49 @@ def test_reading_names_only_a_certain_holder_of_its_own_time() -> None:
 
     assert [may_label(ended.holding, at) for at in instants] == [False, True, True, False]
     assert not any(may_label(unknown.holding, at) for at in instants)
+
+
+def states(
+    at: int, *found: HolderState, sender: str = "agent", sent_at: int | None = None, names: int = 0
+) -> StoredHolderStates:
+    """Return a report of the states of GPU-0, GPU-1, ..."""
+    return StoredHolderStates(
+        sender=sender,
+        reported_at=at,
+        sent_at=at if sent_at is None else sent_at,
+        devices=tuple(DeviceState(view=f"gpu/GPU-{number}", state=one) for number, one in enumerate(found)),
+        unresolved=(UnresolvedCount(source="kubelet", names=names),),
+    )
+
+
+def present(now: int, *reports: StoredHolderStates) -> dict[str, str]:
+    return {view: one.state.value for view, one in current_states(reports, now).items()}
+
+
+@pytest.mark.parametrize(
+    ("reported_at", "sent_at", "is_present"),
+    [
+        (T0, T0, True),
+        (T0 - HOLDING_TTL_NS, T0 - HOLDING_TTL_NS, True),
+        (T0 - HOLDING_TTL_NS - 1, T0, False),
+        (T0, T0 - HOLDING_TTL_NS - 1, False),  # received late, from a backlog
+        (T0 + HOLDING_TTL_NS + 1, T0, False),  # the hub's clock has moved back
+    ],
+)
+def test_state_is_known_while_it_is_repeated(reported_at: int, sent_at: int, is_present: bool) -> None:
+    one = states(reported_at, HolderState.FREE, sent_at=sent_at, names=3)
+    assert present(T0, one) == ({"gpu/GPU-0": "free"} if is_present else {})
+    assert unresolved_counts([one], T0) == ({"kubelet": 3} if is_present else {})
+
+
+@given(st.permutations([HolderState.FREE, HolderState.HELD, HolderState.UNKNOWN]), st.integers(1, 3))
+def test_least_certain_state_of_several_senders_counts(order: list[HolderState], count: int) -> None:
+    reports = [states(T0, one, sender=str(number), names=number) for number, one in enumerate(order[:count])]
+    ranked = [HolderState.UNKNOWN, HolderState.HELD, HolderState.FREE]
+    assert present(T0, *reports) == {"gpu/GPU-0": min(order[:count], key=ranked.index).value}
+    assert unresolved_counts(reports, T0) == {"kubelet": count - 1}
+
+
+def test_device_that_a_report_lacks_has_the_state_of_the_others() -> None:
+    both = states(T0, HolderState.FREE, HolderState.FREE), states(T0, HolderState.HELD, sender="b")
+    assert present(T0, *both) == {"gpu/GPU-0": "held", "gpu/GPU-1": "free"}

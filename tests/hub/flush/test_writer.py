@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpufleet.codecs.batch import decode
+from gpufleet.codecs.batch import decode, encode
 from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.writer import ISOLATE_AFTER, STUCK_AFTER, StoreWriter
 from gpufleet.hub.receive.counters import Counters
@@ -16,8 +16,10 @@ from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.log import WalRecord
 from gpufleet.hub.receive.sequences import digest_of
 from gpufleet.model.errors import RegistryError, StoreError, UnstorableError
+from gpufleet.model.kubernetes import ClaimUser, ClusterClaim
 from gpufleet.model.stored.ledger import FlushIntent, SequenceKey
 from gpufleet.model.stored.samples import AcceptedBatch
+from gpufleet.model.wire.batch import Batch, ClusterPart
 from gpufleet.registry.sql import SqlRegistry
 from tests.fakes.batches import EPOCH, NODE, body, host_sample
 from tests.fakes.store import MemoryStore
@@ -375,18 +377,37 @@ def test_bad_values_become_absences_and_are_counted(hub: Hub) -> None:
     assert hub.counters.unknown_metrics == {"made_up": 1}
 
 
-def test_group_is_bounded_by_its_decoded_size(hub: Hub) -> None:
-    small = StoreWriter(
+def bounded_writer(hub: Hub, max_cells: int) -> StoreWriter:
+    return StoreWriter(
         wal=WAL,
         store=hub.store,
         registry=hub.registry,
         quarantine=Quarantine(hub.folder / "q"),
         counters=hub.counters,
         now=lambda: NOW,
-        max_cells=1,
+        max_cells=max_cells,
     )
+
+
+def test_group_is_bounded_by_its_decoded_size(hub: Hub) -> None:
+    small = bounded_writer(hub, 1)
     queued = records(1, 2, 3)
     for seq in (1, 2, 3):
         assert small.flush(queued) == [seq]
         queued = queued[1:]
     assert hub.store.seqs == [1, 2, 3]
+
+
+def test_content_of_cluster_objects_counts_for_the_group(hub: Hub) -> None:
+    users = tuple(ClaimUser(resource="pods", name="p", uid=f"{n}") for n in range(256))
+    claims = [ClusterClaim(uid=f"{n}", namespace="ml", name="c", reserved_for=users) for n in range(10)]
+    queued = [
+        WalRecord(seq, NOW + seq, encode(cluster_batch(seq, ClusterPart(observed_at=NOW, claims=claims))))
+        for seq in (1, 2)
+    ]
+    assert bounded_writer(hub, 10_000).flush(queued) == [1]
+    assert bounded_writer(hub, 100_000).flush(queued) == [1, 2]
+
+
+def cluster_batch(seq: int, part: ClusterPart) -> Batch:
+    return Batch(cluster="local", sender="collector", epoch=EPOCH, seq=seq, sent_at=NOW, cluster_part=part)

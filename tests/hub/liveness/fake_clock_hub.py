@@ -132,6 +132,7 @@ class FakeClockHub:
             covering=CoverageCounter(
                 registry=self.registry, store=self.store, clock=self.clock, stale_after_seconds=120
             ),
+            store=self.store,
             registry=self.registry,
             threads=self.threads,
             clock=self.clock,

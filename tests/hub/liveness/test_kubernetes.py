@@ -28,6 +28,7 @@ class Kubernetes(Node):
     def __init__(self, **gpus: int | None) -> None:
         super().__init__("remote_write/prometheus")
         self.gpus_by_node = dict(gpus)
+        self.evidence: dict[str, Machine] = {}  # a cluster collector has more than the name
         self.sends_heartbeat = False
 
     def body(self, clock: FakeClock, *, at: int | None = None, seq: int | None = None) -> bytes:
@@ -42,7 +43,8 @@ class Kubernetes(Node):
                 view=None, reader=READER, lane=Lane.SLOW, measured_at=now, values={}, dims=dims,
                 provenance=Provenance.IMPORTED,
             )  # fmt: skip
-            reports.append(MachineReport(machine=Machine(name=name.replace("_", "-")), samples=(sample,)))
+            machine = self.evidence.get(name, Machine(name=name.replace("_", "-")))
+            reports.append(MachineReport(machine=machine, samples=(sample,)))
         return encode(
             Batch(
                 cluster=self.cluster, sender=self.name, epoch=self.epoch, seq=self.seq, sent_at=now,
@@ -94,6 +96,30 @@ async def test_node_named_only_by_kubernetes_was_never_seen(hub: FakeClockHub) -
     assert machines(record) == {State.LIVE: 3}
     assert len(hub.registry.machines("local")) == 3
     assert not any(one.named_only for one in hub.registry.machines("local"))
+
+
+@pytest.mark.parametrize("agent_is_first", [True, False])
+async def test_evidence_joins_a_node_with_another_host_name(hub: FakeClockHub, agent_is_first: bool) -> None:
+    agent, kubernetes = Node("ip-10-0-0-1"), Kubernetes(node_0=2)
+    uuid = "4c4c4544-0042-3510-8051-b7c04f4e3533"
+    agent.machine = Machine(name="ip-10-0-0-1", system_uuid=uuid, boot_id="boot-1")
+    kubernetes.evidence["node_0"] = Machine(name="node-0", system_uuid=uuid, k8s_node_uid="u0")
+    senders = [agent, kubernetes]
+    for sender in senders if agent_is_first else reversed(senders):
+        await hub.advance(2 * INTERVAL, [sender])
+    await hub.advance(2 * INTERVAL, senders)
+    (machine,) = hub.registry.machines("local")
+    assert (machine.machine.name, machine.named_only) == ("ip-10-0-0-1", False)
+    assert counts(await hub.cluster()) == ("2 of 2 expected by nvml", ExpectedGpus(nvml=2, kubernetes=2))
+
+
+async def test_replaced_node_of_the_same_name_is_another_machine(hub: FakeClockHub) -> None:
+    kubernetes = Kubernetes(node_0=2)
+    for uid in ("u0", "u1"):
+        kubernetes.evidence["node_0"] = Machine(name="node-0", k8s_node_uid=uid)
+        await hub.advance(2 * INTERVAL, [kubernetes])
+    found = {one.machine.k8s_node_uid for one in hub.registry.machines("local") if one.named_only}
+    assert found == {"u0", "u1"}
 
 
 @pytest.mark.parametrize("sends_heartbeat", [True, False])

@@ -3,12 +3,22 @@
 import datetime as dt
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.hub.query.holder_records import holder_record, node_holders, present_holders
 from gpufleet.model.api.answer import MachineRecord
-from gpufleet.model.holdings import Holder, HolderKind, HolderState, Holding, HoldingVerdict, Share
+from gpufleet.model.holdings import (
+    MAX_STATE_TEXT,
+    DeviceState,
+    Holder,
+    HolderKind,
+    HolderState,
+    Holding,
+    HoldingVerdict,
+    Share,
+)
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.machine import Machine
 from gpufleet.model.stored.holdings import StoredHolding
@@ -44,7 +54,7 @@ def machine(state: State = State.LIVE) -> MachineRecord:
 
 @pytest.mark.parametrize("state", State)
 def test_only_a_live_or_late_machine_has_present_holders(state: State) -> None:
-    holders = present_holders([holding()], liveness(state))
+    holders = present_holders([holding()], None, liveness(state))
     expected = HolderState.HELD if state in CURRENT else HolderState.UNKNOWN
     assert (holders.state, bool(holders.holdings)) == (expected, state in CURRENT)
     assert bool(holders.detail) == (state not in CURRENT)
@@ -52,19 +62,62 @@ def test_only_a_live_or_late_machine_has_present_holders(state: State) -> None:
 
 
 def test_machine_without_liveness_has_no_present_holders() -> None:
-    assert present_holders([holding()], None).state is HolderState.UNKNOWN
+    assert present_holders([holding()], None, None).state is HolderState.UNKNOWN
     assert node_holders([holding()], None) == ()
 
 
 def test_device_without_holdings_is_unknown_and_not_free() -> None:
-    found = present_holders([], liveness(State.LIVE))
+    found = present_holders([], None, liveness(State.LIVE))
     assert (found.state, found.holdings, bool(found.detail)) == (HolderState.UNKNOWN, (), True)
+
+
+def reported(state: HolderState, detail: str = "") -> DeviceState:
+    return DeviceState(view="gpu/GPU-0", state=state, detail=detail)
+
+
+@pytest.mark.parametrize("state", State)
+def test_device_is_free_only_on_a_live_or_late_machine(state: State) -> None:
+    found = present_holders([], reported(HolderState.FREE), liveness(state))
+    assert found.state is (HolderState.FREE if state in CURRENT else HolderState.UNKNOWN)
+    assert bool(found.detail) == (state not in CURRENT)
+    unverified = msgspec.structs.replace(liveness(state), unverified=True)
+    assert present_holders([], reported(HolderState.FREE), unverified).state is HolderState.UNKNOWN
+    assert present_holders([], reported(HolderState.FREE), None).state is HolderState.UNKNOWN
+
+
+def test_present_holding_contradicts_a_reported_free_state() -> None:
+    found = present_holders([holding()], reported(HolderState.FREE), liveness(State.LIVE))
+    assert (found.state, len(found.holdings)) == (HolderState.HELD, 1)
+
+
+def test_reported_reason_of_an_unknown_state_is_shown_without_control_characters() -> None:
+    found = present_holders([], reported(HolderState.UNKNOWN, "kubelet:\x1b[2J timeout"), liveness(State.LIVE))
+    assert (found.state, found.detail) == (HolderState.UNKNOWN, "kubelet:[2J timeout")
+
+
+def test_reported_reason_is_bounded_and_has_no_direction_marks() -> None:
+    reason = "\u202ekubelet\u2066" + "y" * 4000
+    found = present_holders([], reported(HolderState.UNKNOWN, reason), liveness(State.LIVE))
+    assert (found.detail[:9], len(found.detail)) == ("?kubelet?", MAX_STATE_TEXT)
+
+
+def test_held_device_without_a_holding_is_unknown() -> None:
+    found = present_holders([], reported(HolderState.HELD), liveness(State.LIVE))
+    assert (found.state, found.holdings, bool(found.detail)) == (HolderState.UNKNOWN, (), True)
+
+
+def test_shared_device_is_unknown_while_other_holders_can_be_missing() -> None:
+    shared = holding(share=Share.TIMESLICE)
+    found = present_holders([shared], reported(HolderState.UNKNOWN, "kubelet: timeout"), liveness(State.LIVE))
+    assert (found.state, found.detail, found.holdings) == (HolderState.UNKNOWN, "kubelet: timeout", (shared,))
+    alone = present_holders([holding()], reported(HolderState.UNKNOWN, "kubelet: timeout"), liveness(State.LIVE))
+    assert alone.state is HolderState.HELD
 
 
 def test_device_is_held_if_one_of_its_holders_is_confirmed() -> None:
     pair = [holding(POD, HoldingVerdict.UNKNOWN), holding(JOB, HoldingVerdict.DECLARED_ONLY)]
-    assert present_holders(pair, liveness(State.LIVE)).state is HolderState.HELD
-    alone = present_holders(pair[:1], liveness(State.LIVE))
+    assert present_holders(pair, None, liveness(State.LIVE)).state is HolderState.HELD
+    alone = present_holders(pair[:1], None, liveness(State.LIVE))
     assert (alone.state, alone.holdings) == (HolderState.UNKNOWN, (pair[0],))
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -11,13 +11,24 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, NOT_REPORTED
 from gpufleet.model.errors import WireError
-from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Share
+from gpufleet.model.holdings import (
+    DeviceState,
+    Holder,
+    HolderKind,
+    HolderState,
+    Holding,
+    HoldingVerdict,
+    Share,
+    UnresolvedCount,
+)
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.batches import NODE, gpu_sample, gpu_view, host_sample, make_batch
+from tests.fakes.store import MemoryStore
 from tests.web.hub.site import Site, now, running_site
 
 UID = "5f2b6a1e-8d1c-4c1e-9a43-0b6f1d2c7e10"
@@ -49,17 +60,31 @@ async def post(
     samples: tuple[Sample, ...] | None = None,
     seq: int = 1,
     machine: Machine = NODE,
+    states: Mapping[str, str] | None = None,
+    unresolved: Mapping[str, int] | None = None,
+    sent_at: int | None = None,
     **batch: Any,
 ) -> None:
-    """Post a batch with holdings, and with samples of three GPUs unless others are given."""
-    at = now()
+    """Post a batch with holdings, and with samples of three GPUs unless others are given.
+
+    `states` has the holder state and detail of devices as `STATE` or `STATE: DETAIL`, by view key.
+    """
+    at = now() if sent_at is None else sent_at
     if samples is None:
         samples = tuple(
             gpu_sample(gpu_view(n), at, gpu_utilization_ratio=n / 4, gpu_memory_used_bytes=n << 30, gpu_name="H200")
             for n in range(3)
         )
     made = make_batch(seq, at, samples=(host_sample(at), *samples), machine=machine, **batch)
-    report = msgspec.structs.replace(made.reports[0], holdings=holdings)
+    found = [(view, *text.partition(": ")[::2]) for view, text in (states or {}).items()]
+    report = msgspec.structs.replace(
+        made.reports[0],
+        holdings=holdings,
+        device_holders=None
+        if states is None
+        else tuple(DeviceState(view=view, state=HolderState(state), detail=detail) for view, state, detail in found),
+        unresolved=tuple(UnresolvedCount(source=name, names=count) for name, count in (unresolved or {}).items()),
+    )
     await site.post(encode(msgspec.structs.replace(made, reports=(report,))))
 
 
@@ -104,6 +129,113 @@ async def test_gpu_in_parts_has_only_the_holders_of_its_parts(site: Site) -> Non
     found = await gpus(site)
     assert found[gpu.key] is None
     assert [one["holder"]["id"] for one in found[mig.key]["holdings"]] == [UID]
+
+
+async def states(site: Site) -> dict[str, tuple[str, str]]:
+    """Return state and detail of each view of `/v1/gpus`, by its key."""
+    return {view: (one["state"], one.get("detail", "")) for view, one in (await gpus(site)).items()}
+
+
+async def test_device_is_free_only_if_its_agent_reports_so_and_no_holding_is_present(site: Site) -> None:
+    reported = {"gpu/GPU-0": "free", "gpu/GPU-1": "free", "gpu/GPU-2": "unknown: kubelet: timeout"}
+    await post(site, holding(0), states=reported, unresolved={"kubelet": 2, "slurm": 0})
+    assert await states(site) == {
+        "gpu/GPU-0": ("held", ""),
+        "gpu/GPU-1": ("free", ""),
+        "gpu/GPU-2": ("unknown", "kubelet: timeout"),
+    }
+    _, document = await site.request("/v1/nodes/gpus")
+    assert document["items"][0]["holder_states"] == {"held": 1, "free": 1, "unknown": 1}
+    _, document = await site.request("/v1/nodes")
+    assert document["items"][0]["unresolved_devices"] == {"kubelet": 2, "slurm": 0}
+
+    await post(site, seq=2)  # a batch without states changes none
+    assert (await states(site))["gpu/GPU-1"] == ("free", "")
+    await post(site, states={"gpu/GPU-2": "free"}, seq=3)  # a report has every device
+    assert (await states(site))["gpu/GPU-1"] == ("unknown", NOT_REPORTED)
+    assert (await states(site))["gpu/GPU-2"] == ("free", "")
+    _, document = await site.request("/v1/nodes")
+    assert document["items"][0]["unresolved_devices"] == {}
+
+
+async def test_free_device_of_a_machine_without_reports_is_unknown(site: Site) -> None:
+    await post(site, states={"gpu/GPU-0": "free"})
+    assert (await site.request("/v1/machines/node-a", "DELETE"))[0] == 200
+    assert (await gpus(site))["gpu/GPU-0"]["state"] == "unknown"
+
+
+async def test_free_state_of_a_backlog_is_not_present(site: Site) -> None:
+    await post(site, states={"gpu/GPU-0": "free"}, sent_at=now() - HOLDING_TTL_NS - 60 * NANOS)
+    assert (await states(site))["gpu/GPU-0"] == ("unknown", NOT_REPORTED)
+
+
+async def test_another_sender_cannot_make_a_device_free(site: Site) -> None:
+    unknown, free = {"gpu/GPU-0": "unknown: kubelet: timeout"}, {"gpu/GPU-0": "free"}
+    await post(site, states=unknown)
+    await post(site, states=free, sender="another", epoch="b" * 32)
+    assert (await states(site))["gpu/GPU-0"] == ("unknown", "kubelet: timeout")
+    other = msgspec.structs.replace(NODE, name="node-b", machine_id="b", system_uuid="b", boot_id="b")
+    await post(site, states=free, machine=other, sender="node-b", epoch="c" * 32)
+    _, document = await site.request("/v1/gpus")
+    found = {(one["node"], one["device"]["uuid"]): one["holders"]["state"] for one in document["items"]}
+    assert (found["node-a", "GPU-0"], found["node-b", "GPU-0"]) == ("unknown", "free")
+
+
+def mig_view(gpu: View, instance: int) -> View:
+    return View(kind=ViewKind.MIG, side=Side.HOST, uuid=f"MIG-{instance}", instance=f"{instance}/0", parent=gpu.key)
+
+
+async def test_part_of_a_gpu_that_another_sender_reports_as_held_is_not_free(site: Site) -> None:
+    gpu, other = gpu_view(1), gpu_view(2)
+    first, second = mig_view(gpu, 7), mig_view(gpu, 8)
+    samples = tuple(gpu_sample(view, now()) for view in (gpu, first, second, other))
+    await post(site, states=dict.fromkeys([first.key, second.key, other.key], "free"), samples=samples)
+    await post(site, holding(1), holding(1, JOB, view=first.key), samples=samples, sender="another", epoch="f" * 32)
+    found = {view: state for view, (state, _) in (await states(site)).items()}
+    assert found == {gpu.key: "held", first.key: "held", second.key: "unknown", other.key: "free"}
+    _, document = await site.request("/v1/nodes/gpus")
+    assert document["items"][0]["holder_states"] == {"held": 2, "free": 1, "unknown": 1}
+
+
+async def test_no_device_is_free_while_an_unlisted_device_of_an_unknown_gpu_is_held(site: Site) -> None:
+    await post(site, states=dict.fromkeys(["gpu/GPU-0", "gpu/GPU-1", "gpu/GPU-2"], "free"))
+    await post(site, holding(1, view="mig/MIG-7"), holding(2), sender="another", epoch="f" * 32)
+    assert [state for state, _ in (await states(site)).values()] == ["unknown", "unknown", "held"]
+
+
+async def test_devices_of_a_gpu_are_not_free_while_its_removed_mig_device_is_held(site: Site) -> None:
+    gpu, other = gpu_view(1), gpu_view(2)
+    gone, kept = mig_view(gpu, 7), mig_view(gpu, 8)
+    at = now()
+    before = tuple(gpu_sample(view, at - 600 * NANOS) for view in (gpu, gone, kept, other))
+    await post(site, holding(1, view=gone.key), samples=before, sent_at=at - 600 * NANOS)
+    after = tuple(gpu_sample(view, at) for view in (gpu, kept, other))
+    for seq in (2, 3):
+        await post(site, states=dict.fromkeys([kept.key, other.key], "free"), samples=after, seq=seq)
+    found = await gpus(site)
+    assert gone.key not in found
+    assert found.pop(gpu.key) is None
+    assert {view: one["state"] for view, one in found.items()} == {kept.key: "unknown", other.key: "free"}
+
+
+async def test_state_of_a_late_batch_replaces_no_newer_state(site: Site) -> None:
+    late = now() - 600 * NANOS
+    await post(site, states={"gpu/GPU-0": "unknown: kubelet: timeout"}, seq=5)
+    await post(site, states={"gpu/GPU-0": "free"}, sent_at=late, seq=4)
+    await post(site, states={"gpu/GPU-0": "free"}, sent_at=late, epoch="e" * 32)  # of an earlier run
+    assert (await states(site))["gpu/GPU-0"] == ("unknown", "kubelet: timeout")
+
+
+async def test_restarted_hub_keeps_states_and_shows_free_once_the_machine_reports(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with running_site(tmp_path, store) as site:
+        await post(site, states={"gpu/GPU-0": "free", "gpu/GPU-1": "unknown: kubelet: timeout"})
+        assert [one[0] for one in (await states(site)).values()] == ["free", "unknown", "unknown"]
+    store.closed = False
+    async with running_site(tmp_path, store) as site:
+        assert [one[0] for one in (await states(site)).values()] == ["unknown", "unknown", "unknown"]
+        await post(site, seq=2)
+        assert [one[0] for one in (await states(site)).values()] == ["free", "unknown", "unknown"]
 
 
 async def test_last_holders_of_a_machine_without_reports_are_not_current(site: Site) -> None:

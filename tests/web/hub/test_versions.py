@@ -66,13 +66,13 @@ async def test_stored_batches_are_accepted(site: Site, tmp_path: Path) -> None:
 async def test_unknown_fields_are_ignored(site: Site) -> None:
     def change(batch: list[Any]) -> None:
         batch[1] = 9_999  # a future catalogue version
-        batch.append({"new": [1]})
+        batch += [None, {"new": [1]}]
         batch[7]["new"] = 1
         batch[8][0]["new"] = 1
         batch[10][0][0] += ["", "new"]
         for block in batch[11]:
             block.append(["new"])
-        batch[13][0] += [[], None, ["new"]]
+        batch[13][0] += [None, [], ["new"]]
         batch[13][0][2][0]["new"] = None
 
     await site.post(newer(change))

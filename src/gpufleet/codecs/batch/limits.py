@@ -16,8 +16,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         body_bytes: size of the body as received.
         message_bytes: size of the MessagePack message after decompression.
-        items: elements of all lists together (a record beside the samples counts as 16); bounds the memory
-            of a decoded batch to about 300 MB. Counted for messages of a megabyte and more.
+        items: elements of all lists together (a record beside the samples counts as 16, and four bytes of the cluster
+            part as 1); bounds the memory of a decoded batch to about 300 MB. Counted for messages of a megabyte and
+            more.
         machines, views, absences: entries of these lists; `absences` counts sets.
         blocks: sample blocks, and dimension blocks.
         days: number of distinct UTC days of its rows and events; the store has one partition per day.
@@ -41,7 +42,7 @@ def name_place(error: msgspec.ValidationError, root: Any = WireBatch, within: st
 
     `root` is the type of the whole message; the decoded part is at `within` in it.
     """
-    reason, _, path = str(error).partition(" - at `$")
+    reason, _, path = str(error).replace(" - at `key` in `$", " - at `$").partition(" - at `$")
     place: Any = root
     name = ""
     for step in _STEP.finditer(within + path.rstrip("`")):
@@ -51,7 +52,7 @@ def name_place(error: msgspec.ValidationError, root: Any = WireBatch, within: st
             field = msgspec.structs.fields(place)[int(position)]
             name, place = f"{name}.{field.name}", field.type
         elif position:
-            inner = typing.get_args(place)
+            inner = [one for one in typing.get_args(place) if one is not Ellipsis]  # `tuple[T, ...]`
             name, place = f"{name}[{position}]", inner[-1] if inner else object
         else:
             types_by_name = {f.name: f.type for f in msgspec.structs.fields(place)}

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gpufleet.codecs.batch.limits import name_place
 from gpufleet.model.errors import WireError
 from gpufleet.model.event import Event
 from gpufleet.model.holdings import (
@@ -33,6 +34,9 @@ _MACHINE_NAMES = (
     *("machine_id", "system_uuid", "boot_id", "k8s_node_uid", "instance_id", "hypervisor"),
     *ATTRIBUTES,
 )
+
+_ENCODER = msgspec.msgpack.Encoder()
+_PART_DECODER = msgspec.msgpack.Decoder(ClusterPart)
 
 _INT64_MAX = 2**63 - 1
 _UINT32_MAX = 2**32 - 1
@@ -89,31 +93,28 @@ def check_parts(parts: list[MachinePart], machines: int) -> None:
 
 
 def check_cluster_part(field: str, part: ClusterPart) -> None:
-    """Check the texts, numbers and identities of every object. Raises WireError naming the field."""
-    for name in part.__struct_fields__:
-        _check_content(f"{field}.{name}", getattr(part, name))
+    """Check the contents and identities of every object of a part that was not decoded.
+
+    Raises as `check_identities`.
+    """
+    try:
+        _PART_DECODER.decode(_ENCODER.encode(part))
+    except msgspec.ValidationError as error:
+        place, reason = name_place(error, ClusterPart)
+        raise WireError(f"{field}.{place}", reason) from error
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise WireError(field, f"cannot be encoded: {error}") from error
+    check_identities(field, part)
+
+
+def check_identities(field: str, part: ClusterPart) -> None:
+    """Check the UID and name of every object of a decoded part. Raises WireError naming the field."""
     for name in ("nodes", "pods", "slices", "claims", "vmis"):
         for at, one in enumerate(getattr(part, name)):
-            _check_required(f"{field}.{name}[{at}].uid", one.uid)
-            _check_required(f"{field}.{name}[{at}].name", one.name)
-
-
-def _check_content(field: str, content: object) -> None:
-    """Check every text and number within records, lists and maps."""
-    if isinstance(content, str):
-        _check_text(field, content, MAX_MESSAGE)
-    elif isinstance(content, int):
-        _check_number(field, content, -(2**63), _INT64_MAX)
-    elif isinstance(content, msgspec.Struct):
-        for name in content.__struct_fields__:
-            _check_content(f"{field}.{name}", getattr(content, name))
-    elif isinstance(content, dict):
-        for key, value in content.items():
-            _check_text(field, key, MAX_NAME)
-            _check_content(field, value)
-    elif isinstance(content, list | tuple):
-        for at, item in enumerate(content):
-            _check_content(f"{field}[{at}]", item)
+            for identity in ("uid", "name"):
+                text = getattr(one, identity)
+                if not text or len(text) > MAX_NAME or "\0" in text:
+                    _check_required(f"{field}.{name}[{at}].{identity}", text)
 
 
 def _check_heartbeat(field: str, heartbeat: Heartbeat) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from gpufleet.codecs.batch.limits import Limits
 from gpufleet.model.errors import WireLimitError
-from gpufleet.model.wire.batch import MachinePart
+from gpufleet.model.wire.batch import ClusterPart, MachinePart
 from gpufleet.model.wire.matrix import CELL_BYTES
 
 MEASURED_FROM = 1 << 20
@@ -24,10 +24,14 @@ _PROCESSES_PLACE = MachinePart.__struct_fields__.index("processes")
 _BINARIES = (b"\xc4", b"\xc5", b"\xc6")
 """First bytes of a MessagePack binary, by the size of its length field."""
 
-MAX_CLUSTER_PART = 8 << 20
-"""Maximum size of a cluster part in bytes. Its records have inner lists and maps, which are not counted one by one."""
+MAX_CLUSTER_PART = 4 << 20
+"""Maximum size of a cluster part in bytes. An object of the Kubernetes API has at most 1.5 MiB."""
+
+_PART_BYTES_PER_CELL = 4
+"""Bytes of a cluster part that count as one cell. Its smallest texts take 25 times their bytes as Python objects."""
 
 _EMPTY = msgspec.Raw(b"\x90")
+_ENCODER = msgspec.msgpack.Encoder()
 _LIST_DECODER = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
@@ -62,9 +66,11 @@ def check_size(message: bytes, limits: Limits) -> None:
         msgspec.DecodeError: if it is not MessagePack, or shorter than a batch.
     """
     shape = _SHAPE_DECODER.decode(message)
-    if (size := len(memoryview(shape.cluster_part))) > MAX_CLUSTER_PART:
+    size = len(memoryview(shape.cluster_part))
+    if size > MAX_CLUSTER_PART:
         raise WireLimitError("cluster_part", f"{size} bytes, more than {MAX_CLUSTER_PART}")
     counter = _Counter(limits.items)
+    counter.take_bytes("cluster_part", size)
     counter.take("machines", shape.machines, limits.machines)
     counter.take("views", shape.views, limits.views)
     for index, entries in counter.open("absences", shape.absences, limits.absences):
@@ -80,6 +86,11 @@ def check_size(message: bytes, limits: Limits) -> None:
                     counter.take_block(f"parts[{index}].processes[{at}]", block)
 
 
+def cluster_part_cells(part: ClusterPart) -> int:
+    """Return the size of a cluster part in cells, whatever the compression of its message."""
+    return len(_ENCODER.encode(part)) // _PART_BYTES_PER_CELL
+
+
 class _Counter:
     """Counter of elements with a limit."""
 
@@ -92,10 +103,17 @@ class _Counter:
         length = _list_length(value)
         if limit is not None and length > limit:
             raise WireLimitError(field, f"{length} entries, more than {limit}")
-        self._left -= 1 + length * weight
+        self._count(field, 1 + length * weight)
+        return length
+
+    def take_bytes(self, field: str, size: int) -> None:
+        """Count a cluster part by its size."""
+        self._count(field, size // _PART_BYTES_PER_CELL)
+
+    def _count(self, field: str, cells: int) -> None:
+        self._left -= cells
         if self._left < 0:
             raise WireLimitError(field, f"more than {self._allowed} items up to here")
-        return length
 
     def open(self, field: str, value: msgspec.Raw, limit: int | None = None) -> Iterator[tuple[int, msgspec.Raw]]:
         """Count a list and yield its elements as bytes; none for any other value."""

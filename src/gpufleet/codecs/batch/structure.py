@@ -5,7 +5,14 @@ from collections.abc import Iterable, Sequence
 
 from gpufleet.codecs.batch.limits import Limits
 from gpufleet.codecs.batch.processes import check_processes
-from gpufleet.codecs.batch.records import check_cluster_part, check_head, check_machines, check_parts, check_views
+from gpufleet.codecs.batch.records import (
+    check_cluster_part,
+    check_head,
+    check_identities,
+    check_machines,
+    check_parts,
+    check_views,
+)
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.reading import Provenance
@@ -54,7 +61,8 @@ def check_contents(wire: WireBatch, limits: Limits, *, with_tables: bool = True)
         check_views(wire.views)
     check_parts(wire.parts, len(wire.machines))
     if wire.cluster_part is not None:
-        check_cluster_part("cluster_part", wire.cluster_part)
+        check_part = check_cluster_part if with_tables else check_identities
+        check_part("cluster_part", wire.cluster_part)
     _check_days(wire, limits.days)
 
 

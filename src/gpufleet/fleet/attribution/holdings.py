@@ -19,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpufleet.fleet.attribution.device_index import DeviceIndex, UnresolvedName
+from gpufleet.fleet.attribution.device_states import NO_SOURCE, device_holders, hidden_holders
 from gpufleet.fleet.attribution.evidence import (
     MISSING_REPORTS,
     OBSERVING,
@@ -44,9 +45,6 @@ RESTART_SECONDS = 300.0
 
 A kubelet 1.36 that could not reach its API server still lacked its pods 20 s after the restart.
 """
-
-NOT_CONFIRMED = "the newest answer of its source lacks the holder"
-NO_SOURCE = "no kubelet, SLURM or libvirt on this machine reports holders"
 
 UNATTRIBUTED = "a process on it belongs to no known pod, job or VM"
 OPEN_FILE = "a process has its VFIO file open, and no source proves for which holder"
@@ -351,7 +349,8 @@ class HoldingTracker:
         for joined in self._current.values():
             held.setdefault(joined.holding.view, []).append(joined.holding)
         why_unknown = self._why_unknown(unresolved)
-        reasons = self._hidden_holders(held, index) | _unattributed(answers, index)
+        self._seen = {view: index.views.get(view) or self._seen.get(view) for view in held}
+        reasons = hidden_holders(self._seen, index.views) | _unattributed(answers, index)
         devices: dict[str, DeviceHolders] = {}
         for view in dict.fromkeys([*index.leaves, *held]):
             if view not in index.views:
@@ -363,23 +362,6 @@ class HoldingTracker:
             else:
                 devices[view] = DeviceHolders(state=HolderState.FREE)
         return devices
-
-    def _hidden_holders(self, held: Collection[str], index: DeviceIndex) -> dict[str, str]:
-        """Return the views without holders that a holder of another view may have, each with the reason.
-
-        These are parts of a GPU that is held as a whole. While a held view is not listed (its MIG device was removed,
-        its GPU changed the driver), they are also the other views of its GPU, or all views if its GPU is not known.
-        """
-        self._seen = {view: index.views.get(view) or self._seen.get(view) for view in held}
-        hidden: dict[str, str] = {}
-        for gone in self._seen.keys() - index.views.keys():
-            known = self._seen[gone]
-            same = index.views if known is None else _same_gpu(known, index)
-            hidden |= dict.fromkeys(same, f"{gone} is held and not listed")
-        for view, own in index.views.items():
-            if own.parent in held:
-                hidden[view] = f"{own.parent} is held as a whole"
-        return hidden
 
     def _why_unknown(self, unresolved: Sequence[UnresolvedClaim]) -> str:
         """Return why a device without evidence may be held all the same, or an empty text."""
@@ -429,16 +411,6 @@ def _listed_jobs(answer: Answer | None, before: frozenset[HolderId] | None) -> f
     return None if before is None else before | jobs
 
 
-def _same_gpu(gone: View, index: DeviceIndex) -> list[str]:
-    """Return the keys of the views of the GPU that a view was, or was a part of."""
-    gpu = gone.parent or gone.key
-    return [
-        key
-        for key, view in index.views.items()
-        if gpu in (key, view.parent) or (gone.pci_address and gone.pci_address == view.pci_address)
-    ]
-
-
 def _unattributed(answers: Mapping[str, Answer], index: DeviceIndex) -> dict[str, str]:
     """Return the views with use of an unknown holder, each with the reason."""
     reports = [answer for answer in answers.values() if isinstance(answer, HolderReport)]
@@ -455,22 +427,3 @@ def _lacks_living(report: HolderReport, living: frozenset[HolderId]) -> bool:
     without_uid = sum("/" in id_ for _, id_ in report.listed)
     missing = [one for one in living - report.listed if one[0] is report.lists]
     return len(missing) > without_uid
-
-
-def device_holders(holdings: Sequence[Holding], why_unknown: str = "") -> DeviceHolders:
-    """Return the holders of a device. They are not all known if a source has a problem and the device can be shared.
-
-    Args:
-        holdings: present holdings of the device, at least one.
-        why_unknown: why other holders of it may be missing, or empty.
-    """
-    ordered = tuple(sorted(holdings, key=lambda one: (one.holder.kind, one.holder.id, one.container)))
-    current = [one for one in ordered if one.verdict is not HoldingVerdict.UNKNOWN]
-    is_exclusive = any(one.share not in SHARED and not OBSERVING.issuperset(one.methods) for one in current)
-    if not current or (why_unknown and why_unknown != NO_SOURCE and not is_exclusive):
-        return DeviceHolders(state=HolderState.UNKNOWN, detail=why_unknown or NOT_CONFIRMED, holdings=ordered)
-    conflicting = [one for one in current if one.verdict is HoldingVerdict.CONFLICT]
-    detail = "; ".join(
-        [f"{one.holder.kind} {one.holder.name or one.holder.id} by {', '.join(one.methods)}" for one in conflicting]
-    )
-    return DeviceHolders(state=HolderState.HELD, detail=detail, holdings=ordered)

@@ -1,17 +1,24 @@
-"""Holdings that machines reported to a hub: how long they last, and which of them name the present holders. Pure.
+"""Holdings and holder states that machines reported to a hub: how long they last, and which are present. Pure.
 
 Agents and importers repeat each holding every `REPEAT_SECONDS` and report its end. A holding that is neither repeated
 nor ended is not known any more: its agent stopped, or lost the file with its holdings. It then ends at its last report.
+A holder state that is not repeated within the same time is not known either.
 """
 
 from collections.abc import Iterable
 
-from gpufleet.model.holdings import REPEAT_SECONDS, Holding, HoldingVerdict
-from gpufleet.model.stored.holdings import StoredHolding
+from gpufleet.model.holdings import REPEAT_SECONDS, DeviceState, HolderState, Holding, HoldingVerdict
+from gpufleet.model.stored.holdings import StoredHolderStates, StoredHolding
+from gpufleet.model.text import clean
 from gpufleet.model.time import NANOS
 
 HOLDING_TTL_NS = (3 * REPEAT_SECONDS + 60) * NANOS
 """Time after which a holding that was not repeated is not known any more: three repetitions and a minute."""
+
+NOT_REPORTED = "no agent reports the holders of the device now"
+"""Detail of a device without holdings and without a present holder state."""
+
+_LEAST_CERTAIN = (HolderState.UNKNOWN, HolderState.HELD, HolderState.FREE)
 
 NOT_CERTAIN = frozenset({HoldingVerdict.CONFLICT, HoldingVerdict.UNKNOWN, HoldingVerdict.NONE})
 """Verdicts with which a holding does not prove who has the device."""
@@ -62,3 +69,46 @@ def may_label(holding: Holding, at: int) -> bool:
         at: time of the measurement, nanoseconds since 1970.
     """
     return is_certain(holding) and holding.since <= at and (holding.until is None or at < holding.until)
+
+
+def current_states(reports: Iterable[StoredHolderStates], now: int) -> dict[str, DeviceState]:
+    """Return view key to the present holder state of each device of a machine.
+
+    If reports of several senders have a device, the least certain state counts: a device is free only if none of them
+    reports otherwise.
+
+    Args:
+        reports: the newest report of each sender.
+        now: nanoseconds since 1970 by the hub's clock.
+    """
+    found: dict[str, DeviceState] = {}
+    for report in reports:
+        if not _is_repeated(report, now):
+            continue
+        for one in report.devices:
+            before = found.get(one.view)
+            if before is None or _LEAST_CERTAIN.index(one.state) < _LEAST_CERTAIN.index(before.state):
+                found[one.view] = one
+    return found
+
+
+def unresolved_counts(reports: Iterable[StoredHolderStates], now: int) -> dict[str, int]:
+    """Return the number of unresolved device names by holder source, as senders report it now.
+
+    If reports of several senders have a source, the largest number counts. Arguments as for `current_states`.
+    """
+    found: dict[str, int] = {}
+    for report in reports:
+        if _is_repeated(report, now):
+            for one in report.unresolved:
+                source = clean(one.source)
+                found[source] = max(one.names, found.get(source, 0))
+    return dict(sorted(found.items()))
+
+
+def _is_repeated(report: StoredHolderStates, now: int) -> bool:
+    """Return whether a report is recent enough to describe the present.
+
+    A backlog is received late, and the hub's clock can move back: both instants must be within the limit.
+    """
+    return all(abs(now - at) <= HOLDING_TTL_NS for at in (report.reported_at, report.sent_at))

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gpufleet.hub.flush.cluster_parts import clean_cluster_part
 from gpufleet.hub.flush.screening import SUBJECTS, SuspectColumns, are_valid, screen
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
@@ -145,6 +146,7 @@ class NormalisedBatch(msgspec.Struct, kw_only=True):
         repeated_rows: rows dropped because an earlier row of the batch has the same subject, reader, lane and instant
             (and metric and labels). The store has room for one, and which is right is unknown. Only the repeated rows
             are dropped, because rejecting the batch would lose valid rows.
+        dropped_objects: objects of Kubernetes, and ends of them, dropped because their identity is invalid or repeated.
     """
 
     batch: WireBatch
@@ -152,6 +154,7 @@ class NormalisedBatch(msgspec.Struct, kw_only=True):
     invalid_values: Counter[str]
     future_rows: int
     repeated_rows: int
+    dropped_objects: int = 0
 
 
 def normalise(batch: WireBatch, came_at: int, suspects: Sequence[SuspectColumns] | None = None) -> NormalisedBatch:
@@ -163,6 +166,11 @@ def normalise(batch: WireBatch, came_at: int, suspects: Sequence[SuspectColumns]
         suspects: result of `screen` for this batch; computed here if None.
     """
     (screened,) = screen([batch]) if suspects is None else (suspects,)
+    if batch.cluster_part is not None:
+        part, dropped = clean_cluster_part(batch.cluster_part, came_at)
+        rest = normalise(msgspec.structs.replace(batch, cluster_part=None), came_at, screened)
+        whole = msgspec.structs.replace(rest.batch, cluster_part=part)
+        return msgspec.structs.replace(rest, batch=whole, dropped_objects=dropped)
     latest = came_at + FUTURE_TOLERANCE_SECONDS * NANOS
     if not any(screened) and _needs_no_cleaning(batch, latest):
         return NormalisedBatch(

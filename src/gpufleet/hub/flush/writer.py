@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gpufleet.codecs.batch import decode
+from gpufleet.codecs.batch.size import cluster_part_cells
 from gpufleet.hub.flush.normalise import normalise
 from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.screening import SuspectColumns, screen
@@ -37,7 +38,8 @@ from gpufleet.ports.store import SampleWriter
 def named_only_machines(batch: WireBatch) -> frozenset[int]:
     """Return the positions of machines for which a batch has only metrics reported by Kubernetes.
 
-    The sender of such a batch knows these machines by name only.
+    The sender of such a batch knows these machines from Kubernetes only. An import has their name; a cluster collector
+    has the evidence of the Node object too, which is matched as that of any report. Neither is a report of the machine.
     """
     named = {place for block in batch.dims if block.metric in KUBERNETES_REPORTED for place in block.machine}
     if not named:
@@ -240,6 +242,7 @@ class StoreWriter:
                 count_bounded(self._counters.invalid_values, name, count)
             self._counters.future_rows += normalised.future_rows
             self._counters.repeated_rows += normalised.repeated_rows
+            self._counters.dropped_objects += normalised.dropped_objects
         clean = normalised.batch
         rows = sum(len(block.machine) for block in clean.samples) + sum(len(block.machine) for block in clean.dims)
         accepted = AcceptedBatch(received_at=record.received_at, reported_at=0, machine_ids=ids, batch=clean)
@@ -401,15 +404,21 @@ def _screen(batches: Sequence[_DecodedRecord]) -> Sequence[Sequence[SuspectColum
 
 
 def _cells(batch: WireBatch) -> int:
-    """Return the approximate number of cells of a batch; each record besides the samples counts as sixteen."""
+    """Return the approximate number of cells of a batch.
+
+    A record besides the samples counts as sixteen. A cluster part counts by its size.
+    """
     records = len(batch.machines) + len(batch.views)
     cells = 0
     for absences in batch.absences:
         records += len(absences)
     for part in batch.parts:
         records += len(part.events) + len(part.readers) + len(part.holdings) + len(part.inventory or ())
+        records += len(part.device_holders or ()) + len(part.unresolved)
         for listing in part.processes:
             cells += len(listing.pids) * (len(listing.columns) + 5) + 8
+    if (cluster := batch.cluster_part) is not None:
+        cells += cluster_part_cells(cluster)
     for block in batch.samples:
         cells += len(block.machine) * (len(block.columns) + 5)
     for dim in batch.dims:

@@ -7,6 +7,7 @@ from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.usage.totals import Prices
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query.allocations import AllocationQueries
+from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.events import EventQueries
 from gpufleet.hub.query.fleet import FleetPages, FleetQueries
 from gpufleet.hub.query.guest_turns import GuestTurns
@@ -36,6 +37,7 @@ class Queries:
         store: Store,
         claims: Claims,
         threads: Executor,
+        usage_threads: Executor,
         sql_thread: Executor,
         probe_thread: Executor,
         clock: Clock,
@@ -59,7 +61,10 @@ class Queries:
             clusters=clusters,
             stale_after_seconds=stale_after_seconds,
         )
-        pages = FleetPages(registry=registry, store=store, clock=clock, stale_after_seconds=stale_after_seconds)
+        joins = ClusterJoins(store=store, lookup=lookup, clock=clock)
+        pages = FleetPages(
+            registry=registry, store=store, joins=joins, clock=clock, stale_after_seconds=stale_after_seconds
+        )
         self.fleet = FleetQueries(
             registry=registry,
             store=store,
@@ -75,6 +80,7 @@ class Queries:
             claims=claims,
             lookup=lookup,
             pages=pages,
+            joins=joins,
             executor=executor,
             clock=clock,
             instant=instant,
@@ -92,8 +98,9 @@ class Queries:
             registry=registry,
             store=store,
             lookup=lookup,
+            joins=joins,
             turns=turns,
-            executor=executor,
+            threads=usage_threads,
             prices=prices,
             clock=clock,
             bind_pending=self.allocations.bind_pending,

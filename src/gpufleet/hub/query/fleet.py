@@ -8,11 +8,13 @@ from typing import TypeVar
 import msgspec
 
 from gpufleet.fleet.attribution import contract
-from gpufleet.fleet.attribution.reported import current_holdings
-from gpufleet.fleet.readings import Freshness
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, current_holdings, current_states, unresolved_counts
+from gpufleet.fleet.readings import Freshness, known_views
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query import processes
-from gpufleet.hub.query.holder_records import with_holders
+from gpufleet.hub.query.cluster_joins import ClusterJoins
+from gpufleet.hub.query.holder_records import NO_HOLDERS, MachineHolders, with_holders
+from gpufleet.hub.query.kubernetes_records import kubernetes_node
 from gpufleet.hub.query.names import MIN_PREFIX, is_name, view_prefixes
 from gpufleet.hub.query.paging import PageRequest
 from gpufleet.hub.query.records import (
@@ -39,11 +41,10 @@ from gpufleet.model.api.answer import (
 )
 from gpufleet.model.declarations import DECLARATION_TTL_NS
 from gpufleet.model.errors import NotFoundError
-from gpufleet.model.holdings import Holding
 from gpufleet.model.liveness import Liveness
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
 from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.stored.samples import ProcessQuery
 from gpufleet.model.time import LATEST, NANOS, to_ns
@@ -64,9 +65,12 @@ DEVICES_PER_MACHINE = 8
 class FleetPages:
     """Pages of machines, nodes and GPUs, with a constant number of store queries per page. Blocks."""
 
-    def __init__(self, *, registry: Registry, store: Store, clock: Clock, stale_after_seconds: float) -> None:
+    def __init__(
+        self, *, registry: Registry, store: Store, joins: ClusterJoins, clock: Clock, stale_after_seconds: float
+    ) -> None:
         self._registry = registry
         self._store = store
+        self._joins = joins
         self._coverage_counter = CoverageCounter(
             registry=registry, store=store, clock=clock, stale_after_seconds=stale_after_seconds
         )
@@ -91,12 +95,19 @@ class FleetPages:
         found, following = self._page(cluster, page, MachineKind.NODE)
         readers = _per_cluster(found, self._store.readers_of)
         counts = self._counts(found, readers, instant)
+        states = _per_cluster(found, self._holder_states)
+        nodes = self._joins.nodes(found)
+        now = self._clock.now_ns()
 
         def record(machine: MachineRecord) -> NodeRecord:
             error = contract.last_error(readers.get(machine.id, ()))
             liveness = _with_gpus(machine.liveness, counts[machine.id])
             machine = msgspec.structs.replace(machine, liveness=liveness)
-            return node_record(machine, counts[machine.id], error, self._stale_after)
+            unresolved = unresolved_counts(states.get(machine.id, ()), now)
+            one = node_record(machine, counts[machine.id], error, unresolved, self._stale_after)
+            match, known_at = nodes[machine.id]
+            node = kubernetes_node(match.node, known_at, now) if match.node is not None else None
+            return msgspec.structs.replace(one, kubernetes_node=node, kubernetes_candidates=match.candidates)
 
         items = tuple(map(record, _with_liveness(self._expected(found), instant)))
         return NodePage(items=items, coverage=self._coverage(cluster), next=following)
@@ -104,21 +115,31 @@ class FleetPages:
     def node_gpus(self, cluster: str | None, page: PageRequest, instant: LivenessSnapshot) -> NodeGpusPage:
         """Return the GPUs of a page of nodes, one row per node."""
         found, following = self._page(cluster, page, MachineKind.NODE)
-        holdings = _per_cluster(found, self._holdings)
+        holders = _per_cluster(found, self._holders)
         gpus: dict[str, list[GpuRecord]] = {one.id: [] for one in found}
-        for record in self.gpus_of(found, instant, holdings):
+        for record in self.gpus_of(found, instant, holders):
             gpus[record.device.machine].append(record)
-        items = tuple(node_gpus(one, gpus[one.id], holdings.get(one.id, ())) for one in _with_liveness(found, instant))
+        items = tuple(node_gpus(one, gpus[one.id], holders[one.id].holdings) for one in _with_liveness(found, instant))
         return NodeGpusPage(items=items, next=following)
 
-    def _holdings(self, cluster: str, machines: Sequence[str]) -> dict[str, list[Holding]]:
-        """Return machine id to its present holdings."""
+    def _holders(self, cluster: str, machines: Sequence[str]) -> dict[str, MachineHolders]:
+        """Return machine id to its present holders."""
         now = self._clock.now_ns()
         found: dict[str, list[StoredHolding]] = {}
         query = HoldingQuery(cluster=cluster, machines=tuple(machines), start=now, end=LATEST)
-        for one in self._store.holdings(query):
+        for one in self._joins.complete(self._store.holdings(query)):
             found.setdefault(one.machine, []).append(one)
-        return {machine: list(current_holdings(of_it, now)) for machine, of_it in found.items()}
+        states = self._holder_states(cluster, machines)
+        return {
+            machine: MachineHolders(
+                current_holdings(found.get(machine, ()), now), current_states(states.get(machine, ()), now)
+            )
+            for machine in machines
+        }
+
+    def _holder_states(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[StoredHolderStates, ...]]:
+        """Return machine id to the reports of holder states that can be present."""
+        return self._store.holder_states(cluster, machines, self._clock.now_ns() - HOLDING_TTL_NS)
 
     def gpus(self, cluster: str | None, machine: str | None, page: PageRequest, instant: LivenessSnapshot) -> GpuPage:
         """Return a page of views. A machine's views are not split, so a page may exceed its limit by a few."""
@@ -142,20 +163,21 @@ class FleetPages:
         self,
         machines: Sequence[MachineRecord],
         instant: LivenessSnapshot,
-        holdings: Mapping[str, Sequence[Holding]] | None = None,
+        holders: Mapping[str, MachineHolders] | None = None,
     ) -> list[GpuRecord]:
         """Return every view of the machines, in their order, with its present holders.
 
-        `holdings` are the present holdings of each machine if they are known already.
+        `holders` are the present holders of each machine if they are known already.
         """
         stored = _per_cluster(machines, self._store.latest_of)
         readers = _per_cluster(machines, self._store.readers_of)
-        holdings = _per_cluster(machines, self._holdings) if holdings is None else holdings
+        holders = _per_cluster(machines, self._holders) if holders is None else holders
         found: list[GpuRecord] = []
         for one in _with_liveness(machines, instant):
             freshness = self._freshness(readers.get(one.id, ()))
-            records = gpu_records(one, stored.get(one.id, ()), freshness, instant.behind)
-            found += with_holders(records, holdings.get(one.id, ()), one.liveness)
+            samples = stored.get(one.id, ())
+            records = gpu_records(one, samples, freshness, instant.behind)
+            found += with_holders(records, holders.get(one.id, NO_HOLDERS), one.liveness, known_views(samples))
         return found
 
     def with_liveness(self, machines: Sequence[MachineRecord], instant: LivenessSnapshot) -> list[MachineRecord]:

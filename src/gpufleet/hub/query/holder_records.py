@@ -1,22 +1,36 @@
 """Records of holders: the present holders of devices and nodes, and the rows of a list of holders. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
-from gpufleet.fleet.attribution.holdings import device_holders
-from gpufleet.fleet.attribution.reported import known_until
+from gpufleet.fleet.attribution.device_states import device_holders, hidden_holders
+from gpufleet.fleet.attribution.reported import NOT_REPORTED, known_until
 from gpufleet.model.api.answer import GpuRecord, MachineRecord
 from gpufleet.model.api.holders import HolderAllocation, HolderRecord, NodeHolder
-from gpufleet.model.holdings import DeviceHolders, HolderKind, HolderState, Holding, HoldingVerdict, Share
+from gpufleet.model.holdings import (
+    MAX_STATE_TEXT,
+    DeviceHolders,
+    DeviceState,
+    HolderKind,
+    HolderState,
+    Holding,
+    HoldingVerdict,
+    Share,
+)
 from gpufleet.model.liveness import Liveness
 from gpufleet.model.reading import Reading
 from gpufleet.model.stored.holdings import StoredHolding
+from gpufleet.model.text import bounded, printable
 from gpufleet.model.time import NANOS, to_datetime
-from gpufleet.model.view import Scope
+from gpufleet.model.view import Scope, View
 
-NOT_REPORTED = "no holder is reported: the device is free, or no source reports its holders"
-"""Detail of a device without holdings: agents report holders, and not that a device is free."""
+NOT_RECEIVED = "its agent reports a holder, and the hub has no present holding of the device"
+"""Detail of a device that is reported as held, and has no holdings."""
+
+NOT_VERIFIED = "its machine has not reported since the hub started"
+"""Detail of a device that is reported as free, while its machine is not verified."""
 
 READINGS = ("gpu_utilization_ratio", "gpu_memory_used_bytes")
 """Readings of the device in a row of a list of holders."""
@@ -34,8 +48,24 @@ _UNDIVIDED = frozenset({Share.TIMESLICE, Share.MPS})
 """Shares with which a reading of the device is that of all its holders together."""
 
 
+class MachineHolders(msgspec.Struct, frozen=True):
+    """Present holders of a machine's devices.
+
+    Attributes:
+        holdings: present holdings.
+        states: view key to holder state, as reported.
+    """
+
+    holdings: tuple[Holding, ...] = ()
+    states: Mapping[str, DeviceState] = MappingProxyType({})
+
+
+NO_HOLDERS = MachineHolders()
+"""Of a machine that reports no holders."""
+
+
 def with_holders(
-    gpus: Sequence[GpuRecord], holdings: Iterable[Holding], liveness: Liveness | None
+    gpus: Sequence[GpuRecord], reported: MachineHolders, liveness: Liveness | None, known: Mapping[str, View]
 ) -> tuple[GpuRecord, ...]:
     """Fill in the present holders of the views of a machine.
 
@@ -43,32 +73,55 @@ def with_holders(
 
     Args:
         gpus: all views of the machine.
-        holdings: its present holdings.
+        reported: the machine's holders.
         liveness: of the machine.
+        known: key to view of all views that the machine ever listed.
     """
     by_view: dict[str, list[Holding]] = {}
-    for holding in holdings:
+    for holding in reported.holdings:
         by_view.setdefault(holding.view, []).append(holding)
+    keys = [one.device.id.split("/", 2)[2] for one in gpus]
     split = {one.device.parent for one in gpus}
+    hidden = hidden_holders({key: known.get(key) for key in by_view}, {key: known[key] for key in keys})
     found = []
-    for one in gpus:
-        key = one.device.id.split("/", 2)[2]
+    for key, one in zip(keys, gpus, strict=True):
         own = by_view.get(key, ())
         if own or key not in split:
-            found.append(msgspec.structs.replace(one, holders=present_holders(own, liveness)))
+            holders = present_holders(own, reported.states.get(key), liveness, hidden.get(key, ""))
+            found.append(msgspec.structs.replace(one, holders=holders))
         else:
             found.append(one)
     return tuple(found)
 
 
-def present_holders(holdings: Sequence[Holding], liveness: Liveness | None) -> DeviceHolders:
-    """Return the present holders of a view from its present holdings; `liveness` is that of the machine."""
+def present_holders(
+    holdings: Sequence[Holding], reported: DeviceState | None, liveness: Liveness | None, hidden: str = ""
+) -> DeviceHolders:
+    """Return the present holders of a view. It is free only if its machine is live or late and reports that it is free.
+
+    Args:
+        holdings: its present holdings.
+        reported: its present holder state, or None if it is not reported.
+        liveness: of its machine.
+        hidden: why a holder of another view may have it (`hidden_holders`), or empty.
+    """
     if liveness is None or not liveness.is_current:
         state = "not known" if liveness is None else liveness.state.value
         return DeviceHolders(state=HolderState.UNKNOWN, detail=f"the machine is {state}")
-    if not holdings:
+    why_unknown = ""
+    if reported is not None and reported.state is HolderState.UNKNOWN:
+        why_unknown = printable(bounded(reported.detail, MAX_STATE_TEXT))
+    if holdings:
+        return device_holders(holdings, why_unknown)
+    if reported is None:
         return DeviceHolders(state=HolderState.UNKNOWN, detail=NOT_REPORTED)
-    return device_holders(holdings)
+    if reported.state is HolderState.FREE:
+        if liveness.unverified:
+            return DeviceHolders(state=HolderState.UNKNOWN, detail=NOT_VERIFIED)
+        if hidden:
+            return DeviceHolders(state=HolderState.UNKNOWN, detail=hidden)
+        return DeviceHolders(state=HolderState.FREE)
+    return DeviceHolders(state=HolderState.UNKNOWN, detail=why_unknown or NOT_RECEIVED)
 
 
 def node_holders(holdings: Iterable[Holding], liveness: Liveness | None) -> tuple[NodeHolder, ...]:

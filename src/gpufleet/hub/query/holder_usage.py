@@ -11,8 +11,9 @@ from gpufleet.fleet.usage.segments import UnitInterval, UnitKey, part_intervals
 from gpufleet.fleet.usage.shares import HolderKey, by_place, holder_key, share_intervals
 from gpufleet.fleet.usage.totals import Prices
 from gpufleet.fleet.usage.units import WHOLE, PhysicalUnit, PhysicalUnits, Place
+from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.history import InvalidQueryError
-from gpufleet.hub.query.targets import MAX_HOLDINGS, check_holdings
+from gpufleet.hub.query.holding_reads import MAX_HOLDINGS, check_holdings
 from gpufleet.hub.query.usage_inputs import check_interval, measured
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.usage import DeviceInterval, UsageAnswer, UsageDimension, UsageRow
@@ -54,9 +55,10 @@ class _Inventory(msgspec.Struct, frozen=True):
 class HolderUsageCalculator:
     """Computes usage by holder from holdings and the inventory."""
 
-    def __init__(self, *, registry: Registry, store: Store, prices: Prices, clock: Clock) -> None:
+    def __init__(self, *, registry: Registry, store: Store, joins: ClusterJoins, prices: Prices, clock: Clock) -> None:
         self._registry = registry
         self._store = store
+        self._joins = joins
         self._prices = prices
         self._clock = clock
 
@@ -81,9 +83,10 @@ class HolderUsageCalculator:
         now = self._clock.now_ns()
         for name, records in machines.items():
             limit = MAX_HOLDINGS + 1 - len(stored)
-            held = self._store.holdings(HoldingQuery(cluster=name, start=start, end=end, limit=limit))
+            read = self._store.holdings(HoldingQuery(cluster=name, start=start, end=end, limit=limit))
+            check_holdings(len(stored) + len(read))
+            held = self._joins.complete(read)
             stored += held
-            check_holdings(len(stored))
             found = self._inventory(name, records, start, end, now)
             presence += found.presence
             for place, own in by_place(held).items():

@@ -8,6 +8,7 @@ import msgspec
 from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.attribution.reported import known_until
 from gpufleet.hub.liveness.states import LivenessSnapshot
+from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.fleet import FleetPages
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.holder_records import holder_record
@@ -57,6 +58,7 @@ class HolderQueries:
         claims: Claims,
         lookup: MachineLookup,
         pages: FleetPages,
+        joins: ClusterJoins,
         executor: QueryExecutor,
         clock: Clock,
         instant: Callable[[], LivenessSnapshot],
@@ -65,6 +67,7 @@ class HolderQueries:
         self._claims = claims
         self._lookup = lookup
         self._pages = pages
+        self._joins = joins
         self._executor = executor
         self._clock = clock
         self._instant = instant
@@ -107,7 +110,8 @@ class HolderQueries:
         )
         read = self._store.holdings(query) if machines != () else ()
         page = _cut(read, requested.limit)
-        found = [one for one in page if _is_selected(one, selected.interval, now)]
+        lasting = [one for one in page if _is_selected(one, selected.interval, now)]
+        found = [one for one in self._joins.complete(lasting) if _has_texts(one, selected)]
         machines_of = self._machines(found, instant)
         gpus = self._gpus(tuple(machines_of.values()), instant)
         items = tuple(
@@ -158,6 +162,16 @@ def _cut(read: Sequence[StoredHolding], limit: int) -> Sequence[StoredHolding]:
         if len(machines) > MACHINES_PER_PAGE:
             return read[:count]
     return read[:limit]
+
+
+def _has_texts(stored: StoredHolding, selected: HolderFilter) -> bool:
+    """Return whether the completed holder has the selected texts.
+
+    The store finds a pod by any report of its cluster.
+    """
+    holder = stored.holding.holder
+    pairs = ((selected.namespace, holder.namespace), (selected.name, holder.name), (selected.queue, holder.queue))
+    return all(wanted in (None, text) for wanted, text in pairs)
 
 
 def _is_selected(stored: StoredHolding, interval: tuple[int, int] | None, now: int) -> bool:

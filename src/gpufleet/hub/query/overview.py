@@ -16,6 +16,7 @@ from gpufleet.hub.liveness.senders import Column, SenderKey, Senders
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.liveness.tally import NO_MACHINES, in_order, roll_up, tally
 from gpufleet.hub.liveness.uptime import IngestClock
+from gpufleet.hub.query.kubernetes_records import cluster_collection
 from gpufleet.hub.query.names import similar_names, suggestion_text
 from gpufleet.hub.query.paging import PageRequest, ResultPage
 from gpufleet.hub.query.records import CoverageCounter, sender_record
@@ -31,6 +32,7 @@ from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.time import to_datetime
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import MachineRegistry
+from gpufleet.ports.store import ClusterStore
 
 SHARED_FROM_SECONDS = 0.1
 """Computation time up to which an answer is computed for each request, and thus always current."""
@@ -101,6 +103,7 @@ class Overview:
         conflicts: EpochConflicts,
         clusters: Clusters,
         covering: CoverageCounter,
+        store: ClusterStore,
         registry: MachineRegistry,
         threads: Executor,
         clock: Clock,
@@ -113,6 +116,7 @@ class Overview:
         self._conflicts = conflicts
         self._clusters = clusters
         self._covering = covering
+        self._store = store
         self._registry = registry
         self._threads = threads
         self._clock = clock
@@ -204,6 +208,7 @@ class Overview:
             gone = [one.id for one in of_retired if one.is_retired]
             coverage = {one.cluster: one for one in self._covering.of(only, gone)}
             retired = _retired(of_retired)
+            collectors = self._store.collectors([one.cluster.id for one in records])
             completed, aheads = [], []
             for one in records:
                 id_ = one.cluster.id
@@ -211,7 +216,8 @@ class Overview:
                 total = tally(instant, id_, machines, retired.get(id_, frozenset()), conflicts.get(id_, {}))
                 own = coverage.get(id_)
                 fresh: ClusterFreshness = roll_up(total, own, closed=not one.served, missing=missing.get(id_, 0))
-                completed.append(msgspec.structs.replace(one, freshness=fresh, coverage=own))
+                collection = cluster_collection(collectors.get(id_, ()), instant.now)
+                completed.append(msgspec.structs.replace(one, freshness=fresh, coverage=own, collection=collection))
                 aheads.append(total.aheads)
             return tuple(completed), _behind(aheads)
 

@@ -113,15 +113,27 @@ def count_gpus(summaries: Sequence[SampleSummary], freshness: Freshness) -> tupl
 
 
 def node_record(
-    machine: MachineRecord, gpus: tuple[int, int], last_error: str | None, stale_after_seconds: float
+    machine: MachineRecord,
+    gpus: tuple[int, int],
+    last_error: str | None,
+    unresolved_devices: Mapping[str, int],
+    stale_after_seconds: float,
 ) -> NodeRecord:
-    """Return the record of a node; `gpus` is the number of its GPUs, and of those that report."""
+    """Return the record of a node.
+
+    Args:
+        machine: the node.
+        gpus: number of its GPUs, and of those that report.
+        last_error, unresolved_devices: as in `NodeRecord`.
+        stale_after_seconds: the hub's freshness limit.
+    """
     return NodeRecord(
         machine=msgspec.structs.replace(machine, gpus=gpus[0]),
         stale=machine.age_seconds > stale_after_seconds,
         gpus=gpus[0],
         gpus_reporting=gpus[1],
         last_error=last_error,
+        unresolved_devices=dict(unresolved_devices),
     )
 
 
@@ -137,6 +149,7 @@ def node_gpus(node: MachineRecord, gpus: Sequence[GpuRecord], holdings: Sequence
         utilization_ratio=utilization.value if utilization else None,
         power_watts=power.value if power else None,
         holders=node_holders(holdings, node.liveness),
+        holder_states=dict(Counter(one.holders.state for one in gpus if one.holders is not None)),
     )
 
 

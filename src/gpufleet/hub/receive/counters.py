@@ -26,6 +26,7 @@ class Counters:
         unknown_metrics, invalid_values: cells dropped or made absent, by metric name; see `count_bounded`.
         future_rows: rows dropped because their measurement time is in the future.
         repeated_rows: rows dropped because their batch has another row of the same subject and instant.
+        dropped_objects: objects of Kubernetes dropped because their identity is invalid or repeated in their batch.
         rolled_hours, rerolled_hours: hours rolled up, and those that were rolled up again for late data.
         rollup_failures: failed rollups.
         task_restarts: restarts of background tasks other than the flusher, by task.
@@ -56,6 +57,7 @@ class Counters:
         self.invalid_values: Counter[str] = Counter()
         self.future_rows = 0
         self.repeated_rows = 0
+        self.dropped_objects = 0
         self.rolled_hours = 0
         self.rerolled_hours = 0
         self.rollup_failures = 0

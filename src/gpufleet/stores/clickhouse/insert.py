@@ -8,6 +8,7 @@ from typing import Any
 
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.stores.clickhouse.connection.client import Handle
+from gpufleet.stores.clickhouse.machines.cluster_objects import ClusterRows
 from gpufleet.stores.clickhouse.machines.declarations import DeclaredRows
 from gpufleet.stores.clickhouse.machines.processes import ProcessRows
 from gpufleet.stores.clickhouse.machines.rows import PartRows
@@ -34,7 +35,7 @@ def build_columns(accepted: Sequence[AcceptedBatch], known: WriteCache) -> dict[
     """
     sets = RowBuffer(column.name for column in ABSENCE_SETS.columns)
     samples, dims, parts, processes = SampleRows(known), DimRows(), PartRows(known), ProcessRows()
-    declared = DeclaredRows()
+    declared, objects = DeclaredRows(), ClusterRows()
     for one in accepted:
         ids = []
         for absences in one.batch.absences:
@@ -54,6 +55,7 @@ def build_columns(accepted: Sequence[AcceptedBatch], known: WriteCache) -> dict[
         parts.add(one)
         processes.add(one, ids)
         declared.add(one)
+        objects.add(one)
     sample_columns, newest, texts = samples.convert()
     info = RowBuffer(column.name for column in INFO.columns)
     for row in info_rows(texts):
@@ -61,7 +63,7 @@ def build_columns(accepted: Sequence[AcceptedBatch], known: WriteCache) -> dict[
     tables = {
         "absence_sets": sets.columns,
         "info": info.columns,
-        **{name: rows.columns for name, rows in parts.tables.items()},
+        **{name: rows.columns for name, rows in (parts.tables | objects.tables).items()},
         "processes": processes.columns,
         "declared": declared.columns,
         "dim_samples": dims.columns,

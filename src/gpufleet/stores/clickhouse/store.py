@@ -15,7 +15,8 @@ from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
+from gpufleet.model.stored.kubernetes import ObjectQuery, StoredCollector, StoredObject
 from gpufleet.model.stored.retention import UNLIMITED, Retention
 from gpufleet.model.stored.samples import (
     AcceptedBatch,
@@ -34,9 +35,11 @@ from gpufleet.stores.clickhouse.connection.dsn import Dsn, parse_dsn
 from gpufleet.stores.clickhouse.connection.embedded import FolderLock
 from gpufleet.stores.clickhouse.connection.lease import Lease
 from gpufleet.stores.clickhouse.insert import build_columns, complete_insert
+from gpufleet.stores.clickhouse.machines.cluster_objects import fetch_cluster_objects, fetch_collectors
 from gpufleet.stores.clickhouse.machines.counts import GpuCounts
 from gpufleet.stores.clickhouse.machines.declarations import fetch_declared_gpus, fetch_declared_resources
 from gpufleet.stores.clickhouse.machines.events import fetch_events
+from gpufleet.stores.clickhouse.machines.holder_states import fetch_holder_states
 from gpufleet.stores.clickhouse.machines.holdings import fetch_holdings
 from gpufleet.stores.clickhouse.machines.inventory import fetch_changes, fetch_pools, fetch_slots
 from gpufleet.stores.clickhouse.machines.processes import fetch_processes
@@ -263,6 +266,23 @@ class ClickHouseStore:
         with translate_errors(f"{self._dsn.shown}: holdings"):
             return fetch_holdings(self._handles.reader, query)
 
+    def holder_states(
+        self, cluster: str, machines: Sequence[str], since: int
+    ) -> dict[str, tuple[StoredHolderStates, ...]]:
+        """Return the newest reports of holder states; see `ports.SampleStore`."""
+        with translate_errors(f"{self._dsn.shown}: holder states"):
+            return fetch_holder_states(self._handles.reader, cluster, machines, since)
+
+    def cluster_objects(self, query: ObjectQuery) -> tuple[StoredObject, ...]:
+        """Return matching objects of Kubernetes; see `ports.ClusterStore`."""
+        with translate_errors(f"{self._dsn.shown}: cluster objects"):
+            return fetch_cluster_objects(self._handles.reader, query)
+
+    def collectors(self, clusters: Sequence[str]) -> dict[str, tuple[StoredCollector, ...]]:
+        """Return the newest reports of collectors; see `ports.ClusterStore`."""
+        with translate_errors(f"{self._dsn.shown}: collectors"):
+            return fetch_collectors(self._handles.reader, clusters)
+
     def series(
         self,
         cluster: str,
@@ -273,11 +293,14 @@ class ClickHouseStore:
         step: int,
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
         views: Collection[str] | None = None,
+        xids_since: int = 0,
     ) -> StoredSeries:
         """Return values over time, at most 11,000 steps; see `ports.HistoryStore`."""
         handle, retention = self._handles.reader, self._retention
         with translate_errors(f"{self._dsn.shown}: series"):
-            return fetch_series(handle, cluster, machine, metrics, start, end, step, provenance, retention, views)
+            return fetch_series(
+                handle, cluster, machine, metrics, start, end, step, provenance, retention, views, xids_since
+            )
 
     def schema_version(self) -> int:
         """Return the schema version of the tables, 0 if there are none. Read-only."""

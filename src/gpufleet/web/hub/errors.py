@@ -8,8 +8,8 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.types import ExceptionHandlersMap
 
+from gpufleet.hub.query.executors import BusyError
 from gpufleet.hub.query.history import InvalidQueryError
-from gpufleet.hub.query.sql import BusyError
 from gpufleet.hub.query.targets import AmbiguousError
 from gpufleet.model.access import Principal, Role
 from gpufleet.model.api.answer import ErrorAnswer

@@ -55,7 +55,8 @@ class HolderRoutes(Controller):
         user: Annotated[str | None, QueryParameter(description="Only holders of this user.")] = None,
         account: Annotated[str | None, QueryParameter(description="Only holders of this account.")] = None,
         queue: Annotated[
-            str | None, QueryParameter(description="Only holders of this queue; a partition of SLURM.")
+            str | None,
+            QueryParameter(description="Only holders of this queue: a SLURM partition, or a queue in Kubernetes."),
         ] = None,
         at: Annotated[str | None, QueryParameter(description="RFC 3339; not with `start` or `end`.")] = None,
         start: Annotated[str | None, QueryParameter(description="RFC 3339.")] = None,

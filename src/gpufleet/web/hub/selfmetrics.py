@@ -34,6 +34,7 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], ingest_s
         ("wal_lost_batches_total", "Acknowledged batches lost or damaged on disk", status.wal_lost),
         ("future_rows_total", "Rows dropped because their measurement time is in the future", counters.future_rows),
         ("repeated_rows_total", "Rows dropped because they repeat another row of their batch", counters.repeated_rows),
+        ("dropped_objects_total", "Kubernetes objects without a valid identity", counters.dropped_objects),
         ("forbidden_requests_total", "Requests rejected because of the token's role", counters.forbidden),
         ("flush_failures_total", "Failed flushes, which are retried", counters.flush_failures),
         ("ingesting_seconds_total", "Time in which the hub accepted batches", ingest_state.ingesting_seconds),

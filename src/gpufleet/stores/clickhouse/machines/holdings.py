@@ -6,6 +6,7 @@ from typing import Any
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.model.holdings import HET_JOB, Holder, HolderKind, Holding, HoldingVerdict, Owner, Share
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolding
+from gpufleet.model.stored.kubernetes import ObjectKind
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.schema.tables import HOLDINGS
@@ -49,6 +50,19 @@ _OF_GROUPS = f"""(holder_id IN {{ids:Array(String)}} OR holder_array_job IN {{gr
     OR (hasAny(holder_owner_names, {{groups:Array(String)}}) AND arrayExists(
         (kind, name) -> kind = '{HET_JOB}' AND has({{groups:Array(String)}}, name),
         holder_owner_kinds, holder_owner_names)))"""
+
+_OF_HOLDER = "holder_{name} = {{{name}:String}}"
+
+_OF_CLUSTER = frozenset({"namespace", "name", "queue"})
+"""Texts of a pod that only its cluster may know."""
+
+_OF_POD = f"""(holder_{{name}} = {{{{{{name}}:String}}}} OR (holder_{{name}} = '' AND holder_kind = '{HolderKind.POD}'
+    AND (cluster, holder_id) IN (SELECT cluster, arrayJoin([uid, concat(namespace, '/', name)]) FROM cluster_objects
+        WHERE kind = '{ObjectKind.POD}' AND {{name}} = {{{{{{name}}:String}}}})))"""  # noqa: S608 - names are constants
+"""Condition on a text that the node reports, or that any report of the cluster has for the pod if the node has none.
+
+The pod is known by its UID, or by `namespace/name` if its node reports no UID.
+"""
 
 _FOLLOWS = """cluster >= {after_cluster:String}
     AND (cluster, machine) >= ({after_cluster:String}, {after_machine:String})
@@ -158,7 +172,8 @@ def _report_conditions(query: HoldingQuery, parameters: dict[str, Any]) -> list[
         text = getattr(query, name)
         if text is not None:
             parameters[name] = text
-            conditions.append(f"holder_{name} = {{{name}:String}}")
+            condition = _OF_POD if name in _OF_CLUSTER else _OF_HOLDER
+            conditions.append(condition.format(name=name))
     if query.groups:
         parameters |= {"ids": list(query.ids), "groups": list(query.groups)}
         conditions.append(_OF_GROUPS)

@@ -1,4 +1,4 @@
-"""Conversion of batch parts (views, events, reader status, holdings, inventory) to rows of the small tables. Pure."""
+"""Conversion of batch parts (views, events, status, holdings, holder states, inventory) to rows. Pure."""
 
 from collections.abc import Iterator
 
@@ -6,11 +6,12 @@ from gpufleet.model.machine import PciFunction
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.view import View, ViewList
 from gpufleet.model.wire.batch import DimBlock, SampleBlock, WireBatch
+from gpufleet.stores.clickhouse.machines.holder_states import holder_state_cells
 from gpufleet.stores.clickhouse.machines.holdings import holding_cells, newest_holdings
 from gpufleet.stores.clickhouse.samples.keys import MACHINE_VIEW
 from gpufleet.stores.clickhouse.schema.columns import RowBuffer
 from gpufleet.stores.clickhouse.schema.sets import WriteCache, inventory_set_id
-from gpufleet.stores.clickhouse.schema.tables import EVENTS, HOLDINGS, INVENTORY, READER_STATUS, VIEWS
+from gpufleet.stores.clickhouse.schema.tables import EVENTS, HOLDER_STATES, HOLDINGS, INVENTORY, READER_STATUS, VIEWS
 
 
 def reported_views(accepted: AcceptedBatch) -> Iterator[tuple[str, View, str]]:
@@ -51,13 +52,13 @@ def _reported_pairs(batch: WireBatch) -> int:
 
 
 class PartRows:
-    """Rows of events, reader status, holdings, inventory and views from many batches."""
+    """Rows of events, reader status, holdings, holder states, inventory and views from many batches."""
 
     def __init__(self, known: WriteCache) -> None:
         self._known = known
         self.tables = {
             table.name: RowBuffer(column.name for column in table.columns)
-            for table in (VIEWS, READER_STATUS, EVENTS, HOLDINGS, INVENTORY)
+            for table in (VIEWS, READER_STATUS, EVENTS, HOLDINGS, HOLDER_STATES, INVENTORY)
         }
 
     def add(self, accepted: AcceptedBatch) -> None:
@@ -98,6 +99,9 @@ class PartRows:
                 )
             for holding in newest_holdings(part.holdings):
                 self.tables["holdings"].add(*holding_cells(accepted, machine, holding))
+            if part.device_holders is not None:
+                cells = holder_state_cells(accepted, machine, part.device_holders, part.unresolved)
+                self.tables["holder_states"].add(*cells)
             if part.inventory is not None:
                 self._add_inventory(accepted, machine, part.inventory)
 

@@ -28,7 +28,10 @@ default and 103 us with this setting, with as many parts left (5) and the same p
 
 MERGE_SETTING = "min_parts_to_merge_at_once"
 
-BUSY_TABLES = ("samples", "latest", "dim_samples", "reader_status", "processes", "holdings")
+BUSY_TABLES = (
+    *("samples", "latest", "dim_samples", "reader_status", "processes", "holdings", "holder_states"),
+    *("cluster_objects", "collectors"),
+)
 """Tables that get a part from nearly every flush."""
 
 TEXT = "LowCardinality(String)"
@@ -170,9 +173,12 @@ def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[TableDefinition, ...]
         READER_STATUS,
         EVENTS,
         HOLDINGS,
+        HOLDER_STATES,
         INVENTORY,
         PROCESSES,
         DECLARED,
+        CLUSTER_OBJECTS,
+        COLLECTORS,
     )
 
 
@@ -329,6 +335,25 @@ HOLDINGS = TableDefinition(
     searched=("holder_id", "holder_array_job", "holder_owner_names"),
 )
 
+HOLDER_STATES = TableDefinition(
+    name="holder_states",
+    columns=(
+        *SUBJECT[:2],
+        *(Column(name, TEXT) for name in ("sender", "epoch")),
+        _REPORTED,
+        _RECEIVED,
+        Column("sent_at", INSTANT),
+        Column("views", "Array(String)"),
+        Column("states", "Array(String)"),
+        Column("details", "Array(String)"),
+        Column("unresolved_sources", "Array(String)"),
+        Column("unresolved_names", "Array(UInt64)"),
+    ),
+    key=("cluster", "machine", "sender", "epoch"),
+    version="reported_at",
+    lookup=True,
+)
+
 INVENTORY = TableDefinition(
     name="inventory",
     columns=(
@@ -380,6 +405,48 @@ DECLARED = TableDefinition(
     ),
     key=("cluster", "machine", "reader", "metric", "resource"),
     version="measured_at",
+    lookup=True,
+)
+
+_OBSERVED = Column("observed_at", INSTANT)
+
+CLUSTER_OBJECTS = TableDefinition(
+    name="cluster_objects",
+    columns=(
+        Column("cluster", TEXT),
+        Column("kind", TEXT),
+        Column("uid", STRING),
+        Column("sender", TEXT),
+        Column("is_end", "UInt8"),
+        *(Column(name, STRING) for name in ("namespace", "name", "node", "queue")),
+        Column("names", "Array(String)"),
+        Column("content", STRING),
+        _OBSERVED,
+        _REPORTED,
+        _RECEIVED,
+        Column("ended_at", f"Nullable({INSTANT})"),
+    ),
+    key=("cluster", "kind", "uid", "sender", "is_end"),
+    version="reported_at",
+    lookup=True,
+    searched=("queue",),
+)
+"""Objects of Kubernetes. The report of an end is a row of its own, so that the object is still known afterwards."""
+
+COLLECTORS = TableDefinition(
+    name="collectors",
+    columns=(
+        Column("cluster", TEXT),
+        Column("sender", TEXT),
+        Column("system_uid", STRING),
+        Column("server_version", STRING),
+        Column("copies", STRING),
+        _OBSERVED,
+        _REPORTED,
+        _RECEIVED,
+    ),
+    key=("cluster", "sender"),
+    version="reported_at",
     lookup=True,
 )
 

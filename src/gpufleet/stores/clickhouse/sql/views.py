@@ -10,8 +10,10 @@ from hashlib import blake2b
 import msgspec
 
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
+from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage, ValueType
 from gpufleet.model.process import PROCESS_READINGS
+from gpufleet.model.stored.kubernetes import ObjectKind
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.schema.tables import metric_type
 
@@ -256,6 +258,25 @@ _UNTIL = (
 )
 """The rule of `fleet.attribution.reported.known_until`."""
 
+_KNOWN_AT = "least(observed_at, reported_at)"
+
+_PODS = (
+    f"(SELECT cluster, uid, argMaxIf(tuple(namespace, name, node, queue, content), {_KNOWN_AT}, is_end = 0) AS newest, "  # noqa: S608 - names are constants
+    f"maxIf({_KNOWN_AT}, is_end = 0) AS known_at, argMax((is_end, ended_at), ({_KNOWN_AT}, is_end = 0)) AS last "
+    f"FROM cluster_objects FINAL WHERE kind = '{ObjectKind.POD}' GROUP BY cluster, uid HAVING countIf(is_end = 0) > 0)"
+)
+"""Newest state of each pod, by the rule of `fleet.cluster_objects` for collectors whose clocks agree."""
+
+_OLDEST = f"now64(9, 'UTC') - INTERVAL {OBJECT_TTL_NS // NANOS} SECOND"
+_ENDED_AT = f"multiIf(last.1 = 1, last.2, known_at < {_OLDEST}, known_at, NULL)"
+
+_LAST_OWNER = "JSONExtractString(JSONExtractArrayRaw(newest.5, 'owners')[-1], '{}')"
+
+_REQUESTS = (
+    "mapFromArrays(arrayMap(r -> JSONExtractString(r, 'resource'), JSONExtractArrayRaw(newest.5, 'requests')), "
+    "arrayMap(r -> JSONExtractUInt(r, 'count'), JSONExtractArrayRaw(newest.5, 'requests')))"
+)
+
 _CURRENT = "(cluster, machine, view, reader, lane, info_set)"
 
 VIEWS = (
@@ -442,6 +463,25 @@ VIEWS = (
             *table_columns("measured_at received_at"),
         ),
         source="declared FINAL",
+    ),
+    SqlView(
+        name="fleet_pods",
+        help="A pod with GPU requests or claims, as the collector of its cluster last reported it; ended ones too.",
+        columns=(
+            *table_columns("cluster"),
+            ViewColumn("uid", "uid", "UID"),
+            ViewColumn("namespace", "newest.1", "namespace"),
+            ViewColumn("name", "newest.2", "name"),
+            ViewColumn("node", "newest.3", "name of its Kubernetes node; empty before it is scheduled"),
+            ViewColumn("queue", "newest.4", "queue of a batch scheduler, or empty"),
+            ViewColumn("phase", "JSONExtractString(newest.5, 'phase')", "phase, such as `Running`"),
+            ViewColumn("owner_kind", _LAST_OWNER.format("kind"), "kind of its last known owner, or empty"),
+            ViewColumn("owner_name", _LAST_OWNER.format("name"), "name of its last known owner, or empty"),
+            ViewColumn("requests", _REQUESTS, "number of devices by resource"),
+            ViewColumn("reported_at", "known_at", "time of the newest report of it"),
+            ViewColumn("ended_at", _ENDED_AT, "its end, or its last report if none followed in time; else NULL"),
+        ),
+        source=_PODS,
     ),
     *WINDOW_VIEWS,
 )

@@ -225,6 +225,23 @@ CREATE TABLE IF NOT EXISTS holdings (
 ORDER BY (cluster, machine, view, holder_kind, holder_id, container, since)
 SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
+CREATE TABLE IF NOT EXISTS holder_states (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `sender` LowCardinality(String) CODEC(ZSTD(1)),
+    `epoch` LowCardinality(String) CODEC(ZSTD(1)),
+    `reported_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `sent_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `views` Array(String) CODEC(ZSTD(1)),
+    `states` Array(String) CODEC(ZSTD(1)),
+    `details` Array(String) CODEC(ZSTD(1)),
+    `unresolved_sources` Array(String) CODEC(ZSTD(1)),
+    `unresolved_names` Array(UInt64) CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(reported_at)
+ORDER BY (cluster, machine, sender, epoch)
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
 CREATE TABLE IF NOT EXISTS inventory (
     `cluster` LowCardinality(String) CODEC(ZSTD(1)),
     `machine` LowCardinality(String) CODEC(ZSTD(1)),
@@ -277,6 +294,40 @@ CREATE TABLE IF NOT EXISTS declared (
     `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1))
 ) ENGINE = ReplacingMergeTree(measured_at)
 ORDER BY (cluster, machine, reader, metric, resource)
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS cluster_objects (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `kind` LowCardinality(String) CODEC(ZSTD(1)),
+    `uid` String CODEC(ZSTD(1)),
+    `sender` LowCardinality(String) CODEC(ZSTD(1)),
+    `is_end` UInt8 CODEC(ZSTD(1)),
+    `namespace` String CODEC(ZSTD(1)),
+    `name` String CODEC(ZSTD(1)),
+    `node` String CODEC(ZSTD(1)),
+    `queue` String CODEC(ZSTD(1)),
+    `names` Array(String) CODEC(ZSTD(1)),
+    `content` String CODEC(ZSTD(1)),
+    `observed_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `reported_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `ended_at` Nullable(DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
+    INDEX `queue` `queue` TYPE bloom_filter(0.01) GRANULARITY 1
+) ENGINE = ReplacingMergeTree(reported_at)
+ORDER BY (cluster, kind, uid, sender, is_end)
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS collectors (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `sender` LowCardinality(String) CODEC(ZSTD(1)),
+    `system_uid` String CODEC(ZSTD(1)),
+    `server_version` String CODEC(ZSTD(1)),
+    `copies` String CODEC(ZSTD(1)),
+    `observed_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `reported_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1))
+) ENGINE = ReplacingMergeTree(reported_at)
+ORDER BY (cluster, sender)
 SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS windows_1m (

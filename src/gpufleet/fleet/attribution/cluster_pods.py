@@ -1,0 +1,171 @@
+"""Holdings of pods, completed with what the cluster knows: owners, labels, queue, and the virtual machine. Pure.
+
+A pod is joined by its UID within its cluster. What its node reported stays, and what the node does not know is added.
+If node and cluster report different names for a UID, nothing is added.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from gpufleet.fleet.attribution.reported import known_until
+from gpufleet.fleet.cluster_nodes import match_node
+from gpufleet.fleet.cluster_objects import end_of
+from gpufleet.model.holdings import MAX_LABELS, Holder, HolderKind, Owner
+from gpufleet.model.kubernetes import ClusterNode, ClusterPod, ClusterVmi
+from gpufleet.model.machine import Machine
+from gpufleet.model.stored.holdings import StoredHolding
+from gpufleet.model.stored.kubernetes import StoredObject
+from gpufleet.model.time import NANOS
+
+CLOCK_TOLERANCE_NS = 60 * NANOS
+"""Assumed difference of the clocks of a node and of the API server."""
+
+VMI_KIND = "VirtualMachineInstance"
+
+
+def pod_uid(holder: Holder) -> str | None:
+    """Return the UID of a pod, or None if the holder is no pod or its UID is unknown."""
+    return holder.id if holder.kind is HolderKind.POD and "/" not in holder.id else None
+
+
+def pod_name(holder: Holder) -> str | None:
+    """Return `namespace/name` of a pod without UID, or None for other holders."""
+    return holder.id if holder.kind is HolderKind.POD and "/" in holder.id else None
+
+
+def identify_pod(
+    stored: StoredHolding, candidates: Iterable[StoredObject], node: str, *, now: int, at: int
+) -> ClusterPod | None:
+    """Return the pod of a holding without UID.
+
+    It is the only pod of its name that can have been on its node in that time, and existed for the whole holding.
+
+    Args:
+        stored: a holding with `namespace/name` as its holder's id.
+        candidates: every known pod of this name.
+        node: name of the node in the cluster.
+        now: nanoseconds since 1970 by the hub's clock.
+        at: instant of `judged_at` for pods.
+
+    Returns:
+        None if there is none or several, or if the creation of one of them is unknown.
+    """
+    since, until = stored.holding.since, known_until(stored, now)
+    found = []
+    for one in candidates:
+        pod, end = one.record, end_of(one, at)
+        if not isinstance(pod, ClusterPod) or f"{pod.namespace}/{pod.name}" != stored.holding.holder.id:
+            continue
+        if pod.node != node:
+            continue
+        if pod.created is None:
+            return None
+        if _overlaps(pod.created, end, since, until):
+            found.append((pod, pod.created, end))
+    if len(found) != 1:
+        return None
+    pod, created, end = found[0]
+    is_later = created - CLOCK_TOLERANCE_NS > since
+    is_ended = end is not None and (until is None or until > end + CLOCK_TOLERANCE_NS)
+    return None if is_later or is_ended else pod
+
+
+def node_names(
+    stored: StoredHolding, machine: Machine, nodes: Iterable[StoredObject], *, now: int, at: int
+) -> frozenset[str]:
+    """Return the names of the nodes that can be the machine of a holding, of those that existed during it.
+
+    Args:
+        stored: the holding.
+        machine: evidence of its machine.
+        nodes: nodes of its cluster, ended ones too.
+        now: nanoseconds since 1970 by the hub's clock.
+        at: instant of `judged_at` for nodes.
+    """
+    since, until = stored.holding.since, known_until(stored, now)
+    during = [
+        one.record
+        for one in nodes
+        if isinstance(one.record, ClusterNode) and _overlaps(one.record.created, end_of(one, at), since, until)
+    ]
+    match = match_node(machine, during)
+    return frozenset(match.candidates if match.node is None else (match.node.name,))
+
+
+def _overlaps(created: int | None, end: int | None, since: int, until: int | None) -> bool:
+    """Return whether an object can have existed in an interval. An unknown creation is before it."""
+    begins_before_end = created is None or until is None or created - CLOCK_TOLERANCE_NS < until
+    return begins_before_end and (end is None or end + CLOCK_TOLERANCE_NS > since)
+
+
+def complete_holding(stored: StoredHolding, pod: ClusterPod, vmi: ClusterVmi | None) -> StoredHolding:
+    """Return a holding with what the cluster knows about its pod; the same holding if it contradicts the node.
+
+    Args:
+        stored: a holding of a pod with the UID of `pod`, or of a pod that `identify_pod` identified.
+        pod: the pod.
+        vmi: its virtual machine, if `pod.vmi` names one that is known.
+    """
+    holding = stored.holding
+    holder = holding.holder
+    if _differ(holder.namespace, pod.namespace) or _differ(holder.name, pod.name):
+        return stored
+    completed = msgspec.structs.replace(
+        holder,
+        id=pod.uid,
+        name=pod.name,
+        namespace=pod.namespace,
+        owners=_owners(holder.owners, pod.owners),
+        labels=_united(holder.labels, pod.labels),
+        annotations=_united(holder.annotations, pod.annotations),
+        queue=holder.queue or pod.queue,
+    )
+    parent = _virtual_machine(holding.parent, pod, vmi)
+    return msgspec.structs.replace(stored, holding=msgspec.structs.replace(holding, holder=completed, parent=parent))
+
+
+def _virtual_machine(known: Holder | None, pod: ClusterPod, vmi: ClusterVmi | None) -> Holder | None:
+    """Return the virtual machine of a launcher pod, or the one that the node knows if nothing is added.
+
+    The label of a pod alone proves nothing: the controller of the pod, or the list of pods of the VMI, must confirm it.
+    """
+    if not pod.vmi:
+        return known
+    at = next((place for place, one in enumerate(pod.owners) if one.kind == VMI_KIND and one.uid == pod.vmi), None)
+    is_confirmed = vmi is not None and vmi.uid == pod.vmi and vmi.namespace == pod.namespace and pod.uid in vmi.pods
+    if at is not None:
+        name, owners = pod.owners[at].name, pod.owners[at + 1 :]
+    elif is_confirmed and vmi is not None:
+        name, owners = vmi.name, ()
+    else:
+        return known
+    if not owners and vmi is not None and (vmi.uid, vmi.namespace) == (pod.vmi, pod.namespace) and vmi.machine:
+        owners = (vmi.machine,)
+    machine = Holder(kind=HolderKind.VM, id=pod.vmi, name=name, namespace=pod.namespace, owners=owners)
+    if known is None:
+        return machine
+    if known.kind is not HolderKind.VM or _differ(known.name, name) or _differ(known.namespace, pod.namespace):
+        return known
+    if "/" not in known.id and known.id != pod.vmi:
+        return known
+    return machine
+
+
+def _owners(known: Sequence[Owner], found: Sequence[Owner]) -> tuple[Owner, ...]:
+    """Return the chain of the cluster if it begins with that of the node, otherwise that of the node."""
+    is_prefix = len(known) <= len(found) and all(
+        (ours.kind, ours.name) == (theirs.kind, theirs.name) and not _differ(ours.uid, theirs.uid)
+        for ours, theirs in zip(known, found, strict=False)
+    )
+    return tuple(found if is_prefix else known)
+
+
+def _united(known: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of node and cluster, at most `MAX_LABELS`; those of the node come first."""
+    return dict([*known.items(), *((key, text) for key, text in found.items() if key not in known)][:MAX_LABELS])
+
+
+def _differ(known: str, found: str) -> bool:
+    """Return whether both texts are known and differ."""
+    return bool(known and found and known != found)

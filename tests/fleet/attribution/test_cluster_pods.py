@@ -1,0 +1,188 @@
+"""Holdings of pods, completed with the objects of their cluster."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpufleet.fleet.attribution.cluster_pods import CLOCK_TOLERANCE_NS, complete_holding, identify_pod, node_names
+from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS
+from gpufleet.model.holdings import MAX_LABELS, Holder, HolderKind, Holding, HoldingVerdict, Owner
+from gpufleet.model.kubernetes import ClusterNode, ClusterVmi
+from gpufleet.model.machine import Machine
+from gpufleet.model.stored.holdings import StoredHolding
+from gpufleet.model.stored.kubernetes import StoredObject
+from gpufleet.model.time import NANOS
+from tests.support.cluster_objects import pod
+from tests.support.holdings import T0
+
+JOB = Owner(kind="Job", name="train", uid="job-uid", api_version="batch/v1")
+SET = Owner(kind="JobSet", name="trainer", uid="set-uid")
+VMI = Owner(kind="VirtualMachineInstance", name="vm-0", uid="vmi-uid")
+MACHINE = Owner(kind="VirtualMachine", name="vm-0", uid="vm-uid")
+
+
+def held(holder: Holder | None = None, **fields: Any) -> StoredHolding:
+    one = Holding(
+        view="gpu/GPU-1",
+        holder=holder or Holder(kind=HolderKind.POD, id="uid"),
+        since=T0,
+        methods=("kubelet",),
+        verdict=HoldingVerdict.AGREED,
+    )
+    return StoredHolding(
+        cluster="c", machine="m", holding=msgspec.structs.replace(one, **fields), reported_at=T0 + 60 * NANOS
+    )
+
+
+def test_unknown_texts_of_a_pod_come_from_its_cluster() -> None:
+    known = pod("uid", name="train-0", owners=(JOB, SET), labels={"app": "a"}, annotations={"t": "v"}, queue="research")
+    found = complete_holding(held(), known, None)
+    assert found.holding.holder == Holder(
+        kind=HolderKind.POD,
+        id="uid",
+        name="train-0",
+        namespace="ml",
+        owners=(JOB, SET),
+        labels={"app": "a"},
+        annotations={"t": "v"},
+        queue="research",
+    )
+    assert msgspec.structs.replace(found, holding=held().holding) == held()
+
+
+def test_texts_of_the_node_stay() -> None:
+    holder = Holder(
+        kind=HolderKind.POD, id="uid", namespace="ml", labels={"app": "node"}, queue="own", owners=(SET,), user="ada"
+    )
+    many = {f"label-{number:03d}": "" for number in range(MAX_LABELS)}
+    found = complete_holding(held(holder), pod("uid", owners=(JOB, SET), labels={"app": "x", **many}, queue="q"), None)
+    completed = found.holding.holder
+    assert (completed.owners, completed.queue, completed.user, completed.labels["app"]) == (
+        (SET,),
+        "own",
+        "ada",
+        "node",
+    )
+    assert len(completed.labels) == MAX_LABELS
+
+
+def test_owner_chain_of_the_node_is_continued() -> None:
+    holder = Holder(kind=HolderKind.POD, id="uid", owners=(Owner(kind="Job", name="train"),))
+    assert complete_holding(held(holder), pod("uid", owners=(JOB, SET)), None).holding.holder.owners == (JOB, SET)
+
+
+@pytest.mark.parametrize("fields", [{"namespace": "other"}, {"name": "other"}])
+def test_pod_with_another_name_is_not_joined(fields: dict[str, str]) -> None:
+    one = held(Holder(kind=HolderKind.POD, id="uid", namespace="ml", name="uid"))
+    assert complete_holding(one, pod("uid", **fields, owners=(JOB,)), None) == one
+
+
+NAMED = Holder(kind=HolderKind.VM, id="ml/vm-0", name="vm-0", namespace="ml")
+LAUNCHER = pod("uid", vmi="vmi-uid", owners=(VMI, MACHINE))
+OBJECT = ClusterVmi(uid="vmi-uid", namespace="ml", name="vm-0", pods={"uid": "gpu-1"}, machine=MACHINE)
+JOINED = Holder(kind=HolderKind.VM, id="vmi-uid", name="vm-0", namespace="ml", owners=(MACHINE,))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "vmi"),
+    [
+        (LAUNCHER, None),
+        (LAUNCHER, OBJECT),
+        (pod("uid", vmi="vmi-uid", owners=(VMI,)), OBJECT),
+        (pod("uid", vmi="vmi-uid"), OBJECT),
+    ],
+)
+@pytest.mark.parametrize("parent", [None, NAMED])
+def test_launcher_pod_has_its_virtual_machine(launcher: Any, vmi: ClusterVmi | None, parent: Holder | None) -> None:
+    assert complete_holding(held(parent=parent), launcher, vmi).holding.parent == JOINED
+
+
+@pytest.mark.parametrize(
+    ("launcher", "vmi", "parent"),
+    [
+        (pod("uid", vmi="vmi-uid"), None, NAMED),  # a label alone
+        (pod("uid", vmi="vmi-uid"), msgspec.structs.replace(OBJECT, pods={}), NAMED),
+        (pod("uid", vmi="vmi-uid"), msgspec.structs.replace(OBJECT, namespace="other"), NAMED),
+        (pod("uid", owners=(VMI,)), OBJECT, NAMED),  # a pod that is no launcher
+        (LAUNCHER, OBJECT, msgspec.structs.replace(NAMED, name="vm-1", id="ml/vm-1")),
+        (LAUNCHER, OBJECT, msgspec.structs.replace(NAMED, id="another-uid")),
+    ],
+)
+def test_unproven_virtual_machine_is_not_joined(launcher: Any, vmi: ClusterVmi | None, parent: Holder) -> None:
+    assert complete_holding(held(parent=parent), launcher, vmi).holding.parent == parent
+
+
+NAMELESS = held(Holder(kind=HolderKind.POD, id="ml/web-0", name="web-0", namespace="ml"), until=T0 + 600 * NANOS)
+
+
+def listed(uid: str, ended_at: int | None = None, **fields: Any) -> StoredObject:
+    record = pod(uid, **{"name": "web-0", "node": "gpu-1", "created": T0 - NANOS, **fields})
+    return StoredObject(cluster="c", record=record, known_at=T0, ended_at=ended_at)
+
+
+def identified(*candidates: StoredObject, stored: StoredHolding = NAMELESS, at: int = T0 + NANOS) -> str | None:
+    found = identify_pod(stored, candidates, "gpu-1", now=T0 + NANOS, at=at)
+    return None if found is None else found.uid
+
+
+def test_pod_without_uid_is_the_only_one_of_its_name_on_the_node() -> None:
+    assert identified(listed("a"), listed("b", node="gpu-2"), listed("c", name="web-1")) == "a"
+    assert identified(listed("a", ended_at=T0 - CLOCK_TOLERANCE_NS), listed("b")) == "b"
+    assert identified(listed("a"), listed("b", created=T0 + 600 * NANOS + CLOCK_TOLERANCE_NS)) == "a"
+    assert identified(listed("a", node="gpu-2")) is None
+    assert identified() is None
+
+
+def test_pod_without_uid_is_unknown_if_two_can_be_it() -> None:
+    assert identified(listed("a", ended_at=T0 + NANOS), listed("b", created=T0 + 2 * NANOS)) is None
+    assert identified(listed("a", ended_at=T0 - CLOCK_TOLERANCE_NS + 1), listed("b")) is None
+    assert identified(listed("a"), listed("b", created=None)) is None
+
+
+LASTING = msgspec.structs.replace(NAMELESS, holding=msgspec.structs.replace(NAMELESS.holding, until=None))
+LAST = T0 + 600 * NANOS - CLOCK_TOLERANCE_NS
+"""First end of a pod that has the device until the end of `NAMELESS`."""
+
+
+@pytest.mark.parametrize(
+    ("stored", "candidate", "expected"),
+    [
+        (NAMELESS, listed("a", created=T0 + CLOCK_TOLERANCE_NS), "a"),
+        (NAMELESS, listed("a", created=T0 + CLOCK_TOLERANCE_NS + 1), None),
+        (NAMELESS, listed("a", ended_at=LAST), "a"),
+        (NAMELESS, listed("a", ended_at=LAST - 1), None),
+        (LASTING, listed("a"), "a"),
+        (LASTING, listed("a", ended_at=T0 + NANOS), None),
+    ],
+)
+def test_pod_without_uid_exists_for_the_whole_holding(
+    stored: StoredHolding, candidate: StoredObject, expected: str | None
+) -> None:
+    assert identified(candidate, stored=stored) == expected
+
+
+def test_pod_that_is_not_repeated_ends_at_its_last_report() -> None:
+    old = msgspec.structs.replace(listed("a"), known_at=T0 - 2 * CLOCK_TOLERANCE_NS)
+    assert identified(old, listed("b"), at=T0 + OBJECT_TTL_NS) == "b"
+    assert identified(old, listed("b"), at=T0) is None  # the copy is stale since then
+
+
+def node(uid: str, ended_at: int | None = None, **fields: Any) -> StoredObject:
+    record = ClusterNode(**{"uid": uid, "name": uid, "machine_id": "1" * 32, **fields})
+    return StoredObject(cluster="c", record=record, known_at=T0, ended_at=ended_at)
+
+
+def test_nodes_of_a_holding_existed_during_it() -> None:
+    machine = Machine(name="host", machine_id="1" * 32)
+    past = node("past", ended_at=T0 - CLOCK_TOLERANCE_NS)
+    later = node("later", created=T0 + 600 * NANOS + CLOCK_TOLERANCE_NS)
+    ended = node("a", ended_at=T0 + NANOS)
+    for nodes, expected in (
+        ([past, ended, later], {"a"}),
+        ([past, later], set()),
+        ([ended, node("uid", name="a", created=T0)], {"a"}),  # the Node object was replaced
+        ([ended, node("b")], {"a", "b"}),
+        ([node("other", machine_id="2" * 32)], set()),
+    ):
+        assert node_names(NAMELESS, machine, nodes, now=T0 + NANOS, at=T0 + NANOS) == expected
