@@ -38,7 +38,9 @@ def collector(sender: str = "a", at: int = T0, **fields: Any) -> StoredCollector
         ([collector(copies=(copy(is_complete=False),))], CollectionState.PARTIAL),
         ([collector(copies=(copy(rejected=1),))], CollectionState.PARTIAL),
         # the copies of an earlier leader do not count
-        ([collector(at=T0 - NANOS, copies=(copy(CopyState.STALE),)), collector("b")], CollectionState.CURRENT),
+        ([collector(copies=(copy(CopyState.STALE),)), collector("b", at=T0 - NANOS)], CollectionState.CURRENT),
+        # an earlier leader that ended hides nothing
+        ([collector(copies=(copy(CopyState.STALE),)), collector("b", at=T0 - 61 * NANOS)], CollectionState.PARTIAL),
     ],
 )  # fmt: skip
 def test_state_of_a_cluster(collectors: list[StoredCollector], expected: CollectionState) -> None:

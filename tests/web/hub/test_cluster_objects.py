@@ -154,7 +154,6 @@ async def test_pod_without_uid_is_identified_on_its_node(site: Site) -> None:
     await collector.send(pods=[msgspec.structs.replace(elsewhere, node="kube-a")])
     (row,) = await items(site, "/v1/holders")
     assert (row["holder"]["id"], "queue" in row["holder"]) == ("ml/train-0", False)
-
     assert len(await items(site, "/v1/holders", name="train-0")) == 1
     assert await items(site, "/v1/holders", queue="research") == []
 

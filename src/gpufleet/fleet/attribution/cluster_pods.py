@@ -1,7 +1,8 @@
 """Holdings of pods, completed with what the cluster knows: owners, labels, queue, and the virtual machine. Pure.
 
 A pod is joined by its UID within its cluster. What its node reported stays, and what the node does not know is added.
-If node and cluster report different names for a UID, nothing is added.
+If node and cluster report different names for a UID, or the cluster reports the pod on another node, nothing is added.
+If the node of a machine is unknown, the UID suffices: it is random, and a node reads those of its own pods only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -56,9 +56,20 @@ def _state(current: Sequence[StoredCollector], newest: StoredCollector) -> tuple
     if len(systems) > 1:
         named = ", ".join(f"{sender} {uid}" for uid, sender in sorted(systems.items(), key=lambda item: item[1]))
         return CollectionState.CONFLICT, f"collectors report different kube-system UIDs: {named}"
-    # An earlier leader can be without connection while another replica has every copy.
-    missing = min(map(_missing, current), key=len)
+    missing = _missing(max(current, key=_current_at))
     return (CollectionState.PARTIAL, ", ".join(missing)) if missing else (CollectionState.CURRENT, "")
+
+
+def _current_at(collector: StoredCollector) -> int:
+    """Return the newest instant at which a collector had a current copy.
+
+    An earlier leader without connection repeats its state, which is newer than that of the present leader.
+    """
+    lost = (CopyState.STALE, CopyState.FORBIDDEN)
+    instants = [min(one.since, collector.known_at) for one in collector.copies if one.state in lost]
+    if len(instants) < len(collector.copies):
+        instants.append(collector.known_at)
+    return max(instants, default=collector.known_at)
 
 
 def _missing(collector: StoredCollector) -> list[str]:
