@@ -112,9 +112,10 @@ def test_interrupt_in_a_finalizer_ends_the_watch() -> None:
         assert runs == 1
         Released()
 
+    earlier = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         repeat(action, "1s")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is earlier
 
 
 async def test_watch_continues_after_a_failure(tmp_path: Path, terminals: list[Terminal]) -> None:

@@ -327,6 +327,7 @@ async def test_nodes_show_model_utilisation_power_and_holder(real_uuid: Site) ->
     _, out, _ = await run("query", "nodes", "--json", "--hub", real_uuid.hub.url)
     assert set(json.loads(out)["items"][0]) == {
         *("machine", "stale", "gpus", "gpus_reporting", "last_error", "unresolved_devices"),
+        *("kubernetes_candidates", "kubernetes_node"),
     }
 
 

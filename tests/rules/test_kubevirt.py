@@ -10,7 +10,7 @@ from gpufleet.rules.rule import RuleInput
 from gpufleet.rules.selection import rule_groups
 from tests.support.promtool import Expected, RuleCase, Series, labelled, run_cases
 
-PAGES = Path(__file__).parents[1] / "data" / "exposition"
+PAGES = Path(__file__).parents[1] / "data" / "kubernetes"
 VM_0 = {"namespace": "ml", "name": "vm-0"}
 WEB = {"namespace": "ml", "pod": "web-1"}
 LAUNCHER = {"namespace": "ml", "pod": "virt-launcher-vm-0-x2x4z"}

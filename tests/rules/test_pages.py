@@ -26,7 +26,7 @@ from tests.support.snapshots import example_guest, holding
 from tests.support.tsdb import prometheus
 from tests.support.waiting import wait_until
 
-PAGES = Path(__file__).parents[1] / "data" / "exposition"
+PAGES = Path(__file__).parents[1] / "data" / "kubernetes"
 RAW = re.compile(r"(?<![\w:\"])(?:gpufleet|DCGM|kube|kubevirt)_\w+(?![\w:])")
 DIALECTS = ("gpufleet", "dcgm-exporter", "kubevirt")
 

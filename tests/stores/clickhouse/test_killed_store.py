@@ -54,14 +54,17 @@ def test_older_folder_is_migrated_and_newer_one_is_refused(tmp_path: Path) -> No
     latest, changed, history, refusal = run("upgrade", tmp_path / "db")
     assert latest == [{"host_load_1m": 0.5}, {"gpu_power_watts": 1.0, "gpu_name": "name 0"}]
     assert changed == []
-    # one table gained a column, nine were created, six got merge settings, and the SQL views were created
-    assert history == [1, 1 + 9 + 6 + len(VIEWS)]
+    # one table gained a column, twelve were created, six got merge settings, and the SQL views were created
+    assert history == [1, 1 + 12 + 6 + len(VIEWS)]
     assert "schema version 1000" in refusal
 
 
 def test_retention_is_a_ttl_where_a_ttl_can_express_it(tmp_path: Path) -> None:
     limited, *unlimited, kept = run("limit_retention", tmp_path / "db")
-    tables = ("dim_samples", "dim_windows_1m", "processes", "samples", "state_windows_1m", "windows_1m")
+    tables = (
+        *("collectors", "dim_samples", "dim_windows_1m", "holder_states", "processes", "samples", "state_windows_1m"),
+        "windows_1m",
+    )
     assert limited == [[name, "toIntervalDay(10000)"] for name in tables]
     assert unlimited == [[], []]  # a hundred years are past the last instant of a TTL
     assert kept == [1, 1, 1, 1]
