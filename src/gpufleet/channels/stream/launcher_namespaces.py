@@ -12,8 +12,8 @@ import errno
 import os
 import socket
 import struct
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -123,29 +123,19 @@ class LauncherNamespaces:
 
 async def _in_own_thread(call: Callable[[], NamespaceSocket]) -> NamespaceSocket:
     """Run a call in a thread that ends with it: the thread's network namespace is never used again."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[NamespaceSocket] = loop.create_future()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="launcher namespace")
+    opening = asyncio.get_running_loop().run_in_executor(thread, call)
+    thread.shutdown(wait=False)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unused)
+        raise
 
-    def finish(opened: NamespaceSocket | None, error: BaseException | None) -> None:
-        if not result.done():
-            if opened is not None:
-                result.set_result(opened)
-            elif error is not None:
-                result.set_exception(error)
-        elif opened is not None:
-            opened.socket.close()
 
-    def run() -> None:
-        opened, failure = None, None
-        try:
-            opened = call()
-        except Exception as error:  # noqa: BLE001 - raised again in the caller
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop ended
-            loop.call_soon_threadsafe(finish, opened, failure)
-
-    threading.Thread(target=run, name="launcher namespace", daemon=True).start()
-    return await result
+def _close_unused(opening: "asyncio.Future[NamespaceSocket]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().socket.close()
 
 
 def _not_entered(pod: str, error: OSError) -> ChannelError:

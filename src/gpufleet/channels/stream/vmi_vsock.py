@@ -1,5 +1,6 @@
 """Dialer of the VSOCK of KubeVirt's virtual machines: consent at each dial, limits, and the ways to a guest."""
 
+import contextlib
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -82,11 +83,10 @@ class VmiVsockDialer:
         """Open a stream. Raises ChannelError."""
         target = self._find(self._uid)
         self._slots.take(self._uid)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._slots.release, self._uid)
             stream = await self._connector.connect(target, self._port)
-        except BaseException:
-            self._slots.release(self._uid)
-            raise
+            undo.pop_all()
         return _CountedStream(stream, lambda: self._slots.release(self._uid))
 
 
@@ -110,9 +110,9 @@ class NodeVsock:
         if target.cid < CID_FIRST_GUEST:
             raise ChannelError(f"vsock CID {target.cid} is not a guest", ChannelProblem.NO_SUCH_VM)
         opened = await self._namespaces.open(target.pods)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(opened.socket.close)
             dialer = self._make_dialer(LOCAL_CID if opened.is_local else target.cid, port, opened.socket)
-            return await dialer.dial()
-        except BaseException:
-            opened.socket.close()
-            raise
+            stream = await dialer.dial()
+            undo.pop_all()
+        return stream

@@ -23,7 +23,6 @@ _KINDS = frozenset(ObjectKind)
 _JSON_ENCODER = msgspec.json.Encoder()
 _LONG_TEXT = re.compile(f'"[^"]{{{MAX_TEXT + 1}}}')
 
-T = TypeVar("T")
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _Object = TypeVar("_Object", bound=ClusterObject)
 
@@ -96,10 +95,10 @@ def _is_clean(content: ClusterObject) -> bool:
     return json.isprintable() and "\\" not in json and (len(json) <= MAX_TEXT or not _LONG_TEXT.search(json))
 
 
-def _cleaned(content: T) -> T:
+def _cleaned(content: Any) -> Any:
     """Return a record, list or map with cleaned texts; the same object if it is clean."""
     if isinstance(content, str):
-        return bounded(content, MAX_TEXT)  # type: ignore[return-value]
+        return bounded(content, MAX_TEXT)
     if isinstance(content, msgspec.Struct):
         changed = {}
         for name in content.__struct_fields__:
@@ -110,9 +109,9 @@ def _cleaned(content: T) -> T:
         return msgspec.structs.replace(content, **changed) if changed else content
     if isinstance(content, dict):
         entries = {_cleaned(key): _cleaned(value) for key, value in content.items()}
-        return content if entries == content else entries  # type: ignore[return-value]
+        return content if entries == content else entries
     if isinstance(content, tuple):
         items = tuple([_cleaned(item) for item in content])
         same = all(new is old for new, old in zip(items, content, strict=True))
-        return content if same else items  # type: ignore[return-value]
+        return content if same else items
     return content
