@@ -142,3 +142,38 @@ def test_client_above_its_share_evicts_its_own_oldest_connection(addresses: str,
         queue.discard(slot)
         queue.discard(slot)
     assert len(queue) == 0
+
+
+async def test_connection_that_waits_at_the_end_of_accepting_is_closed() -> None:
+    async with serving(1, stall_seconds=60) as server:
+        busy, answered = await server.request()
+        await busy.readline()
+        reader, writer = await server.request()
+        for _ in range(100):  # event loop turns in which it is accepted and waits for a place
+            await asyncio.sleep(0)
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+    for one in (answered, writer):
+        one.transport.abort()
+    await asyncio.sleep(0)
+
+
+async def test_connection_accepted_at_the_end_of_accepting_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        connections = Connections(8)
+        accepting = connections.accept(
+            listener, lambda _: asyncio.Protocol(), tls=None, handshake_seconds=5, close_seconds=5
+        )
+        task = asyncio.create_task(accepting)
+        await asyncio.sleep(0)  # it waits for a connection
+        with socket.create_connection(listener.getsockname()) as client:
+            for _ in range(3):
+                await asyncio.sleep(0)
+                task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.sleep(0)
+            listener.close()
+            client.settimeout(5)
+            with contextlib.suppress(ConnectionResetError):
+                assert client.recv(1) == b""

@@ -1,10 +1,12 @@
 """Bounded set of a server's connections. When it is full, connections without a request make room for new ones."""
 
 import asyncio
+import functools
 import logging
 import socket
 import ssl
 from collections.abc import Callable
+from typing import Any
 
 log = logging.getLogger(__name__)
 
@@ -117,23 +119,32 @@ class Connections:
         try:
             while True:
                 try:
-                    sock, address = await loop.sock_accept(listener)
+                    sock, address = await _accept(listener)
                 except OSError as error:
                     log.debug("cannot accept a connection: %s", error)
                     await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
                     continue
                 slot = ConnectionSlot(self, address[0])
-                await self._make_room(slot.address)
+                try:
+                    await self._make_room(slot.address)
+                except asyncio.CancelledError:
+                    sock.close()
+                    raise
                 self._all.add(slot)
                 self._handshaking.add(slot)
                 self._new.add(slot)
                 task = asyncio.create_task(handshake(sock, slot))
                 slot.abort = task.cancel
                 self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                task.add_done_callback(functools.partial(self._handshake_ended, sock))
         finally:
             for task in self._tasks:
                 task.cancel()
+
+    def _handshake_ended(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # before its first step: nothing else has the socket
+            sock.close()
 
     async def _make_room(self, address: str) -> None:
         """Evict a connection if the limit is reached, or wait until one closes."""
@@ -172,3 +183,24 @@ class Connections:
             queue.discard(slot)
         self._all.discard(slot)
         self._left.set()
+
+
+async def _accept(listener: socket.socket) -> tuple[socket.socket, Any]:
+    """Wait for a connection and return its socket and address.
+
+    The method of the event loop loses a connection that it accepted just before it is cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            sock, address = listener.accept()
+        except BlockingIOError:
+            readable = asyncio.Event()
+            loop.add_reader(listener, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(listener)
+        else:
+            sock.setblocking(False)
+            return sock, address
