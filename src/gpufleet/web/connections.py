@@ -192,6 +192,7 @@ async def _accept(listener: socket.socket) -> tuple[socket.socket, Any]:
     """
     loop = asyncio.get_running_loop()
     while True:
+        await asyncio.sleep(0)  # during a flood of connections, one is accepted per turn of the loop
         try:
             sock, address = listener.accept()
         except BlockingIOError:

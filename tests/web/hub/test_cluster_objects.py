@@ -11,7 +11,7 @@ import pytest
 from gpufleet.cli.query.fleet import fleet_tables
 from gpufleet.cli.query.machines import nodes_tables
 from gpufleet.cli.table import Layout, render
-from gpufleet.cluster.machines import machine_report, node_machine
+from gpufleet.cluster.machines import CountedNode, machine_report, node_machine
 from gpufleet.codecs.batch import encode
 from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS
 from gpufleet.model.access import Role
@@ -271,7 +271,7 @@ async def test_node_without_agent_is_expected_and_not_seen(site: Site) -> None:
     await agent(site)
     unseen = msgspec.structs.replace(KUBE_NODE, uid="u2", name="kube-b", machine_id="b" * 32)
     nodes = [KUBE_NODE, unseen]
-    reports = [report for one in nodes if (report := machine_report(one, now())) is not None]
+    reports = [report for one in nodes if (report := machine_report(CountedNode(one), now())) is not None]
     await Collector(site).send(nodes=nodes, reports=reports)
     _, cluster = await site.request("/v1/clusters/local")
     assert cluster["coverage"]["sources"]["kubernetes"] == 16
