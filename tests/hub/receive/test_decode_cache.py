@@ -102,6 +102,6 @@ def stored(group: list[WireBatch]) -> Any:
         for at, batch in enumerate(group)
     ]
     table = arrow_table(
-        next(table for table in tables() if table.name == "samples"), build_columns(accepted, WriteCache())["samples"]
+        next(table for table in tables() if table.name == "samples"), build_columns(accepted, WriteCache()).tables["samples"]
     )
     return sorted(map(repr, rows_of(table)))

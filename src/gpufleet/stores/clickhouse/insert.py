@@ -6,6 +6,8 @@ from hashlib import blake2b
 from secrets import token_hex
 from typing import Any
 
+import msgspec
+
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.machines.cluster_objects import ClusterRows
@@ -13,6 +15,7 @@ from gpufleet.stores.clickhouse.machines.declarations import DeclaredRows
 from gpufleet.stores.clickhouse.machines.processes import ProcessRows
 from gpufleet.stores.clickhouse.machines.rows import PartRows
 from gpufleet.stores.clickhouse.samples.blocks import DimRows, SampleRows, info_rows
+from gpufleet.stores.clickhouse.samples.newest import ValueGroup
 from gpufleet.stores.clickhouse.schema.columns import Columns, RowBuffer, row_count
 from gpufleet.stores.clickhouse.schema.sets import WriteCache, absence_set_id
 from gpufleet.stores.clickhouse.schema.tables import ABSENCE_SETS, INFO, TableDefinition
@@ -20,8 +23,20 @@ from gpufleet.stores.clickhouse.schema.tables import ABSENCE_SETS, INFO, TableDe
 LOG = logging.getLogger(__name__)
 
 
-def build_columns(accepted: Sequence[AcceptedBatch], known: WriteCache) -> dict[str, Columns]:
-    """Return table name to columns, in write order, without empty tables. Pure except for updates of `known`.
+class InsertColumns(msgspec.Struct, frozen=True):
+    """Columns that a write inserts.
+
+    Attributes:
+        tables: table name to columns, in write order, without empty tables.
+        newest: the values of the rows of `latest`.
+    """
+
+    tables: dict[str, Columns]
+    newest: list[ValueGroup]
+
+
+def build_columns(accepted: Sequence[AcceptedBatch], known: WriteCache) -> InsertColumns:
+    """Return what to insert for batches. Pure except for updates of `known`.
 
     Referenced rows are written before the rows that refer to them, and `latest` is written last. So readers always
     find the absences, texts and dimensions of a row.
@@ -56,7 +71,7 @@ def build_columns(accepted: Sequence[AcceptedBatch], known: WriteCache) -> dict[
         processes.add(one, ids)
         declared.add(one)
         objects.add(one)
-    sample_columns, newest, texts = samples.convert()
+    sample_columns, newest, texts, values = samples.convert()
     info = RowBuffer(column.name for column in INFO.columns)
     for row in info_rows(texts):
         info.add(*row)
@@ -70,7 +85,7 @@ def build_columns(accepted: Sequence[AcceptedBatch], known: WriteCache) -> dict[
         "samples": sample_columns,
         "latest": newest,
     }
-    return {name: columns for name, columns in tables.items() if row_count(columns)}
+    return InsertColumns({name: columns for name, columns in tables.items() if row_count(columns)}, values)
 
 
 def complete_insert(handle: Handle, table: TableDefinition, rows: Any, token: str) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -34,7 +34,7 @@ from gpufleet.stores.clickhouse.connection.client import Handle, Handles, open_c
 from gpufleet.stores.clickhouse.connection.dsn import Dsn, parse_dsn
 from gpufleet.stores.clickhouse.connection.embedded import FolderLock
 from gpufleet.stores.clickhouse.connection.lease import Lease
-from gpufleet.stores.clickhouse.insert import build_columns, complete_insert
+from gpufleet.stores.clickhouse.insert import InsertColumns, build_columns, complete_insert
 from gpufleet.stores.clickhouse.machines.cluster_objects import fetch_cluster_objects, fetch_collectors
 from gpufleet.stores.clickhouse.machines.counts import GpuCounts
 from gpufleet.stores.clickhouse.machines.declarations import fetch_declared_gpus, fetch_declared_resources
@@ -44,6 +44,8 @@ from gpufleet.stores.clickhouse.machines.holdings import fetch_holdings
 from gpufleet.stores.clickhouse.machines.inventory import fetch_changes, fetch_pools, fetch_slots
 from gpufleet.stores.clickhouse.machines.processes import fetch_processes
 from gpufleet.stores.clickhouse.machines.status import (
+    READER_STATUS_COLUMNS,
+    READER_STATUS_KEY,
     fetch_readers,
     fetch_reporters_of_text,
     fetch_reporters_of_view,
@@ -54,14 +56,15 @@ from gpufleet.stores.clickhouse.rollup.hours import HourMarks, hours_touched
 from gpufleet.stores.clickhouse.rollup.job import fetch_due_hour, roll_up_hour
 from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, all_tables, apply_retention
 from gpufleet.stores.clickhouse.rollup.usage import fetch_device_usage
-from gpufleet.stores.clickhouse.samples.cache import ReadCache
+from gpufleet.stores.clickhouse.samples.cache import NewestRowCache, ReadCache
 from gpufleet.stores.clickhouse.samples.latest import fetch_latest
+from gpufleet.stores.clickhouse.samples.newest import NewestSamples
 from gpufleet.stores.clickhouse.samples.series import fetch_series
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.columns import Columns
 from gpufleet.stores.clickhouse.schema.migrate import migrate
 from gpufleet.stores.clickhouse.schema.sets import WriteCache
-from gpufleet.stores.clickhouse.schema.tables import Engine
+from gpufleet.stores.clickhouse.schema.tables import READER_STATUS, Engine
 from gpufleet.stores.clickhouse.sql.statement import limit_settings, run_statement
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
@@ -78,6 +81,8 @@ _KNOWN_INVENTORY = (
 
 
 _DEFAULT_LIMITS = SqlLimits()
+
+T = TypeVar("T")
 
 
 class TableStats(msgspec.Struct, frozen=True):
@@ -110,6 +115,8 @@ class ClickHouseStore:
         self._selecting = threading.Lock()
         self._known: WriteCache | None = None
         self._counts: GpuCounts | None = None
+        self._newest = NewestSamples()
+        self._readers = NewestRowCache(READER_STATUS_COLUMNS, READER_STATUS_KEY)
         self._tables = {table.name: table for table in all_tables()}
         self._cache = ReadCache.empty(exclusive=lock is not None)  # on a server another hub may write
         self._marks = HourMarks(monotonic)
@@ -167,17 +174,16 @@ class ClickHouseStore:
             known, self._known = self._known, None  # dropped unless everything below succeeds
             # Everything is converted before the first insert, so an unstorable batch writes nothing.
             columns = build_columns(accepted, known)
-            tables = self._arrow_tables(columns)
+            tables = self._arrow_tables(columns.tables)
             with translate_errors(f"{self._dsn.shown}: insert into {TOUCHED_HOURS.name}"):
                 self._marks.mark(self._handles.writer, hours_touched(accepted))
             try:
                 with self._cache.writing(accepted, tables):
                     for name, table in tables:
                         self._insert(name, table, f"{token}/{name}", is_retry=is_retry)
-                if self._counts is not None:
-                    self._counts.add_written(columns)
-            except BaseException:  # any part may have been written: reload the counts
-                self._counts = None
+                self._add_to_memory(columns)
+            except BaseException:  # any part may have been written
+                self._drop_memory()
                 raise
             known.trim()
             self._known = known
@@ -199,12 +205,18 @@ class ClickHouseStore:
     def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:
         """Return the newest sample per view, reader and lane, in that order; see `ports.SampleStore`."""
         with translate_errors(f"{self._dsn.shown}: latest"):
-            return fetch_latest(self._handles.reader, self._cache, cluster, [machine], view).get(machine, ())
+            return self._fetch_latest(cluster, [machine], view).get(machine, ())
 
     def latest_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[StoredSample, ...]]:
         """Return the newest samples of many machines; see `ports.SampleStore`."""
         with translate_errors(f"{self._dsn.shown}: latest of many"):
-            return fetch_latest(self._handles.reader, self._cache, cluster, machines)
+            return self._fetch_latest(cluster, machines)
+
+    def _fetch_latest(
+        self, cluster: str, machines: Sequence[str], view: str | None = None
+    ) -> dict[str, tuple[StoredSample, ...]]:
+        newest = self._exclusive(self._newest)
+        return fetch_latest(self._handles.reader, self._cache, newest, cluster, machines, view)
 
     def sample_summaries(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[SampleSummary, ...]]:
         """Return the newest samples of many machines without values; see `ports.SampleStore`."""
@@ -254,12 +266,14 @@ class ClickHouseStore:
     def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
         """Return the last reported status of each reader of a machine."""
         with translate_errors(f"{self._dsn.shown}: readers"):
-            return fetch_readers(self._handles.reader, cluster, [machine]).get(machine, ())
+            return fetch_readers(self._handles.reader, self._exclusive(self._readers), cluster, [machine]).get(
+                machine, ()
+            )
 
     def readers_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[ReaderStatus, ...]]:
         """Return the last reported reader status of many machines."""
         with translate_errors(f"{self._dsn.shown}: readers of many"):
-            return fetch_readers(self._handles.reader, cluster, machines)
+            return fetch_readers(self._handles.reader, self._exclusive(self._readers), cluster, machines)
 
     def holdings(self, query: HoldingQuery) -> tuple[StoredHolding, ...]:
         """Return matching holdings; see `ports.SampleStore`."""
@@ -403,8 +417,27 @@ class ClickHouseStore:
             with translate_errors(f"{self._dsn.shown}: lease renewal"):
                 self._lease.renew(self._handles.writer)
         except StoreError:
-            self._counts = None  # another hub may have written since
+            self._drop_memory()  # another hub may have written since
             raise
+
+    def _add_to_memory(self, written: InsertColumns) -> None:
+        """Add written rows to what is kept in memory."""
+        if self._counts is not None:
+            self._counts.add_written(written.tables)
+        if "latest" in written.tables:
+            self._newest.add(written.tables["latest"], written.newest)
+        if READER_STATUS.name in written.tables:
+            self._readers.add(written.tables[READER_STATUS.name])
+
+    def _drop_memory(self) -> None:
+        """Drop what is kept in memory: it is read again."""
+        self._counts = None
+        self._newest.drop()
+        self._readers.drop()
+
+    def _exclusive(self, memory: T) -> T | None:
+        """Return what is kept in memory, or None if another process may write to the tables."""
+        return None if self._lock is None and self._lease is None else memory
 
     def _loaded_counts(self) -> GpuCounts:
         """Return the GPU counts, cached while no other process may write."""

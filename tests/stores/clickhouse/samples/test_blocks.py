@@ -24,7 +24,7 @@ def rows(*batches: WireBatch) -> list[dict[str, Any]]:
         AcceptedBatch(received_at=NOW + number, reported_at=NOW + number, machine_ids=(f"m{number}",), batch=batch)
         for number, batch in enumerate(batches)
     ]
-    return rows_of(arrow_table(TABLES["samples"], build_columns(accepted, WriteCache())["samples"]))
+    return rows_of(arrow_table(TABLES["samples"], build_columns(accepted, WriteCache()).tables["samples"]))
 
 
 def full(watts: list[Cell], used: list[Cell]) -> WireBatch:

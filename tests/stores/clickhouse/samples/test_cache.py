@@ -1,6 +1,12 @@
-"""Content cache: cached answers equal the tables during concurrent reads and writes."""
+"""Caches: answers equal the tables during concurrent reads and writes."""
 
-from gpufleet.stores.clickhouse.samples.cache import ContentCache
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.stores.clickhouse.samples.cache import ContentCache, NewestRowCache, ResultRow
+from gpufleet.stores.clickhouse.schema.columns import Columns
 
 ONE, OTHER = ("c", "one"), ("c", "other")
 
@@ -63,3 +69,77 @@ def test_full_cache_is_cleared() -> None:
     with cache.reading([ONE]) as may_keep:
         cache.keep(may_keep, ONE, "exceeds the capacity", 10**9)
     assert cache.known([*machines, ONE]) == known
+
+
+class Table:
+    """Rows of cluster, machine, reader, state and time of report."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str, str, str, int]] = []
+        self.cache = NewestRowCache(("machine", "reader", "state", "reported_at"), key=2)
+        self.queried: list[str] = []
+
+    def write(self, *rows: tuple[str, str, str, str, int]) -> None:
+        self.rows += rows
+        names = ("cluster", "machine", "reader", "state", "reported_at")
+        columns: Columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+        self.cache.add(columns)
+
+    def newest(self, cluster: str, machines: Sequence[str]) -> list[ResultRow]:
+        found: dict[tuple[str, ...], ResultRow] = {}
+        for row in sorted(self.rows, key=lambda row: row[4]):
+            if row[0] == cluster and row[1] in machines:
+                found[row[1:3]] = row[1:]
+        return [found[key] for key in sorted(found)]
+
+    def query(self, machines: Sequence[str]) -> list[ResultRow]:
+        self.queried += machines
+        return self.newest("c", machines)
+
+
+ROWS = st.tuples(*map(st.sampled_from, ("cd", "mn", "xyz", "ab")), st.integers(0, 20))
+
+
+@given(st.lists(st.tuples(st.lists(ROWS, max_size=5), st.sampled_from(((), ("m",), ("n", "m"))))))
+def test_newest_rows_equal_the_table(
+    writes: list[tuple[list[tuple[str, str, str, str, int]], tuple[str, ...]]],
+) -> None:
+    table = Table()
+    for rows, read in writes:
+        table.write(*rows)
+        assert table.cache.fetch("c", read, table.query) == table.newest("c", read)
+    assert len(table.queried) == len(set(table.queried))
+
+
+def test_older_row_that_arrives_late_changes_nothing() -> None:
+    table = Table()
+    table.cache.fetch("c", ["m"], table.query)
+    table.write(("c", "m", "x", "new", 2))
+    table.write(("c", "m", "x", "old", 1))
+    assert table.cache.fetch("c", ["m"], table.query) == [("m", "x", "new", 2)]
+
+
+def test_row_written_during_the_query_is_kept() -> None:
+    table = Table()
+
+    def query(machines: Sequence[str]) -> list[ResultRow]:
+        found = table.query(machines)
+        table.write(("c", "m", "x", "new", 2))
+        return found
+
+    table.write(("c", "m", "x", "old", 1))
+    table.cache.fetch("c", ["m"], query)
+    assert table.cache.fetch("c", ["m"], query) == [("m", "x", "new", 2)]
+
+
+def test_query_during_which_the_cache_was_dropped_is_not_kept() -> None:
+    table = Table()
+
+    def query(machines: Sequence[str]) -> list[ResultRow]:
+        table.cache.drop()
+        return table.query(machines)
+
+    table.cache.fetch("c", ["m"], query)
+    table.write(("c", "m", "x", "new", 1))
+    assert table.cache.fetch("c", ["m"], table.query) == [("m", "x", "new", 1)]
+    assert table.queried == ["m", "m"]

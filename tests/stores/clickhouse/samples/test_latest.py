@@ -81,16 +81,22 @@ numbers = itertools.count(1)
         min_size=1,
         max_size=3,
     ).filter(lambda writes: _unique([sample for write in writes for sample in write])),
+    st.integers(0, 4),
     st.data(),
 )
 def test_latest_is_the_newest_sample_unchanged(
-    store: ClickHouseStore, writes: list[list[Sample]], data: st.DataObject
+    store: ClickHouseStore, writes: list[list[Sample]], first_answer: int, data: st.DataObject
 ) -> None:
-    """Reports arrive in any order, some twice, and each contains only some of the views."""
+    """Reports arrive in any order, some twice, and each contains only some of the views.
+
+    From the first answer on, the newest samples are in memory.
+    """
     cluster = f"property-{next(numbers)}"
     expected: dict[tuple[str, str, str], Sample] = {}
     arrived = data.draw(st.permutations(range(len(writes))))
     for time, number in enumerate([*arrived, data.draw(st.sampled_from(arrived))]):
+        if time == first_answer:
+            store.latest(cluster, "m")
         samples, seq = writes[number], number + 1
         batch = Batch(
             cluster=cluster,
@@ -108,6 +114,7 @@ def test_latest_is_the_newest_sample_unchanged(
             expected[key(sample)] = sample
     found = {key(stored.sample): stored.sample for stored in store.latest(cluster, "m")}
     assert found.keys() == expected.keys()
+    assert {key(one.sample): one.sample for one in store.latest_of(cluster, ["m", "other"])["m"]} == found
     for place, sample in expected.items():
         assert _ordered(found[place]) == _ordered(sample)
 

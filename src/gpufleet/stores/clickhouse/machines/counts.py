@@ -7,7 +7,6 @@ their names, which senders cannot choose: the probability of a collision among a
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,13 +17,15 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse.samples.keys import dictionary_column
 from gpufleet.stores.clickhouse.schema.columns import (
-    ColumnData,
     Columns,
     DictionaryColumn,
     IdIndex,
     IndexedColumn,
     NewestValues,
     NumericArray,
+    listed_cells,
+    mix_hashes,
+    text_hashes,
 )
 from gpufleet.stores.clickhouse.schema.tables import KNOWN_AT
 
@@ -39,8 +40,6 @@ REPORT_WINDOW_SECONDS = 1200
 
 _NEVER = 0
 _NO_INVENTORY = -1
-_MIX = np.int64(-7046029254386353131)
-"""Odd multiplier without a bit pattern: 2^64 divided by the golden ratio."""
 
 
 class GpuReports(msgspec.Struct, frozen=True):
@@ -111,7 +110,7 @@ class GpuCounts:
         """Add PCI inventories; of each machine the newest counts."""
         every = np.argsort(rows.reported_at, kind="stable")
         with self._lock:
-            names = _mixed(_hashes(rows.cluster), _hashes(rows.machine))
+            names = mix_hashes(text_hashes(rows.cluster), text_hashes(rows.machine))
             machines = self._machines_of(names[every], rows.cluster, rows.machine, every)
             self._on_buses.update(machines, rows.reported_at[every], rows.gpus[every])
 
@@ -152,8 +151,8 @@ class GpuCounts:
 
     def _numbered(self, rows: GpuReports, of_rows: NumericArray) -> NumericArray:
         """Return the index of the GPU of each row; new GPUs are added."""
-        places = _mixed(_hashes(rows.cluster), _hashes(rows.machine))[of_rows]
-        names = _mixed(places, _hashes(rows.view)[of_rows])
+        places = mix_hashes(text_hashes(rows.cluster), text_hashes(rows.machine))[of_rows]
+        names = mix_hashes(places, text_hashes(rows.view)[of_rows])
         gpus, firsts = self._gpus.assign(names)
         if len(firsts):
             new = of_rows[firsts]
@@ -178,7 +177,7 @@ class GpuCounts:
             new = of_rows[firsts]
             clusters = [self._clusters.setdefault(name, len(self._clusters)) for name in cluster.texts]
             self._cluster_of = np.concatenate([self._cluster_of, np.array(clusters, np.int32)[cluster.rows[new]]])
-            self._id_of = np.concatenate([self._id_of, _hashes(machine)[new]])
+            self._id_of = np.concatenate([self._id_of, text_hashes(machine)[new]])
             self._gpu_report_at.grow(len(new))
             self._on_buses.grow(len(new))
         return machines
@@ -206,26 +205,11 @@ def gpu_reports(latest: Columns) -> GpuReports:
 def bus_reports(inventory: Columns) -> BusReports:
     """Return the GPU counts in columns for the table `inventory`."""
     cluster, machine, reported_at, vendors, parents = (
-        _listed(inventory[name]) for name in ("cluster", "machine", "reported_at", "vendors", "physical_functions")
+        listed_cells(inventory[name]) for name in ("cluster", "machine", "reported_at", "vendors", "physical_functions")
     )
     functions = (zip(*lists, strict=True) for lists in zip(vendors, parents, strict=True))
     gpus = [sum(vendor == NVIDIA_VENDOR and parent is None for vendor, parent in some) for some in functions]
     return BusReports(dictionary_column(cluster), dictionary_column(machine), _numbers(gpus), _numbers(reported_at))
-
-
-def _listed(cells: ColumnData) -> list[Any]:
-    assert isinstance(cells, list), "small tables are filled row by row"
-    return cells
-
-
-def _hashes(column: DictionaryColumn | IndexedColumn) -> NumericArray:
-    """Return this process's hash of each row's text."""
-    return _numbers(map(hash, column.texts))[column.rows]
-
-
-def _mixed(names: NumericArray, more: NumericArray) -> NumericArray:
-    """Combine two hashes to one; the order matters."""
-    return names * _MIX + more
 
 
 def _numbers(numbers: Iterable[int]) -> NumericArray:

@@ -7,7 +7,7 @@ from typing import Any
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.samples.cache import fetch_newest
+from gpufleet.stores.clickhouse.samples.cache import NewestRowCache, ResultRow, fetch_newest
 
 _READER_STATUS = """
 SELECT machine, reader, lane, state, interval_seconds, toUnixTimestamp64Nano(last_attempt),
@@ -16,9 +16,25 @@ SELECT machine, reader, lane, state, interval_seconds, toUnixTimestamp64Nano(las
 """
 
 
-def fetch_readers(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, tuple[ReaderStatus, ...]]:
-    """Return machine id to the newest status of each reader and lane."""
-    parameters = {"cluster": cluster, "machines": list(machines)}
+READER_STATUS_COLUMNS = (
+    *("machine", "reader", "lane", "state", "interval_seconds", "last_attempt", "last_success"),
+    *("duration_seconds", "failures", "error_class", "last_error", "reported_at"),
+)
+"""Columns as queried."""
+
+READER_STATUS_KEY = 3
+
+
+def fetch_readers(
+    handle: Handle, cache: NewestRowCache | None, cluster: str, machines: Sequence[str]
+) -> dict[str, tuple[ReaderStatus, ...]]:
+    """Return machine id to the newest status of each reader and lane; `cache` is None if other processes may write."""
+
+    def query(wanted: Sequence[str]) -> list[ResultRow]:
+        parameters = {"cluster": cluster, "machines": list(wanted)}
+        key, rank = READER_STATUS_KEY, itemgetter(-1)
+        return fetch_newest(handle, _READER_STATUS, "reader_status", parameters, key=key, rank=rank)
+
     found: dict[str, list[ReaderStatus]] = {}
     for (
         machine,
@@ -33,7 +49,7 @@ def fetch_readers(handle: Handle, cluster: str, machines: Sequence[str]) -> dict
         error_class,
         last_error,
         _,
-    ) in fetch_newest(handle, _READER_STATUS, "reader_status", parameters, key=3, rank=itemgetter(-1)):
+    ) in query(machines) if cache is None else cache.fetch(cluster, machines, query):
         status = ReaderStatus(
             reader=reader,
             lane=Lane(lane),

@@ -14,6 +14,7 @@ from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import Cell, DimBlock, MetricListCache, SampleBlock, WireBatch
 from gpufleet.model.wire.matrix import LISTED, as_matrix, join_matrices
 from gpufleet.stores.clickhouse.samples.keys import PlacedBlock, RowKeys, repeat_per_row, report_order, row_counts
+from gpufleet.stores.clickhouse.samples.newest import ValueGroup
 from gpufleet.stores.clickhouse.schema.columns import (
     AnyColumn,
     ChunkedNumbers,
@@ -171,6 +172,7 @@ class SampleRows:
         self._keys = RowKeys()
         self._info_sets: list[int] = []
         self._newest = ValueRows()
+        self._newest_groups: list[ValueGroup] = []
         self._core: dict[str, ChunkedNumbers] = {}
         self._tails = {
             name: NumericLists() for name in ("tail_int_ids", "tail_int_values", "tail_float_ids", "tail_float_values")
@@ -183,8 +185,8 @@ class SampleRows:
         for placed in self._keys.add(accepted, blocks, absence_ids):
             self._groups.of(placed.block).blocks.append(placed)
 
-    def convert(self) -> tuple[Columns, Columns, list[InfoRow]]:
-        """Return the columns of `samples` and of `latest`, and the info rows to write.
+    def convert(self) -> tuple[Columns, Columns, list[InfoRow], list[ValueGroup]]:
+        """Return the columns of `samples` and of `latest`, the info rows to write, and the values for the memory.
 
         A core metric that is in no block has no column.
 
@@ -200,7 +202,7 @@ class SampleRows:
             column.pad(self._rows)
         head: Columns = {**self._keys.columns(ordered), "info_set": self._info_sets}
         newest: Columns = {**head, KNOWN_AT.name: report_order(ordered), **self._newest.columns}
-        return {**head, **self._core, **self._tails}, newest, self._info
+        return {**head, **self._core, **self._tails}, newest, self._info, self._newest_groups
 
     def _add_values(self, names: Sequence[str], blocks: Sequence[PlacedBlock[SampleBlock]]) -> None:
         count = sum(one.rows for one in blocks)
@@ -224,7 +226,11 @@ class SampleRows:
         self._add_tail("tail_int", tail_ints, count)
         self._add_tail("tail_float", tail_floats, count)
         self._add_info(blocks, infos, count)
-        self._newest.add([*newest, *tail_ints, *tail_floats], count)
+        stored = [*newest, *tail_ints, *tail_floats]
+        self._newest.add(stored, count)
+        self._newest_groups.append(
+            ValueGroup(tuple(metric.id for metric, _ in stored), [cells for _, cells in stored], count)
+        )
         self._rows += count
 
     def _add_core(self, metric: Metric, columns: Sequence[AnyColumn]) -> NumericArray | list[Cell]:

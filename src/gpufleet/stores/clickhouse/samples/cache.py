@@ -14,6 +14,7 @@ from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.samples.blocks import machines_with_dims
+from gpufleet.stores.clickhouse.schema.columns import Columns, listed_cells
 from gpufleet.stores.clickhouse.schema.sets import AbsenceSets, SetCache
 from gpufleet.stores.clickhouse.schema.tables import VIEWS
 
@@ -95,6 +96,9 @@ class ContentCache(Generic[Content]):
 
 ResultRow = tuple[Any, ...]
 
+_ROW_LIMIT = 200_000
+"""Maximum rows of a `NewestRowCache`: reader statuses of 20,000 machines, about 100 MB."""
+
 _FEW_MACHINES = 16
 """For up to this many machines, unmerged rows are reduced here, because FINAL takes longer."""
 
@@ -137,6 +141,81 @@ def fetch_newest(
         if before is None or rank(row) >= rank(before):  # of equal ranks the later row wins, as with FINAL
             newest[row[:key]] = row
     return [row for _, row in sorted(newest.items())]
+
+
+class NewestRowCache:
+    """Newest rows of a small table by key, for the machines that were loaded by a query. Thread-safe.
+
+    Rows that are written during a load and later are added. The order of reports decides which row of a key is newest,
+    so rows can be added in any order. Dropped completely above `_ROW_LIMIT`.
+    """
+
+    def __init__(self, columns: Sequence[str], key: int) -> None:
+        """Create an empty cache.
+
+        Args:
+            columns: queried columns: the key with the machine first, other columns, and the version column.
+            key: number of key columns.
+        """
+        self._columns = columns
+        self._key = key
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._generation += 1
+        self._rows: dict[Subject, dict[ResultRow, ResultRow]] = {}
+        self._loaded: set[Subject] = set()
+        self._count = 0
+
+    def drop(self) -> None:
+        """Drop everything: the content of the store is not known any more."""
+        with self._lock:
+            self._clear()
+
+    def add(self, written: Columns) -> None:
+        """Add rows that were written, as columns of the table; rows of machines that are not loaded are left out."""
+        with self._lock:
+            if not self._rows:
+                return
+            rows = zip(*(listed_cells(written[name]) for name in self._columns), strict=True)
+            for cluster, row in zip(listed_cells(written["cluster"]), rows, strict=True):
+                if (cluster, row[0]) in self._rows:
+                    self._add((cluster, row[0]), row)
+
+    def fetch(
+        self, cluster: str, machines: Collection[str], query: Callable[[Sequence[str]], Sequence[ResultRow]]
+    ) -> list[ResultRow]:
+        """Return the newest rows of machines in order of the key; `query` returns them for machines not loaded yet."""
+        with self._lock:
+            if self._count > _ROW_LIMIT:
+                self._clear()
+            generation = self._generation
+            rows: list[ResultRow] = []
+            missing: list[str] = []
+            for machine in dict.fromkeys(machines):
+                if (cluster, machine) in self._loaded:
+                    rows += self._rows[cluster, machine].values()
+                else:
+                    self._rows.setdefault((cluster, machine), {})
+                    missing.append(machine)
+        if missing:
+            found = query(missing)
+            rows += found
+            with self._lock:
+                if generation == self._generation:
+                    for row in found:
+                        self._add((cluster, row[0]), row)
+                    self._loaded.update((cluster, machine) for machine in missing)
+        return sorted(rows, key=itemgetter(slice(self._key)))
+
+    def _add(self, subject: Subject, row: ResultRow) -> None:
+        rows, key = self._rows[subject], row[: self._key]
+        before = rows.get(key)
+        if before is None or row[-1] >= before[-1]:
+            self._count += before is None
+            rows[key] = row
 
 
 Views = dict[tuple[str, str, str], View]

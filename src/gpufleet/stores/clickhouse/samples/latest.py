@@ -2,16 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue import BY_ID, CATALOGUE, Lane, Metric, ValueType
+from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.samples.cache import ReadCache, Subject, cached_views, fetch_newest
+from gpufleet.stores.clickhouse.samples.cache import ReadCache, ResultRow, Subject, cached_views, fetch_newest
+from gpufleet.stores.clickhouse.samples.newest import NewestRow, NewestSamples, newest_columns, newest_rows, value_of
 from gpufleet.stores.clickhouse.schema.sets import EMPTY_SET, fetch_absences
 
 SampleKey = tuple[str, str, str, str, int]
@@ -19,7 +20,8 @@ SampleKey = tuple[str, str, str, str, int]
 
 _SELECT_LATEST = """
 SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
-    driver_session, absence_set, info_set, int_ids, int_values, float_ids, float_values, toUnixTimestamp64Nano(known_at)
+    driver_session, absence_set, info_set, has_totals, int_ids, int_values, float_ids, float_values,
+    toUnixTimestamp64Nano(known_at)
 """
 
 _INFO = """
@@ -40,55 +42,64 @@ SELECT DISTINCT machine FROM dim_samples WHERE cluster = {cluster:String} AND ma
 """
 
 
-def value_of(metric: Metric, stored: float) -> Value:
-    """Return a stored value as in readings: a state by name."""
-    return metric.states[int(stored)] if metric.type is ValueType.ENUM else stored
-
-
 def fetch_latest(
-    handle: Handle, cache: ReadCache, cluster: str, machines: Sequence[str], view: str | None = None
+    handle: Handle,
+    cache: ReadCache,
+    newest: NewestSamples | None,
+    cluster: str,
+    machines: Sequence[str],
+    view: str | None = None,
 ) -> dict[str, tuple[StoredSample, ...]]:
-    """Return machine id to the newest sample per view, reader and lane, in that order (of one view)."""
+    """Return machine id to the newest sample per view, reader and lane, in that order (of one view).
+
+    `newest` has the rows of machines that were read before; None if other processes may write to the tables.
+    """
     parameters: dict[str, Any] = {"cluster": cluster, "machines": list(machines)}
     subjects = [(cluster, machine) for machine in machines]
     with cache.views.reading(subjects) as may_keep_views, cache.has_dims.reading(subjects) as may_keep_dims:
         # Rows first: everything that they refer to was written before them
-        rows = fetch_newest(handle, _SELECT_LATEST, "latest", parameters, key=4, rank=itemgetter(14, 4), view=view)
+        rows = _fetch_rows(handle, newest, cluster, machines, view)
         if not rows:
             return {}
-        seen = {row[0] for row in rows if row[1]}
+        seen = {row.machine for row in rows if row.view}
         views = cached_views(handle, cache.views, may_keep_views, cluster, seen)
         dims, dim_sets = _dims(handle, cache, may_keep_dims, cluster, rows, view)
-    texts = _texts(handle, parameters, {row[9] for row in rows}, cache)
-    absences = fetch_absences(handle, {row[8] for row in rows} | dim_sets, cache.absences)
+    texts = _texts(handle, parameters, {row.info_set for row in rows}, cache)
+    absences = fetch_absences(handle, {row.absence_set for row in rows} | dim_sets, cache.absences)
     stored: dict[str, list[StoredSample]] = {}
     for row in rows:
-        machine, key, reader, lane, measured_at, received_at, provenance, session, absence_set, info_set = row[:10]
-        values: dict[str, Value | Absent] = {}
-        values.update(_values(row))
-        values.update(texts.get(info_set, {}))
-        values.update(absences.get(absence_set, {}))
         sample = Sample(
-            view=views[machine, key, reader] if key else None,
-            reader=reader,
-            lane=Lane(lane),
-            measured_at=measured_at,
-            values=values,
-            dims=tuple(_dim_values(dims.get((machine, key, reader, lane, measured_at), {}), absences)),
-            provenance=Provenance(provenance),
-            driver_session=session,
+            view=views[row.machine, row.view, row.reader] if row.view else None,
+            reader=row.reader,
+            lane=Lane(row.lane),
+            measured_at=row.measured_at,
+            values={**row.values, **texts.get(row.info_set, {}), **absences.get(row.absence_set, {})},
+            dims=tuple(_dim_values(dims.get(row.place, {}), absences)),
+            provenance=Provenance(row.provenance),
+            driver_session=row.driver_session,
         )
-        stored.setdefault(machine, []).append(StoredSample(sample=sample, received_at=received_at))
+        stored.setdefault(row.machine, []).append(StoredSample(sample=sample, received_at=row.received_at))
     return {machine: tuple(samples) for machine, samples in stored.items()}
 
 
-def _values(row: tuple[Any, ...]) -> Iterable[tuple[str, Value]]:
-    int_ids, int_values, float_ids, float_values = row[10:14]
-    for ids, values in ((int_ids, int_values), (float_ids, float_values)):
-        for number, value in zip(ids, values, strict=True):
-            if number in BY_ID:  # a newer build may have written metrics unknown to this build
-                metric = BY_ID[number]
-                yield metric.name, value_of(metric, value)
+def _fetch_rows(
+    handle: Handle, newest: NewestSamples | None, cluster: str, machines: Sequence[str], view: str | None
+) -> list[NewestRow]:
+    """Return the newest rows in order of machine, view, reader and lane."""
+    if newest is None:
+        return newest_rows(_query(handle, cluster, machines, view))
+    read = newest.read(cluster, machines, view)
+    rows = read.rows
+    if read.missing:
+        found = _query(handle, cluster, read.missing, None)
+        newest.load(read, cluster, *newest_columns(cluster, found))
+        rows = rows + [row for row in newest_rows(found) if view is None or row.view == view]
+    return sorted(rows, key=attrgetter("place"))
+
+
+def _query(handle: Handle, cluster: str, machines: Sequence[str], view: str | None) -> list[ResultRow]:
+    parameters = {"cluster": cluster, "machines": list(machines)}
+    return fetch_newest(handle, _SELECT_LATEST, "latest", parameters, key=4, rank=itemgetter(-1, 4), view=view)
 
 
 def _texts(handle: Handle, parameters: dict[str, Any], ids: set[int], cache: ReadCache) -> dict[int, dict[str, Value]]:
@@ -111,13 +122,13 @@ def _dims(
     cache: ReadCache,
     may_keep: set[Subject],
     cluster: str,
-    rows: Sequence[tuple[Any, ...]],
+    rows: Sequence[NewestRow],
     view: str | None,
 ) -> tuple[SampleDims, set[int]]:
-    machines = {row[0] for row in rows}
+    machines = {row.machine for row in rows}
     known = cache.has_dims.known({(cluster, machine) for machine in machines})
     machines -= {machine for (_, machine), has_dims in known.items() if not has_dims}
-    places = {row[:5] for row in rows if row[0] in machines}
+    places = {row.place for row in rows if row.machine in machines}
     if not places:
         return {}, set()
     parameters = {

@@ -14,7 +14,7 @@ from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.rollup.hours import SourceChoice, choose_sources, fetch_hour_states
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, value_expression
-from gpufleet.stores.clickhouse.samples.latest import value_of
+from gpufleet.stores.clickhouse.samples.newest import value_of
 
 MAX_POINTS = 11_000
 """Maximum number of steps of a series."""

@@ -109,6 +109,12 @@ Columns = dict[str, ColumnData]
 """Column name to data; all of equal length."""
 
 
+def listed_cells(cells: ColumnData) -> list[Any]:
+    """Return the cells of a column that was filled row by row."""
+    assert isinstance(cells, list), "small tables are filled row by row"
+    return cells
+
+
 class RowBuffer:
     """Buffer for a small table that is filled row by row."""
 
@@ -139,6 +145,20 @@ def row_count(columns: Columns) -> int:
             case list() | np.ndarray():
                 return len(cells)
     return 0
+
+
+_MIX = np.int64(-7046029254386353131)
+"""Odd multiplier without a bit pattern: 2^64 divided by the golden ratio."""
+
+
+def text_hashes(column: DictionaryColumn | IndexedColumn) -> NumericArray:
+    """Return this process's hash of each row's text: 64 bits, which senders cannot choose."""
+    return np.fromiter(map(hash, column.texts), np.int64)[column.rows]
+
+
+def mix_hashes(names: NumericArray, more: NumericArray | int) -> NumericArray:
+    """Combine two columns of hashes or numbers to hashes; the order matters."""
+    return names * _MIX + more
 
 
 NO_NUMBER = -1
