@@ -118,8 +118,7 @@ class GpuCounts:
         """Return cluster to GPUs with their last number received in the interval; see `ports.FleetStore`."""
         with self._lock:
             at = self._value_at.cells
-            found = np.flatnonzero((at >= since) & (at <= until))
-            return self._by_cluster(self._gpus_per_machine(found))
+            return self._by_cluster(self._gpus_per_machine((at >= since) & (at <= until)))
 
     def known(self, without: Sequence[str]) -> dict[str, KnownGpus]:
         """Return cluster to the GPUs of its machines, except machines in `without`; see `ports.FleetStore`."""
@@ -128,18 +127,21 @@ class GpuCounts:
             seen_at = self._seen_at.cells
             apart = np.abs(seen_at - self._gpu_report_at.cells[self._machine_of])
             there = wanted[self._machine_of] & (seen_at != _NEVER) & (apart <= REPORT_WINDOW_SECONDS * NANOS)
-            nvml = self._by_cluster(self._gpus_per_machine(np.flatnonzero(there)))
+            nvml = self._by_cluster(self._gpus_per_machine(there))
             pci = self._by_cluster(np.where(wanted, self._on_buses.cells, _NO_INVENTORY), least=0)
         return {one: KnownGpus(pci=pci.get(one), nvml=nvml.get(one, 0)) for one in sorted({*nvml, *pci})}
 
-    def _gpus_per_machine(self, gpus: NumericArray) -> NumericArray:
-        """Return the number of these GPUs on each machine.
+    def _gpus_per_machine(self, counted: NumericArray) -> NumericArray:
+        """Return the number of the GPUs on each machine for which `counted` is true.
 
         GPUs identified only by index count only if the machine has no others: they may be the same GPUs.
         """
-        machines, named = self._machine_of[gpus], self._is_named[gpus]
+        machines, named = self._machine_of[counted], self._is_named[counted]
+        every = np.bincount(machines, minlength=len(self._machines))
+        if named.all():
+            return every
         with_name = np.bincount(machines[named], minlength=len(self._machines))
-        return np.where(with_name > 0, with_name, np.bincount(machines, minlength=len(self._machines)))
+        return np.where(with_name > 0, with_name, every)
 
     def _by_cluster(self, per_machine: NumericArray, least: int = 1) -> dict[str, int]:
         """Return the sum of each cluster that has a machine with at least `least` GPUs."""
