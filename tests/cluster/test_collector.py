@@ -10,7 +10,16 @@ import pytest
 from gpufleet.cluster.collector import STATUS_SECONDS, ClusterCollector
 from gpufleet.config.agent import HubClientConfig, SpoolConfig
 from gpufleet.delivery.outbox import Delivery
-from gpufleet.model.kubernetes import ClusterNode, ClusterPod, CopyState, CopyStatus, GpuResourceKind, NodeGpuResource
+from gpufleet.model.kubernetes import (
+    ClusterDevice,
+    ClusterNode,
+    ClusterPod,
+    ClusterSlice,
+    CopyState,
+    CopyStatus,
+    GpuResourceKind,
+    NodeGpuResource,
+)
 from gpufleet.model.stored.kubernetes import ClusterObject, ObjectKind
 from gpufleet.model.wire.batch import ClusterPart
 from gpufleet.ports.cluster import ClusterIdentity
@@ -72,14 +81,14 @@ class Site:
 
     def __init__(self, delivery: Delivery, hub: FakeHub, clock: FakeClock) -> None:
         self.delivery, self.hub, self.clock = delivery, hub, clock
-        self.nodes, self.pods = FakeCopy("nodes"), FakeCopy("pods")
+        self.nodes, self.pods, self.slices = FakeCopy("nodes"), FakeCopy("pods"), FakeCopy("resourceslices")
         self.election = FakeElection()
         self.collector = self.collector_with(self.election)
 
     def collector_with(self, election: FakeElection | None) -> ClusterCollector:
         """Return a collector of the copies with this election."""
         return ClusterCollector(
-            {ObjectKind.NODE: self.nodes, ObjectKind.POD: self.pods},
+            {ObjectKind.NODE: self.nodes, ObjectKind.POD: self.pods, ObjectKind.SLICE: self.slices},
             owners=None,
             election=election,
             identity=FakeIdentity(),
@@ -144,7 +153,7 @@ def uids(parts: list[ClusterPart]) -> tuple[set[str], set[str]]:
 async def test_leader_sends_changes_at_once_and_nothing_else(site: Site) -> None:
     (part,) = await site.cycle()
     assert uids([part]) == ({"n1", "p1", "p2"}, set())
-    assert (part.observed_at, [one.state for one in part.copies]) == (site.clock.now_ns(), [CopyState.SYNCED] * 2)
+    assert (part.observed_at, [one.state for one in part.copies]) == (site.clock.now_ns(), [CopyState.SYNCED] * 3)
     assert sorted(site.numbers) == [
         ("gpu-1", "kubernetes_allocatable_devices", 8),
         ("gpu-1", "kubernetes_capacity_devices", 8),
@@ -162,9 +171,73 @@ async def test_removed_node_has_no_numbers_any_more(site: Site) -> None:
     assert {value for _, _, value in site.numbers} == {None}
 
 
+def slice_of(uid: str, *uuids: str, generation: int = 1, slices: int = 1) -> ClusterSlice:
+    devices = tuple(
+        ClusterDevice(driver="gpu.nvidia.com", pool="gpu-1", name=uuid.lower(), node="gpu-1", kind="gpu", uuid=uuid)
+        for uuid in uuids
+    )
+    return ClusterSlice(
+        uid=uid, name=uid, driver="gpu.nvidia.com", pool="gpu-1", generation=generation, slices=slices, devices=devices
+    )
+
+
+def published(site: Site) -> list[object]:
+    """Return the numbers of published GPUs in the batches of the last cycle."""
+    return [
+        value
+        for batch in site.batches
+        for block in batch.dims
+        for resource, value in zip(block.labels[0], block.values, strict=True)
+        if resource == "gpu_nvidia_com"
+    ]
+
+
+async def test_gpus_of_a_dra_driver_are_counted_while_their_pool_is_complete(site: Site) -> None:
+    site.nodes.content = {"n1": ClusterNode(uid="n1", name="gpu-1")}
+    site.slices.content = {"s1": slice_of("s1", "GPU-1", "GPU-2")}
+    await site.cycle()
+    assert published(site) == [2]
+    await site.cycle()
+    assert published(site) == []
+    site.slices.content = {
+        "s1": slice_of("s1", "GPU-1", "GPU-2"),
+        "s2": slice_of("s2", "GPU-3", generation=2, slices=2),
+    }
+    await site.cycle()
+    assert published(site) == [None]
+    site.slices.content["s3"] = slice_of("s3", "GPU-4", generation=2, slices=2)
+    await site.cycle()
+    assert published(site) == [2]
+
+
+@pytest.mark.parametrize("state", [CopyState.FORBIDDEN, CopyState.NOT_SERVED])
+async def test_published_gpus_are_unknown_without_their_slices(site: Site, state: CopyState) -> None:
+    site.slices.content = {"s1": slice_of("s1", "GPU-1")}
+    await site.cycle()
+    assert published(site) == [1]
+    site.slices.state = state
+    await site.cycle()
+    assert published(site) == [None]
+
+
+async def test_published_gpus_of_a_stale_copy_keep_their_time(site: Site) -> None:
+    site.slices.content = {"s1": slice_of("s1", "GPU-1")}
+    await site.cycle()
+    site.slices.state, site.slices.since = CopyState.STALE, 7
+    site.nodes.content = {"n1": ClusterNode(uid="n1", name="gpu-1", resources=GPUS, zone="other")}
+    await site.cycle()
+    times = {
+        resource: at
+        for batch in site.batches
+        for block in batch.dims
+        for resource, at in zip(block.labels[0], block.measured_at, strict=True)
+    }
+    assert times == {"nvidia_com_gpu": site.clock.now_ns(), "gpu_nvidia_com": 7}
+
+
 async def test_outage_is_reported_and_ends_nothing(site: Site) -> None:
     await site.cycle()
-    site.nodes.state = site.pods.state = CopyState.STALE
+    site.nodes.state = site.pods.state = site.slices.state = CopyState.STALE
     site.nodes.since = site.pods.since = site.clock.now_ns()
     (part,) = await site.cycle()
     assert uids([part]) == (set(), set())
@@ -203,7 +276,7 @@ async def test_leader_without_lease_reports_its_copies_only(site: Site) -> None:
     site.pods.state = CopyState.STALE
     (part,) = await site.cycle()
     assert uids([part]) == (set(), set())
-    assert [one.state for one in part.copies] == [CopyState.SYNCED, CopyState.STALE]
+    assert [one.state for one in part.copies] == [CopyState.SYNCED, CopyState.STALE, CopyState.SYNCED]
     (part,) = await site.cycle(2 * STATUS_SECONDS)
     assert (uids([part]), part.copies[1].state) == ((set(), set()), CopyState.STALE)
     site.election.holder = "replica-2_2"

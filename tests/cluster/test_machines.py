@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.cluster.machines import ended_report, has_numbers, machine_report, node_machine
+from gpufleet.cluster.machines import CountedNode, ended_report, has_numbers, machine_report, node_machine
 from gpufleet.model.absence import Absent
 from gpufleet.model.kubernetes import ClusterNode, GpuResourceKind, NodeGpuResource
 from gpufleet.model.wire.batch import MachineReport
@@ -25,8 +25,12 @@ def numbers(report: MachineReport | None) -> dict[tuple[str, str], object]:
     }
 
 
+def counted(*resources: NodeGpuResource, published: int | None = None, **fields: object) -> CountedNode:
+    return CountedNode(node(*resources, **fields), published)
+
+
 def test_numbers_are_those_of_nvidia_resources_and_the_label() -> None:
-    found = node(
+    found = counted(
         gpus(), gpus("nvidia.com/mig-1g.10gb", 4, None), gpus("amd.com/gpu"), labels={"nvidia.com/gpu.count": "8"}
     )
     assert numbers(machine_report(found, 5)) == {
@@ -38,20 +42,32 @@ def test_numbers_are_those_of_nvidia_resources_and_the_label() -> None:
 
 
 def test_node_without_numbers_has_no_report() -> None:
-    assert not has_numbers(node(gpus("amd.com/gpu")))
-    assert machine_report(node(), 5) is None
-    assert not has_numbers(node(labels={"nvidia.com/gpu.count": "many"}))
+    assert not has_numbers(counted(gpus("amd.com/gpu")))
+    assert machine_report(counted(), 5) is None
+    assert not has_numbers(counted(labels={"nvidia.com/gpu.count": "many"}))
 
 
 def test_numbers_that_a_node_had_before_end() -> None:
-    report = machine_report(node(gpus("nvidia.com/gpu.shared", 4, 4)), 5, node(gpus()))
+    report = machine_report(counted(gpus("nvidia.com/gpu.shared", 4, 4)), 5, counted(gpus()))
     assert numbers(report) == {
         ("capacity_devices", "nvidia_com_gpu_shared"): 4,
         ("allocatable_devices", "nvidia_com_gpu_shared"): 4,
         ("capacity_devices", "nvidia_com_gpu"): None,
         ("allocatable_devices", "nvidia_com_gpu"): None,
     }
-    assert set(numbers(ended_report(node(gpus()), 5)).values()) == {None}
+    assert set(numbers(ended_report(counted(gpus()), 5)).values()) == {None}
+
+
+def test_published_gpus_have_their_own_time() -> None:
+    report = machine_report(counted(gpus(), published=4), 5, published_at=3)
+    assert report is not None
+    assert {(sample.measured_at, dim.labels[0], dim.value) for sample in report.samples for dim in sample.dims} == {
+        (5, "nvidia_com_gpu", 8),
+        (5, "nvidia_com_gpu", 7),
+        (3, "gpu_nvidia_com", 4),
+    }
+    assert numbers(machine_report(counted(), 5, counted(published=4))) == {("capacity_devices", "gpu_nvidia_com"): None}
+    assert numbers(machine_report(counted(published=0), 5)) == {("capacity_devices", "gpu_nvidia_com"): 0}
 
 
 def test_evidence_is_that_of_the_node() -> None:

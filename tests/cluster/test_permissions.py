@@ -8,7 +8,8 @@ from typing import Any
 import aiohttp
 
 from gpufleet.cluster.permissions import Permission, owner_permissions, required_permissions
-from gpufleet.config.cluster import ApiConfig, ClusterAgentConfig, CollectConfig, LeaseConfig
+from gpufleet.config.cluster import ClusterAgentConfig, CollectConfig, LeaseConfig
+from gpufleet.config.kubernetes import ApiConfig
 from gpufleet.holders.kubernetes.connection import ApiAccess, ApiConnection
 from gpufleet.holders.kubernetes.resources import LEASES, NODES, PODS
 from gpufleet.model.errors import KubernetesApiError

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import msgspec
 import pytest
 import yaml
@@ -26,8 +25,6 @@ from gpufleet.config.cluster import ClusterAgentConfig
 from gpufleet.config.hub import ENV_PREFIX as HUB_PREFIX
 from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import load
-from gpufleet.model.kubernetes import CopyState
-from gpufleet.wiring.cluster import running_cluster_agent
 from tests.support.command import gpufleet
 from tests.support.helm import (
     CHART,
@@ -40,9 +37,9 @@ from tests.support.helm import (
     host_paths,
     restricted_violations,
 )
-from tests.support.kube import GIVEN, KubeCluster, KubeServer
+from tests.support.kube import GIVEN, KubeServer
 from tests.support.uv import ROOT
-from tests.support.waiting import PATIENCE, wait_until_async
+from tests.support.waiting import PATIENCE
 from tools.manifests import manifests, rule_files
 
 pytestmark = pytest.mark.system
@@ -603,37 +600,3 @@ def test_api_server_accepts_every_rendering(helm: Helm, kubectl: Kubectl) -> Non
         objects += [one for one in rendered.objects if not kubectl.is_given or one["kind"] not in dict(DEFINITIONS)]
     output = kubectl("apply", "--dry-run=server", "-f", "-", objects=objects)
     assert len(output.splitlines()) == len(objects)
-
-
-@pytest.mark.slow
-async def test_collector_works_with_the_rendered_roles(helm: Helm, kubectl: Kubectl, tmp_path: Path) -> None:
-    if kubectl.is_given:
-        pytest.skip("would leave cluster roles in a cluster that the tests did not start")
-    rendered = helm.render(Values(("tier=1",), namespace="default"))
-    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    kubectl("apply", "-f", "-", objects=[one for one in rendered.objects if one["kind"] in kinds])
-    account = "--as=system:serviceaccount:default:gpufleet-cluster-agent"
-    for denied in (["list", "secrets"], ["get", "configmaps"], ["create", "pods"], ["get", "leases/other"]):
-        assert kubectl("auth", "can-i", *denied, account, code=1).strip() == "no"
-
-    token = tmp_path / "token"
-    token.write_text(kubectl("create", "token", "gpufleet-cluster-agent"))
-    user = KubeCluster(kubectl.kubeconfig, tmp_path, None).user(token)
-    environment = environment_of(rendered.pods()["cluster-agent"])
-    own = {"LISTEN": "127.0.0.1:0", "STATE": str(tmp_path), "API__KUBECONFIG": str(user), "HUB__URL": ""}
-    environment |= {f"{CLUSTER_PREFIX}{key}": value for key, value in own.items()}
-    config = load(ClusterAgentConfig, file=None, env_prefix=CLUSTER_PREFIX, env=environment, flags={})
-    async with running_cluster_agent(config) as running, aiohttp.ClientSession() as session:
-        status: dict[str, Any] = {}
-
-        async def is_leader() -> bool:
-            async with session.get(f"{running.url}/v1/snapshot") as answer:
-                status.update((await answer.json())["status"])
-            return bool(status["is_leader"] and status["system_uid"]) and all(
-                one["state"] not in (CopyState.STARTING, CopyState.STALE) for one in status["copies"]
-            )
-
-        await wait_until_async(is_leader, what="a leader with a copy of every resource")
-    states = {one["resource"].partition(".")[0]: one["state"] for one in status["copies"]}
-    assert (states.pop("nodes"), states.pop("pods")) == (CopyState.SYNCED, CopyState.SYNCED)
-    assert CopyState.FORBIDDEN not in states.values()

@@ -51,6 +51,10 @@ REPLICAS = Owner(kind="ReplicaSet", name="web-5d", api_version="apps/v1")
         ([Owner(kind="StatefulSet", name="b", api_version="apps/v1")], {"k8s.statefulset.name": "b"}),
         ([REPLICAS, Owner(kind="Deployment", name="web", api_version="apps/v1")], {"k8s.deployment.name": "web"}),
         ([REPLICAS], {}),
+        (
+            [Owner(kind="Job", name="a", api_version="batch/v1"), Owner(kind="Deployment", name="d")],
+            {"k8s.job.name": "a"},
+        ),
         ([Owner(kind="Job", name="a", api_version="batch.volcano.sh/v1alpha1")], {}),
         (
             [Owner(kind="Job", name="a", api_version="batch/v1"), Owner(kind="JobSet", name="set")],

@@ -203,6 +203,11 @@ def test_verdicts(name: str, changed: dict[str, object], verdict: CheckVerdict, 
         ("slurm", "not_permitted: jobs are hidden", "SlurmUser"),
         ("libvirt", "not_permitted: socket", "read-only socket"),
         ("processes", "partial: other users", "CAP_SYS_PTRACE"),
+        ("kubernetes", "not_permitted: 403", "agent.enrich"),
+        ("kubernetes", "partial: owners that cannot be read: ReplicaSet (forbidden)", "agent.enrich"),
+        ("kubernetes", "no_data: the name of this node is not known", "k8s_node_name"),
+        ("kubernetes", "stale: no answer in time", "API server"),
+        ("kubernetes", "reader_failed: lightkube is not installed (grpcio neither)", "gpufleet[kubernetes]"),
     ],
 )
 def test_each_holder_source_has_its_fix(source: str, state: str, fix: str) -> None:

@@ -62,6 +62,14 @@ def test_each_holder_is_one_info_series() -> None:
     assert set(found.values()) == {1}
 
 
+def test_queue_of_a_pod_is_no_partition() -> None:
+    pod = holder_labels(holding(Holder(kind=HolderKind.POD, id="uid-a", queue="research")))
+    job = holder_labels(holding(Holder(kind=HolderKind.JOB, id="1", queue="gpu")))
+    assert (pod["queue"], job["partition"]) == ("research", "gpu")
+    assert "partition" not in pod
+    assert "queue" not in job
+
+
 def test_virtual_machine_of_a_launcher_pod_is_named() -> None:
     found = families(PrometheusExporter().render(held_snapshot()), HOLDER_INFO)
 

@@ -15,7 +15,7 @@ from gpufleet.exporters.otlp_resource import node_resource
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event, EventKind, event_report
-from gpufleet.model.holdings import MAX_LABELS, DeviceHolders, Holder, HolderKind, HolderState, Holding, Share
+from gpufleet.model.holdings import MAX_LABELS, DeviceHolders, Holder, HolderKind, HolderState, Holding, Owner, Share
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Provenance
 from gpufleet.model.snapshot import Guest, Host, Snapshot
@@ -204,6 +204,20 @@ def test_l9gpu_dialect_has_its_own_names_of_a_job(world: World) -> None:
     attributes = taken(source)["gpu.power.draw"].points[0].attributes
     assert (attributes["job_id"], attributes["username"], attributes["partition"]) == ("12345", "ann", "gpu")
     assert "job.id" not in attributes
+
+
+def test_l9gpu_dialect_names_the_owner_of_a_pod(world: World) -> None:
+    owners = tuple(
+        Owner(kind=kind, name=name, api_version="apps/v1")
+        for kind, name in (("ReplicaSet", "web-1"), ("Deployment", "web"))
+    )
+    pod = Holder(kind=HolderKind.POD, id="uid-a", name="web-1-a", namespace="ml", owners=owners, labels={"team": "a"})
+    source = OtlpMetrics("east", {}, world.clock.now_ns, ("l9gpu",))
+    measure(world, 100.0)
+    run_to_end(source.offer(held(shown(world), holding(pod)), STATS))
+    attributes = taken(source)["gpu.power.draw"].points[0].attributes
+    owner = {"k8s.deployment.name": "web", "k8s.owner.kind": "Deployment", "k8s.owner.name": "web"}
+    assert attributes.items() >= {**owner, "k8s.pod.label.team": "a"}.items()
 
 
 @pytest.mark.parametrize(

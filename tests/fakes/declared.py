@@ -6,7 +6,14 @@ import msgspec
 
 from gpufleet.codecs.batch import to_rows
 from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, GPU_RESOURCES, KUBERNETES_REPORTED, LABELLED
+from gpufleet.model.catalogue.kubernetes import (
+    ALLOCATABLE,
+    CAPACITY,
+    GPU_RESOURCES,
+    KUBERNETES_REPORTED,
+    LABELLED,
+    PUBLISHED_GPUS,
+)
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import to_datetime
@@ -55,14 +62,19 @@ def gpus(
     counting = {
         place: records
         for place, records in declared.items()
-        if place[1] not in without and _sum(records, CAPACITY, GPU_RESOURCES) is not None
+        if place[1] not in without and _sum(records, CAPACITY, (*GPU_RESOURCES, PUBLISHED_GPUS)) is not None
     }
     found: dict[str, dict[str, DeclaredGpus]] = {}
     for (cluster, machine, reader), records in sorted(counting.items()):
-        others = {place[2]: _received(each) for place, each in counting.items() if place[:2] == (cluster, machine)}
-        is_newest = reader == min(others, key=lambda each: (-others[each], each))
-        count = _sum(records, CAPACITY, GPU_RESOURCES) or 0
-        whole = _whole(count, _sum(records, LABELLED), buses.get((cluster, machine), 0))
+        others = {
+            place[2]: (_sum(each, CAPACITY, (PUBLISHED_GPUS,)) is None, -_received(each), place[2])
+            for place, each in counting.items()
+            if place[:2] == (cluster, machine)
+        }
+        is_counted = reader == min(others, key=lambda each: others[each])
+        devices, published = _sum(records, CAPACITY, GPU_RESOURCES) or 0, _sum(records, CAPACITY, (PUBLISHED_GPUS,))
+        count = max(devices, published or 0)
+        whole = max(published or 0, _whole(devices, _sum(records, LABELLED), buses.get((cluster, machine), 0)))
         allocatable = _sum(records, ALLOCATABLE, GPU_RESOURCES)
         before = found.setdefault(cluster, {}).get(reader)
         measured, received = to_datetime(max(record.measured_at for record in records)), to_datetime(_received(records))
@@ -71,8 +83,9 @@ def gpus(
             machines=1 + (before.machines if before else 0),
             gpus=count + (before.gpus if before else 0),
             allocatable=_add(allocatable, before.allocatable if before else None),
-            counted=count * is_newest + (before.counted if before else 0),
-            shares=(count - whole) * is_newest + (before.shares if before else 0),
+            published=_add(published, before.published if before else None),
+            counted=count * is_counted + (before.counted if before else 0),
+            shares=(count - whole) * is_counted + (before.shares if before else 0),
             measured_at=max(measured, before.measured_at) if before else measured,
             received_at=max(received, before.received_at) if before else received,
         )

@@ -63,12 +63,21 @@ BUILT_IN = (
 
 
 class _Watch:
-    def __init__(self, key: ResourceKey, namespace: str, *, bookmarks: bool, metadata_only: bool) -> None:
+    def __init__(
+        self, key: ResourceKey, namespace: str, selector: str, *, bookmarks: bool, metadata_only: bool
+    ) -> None:
         self.key = key
         self.namespace = namespace
+        self.selector = selector
         self.bookmarks = bookmarks
         self.metadata_only = metadata_only
         self.events: asyncio.Queue[Object | None] = asyncio.Queue()
+
+    def offer(self, key: ResourceKey, event: str, stored: Object) -> None:
+        """Queue an event that this watch selects."""
+        is_in_namespace = self.namespace in ("", stored["metadata"].get("namespace", ""))
+        if self.key == key and is_in_namespace and _selected(stored, self.selector):
+            self.events.put_nowait({"type": event, "object": stored})
 
 
 class FakeKubeApi:
@@ -80,6 +89,7 @@ class FakeKubeApi:
         gone_as_status: whether a watch of a compacted version is answered by HTTP 410 instead of an ERROR event.
         faults: statuses of the next answers; 0 closes the connection without an answer.
         requests: method, path and `Accept` of each request.
+        queries: path and query of each request.
         page_hook: called before each page after the first of a list.
     """
 
@@ -89,6 +99,7 @@ class FakeKubeApi:
         self.gone_as_status = False
         self.faults: list[int] = []
         self.requests: list[tuple[str, str, str]] = []
+        self.queries: list[tuple[str, dict[str, str]]] = []
         self.page_hook: Any = None
         self._objects: dict[ResourceKey, dict[tuple[str, str], Object]] = {key: {} for key in self.kinds}
         self._version = 100
@@ -198,12 +209,12 @@ class FakeKubeApi:
         frozen = copy.deepcopy(stored)
         self._history.append((self._version, key, event, frozen))
         for watch in self._watches:
-            if watch.key == key and watch.namespace in ("", frozen["metadata"].get("namespace", "")):
-                watch.events.put_nowait({"type": event, "object": frozen})
+            watch.offer(key, event, frozen)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         accept = request.headers.get("Accept", "")
         self.requests.append((request.method, request.path, accept))
+        self.queries.append((request.path, dict(request.query)))
         if self.faults:
             fault = self.faults.pop(0)
             if not fault:
@@ -299,12 +310,13 @@ class FakeKubeApi:
         watch = _Watch(
             key,
             namespace,
+            request.query.get("fieldSelector", ""),
             bookmarks=request.query.get("allowWatchBookmarks") == "true",
             metadata_only="PartialObjectMetadata;" in accept,
         )
         for version, changed, event, stored in self._history:
-            if version > since and changed == key and namespace in ("", stored["metadata"].get("namespace", "")):
-                watch.events.put_nowait({"type": event, "object": stored})
+            if version > since:
+                watch.offer(changed, event, stored)
         self._watches.add(watch)
         try:
             while (event_ := await watch.events.get()) is not None:

@@ -11,7 +11,7 @@ import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import httpx2
 import lightkube
@@ -30,6 +30,25 @@ GIVEN = "GPUFLEET_TEST_KUBECONFIG"
 
 NAMESPACES = "/api/v1/namespaces"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+RULES_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+}
+"""Policy of the audit log: the requests of service accounts, without content."""
+
+
+class AuditedRequest(NamedTuple):
+    """Request for a resource as the API server judged it; `resource` has the subresource after a slash."""
+
+    verb: str
+    group: str
+    resource: str
+    name: str
+    status: int
 
 
 class ClusterUnderTest(Protocol):
@@ -175,9 +194,27 @@ class KubeCluster:
         }
         await self._send("POST", f"{RBAC}/clusterrolebindings", binding)
         self._created += [f"{RBAC}/clusterroles/{name}", f"{RBAC}/clusterrolebindings/{name}"]
+        return await self.account_token(name)
+
+    async def account_token(self, account: str) -> str:
+        """Return a bearer token of a service account of the namespace."""
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
-        answer = await self._send("POST", f"{account}/{name}/token", request)
+        path = f"{NAMESPACES}/{self.namespace}/serviceaccounts/{account}/token"
+        answer = await self._send("POST", path, request)
         return str(answer["status"]["token"])
+
+    async def rules_of(self, account: str, namespace: str) -> list[Object]:
+        """Return the rules that the API server applies to a service account for the objects of a namespace.
+
+        The account is of this cluster's namespace. The rules that every account has are part of the result.
+        """
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{self.namespace}", "system:authenticated")
+        user = f"system:serviceaccount:{self.namespace}:{account}"
+        headers = [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)]
+        review = {"kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
+        answer = await self._send("POST", RULES_REVIEWS, review, headers)
+        rules: list[Object] = answer["status"]["resourceRules"]
+        return rules
 
     def user(self, token_file: Path) -> Path:
         cluster = self._config.cluster
@@ -209,8 +246,8 @@ class KubeCluster:
             pytest.skip("needs an API server that the tests started themselves")
         return self._server
 
-    async def _send(self, method: str, path: str, content: Object) -> Object:
-        answer = await self._http.request(method, path, json=content)
+    async def _send(self, method: str, path: str, content: Object, headers: Sequence[tuple[str, str]] = ()) -> Object:
+        answer = await self._http.request(method, path, json=content, headers=list(headers))
         assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text}"
         stored: Object = answer.json()
         return stored
@@ -232,14 +269,22 @@ class KubeServer:
         self._etcd = etcd
         self._port = _three_ports()
         self.kubeconfig = folder / "kubeconfig"
+        self._audit = folder / "audit.log"
 
     def start(self) -> None:
         """Start both and wait until they are ready."""
+        policy = self.folder / "audit-policy.json"
+        policy.write_text(json.dumps(AUDIT_POLICY))
+        options = [
+            "--watch-cache-sizes=replicasets.apps#0",  # with the cache, compaction gives no 410
+            f"--audit-policy-file={policy}",
+            f"--audit-log-path={self._audit}",
+        ]
         environment = {
             **os.environ,
             "ETCD": str(self._etcd),
             "APISERVER": str(_program()),
-            "APISERVER_EXTRA": "--watch-cache-sizes=replicasets.apps#0",  # with the cache, compaction gives no 410
+            "APISERVER_EXTRA": " ".join(options),
         }
         done = subprocess.run(
             ["bash", str(PARTS / "start"), str(self._port), str(self.folder)],
@@ -272,6 +317,15 @@ class KubeServer:
         """Compact etcd at its newest revision."""
         put = self._call("put", {"key": "Zw==", "value": "Zw=="})
         self._call("compaction", {"revision": put["header"]["revision"], "physical": True})
+
+    def requests_of(self, namespace: str, account: str) -> set[AuditedRequest]:
+        """Return the requests of a service account for resources, in any order."""
+        if not self._audit.exists():  # it is created by the first request
+            return set()
+        user = f"system:serviceaccount:{namespace}:{account}"
+        complete = self._audit.read_text().rpartition("\n")[0]
+        events = [json.loads(line) for line in complete.splitlines() if f'"{user}"' in line]
+        return {_request(one) for one in events if "resource" in one.get("objectRef", {})}
 
     def _call(self, method: str, body: Object) -> Any:
         url = f"http://127.0.0.1:{self._port + 1}/v3/kv/{method}"
@@ -311,6 +365,14 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def _request(event: Object) -> AuditedRequest:
+    """Return the request of an event of the audit log."""
+    of = event["objectRef"]
+    resource = "/".join(filter(None, (of["resource"], of.get("subresource"))))
+    status = event["responseStatus"]["code"]
+    return AuditedRequest(event["verb"], of.get("apiGroup", ""), resource, of.get("name", ""), status)
 
 
 def _key(resource: ApiResource) -> tuple[str, str, str]:

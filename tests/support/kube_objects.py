@@ -16,8 +16,28 @@ VMI_KIND = FakeKind("kubevirt.io", "v1", "virtualmachineinstances", "VirtualMach
 
 REPLICA_SETS = ApiResource("apps", "v1", "replicasets")
 DEPLOYMENTS = ApiResource("apps", "v1", "deployments")
+STATEFUL_SETS = ApiResource("apps", "v1", "statefulsets")
+DAEMON_SETS = ApiResource("apps", "v1", "daemonsets")
+JOBS = ApiResource("batch", "v1", "jobs")
+DEFINITIONS = ApiResource("apiextensions.k8s.io", "v1", "customresourcedefinitions", is_namespaced=False)
 
 Object = dict[str, Any]
+
+SELECTOR = {"matchLabels": {"app": "a"}}
+TEMPLATE: Object = {
+    "metadata": {"labels": {"app": "a"}},
+    "spec": {"containers": [{"name": "main", "image": "none"}], "restartPolicy": "Always"},
+}
+JOB_TEMPLATE: Object = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}
+OWNER_SPECS: dict[str, Object] = {
+    "ReplicaSet": {"replicas": 0, "selector": SELECTOR, "template": TEMPLATE},
+    "Deployment": {"replicas": 0, "selector": SELECTOR, "template": TEMPLATE},
+    "StatefulSet": {"replicas": 0, "serviceName": "s", "selector": SELECTOR, "template": TEMPLATE},
+    "DaemonSet": {"selector": SELECTOR, "template": TEMPLATE},
+    "Job": {"parallelism": 0, "template": JOB_TEMPLATE},
+    "CronJob": {"schedule": "0 0 1 1 *", "suspend": True, "jobTemplate": {"spec": {"template": JOB_TEMPLATE}}},
+}
+"""Specification of each built-in kind of owner, for which controllers create nothing."""
 
 
 def key_of(resource: ApiResource) -> ResourceKey:
@@ -60,4 +80,24 @@ def controller(owner: Object) -> Object:
         "name": owner["metadata"]["name"],
         "uid": owner["metadata"]["uid"],
         "controller": True,
+    }
+
+
+def definition(resource: ApiResource, kind: str) -> Object:
+    """Return the CustomResourceDefinition of a resource, without a schema of its fields."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": resource.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": resource.name,
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},  # required in groups of Kubernetes
+        },
+        "spec": {
+            "group": resource.group,
+            "scope": "Namespaced" if resource.is_namespaced else "Cluster",
+            "names": {"plural": resource.plural, "singular": kind.lower(), "kind": kind},
+            "versions": [version],
+        },
     }

@@ -8,13 +8,14 @@ import aiohttp
 import pytest
 
 from gpufleet.config.agent import HubClientConfig
-from gpufleet.config.cluster import ApiConfig, ClusterAgentConfig, CollectConfig, LeaseConfig
+from gpufleet.config.cluster import ClusterAgentConfig, CollectConfig, LeaseConfig
+from gpufleet.config.kubernetes import ApiConfig
 from gpufleet.model.errors import ConfigError
 from gpufleet.model.kubernetes import ChainEnd, CopyState
 from gpufleet.model.wire.batch import ClusterPart
 from gpufleet.wiring.cluster import running_cluster_agent
 from tests.fakes.hub import FakeHub
-from tests.fakes.kube_api import FakeKubeApi, Rule
+from tests.fakes.kube_api import FakeKubeApi, Object, Rule
 from tests.support.kube_objects import (
     CLAIM_KEY,
     DEPLOYMENTS,
@@ -30,6 +31,7 @@ from tests.support.kube_objects import (
     key_of,
 )
 from tests.support.waiting import wait_until_async
+from tests.web.hub.site import running_site
 
 
 class Site:
@@ -152,6 +154,58 @@ async def test_devices_and_labels_of_the_configuration_arrive(site: Site) -> Non
     devices = [device for part in site.parts for one in part.slices for device in one.devices]
     assert [device.uuid for device in devices] == ["GPU-1"]
     assert [one.name for part in site.parts for one in part.claims] == ["claim-1"]
+
+
+def resource_slice(name: str, *gpus: int, slices: int) -> Object:
+    """Return a slice of NVIDIA's driver, with a MIG device of each GPU besides the GPU."""
+    devices = []
+    for number in gpus:
+        own = {
+            "uuid": {"string": f"GPU-{number}"},
+            "resource.kubernetes.io/pciBusID": {"string": f"0000:0{number}:00.0"},
+        }
+        parts = {"type": {"string": "mig"}, "parentUUID": {"string": f"GPU-{number}"}}
+        devices += [
+            {"name": f"gpu-{number}", "attributes": {"type": {"string": "gpu"}, **own}},
+            {"name": f"gpu-{number}-mig-19-0-1", "attributes": parts},
+        ]
+    pool = {"name": "gpu-1", "generation": 1, "resourceSliceCount": slices}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "gpu-1", "pool": pool, "devices": devices}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+async def test_gpus_of_a_dra_driver_are_expected_at_the_hub(tmp_path: Path) -> None:
+    async with FakeKubeApi() as api, running_site(tmp_path / "hub") as hub:
+        api.put(NODE_KEY, {"metadata": {"name": "gpu-1"}, "status": {"allocatable": {"cpu": "64"}}})
+        api.put(SLICE_KEY, resource_slice("first", 1, 2, 3, slices=2))
+        config = ClusterAgentConfig(
+            cluster="local",
+            replica="replica-1",
+            listen="127.0.0.1:0",
+            state=str(tmp_path / "state"),
+            api=ApiConfig(kubeconfig=str(api.kubeconfig(tmp_path))),
+            lease=LeaseConfig(enabled=False),
+            hub=HubClientConfig(url=hub.hub.url),
+        )
+
+        async def coverage() -> Any:
+            return (await hub.request("/v1/clusters/local"))[1]["coverage"]
+
+        async def is_expected(count: int | None) -> bool:
+            return bool((await coverage())["sources"]["kubernetes"] == count)
+
+        async with running_cluster_agent(config):
+            api.put(SLICE_KEY, resource_slice("second", 4, slices=2))
+            await wait_until_async(lambda: is_expected(4), what="the GPUs of both slices")
+            (declared,) = (await coverage())["kubernetes"]
+            assert (declared["machines"], declared["gpus"], declared["published"]) == (1, 4, 4)
+            _, machines = await hub.request("/v1/machines")
+            (machine,) = machines["items"]
+            assert (machine["machine"]["name"], machine["liveness"]["state"]) == ("gpu-1", "never_seen")
+            assert [(one["resource"], one["capacity"]) for one in machine["kubernetes"]] == [("gpu_nvidia_com", 4)]
+
+            api.delete(SLICE_KEY, "", "second")
+            await wait_until_async(lambda: is_expected(None), what="the incomplete pool to be unknown")
 
 
 async def test_copies_without_permission_or_resource_do_not_stop_the_others(site: Site) -> None:

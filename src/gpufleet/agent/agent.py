@@ -162,6 +162,9 @@ class Agent:
                     tasks.create_task(self._guests.run(self._note_change), name="guests")
                 if self._holders is not None:
                     tasks.create_task(supervise(self._collect_holders, "holders"), name="holders")
+                    if (pods := self._holders.pods) is not None:
+                        read_pods = functools.partial(pods.run, self._node_name)
+                        tasks.create_task(supervise(read_pods, "pods"), name="pods")
                 tasks.create_task(self._emit_events(), name="events")
                 tasks.create_task(self._refresh_pages(), name="pages")
                 for export in self._exports:
@@ -264,6 +267,9 @@ class Agent:
     async def _collect_holders(self) -> None:
         assert self._holders is not None
         await self._holders.run(self._showing.newest, self._note_holders)
+
+    def _node_name(self) -> str:
+        return self._state.machine.k8s_node_name or ""
 
     def _note_holders(self) -> None:
         assert self._holders is not None

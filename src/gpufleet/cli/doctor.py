@@ -127,14 +127,15 @@ def cluster_agent(
     from gpufleet.config.load import load
     from gpufleet.doctor.cluster import examine_permissions
     from gpufleet.holders.kubernetes.connection import ApiConnection
-    from gpufleet.wiring.cluster import api_access, lease_namespace
+    from gpufleet.wiring.cluster import lease_namespace
+    from gpufleet.wiring.kubernetes import api_access
 
     flags = {"api.kubeconfig": kubeconfig}
     settings = load(ClusterAgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags=flags)
     namespace = lease_namespace(settings) if settings.lease.enabled else ""
 
     async def examine() -> "Sequence[CheckResult]":
-        connection = ApiConnection(api_access(settings))
+        connection = ApiConnection(api_access(settings.api))
         try:
             return await examine_permissions(connection, required_permissions(settings), namespace)
         finally:
@@ -160,9 +161,12 @@ def _examine_node(root: Path, config: Path | None) -> "tuple[CheckResult, ...]":
     from gpufleet.doctor import examine, gather_facts
     from gpufleet.doctor.access import LocalAccess
     from gpufleet.runtime import SystemClock
+    from gpufleet.wiring.readers import kubernetes_node
 
     settings = load(AgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={})
-    facts = asyncio.run(gather_facts(LocalFiles(root), LocalAccess(root), SystemClock(), str(settings.folder)))
+    node = kubernetes_node(settings.readers.host, os.environ)
+    gathered = gather_facts(LocalFiles(root), LocalAccess(root), SystemClock(), str(settings.folder), node)
+    facts = asyncio.run(gathered)
     if root == Path("/"):  # the sources read this machine only
         facts = _with_holders(facts, settings)
     return examine(_with_hub(_with_guests(facts, settings, LocalAccess(root)), settings))
@@ -176,22 +180,30 @@ def _with_holders(facts: "NodeFacts", settings: "AgentConfig") -> "NodeFacts":
     from gpufleet.runtime import SystemClock
     from gpufleet.wiring.holders import SOURCES, make_holders
 
+    node = facts.machine.k8s_node_name if facts.machine is not None else None
+
     async def call() -> dict[str, str]:
         collector = make_holders(settings, SystemClock(), saves=False)
         if collector is None:
             return {}
         try:
             await collector.round(())
+            await collector.settle(node or "")
         finally:
             await collector.close()
         return collector.capabilities
 
     capabilities = asyncio.run(call())
     states = {name: capabilities.get(f"holders_{name}", "disabled") for name in SOURCES}
+    if "holders_kubernetes" in capabilities:
+        states["kubernetes"] = capabilities["holders_kubernetes"]
     unresolved = None
     if capabilities:
         with contextlib.suppress(CommandError, ConfigError):  # no agent runs here
-            unresolved = _agent_snapshot(settings).unresolved
+            snapshot = _agent_snapshot(settings)
+            unresolved = snapshot.unresolved
+            if "kubernetes" in states:  # it also watches the pods, and reads their owners
+                states["kubernetes"] = snapshot.capabilities.get("holders_kubernetes", states["kubernetes"])
     return msgspec.structs.replace(facts, holders=states, unresolved=unresolved)
 
 

@@ -50,6 +50,7 @@ COLUMNS = (
     TextColumn("since", rank=1),
     TextColumn("methods", wide=True),
     TextColumn("owner", rank=8, cut=True),
+    TextColumn("queue", wide=True),
     TextColumn("id", wide=True),
 )
 
@@ -199,5 +200,6 @@ def _holding_cells(holding: Holding, now: dt.datetime, began: dt.datetime | None
         Cell() if began is not None and since >= began else since_cell(since, now),
         "+".join(holding.methods),
         owner_text(holder),
+        holder.queue,
         holder.id,
     ]

@@ -217,9 +217,8 @@ class ClusterCollector:
 
     async def _post_nodes(self, delivery: Delivery, views: Mapping[ObjectKind, CopyView]) -> bool:
         is_queued = False
-        view = views.get(ObjectKind.NODE)
         now, now_ns = self._clock.monotonic(), self._clock.now_ns()
-        for nodes in self._reporter.due_nodes(view, now=now, now_ns=now_ns) if view is not None else ():
+        for nodes in self._reporter.due_nodes(views, now=now, now_ns=now_ns):
             if not self.is_leader or (nodes.reports and not await delivery.outbox.post(*nodes.reports)):
                 break
             self._reporter.confirm_nodes(nodes, now=now)

@@ -3,6 +3,8 @@
 import re
 import uuid
 
+import msgspec
+
 from gpufleet.fleet.machine_ids import (
     AWS,
     AZURE,
@@ -16,7 +18,7 @@ from gpufleet.fleet.machine_ids import (
 )
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, LABELLED
+from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, LABELLED, PUBLISHED_GPUS
 from gpufleet.model.kubernetes import ClusterNode
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Provenance, Sample
@@ -28,10 +30,12 @@ READER = "kubernetes"
 NVIDIA = "nvidia.com/"
 COUNT_LABEL = "nvidia.com/gpu.count"
 
-ENDED = Absent(Reason.NO_DATA, "the node has no such resource any more")
+ENDED = Absent(Reason.NO_DATA, "the node has no such resource any more, or its number is not known")
 
 MAX_RESOURCE = 128
 MAX_LABEL_VALUE = 63
+
+_PUBLISHED = CAPACITY, PUBLISHED_GPUS
 
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
@@ -39,27 +43,38 @@ _PROVIDERS = {"aws": AWS, "azure": AZURE, "gce": GCP, "openstack": OPENSTACK, "o
 """Scheme of a provider id to the provider."""
 
 
-def machine_report(node: ClusterNode, measured_at: int, before: ClusterNode | None = None) -> MachineReport | None:
+class CountedNode(msgspec.Struct, frozen=True):
+    """Node, and the number of GPUs that NVIDIA's DRA driver publishes for it; None if that is not known."""
+
+    node: ClusterNode
+    published: int | None = None
+
+
+def machine_report(
+    counted: CountedNode, measured_at: int, before: CountedNode | None = None, *, published_at: int | None = None
+) -> MachineReport | None:
     """Return the report of a node, or None if it neither has nor had NVIDIA resources.
 
     Args:
-        node: the node.
+        counted: the node.
         measured_at: time of its state, nanoseconds since 1970.
         before: the node as last reported: numbers that it does not have any more end.
+        published_at: time of the number of published GPUs; None means `measured_at`.
     """
-    dims = _dims(node)
+    dims = _dims(counted)
     ended = [key for key in (_dims(before) if before is not None else {}) if key not in dims]
-    return _report(node, measured_at, {**dims, **dict.fromkeys(ended, ENDED)})
+    published_at = measured_at if published_at is None else published_at
+    return _report(counted.node, measured_at, published_at, {**dims, **dict.fromkeys(ended, ENDED)})
 
 
-def ended_report(node: ClusterNode, measured_at: int) -> MachineReport | None:
+def ended_report(counted: CountedNode, measured_at: int) -> MachineReport | None:
     """Return the report of a node that was removed: all its numbers end."""
-    return _report(node, measured_at, dict.fromkeys(_dims(node), ENDED))
+    return _report(counted.node, measured_at, measured_at, dict.fromkeys(_dims(counted), ENDED))
 
 
-def has_numbers(node: ClusterNode) -> bool:
-    """Return whether a node has NVIDIA resources, or a label with their number."""
-    return bool(_dims(node))
+def has_numbers(counted: CountedNode) -> bool:
+    """Return whether a node has NVIDIA resources, a label with their number, or GPUs of a DRA driver."""
+    return bool(_dims(counted))
 
 
 def node_machine(node: ClusterNode) -> Machine:
@@ -93,26 +108,37 @@ def _attribute(text: str) -> str | None:
     return text if 0 < len(text) <= MAX_LABEL_VALUE else None
 
 
-def _dims(node: ClusterNode) -> dict[tuple[str, str], int | Absent]:
+def _dims(counted: CountedNode) -> dict[tuple[str, str], int | Absent]:
     """Return metric and resource, in the notation of labels, to the number."""
     found: dict[tuple[str, str], int | Absent] = {}
-    for one in node.resources:
+    for one in counted.node.resources:
         if not one.name.startswith(NVIDIA) or len(one.name) > MAX_RESOURCE:
             continue
         resource = _NO_LABEL.sub("_", one.name)
         for metric, count in ((CAPACITY, one.capacity), (ALLOCATABLE, one.allocatable)):
             if count is not None and count < 2**31:
                 found[metric, resource] = count
-    label = node.labels.get(COUNT_LABEL, "")
+    label = counted.node.labels.get(COUNT_LABEL, "")
     if label.isascii() and label.isdigit() and len(label) < 6:
         found[LABELLED, COUNT_LABEL] = int(label)
+    if counted.published is not None:
+        found[_PUBLISHED] = counted.published
     return found
 
 
-def _report(node: ClusterNode, measured_at: int, dims: dict[tuple[str, str], int | Absent]) -> MachineReport | None:
+def _report(
+    node: ClusterNode, measured_at: int, published_at: int, dims: dict[tuple[str, str], int | Absent]
+) -> MachineReport | None:
     if not dims:
         return None
-    sample = Sample(
+    of_node = {key: value for key, value in dims.items() if key != _PUBLISHED}
+    of_driver = {key: value for key, value in dims.items() if key == _PUBLISHED}
+    samples = [_sample(at, own) for at, own in ((measured_at, of_node), (published_at, of_driver)) if own]
+    return MachineReport(machine=node_machine(node), samples=tuple(samples))
+
+
+def _sample(measured_at: int, dims: dict[tuple[str, str], int | Absent]) -> Sample:
+    return Sample(
         view=None,
         reader=READER,
         lane=Lane.SLOW,
@@ -121,4 +147,3 @@ def _report(node: ClusterNode, measured_at: int, dims: dict[tuple[str, str], int
         dims=tuple(DimValue(metric, (resource,), value) for (metric, resource), value in dims.items()),
         provenance=Provenance.IMPORTED,
     )
-    return MachineReport(machine=node_machine(node), samples=(sample,))

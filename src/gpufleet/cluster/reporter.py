@@ -5,11 +5,13 @@ from typing import Any
 
 import msgspec
 
-from gpufleet.cluster.machines import ended_report, has_numbers, machine_report
+from gpufleet.cluster.machines import CountedNode, ended_report, has_numbers, machine_report
 from gpufleet.cluster.parts import PartObjects, check_object, split_objects
 from gpufleet.cluster.tracker import DueObjects, ObjectTracker
+from gpufleet.fleet.published_gpus import published_gpus
+from gpufleet.model.catalogue.kubernetes import DRA_DRIVER
 from gpufleet.model.errors import WireError
-from gpufleet.model.kubernetes import ClusterNode, CopyState, CopyStatus
+from gpufleet.model.kubernetes import ClusterNode, ClusterSlice, CopyState, CopyStatus
 from gpufleet.model.stored.kubernetes import ClusterObject, ObjectKind
 from gpufleet.model.wire.batch import MachineReport
 
@@ -42,7 +44,7 @@ class NodeReports(msgspec.Struct, frozen=True):
     """
 
     reports: tuple[MachineReport, ...]
-    present: Mapping[str, ClusterNode]
+    present: Mapping[str, CountedNode]
     removed: tuple[str, ...]
 
 
@@ -59,7 +61,9 @@ class Reporter:
 
     def __init__(self) -> None:
         self._objects: dict[ObjectKind, ObjectTracker[ClusterObject]] = {kind: ObjectTracker() for kind in ObjectKind}
-        self._nodes: ObjectTracker[ClusterNode] = ObjectTracker(repeat_seconds=NODE_SECONDS, slots=NODE_SLOTS)
+        self._nodes: ObjectTracker[CountedNode] = ObjectTracker(repeat_seconds=NODE_SECONDS, slots=NODE_SLOTS)
+        self._slices: list[ClusterObject] = []
+        self._published: Mapping[str, int | None] = {}
         self.left_out: dict[str, str] = {}
 
     def due_objects(self, views: Mapping[ObjectKind, CopyView], *, now: float, now_ns: int) -> list[PartObjects]:
@@ -78,14 +82,21 @@ class Reporter:
         for kind, removed in objects.removed:
             self._objects[kind].confirm_removed(removed.uid)
 
-    def due_nodes(self, view: CopyView, *, now: float, now_ns: int) -> list[NodeReports]:
+    def due_nodes(self, views: Mapping[ObjectKind, CopyView], *, now: float, now_ns: int) -> list[NodeReports]:
         """Return the node reports that are due. A stale copy is reported with the time at which it was current."""
-        due = self._nodes.due(_with_numbers(view), view.status, now=now, now_ns=now_ns, rejected=view.rejected)
-        at = view.status.since if view.status.state is CopyState.STALE else now_ns
-        found: list[tuple[str, ClusterNode | None, MachineReport | None]] = [
-            (uid, node, machine_report(node, at, self._nodes.reported(uid)))
-            for uid, node in due.present.items()
-            if self._is_permitted(ObjectKind.NODE, node)
+        view, slices = views.get(ObjectKind.NODE), views.get(ObjectKind.SLICE)
+        if view is None:
+            return []
+        counted = self._with_numbers(view, slices)
+        due = self._nodes.due(counted, view.status, now=now, now_ns=now_ns, rejected=view.rejected)
+        at, published_at = (
+            one.status.since if one is not None and one.status.state is CopyState.STALE else now_ns
+            for one in (view, slices)
+        )
+        found: list[tuple[str, CountedNode | None, MachineReport | None]] = [
+            (uid, one, machine_report(one, at, self._nodes.reported(uid), published_at=published_at))
+            for uid, one in due.present.items()
+            if self._is_permitted(ObjectKind.NODE, one.node)
         ]
         found += [
             (one.uid, None, ended_report(one.record, one.at) if one.record is not None else None) for one in due.removed
@@ -102,13 +113,30 @@ class Reporter:
     def follow(self, views: Mapping[ObjectKind, CopyView], *, now: float, now_ns: int) -> None:
         """Note the state of the copies without reporting, as a standby does."""
         for kind, view in views.items():
-            tracked: list[tuple[ObjectTracker[Any], Mapping[str, ClusterObject]]] = [
-                (self._objects[kind], view.records)
-            ]
+            tracked: list[tuple[ObjectTracker[Any], Mapping[str, object]]] = [(self._objects[kind], view.records)]
             if kind is ObjectKind.NODE:
-                tracked.append((self._nodes, _with_numbers(view)))
+                tracked.append((self._nodes, self._with_numbers(view, views.get(ObjectKind.SLICE))))
             for tracker, records in tracked:
                 tracker.follow(records, view.status, now=now, now_ns=now_ns, rejected=view.rejected)
+
+    def _with_numbers(self, view: CopyView, slices: CopyView | None) -> dict[str, CountedNode]:
+        """Return the nodes that have numbers, by UID."""
+        published = self._published_gpus(slices)
+        nodes = {uid: node for uid, node in view.records.items() if isinstance(node, ClusterNode)}
+        counted = {uid: CountedNode(node, published.get(node.name)) for uid, node in nodes.items()}
+        return {uid: one for uid, one in counted.items() if has_numbers(one)}
+
+    def _published_gpus(self, view: CopyView | None) -> Mapping[str, int | None]:
+        """Return the number of published GPUs by node; none if the copy of the slices is not whole."""
+        if view is None or view.status.state not in (CopyState.SYNCED, CopyState.STALE):
+            return {}
+        if view.rejected or not view.status.is_complete:
+            return {}
+        slices = list(view.records.values())
+        if slices != self._slices:  # a comparison of identities: unchanged records are the same objects
+            self._slices = slices
+            self._published = published_gpus((one for one in slices if isinstance(one, ClusterSlice)), DRA_DRIVER)
+        return self._published
 
     def _is_permitted(self, kind: ObjectKind, record: ClusterObject) -> bool:
         try:
@@ -120,13 +148,9 @@ class Reporter:
         return True
 
 
-def _with_numbers(view: CopyView) -> dict[str, ClusterNode]:
-    return {uid: node for uid, node in view.records.items() if isinstance(node, ClusterNode) and has_numbers(node)}
-
-
-def _join(found: list[tuple[str, ClusterNode | None, MachineReport | None]]) -> NodeReports:
+def _join(found: list[tuple[str, CountedNode | None, MachineReport | None]]) -> NodeReports:
     return NodeReports(
         reports=tuple(report for _, _, report in found if report is not None),
-        present={uid: node for uid, node, _ in found if node is not None},
-        removed=tuple(uid for uid, node, _ in found if node is None),
+        present={uid: one for uid, one, _ in found if one is not None},
+        removed=tuple(uid for uid, one, _ in found if one is None),
     )

@@ -10,6 +10,7 @@ import msgspec
 
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig, LibvirtConfig
 from gpufleet.config.holders import HoldersConfig
+from gpufleet.config.kubernetes import KubernetesConfig
 from gpufleet.config.kubevirt import KubevirtConfig
 from gpufleet.config.load import InvalidValueError
 from gpufleet.config.push import Dialects, PushConfig, full_names
@@ -258,6 +259,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         libvirt: discovery of virtual machines from this host's libvirt.
         kubevirt: discovery of KubeVirt's virtual machines on this node.
         holders: sources of the pods, jobs and virtual machines that have the GPUs.
+        kubernetes: owners, labels and queues of the pods, from the Kubernetes API.
         tls, lanes, metrics, readers, hub, spool: each a table of its own.
     """
 
@@ -277,6 +279,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     metrics: MetricsConfig = MetricsConfig()
     readers: ReadersConfig = ReadersConfig()
     holders: HoldersConfig = HoldersConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
     hub: HubClientConfig = HubClientConfig()
     spool: SpoolConfig = SpoolConfig()
     push: PushConfig = PushConfig()

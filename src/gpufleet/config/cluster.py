@@ -9,17 +9,14 @@ from typing import Annotated, Literal
 import msgspec
 
 from gpufleet.config.agent import HubClientConfig, Name, SpoolConfig, default_state, parse_listen
+from gpufleet.config.kubernetes import ApiConfig, Patterns
 from gpufleet.config.load import InvalidValueError
 from gpufleet.config.tls import TlsConfig, check_exposure
 
 ENV_PREFIX = "GPUFLEET_CLUSTER_AGENT_"
 """Prefix of the collector's environment variables."""
 
-MAX_PATTERNS = 64
-
 ObjectName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")]
-Pattern = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9./_-]{0,315}[A-Za-z0-9./_-])?\*?\Z")]
-Patterns = Annotated[tuple[Pattern, ...], msgspec.Meta(max_length=MAX_PATTERNS)]
 
 
 def default_replica(env: Mapping[str, str], host_name: str) -> str:
@@ -30,26 +27,6 @@ def default_replica(env: Mapping[str, str], host_name: str) -> str:
     if "KUBERNETES_SERVICE_HOST" in env:
         return env.get("POD_NAME") or host_name
     return f"{host_name}-cluster-agent"
-
-
-class ApiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The Kubernetes API server.
-
-    Attributes:
-        kubeconfig: path of a kubeconfig file, such as `/etc/gpufleet/kubeconfig`. None means the service account of the
-            collector's pod.
-        context: context in that file, such as `prod-1`. None means its current context.
-        timeout_seconds: time limit of each step of a request.
-    """
-
-    kubeconfig: str | None = None
-    context: str | None = None
-    timeout_seconds: Annotated[float, msgspec.Meta(ge=1, le=600)] = 30.0
-
-    def __post_init__(self) -> None:
-        """Refuse a context without a file."""
-        if self.context is not None and self.kubeconfig is None:
-            raise InvalidValueError("context", "is set but kubeconfig is not: set both")
 
 
 class LeaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from gpufleet.config.guests import LIBVIRT_AGENT_PORT, Name
+from gpufleet.config.kubernetes import Patterns
 from gpufleet.config.load import InvalidValueError
 
-Label = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9./_-]{0,315}[A-Za-z0-9./_-])?\*?\Z")]
 VsockPort = Annotated[int, msgspec.Meta(ge=1024, le=65_535)]
 TcpPort = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 
@@ -55,7 +55,7 @@ class KubevirtConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     kubeconfig: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)] | None = None
     vsock: Literal["node", "api"] = "node"
     dcgm_port: VsockPort = 5555
-    labels: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)] = ()
+    labels: Patterns = ()
     networks: Annotated[tuple[str, ...], msgspec.Meta(max_length=64)] = ()
     guest_agent_socket: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None = None
     ssh: VmiSshConfig = VmiSshConfig()

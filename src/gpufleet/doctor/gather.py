@@ -15,6 +15,7 @@ from gpufleet.ports.channel import FetchPlan, FetchResult, Files
 from gpufleet.ports.clock import Clock
 from gpufleet.readers.host import HostReader
 from gpufleet.readers.host.parse.storage import hidepid_option, parse_mountinfo
+from gpufleet.readers.host.plan import KubernetesNode
 
 LIBRARY = "libnvidia-ml.so.1"
 LIBRARY_FOLDERS = (
@@ -45,7 +46,9 @@ _CACHED = re.compile(rb"(/[\x21-\x7e]{1,200}/libnvidia-ml\.so\.1)\0")
 _VERSION = re.compile(r"libnvidia-ml\.so\.([0-9]{2,4}\.[0-9]+(?:\.[0-9]+)?)")
 
 
-async def gather_facts(files: Files, access: LocalAccess, clock: Clock, state_folder: str) -> NodeFacts:
+async def gather_facts(
+    files: Files, access: LocalAccess, clock: Clock, state_folder: str, node: KubernetesNode | None = None
+) -> NodeFacts:
     """Collect all facts; a fact that cannot be collected is None.
 
     Args:
@@ -53,8 +56,9 @@ async def gather_facts(files: Files, access: LocalAccess, clock: Clock, state_fo
         access: permissions of this process.
         clock: clock of this machine.
         state_folder: folder of the agent's spool.
+        node: sources of this machine's name in Kubernetes.
     """
-    reader = HostReader(files, clock)
+    reader = HostReader(files, clock, node)
     slow, static = await _read_lane(reader, Lane.SLOW), await _read_lane(reader, Lane.STATIC)
     plan = FetchPlan(
         files=(

@@ -26,7 +26,7 @@ def holder_labels(holding: Holding) -> dict[str, str]:
         **join_labels(holding),
         "user": holder.user,
         "account": holder.account,
-        "partition": holder.queue,
+        "queue" if holder.kind is HolderKind.POD else "partition": holder.queue,
         "qos": holder.qos,
         "array_job_id": holder.array_job,
         "array_task_id": holder.array_task,

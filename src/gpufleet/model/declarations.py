@@ -16,11 +16,13 @@ class DeclaredGpus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         reader: transport and origin of the report, such as `remote_write/kube_state_metrics`.
         machines: number of machines that it reports.
-        gpus: sum of their capacity of the whole-GPU resource.
+        gpus: sum over the machines of their capacity of the whole-GPU resource or of `published`, whichever is larger.
         allocatable: sum over the machines with a reported allocatable count; None if no machine has one.
-        counted: part of `gpus` on machines without a later report from another reporter.
+        published: sum of the GPUs in ResourceSlices of NVIDIA's DRA driver; None if no machine has a reported number.
+        counted: part of `gpus` on machines without a later report from another reporter. A reporter with a number of
+            published GPUs has precedence over one without.
         shares: part of `counted` that cannot be whole GPUs: the capacity of a machine exceeds its label
-            `nvidia.com/gpu.count`, or is a multiple of the GPUs on its buses.
+            `nvidia.com/gpu.count`, or is a multiple of the GPUs on its buses. Published GPUs are whole GPUs.
         measured_at: time of the newest report.
         received_at: time when the hub received that report.
     """
@@ -29,6 +31,7 @@ class DeclaredGpus(msgspec.Struct, frozen=True, kw_only=True):
     machines: int
     gpus: int
     allocatable: int | None
+    published: int | None = None
     counted: int
     shares: int
     measured_at: dt.datetime
@@ -40,7 +43,8 @@ class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         resource: name of the resource with every character that labels do not allow replaced by `_`, such as
-            `nvidia_com_gpu`; for the machine's label, `nvidia.com/gpu.count`.
+            `nvidia_com_gpu`; `gpu_nvidia_com` for the GPUs of the DRA driver; for the machine's label,
+            `nvidia.com/gpu.count`.
         capacity: capacity of the node; None if not reported.
         allocatable: allocatable part of the capacity; None if not reported.
         reader: reporter, as in `DeclaredGpus`.

@@ -325,24 +325,6 @@ class ClusterVmi(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     guest_os: ObjectText = ""
 
 
-class WorkloadNames(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Names of the workload of a pod, for labels and attributes.
-
-    Attributes:
-        job, statefulset, deployment: `k8s.job.name`, `k8s.statefulset.name` and `k8s.deployment.name`; at most one is
-            set.
-        owner_kind, owner_name: the last known owner.
-        queue: queue of a batch scheduler.
-    """
-
-    job: str = ""
-    statefulset: str = ""
-    deployment: str = ""
-    owner_kind: str = ""
-    owner_name: str = ""
-    queue: str = ""
-
-
 class CopyState(enum.StrEnum):
     """State of a local copy of a resource."""
 

@@ -1,4 +1,4 @@
-"""Ports of the cluster collector: copies of resources, owner chains, leader election and the cluster's identity."""
+"""Ports of the Kubernetes API: copies of resources, owner chains, leader election and the cluster's identity."""
 
 from collections.abc import Collection, Mapping
 from typing import NoReturn, Protocol, TypeVar
@@ -38,6 +38,27 @@ class OwnerLookup(Protocol):
 
     async def resolve(self, pod: ClusterPod) -> ClusterPod:
         """Return the pod with its owner chain and queue."""
+        ...
+
+
+class OwnerChains(Protocol):
+    """Owner chains of pods, resolved in the background."""
+
+    @property
+    def queued(self) -> int:
+        """Return the number of pods whose chain is being resolved."""
+        ...
+
+    def merge(self, pods: Mapping[str, ClusterPod]) -> dict[str, ClusterPod]:
+        """Return the pods with their chains; a pod is left out for a short time before its first chain is known.
+
+        Args:
+            pods: all pods whose chains are needed, by UID. The chains of others are dropped.
+        """
+        ...
+
+    async def run(self) -> NoReturn:
+        """Resolve chains until cancelled."""
         ...
 
 

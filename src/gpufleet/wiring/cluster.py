@@ -5,7 +5,7 @@ import contextlib
 import functools
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,13 @@ from gpufleet.config.agent import parse_listen
 from gpufleet.config.cluster import ClusterAgentConfig, CollectConfig
 from gpufleet.exporters.cluster_page import render_cluster_page
 from gpufleet.exporters.exposition import PageFormat
-from gpufleet.holders.kubernetes.connection import SERVICE_ACCOUNT, ApiAccess, ApiConnection
+from gpufleet.holders.kubernetes.connection import SERVICE_ACCOUNT, ApiConnection
 from gpufleet.holders.kubernetes.identity import ApiIdentity
 from gpufleet.holders.kubernetes.lease import LeaderElection
 from gpufleet.holders.kubernetes.listing import Convert
 from gpufleet.holders.kubernetes.mirror import ResourceMirror
 from gpufleet.holders.kubernetes.owners import OwnerWalk
 from gpufleet.holders.kubernetes.parse.dynamic_resources import parse_claim, parse_slice
-from gpufleet.holders.kubernetes.parse.fields import LabelSelection
 from gpufleet.holders.kubernetes.parse.nodes import NODE_LABELS, parse_node
 from gpufleet.holders.kubernetes.parse.pods import NO_LABELS, POD_LABELS, PodSelection, parse_pod
 from gpufleet.holders.kubernetes.parse.virtual_machines import VMI_ANNOTATIONS, VMI_LABELS, VmiSelection, parse_vmi
@@ -42,6 +41,7 @@ from gpufleet.ports.clock import Clock
 from gpufleet.ports.cluster import ResourceCopy
 from gpufleet.runtime import SystemClock
 from gpufleet.wiring.connections import token_reader
+from gpufleet.wiring.kubernetes import allow_list, api_access
 from gpufleet.wiring.running import CONNECTIONS, STOP_SECONDS, RunningDaemon
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def running_cluster_agent(config: ClusterAgentConfig) -> AsyncIterator[Run
     tls = ServerTls.of(config.tls)
     token = token_reader(config.token_file)
     async with contextlib.AsyncExitStack() as stack:
-        connection = ApiConnection(api_access(config))
+        connection = ApiConnection(api_access(config.api))
         stack.push_async_callback(connection.close)
         collector = ClusterCollector(
             make_copies(config.collect, connection, clock),
@@ -104,23 +104,17 @@ async def running_cluster_agent(config: ClusterAgentConfig) -> AsyncIterator[Run
                 await task
 
 
-def api_access(config: ClusterAgentConfig) -> ApiAccess:
-    """Return the credentials of the cluster."""
-    api = config.api
-    return ApiAccess(kubeconfig=api.kubeconfig or "", context=api.context or "", timeout_seconds=api.timeout_seconds)
-
-
 def collected_resources(collect: CollectConfig) -> dict[ObjectKind, tuple[ApiResource, Convert[Any]]]:
     """Return the collected resources, each with its parser."""
     pods = PodSelection(
-        labels=_selection(POD_LABELS, collect.pod_labels), annotations=_selection(NO_LABELS, collect.pod_annotations)
+        labels=allow_list(POD_LABELS, collect.pod_labels), annotations=allow_list(NO_LABELS, collect.pod_annotations)
     )
     vmis = VmiSelection(
-        labels=_selection(VMI_LABELS, collect.vmi_labels),
-        annotations=_selection(VMI_ANNOTATIONS, collect.vmi_annotations),
+        labels=allow_list(VMI_LABELS, collect.vmi_labels),
+        annotations=allow_list(VMI_ANNOTATIONS, collect.vmi_annotations),
     )
     found: dict[ObjectKind, tuple[ApiResource, Convert[Any]]] = {
-        ObjectKind.NODE: (NODES, functools.partial(parse_node, labels=_selection(NODE_LABELS, collect.node_labels)))
+        ObjectKind.NODE: (NODES, functools.partial(parse_node, labels=allow_list(NODE_LABELS, collect.node_labels)))
     }
     if collect.pods:
         found[ObjectKind.POD] = PODS, functools.partial(parse_pod, selection=pods)
@@ -173,12 +167,6 @@ def lease_namespace(config: ClusterAgentConfig, service_account: Path = SERVICE_
         reason = "must be set outside a pod; with a single replica, set lease.enabled = false instead"
         raise ConfigError("configuration", "lease.namespace", reason)
     return namespace
-
-
-def _selection(default: LabelSelection, more: Iterable[str]) -> LabelSelection:
-    """Return an allow-list with further names."""
-    added = LabelSelection.of(more)
-    return LabelSelection(default.names | added.names, (*default.prefixes, *added.prefixes))
 
 
 async def _delivery(config: ClusterAgentConfig, clock: Clock, stack: contextlib.AsyncExitStack) -> "Delivery | None":

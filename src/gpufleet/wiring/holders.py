@@ -17,6 +17,7 @@ from gpufleet.ports.clock import Clock
 from gpufleet.ports.holder import HolderSource
 
 if TYPE_CHECKING:
+    from gpufleet.agent.collect.enrichment import PodEnrichment
     from gpufleet.holders.kubevirt.parse import NodeVmi
     from gpufleet.ports.cluster import ResourceCopy
 
@@ -114,4 +115,13 @@ def make_holders(
         boot=boot,
         processes=processes,
         delivers=config.hub.url is not None,
+        pods=_enrichment(config, clock),
     )
+
+
+def _enrichment(config: AgentConfig, clock: Clock) -> "PodEnrichment | None":
+    if not config.kubernetes.enrich:
+        return None
+    from gpufleet.wiring.kubernetes import make_enrichment  # loaded only if enabled
+
+    return make_enrichment(config.kubernetes, clock)

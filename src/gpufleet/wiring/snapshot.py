@@ -38,6 +38,7 @@ async def snapshot_once(config: AgentConfig) -> Snapshot:
         return _assemble(state, clock, details)
     try:
         await holders.round(_assemble(state, clock, details).devices)
+        await holders.settle(state.machine.k8s_node_name or "")
     finally:
         await holders.close()
     state.holders = holders.devices

@@ -28,6 +28,7 @@ def check_agent(resolved: LoadedConfig[AgentConfig], *, daemon: bool) -> tuple[C
         *check_named_files(resolved, daemon=daemon),
         *check_state_folder(resolved, config.folder, daemon=daemon, ignored=ignored),
         *_check_kubeconfig(resolved, "kubevirt.kubeconfig", config.kubevirt.kubeconfig),
+        *_check_kubeconfig(resolved, "kubernetes.kubeconfig", config.kubernetes.kubeconfig),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from gpufleet.fleet.attribution.cluster_pods import CLOCK_TOLERANCE_NS, complete_holding, identify_pod, node_names
 from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS
 from gpufleet.model.holdings import MAX_LABELS, Holder, HolderKind, Holding, HoldingVerdict, Owner
-from gpufleet.model.kubernetes import ClusterNode, ClusterVmi
+from gpufleet.model.kubernetes import ChainEnd, ClusterNode, ClusterVmi
 from gpufleet.model.machine import Machine
 from gpufleet.model.stored.holdings import StoredHolding
 from gpufleet.model.stored.kubernetes import StoredObject
@@ -51,25 +51,48 @@ def test_unknown_texts_of_a_pod_come_from_its_cluster() -> None:
     assert msgspec.structs.replace(found, holding=held().holding) == held()
 
 
-def test_texts_of_the_node_stay() -> None:
+def test_cluster_replaces_what_the_node_reports_of_a_pod() -> None:
+    """A node agent reads the same API server and may have an older state, or another allow-list."""
     holder = Holder(
-        kind=HolderKind.POD, id="uid", namespace="ml", labels={"app": "node"}, queue="own", owners=(SET,), user="ada"
+        kind=HolderKind.POD,
+        id="uid",
+        namespace="ml",
+        labels={"app": "node", "team": "a"},
+        queue="own",
+        owners=(SET,),
+        user="ada",
     )
+    known = pod("uid", owners=(JOB, SET), labels={"app": "x"}, queue="q")
+    completed = complete_holding(held(holder), known, None).holding.holder
+    assert (completed.owners, completed.queue, completed.user) == ((JOB, SET), "q", "ada")
+    assert completed.labels == {"app": "x", "team": "a"}
+    assert complete_holding(held(holder), pod("uid"), None).holding.holder.queue == "own"
+
+
+def test_labels_of_node_and_cluster_are_bounded() -> None:
     many = {f"label-{number:03d}": "" for number in range(MAX_LABELS)}
-    found = complete_holding(held(holder), pod("uid", owners=(JOB, SET), labels={"app": "x", **many}, queue="q"), None)
-    completed = found.holding.holder
-    assert (completed.owners, completed.queue, completed.user, completed.labels["app"]) == (
-        (SET,),
-        "own",
-        "ada",
-        "node",
-    )
-    assert len(completed.labels) == MAX_LABELS
+    holder = Holder(kind=HolderKind.POD, id="uid", labels=many)
+    completed = complete_holding(held(holder), pod("uid", labels={"team": "a"}), None).holding.holder
+    assert (len(completed.labels), completed.labels["team"]) == (MAX_LABELS, "a")
 
 
-def test_owner_chain_of_the_node_is_continued() -> None:
-    holder = Holder(kind=HolderKind.POD, id="uid", owners=(Owner(kind="Job", name="train"),))
-    assert complete_holding(held(holder), pod("uid", owners=(JOB, SET)), None).holding.holder.owners == (JOB, SET)
+@pytest.mark.parametrize(
+    ("node", "cluster", "end", "expected"),
+    [
+        ((Owner(kind="Job", name="train"),), (JOB, SET), ChainEnd.TOP, (JOB, SET)),
+        ((JOB, SET), (JOB, SET), ChainEnd.TOP, (JOB, SET)),
+        ((JOB, SET), (JOB,), ChainEnd.FORBIDDEN, (JOB, SET)),
+        ((JOB, SET), (), ChainEnd.NOT_READ, (JOB, SET)),
+        ((JOB, SET), (JOB,), ChainEnd.TOP, (JOB,)),  # it has lost its owner
+        ((SET, JOB), (JOB,), ChainEnd.FORBIDDEN, (JOB,)),
+    ],
+)
+def test_longer_owner_chain_of_node_or_cluster_counts(
+    node: tuple[Owner, ...], cluster: tuple[Owner, ...], end: ChainEnd, expected: tuple[Owner, ...]
+) -> None:
+    holder = Holder(kind=HolderKind.POD, id="uid", owners=node)
+    known = pod("uid", owners=cluster, chain_end=end)
+    assert complete_holding(held(holder), known, None).holding.holder.owners == expected
 
 
 @pytest.mark.parametrize("fields", [{"namespace": "other"}, {"name": "other"}])

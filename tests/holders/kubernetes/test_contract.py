@@ -26,22 +26,22 @@ from gpufleet.runtime import SystemClock
 from tests.fakes.clock import FakeClock
 from tests.fakes.kube_api import Object, Rule
 from tests.support.kube import ClusterUnderTest
+from tests.support.kube_objects import (
+    DAEMON_SETS,
+    DEFINITIONS,
+    DEPLOYMENTS,
+    JOBS,
+    OWNER_SPECS,
+    REPLICA_SETS,
+    SELECTOR,
+    STATEFUL_SETS,
+    TEMPLATE,
+    definition,
+)
 from tests.support.waiting import wait_until_async
 
 CONFIG_MAPS = ApiResource("", "v1", "configmaps")
-REPLICA_SETS = ApiResource("apps", "v1", "replicasets")
-DEPLOYMENTS = ApiResource("apps", "v1", "deployments")
-STATEFUL_SETS = ApiResource("apps", "v1", "statefulsets")
-DAEMON_SETS = ApiResource("apps", "v1", "daemonsets")
-JOBS = ApiResource("batch", "v1", "jobs")
-DEFINITIONS = ApiResource("apiextensions.k8s.io", "v1", "customresourcedefinitions", is_namespaced=False)
 READ = ("get", "list", "watch")
-
-TEMPLATE: Object = {
-    "metadata": {"labels": {"app": "a"}},
-    "spec": {"containers": [{"name": "main", "image": "none"}], "restartPolicy": "Always"},
-}
-SELECTOR = {"matchLabels": {"app": "a"}}
 
 
 class NamedMap(msgspec.Struct, frozen=True):
@@ -265,27 +265,6 @@ async def test_new_token_is_read_from_the_token_file(cluster: ClusterUnderTest) 
         await wait_for_names(mirror, ["m1"])
 
 
-def custom(group: str, version: str, plural: str, kind: str) -> Object:
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
-        "spec": {
-            "group": group,
-            "scope": "Namespaced",
-            "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
-            "versions": [
-                {
-                    "name": version,
-                    "served": True,
-                    "storage": True,
-                    "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-                }
-            ],
-        },
-    }
-
-
 KINDS = {
     "JobSet": ("jobset.test.gpufleet.dev", "v1alpha2", "jobsets"),
     "Workload": ("kueue.test.gpufleet.dev", "v1beta1", "workloads"),
@@ -300,18 +279,6 @@ KINDS = {
 }
 """Kinds of other projects under groups of the tests, so that a given cluster can have the real ones."""
 
-SPECS: dict[str, Object] = {
-    "ReplicaSet": {"replicas": 0, "selector": SELECTOR, "template": TEMPLATE},
-    "Deployment": {"replicas": 0, "selector": SELECTOR, "template": TEMPLATE},
-    "StatefulSet": {"replicas": 0, "serviceName": "s", "selector": SELECTOR, "template": TEMPLATE},
-    "DaemonSet": {"selector": SELECTOR, "template": TEMPLATE},
-    "Job": {"parallelism": 0, "template": {**TEMPLATE, "spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}},
-    "CronJob": {
-        "schedule": "0 0 1 1 *",
-        "suspend": True,
-        "jobTemplate": {"spec": {"template": {**TEMPLATE, "spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}}},
-    },
-}
 BUILT_IN = {
     "ReplicaSet": REPLICA_SETS,
     "Deployment": DEPLOYMENTS,
@@ -361,7 +328,7 @@ async def create_owner(
 ) -> Object:
     resource = resources[kind]
     api_version = f"{resource.group}/{resource.version}"
-    content = {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "spec": SPECS.get(kind, {})}
+    content = {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "spec": OWNER_SPECS.get(kind, {})}
     if kind in ("Job", "JobSet"):
         content["metadata"] = {"name": name, "labels": {"kueue.x-k8s.io/queue-name": f"queue-of-{kind.lower()}"}}
     stored = await cluster.create(resource, owned(content, owner))
@@ -382,7 +349,7 @@ def gpu_pod(name: str, owner: Object | None = None) -> Object:
 async def test_owner_walk_follows_every_kind(cluster: ClusterUnderTest) -> None:
     resources = {**BUILT_IN, "CronJob": await cron_jobs(cluster)}
     for kind, (group, version, plural) in KINDS.items():
-        await cluster.create(DEFINITIONS, custom(group, version, plural, kind))
+        await cluster.create(DEFINITIONS, definition(ApiResource(group, version, plural), kind))
         resources[kind] = ApiResource(group, version, plural)
     rules = [Rule(resource.group, resource.plural, ("get",)) for resource in resources.values()]
     user = await user_connection(cluster, [*rules, Rule("", "pods", ("list",))])

@@ -1,5 +1,6 @@
 """Leader election: deadlines, outages and foreign Leases. Two replicas are in test_contract.py."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -82,6 +83,28 @@ async def test_another_holder_ends_the_leadership_at_once(tmp_path: Path) -> Non
         api.put(KEY, foreign())
         assert not await election.attempt()
         assert election.holder == "other"
+
+
+async def test_cancellation_at_the_end_of_an_attempt_is_not_lost(tmp_path: Path) -> None:
+    class Connection(ApiConnection):
+        """Cancels the election when its request has been answered."""
+
+        async def write_lease(self, method: str, path: str, body: bytes) -> bytes:
+            answer = await super().write_lease(method, path, body)
+            asyncio.get_running_loop().call_soon(task.cancel)
+            return answer
+
+    async with FakeKubeApi() as api:
+        connection = Connection(ApiAccess(kubeconfig=str(api.kubeconfig(tmp_path)), timeout_seconds=5))
+        election = LeaderElection(connection, "ns", "collector", "own", FakeClock())
+        task = asyncio.create_task(election.run())
+        await asyncio.wait([task], timeout=5)
+        is_ended = task.done()
+        task.cancel()
+        await asyncio.wait([task])
+        await connection.close()
+    assert is_ended
+    assert task.cancelled()
 
 
 async def test_malformed_lease_is_an_error(tmp_path: Path) -> None:

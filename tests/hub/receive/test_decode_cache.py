@@ -101,7 +101,6 @@ def stored(group: list[WireBatch]) -> Any:
         AcceptedBatch(received_at=NOW, reported_at=NOW + at, machine_ids=("m",), batch=batch)
         for at, batch in enumerate(group)
     ]
-    table = arrow_table(
-        next(table for table in tables() if table.name == "samples"), build_columns(accepted, WriteCache()).tables["samples"]
-    )
+    written = build_columns(accepted, WriteCache()).tables["samples"]
+    table = arrow_table(next(table for table in tables() if table.name == "samples"), written)
     return sorted(map(repr, rows_of(table)))

@@ -253,6 +253,30 @@ annotations:
 {{- end }}
 {{- end -}}
 
+{{/* Rules for the owner chains of pods: (dict "virtualMachines" BOOL "others" LIST "value" NAME of that list) */}}
+{{- define "gpufleet.ownerRules" -}}
+# Owners of pods, by reference: Deployment of a ReplicaSet, and so on. Only their metadata is requested.
+- apiGroups: [apps]
+  resources: [daemonsets, deployments, replicasets, statefulsets]
+  verbs: [get]
+# Owners of pods: CronJob of a Job.
+- apiGroups: [batch]
+  resources: [cronjobs, jobs]
+  verbs: [get]
+{{- if .virtualMachines }}
+# Owners of launcher pods: VirtualMachine of a VirtualMachineInstance.
+- apiGroups: [kubevirt.io]
+  resources: [virtualmachineinstances, virtualmachines]
+  verbs: [get]
+{{- end }}
+{{- range .others }}
+# Owners of pods, by {{ $.value }}.
+- apiGroups: [{{ .group }}]
+  resources: [{{ .resources | join ", " }}]
+  verbs: [get]
+{{- end }}
+{{- end -}}
+
 {{/* Volume with the credentials of the service account: as the automatic mount, but readable by the group only */}}
 {{- define "gpufleet.apiToken" -}}
 - name: api-token

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpufleet.agent.collect.enrichment import CAPABILITY, PodEnrichment
 from gpufleet.agent.collect.holder_states import HolderStateReport, HolderStateSchedule, holder_state_report
 from gpufleet.agent.collect.saved import SavedFile
 from gpufleet.fleet.attribution.device_index import DeviceIndex, IndexedDevice
@@ -85,6 +86,7 @@ class HolderCollector:
         devices: view key to its holders, by the newest round; empty before the first. Unchanged holders are the same
             objects from round to round.
         unresolved: device names in the newest round that identify no device of this machine.
+        pods: completes the holdings of pods, or None.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class HolderCollector:
         boot: str = "",
         processes: DeviceProcesses | None = None,
         delivers: bool = True,
+        pods: PodEnrichment | None = None,
     ) -> None:
         """Take the parts.
 
@@ -108,6 +111,7 @@ class HolderCollector:
             boot: id of this boot of the machine; empty if unknown.
             processes: receives the devices of each round.
             delivers: whether holdings are sent to a hub. If not, ended holdings are not kept.
+            pods: completes the holdings of pods.
         """
         self._sources = tuple(sources)
         self._interval = interval_seconds
@@ -122,6 +126,11 @@ class HolderCollector:
             saved_at=saved.saved_at if saved else 0,
             sources=names if saved and boot and saved.boot == boot else (),
         )
+        self.pods = pods
+        if pods is not None and saved is not None:
+            pods.remember(saved.holdings)
+        self._newest = HoldingsRound({}, (), ())
+        self._current = self._tracker.current  # completed, like everything that is published
         self._delivers = delivers
         self._ended = list(saved.ended[-MAX_ENDED:]) if saved and delivers else []
         self._is_dropping = False
@@ -138,7 +147,8 @@ class HolderCollector:
     @property
     def capabilities(self) -> dict[str, str]:
         """State of each source that was called, as `holders_NAME`: `available`, or why it is not."""
-        return {f"holders_{name}": self._capability(name) for name in self._problems}
+        pods = {} if self.pods is None else {CAPABILITY: self.pods.capability}
+        return {f"holders_{name}": self._capability(name) for name in self._problems} | pods
 
     @property
     def answering(self) -> frozenset[str]:
@@ -179,12 +189,36 @@ class HolderCollector:
         answers = dict(await asyncio.gather(*[self._call(source, seconds) for source, seconds in self._sources]))
         now = self._clock.now_ns()
         result = self._tracker.update(answers, DeviceIndex([indexed(device) for device in devices]), now)
-        self._keep_ended(result.ended)
         self.unresolved = result.unresolved
-        changed = self._publish(result)
+        self._newest = result
+        changed = self.complete()
+        self._keep_ended([self._completed(holding) for holding in result.ended])
         self._states.update(holder_state_report(self.devices, self.unresolved_counts))
         await self._save(now)
         return changed
+
+    def complete(self) -> bool:
+        """Publish the newest round with what is known about its pods; return whether the holders have changed."""
+        if self.pods is not None:
+            self.pods.update((*self._tracker.current, *self._newest.ended))
+        self._current = tuple(map(self._completed, self._tracker.current))
+        before = self.devices
+        published: dict[str, DeviceHolders] = {}
+        for view, found in self._newest.devices.items():
+            holders = self._completed_holders(found)
+            published[view] = before[view] if before.get(view) == holders else holders
+        self.devices = published
+        return self.devices != before
+
+    async def settle(self, node: str) -> None:
+        """Complete the newest round once, for a command that does not run the collector.
+
+        Args:
+            node: name of this node in Kubernetes, or empty.
+        """
+        if self.pods is not None:
+            await self.pods.settle(node, self._tracker.current)
+            self.complete()
 
     def due(self) -> tuple[Holding, ...]:
         """Return the holdings to send: new, changed and ended ones, and each again after `REPEAT_SECONDS`.
@@ -194,7 +228,7 @@ class HolderCollector:
         now = self._clock.monotonic()
         due: list[Holding] = []
         sent: dict[HoldingKey, tuple[Holding, float]] = {}
-        for holding in self._tracker.current:
+        for holding in self._current:
             key = holding_key(holding)
             before, at = self._sent.get(key, (None, now))
             if before != holding or now - at >= REPEAT_SECONDS:
@@ -264,16 +298,17 @@ class HolderCollector:
         elif problem is None and before is not None and before.absence is not Reason.NOT_ENABLED:
             log.info("holder source %s works again", name)
 
-    def _publish(self, result: HoldingsRound) -> bool:
-        before = self.devices
-        self.devices = {
-            view: before[view] if before.get(view) == holders else holders for view, holders in result.devices.items()
-        }
-        return self.devices != before
+    def _completed(self, holding: Holding) -> Holding:
+        return holding if self.pods is None else self.pods.complete(holding)
+
+    def _completed_holders(self, holders: DeviceHolders) -> DeviceHolders:
+        if self.pods is None:
+            return holders
+        return msgspec.structs.replace(holders, holdings=tuple(map(self.pods.complete, holders.holdings)))
 
     async def _save(self, now: int) -> None:
         """Save the holdings if they changed, or were not saved for `SAVE_SECONDS`."""
-        current, ended = self._tracker.current, tuple(self._ended)
+        current, ended = self._current, tuple(self._ended)
         is_old = bool(current) and not 0 <= now - self._saved_at < SAVE_SECONDS * NANOS
         if self._file is not None and (is_old or (current, ended) != self._saved):
             self._saved, self._saved_at = (current, ended), now

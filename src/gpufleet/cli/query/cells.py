@@ -190,7 +190,8 @@ def expectation_line(found: Coverage | None) -> str:
         text += f" ({found.kubernetes_shares} of them shares of GPUs)"
     details = "; ".join(
         f"{one.reader} reports {one.gpus} on {one.machines} nodes"
-        f"{'' if one.allocatable is None else f', {one.allocatable} allocatable'}, {one.received_at:%H:%M:%S}Z"
+        f"{'' if one.allocatable is None else f', {one.allocatable} allocatable'}"
+        f"{'' if one.published is None else f', {one.published} in ResourceSlices'}, {one.received_at:%H:%M:%S}Z"
         for one in found.kubernetes
     )
     return f"Expected GPUs of cluster {found.cluster}: {text}{f' ({details})' if details else ''}"

@@ -9,7 +9,7 @@ DECLARING = ("kubelet", "slurm", "libvirt")
 """Sources that declare holders. The others only confirm them."""
 
 AVAILABLE, NOT_ENABLED, NOT_PERMITTED, PARTIAL = "available", "not_enabled", "not_permitted", "partial"
-DISABLED = "disabled"
+NO_DATA, DISABLED = "no_data", "disabled"
 
 _ABSENT = "not on this machine"
 _PERMISSIONS = {
@@ -17,15 +17,18 @@ _PERMISSIONS = {
     "slurm": "run as a user that sees every job: root, SlurmUser or an operator",
     "libvirt": "set libvirt's read-only socket as `socket` of [libvirt], or add this user to the group libvirt",
     "processes": "use the host's PID namespace (hostPID: true), and root or CAP_SYS_PTRACE with CAP_DAC_READ_SEARCH",
+    "kubernetes": "permit list and watch of pods, and get of the kinds of their owners (agent.enrich of the chart)",
 }
 _REPAIRS = {
     "kubelet": "check it with systemctl status kubelet",
     "slurm": "check the controller with scontrol ping",
     "libvirt": "check it with virsh -r list",
     "processes": "check that /proc of this machine is readable",
+    "kubernetes": "check the credentials of [kubernetes], and that this machine reaches the API server",
 }
 _LIST_NAMES = "gpufleet who --agent URL lists the names: compare them with gpufleet snapshot"
-_NO_GRPC = "pip install 'gpufleet[kubernetes]'"
+_NO_PACKAGES = "pip install 'gpufleet[kubernetes]'"
+_NO_NODE = "set k8s_node_name of [readers.host]; in a pod, set NODE_NAME from spec.nodeName"
 _NO_SOCKET = (
     "in a container, mount /var/lib/kubelet/pod-resources; otherwise set the kubelet's root-dir as `folder` of "
     "[holders.kubelet]"
@@ -84,10 +87,12 @@ def _unresolved(facts: NodeFacts) -> list[str]:
 def _fixes(problems: dict[str, tuple[str, str]], missing_packages: Iterable[str]) -> Iterable[str]:
     for source, (reason, _) in problems.items():
         fix = _REPAIRS.get(source, "")
-        if source == "kubelet" and missing_packages:
-            fix = _NO_GRPC
+        if source in ("kubelet", "kubernetes") and missing_packages:
+            fix = _NO_PACKAGES
         elif source == "kubelet" and reason == NOT_ENABLED:
             fix = _NO_SOCKET
+        elif source == "kubernetes" and reason == NO_DATA:
+            fix = _NO_NODE
         elif reason in (NOT_PERMITTED, PARTIAL):
             fix = _PERMISSIONS.get(source, "")
         yield f"{source}: {fix}"

@@ -1,19 +1,22 @@
 """Holdings of pods, completed with what the cluster knows: owners, labels, queue, and the virtual machine. Pure.
 
-A pod is joined by its UID within its cluster. What its node reported stays, and what the node does not know is added.
-If node and cluster report different names for a UID, or the cluster reports the pod on another node, nothing is added.
-If the node of a machine is unknown, the UID suffices: it is random, and a node reads those of its own pods only.
+A pod is joined by its UID within its cluster. If node and cluster report different names for a UID, or the cluster
+reports the pod on another node, nothing is added. If the node of a machine is unknown, the UID suffices: it is random,
+and a node reads those of its own pods only.
+
+A node agent can report owners, labels and queue too, from the same API server. What the collector reports replaces
+them. An owner chain of the node stays if it continues a chain of the collector that is not complete.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from gpufleet.fleet.attribution.reported import known_until
 from gpufleet.fleet.cluster_nodes import match_node
 from gpufleet.fleet.cluster_objects import end_of
-from gpufleet.model.holdings import MAX_LABELS, Holder, HolderKind, Owner
-from gpufleet.model.kubernetes import ClusterNode, ClusterPod, ClusterVmi
+from gpufleet.model.holdings import MAX_LABELS, Holder, HolderKind, Holding, Owner
+from gpufleet.model.kubernetes import ChainEnd, ClusterNode, ClusterPod, ClusterVmi
 from gpufleet.model.machine import Machine
 from gpufleet.model.stored.holdings import StoredHolding
 from gpufleet.model.stored.kubernetes import StoredObject
@@ -108,22 +111,26 @@ def complete_holding(stored: StoredHolding, pod: ClusterPod, vmi: ClusterVmi | N
         pod: the pod.
         vmi: its virtual machine, if `pod.vmi` names one that is known.
     """
-    holding = stored.holding
+    completed = with_pod(stored.holding, pod, vmi)
+    return stored if completed is stored.holding else msgspec.structs.replace(stored, holding=completed)
+
+
+def with_pod(holding: Holding, pod: ClusterPod, vmi: ClusterVmi | None = None) -> Holding:
+    """Return a holding with what the API server knows about its pod; arguments and result as `complete_holding`."""
     holder = holding.holder
     if _differ(holder.namespace, pod.namespace) or _differ(holder.name, pod.name):
-        return stored
+        return holding
     completed = msgspec.structs.replace(
         holder,
         id=pod.uid,
         name=pod.name,
         namespace=pod.namespace,
-        owners=_owners(holder.owners, pod.owners),
-        labels=_united(holder.labels, pod.labels),
-        annotations=_united(holder.annotations, pod.annotations),
-        queue=holder.queue or pod.queue,
+        owners=_owners(holder.owners, pod),
+        labels=_united(pod.labels, holder.labels),
+        annotations=_united(pod.annotations, holder.annotations),
+        queue=pod.queue or holder.queue,
     )
-    parent = _virtual_machine(holding.parent, pod, vmi)
-    return msgspec.structs.replace(stored, holding=msgspec.structs.replace(holding, holder=completed, parent=parent))
+    return msgspec.structs.replace(holding, holder=completed, parent=_virtual_machine(holding.parent, pod, vmi))
 
 
 def _virtual_machine(known: Holder | None, pod: ClusterPod, vmi: ClusterVmi | None) -> Holder | None:
@@ -153,18 +160,18 @@ def _virtual_machine(known: Holder | None, pod: ClusterPod, vmi: ClusterVmi | No
     return machine
 
 
-def _owners(known: Sequence[Owner], found: Sequence[Owner]) -> tuple[Owner, ...]:
-    """Return the chain of the cluster if it begins with that of the node, otherwise that of the node."""
-    is_prefix = len(known) <= len(found) and all(
+def _owners(known: tuple[Owner, ...], pod: ClusterPod) -> tuple[Owner, ...]:
+    """Return the chain of the cluster, or that of the node if it continues the chain of the cluster."""
+    is_continued = len(known) > len(pod.owners) and all(
         (ours.kind, ours.name) == (theirs.kind, theirs.name) and not _differ(ours.uid, theirs.uid)
-        for ours, theirs in zip(known, found, strict=False)
+        for ours, theirs in zip(known, pod.owners, strict=False)
     )
-    return tuple(found if is_prefix else known)
+    return known if is_continued and pod.chain_end is not ChainEnd.TOP else pod.owners
 
 
-def _united(known: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of node and cluster, at most `MAX_LABELS`; those of the node come first."""
-    return dict([*known.items(), *((key, text) for key, text in found.items() if key not in known)][:MAX_LABELS])
+def _united(first: Mapping[str, str], then: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of both, at most `MAX_LABELS`; those of `first` have precedence."""
+    return dict([*first.items(), *((key, text) for key, text in then.items() if key not in first)][:MAX_LABELS])
 
 
 def _differ(known: str, found: str) -> bool:

@@ -119,7 +119,8 @@ class LeaderElection:
         """Take or renew the lease once, if permitted; return whether this replica leads."""
         was_leader = self.is_leader
         try:
-            await asyncio.wait_for(self._attempt(), RENEW_SECONDS)
+            async with asyncio.timeout(RENEW_SECONDS):  # wait_for of Python 3.11 can lose a cancellation
+                await self._attempt()
             self._error = ""
         except TimeoutError:
             self._error = f"{self._path}: no answer in {RENEW_SECONDS:g} s"

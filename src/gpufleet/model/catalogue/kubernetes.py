@@ -6,6 +6,12 @@ CAPACITY = "kubernetes_capacity_devices"
 ALLOCATABLE = "kubernetes_allocatable_devices"
 LABELLED = "kubernetes_labelled_devices"
 
+DRA_DRIVER = "gpu.nvidia.com"
+"""NVIDIA's driver of GPUs for Dynamic Resource Allocation."""
+
+PUBLISHED_GPUS = "gpu_nvidia_com"
+"""The driver in label notation: the resource of the GPUs that it publishes in ResourceSlices."""
+
 GPU_RESOURCES = ("nvidia_com_gpu", "alpha_kubernetes_io_nvidia_gpu")
 """Resources of whole GPUs in label notation; they count shares if the device plugin shares GPUs."""
 
@@ -29,7 +35,7 @@ def _row(id: int, name: str, help: str, dim: str) -> Metric:  # noqa: A002 - the
 
 
 KUBERNETES_METRICS = (
-    _row(320, CAPACITY, "Capacity of an NVIDIA resource of the node in Kubernetes", "resource"),
+    _row(320, CAPACITY, "Capacity of an NVIDIA resource of the node in Kubernetes; GPUs of its DRA driver", "resource"),
     _row(321, ALLOCATABLE, "Allocatable part of an NVIDIA resource of the node in Kubernetes", "resource"),
     _row(322, LABELLED, "GPUs of the node by its label nvidia.com/gpu.count", "label"),
 )

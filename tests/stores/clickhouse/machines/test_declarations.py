@@ -14,8 +14,9 @@ from tests.support.accepted import accept
 T0 = 1_700_000_000 * NANOS
 CAPACITY, ALLOCATABLE = "kubernetes_capacity_devices", "kubernetes_allocatable_devices"
 LABELLED = "kubernetes_labelled_devices"
-GPU = "nvidia_com_gpu"
+GPU, PUBLISHED = "nvidia_com_gpu", "gpu_nvidia_com"
 REMOTE_WRITE, FEDERATED = "remote_write/kube_state_metrics", "federate/kube_state_metrics"
+COLLECTOR = "kubernetes"
 
 
 class DeclaredWriter:
@@ -47,11 +48,19 @@ class DeclaredWriter:
 
 
 def gpus(
-    reader: str, machines: int, count: int, *, allocatable: int | None, counted: int, at: int, shares: int = 0
+    reader: str,
+    machines: int,
+    count: int,
+    *,
+    allocatable: int | None,
+    counted: int,
+    at: int,
+    shares: int = 0,
+    published: int | None = None,
 ) -> DeclaredGpus:
     return DeclaredGpus(
-        reader=reader, machines=machines, gpus=count, allocatable=allocatable, counted=counted, shares=shares,
-        measured_at=to_datetime(at), received_at=to_datetime(at + NANOS),
+        reader=reader, machines=machines, gpus=count, allocatable=allocatable, published=published, counted=counted,
+        shares=shares, measured_at=to_datetime(at), received_at=to_datetime(at + NANOS),
     )  # fmt: skip
 
 
@@ -107,6 +116,31 @@ def test_shares_of_gpus_are_not_counted_as_gpus(store: ClickHouseStore, cluster:
         "lost-one": 7,
         "none": 0,
     }
+
+
+def test_published_gpus_are_expected_beside_allocatable_ones(store: ClickHouseStore, cluster: str) -> None:
+    writer = DeclaredWriter(store, cluster)
+    writer.declare("driver", T0, (CAPACITY, PUBLISHED, 8), reader=COLLECTOR)
+    writer.declare("both", T0, (CAPACITY, GPU, 2), (ALLOCATABLE, GPU, 2), (CAPACITY, PUBLISHED, 6), reader=COLLECTOR)
+    writer.declare("plugin", T0, (CAPACITY, GPU, 8), (ALLOCATABLE, GPU, 7), reader=COLLECTOR)
+    assert store.declared_gpus(T0)[cluster] == (gpus(COLLECTOR, 3, 22, allocatable=9, published=14, counted=22, at=T0),)
+    writer.declare("driver", T0 + NANOS, (CAPACITY, GPU, 0))  # kube-state-metrics does not know ResourceSlices
+    assert store.declared_gpus(T0)[cluster] == (
+        gpus(COLLECTOR, 3, 22, allocatable=9, published=14, counted=22, at=T0),
+        gpus(REMOTE_WRITE, 1, 0, allocatable=None, counted=0, at=T0 + NANOS),
+    )
+    ended = Absent(Reason.NO_DATA, "ended")
+    writer.declare("driver", T0 + 2 * NANOS, (CAPACITY, PUBLISHED, ended), reader=COLLECTOR)
+    assert [one.counted for one in store.declared_gpus(T0)[cluster]] == [14, 0]
+
+
+def test_published_gpus_are_no_shares(store: ClickHouseStore, cluster: str) -> None:
+    writer = DeclaredWriter(store, cluster)
+    writer.add_pci_gpus("sliced", 8)
+    writer.declare("sliced", T0, (CAPACITY, GPU, 32), (CAPACITY, PUBLISHED, 8))
+    writer.declare("labelled", T0, (CAPACITY, PUBLISHED, 8), (LABELLED, "nvidia.com/gpu.count", 4))
+    (declared,) = store.declared_gpus(T0)[cluster]
+    assert (declared.counted, declared.shares) == (32 + 8, 24)
 
 
 def test_declared_resources_by_machine_resource_and_source(store: ClickHouseStore, cluster: str) -> None:

@@ -8,6 +8,7 @@ from gpufleet.model.catalogue.kubernetes import (
     GPU_RESOURCES,
     KUBERNETES_REPORTED,
     LABELLED,
+    PUBLISHED_GPUS,
 )
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.machine import NVIDIA_VENDOR
@@ -23,28 +24,35 @@ PCI_GPU_COUNT = (
 """SQL expression: number of GPUs on a machine's PCI buses, from rows of `inventory`."""
 
 _GPU = f"resource IN {GPU_RESOURCES}"
+_IS_PUBLISHED = f"metric = '{CAPACITY}' AND resource = '{PUBLISHED_GPUS}'"
 
 _GPUS = f"""
 WITH declarations AS (
     SELECT cluster, machine, reader,
-        sumIf(value, metric = '{CAPACITY}' AND {_GPU}) AS gpus,
-        countIf(metric = '{CAPACITY}' AND {_GPU}) AS reports_gpus,
+        toInt64(ifNull(sumIf(value, metric = '{CAPACITY}' AND {_GPU}), 0)) AS devices,
+        toInt64(ifNull(sumIf(value, {_IS_PUBLISHED}), 0)) AS published,
+        countIf(metric = '{CAPACITY}' AND {_GPU}) AS reports_devices,
+        countIf({_IS_PUBLISHED}) AS reports_published,
+        greatest(devices, published) AS gpus,
         sumIf(value, metric = '{ALLOCATABLE}' AND {_GPU}) AS allocatable,
         countIf(metric = '{ALLOCATABLE}' AND {_GPU}) AS reports_allocatable,
-        anyIf(value, metric = '{LABELLED}') AS labelled,
+        toInt64(anyIf(value, metric = '{LABELLED}')) AS labelled,
         max(toUnixTimestamp64Nano(measured_at)) AS measured, max(toUnixTimestamp64Nano(received_at)) AS received
     FROM declared FINAL
     WHERE isNotNull(value) AND received_at >= fromUnixTimestamp64Nano({{since:Int64}}, 'UTC')
         AND machine NOT IN {{without:Array(String)}}
-    GROUP BY cluster, machine, reader HAVING reports_gpus > 0),
+    GROUP BY cluster, machine, reader HAVING reports_devices > 0 OR reports_published > 0),
 buses AS (SELECT cluster, machine, {PCI_GPU_COUNT} AS pci FROM inventory GROUP BY cluster, machine)
-SELECT cluster, reader, count(), sum(gpus), sum(allocatable), sum(reports_allocatable), sumIf(gpus, is_newest),
-    sumIf(multiIf(
-        isNotNull(labelled) AND gpus > labelled, gpus - labelled,
-        pci > 0 AND gpus >= 2 * pci AND gpus % pci = 0, gpus - pci, 0), is_newest),
+SELECT cluster, reader, count(), sum(gpus), sum(allocatable), sum(reports_allocatable),
+    sum(published), sum(reports_published),
+    sumIf(gpus, is_counted), sumIf(gpus - greatest(published, whole), is_counted),
     max(measured), max(received)
 FROM (
-    SELECT *, row_number() OVER (PARTITION BY cluster, machine ORDER BY received DESC, reader) = 1 AS is_newest
+    SELECT *, row_number() OVER (
+            PARTITION BY cluster, machine ORDER BY reports_published > 0 DESC, received DESC, reader) = 1 AS is_counted,
+        ifNull(multiIf(
+            isNotNull(labelled) AND devices > labelled, labelled,
+            pci > 0 AND devices >= 2 * pci AND devices % pci = 0, toInt64(pci), devices), 0) AS whole
     FROM declarations LEFT JOIN buses USING (cluster, machine))
 GROUP BY cluster, reader ORDER BY cluster, reader
 """  # noqa: S608 - names are constants; values are bound as parameters
@@ -105,6 +113,8 @@ def fetch_declared_gpus(handle: Handle, since: int, without: Sequence[str]) -> d
         gpus,
         allocatable,
         has_allocatable,
+        published,
+        has_published,
         counted,
         shares,
         measured,
@@ -116,6 +126,7 @@ def fetch_declared_gpus(handle: Handle, since: int, without: Sequence[str]) -> d
                 machines=machines,
                 gpus=gpus,
                 allocatable=allocatable if has_allocatable else None,
+                published=published if has_published else None,
                 counted=counted,
                 shares=shares,
                 measured_at=to_datetime(measured),
