@@ -69,6 +69,8 @@ class MemoryStore:
     def migrate(self, retention: Retention | None = None, hub: str = "") -> None: ...
 
     def schema_version(self) -> int:
+        if self.down:
+            raise StoreError("the store is down")
         return 1  # a new instance stands for a store that kept its tables
 
     def is_empty(self) -> bool:

@@ -10,7 +10,6 @@ import pytest
 from gpufleet.hub.query.status import Readiness
 from gpufleet.model.cluster import Cluster
 from gpufleet.model.errors import RegistryError, StoreError
-from gpufleet.model.status import ReaderStatus
 from gpufleet.registry.sql import SqlRegistry
 from tests.fakes.clock import FakeClock
 from tests.fakes.store import MemoryStore
@@ -25,12 +24,10 @@ class BlockedStore(MemoryStore):
         self.queries = 0
         self.proceed = threading.Event()
 
-    def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
+    def schema_version(self) -> int:
         self.queries += 1
         assert self.proceed.wait(60)
-        if self.down:
-            raise StoreError("the store is down")
-        return ()
+        return super().schema_version()
 
 
 class BlockedRegistry(SqlRegistry):

@@ -13,7 +13,7 @@ from gpufleet.hub.receive.log import Wal
 from gpufleet.model.errors import RegistryError, StoreError
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import ClusterRegistry
-from gpufleet.ports.store import SampleStore
+from gpufleet.ports.store import StoreAdmin
 
 
 class HubStatus:
@@ -93,7 +93,7 @@ class Readiness:
         self,
         *,
         registry: ClusterRegistry,
-        store: SampleStore,
+        store: StoreAdmin,
         thread: Executor,
         clock: Clock,
         answer_seconds: float = ANSWER_SECONDS,
@@ -121,7 +121,7 @@ class Readiness:
     def _query(self) -> None:
         self._registry.clusters()
         self._has_registry = True
-        self._store.readers("", "")
+        self._store.schema_version()  # always a query, never answered from memory
 
 
 def _retrieve(check: asyncio.Future[None]) -> None:
