@@ -244,10 +244,11 @@ class StoreAdmin(Protocol):
         ...
 
     def schema_version(self) -> int:
-        """Return the schema version of the tables, 0 if there are none. May be called before `migrate`.
+        """Return the schema version of the tables, 0 if there are none. May be called before `migrate`."""
+        ...
 
-        Every call queries the store, so this also tells whether the store responds.
-        """
+    def check(self) -> None:
+        """Raise StoreError unless the store answers a small query. Never answered from memory."""
         ...
 
     def is_empty(self) -> bool:

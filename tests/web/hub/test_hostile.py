@@ -288,7 +288,7 @@ async def test_store_timeout_is_answered_with_retry_after(site: Site) -> None:
     def broken(*_: object) -> None:
         raise StoreError("it is gone")
 
-    site.store.readers = broken  # type: ignore[assignment, method-assign]
+    site.store.check = broken  # type: ignore[method-assign]
     answer = await send(site, b"GET /readyz HTTP/1.1\r\nHost: hub\r\n\r\n")
     assert answer is not None
     assert (answer.status, answer.headers["retry-after"]) == (503, "2")

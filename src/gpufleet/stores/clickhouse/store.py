@@ -323,6 +323,10 @@ class ClickHouseStore:
                 return 0
             return int(self._handles.reader.query("SELECT max(version) FROM schema_migrations").result_rows[0][0])
 
+    def check(self) -> None:
+        """Raise StoreError unless the store answers a small query; see `ports.StoreAdmin`."""
+        self.schema_version()
+
     def is_empty(self) -> bool:
         """Return whether the store has no samples. Read-only."""
         return not {"samples", "latest"} & self.stats().keys()
