@@ -1,5 +1,7 @@
 """Connection to an API server: credentials, their replacement, errors and limits."""
 
+import asyncio
+import contextlib
 import json
 from pathlib import Path
 
@@ -97,3 +99,26 @@ async def test_unreachable_server_is_an_error_without_status(tmp_path: Path) -> 
     with pytest.raises(KubernetesApiError) as error:
         await get(access)
     assert (error.value.status, error.value.absence) == (0, Reason.READER_FAILED)
+
+
+async def test_request_cancelled_in_the_handshake_closes_its_connection(tmp_path: Path) -> None:
+    hello, end = asyncio.Event(), asyncio.Event()
+
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1024):
+            hello.set()
+        end.set()
+        writer.close()
+
+    async with await asyncio.start_server(never_answer, "127.0.0.1", 0) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        kubeconfig = write_kubeconfig(tmp_path / "config", url, {"token": ADMIN}, {"insecure-skip-tls-verify": True})
+        connection = ApiConnection(ApiAccess(kubeconfig=str(kubeconfig)))
+        request = asyncio.create_task(connection.get("/version"))
+        await hello.wait()
+        request.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await request
+        async with asyncio.timeout(10):
+            await end.wait()
+        await connection.close()

@@ -108,6 +108,23 @@ class _HttpClient:
                 await self.http.aclose()
 
 
+class _HandshakeTrace:
+    """Trace of a request: if it is cancelled during the TLS handshake, its connection is closed.
+
+    httpcore2 2.16 closes it after errors, but not after a cancellation.
+    """
+
+    def __init__(self) -> None:
+        self._stream: Any = None
+
+    async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
+        """Handle an event of the connection; the names are those of httpcore."""
+        if event == "connection.connect_tcp.complete":
+            self._stream = info["return_value"]
+        elif event == "connection.start_tls.failed":
+            await self._stream.aclose()
+
+
 class ApiConnection:
     """Connection to an API server.
 
@@ -242,6 +259,7 @@ class ApiConnection:
                         headers=headers,
                         content=body or None,
                         timeout=httpx2.Timeout(seconds, read=read_seconds or seconds),
+                        extensions={"trace": _HandshakeTrace()},
                     )
                 )
             is_expected = 200 <= response.status_code < 300 if upgrade is None else response.status_code == SWITCHING
