@@ -134,6 +134,15 @@ def test_published_gpus_are_expected_beside_allocatable_ones(store: ClickHouseSt
     assert [one.counted for one in store.declared_gpus(T0)[cluster]] == [14, 0]
 
 
+def test_declaration_is_as_old_as_its_oldest_part(store: ClickHouseStore, cluster: str) -> None:
+    writer = DeclaredWriter(store, cluster)
+    writer.declare("m1", T0, (CAPACITY, PUBLISHED, 8), reader=COLLECTOR)
+    writer.declare("m1", T0 + 60 * NANOS, (CAPACITY, GPU, 8), (ALLOCATABLE, GPU, 8), reader=COLLECTOR)
+    (declared,) = store.declared_gpus(T0)[cluster]
+    assert declared.measured_at == to_datetime(T0)
+    assert declared.received_at == to_datetime(T0 + 61 * NANOS)
+
+
 def test_published_gpus_are_no_shares(store: ClickHouseStore, cluster: str) -> None:
     writer = DeclaredWriter(store, cluster)
     writer.add_pci_gpus("sliced", 8)

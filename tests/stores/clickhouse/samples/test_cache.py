@@ -74,9 +74,9 @@ def test_full_cache_is_cleared() -> None:
 class Table:
     """Rows of cluster, machine, reader, state and time of report."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = 1 << 20) -> None:
         self.rows: list[tuple[str, str, str, str, int]] = []
-        self.cache = NewestRowCache(("machine", "reader", "state", "reported_at"), key=2)
+        self.cache = NewestRowCache(("machine", "reader", "state", "reported_at"), key=2, limit=limit)
         self.queried: list[str] = []
 
     def write(self, *rows: tuple[str, str, str, str, int]) -> None:
@@ -143,3 +143,20 @@ def test_query_during_which_the_cache_was_dropped_is_not_kept() -> None:
     table.write(("c", "m", "x", "new", 1))
     assert table.cache.fetch("c", ["m"], table.query) == [("m", "x", "new", 1)]
     assert table.queried == ["m", "m"]
+
+
+def test_only_the_largest_cluster_is_dropped_above_the_size() -> None:
+    table = Table(limit=10_000)
+    table.cache.fetch("c", ["m"], table.query)
+    table.cache.fetch("d", ["m"], lambda _: [])
+    table.write(*(("d", "m", f"reader {number}", "a" * 500, 1) for number in range(20)))
+    table.cache.fetch("c", ["m"], table.query)
+    assert table.queried == ["m"]
+    again: list[str] = []
+
+    def query(machines: Sequence[str]) -> list[ResultRow]:
+        again.extend(machines)
+        return []
+
+    table.cache.fetch("d", ["m"], query)
+    assert again == ["m"]

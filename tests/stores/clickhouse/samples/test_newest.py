@@ -160,9 +160,45 @@ def test_rows_of_one_view() -> None:
     assert powers(memory, "m", "gpu/3") == []
 
 
-def test_everything_is_dropped_above_the_limit() -> None:
-    memory = NewestSamples(limit=2)
-    _, head, groups = columns_of([row("m", 1, 100, view=f"gpu/{number}") for number in range(3)])
-    memory.load(memory.read("a", ["m"]), "a", head, groups)
-    assert memory.read("a", ["m"]).missing == ["m"]
-    assert len(memory) == 0
+def load(memory: NewestSamples, cluster: str, machine: str, *rows: Row) -> None:
+    _, head, groups = columns_of(rows)
+    memory.load(memory.read(cluster, [machine]), cluster, head, groups)
+
+
+def test_only_the_largest_cluster_is_dropped_above_the_limit() -> None:
+    memory = NewestSamples(limit=100_000)
+    load(memory, "a", "m", row("m", 1, 100))
+    load(memory, "b", "m", ("b", *row("m", 1, 100)[1:]))
+    add(memory, *(("b", *row("m", 1, 100, view=f"gpu/{number}")[1:]) for number in range(1000)))
+    assert powers(memory, "m") == [100]
+    assert memory.read("b", ["m"]).missing == ["m"]
+    assert memory.size < 100_000
+
+
+def test_names_and_lists_of_metrics_of_a_sender_count() -> None:
+    memory = NewestSamples(limit=100_000)
+    load(memory, "a", "m", row("m", 1, 100))
+    load(memory, "b", "m", ("b", *row("m", 1, 100)[1:]))
+    for number in range(1000):
+        add(memory, ("b", "m", "gpu/1", f"reader {number}", *row("m", 1, 100)[4:]))
+    assert powers(memory, "m") == [100]
+    assert memory.read("b", ["m"]).missing == ["m"]
+
+
+def test_space_of_a_former_list_of_metrics_is_freed() -> None:
+    memory = NewestSamples()
+    views = [f"gpu/{number}" for number in range(1000)]
+    load(memory, "a", "m", *(row("m", 1, 100, view=view) for view in views))
+    size = memory.size
+    for known_at in range(2, 12):
+        shape = known_at % 2
+        add(memory, *(("a", "m", view, *row("m", known_at, 1)[3:8], shape, (1, 1)) for view in views))
+    assert memory.size < 1.1 * size
+
+
+def test_rows_of_machines_that_are_not_requested_take_no_memory() -> None:
+    memory = NewestSamples()
+    load(memory, "a", "m", row("m", 1, 100))
+    size = memory.size
+    add(memory, *(("a", f"n{number}", "gpu/1", f"reader {number}", *row("m", 2, 1)[4:]) for number in range(100)))
+    assert memory.size == size

@@ -37,7 +37,10 @@ WITH declarations AS (
         sumIf(value, metric = '{ALLOCATABLE}' AND {_GPU}) AS allocatable,
         countIf(metric = '{ALLOCATABLE}' AND {_GPU}) AS reports_allocatable,
         toInt64(anyIf(value, metric = '{LABELLED}')) AS labelled,
-        max(toUnixTimestamp64Nano(measured_at)) AS measured, max(toUnixTimestamp64Nano(received_at)) AS received
+        max(toUnixTimestamp64Nano(measured_at)) AS newest,
+        least(ifNull(maxOrNullIf(toUnixTimestamp64Nano(measured_at), {_IS_PUBLISHED}), newest),
+            ifNull(maxOrNullIf(toUnixTimestamp64Nano(measured_at), NOT ({_IS_PUBLISHED})), newest)) AS measured,
+        max(toUnixTimestamp64Nano(received_at)) AS received
     FROM declared FINAL
     WHERE isNotNull(value) AND received_at >= fromUnixTimestamp64Nano({{since:Int64}}, 'UTC')
         AND machine NOT IN {{without:Array(String)}}

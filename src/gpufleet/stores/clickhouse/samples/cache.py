@@ -96,8 +96,11 @@ class ContentCache(Generic[Content]):
 
 ResultRow = tuple[Any, ...]
 
-_ROW_LIMIT = 200_000
-"""Maximum rows of a `NewestRowCache`: reader statuses of 20,000 machines, about 100 MB."""
+_SIZE_LIMIT = 128 << 20
+"""Maximum size of a `NewestRowCache` in bytes: reader statuses of some 20,000 machines."""
+
+_ROW_BYTES = 500
+"""Size of a row besides its texts."""
 
 _FEW_MACHINES = 16
 """For up to this many machines, unmerged rows are reduced here, because FINAL takes longer."""
@@ -143,79 +146,102 @@ def fetch_newest(
     return [row for _, row in sorted(newest.items())]
 
 
+class _CachedCluster:
+    """Newest rows of the machines of a cluster.
+
+    Attributes:
+        rows: machine to key to row.
+        loaded: machines with all their rows.
+        size: size in bytes, estimated.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[ResultRow, ResultRow]] = {}
+        self.loaded: set[str] = set()
+        self.size = 0
+
+    def add(self, row: ResultRow, key: int) -> None:
+        """Add a row of a requested machine, unless a newer one is there."""
+        rows = self.rows[row[0]]
+        before = rows.get(row[:key])
+        if before is None or row[-1] >= before[-1]:
+            self.size += _row_size(row) - (0 if before is None else _row_size(before))
+            rows[row[:key]] = row
+
+
+def _row_size(row: ResultRow) -> int:
+    return _ROW_BYTES + sum(len(cell) for cell in row if isinstance(cell, str))
+
+
 class NewestRowCache:
     """Newest rows of a small table by key, for the machines that were loaded by a query. Thread-safe.
 
     Rows that are written during a load and later are added. The order of reports decides which row of a key is newest,
-    so rows can be added in any order. Dropped completely above `_ROW_LIMIT`.
+    so rows can be added in any order. Above the limit the largest cluster is dropped, and read again.
     """
 
-    def __init__(self, columns: Sequence[str], key: int) -> None:
+    def __init__(self, columns: Sequence[str], key: int, limit: int = _SIZE_LIMIT) -> None:
         """Create an empty cache.
 
         Args:
             columns: queried columns: the key with the machine first, other columns, and the version column.
             key: number of key columns.
+            limit: maximum size in bytes.
         """
         self._columns = columns
         self._key = key
+        self._limit = limit
         self._lock = threading.Lock()
-        self._generation = 0
-        self._clear()
-
-    def _clear(self) -> None:
-        self._generation += 1
-        self._rows: dict[Subject, dict[ResultRow, ResultRow]] = {}
-        self._loaded: set[Subject] = set()
-        self._count = 0
+        self._clusters: dict[str, _CachedCluster] = {}
 
     def drop(self) -> None:
         """Drop everything: the content of the store is not known any more."""
         with self._lock:
-            self._clear()
+            self._clusters.clear()
 
     def add(self, written: Columns) -> None:
         """Add rows that were written, as columns of the table; rows of machines that are not loaded are left out."""
         with self._lock:
-            if not self._rows:
+            if not self._clusters:
                 return
             rows = zip(*(listed_cells(written[name]) for name in self._columns), strict=True)
             for cluster, row in zip(listed_cells(written["cluster"]), rows, strict=True):
-                if (cluster, row[0]) in self._rows:
-                    self._add((cluster, row[0]), row)
+                known = self._clusters.get(cluster)
+                if known is not None and row[0] in known.rows:
+                    known.add(row, self._key)
+            self._bound()
 
     def fetch(
         self, cluster: str, machines: Collection[str], query: Callable[[Sequence[str]], Sequence[ResultRow]]
     ) -> list[ResultRow]:
         """Return the newest rows of machines in order of the key; `query` returns them for machines not loaded yet."""
         with self._lock:
-            if self._count > _ROW_LIMIT:
-                self._clear()
-            generation = self._generation
+            known = self._clusters.setdefault(cluster, _CachedCluster())
             rows: list[ResultRow] = []
             missing: list[str] = []
             for machine in dict.fromkeys(machines):
-                if (cluster, machine) in self._loaded:
-                    rows += self._rows[cluster, machine].values()
+                if machine in known.loaded:
+                    rows += known.rows[machine].values()
                 else:
-                    self._rows.setdefault((cluster, machine), {})
+                    if machine not in known.rows:
+                        known.rows[machine] = {}
+                        known.size += _ROW_BYTES
                     missing.append(machine)
         if missing:
             found = query(missing)
             rows += found
             with self._lock:
-                if generation == self._generation:
+                if self._clusters.get(cluster) is known:  # it was not dropped meanwhile
                     for row in found:
-                        self._add((cluster, row[0]), row)
-                    self._loaded.update((cluster, machine) for machine in missing)
+                        known.add(row, self._key)
+                    known.loaded.update(missing)
+                    self._bound()
         return sorted(rows, key=itemgetter(slice(self._key)))
 
-    def _add(self, subject: Subject, row: ResultRow) -> None:
-        rows, key = self._rows[subject], row[: self._key]
-        before = rows.get(key)
-        if before is None or row[-1] >= before[-1]:
-            self._count += before is None
-            rows[key] = row
+    def _bound(self) -> None:
+        """Drop the largest clusters above the limit."""
+        while sum(one.size for one in self._clusters.values()) > self._limit:
+            del self._clusters[max(self._clusters, key=lambda one: self._clusters[one].size)]
 
 
 Views = dict[tuple[str, str, str], View]

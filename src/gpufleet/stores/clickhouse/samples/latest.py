@@ -5,18 +5,35 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
+import numpy as np
+
 from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.catalogue import BY_ID, CATALOGUE, Lane
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.samples.cache import ReadCache, ResultRow, Subject, cached_views, fetch_newest
-from gpufleet.stores.clickhouse.samples.newest import NewestRow, NewestSamples, newest_columns, newest_rows, value_of
+from gpufleet.stores.clickhouse.samples.keys import dictionary_column
+from gpufleet.stores.clickhouse.samples.newest import (
+    COPIED,
+    ROW_COLUMNS,
+    NewestRow,
+    NewestSamples,
+    ValueGroup,
+    value_of,
+)
+from gpufleet.stores.clickhouse.schema.columns import Columns, DictionaryColumn, IndexedColumn
 from gpufleet.stores.clickhouse.schema.sets import EMPTY_SET, fetch_absences
 
 SampleKey = tuple[str, str, str, str, int]
 """(machine, view, reader, lane, measured_at)."""
+
+_QUERIED = ("machine", *ROW_COLUMNS)
+"""Columns of `latest` as queried. After them: ids and values of integers, ids and values of floats, and `known_at`."""
+
+_INT_IDS = len(_QUERIED)
+_FLOAT_IDS = _INT_IDS + 2
 
 _SELECT_LATEST = """
 SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
@@ -87,19 +104,59 @@ def _fetch_rows(
 ) -> list[NewestRow]:
     """Return the newest rows in order of machine, view, reader and lane."""
     if newest is None:
-        return newest_rows(_query(handle, cluster, machines, view))
+        return _rows_of(_query(handle, cluster, machines, view))
     read = newest.read(cluster, machines, view)
     rows = read.rows
     if read.missing:
         found = _query(handle, cluster, read.missing, None)
-        newest.load(read, cluster, *newest_columns(cluster, found))
-        rows = rows + [row for row in newest_rows(found) if view is None or row.view == view]
+        newest.load(read, cluster, *_columns_of(cluster, found))
+        rows = rows + [row for row in _rows_of(found) if view is None or row.view == view]
     return sorted(rows, key=attrgetter("place"))
 
 
 def _query(handle: Handle, cluster: str, machines: Sequence[str], view: str | None) -> list[ResultRow]:
     parameters = {"cluster": cluster, "machines": list(machines)}
     return fetch_newest(handle, _SELECT_LATEST, "latest", parameters, key=4, rank=itemgetter(-1, 4), view=view)
+
+
+def _rows_of(found: Iterable[tuple[Any, ...]]) -> list[NewestRow]:
+    """Return rows of `latest`, as queried, as samples."""
+    rows = []
+    for *head, int_ids, int_values, float_ids, float_values, _ in found:
+        ids, cells = (*int_ids, *float_ids), (*int_values, *float_values)
+        values = {
+            BY_ID[number].name: value_of(BY_ID[number], cell)
+            for number, cell in zip(ids, cells, strict=True)
+            if number in BY_ID  # a newer build may have written metrics unknown to this build
+        }
+        rows.append(NewestRow(**dict(zip(_QUERIED, head, strict=True)), values=values))
+    return rows
+
+
+def _columns_of(cluster: str, found: Sequence[tuple[Any, ...]]) -> tuple[Columns, list[ValueGroup]]:
+    """Return rows of `latest`, as queried, as the arguments of `NewestSamples.load`."""
+    groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[Any, ...]]] = {}
+    for row in found:
+        groups.setdefault((tuple(row[_INT_IDS]), tuple(row[_FLOAT_IDS])), []).append(row)
+    rows = [row for some in groups.values() for row in some]
+    cells: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * (_FLOAT_IDS + 3)
+    columns = dict(zip((*_QUERIED, "known_at"), (*cells[: len(_QUERIED)], cells[-1]), strict=True))
+    head: Columns = {name: np.array(columns[name], kind) for name, kind in COPIED.items()}
+    for name in ("machine", "reader", "lane", "provenance"):
+        head[name] = dictionary_column(columns[name])
+    head["cluster"] = DictionaryColumn([cluster], np.zeros(len(rows), np.int32))
+    head["view"] = IndexedColumn(columns["view"], np.arange(len(rows)))
+    return head, [
+        ValueGroup(
+            (*int_ids, *float_ids), [*_transposed(some, _INT_IDS + 1), *_transposed(some, _FLOAT_IDS + 1)], len(some)
+        )
+        for (int_ids, float_ids), some in groups.items()
+    ]
+
+
+def _transposed(rows: Sequence[tuple[Any, ...]], place: int) -> Iterable[list[Any]]:
+    """Return the lists at a position of rows as columns."""
+    return map(list, zip(*(row[place] for row in rows), strict=True))
 
 
 def _texts(handle: Handle, parameters: dict[str, Any], ids: set[int], cache: ReadCache) -> dict[int, dict[str, Value]]:

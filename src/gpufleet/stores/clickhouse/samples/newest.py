@@ -1,9 +1,9 @@
-"""Newest samples of machines in memory, as arrays indexed by subject number. Pure.
+"""Newest samples of machines in memory: for each cluster, arrays indexed by subject number. Pure.
 
 A subject is a view of a machine as read by one reader in one lane. Its newest sample is the last in the hub's order of
 reports, so rows can be added in any order, and again, with the same result.
 
-Per subject, the samples take 61 bytes, 8 bytes per value, and about 100 bytes for names and indexes.
+A subject takes about 300 bytes, and 8 bytes per value; arrays have up to a quarter more space than they need.
 """
 
 import threading
@@ -16,7 +16,6 @@ import numpy as np
 
 from gpufleet.model.catalogue import BY_ID, Metric, ValueType
 from gpufleet.model.reading import Value
-from gpufleet.stores.clickhouse.samples.keys import dictionary_column
 from gpufleet.stores.clickhouse.schema.columns import (
     ColumnData,
     Columns,
@@ -28,16 +27,19 @@ from gpufleet.stores.clickhouse.schema.columns import (
     text_hashes,
 )
 
-Machine = tuple[str, str]
-"""(cluster, machine id)."""
+SIZE_LIMIT = 1 << 30
+"""Bytes above which the largest cluster is dropped, and read from the store again: no cluster evicts a smaller one."""
 
-SUBJECT_LIMIT = 2_000_000
-"""Subjects kept before everything is dropped and read from the store again: about 1 GB with 40 values each."""
+_SUBJECT_BYTES = 200
+"""Size of a subject besides its cells: its view's key, and its place in the lists and indexes."""
 
-TABLE_LIMIT = 10_000
-"""The same limit for distinct lists of metrics: a sender can invent any number of them."""
+_NAME_BYTES = 200
+"""Size of a machine, or of the name of a reader or lane."""
 
-_COPIED: dict[str, type[np.generic]] = {
+_METRIC_BYTES = 100
+"""Size of an entry in a list of metrics. A sender can invent any number of lists."""
+
+COPIED: dict[str, type[np.generic]] = {
     **dict.fromkeys(("known_at", "measured_at", "received_at"), np.int64),
     **dict.fromkeys(("driver_session", "absence_set", "info_set"), np.uint64),
     "has_totals": np.bool_,
@@ -45,7 +47,7 @@ _COPIED: dict[str, type[np.generic]] = {
 """Columns that are kept as they are."""
 
 _HEAD: dict[str, type[np.generic]] = {
-    **_COPIED,
+    **COPIED,
     "machine": np.int32,
     "view": np.int32,  # position among the machine's views
     **dict.fromkeys(("reader", "lane", "provenance"), np.int32),  # positions among all texts
@@ -53,17 +55,15 @@ _HEAD: dict[str, type[np.generic]] = {
 }
 """Columns of a subject, except for its values."""
 
+ROW_COLUMNS = (
+    *("view", "reader", "lane", "measured_at", "received_at", "provenance"),
+    *("driver_session", "absence_set", "info_set", "has_totals"),
+)
+"""Columns of a `NewestRow` after its machine."""
+
 _NEVER = np.iinfo(np.int64).min
 _NO_TABLE = -1
 
-_QUERIED = (
-    *("machine", "view", "reader", "lane", "measured_at", "received_at", "provenance"),
-    *("driver_session", "absence_set", "info_set", "has_totals"),
-)
-"""Columns of `latest` as queried. After them: ids and values of integers, ids and values of floats, and `known_at`."""
-
-_INT_IDS = len(_QUERIED)
-_FLOAT_IDS = _INT_IDS + 2
 _UNKNOWN = -1
 
 
@@ -104,11 +104,17 @@ class NewestRow(msgspec.Struct, frozen=True):
 
 
 class NewestRead(msgspec.Struct, frozen=True):
-    """Result of a read: rows in any order, machines that must be loaded, and the generation of the content."""
+    """Result of a read.
+
+    Attributes:
+        rows: in any order.
+        missing: machines that must be loaded.
+        content: what was read; it may be dropped before they are loaded.
+    """
 
     rows: list[NewestRow]
     missing: list[str]
-    generation: int
+    content: "_ClusterSamples"
 
 
 def value_of(metric: Metric, stored: float) -> Value:
@@ -128,8 +134,14 @@ class _ValueTable:
         self._states = [(place, one) for place, one in enumerate(known) if one and one.type is ValueType.ENUM]
         self._cells = np.empty((0, len(metrics)), np.uint64)
         self._present = np.empty((0, (len(metrics) + 7) // 8), np.uint8)
-        self._free: list[int] = []
+        self._free = array("i")
         self._used = 0
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        metrics = _METRIC_BYTES * len(self._names)
+        return metrics + self._cells.nbytes + self._present.nbytes + self._free.itemsize * len(self._free)
 
     def take(self, count: int) -> NumericArray:
         """Return slots for new rows."""
@@ -144,6 +156,9 @@ class _ValueTable:
     def release(self, slots: NumericArray) -> None:
         """Free the slots of rows that moved to another table."""
         self._free.extend(slots.tolist())
+        if len(self._free) == self._used:
+            self._free, self._used = array("i"), 0
+            self._cells, self._present = self._cells[:0].copy(), self._present[:0].copy()
 
     def put(self, slots: NumericArray, group: ValueGroup, rows: NumericArray) -> None:
         """Store rows of a group in slots."""
@@ -163,21 +178,24 @@ class _ValueTable:
         self._cells[slots] = cells
         self._present[slots] = np.packbits(present, axis=1)
 
-    def values(self, slot: int) -> dict[str, Value]:
-        """Return the values of a row by metric name."""
-        cells = self._cells[slot]
-        values: list[Any] = cells.tolist()
-        for place, value in zip(self._floats.tolist(), cells.view(np.float64)[self._floats].tolist(), strict=True):
-            values[place] = value
-        present = np.unpackbits(self._present[slot], count=len(cells)).tolist()
-        for place, metric in self._states:
-            if present[place]:
-                values[place] = value_of(metric, values[place])
-        return {
-            name: value
-            for name, value, is_present in zip(self._names, values, present, strict=True)
-            if is_present and name is not None
-        }
+    def copy(self, slots: NumericArray) -> tuple[NumericArray, NumericArray]:
+        """Return copies of the cells of slots and of their bits of presence, for `values`."""
+        return self._cells[slots], self._present[slots]
+
+    def values(self, cells: NumericArray, bits: NumericArray) -> Iterable[dict[str, Value]]:
+        """Return the values of copied rows by metric name. Reads nothing that changes."""
+        present = np.unpackbits(bits, axis=1, count=cells.shape[1]).tolist()
+        numbers = cells.view(np.float64)[:, self._floats].tolist()
+        floats: list[int] = self._floats.tolist()
+        for values, some, is_present in zip(cells.tolist(), numbers, present, strict=True):
+            for place, value in zip(floats, some, strict=True):
+                values[place] = value
+            for place, metric in self._states:
+                if is_present[place]:
+                    values[place] = value_of(metric, values[place])
+            yield {
+                name: value for name, value, here in zip(self._names, values, is_present, strict=True) if here and name
+            }
 
 
 class NewestSamples:
@@ -186,32 +204,20 @@ class NewestSamples:
     A machine is loaded by a query of the store. Rows that are written meanwhile and later are added to it.
     """
 
-    def __init__(self, limit: int = SUBJECT_LIMIT) -> None:
+    def __init__(self, limit: int = SIZE_LIMIT) -> None:
         self._lock = threading.Lock()
         self._limit = limit
-        self._generation = 0
-        self._clear()
+        self._clusters: dict[str, _ClusterSamples] = {}
 
-    def _clear(self) -> None:
-        self._generation += 1
-        self._machines: dict[Machine, int] = {}
-        self._loaded: list[bool] = []
-        self._subjects: list[array[int]] = []  # of each machine
-        self._views: list[dict[str, int]] = []  # of each machine
-        self._index = IdIndex()
-        self._heads = {name: np.empty(0, kind) for name, kind in _HEAD.items()}
-        self._texts: dict[str, int] = {}  # readers, lanes and provenances
-        self._table_numbers: dict[tuple[int, ...], int] = {}
-        self._tables: list[_ValueTable] = []
-
-    def __len__(self) -> int:
-        """Return the number of subjects."""
-        return len(self._index)
+    @property
+    def size(self) -> int:
+        """Size in bytes, estimated."""
+        return sum(one.size for one in self._clusters.values())
 
     def drop(self) -> None:
         """Drop everything: the content of the store is not known any more."""
         with self._lock:
-            self._clear()
+            self._clusters.clear()
 
     def read(self, cluster: str, machines: Iterable[str], view: str | None = None) -> NewestRead:
         """Return the newest samples of machines (of one view), and the machines that must be loaded.
@@ -220,29 +226,28 @@ class NewestSamples:
         """
         with self._lock:
             self._bound()
-            texts = list(self._texts)
-            rows: list[NewestRow] = []
+            content = self._clusters.setdefault(cluster, _ClusterSamples())
+            copies: list[_MachineCopy] = []
             missing: list[str] = []
             for machine in dict.fromkeys(machines):
-                number = self._machines.setdefault((cluster, machine), len(self._loaded))
-                if number == len(self._loaded):
-                    self._loaded.append(False)
-                    self._subjects.append(array("i"))
-                    self._views.append({})
-                if self._loaded[number]:
-                    rows += self._rows_of(machine, number, texts, view)
-                else:
+                copied = content.copy(machine, view)
+                if copied is None:
                     missing.append(machine)
-            return NewestRead(rows, missing, self._generation)
+                else:
+                    copies.append(copied)
+        return NewestRead([row for one in copies for row in one.rows()], missing, content)
 
     def load(self, read: NewestRead, cluster: str, head: Columns, groups: Sequence[ValueGroup]) -> None:
-        """Add all rows of the missing machines. No effect if everything was dropped since the read."""
+        """Add all rows of the missing machines. No effect if the cluster was dropped since the read."""
         with self._lock:
-            if read.generation != self._generation:
+            if self._clusters.get(cluster) is not read.content:
                 return
-            self._add(head, groups)
-            for machine in read.missing:
-                self._loaded[self._machines[cluster, machine]] = True
+            try:
+                read.content.add(head, groups, np.arange(sum(group.count for group in groups)))
+            except BaseException:  # half of the rows may be there
+                del self._clusters[cluster]
+                raise
+            read.content.note_loaded(read.missing)
 
     def add(self, head: Columns, groups: Sequence[ValueGroup]) -> None:
         """Add rows that were written; rows of machines that are not loaded are left out.
@@ -251,92 +256,157 @@ class NewestSamples:
             head: the columns of `latest` without values.
             groups: the values of all rows, in the same order.
         """
+        clusters = _dictionary(head["cluster"])
         with self._lock:
+            for code, cluster in enumerate(clusters.texts):
+                if cluster in self._clusters:
+                    self._clusters[cluster].add(head, groups, np.flatnonzero(clusters.rows == code))
             self._bound()
-            if self._machines:
-                self._add(head, groups)
 
     def _bound(self) -> None:
-        if len(self._index) > self._limit or len(self._tables) > TABLE_LIMIT:
-            self._clear()
+        """Drop the largest clusters above the limit."""
+        while self.size > self._limit:
+            del self._clusters[max(self._clusters, key=lambda one: self._clusters[one].size)]
 
-    def _rows_of(self, machine: str, number: int, texts: list[str], view: str | None) -> Iterable[NewestRow]:
+
+class _MachineCopy(msgspec.Struct, frozen=True):
+    """The samples of a machine, copied, so that its rows are built while other rows are added.
+
+    Attributes:
+        machine: its id.
+        heads: columns of its subjects, by name.
+        views: its view keys, by number.
+        texts: names of readers, lanes and provenances, by number; more may be added.
+        values: for each table: the positions of its rows among the subjects, and their cells.
+    """
+
+    machine: str
+    heads: dict[str, NumericArray]
+    views: list[str]
+    texts: list[str]
+    values: list[tuple[_ValueTable, NumericArray, tuple[NumericArray, NumericArray]]]
+
+    def rows(self) -> Iterable[NewestRow]:
+        """Build the rows."""
+        values: list[dict[str, Value]] = [{}] * len(self.heads["view"])
+        for table, places, cells in self.values:
+            for place, one in zip(places.tolist(), table.values(*cells), strict=True):
+                values[place] = one
+        columns: dict[str, list[Any]] = {name: column.tolist() for name, column in self.heads.items()}
+        columns["view"] = [self.views[number] for number in columns["view"]]
+        for name in ("reader", "lane", "provenance"):
+            columns[name] = [self.texts[number] for number in columns[name]]
+        columns["values"] = values
+        for row in zip(*columns.values(), strict=True):
+            yield NewestRow(machine=self.machine, **dict(zip(columns, row, strict=True)))
+
+
+class _ClusterSamples:
+    """Newest samples of the machines of one cluster."""
+
+    def __init__(self) -> None:
+        self._machines: dict[str, int] = {}
+        self._loaded: list[bool] = []
+        self._subjects: list[array[int]] = []  # of each machine
+        self._views: list[dict[str, int]] = []  # of each machine
+        self._index = IdIndex()
+        self._heads = {name: np.empty(0, kind) for name, kind in _HEAD.items()}
+        self._texts: dict[str, int] = {}  # readers, lanes and provenances
+        self._text_list: list[str] = []
+        self._table_numbers: dict[tuple[int, ...], int] = {}
+        self._tables: list[_ValueTable] = []
+        self._tables_size = 0
+
+    @property
+    def size(self) -> int:
+        """Size in bytes, estimated."""
+        heads = sum(column.nbytes for column in self._heads.values())
+        names = _NAME_BYTES * (len(self._machines) + len(self._texts))
+        return heads + _SUBJECT_BYTES * len(self._index) + names + self._tables_size
+
+    def copy(self, machine: str, view: str | None) -> _MachineCopy | None:
+        """Return the samples of a machine (of one view), or None if it must be loaded."""
+        number = self._machines.setdefault(machine, len(self._loaded))
+        if number == len(self._loaded):
+            self._loaded.append(False)
+            self._subjects.append(array("i"))
+            self._views.append({})
+        if not self._loaded[number]:
+            return None
         views = list(self._views[number])
         subjects = np.array(self._subjects[number], np.int32)
         if view is not None:
             subjects = subjects[self._heads["view"][subjects] == self._views[number].get(view, len(views))]
-        rows = []
-        for head in zip(*(column[subjects].tolist() for column in self._heads.values()), strict=True):
-            _, measured_at, received_at, session, absence_set, info_set, has_totals, _, place, *codes = head
-            reader, lane, provenance, table, slot = codes
-            rows.append(
-                NewestRow(
-                    machine=machine,
-                    view=views[place],
-                    reader=texts[reader],
-                    lane=texts[lane],
-                    measured_at=measured_at,
-                    received_at=received_at,
-                    provenance=texts[provenance],
-                    driver_session=session,
-                    absence_set=absence_set,
-                    info_set=info_set,
-                    has_totals=has_totals,
-                    values=self._tables[table].values(slot),
-                )
-            )
-        return rows
+        tables, slots = self._heads["table"][subjects], self._heads["slot"][subjects]
+        values = []
+        for table in np.unique(tables).tolist():
+            places = np.flatnonzero(tables == table)
+            values.append((self._tables[table], places, self._tables[table].copy(slots[places])))
+        heads = {name: self._heads[name][subjects] for name in ROW_COLUMNS}
+        return _MachineCopy(machine, heads, views, self._text_list, values)
 
-    def _add(self, head: Columns, groups: Sequence[ValueGroup]) -> None:
-        machines = self._machine_numbers(head)
-        rows = np.flatnonzero(machines != _UNKNOWN)
+    def note_loaded(self, machines: Iterable[str]) -> None:
+        """Note that machines have all their rows."""
+        for machine in machines:
+            self._loaded[self._machines[machine]] = True
+
+    def add(self, head: Columns, groups: Sequence[ValueGroup], rows: NumericArray) -> None:
+        """Add these rows of the cluster, as far as their machines were requested."""
+        machines = self._machine_numbers(head, rows)
+        is_known = machines != _UNKNOWN
+        rows, machines = rows[is_known], machines[is_known]
+        if not len(rows):
+            return
         known_at, measured_at = (np.asarray(head[name]) for name in ("known_at", "measured_at"))
-        rows = rows[np.lexsort((measured_at[rows], known_at[rows]))]
-        numbers = self._subject_numbers(head, rows, machines)
-        rows, numbers = _last_of_each(rows, numbers)
+        order = np.lexsort((measured_at[rows], known_at[rows]))
+        rows, machines = rows[order], machines[order]
+        rows, numbers = _last_of_each(rows, self._subject_numbers(head, rows, machines))
         known_before, measured_before = self._heads["known_at"][numbers], self._heads["measured_at"][numbers]
         is_newer = (known_at[rows] > known_before) | (
             (known_at[rows] == known_before) & (measured_at[rows] >= measured_before)
         )
         rows, numbers = rows[is_newer], numbers[is_newer]
-        for name, kind in _COPIED.items():
+        for name, kind in COPIED.items():
             self._heads[name][numbers] = np.asarray(head[name], kind)[rows]
-        self._heads["provenance"][numbers] = self._text_numbers(head["provenance"])[rows]
-        first = 0
-        for group in groups:
-            start, end = np.searchsorted(rows, [first, first + group.count])
-            if start < end:
-                self._put(numbers[start:end], group, rows[start:end] - first)
-            first += group.count
+        self._heads["provenance"][numbers] = self._text_numbers(head["provenance"], rows)
+        ends = np.cumsum([group.count for group in groups])
+        firsts = np.searchsorted(ends, rows, side="right")
+        for place in np.unique(firsts).tolist():
+            mine = firsts == place
+            self._put(numbers[mine], groups[place], rows[mine] - (ends[place] - groups[place].count))
 
     def _put(self, numbers: NumericArray, group: ValueGroup, rows: NumericArray) -> None:
         """Store the values of subjects, in other slots if their metrics changed."""
         number = self._table_numbers.setdefault(group.metrics, len(self._tables))
         if number == len(self._tables):
             self._tables.append(_ValueTable(group.metrics))
+            self._tables_size += self._tables[number].size
         tables = self._heads["table"][numbers]
         for old in np.unique(tables[(tables != number) & (tables != _NO_TABLE)]).tolist():
+            self._tables_size -= self._tables[old].size
             self._tables[old].release(self._heads["slot"][numbers[tables == old]])
+            self._tables_size += self._tables[old].size
         moved = numbers[tables != number]
         if len(moved):
+            self._tables_size -= self._tables[number].size
             self._heads["slot"][moved] = self._tables[number].take(len(moved))
             self._heads["table"][moved] = number
+            self._tables_size += self._tables[number].size
         self._tables[number].put(self._heads["slot"][numbers], group, rows)
 
-    def _machine_numbers(self, head: Columns) -> NumericArray:
-        """Return the number of each row's machine, or `_UNKNOWN`."""
-        cluster, machine = _dictionary(head["cluster"]), _dictionary(head["machine"])
-        count = len(machine.texts)
-        pairs, rows = np.unique(cluster.rows.astype(np.int64) * count + machine.rows, return_inverse=True)
-        names = ((cluster.texts[pair // count], machine.texts[pair % count]) for pair in pairs.tolist())
-        return np.array([self._machines.get(name, _UNKNOWN) for name in names], np.int32)[rows]
+    def _machine_numbers(self, head: Columns, rows: NumericArray) -> NumericArray:
+        """Return the number of the machine of each of these rows, or `_UNKNOWN`."""
+        machine = _dictionary(head["machine"])
+        codes, places = np.unique(machine.rows[rows], return_inverse=True)
+        return np.array([self._machines.get(machine.texts[code], _UNKNOWN) for code in codes.tolist()], np.int32)[
+            places
+        ]
 
-    def _subject_numbers(self, head: Columns, rows: NumericArray, machines: NumericArray) -> NumericArray:
-        """Return the subject number of each of these rows; new subjects are added."""
+    def _subject_numbers(self, head: Columns, rows: NumericArray, mine: NumericArray) -> NumericArray:
+        """Return the subject number of each of these rows, of these machines; new subjects are added."""
         view = head["view"]
         assert isinstance(view, IndexedColumn)
-        mine = machines[rows]
-        reader, lane = (self._text_numbers(head[name])[rows] for name in ("reader", "lane"))
+        reader, lane = (self._text_numbers(head[name], rows) for name in ("reader", "lane"))
         names = mix_hashes(mine.astype(np.int64), text_hashes(view)[rows])
         names = mix_hashes(mix_hashes(names, reader), lane)
         while True:
@@ -365,9 +435,18 @@ class NewestSamples:
             self._heads["view"][number] = views.setdefault(view.texts[view.rows[row]], len(views))
             self._subjects[machine].append(number)
 
-    def _text_numbers(self, column: ColumnData) -> NumericArray:
+    def _text_numbers(self, column: ColumnData, rows: NumericArray) -> NumericArray:
+        """Return the number of the text of each of these rows; new texts are added."""
         texts = _dictionary(column)
-        return np.array([self._texts.setdefault(text, len(self._texts)) for text in texts.texts], np.int64)[texts.rows]
+        codes, places = np.unique(texts.rows[rows], return_inverse=True)
+        numbers = []
+        for code in codes.tolist():
+            text = texts.texts[code]
+            number = self._texts.setdefault(text, len(self._texts))
+            if number == len(self._text_list):
+                self._text_list.append(text)
+            numbers.append(number)
+        return np.array(numbers, np.int64)[places]
 
 
 def _last_of_each(rows: NumericArray, numbers: NumericArray) -> tuple[NumericArray, NumericArray]:
@@ -381,43 +460,3 @@ def _last_of_each(rows: NumericArray, numbers: NumericArray) -> tuple[NumericArr
 def _dictionary(column: ColumnData) -> DictionaryColumn:
     assert isinstance(column, DictionaryColumn)
     return column
-
-
-def newest_rows(found: Iterable[tuple[Any, ...]]) -> list[NewestRow]:
-    """Return rows of `latest`, as queried, as samples."""
-    rows = []
-    for *head, int_ids, int_values, float_ids, float_values, _ in found:
-        ids, cells = (*int_ids, *float_ids), (*int_values, *float_values)
-        values = {
-            BY_ID[number].name: value_of(BY_ID[number], cell)
-            for number, cell in zip(ids, cells, strict=True)
-            if number in BY_ID  # a newer build may have written metrics unknown to this build
-        }
-        rows.append(NewestRow(**dict(zip(_QUERIED, head, strict=True)), values=values))
-    return rows
-
-
-def newest_columns(cluster: str, found: Sequence[tuple[Any, ...]]) -> tuple[Columns, list[ValueGroup]]:
-    """Return rows of `latest`, as queried, as the arguments of `NewestSamples.load`."""
-    groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[Any, ...]]] = {}
-    for row in found:
-        groups.setdefault((tuple(row[_INT_IDS]), tuple(row[_FLOAT_IDS])), []).append(row)
-    rows = [row for some in groups.values() for row in some]
-    cells: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * (_FLOAT_IDS + 3)
-    columns = dict(zip((*_QUERIED, "known_at"), (*cells[: len(_QUERIED)], cells[-1]), strict=True))
-    head: Columns = {name: np.array(columns[name], kind) for name, kind in _COPIED.items()}
-    for name in ("machine", "reader", "lane", "provenance"):
-        head[name] = dictionary_column(columns[name])
-    head["cluster"] = DictionaryColumn([cluster], np.zeros(len(rows), np.int32))
-    head["view"] = IndexedColumn(columns["view"], np.arange(len(rows)))
-    return head, [
-        ValueGroup(
-            (*int_ids, *float_ids), [*_transposed(some, _INT_IDS + 1), *_transposed(some, _FLOAT_IDS + 1)], len(some)
-        )
-        for (int_ids, float_ids), some in groups.items()
-    ]
-
-
-def _transposed(rows: Sequence[tuple[Any, ...]], place: int) -> Iterable[list[Any]]:
-    """Return the lists at a position of rows as columns."""
-    return map(list, zip(*(row[place] for row in rows), strict=True))
