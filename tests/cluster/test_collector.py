@@ -220,10 +220,13 @@ async def test_published_gpus_are_unknown_without_their_slices(site: Site, state
     assert published(site) == [None]
 
 
-async def test_published_gpus_of_a_stale_copy_keep_their_time(site: Site) -> None:
+@pytest.mark.parametrize(("since", "expected"), [(7, 0), (500_000_000, 500_000_000)], ids=["before", "after"])
+async def test_published_gpus_of_a_stale_copy_have_its_last_time(site: Site, since: int, expected: int) -> None:
     site.slices.content = {"s1": slice_of("s1", "GPU-1")}
     await site.cycle()
-    site.slices.state, site.slices.since = CopyState.STALE, 7
+    synced = site.clock.now_ns()
+    site.slices.state = CopyState.STALE
+    site.slices.since = since if since == 7 else synced + since  # a bookmark came before or after the report
     site.nodes.content = {"n1": ClusterNode(uid="n1", name="gpu-1", resources=GPUS, zone="other")}
     await site.cycle()
     times = {
@@ -232,7 +235,7 @@ async def test_published_gpus_of_a_stale_copy_keep_their_time(site: Site) -> Non
         for block in batch.dims
         for resource, at in zip(block.labels[0], block.measured_at, strict=True)
     }
-    assert times == {"nvidia_com_gpu": site.clock.now_ns(), "gpu_nvidia_com": 7}
+    assert times == {"nvidia_com_gpu": site.clock.now_ns(), "gpu_nvidia_com": synced + expected}
 
 
 async def test_outage_is_reported_and_ends_nothing(site: Site) -> None:

@@ -96,13 +96,32 @@ async def test_chain_without_an_answer_is_walked_again_and_replaces_none(site: S
     pods = {"p": pod()}
     site.lookup.end = ChainEnd.UNREACHABLE
     assert (await site.walked(pods))["p"].chain_end is ChainEnd.UNREACHABLE
-    site.clock.advance(RETRY_SECONDS)
+    site.clock.advance(1.25 * RETRY_SECONDS)
     site.lookup.end = ChainEnd.TOP
     assert (await site.walked(pods))["p"].chain_end is ChainEnd.TOP
     site.clock.advance(1.25 * REPEAT_SECONDS)
     site.lookup.end = ChainEnd.UNREACHABLE
     assert (await site.walked(pods))["p"].chain_end is ChainEnd.TOP
     assert len(site.lookup.walks) == 3
+
+
+@pytest.mark.parametrize("end", [ChainEnd.FORBIDDEN, ChainEnd.NOT_FOUND])
+async def test_chain_that_became_shorter_replaces_none(site: Site, end: ChainEnd) -> None:
+    pods = {"p": pod()}
+    await site.walked(pods)
+    site.clock.advance(1.25 * REPEAT_SECONDS)
+    site.lookup.end = end
+    assert (await site.walked(pods))["p"].owners == (SET, DEPLOYMENT)
+    assert len(site.lookup.walks) == 2
+
+
+async def test_walks_of_a_server_without_an_answer_become_rare(site: Site) -> None:
+    pods = {"p": pod()}
+    site.lookup.end = ChainEnd.UNREACHABLE
+    for _ in range(100):
+        await site.walked(pods)
+        site.clock.advance(RETRY_SECONDS)
+    assert len(site.lookup.walks) < 15
 
 
 async def test_walks_are_bounded(site: Site) -> None:

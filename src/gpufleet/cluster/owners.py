@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import msgspec
 
+from gpufleet.fleet.attribution.cluster_pods import with_known_chain
 from gpufleet.model.holdings import Owner
 from gpufleet.model.kubernetes import ChainEnd, ClusterPod
 from gpufleet.ports.clock import Clock
@@ -22,7 +23,9 @@ REPEAT_SECONDS = 3600.0
 """Time after which a chain is resolved again, before up to a quarter more or less. Owners rarely change."""
 
 RETRY_SECONDS = 10.0
-"""Time after which a chain is resolved again if the API server gave no answer."""
+"""Time after which a chain is resolved again if the API server gave no answer. It doubles with each further failure."""
+
+MAX_DOUBLINGS = 5
 
 _UNKNOWN = (ChainEnd.UNREACHABLE, ChainEnd.NOT_READ)
 
@@ -35,12 +38,14 @@ class _Chain(msgspec.Struct):
         resolved: the pod as the walk returned it; None before the first walk has ended.
         since: monotonic time at which the pod was first seen.
         due_at: monotonic time of the next walk.
+        failures: walks without an answer since the last answer.
         source, shown: the pod of the copy, and the same with its chain.
     """
 
     controller: Owner
     since: float
     due_at: float
+    failures: int = 0
     resolved: ClusterPod | None = None
     source: ClusterPod | None = None
     shown: ClusterPod | None = None
@@ -49,8 +54,8 @@ class _Chain(msgspec.Struct):
 class PodOwners:
     """Owner chains of pods.
 
-    A chain is resolved when a pod appears or has another controller, and repeated later. A walk without an answer
-    replaces no known chain.
+    A chain is resolved when a pod appears or has another controller, and repeated later. A walk that reads no more than
+    the beginning of a known chain does not replace it.
 
     Args:
         lookup: resolves a chain.
@@ -123,10 +128,14 @@ class PodOwners:
             return
         resolved = await self._lookup.resolve(chain.source)
         is_unknown = resolved.chain_end in _UNKNOWN
+        seconds = RETRY_SECONDS * 2.0 ** min(chain.failures, MAX_DOUBLINGS) if is_unknown else REPEAT_SECONDS
+        chain.failures = chain.failures + 1 if is_unknown else 0
         spread = 0.75 + zlib.crc32(uid.encode()) % 1000 / 2000
-        chain.due_at = self._clock.monotonic() + (RETRY_SECONDS if is_unknown else REPEAT_SECONDS * spread)
-        if chain.resolved is None or not is_unknown:
+        chain.due_at = self._clock.monotonic() + seconds * spread
+        if chain.resolved is None:
             chain.resolved, chain.shown = resolved, None
+        elif not is_unknown:
+            chain.resolved, chain.shown = with_known_chain(resolved, chain.resolved), None
 
 
 def _with_chain(pod: ClusterPod, resolved: ClusterPod | None) -> ClusterPod:

@@ -64,6 +64,7 @@ class Reporter:
         self._nodes: ObjectTracker[CountedNode] = ObjectTracker(repeat_seconds=NODE_SECONDS, slots=NODE_SLOTS)
         self._slices: list[ClusterObject] = []
         self._published: Mapping[str, int | None] = {}
+        self._current_at: dict[ObjectKind, int] = {}
         self.left_out: dict[str, str] = {}
 
     def due_objects(self, views: Mapping[ObjectKind, CopyView], *, now: float, now_ns: int) -> list[PartObjects]:
@@ -89,10 +90,8 @@ class Reporter:
             return []
         counted = self._with_numbers(view, slices)
         due = self._nodes.due(counted, view.status, now=now, now_ns=now_ns, rejected=view.rejected)
-        at, published_at = (
-            one.status.since if one is not None and one.status.state is CopyState.STALE else now_ns
-            for one in (view, slices)
-        )
+        at = self._time_of(ObjectKind.NODE, view, now_ns)
+        published_at = self._time_of(ObjectKind.SLICE, slices, now_ns)
         found: list[tuple[str, CountedNode | None, MachineReport | None]] = [
             (uid, one, machine_report(one, at, self._nodes.reported(uid), published_at=published_at))
             for uid, one in due.present.items()
@@ -118,6 +117,14 @@ class Reporter:
                 tracked.append((self._nodes, self._with_numbers(view, views.get(ObjectKind.SLICE))))
             for tracker, records in tracked:
                 tracker.follow(records, view.status, now=now, now_ns=now_ns, rejected=view.rejected)
+            self._time_of(kind, view, now_ns)
+
+    def _time_of(self, kind: ObjectKind, view: CopyView | None, now_ns: int) -> int:
+        """Return the time at which a copy was last current: never before that of its previous report."""
+        if view is None or view.status.state is not CopyState.STALE:
+            self._current_at[kind] = now_ns
+            return now_ns
+        return max(view.status.since, self._current_at.get(kind, 0))
 
     def _with_numbers(self, view: CopyView, slices: CopyView | None) -> dict[str, CountedNode]:
         """Return the nodes that have numbers, by UID."""

@@ -23,7 +23,7 @@ class DeclaredGpus(msgspec.Struct, frozen=True, kw_only=True):
             published GPUs has precedence over one without.
         shares: part of `counted` that cannot be whole GPUs: the capacity of a machine exceeds its label
             `nvidia.com/gpu.count`, or is a multiple of the GPUs on its buses. Published GPUs are whole GPUs.
-        measured_at: time of the newest report.
+        measured_at: time of the newest report; if its capacity and published GPUs differ in age, the earlier time.
         received_at: time when the hub received that report.
     """
 

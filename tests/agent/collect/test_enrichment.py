@@ -12,6 +12,7 @@ import pytest
 from gpufleet.agent.collect.enrichment import NO_NODE, PodAccess, PodEnrichment
 from gpufleet.agent.collect.holders import HolderCollector, SavedHoldings
 from gpufleet.agent.collect.saved import SavedFile
+from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ConfigError
 from gpufleet.model.holdings import Holder, HolderKind, Holding, Owner
 from gpufleet.model.kubernetes import ChainEnd, ClusterPod, CopyState, CopyStatus
@@ -149,17 +150,31 @@ async def test_owners_stay_for_the_holding_and_its_end() -> None:
         assert holder_of(holders).owners == ()  # nothing is kept of an earlier holding
 
 
-async def test_chain_without_an_answer_replaces_no_known_chain() -> None:
+@pytest.mark.parametrize("end", [ChainEnd.UNREACHABLE, ChainEnd.FORBIDDEN])
+async def test_shorter_chain_replaces_no_known_chain(end: ChainEnd) -> None:
     pods = FakePods(POD)
     async with following(pods) as enrichment:
         holders = collector(FakeSource(HELD), pods=enrichment)
         await holders.round([GPU])
         pods.records = {
-            POD.uid: msgspec.structs.replace(POD, owners=(SET,), chain_end=ChainEnd.UNREACHABLE, queue=""),
+            POD.uid: msgspec.structs.replace(POD, owners=(SET,), chain_end=end, queue="", labels={"app": "api"}),
         }
         await holders.round([GPU])
         assert (holder_of(holders).owners, holder_of(holders).queue) == ((SET, DEPLOYMENT), "research")
-        assert "ReplicaSet (unreachable)" in holders.capabilities["holders_kubernetes"]
+        assert holder_of(holders).labels == {"app": "api"}
+        assert f"ReplicaSet ({end})" in holders.capabilities["holders_kubernetes"]
+
+
+async def test_state_after_a_crash_is_not_that_of_before() -> None:
+    class CrashingPods(FakePods):
+        async def run(self) -> NoReturn:
+            raise ZeroDivisionError
+
+    pods = CrashingPods(POD)
+    enrichment = PodEnrichment(pods.connect)
+    await enrichment.settle("gpu-1", [])
+    assert enrichment.capability.startswith(Reason.READER_FAILED)
+    assert pods.is_closed
 
 
 async def test_owners_survive_a_restart_without_the_api_server(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, NoReturn
 
-from gpufleet.fleet.attribution.cluster_pods import VMI_KIND, pod_uid, with_pod
+from gpufleet.fleet.attribution.cluster_pods import VMI_KIND, pod_uid, with_known_chain, with_pod
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ConfigError
 from gpufleet.model.holdings import Holder, Holding
@@ -38,7 +38,6 @@ _STATES = {
     CopyState.NOT_SERVED: Reason.READER_FAILED,
 }
 _UNREAD = (ChainEnd.FORBIDDEN, ChainEnd.UNREACHABLE)
-_UNRESOLVED = (ChainEnd.NOT_READ, ChainEnd.UNREACHABLE)
 _STARTING = (Reason.NO_DATA, Reason.NOT_COLLECTED)
 
 
@@ -139,8 +138,9 @@ class PodEnrichment:
                         await asyncio.sleep(_POLL_SECONDS)
         finally:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait({task})
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("owners of pods: %s", self.capability, exc_info=error)
 
     async def _follow(self, node: str) -> None:
         try:
@@ -149,19 +149,23 @@ class PodEnrichment:
             self._problem = f"{Reason.READER_FAILED}: {error}"
             return
         self._access = access
+        problem = ""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(access.copy.run(), name="copy of pods")
                 tasks.create_task(access.owners.run(), name="owner chains")
+        except Exception as error:
+            problem = f"{Reason.READER_FAILED}: {type(error).__name__}"
+            raise
         finally:
-            self._problem, self._access = self.capability, None
+            self._problem, self._access = problem or self.capability, None
             await access.close()
 
     def _take(self, pods: Mapping[str, ClusterPod]) -> None:
-        """Take pods with their chains. One that is not resolved now replaces nothing that is known."""
+        """Take pods; a known chain stays if no more than its beginning was read now."""
         for uid, pod in pods.items():
-            if uid not in self._known or pod.chain_end not in _UNRESOLVED:
-                self._known[uid] = pod
+            known = self._known.get(uid)
+            self._known[uid] = pod if known is None else with_known_chain(pod, known)
         self._unread = frozenset(
             f"{pod.owners[-1].kind} ({pod.chain_end})"
             for pod in pods.values()

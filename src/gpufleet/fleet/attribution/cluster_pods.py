@@ -160,13 +160,28 @@ def _virtual_machine(known: Holder | None, pod: ClusterPod, vmi: ClusterVmi | No
     return machine
 
 
+def with_known_chain(pod: ClusterPod, known: ClusterPod) -> ClusterPod:
+    """Return a pod with the owner chain of an earlier reading, if that continues its own chain, which is not complete.
+
+    The owners of a UID do not change. A shorter chain means that an owner was deleted, or cannot be read any more.
+    """
+    if not _is_continued(known.owners, pod):
+        return pod
+    return msgspec.structs.replace(pod, owners=known.owners, chain_end=known.chain_end, queue=pod.queue or known.queue)
+
+
 def _owners(known: tuple[Owner, ...], pod: ClusterPod) -> tuple[Owner, ...]:
     """Return the chain of the cluster, or that of the node if it continues the chain of the cluster."""
-    is_continued = len(known) > len(pod.owners) and all(
+    return known if _is_continued(known, pod) else pod.owners
+
+
+def _is_continued(known: tuple[Owner, ...], pod: ClusterPod) -> bool:
+    """Return whether known owners continue the chain of a pod, which is not complete."""
+    is_longer = len(known) > len(pod.owners) and all(
         (ours.kind, ours.name) == (theirs.kind, theirs.name) and not _differ(ours.uid, theirs.uid)
         for ours, theirs in zip(known, pod.owners, strict=False)
     )
-    return known if is_continued and pod.chain_end is not ChainEnd.TOP else pod.owners
+    return is_longer and pod.chain_end is not ChainEnd.TOP
 
 
 def _united(first: Mapping[str, str], then: Mapping[str, str]) -> dict[str, str]:
