@@ -1,5 +1,6 @@
 """SQL registry: machines, allocations, pending flushes and retirement, on every supported database."""
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterator
 
@@ -412,3 +413,23 @@ def test_vm_is_found_by_uuid_on_every_host(registry: SqlRegistry) -> None:
     assert {one.id for one in registry.machines_with_uuid("local", uuid)} == {first, moved}
     assert registry.machines_with_uuid("other", uuid) == ()
     assert registry.machines_with_uuid("local", uuid.replace("6", "7")) == ()
+
+
+class UnansweredCommits(Database):
+    """Database whose commits succeed, and then the connection is lost."""
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        with super().writing() as connection:
+            yield connection
+        raise RegistryError("the connection was lost")
+
+
+def test_allocation_of_an_unanswered_commit_is_read_again(sqlite: str) -> None:
+    opened(sqlite).close()
+    registry = SqlRegistry(UnansweredCommits.open(sqlite))
+    assert registry.allocations() == ()
+    with pytest.raises(RegistryError):
+        registry.put_allocation("a", SPEC, AT)
+    assert registry.allocation("a").spec.target == SPEC.target
+    registry.close()

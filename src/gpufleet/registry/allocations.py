@@ -52,7 +52,7 @@ def put(
 
 def bind(connection: sa.Connection, id: str, bindings: tuple[Binding, ...]) -> Allocation:  # noqa: A002
     """Store the bindings of the newest generation; see `ports.Registry.bind_allocation`."""
-    before = get(connection, id)
+    before = visible(_newest(connection, id), id, None)
     connection.execute(
         ALLOCATIONS.update()
         .where((ALLOCATIONS.c.id == id) & (ALLOCATIONS.c.generation == before.generation))
@@ -61,14 +61,13 @@ def bind(connection: sa.Connection, id: str, bindings: tuple[Binding, ...]) -> A
     return msgspec.structs.replace(before, bindings=bindings)
 
 
-def get(connection: sa.Connection, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002
-    """Return the newest generation.
+def visible(found: Allocation | None, id: str, tenant: str | None) -> Allocation:  # noqa: A002
+    """Return the allocation that was found under an id.
 
     Raises:
         NotFoundError: if there is none, or it belongs to another tenant. The message is the same in both cases, so that
             a tenant cannot detect allocations of others.
     """
-    found = _newest(connection, id)
     if found is None or (tenant is not None and found.spec.tenant != tenant):
         raise NotFoundError(f"there is no allocation {id!r}")
     return found
@@ -91,7 +90,7 @@ def list_all(connection: sa.Connection) -> tuple[Allocation, ...]:
 
 def close(connection: sa.Connection, id: str, at: dt.datetime) -> Allocation:  # noqa: A002
     """Close the newest generation; see `ports.Registry.close_allocation`."""
-    before = get(connection, id)
+    before = visible(_newest(connection, id), id, None)
     if before.closed_at is not None:
         return before
     connection.execute(

@@ -1,8 +1,9 @@
 """Implementation of `ports.Registry` over SQLAlchemy."""
 
+import contextlib
 import datetime as dt
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 from gpufleet.model.allocation import Allocation, AllocationSpec, Binding
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.cluster import Cluster, ClusterSpec
+from gpufleet.model.errors import RegistryError
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.ledger import (
     FlushIntent,
@@ -39,6 +41,7 @@ class SqlRegistry:
         self._database = database
         self._lock = threading.Lock()  # guards the machine cache and serialises writes
         self._machines = MachineCache(max_machines)
+        self._allocations: dict[str, Allocation] | None = None  # newest generations by id; None until they are read
 
     @classmethod
     def open(cls, dsn: str) -> Self:
@@ -157,29 +160,53 @@ class SqlRegistry:
         bindings: tuple[Binding, ...] = (),
     ) -> tuple[Allocation, bool]:
         """Store an allocation; return it and whether it is new."""
-        with self._lock, self._database.writing() as connection:
-            return allocations.put(connection, id, spec, at, bindings)
+        with self._changing_allocations() as (connection, changed):
+            allocation, is_new = allocations.put(connection, id, spec, at, bindings)
+            changed.append(allocation)
+        return allocation, is_new
 
     def bind_allocation(self, id: str, bindings: tuple[Binding, ...]) -> Allocation:  # noqa: A002
         """Store the bindings of an allocation's newest generation. Raises NotFoundError."""
-        with self._lock, self._database.writing() as connection:
-            return allocations.bind(connection, id, bindings)
+        with self._changing_allocations() as (connection, changed):
+            changed.append(allocations.bind(connection, id, bindings))
+        return changed[0]
 
     def allocation(self, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002
         """Return the newest generation. Raises NotFoundError, also for an allocation of another tenant."""
-        with self._database.reading() as connection:
-            return allocations.get(connection, id, tenant)
+        return allocations.visible(self._newest_allocations().get(id), id, tenant)
 
     def allocations(self, tenant: str | None = None) -> tuple[Allocation, ...]:
         """Return the newest generation of every allocation (of one tenant)."""
-        with self._database.reading() as connection:
-            found = allocations.list_all(connection)
-        return found if tenant is None else tuple(one for one in found if one.spec.tenant == tenant)
+        found = (one for _, one in sorted(self._newest_allocations().copy().items()))
+        return tuple(one for one in found if tenant is None or one.spec.tenant == tenant)
 
     def close_allocation(self, id: str, at: dt.datetime) -> Allocation:  # noqa: A002
         """Close an allocation. Raises NotFoundError."""
-        with self._lock, self._database.writing() as connection:
-            return allocations.close(connection, id, at)
+        with self._changing_allocations() as (connection, changed):
+            changed.append(allocations.close(connection, id, at))
+        return changed[0]
+
+    def _newest_allocations(self) -> dict[str, Allocation]:
+        """Return the newest generations by id, which only this process changes."""
+        known = self._allocations
+        if known is None:
+            with self._lock, self._database.reading() as connection:
+                known = self._allocations = {one.id: one for one in allocations.list_all(connection)}
+        return known
+
+    @contextlib.contextmanager
+    def _changing_allocations(self) -> Iterator[tuple[sa.Connection, list[Allocation]]]:
+        """Change allocations in a transaction; the caller adds them to the list as they are afterwards."""
+        changed: list[Allocation] = []
+        with self._lock:
+            try:
+                with self._database.writing() as connection:
+                    yield connection, changed
+            except RegistryError:
+                self._allocations = None  # it may have been committed: read them again
+                raise
+            if self._allocations is not None:
+                self._allocations.update((one.id, one) for one in changed)
 
     def sequences(self) -> dict[SequenceKey, SequenceState]:
         """Return the flushed sequence numbers of every sender epoch."""
