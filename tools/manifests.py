@@ -32,9 +32,9 @@ VARIANTS = {
 
 
 def rule_files() -> Iterator[tuple[Path, str]]:
-    """Yield the rule files of the chart with their content."""
+    """Yield the rule files of the chart with their content. Its PodMonitors have `honorLabels`."""
     for source in RuleInput:
-        groups = rule_groups({source}, recording=True, alerts=True)
+        groups = rule_groups({source}, honor_labels=True)
         yield CHART / "files" / "rules" / f"{source}.yaml", render_rules(groups, RulesFormat.PROMETHEUS)
 
 

@@ -25,6 +25,9 @@ from gpufleet.config.cluster import ClusterAgentConfig
 from gpufleet.config.hub import ENV_PREFIX as HUB_PREFIX
 from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import load
+from gpufleet.rules.render import render_rules
+from gpufleet.rules.rule import RuleInput
+from gpufleet.rules.selection import rule_groups
 from tests.support.command import gpufleet
 from tests.support.helm import (
     CHART,
@@ -122,6 +125,7 @@ def test_combination_that_cannot_work_is_refused_by_name(helm: Helm, assignments
         *("clusterAgent.replicas=0", "agent.dialects={json}", "agent.holders.pods=yes", "agent.hostState=var/lib"),
         *("exporter.port=0", "exporter.port=70000", "sendTo.token.secretName=A_B", "sendTo.token.value=gpf_1_2"),
         *("prometheusRule.inputs={other}", "networkPolicy.hubCidrs={hub}", "image.digest=sha256:1", "agent.unknown=1"),
+        "prometheusRule.runbookUrl=wiki.example/runbooks",
     ],
 )
 def test_schema_refuses_a_wrong_value(helm: Helm, assignment: str) -> None:
@@ -453,6 +457,13 @@ def test_rules_of_the_chart_are_those_of_the_command(helm: Helm) -> None:
     for source in ("native", "kubevirt"):
         expected = yaml.load((CHART / "files" / "rules" / f"{source}.yaml").read_text(), yaml.CSafeLoader)
         assert rendered.of("PrometheusRule")[source]["spec"] == expected
+
+
+def test_alerts_of_the_chart_link_the_published_runbooks(helm: Helm) -> None:
+    page = "https://wiki.example/runbooks"
+    rendered = helm.render(Values((f"prometheusRule.runbookUrl={page}", "prometheusRule.enabled=true")))
+    expected = render_rules(rule_groups([RuleInput.NATIVE], honor_labels=True), runbook_url=page)
+    assert rendered.of("PrometheusRule")["native"]["spec"] == yaml.load(expected, yaml.CSafeLoader)
 
 
 def test_manifests_are_current(helm: Helm) -> None:

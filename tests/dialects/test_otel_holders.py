@@ -12,6 +12,7 @@ from gpufleet.dialects.otel_holders import (
     MAX_POD_LABELS,
     MAX_TEXT,
     POD_LABEL,
+    QUEUE,
     VM_NAME,
     VM_UUID,
     holder_attributes,
@@ -68,6 +69,12 @@ def test_owner_is_the_last_of_the_chain(owners: list[Owner], workload: dict[str,
 
 
 JOB_HOLDER = Holder(kind=HolderKind.JOB, id="12345", name="train", user="ann", queue="gpu", array_job="12340", nodes=2)
+
+
+@pytest.mark.parametrize("job", [(), JOB], ids=["otel", "l9gpu"])
+def test_pod_has_the_queue_of_its_scheduler(job: tuple[tuple[str, str], ...]) -> None:
+    queued = holding(msgspec.structs.replace(POD, queue="research"))
+    assert holder_attributes(queued, job).items() - pod().items() == {(QUEUE, "research")}
 
 
 def test_job_has_names_of_its_own_dialect() -> None:

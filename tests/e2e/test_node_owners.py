@@ -146,7 +146,7 @@ async def test_each_surface_of_the_node_shows_the_owner(tmp_path: Path) -> None:
     attributes = sent()[-1]
     assert attributes["hw.id"] == uuid
     assert (attributes["k8s.owner.kind"], attributes["k8s.owner.name"]) == ("Deployment", "web")
-    assert attributes["k8s.pod.label.team"] == "ml"
+    assert (attributes["k8s.pod.label.team"], attributes["gpufleet.queue"]) == ("ml", "research")
     assert not {"k8s.job.name", "k8s.statefulset.name"} & attributes.keys()
     assert "test/web-1-a\tDeployment web\tresearch" in who.stdout
     assert "test/web-1-a\tDeployment web" in single.stdout

@@ -239,7 +239,7 @@ def test_service_is_l9gpu_only_without_other_dialects(world: World, dialects: tu
 def test_hub_accepts_points_with_the_most_holder_attributes(world: World) -> None:
     labels = {f"{number:02}" + "k" * 300: "v" for number in range(MAX_LABELS // 2)}
     labels |= {f"{number:02}": "\u00fc" * 10_000 for number in range(MAX_LABELS // 2)}
-    pod = msgspec.structs.replace(POD, name="x" * 10_000, labels=labels)
+    pod = msgspec.structs.replace(POD, name="x" * 10_000, queue="x" * 10_000, labels=labels)
     source = source_of(world)
     measure(world, 100.0)
     run_to_end(source.offer(held(shown(world), holding(pod)), STATS))

@@ -219,16 +219,26 @@ def machine_cases() -> Iterator[RuleCase]:
     )
 
 
-def cases() -> list[RuleCase]:
-    one_by_one = [*reading_cases(), *machine_cases()]  # in one timeline, which saves most of the time
+def other_case() -> RuleCase:
+    """Return all other cases in one timeline, which saves most of the time."""
+    one_by_one = [*reading_cases(), *machine_cases()]
     series = {name: values for case in one_by_one for name, values in case.series.items()}
-    others = RuleCase("readings and machines", series, [one for case in one_by_one for one in case.expected])
-    return [*fault_cases(), xid_case(), others]
+    return RuleCase("readings and machines", series, [one for case in one_by_one for one in case.expected])
+
+
+def cases() -> list[RuleCase]:
+    return [*fault_cases(), xid_case(), other_case()]
 
 
 @pytest.mark.system
 def test_alerts_fire_and_end(peer: Callable[[str], Path], tmp_path: Path) -> None:
     run_cases(peer("promtool"), render_rules(rule_groups(list(RuleInput))), cases(), tmp_path)
+
+
+@pytest.mark.system
+def test_alerts_for_honored_labels_fire_too(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    rules = render_rules(rule_groups(list(RuleInput), honor_labels=True))
+    run_cases(peer("promtool"), rules, [other_case()], tmp_path)
 
 
 def test_each_alert_has_a_case() -> None:
@@ -247,7 +257,7 @@ def test_each_alert_has_a_runbook() -> None:
 
 @pytest.mark.system
 def test_summary_names_gpu_node_and_holder(peer: Callable[[str], Path], tmp_path: Path) -> None:
-    rules = render_rules(rule_groups([RuleInput.NATIVE]))
+    rules = render_rules(rule_groups([RuleInput.NATIVE], honor_labels=True))
     (tmp_path / "rules.yml").write_text(rules)
     holder = {"holder_kind": "pod", "holder_name": 'we"b', "namespace": "ml", "pod": 'we"b', "verdict": "agreed"}
     job = {"holder_kind": "job", "holder_name": "bert", "job_id": "4711", "verdict": "agreed"}

@@ -212,6 +212,29 @@ def exported_case() -> RuleCase:
     )
 
 
+def honored_case() -> RuleCase:
+    """Return a scrape with `honor_labels`: labels of the agent's pod are on the series that have none of their own."""
+    target = {"namespace": "monitoring", "pod": "agent-x", "container": "agent", "job": "a", "instance": "i"}
+    devices = (gpu(0), gpu(1), {**INSIDE, **VM_LABELS})
+    series = {
+        labelled("gpufleet_gpu_power_watts", {**target, **device}): f"{value}{VALUES}"
+        for device, value in zip(devices, (100, 200, 300), strict=True)
+    }
+    for device, holder in ((gpu(0), pod("web-1")), (gpu(1), JOB_HOLDER)):
+        series[labelled("gpufleet_gpu_holder_info", {**target, **device, **holder})] = f"1{VALUES}"
+    naive = 'sum by (pod) (gpufleet_gpu_power_watts{pod!=""})'
+    return RuleCase(
+        "honored labels",
+        series,
+        [
+            named("namespace:gpufleet_gpu_power_watts:sum", {'{namespace="ml"}': 100}),
+            named("job:gpufleet_gpu_power_watts:sum", {labelled("", JOB): 200}),
+            named("vmi:gpufleet_gpu_power_watts:sum", {labelled("", VM): 300}),
+            Expected(naive, {'{pod="agent-x"}': 600}),
+        ],
+    )
+
+
 def guest_cases() -> Iterator[RuleCase]:
     used, info = "gpufleet_gpu_memory_used_bytes", "gpufleet_gpu_info"
     source = {**INSIDE, **VM_LABELS}
@@ -313,11 +336,28 @@ def gap_cases() -> Iterator[RuleCase]:
     )
 
 
+def node_case() -> RuleCase:
+    """Return roll-ups and inventory in one timeline, which saves most of the time."""
+    rollups, inventory = rollup_cases(), inventory_case()
+    return RuleCase("roll-ups and inventory", rollups.series, [*rollups.expected, *inventory.expected])
+
+
+def honored_cases() -> list[RuleCase]:
+    """Return cases whose series have no `exported_*` labels."""
+    return [node_case(), honored_case(), *guest_cases()]
+
+
 def cases() -> list[RuleCase]:
-    return [rollup_cases(), inventory_case(), exported_case(), *guest_cases(), *gap_cases()]
+    return [*honored_cases(), exported_case(), *gap_cases()]
 
 
 @pytest.mark.system
 def test_rules_give_the_expected_series(peer: Callable[[str], Path], tmp_path: Path) -> None:
     rules = render_rules(rule_groups(list(RuleInput), alerts=False))
     run_cases(peer("promtool"), rules, cases(), tmp_path)
+
+
+@pytest.mark.system
+def test_rules_for_honored_labels_give_the_same_series(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    rules = render_rules(rule_groups([RuleInput.NATIVE], alerts=False, honor_labels=True))
+    run_cases(peer("promtool"), rules, honored_cases(), tmp_path)

@@ -17,7 +17,7 @@ import httpx2
 import lightkube
 from lightkube.config.client_adapter import ConnectionParams
 
-from gpufleet.holders.kubernetes.resources import ApiResource
+from gpufleet.holders.kubernetes.resources import PODS, ApiResource
 from tests.fakes.kube_api import FakeKubeApi, Object, Rule, write_kubeconfig
 from tests.support import peers
 from tests.support.processes import free_port
@@ -137,6 +137,16 @@ class FakeCluster:
             self.api.serve_definition(content["spec"])
 
 
+class ControlledCluster(FakeCluster):
+    """The fake API server with controllers of workloads: these delete the pods of an owner that they did not create."""
+
+    async def create(self, resource: ApiResource, content: Object) -> Object:
+        stored = await super().create(resource, content)
+        if resource == PODS and "ownerReferences" in stored["metadata"]:
+            await self.delete(resource, stored["metadata"]["name"])
+        return stored
+
+
 class KubeCluster:
     """A cluster with a real API server.
 
@@ -160,6 +170,9 @@ class KubeCluster:
     async def __aenter__(self) -> Self:
         await self._send("POST", NAMESPACES, {"metadata": {"name": self.namespace}})
         self._created.append(f"{NAMESPACES}/{self.namespace}")
+        # Pods are admitted once their service account exists. A controller creates it too, at any time.
+        account = {"metadata": {"name": "default"}}
+        await self._send("POST", f"{NAMESPACES}/{self.namespace}/serviceaccounts", account, may_exist=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -246,9 +259,18 @@ class KubeCluster:
             pytest.skip("needs an API server that the tests started themselves")
         return self._server
 
-    async def _send(self, method: str, path: str, content: Object, headers: Sequence[tuple[str, str]] = ()) -> Object:
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        content: Object,
+        headers: Sequence[tuple[str, str]] = (),
+        *,
+        may_exist: bool = False,
+    ) -> Object:
         answer = await self._http.request(method, path, json=content, headers=list(headers))
-        assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text}"
+        accepted = answer.status_code < 300 or (may_exist and answer.status_code == 409)
+        assert accepted, f"{method} {path}: {answer.status_code} {answer.text}"
         stored: Object = answer.json()
         return stored
 
@@ -348,10 +370,11 @@ def kube_server(folder: Path, etcd: Path) -> Iterator[KubeServer]:
 async def tested_cluster(
     kind: str, folder: Path, server: Callable[[], KubeServer]
 ) -> AsyncIterator[FakeCluster | KubeCluster]:
-    """Return the cluster of a kind: `fake`, `real` or `given`."""
-    if kind == "fake":
+    """Return the cluster of a kind: `fake`, `controlled`, `real` or `given`."""
+    fakes = {"fake": FakeCluster, "controlled": ControlledCluster}
+    if kind in fakes:
         async with FakeKubeApi() as api:
-            yield FakeCluster(api, folder)
+            yield fakes[kind](api, folder)
         return
     started = server() if kind == "real" else None
     kubeconfig = started.kubeconfig if started is not None else Path(os.environ[GIVEN])

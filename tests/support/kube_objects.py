@@ -23,10 +23,17 @@ DEFINITIONS = ApiResource("apiextensions.k8s.io", "v1", "customresourcedefinitio
 
 Object = dict[str, Any]
 
+NOWHERE = {"test.gpufleet.dev/nowhere": "true"}
+"""Selector of no node."""
+
 SELECTOR = {"matchLabels": {"app": "a"}}
 TEMPLATE: Object = {
     "metadata": {"labels": {"app": "a"}},
-    "spec": {"containers": [{"name": "main", "image": "none"}], "restartPolicy": "Always"},
+    "spec": {
+        "containers": [{"name": "main", "image": "none"}],
+        "nodeSelector": NOWHERE,  # a DaemonSet has pods otherwise
+        "restartPolicy": "Always",
+    },
 }
 JOB_TEMPLATE: Object = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}
 OWNER_SPECS: dict[str, Object] = {

@@ -1,7 +1,8 @@
 """Attributes of the holder of a device, under the names of OpenTelemetry's conventions where they have one.
 
 OpenTelemetry has `k8s.*` and `container.*`. The attributes of a job are l9gpu's documented names, `job.*`. Those of a
-virtual machine are also attributes of a guest's resource, `gpufleet.vm.*`.
+virtual machine are also attributes of a guest's resource, `gpufleet.vm.*`. The conventions have no queue of a pod: it
+is `gpufleet.queue`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,9 @@ MAX_TEXT = 1024
 
 VM_NAMESPACE, VM_NAME, VM_UUID = OWN + "vm.namespace", OWN + "vm.name", OWN + "vm.uuid"
 """Attributes of a virtual machine."""
+
+QUEUE = OWN + "queue"
+"""Queue of a pod at a batch scheduler in Kubernetes. The queue of a job is its partition."""
 
 JOB = (("job.id", "id"), ("job.name", "name"), ("job.user", "user"), ("job.partition", "queue"))
 """Attributes of a job, and the fields of `Holder`."""
@@ -79,6 +83,7 @@ def _pod(pod: Holder) -> Iterator[tuple[str, str]]:
             yield workload
         yield "k8s.owner.kind", pod.owners[-1].kind
         yield "k8s.owner.name", pod.owners[-1].name
+    yield QUEUE, pod.queue
     for key in list(filter(_is_sent, sorted(pod.labels)))[:MAX_POD_LABELS]:
         yield POD_LABEL + key, pod.labels[key]
 

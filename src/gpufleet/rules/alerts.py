@@ -7,7 +7,7 @@ from gpufleet.dialects.native import PREFIX
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.xid import XIDS, Xid, XidAction, XidClass
 from gpufleet.rules import dcgm, native
-from gpufleet.rules.devices import VM_NAME, metric_per_device, per_device
+from gpufleet.rules.devices import VM_NAME, AgentSeries
 from gpufleet.rules.faults import DCGM_FAULTS, FAULTS, Fault
 from gpufleet.rules.promql import max_by, regex, scraped
 from gpufleet.rules.rule import AlertRule, AlertSeverity, RuleInput
@@ -46,7 +46,7 @@ _GPU = "GPU {{ if $labels.uuid }}{{ $labels.uuid }}{{ else }}{{ $labels.pci_addr
 _DCGM_GPU = "GPU {{ $labels.uuid }}{{ with $labels.gpu_instance }}/{{ . }}{{ end }} on {{ $labels.node }}"
 
 
-def native_alerts() -> tuple[AlertRule, ...]:
+def native_alerts(series: AgentSeries) -> tuple[AlertRule, ...]:
     """Return the alerts over gpufleet's own series."""
 
     def of_gpu(alert: str, expr: str, wait: str, severity: AlertSeverity, text: str) -> AlertRule:
@@ -66,7 +66,7 @@ def native_alerts() -> tuple[AlertRule, ...]:
         ),
         of_gpu(
             "GpuUncorrectableEcc",
-            f"({per_device(PREFIX + ECC, window='1h', function='increase')}) > 0",
+            f"({series.per_device(PREFIX + ECC, window='1h', function='increase')}) > 0",
             "",
             AlertSeverity.CRITICAL,
             "had uncorrectable ECC errors within an hour",
@@ -78,7 +78,7 @@ def native_alerts() -> tuple[AlertRule, ...]:
         *(
             of_gpu(
                 name,
-                f"({metric_per_device('gpu_clock_event_active', _one_of('reason', reasons), 'reason')}) == 1",
+                f"({series.metric_per_device('gpu_clock_event_active', _one_of('reason', reasons), 'reason')}) == 1",
                 "5m",
                 AlertSeverity.WARNING,
                 "is throttled: {{ $labels.reason }}",
@@ -92,18 +92,19 @@ def native_alerts() -> tuple[AlertRule, ...]:
             AlertSeverity.INFO,
             "is held and idle for 30 minutes",
         ),
-        *_native_machine_alerts(),
+        *_native_machine_alerts(series),
     )
 
 
-def _native_machine_alerts() -> tuple[AlertRule, ...]:
+def _native_machine_alerts(series: AgentSeries) -> tuple[AlertRule, ...]:
     def per_machine(metric: str) -> str:
         machine = ("cluster", "node", "namespace", "name")
-        return max_by(machine, f'{PREFIX}{metric}{{vm_name!=""}}', scraped("node", "namespace") | VM_NAME)
+        names = series.scraped("node", "namespace") | VM_NAME
+        return max_by(machine, f'{PREFIX}{metric}{{vm_name!=""}}', names)
 
     def per_node(metric: str, matchers: str = "", *labels: str) -> str:
         selector = ",".join(filter(None, ('vm_name=""', matchers)))
-        return max_by(("cluster", "node", *labels), f"{PREFIX}{metric}{{{selector}}}", scraped("node"))
+        return max_by(("cluster", "node", *labels), f"{PREFIX}{metric}{{{selector}}}", series.scraped("node"))
 
     bound = per_node("host_pci_display_devices", 'vendor="0x10de",driver="nvidia"')
     return (

@@ -1,5 +1,7 @@
 """Series of devices under gpufleet's own names, without duplicates of scrapers."""
 
+import msgspec
+
 from gpufleet.dialects.native import PREFIX
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.rules.promql import max_by, scraped
@@ -17,46 +19,63 @@ STATIC_WINDOW = "15m"
 """Range for readings that are pushed every ten minutes."""
 
 
-def per_device(
-    family: str,
-    matchers: str = "",
-    *labels: str,
-    window: str = "",
-    function: str = "last_over_time",
-    offset: str = "",
-) -> str:
-    """Return the greatest value of a family for each device.
+class AgentSeries(msgspec.Struct, frozen=True):
+    """Queries of agents' series.
 
-    Devices of virtual machines get the labels `namespace` and `name`. On other devices, these labels would be those of
-    a target, a holder or a product, and are removed.
-
-    Args:
-        family: name of the family.
-        matchers: matchers of the selector.
-        labels: further labels of the result.
-        window: range of `function`; empty for present values.
-        function: function of a range.
-        offset: age of the values; empty for present values.
+    Attributes:
+        honor_labels: whether all scrapes keep the agents' labels, so that no label is renamed to `exported_*`.
     """
 
-    def select(own: str) -> str:
-        selector = f"{family}{{{','.join(filter(None, (own, matchers)))}}}"
-        if window:
-            return f"{function}({selector}[{window}])"
-        return f"{selector} offset {offset}" if offset else selector
+    honor_labels: bool = False
 
-    device = (*DEVICE, *labels)
-    # Replacing labels is the most expensive part of a rule: most series do without.
-    outside = max_by(device, select('vm_name="",exported_node=""'))
-    renamed = max_by(device, select('vm_name="",exported_node!=""'), scraped("node"))
-    inside = max_by((*SUBJECT, *labels), select('vm_name!=""'), scraped("node", "namespace") | VM_NAME)
-    return f"{outside}\nor\n{renamed}\nor\n{inside}"
+    def scraped(self, *labels: str) -> dict[str, tuple[str, ...]]:
+        """Return the sources of labels that a scrape can rename; none if all scrapes keep them."""
+        return {} if self.honor_labels else scraped(*labels)
 
+    def per_device(
+        self,
+        family: str,
+        matchers: str = "",
+        *labels: str,
+        window: str = "",
+        function: str = "last_over_time",
+        offset: str = "",
+    ) -> str:
+        """Return the greatest value of a family for each device.
 
-def metric_per_device(metric: str, matchers: str = "", *labels: str) -> str:
-    """Return `per_device` of a metric of the catalogue."""
-    window = STATIC_WINDOW if CATALOGUE[metric].lane is Lane.STATIC else ""
-    return per_device(PREFIX + metric, matchers, *labels, window=window)
+        Devices of virtual machines get the labels `namespace` and `name`. On other devices, these labels would be those
+        of a target, a holder or a product, and are removed.
+
+        Args:
+            family: name of the family.
+            matchers: matchers of the selector.
+            labels: further labels of the result.
+            window: range of `function`; empty for present values.
+            function: function of a range.
+            offset: age of the values; empty for present values.
+        """
+
+        def select(own: str) -> str:
+            selector = f"{family}{{{','.join(filter(None, (own, matchers)))}}}"
+            if window:
+                return f"{function}({selector}[{window}])"
+            return f"{selector} offset {offset}" if offset else selector
+
+        device = (*DEVICE, *labels)
+        if self.honor_labels:
+            outside = [max_by(device, select('vm_name=""'))]
+        else:  # Replacing labels is the most expensive part of a rule: most series do without.
+            outside = [
+                max_by(device, select('vm_name="",exported_node=""')),
+                max_by(device, select('vm_name="",exported_node!=""'), self.scraped("node")),
+            ]
+        inside = max_by((*SUBJECT, *labels), select('vm_name!=""'), self.scraped("node", "namespace") | VM_NAME)
+        return "\nor\n".join((*outside, inside))
+
+    def metric_per_device(self, metric: str, matchers: str = "", *labels: str) -> str:
+        """Return `per_device` of a metric of the catalogue."""
+        window = STATIC_WINDOW if CATALOGUE[metric].lane is Lane.STATIC else ""
+        return self.per_device(PREFIX + metric, matchers, *labels, window=window)
 
 
 def device_series(metric: str) -> str:

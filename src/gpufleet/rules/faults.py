@@ -4,19 +4,22 @@ An absent reading does not end a fault. The rules keep the last known state unti
 gone, for at most a day after the last reading with the fault.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.model.device_state import ERROR, HUNG, LOST, RESET_REQUIRED, UNREADABLE
-from gpufleet.rules.devices import SUBJECT, device_series, metric_per_device
+from gpufleet.rules.devices import SUBJECT, AgentSeries, device_series
 from gpufleet.rules.promql import DAY_SECONDS, join_names, regex
 from gpufleet.rules.rule import AlertSeverity, RecordingRule
 
 NVLINKS = "gpu_nvlinks_active"
 UNHEALTHY_FABRIC = ("degraded_bandwidth", "route_unhealthy", "fabric_manager_disconnected")
 NO_FAULT_OF_CONFIGURATION = ("not_reported", "none")
+
+Signal = Callable[[AgentSeries], str]
+"""Query with 1 for each device with a fault and 0 for each one without it."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +30,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         alert: name of its alert.
         severity, wait: of the alert.
         help: completes "the GPU ...".
-        signal: query with 1 for each device with the fault and 0 for each one without it.
+        signal: query of the devices with and without the fault.
         metric: the catalogue's metric, if it is the whole signal.
     """
 
@@ -36,8 +39,16 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     severity: AlertSeverity
     wait: str
     help: str
-    signal: str
+    signal: Signal
     metric: str = ""
+
+
+def _metric(metric: str, matchers: str = "") -> Signal:
+    return lambda series: series.metric_per_device(metric, matchers)
+
+
+def _state(*states: str) -> Signal:
+    return _metric("gpu_state", f'state=~"{regex(states)}"')
 
 
 def _union(signals: Iterable[str]) -> str:
@@ -46,11 +57,18 @@ def _union(signals: Iterable[str]) -> str:
     return f"max by ({join_names(*SUBJECT)}) (\n" + "\nor\n".join(parts) + "\n)"
 
 
-def _state(*states: str) -> str:
-    return metric_per_device("gpu_state", f'state=~"{regex(states)}"')
+def _fabric_signal(series: AgentSeries) -> str:
+    configured = f'state!~"{regex(NO_FAULT_OF_CONFIGURATION)}"'
+    return _union(
+        (
+            series.metric_per_device("gpu_fabric_health_status", 'state=~"unhealthy|limited_capacity"'),
+            series.metric_per_device("gpu_fabric_health", f'condition=~"{regex(UNHEALTHY_FABRIC)}"'),
+            series.metric_per_device("gpu_fabric_incorrect_configuration", configured),
+        )
+    )
 
 
-def _nvlink_signal() -> str:
+def _nvlink_signal(_series: AgentSeries) -> str:
     """Compare the number of active links with the node's other GPUs and with the day before.
 
     A GPU without active links is not compared with others: boards without a bridge have none.
@@ -67,7 +85,7 @@ def _gauge(metric: str, alert: str, severity: AlertSeverity, text: str) -> Fault
         severity=severity,
         wait="5m",
         help=text,
-        signal=metric_per_device(metric),
+        signal=_metric(metric),
         metric=metric,
     )
 
@@ -97,7 +115,7 @@ FAULTS = (
         severity=AlertSeverity.WARNING,
         wait="5m",
         help="needs the recovery action that its driver recommends",
-        signal=metric_per_device("gpu_recovery_action", 'state!="none"'),
+        signal=_metric("gpu_recovery_action", 'state!="none"'),
     ),
     _gauge(
         "gpu_row_remap_pending", "GpuRowRemapPending", AlertSeverity.WARNING, "has a row remap pending until its reset"
@@ -109,13 +127,7 @@ FAULTS = (
         severity=AlertSeverity.CRITICAL,
         wait="5m",
         help="is unhealthy in its NVLink fabric",
-        signal=_union(
-            (
-                metric_per_device("gpu_fabric_health_status", 'state=~"unhealthy|limited_capacity"'),
-                metric_per_device("gpu_fabric_health", f'condition=~"{regex(UNHEALTHY_FABRIC)}"'),
-                metric_per_device("gpu_fabric_incorrect_configuration", f'state!~"{regex(NO_FAULT_OF_CONFIGURATION)}"'),
-            )
-        ),
+        signal=_fabric_signal,
     ),
     Fault(
         name="nvlink_down",
@@ -123,7 +135,7 @@ FAULTS = (
         severity=AlertSeverity.CRITICAL,
         wait="5m",
         help="has fewer active NVLinks than the node's other GPUs, or than a day before",
-        signal=_nvlink_signal(),
+        signal=_nvlink_signal,
     ),
     Fault(
         name="license_lost",
@@ -131,7 +143,7 @@ FAULTS = (
         severity=AlertSeverity.CRITICAL,
         wait="10m",
         help="is a vGPU without a licence",
-        signal=metric_per_device("vgpu_license_state", 'state=~"unlicensed.*"'),
+        signal=_metric("vgpu_license_state", 'state=~"unlicensed.*"'),
     ),
 )
 
@@ -145,7 +157,7 @@ def fault_rule(fault: Fault, record: str, signal: str, subject: tuple[str, ...])
     Args:
         fault: the fault.
         record: name of the series.
-        signal: as in `Fault`.
+        signal: query with 1 for each device with the fault and 0 for each one without it.
         subject: labels of the signal.
     """
     labels = join_names(*subject)

@@ -8,10 +8,10 @@ from gpufleet.exporters.holders import HOLDER_INFO, HOLDER_STATE
 from gpufleet.exporters.prometheus import GPU_INFO
 from gpufleet.model.catalogue.events import XID_ERRORS, XID_LAST_AT
 from gpufleet.model.holdings import HolderKind, HolderState, HoldingVerdict
-from gpufleet.rules.devices import DEVICE, SUBJECT, VM_NAME, device_series, metric_per_device, per_device
+from gpufleet.rules.devices import DEVICE, SUBJECT, VM_NAME, AgentSeries, device_series
 from gpufleet.rules.faults import FAULTS, NVLINKS, fault_rule
 from gpufleet.rules.gaps import native_gaps
-from gpufleet.rules.promql import join_names, max_by, regex, scraped
+from gpufleet.rules.promql import join_names, max_by, regex
 from gpufleet.rules.rollups import ROLLUPS, TOTAL, USED, UTILIZATION, Rollup, rollup
 from gpufleet.rules.rule import RecordingRule
 
@@ -47,20 +47,20 @@ STATE_IS = {state: f'state="{state}"' for state in (HolderState.HELD, HolderStat
 """Recorded states of holders, to their matchers."""
 
 
-def native_rules() -> tuple[RecordingRule, ...]:
+def native_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
     """Return the rules in order of evaluation."""
     rollups = tuple(rollup(name, PREFIX + name) for name in ROLLUPS)
     return (
-        *(_device_rule(one) for one in rollups),
-        *_inventory_rules(),
-        *_holder_rules(),
+        *(_device_rule(series, one) for one in rollups),
+        *_inventory_rules(series),
+        *_holder_rules(series),
         *(_machine_rule(level, one) for level in ("node", "cluster") for one in rollups),
         *(_held_rule(level, one) for level in LEVELS for one in rollups),
         *(_vmi_rule(one) for one in rollups),
         *(_memory_rule(level) for level in ("node", "cluster", *LEVELS, "vmi")),
-        *_vgpu_rules(),
-        *(fault_rule(fault, FAULT, fault.signal, SUBJECT) for fault in FAULTS),
-        _xid_rule(),
+        *_vgpu_rules(series),
+        *(fault_rule(fault, FAULT, fault.signal(series), SUBJECT) for fault in FAULTS),
+        _xid_rule(series),
         *native_gaps(),
     )
 
@@ -70,18 +70,18 @@ def held_values(metric: str, matchers: str) -> str:
     return f'{HELD}{{{matchers}}} * on ({join_names(*DEVICE)}) group_left () {device_series(metric)}{{name=""}}'
 
 
-def _device_rule(one: Rollup) -> RecordingRule:
+def _device_rule(series: AgentSeries, one: Rollup) -> RecordingRule:
     return RecordingRule(
-        record=device_series(one.metric.name), expr=per_device(one.series), help=f"By device: {one.metric.help}"
+        record=device_series(one.metric.name), expr=series.per_device(one.series), help=f"By device: {one.metric.help}"
     )
 
 
-def _inventory_rules() -> tuple[RecordingRule, ...]:
-    vgpu_guests = f"({metric_per_device('gpu_virtualization_mode', GUEST_VGPU)}) == 1"
+def _inventory_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
+    vgpu_guests = f"({series.metric_per_device('gpu_virtualization_mode', GUEST_VGPU)}) == 1"
     return (
         RecordingRule(
             record=PHYSICAL,
-            expr=f"({per_device(GPU_INFO, GPU)})\nunless on ({join_names(*SUBJECT)})\n({vgpu_guests})",
+            expr=f"({series.per_device(GPU_INFO, GPU)})\nunless on ({join_names(*SUBJECT)})\n({vgpu_guests})",
             help="GPUs, without those that guests see as vGPU; always 1",
         ),
         RecordingRule(
@@ -91,23 +91,23 @@ def _inventory_rules() -> tuple[RecordingRule, ...]:
         ),
         RecordingRule(
             record=f"gpu:{PREFIX}{NVLINKS}:max",
-            expr=metric_per_device(NVLINKS),
+            expr=series.metric_per_device(NVLINKS),
             help="By device: active NVLinks",
         ),
     )
 
 
-def _holder_rules() -> tuple[RecordingRule, ...]:
+def _holder_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
     proven = f'verdict!~"{NO_PROOF}"'
     pods = max_by(
         (*DEVICE, *ANY_HOLDER, *POD_HOLDER),
         f'{HOLDER_INFO}{{holder_kind="{HolderKind.POD}",{proven}}}',
-        scraped("node", "namespace", "pod", "container"),
+        series.scraped("node", "namespace", "pod", "container"),
     )
     others = max_by(
         (*DEVICE, *ANY_HOLDER, *OTHER_HOLDER),
         f'{HOLDER_INFO}{{holder_kind!="{HolderKind.POD}",{proven}}}',
-        scraped("node"),
+        series.scraped("node"),
     )
     vmi = ("cluster", "node", "namespace", "name", "uuid", "pci_address", "side")
     passed = max_by(vmi, f'{HELD}{{vm_name!=""}}', VM_NAME)
@@ -120,13 +120,13 @@ def _holder_rules() -> tuple[RecordingRule, ...]:
         ),
         RecordingRule(
             record="node:gpufleet_gpu_holder_state:count",
-            expr=f"count by (cluster, node, state) (({per_device(HOLDER_STATE, GPU, 'state')}) == 1)",
+            expr=f"count by (cluster, node, state) (({series.per_device(HOLDER_STATE, GPU, 'state')}) == 1)",
             help="GPUs of the node by state of their holders",
         ),
         *(
             RecordingRule(
                 record=f"gpu:gpufleet_{state}:info",
-                expr=f"({per_device(HOLDER_STATE, STATE_IS[state])}) == 1",
+                expr=f"({series.per_device(HOLDER_STATE, STATE_IS[state])}) == 1",
                 help=f"Devices with the holder state {state}; always 1",
             )
             for state in STATE_IS
@@ -142,7 +142,7 @@ def _holder_rules() -> tuple[RecordingRule, ...]:
         ),
         RecordingRule(
             record=VMI_INFO,
-            expr=f"max by ({join_names(*vmi)}) (\n{per_device(GPU_INFO, GUEST_GPU)}\n)\nor\n{passed}",
+            expr=f"max by ({join_names(*vmi)}) (\n{series.per_device(GPU_INFO, GUEST_GPU)}\n)\nor\n{passed}",
             help="GPUs of each virtual machine: those seen inside, and the node's devices that it holds; always 1",
         ),
         RecordingRule(
@@ -193,7 +193,7 @@ def _memory_rule(level: str) -> RecordingRule:
     )
 
 
-def _xid_rule() -> RecordingRule:
+def _xid_rule(series: AgentSeries) -> RecordingRule:
     """Return the rule of XIDs within the window.
 
     A number has no series before its first occurrence, so that an increase does not show it. A series that began
@@ -201,24 +201,24 @@ def _xid_rule() -> RecordingRule:
     """
 
     def counted(**of: str) -> str:
-        return per_device(PREFIX + XID_ERRORS, "", "xid", **of)
+        return series.per_device(PREFIX + XID_ERRORS, "", "xid", **of)
 
     subject = join_names(*SUBJECT)
     return RecordingRule(
         record=XID,
         expr=f"(\n  (({counted(window=XID_WINDOW, function='increase')}) > 0)\n  or\n"
         f"  (({counted()})\n  unless on ({subject}, xid) ({counted(offset=XID_WINDOW)}))\n)\n"
-        f"and on ({subject}) (({metric_per_device(XID_LAST_AT)}) > time() - {XID_SECONDS})",
+        f"and on ({subject}) (({series.metric_per_device(XID_LAST_AT)}) > time() - {XID_SECONDS})",
         help="XIDs of a device within 15 minutes, by number",
     )
 
 
-def _vgpu_rules() -> tuple[RecordingRule, ...]:
+def _vgpu_rules(series: AgentSeries) -> tuple[RecordingRule, ...]:
     """Return the rules about vGPU instances as their host sees them, by the virtual machine's id."""
 
     def by_vm(metric: str) -> str:
-        series = f'{PREFIX}{metric}{{kind="vgpu",vm_id!=""}}'
-        once = max_by(("cluster", "node", "vm_id", "uuid", "device_instance"), series, scraped("node"))
+        instances = f'{PREFIX}{metric}{{kind="vgpu",vm_id!=""}}'
+        once = max_by(("cluster", "node", "vm_id", "uuid", "device_instance"), instances, series.scraped("node"))
         return f"max by (cluster, vm_id) (\n  sum by (cluster, node, vm_id) ({once})\n)"
 
     used = "vm:gpufleet_vgpu_memory_used_bytes:sum"
@@ -241,12 +241,12 @@ def _vgpu_rules() -> tuple[RecordingRule, ...]:
         ),
         RecordingRule(
             record="gpu:gpufleet_vgpu_scheduler_policy:info",
-            expr=f"({metric_per_device('gpu_vgpu_scheduler_policy', '', 'state')}) == 1",
+            expr=f"({series.metric_per_device('gpu_vgpu_scheduler_policy', '', 'state')}) == 1",
             help="Scheduler policy of each GPU with vGPUs, in the label `state`; always 1",
         ),
         RecordingRule(
             record="gpu:gpufleet_vgpu_instances:max",
-            expr=metric_per_device("gpu_vgpu_instances"),
+            expr=series.metric_per_device("gpu_vgpu_instances"),
             help="By GPU: active vGPU instances",
         ),
     )

@@ -23,8 +23,8 @@ def scraped(*labels: str) -> dict[str, tuple[str, ...]]:
 def max_by(labels: Iterable[str], expr: str, sources: Sources | None = None) -> str:
     """Return the greatest value for each combination of labels.
 
-    Sources are read into labels of their own first. Replaced in place, labels of two series could become equal, which
-    fails the whole query.
+    Labels are replaced after the aggregation, and several sources of a label are read into a label of its own first.
+    Replaced in place, labels of two series could become equal, which fails the whole query.
 
     Args:
         labels: labels of the result.
@@ -32,13 +32,15 @@ def max_by(labels: Iterable[str], expr: str, sources: Sources | None = None) -> 
         sources: sources of those labels that are not read from the label of their name.
     """
     by, sources = tuple(labels), sources or {}
+    read = {label: names[0] if len(names) == 1 else f"own_{label}" for label, names in sources.items()}
     for label, names in sources.items():
-        listed = ", ".join(f'"{name}"' for name in names)
-        expr = f'label_join({expr}, "own_{label}", ";", {listed})'
-        expr = f'label_replace({expr}, "own_{label}", "$1", "own_{label}", ";*([^;]*).*")'
-    expr = f"max by ({join_names(*(f'own_{label}' if label in sources else label for label in by))}) ({expr})"
-    for label in sources:
-        expr = f'label_replace({expr}, "{label}", "$1", "own_{label}", "(.*)")'
+        if len(names) > 1:
+            listed = ", ".join(f'"{name}"' for name in names)
+            expr = f'label_join({expr}, "own_{label}", ";", {listed})'
+            expr = f'label_replace({expr}, "own_{label}", "$1", "own_{label}", ";*([^;]*).*")'
+    expr = f"max by ({join_names(*(read.get(label, label) for label in by))}) ({expr})"
+    for label, source in read.items():
+        expr = f'label_replace({expr}, "{label}", "$1", "{source}", "(.*)")'
     return f"max by ({join_names(*by)}) ({expr})" if sources else expr
 
 

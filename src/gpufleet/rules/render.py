@@ -2,11 +2,16 @@
 
 import enum
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpufleet.rules.rule import AlertRule, RecordingRule, RuleGroup
 
 RUNBOOKS = "docs/runbooks.md"
+"""The runbooks in the repository."""
+
+RUNBOOK_URL = re.compile(r"https?://[^\s\"#\\{}]+")
+"""Accepted addresses of the runbooks: braces would be a template of Prometheus."""
 
 
 class RulesFormat(enum.StrEnum):
@@ -24,20 +29,29 @@ spec:
 """
 
 
-def render_rules(groups: Iterable[RuleGroup], output: RulesFormat = RulesFormat.PROMETHEUS) -> str:
-    """Return the groups as YAML."""
+def render_rules(
+    groups: Iterable[RuleGroup], output: RulesFormat = RulesFormat.PROMETHEUS, *, runbook_url: str = ""
+) -> str:
+    """Return the groups as YAML.
+
+    Args:
+        groups: groups of rules.
+        output: file format.
+        runbook_url: address of the published runbooks; empty for the path in the repository.
+    """
+    runbooks = ("runbook_url", runbook_url) if runbook_url else ("runbook", RUNBOOKS)
     indent = "  " if output is RulesFormat.PROMETHEUSRULE else ""
     head = _OBJECT if indent else ""
-    lines = ["groups:", *(line for group in groups for line in _group(group))]
+    lines = ["groups:", *(line for group in groups for line in _group(group, runbooks))]
     return head + "".join(f"{indent}{line}\n" if line else "\n" for line in lines)
 
 
-def _group(group: RuleGroup) -> Iterator[str]:
+def _group(group: RuleGroup, runbooks: tuple[str, str]) -> Iterator[str]:
     yield f"- name: {group.name}"
     yield f"  interval: {group.interval}"
     yield "  rules:"
     for rule in group.rules:
-        yield from _recording(rule) if isinstance(rule, RecordingRule) else _alert(rule)
+        yield from _recording(rule) if isinstance(rule, RecordingRule) else _alert(rule, runbooks)
 
 
 def _recording(rule: RecordingRule) -> Iterator[str]:
@@ -47,13 +61,15 @@ def _recording(rule: RecordingRule) -> Iterator[str]:
     yield from _mapping("labels", rule.labels)
 
 
-def _alert(rule: AlertRule) -> Iterator[str]:
+def _alert(rule: AlertRule, runbooks: tuple[str, str]) -> Iterator[str]:
+    """Yield an alert; `runbooks` has the name of the annotation and the page that it points to."""
+    annotation, page = runbooks
     yield f"  - alert: {rule.alert}"
     yield from _query(rule.expr)
     if rule.wait:
         yield f"    for: {rule.wait}"
     yield from _mapping("labels", {"severity": str(rule.severity), **rule.labels})
-    yield from _mapping("annotations", {"summary": rule.summary, "runbook": f"{RUNBOOKS}#{rule.alert.lower()}"})
+    yield from _mapping("annotations", {"summary": rule.summary, annotation: f"{page}#{rule.alert.lower()}"})
 
 
 def _query(expr: str) -> Iterator[str]:

@@ -1,12 +1,13 @@
 """Contract of the client with an API server: the fake one, a real one, or the cluster of GPUFLEET_TEST_KUBECONFIG.
 
-The suite needs an API server without controllers of workloads: it creates owners by hand. A given cluster is changed
-only in a namespace of its own, and by cluster roles and CustomResourceDefinitions that are deleted at the end.
+Owners are created by hand. The suite holds with and without controllers of workloads, which create and delete pods at
+any time. A given cluster is changed only in a namespace of its own, and by cluster roles and CustomResourceDefinitions
+that are deleted at the end.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,15 @@ from gpufleet.model.kubernetes import ChainEnd, ClusterPod, CopyState
 from gpufleet.runtime import SystemClock
 from tests.fakes.clock import FakeClock
 from tests.fakes.kube_api import Object, Rule
-from tests.support.kube import ClusterUnderTest
+from tests.holders.kubernetes.conftest import CLUSTERS
+from tests.support import kube
+from tests.support.kube import ClusterUnderTest, KubeServer
 from tests.support.kube_objects import (
     DAEMON_SETS,
     DEFINITIONS,
     DEPLOYMENTS,
     JOBS,
+    NOWHERE,
     OWNER_SPECS,
     REPLICA_SETS,
     SELECTOR,
@@ -42,6 +46,14 @@ from tests.support.waiting import wait_until_async
 
 CONFIG_MAPS = ApiResource("", "v1", "configmaps")
 READ = ("get", "list", "watch")
+
+
+@pytest.fixture(params=["controlled" if one == "fake" else one for one in CLUSTERS])
+async def cluster(
+    request: pytest.FixtureRequest, tmp_path: Path, real_server: Callable[[], KubeServer]
+) -> AsyncIterator[ClusterUnderTest]:
+    async with kube.tested_cluster(request.param, tmp_path, real_server) as started:
+        yield started
 
 
 class NamedMap(msgspec.Struct, frozen=True):
@@ -341,9 +353,19 @@ def gpu_pod(name: str, owner: Object | None = None) -> Object:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "labels": {"app": "a"}},
-        "spec": {"containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}]},
+        "spec": {
+            "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
+            "nodeSelector": NOWHERE,
+        },
     }
     return owned(content, owner)
+
+
+async def create_pod(cluster: ClusterUnderTest, name: str, owner: Object | None) -> ClusterPod:
+    """Create a pod; return it as it was created, because a controller can delete it at once."""
+    pod = parse_pod(msgspec.json.encode(await cluster.create(PODS, gpu_pod(name, owner))))
+    assert pod is not None
+    return pod
 
 
 async def test_owner_walk_follows_every_kind(cluster: ClusterUnderTest) -> None:
@@ -352,16 +374,16 @@ async def test_owner_walk_follows_every_kind(cluster: ClusterUnderTest) -> None:
         await cluster.create(DEFINITIONS, definition(ApiResource(group, version, plural), kind))
         resources[kind] = ApiResource(group, version, plural)
     rules = [Rule(resource.group, resource.plural, ("get",)) for resource in resources.values()]
-    user = await user_connection(cluster, [*rules, Rule("", "pods", ("list",))])
+    user = await user_connection(cluster, rules)
+    created = []
     for number, chain in enumerate(CHAINS):
         owner = None
         for kind in reversed(chain):
             owner = await create_owner(cluster, resources, kind, f"{kind.lower()}-{number}", owner)
-        await cluster.create(PODS, gpu_pod(f"pod-{number}", owner))
+        created.append(await create_pod(cluster, f"pod-{number}", owner))
     async with connected(user) as api:
         walk = OwnerWalk(api, SystemClock())
-        listed = await list_objects(api, PODS, parse_pod, namespace=cluster.namespace, max_objects=100)
-        pods = {pod.name: await walk.resolve(pod) for pod in listed.records.values()}
+        pods = {pod.name: await walk.resolve(pod) for pod in created}
     assert {name: tuple(owner.kind for owner in pod.owners) for name, pod in pods.items()} == {
         f"pod-{number}": chain for number, chain in enumerate(CHAINS)
     }
@@ -370,11 +392,9 @@ async def test_owner_walk_follows_every_kind(cluster: ClusterUnderTest) -> None:
 
 
 async def walked(cluster: ClusterUnderTest, owner: Object, rules: Sequence[Rule]) -> ClusterPod:
-    user = await user_connection(cluster, [*rules, Rule("", "pods", ("list",))])
-    await cluster.create(PODS, gpu_pod("walked", owner))
+    user = await user_connection(cluster, rules)
+    pod = await create_pod(cluster, "walked", owner)
     async with connected(user) as api:
-        listed = await list_objects(api, PODS, parse_pod, namespace=cluster.namespace, max_objects=100)
-        (pod,) = listed.records.values()
         return await OwnerWalk(api, SystemClock()).resolve(pod)
 
 
@@ -414,7 +434,8 @@ async def test_cluster_is_identified_by_kube_system(cluster: ClusterUnderTest) -
 
 async def test_pods_of_a_node_are_selected_by_the_server(cluster: ClusterUnderTest) -> None:
     here, elsewhere = gpu_pod("here"), gpu_pod("elsewhere")
-    here["spec"]["nodeName"], elsewhere["spec"]["nodeName"] = "node-1", "node-2"
+    node = f"node-of-{cluster.namespace}"  # no node of a given cluster, nor one of an earlier run
+    here["spec"]["nodeName"], elsewhere["spec"]["nodeName"] = node, f"{node}-2"
     await cluster.create(PODS, here)
     await cluster.create(PODS, elsewhere)
 
@@ -423,7 +444,7 @@ async def test_pods_of_a_node_are_selected_by_the_server(cluster: ClusterUnderTe
 
     async with connected(cluster.kubeconfig) as api:
         mirror = ResourceMirror(
-            api, PODS, parse, SystemClock(), query={"fieldSelector": "spec.nodeName=node-1"}, sleep=brief_sleep
+            api, PODS, parse, SystemClock(), query={"fieldSelector": f"spec.nodeName={node}"}, sleep=brief_sleep
         )
         async with running(mirror):
             await wait_for_state(mirror, CopyState.SYNCED)
