@@ -187,19 +187,32 @@ def choose_sources(
     return SourceChoice(resolution if rolled else Resolution.RAW, rolled, _remaining(start, end, rolled))
 
 
+def needs_samples_only(start: int, end: int, step: int, retention: Retention, now: int) -> bool:
+    """Return whether an interval is answered from samples, whatever the states of its hours."""
+    is_short = end - start <= RAW_ONLY_NS or not _fitting(start, step, retention)
+    return is_short and _is_retained(start, retention.raw_days, now)
+
+
+def _fitting(start: int, step: int, retention: Retention) -> list[Resolution]:
+    """Return the resolutions of rollups that divide the steps exactly, the coarsest first."""
+    return [
+        one
+        for one, window in _WINDOWS.items()
+        if step % window == 0 and start % window == 0 and (one is not Resolution.MINUTE or retention.keeps_minutes)
+    ]
+
+
 def _resolution(
     start: int, end: int, step: int, usable: Sequence[HourState], retention: Retention, now: int
 ) -> Resolution:
-    fits = [one for one, window in _WINDOWS.items() if step % window == 0 and start % window == 0]
-    if not retention.keeps_minutes:
-        fits = [one for one in fits if one is not Resolution.MINUTE]
+    if needs_samples_only(start, end, step, retention, now):
+        return Resolution.RAW
+    fits = _fitting(start, step, retention)
     if not _is_retained(start, retention.raw_days, now):
         whole = retention.keeps_minutes and not any(one.without_minutes for one in usable)
         if not whole or not _is_retained(start, retention.rollup_1m_days, now):
             return Resolution.HOUR
         return fits[0] if fits else Resolution.MINUTE
-    if end - start <= RAW_ONLY_NS or not fits:
-        return Resolution.RAW
     return fits[0]
 
 

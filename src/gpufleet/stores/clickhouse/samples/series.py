@@ -12,7 +12,7 @@ from gpufleet.model.stored.retention import Resolution, Retention
 from gpufleet.model.stored.samples import StoredSeries
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.rollup.hours import SourceChoice, choose_sources, fetch_hour_states
+from gpufleet.stores.clickhouse.rollup.hours import SourceChoice, choose_sources, fetch_hour_states, needs_samples_only
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, value_expression
 from gpufleet.stores.clickhouse.samples.newest import value_of
 
@@ -66,8 +66,10 @@ def fetch_series(
     requested = _check(metrics, start, end, step)
     if not requested:
         return StoredSeries(points={}, resolution=Resolution.RAW)
-    hours = fetch_hour_states(handle, start // HOUR_NS * 3600, -(-end // NANOS))
-    source = choose_sources(start, end, step, hours, retention, time.time_ns())
+    now = time.time_ns()
+    is_raw = needs_samples_only(start, end, step, retention, now)
+    hours = [] if is_raw else fetch_hour_states(handle, start // HOUR_NS * 3600, -(-end // NANOS))
+    source = choose_sources(start, end, step, hours, retention, now)
     parameters = {
         "cluster": cluster,
         "machine": machine,
