@@ -11,6 +11,8 @@ FAST := codecs config decoding delivery dialects exporters fleet hub model regis
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=loadgroup
 export UV_PYTHON_DOWNLOADS := never
 unexport PYTHONDONTWRITEBYTECODE # every process of the tests would compile what it imports
+# Temporary files of the tests are in memory if there is room: they call fsync all the time
+export PYTEST_DEBUG_TEMPROOT := $(shell df --output=avail --block-size=1G /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 >= 4 {print "/dev/shm"}')
 
 .PHONY: help
 help: ## Show what can be made
