@@ -7,7 +7,6 @@ SOURCE = ROOT / "src" / "gpufleet"
 TESTS = ROOT / "tests"
 
 THROUGH_THE_PACKAGE = {
-    "agent": ("agent", "tests/agent"),
     "agent/collect": ("release single_pass state", "tests/agent/collect"),
     "agent/guests": ("guest guests", "tests/agent/guests"),
     "channels/guest_shell": ("shell", "tests/channels/guest_shell"),
@@ -67,7 +66,7 @@ THROUGH_THE_PACKAGE = {
     "model": (
         (
             "access allocation cluster collector declarations errors event finding holdings kubernetes liveness "
-            "machine process reading snapshot status text time view"
+            "machine process reading snapshot status time view"
         ),
         "tests/model",
     ),

@@ -29,6 +29,9 @@ MAX_STATE_TEXT = 256
 """Maximum length of a detail of a holder state, and of the name of a source."""
 
 
+HET_COMPONENT = "HetJobComponent"
+"""Kind of the first owner of a component's job: the component as SLURM names it, such as `200+1`."""
+
 HET_JOB = "HetJob"
 """Kind of the owner of a component of a heterogeneous job."""
 

@@ -6,11 +6,23 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """First characters that make a spreadsheet treat a text as a formula (OWASP, CSV injection)."""
 
 
+_REPLACED = {"Cc": "", "Cf": "?", "Cs": "?", "Zl": "?", "Zp": "?"}
+"""Replacement of each character by its Unicode category.
+
+Cc are control characters. Cf are invisible format characters, such as direction marks and zero-width characters. Cs are
+lone surrogates, Zl and Zp are separators of lines and paragraphs.
+"""
+
+
 def clean(text: str) -> str:
-    """Return the text without control characters: they can control a terminal and are not part of a name."""
+    """Return the text without control characters, and with `?` for each invisible format character.
+
+    Control characters can control a terminal and are not part of a name. Format characters can change the order of the
+    text around them, or make two names look equal: the `?` keeps such names different.
+    """
     if text.isprintable():
         return text
-    return "".join(character for character in text if unicodedata.category(character) != "Cc")
+    return "".join(_REPLACED.get(unicodedata.category(character), character) for character in text)
 
 
 def printable(text: str) -> str:
@@ -19,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def bounded(text: str, most: int) -> str:
-    """Return the text without control characters, and at most `most` characters of it; the last is then `…`."""
+    """Return the cleaned text (`clean`), and at most `most` characters of it; the last is then `…`."""
     text = clean(text)
     return text if len(text) <= most else text[: most - 1] + "…"
 

@@ -82,6 +82,8 @@ class HolderReport(msgspec.Struct, frozen=True, kw_only=True):
         started_at: start of the answering process, nanoseconds since 1970, or None if unknown.
         lists: kind of the holders that the source lists, with devices or not; None if it lists only those with devices.
         listed: those holders, by kind and id.
+        nodes: SLURM's names of this machine, if the source is SLURM. The id of an observed job is `NODE/ID` if its node
+            is known: with another node it is a job of another cluster.
         living: holders that run on this machine now, by kind and id, with devices or not; None if unknown.
         unattributed: keys of views with a process that belongs to no holder, or whose holder is unknown.
         unattributed_devices: devices that such a process has open, or shares an IOMMU group with.
@@ -95,6 +97,7 @@ class HolderReport(msgspec.Struct, frozen=True, kw_only=True):
     started_at: int | None = None
     lists: HolderKind | None = None
     listed: frozenset[HolderId] = frozenset()
+    nodes: frozenset[str] = frozenset()
     living: frozenset[HolderId] | None = None
     unattributed: frozenset[str] = frozenset()
     unattributed_devices: frozenset[DeviceName] = frozenset()

@@ -32,7 +32,7 @@ def delivered(schedule: HolderStateSchedule, now: float) -> HolderStateReport | 
 
 
 def test_report_is_bounded_and_has_no_control_characters() -> None:
-    hostile = DeviceHolders(state=HolderState.UNKNOWN, detail="kubelet\x1b[2J\n" + "x" * 10_000)
+    hostile = DeviceHolders(state=HolderState.UNKNOWN, detail="kubelet\x1b[2J\n\u202e" + "x" * 10_000)
     holders = {"gpu/0": hostile} | {f"gpu/{number:05d}": FREE for number in range(1, MAX_DEVICE_STATES + 10)}
     found = holder_state_report(holders, {f"{number}\x1b": number for number in range(100)})
     detail = next(one.detail for one in found.devices if one.view == "gpu/0")

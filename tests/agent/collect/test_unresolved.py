@@ -9,7 +9,7 @@ from gpufleet.ports.holder import DeviceName, HolderReport, Naming
 from tests.agent.collect.test_holders import GPU, FakeSource, claim
 from tests.fakes.clock import FakeClock
 
-HOSTILE = "gpu\x1b[2J\n" + "x" * 10_000
+HOSTILE = "gpu\x1b[2J\n\u202e\u200b" + "x" * 10_000
 
 
 async def collected(*sources: FakeSource) -> UnresolvedDevices:
@@ -42,6 +42,7 @@ async def test_names_are_bounded_and_all_counted() -> None:
 
 async def test_hostile_name_is_printable_and_bounded() -> None:
     (one,) = (await collected(FakeSource(report(HOSTILE)))).devices
+    assert one.name.startswith("gpu[2J??x")
     assert one.name.isprintable()
     assert len(one.name) == MAX_TEXT
     assert one.detail.isprintable()

@@ -113,11 +113,11 @@ async def test_domains_with_gpus_are_found_with_their_access_paths(libvirt: Libv
 
 async def test_invalid_domain_affects_only_itself(libvirt: Libvirt, host: Path) -> None:
     many = "".join(pci(f"0x{n:02x}") for n in range(256)) + pci("0x00").replace("slot='0x00'", "slot='0x01'")
-    odd = domain(3, MDEV).replace("train-3", "train\u200b-3")
+    odd = domain(3, MDEV).replace("train-3", "train\u00a0-3")
     listing = await list_guests(libvirt, host, domain(1, many), domain(2, MDEV), odd)
     assert [guest.name for guest in listing.guests.values()] == ["train-2"]
     assert "more than 256 devices of the host" in listing.problems["domain train-1"]
-    assert "domain: name:" in listing.problems["domain train\u200b-3"]
+    assert "domain: name:" in listing.problems["domain train\u00a0-3"]
 
 
 async def test_domains_are_kept_while_libvirt_is_down(libvirt: Libvirt, host: Path) -> None:

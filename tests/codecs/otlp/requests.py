@@ -14,7 +14,7 @@ from gpufleet.codecs.otlp.records import (
 
 AT = 1_790_000_000_123_456_789
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
+TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cf", "Cs", "Zl", "Zp"]), min_size=1, max_size=12)
 SCALARS = st.one_of(TEXTS, st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False))
 ATTRIBUTES: st.SearchStrategy[Attributes] = st.dictionaries(TEXTS, SCALARS, max_size=4)
 INSTANTS = st.integers(1, 2**63 - 1)

@@ -94,7 +94,7 @@ POINTS = st.lists(
         WritePoint,
         st.dictionaries(
             st.from_regex(r"[a-z_]{1,8}", fullmatch=True),
-            st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12),
+            st.text(st.characters(exclude_categories=["Cc", "Cf", "Cs", "Zl", "Zp"]), min_size=1, max_size=12),
             max_size=4,
         ).flatmap(lambda d: st.from_regex(r"[a-z_:]{1,8}", fullmatch=True).map(lambda n: {**d, "__name__": n})),
         st.floats(allow_nan=False),

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpufleet.fleet.attribution.holder_targets import holding_query, is_component, names_holder
+from gpufleet.fleet.attribution.holder_targets import HolderName, holder_names, holding_query, names_holder
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, AllocationKind, AllocationSpec, Target
-from gpufleet.model.holdings import HET_JOB, Holder, HolderKind, Owner
+from gpufleet.model.holdings import HET_COMPONENT, HET_JOB, Holder, HolderKind, Owner
 
 VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
 
@@ -20,25 +20,38 @@ def job(name: str) -> AllocationSpec:
 PLAIN = Holder(kind=HolderKind.JOB, id="123")
 TASK = Holder(kind=HolderKind.JOB, id="130", array_job="123", array_task="4")
 LAST_TASK = Holder(kind=HolderKind.JOB, id="123", array_job="123", array_task="5")
-COMPONENT = Holder(kind=HolderKind.JOB, id="124", owners=(Owner(kind=HET_JOB, name="123"),))
 IMPORTED = Holder(kind=HolderKind.JOB, id="123_4")
+
+
+def component(id_: str, number: int) -> Holder:
+    owners = (Owner(kind=HET_COMPONENT, name=f"123+{number}"), Owner(kind=HET_JOB, name="123"))
+    return Holder(kind=HolderKind.JOB, id=id_, owners=owners)
+
+
+FIRST_COMPONENT, COMPONENT = component("123", 0), component("124", 1)
+WITHOUT_NUMBER = Holder(kind=HolderKind.JOB, id="125", owners=(Owner(kind=HET_JOB, name="123"),))
 
 
 @pytest.mark.parametrize(
     ("name", "holders"),
     [
-        ("123", [PLAIN, TASK, LAST_TASK, COMPONENT, IMPORTED]),
+        ("123", [PLAIN, TASK, LAST_TASK, FIRST_COMPONENT, COMPONENT, WITHOUT_NUMBER, IMPORTED]),
         ("123_4", [TASK, IMPORTED]),
         ("123_5", [LAST_TASK]),
         ("130", [TASK]),
         ("124", [COMPONENT]),
-        ("123+1", []),
+        ("125", [WITHOUT_NUMBER]),
+        ("123+0", [FIRST_COMPONENT]),
+        ("123+1", [COMPONENT]),
+        ("123+2", []),
+        ("124+1", []),
+        ("123_1", []),
         ("12", []),
         ("4", []),
     ],
 )
 def test_job_is_named_as_slurm_names_it(name: str, holders: list[Holder]) -> None:
-    every = [PLAIN, TASK, LAST_TASK, COMPONENT, IMPORTED]
+    every = [PLAIN, TASK, LAST_TASK, FIRST_COMPONENT, COMPONENT, WITHOUT_NUMBER, IMPORTED]
     assert [one for one in every if names_holder(job(name), one)] == holders
 
 
@@ -47,6 +60,9 @@ def test_query_finds_every_named_holder() -> None:
     assert query is not None
     assert (query.kind, set(query.ids), query.groups) == (HolderKind.JOB, {"123", "123_4"}, ("123",))
     assert (query.cluster, query.start, query.end, query.limit) == ("c", 1, 2, 3)
+    of_component = holding_query(job("123+1"), 1, 2, 3)
+    assert of_component is not None
+    assert (set(of_component.ids), of_component.groups) == ({"123", "123+1"}, ("123",))
     pod = holding_query(spec(AllocationKind.KUBERNETES_POD, "u"), 1, 2, 3)
     assert pod is not None
     assert (pod.kind, pod.ids, pod.groups) == (HolderKind.POD, ("u",), ())
@@ -59,5 +75,7 @@ def test_holder_of_another_kind_is_not_named() -> None:
     assert names_holder(spec(AllocationKind.GPU_SLICE, VM.upper()), Holder(kind=HolderKind.VM, id=VM))
 
 
-def test_component_by_number_is_recognised() -> None:
-    assert [is_component(job(name).target) for name in ("123+1", "123", "123_1")] == [True, False, False]
+@pytest.mark.parametrize("holder", [LAST_TASK, FIRST_COMPONENT])
+def test_part_with_the_id_of_the_whole_is_not_the_whole(holder: Holder) -> None:
+    """Otherwise the part would conflict with the allocation of another part."""
+    assert HolderName(HolderKind.JOB, "123") not in holder_names(holder)

@@ -1,6 +1,7 @@
 """Holdings over time: declarations, observations, restarts, failures."""
 
 import msgspec
+import pytest
 
 from gpufleet.fleet.attribution.device_index import DeviceIndex, IndexedDevice
 from gpufleet.fleet.attribution.holdings import RESTART_SECONDS, Answer, HoldingsRound, HoldingTracker
@@ -384,6 +385,41 @@ def test_job_of_a_cgroup_that_slurm_does_not_list_is_not_certain() -> None:
     assert [one.verdict for one in listed.devices[FIRST].holdings] == [HoldingVerdict.AGREED]
     for result in (listed, failing):
         assert [one.verdict for one in result.devices[SECOND].holdings] == [HoldingVerdict.CONFLICT]
+
+
+OF_NODE = msgspec.structs.replace(job(900), nodes=frozenset({"n1"}))
+"""Report of the cluster in which this machine is the node n1."""
+
+
+def test_job_on_a_node_of_another_cluster_does_not_confirm_its_namesake() -> None:
+    node, seen = Node(), processes(of_job("n2/12", 0, 1))
+    result = node.round(slurm=OF_NODE, processes=seen)
+    found = {view: {one.holder.id for one in result.devices[view].holdings} for view in (FIRST, SECOND)}
+
+    assert found == {FIRST: {"12", "n2/12"}, SECOND: {"n2/12"}}
+    assert {one.verdict for one in result.devices[FIRST].holdings} == {HoldingVerdict.CONFLICT}
+    failing = node.round(slurm=TIMEOUT, processes=seen)
+    assert {one.holder.id for one in failing.devices[FIRST].holdings} == {"12", "n2/12"}
+
+
+@pytest.mark.parametrize("id_", ["12", "n1/12"])
+def test_job_on_a_node_of_this_cluster_confirms_the_declared_job(id_: str) -> None:
+    (holding,) = Node().round(slurm=OF_NODE, processes=processes(of_job(id_, 0))).devices[FIRST].holdings
+    assert (holding.holder.id, holding.verdict) == ("12", HoldingVerdict.AGREED)
+
+
+@pytest.mark.parametrize(("living", "ends"), [("n1/12", False), ("n2/12", True)])
+def test_job_is_kept_by_processes_of_its_own_cluster_only(living: str, ends: bool) -> None:
+    node, empty = Node(), HolderReport(nodes=frozenset({"n1"}))
+    seen = HolderReport(observes=True, living=frozenset({(HolderKind.JOB, living)}))
+    node.round(slurm=OF_NODE, processes=seen)
+    ended = [one for _ in range(3) for one in node.round(slurm=empty, processes=seen).ended]
+    assert [one.holder.id for one in ended] == (["12"] if ends else [])
+
+
+def test_node_of_a_job_is_left_out_while_slurm_names_no_node() -> None:
+    (holding,) = Node().round(processes=processes(of_job("n2/12", 0))).devices[FIRST].holdings
+    assert holding.holder.id == "12"
 
 
 def test_unlisted_job_leaves_room_for_holders_that_slurm_cannot_report() -> None:

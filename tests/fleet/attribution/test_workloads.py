@@ -75,6 +75,13 @@ def test_only_the_held_device_answers() -> None:
     assert found.host == {}
 
 
+def test_holder_of_every_gpu_has_no_readings_of_the_machine() -> None:
+    """Pods without GPUs use the machine, too."""
+    found = answer_for([held(ONE), held(TWO)], machine([power(ONE, 1.0), power(TWO, 2.0), power(None, 9.0)]))
+    assert set(values(found)) == {1.0, 2.0, 1.0 + 2.0}
+    assert (found.host, found.host_dimensions) == ({}, ())
+
+
 def test_containers_of_one_device_are_one_device() -> None:
     both = [held(ONE, container=name, share=Share.TIMESLICE, replicas=1) for name in "yx"]
     (device,) = answer_for(both, machine([power(ONE, 1.0)])).devices

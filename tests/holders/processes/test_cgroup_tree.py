@@ -33,7 +33,9 @@ def test_pods_and_jobs_of_v1(machine: FakeMachine) -> None:
     machine.add_v1("memory", "/slurm_n1/uid_0/job_4/step_0/task_0", 100)
     machine.add_v1("memory", "/slurm_n1/uid_0/job_5/step_0/task_0")
     machine.add_v1("devices", f"/kubepods/burstable/pod{POD}/{ID}", 101)
-    assert find_living(str(machine.root)) == frozenset({JOB_HOLDER, POD_HOLDER})
+    machine.add_v1("memory", "/slurm_n2/uid_0/job_4/step_0/task_0", 102)
+    jobs = {(HolderKind.JOB, f"{node}/4") for node in ("n1", "n2")}
+    assert find_living(str(machine.root)) == frozenset({*jobs, POD_HOLDER})
 
 
 def test_pods_of_a_nested_kubelet(machine: FakeMachine) -> None:

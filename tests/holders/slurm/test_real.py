@@ -132,7 +132,8 @@ async def test_heterogeneous_job_spans_nodes(running: Slurm) -> None:
     wait_until(lambda: list(running.states().values()).count("RUNNING") == 2, what="both components", seconds=90)
     report = await source_of(running).report()
     assert placed(report) == {first: {"3"}, first + 1: {"4", "5"}}
-    assert [claim.holder.owners[0].name for claim in report.claims] == [str(first)] * 2
+    owners = [[owner.name for owner in claim.holder.owners] for claim in report.claims]
+    assert owners == [[f"{first}+{number}", str(first)] for number in (0, 1)]
     cancel_all(running)
 
 

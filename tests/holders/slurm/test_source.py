@@ -66,6 +66,7 @@ async def test_report_without_change_requests_node_and_jobs_only() -> None:
     source = source_of(controller)
     report = await source.report()
     assert (report.complete, report.detail, report.living) == (True, "", None)
+    assert report.nodes == {A}
     assert {claim.holder.id: [device.text for device in claim.devices] for claim in report.claims} == {
         "1": ["3"],
         "2": ["1", "0"],

@@ -25,15 +25,16 @@ def test_texts_are_cleaned_and_cut() -> None:
         observed_at=T0,
         server_version="v1\x1b",
         copies=[CopyStatus(resource="pods", state=CopyState.STALE, since=T0, detail="no\nanswer")],
-        pods=[pod("p", queue="a\x07", labels={"k\x00": "v" * 5000})],
+        pods=[pod("p", queue="a\x07\u202e", labels={"k\x00": "v" * 5000, "m\u200b": "\u2066"})],
     )
     found = clean_cluster_part(part, T0).part
-    assert (found.server_version, found.copies[0].detail, found.pods[0].queue) == ("v1", "noanswer", "a")
-    assert {key: len(text) for key, text in found.pods[0].labels.items()} == {"k": MAX_TEXT}
+    assert (found.server_version, found.copies[0].detail, found.pods[0].queue) == ("v1", "noanswer", "a?")
+    assert {key: len(text) for key, text in found.pods[0].labels.items()} == {"k": MAX_TEXT, "m?": 1}
 
 
 def test_object_without_identity_is_dropped_alone() -> None:
-    bad = [pod("a/b"), pod("x\x1b"), pod("y", name="n\x1b"), pod("z", namespace=""), pod("v", name="n" * 254)]
+    bad = [pod("a/b"), pod("x\x1b"), pod("z", namespace="")]
+    bad += [pod("y", name="n\x1b"), pod("w", name="n\u202e"), pod("v", name="n" * 254)]
     part = ClusterPart(
         observed_at=T0,
         nodes=[ClusterNode(uid="n/1", name="n")],

@@ -1,14 +1,12 @@
 """Machine lookup: holdings of a target. Query executor: blocking queries run on threads."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 import pytest
 
 from gpufleet.codecs.batch import to_wire
 from gpufleet.fleet.attribution.bindings import Claims
-from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
+from gpufleet.hub.query.targets import MachineLookup
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
 from gpufleet.model.machine import Machine
@@ -57,15 +55,3 @@ def test_end_of_a_holding_does_not_depend_on_the_window(window: int) -> None:
     assert [((one.start - start) // MINUTE, (one.end - start) // MINUTE) for one in found] == (
         [(5, 12)] if window == 0 else []
     )
-
-
-async def test_two_queries_run_concurrently() -> None:
-    barrier = threading.Barrier(2)
-    with ThreadPoolExecutor(2) as threads:
-        places = await QueryExecutor(threads).run_both(lambda: barrier.wait(30), lambda: barrier.wait(30))
-    assert sorted(places) == [0, 1]
-
-
-async def test_two_queries_complete_on_one_thread() -> None:
-    with ThreadPoolExecutor(1) as threads:
-        assert await QueryExecutor(threads).run_both(lambda: "one", lambda: 2) == ("one", 2)

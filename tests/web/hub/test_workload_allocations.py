@@ -8,7 +8,7 @@ import pytest
 
 from gpufleet.codecs.batch import encode
 from gpufleet.model.event import Event
-from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict, Owner, Share
+from gpufleet.model.holdings import HET_COMPONENT, HET_JOB, Holder, HolderKind, Holding, HoldingVerdict, Owner, Share
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Value
 from gpufleet.model.time import NANOS, to_datetime
@@ -223,6 +223,10 @@ def job(id_: str, **more: Any) -> Holder:
     return Holder(kind=HolderKind.JOB, id=id_, user="ada", **more)
 
 
+def component_owners(id_: str, number: int) -> tuple[Owner, ...]:
+    return Owner(kind=HET_COMPONENT, name=f"{id_}+{number}"), Owner(kind=HET_JOB, name=id_)
+
+
 async def test_job_answers_from_every_machine(cluster: Cluster) -> None:
     assert await cluster.put("a", "acme", "slurm_job", job_id="4711") == 201
     for node, views in zip(NODES, ((ONE, TWO), (gpu_view(3), gpu_view(4))), strict=True):
@@ -249,7 +253,9 @@ async def test_job_answers_from_every_machine(cluster: Cluster) -> None:
         ("123_6", []),
         ("200", ["GPU-3", "GPU-4"]),
         ("201", ["GPU-4"]),
-        ("200+1", []),
+        ("200+0", ["GPU-3"]),
+        ("200+1", ["GPU-4"]),
+        ("200+2", []),
     ],
 )
 async def test_job_is_named_as_slurm_names_it(cluster: Cluster, target: str, devices: list[str]) -> None:
@@ -258,8 +264,8 @@ async def test_job_is_named_as_slurm_names_it(cluster: Cluster, target: str, dev
     holders = [
         job("130", array_job="123", array_task="4"),
         job("123", array_job="123", array_task="5"),
-        job("200", owners=(Owner(kind="HetJob", name="200"),)),
-        job("201", owners=(Owner(kind="HetJob", name="200"),)),
+        job("200", owners=component_owners("200", 0)),
+        job("201", owners=component_owners("200", 1)),
     ]
     views = [gpu_view(number) for number in range(1, 5)]
     held = [cluster.held(view, holder, 5) for view, holder in zip(views, holders, strict=True)]
@@ -308,8 +314,21 @@ async def test_target_of_two_tenants_is_rejected(cluster: Cluster) -> None:
     assert await cluster.put("a", "acme", pod_uid=FIRST) == 201
     assert await cluster.put("b", "bravo", pod_uid=FIRST) == 409
     assert await cluster.put("c", "acme", "slurm_job", job_id="123") == 201
-    assert await cluster.put("d", "bravo", "slurm_job", job_id="123_4") == 409
     assert await cluster.put("e", "acme", "slurm_job", job_id="123_4") == 201
+    for part in ("123_4", "123+1"):
+        assert await cluster.put("d", "bravo", "slurm_job", job_id=part) == 409
+
+
+async def test_components_can_have_different_tenants(cluster: Cluster) -> None:
+    """The first component has the id of the heterogeneous job."""
+    held = []
+    for number, (tenant, view) in enumerate((("acme", ONE), ("bravo", TWO))):
+        assert await cluster.put(tenant, tenant, "slurm_job", job_id=f"200+{number}") == 201
+        held.append(cluster.held(view, job(f"20{number}", owners=component_owners("200", number)), 5))
+    await cluster.report(30, {ONE: 101.0, TWO: 102.0}, held)
+    for tenant, device in (("acme", "GPU-1"), ("bravo", "GPU-2")):
+        answer = await cluster.metrics(tenant)
+        assert (answer["reason"], list(powers(answer))) == (None, [device])
 
 
 async def test_task_by_its_own_job_id_is_ambiguous_between_tenants(cluster: Cluster) -> None:

@@ -301,7 +301,7 @@ class _Claim(msgspec.Struct, frozen=True):
 
     Attributes:
         subject: machine, target or holder.
-        devices: devices or array tasks, None for all.
+        devices: devices, or parts of a job (`HolderName.part`); None for all.
         start, end: nanoseconds since 1970, `end` excluded.
         parents: GPUs that contain MIG devices among `devices`; None if `devices` has all parents and children already.
     """
@@ -462,8 +462,8 @@ def _held_claims(cluster: str, held: HeldDevices, *, of_machine: bool) -> list[_
 
 
 def _holder_claim(cluster: str, name: HolderName, start: int, end: int) -> _Claim:
-    tasks = None if name.task is None else frozenset((name.task,))
-    return _Claim((cluster, f"{_HOLDER}{name.kind}/{name.id}"), tasks, start, end)
+    parts = None if name.part is None else frozenset((name.part,))
+    return _Claim((cluster, f"{_HOLDER}{name.kind}/{name.id}"), parts, start, end)
 
 
 def _with_unbound(allocation: Allocation, interval: BoundInterval) -> frozenset[str] | None:

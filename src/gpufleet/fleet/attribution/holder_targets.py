@@ -3,7 +3,8 @@
 A pod is named by its UID. A job is named as SLURM's commands name it:
 
 - `123`: the job, all tasks of the job array, or all components of the heterogeneous job with this id;
-- `123_4`: task 4 of the job array 123.
+- `123_4`: task 4 of the job array 123;
+- `123+1`: component 1 of the heterogeneous job 123.
 
 Each task and each component also has a job id of its own, which names only that task or component.
 """
@@ -11,13 +12,12 @@ Each task and each component also has a job id of its own, which names only that
 import re
 from typing import NamedTuple
 
-from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
-from gpufleet.model.holdings import HET_JOB, Holder, HolderKind
+from gpufleet.model.allocation import AllocationKind, AllocationSpec
+from gpufleet.model.holdings import HET_COMPONENT, HET_JOB, Holder, HolderKind
 from gpufleet.model.stored.holdings import HoldingQuery
 from gpufleet.model.view import normalise_uuid
 
-_TASK = re.compile(r"(\d{1,10})_(\d{1,10})", re.ASCII)
-_COMPONENT = re.compile(r"(\d{1,10})\+\d{1,10}", re.ASCII)
+_PART = re.compile(r"(\d{1,10})([_+]\d{1,10})", re.ASCII)
 
 
 class HolderName(NamedTuple):
@@ -26,12 +26,12 @@ class HolderName(NamedTuple):
     Attributes:
         kind: kind of the holders.
         id: id of the holder, of its job array, or of its heterogeneous job.
-        task: number of the array's task; None for all of them.
+        part: `_4` for task 4 of the array, `+1` for component 1 of the heterogeneous job; None for all of them.
     """
 
     kind: HolderKind
     id: str
-    task: str | None = None
+    part: str | None = None
 
 
 def target_name(spec: AllocationSpec) -> HolderName | None:
@@ -52,10 +52,12 @@ def holder_names(holder: Holder) -> tuple[HolderName, ...]:
     """Return every name of a holder."""
     if holder.kind is not HolderKind.JOB:
         return (HolderName(holder.kind, holder.id),)
-    names = [HolderName(HolderKind.JOB, holder.array_job, holder.array_task)] if holder.array_job else []
-    if holder.id != holder.array_job:  # the last task of an array has the array's own id
+    names = [HolderName(HolderKind.JOB, holder.array_job, f"_{holder.array_task}")] if holder.array_job else []
+    components = [_job_name(owner.name) for owner in holder.owners if owner.kind == HET_COMPONENT]
+    names += components or [_job_name(owner.name) for owner in holder.owners if owner.kind == HET_JOB]
+    # The last task of an array has the array's own id, and the first component that of its heterogeneous job.
+    if holder.id not in {name.id for name in names if name.part is not None}:
         names.append(_job_name(holder.id))
-    names += [HolderName(HolderKind.JOB, owner.name) for owner in holder.owners if owner.kind == HET_JOB]
     return tuple(dict.fromkeys(names))
 
 
@@ -63,7 +65,7 @@ def names_holder(spec: AllocationSpec, holder: Holder) -> bool:
     """Return whether the target of an allocation means a holder."""
     target = target_name(spec)
     return target is not None and any(
-        (name.kind, name.id) == (target.kind, target.id) and target.task in (None, name.task)
+        (name.kind, name.id) == (target.kind, target.id) and target.part in (None, name.part)
         for name in holder_names(holder)
     )
 
@@ -80,11 +82,6 @@ def holding_query(spec: AllocationSpec, start: int, end: int, limit: int) -> Hol
     )
 
 
-def is_component(target: Target) -> bool:
-    """Return whether a target names a component of a heterogeneous job by its number, which no machine reports."""
-    return _COMPONENT.fullmatch(target.job_id or "") is not None
-
-
 def _job_name(text: str) -> HolderName:
-    task = _TASK.fullmatch(text)
-    return HolderName(HolderKind.JOB, text) if task is None else HolderName(HolderKind.JOB, task[1], task[2])
+    part = _PART.fullmatch(text)
+    return HolderName(HolderKind.JOB, text) if part is None else HolderName(HolderKind.JOB, part[1], part[2])

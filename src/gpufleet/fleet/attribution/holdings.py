@@ -120,6 +120,7 @@ class HoldingTracker:
         self._resolved: dict[DeviceName, str] = {}
         self._seen: dict[str, View | None] = {}  # held views as last listed
         self._jobs: frozenset[HolderId] | None = None  # by SLURM's newest complete answer
+        self._slurm_nodes: frozenset[str] = frozenset()  # of this machine, by SLURM's newest answer; empty if unknown
         self._running_pods: frozenset[str] = frozenset()  # UIDs by the newest cgroups; empty if unknown
         self._current = {holding_key(holding): JoinedHolding(holding, saved_at) for holding in remembered}
         self._certain: dict[HoldingKey, _Certainty | None] = {
@@ -145,10 +146,13 @@ class HoldingTracker:
             index: the views of the machine.
             now: nanoseconds since 1970.
         """
-        living = _living(answers)
+        slurm = answers.get(_SOURCES[Method.SCHEDULER])
+        if isinstance(slurm, HolderReport):
+            self._slurm_nodes = slurm.nodes
+        living = self._living(answers)
         if living is not None:
             self._running_pods = frozenset(id_ for kind, id_ in living if kind is HolderKind.POD)
-        self._jobs = _listed_jobs(answers.get(_SOURCES[Method.SCHEDULER]), self._jobs)
+        self._jobs = _listed_jobs(slurm, self._jobs)
         unresolved: list[UnresolvedClaim] = []
         self._expire_names(answers)
         for source, answer in answers.items():
@@ -237,14 +241,38 @@ class HoldingTracker:
         return seen
 
     def _identified(self, claim: HolderClaim) -> HolderClaim:
-        """Return a claim without the UID of a pod that does not run, by the newest cgroups.
+        """Return a claim with the id of its job, and without the UID of a pod that does not run, by the newest cgroups.
 
         The kubelet's answer has no UID. Its source finds it in folders, which a dead pod of the same name can leave.
         """
         holder = claim.holder
+        if holder.kind is HolderKind.JOB:
+            own = self._job_id(holder.id)
+            return claim if own == holder.id else _of_job(claim, own)
         if claim.method is not Method.KUBELET or not self._running_pods or holder.id in self._running_pods:
             return claim
         return msgspec.structs.replace(claim, holder=_without_uid(holder), container_id="")
+
+    def _job_id(self, id_: str) -> str:
+        """Return the id of a job. A job on a node that SLURM does not report for this machine is another cluster's.
+
+        Such a job keeps `NODE/ID`, so that it is not the job with the same id here.
+        """
+        node, _, number = id_.rpartition("/")
+        return id_ if node and self._slurm_nodes and node not in self._slurm_nodes else number
+
+    def _living(self, answers: Mapping[str, Answer]) -> frozenset[HolderId] | None:
+        """Return the holders that run on this machine, or None if no source reports them."""
+        living = [
+            answer.living
+            for answer in answers.values()
+            if isinstance(answer, HolderReport) and answer.living is not None
+        ]
+        if not living:
+            return None
+        return frozenset(
+            (kind, self._job_id(id_) if kind is HolderKind.JOB else id_) for one in living for kind, id_ in one
+        )
 
     def _resolve(self, name: DeviceName, index: DeviceIndex) -> str | UnresolvedName:
         """Resolve a name. A device that has left the bus is still held: its name keeps its earlier meaning."""
@@ -388,17 +416,14 @@ def _key(view: str, source: str, claim: HolderClaim) -> EvidenceKey:
     return EvidenceKey(view, source, claim.method, claim.holder.kind, claim.holder.id, container)
 
 
+def _of_job(claim: HolderClaim, id_: str) -> HolderClaim:
+    """Return a claim of a job with another id."""
+    return msgspec.structs.replace(claim, holder=msgspec.structs.replace(claim.holder, id=id_))
+
+
 def _without_uid(holder: Holder) -> Holder:
     """Return a pod identified by its name."""
     return msgspec.structs.replace(holder, id=f"{holder.namespace}/{holder.name}")
-
-
-def _living(answers: Mapping[str, Answer]) -> frozenset[HolderId] | None:
-    """Return the holders that run on this machine, or None if no source reports them."""
-    reported = [
-        answer.living for answer in answers.values() if isinstance(answer, HolderReport) and answer.living is not None
-    ]
-    return frozenset().union(*reported) if reported else None
 
 
 def _listed_jobs(answer: Answer | None, before: frozenset[HolderId] | None) -> frozenset[HolderId] | None:

@@ -12,7 +12,7 @@ import msgspec
 
 from gpufleet.fleet.attribution import contract
 from gpufleet.fleet.attribution.guests import MachineSamples, last_known
-from gpufleet.fleet.attribution.holder_targets import is_component, names_holder
+from gpufleet.fleet.attribution.holder_targets import names_holder
 from gpufleet.fleet.attribution.holding_intervals import HeldInterval
 from gpufleet.fleet.attribution.reported import is_certain, known_until
 from gpufleet.fleet.devices import independent_readings, with_parents
@@ -127,9 +127,6 @@ def not_held_reason(
         return Reason.NOT_ATTRIBUTED, f"its machine has not reported the {noun} since {at}"
     if not any_holder:
         return Reason.NOT_ATTRIBUTED, f"nothing in this cluster reports which devices a {noun} has"
-    if is_component(allocation.spec.target):
-        detail = "components of heterogeneous jobs are known by their own job ids: name that id"
-        return Reason.NOT_ATTRIBUTED, detail
     return Reason.NOT_ATTRIBUTED, f"no machine has reported the {noun} as the holder of a device"
 
 

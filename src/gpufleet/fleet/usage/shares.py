@@ -75,11 +75,11 @@ class TargetIndex:
         for one in allocations:
             name = target_name(one.spec)
             if name is not None:
-                self._by_name.setdefault(name._replace(task=None), []).append(one)
+                self._by_name.setdefault(name._replace(part=None), []).append(one)
 
     def naming(self, holder: Holder) -> list[Allocation]:
         """Return the allocations that name a holder."""
-        names = [name._replace(task=None) for name in holder_names(holder)]
+        names = [name._replace(part=None) for name in holder_names(holder)]
         found = {one.id: one for name in names for one in self._by_name.get(name, ())}
         return [one for one in found.values() if names_holder(one.spec, holder)]
 

@@ -7,7 +7,7 @@ import msgspec
 from gpufleet.holders.slurm.gres_conf import capability, minor
 from gpufleet.holders.slurm.parse import gres_on
 from gpufleet.holders.slurm.records import Capability, GpuFiles, GresUse, JobRecord
-from gpufleet.model.holdings import HET_JOB, Holder, HolderKind, Method, Owner, Share
+from gpufleet.model.holdings import HET_COMPONENT, HET_JOB, Holder, HolderKind, Method, Owner, Share
 from gpufleet.model.text import bounded
 from gpufleet.ports.holder import DeviceName, HolderClaim, Naming
 
@@ -49,12 +49,11 @@ def claims_of(job: JobRecord, nodes: Mapping[str, SlurmNodeGpus]) -> tuple[Holde
 
 def holder_of(job: JobRecord) -> Holder:
     """Return the job as a holder."""
-    owner = Owner(kind=HET_JOB, name=job.het_job) if job.het_job else None
     return Holder(
         kind=HolderKind.JOB,
         id=str(job.listed.id),
         name=_text(job.listed.name),
-        owners=() if owner is None else (owner,),
+        owners=_owners(job),
         user=_text(job.user),
         account=_text(job.listed.account),
         queue=_text(job.partition),
@@ -64,6 +63,14 @@ def holder_of(job: JobRecord) -> Holder:
         nodes=job.nodes,
         gpus=job.gpus,
     )
+
+
+def _owners(job: JobRecord) -> tuple[Owner, ...]:
+    """Return the component that a job is of a heterogeneous job, and that job."""
+    if not job.het_job:
+        return ()
+    component = Owner(kind=HET_COMPONENT, name=f"{job.het_job}+{job.het_offset}")
+    return component, Owner(kind=HET_JOB, name=job.het_job)
 
 
 def device_of(node: str, gpus: SlurmNodeGpus, item: GresUse, index: int) -> DeviceName:

@@ -112,6 +112,7 @@ class SlurmHolders:
         return HolderReport(
             claims=tuple(claims),
             complete=not problems,
+            nodes=frozenset(node.name for node in nodes),
             detail=bounded("; ".join(details), 500),
         )
 

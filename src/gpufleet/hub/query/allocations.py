@@ -242,15 +242,7 @@ class AllocationQueries:
     async def metrics(self, id: str, tenant: str | None = None) -> AllocationAnswer:  # noqa: A002
         """Return the current metrics of an allocation. Raises NotFoundError as `get`."""
         await self.bind_pending(id)
-        target = await self._executor.run(lambda: self._resolve(id, tenant))
-        if isinstance(target, AllocationAnswer):
-            return target
-        machine = target.machine
-        stored, readers = await self._executor.run_both(
-            lambda: self._store.latest(machine.cluster, machine.id),
-            lambda: self._store.readers(machine.cluster, machine.id),
-        )
-        return await self._executor.run(lambda: self._answer(target, stored, readers, name=tenant is None))
+        return await self._executor.run(lambda: self._metrics(id, tenant))
 
     async def series(
         self,
@@ -336,6 +328,15 @@ class AllocationQueries:
             return self._registry.allocation(id)
         except NotFoundError:
             return None
+
+    def _metrics(self, id: str, tenant: str | None) -> AllocationAnswer:  # noqa: A002
+        target = self._resolve(id, tenant)
+        if isinstance(target, AllocationAnswer):
+            return target
+        machine = target.machine
+        stored = self._store.latest(machine.cluster, machine.id)
+        readers = self._store.readers(machine.cluster, machine.id)
+        return self._answer(target, stored, readers, name=tenant is None)
 
     def _resolve(self, id: str, tenant: str | None) -> AllocationAnswer | _ResolvedTarget:  # noqa: A002
         """Return the machine that answers for an allocation, or the answer if no single host gives it."""

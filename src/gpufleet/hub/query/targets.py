@@ -333,7 +333,6 @@ def _is_of_target(spec: AllocationSpec, holding: Holding) -> bool:
 
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 class QueryExecutor:
@@ -345,8 +344,3 @@ class QueryExecutor:
     async def run(self, query: Callable[[], T]) -> T:
         """Return the result of a query."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, query)
-
-    async def run_both(self, one: Callable[[], T], other: Callable[[], U]) -> tuple[T, U]:
-        """Return the results of two queries, run concurrently if two threads are free."""
-        answers = await asyncio.gather(self.run(one), self.run(other))
-        return answers[0], answers[1]

@@ -47,9 +47,9 @@ PODS = [
 
 JOBS = [
     ("/slurm/uid_0/job_4/step_batch/task_0", "4", "batch"),
-    ("/slurm_node-1/uid_1000/job_4294901760/step_0/task_3", "4294901760", "0"),
+    ("/slurm_node-1/uid_1000/job_4294901760/step_0/task_3", "node-1/4294901760", "0"),
     ("/system.slice/slurmstepd.scope/job_4/step_0/user/task_0", "4", "0"),
-    ("/system.slice/node-1_slurmstepd.scope/job_12/step_extern/user/task_special", "12", "extern"),
+    ("/system.slice/node-1_slurmstepd.scope/job_12/step_extern/user/task_special", "node-1/12", "extern"),
     ("/slurm/uid_0/job_4", "4", ""),
     (f"/docker/{NODE}/slurm/uid_0/job_4/step_interactive", "4", "interactive"),
     ("/system.slice/slurmstepd.scope/job_4/step_0/user/task_0/system.slice/slurmstepd.scope/job_5", "4", "0"),
@@ -127,6 +127,12 @@ def test_job_and_its_step(path: str, job: str, step: str) -> None:
     assert parse_path(path) == Placement(job=job, step=step)
 
 
+def test_node_of_a_job_is_bounded_and_clean() -> None:
+    placement = parse_path(f"/system.slice/\x1b\u202e{'n' * 10_000}_slurmstepd.scope/job_4/step_0")
+    node, _, job = placement.job.partition("/")
+    assert (node[:2], len(placement.job) <= MAX_NAME, node.isprintable(), job) == ("?n", True, True, "4")
+
+
 @pytest.mark.parametrize("path", CONTAINERS)
 def test_container_outside_of_a_pod(path: str) -> None:
     assert parse_path(path) == Placement(container=ID)
@@ -171,7 +177,9 @@ def test_hierarchies_of_v1_and_hybrid_are_joined() -> None:
         b"1:name=systemd:/system.slice/slurmd.service\n"
         b"0::/system.slice/slurmd.service\n"
     )
-    assert parse_cgroup(v1) == Placement(job="4", step="batch")
+    assert parse_cgroup(v1) == Placement(job="n1/4", step="batch")
+    with pytest.raises(AmbiguousCgroupError):
+        parse_cgroup(v1.replace(b"devices:/slurm_n1", b"devices:/slurm_n2"))
     hybrid = f"4:memory:/kubepods/pod{POD}/{ID}\n1:name=systemd:/docker/{NODE}\n0::/\n"
     assert parse_cgroup(hybrid.encode()) == Placement(pod=POD, container=ID)
 

@@ -22,6 +22,7 @@ MAX_PATHS = 64
 """Maximum number of different paths of a process; cgroup v1 has about 14 hierarchies."""
 
 MAX_NAME = 253
+_MAX_NODE = 200
 _MAX_SEGMENTS = 128
 
 _UID = r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
@@ -29,9 +30,9 @@ _POD_SLICE = re.compile(rf"(?:.+-)?kubepods(?:-besteffort|-burstable)?-pod{_UID}
 _POD_FOLDER = re.compile(rf"pod{_UID}", re.ASCII)
 _POD_PARENTS = frozenset({"kubepods", "burstable", "besteffort", ".."})
 _CONTAINER = re.compile(r"(?:(?:cri-containerd|crio|docker|libpod|nerdctl)-)?([0-9a-f]{64})(?:\.scope)?", re.ASCII)
-_SLURM = re.compile(r"slurm(?:_.+)?", re.ASCII)
+_SLURM = re.compile(r"slurm(?:_(.+))?", re.ASCII)
 _SLURM_USER = re.compile(r"uid_[0-9]{1,10}", re.ASCII)
-_STEPD_SCOPE = re.compile(r"(?:.+_)?slurmstepd\.scope", re.ASCII)
+_STEPD_SCOPE = re.compile(r"(?:(.+)_)?slurmstepd\.scope", re.ASCII)
 _JOB = re.compile(r"job_([1-9][0-9]{0,9})", re.ASCII)
 _STEP = re.compile(r"step_([0-9a-z+]{1,32})", re.ASCII)
 _MACHINE_SCOPE = re.compile(r"machine-qemu-(?:[0-9]{1,10}-)?(.+)\.scope", re.DOTALL)
@@ -56,7 +57,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         pod: UID of the pod.
         container: id of the container, of the pod if there is one.
-        job: id of the SLURM job.
+        job: id of the SLURM job; `NODE/ID` if the cgroup names SLURM's node, as in a SLURM built for several slurmds.
         step: step of the job: a number, `batch`, `extern` or `interactive`.
         machine: name in libvirt's cgroup, which is cut and simplified: for display only.
     """
@@ -138,13 +139,20 @@ def pod_of(segment: str, before: str) -> str:
 
 
 def job_of(segment: str, before: Sequence[str]) -> str:
-    """Return the id of a job from its cgroup's name and the names of the two around it, or an empty text."""
+    """Return the id of a job from its cgroup's name and the names of the two around it, or an empty text.
+
+    If they name SLURM's node, the id is `NODE/ID`: two SLURM clusters on this machine can have equal job ids.
+    """
     match = _JOB.fullmatch(segment)
     if match is None or not before:
         return ""
-    in_v2 = _STEPD_SCOPE.fullmatch(before[-1])
-    in_v1 = len(before) == 2 and _SLURM_USER.fullmatch(before[1]) and _SLURM.fullmatch(before[0])
-    return match[1] if in_v2 or in_v1 else ""
+    around = _STEPD_SCOPE.fullmatch(before[-1])
+    if around is None and len(before) == 2 and _SLURM_USER.fullmatch(before[1]):
+        around = _SLURM.fullmatch(before[0])
+    if around is None:
+        return ""
+    node = bounded(around[1] or "", _MAX_NODE)
+    return f"{node}/{match[1]}" if node else match[1]
 
 
 def _step_of(segment: str) -> str:
