@@ -58,7 +58,8 @@ def collector_checks(document: Mapping[str, Any]) -> Checks:
     found["lease"] = OK if status["is_leader"] else FAILED if status["election_error"] else PENDING
     ends = {ChainEnd.TOP: OK, ChainEnd.NOT_READ: PENDING}
     pods = {one["name"]: one for one in document["pods"] if one["name"] in CHAINS}
-    found |= {f"owners of {name}": ends.get(ChainEnd(one["chain_end"]), FAILED) for name, one in pods.items()}
+    for name, one in pods.items():
+        found[f"owners of {name}"] = ends.get(ChainEnd(one.get("chain_end", ChainEnd.NOT_READ)), FAILED)
     found["walks"] = PENDING if status["queued_walks"] or (found["pods"] == OK and len(pods) < len(CHAINS)) else OK
     return found
 

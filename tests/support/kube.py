@@ -168,17 +168,23 @@ class KubeCluster:
         self._created: list[str] = []
 
     async def __aenter__(self) -> Self:
-        await self._send("POST", NAMESPACES, {"metadata": {"name": self.namespace}})
-        self._created.append(f"{NAMESPACES}/{self.namespace}")
-        # Pods are admitted once their service account exists. A controller creates it too, at any time.
-        account = {"metadata": {"name": "default"}}
-        await self._send("POST", f"{NAMESPACES}/{self.namespace}/serviceaccounts", account, may_exist=True)
+        try:
+            await self._send("POST", NAMESPACES, {"metadata": {"name": self.namespace}})
+            self._created.append(f"{NAMESPACES}/{self.namespace}")
+            # Pods are admitted once their service account exists. A controller creates it too, at any time.
+            account = {"metadata": {"name": "default"}}
+            await self._send("POST", f"{NAMESPACES}/{self.namespace}/serviceaccounts", account, may_exist=True)
+        except BaseException:
+            await self._http.aclose()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for path in reversed(self._created):
-            await self._http.delete(path, params={"gracePeriodSeconds": "0"})
-        await self._http.aclose()
+        try:
+            for path in reversed(self._created):
+                await self._http.delete(path, params={"gracePeriodSeconds": "0"})
+        finally:
+            await self._http.aclose()
 
     async def create(self, resource: ApiResource, content: Object) -> Object:
         stored = await self._send("POST", resource.path(self.namespace), content)
