@@ -48,8 +48,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if scheduling.starts_daemons(item):
             item.add_marker("slow")
-        if "real_server" in getattr(item, "fixturenames", ()):  # one kube-apiserver, which is busy even if idle
-            item.add_marker(pytest.mark.xdist_group("kube"))
     items.sort(key=lambda item: scheduling.rank(item.nodeid))
 
 

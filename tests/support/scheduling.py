@@ -1,7 +1,7 @@
 """Distribution of tests to the workers of pytest-xdist, and their order.
 
-The unit of distribution is a test file, so that the fixtures of a module are created once. Folders in `TOGETHER` are
-one unit each, because their tests share fixtures that take seconds to create.
+The unit of distribution is a test file, so that the fixtures of a module are created once. What `TOGETHER` lists is
+distributed together, because its tests share fixtures that take seconds to create.
 """
 
 import functools
@@ -13,8 +13,21 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.processes import Gpufleet
 
-TOGETHER = ("tests/vm", "tests/registry")
-"""Folders whose tests share a virtual machine or a database server."""
+TOGETHER = {
+    "tests/vm/": "vm",
+    "tests/registry/": "registry",
+    **dict.fromkeys(
+        (
+            *("tests/deploy/test_chart.py", "tests/deploy/test_roles.py", "tests/cluster/test_permissions.py"),
+            *("tests/holders/kubernetes/test_contract.py", "tests/wiring/test_kubernetes.py"),
+        ),
+        "kube-apiserver",
+    ),
+}
+"""Folders and files to the unit of tests that share a virtual machine, a database server or a kube-apiserver.
+
+A second kube-apiserver would take 2 to 5 % of a processor even while it is idle.
+"""
 
 FIRST = (
     *("tests/crash", "tests/vm", "tests/e2e", "tests/security", "tests/relay", "tests/agent", "tests/deploy"),
@@ -40,7 +53,7 @@ def unit_of(nodeid: str) -> str:
     _, at, group = test.rpartition("]")[2].rpartition("@")
     if at:
         return group
-    return next((folder for folder in TOGETHER if path.startswith(f"{folder}/")), path)
+    return next((unit for start, unit in TOGETHER.items() if path.startswith(start)), path)
 
 
 def rank(nodeid: str) -> int:
