@@ -221,6 +221,19 @@ async def test_restarted_agent_continues_its_holdings(tmp_path: Path) -> None:
     assert (holding.since, holding.verdict) == (started, HoldingVerdict.DECLARED_ONLY)
 
 
+async def test_slurm_nodes_survive_a_restart(tmp_path: Path) -> None:
+    nodes = HolderReport(nodes=frozenset({"n1"}))
+    await collector(FakeSource(nodes, "slurm"), file=saved(tmp_path)).round([GPU])
+    claim = HolderClaim(
+        holder=Holder(kind=HolderKind.JOB, id="n2/4"), devices=HELD.claims[0].devices, method=Method.PROCESS
+    )
+    seen = FakeSource(HolderReport(claims=(claim,), observes=True), "processes")
+    failing = FakeSource(HolderError(Reason.TIMEOUT, "no answer"), "slurm")
+    second = collector(failing, seen, file=saved(tmp_path))
+    await second.round([GPU])
+    assert [one.holder.id for one in second.devices[GPU.key].holdings] == ["n2/4"]
+
+
 async def test_end_survives_a_kill_before_it_was_queued(tmp_path: Path) -> None:
     clock, source = FakeClock(), FakeSource(HELD)
     first = collector(source, clock=clock, file=saved(tmp_path), boot="b")

@@ -422,6 +422,25 @@ def test_node_of_a_job_is_left_out_while_slurm_names_no_node() -> None:
     assert holding.holder.id == "12"
 
 
+def test_node_of_a_job_stays_until_slurm_has_named_its_nodes() -> None:
+    node, seen = Node(HoldingTracker(slurm_nodes=None)), processes(of_job("n2/12", 0))
+    for answers in ({}, {"slurm": TIMEOUT}, {"slurm": OF_NODE}):
+        found = node.round(**answers, processes=seen).devices[FIRST].holdings
+        assert "n2/12" in {one.holder.id for one in found}
+    assert node.tracker.slurm_nodes == frozenset({"n1"})
+
+
+def test_node_of_a_job_is_left_out_on_a_machine_without_slurm() -> None:
+    missing = HolderError(Reason.NOT_ENABLED, "no SLURM")
+    (holding,) = (
+        Node(HoldingTracker(slurm_nodes=None))
+        .round(slurm=missing, processes=processes(of_job("n2/12", 0)))
+        .devices[FIRST]
+        .holdings
+    )
+    assert holding.holder.id == "12"
+
+
 def test_unlisted_job_leaves_room_for_holders_that_slurm_cannot_report() -> None:
     node = Node()
     node.round(slurm=HolderReport(), processes=processes(of_job("13", 1)))

@@ -14,7 +14,7 @@ from gpufleet.agent.collect.holder_states import HolderStateReport, HolderStateS
 from gpufleet.agent.collect.saved import SavedFile
 from gpufleet.fleet.attribution.device_index import DeviceIndex, IndexedDevice
 from gpufleet.fleet.attribution.evidence import HoldingKey, holding_key
-from gpufleet.fleet.attribution.holdings import Answer, HoldingsRound, HoldingTracker, UnresolvedClaim
+from gpufleet.fleet.attribution.holdings import SLURM, Answer, HoldingsRound, HoldingTracker, UnresolvedClaim
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import HolderError
 from gpufleet.model.holdings import REPEAT_SECONDS, DeviceHolders, Holding
@@ -41,12 +41,14 @@ class SavedHoldings(msgspec.Struct, kw_only=True):
         saved_at: nanoseconds since 1970.
         holdings: the present holdings at that time.
         ended: ended holdings that are not in the queue to the hub yet.
+        slurm_nodes: SLURM's names of this machine.
     """
 
     boot: str
     saved_at: int
     holdings: tuple[Holding, ...] = ()
     ended: tuple[Holding, ...] = ()
+    slurm_nodes: frozenset[str] = frozenset()
 
 
 class _Offer(NamedTuple):
@@ -125,6 +127,7 @@ class HolderCollector:
             saved.holdings if saved else (),
             saved_at=saved.saved_at if saved else 0,
             sources=names if saved and boot and saved.boot == boot else (),
+            slurm_nodes=(saved.slurm_nodes if saved else frozenset()) or (None if SLURM in names else frozenset()),
         )
         self.pods = pods
         if pods is not None and saved is not None:
@@ -134,7 +137,7 @@ class HolderCollector:
         self._delivers = delivers
         self._ended = list(saved.ended[-MAX_ENDED:]) if saved and delivers else []
         self._is_dropping = False
-        self._saved = (saved.holdings, saved.ended) if saved else ((), ())
+        self._saved = (saved.holdings, saved.ended, saved.slurm_nodes) if saved else ((), (), frozenset())
         self._saved_at = saved.saved_at if saved else 0
         self._problems: dict[str, HolderError | None] = {}
         self._details: dict[str, str] = {}
@@ -308,11 +311,11 @@ class HolderCollector:
 
     async def _save(self, now: int) -> None:
         """Save the holdings if they changed, or were not saved for `SAVE_SECONDS`."""
-        current, ended = self._current, tuple(self._ended)
+        current, ended, nodes = self._current, tuple(self._ended), self._tracker.slurm_nodes or frozenset()
         is_old = bool(current) and not 0 <= now - self._saved_at < SAVE_SECONDS * NANOS
-        if self._file is not None and (is_old or (current, ended) != self._saved):
-            self._saved, self._saved_at = (current, ended), now
-            record = SavedHoldings(boot=self._boot, saved_at=now, holdings=current, ended=ended)
+        if self._file is not None and (is_old or (current, ended, nodes) != self._saved):
+            self._saved, self._saved_at = (current, ended, nodes), now
+            record = SavedHoldings(boot=self._boot, saved_at=now, holdings=current, ended=ended, slurm_nodes=nodes)
             await asyncio.to_thread(self._file.save, record)
 
 

@@ -105,22 +105,35 @@ class _Certainty(NamedTuple):
 
 
 class HoldingTracker:
-    """Keeps the evidence of a machine's holder sources over their reports."""
+    """Keeps the evidence of a machine's holder sources over their reports.
 
-    def __init__(self, remembered: Iterable[Holding] = (), *, saved_at: int = 0, sources: Collection[str] = ()) -> None:
+    Attributes:
+        slurm_nodes: SLURM's names of this machine, to be remembered over a restart.
+    """
+
+    def __init__(
+        self,
+        remembered: Iterable[Holding] = (),
+        *,
+        saved_at: int = 0,
+        sources: Collection[str] = (),
+        slurm_nodes: frozenset[str] | None = frozenset(),
+    ) -> None:
         """Take the holdings of an earlier run.
 
         Args:
             remembered: each is `unknown` until its source confirms it.
             saved_at: end of the holdings whose sources are not in use, nanoseconds since 1970.
             sources: names of the sources in use whose evidence can be continued; none after a reboot.
+            slurm_nodes: SLURM's names of this machine; None if SLURM is in use and has not reported them yet; empty if
+                it is not in use.
         """
         self._evidence: dict[EvidenceKey, Evidence] = {}
         self._sources: dict[str, _SourceState] = {}
         self._resolved: dict[DeviceName, str] = {}
         self._seen: dict[str, View | None] = {}  # held views as last listed
         self._jobs: frozenset[HolderId] | None = None  # by SLURM's newest complete answer
-        self._slurm_nodes: frozenset[str] = frozenset()  # of this machine, by SLURM's newest answer; empty if unknown
+        self.slurm_nodes = slurm_nodes
         self._running_pods: frozenset[str] = frozenset()  # UIDs by the newest cgroups; empty if unknown
         self._current = {holding_key(holding): JoinedHolding(holding, saved_at) for holding in remembered}
         self._certain: dict[HoldingKey, _Certainty | None] = {
@@ -146,9 +159,11 @@ class HoldingTracker:
             index: the views of the machine.
             now: nanoseconds since 1970.
         """
-        slurm = answers.get(_SOURCES[Method.SCHEDULER])
+        slurm = answers.get(SLURM)
         if isinstance(slurm, HolderReport):
-            self._slurm_nodes = slurm.nodes
+            self.slurm_nodes = slurm.nodes
+        elif slurm is not None and slurm.absence is Reason.NOT_ENABLED and self.slurm_nodes is None:
+            self.slurm_nodes = frozenset()
         living = self._living(answers)
         if living is not None:
             self._running_pods = frozenset(id_ for kind, id_ in living if kind is HolderKind.POD)
@@ -256,10 +271,12 @@ class HoldingTracker:
     def _job_id(self, id_: str) -> str:
         """Return the id of a job. A job on a node that SLURM does not report for this machine is another cluster's.
 
-        Such a job keeps `NODE/ID`, so that it is not the job with the same id here.
+        Such a job keeps `NODE/ID`, so that it is not the job with the same id here. So does every job of a named node
+        until SLURM has answered.
         """
         node, _, number = id_.rpartition("/")
-        return id_ if node and self._slurm_nodes and node not in self._slurm_nodes else number
+        is_own = not node or self.slurm_nodes == frozenset() or node in (self.slurm_nodes or ())
+        return number if is_own else id_
 
     def _living(self, answers: Mapping[str, Answer]) -> frozenset[HolderId] | None:
         """Return the holders that run on this machine, or None if no source reports them."""
@@ -409,6 +426,9 @@ _SOURCES: dict[str, str] = {
     Method.DEVICE_FILE: "processes",
 }
 """Method to the name of the source that uses it."""
+
+SLURM = _SOURCES[Method.SCHEDULER]
+"""Name of the source that reports SLURM's nodes of this machine."""
 
 
 def _key(view: str, source: str, claim: HolderClaim) -> EvidenceKey:
