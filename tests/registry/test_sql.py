@@ -26,6 +26,7 @@ from gpufleet.registry.database import Database
 from gpufleet.registry.machines import EXPIRY_NS
 from gpufleet.registry.migrations import MIGRATIONS
 from gpufleet.registry.sql import SqlRegistry
+from tests.support.postgres import Postgres
 
 NOW = 10**18
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -413,6 +414,47 @@ def test_vm_is_found_by_uuid_on_every_host(registry: SqlRegistry) -> None:
     assert {one.id for one in registry.machines_with_uuid("local", uuid)} == {first, moved}
     assert registry.machines_with_uuid("other", uuid) == ()
     assert registry.machines_with_uuid("local", uuid.replace("6", "7")) == ()
+
+
+class CountedReads(Database):
+    """Database that counts its reading transactions."""
+
+    reads = 0
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        self.reads += 1
+        with super().reading() as connection:
+            yield connection
+
+
+def test_refused_changes_of_allocations_read_nothing_again(sqlite: str) -> None:
+    opened(sqlite).close()
+    database = CountedReads.open(sqlite)
+    registry = SqlRegistry(database)
+    registry.put_allocation("a", SPEC, AT)
+    registry.close_allocation("a", AT)
+    assert registry.allocation("a").closed_at == AT
+    reads = database.reads
+    for change in (lambda: registry.put_allocation("a", SPEC, AT), lambda: registry.close_allocation("b", AT)):
+        with pytest.raises((ConflictError, NotFoundError)):
+            change()
+    assert registry.allocation("a").closed_at == AT
+    assert database.reads == reads
+    registry.close()
+
+
+@pytest.mark.system
+def test_change_by_another_hub_is_seen_on_a_database_server(postgres: Postgres) -> None:
+    dsn = postgres.make("two_hubs")
+    one, other = opened(dsn), opened(dsn)
+    one.put_allocation("a", SPEC, AT)
+    assert one.allocation("a").closed_at is None
+    other.close_allocation("a", AT)
+    assert one.allocation("a").closed_at == AT
+    assert [found.closed_at for found in one.allocations()] == [AT]
+    one.close()
+    other.close()
 
 
 class UnansweredCommits(Database):

@@ -52,13 +52,18 @@ def put(
 
 def bind(connection: sa.Connection, id: str, bindings: tuple[Binding, ...]) -> Allocation:  # noqa: A002
     """Store the bindings of the newest generation; see `ports.Registry.bind_allocation`."""
-    before = visible(_newest(connection, id), id, None)
+    before = get(connection, id)
     connection.execute(
         ALLOCATIONS.update()
         .where((ALLOCATIONS.c.id == id) & (ALLOCATIONS.c.generation == before.generation))
         .values(bindings=msgspec.msgpack.encode(bindings))
     )
     return msgspec.structs.replace(before, bindings=bindings)
+
+
+def get(connection: sa.Connection, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002
+    """Return the newest generation; see `visible`."""
+    return visible(_newest(connection, id), id, tenant)
 
 
 def visible(found: Allocation | None, id: str, tenant: str | None) -> Allocation:  # noqa: A002
@@ -90,7 +95,7 @@ def list_all(connection: sa.Connection) -> tuple[Allocation, ...]:
 
 def close(connection: sa.Connection, id: str, at: dt.datetime) -> Allocation:  # noqa: A002
     """Close the newest generation; see `ports.Registry.close_allocation`."""
-    before = visible(_newest(connection, id), id, None)
+    before = get(connection, id)
     if before.closed_at is not None:
         return before
     connection.execute(

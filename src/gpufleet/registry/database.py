@@ -61,6 +61,11 @@ class Database:
             sa.event.listen(engine, "begin", _begin)
         return cls(engine, file)
 
+    @property
+    def is_file(self) -> bool:
+        """Return whether the database is a file, which one process writes."""
+        return self._file is not None
+
     def migrate(self) -> None:
         """Bring the schema to this build's version; see `migrations.migrate`. Raises RegistryError."""
         with self.writing() as connection:

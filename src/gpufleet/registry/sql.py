@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from gpufleet.model.allocation import Allocation, AllocationSpec, Binding
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.cluster import Cluster, ClusterSpec
-from gpufleet.model.errors import RegistryError
+from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.stored.ledger import (
     FlushIntent,
@@ -41,7 +41,7 @@ class SqlRegistry:
         self._database = database
         self._lock = threading.Lock()  # guards the machine cache and serialises writes
         self._machines = MachineCache(max_machines)
-        self._allocations: dict[str, Allocation] | None = None  # newest generations by id; None until they are read
+        self._allocations: dict[str, Allocation] | None = None  # see `_kept_allocations`; None until they are read
 
     @classmethod
     def open(cls, dsn: str) -> Self:
@@ -173,11 +173,20 @@ class SqlRegistry:
 
     def allocation(self, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002
         """Return the newest generation. Raises NotFoundError, also for an allocation of another tenant."""
-        return allocations.visible(self._newest_allocations().get(id), id, tenant)
+        known = self._kept_allocations()
+        if known is not None:
+            return allocations.visible(known.get(id), id, tenant)
+        with self._database.reading() as connection:
+            return allocations.get(connection, id, tenant)
 
     def allocations(self, tenant: str | None = None) -> tuple[Allocation, ...]:
         """Return the newest generation of every allocation (of one tenant)."""
-        found = (one for _, one in sorted(self._newest_allocations().copy().items()))
+        known = self._kept_allocations()
+        if known is not None:
+            found = tuple(one for _, one in sorted(known.copy().items()))
+        else:
+            with self._database.reading() as connection:
+                found = allocations.list_all(connection)
         return tuple(one for one in found if tenant is None or one.spec.tenant == tenant)
 
     def close_allocation(self, id: str, at: dt.datetime) -> Allocation:  # noqa: A002
@@ -186,13 +195,19 @@ class SqlRegistry:
             changed.append(allocations.close(connection, id, at))
         return changed[0]
 
-    def _newest_allocations(self) -> dict[str, Allocation]:
-        """Return the newest generations by id, which only this process changes."""
+    def _kept_allocations(self) -> dict[str, Allocation] | None:
+        """Return the newest generations by id, which only this process changes; None if the database is a server.
+
+        While a hub replaces another, both can have the database of a server open.
+        """
         known = self._allocations
-        if known is None:
-            with self._lock, self._database.reading() as connection:
-                known = self._allocations = {one.id: one for one in allocations.list_all(connection)}
-        return known
+        if known is not None or not self._database.is_file:
+            return known
+        with self._lock:
+            if self._allocations is None:
+                with self._database.reading() as connection:
+                    self._allocations = {one.id: one for one in allocations.list_all(connection)}
+            return self._allocations
 
     @contextlib.contextmanager
     def _changing_allocations(self) -> Iterator[tuple[sa.Connection, list[Allocation]]]:
@@ -202,6 +217,8 @@ class SqlRegistry:
             try:
                 with self._database.writing() as connection:
                     yield connection, changed
+            except (ConflictError, NotFoundError):  # nothing was changed
+                raise
             except RegistryError:
                 self._allocations = None  # it may have been committed: read them again
                 raise

@@ -93,6 +93,13 @@ async def test_allocation_is_created_changed_and_closed(site: Site) -> None:
     assert (await site.request("/v1/allocations/a/metrics"))[1]["reason"] == "ended"
 
 
+async def test_times_of_an_allocation_are_in_utc(site: Site) -> None:
+    document = {**BARE, "valid_from": "2026-01-01T00:00:00+02:00", "valid_to": "2036-01-01T00:00:00-01:00"}
+    spec = (await site.request("/v1/allocations/a", "PUT", document))[1]["spec"]
+    assert (spec["valid_from"], spec["valid_to"]) == ("2025-12-31T22:00:00Z", "2036-01-01T01:00:00Z")
+    assert (await site.request("/v1/allocations/a"))[1]["spec"] == spec
+
+
 async def test_invalid_allocations_are_refused_with_their_field(site: Site) -> None:
     for document, field in [
         ({"kind": "bare_metal", "target": {"cluster": "local"}}, "target.machine"),

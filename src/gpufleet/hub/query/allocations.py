@@ -74,7 +74,9 @@ def check_id(id: str) -> None:  # noqa: A002 - the API's name
 
 
 def normalise_spec(spec: AllocationSpec) -> AllocationSpec:
-    """Normalise identities to the readers' notation: lower-case UUIDs and PCI addresses, prefix `GPU-` or `MIG-`.
+    """Normalise times to UTC, and identities to the readers' notation.
+
+    UUIDs and PCI addresses are in lower case, with the prefix `GPU-` or `MIG-`.
 
     Raises:
         InvalidQueryError: if the UUID of a virtual machine or pod is malformed.
@@ -83,7 +85,13 @@ def normalise_spec(spec: AllocationSpec) -> AllocationSpec:
         spec.target, vm_uuid=_machine_uuid(spec.target.vm_uuid), pod_uid=_pod_uid(spec.target.pod_uid)
     )
     devices = None if spec.devices is None else tuple(dict.fromkeys(map(_device, spec.devices)))
-    return msgspec.structs.replace(spec, target=target, devices=devices)
+    return msgspec.structs.replace(
+        spec, target=target, devices=devices, valid_from=_utc(spec.valid_from), valid_to=_utc(spec.valid_to)
+    )
+
+
+def _utc(at: dt.datetime | None) -> dt.datetime | None:
+    return None if at is None else at.astimezone(dt.UTC)
 
 
 def _machine_uuid(text: str | None) -> str | None:
