@@ -238,6 +238,17 @@ async def test_published_gpus_of_a_stale_copy_have_its_last_time(site: Site, sin
     assert times == {"nvidia_com_gpu": site.clock.now_ns(), "gpu_nvidia_com": synced + expected}
 
 
+async def test_time_without_permission_is_not_that_of_the_numbers(site: Site) -> None:
+    await site.cycle()
+    synced = site.clock.now_ns()
+    site.nodes.since = synced
+    for state in (CopyState.FORBIDDEN, CopyState.STALE):
+        site.nodes.state = state
+        site.nodes.content = {"n1": ClusterNode(uid="n1", name="gpu-1", resources=GPUS, zone=state)}
+        await site.cycle(3600)
+    assert {at for batch in site.batches for block in batch.dims for at in block.measured_at} == {synced}
+
+
 async def test_outage_is_reported_and_ends_nothing(site: Site) -> None:
     await site.cycle()
     site.nodes.state = site.pods.state = site.slices.state = CopyState.STALE

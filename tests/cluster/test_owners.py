@@ -22,6 +22,8 @@ class Lookup:
 
     def __init__(self) -> None:
         self.end = ChainEnd.TOP
+        self.owners: tuple[Owner, ...] = (SET, DEPLOYMENT)
+        self.queue = "team-a"
         self.walks: list[str] = []
         self.running = self.most = 0
         self.gate = asyncio.Event()
@@ -33,8 +35,8 @@ class Lookup:
         self.most = max(self.most, self.running)
         await self.gate.wait()
         self.running -= 1
-        owners = (SET, DEPLOYMENT) if self.end is ChainEnd.TOP else (SET,)
-        return msgspec.structs.replace(pod, owners=owners, chain_end=self.end, queue="team-a")
+        owners = self.owners if self.end is ChainEnd.TOP else (SET,)
+        return msgspec.structs.replace(pod, owners=owners, chain_end=self.end, queue=self.queue)
 
 
 class Site:
@@ -113,6 +115,16 @@ async def test_chain_that_became_shorter_replaces_none(site: Site, end: ChainEnd
     site.lookup.end = end
     assert (await site.walked(pods))["p"].owners == (SET, DEPLOYMENT)
     assert len(site.lookup.walks) == 2
+
+
+async def test_queue_of_a_single_owner_stays(site: Site) -> None:
+    pods = {"p": pod()}
+    site.lookup.owners = (SET,)
+    await site.walked(pods)
+    site.clock.advance(1.25 * REPEAT_SECONDS)
+    site.lookup.end, site.lookup.queue = ChainEnd.FORBIDDEN, ""
+    shown = (await site.walked(pods))["p"]
+    assert (shown.owners, shown.chain_end, shown.queue) == ((SET,), ChainEnd.TOP, "team-a")
 
 
 async def test_walks_of_a_server_without_an_answer_become_rare(site: Site) -> None:

@@ -121,10 +121,11 @@ class Reporter:
 
     def _time_of(self, kind: ObjectKind, view: CopyView | None, now_ns: int) -> int:
         """Return the time at which a copy was last current: never before that of its previous report."""
-        if view is None or view.status.state is not CopyState.STALE:
+        if view is not None and view.status.state is CopyState.STALE:
+            return max(view.status.since, self._current_at.get(kind, 0))
+        if view is not None and view.status.state is CopyState.SYNCED:
             self._current_at[kind] = now_ns
-            return now_ns
-        return max(view.status.since, self._current_at.get(kind, 0))
+        return now_ns
 
     def _with_numbers(self, view: CopyView, slices: CopyView | None) -> dict[str, CountedNode]:
         """Return the nodes that have numbers, by UID."""

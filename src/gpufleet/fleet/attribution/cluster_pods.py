@@ -161,27 +161,26 @@ def _virtual_machine(known: Holder | None, pod: ClusterPod, vmi: ClusterVmi | No
 
 
 def with_known_chain(pod: ClusterPod, known: ClusterPod) -> ClusterPod:
-    """Return a pod with the owner chain of an earlier reading, if that continues its own chain, which is not complete.
+    """Return a pod with the owner chain of an earlier reading, if its own chain is not complete and begins equally.
 
     The owners of a UID do not change. A shorter chain means that an owner was deleted, or cannot be read any more.
     """
-    if not _is_continued(known.owners, pod):
+    if pod.chain_end is ChainEnd.TOP or not _starts_with(known.owners, pod.owners):
         return pod
     return msgspec.structs.replace(pod, owners=known.owners, chain_end=known.chain_end, queue=pod.queue or known.queue)
 
 
 def _owners(known: tuple[Owner, ...], pod: ClusterPod) -> tuple[Owner, ...]:
     """Return the chain of the cluster, or that of the node if it continues the chain of the cluster."""
-    return known if _is_continued(known, pod) else pod.owners
+    is_continued = len(known) > len(pod.owners) and _starts_with(known, pod.owners)
+    return known if is_continued and pod.chain_end is not ChainEnd.TOP else pod.owners
 
 
-def _is_continued(known: tuple[Owner, ...], pod: ClusterPod) -> bool:
-    """Return whether known owners continue the chain of a pod, which is not complete."""
-    is_longer = len(known) > len(pod.owners) and all(
+def _starts_with(known: tuple[Owner, ...], owners: tuple[Owner, ...]) -> bool:
+    return len(known) >= len(owners) and all(
         (ours.kind, ours.name) == (theirs.kind, theirs.name) and not _differ(ours.uid, theirs.uid)
-        for ours, theirs in zip(known, pod.owners, strict=False)
+        for ours, theirs in zip(known, owners, strict=False)
     )
-    return is_longer and pod.chain_end is not ChainEnd.TOP
 
 
 def _united(first: Mapping[str, str], then: Mapping[str, str]) -> dict[str, str]:
