@@ -36,8 +36,8 @@ _SUBJECT_BYTES = 200
 _NAME_BYTES = 200
 """Size of a machine, or of the name of a reader or lane."""
 
-_METRIC_BYTES = 100
-"""Size of an entry in a list of metrics. A sender can invent any number of lists."""
+_LIST_BYTES, _METRIC_BYTES = 1_200, 100
+"""Size of a list of metrics, and of each of its entries. A sender can invent any number of lists."""
 
 COPIED: dict[str, type[np.generic]] = {
     **dict.fromkeys(("known_at", "measured_at", "received_at"), np.int64),
@@ -140,7 +140,7 @@ class _ValueTable:
     @property
     def size(self) -> int:
         """Size in bytes."""
-        metrics = _METRIC_BYTES * len(self._names)
+        metrics = _LIST_BYTES + _METRIC_BYTES * len(self._names)
         return metrics + self._cells.nbytes + self._present.nbytes + self._free.itemsize * len(self._free)
 
     def take(self, count: int) -> NumericArray:
@@ -225,7 +225,6 @@ class NewestSamples:
         Rows that are written from now on are added to those machines. So the caller queries them after this call.
         """
         with self._lock:
-            self._bound()
             content = self._clusters.setdefault(cluster, _ClusterSamples())
             copies: list[_MachineCopy] = []
             missing: list[str] = []
@@ -248,6 +247,7 @@ class NewestSamples:
                 del self._clusters[cluster]
                 raise
             read.content.note_loaded(read.missing)
+            self._bound()
 
     def add(self, head: Columns, groups: Sequence[ValueGroup]) -> None:
         """Add rows that were written; rows of machines that are not loaded are left out.
@@ -407,7 +407,9 @@ class _ClusterSamples:
         view = head["view"]
         assert isinstance(view, IndexedColumn)
         reader, lane = (self._text_numbers(head[name], rows) for name in ("reader", "lane"))
-        names = mix_hashes(mine.astype(np.int64), text_hashes(view)[rows])
+        codes, places = np.unique(view.rows[rows], return_inverse=True)
+        views = text_hashes(IndexedColumn([view.texts[code] for code in codes.tolist()], places))
+        names = mix_hashes(mine.astype(np.int64), views)
         names = mix_hashes(mix_hashes(names, reader), lane)
         while True:
             numbers, firsts = self._index.assign(names)
