@@ -33,9 +33,11 @@ VARIANTS = {
 
 def rule_files() -> Iterator[tuple[Path, str]]:
     """Yield the rule files of the chart with their content. Its PodMonitors have `honorLabels`."""
+    folder = CHART / "files" / "rules"
     for source in RuleInput:
-        groups = rule_groups({source}, honor_labels=True)
-        yield CHART / "files" / "rules" / f"{source}.yaml", render_rules(groups, RulesFormat.PROMETHEUS)
+        yield folder / f"{source}.yaml", render_rules(rule_groups({source}), RulesFormat.PROMETHEUS)
+    short = rule_groups({RuleInput.NATIVE}, honor_labels=True)
+    yield folder / f"{RuleInput.NATIVE}-honor-labels.yaml", render_rules(short, RulesFormat.PROMETHEUS)
 
 
 def manifests(helm: Path) -> Iterator[tuple[Path, str]]:

@@ -453,16 +453,19 @@ def test_pod_monitor_keeps_the_labels_of_holders(helm: Helm) -> None:
 def test_rules_of_the_chart_are_those_of_the_command(helm: Helm) -> None:
     for path, content in rule_files():
         assert path.read_text() == content, "run `make manifests`"
-    rendered = helm.render(Values(example="kubevirt"))
-    for source in ("native", "kubevirt"):
-        expected = yaml.load((CHART / "files" / "rules" / f"{source}.yaml").read_text(), yaml.CSafeLoader)
-        assert rendered.of("PrometheusRule")[source]["spec"] == expected
+    own_scrape = ("prometheusRule.enabled=true", "prometheusRule.inputs={native,kubevirt}")
+    pod_monitor = (*own_scrape, "tier=3", *SCRAPED, "metrics.podMonitor.enabled=true")
+    for values, native in ((own_scrape, "native"), (pod_monitor, "native-honor-labels")):
+        rendered = helm.render(Values(values)).of("PrometheusRule")
+        for source, file in (("native", native), ("kubevirt", "kubevirt")):
+            expected = yaml.load((CHART / "files" / "rules" / f"{file}.yaml").read_text(), yaml.CSafeLoader)
+            assert rendered[source]["spec"] == expected
 
 
 def test_alerts_of_the_chart_link_the_published_runbooks(helm: Helm) -> None:
     page = "https://wiki.example/runbooks"
     rendered = helm.render(Values((f"prometheusRule.runbookUrl={page}", "prometheusRule.enabled=true")))
-    expected = render_rules(rule_groups([RuleInput.NATIVE], honor_labels=True), runbook_url=page)
+    expected = render_rules(rule_groups([RuleInput.NATIVE]), runbook_url=page)
     assert rendered.of("PrometheusRule")["native"]["spec"] == yaml.load(expected, yaml.CSafeLoader)
 
 
