@@ -23,9 +23,10 @@ REPEAT_SECONDS = 3600.0
 """Time after which a chain is resolved again, before up to a quarter more or less. Owners rarely change."""
 
 RETRY_SECONDS = 10.0
-"""Time after which a chain is resolved again if the API server gave no answer. It doubles with each further failure."""
+"""Time after which a chain is resolved again if the API server gave no answer."""
 
 MAX_DOUBLINGS = 5
+"""Number of further failures that double this time."""
 
 _UNKNOWN = (ChainEnd.UNREACHABLE, ChainEnd.NOT_READ)
 

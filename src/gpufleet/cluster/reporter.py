@@ -88,6 +88,7 @@ class Reporter:
         view, slices = views.get(ObjectKind.NODE), views.get(ObjectKind.SLICE)
         if view is None:
             return []
+        self._note_current(views, now_ns)
         counted = self._with_numbers(view, slices)
         due = self._nodes.due(counted, view.status, now=now, now_ns=now_ns, rejected=view.rejected)
         at = self._time_of(ObjectKind.NODE, view, now_ns)
@@ -117,15 +118,17 @@ class Reporter:
                 tracked.append((self._nodes, self._with_numbers(view, views.get(ObjectKind.SLICE))))
             for tracker, records in tracked:
                 tracker.follow(records, view.status, now=now, now_ns=now_ns, rejected=view.rejected)
-            self._time_of(kind, view, now_ns)
+        self._note_current(views, now_ns)
+
+    def _note_current(self, views: Mapping[ObjectKind, CopyView], now_ns: int) -> None:
+        """Note the time of the copies that are current."""
+        self._current_at.update((kind, now_ns) for kind, one in views.items() if one.status.state is CopyState.SYNCED)
 
     def _time_of(self, kind: ObjectKind, view: CopyView | None, now_ns: int) -> int:
-        """Return the time at which a copy was last current: never before that of its previous report."""
-        if view is not None and view.status.state is CopyState.STALE:
-            return max(view.status.since, self._current_at.get(kind, 0))
-        if view is not None and view.status.state is CopyState.SYNCED:
-            self._current_at[kind] = now_ns
-        return now_ns
+        """Return the time of a copy's numbers. That of a stale copy is never before the time of its previous report."""
+        if view is None or view.status.state is not CopyState.STALE:
+            return now_ns
+        return max(view.status.since, self._current_at.get(kind, 0))
 
     def _with_numbers(self, view: CopyView, slices: CopyView | None) -> dict[str, CountedNode]:
         """Return the nodes that have numbers, by UID."""

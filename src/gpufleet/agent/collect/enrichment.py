@@ -154,7 +154,7 @@ class PodEnrichment:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(access.copy.run(), name="copy of pods")
                 tasks.create_task(access.owners.run(), name="owner chains")
-        except Exception as error:
+        except Exception as error:  # only noted as the state: the supervisor of `run` catches it
             problem = f"{Reason.READER_FAILED}: {type(error).__name__}"
             raise
         finally:

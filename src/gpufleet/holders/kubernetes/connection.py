@@ -121,7 +121,7 @@ class _HandshakeTrace:
         """Handle an event of the connection; the names are those of httpcore."""
         if event == "connection.connect_tcp.complete":
             self._stream = info["return_value"]
-        elif event.endswith(".start_tls.failed"):  # of the connection, or of a tunnel through a proxy
+        elif event.endswith(".start_tls.failed") and self._stream is not None:  # also of a tunnel through a proxy
             await self._stream.aclose()
 
 
