@@ -2,8 +2,19 @@
 
 import json
 import logging
+import subprocess
+import sys
 
 from gpufleet.cli.logs import HumanFormatter, JsonFormatter
+
+PROGRAM = """
+import logging
+from gpufleet.cli.logs import set_up_logs
+set_up_logs("info")
+logging.getLogger("gpufleet.agent").info("own message")
+logging.getLogger("httpx2").info("request of a library")
+logging.getLogger("httpx2").warning("warning of a library")
+"""
 
 
 def record(level: int, message: str, *args: object, error: BaseException | None = None) -> logging.LogRecord:
@@ -40,3 +51,9 @@ def test_control_characters_are_removed_for_the_terminal() -> None:
     )
     assert line.isprintable()
     assert line.endswith("refused: x12:00:00 all is well[2J31m")
+
+
+def test_libraries_log_their_warnings_only() -> None:
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    messages = [json.loads(line)["message"] for line in run.stderr.splitlines()]
+    assert messages == ["own message", "warning of a library"]

@@ -283,6 +283,21 @@ async def test_standby_takes_over_with_all_objects(site: Site) -> None:
     assert uids(await site.cycle()) == ({"n1", "p1"}, {"p2"})
 
 
+async def test_replica_is_ready_after_a_cycle_with_its_copies(site: Site) -> None:
+    assert site.collector.missing == ("nodes", "pods", "resourceslices")
+    site.election.is_leader, site.election.holder = False, "replica-2_2"
+    site.pods.state = CopyState.STARTING
+    await site.cycle()
+    site.pods.state = CopyState.SYNCED
+    assert site.collector.missing == ("pods",)
+    await site.cycle()
+    assert site.collector.missing == ()
+    site.pods.content = {}
+    await site.cycle()
+    site.election.is_leader, site.election.holder = True, "replica-1_1"
+    assert uids(await site.cycle()) == ({"n1"}, {"p1", "p2"})
+
+
 async def test_leader_without_lease_reports_its_copies_only(site: Site) -> None:
     await site.cycle()
     site.election.is_leader = False  # it cannot renew the lease, and sees no other leader

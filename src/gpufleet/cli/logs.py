@@ -39,10 +39,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logs(level: str) -> None:
-    """Log to stderr from `level`, a key of `LEVELS`."""
+    """Log to stderr from `level`, a key of `LEVELS`. The info messages of libraries are internal and left out."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(HumanFormatter() if sys.stderr.isatty() else JsonFormatter())
-    logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
-    # The info messages of uvicorn and asyncio are internal.
-    for name in ("uvicorn", "asyncio"):
-        logging.getLogger(name).setLevel(max(LEVELS[level], logging.WARNING))
+    logging.basicConfig(level=max(LEVELS[level], logging.WARNING), handlers=[handler], force=True)
+    logging.getLogger("gpufleet").setLevel(LEVELS[level])

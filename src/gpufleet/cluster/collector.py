@@ -102,8 +102,12 @@ class ClusterCollector:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Return the resources without a first answer of the API server; empty once the collector is ready."""
-        return tuple(one.resource for one in self._statuses() if one.state is CopyState.STARTING)
+        """Return the resources without a first answer of the API server at the last cycle; empty when ready.
+
+        Before its first cycle with a copy, a standby would not notice that an object of it ends.
+        """
+        seen = {view.status.resource for view in self._views.values() if view.status.state is not CopyState.STARTING}
+        return tuple(one.resource for one in self._statuses() if one.resource not in seen)
 
     def status(self) -> CollectorStatus:
         """Return the state of this replica."""
