@@ -24,7 +24,11 @@ run: setup ## Set up, then run hub and agent on this host with the embedded stor
 
 .PHONY: test
 test: setup ## Everything that CI runs: fetches what the tests need, then lint and all tests
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint fetch
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync style fetch
+	@$(MAKE) --no-print-directory --jobs=2 types tests
+
+.PHONY: tests
+tests: setup
 	$(PYTEST)
 
 .PHONY: test-long
@@ -53,12 +57,18 @@ fetch: setup
 	@$(BIN)/python tests/support/peers.py fetch
 
 .PHONY: lint
-lint: setup ## Style, types, layers
+lint: style types ## Style, layers, types
+
+.PHONY: style
+style: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.style
-	$(BIN)/mypy
+
+.PHONY: types
+types: setup
+	nice -n 19 $(BIN)/mypy # it uses the processors while tests wait
 
 .PHONY: format
 format: setup ## Let ruff put the code in shape
