@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpufleet.codecs.snapshot_json import snapshot_schema
 from gpufleet.exporters.reference import render_dialects_reference, render_events_reference, render_metrics_reference
+from gpufleet.fleet.rules.reference import render_findings_reference
 from gpufleet.model.api.sql import SqlLimits
 from gpufleet.rules.reference import render_rules_reference
 from gpufleet.stores.clickhouse.sql.statement import FUNCTIONS
@@ -20,6 +21,7 @@ def reference_pages() -> dict[str, str]:
         "sql.md": render_sql_reference(),
         "dialects.md": render_dialects_reference(),
         "rules.md": render_rules_reference(),
+        "findings.md": render_findings_reference(),
         "snapshot.schema.json": json.dumps(snapshot_schema(), indent=2) + "\n",
     }
 

@@ -25,15 +25,20 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Finding of a rule.
 
     Attributes:
+        id: unique for each opening; the same in every report about it.
         rule: name of the rule.
-        scope: cluster, machine or view key.
-        severity: severity.
+        scope: key of the subject: cluster, machine, sender, allocation or device.
+        severity: severity; it never falls while the finding is open.
         state: current state.
-        evidence: observed values by name.
+        evidence: observed values by name, of the subject only.
         first, last: first and last observation, nanoseconds since 1970.
+        opened_at, closed_at: times of its transitions; `closed_at` is None until it is closed.
+        hidden_by: rule that explains this finding now, such as `node.missing`, or empty.
+        openings: number of openings of this rule and subject in the last hour, this finding included.
         acknowledged_until: end of the acknowledgement, nanoseconds since 1970, or None.
     """
 
+    id: str
     rule: str
     scope: str
     severity: Severity
@@ -41,4 +46,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     evidence: dict[str, str]
     first: int
     last: int
+    opened_at: int
+    closed_at: int | None = None
+    hidden_by: str = ""
+    openings: int = 1
     acknowledged_until: int | None = None

@@ -1,0 +1,1 @@
+"""Rules about the fleet: facts to verdicts to findings. Pure: no I/O, the clock is an argument."""

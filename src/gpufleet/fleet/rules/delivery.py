@@ -1,0 +1,80 @@
+"""Rules about clocks, late data and loss on the way to the hub. Pure."""
+
+import numpy as np
+
+from gpufleet.fleet.rules.logic import over
+from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, RuleScope, Threshold
+from gpufleet.model.finding import Severity
+
+_FAMILY = RuleFamily.DELIVERY
+
+DELIVERY_RULES = (
+    FindingRule(
+        id="sender.clock_skew",
+        scope=RuleScope.SENDER,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("clock_ahead_seconds",),
+        condition=lambda facts, limits: over(np.abs(facts["clock_ahead_seconds"]), limits["seconds"]),
+        escalation=lambda facts, limits: over(np.abs(facts["clock_ahead_seconds"]), limits["critical_seconds"]),
+        thresholds=(
+            Threshold("seconds", 5, "s", "Offset of the sender's clock in either direction."),
+            Threshold("critical_seconds", 60, "s", "Offset from which it is critical."),
+        ),
+        pending_seconds=120,
+        explanation="The sender's clock differs from the hub's. Its measurement times are wrong by the offset.",
+        action="Synchronise the machine's clock by NTP or PTP. If all senders differ, check the hub's clock.",
+        unknown_when="The sender never reported.",
+    ),
+    FindingRule(
+        id="sender.late_data",
+        scope=RuleScope.SENDER,
+        family=_FAMILY,
+        severity=Severity.INFO,
+        inputs=("data_delay_seconds", "interval_seconds"),
+        condition=lambda facts, limits: over(
+            facts["data_delay_seconds"], limits["intervals"] * facts["interval_seconds"]
+        ),
+        thresholds=(Threshold("intervals", 2, "intervals", "Delay in declared intervals."),),
+        pending_seconds=300,
+        explanation="The sender's newest values arrive late.",
+        action="Check the connection and the load of the relay between sender and hub.",
+        unknown_when="The sender sent no values.",
+    ),
+    FindingRule(
+        id="sender.gap",
+        scope=RuleScope.SENDER,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("missing_batches",),
+        condition=lambda facts, _: over(facts["missing_batches"], 0),
+        pending_seconds=300,
+        explanation="Numbered batches of the sender did not arrive. The finding closes when they are backfilled.",
+        action="Read the gaps in `/v1/senders`, and look for a deleted spool or a full disk on the machine.",
+        unknown_when="The sender does not number its batches.",
+    ),
+    FindingRule(
+        id="sender.dropping",
+        scope=RuleScope.SENDER,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("dropped_batches",),
+        condition=lambda facts, _: over(facts["dropped_batches"], 0),
+        explanation="The sender drops batches: its spool is full or its disk refuses writes.",
+        action="Enlarge the spool or its disk. The dropped measurements are lost.",
+        unknown_when="The sender sent no heartbeat.",
+    ),
+    FindingRule(
+        id="sender.backlog",
+        scope=RuleScope.SENDER,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("oldest_queued_seconds",),
+        condition=lambda facts, limits: over(facts["oldest_queued_seconds"], limits["seconds"]),
+        thresholds=(Threshold("seconds", 900, "s", "Age of the oldest queued batch."),),
+        pending_seconds=60,
+        explanation="Old batches are queued at the sender.",
+        action="Check the sender's connection and the answers that it gets from the hub.",
+        unknown_when="The sender sent no heartbeat, or could not read its spool.",
+    ),
+)

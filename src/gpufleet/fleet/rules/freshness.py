@@ -1,0 +1,133 @@
+"""Rules about heartbeats, freshness and partial data. Pure."""
+
+from gpufleet.fleet.rules.logic import all_of, at_least, over, under
+from gpufleet.fleet.rules.rule import FindingRule, Hides, RuleFamily, RuleScope, Threshold
+from gpufleet.model.finding import Severity
+
+_FAMILY = RuleFamily.FRESHNESS
+
+FRESHNESS_RULES = (
+    FindingRule(
+        id="hub.network",
+        scope=RuleScope.HUB,
+        family=_FAMILY,
+        severity=Severity.CRITICAL,
+        inputs=("jointly_late_clusters", "clusters"),
+        condition=lambda facts, limits: all_of(
+            at_least(facts["jointly_late_clusters"], limits["clusters"]),
+            over(facts["jointly_late_clusters"], limits["share"] * facts["clusters"]),
+        ),
+        thresholds=(
+            Threshold("share", 0.3, "ratio", "Share of late or stale clusters."),
+            Threshold("clusters", 3, "", "Minimum number of such clusters."),
+        ),
+        explanation="Many clusters stopped reporting at the same time.",
+        unknown_when="The hub has just started.",
+        action="Check the network, the load balancer and the certificate in front of the hub.",
+        hides=Hides.FRESHNESS,
+    ),
+    FindingRule(
+        id="cluster.stale",
+        scope=RuleScope.CLUSTER,
+        family=_FAMILY,
+        severity=Severity.CRITICAL,
+        inputs=("unseen_seconds", "late_after_seconds", "stale_after_seconds"),
+        condition=lambda facts, _: at_least(facts["unseen_seconds"], facts["stale_after_seconds"]),
+        suspicion=lambda facts, _: at_least(facts["unseen_seconds"], facts["late_after_seconds"]),
+        explanation="No sender of the cluster reports. The limit is that of the [state](../freshness.md) `stale`. "
+        "Its effects are hidden from the state `late` on.",
+        action="Check the cluster's outbound connection to the hub, then the logs of its agents.",
+        unknown_when="The cluster never reported.",
+        hides=Hides.BELOW,
+    ),
+    FindingRule(
+        id="cluster.collector_broken",
+        scope=RuleScope.CLUSTER,
+        family=_FAMILY,
+        severity=Severity.CRITICAL,
+        inputs=("unseen_seconds", "late_after_seconds", "newest_value_seconds"),
+        condition=lambda facts, limits: all_of(
+            under(facts["unseen_seconds"], facts["late_after_seconds"]),
+            over(facts["newest_value_seconds"], limits["age_seconds"]),
+        ),
+        thresholds=(Threshold("age_seconds", 300, "s", "Age of the newest GPU value."),),
+        pending_seconds=60,
+        explanation="The cluster's senders report, but without GPU values.",
+        action="Read the errors of the readers in `gpufleet query nodes`.",
+        unknown_when="The cluster never reported, or never had a GPU value.",
+    ),
+    FindingRule(
+        id="cluster.partial",
+        scope=RuleScope.CLUSTER,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("expected_gpus", "reporting_gpus"),
+        condition=lambda facts, _: under(facts["reporting_gpus"], facts["expected_gpus"]),
+        escalation=lambda facts, limits: under(
+            facts["reporting_gpus"], limits["critical_share"] * facts["expected_gpus"]
+        ),
+        thresholds=(Threshold("critical_share", 0.9, "ratio", "Share of reporting GPUs below which it is critical."),),
+        pending_seconds=300,
+        explanation="Fewer GPUs report than expected. The findings of the cluster's machines name the causes.",
+        action="Open the findings of the cluster's machines. Register the expected GPUs if the number is wrong.",
+        unknown_when="The number of expected or reporting GPUs is unknown.",
+    ),
+    FindingRule(
+        id="node.missing",
+        scope=RuleScope.MACHINE,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("unseen_seconds", "interval_seconds"),
+        condition=lambda facts, limits: over(facts["unseen_seconds"], limits["intervals"] * facts["interval_seconds"]),
+        escalation=lambda facts, limits: over(facts["unseen_seconds"], limits["critical_seconds"]),
+        thresholds=(
+            Threshold("intervals", 3, "intervals", "Declared intervals without a report."),
+            Threshold("critical_seconds", 900, "s", "Time without a report after which it is critical."),
+        ),
+        pending_seconds=60,
+        explanation="The machine is expected and does not report, or never reported.",
+        action="Check the machine and its agent. Retire the machine if it was decommissioned.",
+        unknown_when="The time without a report is unknown.",
+        hides=Hides.BELOW,
+    ),
+    FindingRule(
+        id="node.inventory_unconfirmed",
+        scope=RuleScope.MACHINE,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("inventory_age_seconds", "inventory_interval_seconds"),
+        condition=lambda facts, limits: over(
+            facts["inventory_age_seconds"], limits["intervals"] * facts["inventory_interval_seconds"]
+        ),
+        thresholds=(Threshold("intervals", 2, "intervals", "Intervals of the static readings without a new sample."),),
+        pending_seconds=60,
+        explanation="The machine reports, but its inventory is older than two reports of it.",
+        action="Read the errors of the readers of the lane `static` in `gpufleet query nodes`.",
+        unknown_when="The machine never reported static readings.",
+    ),
+    FindingRule(
+        id="gpu.metrics_missing",
+        scope=RuleScope.DEVICE,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("failed_core_readings",),
+        condition=lambda facts, _: over(facts["failed_core_readings"], 0),
+        pending_seconds=180,
+        explanation="Core readings of the GPU fail, such as power or memory.",
+        action="Run `gpufleet why` on the machine: it shows the failed call of each reading.",
+        unknown_when="No reader reports the GPU.",
+    ),
+    FindingRule(
+        id="allocation.unavailable",
+        scope=RuleScope.ALLOCATION,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("answers",),
+        condition=lambda facts, _: under(facts["answers"], 1),
+        texts=("reason",),
+        pending_seconds=300,
+        explanation="No source answers for the allocation.",
+        action="Read `reason` and `detail` in `/v1/allocations/{id}/metrics`.",
+        unknown_when="The sources of the allocation could not be queried.",
+    ),
+)

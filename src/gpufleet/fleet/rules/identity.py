@@ -1,0 +1,97 @@
+"""Rules about identity: duplicates, clones, replaced GPUs, and contradicting holders or tenants. Pure.
+
+Evidence has numbers only: a duplicate or a holder on another machine can belong to another tenant.
+"""
+
+from gpufleet.fleet.rules.logic import at_least, over, under
+from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, RuleScope, Threshold
+from gpufleet.model.finding import Severity
+
+_FAMILY = RuleFamily.IDENTITY
+
+IDENTITY_RULES = (
+    FindingRule(
+        id="node.identity_conflict",
+        scope=RuleScope.MACHINE,
+        family=_FAMILY,
+        severity=Severity.CRITICAL,
+        inputs=("identity_conflict",),
+        condition=lambda facts, _: at_least(facts["identity_conflict"], 1),
+        explanation="The machine's evidence contradicts that of another machine: a copied image or a shared id.",
+        action="Give the clone a machine-id of its own, then restart its agent.",
+        unknown_when="The registry has no evidence of the machine.",
+    ),
+    FindingRule(
+        id="node.duplicate_agent",
+        scope=RuleScope.MACHINE,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("agents",),
+        condition=lambda facts, _: over(facts["agents"], 1),
+        pending_seconds=120,
+        explanation="Several senders report the same boot of the same machine under different names.",
+        action="Stop the agents that are not needed, and keep the spool of the agent that stays.",
+        unknown_when="The machine reports no machine-id or no boot id.",
+    ),
+    FindingRule(
+        id="sender.identity_conflict",
+        scope=RuleScope.SENDER,
+        family=_FAMILY,
+        severity=Severity.CRITICAL,
+        inputs=("shared_epoch_batches",),
+        condition=lambda facts, limits: at_least(facts["shared_epoch_batches"], limits["batches"]),
+        thresholds=(Threshold("batches", 3, "batches", "Rejected batches within 24 h."),),
+        explanation="Two machines number their batches under one epoch: a copied image with a spool, or a snapshot "
+        "that was restored.",
+        action="Remove the spool folder from the image, and restart the agent of the clone.",
+        unknown_when="The sender never reported.",
+    ),
+    FindingRule(
+        id="gpu.duplicate_uuid",
+        scope=RuleScope.DEVICE,
+        family=_FAMILY,
+        severity=Severity.CRITICAL,
+        inputs=("machines",),
+        condition=lambda facts, _: over(facts["machines"], 1),
+        pending_seconds=120,
+        explanation="Several machines report the same GPU at the same time. A move does not fire: the old machine "
+        "stops reporting the GPU.",
+        action="Look for a cloned virtual machine, or an exporter that reports another host's GPUs.",
+        unknown_when="The GPU has no UUID.",
+    ),
+    FindingRule(
+        id="gpu.replaced",
+        scope=RuleScope.DEVICE,
+        family=_FAMILY,
+        severity=Severity.INFO,
+        inputs=("replaced_seconds",),
+        condition=lambda facts, limits: under(facts["replaced_seconds"], limits["window_seconds"]),
+        thresholds=(Threshold("window_seconds", 86400, "s", "Time for which the finding stays open."),),
+        explanation="Another GPU was reported in this slot before.",
+        action="Confirm the replacement with the hardware team. `/v1/gpus/changes` has the earlier GPU.",
+        unknown_when="The inventory of the slot is unknown.",
+    ),
+    FindingRule(
+        id="gpu.holder_conflict",
+        scope=RuleScope.DEVICE,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("contradicting_holders",),
+        condition=lambda facts, _: at_least(facts["contradicting_holders"], 1),
+        pending_seconds=120,
+        explanation="A process uses the GPU that a scheduler declares for another holder.",
+        action="Run `gpufleet who` on the machine: it names the process and the declared holder.",
+        unknown_when="The holders of the GPU are unknown.",
+    ),
+    FindingRule(
+        id="allocation.tenant_overlap",
+        scope=RuleScope.ALLOCATION,
+        family=_FAMILY,
+        severity=Severity.CRITICAL,
+        inputs=("overlapping_tenants",),
+        condition=lambda facts, _: over(facts["overlapping_tenants"], 0),
+        explanation="A device or machine of the allocation is allocated to another tenant at the same time.",
+        action="Close the wrong allocation. Until then neither tenant sees the events of the shared device.",
+        unknown_when="The devices of the allocation are unknown.",
+    ),
+)

@@ -1,0 +1,86 @@
+"""Reference page of the rules about the fleet."""
+
+from collections.abc import Iterable
+
+from gpufleet.fleet.rules.inputs import INPUTS, TEXTS
+from gpufleet.fleet.rules.rule import FindingRule, Hides, RuleFamily, RuleScope, Threshold
+from gpufleet.fleet.rules.table import RULES
+from gpufleet.fleet.rules.tracker import FLAP_OPENINGS, FLAP_SECONDS, MAX_STEP_SECONDS
+from gpufleet.model.xid import TABLE_DATE, TABLE_SOURCE
+
+_HIDES = {
+    Hides.BELOW: "While it fires, all other findings of the subject and of its parts are hidden.",
+    Hides.FRESHNESS: f"While it fires, findings of the family {RuleFamily.FRESHNESS} are hidden.",
+}
+
+
+def render_findings_reference() -> str:
+    """Return the page as Markdown."""
+    lines = [
+        "# Findings",
+        "",
+        "Rendered from the rules by `make docs`; do not edit. The hub does not evaluate the rules yet.",
+        "",
+        "A rule judges every subject of its scope once a minute: it fires, the subject is healthy, or the verdict is",
+        "unknown.",
+        "",
+        "- A finding opens after the rule fired for `pending_seconds`, and closes after `closing_seconds` of health.",
+        f"  Time without judgements, and more than {MAX_STEP_SECONDS:g} s between two of them, does not count.",
+        "- An unknown verdict neither opens nor closes a finding.",
+        "- A cause hides its effects: while its rule fires or its finding is open, their verdicts are unknown.",
+        f"- A finding that opens {FLAP_OPENINGS} times within {FLAP_SECONDS:g} s closes only after this time.",
+        "- The findings of a retired subject are closed.",
+        "- The severity of a finding rises by escalation and never falls while the finding is open.",
+        "- Evidence has values of the subject only.",
+        "",
+        "Thresholds, `pending_seconds`, `closing_seconds` and `escalation_seconds` have configuration keys:",
+        '`findings."RULE".THRESHOLD`, such as `findings."node.missing".intervals`. The hub does not read them yet.',
+        "",
+        f"Actions of XIDs are those of [NVIDIA's catalogue]({TABLE_SOURCE}) of {TABLE_DATE}.",
+    ]
+    for family in RuleFamily:
+        lines += ["", f"## {family[0].upper()}{family[1:]}"]
+        for rule in RULES:
+            if rule.family is family:
+                lines += ["", *_rule(rule)]
+    lines += ["", "## Inputs", "", "An input that the hub does not have is missing."]
+    for scope in RuleScope:
+        lines += ["", *_inputs(scope)]
+    return "\n".join(lines) + "\n"
+
+
+def _rule(rule: FindingRule) -> Iterable[str]:
+    yield from (f"### {rule.id}", "", rule.explanation, "", f"- Action: {rule.action}")
+    yield f"- Scope {rule.scope}, severity {rule.severity}{_escalation(rule)}."
+    opens = f"after {_duration(rule.pending_seconds)}" if rule.pending_seconds else "at once"
+    yield f"- Opens {opens}, closes after {_duration(rule.closing_seconds)} of health."
+    if rule.hides in _HIDES:
+        yield f"- {_HIDES[rule.hides]}"
+    yield f"- Inputs: {', '.join(f'`{name}`' for name in (*rule.inputs, *rule.texts))}."
+    yield f"- Unknown: {rule.unknown_when}"
+    yield from (f"- `{one.name}`, by default {_value(one)}: {one.help}" for one in rule.thresholds)
+
+
+def _escalation(rule: FindingRule) -> str:
+    if rule.escalation_seconds:
+        return f", {rule.escalated_severity} after {_duration(rule.escalation_seconds)} of firing"
+    return f", then {rule.escalated_severity}" if rule.escalation is not None else ""
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds and seconds % size == 0:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds:g} s"
+
+
+def _inputs(scope: RuleScope) -> Iterable[str]:
+    yield from (f"### Scope {scope}", "", "| input | unit | meaning |", "|---|---|---|")
+    yield from (f"| `{one.name}` | {one.unit} | {one.help} |" for one in INPUTS[scope].values())
+    yield from (f"| `{name}` | text | {help_} |" for name, help_ in TEXTS[scope].items())
+
+
+def _value(threshold: Threshold) -> str:
+    if threshold.unit == "bytes":
+        return f"{threshold.default / 2**20:g} MiB"
+    return f"{threshold.default:g}" + ("" if threshold.unit in ("", "ratio") else f" {threshold.unit}")

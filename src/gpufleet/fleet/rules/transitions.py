@@ -1,0 +1,133 @@
+"""Records of findings over time: tracked state, transitions, and the exported state of a tracker."""
+
+import enum
+
+import msgspec
+
+from gpufleet.model.finding import Finding, FindingState, Severity
+
+MAX_OPENINGS = 8
+"""Maximum number of opening times that are kept for a rule and a subject."""
+
+
+class FindingPhase(enum.StrEnum):
+    """Phase of a tracked finding."""
+
+    PENDING = "pending"  # the rule fires, but not for long enough
+    OPEN = "open"
+    CLOSED = "closed"  # kept for its opening times
+
+
+class TransitionKind(enum.StrEnum):
+    """Kind of a transition."""
+
+    OPENED = "opened"
+    ESCALATED = "escalated"
+    CLOSED = "closed"
+
+
+class TransitionReason(enum.StrEnum):
+    """Reason of a transition."""
+
+    FIRING = "firing"
+    HEALTHY = "healthy"
+    RETIRED = "retired"  # the subject is no longer expected
+    RULE_REMOVED = "rule_removed"  # this version has no such rule
+
+
+class FindingTransition(msgspec.Struct, frozen=True, kw_only=True):
+    """Transition of a finding.
+
+    Attributes:
+        kind: what happened.
+        at: nanoseconds since 1970; later than every earlier transition of another judgement.
+        reason: why.
+        finding: the finding after the transition.
+    """
+
+    kind: TransitionKind
+    at: int
+    reason: TransitionReason
+    finding: Finding
+
+
+class TrackedFinding(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """State of a rule and a subject in the tracker.
+
+    Attributes:
+        rule, scope: rule id and key of the subject.
+        severity: severity so far.
+        reported: severity of its newest transition.
+        phase: phase.
+        id: id of the finding since its opening, or empty.
+        first, last, opened_at: as in `Finding`; 0 if there is none.
+        firing_seconds: time of firing since `first`.
+        healthy_seconds: time of health since the rule last fired.
+        is_firing, is_healthy: newest verdict; neither if it was unknown.
+        hidden_by: rule that hides the subject, or empty.
+        evidence: as in `Finding`.
+        openings: newest opening times.
+    """
+
+    rule: str
+    scope: str
+    severity: Severity
+    reported: Severity | None = None
+    phase: FindingPhase = FindingPhase.PENDING
+    id: str = ""
+    first: int = 0
+    last: int = 0
+    opened_at: int = 0
+    firing_seconds: float = 0.0
+    healthy_seconds: float = 0.0
+    is_firing: bool = False
+    is_healthy: bool = False
+    hidden_by: str = ""
+    evidence: dict[str, str] = {}
+    openings: tuple[int, ...] = ()
+
+    def restart(self, severity: Severity) -> None:
+        """Become pending again, without the history except the opening times."""
+        self.phase, self.severity, self.reported = FindingPhase.PENDING, severity, None
+        self.id, self.first, self.opened_at = "", 0, 0
+        self.firing_seconds = self.healthy_seconds = 0.0
+        self.is_firing = self.is_healthy = False
+
+    def set_unknown(self, hidden_by: str) -> None:
+        """Record that the verdict is unknown, because of a missing input or of a rule that hides the subject."""
+        self.is_firing = self.is_healthy = False
+        self.hidden_by = hidden_by
+
+    def finding(self, closed_at: int | None = None) -> Finding:
+        """Return the finding, closed if a time is given."""
+        state = FindingState.OPEN if self.is_firing or self.is_healthy else FindingState.UNKNOWN
+        return Finding(
+            id=self.id,
+            rule=self.rule,
+            scope=self.scope,
+            severity=self.severity,
+            state=state if closed_at is None else FindingState.CLOSED,
+            evidence=dict(self.evidence),
+            first=self.first,
+            last=self.last,
+            opened_at=self.opened_at,
+            closed_at=closed_at,
+            hidden_by=self.hidden_by,
+            openings=len(self.openings),
+        )
+
+
+class FindingsState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Exported state of a tracker.
+
+    Attributes:
+        version: format of the state.
+        at: time of the newest transitions, nanoseconds since 1970.
+        clock: time of the newest judgement.
+        tracked: every tracked finding.
+    """
+
+    version: int = 1
+    at: int = 0
+    clock: int = 0
+    tracked: tuple[TrackedFinding, ...] = ()
