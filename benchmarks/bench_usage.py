@@ -42,18 +42,17 @@ START = END - DAYS * 24 * HOUR
 PEAK = Path("/proc/self/clear_refs")
 
 _SAMPLES = """
-INSERT INTO samples (cluster, machine, view, reader, lane, provenance, measured_at, received_at,
-    gpu_utilization_ratio, gpu_power_watts)
-SELECT cluster, machine, view, 'nvml', 'fast', 'host_local_probe', at, at, (cityHash64(view, at) % 100) / 100, 400
-FROM (SELECT cluster, machine, view FROM views WHERE view != '' GROUP BY cluster, machine, view) AS known,
+INSERT INTO samples (subject, provenance, measured_at, received_at, gpu_utilization_ratio, gpu_power_watts)
+SELECT number, 'host_local_probe', at, at, (cityHash64(view, at) % 100) / 100, 400
+FROM (SELECT number, view FROM subjects WHERE view != '' AND reader = 'nvml' AND lane = 'fast') AS known,
     (SELECT toDateTime64({start} + number * 60, 9, 'UTC') AS at FROM numbers(1440)) AS times
 """
 
 _USAGE = """
-INSERT INTO usage_1h (cluster, machine, view, reader, lane, provenance, at, version, used_seconds, idle_seconds,
-    power_joules, power_seconds, energy_joules, energy_seconds)
-SELECT cluster, machine, view, 'nvml', 'fast', 'host_local_probe', at, 1, 3564, 36, 1440000, 3600, 0, 0
-FROM (SELECT cluster, machine, view FROM views WHERE view != '' GROUP BY cluster, machine, view) AS known,
+INSERT INTO usage_1h (subject, provenance, at, version, used_seconds, idle_seconds, power_joules, power_seconds,
+    energy_joules, energy_seconds)
+SELECT number, 'host_local_probe', at, 1, 3564, 36, 1440000, 3600, 0, 0
+FROM (SELECT number FROM subjects WHERE view != '' AND reader = 'nvml' AND lane = 'fast') AS known,
     (SELECT toDateTime({start} + number * 3600, 'UTC') AS at FROM numbers({hours})) AS times
 """
 

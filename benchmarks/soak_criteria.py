@@ -22,7 +22,7 @@ SHORTEST_MINUTES = 20.0
 
 _ACTIVE = "SELECT sum(bytes_on_disk) FROM system.parts WHERE database = currentDatabase() AND active"
 
-_EPOCHS = "SELECT epoch, count(), uniqExact(seq, view), max(seq) FROM samples GROUP BY epoch"
+_EPOCHS = "SELECT epoch, count(), uniqExact(seq, subject), max(seq) FROM samples GROUP BY epoch"
 
 
 class Growth(msgspec.Struct, frozen=True):

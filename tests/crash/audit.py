@@ -9,10 +9,11 @@ import msgspec
 from gpufleet.codecs.batch import decode, to_rows
 from gpufleet.model.catalogue import CORE_METRICS
 from gpufleet.model.reading import Sample
+from tests.support.subjects import named
 
 METRICS = tuple(sorted(metric.name for metric in CORE_METRICS))
 IDENTITY = ("cluster", "machine", "view", "reader", "lane", "toUnixTimestamp64Nano(measured_at)")
-ROWS = f"SELECT {', '.join(IDENTITY)}, {', '.join(METRICS)} FROM samples"
+ROWS = f"SELECT {', '.join(IDENTITY)}, {', '.join(METRICS)} FROM {named('samples')}"
 """Query of the auditor: physical rows, not collapsed."""
 
 SHOWN = 5

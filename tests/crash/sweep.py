@@ -79,11 +79,12 @@ class Sweep:
     def chain(self) -> Case:
         """Kill a process before each rename of a part: every process renames one more part than its predecessor.
 
-        Each process first renames a part of `touched_hours`, then the part before which its predecessor was killed.
+        Each process first renames parts of `subjects` (with the number at which it continues) and of `touched_hours`,
+        then the part before which its predecessor was killed.
         """
         self._begin()
         deaths: list[str] = []
-        for number in itertools.chain((1, 2), itertools.repeat(3, len(self.steps))):
+        for number in itertools.chain((1, 2, 3), itertools.repeat(4, len(self.steps))):
             died, steps = self._flush(number, counted=PART)
             if not died:
                 break

@@ -10,8 +10,8 @@ from tests.support.profiles import examples
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("crash_sweep")]
 
-PARTS = 14
-"""Parts of a flush: one for each of eleven tables, and one for a second day in three of them."""
+PARTS = 16
+"""Parts of a flush: one for each of twelve tables, one for a second day in three, and the first number of subjects."""
 
 
 @pytest.fixture(scope="module")

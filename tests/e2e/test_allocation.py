@@ -17,6 +17,7 @@ from gpufleet.codecs.batch import CONTENT_TYPE, encode
 from tests.e2e.conftest import Site
 from tests.fakes.fleet import batch
 from tests.support.profiles import examples
+from tests.support.subjects import COUNT_SAMPLES, named
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("e2e-allocation")]
@@ -133,10 +134,10 @@ def test_killed_agent_and_hub_lose_and_duplicate_nothing(site: Site) -> None:
     assert hub.stop() == 0
 
     assert [sender["missing"] for sender in senders] == [0] * len(senders)
-    ((raw, once),) = site.rows("SELECT count(), uniqExact(machine, view, reader, lane, measured_at) FROM samples")
+    ((raw, once),) = site.rows(COUNT_SAMPLES)
     assert raw == once
     assert once > 30
-    ((machines,),) = site.rows("SELECT uniqExact(machine) FROM samples")
+    ((machines,),) = site.rows(f"SELECT uniqExact(machine) FROM {named('samples')}")
     assert machines == 1
 
 
@@ -185,5 +186,5 @@ def test_acknowledged_batch_is_stored_once_after_a_kill(site: Site) -> None:
 
     assert set(acknowledged) == {200}
     assert set(refused) <= {503}
-    ((raw, once),) = site.rows("SELECT count(), uniqExact(machine, view, reader, lane, measured_at) FROM samples")
+    ((raw, once),) = site.rows(COUNT_SAMPLES)
     assert (raw, once) == (len(bodies) * 9, len(bodies) * 9)

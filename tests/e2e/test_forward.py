@@ -12,6 +12,7 @@ from gpufleet.dashboards.native import native_dashboard
 from tests.e2e.conftest import Site
 from tests.support.dashboard_queries import query_of_all
 from tests.support.processes import Gpufleet, free_port
+from tests.support.subjects import named
 from tests.support.tsdb import Tsdb, prometheus, victoria
 from tests.support.waiting import wait_until
 
@@ -85,7 +86,7 @@ def test_backlog_survives_database_outage_and_hub_kill(site: Site, peer: Peer) -
     finally:
         hub.kill()
     query = (
-        "SELECT DISTINCT toUnixTimestamp64Milli(measured_at) FROM samples "
+        f"SELECT DISTINCT toUnixTimestamp64Milli(measured_at) FROM {named('samples')} "
         "WHERE reader = 'nvml' AND gpu_power_watts IS NOT NULL"
     )
     stored = {row[0] / 1000 for row in site.rows(query)}

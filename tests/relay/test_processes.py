@@ -15,6 +15,7 @@ from tests.fakes.batches import body
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
 from tests.support.profiles import examples
 from tests.support.store_folders import copy_empty_store
+from tests.support.subjects import COUNT_SAMPLES
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -127,7 +128,7 @@ def test_acknowledged_batches_are_stored_once_after_kills(way: Relayed) -> None:
         assert relay.stop() == 0
     finally:
         stopping.set()
-    ((raw, once),) = way.rows("SELECT count(), uniqExact(machine, view, reader, lane, measured_at) FROM samples")
+    ((raw, once),) = way.rows(COUNT_SAMPLES)
     assert (raw, once) == (BATCHES, BATCHES)
 
 

@@ -99,7 +99,7 @@ THROUGH_THE_PACKAGE = {
     "stores/clickhouse/machines": ("status summaries", "tests/stores/clickhouse/machines"),
     "stores/clickhouse/rollup": ("durations hours job output rows tables", "tests/stores/clickhouse/rollup"),
     "stores/clickhouse/samples": ("keys", "tests/stores/clickhouse/samples"),
-    "stores/clickhouse/schema": ("arrow columns migrate sets tables", "tests/stores/clickhouse/schema"),
+    "stores/clickhouse/schema": ("arrow columns sets tables", "tests/stores/clickhouse/schema"),
     "stores/clickhouse/sql": ("views", "tests/stores/clickhouse/sql"),
     "web/hub": (
         (

@@ -27,7 +27,7 @@ class FailingOnceStore(MemoryStore):
         if self.calls == 1:
             raise StoreError("the store is down")
         if self.calls <= 3:
-            return HourRollup(start=0, machines=1, seconds=0.1, again=self.calls == 3)
+            return HourRollup(start=0, subjects=1, seconds=0.1, again=self.calls == 3)
         self.idle.set()
         return None
 

@@ -13,6 +13,7 @@ from gpufleet.hub.receive.decode_cache import pack_columns
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import Cell, WireBatch
 from gpufleet.stores.clickhouse.insert import build_columns
+from gpufleet.stores.clickhouse.samples.subjects import SubjectNumbers
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.sets import WriteCache
 from gpufleet.stores.clickhouse.schema.tables import tables
@@ -101,6 +102,6 @@ def stored(group: list[WireBatch]) -> Any:
         AcceptedBatch(received_at=NOW, reported_at=NOW + at, machine_ids=("m",), batch=batch)
         for at, batch in enumerate(group)
     ]
-    written = build_columns(accepted, WriteCache()).tables["samples"]
+    written = build_columns(accepted, WriteCache(), SubjectNumbers()).tables["samples"]
     table = arrow_table(next(table for table in tables() if table.name == "samples"), written)
     return sorted(map(repr, rows_of(table)))

@@ -124,9 +124,9 @@ def limit_retention(folder: str) -> None:
         store.migrate(Retention(raw_days=days, rollup_1m_days=days or UNLIMITED_DAYS, rollup_1h_days=0))
         emit(sorted(writer.query(ttls).result_rows))
     filled = ("samples", "windows_1m", "windows_1h", "usage_1h")
-    writer.command("INSERT INTO samples (cluster, machine, measured_at) SELECT 'c', 'm', now()")
+    writer.command("INSERT INTO samples (subject, measured_at) SELECT 1, now()")
     for name in filled[1:]:
-        writer.command(f"INSERT INTO {name} (cluster, machine, at) SELECT 'c', 'm', now()")
+        writer.command(f"INSERT INTO {name} (subject, at) SELECT 1, now()")
     for days in (UNLIMITED_DAYS, 25_000):
         store.migrate(Retention(raw_days=days, rollup_1m_days=days, rollup_1h_days=days))
         for name in filled:

@@ -29,12 +29,17 @@ def embedded(folder: Path) -> Iterator[ClickHouseStore]:
 
 
 @pytest.fixture(scope="session")
-def on_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseStore]:
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
     with ClickHouse(tmp_path_factory.mktemp("server"), zone="America/St_Johns") as server:
-        store = ClickHouseStore.open(server.make("fleet"))
-        store.migrate()
-        yield store
-        store.close()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def on_server(shared_server: ClickHouse) -> Iterator[ClickHouseStore]:
+    store = ClickHouseStore.open(shared_server.make("fleet"))
+    store.migrate()
+    yield store
+    store.close()
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.support.accepted import accept
+from tests.support.subjects import SUBJECTS_OF_CLUSTER
 
 DAY = 86_400 * NANOS
 T0 = 1_700_000_000_123_456_789
@@ -30,9 +31,14 @@ def rows(store: ClickHouseStore, cluster: str) -> dict[str, int]:
     handle = store._handles.reader
     return {
         table: handle.query(
-            f"SELECT count() FROM {table} WHERE cluster = {{cluster:String}}", parameters={"cluster": cluster}
+            f"SELECT count() FROM {table} WHERE {condition}", parameters={"cluster": cluster}
         ).result_rows[0][0]
-        for table in ("samples", "dim_samples", "latest", "views")
+        for table, condition in (
+            ("samples", SUBJECTS_OF_CLUSTER),
+            ("dim_samples", SUBJECTS_OF_CLUSTER),
+            ("latest", "cluster = {cluster:String}"),
+            ("views", "cluster = {cluster:String}"),
+        )
     }
 
 

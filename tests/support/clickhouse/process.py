@@ -39,6 +39,12 @@ def listens(port: int) -> bool:
     return False
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether every thread of a process is stopped: a signal takes effect some time after it was sent."""
+    stats = (file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
 class ClickHouse:
     """Server that runs while the context is open. Its folder is kept."""
 
@@ -111,6 +117,9 @@ class ClickHouse:
         """Pause the process, or continue it with `thaw`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT if thaw else signal.SIGSTOP)
+        if not thaw:
+            pid = self._process.pid
+            wait_until(lambda: is_stopped(pid), what="a stopped server")
 
     def break_inserts(self, table: str, when: str, times: int) -> None:
         """Break the connections of the next `times` inserts into a table, `before` or `after` their execution."""

@@ -196,4 +196,4 @@ def _roll_up_until_stopped(
             continue
         counters.rolled_hours += 1
         counters.rerolled_hours += hour.again
-        LOG.debug("hour of %d: %d machines in %.1f s", hour.start, hour.machines, hour.seconds)
+        LOG.debug("hour of %d: %d subjects in %.1f s", hour.start, hour.subjects, hour.seconds)

@@ -161,13 +161,13 @@ class HourRollup(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         start: nanoseconds since 1970.
-        machines: number of machines with samples in the hour or close to it.
+        subjects: number of views and machines with samples in the hour or close to it, by reader and lane.
         seconds: duration of the build.
         again: whether the hour was rebuilt because samples of it arrived late.
     """
 
     start: int
-    machines: int
+    subjects: int
     seconds: float
     again: bool
 

@@ -16,9 +16,10 @@ from gpufleet.stores.clickhouse.machines.processes import ProcessRows
 from gpufleet.stores.clickhouse.machines.rows import PartRows
 from gpufleet.stores.clickhouse.samples.blocks import DimRows, SampleRows, info_rows
 from gpufleet.stores.clickhouse.samples.newest import ValueGroup
+from gpufleet.stores.clickhouse.samples.subjects import SubjectNumbers
 from gpufleet.stores.clickhouse.schema.columns import Columns, RowBuffer, row_count
 from gpufleet.stores.clickhouse.schema.sets import WriteCache, absence_set_id
-from gpufleet.stores.clickhouse.schema.tables import ABSENCE_SETS, INFO, TableDefinition
+from gpufleet.stores.clickhouse.schema.tables import ABSENCE_SETS, INFO, SUBJECTS, TableDefinition
 
 LOG = logging.getLogger(__name__)
 
@@ -35,8 +36,8 @@ class InsertColumns(msgspec.Struct, frozen=True):
     newest: list[ValueGroup]
 
 
-def build_columns(accepted: Sequence[AcceptedBatch], known: WriteCache) -> InsertColumns:
-    """Return what to insert for batches. Pure except for updates of `known`.
+def build_columns(accepted: Sequence[AcceptedBatch], known: WriteCache, subjects: SubjectNumbers) -> InsertColumns:
+    """Return what to insert for batches. Pure except for updates of `known` and `subjects`.
 
     Referenced rows are written before the rows that refer to them, and `latest` is written last. So readers always
     find the absences, texts and dimensions of a row.
@@ -44,12 +45,15 @@ def build_columns(accepted: Sequence[AcceptedBatch], known: WriteCache) -> Inser
     Args:
         accepted: the batches.
         known: content that the store already has; content of the result is added to it.
+        subjects: numbers of subjects; those that the store lacks are in the result.
 
     Raises:
         UnstorableError: if a state is not a state of its metric.
+        StoreError: if no subject number is left.
     """
     sets = RowBuffer(column.name for column in ABSENCE_SETS.columns)
-    samples, dims, parts, processes = SampleRows(known), DimRows(), PartRows(known), ProcessRows()
+    samples, dims = SampleRows(known, subjects), DimRows(subjects)
+    parts, processes = PartRows(known), ProcessRows()
     declared, objects = DeclaredRows(), ClusterRows()
     for one in accepted:
         ids = []
@@ -72,16 +76,18 @@ def build_columns(accepted: Sequence[AcceptedBatch], known: WriteCache) -> Inser
         declared.add(one)
         objects.add(one)
     sample_columns, newest, texts, values = samples.convert()
+    dim_columns = dims.columns
     info = RowBuffer(column.name for column in INFO.columns)
     for row in info_rows(texts):
         info.add(*row)
     tables = {
+        SUBJECTS.name: subjects.new_rows,
         "absence_sets": sets.columns,
         "info": info.columns,
         **{name: rows.columns for name, rows in (parts.tables | objects.tables).items()},
         "processes": processes.columns,
         "declared": declared.columns,
-        "dim_samples": dims.columns,
+        "dim_samples": dim_columns,
         "samples": sample_columns,
         "latest": newest,
     }

@@ -56,15 +56,23 @@ from gpufleet.stores.clickhouse.rollup.hours import HourMarks, hours_touched
 from gpufleet.stores.clickhouse.rollup.job import fetch_due_hour, roll_up_hour
 from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, all_tables, apply_retention
 from gpufleet.stores.clickhouse.rollup.usage import fetch_device_usage
-from gpufleet.stores.clickhouse.samples.cache import NewestRowCache, ReadCache
+from gpufleet.stores.clickhouse.samples.cache import (
+    SUBJECT_COLUMNS,
+    SUBJECT_KEY_SIZE,
+    NewestRowCache,
+    ReadCache,
+    SubjectRow,
+    fetch_subjects,
+)
 from gpufleet.stores.clickhouse.samples.latest import fetch_latest
 from gpufleet.stores.clickhouse.samples.newest import NewestSamples
 from gpufleet.stores.clickhouse.samples.series import fetch_series
+from gpufleet.stores.clickhouse.samples.subjects import CHUNK, SubjectNumbers, load_subjects
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.columns import Columns
 from gpufleet.stores.clickhouse.schema.migrate import migrate
 from gpufleet.stores.clickhouse.schema.sets import WriteCache
-from gpufleet.stores.clickhouse.schema.tables import READER_STATUS, Engine
+from gpufleet.stores.clickhouse.schema.tables import READER_STATUS, SUBJECTS, Engine
 from gpufleet.stores.clickhouse.sql.statement import limit_settings, run_statement
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
@@ -114,9 +122,11 @@ class ClickHouseStore:
         self._writing = threading.Lock()
         self._selecting = threading.Lock()
         self._known: WriteCache | None = None
+        self._numbers: SubjectNumbers | None = None
         self._counts: GpuCounts | None = None
         self._newest = NewestSamples()
         self._readers = NewestRowCache(READER_STATUS_COLUMNS, READER_STATUS_KEY)
+        self._subjects = NewestRowCache(SUBJECT_COLUMNS, SUBJECT_KEY_SIZE)
         self._tables = {table.name: table for table in all_tables()}
         self._cache = ReadCache.empty(exclusive=lock is not None)  # on a server another hub may write
         self._marks = HourMarks(monotonic)
@@ -173,20 +183,32 @@ class ClickHouseStore:
                 self._known = self._load_known()
             known, self._known = self._known, None  # dropped unless everything below succeeds
             # Everything is converted before the first insert, so an unstorable batch writes nothing.
-            columns = build_columns(accepted, known)
+            columns = build_columns(accepted, known, self._loaded_numbers())
             tables = self._arrow_tables(columns.tables)
             with translate_errors(f"{self._dsn.shown}: insert into {TOUCHED_HOURS.name}"):
                 self._marks.mark(self._handles.writer, hours_touched(accepted))
             try:
                 with self._cache.writing(accepted, tables):
                     for name, table in tables:
-                        self._insert(name, table, f"{token}/{name}", is_retry=is_retry)
+                        if name == SUBJECTS.name:
+                            self._insert_subjects(table)
+                        else:
+                            self._insert(name, table, f"{token}/{name}", is_retry=is_retry)
                 self._add_to_memory(columns)
             except BaseException:  # any part may have been written
                 self._drop_memory()
                 raise
             known.trim()
             self._known = known
+
+    def _insert_subjects(self, table: Any) -> None:
+        """Insert new subjects. Their token is their first number, as a retry of a write may have other numbers."""
+        numbers, self._numbers = self._loaded_numbers(), None  # dropped if a chunk fails: it may still appear
+        for start in range(0, table.num_rows, CHUNK):
+            some = table.slice(start, CHUNK)
+            self._insert(SUBJECTS.name, some, f"{SUBJECTS.name}/{some.column('number')[0]}", is_retry=False)
+        numbers.confirm_new()
+        self._numbers = numbers
 
     def _insert(self, name: str, table: Any, token: str, *, is_retry: bool) -> None:
         with translate_errors(f"{self._dsn.shown}: insert into {name}"):
@@ -215,8 +237,8 @@ class ClickHouseStore:
     def _fetch_latest(
         self, cluster: str, machines: Sequence[str], view: str | None = None
     ) -> dict[str, tuple[StoredSample, ...]]:
-        newest = self._exclusive(self._newest)
-        return fetch_latest(self._handles.reader, self._cache, newest, cluster, machines, view)
+        newest, subjects_of = self._exclusive(self._newest), self._subjects_of
+        return fetch_latest(self._handles.reader, self._cache, newest, subjects_of, cluster, machines, view)
 
     def sample_summaries(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[SampleSummary, ...]]:
         """Return the newest samples of many machines without values; see `ports.SampleStore`."""
@@ -312,9 +334,8 @@ class ClickHouseStore:
         """Return values over time, at most 11,000 steps; see `ports.HistoryStore`."""
         handle, retention = self._handles.reader, self._retention
         with translate_errors(f"{self._dsn.shown}: series"):
-            return fetch_series(
-                handle, cluster, machine, metrics, start, end, step, provenance, retention, views, xids_since
-            )
+            subjects = self._subjects_of(cluster, [machine])
+            return fetch_series(handle, subjects, metrics, start, end, step, provenance, retention, views, xids_since)
 
     def schema_version(self) -> int:
         """Return the schema version of the tables, 0 if there are none. Read-only."""
@@ -387,7 +408,8 @@ class ClickHouseStore:
     def device_usage(self, intervals: Sequence[DeviceInterval]) -> list[DeviceUsage]:
         """Return the usage of each interval; see `ports.HistoryStore`."""
         with translate_errors(f"{self._dsn.shown}: usage"):
-            return fetch_device_usage(self._handles.reader, intervals, self._retention, time.time_ns())
+            reader, subjects_of = self._handles.reader, self._subjects_of
+            return fetch_device_usage(reader, subjects_of, intervals, self._retention, time.time_ns())
 
     def stats(self) -> dict[str, TableStats]:
         """Return table name to size, without empty tables. Takes about a millisecond."""
@@ -422,6 +444,7 @@ class ClickHouseStore:
                 self._lease.renew(self._handles.writer)
         except StoreError:
             self._drop_memory()  # another hub may have written since
+            self._numbers = None
             raise
 
     def _add_to_memory(self, written: InsertColumns) -> None:
@@ -430,14 +453,16 @@ class ClickHouseStore:
             self._counts.add_written(written.tables)
         if "latest" in written.tables:
             self._newest.add(written.tables["latest"], written.newest)
-        if READER_STATUS.name in written.tables:
-            self._readers.add(written.tables[READER_STATUS.name])
+        for name, cache in ((READER_STATUS.name, self._readers), (SUBJECTS.name, self._subjects)):
+            if name in written.tables:
+                cache.add(written.tables[name])
 
     def _drop_memory(self) -> None:
         """Drop what is kept in memory: it is read again."""
         self._counts = None
         self._newest.drop()
         self._readers.drop()
+        self._subjects.drop()
 
     def _exclusive(self, memory: T) -> T | None:
         """Return what is kept in memory, or None if another process may write to the tables."""
@@ -457,6 +482,15 @@ class ClickHouseStore:
                     return counts
                 self._counts = counts
             return self._counts
+
+    def _subjects_of(self, cluster: str, machines: Collection[str]) -> Sequence[SubjectRow]:
+        return fetch_subjects(self._handles.reader, self._exclusive(self._subjects), cluster, machines)
+
+    def _loaded_numbers(self) -> SubjectNumbers:
+        if self._numbers is None:
+            with translate_errors(f"{self._dsn.shown}: numbers of subjects"):
+                self._numbers = load_subjects(self._handles.writer, tuple(self._tables.values()))
+        return self._numbers
 
     def _load_known(self) -> WriteCache:
         known = WriteCache()

@@ -21,6 +21,7 @@ from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import HOUR, Measurement
 from tests.support.accepted import accept
 from tests.support.profiles import examples
+from tests.support.subjects import SUBJECTS_OF_MACHINE, named
 
 pytestmark = pytest.mark.costly
 
@@ -81,7 +82,7 @@ def rows(store: ClickHouseStore, table: str, columns: str, cluster: str, machine
     return list(
         store._handles.reader.query(
             f"SELECT toInt64(toUnixTimestamp(at)) - {T0}, {columns} FROM {table} FINAL "
-            "WHERE cluster = {cluster:String} AND machine = {machine:String} AND (toStartOfHour(at), version) IN "
+            f"WHERE {SUBJECTS_OF_MACHINE} AND (toStartOfHour(at), version) IN "
             "(SELECT hour, max(version) FROM rolled_hours GROUP BY hour) ORDER BY at",
             parameters={"cluster": cluster, "machine": machine},
         ).result_rows
@@ -260,10 +261,11 @@ def test_partially_computed_hour_is_not_shown(
     roll(store)
     for machine in ("m", "n"):
         write(store, cluster, measurements, machine)
-    monkeypatch.setattr(job, "ROWS_PER_CHUNK", 5)  # so that each machine is a chunk of its own
+    monkeypatch.setattr(job, "ROWS_PER_CHUNK", 5)  # so that each subject is a chunk of its own
+    monkeypatch.setattr(job, "SUBJECTS_PER_BLOCK", 1)
 
     def made() -> set[str]:
-        query = "SELECT machine FROM windows_1m WHERE cluster = {cluster:String}"
+        query = f"SELECT machine FROM {named('windows_1m')} WHERE cluster = {{cluster:String}}"
         return {
             machine for (machine,) in store._handles.reader.query(query, parameters={"cluster": cluster}).result_rows
         }

@@ -19,6 +19,7 @@ from tests.stores.clickhouse.rollup.brute import HOUR, MAX_GAP_SECONDS, VALID_SE
 from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, _numbers, roll
 from tests.support.accepted import accept
 from tests.support.profiles import examples
+from tests.support.subjects import SUBJECTS_OF_CLUSTER, SUBJECTS_OF_MACHINE
 
 pytestmark = pytest.mark.costly
 
@@ -106,11 +107,10 @@ def expected_states(measurements: Sequence[Measurement], number: int, window: in
 def check(store: ClickHouseStore, cluster: str, machine: str, measurements: Sequence[Measurement]) -> None:
     current = "(toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
     parameters = {"cluster": cluster, "machine": machine}
-    mine = "cluster = {cluster:String} AND machine = {machine:String}"
     for table, window in (("1m", 60), ("1h", HOUR)):
         rows = store._handles.reader.query(
             f"SELECT metric, labels, toInt64(toUnixTimestamp(at)) - {T0}, min, max, avg, count, int_last, float_last, "
-            f"int_increase, float_increase FROM dim_windows_{table} FINAL WHERE {mine} AND {current}",
+            f"int_increase, float_increase FROM dim_windows_{table} FINAL WHERE {SUBJECTS_OF_MACHINE} AND {current}",
             parameters=parameters,
         ).result_rows
         found: dict[int, dict[int, tuple[object, ...]]] = defaultdict(dict)
@@ -122,7 +122,7 @@ def check(store: ClickHouseStore, cluster: str, machine: str, measurements: Sequ
             assert found[number] == expected(measurements, number, window)
         rows = store._handles.reader.query(
             f"SELECT toInt64(toUnixTimestamp(at)) - {T0}, state, seconds FROM state_windows_{table} FINAL "
-            f"WHERE {mine} AND {current} AND metric = 'host_service_state'",
+            f"WHERE {SUBJECTS_OF_MACHINE} AND {current} AND metric = 'host_service_state'",
             parameters=parameters,
         ).result_rows
         states = {(at, state): seconds for at, state, seconds in rows}
@@ -180,7 +180,7 @@ def test_clock_step_is_no_counter_reset(store: ClickHouseStore, cluster: str) ->
     ]
     store.write(batches, cluster)
     roll(store)
-    query = "SELECT metric, int_increase, float_increase FROM dim_windows_1h FINAL WHERE cluster = {cluster:String}"
+    query = f"SELECT metric, int_increase, float_increase FROM dim_windows_1h FINAL WHERE {SUBJECTS_OF_CLUSTER}"
     found = store._handles.reader.query(query, parameters={"cluster": cluster}).result_rows
     grown = {metric: whole if float_ is None else float_ for metric, whole, float_ in found}
     counted = 7 * (len(instants) - 2)  # the growth across the clock step is unknown
@@ -198,5 +198,5 @@ def test_hours_are_kept_without_minutes(store: ClickHouseStore, cluster: str) ->
     finally:
         store._retention = kept
     for table, rows in (("windows_1m", 0), ("dim_windows_1m", 0), ("windows_1h", 1), ("dim_windows_1h", 2)):
-        query = f"SELECT count() FROM {table} FINAL WHERE cluster = {{cluster:String}}"
+        query = f"SELECT count() FROM {table} FINAL WHERE {SUBJECTS_OF_CLUSTER}"
         assert store._handles.reader.query(query, parameters={"cluster": cluster}).result_rows == [(rows,)]

@@ -75,9 +75,9 @@ def test_windows_of_values_with_dimensions(store: ClickHouseStore, cluster: str,
 def test_rows_of_an_unfinished_attempt_are_not_shown(store: ClickHouseStore, cluster: str) -> None:
     write(store, cluster, MEASUREMENTS)
     roll(store)
+    writer = store._handles.writer
+    writer.command(f"INSERT INTO subjects (number, cluster, machine) VALUES (1, '{cluster}', 'cut')")
     for table in ("windows_1h", "dim_windows_1h", "state_windows_1h"):
-        store._handles.writer.command(
-            f"INSERT INTO {table} (cluster, machine, at, version) VALUES ('{cluster}', 'cut', toDateTime({T0}), 1)"
-        )
+        writer.command(f"INSERT INTO {table} (subject, at, version) VALUES (1, toDateTime({T0}), 1)")
         view = f"fleet_{table.removesuffix('windows_1h').replace('dim_', 'dimension_')}hours"
-        assert store.select(f"SELECT 1 FROM {view} WHERE machine = 'cut'").rows == []
+        assert store.select(f"SELECT 1 FROM {view} WHERE cluster = '{cluster}' AND machine = 'cut'").rows == []

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gpufleet.model.catalogue import CATALOGUE, MetricKind, Storage, ValueType
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.rollup.durations import compute_states, compute_usage
-from gpufleet.stores.clickhouse.rollup.rows import SampleColumns, read_rows
-from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS
+from gpufleet.stores.clickhouse.rollup.rows import SampleColumns, SubjectLanes, read_rows
+from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS, valid_ns
 from gpufleet.stores.clickhouse.rollup.windows import WindowSet, compute_windows, to_hour
 from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import HOUR, MAX_GAP_SECONDS, Measurement
@@ -25,6 +25,11 @@ from tests.support.profiles import examples
 FIRST = (T0 + HOUR) * NANOS
 LAST = FIRST + HOUR_NS
 Fleet = Sequence[tuple[Measurement, str, str]]  # measurement, machine, provenance
+NUMBERS = {"a": 7, "b": 8, "c": 2**32 - 1}
+MACHINES = {number: machine for machine, number in NUMBERS.items()}
+LANES = SubjectLanes(
+    numbers=np.array(sorted(MACHINES)), valid_ns=np.full(3, valid_ns("fast")), of_device=np.ones(3, np.bool_)
+)
 
 
 def table_of(measurements: Fleet, epochs: Sequence[str] = ()) -> pa.Table:
@@ -43,16 +48,13 @@ def table_of(measurements: Fleet, epochs: Sequence[str] = ()) -> pa.Table:
             types = {ValueType.INT: pa.uint64(), ValueType.FLOAT: pa.float64(), ValueType.ENUM: pa.int8()}
             columns[name] = pa.array(cells, types[metric.type])
     texts = {
-        "machine": [machine for _, machine, _ in measurements],
-        "view_text": ["gpu/GPU-1"] * len(measurements),
-        "reader": ["nvml"] * len(measurements),
-        "lane": ["fast"] * len(measurements),
         "provenance": [provenance for _, _, provenance in measurements],
         "epoch": epochs or ["e"] * len(measurements),
     }
     return pa.table(
         {
             **{name: pa.array(cells, pa.string()).dictionary_encode() for name, cells in texts.items()},
+            "subject": pa.array([NUMBERS[machine] for _, machine, _ in measurements], pa.uint32()),
             "seq": pa.array([one.seq for one, _, _ in measurements], pa.uint64()),
             "driver_session": pa.array([one.session for one, _, _ in measurements], pa.uint64()),
             "measured_at": pa.array([(T0 + one.at) * NANOS for one, _, _ in measurements], pa.timestamp("ns", "UTC")),
@@ -73,7 +75,7 @@ def rows_of(fleet: dict[str, Sequence[Measurement]]) -> SampleColumns:
         if HOUR - MAX_GAP_SECONDS <= one.at < 2 * HOUR + MAX_GAP_SECONDS
     ]
     random.Random(0).shuffle(measurements)
-    return read_rows(table_of(measurements))
+    return read_rows(table_of(measurements), LANES)
 
 
 def values_of(rows: SampleColumns, windows: WindowSet, machine: str, field: str) -> dict[int, tuple[float, ...]]:
@@ -81,12 +83,11 @@ def values_of(rows: SampleColumns, windows: WindowSet, machine: str, field: str)
     metric = CATALOGUE[NAMES[field]]
     kind: Mapping[int, Any] = getattr(windows, f"{metric.kind.value}s")
     one = kind.get(metric.id)
-    codes, names = rows.texts["machine"]
     found = {}
     if one is not None:
         parts = [getattr(one, part) for part in one.__struct_fields__ if part != "at"]
         for place, window in enumerate(one.at):
-            if names[codes[windows.first_row[window]]] == machine:
+            if rows.subject[windows.first_row[window]] == NUMBERS[machine]:
                 found[int(windows.start[window]) // NANOS - T0] = tuple(part[place].item() for part in parts)
     return found
 
@@ -140,7 +141,6 @@ def test_minutes_and_hours_match_the_brute_force(fleet: dict[str, Sequence[Measu
 @given(fleet=fleets)
 def test_states_and_usage_match_the_brute_force(fleet: dict[str, Sequence[Measurement]]) -> None:
     rows = rows_of(fleet)
-    codes, names = rows.texts["machine"]
     numbers = {CATALOGUE[NAMES[field]].id: field for field in ("state", "mig")}
     for states, window in zip(compute_states(rows, FIRST, LAST), (60, HOUR), strict=True):
         found: dict[tuple[str, str, int, str], float] = {}
@@ -149,7 +149,7 @@ def test_states_and_usage_match_the_brute_force(fleet: dict[str, Sequence[Measur
         ):
             field = numbers[int(metric)]
             name = CATALOGUE[NAMES[field]].states[state]
-            key = (names[codes[row]], field, int(start) // NANOS - T0, name)
+            key = (MACHINES[rows.subject[row]], field, int(start) // NANOS - T0, name)
             assert key not in found
             found[key] = float(seconds)
         assert found == {
@@ -160,7 +160,7 @@ def test_states_and_usage_match_the_brute_force(fleet: dict[str, Sequence[Measur
             if HOUR <= at < 2 * HOUR
         }
     used = compute_usage(rows, FIRST, LAST)
-    sums = {names[codes[row]]: [of[place] for of in used.sums.values()] for place, row in enumerate(used.row)}
+    sums = {MACHINES[rows.subject[row]]: [of[place] for of in used.sums.values()] for place, row in enumerate(used.row)}
     for machine, measurements in fleet.items():
         known = list(brute.usage(measurements, HOUR, 2 * HOUR).values())
         assert sums.get(machine, [0.0] * 6) == pytest.approx(known, abs=1e-6)
@@ -171,9 +171,9 @@ def test_alternating_provenances_have_separate_windows() -> None:
         (Measurement(at=HOUR + 10 * step, watts=float(step), joules=step * 7.0), "a", "xy"[step % 2])
         for step in range(12)
     ]
-    rows = read_rows(table_of(measurements))
+    rows = read_rows(table_of(measurements), LANES)
     windows = compute_windows(rows, FIRST, LAST, MINUTE_NS)
-    codes, names = rows.texts["provenance"]
+    codes, names = rows.provenance
     assert [names[codes[row]] for row in windows.first_row] == ["x", "x", "y", "y"]
     assert windows.samples.tolist() == [3, 3, 3, 3]
     watts = windows.gauges[CATALOGUE["gpu_power_watts"].id]
@@ -186,7 +186,7 @@ def test_alternating_provenances_have_separate_windows() -> None:
 
 def increases_of(measurements: Fleet, epochs: Sequence[str] = ()) -> list[int]:
     """Return the increase of a counter in each minute of the hour."""
-    windows = compute_windows(read_rows(table_of(measurements, epochs)), FIRST, LAST, MINUTE_NS)
+    windows = compute_windows(read_rows(table_of(measurements, epochs), LANES), FIRST, LAST, MINUTE_NS)
     increases: list[int] = windows.counters[CATALOGUE["gpu_pcie_transmit_bytes_total"].id].increase.tolist()
     return increases
 
@@ -243,7 +243,7 @@ def test_imported_samples_are_ordered_by_time() -> None:
 
 def test_integers_above_2_to_the_53_stay_exact() -> None:
     measurements = [(Measurement(at=HOUR + at, errors=2**63 + at, bar1=2**60 + at), "a", "x") for at in (0, 1, 2)]
-    windows = compute_windows(read_rows(table_of(measurements)), FIRST, LAST, HOUR_NS)
+    windows = compute_windows(read_rows(table_of(measurements), LANES), FIRST, LAST, HOUR_NS)
     errors = windows.counters[CATALOGUE["gpu_ecc_corrected_errors_total"].id]
     assert (errors.last.tolist(), errors.increase.tolist()) == ([2**63 + 2], [2])
     assert windows.gauges[CATALOGUE["gpu_bar1_used_bytes"].id].high.tolist() == [2**60 + 2]
@@ -251,12 +251,18 @@ def test_integers_above_2_to_the_53_stay_exact() -> None:
 
 def test_duplicate_sample_is_detected() -> None:
     once, twice = ([(Measurement(at=HOUR, watts=1.0), "a", "x")] * count for count in (1, 2))
-    assert not read_rows(table_of(once)).has_duplicates
-    assert read_rows(table_of(twice)).has_duplicates
+    assert not read_rows(table_of(once), LANES).has_duplicates
+    assert read_rows(table_of(twice), LANES).has_duplicates
+
+
+def test_samples_of_an_unknown_subject_are_left_out() -> None:
+    measurements = [(Measurement(at=HOUR, watts=1.0), machine, "x") for machine in ("a", "b", "c")]
+    lanes = SubjectLanes(numbers=LANES.numbers[:2], valid_ns=LANES.valid_ns[:2], of_device=LANES.of_device[:2])
+    assert read_rows(table_of(measurements), lanes).subject.tolist() == [NUMBERS["a"], NUMBERS["b"]]
 
 
 def test_no_samples_give_no_rows() -> None:
-    rows = read_rows(table_of([]))
+    rows = read_rows(table_of([]), LANES)
     windows = compute_windows(rows, FIRST, LAST, MINUTE_NS)
     assert len(windows.start) == len(to_hour(windows, rows, FIRST).start) == 0
     assert all(len(states.row) == 0 for states in compute_states(rows, FIRST, LAST))

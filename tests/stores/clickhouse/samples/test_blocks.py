@@ -9,6 +9,7 @@ from gpufleet.model.errors import UnstorableError
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.wire.batch import Cell, WireBatch
 from gpufleet.stores.clickhouse.insert import build_columns
+from gpufleet.stores.clickhouse.samples.subjects import SubjectNumbers
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.sets import WriteCache
 from gpufleet.stores.clickhouse.schema.tables import tables
@@ -19,12 +20,15 @@ TABLES = {table.name: table for table in tables()}
 
 
 def rows(*batches: WireBatch) -> list[dict[str, Any]]:
-    """Return the rows of `samples`."""
+    """Return the rows of `samples`, with the columns of their subjects."""
     accepted = [
         AcceptedBatch(received_at=NOW + number, reported_at=NOW + number, machine_ids=(f"m{number}",), batch=batch)
         for number, batch in enumerate(batches)
     ]
-    return rows_of(arrow_table(TABLES["samples"], build_columns(accepted, WriteCache()).tables["samples"]))
+    built = build_columns(accepted, WriteCache(), SubjectNumbers()).tables
+    samples, subjects = (rows_of(arrow_table(TABLES[name], built[name])) for name in ("samples", "subjects"))
+    by_number = {subject.pop("number"): subject for subject in subjects}
+    return [{**row, **by_number[row["subject"]]} for row in samples]
 
 
 def full(watts: list[Cell], used: list[Cell]) -> WireBatch:

@@ -1,7 +1,7 @@
 """Statements that compute rollups of values with dimensions. Pure.
 
 The rules are those of `windows.py` and `durations.py`, for each metric with one set of labels. A series that is missing
-in a sample is absent there: the validity of its state ends with the next sample of the lane.
+in a sample is absent there: the validity of its state ends with the next sample of the subject.
 """
 
 from gpufleet.model.catalogue import CATALOGUE, MetricKind, Storage
@@ -22,7 +22,7 @@ from gpufleet.stores.clickhouse.rollup.tables import (
 
 DIM_SETTINGS = {"max_threads": 1, "max_insert_threads": 1, "do_not_merge_across_partitions_select_final": 1}
 
-_SERIES = "cluster, machine, view, reader, lane, metric, labels"
+_SERIES = "subject, metric, labels"
 _DIMS = [metric for metric in CATALOGUE.values() if metric.storage is Storage.DIM]
 _STATES = [metric for metric in _DIMS if metric.kind is MetricKind.STATE]
 
@@ -53,7 +53,7 @@ def _growth(kind: str, to: str) -> str:
 def render_dims(window_ns: int) -> str:
     """Return the statement for the windows of an hour.
 
-    Parameters: cluster, first_machine, last_machine; since and until (the hour with context for counters); first (start
+    Parameters: first_subject and last_subject; since and until (the hour with context for counters); first (start
     of the hour); version. Times in nanoseconds.
     """
     table = DIMS_1M if window_ns == MINUTE_NS else DIMS_1H
@@ -101,7 +101,6 @@ def render_dim_states(window_ns: int) -> str:
     known = f"[{', '.join(repr((name, number)) for name, number, _ in coded)}]"
     states = f"[{', '.join(repr(state) for *_, state in coded)}]"
     named = f"{states}[indexOf({known}, (metric, toUInt8(state_number)))]"
-    lane = "cluster, machine, view, reader, lane"
     return f"""
 INSERT INTO {table.name} ({", ".join(column.name for column in table.columns)})
 SELECT {REPORTER_COLUMNS}, metric, labels, if(empty({named}), toString(state_number), {named}) AS state_name,
@@ -111,7 +110,7 @@ FROM (
     SELECT {REPORTER_COLUMNS}, metric, labels, int_value AS state_number, from_ns, until_ns, toInt64(arrayJoin(
         range(toUInt64(intDiv(from_ns, {window_ns})), toUInt64(intDiv(until_ns - 1, {window_ns}) + 1)))) AS number
     FROM (
-        SELECT {REPORTER_COLUMNS}, metric, labels, assumeNotNull(int_value) AS int_value, at_ns,
+        SELECT {REPORTER_COLUMNS}, metric, labels, assumeNotNull(int_value) AS int_value, at_ns, lane,
             greatest(at_ns, {{first:Int64}}) AS from_ns,
             least(next_ns, at_ns + {VALID_NS}, {{last:Int64}}) AS until_ns
         FROM (
@@ -120,11 +119,15 @@ FROM (
             WHERE {CHUNK_CONDITION} AND metric IN {_names(MetricKind.STATE)} AND isNotNull(int_value)
         ) AS readings
         INNER JOIN (
-            SELECT {lane}, toUnixTimestamp64Nano(measured_at) AS at_ns, {NEXT_SAMPLE_NS} AS next_ns
-            FROM samples FINAL WHERE {CHUNK_CONDITION} AND (machine, reader) IN (
-                SELECT machine, reader FROM dim_samples WHERE {CHUNK_CONDITION} AND metric IN {_names(MetricKind.STATE)}
+            SELECT subject, toUnixTimestamp64Nano(measured_at) AS at_ns, {NEXT_SAMPLE_NS} AS next_ns
+            FROM samples FINAL WHERE {CHUNK_CONDITION} AND subject IN (
+                SELECT subject FROM dim_samples WHERE {CHUNK_CONDITION} AND metric IN {_names(MetricKind.STATE)}
             )
-        ) AS ended USING ({lane}, at_ns)
+        ) AS ended USING (subject, at_ns)
+        INNER JOIN (
+            SELECT DISTINCT number AS subject, lane FROM subjects
+            WHERE number >= {{first_subject:UInt32}} AND number <= {{last_subject:UInt32}}
+        ) AS named USING (subject)
         WHERE from_ns < until_ns
     )
 )

@@ -1,6 +1,6 @@
 """Durations within an hour: seconds per state, use and energy. Pure, over arrays.
 
-A sample is valid until the next sample of its lane, whatever its values, and for `READING_VALID_SECONDS` at most. So
+A sample is valid until the next sample of its subject, whatever its values, and for `READING_VALID_SECONDS` at most. So
 the seconds of a window can add up to less than the window.
 """
 
@@ -120,12 +120,10 @@ def compute_usage(rows: SampleColumns, first: int, last: int) -> HourUsage:
     """
     reporters, firsts, number, _ = number_keys(rows.reporter)
     count = len(reporters)
-    codes, names = rows.texts["view"]
-    of_device = np.array([name != "" for name in names], bool)[codes]
     lasted = np.minimum(np.minimum(rows.next_at, rows.valid_until), last) - np.maximum(rows.at, first)
-    seconds = np.where(of_device, np.maximum(lasted, 0), 0) / NANOS
+    seconds = np.where(rows.of_device, np.maximum(lasted, 0), 0) / NANOS
     busy, watts = _dense(rows, *UTILIZATION), _dense(rows, WATTS)
-    joules, joined = _energy(rows, of_device, first, last)
+    joules, joined = _energy(rows, first, last)
 
     def by_reporter(weights: Array) -> Array:
         return np.bincount(number, weights, count)
@@ -152,18 +150,20 @@ def _dense(rows: SampleColumns, *metrics: Metric) -> Array:
     return found
 
 
-def _energy(rows: SampleColumns, of_device: Array, first: int, last: int) -> tuple[Array, Array]:
+def _energy(rows: SampleColumns, first: int, last: int) -> tuple[Array, Array]:
     """Return row to joules and seconds since the previous reading, limited to the hour."""
     joules, seconds = np.zeros(len(rows.at)), np.zeros(len(rows.at))
     cells = rows.cells.get(ENERGY.id)
     if cells is None or len(cells.rows) < 2:
         return joules, seconds
-    at, lane = rows.at[cells.rows], rows.lane[cells.rows]
+    at, subject = rows.at[cells.rows], rows.subject[cells.rows]
     before, after, row = at[:-1], at[1:], cells.rows[1:]
     within = np.minimum(after, last) - np.maximum(before, first)
     apart = after - before
     grown = growth(cells, rows, by_driver=True)[1:]
-    known = (lane[1:] == lane[:-1]) & of_device[row] & (apart <= MAX_COUNTER_GAP_SECONDS * NANOS) & (within > 0)
+    known = (
+        (subject[1:] == subject[:-1]) & rows.of_device[row] & (apart <= MAX_COUNTER_GAP_SECONDS * NANOS) & (within > 0)
+    )
     known &= grown <= apart / NANOS * MAX_GPU_WATTS
     joules[row[known]] = grown[known] * within[known] / apart[known]
     seconds[row[known]] = within[known] / NANOS

@@ -6,10 +6,10 @@ An hour is computed from all of its samples at once, and again if more samples a
 import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from gpufleet.model.catalogue import Metric, MetricKind, Storage
 from gpufleet.model.stored.retention import Retention
@@ -27,7 +27,7 @@ from gpufleet.stores.clickhouse.rollup.hours import (
     record_rollup,
 )
 from gpufleet.stores.clickhouse.rollup.output import states_table, usage_table, windows_table
-from gpufleet.stores.clickhouse.rollup.rows import SampleColumns, read_rows
+from gpufleet.stores.clickhouse.rollup.rows import SampleColumns, SubjectLanes, read_rows
 from gpufleet.stores.clickhouse.rollup.tables import (
     CHUNK_CONDITION,
     ENERGY,
@@ -41,17 +41,21 @@ from gpufleet.stores.clickhouse.rollup.tables import (
     WINDOWS_1H,
     WINDOWS_1M,
     metrics_stored_as,
+    valid_ns,
 )
 from gpufleet.stores.clickhouse.rollup.windows import compute_windows, to_hour
 
 ROWS_PER_CHUNK = 250_000
-"""Maximum samples per chunk, if a chunk has several machines: about 300 MB with all core metrics."""
+"""Maximum samples per chunk, if a chunk has several blocks of subjects: about 300 MB with all core metrics."""
 
-_MACHINES = """
-SELECT cluster, machine, count() FROM %s
+SUBJECTS_PER_BLOCK = 64
+"""Consecutive subjects of which a chunk has all or none."""
+
+_BLOCKS = """
+SELECT intDiv(subject, {size:UInt32}) AS block, count(), uniqExact(subject) FROM %s
 WHERE measured_at >= fromUnixTimestamp64Nano({since:Int64}, 'UTC')
     AND measured_at < fromUnixTimestamp64Nano({until:Int64}, 'UTC')
-GROUP BY cluster, machine ORDER BY cluster, machine
+GROUP BY block ORDER BY block
 SETTINGS max_threads = 1
 """
 
@@ -81,20 +85,19 @@ def roll_up_hour(
     began = time.monotonic()
     first = state.hour * NANOS
     version = max(time.time_ns(), state.version + 1)
-    around = {"since": max(0, first - CONTEXT_NS), "until": first + HOUR_NS}
+    around = {"since": max(0, first - CONTEXT_NS), "until": first + HOUR_NS, "size": SUBJECTS_PER_BLOCK}
     minutes = retention.keeps_minutes
-    machines = 0
+    subjects = 0
     if stopped():
         return None
     for table, make in (("samples", roll_up_samples), ("dim_samples", roll_up_dims)):
-        for chunk in _chunks(handle.query(_MACHINES % table, parameters=around).result_rows):
+        for chunk in _chunks(handle.query(_BLOCKS % table, parameters=around).result_rows):
             if stopped():
                 return None
-            where = {"cluster": chunk.cluster, "first_machine": chunk.first, "last_machine": chunk.last}
-            make(handle, where, first, version, minutes=minutes)
-            machines += chunk.machines if make is roll_up_samples else 0
+            make(handle, {"first_subject": chunk.first, "last_subject": chunk.last}, first, version, minutes=minutes)
+            subjects += chunk.subjects if make is roll_up_samples else 0
     record_rollup(handle, state, version, minutes=minutes)
-    return HourRollup(start=first, machines=machines, seconds=time.monotonic() - began, again=state.version > 0)
+    return HourRollup(start=first, subjects=subjects, seconds=time.monotonic() - began, again=state.version > 0)
 
 
 def fetch_due_hour(handle: Handle, now: int, retention: Retention, is_quiet: Callable[[int], bool]) -> HourState | None:
@@ -102,26 +105,30 @@ def fetch_due_hour(handle: Handle, now: int, retention: Retention, is_quiet: Cal
     return next_due_hour(fetch_hour_states(handle, 0, now // NANOS), now, retention, is_quiet)
 
 
-class MachineChunk(msgspec.Struct, frozen=True):
-    """Consecutive machines of a cluster: first, last, and their number."""
+class SubjectChunk(msgspec.Struct, frozen=True):
+    """Subjects from `first` to `last`, and the number of those with samples."""
 
-    cluster: str
-    first: str
-    last: str
-    machines: int
+    first: int
+    last: int
+    subjects: int
 
 
-def _chunks(found: Sequence[tuple[str, str, int]]) -> Iterator[MachineChunk]:
-    for cluster, rows in groupby(found, key=lambda row: row[0]):
-        chunk: list[str] = []
-        size = 0
-        for _, machine, count in rows:
-            if chunk and size + count > ROWS_PER_CHUNK:
-                yield MachineChunk(cluster, chunk[0], chunk[-1], len(chunk))
-                chunk, size = [], 0
-            chunk.append(machine)
-            size += count
-        yield MachineChunk(cluster, chunk[0], chunk[-1], len(chunk))
+def _chunks(found: Sequence[tuple[int, int, int]]) -> Iterator[SubjectChunk]:
+    blocks: list[tuple[int, int]] = []
+    size = 0
+    for block, rows, subjects in found:
+        if blocks and size + rows > ROWS_PER_CHUNK:
+            yield _joined(blocks)
+            blocks, size = [], 0
+        blocks.append((block, subjects))
+        size += rows
+    if blocks:
+        yield _joined(blocks)
+
+
+def _joined(blocks: Sequence[tuple[int, int]]) -> SubjectChunk:
+    first, last = blocks[0][0] * SUBJECTS_PER_BLOCK, (blocks[-1][0] + 1) * SUBJECTS_PER_BLOCK - 1
+    return SubjectChunk(first, last, sum(subjects for _, subjects in blocks))
 
 
 _COUNTERS, _STATES = (
@@ -139,10 +146,7 @@ _SETTINGS = {
     "output_format_arrow_low_cardinality_as_dictionary": 1,
 }
 
-_HEAD = (
-    "machine, toLowCardinality(view) AS view_text, reader, lane, provenance, epoch, seq, driver_session, measured_at"
-)
-_LANE = "machine, view, reader, lane"
+_HEAD = "subject, provenance, epoch, seq, driver_session, measured_at"
 _TAILS = "tail_int_ids, tail_int_values, tail_float_ids, tail_float_values"
 
 
@@ -153,15 +157,15 @@ def _names(metrics: list[Metric]) -> str:
 _HOUR = f"SELECT {_HEAD}, {_names(_CORE)}, {_TAILS} FROM samples WHERE {CHUNK_CONDITION}"  # noqa: S608 - names are from the catalogue; values are bound
 _BEFORE = f"SELECT {_HEAD}, {_names(_CONTEXT_METRICS)}, {_TAILS} FROM samples FINAL WHERE {CHUNK_CONDITION}"  # noqa: S608 - as above
 _AFTER = f"""
-SELECT {_HEAD}, `{ENERGY.name}` FROM samples FINAL WHERE {CHUNK_CONDITION} AND view != '' AND isNotNull(`{ENERGY.name}`)
-ORDER BY {_LANE}, measured_at LIMIT 1 BY {_LANE}
+SELECT {_HEAD}, `{ENERGY.name}` FROM samples FINAL WHERE {CHUNK_CONDITION} AND isNotNull(`{ENERGY.name}`)
+ORDER BY subject, measured_at LIMIT 1 BY subject
 """  # noqa: S608 - as above
 
 
 def fetch_with_context(handle: Handle, where: dict[str, Any], first: int, *, final: bool) -> Any:
     """Return an Arrow table of the samples of the hour that starts at `first`, with context before and after it.
 
-    Samples before the hour have no gauges; after the hour there is only the first energy reading per lane. Duplicate
+    Samples before the hour have no gauges; after the hour there is only the first energy reading per subject. Duplicate
     samples are removed only with `final`, which is slow.
     """
     pa = importlib.import_module("pyarrow")
@@ -170,6 +174,23 @@ def fetch_with_context(handle: Handle, where: dict[str, Any], first: int, *, fin
     before = _query(handle, _BEFORE, where, max(0, first - CONTEXT_NS), first)
     after = _query(handle, _AFTER, where, last, last + CONTEXT_NS)
     return pa.concat_tables([before, hour, after], promote_options="default").unify_dictionaries().combine_chunks()
+
+
+_LANES = """
+SELECT number, lane, view != '' FROM subjects WHERE number >= {first_subject:UInt32} AND number <= {last_subject:UInt32}
+ORDER BY number
+"""
+
+
+def fetch_lanes(handle: Handle, where: dict[str, Any]) -> SubjectLanes:
+    """Return the lanes of a chunk's subjects."""
+    rows = handle.query(_LANES, parameters=where).result_rows
+    numbers, lanes, of_device = zip(*rows, strict=True) if rows else ((), (), ())
+    return SubjectLanes(
+        numbers=np.array(numbers, np.int64),
+        valid_ns=np.array([valid_ns(lane) for lane in lanes], np.int64),
+        of_device=np.array(of_device, np.bool_),
+    )
 
 
 def _query(handle: Handle, query: str, where: dict[str, Any], since: int, until: int) -> Any:
@@ -185,10 +206,12 @@ _WRITING = {"optimize_on_insert": 0}
 
 def roll_up_samples(handle: Handle, where: dict[str, Any], first: int, version: int, *, minutes: bool) -> None:
     """Compute and write the rollups of samples."""
-    rows = read_rows(fetch_with_context(handle, where, first, final=False))
+    samples = fetch_with_context(handle, where, first, final=False)
+    lanes = fetch_lanes(handle, where)  # after the samples: every subject of them was stored before
+    rows = read_rows(samples, lanes)
     if rows.has_duplicates:
-        rows = read_rows(fetch_with_context(handle, where, first, final=True))
-    for name, table in _tables(where["cluster"], rows, first, version, minutes=minutes).items():
+        rows = read_rows(fetch_with_context(handle, where, first, final=True), lanes)
+    for name, table in _tables(rows, first, version, minutes=minutes).items():
         if table.num_rows:
             handle.insert_arrow(name, table, settings=_WRITING)
 
@@ -202,19 +225,19 @@ def roll_up_dims(handle: Handle, where: dict[str, Any], first: int, version: int
             handle.command(statement, parameters={**where, **spans}, settings={**_LONGEST, **DIM_SETTINGS})
 
 
-def _tables(cluster: str, rows: SampleColumns, first: int, version: int, *, minutes: bool) -> dict[str, Any]:
+def _tables(rows: SampleColumns, first: int, version: int, *, minutes: bool) -> dict[str, Any]:
     last = first + HOUR_NS
     by_minute_states, by_hour_states = compute_states(rows, first, last)
     tables = {
-        STATES_1H.name: states_table(cluster, version, rows, by_hour_states),
-        USAGE_1H.name: usage_table(cluster, version, rows, compute_usage(rows, first, last), first),
+        STATES_1H.name: states_table(version, rows, by_hour_states),
+        USAGE_1H.name: usage_table(version, rows, compute_usage(rows, first, last), first),
     }
     if minutes:
         by_minute = compute_windows(rows, first, last, MINUTE_NS)
-        tables[WINDOWS_1M.name] = windows_table(WINDOWS_1M, cluster, version, rows, by_minute)
-        tables[STATES_1M.name] = states_table(cluster, version, rows, by_minute_states)
+        tables[WINDOWS_1M.name] = windows_table(WINDOWS_1M, version, rows, by_minute)
+        tables[STATES_1M.name] = states_table(version, rows, by_minute_states)
         by_hour = to_hour(by_minute, rows, first)
     else:
         by_hour = compute_windows(rows, first, last, HOUR_NS)
-    tables[WINDOWS_1H.name] = windows_table(WINDOWS_1H, cluster, version, rows, by_hour)
+    tables[WINDOWS_1H.name] = windows_table(WINDOWS_1H, version, rows, by_hour)
     return tables

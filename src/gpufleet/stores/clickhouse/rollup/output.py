@@ -9,7 +9,7 @@ import numpy as np
 from gpufleet.model.catalogue import CATALOGUE, MetricKind, Storage
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.rollup.durations import HourUsage, StateDurations
-from gpufleet.stores.clickhouse.rollup.rows import TEXT_COLUMNS, Array, SampleColumns
+from gpufleet.stores.clickhouse.rollup.rows import Array, SampleColumns
 from gpufleet.stores.clickhouse.rollup.tables import metrics_stored_as
 from gpufleet.stores.clickhouse.rollup.windows import CounterWindows, GaugeWindows, StateWindows, WindowSet
 from gpufleet.stores.clickhouse.schema.tables import TableDefinition
@@ -17,10 +17,10 @@ from gpufleet.stores.clickhouse.schema.tables import TableDefinition
 _BY_ID = {metric.id: metric for metric in CATALOGUE.values()}
 
 
-def windows_table(table: TableDefinition, cluster: str, version: int, rows: SampleColumns, windows: WindowSet) -> Any:
+def windows_table(table: TableDefinition, version: int, rows: SampleColumns, windows: WindowSet) -> Any:
     """Return the rows of `windows_1m` or `windows_1h`."""
     count = len(windows.start)
-    columns = _head(cluster, version, rows, windows.first_row, windows.start)
+    columns = _head(version, rows, windows.first_row, windows.start)
     columns["samples"] = windows.samples.astype(np.uint32)
     types = {column.name: column.type for column in table.columns}
     for metric in metrics_stored_as(MetricKind.GAUGE, Storage.CORE):
@@ -47,7 +47,7 @@ def windows_table(table: TableDefinition, cluster: str, version: int, rows: Samp
     return _arrow().table({**columns, **_tails(count, windows)})
 
 
-def states_table(cluster: str, version: int, rows: SampleColumns, durations: StateDurations) -> Any:
+def states_table(version: int, rows: SampleColumns, durations: StateDurations) -> Any:
     """Return the rows of `state_windows_1m` or `state_windows_1h`."""
     pa = _arrow()
     pairs = durations.metric * 256 + durations.state
@@ -56,7 +56,7 @@ def states_table(cluster: str, version: int, rows: SampleColumns, durations: Sta
     states = [_state_name(metric.states, int(pair) % 256) for metric, pair in zip(metrics, found, strict=True)]
     return pa.table(
         {
-            **_head(cluster, version, rows, durations.row, durations.start),
+            **_head(version, rows, durations.row, durations.start),
             "metric": _named(which, [metric.name for metric in metrics]),
             "state": _named(which, states),
             "seconds": durations.seconds,
@@ -64,10 +64,10 @@ def states_table(cluster: str, version: int, rows: SampleColumns, durations: Sta
     )
 
 
-def usage_table(cluster: str, version: int, rows: SampleColumns, usage: HourUsage, first: int) -> Any:
+def usage_table(version: int, rows: SampleColumns, usage: HourUsage, first: int) -> Any:
     """Return the rows of `usage_1h`."""
     starts = np.full(len(usage.row), first)
-    return _arrow().table({**_head(cluster, version, rows, usage.row, starts), **usage.sums})
+    return _arrow().table({**_head(version, rows, usage.row, starts), **usage.sums})
 
 
 def _arrow() -> Any:
@@ -78,13 +78,13 @@ def _state_name(states: tuple[str, ...], number: int) -> str:
     return states[number] if number < len(states) else str(number)
 
 
-def _head(cluster: str, version: int, rows: SampleColumns, row: Array, start: Array) -> dict[str, Any]:
-    count = len(row)
+def _head(version: int, rows: SampleColumns, row: Array, start: Array) -> dict[str, Any]:
+    codes, names = rows.provenance
     return {
-        "cluster": _coded(np.zeros(count, np.int64), [cluster]),
-        **{name: _coded(rows.texts[name][0][row], rows.texts[name][1]) for name in TEXT_COLUMNS},
+        "subject": rows.subject[row].astype(np.uint32),
+        "provenance": _coded(codes[row], names),
         "at": (start // NANOS).astype(np.uint32),
-        "version": np.full(count, version, np.uint64),
+        "version": np.full(len(row), version, np.uint64),
     }
 
 

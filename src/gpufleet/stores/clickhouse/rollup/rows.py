@@ -1,4 +1,4 @@
-"""Samples as numeric columns, ordered by lane and time. Pure: Arrow table to arrays."""
+"""Samples as numeric columns, ordered by subject and time. Pure: Arrow table to arrays."""
 
 import importlib
 from typing import Any
@@ -8,12 +8,9 @@ import numpy as np
 
 from gpufleet.model.catalogue import CATALOGUE, Storage
 from gpufleet.model.reading import Provenance
-from gpufleet.stores.clickhouse.rollup.tables import valid_ns
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-TEXT_COLUMNS = ("machine", "view", "reader", "lane", "provenance")
-_COLUMNS = ("machine", "view_text", "reader", "lane", "provenance")
 _PLAIN = {metric.name: metric.id for metric in CATALOGUE.values() if metric.storage is Storage.CORE}
 
 NEVER = np.iinfo(np.int64).max
@@ -26,23 +23,39 @@ class MetricCells(msgspec.Struct, frozen=True):
     values: Array
 
 
-class SampleColumns(msgspec.Struct, frozen=True):
-    """Samples in columns, ordered by lane and time. A lane here is a machine, view, reader and lane.
+class SubjectLanes(msgspec.Struct, frozen=True):
+    """What the rollup of a subject's samples depends on.
 
     Attributes:
-        texts: column name to (row to code, texts by code in sort order).
-        lane: row to lane number.
-        reporter: row to number of its lane and provenance.
+        numbers: of subjects, ascending.
+        valid_ns: nanoseconds for which a reading of the subject's lane is valid at most.
+        of_device: whether the subject is a device, not the machine itself.
+    """
+
+    numbers: Array
+    valid_ns: Array
+    of_device: Array
+
+
+class SampleColumns(msgspec.Struct, frozen=True):
+    """Samples in columns, ordered by subject and time.
+
+    Attributes:
+        subject: row to number of its subject.
+        of_device: row to whether its subject is a device.
+        provenance: row to code, and texts by code in sort order.
+        reporter: row to number of its subject and provenance.
         at: row to measurement time, nanoseconds since 1970.
-        next_at: row to time of the next sample of its lane, or `NEVER`.
+        next_at: row to time of the next sample of its subject, or `NEVER`.
         valid_until: row to the latest end of its validity.
         session: row to driver session.
-        sequence: row to its position in order of lane and sender sequence number; None if rows are in that order.
+        sequence: row to its position in order of subject and sender sequence number; None if rows are in that order.
         cells: metric id to values.
     """
 
-    texts: dict[str, tuple[Array, list[str]]]
-    lane: Array
+    subject: Array
+    of_device: Array
+    provenance: tuple[Array, list[str]]
     reporter: Array
     at: Array
     next_at: Array
@@ -53,34 +66,40 @@ class SampleColumns(msgspec.Struct, frozen=True):
 
     @property
     def has_duplicates(self) -> bool:
-        """Return whether a lane has two samples of the same instant."""
+        """Return whether a subject has two samples of the same instant."""
         return bool(np.any(self.next_at == self.at))
 
 
-def read_rows(table: Any) -> SampleColumns:
-    """Sort a table of samples and convert it."""
-    texts = {text: _ranked(table.column(name)) for text, name in zip(TEXT_COLUMNS, _COLUMNS, strict=True)}
-    lane = _combine([texts[name] for name in TEXT_COLUMNS[:-1]])
+def read_rows(table: Any, lanes: SubjectLanes) -> SampleColumns:
+    """Sort a table of samples and convert it.
+
+    Samples whose subject is not in `lanes` are left out: tables of a store that were restored to different times may
+    have some.
+    """
+    is_known = np.isin(table.column("subject").to_numpy(), lanes.numbers)
+    if not is_known.all():
+        table = table.filter(is_known).combine_chunks()
+    codes, names = _ranked(table.column("provenance"))
+    subject = table.column("subject").to_numpy().astype(np.int64)
     at = table.column("measured_at").cast("int64").to_numpy()
-    order = np.lexsort((at, lane))
+    order = np.lexsort((at, subject))
     if np.any(order[1:] < order[:-1]):
         table = table.take(order).combine_chunks()
-        texts = {name: (codes[order], names) for name, (codes, names) in texts.items()}
-        lane, at = lane[order], at[order]
+        codes, subject, at = codes[order], subject[order], at[order]
     next_at = np.full(len(at), NEVER)
-    same = lane[1:] == lane[:-1]
+    same = subject[1:] == subject[:-1]
     next_at[:-1][same] = at[1:][same]
-    lanes, names = texts["lane"]
-    longest = np.array([valid_ns(name) for name in names], np.int64)
+    place = np.searchsorted(lanes.numbers, subject)
     return SampleColumns(
-        texts=texts,
-        lane=lane,
-        reporter=lane * len(texts["provenance"][1]) + texts["provenance"][0],
+        subject=subject,
+        of_device=lanes.of_device[place],
+        provenance=(codes, names),
+        reporter=subject * len(names) + codes,
         at=at,
         next_at=next_at,
-        valid_until=at + longest[lanes],
+        valid_until=at + lanes.valid_ns[place],
         session=table.column("driver_session").to_numpy(),
-        sequence=_sequence(lane, *_epochs_and_numbers(table, texts["provenance"])),
+        sequence=_sequence(subject, *_epochs_and_numbers(table, (codes, names))),
         cells=_cells(table),
     )
 
@@ -93,19 +112,19 @@ def _epochs_and_numbers(table: Any, provenance: tuple[Array, list[str]]) -> tupl
     return np.where(ours, epochs, 0), np.where(ours, table.column("seq").to_numpy(), 0)
 
 
-def _sequence(lane: Array, epoch: Array, seq: Array) -> Array | None:
-    """Return `SampleColumns.sequence` of rows in order of lane and time.
+def _sequence(subject: Array, epoch: Array, seq: Array) -> Array | None:
+    """Return `SampleColumns.sequence` of rows in order of subject and time.
 
     Within an epoch, rows follow their sequence numbers, whatever the clock was. Rows of other epochs (such as a memory
     spool's while the disk was full) are placed between them by time.
     """
-    same = lane[1:] == lane[:-1]
+    same = subject[1:] == subject[:-1]
     if not np.any(same & ((epoch[1:] != epoch[:-1]) | (seq[1:] < seq[:-1]))):
         return None
-    count = len(lane)
-    order = np.lexsort((seq, epoch, lane))
+    count = len(subject)
+    order = np.lexsort((seq, epoch, subject))
     course = np.zeros(count, np.int64)
-    course[1:] = np.cumsum((lane[order][1:] != lane[order][:-1]) | (epoch[order][1:] != epoch[order][:-1]))
+    course[1:] = np.cumsum((subject[order][1:] != subject[order][:-1]) | (epoch[order][1:] != epoch[order][:-1]))
     latest = np.maximum.accumulate(course * count + order) - course * count  # newest time so far in this epoch
     order = order[np.argsort(latest, kind="stable")]
     sequence = np.empty(count, np.int64)
@@ -121,13 +140,6 @@ def _ranked(column: Any) -> tuple[Array, list[str]]:
     ranks = np.empty(len(names), np.int64)
     ranks[order] = np.arange(len(names))
     return ranks[array.indices.to_numpy()], [names[number] for number in order]
-
-
-def _combine(texts: list[tuple[Array, list[str]]]) -> Array:
-    numbers = texts[0][0]
-    for codes, names in texts[1:]:
-        numbers = numbers * len(names) + codes
-    return numbers
 
 
 def _cells(table: Any) -> dict[int, MetricCells]:

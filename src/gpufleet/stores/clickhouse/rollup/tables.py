@@ -11,15 +11,15 @@ from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage, Val
 from gpufleet.model.stored.retention import READING_VALID_SECONDS, Retention
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.schema.tables import SUBJECT, TEXT, Column, TableDefinition, tables
+from gpufleet.stores.clickhouse.schema.tables import SUBJECT_NUMBER, TEXT, Column, TableDefinition, tables
 
 MINUTE_NS = 60 * NANOS
 HOUR_NS = 3600 * NANOS
 
 _AT = Column("at", "DateTime('UTC')", "Delta, ZSTD(1)")
 _VERSION = Column("version", "UInt64")
-_REPORTER = (*SUBJECT, Column("reader", TEXT), Column("lane", TEXT), Column("provenance", TEXT))
-_REPORTER_KEY = ("cluster", "machine", "view", "reader", "lane", "provenance")
+_REPORTER = (SUBJECT_NUMBER, Column("provenance", TEXT))
+_REPORTER_KEY = ("subject", "provenance")
 _LABELS = Column("labels", "Array(String)")
 _SUMS = ("used_seconds", "idle_seconds", "power_joules", "power_seconds", "energy_joules", "energy_seconds")
 
@@ -238,17 +238,16 @@ DRIVER_COUNTERS = frozenset(
 )
 """Counters that restart at zero with the driver. Resets of other counters show as a decrease."""
 
-REPORTER_COLUMNS = "cluster, machine, view, reader, lane, provenance"
+REPORTER_COLUMNS = ", ".join(_REPORTER_KEY)
 
-RANGE_CONDITION = """cluster = {cluster:String} AND machine IN {machines:Array(String)}
+RANGE_CONDITION = """subject IN {subjects:Array(UInt32)}
     AND measured_at >= fromUnixTimestamp64Nano({since:Int64}, 'UTC')
     AND measured_at < fromUnixTimestamp64Nano({until:Int64}, 'UTC')"""
 
-CHUNK_CONDITION = """cluster = {cluster:String}
-    AND machine >= {first_machine:String} AND machine <= {last_machine:String}
+CHUNK_CONDITION = """subject >= {first_subject:UInt32} AND subject <= {last_subject:UInt32}
     AND measured_at >= fromUnixTimestamp64Nano({since:Int64}, 'UTC')
     AND measured_at < fromUnixTimestamp64Nano({until:Int64}, 'UTC')"""
-"""Condition for consecutive machines of a cluster in an interval."""
+"""Condition for consecutive subjects in an interval."""
 
 _SHORTEST = min(READING_VALID_SECONDS.values())
 
@@ -260,9 +259,9 @@ VALID_NS = (
 """SQL expression: nanoseconds for which a reading is valid at most, by lane."""
 
 NEXT_SAMPLE_NS = """leadInFrame(toUnixTimestamp64Nano(measured_at), 1, toInt64(9223372036854775807)) OVER (
-        PARTITION BY cluster, machine, view, reader, lane ORDER BY measured_at
+        PARTITION BY subject ORDER BY measured_at
         ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)"""
-"""SQL expression: time of the next sample of the lane, which ends the validity of a row whatever its values."""
+"""SQL expression: time of the next sample of the subject, which ends the validity of a row whatever its values."""
 
 
 def valid_ns(lane: str) -> int:

@@ -29,10 +29,11 @@ from gpufleet.stores.clickhouse.rollup.tables import (
     REPORTER_COLUMNS,
     USAGE_1H,
     UTILIZATION,
-    VALID_NS,
     WATTS,
+    valid_ns,
     value_expression,
 )
+from gpufleet.stores.clickhouse.samples.cache import SubjectRow, SubjectsOf
 
 _BUSY = f"coalesce({', '.join(map(value_expression, UTILIZATION))})"
 _WATTS, _JOULES = value_expression(WATTS), value_expression(ENERGY)
@@ -42,18 +43,18 @@ SUMS = ("used_seconds", "idle_seconds", "power_joules", "power_seconds", "energy
 _SUMMED = ", ".join(f"sum({name}) AS total_{name}" for name in SUMS)
 
 
-_VIEWS_IN_RANGE = f"{RANGE_CONDITION} AND view IN {{views:Array(String)}}"
-"""Condition on columns of the key only: it may be checked before rows with one key are merged."""
-
 _MERGE_SETTINGS = "SETTINGS do_not_merge_across_partitions_select_final = 1"
 """All rows with one key are in one partition: the key contains the time."""
 
 
 def _pieces(number: str, first: str, last: str, join: str) -> str:
-    """Return the query for pieces of time with known usage, of every reporter, limited to an interval."""
+    """Return the query for pieces of time with known usage, of every reporter, limited to an interval.
+
+    The condition is on columns of the key only: it may be checked before rows with one key are merged.
+    """
     return f"""
-    SELECT {REPORTER_COLUMNS}, {number} AS number, s.card AS card, greatest(at_ns, {first}) AS from_ns,
-        least(next_ns, at_ns + {VALID_NS}, {last}) AS until_ns, (until_ns - from_ns) / {NANOS} AS seconds,
+    SELECT {REPORTER_COLUMNS}, {number} AS number, s.card AS card, s.rank AS rank, greatest(at_ns, {first}) AS from_ns,
+        least(next_ns, at_ns + s.valid_ns, {last}) AS until_ns, (until_ns - from_ns) / {NANOS} AS seconds,
         if(ifNull(busy >= {USED_RATIO}, 0), seconds, 0) AS used_seconds,
         if(ifNull(busy < {USED_RATIO}, 0), seconds, 0) AS idle_seconds,
         ifNull(watts, 0) * seconds AS power_joules, if(isNull(watts), 0, seconds) AS power_seconds,
@@ -61,11 +62,11 @@ def _pieces(number: str, first: str, last: str, join: str) -> str:
     FROM (
         SELECT {REPORTER_COLUMNS}, {_BUSY} AS busy, {_WATTS} AS watts, toUnixTimestamp64Nano(measured_at) AS at_ns,
             {NEXT_SAMPLE_NS} AS next_ns
-        FROM samples FINAL PREWHERE {_VIEWS_IN_RANGE}
+        FROM samples FINAL PREWHERE {RANGE_CONDITION}
     ) AS readings {join}
     WHERE from_ns < until_ns AND (isNotNull(busy) OR isNotNull(watts))
     UNION ALL
-    SELECT {REPORTER_COLUMNS}, {number} AS number, s.card AS card,
+    SELECT {REPORTER_COLUMNS}, {number} AS number, s.card AS card, s.rank AS rank,
         greatest(before_ns, {first}) AS from_ns, least(at_ns, {last}) AS until_ns,
         (until_ns - from_ns) / {NANOS} AS seconds, 0, 0, 0, 0,
         (if(joules >= joules_before AND (driver_session = session_before OR 0 IN (driver_session, session_before)),
@@ -76,8 +77,8 @@ def _pieces(number: str, first: str, last: str, join: str) -> str:
             driver_session, lagInFrame(driver_session, 1, toUInt64(0)) OVER lane_before AS session_before,
             lagInFrame(joules, 1, toFloat64(0)) OVER lane_before AS joules_before,
             lagInFrame(at_ns, 1, toInt64(0)) OVER lane_before AS before_ns
-        FROM samples FINAL PREWHERE {_VIEWS_IN_RANGE} WHERE isNotNull({_JOULES})
-        WINDOW lane_before AS (PARTITION BY cluster, machine, view, reader, lane ORDER BY measured_at
+        FROM samples FINAL PREWHERE {RANGE_CONDITION} WHERE isNotNull({_JOULES})
+        WINDOW lane_before AS (PARTITION BY subject ORDER BY measured_at
             ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
     ) AS readings {join}
     WHERE from_ns < until_ns AND before_ns > 0 AND at_ns - before_ns <= {MAX_COUNTER_GAP_SECONDS * NANOS}
@@ -86,24 +87,23 @@ def _pieces(number: str, first: str, last: str, join: str) -> str:
 
 
 _INTERVALS = """
-    SELECT arrayJoin(arrayZip({views:Array(String)}, {of:Array(String)}, {numbers:Array(UInt32)},
-        {firsts:Array(Int64)}, {lasts:Array(Int64)}, {cards:Array(String)})) AS s,
-        s.1 AS view, s.2 AS machine, s.3 AS number, s.4 AS first_ns, s.5 AS last_ns, s.6 AS card
+    SELECT arrayJoin(arrayZip({of:Array(UInt32)}, {numbers:Array(UInt32)}, {firsts:Array(Int64)},
+        {lasts:Array(Int64)}, {cards:Array(String)}, {valid:Array(Int64)}, {ranks:Array(UInt32)})) AS s,
+        s.1 AS of_subject, s.2 AS number, s.3 AS first_ns, s.4 AS last_ns, s.5 AS card, s.6 AS valid_ns, s.7 AS rank
 """
 
 
 def render_best_reporter(usage: str, by: str) -> str:
     """Return the query that selects, for each value of `by`, the reporter that covers most of it.
 
-    Use, power and energy are selected separately: the best reporter of one may not cover the others.
+    Use, power and energy are selected separately: the best reporter of one may not cover the others. Of equal reporters
+    that with the greatest rank is selected.
     """
-    priority = "transform(reader, ['nvml', 'dcgm', 'nvidia_smi'], [3, 2, 1], 0)"
-    rank = f"machine, {priority}, reader, lane, view"
     used = "total_used_seconds, total_idle_seconds"
     return f"""
-    SELECT {by}, argMax(({used}), (total_used_seconds + total_idle_seconds, {rank})) AS use,
-        argMax((total_power_joules, total_power_seconds), (total_power_seconds, {rank})) AS power,
-        argMax((total_energy_joules, total_energy_seconds), (total_energy_seconds, {rank})) AS energy
+    SELECT {by}, argMax(({used}), (total_used_seconds + total_idle_seconds, rank)) AS use,
+        argMax((total_power_joules, total_power_seconds), (total_power_seconds, rank)) AS power,
+        argMax((total_energy_joules, total_energy_seconds), (total_energy_seconds, rank)) AS energy
     FROM ({usage}) GROUP BY {by}"""  # noqa: S608
 
 
@@ -113,13 +113,13 @@ _SELECTED = "use.1, use.2, power.1, power.2, energy.1, energy.2"
 def render_intervals() -> str:
     """Return the query for parts of intervals within an hour, from samples: (number, card, six sums) by part and card.
 
-    Parameters: cluster, machines, since, until, and lists of equal length: views, of (their machines), numbers, firsts,
-    lasts and cards. Views with the same number are one device, seen from several sides. Its cards are GPUs that
-    replaced one another.
+    Parameters: subjects, since, until, and lists of equal length: of (subjects), numbers, firsts, lasts, cards, valid
+    (nanoseconds for which a reading is valid) and ranks. Subjects with the same number are one device, seen from
+    several sides and by several readers. Its cards are GPUs that replaced one another.
     """
-    join = f"INNER JOIN ({_INTERVALS}) AS s ON readings.machine = s.machine AND readings.view = s.view"
+    join = f"INNER JOIN ({_INTERVALS}) AS s ON readings.subject = s.of_subject"
     pieces = _pieces("s.number", "s.first_ns", "s.last_ns", join)
-    by = f"{REPORTER_COLUMNS}, number, card"
+    by = f"{REPORTER_COLUMNS}, number, card, rank"
     usage = f"SELECT {by}, {_SUMMED} FROM ({pieces}) GROUP BY {by}"  # noqa: S608
     best = render_best_reporter(usage, "number, card")
     return f"SELECT number, card, {_SELECTED} FROM ({best}) {_MERGE_SETTINGS}"  # noqa: S608
@@ -132,14 +132,14 @@ def render_whole_hours() -> str:
     seconds.
     """
     usage = f"""
-        SELECT readings.machine AS machine, readings.view AS view, reader, lane, number, card, at,
+        SELECT number, card, rank, at,
             {", ".join(f"{name} AS total_{name}" for name in SUMS)}
         FROM (
             SELECT * FROM {USAGE_1H.name} FINAL
-            WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}}
+            WHERE subject IN {{subjects:Array(UInt32)}}
                 AND at >= toDateTime({{start:Int64}}, 'UTC') AND at < toDateTime({{end:Int64}}, 'UTC')
                 AND (at, version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)
-        ) AS readings INNER JOIN ({_INTERVALS}) AS s ON readings.machine = s.machine AND readings.view = s.view
+        ) AS readings INNER JOIN ({_INTERVALS}) AS s ON readings.subject = s.of_subject
         WHERE toUnixTimestamp(at) * {NANOS} >= s.first_ns AND toUnixTimestamp(at) * {NANOS} < s.last_ns"""  # noqa: S608
     sums = ", ".join(f"sum({one})" for one in _SELECTED.split(", "))
     best = render_best_reporter(usage, "number, card, at")
@@ -162,7 +162,7 @@ class IntervalPart(msgspec.Struct, frozen=True):
 
 
 def fetch_device_usage(
-    handle: Handle, intervals: Sequence[DeviceInterval], retention: Retention, now: int
+    handle: Handle, subjects_of: SubjectsOf, intervals: Sequence[DeviceInterval], retention: Retention, now: int
 ) -> list[DeviceUsage]:
     """Return the usage of each interval; all sums are zero if nothing is known."""
     if not intervals:
@@ -173,12 +173,35 @@ def fetch_device_usage(
     written = {one.hour for one in hours}
     sums = [[0.0] * len(SUMS) for _ in intervals]
     for cluster, runs, parts in _by_cluster(intervals, rolled, written):
+        devices = _devices(subjects_of, cluster, [one for one in intervals if one.cluster == cluster])
         for chunk in _chunks(runs):
-            _add(sums, handle, render_whole_hours(), cluster, intervals, chunk)
+            _add(sums, handle, render_whole_hours(), devices, intervals, chunk)
         for hours_of_query in _joined_hours(parts):
             for chunk in _chunks(hours_of_query):
-                _add(sums, handle, render_intervals(), cluster, intervals, chunk, each=True)
+                _add(sums, handle, render_intervals(), devices, intervals, chunk, each=True)
     return [DeviceUsage(**dict(zip(SUMS, one, strict=True))) for one in sums]
+
+
+_Devices = Mapping[tuple[str, str], Sequence[tuple[int, SubjectRow]]]
+"""(machine, view) to its subjects with their ranks."""
+
+_PREFERRED = ("nvidia_smi", "dcgm", "nvml")
+"""Readers that are preferred if their coverage is equal, the last one most."""
+
+
+def _devices(subjects_of: SubjectsOf, cluster: str, intervals: Sequence[DeviceInterval]) -> _Devices:
+    views = {view for one in intervals for view in one.views}
+    machines = sorted({machine for machine, _ in views})
+    subjects = [one for one in subjects_of(cluster, machines) if (one.machine, one.view) in views]
+    subjects.sort(key=lambda one: (one.machine, _preference(one.reader), one.reader, one.lane, one.view))
+    found: dict[tuple[str, str], list[tuple[int, SubjectRow]]] = defaultdict(list)
+    for rank, one in enumerate(subjects):
+        found[one.machine, one.view].append((rank, one))
+    return found
+
+
+def _preference(reader: str) -> int:
+    return _PREFERRED.index(reader) if reader in _PREFERRED else -1
 
 
 def split_interval(
@@ -244,36 +267,37 @@ def _add(
     sums: list[list[float]],
     handle: Handle,
     query: str,
-    cluster: str,
+    devices: _Devices,
     intervals: Sequence[DeviceInterval],
     parts: Sequence[IntervalPart],
     *,
     each: bool = False,
 ) -> None:
     """Add the usage of parts to that of their intervals. With `each`, the reporter of each part is selected alone."""
+    # Runs have the number of their interval, so their sums add up to it.
     numbers = [place if each else part.number for place, part in enumerate(parts)]
     rows = [
-        (view, machine, part, number)
+        (rank, subject, part, number)
         for part, number in zip(parts, numbers, strict=True)
-        for machine, view in intervals[part.number].views
+        for view in intervals[part.number].views
+        for rank, subject in devices.get(view, ())
     ]
     if not rows:
         return
     first, last = min(part.start for part in parts), max(part.end for part in parts)
     parameters: dict[str, Any] = {
-        "cluster": cluster,
-        "machines": sorted({machine for _, machine, _, _ in rows}),
+        "subjects": sorted({subject.number for _, subject, _, _ in rows}),
         "since": max(0, first - CONTEXT_NS),
         "until": last + CONTEXT_NS,
         "start": first // NANOS,
         "end": last // NANOS,
-        "views": [view for view, _, _, _ in rows],
-        "of": [machine for _, machine, _, _ in rows],
-        # Runs have the number of their interval, so their sums add up to it.
+        "of": [subject.number for _, subject, _, _ in rows],
         "numbers": [number for _, _, _, number in rows],
         "firsts": [part.start for _, _, part, _ in rows],
         "lasts": [part.end for _, _, part, _ in rows],
-        "cards": [_card(view) for view, _, _, _ in rows],
+        "cards": [_card(subject.view) for _, subject, _, _ in rows],
+        "valid": [valid_ns(subject.lane) for _, subject, _, _ in rows],
+        "ranks": [rank for rank, _, _, _ in rows],
     }
     by_number: dict[int, list[tuple[str, list[float]]]] = defaultdict(list)
     for number, card, *found in handle.query(query, parameters=parameters).result_rows:

@@ -124,24 +124,24 @@ def _reading_growth(id_: int, cells: MetricCells, rows: SampleColumns, last: int
     """Return the increase of each reading before `last` over the previous reading by sequence number.
 
     If the clock moved back between the two readings, the increase is unknown, because readings in between may be out of
-    range. A lane that decreases more often by sequence number than by time is compared by time: its numbers do not
+    range. A subject that decreases more often by sequence number than by time is compared by time: its numbers do not
     follow the measurements (a relay renumbered its batches).
     """
     by_driver = id_ in _OF_THE_DRIVER
     if rows.sequence is None:
         return _plausible(id_, growth(cells, rows, by_driver=by_driver), rows.at[cells.rows])
     inside = np.flatnonzero(rows.at[cells.rows] < last)
-    number = number_keys(rows.lane[cells.rows[inside]])[2]
+    number = number_keys(rows.subject[cells.rows[inside]])[2]
     by_sequence = np.argsort(rows.sequence[cells.rows[inside]])
     grown, decreases = np.zeros((2, len(inside)), cells.values.dtype), []
     for target, order in zip(grown, (np.arange(len(inside)), by_sequence), strict=True):
         ordered = MetricCells(cells.rows[inside[order]], cells.values[inside[order]])
-        at, values, lane = rows.at[ordered.rows], ordered.values, number[order]
+        at, values, mine = rows.at[ordered.rows], ordered.values, number[order]
         more = growth(ordered, rows, by_driver=by_driver)
         more[1:] = np.where(at[1:] >= at[:-1], more[1:], 0)
         target[order] = _plausible(id_, more, at)
-        decreased = (values[1:] < values[:-1]) & (lane[1:] == lane[:-1])
-        decreases.append(np.bincount(lane[1:][decreased], minlength=int(number.max(initial=-1)) + 1))
+        decreased = (values[1:] < values[:-1]) & (mine[1:] == mine[:-1])
+        decreases.append(np.bincount(mine[1:][decreased], minlength=int(number.max(initial=-1)) + 1))
     found = np.zeros_like(cells.values)
     found[inside] = np.where((decreases[1] <= decreases[0])[number], grown[1], grown[0])
     return found
@@ -152,14 +152,14 @@ def _plausible(id_: int, grown: Array, at: Array) -> Array:
 
 
 def growth(cells: MetricCells, rows: SampleColumns, *, by_driver: bool) -> Array:
-    """Return the increase of each reading over the previous one in its lane; 0 for the first of a lane."""
-    values, lane = cells.values, rows.lane[cells.rows]
+    """Return the increase of each reading over the previous one of its subject; 0 for the first of a subject."""
+    values, subject = cells.values, rows.subject[cells.rows]
     grown = np.zeros_like(values)
     continues = values[1:] >= values[:-1]
     if by_driver:
         session = rows.session[cells.rows]
         continues &= (session[1:] == session[:-1]) | (session[1:] == 0) | (session[:-1] == 0)
-    grown[1:] = np.where(lane[1:] == lane[:-1], np.where(continues, values[1:] - values[:-1], values[1:]), 0)
+    grown[1:] = np.where(subject[1:] == subject[:-1], np.where(continues, values[1:] - values[:-1], values[1:]), 0)
     return grown
 
 
@@ -221,7 +221,7 @@ class _Selections:
         if np.any(keys < 0):
             pick = np.flatnonzero(keys >= 0)
             keys = keys[pick]
-        if np.any(keys[1:] < keys[:-1]):  # a lane with alternating provenances
+        if np.any(keys[1:] < keys[:-1]):  # a subject with alternating provenances
             order = np.argsort(keys, kind="stable")
             pick, keys = order if pick is None else pick[order], keys[order]
         return _Selection(pick, *find_runs(keys))

@@ -15,6 +15,7 @@ from gpufleet.model.wire.batch import Cell, DimBlock, MetricListCache, SampleBlo
 from gpufleet.model.wire.matrix import LISTED, as_matrix, join_matrices
 from gpufleet.stores.clickhouse.samples.keys import PlacedBlock, RowKeys, repeat_per_row, report_order, row_counts
 from gpufleet.stores.clickhouse.samples.newest import ValueGroup
+from gpufleet.stores.clickhouse.samples.subjects import SubjectNumbers, numbered
 from gpufleet.stores.clickhouse.schema.columns import (
     AnyColumn,
     ChunkedNumbers,
@@ -164,8 +165,9 @@ class _BlockGroup:
 class SampleRows:
     """Columns of `samples` and `latest` from many batches. Blocks with equal metrics are converted together."""
 
-    def __init__(self, known: WriteCache) -> None:
+    def __init__(self, known: WriteCache, subjects: SubjectNumbers) -> None:
         self._known = known
+        self._subjects = subjects
         self._groups = MetricListCache(_BlockGroup)
         self._rows = 0
         self._info: list[InfoRow] = []
@@ -202,7 +204,8 @@ class SampleRows:
             column.pad(self._rows)
         head: Columns = {**self._keys.columns(ordered), "info_set": self._info_sets}
         newest: Columns = {**head, KNOWN_AT.name: report_order(ordered), **self._newest.columns}
-        return {**head, **self._core, **self._tails}, newest, self._info, self._newest_groups
+        samples = {**numbered(head, self._subjects), **self._core, **self._tails}
+        return samples, newest, self._info, self._newest_groups
 
     def _add_values(self, names: Sequence[str], blocks: Sequence[PlacedBlock[SampleBlock]]) -> None:
         count = sum(one.rows for one in blocks)
@@ -329,7 +332,8 @@ def info_rows(rows: Sequence[InfoRow]) -> Iterator[tuple[object, ...]]:
 class DimRows:
     """Columns of `dim_samples` from many batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, subjects: SubjectNumbers) -> None:
+        self._subjects = subjects
         self._keys = RowKeys()
         self._blocks: list[PlacedBlock[DimBlock]] = []
         self._ints: list[Cell] = []
@@ -355,7 +359,7 @@ class DimRows:
     def columns(self) -> Columns:
         """The rows as columns."""
         columns: Columns = {
-            **self._keys.columns(self._blocks),
+            **numbered(self._keys.columns(self._blocks), self._subjects),
             "metric": repeat_per_row((one.block.metric for one in self._blocks), row_counts(self._blocks)),
             "labels": self._labels,
             "int_value": self._ints,

@@ -1,11 +1,11 @@
-"""Read cache of the store, and lookups of newest rows and view descriptions."""
+"""Read cache of the store, and lookups of newest rows, subjects and view descriptions."""
 
 import contextlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -16,7 +16,7 @@ from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.samples.blocks import machines_with_dims
 from gpufleet.stores.clickhouse.schema.columns import Columns, listed_cells
 from gpufleet.stores.clickhouse.schema.sets import AbsenceSets, SetCache
-from gpufleet.stores.clickhouse.schema.tables import VIEWS
+from gpufleet.stores.clickhouse.schema.tables import SUBJECTS, VIEWS
 
 Subject = tuple[str, str]
 """(cluster, machine)."""
@@ -242,6 +242,40 @@ class NewestRowCache:
         """Drop the largest clusters above the limit."""
         while sum(one.size for one in self._clusters.values()) > self._limit:
             del self._clusters[max(self._clusters, key=lambda one: self._clusters[one].size)]
+
+
+class SubjectRow(NamedTuple):
+    """Subject of a cluster, with the number that its samples have; see `subjects.py`."""
+
+    machine: str
+    view: str
+    reader: str
+    lane: str
+    number: int
+
+
+SubjectsOf = Callable[[str, Collection[str]], Sequence[SubjectRow]]
+"""Returns the subjects of machines of a cluster."""
+
+SUBJECT_COLUMNS, SUBJECT_KEY_SIZE = SubjectRow._fields, len(SubjectRow._fields) - 1
+"""Columns of a `NewestRowCache` of subjects, and the size of its key."""
+
+_SELECT_SUBJECTS = f"SELECT {', '.join(SUBJECT_COLUMNS)}"
+
+
+def fetch_subjects(
+    handle: Handle, cache: NewestRowCache | None, cluster: str, machines: Collection[str]
+) -> list[SubjectRow]:
+    """Return the subjects of machines; `cache` is None if other processes may write to the tables."""
+
+    def query(wanted: Sequence[str]) -> list[ResultRow]:
+        parameters = {"cluster": cluster, "machines": list(wanted)}
+        return fetch_newest(
+            handle, _SELECT_SUBJECTS, SUBJECTS.name, parameters, key=SUBJECT_KEY_SIZE, rank=itemgetter(-1)
+        )
+
+    found = query(list(machines)) if cache is None else cache.fetch(cluster, machines, query)
+    return [SubjectRow(*row) for row in found]
 
 
 Views = dict[tuple[str, str, str], View]

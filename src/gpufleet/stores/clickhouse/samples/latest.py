@@ -13,7 +13,14 @@ from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.samples.cache import ReadCache, ResultRow, Subject, cached_views, fetch_newest
+from gpufleet.stores.clickhouse.samples.cache import (
+    ReadCache,
+    ResultRow,
+    Subject,
+    SubjectsOf,
+    cached_views,
+    fetch_newest,
+)
 from gpufleet.stores.clickhouse.samples.keys import dictionary_column
 from gpufleet.stores.clickhouse.samples.newest import (
     COPIED,
@@ -47,22 +54,19 @@ FROM info WHERE cluster = {cluster:String} AND machine IN {machines:Array(String
 """
 
 _DIMS = """
-SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), metric, labels, int_value, float_value,
-    absence_set
+SELECT subject, toUnixTimestamp64Nano(measured_at), metric, labels, int_value, float_value, absence_set
 FROM dim_samples
-WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
-    AND measured_at IN {instants:Array(DateTime64(9, 'UTC'))}
+WHERE subject IN {subjects:Array(UInt32)} AND measured_at IN {instants:Array(DateTime64(9, 'UTC'))}
 """
 
-_MACHINES_WITH_DIMS = """
-SELECT DISTINCT machine FROM dim_samples WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
-"""
+_SUBJECTS_WITH_DIMS = "SELECT DISTINCT subject FROM dim_samples WHERE subject IN {subjects:Array(UInt32)}"
 
 
 def fetch_latest(
     handle: Handle,
     cache: ReadCache,
     newest: NewestSamples | None,
+    subjects_of: SubjectsOf,
     cluster: str,
     machines: Sequence[str],
     view: str | None = None,
@@ -70,6 +74,7 @@ def fetch_latest(
     """Return machine id to the newest sample per view, reader and lane, in that order (of one view).
 
     `newest` has the rows of machines that were read before; None if other processes may write to the tables.
+    `subjects_of` returns the subjects of machines.
     """
     parameters: dict[str, Any] = {"cluster": cluster, "machines": list(machines)}
     subjects = [(cluster, machine) for machine in machines]
@@ -80,7 +85,7 @@ def fetch_latest(
             return {}
         seen = {row.machine for row in rows if row.view}
         views = cached_views(handle, cache.views, may_keep_views, cluster, seen)
-        dims, dim_sets = _dims(handle, cache, may_keep_dims, cluster, rows, view)
+        dims, dim_sets = _dims(handle, cache, may_keep_dims, subjects_of, cluster, rows)
     texts = _texts(handle, parameters, {row.info_set for row in rows}, cache)
     absences = fetch_absences(handle, {row.absence_set for row in rows} | dim_sets, cache.absences)
     stored: dict[str, list[StoredSample]] = {}
@@ -178,9 +183,9 @@ def _dims(
     handle: Handle,
     cache: ReadCache,
     may_keep: set[Subject],
+    subjects_of: SubjectsOf,
     cluster: str,
     rows: Sequence[NewestRow],
-    view: str | None,
 ) -> tuple[SampleDims, set[int]]:
     machines = {row.machine for row in rows}
     known = cache.has_dims.known({(cluster, machine) for machine in machines})
@@ -188,26 +193,27 @@ def _dims(
     places = {row.place for row in rows if row.machine in machines}
     if not places:
         return {}, set()
+    subjects = {one.number: one for one in subjects_of(cluster, sorted(machines))}
+    keys = {place[:4] for place in places}
     parameters = {
-        "cluster": cluster,
-        "machines": sorted(machines),
+        "subjects": sorted(number for number, one in subjects.items() if one[:4] in keys),
         "instants": [_instant(at) for at in sorted({place[4] for place in places})],
-        **({} if view is None else {"view": view}),
     }
-    query = _DIMS if view is None else f"{_DIMS} AND view = {{view:String}}"
     dims: SampleDims = defaultdict(dict)
     sets = set()
-    for *subject, metric, labels, int_value, float_value, absence_set in handle.query(
-        query, parameters=parameters
+    for number, at, metric, labels, int_value, float_value, absence_set in handle.query(
+        _DIMS, parameters=parameters
     ).result_rows:
-        place = tuple(subject)
+        one = subjects[number]
+        place = one.machine, one.view, one.reader, one.lane, at
         if place in places:
             dims[place][metric, tuple(labels)] = (float_value if int_value is None else int_value, absence_set)
             sets.add(absence_set)
     unknown = machines - {place[0] for place in dims} - {machine for _, machine in known}
     if unknown:
-        parameters = {"cluster": cluster, "machines": sorted(unknown)}
-        with_dims = {machine for (machine,) in handle.query(_MACHINES_WITH_DIMS, parameters=parameters).result_rows}
+        parameters = {"subjects": sorted(number for number, one in subjects.items() if one.machine in unknown)}
+        found = handle.query(_SUBJECTS_WITH_DIMS, parameters=parameters).result_rows
+        with_dims = {subjects[number].machine for (number,) in found}
         for machine in unknown:
             cache.has_dims.keep(may_keep, (cluster, machine), machine in with_dims)
     return dims, sets

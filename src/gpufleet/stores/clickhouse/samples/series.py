@@ -14,6 +14,8 @@ from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.rollup.hours import SourceChoice, choose_sources, fetch_hour_states, needs_samples_only
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, value_expression
+from gpufleet.stores.clickhouse.samples.cache import SubjectRow
+from gpufleet.stores.clickhouse.samples.keys import MACHINE_VIEW
 from gpufleet.stores.clickhouse.samples.newest import value_of
 
 MAX_POINTS = 11_000
@@ -26,27 +28,24 @@ StepPart = tuple[Value, int]
 """Sum and count of a gauge; last value and measurement time of other metrics."""
 
 _HEAD = """
-SELECT view, reader, intDiv({at} - {{start:Int64}}, {{step:Int64}}) AS number,
+SELECT subject, intDiv({at} - {{start:Int64}}, {{step:Int64}}) AS number,
     {aggregates}
 FROM {table} FINAL
-WHERE cluster = {{cluster:String}} AND machine = {{machine:String}} AND provenance = {{provenance:String}}
+WHERE subject IN {{subjects:Array(UInt32)}} AND provenance = {{provenance:String}}
     AND ({spans}){more}
-GROUP BY view, reader, number
-ORDER BY view, reader, number
+GROUP BY subject, number
+ORDER BY subject, number
 SETTINGS do_not_merge_across_partitions_select_final = 1, max_result_rows = {max_rows}
 """
 
 _CURRENT = " AND (toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
-
-_CHOSEN_VIEWS = " AND view IN {views:Array(String)}"
 
 _TABLES = {Resolution.MINUTE: "windows_1m", Resolution.HOUR: "windows_1h"}
 
 
 def fetch_series(
     handle: Handle,
-    cluster: str,
-    machine: str,
+    subjects: Sequence[SubjectRow],
     metrics: Sequence[str],
     start: int,
     end: int,
@@ -56,9 +55,10 @@ def fetch_series(
     views: Collection[str] | None = None,
     xids_since: int = 0,
 ) -> StoredSeries:
-    """Return (view key, metric) to (start of step, value); see `ports.HistoryStore.series`.
+    """Return (view key, metric) to (start of step, value) of a machine; see `ports.HistoryStore.series`.
 
-    A series is of a single reader: of several readers of the same metric and view, the reader with the most steps.
+    `subjects` are all of the machine. A series is of a single reader: of several readers of the same metric and view,
+    the reader with the most steps.
 
     Raises:
         StoreError: for a metric without series, an invalid interval or step, or too many points.
@@ -70,21 +70,22 @@ def fetch_series(
     is_raw = needs_samples_only(start, end, step, retention, now)
     hours = [] if is_raw else fetch_hour_states(handle, start // HOUR_NS * 3600, -(-end // NANOS))
     source = choose_sources(start, end, step, hours, retention, now)
+    wanted = None if views is None else {MACHINE_VIEW, *views}
+    chosen = {one.number: one for one in subjects if wanted is None or one.view in wanted}
     parameters = {
-        "cluster": cluster,
-        "machine": machine,
+        "subjects": sorted(chosen),
         "provenance": provenance.value,
         "start": start,
         "step": step,
-        "views": ["", *sorted(views or ())],  # the empty key is that of the machine
         "xids_since": xids_since / NANOS,
     }
     found: dict[tuple[str, str], dict[str, dict[int, StepPart]]] = defaultdict(lambda: defaultdict(dict))
-    for query in _queries(source, requested, all_views=views is None):
-        for view, reader, number, *parts in handle.query(query, parameters=parameters).result_rows:
+    for query in _queries(source, requested) if chosen else ():
+        for subject, number, *parts in handle.query(query, parameters=parameters).result_rows:
+            of = chosen[subject]
             for metric, value, weight in zip(requested, parts[::2], parts[1::2], strict=True):
                 if value is not None and weight:
-                    steps = found[view, metric.name][reader]
+                    steps = found[of.view, metric.name][of.reader]
                     steps[number] = _merge(metric, steps.get(number), (value, weight))
     return StoredSeries(
         points={
@@ -95,15 +96,14 @@ def fetch_series(
     )
 
 
-def _queries(source: SourceChoice, metrics: Sequence[Metric], *, all_views: bool) -> Iterator[str]:
-    chosen = "" if all_views else _CHOSEN_VIEWS
+def _queries(source: SourceChoice, metrics: Sequence[Metric]) -> Iterator[str]:
     if source.raw:
         yield _HEAD.format(
             at="toUnixTimestamp64Nano(measured_at)",
             aggregates=",\n    ".join(map(_sample_aggregates, metrics)),
             table="samples",
             spans=" OR ".join(f"(measured_at >= {_instant(a)} AND measured_at < {_instant(b)})" for a, b in source.raw),
-            more=chosen,
+            more="",
             max_rows=MAX_ROWS,
         )
     if source.rolled:
@@ -115,7 +115,7 @@ def _queries(source: SourceChoice, metrics: Sequence[Metric], *, all_views: bool
                 f"(at >= toDateTime({a // NANOS}, 'UTC') AND at < toDateTime({b // NANOS}, 'UTC'))"
                 for a, b in source.rolled
             ),
-            more=_CURRENT + chosen,
+            more=_CURRENT,
             max_rows=MAX_ROWS,
         )
 
@@ -125,7 +125,7 @@ def _instant(at: int) -> str:
 
 
 def _merge(metric: Metric, before: StepPart | None, part: StepPart) -> StepPart:
-    """Merge the parts of a step from samples and from windows."""
+    """Merge the parts of a step: of several lanes, from samples and from windows."""
     if before is None:
         return part
     if metric.kind is MetricKind.GAUGE:

@@ -24,6 +24,10 @@ _COLUMNS = """
 SELECT table, name, type FROM system.columns WHERE database = currentDatabase() AND table IN {names:Array(String)}
 """
 
+_KEYS = """
+SELECT name, sorting_key FROM system.tables WHERE database = currentDatabase() AND name IN {names:Array(String)}
+"""
+
 _COMMENTS = (
     "SELECT name, comment FROM system.tables WHERE database = currentDatabase() AND name IN {names:Array(String)}"
 )
@@ -46,7 +50,7 @@ def migrate(handle: Handle, tables: Sequence[TableDefinition], engine: Engine) -
         The statements that changed something; none if the database was up to date.
 
     Raises:
-        StoreError: if the database has a newer schema version.
+        StoreError: if the database has a newer schema version, or a table with another sorting key.
     """
     handle.command(render_create(MIGRATIONS, engine))
     newest = handle.query("SELECT max(version) FROM schema_migrations").result_rows[0][0]
@@ -54,6 +58,7 @@ def migrate(handle: Handle, tables: Sequence[TableDefinition], engine: Engine) -
         raise StoreError(
             f"the store has schema version {newest}, this build supports {SCHEMA_VERSION}: run a newer gpufleet"
         )
+    _check_keys(handle, tables)
     present = _present_columns(handle, [table.name for table in tables])
     statements: list[str] = []
     for table in tables:
@@ -73,6 +78,17 @@ def migrate(handle: Handle, tables: Sequence[TableDefinition], engine: Engine) -
         }
         handle.insert_arrow(MIGRATIONS.name, arrow_table(MIGRATIONS, row))
     return statements
+
+
+def _check_keys(handle: Handle, tables: Sequence[TableDefinition]) -> None:
+    """Reject a table whose rows have another identity: a sorting key cannot be migrated."""
+    expected = {table.name: ", ".join(table.key) for table in tables}
+    for name, key in sorted(handle.query(_KEYS, parameters={"names": list(expected)}).result_rows):
+        if key.strip("()") != expected[name]:  # the engine keeps the parentheses of a single column
+            raise StoreError(
+                f"the table {name} has the sorting key ({key}), not ({expected[name]}): it was made by hand or by an "
+                "unreleased version; start with an empty store"
+            )
 
 
 def _run(handle: Handle, statements: Sequence[str]) -> Sequence[str]:

@@ -95,11 +95,15 @@ _LANE = (Column("reader", TEXT), Column("lane", TEXT))
 _RECEIVED = Column("received_at", INSTANT, "Delta, ZSTD(1)")
 _NUMBER = (Column("epoch", TEXT), Column("seq", "UInt64", "Delta, ZSTD(1)"))
 _REPORTED = Column("reported_at", INSTANT)
-_SAMPLE_KEY = ("cluster", "machine", "view", "reader", "lane", "measured_at")
+SUBJECT_KEY = ("cluster", "machine", "view", "reader", "lane")
+"""Columns that a subject number replaces."""
 
-SAMPLE_HEAD = (
-    *SUBJECT,
-    *_LANE,
+SUBJECT_NUMBER = Column("subject", "UInt32", "Delta, ZSTD(1)")
+"""Cluster, machine, view, reader and lane of a row, as the number of a row in `subjects`."""
+
+_SAMPLE_KEY = ("subject", "measured_at")
+
+_REPORT = (
     Column("provenance", TEXT),
     Column("measured_at", INSTANT, "DoubleDelta, ZSTD(1)"),
     _RECEIVED,
@@ -156,7 +160,7 @@ def _metric_column(metric: Metric) -> Column:
 
 
 def _sample_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
-    return (*SAMPLE_HEAD, *map(_metric_column, metrics), *_SAMPLE_TAIL)
+    return (SUBJECT_NUMBER, *_REPORT, *map(_metric_column, metrics), *_SAMPLE_TAIL)
 
 
 def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[TableDefinition, ...]:
@@ -167,6 +171,7 @@ def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[TableDefinition, ...]
         ),
         LATEST,
         DIM_SAMPLES,
+        SUBJECTS,
         ABSENCE_SETS,
         INFO,
         VIEWS,
@@ -188,9 +193,10 @@ FAST_CODEC = "LZ4"
 LATEST = TableDefinition(
     name="latest",
     columns=tuple(
-        msgspec.structs.replace(column, codec=FAST_CODEC) for column in (*SAMPLE_HEAD, KNOWN_AT, HAS_TOTALS, *_VALUES)
+        msgspec.structs.replace(column, codec=FAST_CODEC)
+        for column in (*SUBJECT, *_LANE, *_REPORT, KNOWN_AT, HAS_TOTALS, *_VALUES)
     ),
-    key=_SAMPLE_KEY[:-1],
+    key=SUBJECT_KEY,
     version="known_at",
     lookup=True,
 )
@@ -198,8 +204,7 @@ LATEST = TableDefinition(
 DIM_SAMPLES = TableDefinition(
     name="dim_samples",
     columns=(
-        *SUBJECT,
-        *_LANE,
+        SUBJECT_NUMBER,
         Column("provenance", TEXT),
         Column("measured_at", INSTANT, "Delta, ZSTD(1)"),
         _RECEIVED,
@@ -214,6 +219,15 @@ DIM_SAMPLES = TableDefinition(
     key=(*_SAMPLE_KEY, "metric", "labels"),
     partition="toDate(measured_at)",
 )
+
+SUBJECTS = TableDefinition(
+    name="subjects",
+    columns=(Column("number", "UInt32"), *SUBJECT, *_LANE),
+    key=SUBJECT_KEY,
+    version="number",
+    lookup=True,
+)
+"""Numbers of subjects. Of several numbers of a subject, only the greatest is used; see `samples/subjects.py`."""
 
 ABSENCE_SETS = TableDefinition(
     name="absence_sets",

@@ -198,6 +198,10 @@ def limit_settings(limits: SqlLimits) -> dict[str, Any]:
         "max_bytes_ratio_before_external_group_by": 0,
         "max_bytes_before_external_sort": 0,
         "max_bytes_ratio_before_external_sort": 0,
+        "max_bytes_before_external_join": 0,
+        "max_bytes_ratio_before_external_join": 0,
+        # A condition on a cluster or machine selects subjects: only their samples are read.
+        "enable_join_runtime_filters_index_analysis": 1,
         "allow_ddl": 0,
         "allow_introspection_functions": 0,
         "readonly": 1,

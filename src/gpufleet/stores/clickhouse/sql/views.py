@@ -92,10 +92,21 @@ def escape_literal(text: str) -> str:
 
 
 _REPORTER = "cluster machine view reader lane provenance"
-_CURRENT_WINDOWS = (
-    "FINAL WHERE (toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
-)
-"""Excludes rows of incomplete or earlier rollup runs (`rollup/tables.py`)."""
+
+
+def _named(table: str) -> str:
+    """Return the source of a table whose rows have subject numbers, with the columns of their subjects.
+
+    `subjects` is not FINAL: a number has one meaning, and is inserted once.
+    """
+    return f"{table} FINAL INNER JOIN subjects ON {table}.subject = subjects.number"
+
+
+def _current_windows(table: str) -> str:
+    """Return the source of a rollup table, without rows of incomplete or earlier runs (`rollup/tables.py`)."""
+    current = "(toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
+    return f"{_named(table)} WHERE {current}"
+
 
 _SPANS = (("minute", "a minute", "1m", " Fractions may be rounded to seven digits."), ("hour", "an hour", "1h", ""))
 _AT = "start of the {}; the newest two hours are not rolled up yet"
@@ -172,7 +183,7 @@ def _all(span: str, one: str, table: str, digits: str) -> Iterator[SqlView]:
             ViewColumn("samples", "samples", "number of samples"),
             *_windows_metrics(),
         ),
-        source=f"windows_{table} {_CURRENT_WINDOWS}",
+        source=_current_windows(f"windows_{table}"),
         metrics=_METRICS,
     )
     yield SqlView(
@@ -191,7 +202,7 @@ def _all(span: str, one: str, table: str, digits: str) -> Iterator[SqlView]:
             ViewColumn("increase", _counted("increase"), "increase, also across driver restarts; for counters"),
             ViewColumn("increase_integer", _whole("increase"), "the same for integers: exact"),
         ),
-        source=f"dim_windows_{table} {_CURRENT_WINDOWS}",
+        source=_current_windows(f"dim_windows_{table}"),
     )
     yield SqlView(
         name=f"fleet_state_{span}s",
@@ -202,7 +213,7 @@ def _all(span: str, one: str, table: str, digits: str) -> Iterator[SqlView]:
             _at(span),
             ViewColumn("seconds", "seconds", "seconds in this state"),
         ),
-        source=f"state_windows_{table} {_CURRENT_WINDOWS}",
+        source=_current_windows(f"state_windows_{table}"),
     )
 
 
@@ -298,7 +309,7 @@ VIEWS = (
         name="fleet_samples",
         help="Every sample over time; restrict `measured_at`, `cluster` and `machine`.",
         columns=(*table_columns(_SAMPLE), *_metrics(_of_samples)),
-        source=f"{SAMPLES} FINAL",
+        source=_named(SAMPLES),
         metrics=_EACH,
     ),
     SqlView(
@@ -324,7 +335,7 @@ VIEWS = (
             ),
             ViewColumn("integer", "int_value", "the same for integers: exact"),
         ),
-        source="dim_samples FINAL",
+        source=_named("dim_samples"),
     ),
     SqlView(
         name="fleet_texts",

@@ -1,9 +1,5 @@
 CREATE TABLE IF NOT EXISTS samples (
-    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
-    `machine` LowCardinality(String) CODEC(ZSTD(1)),
-    `view` String CODEC(ZSTD(1)),
-    `reader` LowCardinality(String) CODEC(ZSTD(1)),
-    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `subject` UInt32 CODEC(Delta, ZSTD(1)),
     `provenance` LowCardinality(String) CODEC(ZSTD(1)),
     `measured_at` DateTime64(9, 'UTC') CODEC(DoubleDelta, ZSTD(1)),
     `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
@@ -54,7 +50,7 @@ CREATE TABLE IF NOT EXISTS samples (
     `tail_float_values` Array(Float64) CODEC(ZSTD(1))
 ) ENGINE = ReplacingMergeTree()
 PARTITION BY toDate(measured_at)
-ORDER BY (cluster, machine, view, reader, lane, measured_at)
+ORDER BY (subject, measured_at)
 SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS latest (
@@ -82,11 +78,7 @@ ORDER BY (cluster, machine, view, reader, lane)
 SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS dim_samples (
-    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
-    `machine` LowCardinality(String) CODEC(ZSTD(1)),
-    `view` String CODEC(ZSTD(1)),
-    `reader` LowCardinality(String) CODEC(ZSTD(1)),
-    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `subject` UInt32 CODEC(Delta, ZSTD(1)),
     `provenance` LowCardinality(String) CODEC(ZSTD(1)),
     `measured_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
     `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
@@ -100,8 +92,19 @@ CREATE TABLE IF NOT EXISTS dim_samples (
     `absence_set` UInt64 CODEC(ZSTD(1))
 ) ENGINE = ReplacingMergeTree()
 PARTITION BY toDate(measured_at)
-ORDER BY (cluster, machine, view, reader, lane, measured_at, metric, labels)
+ORDER BY (subject, measured_at, metric, labels)
 SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS subjects (
+    `number` UInt32 CODEC(ZSTD(1)),
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(number)
+ORDER BY (cluster, machine, view, reader, lane)
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS absence_sets (
     `id` UInt64 CODEC(ZSTD(1)),
@@ -331,11 +334,7 @@ ORDER BY (cluster, sender)
 SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS windows_1m (
-    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
-    `machine` LowCardinality(String) CODEC(ZSTD(1)),
-    `view` String CODEC(ZSTD(1)),
-    `reader` LowCardinality(String) CODEC(ZSTD(1)),
-    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `subject` UInt32 CODEC(Delta, ZSTD(1)),
     `provenance` LowCardinality(String) CODEC(ZSTD(1)),
     `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
     `version` UInt64 CODEC(ZSTD(1)),
@@ -478,15 +477,11 @@ CREATE TABLE IF NOT EXISTS windows_1m (
     `tail_state_last` Array(UInt8) CODEC(ZSTD(1))
 ) ENGINE = ReplacingMergeTree(version)
 PARTITION BY toDate(at)
-ORDER BY (cluster, machine, view, reader, lane, provenance, at)
+ORDER BY (subject, provenance, at)
 SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS windows_1h (
-    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
-    `machine` LowCardinality(String) CODEC(ZSTD(1)),
-    `view` String CODEC(ZSTD(1)),
-    `reader` LowCardinality(String) CODEC(ZSTD(1)),
-    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `subject` UInt32 CODEC(Delta, ZSTD(1)),
     `provenance` LowCardinality(String) CODEC(ZSTD(1)),
     `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
     `version` UInt64 CODEC(ZSTD(1)),
@@ -629,15 +624,11 @@ CREATE TABLE IF NOT EXISTS windows_1h (
     `tail_state_last` Array(UInt8) CODEC(ZSTD(1))
 ) ENGINE = ReplacingMergeTree(version)
 PARTITION BY toYYYYMM(at)
-ORDER BY (cluster, machine, view, reader, lane, provenance, at)
+ORDER BY (subject, provenance, at)
 SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS dim_windows_1m (
-    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
-    `machine` LowCardinality(String) CODEC(ZSTD(1)),
-    `view` String CODEC(ZSTD(1)),
-    `reader` LowCardinality(String) CODEC(ZSTD(1)),
-    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `subject` UInt32 CODEC(Delta, ZSTD(1)),
     `provenance` LowCardinality(String) CODEC(ZSTD(1)),
     `metric` LowCardinality(String) CODEC(ZSTD(1)),
     `labels` Array(String) CODEC(ZSTD(1)),
@@ -653,15 +644,11 @@ CREATE TABLE IF NOT EXISTS dim_windows_1m (
     `float_increase` Nullable(Float64) CODEC(ZSTD(1))
 ) ENGINE = ReplacingMergeTree(version)
 PARTITION BY toDate(at)
-ORDER BY (cluster, machine, view, reader, lane, provenance, metric, labels, at)
+ORDER BY (subject, provenance, metric, labels, at)
 SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS dim_windows_1h (
-    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
-    `machine` LowCardinality(String) CODEC(ZSTD(1)),
-    `view` String CODEC(ZSTD(1)),
-    `reader` LowCardinality(String) CODEC(ZSTD(1)),
-    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `subject` UInt32 CODEC(Delta, ZSTD(1)),
     `provenance` LowCardinality(String) CODEC(ZSTD(1)),
     `metric` LowCardinality(String) CODEC(ZSTD(1)),
     `labels` Array(String) CODEC(ZSTD(1)),
@@ -677,15 +664,11 @@ CREATE TABLE IF NOT EXISTS dim_windows_1h (
     `float_increase` Nullable(Float64) CODEC(ZSTD(1))
 ) ENGINE = ReplacingMergeTree(version)
 PARTITION BY toYYYYMM(at)
-ORDER BY (cluster, machine, view, reader, lane, provenance, metric, labels, at)
+ORDER BY (subject, provenance, metric, labels, at)
 SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS state_windows_1m (
-    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
-    `machine` LowCardinality(String) CODEC(ZSTD(1)),
-    `view` String CODEC(ZSTD(1)),
-    `reader` LowCardinality(String) CODEC(ZSTD(1)),
-    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `subject` UInt32 CODEC(Delta, ZSTD(1)),
     `provenance` LowCardinality(String) CODEC(ZSTD(1)),
     `metric` LowCardinality(String) CODEC(ZSTD(1)),
     `labels` Array(String) CODEC(ZSTD(1)),
@@ -695,15 +678,11 @@ CREATE TABLE IF NOT EXISTS state_windows_1m (
     `seconds` Float64 CODEC(ZSTD(1))
 ) ENGINE = ReplacingMergeTree(version)
 PARTITION BY toDate(at)
-ORDER BY (cluster, machine, view, reader, lane, provenance, metric, labels, state, at)
+ORDER BY (subject, provenance, metric, labels, state, at)
 SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS state_windows_1h (
-    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
-    `machine` LowCardinality(String) CODEC(ZSTD(1)),
-    `view` String CODEC(ZSTD(1)),
-    `reader` LowCardinality(String) CODEC(ZSTD(1)),
-    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `subject` UInt32 CODEC(Delta, ZSTD(1)),
     `provenance` LowCardinality(String) CODEC(ZSTD(1)),
     `metric` LowCardinality(String) CODEC(ZSTD(1)),
     `labels` Array(String) CODEC(ZSTD(1)),
@@ -713,15 +692,11 @@ CREATE TABLE IF NOT EXISTS state_windows_1h (
     `seconds` Float64 CODEC(ZSTD(1))
 ) ENGINE = ReplacingMergeTree(version)
 PARTITION BY toYYYYMM(at)
-ORDER BY (cluster, machine, view, reader, lane, provenance, metric, labels, state, at)
+ORDER BY (subject, provenance, metric, labels, state, at)
 SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS usage_1h (
-    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
-    `machine` LowCardinality(String) CODEC(ZSTD(1)),
-    `view` String CODEC(ZSTD(1)),
-    `reader` LowCardinality(String) CODEC(ZSTD(1)),
-    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `subject` UInt32 CODEC(Delta, ZSTD(1)),
     `provenance` LowCardinality(String) CODEC(ZSTD(1)),
     `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
     `version` UInt64 CODEC(ZSTD(1)),
@@ -733,7 +708,7 @@ CREATE TABLE IF NOT EXISTS usage_1h (
     `energy_seconds` Float64 CODEC(ZSTD(1))
 ) ENGINE = ReplacingMergeTree(version)
 PARTITION BY toYYYYMM(at)
-ORDER BY (cluster, machine, view, reader, lane, provenance, at)
+ORDER BY (subject, provenance, at)
 SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS touched_hours (
