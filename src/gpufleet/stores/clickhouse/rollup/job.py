@@ -49,7 +49,7 @@ ROWS_PER_CHUNK = 250_000
 """Maximum samples per chunk, if a chunk has several blocks of subjects: about 300 MB with all core metrics."""
 
 SUBJECTS_PER_BLOCK = 64
-"""Consecutive subjects of which a chunk has all or none."""
+"""Consecutive subjects that are in one chunk."""
 
 _BLOCKS = """
 SELECT intDiv(subject, {size:UInt32}) AS block, count(), uniqExact(subject) FROM %s

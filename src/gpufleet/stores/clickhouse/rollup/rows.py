@@ -24,7 +24,7 @@ class MetricCells(msgspec.Struct, frozen=True):
 
 
 class SubjectLanes(msgspec.Struct, frozen=True):
-    """What the rollup of a subject's samples depends on.
+    """Lanes of subjects, as far as rollups depend on them.
 
     Attributes:
         numbers: of subjects, ascending.
