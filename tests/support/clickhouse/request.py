@@ -29,6 +29,9 @@ _OF_THE_PROTOCOL = frozenset(
 )  # fmt: skip
 """Parameters that are not settings of the statement."""
 
+MAX_FIELD_BYTES = 128 << 10
+"""Default of the server's `http_max_field_value_size`."""
+
 _INSERT = re.compile(rb"\s*(INSERT\s+INTO\s+(?:[^\n](?!\bFORMAT\b))*?)\s+FORMAT\s+(\w+)[ \t]*\r?\n", re.IGNORECASE)
 
 
@@ -66,6 +69,9 @@ def read_request(method: str, target: str, headers: Mapping[str, str], body: byt
     if headers.get("Content-Type", "").startswith("multipart/form-data"):
         arguments |= _form(headers["Content-Type"], body)
         body = b""
+    for name, value in arguments.items():
+        if len(value) > MAX_FIELD_BYTES:
+            raise ValueError(f"field value too long: {name} has {len(value)} bytes")
     query = arguments.get("query", "").encode()
     whole = query + b"\n" + body if query and body else query or body
     insert = _INSERT.match(whole)

@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from secrets import token_hex
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -12,7 +13,7 @@ from gpufleet.model.api.inventory import ChangeQuery, GpuPool, StoredChange, Sto
 from gpufleet.model.api.sql import QueryResult, SqlColumn, SqlLimits, SqlViewRecord
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
-from gpufleet.model.errors import StoreError
+from gpufleet.model.errors import StoreError, UnstorableError
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
@@ -183,7 +184,7 @@ class ClickHouseStore:
                 self._known = self._load_known()
             known, self._known = self._known, None  # dropped unless everything below succeeds
             # Everything is converted before the first insert, so an unstorable batch writes nothing.
-            columns = build_columns(accepted, known, self._loaded_numbers())
+            columns = self._build(accepted, known)
             tables = self._arrow_tables(columns.tables)
             with translate_errors(f"{self._dsn.shown}: insert into {TOUCHED_HOURS.name}"):
                 self._marks.mark(self._handles.writer, hours_touched(accepted))
@@ -194,19 +195,35 @@ class ClickHouseStore:
                             self._insert_subjects(table)
                         else:
                             self._insert(name, table, f"{token}/{name}", is_retry=is_retry)
-                self._add_to_memory(columns)
+                    self._add_to_memory(columns)
             except BaseException:  # any part may have been written
                 self._drop_memory()
                 raise
             known.trim()
             self._known = known
 
+    def _build(self, accepted: Sequence[AcceptedBatch], known: WriteCache) -> InsertColumns:
+        """Return what to insert; after an unexpected error the numbers of subjects are loaded again."""
+        numbers, self._numbers = self._loaded_numbers(), None
+        try:
+            columns = build_columns(accepted, known, numbers)
+        except UnstorableError:  # raised outside the numbering; numbers that were allotted are stored later
+            self._numbers = numbers
+            raise
+        self._numbers = numbers
+        return columns
+
     def _insert_subjects(self, table: Any) -> None:
-        """Insert new subjects. Their token is their first number, as a retry of a write may have other numbers."""
+        """Insert new subjects. No retry has their numbers, so each chunk has a token of its own.
+
+        The lease is renewed before each chunk, as another hub leaves out one chunk only, and after the last: another
+        hub that gave these subjects numbers has the lease.
+        """
         numbers, self._numbers = self._loaded_numbers(), None  # dropped if a chunk fails: it may still appear
         for start in range(0, table.num_rows, CHUNK):
-            some = table.slice(start, CHUNK)
-            self._insert(SUBJECTS.name, some, f"{SUBJECTS.name}/{some.column('number')[0]}", is_retry=False)
+            self._renew_lease(always=True)
+            self._insert(SUBJECTS.name, table.slice(start, CHUNK), token_hex(16), is_retry=False)
+        self._renew_lease(always=True)
         numbers.confirm_new()
         self._numbers = numbers
 
@@ -436,12 +453,12 @@ class ClickHouseStore:
             if self._lock is not None:
                 self._lock.release()
 
-    def _renew_lease(self) -> None:
+    def _renew_lease(self, *, always: bool = False) -> None:
         if self._lease is None:
             return
         try:
             with translate_errors(f"{self._dsn.shown}: lease renewal"):
-                self._lease.renew(self._handles.writer)
+                self._lease.renew(self._handles.writer, always=always)
         except StoreError:
             self._drop_memory()  # another hub may have written since
             self._numbers = None
@@ -449,13 +466,13 @@ class ClickHouseStore:
 
     def _add_to_memory(self, written: InsertColumns) -> None:
         """Add written rows to what is kept in memory."""
+        for name, cache in ((SUBJECTS.name, self._subjects), (READER_STATUS.name, self._readers)):
+            if name in written.tables:
+                cache.add(written.tables[name])
         if self._counts is not None:
             self._counts.add_written(written.tables)
         if "latest" in written.tables:
             self._newest.add(written.tables["latest"], written.newest)
-        for name, cache in ((READER_STATUS.name, self._readers), (SUBJECTS.name, self._subjects)):
-            if name in written.tables:
-                cache.add(written.tables[name])
 
     def _drop_memory(self) -> None:
         """Drop what is kept in memory: it is read again."""
@@ -489,7 +506,9 @@ class ClickHouseStore:
     def _loaded_numbers(self) -> SubjectNumbers:
         if self._numbers is None:
             with translate_errors(f"{self._dsn.shown}: numbers of subjects"):
-                self._numbers = load_subjects(self._handles.writer, tuple(self._tables.values()))
+                numbers = load_subjects(self._handles.writer, tuple(self._tables.values()))
+            self._renew_lease(always=True)  # loading millions of them takes a minute
+            self._numbers = numbers
         return self._numbers
 
     def _load_known(self) -> WriteCache:

@@ -246,12 +246,13 @@ def test_hub_with_an_expired_lease_cannot_write(server: ClickHouse, database: st
     passed = [0.0]
     with closing(ClickHouseStore.open(server.dsn(database), monotonic=lambda: passed[0])) as first:
         first.migrate(None, "hub-a")
+        first.write(power_batch(1.0), "s")
         server.query(  # as if the lease had expired
             f"INSERT INTO {database}.writers SELECT hub, host, renewed_at + toIntervalNanosecond(1), renewed_at "
             f"FROM {database}.writers FINAL"
         )
         with closing(opened(server.dsn(database), "hub-b")) as second:
-            first.write(power_batch(1.0), "t")  # the lease is not due for renewal yet
+            first.write(power_batch(1.5), "t")  # the lease is not due for renewal yet
             assert first.known_gpus()["c"] == KnownGpus(pci=None, nvml=1)
             passed[0] += RENEWAL_SECONDS
             with pytest.raises(StoreError, match="hub-b"):

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from gpufleet.model.catalogue import CATALOGUE, MetricKind, Storage, ValueType
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.rollup.durations import compute_states, compute_usage
+from gpufleet.stores.clickhouse.rollup.output import windows_table
 from gpufleet.stores.clickhouse.rollup.rows import SampleColumns, SubjectLanes, read_rows
-from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS, valid_ns
+from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS, WINDOWS_1M, valid_ns
 from gpufleet.stores.clickhouse.rollup.windows import WindowSet, compute_windows, to_hour
 from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import HOUR, MAX_GAP_SECONDS, Measurement
@@ -247,6 +248,12 @@ def test_integers_above_2_to_the_53_stay_exact() -> None:
     errors = windows.counters[CATALOGUE["gpu_ecc_corrected_errors_total"].id]
     assert (errors.last.tolist(), errors.increase.tolist()) == ([2**63 + 2], [2])
     assert windows.gauges[CATALOGUE["gpu_bar1_used_bytes"].id].high.tolist() == [2**60 + 2]
+
+
+def test_numbers_above_32_bit_floats_stay_finite() -> None:
+    rows = read_rows(table_of([(Measurement(at=HOUR, watts=1e300), "a", "x")]), LANES)
+    minutes = windows_table(WINDOWS_1M, 1, rows, compute_windows(rows, FIRST, LAST, MINUTE_NS))
+    assert minutes.column("gpu_power_watts_max").to_pylist() == [pytest.approx(3.4e38, rel=0.01)]
 
 
 def test_duplicate_sample_is_detected() -> None:

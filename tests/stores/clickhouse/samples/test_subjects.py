@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,6 +13,9 @@ from gpufleet.model.reading import DimValue, Sample
 from gpufleet.model.stored.samples import AcceptedBatch
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse import store as store_module
+from gpufleet.stores.clickhouse.connection.lease import LEASE_SECONDS
+from gpufleet.stores.clickhouse.samples import cache, series, subjects
 from gpufleet.stores.clickhouse.samples.subjects import CHUNK, SubjectNumbers
 from gpufleet.stores.clickhouse.schema.columns import Columns, IndexedColumn
 from gpufleet.stores.clickhouse.schema.tables import SUBJECT_KEY
@@ -105,8 +109,9 @@ def power(store: ClickHouseStore, cluster: str, machine: str) -> list[float]:
 
 
 def test_restarted_writer_keeps_numbers_and_leaves_some_out(
-    shared_server: ClickHouse, database: str, cluster: str
+    shared_server: ClickHouse, database: str, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(subjects, "ROWS_PER_PAGE", 1)  # so that each is loaded with a query of its own
     dsn = shared_server.dsn(database)
     for at in range(3):
         with opened(dsn) as store:
@@ -134,6 +139,81 @@ def test_insert_that_appears_after_another_number_was_given_changes_nothing(
         store.write([watts(cluster, "m", 1, 2.0)], "u")
         assert power(store, cluster, "m") == [1.0, 2.0]
     assert shared_server.query(f"SELECT DISTINCT subject FROM {database}.samples") == [(number,)]
+
+
+def test_hub_that_lost_its_lease_in_a_write_gives_no_number_of_the_other(
+    shared_server: ClickHouse, database: str, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first hub pauses before the second chunk of its subjects, while another hub writes."""
+    monkeypatch.setattr(subjects, "CHUNK", 4)
+    monkeypatch.setattr(store_module, "CHUNK", 4)
+    dsn, mine, foreign = shared_server.dsn(database), [f"a{number}" for number in range(6)], ["b0", "b1", "a1"]
+    clock = [0.0]
+    with closing(ClickHouseStore.open(dsn, monotonic=lambda: clock[0])) as first:
+        first.migrate(None, "hub-a")
+        insert, inserted = first._handles.writer.insert_arrow, []
+
+        def pause_before_the_second_chunk(table: str, *arguments: object, **options: object) -> None:
+            insert(table, *arguments, **options)
+            inserted.append(table)
+            if inserted[-2:] == ["subjects", "subjects"]:  # the marker and the first chunk
+                clock[0] += LEASE_SECONDS
+                expired = "hub, host, renewed_at + toIntervalNanosecond(1), renewed_at"
+                shared_server.query(f"INSERT INTO {database}.writers SELECT {expired} FROM {database}.writers FINAL")
+                with closing(ClickHouseStore.open(dsn)) as second:
+                    second.migrate(None, "hub-b")
+                    second.write([watts(cluster, machine, 50, 2.0) for machine in foreign], "u")
+
+        monkeypatch.setattr(first._handles.writer, "insert_arrow", pause_before_the_second_chunk)
+        with pytest.raises(StoreError):
+            first.write([watts(cluster, machine, 1, 1.0) for machine in mine], "t")
+        monkeypatch.undo()
+        first.write([watts(cluster, machine, 1, 1.0) for machine in mine], "t", is_retry=True)
+        assert {machine: power(first, cluster, machine) for machine in {*mine, *foreign}} == {
+            **{machine: [1.0] for machine in mine},
+            **{machine: [2.0] for machine in foreign},
+            "a1": [1.0, 2.0],
+        }
+    numbers = [row[0] for row in shared_server.query(SUBJECTS.format(database))]
+    assert len(numbers) == len(set(numbers))
+
+
+def test_lists_of_subjects_are_divided(
+    embedded: ClickHouseStore, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "SUBJECTS_PER_QUERY", 1)
+    machines = ["m0", "m1", "m2"]
+    embedded.write([watts(cluster, machine, at, float(at)) for at, machine in enumerate(machines, 1)], f"{cluster}-t")
+    assert [power(embedded, cluster, machine) for machine in machines] == [[1.0], [2.0], [3.0]]
+    found = embedded.latest_of(cluster, machines)
+    assert {machine: len(stored[0].sample.dims) for machine, stored in found.items()} == dict.fromkeys(machines, 1)
+
+
+def test_lanes_without_the_metric_do_not_count_as_rows(
+    embedded: ClickHouseStore, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Sample(view=gpu(0), reader="nvml", lane=Lane.SLOW, measured_at=T0, values={"gpu_temperature_celsius": 1.0})
+    steps = [accept(cluster, "m", [msgspec.structs.replace(slow, measured_at=T0 + at)], seq=at + 1) for at in range(3)]
+    embedded.write([*steps, *(watts(cluster, "m", at, 1.0) for at in range(3))], f"{cluster}-t")
+    monkeypatch.setattr(series, "MAX_ROWS", 3)
+    assert power(embedded, cluster, "m") == [1.0, 1.0, 1.0]
+
+
+def test_read_within_a_write_does_not_hide_dimensions(
+    embedded: ClickHouseStore, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Sample(view=gpu(0), reader="dcgm", lane=Lane.FAST, measured_at=T0, values={"gpu_power_watts": 1.0})
+    embedded.write([accept(cluster, "m", [plain])], f"{cluster}-a")
+    embedded.latest(cluster, "m")
+    add = embedded._subjects.add
+
+    def read_and_add(written: Columns) -> None:
+        embedded.latest(cluster, "m")
+        add(written)
+
+    monkeypatch.setattr(embedded._subjects, "add", read_and_add)
+    embedded.write([watts(cluster, "m", 1, 1.0)], f"{cluster}-b")
+    assert sum(len(stored.sample.dims) for stored in embedded.latest(cluster, "m")) == 1
 
 
 def test_failed_insert_of_samples_costs_no_numbers(shared_server: ClickHouse, database: str, cluster: str) -> None:

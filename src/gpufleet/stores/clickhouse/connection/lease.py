@@ -71,16 +71,21 @@ class Lease:
             self.release(handle)
             raise
 
-    def renew(self, handle: Handle) -> None:
-        """Renew the lease if due.
+    def renew(self, handle: Handle, *, always: bool = False) -> None:
+        """Renew the lease if due, or `always`.
 
         Raises:
-            StoreError: if another hub has taken the lease.
+            StoreError: if another hub has taken the lease, or the lease ended before: another hub may have written.
         """
-        if self._renewed_at is None or self._monotonic() - self._renewed_at < RENEWAL_SECONDS:
+        if self._renewed_at is None:
+            return
+        passed = self._monotonic() - self._renewed_at
+        if passed < RENEWAL_SECONDS and not always:
             return
         self._refuse_others(handle)
         self._write(handle, LEASE_SECONDS)
+        if passed >= LEASE_SECONDS:
+            raise StoreError(f"{self._shown}: the lease of this hub had ended {passed - LEASE_SECONDS:.0f} s ago")
 
     def release(self, handle: Handle) -> None:
         """Release the lease if it was taken."""
@@ -98,5 +103,6 @@ class Lease:
 
     def _write(self, handle: Handle, seconds: int) -> None:
         parameters = {"hub": self._hub, "host": socket.gethostname(), "seconds": seconds}
+        began = self._monotonic()
         handle.command(_TAKE, parameters=parameters)
-        self._renewed_at = self._monotonic()
+        self._renewed_at = began

@@ -103,11 +103,15 @@ def _named(numbers: Array, texts: list[str]) -> Any:
 _TYPES = {"UInt8": np.uint8, "UInt64": np.uint64, "Float32": np.float32, "Float64": np.float64}
 
 
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+"""Larger numbers are stored as this one, because infinity is no value."""
+
+
 def _scatter(count: int, at: Array, values: Array, type_: str) -> Any:
     """Return a column with values at some rows, and NULL elsewhere."""
     type_ = type_.removeprefix("Nullable(").removesuffix(")")
     column = np.zeros(count, _TYPES[type_])
-    column[at] = values
+    column[at] = np.clip(values, -_MAX_FLOAT32, _MAX_FLOAT32) if type_ == "Float32" else values
     if len(at) == count:
         return _arrow().array(column)
     absent = np.ones(count, bool)

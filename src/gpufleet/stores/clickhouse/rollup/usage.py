@@ -149,6 +149,9 @@ def render_whole_hours() -> str:
 PARTS_PER_QUERY = 256
 """Interval parts per query."""
 
+ROWS_PER_QUERY = 2_000
+"""Pairs of a part and a subject per query: a server accepts 128 KiB per parameter."""
+
 HOURS_PER_QUERY = 24
 """Hours whose parts are in one query: those of a day, since a day is a partition of the samples."""
 
@@ -174,10 +177,10 @@ def fetch_device_usage(
     sums = [[0.0] * len(SUMS) for _ in intervals]
     for cluster, runs, parts in _by_cluster(intervals, rolled, written):
         devices = _devices(subjects_of, cluster, [one for one in intervals if one.cluster == cluster])
-        for chunk in _chunks(runs):
+        for chunk in _chunks(runs, intervals, devices):
             _add(sums, handle, render_whole_hours(), devices, intervals, chunk)
         for hours_of_query in _joined_hours(parts):
-            for chunk in _chunks(hours_of_query):
+            for chunk in _chunks(hours_of_query, intervals, devices):
                 _add(sums, handle, render_intervals(), devices, intervals, chunk, each=True)
     return [DeviceUsage(**dict(zip(SUMS, one, strict=True))) for one in sums]
 
@@ -242,9 +245,20 @@ def _by_cluster(
         yield cluster, whole, hours
 
 
-def _chunks(parts: Sequence[IntervalPart]) -> Iterator[Sequence[IntervalPart]]:
-    for begin in range(0, len(parts), PARTS_PER_QUERY):
-        yield parts[begin : begin + PARTS_PER_QUERY]
+def _chunks(
+    parts: Sequence[IntervalPart], intervals: Sequence[DeviceInterval], devices: _Devices
+) -> Iterator[Sequence[IntervalPart]]:
+    chunk: list[IntervalPart] = []
+    rows = 0
+    for part in parts:
+        more = sum(len(devices.get(view, ())) for view in intervals[part.number].views)
+        if chunk and (len(chunk) == PARTS_PER_QUERY or rows + more > ROWS_PER_QUERY):
+            yield chunk
+            chunk, rows = [], 0
+        chunk.append(part)
+        rows += more
+    if chunk:
+        yield chunk
 
 
 def _joined_hours(parts: Mapping[int, list[IntervalPart]]) -> Iterator[list[IntervalPart]]:

@@ -278,6 +278,16 @@ def fetch_subjects(
     return [SubjectRow(*row) for row in found]
 
 
+SUBJECTS_PER_QUERY = 5_000
+"""Maximum length of a list of subjects in a query: a server accepts 128 KiB per parameter."""
+
+
+def subject_slices(numbers: Collection[int]) -> list[list[int]]:
+    """Return subject numbers in lists that a query may have."""
+    ordered = sorted(numbers)
+    return [ordered[start : start + SUBJECTS_PER_QUERY] for start in range(0, len(ordered), SUBJECTS_PER_QUERY)]
+
+
 Views = dict[tuple[str, str, str], View]
 """(machine, view key, reader) to description."""
 

@@ -20,6 +20,7 @@ from gpufleet.stores.clickhouse.samples.cache import (
     SubjectsOf,
     cached_views,
     fetch_newest,
+    subject_slices,
 )
 from gpufleet.stores.clickhouse.samples.keys import dictionary_column
 from gpufleet.stores.clickhouse.samples.newest import (
@@ -194,28 +195,28 @@ def _dims(
     if not places:
         return {}, set()
     subjects = {one.number: one for one in subjects_of(cluster, sorted(machines))}
-    keys = {place[:4] for place in places}
-    parameters = {
-        "subjects": sorted(number for number, one in subjects.items() if one[:4] in keys),
-        "instants": [_instant(at) for at in sorted({place[4] for place in places})],
-    }
+    newest_at = {place[:4]: place[4] for place in places}
+    chosen = [number for number, one in subjects.items() if one[:4] in newest_at]
     dims: SampleDims = defaultdict(dict)
     sets = set()
-    for number, at, metric, labels, int_value, float_value, absence_set in handle.query(
-        _DIMS, parameters=parameters
-    ).result_rows:
-        one = subjects[number]
-        place = one.machine, one.view, one.reader, one.lane, at
-        if place in places:
-            dims[place][metric, tuple(labels)] = (float_value if int_value is None else int_value, absence_set)
-            sets.add(absence_set)
+    for numbers in subject_slices(chosen):
+        instants = sorted({newest_at[subjects[number][:4]] for number in numbers})
+        parameters: dict[str, Any] = {"subjects": numbers, "instants": list(map(_instant, instants))}
+        for number, at, metric, labels, int_value, float_value, absence_set in handle.query(
+            _DIMS, parameters=parameters
+        ).result_rows:
+            one = subjects[number]
+            place = one.machine, one.view, one.reader, one.lane, at
+            if place in places:
+                dims[place][metric, tuple(labels)] = (float_value if int_value is None else int_value, absence_set)
+                sets.add(absence_set)
     unknown = machines - {place[0] for place in dims} - {machine for _, machine in known}
-    if unknown:
-        parameters = {"subjects": sorted(number for number, one in subjects.items() if one.machine in unknown)}
-        found = handle.query(_SUBJECTS_WITH_DIMS, parameters=parameters).result_rows
-        with_dims = {subjects[number].machine for (number,) in found}
-        for machine in unknown:
-            cache.has_dims.keep(may_keep, (cluster, machine), machine in with_dims)
+    with_dims: set[str] = set()
+    for numbers in subject_slices([number for number, one in subjects.items() if one.machine in unknown]):
+        found = handle.query(_SUBJECTS_WITH_DIMS, parameters={"subjects": numbers}).result_rows
+        with_dims |= {subjects[number].machine for (number,) in found}
+    for machine in unknown:
+        cache.has_dims.keep(may_keep, (cluster, machine), machine in with_dims)
     return dims, sets
 
 

@@ -2,7 +2,8 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage
 from gpufleet.model.catalogue.events import XID_LAST, XID_LAST_AT
@@ -14,7 +15,7 @@ from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.rollup.hours import SourceChoice, choose_sources, fetch_hour_states, needs_samples_only
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, value_expression
-from gpufleet.stores.clickhouse.samples.cache import SubjectRow
+from gpufleet.stores.clickhouse.samples.cache import SubjectRow, subject_slices
 from gpufleet.stores.clickhouse.samples.keys import MACHINE_VIEW
 from gpufleet.stores.clickhouse.samples.newest import value_of
 
@@ -34,6 +35,7 @@ FROM {table} FINAL
 WHERE subject IN {{subjects:Array(UInt32)}} AND provenance = {{provenance:String}}
     AND ({spans}){more}
 GROUP BY subject, number
+HAVING {present}
 ORDER BY subject, number
 SETTINGS do_not_merge_across_partitions_select_final = 1, max_result_rows = {max_rows}
 """
@@ -73,15 +75,15 @@ def fetch_series(
     wanted = None if views is None else {MACHINE_VIEW, *views}
     chosen = {one.number: one for one in subjects if wanted is None or one.view in wanted}
     parameters = {
-        "subjects": sorted(chosen),
         "provenance": provenance.value,
         "start": start,
         "step": step,
         "xids_since": xids_since / NANOS,
     }
     found: dict[tuple[str, str], dict[str, dict[int, StepPart]]] = defaultdict(lambda: defaultdict(dict))
-    for query in _queries(source, requested) if chosen else ():
-        for subject, number, *parts in handle.query(query, parameters=parameters).result_rows:
+    for query, subjects_of_query in product(_queries(source, requested), subject_slices(chosen)):
+        bound = {**parameters, "subjects": subjects_of_query}
+        for subject, number, *parts in handle.query(query, parameters=bound).result_rows:
             of = chosen[subject]
             for metric, value, weight in zip(requested, parts[::2], parts[1::2], strict=True):
                 if value is not None and weight:
@@ -100,7 +102,7 @@ def _queries(source: SourceChoice, metrics: Sequence[Metric]) -> Iterator[str]:
     if source.raw:
         yield _HEAD.format(
             at="toUnixTimestamp64Nano(measured_at)",
-            aggregates=",\n    ".join(map(_sample_aggregates, metrics)),
+            **_aggregates(map(_sample_aggregates, metrics)),
             table="samples",
             spans=" OR ".join(f"(measured_at >= {_instant(a)} AND measured_at < {_instant(b)})" for a, b in source.raw),
             more="",
@@ -109,7 +111,7 @@ def _queries(source: SourceChoice, metrics: Sequence[Metric]) -> Iterator[str]:
     if source.rolled:
         yield _HEAD.format(
             at=f"toInt64(toUnixTimestamp(at)) * {NANOS}",
-            aggregates=",\n    ".join(map(_window_aggregates, metrics)),
+            **_aggregates(map(_window_aggregates, metrics)),
             table=_TABLES[source.resolution],
             spans=" OR ".join(
                 f"(at >= toDateTime({a // NANOS}, 'UTC') AND at < toDateTime({b // NANOS}, 'UTC'))"
@@ -118,6 +120,15 @@ def _queries(source: SourceChoice, metrics: Sequence[Metric]) -> Iterator[str]:
             more=_CURRENT,
             max_rows=MAX_ROWS,
         )
+
+
+def _aggregates(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the aggregates of a query, and the condition of steps with a value."""
+    found = list(parts)
+    return {
+        "aggregates": ",\n    ".join(f"{value}, {weight}" for value, weight in found),
+        "present": " OR ".join(f"{weight} > 0" for _, weight in found),
+    }
 
 
 def _instant(at: int) -> str:
@@ -168,34 +179,37 @@ _OF_XID = frozenset({XID_LAST, XID_LAST_AT})
 _TOO_EARLY = "ifNull({time} < {{xids_since:Float64}}, 0)"
 
 
-def _sample_aggregates(metric: Metric) -> str:
+def _sample_aggregates(metric: Metric) -> tuple[str, str]:
+    """Return the SQL expressions for the parts of a step, from samples."""
     cell = value_expression(metric)
     if metric.name in _OF_XID:
         cell = f"if({_TOO_EARLY.format(time=value_expression(_XID_TIME))}, NULL, {cell})"
     if metric.kind is MetricKind.GAUGE:
-        return f"sum(toFloat64({cell})), count({cell})"
-    return f"argMax({cell}, measured_at), maxIf(toUnixTimestamp64Nano(measured_at), isNotNull({cell}))"
+        return f"sum(toFloat64({cell}))", f"count({cell})"
+    return f"argMax({cell}, measured_at)", f"maxIf(toUnixTimestamp64Nano(measured_at), isNotNull({cell}))"
 
 
-def _window_aggregates(metric: Metric) -> str:
+def _window_aggregates(metric: Metric) -> tuple[str, str]:
+    """Return the SQL expressions for the parts of a step, from windows."""
     instant = f"toInt64(toUnixTimestamp(at)) * {NANOS}"
     if metric.storage is Storage.CORE:
         if metric.kind is MetricKind.GAUGE:
             # Minutes store 32-bit floats: the decimal text gives 0.65 instead of 0.6499999761581421
-            return f"sum(toFloat64(toString({metric.name}_avg)) * {metric.name}_count), sum({metric.name}_count)"
+            value = f"sum(toFloat64(toString({metric.name}_avg)) * {metric.name}_count)"
+            return value, f"sum({metric.name}_count)"
         last = f"{metric.name}_last"
-        return f"argMax({last}, at), maxIf({instant}, isNotNull({last}))"
+        return f"argMax({last}, at)", f"maxIf({instant}, isNotNull({last}))"
     prefix = f"tail_{metric.kind.value}"
     place = f"indexOf({prefix}_ids, {metric.id})"
     if metric.name in _OF_XID:
         at = f"indexOf({prefix}_ids, {_XID_TIME.id})"  # 0, with the element 0, if it is missing
         is_late = f"{at} = 0 OR NOT {_TOO_EARLY.format(time=f'{prefix}_min[{at}]')}"
         value, count = f"{prefix}_avg[{place}]", f"{prefix}_count[{place}]"
-        return f"sumIf({value} * {count}, {is_late}), sumIf({count}, {is_late})"
+        return f"sumIf({value} * {count}, {is_late})", f"sumIf({count}, {is_late})"
     if metric.kind is MetricKind.GAUGE:
-        return f"sum({prefix}_avg[{place}] * {prefix}_count[{place}]), sum({prefix}_count[{place}])"
+        return f"sum({prefix}_avg[{place}] * {prefix}_count[{place}])", f"sum({prefix}_count[{place}])"
     present = f"has({prefix}_ids, {metric.id})"
-    return f"argMaxIf({prefix}_last[{place}], at, {present}), maxIf({instant}, {present})"
+    return f"argMaxIf({prefix}_last[{place}], at, {present})", f"maxIf({instant}, {present})"
 
 
 def _value(metric: Metric, part: StepPart) -> Value:

@@ -34,8 +34,8 @@ CHUNK = 65_536
 
 _END = 1 << 32
 
-_READ_ROWS = 500_000
-"""Rows that are converted at a time, which bounds the memory of a start."""
+ROWS_PER_PAGE = 500_000
+"""About as many subjects are loaded with one query, which bounds its time and the memory of a start."""
 
 TextColumn = DictionaryColumn | IndexedColumn
 
@@ -129,7 +129,10 @@ def numbered(columns: Columns, numbers: SubjectNumbers) -> Columns:
     return {SUBJECT_NUMBER.name: numbers.assign(columns), **rest}
 
 
-_ALL = f"SELECT {', '.join(column.name for column in SUBJECTS.columns)} FROM subjects FINAL"  # noqa: S608 - names are constants
+_PAGE = f"""
+SELECT {", ".join(column.name for column in SUBJECTS.columns)} FROM subjects FINAL
+WHERE cityHash64(cluster, machine) % {{pages:UInt32}} = {{page:UInt32}}
+"""  # noqa: S608 - names are constants
 
 
 def load_subjects(handle: Handle, tables: Sequence[TableDefinition]) -> SubjectNumbers:
@@ -138,19 +141,24 @@ def load_subjects(handle: Handle, tables: Sequence[TableDefinition]) -> SubjectN
         table.name: SUBJECT_NUMBER.name for table in tables if SUBJECT_NUMBER in table.columns
     }
     newest = " UNION ALL ".join(f"SELECT max({column}) AS newest FROM {name}" for name, column in numbers_in.items())  # noqa: S608 - as above
-    found = handle.query(f"SELECT max(newest) FROM ({newest})").result_rows  # noqa: S608 - as above
-    first = int(found[0][0]) + CHUNK
+    found = handle.query(f"SELECT max(newest), (SELECT count() FROM subjects) FROM ({newest})").result_rows  # noqa: S608 - as above
+    first, count = int(found[0][0]) + CHUNK, int(found[0][1])
     _check_left(first + 1)
+    numbers = SubjectNumbers(first + 1)
+    pages = 1 + count // ROWS_PER_PAGE
+    for page in range(pages):
+        table = handle.query_arrow(
+            _PAGE,
+            parameters={"pages": pages, "page": page},
+            settings={"output_format_arrow_low_cardinality_as_dictionary": 1},
+        )
+        if table.num_rows:
+            columns: Columns = {name: _text_column(table.column(name)) for name in SUBJECT_KEY}
+            numbers.add_known(columns, table.column("number").to_numpy())
     marker: Columns = {"number": [first], **{name: [""] for name in SUBJECT_KEY}}
     handle.insert_arrow(
         SUBJECTS.name, arrow_table(SUBJECTS, marker), settings={"insert_deduplication_token": token_hex(16)}
     )
-    numbers = SubjectNumbers(first + 1)
-    table = handle.query_arrow(_ALL, settings={"output_format_arrow_low_cardinality_as_dictionary": 1})
-    for start in range(0, table.num_rows, _READ_ROWS):
-        some = table.slice(start, _READ_ROWS).combine_chunks()
-        columns: Columns = {name: _text_column(some.column(name)) for name in SUBJECT_KEY}
-        numbers.add_known(columns, some.column("number").to_numpy())
     return numbers
 
 
