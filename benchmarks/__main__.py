@@ -5,7 +5,7 @@ import sys
 
 NAMES = (
     *("agent", "cluster", "nvml", "guests", "page", "exposition", "dcgm", "codec", "text", "spool", "attribution"),
-    *("store", "rollup", "usage", "lists", "rules", "hub", "ingest", "relay", "peers", "simulate", "million"),
+    *("store", "rollup", "usage", "lists", "rules", "hub", "ingest", "relay", "peers", "simulate", "million", "top"),
 )
 
 

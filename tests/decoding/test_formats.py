@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import encode
+from gpufleet.codecs.batch.compression import compress
 from gpufleet.codecs.bundle import pack
 from gpufleet.codecs.snapshot_json import encode_snapshot
 from gpufleet.decoding import FORMATS, decode
@@ -24,6 +25,7 @@ from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.event import Event
 from gpufleet.model.status import ReaderState
 from gpufleet.model.time import NANOS
+from gpufleet.recording.format import RecordingHeader, make_frame_header, pack_frame_header, pack_header
 from gpufleet.spool import Spool
 from tests.fakes.batches import gpu_sample, gpu_view, make_batch
 from tests.fakes.nvidia_smi.standin import DATA
@@ -49,6 +51,13 @@ def body(number: int) -> bytes:
     return encode(make_batch(number, AT, samples=(gpu_sample(gpu_view(number), AT - number),)))
 
 
+def recording_of(document: bytes) -> bytes:
+    """Return a recording of one frame."""
+    header = RecordingHeader(b"i" * 16, AT)
+    frame = compress(document)
+    return pack_header(header) + pack_frame_header(header.seed, make_frame_header(header.seed, 1, AT, frame)) + frame
+
+
 EXAMPLES: dict[str, bytes] = {
     "nvidia-smi-failure": b"Failed to initialize NVML: Driver/library version mismatch\n",
     "nvidia-smi-xml": (DATA / "xml-h100.xml").read_bytes(),
@@ -59,6 +68,7 @@ EXAMPLES: dict[str, bytes] = {
     "snapshot": encode_snapshot(example_snapshot()),
     "batch": body(1),
     "bundle": pack([body(1), body(2)]),
+    "recording": recording_of(encode_snapshot(example_snapshot())),
 }
 
 
@@ -94,7 +104,7 @@ def test_no_earlier_format_matches(name: str) -> None:
     assert fitting[0] == name
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in ("batch", "bundle")])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in ("batch", "bundle", "recording")])
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("named", [False, True])
 def test_texts_written_on_windows(name: str, encoding: str, named: bool) -> None:

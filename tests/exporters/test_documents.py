@@ -17,7 +17,8 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import ProcessReport
 from tests.support.golden import check_golden
-from tests.support.snapshots import example_snapshot
+from tests.support.hostile import CONTROLS, with_hostile_texts
+from tests.support.snapshots import example_guest, example_snapshot, held_snapshot
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -70,6 +71,13 @@ def test_markup_in_a_name_is_not_interpreted() -> None:
     odd = msgspec.structs.replace(snapshot.devices[0], name="H200 [/x] :smile: [red]")
     page = TableExporter(width=200).render(msgspec.structs.replace(snapshot, devices=(odd, *snapshot.devices[1:])))
     assert b"H200 [/x] :smile: [red]" in page
+
+
+def test_table_has_no_characters_that_control_a_terminal() -> None:
+    snapshot = msgspec.structs.replace(held_snapshot(), guests=(example_guest(),))
+    page = TableExporter(width=200).render(with_hostile_texts(snapshot)).decode()
+    assert "a?[2J" in page
+    assert not CONTROLS & set(page)
 
 
 def test_table_is_coloured_on_request() -> None:

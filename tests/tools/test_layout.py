@@ -17,7 +17,8 @@ THROUGH_THE_PACKAGE = {
     "cli": (
         (
             "accounts agent agent_daemon app audit cluster cluster_agent cluster_agent_daemon config devices doctor "
-            "doctor_page fetch hub hub_daemon machine options release rules simulate_fleet source startup version"
+            "doctor_page explain fetch hub hub_daemon live machine options release rules simulate_fleet source "
+            "startup version"
         ),
         "tests/cli",
     ),
@@ -31,7 +32,7 @@ THROUGH_THE_PACKAGE = {
     "codecs/remote_write": ("encode records series_cache", "tests/codecs/remote_write"),
     "config": ("guests holders scrape secret_files tls urls", "tests/config"),
     "dashboards": ("dcgm grafana native panel", "tests/dashboards/test_dashboards.py"),
-    "decoding": ("batch builder format prometheus snapshot", "tests/decoding/test_formats.py"),
+    "decoding": ("batch builder format prometheus recordings snapshot", "tests/decoding/test_formats.py"),
     "delivery": ("outbox post", "tests/delivery"),
     "dialects": (
         (
@@ -89,6 +90,7 @@ THROUGH_THE_PACKAGE = {
     ),
     "readers/nvml/mapping": ("activity errors lane mig row units vgpu", "tests/readers/nvml"),
     "readers/snapshot": ("fetch mapping", "tests/readers/snapshot"),
+    "recording": ("dictionary format index", "tests/recording"),
     "registry": ("allocations audit conflicts machine_rows tables", "tests/registry"),
     "": ("runtime", "tests/runtime"),
     "rules": ("devices faults gaps promql reference rollups rule selection", "tests/rules"),
@@ -101,6 +103,7 @@ THROUGH_THE_PACKAGE = {
     "stores/clickhouse/samples": ("keys", "tests/stores/clickhouse/samples"),
     "stores/clickhouse/schema": ("arrow columns sets tables", "tests/stores/clickhouse/schema"),
     "stores/clickhouse/sql": ("views", "tests/stores/clickhouse/sql"),
+    "top": ("columns history host lines observation", "tests/top"),
     "web/hub": (
         (
             "access allocations app audit errors events http imports ingest openapi parameters relay "

@@ -20,10 +20,13 @@ from gpufleet.cli.hub import hub_app
 from gpufleet.cli.join import join
 from gpufleet.cli.machine import machine_app
 from gpufleet.cli.query.app import query_app
+from gpufleet.cli.record import record
+from gpufleet.cli.replay import replay
 from gpufleet.cli.rules import rules_app
 from gpufleet.cli.simulate import simulate_app
 from gpufleet.cli.snapshot import snapshot
 from gpufleet.cli.token import token_app
+from gpufleet.cli.top import top
 from gpufleet.cli.up import up
 from gpufleet.cli.version import version
 from gpufleet.cli.who import who
@@ -32,7 +35,7 @@ from gpufleet.cli.why import why
 UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 """Base class of usage errors, from click or from typer's copy of it; typer does not export it."""
 
-COMMANDS = (up, cluster_agent, snapshot, who, why, events, decode, join, audit, version)
+COMMANDS = (up, cluster_agent, snapshot, top, who, why, events, record, replay, decode, join, audit, version)
 """Commands in the order of the help. Their modules import heavy dependencies only when they run."""
 
 GROUPS = {

@@ -1,13 +1,13 @@
 """Explanations of readings for `gpufleet why`, as records and as a table. Pure."""
 
 import datetime as dt
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.exporters.display import guest_facts, holder_text, seconds_text, share_text, value_text
+from gpufleet.exporters.themes import theme_of, theme_order
 from gpufleet.model.absence import Reason
 from gpufleet.model.api.answer import AllocationAnswer, GpuRecord
 from gpufleet.model.catalogue import CATALOGUE, Subject
@@ -17,40 +17,6 @@ from gpufleet.model.snapshot import Device, Guest, Snapshot
 from gpufleet.model.text import printable
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import ViewKind
-
-_THEMES = (
-    ("links", r"pcie_|nvlink|nvswitch|c2c|fabric|infiniband"),
-    ("state and errors", r"ecc_(?!mode)|remap|retired|xid|sram|recovery|repair|gpu_state$|problem"),
-    ("MIG", r"mig_"),
-    ("vGPU", r"vgpu"),
-    ("Kubernetes", r"kubernetes"),
-    ("guest", r"^guest_"),
-    ("processes", r"processes"),
-    ("temperature and fans", r"temperature|fan_speed"),
-    ("power and energy", r"power|energy"),
-    ("clocks", r"clock"),
-    ("memory", r"memory_(?!activity|bus_width)|bar1|swap"),
-    ("CPU and load", r"^host_cpu|^host_load|^host_pressure"),
-    ("activity", r"activity_ratio|utilization|occupancy|performance_state"),
-    ("disks", r"filesystem|disk|root_device"),
-    ("network", r"^host_network"),
-    (
-        "driver and services",
-        r"driver|library|cuda_version|dcgm|service|log_lost|nvidia_devices|gpus_released|confidential",
-    ),
-    ("modes", r"_mode|gsp_firmware_mode|gpu_display|accounting"),
-    ("identity", r""),
-)
-"""Theme and pattern of the names of its metrics; the first that matches counts."""
-
-_PATTERNS = tuple((theme, re.compile(pattern)) for theme, pattern in _THEMES)
-
-_ORDER = (
-    "activity", "memory", "temperature and fans", "power and energy", "clocks", "state and errors", "links",
-    "processes", "MIG", "vGPU", "modes", "CPU and load", "disks", "network", "driver and services", "guest",
-    "Kubernetes", "identity",
-)  # fmt: skip
-"""Themes in the order in which they are shown."""
 
 NOT_REPORTED = "no reader has reported it"
 """Detail of metrics without any report; left out on a terminal."""
@@ -372,14 +338,3 @@ def _value(line: ExplainedReading) -> Cell:
     text = f"{line.absent}: {line.detail}" if line.detail else str(line.absent)
     full = f"{text} [catalogue: {line.catalogue}]" if line.catalogue else text
     return Cell(str(line.absent) if line.detail == NOT_REPORTED else full, full=full)
-
-
-def theme_of(metric: str) -> str:
-    """Return the theme of a metric; `identity` for those that fit no other."""
-    name = metric.partition("{")[0]
-    return next(theme for theme, pattern in _PATTERNS if pattern.search(name))
-
-
-def theme_order(metric: str) -> int:
-    """Return the position of the metric's theme."""
-    return _ORDER.index(theme_of(metric))

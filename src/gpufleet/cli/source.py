@@ -21,11 +21,20 @@ def take_snapshot(agent: str | None, config: Path | None, access: Access) -> Sna
         ConfigError: if the configuration is invalid.
     """
     if agent is not None:
-        try:
-            return decode_snapshot(get(agent, "/v1/snapshot", access))
-        except WireError as error:
-            raise CommandError(f"{agent} did not return a snapshot of this version: {error}") from error
+        return fetch_snapshot(agent, access)
     from gpufleet.wiring.snapshot import snapshot_once
 
     settings = load(AgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={})
     return asyncio.run(snapshot_once(settings))
+
+
+def fetch_snapshot(agent: str, access: Access) -> Snapshot:
+    """Return the snapshot of the agent at the URL.
+
+    Raises:
+        CommandError: if it does not return one.
+    """
+    try:
+        return decode_snapshot(get(agent, "/v1/snapshot", access))
+    except WireError as error:
+        raise CommandError(f"{agent} did not return a snapshot of this version: {error}") from error

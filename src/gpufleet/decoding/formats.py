@@ -8,14 +8,18 @@ from gpufleet.decoding.batch import BATCH, BUNDLE, SEGMENT
 from gpufleet.decoding.format import MAX_BYTES, CapturedInput, CaptureFormat, DecodeResult
 from gpufleet.decoding.nvidia_smi import CAPTURE, CSV, FAILURE, TEXT, XML
 from gpufleet.decoding.prometheus import PROMETHEUS
+from gpufleet.decoding.recordings import RECORDING
 from gpufleet.decoding.snapshot import SNAPSHOT
 from gpufleet.model.errors import WireError, WireLimitError
 
 # In the order of detection. Formats with a magic number come first. CSV matches any line with commas. FAILURE is last:
 # its messages can also precede another output.
-FORMATS: tuple[CaptureFormat, ...] = (SEGMENT, SNAPSHOT, CAPTURE, XML, TEXT, BUNDLE, BATCH, PROMETHEUS, CSV, FAILURE)
+FORMATS: tuple[CaptureFormat, ...] = (
+    *(SEGMENT, RECORDING, SNAPSHOT, CAPTURE, XML),
+    *(TEXT, BUNDLE, BATCH, PROMETHEUS, CSV, FAILURE),
+)
 
-BINARY = (SEGMENT, BUNDLE, BATCH)
+BINARY = (SEGMENT, RECORDING, BUNDLE, BATCH)
 """Binary formats, which are not converted to UTF-8."""
 
 

@@ -9,7 +9,7 @@ from gpufleet.codecs.snapshot_json import decode_snapshot
 from gpufleet.decoding.format import CapturedInput, CaptureFormat, DecodeResult
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import DimReading
-from gpufleet.model.snapshot import Device, Host
+from gpufleet.model.snapshot import Device, Host, Snapshot
 
 _T = TypeVar("_T", Device, Host)
 
@@ -20,14 +20,22 @@ def _is_snapshot(content: bytes) -> bool:
 
 
 def _decode_document(source: CapturedInput) -> DecodeResult:
-    snapshot = decode_snapshot(source.content)
+    snapshot, unknown = without_unknown(decode_snapshot(source.content))
+    return DecodeResult(snapshots=(snapshot,), unknown=unknown)
+
+
+def without_unknown(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
+    """Return the snapshot without the metrics that this version does not know, and their names.
+
+    Exporters need the catalogue row of each metric, and each label of its dimensions.
+    """
     unknown: dict[str, None] = {}
     known = msgspec.structs.replace(
         snapshot,
         devices=tuple(_without_unknown(device, unknown) for device in snapshot.devices),
         host=_without_unknown(snapshot.host, unknown),
     )
-    return DecodeResult(snapshots=(known,), unknown=tuple(unknown))
+    return known, tuple(unknown)
 
 
 def _without_unknown(of: _T, unknown: dict[str, None]) -> _T:

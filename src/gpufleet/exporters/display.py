@@ -4,10 +4,12 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 
 from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.device_state import STATE_OF_REASON, device_reason
 from gpufleet.model.holdings import DeviceHolders, Holder, HolderKind, HolderState, Share, UnresolvedDevice
-from gpufleet.model.snapshot import AccessPathReport, AccessPathState, Guest
+from gpufleet.model.snapshot import AccessPathReport, AccessPathState, Device, Guest
 from gpufleet.model.text import printable
 from gpufleet.model.time import NANOS, to_datetime
+from gpufleet.model.view import Side, ViewKind
 
 ValueFormatter = Callable[[float], str]
 
@@ -174,3 +176,47 @@ def holders_text(holders: DeviceHolders | None) -> str:
 
 MAX_HOLDERS = 3
 """Most holders of a device shown in one line."""
+
+
+NOTHING = "–"
+"""Text of a value that is absent."""
+
+
+def device_status(device: Device) -> tuple[str, bool]:
+    """Return the state of a device, or the reason of its absent readings; and whether the state is good."""
+    if device.kind is not ViewKind.GPU and _has_values(device):
+        why = device_reason(reading.absent for reading in device.readings.values() if reading.absent is not None)
+        if why is not None:  # a device of a lost GPU has values that do not come from the GPU, such as its profile
+            return STATE_OF_REASON[why], False
+        license_ = device.readings.get("vgpu_license_state")
+        bad = license_ is not None and str(license_.value).startswith("unlicensed")
+        return (str(license_.value), False) if license_ is not None and bad else ("ok", True)
+    state = device.readings.get("gpu_state")
+    if state is None and device.side is not Side.PCI_ONLY and _has_values(device):
+        return NOTHING, False  # the reader does not report a state, and absence of another reading is not a state
+    absent = [state] if state is not None and state.absent is not None else []
+    absent += [reading for reading in device.readings.values() if reading.absent is not None]
+    if state is not None and state.value == "ok":
+        actions = _required_actions(device)
+        return ", ".join(["ok", *actions]), not actions
+    texts = [str(state.value)] if state is not None and state.value is not None else []
+    if absent:
+        texts.append(f"{absent[0].absent}: {absent[0].detail}" if absent[0].detail else str(absent[0].absent))
+    return ", ".join(texts) or NOTHING, False
+
+
+def _has_values(device: Device) -> bool:
+    return any(reading.value is not None for reading in device.readings.values())
+
+
+def _required_actions(device: Device) -> list[str]:
+    """Return the operator actions that a responding GPU still needs."""
+    actions = []
+    action = device.readings.get("gpu_recovery_action")
+    if action is not None and action.value not in (None, "none"):
+        actions.append(f"needs {action.value}")
+    for metric, text in (("gpu_row_remap_pending", "remap pending"), ("gpu_row_remap_failed", "remap failed")):
+        pending = device.readings.get(metric)
+        if pending is not None and isinstance(pending.value, int | float) and pending.value:
+            actions.append(text)
+    return actions

@@ -8,15 +8,23 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.exporters.display import ValueFormatter, bytes_text, holders_text, percent_text, seconds_text, value_text
-from gpufleet.model.device_state import STATE_OF_REASON, device_reason
+from gpufleet.exporters.display import (
+    NOTHING,
+    ValueFormatter,
+    bytes_text,
+    device_status,
+    holders_text,
+    percent_text,
+    seconds_text,
+    value_text,
+)
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.machine import OK as GUEST_OK
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Device, Guest, ProcessReport, Snapshot
 from gpufleet.model.status import ReaderState
 from gpufleet.model.text import printable
-from gpufleet.model.view import Side, ViewKind
+from gpufleet.model.view import ViewKind
 
 MAX_PROCESSES = 8
 """Most processes shown per device, by memory. JSON output lists all."""
@@ -39,8 +47,8 @@ def process_table(snapshot: Snapshot) -> Table | None:
             table.add_row(
                 _gpu_number(device, indices),
                 str(process.pid),
-                process.name,
-                ", ".join(process.kinds),
+                printable(process.name),
+                printable(", ".join(process.kinds)),
                 _reading_text(process.readings.get("memory_bytes"), bytes_text),
                 _reading_text(process.readings.get("sm_utilization_ratio"), percent_text),
             )
@@ -59,7 +67,7 @@ def _gpu_number(device: Device, indices: dict[str, int | None]) -> str:
     """Return the index of the GPU; for an instance also its name within the GPU."""
     index = device.index if device.kind is ViewKind.GPU else indices.get(device.parent or "")
     number = "–" if index is None else str(index)
-    return number if device.kind is ViewKind.GPU else f"{number}:{device.instance or '?'}"
+    return number if device.kind is ViewKind.GPU else f"{number}:{printable(device.instance or '?')}"
 
 
 def _reading_text(reading: Reading | None, formatter: ValueFormatter) -> str:
@@ -68,7 +76,6 @@ def _reading_text(reading: Reading | None, formatter: ValueFormatter) -> str:
     return formatter(reading.value)
 
 
-NOTHING = "–"
 AVAILABLE = "available"
 MAX_COLUMNS = 10_000
 """Wider than any table here."""
@@ -133,8 +140,8 @@ def _header(snapshot: Snapshot) -> Text:
         if version := _info_text(host, metric):
             facts.append(f"{label} {version}")
     facts.append(snapshot.measured_at.strftime("%Y-%m-%d %H:%M:%S UTC"))
-    line = Text(snapshot.node.name, style="bold")
-    line.append("  " + " · ".join(fact for fact in facts if fact), style="dim")
+    line = Text(printable(snapshot.node.name), style="bold")
+    line.append("  " + printable(" · ".join(fact for fact in facts if fact)), style="dim")
     gpus = sum(device.kind is ViewKind.GPU for device in snapshot.devices)
     line.append("\n")
     if gpus:
@@ -150,10 +157,10 @@ def _header(snapshot: Snapshot) -> Text:
 def _guest_line(guest: Guest) -> Text:
     """Return the line of a virtual machine: name, state, and the detail given by its source."""
     line = Text("guest    ", style="dim")
-    line.append(guest.machine.name, style="bold")
-    line.append(f" {guest.vm_uuid[:UUID_LENGTH]} ", style="dim")
+    line.append(printable(guest.machine.name), style="bold")
+    line.append(f" {printable(guest.vm_uuid[:UUID_LENGTH])} ", style="dim")
     good = guest.state == GUEST_OK
-    line.append(guest.state or NOTHING, style="green" if good else "red")
+    line.append(printable(guest.state) or NOTHING, style="green" if good else "red")
     way = _info_text(guest.host.readings, "guest_access_path")
     detail = guest.detail or (f"by {way}" if good and way else "")
     line.append(f" · {printable(detail)}" if detail else "", style="dim")
@@ -172,17 +179,17 @@ def _device_table(devices: Sequence[Device]) -> Table:
         table.add_column("holder", overflow="fold")
     for device in devices:
         readings = device.readings
-        state, good = _state(device)
+        state, good = device_status(device)
         table.add_row(
             NOTHING if device.index is None else str(device.index),
-            _title(device),
-            (device.uuid or device.instance or NOTHING)[:UUID_LENGTH],
-            device.pci_address or NOTHING,
+            printable(_title(device)),
+            printable((device.uuid or device.instance or NOTHING)[:UUID_LENGTH]),
+            printable(device.pci_address or NOTHING),
             _number_text(readings, "gpu_utilization_ratio", percent_text),
             _usage_text(readings, "gpu_memory_used_bytes", "gpu_memory_total_bytes", bytes_text),
             _number_text(readings, "gpu_temperature_celsius", lambda value: f"{value:.0f} °C"),
             _usage_text(readings, "gpu_power_watts", "gpu_power_limit_watts", lambda value: f"{value:.0f} W"),
-            Text(state, style="green" if good else "red"),
+            Text(printable(state), style="green" if good else "red"),
             *([holders_text(device.holders) or NOTHING] if shows_holders else []),
         )
     return table
@@ -195,45 +202,6 @@ def _title(device: Device) -> str:
         return name
     _, mig, profile = name.rpartition(" MIG ")
     return f"└ MIG {profile}" if mig else f"└ {name}"
-
-
-def _state(device: Device) -> tuple[str, bool]:
-    """Return the state of a device, or the reason of its absent readings, and whether the state is good."""
-    if device.kind is not ViewKind.GPU and _has_values(device):
-        why = device_reason(reading.absent for reading in device.readings.values() if reading.absent is not None)
-        if why is not None:  # a device of a lost GPU has values that do not come from the GPU, such as its profile
-            return STATE_OF_REASON[why], False
-        license_ = device.readings.get("vgpu_license_state")
-        bad = license_ is not None and str(license_.value).startswith("unlicensed")
-        return (str(license_.value), False) if license_ is not None and bad else ("ok", True)
-    state = device.readings.get("gpu_state")
-    if state is None and device.side is not Side.PCI_ONLY and _has_values(device):
-        return NOTHING, False  # the reader does not report a state, and absence of another reading is not a state
-    absent = [state] if state is not None and state.absent is not None else []
-    absent += [reading for reading in device.readings.values() if reading.absent is not None]
-    if state is not None and state.value == "ok":
-        actions = _required_actions(device)
-        return ", ".join(["ok", *actions]), not actions
-    texts = [str(state.value)] if state is not None and state.value is not None else []
-    if absent:
-        texts.append(f"{absent[0].absent}: {absent[0].detail}" if absent[0].detail else str(absent[0].absent))
-    return ", ".join(texts) or NOTHING, False
-
-
-def _has_values(device: Device) -> bool:
-    return any(reading.value is not None for reading in device.readings.values())
-
-
-def _required_actions(device: Device) -> list[str]:
-    """Return the operator actions that a responding GPU still needs."""
-    actions = []
-    action = device.readings.get("gpu_recovery_action")
-    if action is not None and action.value not in (None, "none"):
-        actions.append(f"needs {action.value}")
-    for metric, text in (("gpu_row_remap_pending", "remap pending"), ("gpu_row_remap_failed", "remap failed")):
-        if _number(device.readings, metric):
-            actions.append(text)
-    return actions
 
 
 def _host_lines(snapshot: Snapshot) -> list[Text]:
@@ -307,8 +275,8 @@ def _reader_lines(snapshot: Snapshot) -> list[Text]:
 
 
 def _summary_line(title: str, text: str, style: str = "") -> Text:
-    line = Text(f"{title:<8} ", style="dim")
-    line.append(text, style=style)
+    line = Text(f"{printable(title):<8} ", style="dim")
+    line.append(printable(text), style=style)
     return line
 
 

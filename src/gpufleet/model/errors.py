@@ -4,7 +4,8 @@ GpufleetError
 ├── ConfigError         a configuration file, variable or flag is wrong
 ├── WireError           bytes from another process do not follow the format
 │   ├── WireVersionError    unsupported format version
-│   └── WireLimitError      larger than a limit
+│   ├── WireLimitError      larger than a limit
+│   └── RecordingError      a recording is damaged, or not a recording
 ├── ChannelError        a request could not be carried to its target
 │   └── ChannelTimeoutError  no answer in time
 ├── ReaderError         a reader cannot work at all (no library, no driver, ...)
@@ -81,6 +82,14 @@ class WireVersionError(WireError):
 
 class WireLimitError(WireError):
     """Received bytes, or their unpacked content, exceed a limit."""
+
+
+class RecordingError(WireError):
+    """A recording is damaged, or is not a recording; `offset` is the position in bytes."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        self.offset = offset
+        super().__init__(f"byte {offset}", reason)
 
 
 class ChannelError(GpufleetError):

@@ -28,8 +28,8 @@ def compress(message: bytes) -> bytes:
     return frame
 
 
-def decompress(body: bytes, limit: int) -> bytes:
-    """Return the content of one zstd frame.
+def decompress(body: bytes, limit: int, decompressor: Any = None) -> bytes:
+    """Return the content of one zstd frame; `decompressor` is one of zstandard with a dictionary, if the body needs it.
 
     Raises:
         WireLimitError: if the content is larger than `limit` bytes; at most that much is unpacked.
@@ -40,7 +40,8 @@ def decompress(body: bytes, limit: int) -> bytes:
         declared = zstandard.get_frame_parameters(body).content_size
         if declared != zstandard.CONTENTSIZE_UNKNOWN and declared > limit:
             raise WireLimitError("", f"unpacks to {declared} bytes, more than {limit}")
-        message: bytes = _decompressor().decompress(body, max_output_size=limit, allow_extra_data=False)
+        unpack = (decompressor or _decompressor()).decompress
+        message: bytes = unpack(body, max_output_size=limit, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise WireError("", f"not one whole zstd frame of at most {limit} bytes: {error}") from error
     except MemoryError as error:
@@ -87,5 +88,7 @@ def import_zstandard() -> ModuleType:
     try:
         import zstandard
     except ImportError as error:
-        raise WireError("", "zstd needs the package zstandard: install gpufleet[agent] or gpufleet[hub]") from error
+        raise WireError(
+            "", "zstd needs the package zstandard: install gpufleet[agent], gpufleet[hub] or gpufleet[top]"
+        ) from error
     return zstandard

@@ -1,8 +1,8 @@
-"""Themes by which `gpufleet why` groups metrics."""
+"""Themes of metrics."""
 
 import pytest
 
-from gpufleet.cli.explain import theme_of, theme_order
+from gpufleet.exporters.themes import theme_of, theme_order
 from gpufleet.model.catalogue import CATALOGUE
 
 
