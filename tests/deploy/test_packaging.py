@@ -3,11 +3,13 @@
 import json
 import os
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from gpufleet import __version__
+from gpufleet.web import page
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
 from tests.support.processes import answers, free_port
@@ -60,6 +62,13 @@ def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 @pytest.fixture(scope="module")
 def agent(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(tmp_path_factory.mktemp("agent"), f"{wheel}[agent]")
+
+
+def test_wheel_has_the_files_of_the_web_page(wheel: Path) -> None:
+    folder = Path(page.__file__).parent / "static"
+    files = {f"gpufleet/web/page/static/{path.name}" for path in folder.iterdir()}
+    assert files <= set(zipfile.ZipFile(wheel).namelist())
+    assert "gpufleet/web/page/static/index.html" in files
 
 
 class TestCore:

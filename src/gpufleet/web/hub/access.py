@@ -1,7 +1,7 @@
 """Authentication of requests, and the table of roles that may use each route.
 
 A route without a row is forbidden to every role; a test compares the table with the routes. Failures are counted, and
-logged at a limited rate.
+logged at a limited rate. The files of the web page (`web/page/`) are public and bypass the table.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""ASGI application of the hub: the API, by Litestar, and the ingestion endpoints, which bypass it."""
+"""ASGI application of the hub: the API, by Litestar, and the ingestion endpoints and the web page, which bypass it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -27,6 +27,7 @@ from gpufleet.web.hub.http import PathMethods, Receive, Scope, Send, as_get, res
 from gpufleet.web.hub.index import HealthRoutes, front_page
 from gpufleet.web.hub.openapi import CONFIG, with_msgspec_schemas
 from gpufleet.web.hub.usage import SqlRoutes, UsageRoutes
+from gpufleet.web.page.files import PageFiles
 
 MAX_REQUEST_BYTES = 1 << 20
 """Maximum request body of the API; ingestion endpoints have their own limits."""
@@ -47,18 +48,23 @@ class HubApp:
         endpoints: Mapping[str, IngestEndpoint],
         api: Litestar,
         recorder: AuditRecorder,
+        page: PageFiles,
     ) -> None:
-        """Set the ingestion `endpoints` by path, and the API for every other path."""
+        """Set the ingestion `endpoints` by path, the files of the page, and the API for every other path."""
         self._authenticator = authenticator
         self._endpoints = endpoints
         self._api = api
         self._recorder = recorder
+        self._page = page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
             return
         scope = as_get(scope)
+        if self._page.serves(scope["path"]):
+            await self._page(scope, receive, send)
+            return
         try:
             principal = self._authenticator.authenticate(scope)
         except UnauthenticatedError as error:

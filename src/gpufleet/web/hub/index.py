@@ -39,6 +39,7 @@ PAGE = f"""<!doctype html>
 <style>body {{ font: 1rem/1.5 system-ui, sans-serif; margin: 2rem; color-scheme: light dark }}
 td {{ padding-right: 1.5rem; vertical-align: top }}</style>
 <h1>gpufleet hub</h1>
+<p><a href="ui/">Web page</a></p>
 <table>
 {_ROWS}
 </table>

@@ -1,0 +1,1 @@
+"""The hub's web page: static files that use the public API only."""

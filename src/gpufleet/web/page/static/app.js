@@ -1,0 +1,202 @@
+/** The page: sign-in, routes and refreshes. */
+
+import { allocationPage } from "./allocation.js";
+import { allocationsPage } from "./allocations.js";
+import { Client } from "./api.js";
+import { element, foreign, printable } from "./dom.js";
+import { fleetPage } from "./fleet.js";
+import { clockText } from "./format.js";
+import { gpuPage } from "./gpu.js";
+import { nodePage } from "./node.js";
+import { signInPage } from "./signin.js";
+import { loadVocabulary, vocabulary } from "./vocabulary.js";
+
+/** URL of the hub: two levels above the files of the page, below any path prefix. */
+const HUB = new URL("../../", import.meta.url);
+
+const READERS = ["operator", "admin"];
+const LONGEST_DELAY_MS = 300_000;
+
+const header = document.getElementById("header");
+const notice = document.getElementById("notice");
+const main = document.getElementById("main");
+const status = document.getElementById("status");
+
+/** Signed-in client and its access, or null. */
+let session = null;
+let stop = () => undefined;
+
+function showHeader() {
+  const link = (target, name) =>
+    element("a", { href: target, "aria-current": location.hash.startsWith(target) ? "page" : null }, name);
+  const readsAll = session !== null && canReadAll(session.access);
+  header.replaceChildren(
+    element("a", { href: "#/", class: "brand" }, "gpufleet"),
+    session === null
+      ? ""
+      : element(
+          "nav",
+          { "aria-label": "Pages" },
+          readsAll ? link("#/fleet", "Fleet") : null,
+          link("#/allocations", "Allocations"),
+        ),
+    session === null ? "" : element("span", { class: "who" }, ...whoText(session.access)),
+    session === null || session.isOpen
+      ? ""
+      : element("button", { type: "button", on: { click: () => signOut("") } }, "Sign out"),
+  );
+}
+
+function canReadAll(access) {
+  return access.roles.some((role) => READERS.includes(role));
+}
+
+function whoText(access) {
+  return [foreign(access.tenant ?? access.id), " ", element("small", null, access.roles.join(", "))];
+}
+
+function showNotice(text) {
+  notice.replaceChildren(text === "" ? "" : element("p", { class: "error" }, printable(text)));
+  main.classList.toggle("outdated", text !== "" && session !== null);
+}
+
+/** Sign in with a token, or null on a hub without tokens. Throws ApiError. */
+async function signIn(token) {
+  const client = new Client(HUB, token);
+  const access = await client.get("v1/access");
+  session = { client, access, isOpen: token === null };
+  route();
+}
+
+/** Remove the token and everything that was loaded with it. */
+function signOut(reason) {
+  stop();
+  session = null;
+  status.textContent = "";
+  showHeader();
+  const page = signInPage(signIn, reason);
+  show(page);
+}
+
+function show(page) {
+  const heading = element("h1", { tabindex: -1 }, page.title);
+  document.title = `${page.title} · gpufleet`;
+  main.classList.remove("outdated");
+  main.replaceChildren(heading, page.node);
+  showNotice("");
+  heading.focus({ preventScroll: true });
+}
+
+function pageOf(path, context) {
+  const [name, id] = path.replace(/^#\/?/, "").split("/");
+  const text = id === undefined ? undefined : decode(id);
+  const readsAll = canReadAll(context.access);
+  if (name === "allocations" && text) return allocationPage(context, text);
+  if (name === "allocations" || !readsAll) return allocationsPage(context);
+  if (name === "nodes" && text) return nodePage(context, text);
+  if (name === "gpus" && text) return gpuPage(context, text);
+  return fleetPage(context);
+}
+
+function decode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** Show the page of the address, and refresh it until the next route. */
+function route() {
+  if (session === null) return;
+  stop();
+  showHeader();
+  if (session.access.roles.every((role) => role === "sender")) {
+    signOut("This token can only send data. Use a token of the role tenant, operator or admin.");
+    return;
+  }
+  const page = pageOf(location.hash, {
+    ...session,
+    go: (target) => {
+      location.hash = target;
+    },
+  });
+  show(page);
+  status.textContent = "Loading.";
+  stop = keepRefreshing(page);
+}
+
+/** Refresh a page at its period while it is visible. After a failure the interval doubles, up to five minutes. */
+function keepRefreshing(page) {
+  const controller = new AbortController();
+  const { signal } = controller;
+  let timer = 0;
+  let failures = 0;
+  let running = false;
+  let refreshedAt = null;
+
+  async function refresh() {
+    clearTimeout(timer);
+    if (running || signal.aborted) return;
+    if (document.hidden) return;
+    running = true;
+    try {
+      await page.refresh(signal);
+      if (signal.aborted) return;
+      failures = 0;
+      refreshedAt = Date.now();
+      showNotice("");
+      status.textContent = `Version ${vocabulary().version}. Refreshed at ${clockText(refreshedAt)}.`;
+    } catch (error) {
+      if (signal.aborted) return;
+      failures += 1;
+      onFailure(error);
+      if (signal.aborted) return;
+    } finally {
+      running = false;
+    }
+    const delay = Math.min(LONGEST_DELAY_MS, page.period * 2 ** Math.min(failures, 10));
+    timer = setTimeout(refresh, delay * (0.9 + 0.2 * Math.random()));
+  }
+
+  function onFailure(error) {
+    if (error.status === 401) {
+      signOut(`The hub no longer accepts the token: ${error.message}`);
+      return;
+    }
+    const shown = refreshedAt === null ? "" : ` The values below are those of ${clockText(refreshedAt)}.`;
+    showNotice(`${error.message}.${shown}`);
+    if (error.isTemporary === false) controller.abort();
+    else if (error.isTemporary === undefined) console.error(error);
+  }
+
+  const onVisible = () => void refresh();
+  document.addEventListener("visibilitychange", onVisible);
+  signal.addEventListener("abort", () => {
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", onVisible);
+  });
+  page.reload = refresh;
+  void refresh();
+  return () => controller.abort();
+}
+
+async function start() {
+  addEventListener("hashchange", () => {
+    if (location.hash.startsWith("#/")) route();
+  });
+  document.getElementById("skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the fragment is the route
+    main.focus();
+  });
+  showHeader();
+  try {
+    await loadVocabulary();
+    if (document.body.dataset.access === "open") await signIn(null);
+    else signOut("");
+  } catch (error) {
+    showNotice(error.message);
+  }
+}
+
+void start();

@@ -1,0 +1,77 @@
+/** Page of the fleet, for operators: freshness and coverage of clusters, and nodes. */
+
+import { element, facts, foreign, replace, section, table } from "./dom.js";
+import { FleetNodes } from "./fleet_nodes.js";
+import { timeText } from "./format.js";
+import { stateText } from "./labels.js";
+
+/** Create the page. */
+export function fleetPage({ client, go }) {
+  const summary = element("div");
+  const clusters = element("div");
+  const nodes = new FleetNodes(client, go);
+  return {
+    title: "Fleet",
+    node: element("div", null, summary, section("Clusters", clusters), nodes.node),
+    period: 15_000,
+    async refresh(signal) {
+      const fleet = await client.get("v1/fleet", {}, signal);
+      replace(summary, summaryOf(fleet));
+      replace(clusters, clusterTable(fleet.clusters));
+      await nodes.refresh(new Map(fleet.clusters.map((one) => [one.cluster.id, one.cluster.spec?.team ?? ""])), signal);
+    },
+  };
+}
+
+function countsText(counts) {
+  return Object.entries(counts ?? {})
+    .map(([state, count]) => `${count} ${state}`)
+    .join(", ");
+}
+
+function summaryOf(fleet) {
+  return [
+    element("p", { class: "lead" }, fleet.summary),
+    facts([
+      ["Machines", countsText(fleet.machines)],
+      ["Senders", countsText(fleet.senders)],
+      ["Complete up to", fleet.complete_up_to ? timeText(fleet.complete_up_to) : "unknown"],
+      ["Missing batches", String(fleet.missing_batches)],
+      [
+        "Clusters without an expected number of GPUs",
+        fleet.not_counted.length > 0 ? foreign(fleet.not_counted.join(", ")) : null,
+      ],
+      [
+        "Hub",
+        fleet.hub.rejecting ? "rejects batches" : `ingests; flush lag ${fleet.hub.flush_lag_seconds.toFixed(1)} s`,
+      ],
+      ["As of", timeText(fleet.at)],
+    ]),
+  ];
+}
+
+function clusterTable(records) {
+  const rows = records.map(({ cluster, served, freshness, coverage }) => [
+    [foreign(cluster.id), cluster.closed_at ? element("small", null, "closed") : null],
+    [foreign(cluster.spec?.environment ?? ""), element("small", null, foreign(cluster.spec?.team ?? ""))],
+    freshness ? stateText(freshness.liveness) : served ? "unknown" : "not served",
+    freshness?.last_seen_at ? timeText(freshness.last_seen_at) : "never",
+    coverage ? foreign(coverage.summary) : "unknown",
+    countsText(freshness?.machines),
+    freshness
+      ? `${freshness.missing_batches} missing, ${freshness.queued_batches} queued, ${freshness.dropped_batches} dropped`
+      : "",
+    freshness?.complete_up_to ? timeText(freshness.complete_up_to) : "unknown",
+  ]);
+  const columns = [
+    "Cluster",
+    "Environment, team",
+    "State",
+    "Last seen",
+    "GPUs reporting",
+    "Machines",
+    "Batches",
+    "Complete up to",
+  ];
+  return table("Clusters", columns, rows);
+}

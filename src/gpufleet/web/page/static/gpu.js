@@ -1,0 +1,90 @@
+/** Page of a GPU, MIG device or vGPU instance, for operators: every reading with reader, age and reason. */
+
+import { gpuPath } from "./api.js";
+import { element, facts, foreign, replace, section, table } from "./dom.js";
+import { eventTable } from "./events.js";
+import { agoText, timeText } from "./format.js";
+import { gpuLink, holdersOf, nodeLink, stateText } from "./labels.js";
+import { deviceName, readingTables } from "./readings.js";
+import { sentence } from "./vocabulary.js";
+
+/** Create the page of a device by its id. */
+export function gpuPage({ client }, id) {
+  const parts = { summary: element("div"), readings: element("div"), history: element("div"), events: element("div") };
+  return {
+    title: "GPU",
+    node: element(
+      "div",
+      null,
+      parts.summary,
+      section("Readings", parts.readings),
+      section("Places", parts.history),
+      section("Events of the last day", parts.events),
+    ),
+    period: 15_000,
+    async refresh(signal) {
+      const record = await client.get(gpuPath(id), {}, signal);
+      const { device } = record;
+      replace(parts.summary, summaryOf(record));
+      replace(parts.readings, readingTables(device.id, device.readings, device.dimensions));
+      replace(parts.history, historyTables(record.history));
+      const view = device.id.split("/").slice(2).join("/");
+      replace(parts.events, eventTable(await client.get("v1/events", { machine: device.machine, view }, signal)));
+    },
+  };
+}
+
+function summaryOf(record) {
+  const { device } = record;
+  return [
+    element(
+      "p",
+      { class: "lead" },
+      deviceName(device),
+      " on ",
+      element("a", { href: nodeLink(device.machine) }, foreign(record.node)),
+    ),
+    facts(
+      [
+        ["Source", [device.source, element("small", null, sentence("sources", device.source))]],
+        ["Kind", `${device.kind}, seen from ${device.side}`],
+        ["State of its reports", stateText(record.liveness)],
+        [
+          "Newest sample",
+          `measured ${timeText(record.measured_at)}, received ${timeText(record.received_at)}, ${agoText(record.age_seconds)}`,
+        ],
+        ["Holders", holdersOf(record.holders)],
+        ["PCI address", device.pci_address ? foreign(device.pci_address) : null],
+        ["Index", record.index ?? null],
+        ["Part of", device.parent ? foreign(device.parent) : null],
+        ["Passthrough", device.passthrough ? foreign(device.passthrough.detail) : null],
+        [
+          "Other views",
+          (device.passthrough?.views ?? []).map((view) => element("a", { href: gpuLink(view) }, foreign(view))),
+        ],
+        ["Id", foreign(device.id)],
+      ].filter(([, content]) => !Array.isArray(content) || content.length > 0),
+    ),
+  ];
+}
+
+function historyTables(history) {
+  if (!history) return element("p", null, "No history.");
+  const places = history.places.map((place) => [
+    [foreign(place.node || place.machine), element("small", null, foreign(place.cluster))],
+    foreign(place.pci_address),
+    timeText(place.first_seen),
+    place.last_seen ? timeText(place.last_seen) : "unknown",
+    place.is_newest ? "yes" : "",
+  ]);
+  const others = history.slot.map((one) => [
+    element("a", { href: gpuLink(one.id) }, foreign(one.id)),
+    timeText(one.first_seen),
+    one.last_seen ? timeText(one.last_seen) : "unknown",
+  ]);
+  return [
+    table("Places of this GPU", ["Node", "Slot", "First seen", "Last seen", "Newest"], places),
+    element("h3", null, "GPUs of its slot"),
+    table("GPUs of its slot", ["GPU", "First seen", "Last seen"], others),
+  ];
+}

@@ -1,0 +1,121 @@
+/** Page of a node, for operators. */
+
+import { element, facts, foreign, replace, section, table } from "./dom.js";
+import { eventTable } from "./events.js";
+import { agoText, timeText } from "./format.js";
+import { gpuLink, holderName, holdersOf, stateText } from "./labels.js";
+import { DEVICE_COLUMNS, deviceCells, deviceName, readingCell } from "./readings.js";
+
+const PROCESS_METRICS = ["memory_bytes", "sm_utilization_ratio"];
+
+/** Create the page of a machine by its id or name. */
+export function nodePage({ client }, id) {
+  const parts = {
+    summary: element("div"),
+    gpus: element("div"),
+    holders: element("div"),
+    processes: element("div"),
+    events: element("div"),
+  };
+  const path = `v1/machines/${encodeURIComponent(id)}`;
+  return {
+    title: "Node",
+    node: element(
+      "div",
+      null,
+      parts.summary,
+      section("GPUs", parts.gpus),
+      section("Holders", parts.holders),
+      section("Processes", parts.processes),
+      section("Events of the last day", parts.events),
+    ),
+    period: 15_000,
+    async refresh(signal) {
+      const record = await client.get(path, {}, signal);
+      replace(parts.summary, summaryOf(record));
+      const machine = record.id;
+      const gpus = [];
+      for await (const items of client.pages("v1/gpus", { machine }, signal)) gpus.push(...items);
+      replace(parts.gpus, gpuTable(gpus));
+      const [holders, processes, events] = await Promise.all([
+        client.get("v1/holders", { machine }, signal),
+        client.get(`${path}/processes`, {}, signal),
+        client.get("v1/events", { machine }, signal),
+      ]);
+      replace(parts.holders, holderTable(holders.items));
+      replace(parts.processes, processTables(processes.devices));
+      replace(parts.events, eventTable(events));
+    },
+  };
+}
+
+function summaryOf(record) {
+  const { machine } = record;
+  return [
+    element("p", { class: "lead" }, foreign(machine.name), " in ", foreign(record.cluster)),
+    facts([
+      ["State", stateText(record.liveness)],
+      ["Last seen", `${timeText(record.last_seen)}, ${agoText(record.age_seconds ?? 0)}`],
+      ["First seen", timeText(record.first_seen)],
+      ["Retired", record.retired_at ? timeText(record.retired_at) : null],
+      ["Listed by Kubernetes only", record.named_only ? "yes: nothing on it ever reported" : null],
+      ["Kind", machine.kind ?? "node"],
+      ["Hypervisor", machine.hypervisor ? foreign(machine.hypervisor) : null],
+      ["Id in the hub", foreign(record.id)],
+      ["Sender", foreign(record.sender)],
+      ["System UUID", machine.system_uuid ? foreign(machine.system_uuid) : null],
+      ["Kubernetes node", machine.k8s_node_name ? foreign(machine.k8s_node_name) : null],
+      ["Instance", machine.instance_type ? foreign(`${machine.instance_type} ${machine.instance_id ?? ""}`) : null],
+      ["Conflict", record.conflict ? foreign(record.conflict) : null],
+    ]),
+  ];
+}
+
+function gpuTable(records) {
+  if (records.length === 0) return element("p", null, "No GPU of this machine is known.");
+  const rows = records.map((record) => [
+    element("a", { href: gpuLink(record.device.id), "data-key": record.device.id }, deviceName(record.device)),
+    [record.device.kind, element("small", null, `seen from ${record.device.side}`)],
+    holdersOf(record.holders),
+    ...deviceCells(record.device),
+  ]);
+  return table("GPUs", ["GPU", "Kind", "Holders", ...DEVICE_COLUMNS.map(([name]) => name)], rows);
+}
+
+function holderTable(items) {
+  if (items.length === 0) return element("p", null, "No holder is reported now.");
+  const rows = items.map((one) => [
+    foreign(holderName(one)),
+    [foreign(one.model ?? ""), element("small", null, foreign(one.uuid ?? one.device))],
+    foreign(one.holder.user || ""),
+    one.share,
+    [one.verdict, element("small", null, foreign(one.methods.join(", ")))],
+    timeText(one.since),
+    one.current ? "yes" : "unknown: the machine does not report",
+    foreign((one.allocations ?? []).map((found) => found.id).join(", ")),
+  ]);
+  return table("Holders", ["Holder", "Device", "User", "Share", "Verdict", "Since", "Current", "Allocations"], rows);
+}
+
+function processTables(devices) {
+  if (devices.length === 0) return element("p", null, "No process table was reported in the last hour.");
+  return devices.map((device) => {
+    const rows = device.processes.map((one) => [
+      String(one.pid),
+      foreign(one.name || ""),
+      one.kinds.join(", "),
+      ...PROCESS_METRICS.map((name) => readingCell(name, one.readings[name])),
+    ]);
+    return [
+      element("h3", null, foreign(device.device)),
+      element(
+        "p",
+        { class: device.stale ? "absent" : "muted" },
+        `${device.total} processes, ${agoText(device.age_seconds)}${device.stale ? ", stale" : ""}`,
+      ),
+      rows.length === 0
+        ? null
+        : table(`Processes of ${device.device}`, ["Process", "Name", "Kind", "Memory", "SM utilisation"], rows),
+    ];
+  });
+}

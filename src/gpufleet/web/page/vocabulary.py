@@ -1,0 +1,108 @@
+"""Vocabulary of the web page: units and help of metrics, and a sentence for each source, reason and state."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpufleet import __version__
+from gpufleet.exporters.themes import THEMES, theme_of
+from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue import ROWS
+from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
+from gpufleet.model.liveness import State
+from gpufleet.model.process import PROCESS_READINGS
+from gpufleet.model.reading import Provenance
+from gpufleet.model.view import Scope
+
+SOURCE_TEXTS: Mapping[Provenance, str] = {
+    Provenance.HOST_LOCAL_PROBE: "Measured on the machine itself by gpufleet's agent.",
+    Provenance.HOST_NETDATA: "Measured on the machine itself by the operator's Netdata.",
+    Provenance.SLICE_GUEST: "Measured inside your virtual machine.",
+    Provenance.SLICE_VGPU_HOST: "Measured by the host for your own vGPU instances only. Your virtual machine does not "
+    "report.",
+    Provenance.IMPORTED: "Measured by another exporter and imported.",
+    Provenance.UNAVAILABLE: "No source may answer. Readings of a host are never shown in place of yours.",
+}
+"""Sentence for each source of an answer."""
+
+REASON_TEXTS: Mapping[Reason, str] = {
+    Reason.NO_LIBRARY: "The driver's library is not installed.",
+    Reason.NO_DRIVER: "No driver is loaded, or none is bound to the device.",
+    Reason.DRIVER_MISMATCH: "Library and kernel driver have different versions.",
+    Reason.DRIVER_ERROR: "The driver returned an error.",
+    Reason.NO_SUPPORTED_GPU: "The driver is loaded and reports no GPU.",
+    Reason.BOUND_TO_VFIO: "The device is passed through to a virtual machine. Tools of the host cannot read it.",
+    Reason.OTHER_DRIVER: "No reader supports the driver that is bound to the device.",
+    Reason.GPU_LOST: "The GPU has fallen off the bus.",
+    Reason.RESET_REQUIRED: "The GPU needs a reset.",
+    Reason.TIMEOUT: "The call did not return in time.",
+    Reason.NOT_SUPPORTED: "The device does not support it.",
+    Reason.NOT_IN_DRIVER: "This driver version does not support it.",
+    Reason.NOT_IN_MIG_MODE: "It is not defined while MIG is enabled.",
+    Reason.NOT_IN_GUEST: "A virtual machine cannot see it.",
+    Reason.NOT_PERMITTED: "The reader lacks a privilege.",
+    Reason.NO_DATA: "The source has no value yet.",
+    Reason.INVALID_VALUE: "The source returned an invalid value.",
+    Reason.NOT_REPORTED: "The source does not report it.",
+    Reason.NOT_COLLECTED: "No reader is configured, or none has completed a pass.",
+    Reason.READER_FAILED: "The reader failed.",
+    Reason.STALE: "The newest value is too old to be current.",
+    Reason.GUEST_UNREACHABLE: "No access path to the virtual machine answers.",
+    Reason.GUEST_BOOTING: "The virtual machine does not answer yet.",
+    Reason.GUEST_REFUSED: "The virtual machine rejects the agent's key.",
+    Reason.IDENTITY_MISMATCH: "The answering machine has another host key than the expected one.",
+    Reason.NOT_ENABLED: "The service is disabled or not installed in the virtual machine.",
+    Reason.INCOMPATIBLE_VERSION: "The service in the virtual machine has an unsupported version.",
+    Reason.GPU_COUNT_DIFFERS: "The number of GPUs differs from the expected number.",
+    Reason.TARGET_UNKNOWN: "No machine has reported the target of this allocation.",
+    Reason.AMBIGUOUS_TARGET: "Several machines match the target of this allocation.",
+    Reason.GUEST_NOT_COLLECTED: "No reader collects from inside this virtual machine.",
+    Reason.NOT_ATTRIBUTED: "No source reports which devices the pod or job holds.",
+    Reason.NOT_STARTED: "The allocation has not started.",
+    Reason.ENDED: "The allocation has ended.",
+    Reason.UNKNOWN: "A reason of a newer version.",
+}
+"""Sentence for each absence reason."""
+
+STATE_TEXTS: Mapping[State, str] = {
+    State.NEVER_SEEN: "Expected, and never reported.",
+    State.LIVE: "Reports in time.",
+    State.LATE: "Reports are late.",
+    State.STALE: "No report for so long that its values are no longer current.",
+    State.LOST: "No report for so long that it is excluded from totals.",
+    State.RETIRED: "Retired by an operator.",
+}
+"""Sentence for each liveness state."""
+
+SCOPE_TEXTS: Mapping[Scope, str] = {
+    Scope.OWN: "Reading of the device itself.",
+    Scope.PARENT: "Reading of the whole GPU that contains this device.",
+    Scope.SHARED_DEVICE: "Reading of the whole device, which several holders share.",
+}
+"""Sentence for each scope of a reading."""
+
+
+def vocabulary() -> dict[str, Any]:
+    """Return the document that the page loads at its start."""
+    of_processes = {
+        name: {"unit": reading.unit, "theme": "processes", "help": reading.help}
+        for name, reading in PROCESS_READINGS.items()
+    }
+    of_catalogue = {
+        metric.name: {
+            "unit": metric.unit,
+            "theme": theme_of(metric.name),
+            "help": metric.help,
+            "subjects": metric.subjects,
+        }
+        for metric in ROWS
+    }
+    return {
+        "version": __version__,
+        "metrics": {**of_processes, **of_catalogue},
+        "themes": THEMES,
+        "sources": SOURCE_TEXTS,
+        "reasons": REASON_TEXTS,
+        "states": STATE_TEXTS,
+        "scopes": SCOPE_TEXTS,
+        "clock_events": dict(CLOCK_EVENT_REASONS),
+    }

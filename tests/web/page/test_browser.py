@@ -1,0 +1,484 @@
+"""Web page in a real Chromium, against a hub with tokens and a simulated fleet."""
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route, expect, sync_playwright
+
+from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.config.hub import HubConfig
+from gpufleet.model.access import Role
+from gpufleet.model.machine import Machine
+from gpufleet.registry.database import Database
+from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
+from tests.fakes.batches import body, gpu_sample, gpu_view
+from tests.security.daemons import create_tokens
+from tests.security.guarded import exchange
+from tests.support.command import gpufleet
+from tests.support.peers import environment
+from tests.support.processes import Gpufleet, free_port
+from tests.support.store_folders import copy_empty_store
+from tests.support.waiting import PATIENCE, wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+CLUSTER = "sim-1"
+FLEET = Fleet(FleetSpec(clusters=1, nodes=8, gpus=2))
+HOSTILE = '<script>document.title="owned"</script><img src=x onerror=alert(1)>\u202egnp\u2066'
+SHOWN = HOSTILE.replace("\u202e", "?").replace("\u2066", "?")
+DARK_VM = str(uuid.UUID(int=7))
+AXE = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+PHONE = {"width": 360, "height": 740}
+
+
+class Hub(msgspec.Struct):
+    """Running hub with a token of each role."""
+
+    port: int
+    tokens: dict[Role, str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def request(self, path: str, method: str = "GET", document: object = None, role: Role = Role.ADMIN) -> Any:
+        """Send a request with the token of a role and return the document."""
+        headers = {"Authorization": f"Bearer {self.tokens[role]}", "Content-Type": "application/json"}
+        reply = exchange(self.port, method, path, headers, None if document is None else msgspec.json.encode(document))
+        assert reply.status in (200, 201), reply.body
+        return reply.document
+
+    def allocate(self, name: str, kind: str, tenant: str, **target: str) -> None:
+        """Register an allocation in force for the last hour."""
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3600))
+        spec = {"kind": kind, "target": {"cluster": CLUSTER, **target}, "tenant": tenant, "valid_from": since}
+        self.request(f"/v1/allocations/{name}", "PUT", {**spec, "team": HOSTILE})
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    folder = tmp_path_factory.mktemp("page")
+    bound: dict[Role, dict[str, Any]] = {
+        Role.SENDER: {"cluster": CLUSTER},
+        Role.TENANT: {"tenant": "acme"},
+        Role.OPERATOR: {},
+        Role.ADMIN: {},
+    }
+    copy_empty_store(folder / "state" / "hub" / "store")
+    registry = Database.open(HubConfig(state=str(folder / "state")).registry_dsn)
+    registry.migrate()
+    registry.close()
+    site = Hub(free_port(), create_tokens(folder / "state", bound))
+    for role, secret in site.tokens.items():
+        (folder / f"{role}.token").write_text(secret)
+    config = folder / "hub.toml"
+    config.write_text(f'listen = "127.0.0.1:{site.port}"\nstate = "{folder}/state"\nauth = "tokens"\n')
+    with Gpufleet(["hub", "--config", str(config)], folder / "log") as process:
+        process.wait_for(f"{site.url}/healthz", 100)
+        fill(site, folder)
+        yield site
+        assert process.stop(60) == 0
+    assert "Traceback" not in (folder / "log").read_text()
+
+
+def fill(site: Hub, folder: Path) -> None:
+    """Send twenty minutes of the fleet and a machine with a hostile name, and register allocations."""
+    past = ["--start", "20m", "--duration", "20m", "--speed", "1000000", "--interval", "60", "--no-incidents"]
+    size = ["--clusters", "1", "--nodes", "8", "--gpus", "2"]
+    tokens = ["--token-file", str(folder / "sender.token"), "--admin-token-file", str(folder / "admin.token")]
+    done = gpufleet("simulate", "fleet", "--hub", site.url, *past, *size, *tokens, seconds=100)
+    assert done.returncode == 0, done.stderr
+    at = time.time_ns()
+    machine = Machine(name=HOSTILE, machine_id="e" * 32, system_uuid=str(uuid.UUID(int=9)), boot_id="b")
+    sample = gpu_sample(gpu_view(1), at, gpu_name=HOSTILE, gpu_power_watts=5.0)
+    batch = body(1, at, cluster=CLUSTER, sender="hostile", machine=machine, samples=(sample,), last_error=HOSTILE)
+    headers = {"Authorization": f"Bearer {site.tokens[Role.SENDER]}", "Content-Type": CONTENT_TYPE}
+    assert exchange(site.port, "POST", "/v1/batches", headers, batch).status == 200
+    wait_until(lambda: len(site.request("/v1/nodes")["items"]) == 9, what="the nodes to be known")
+    wait_until(lambda: pod_of(site), what="a pod to be known")
+    guest = FLEET.node(1, 5).guests[0].machine.system_uuid
+    assert guest is not None
+    site.allocate("metal", "bare_metal", "acme", machine=FLEET.node(1, 1).name)
+    site.allocate("slice", "gpu_slice", "acme", vm_uuid=guest)
+    site.allocate("dark", "gpu_slice", "acme", vm_uuid=DARK_VM)
+    site.allocate("pod", "kubernetes_pod", "acme", pod_uid=pod_of(site))
+    site.allocate("rivals", "bare_metal", "rival", machine=FLEET.node(1, 2).name)
+
+
+def hostile_machine(site: Hub) -> str:
+    """Return the id of the machine with a hostile name."""
+    found: str = next(
+        one["machine"]["id"]
+        for one in site.request("/v1/nodes")["items"]
+        if "script" in one["machine"]["machine"]["name"]
+    )
+    return found
+
+
+def pod_of(site: Hub) -> str:
+    """Return the UID of a present pod, or an empty text."""
+    items = site.request("/v1/holders?kind=pod")["items"]
+    found: str = items[0]["holder"]["id"] if items else ""
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser(peer: Callable[[str], Path]) -> Iterator[Browser]:
+    program = peer("chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=program,
+            args=["--no-sandbox"],  # tests also run as root
+            env={**os.environ, **environment("chromium")},
+            timeout=60_000 * PATIENCE,
+        )
+        yield started
+        started.close()
+
+
+class Visit:
+    """Page in a context of its own. Its requests, errors and console messages are recorded."""
+
+    def __init__(self, context: BrowserContext, hub: Hub, root: str = "") -> None:
+        self.hub = hub
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        self._finished: list[Request] = []
+        self._root = f"{hub.url}{root}/ui/"
+        self.page: Page = context.new_page()
+        self.page.set_default_timeout(20_000 * PATIENCE)
+        self.page.on("request", self._on_request)
+        self.page.on("requestfinished", self._on_finished)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", self._on_console)
+
+    def _on_request(self, request: Request) -> None:
+        self.requests.append(request.url)
+
+    def _on_finished(self, request: Request) -> None:
+        self._finished.append(request)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.errors.append(message.text)
+
+    def open(self, role: Role, target: str = "") -> Page:
+        """Open the page and sign in."""
+        self.page.goto(f"{self._root}{target}")
+        self.page.get_by_label("Token of this hub").fill(self.hub.tokens[role])
+        self.page.get_by_role("button", name="Sign in").click()
+        expect(self.page.get_by_role("button", name="Sign out")).to_be_visible()
+        return self.page
+
+    def go(self, target: str, heading: str) -> Page:
+        """Go to another page within the session, and wait until it is refreshed."""
+        self.page.evaluate("target => { location.hash = target }", target)
+        expect(self.page.get_by_role("heading", level=1)).to_have_text(heading)
+        expect(self.page.locator("p.lead").first).to_be_visible()
+        return self.page
+
+    @property
+    def received(self) -> str:
+        """Text of all API responses."""
+        texts = [request.response() for request in self._finished if "/v1/" in request.url]
+        return "\n".join(one.text() for one in texts if one is not None)
+
+
+@pytest.fixture
+def visit(browser: Browser, hub: Hub) -> Iterator[Visit]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    made = Visit(context, hub)
+    yield made
+    assert made.errors == []
+    assert {f"{urlsplit(one).scheme}://{urlsplit(one).netloc}" for one in made.requests} == {hub.url}
+    context.close()
+
+
+def text_of(page: Page) -> str:
+    found: str = page.locator("body").inner_text()
+    return found
+
+
+def test_sign_in_keeps_the_token_in_memory_only(visit: Visit, hub: Hub) -> None:
+    page = visit.page
+    page.goto(f"{hub.url}/ui/")
+    page.get_by_label("Token of this hub").fill("gpf_wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("form .error")).to_be_visible()
+    assert len(visit.errors) == 1  # Chromium's own message about the status 401
+    visit.errors.clear()
+    page = visit.open(Role.TENANT)
+    expect(page.get_by_role("link", name="metal")).to_be_visible()
+    secret = hub.tokens[Role.TENANT]
+    kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])")
+    assert kept == msgspec.json.encode([{}, {}, "", page.url]).decode()
+    assert all(secret not in one for one in visit.requests)
+    assert secret not in page.content()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token of this hub")).to_be_visible()
+    assert "metal" not in text_of(page)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "gpus"),
+    [
+        ("metal", "host_local_probe", "2 of 2 report"),
+        ("slice", "slice_guest", "1 of 1 report"),
+        ("pod", "host_local_probe", "1 of 1 report"),
+    ],
+)
+def test_allocation_shows_source_devices_and_ages(visit: Visit, name: str, source: str, gpus: str) -> None:
+    page = visit.open(Role.TENANT, f"#/allocations/{name}")
+    expect(page.locator(".source strong").first).to_have_text(source)
+    expect(page.locator("dl.facts").first).to_contain_text(gpus)
+    rows = page.get_by_role("region", name="GPUs", exact=True).locator("tbody tr")
+    expect(rows).to_have_count(int(gpus[0]))
+    assert rows.first.locator(".value").count() >= 5
+    assert rows.first.locator(".age").first.inner_text().endswith("ago")
+    page.locator("details summary").first.click()
+    expect(page.locator("details table").first).to_contain_text("gpu_utilization_ratio")
+
+
+def test_charts_draw_gaps_and_follow_the_range(visit: Visit) -> None:
+    page = visit.open(Role.TENANT, "#/allocations/metal")
+    chart = page.locator("figure").filter(has_text="GPU utilisation")
+    expect(chart.locator("polyline")).to_have_count(2)
+    expect(chart.locator("rect.gap").first).to_be_attached()  # nothing was measured in the first forty minutes
+    assert page.locator("figure").count() >= 5
+    chart.locator("svg").focus()
+    page.keyboard.press("Home")
+    expect(chart.locator("tbody td").first).to_have_text("no measurement")
+    page.keyboard.press("End")
+    with page.expect_response(lambda answer: "/series" in answer.url and "step=300s" in answer.url) as found:
+        page.get_by_role("button", name="24 h").click()
+    assert found.value.status == 200
+    page.get_by_role("button", name="Calculate usage of the range").click()
+    expect(page.locator("section").filter(has_text="Usage").locator("dl")).to_contain_text("GPU-hours")
+
+
+def test_unavailable_allocation_shows_its_reason_and_no_value(visit: Visit) -> None:
+    page = visit.open(Role.TENANT, "#/allocations/dark")
+    expect(page.locator(".source strong").nth(1)).to_have_text("guest_not_collected")
+    expect(page.locator("#status")).to_contain_text("Refreshed")
+    assert page.locator(".value").count() == 0
+    assert page.locator("polyline").count() == 0
+
+
+def test_tenant_receives_nothing_of_other_tenants(visit: Visit) -> None:
+    page = visit.open(Role.TENANT)
+    for name in ("metal", "slice", "dark", "pod"):
+        visit.go(f"#/allocations/{name}", "Allocation")
+        expect(page.locator("#status")).to_contain_text("Refreshed")
+    page.evaluate("location.hash = '#/nodes/' + encodeURIComponent('x')")  # an operator's page
+    expect(page.get_by_role("heading", level=1)).to_have_text("Allocations")
+    paths = {urlsplit(one).path for one in visit.requests if "/v1/" in one}
+    allowed = {
+        f"/v1/allocations/{name}/{part}" for name in ("metal", "slice", "dark", "pod") for part in ("metrics", "series")
+    }
+    assert paths <= {"/v1/access", "/v1/allocations", "/v1/events", *allowed}
+    foreign = [FLEET.node(1, 2).name, "rival", *(str(gpu.view.uuid) for gpu in FLEET.node(1, 2).gpus)]
+    for text in foreign:
+        assert text not in visit.received
+        assert text not in text_of(page)
+
+
+def test_hostile_names_are_text(visit: Visit) -> None:
+    page = visit.open(Role.OPERATOR, "#/allocations/metal")
+    expect(page.locator("dl.facts").first).to_contain_text(SHOWN)
+    visit.go(f"#/nodes/{quote(hostile_machine(visit.hub))}", "Node")
+    expect(page.locator("p.lead")).to_contain_text("<script>")
+    page.get_by_role("region", name="GPUs", exact=True).locator("a").first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("GPU")
+    expect(page.locator("p.lead")).to_contain_text("<script>")
+    assert page.title().startswith("GPU")
+    assert page.locator("main script, main img").count() == 0
+    assert "\u202e" not in text_of(page)
+    assert "\u2066" not in text_of(page)
+
+
+def test_operator_reaches_every_reading_of_a_gpu_by_keyboard(visit: Visit) -> None:
+    page = visit.open(Role.OPERATOR)
+    expect(page.get_by_role("region", name="Clusters")).to_contain_text(CLUSTER)
+    expect(page.get_by_role("region", name="Nodes").locator("tbody tr")).to_have_count(9)
+    page.get_by_label("Node", exact=True).fill(FLEET.node(1, 1).name)
+    expect(page.get_by_role("region", name="Nodes").locator("tbody tr")).to_have_count(1)
+    page.get_by_role("button", name="Show GPUs, nodes: 1").click()
+    expect(page.get_by_text("GPUs: 2, nodes: 1, as of")).to_be_visible()
+    page.get_by_label("Colour GPUs by").select_option("temperature")
+    page.get_by_label("Map of GPUs").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".readout").last).to_contain_text(str(FLEET.node(1, 1).gpus[0].view.uuid))
+    page.get_by_label("Map of nodes").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".readout").first).to_contain_text("2 of 2 GPUs report")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Node")
+    link = page.get_by_role("region", name="GPUs", exact=True).locator("a").first
+    link.focus()
+    page.keyboard.press("Enter")
+    row = page.locator("tr").filter(has_text="gpu_power_watts").first
+    expect(row.locator("td").nth(2)).to_have_text("nvml")
+    expect(row.locator("td").nth(3)).to_contain_text("ago")
+    divided = FLEET.node(1, 4).gpus[0].view.uuid  # its GPUs are in MIG mode
+    visit.go(f"#/gpus/{divided}", "GPU")
+    row = page.locator("tr").filter(has_text="gpu_utilization_ratio")
+    expect(row.locator(".absent")).to_have_text("not_in_mig_mode")
+
+
+def test_page_works_below_a_path_prefix(browser: Browser, hub: Hub) -> None:
+    context = browser.new_context()
+    prefix = "/cloud/gpu"
+
+    def forward(route: Route) -> None:
+        url = route.request.url.replace(prefix, "", 1)
+        assert url != route.request.url, "a request left the prefix"
+        route.fulfill(response=route.fetch(url=url))
+
+    context.route("**/*", forward)
+    made = Visit(context, hub, prefix)
+    page = made.open(Role.OPERATOR)
+    expect(page.get_by_role("region", name="Clusters")).to_contain_text(CLUSTER)
+    expect(page.get_by_text("GPUs and holders as of")).to_be_visible()  # no request is in flight
+    expect(page.locator("#status")).to_contain_text("Refreshed")
+    assert made.errors == []
+    context.close()
+
+
+def pages_of(hub: Hub) -> list[tuple[str, str]]:
+    """Return address and heading of a page of each kind; node and GPU have hostile names."""
+    node = hostile_machine(hub)
+    return [
+        ("#/fleet", "Fleet"),
+        ("#/allocations/metal", "Allocation"),
+        (f"#/nodes/{quote(node)}", "Node"),
+        (f"#/gpus/{quote(f'{CLUSTER}/{node}/gpu/GPU-1', safe='')}", "GPU"),
+    ]
+
+
+def test_pages_have_no_accessibility_violations(browser: Browser, hub: Hub) -> None:
+    context = browser.new_context(bypass_csp=True)  # the policy blocks the checker
+    made = Visit(context, hub)
+    page = made.page
+    page.goto(f"{hub.url}/ui/")
+    expect(page.get_by_label("Token of this hub")).to_be_visible()
+    assert violations(page) == []
+    made.open(Role.OPERATOR)
+    for target, heading in pages_of(hub):
+        made.go(target, heading)
+        expect(page.locator("#status")).to_contain_text("Refreshed")
+        if heading == "Allocation":
+            page.locator("details summary").last.click()  # readings of the machine
+        assert violations(page) == [], target
+    context.close()
+
+
+def violations(page: Page) -> list[str]:
+    """Return rule and element of each violation that axe finds."""
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run({resultTypes: ['violations']})")
+    return [f"{rule['id']}: {rule['nodes'][0]['html']}" for rule in found["violations"]]
+
+
+def test_pages_fit_a_phone_and_follow_the_colour_scheme(browser: Browser, hub: Hub) -> None:
+    context = browser.new_context(viewport=PHONE, color_scheme="dark")  # type: ignore[arg-type]  # a typed dictionary
+    made = Visit(context, hub)
+    made.open(Role.OPERATOR)
+    for target, heading in pages_of(hub):
+        page = made.go(target, heading)
+        expect(page.locator("#status")).to_contain_text("Refreshed")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], target
+    assert made.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+    context.close()
+
+
+def test_failed_refresh_marks_values_as_outdated(visit: Visit) -> None:
+    page = visit.open(Role.TENANT, "#/allocations/metal")
+    expect(page.locator("#status")).to_contain_text("Refreshed")
+    refresh = "document.dispatchEvent(new Event('visibilitychange'))"
+    page.route("**/metrics", lambda route: route.abort())
+    page.evaluate(refresh)
+    expect(page.locator("#notice .error")).to_be_visible()
+    expect(page.locator("main.outdated .value").first).to_be_attached()
+    page.unroute("**/metrics")
+    page.evaluate(refresh)
+    expect(page.locator("#notice .error")).to_have_count(0)
+    page.route("**/metrics", lambda route: route.fulfill(status=401, json={"error": "revoked_token", "detail": "x"}))
+    page.evaluate(refresh)
+    expect(page.get_by_label("Token of this hub")).to_be_visible()
+    assert page.locator(".value").count() == 0
+    assert len(visit.errors) == 2  # Chromium's own messages about the two failures
+    visit.errors.clear()
+
+
+def test_policy_blocks_inline_code_and_html(visit: Visit, hub: Hub) -> None:
+    page = visit.page
+    page.goto(f"{hub.url}/ui/")
+    assert (
+        page.evaluate(
+            "(() => { try { document.body.innerHTML = '<b>x</b>'; return 'ran' } catch { return 'blocked' } })()"
+        )
+        == "blocked"
+    )
+    page.evaluate(
+        "(() => { const one = document.createElement('style'); one.textContent = 'body{color:red}';"
+        " document.head.append(one) })()"
+    )
+    assert page.evaluate("getComputedStyle(document.body).color") != "rgb(255, 0, 0)"
+    assert len(visit.errors) == 2
+    visit.errors.clear()
+
+
+def test_scales_and_map_places_of_ten_thousand_nodes(visit: Visit, hub: Hub) -> None:
+    page = visit.page
+    page.goto(f"{hub.url}/ui/")
+    found = page.evaluate(
+        """async () => {
+        const root = document.querySelector('script').src.replace('app.js', '');
+        const scale = await import(root + 'scale.js');
+        const data = await import(root + 'fleet_data.js');
+        const cells = await import(root + 'cells.js');
+        const format = await import(root + 'format.js');
+        const dom = await import(root + 'dom.js');
+        const node = (state, utilization_ratio, holder_states) => data.makeNode(
+            {machine: {machine: {name: 'n'}, liveness: {state}}}, {utilization_ratio, holder_states}, new Map());
+        const gpu = (state, value) => data.makeGpu(
+            {device: {readings: {gpu_temperature_celsius: {value}}}, liveness: {state}});
+        const nodes = Array.from({length: 10000}, (_, index) => ({group: 'c' + Math.floor(index / 3000)}));
+        const layout = cells.placeCells(nodes, 1200, cells.cellSize(nodes.length), 20);
+        const wrong = nodes.filter((_, index) => {
+            const [x, y] = cells.cornerOf(layout, index);
+            return cells.cellAt(layout, x + 1, y + 1) !== index;
+        });
+        return {
+            runs: scale.runs([[0, 1], [1, null], [2, 0], [3, 4]]),
+            gaps: scale.commonGaps(
+                [{points: [[0, null], [1, 1], [2, null]]}, {points: [[0, null], [1, null], [2, 3]]}]),
+            bytes: scale.ticks('bytes', 0, 80 * 1024 ** 3, 4),
+            groups: layout.groups.length, wrong: wrong.length, height: layout.height,
+            lost: data.nodeClass(node('lost', 0.5, {held: 1}), 'utilisation'),
+            zero: data.nodeClass(node('live', 0, {}), 'utilisation'),
+            hot: data.gpuClass(gpu('live', 84.9), 'temperature'),
+            old: data.gpuClass(gpu('stale', 84.9), 'temperature'),
+            mixed: data.nodeClass(node('live', 0, {held: 1, unknown: 1}), 'holders'),
+            texts: [format.valueText('bytes', 0), format.valueText('ratio', 0), format.valueText('watts', 71.25)],
+            long: dom.printable('x'.repeat(10000)).length,
+        };
+    }"""
+    )
+    assert found["runs"] == [[[0, 1]], [[2, 0], [3, 4]]]
+    assert found["gaps"] == [[0, 0]]
+    assert found["bytes"] == [one * 20 * 1024**3 for one in range(5)]
+    assert (found["groups"], found["wrong"]) == (4, 0)
+    assert found["height"] < 2000
+    assert (found["lost"], found["zero"], found["mixed"]) == ("unknown", "0-10 %", "unknown")
+    assert (found["hot"], found["old"]) == ("75-85 °C", "unknown")
+    assert found["texts"] == ["0 B", "0 %", "71.25 W"]
+    assert found["long"] == 240
