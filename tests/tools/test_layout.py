@@ -17,7 +17,7 @@ THROUGH_THE_PACKAGE = {
     "cli": (
         (
             "accounts agent agent_daemon app audit cluster cluster_agent cluster_agent_daemon config devices doctor "
-            "doctor_page explain fetch hub hub_daemon live machine options release rules simulate_fleet source "
+            "doctor_page explain hub hub_daemon live machine options release rules simulate_fleet source "
             "startup version"
         ),
         "tests/cli",

@@ -119,7 +119,7 @@ def _exchange(
                 raise CommandError(f"{base} would send the token unencrypted over the network: use https")
             headers["Authorization"] = f"Bearer {TokenFile(str(access.token_file)).token()}"
         request = urllib.request.Request(url, data=content, headers=headers, method=method)  # noqa: S310 - checked above
-        with _opener(access).open(request, timeout=timeout_seconds) as answer:
+        with _opener(access, parts.hostname).open(request, timeout=timeout_seconds) as answer:
             body: bytes = answer.read(MAX_BYTES + 1)
             link = _NEXT.fullmatch(answer.headers.get("Link", ""))
     except urllib.error.HTTPError as error:
@@ -149,12 +149,15 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _opener(access: Access) -> urllib.request.OpenerDirector:
+def _opener(access: Access, host: str) -> urllib.request.OpenerDirector:
     try:
         context = ssl.create_default_context(cafile=access.ca)
     except OSError as error:
         raise CommandError(f"cannot load authorities from {access.ca}: {error.strerror or error}") from error
-    return urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
+    handlers: list[urllib.request.BaseHandler] = [_NoRedirects(), urllib.request.HTTPSHandler(context=context)]
+    if is_loopback(host):  # a proxy would get the token, which plain HTTP may send to this machine only
+        handlers.append(urllib.request.ProxyHandler({}))
+    return urllib.request.build_opener(*handlers)
 
 
 def _advice(reason: object, access: Access) -> str:
