@@ -59,7 +59,7 @@ THROUGH_THE_PACKAGE = {
     "hub/imports": ("receiver request scrape_status", "tests/hub/imports"),
     "hub/liveness": ("states", "tests/hub/liveness"),
     "hub/query": (
-        ("allocations fleet holder_usage holders inventory paging processes records usage usage_inputs workloads"),
+        ("allocations fleet holder_usage holders inventory paging processes usage usage_inputs workloads"),
         "tests/hub/query",
     ),
     "hub/receive": ("clusters counters log", "tests/hub/receive"),

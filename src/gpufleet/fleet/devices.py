@@ -121,9 +121,15 @@ def is_gone(instance: Mapping[SourceKey, float], parent: Mapping[SourceKey, floa
     return any(parent.get(source, at) > at for source, at in instance.items())
 
 
+_NAMES = (("gpu_name", ""), ("vgpu_type", ""), ("mig_profile", "MIG "))
+
+NAME_METRICS = tuple(metric for metric, _ in _NAMES)
+"""Metrics of the name of a device; the first that has a value counts."""
+
+
 def device_name(readings: Mapping[str, Reading]) -> str | None:
     """Return the display name of a device: its product, vGPU type or MIG profile; None if none is known."""
-    for metric, prefix in (("gpu_name", ""), ("vgpu_type", ""), ("mig_profile", "MIG ")):
+    for metric, prefix in _NAMES:
         reading = readings.get(metric)
         if reading is not None and reading.value is not None:
             return f"{prefix}{reading.value}"

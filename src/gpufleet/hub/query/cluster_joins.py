@@ -37,8 +37,10 @@ class ClusterJoins:
         collectors = self._store.collectors(list(by_cluster))
         found = {}
         for cluster, own in by_cluster.items():
-            at = judged_at(ObjectKind.NODE, collectors.get(cluster, ()), now)
-            for one, stored in self._candidates(cluster, own, at - OBJECT_TTL_NS):
+            reporters = collectors.get(cluster, ())
+            at = judged_at(ObjectKind.NODE, reporters, now)
+            candidates = self._candidates(cluster, own, at - OBJECT_TTL_NS) if reporters else ((one, []) for one in own)
+            for one, stored in candidates:
                 present = {
                     node.record.uid: (node.record, node.known_at)
                     for node in stored

@@ -1,7 +1,7 @@
 """Fleet queries: pages of machines, nodes and GPUs with their coverage, and the processes on a machine."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from gpufleet.hub.query.kubernetes_records import kubernetes_node
 from gpufleet.hub.query.names import MIN_PREFIX, is_name, view_prefixes
 from gpufleet.hub.query.paging import PageRequest
 from gpufleet.hub.query.records import (
+    NODE_METRICS,
     CoverageCounter,
     count_gpus,
     count_shown,
@@ -25,7 +26,9 @@ from gpufleet.hub.query.records import (
     may_duplicate_gpus,
     node_gpus,
     node_record,
+    summary_views,
     with_age,
+    with_metrics,
 )
 from gpufleet.hub.query.targets import AmbiguousError, MachineLookup, QueryExecutor
 from gpufleet.model.api.answer import (
@@ -117,7 +120,7 @@ class FleetPages:
         found, following = self._page(cluster, page, MachineKind.NODE)
         holders = _per_cluster(found, self._holders)
         gpus: dict[str, list[GpuRecord]] = {one.id: [] for one in found}
-        for record in self.gpus_of(found, instant, holders):
+        for record in self.gpus_of(found, instant, holders, NODE_METRICS):
             gpus[record.device.machine].append(record)
         items = tuple(node_gpus(one, gpus[one.id], holders[one.id].holdings) for one in _with_liveness(found, instant))
         return NodeGpusPage(items=items, next=following)
@@ -164,10 +167,15 @@ class FleetPages:
         machines: Sequence[MachineRecord],
         instant: LivenessSnapshot,
         holders: Mapping[str, MachineHolders] | None = None,
+        metrics: Collection[str] | None = None,
     ) -> list[GpuRecord]:
         """Return every view of the machines, in their order, with its present holders.
 
-        `holders` are the present holders of each machine if they are known already.
+        Args:
+            machines: of any clusters.
+            instant: liveness of senders.
+            holders: the present holders of each machine if they are known already.
+            metrics: the metrics to return, or all; see `with_metrics`.
         """
         stored = _per_cluster(machines, self._store.latest_of)
         readers = _per_cluster(machines, self._store.readers_of)
@@ -176,6 +184,7 @@ class FleetPages:
         for one in _with_liveness(machines, instant):
             freshness = self._freshness(readers.get(one.id, ()))
             samples = stored.get(one.id, ())
+            samples = samples if metrics is None else with_metrics(samples, metrics)
             records = gpu_records(one, samples, freshness, instant.behind)
             found += with_holders(records, holders.get(one.id, NO_HOLDERS), one.liveness, known_views(samples))
         return found
@@ -202,7 +211,8 @@ class FleetPages:
     ) -> dict[str, tuple[int, int]]:
         """Return (GPUs, reporting GPUs) of each machine, consistent with `gpus_of`."""
         summaries = _per_cluster(machines, self._store.sample_summaries)
-        ambiguous = [one for one in machines if may_duplicate_gpus(summaries.get(one.id, ()))]
+        views = {one.id: summary_views(summaries.get(one.id, ())) for one in machines}
+        ambiguous = [one for one in machines if may_duplicate_gpus(views[one.id].values())]
         stored = _per_cluster(ambiguous, self._store.latest_of)
         counts = {}
         for one in machines:
@@ -210,7 +220,7 @@ class FleetPages:
             if one.id in stored:
                 counts[one.id] = count_shown(gpu_records(one, stored[one.id], freshness, instant.behind))
             else:
-                counts[one.id] = count_gpus(summaries.get(one.id, ()), freshness)
+                counts[one.id] = count_gpus(summaries.get(one.id, ()), views[one.id], freshness)
         return counts
 
     def _find(self, cluster: str | None, name_or_id: str) -> list[MachineRecord]:

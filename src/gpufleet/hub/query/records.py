@@ -1,11 +1,12 @@
 """Records of nodes, GPUs and senders, and the coverage of clusters: reporting against expected GPUs."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.fleet.readings import Freshness, all_stale, device_views, devices
+from gpufleet.fleet.devices import NAME_METRICS
+from gpufleet.fleet.readings import STATE, Freshness, all_stale, device_views, devices
 from gpufleet.hub.liveness.senders import SenderFreshness
 from gpufleet.hub.liveness.states import complete_up_to, view_liveness
 from gpufleet.hub.query.holder_records import node_holders
@@ -27,7 +28,7 @@ from gpufleet.model.holdings import Holding
 from gpufleet.model.liveness import ExpectedGpus, Liveness
 from gpufleet.model.stored.samples import KnownGpus, SampleSummary, StoredSample
 from gpufleet.model.time import NANOS, to_datetime, to_ns
-from gpufleet.model.view import ViewKind
+from gpufleet.model.view import View, ViewKind
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import ClusterRegistry
 from gpufleet.ports.store import FleetStore
@@ -39,6 +40,31 @@ GAPS_SHOWN = 20
 def with_age(machine: MachineRecord, now: int) -> MachineRecord:
     """Fill in the time since the machine was last seen."""
     return msgspec.structs.replace(machine, age_seconds=_age(now, to_ns(machine.last_seen)))
+
+
+NODE_METRICS = frozenset({*NAME_METRICS, STATE, "gpu_utilization_ratio", "gpu_power_watts"})
+"""Metrics on which `node_gpus` depends."""
+
+
+def with_metrics(stored: Sequence[StoredSample], metrics: Collection[str]) -> tuple[StoredSample, ...]:
+    """Return samples with the values of these metrics only, and none with dimensions.
+
+    A machine with a GPU that only its index identifies keeps all values: they decide which of its GPUs are shown.
+    """
+    views = (one.sample.view for one in stored)
+    if any(view is not None and view.kind is ViewKind.GPU and not view.named for view in views):
+        return tuple(stored)
+    return tuple(
+        msgspec.structs.replace(
+            one,
+            sample=msgspec.structs.replace(
+                one.sample,
+                values={name: one.sample.values[name] for name in metrics if name in one.sample.values},
+                dims=(),
+            ),
+        )
+        for one in stored
+    )
 
 
 def gpu_records(
@@ -83,9 +109,13 @@ def gpu_records(
     return tuple(records)
 
 
-def may_duplicate_gpus(summaries: Sequence[SampleSummary]) -> bool:
+def summary_views(summaries: Sequence[SampleSummary]) -> dict[str, View]:
+    """Return the views of a machine's devices by key; see `device_views`."""
+    return device_views([one.stored for one in summaries])
+
+
+def may_duplicate_gpus(views: Iterable[View]) -> bool:
     """Return whether a machine has identified and unidentified GPUs: values decide which are shown."""
-    views = device_views([one.stored for one in summaries]).values()
     return len({view.named for view in views if view.kind is ViewKind.GPU}) > 1
 
 
@@ -95,14 +125,13 @@ def count_shown(records: Sequence[GpuRecord]) -> tuple[int, int]:
     return total.devices, total.reporting
 
 
-def count_gpus(summaries: Sequence[SampleSummary], freshness: Freshness) -> tuple[int, int]:
+def count_gpus(summaries: Sequence[SampleSummary], views: Mapping[str, View], freshness: Freshness) -> tuple[int, int]:
     """Return the number of GPUs of a machine, and of those with a current number that contributes to totals.
 
-    Not for machines with `may_duplicate_gpus`.
+    Not for machines with `may_duplicate_gpus`. `views` are those of `summary_views`.
     """
-    stored = [one.stored for one in summaries]
-    gpus = {key for key, view in device_views(stored).items() if view.kind is ViewKind.GPU}
-    if not any(freshness.is_live(one.received_at) for one in stored):
+    gpus = {key for key, view in views.items() if view.kind is ViewKind.GPU}
+    if not any(freshness.is_live(one.stored.received_at) for one in summaries):
         return len(gpus), 0
     reporting = {
         one.stored.sample.view.key
@@ -138,7 +167,7 @@ def node_record(
 
 
 def node_gpus(node: MachineRecord, gpus: Sequence[GpuRecord], holdings: Sequence[Holding]) -> NodeGpus:
-    """Return the GPUs of a node as one row; `holdings` are its present holdings."""
+    """Return the GPUs of a node as one row; `holdings` are its present holdings. See `NODE_METRICS`."""
     whole = [one.device for one in gpus if one.device.kind is ViewKind.GPU]
     total = aggregate([one.readings for one in whole]).metrics
     utilization, power = (total.get(name) for name in ("gpu_utilization_ratio", "gpu_power_watts"))
