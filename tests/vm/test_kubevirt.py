@@ -107,11 +107,16 @@ class Node:
         return {guest["name"]: guest for guest in snapshot["guests"]}
 
     async def wait_for(self, reached: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        """Return the guests of the first snapshot for which `reached` is true; the next one may differ."""
+        shown: dict[str, Any] = {}
+
         async def check() -> bool:
-            return reached(await self.guests())
+            nonlocal shown
+            shown = await self.guests()
+            return reached(shown)
 
         await wait_until_async(check, seconds=SECONDS, what=what)
-        return await self.guests()
+        return shown
 
 
 async def start_objects(cluster: ClusterUnderTest, gpus: int) -> dict[str, Any]:

@@ -135,6 +135,8 @@ class GuestSupervisor:
             self._changes.set()
         for uid in [uid for uid, watch in self._watches.items() if wanted.get(uid) != watch.found]:
             await self._stop(uid, gone=uid not in wanted)
+            if uid in wanted:  # at once, so that a changed guest is listed all the time
+                self._start(wanted[uid], spread=first)
         for uid, found in wanted.items():
             if uid not in self._watches:
                 self._start(found, spread=first)
@@ -157,9 +159,10 @@ class GuestSupervisor:
         self._changes.set()
 
     async def _stop(self, uid: str, *, gone: bool) -> None:
-        watch, task = self._watches.pop(uid), self._tasks.pop(uid)
+        task = self._tasks.pop(uid)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        watch = self._watches.pop(uid)
         if gone and self._collects:
             self._removed.append(watch)
         log.info("virtual machine %s (%s): removed", watch.guest.title, uid)
