@@ -8,7 +8,7 @@ TESTS = ROOT / "tests"
 
 THROUGH_THE_PACKAGE = {
     "agent/collect": ("release single_pass state", "tests/agent/collect"),
-    "agent/guests": ("guest guests", "tests/agent/guests"),
+    "agent/guests": ("guest", "tests/agent/guests"),
     "channels/guest_shell": ("shell", "tests/channels/guest_shell"),
     "channels": ("output", "tests/channels"),
     "channels/qemu_agent": ("protocol", "tests/channels/qemu_agent"),
