@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from gpufleet.model.absence import Reason
 from gpufleet.model.api.answer import AnswerDevice, GpuRecord
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.reading import Provenance, Reading
@@ -59,6 +60,16 @@ def test_page_matches_its_golden_file(page: BodyPage, width: int) -> None:
     screen = render(observe_snapshot(node_snapshot()), width, page=page)
     check_golden(GOLDEN / f"{page}-{width}.txt", "\n".join([*lines_of(screen), ""]).encode())
     assert all(cell_len(line) <= width for line in lines_of(screen))
+
+
+def test_passed_through_gpus_are_counted_apart() -> None:
+    bound = gpu(0, readings(gpu_state=Reason.BOUND_TO_VFIO, gpu_utilization_ratio=Reason.BOUND_TO_VFIO))
+    own = gpu(1, readings(gpu_state="ok", gpu_utilization_ratio=0.5))
+    both, alone = (
+        line_text(render(observe_snapshot(node_snapshot(found=found))).header[-1]) for found in ((bound, own), (bound,))
+    )
+    assert both.split(", ")[:3] == ["GPUs    1", "1 passed through", "utilisation 50 %"]
+    assert alone.split(", ")[:3] == ["GPUs    0", "1 passed through", "utilisation -"]
 
 
 def test_bare_metal_has_no_line_about_vgpus() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from gpufleet.exporters.display import device_status, holder_text, holders_text
+from gpufleet.model.absence import Reason
 from gpufleet.model.holdings import Holding
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Device, ProcessReport
@@ -37,6 +38,7 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True):
         status, good: state of the device, and whether it is good.
         holder: its holders in one line; empty if they are not collected.
         host: state of a GPU as a host of vGPUs; empty on other GPUs.
+        is_passed_through: whether a GPU is bound to vfio-pci: if it is read, it is listed in its virtual machine too.
         vm: virtual machine of a vGPU instance.
         active: whether a process runs in the guest of a vGPU instance; None if unknown.
         parts: rows of its MIG devices and vGPU instances.
@@ -60,6 +62,7 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True):
     good: bool
     holder: str
     host: str = ""
+    is_passed_through: bool = False
     vm: str = ""
     active: bool | None = None
     parts: tuple["DeviceRow", ...] = ()
@@ -191,6 +194,7 @@ def _plain_row(node: ObservedNode, device: Device, number: str) -> DeviceRow:
         status=status,
         good=good,
         holder=holders_text(device.holders),
+        is_passed_through=any(one.absent is Reason.BOUND_TO_VFIO for one in readings.values()),
         vm=text_of(readings, "vgpu_vm_id"),
         active=None if active is None else bool(active),
     )

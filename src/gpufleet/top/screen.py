@@ -157,10 +157,14 @@ def _header(observation: Observation, devices: Sequence[DeviceRow], status: Poll
 
 
 def _totals(devices: Iterable[DeviceRow]) -> Line:
-    """Return the line of sums over GPUs; a UUID that two machines list counts once."""
-    gpus = list({row.uuid or row.key: row for row in devices if row.kind is ViewKind.GPU}.values())
-    if not gpus:
+    """Return the line of sums over GPUs; a UUID that two machines list counts once.
+
+    GPUs that are passed through are counted apart: a hub lists them in their virtual machines too.
+    """
+    every = {row.uuid or row.key: row for row in devices if row.kind is ViewKind.GPU}.values()
+    if not every:
         return (cell("GPUs", 8, "dim"), cell("none"))
+    gpus = [row for row in every if not row.is_passed_through]
     busy = [row.utilization for row in gpus if row.utilization is not None]
     power = [row.power for row in gpus if row.power is not None]
     sized = [(row.memory_used, row.memory_total) for row in gpus]
@@ -168,6 +172,7 @@ def _totals(devices: Iterable[DeviceRow]) -> Line:
     reporting = "" if len(busy) in (0, len(gpus)) else f" ({len(busy)} of {len(gpus)} report)"
     facts = [
         f"{len(gpus)}",
+        *([f"{len(every) - len(gpus)} passed through"] if len(gpus) < len(every) else []),
         f"utilisation {percent_text(sum(busy) / len(busy)) if busy else NOTHING}{reporting}",
         f"memory {memory_text(sum(one[0] for one in memory), sum(one[1] for one in memory)) if memory else NOTHING}",
         f"power {sum(power):.0f} W" if power else f"power {NOTHING}",

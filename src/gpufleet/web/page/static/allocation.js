@@ -1,6 +1,6 @@
 /** Page of an allocation. Its layout is the same for bare metal, slices, pods, jobs and virtual machines. */
 
-import { forceText, targetText } from "./allocations.js";
+import { forceText, startText, targetText } from "./allocations.js";
 import { element, facts, foreign, lazyDetails, replace, section, table } from "./dom.js";
 import { eventTable } from "./events.js";
 import { agoText, timeText } from "./format.js";
@@ -57,7 +57,7 @@ export function allocationPage({ client }, id) {
       const answer = await client.get(`${path}/metrics`, {}, signal);
       replace(parts.summary, summaryOf(answer, client.now()));
       replace(parts.totals, totalsOf(answer.aggregate));
-      replace(parts.devices, devicesOf(answer.devices));
+      replace(parts.devices, devicesOf(answer));
       replace(parts.machine, machineOf(answer));
       await history.refresh(answer.devices, signal);
     },
@@ -96,7 +96,7 @@ function summaryOf(answer, now) {
       ["Target", [foreign(targetText(spec)), element("small", null, foreign(spec.target.cluster))]],
       ["Tenant", spec.tenant ? foreign(spec.tenant) : null],
       ["Team", spec.team ? foreign(spec.team) : null],
-      ["From", spec.valid_from ? timeText(spec.valid_from) : null],
+      ["From", startText(spec)],
       ["To", allocation.closed_at || spec.valid_to ? timeText(allocation.closed_at ?? spec.valid_to) : "open"],
       ["Detail", answer.reason === null && answer.detail ? foreign(answer.detail) : null],
       ["Newest error of a reader", answer.last_error ? foreign(answer.last_error) : null],
@@ -120,8 +120,11 @@ function totalsOf(aggregate) {
   return table("Totals", ["Reading", "Value", "Operation", "GPUs included"], rows);
 }
 
-function devicesOf(devices) {
-  if (devices.length === 0) return element("p", null, "No GPU is shown. The reason is stated above.");
+function devicesOf({ devices, reason }) {
+  if (devices.length === 0) {
+    const why = reason === null ? "This answer has no GPU." : "No GPU is shown. The reason is stated above.";
+    return element("p", null, why);
+  }
   const rows = devices.map((device) => [deviceName(device), kindOf(device), ...deviceCells(device)]);
   return [
     table("GPUs", ["GPU", "Kind", ...DEVICE_COLUMNS.map(([name]) => name)], rows),

@@ -62,6 +62,12 @@ export function forceText(allocation, now) {
   return "in force";
 }
 
+/** Return the start of an allocation; one that starts in 1970 applies to any time before its end. */
+export function startText({ valid_from }) {
+  if (!valid_from) return "";
+  return Date.parse(valid_from) > 0 ? timeText(valid_from) : "any time";
+}
+
 /** Return the target of an allocation as a text. */
 export function targetText({ target }) {
   return target.machine ?? target.vm_uuid ?? target.pod_uid ?? target.job_id ?? "";
@@ -75,7 +81,7 @@ function allocationTable(items, now) {
     foreign(one.spec.tenant ?? ""),
     foreign(one.spec.team ?? ""),
     forceText(one, now),
-    one.spec.valid_from ? timeText(one.spec.valid_from) : "",
+    startText(one.spec),
     one.closed_at || one.spec.valid_to ? timeText(one.closed_at ?? one.spec.valid_to) : "open",
   ]);
   return table("Allocations", ["Allocation", "Kind", "Target", "Tenant", "Team", "State", "From", "To"], rows);

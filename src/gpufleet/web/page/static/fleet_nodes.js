@@ -132,8 +132,9 @@ export class FleetNodes {
       element(
         "p",
         null,
-        `${found.length} of ${this.#nodes.length} nodes. ${found.reduce((sum, one) => sum + one.reporting, 0)} of ` +
-          `${found.reduce((sum, one) => sum + one.gpus, 0)} GPUs that these nodes see report to them.`,
+        `${found.length} of ${this.#nodes.length} nodes. ${found.reduce((sum, one) => sum + one.reporting, 0)} of their ` +
+          `${found.reduce((sum, one) => sum + one.gpus, 0)} GPUs report on the node. GPUs that are passed through report ` +
+          "in their virtual machines.",
       ),
       nodeTable(found.slice(0, this.#rows)),
       found.length > this.#rows
