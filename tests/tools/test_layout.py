@@ -102,7 +102,7 @@ THROUGH_THE_PACKAGE = {
     "stores/clickhouse/rollup": ("durations hours job output rows tables", "tests/stores/clickhouse/rollup"),
     "stores/clickhouse/samples": ("keys", "tests/stores/clickhouse/samples"),
     "stores/clickhouse/schema": ("arrow columns sets tables", "tests/stores/clickhouse/schema"),
-    "stores/clickhouse/sql": ("views", "tests/stores/clickhouse/sql"),
+    "stores/clickhouse/sql": ("definition views windows", "tests/stores/clickhouse/sql"),
     "top": ("columns history host lines observation", "tests/top"),
     "web/hub": (
         (

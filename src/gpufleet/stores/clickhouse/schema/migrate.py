@@ -18,7 +18,8 @@ from gpufleet.stores.clickhouse.schema.tables import (
     Engine,
     TableDefinition,
 )
-from gpufleet.stores.clickhouse.sql.views import VIEWS, render_view, view_digest
+from gpufleet.stores.clickhouse.sql.definition import render_view, view_digest
+from gpufleet.stores.clickhouse.sql.views import VIEWS
 
 _COLUMNS = """
 SELECT table, name, type FROM system.columns WHERE database = currentDatabase() AND table IN {names:Array(String)}

@@ -4,222 +4,23 @@ Tables may change between schema versions; views only gain columns. Each view re
 merges.
 """
 
-from collections.abc import Callable, Iterator
-from hashlib import blake2b
-
-import msgspec
+from collections.abc import Callable
 
 from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS
 from gpufleet.fleet.cluster_objects import OBJECT_TTL_NS
-from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage, ValueType
+from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
 from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.model.stored.kubernetes import ObjectKind
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.schema.tables import metric_type
-
-
-class ViewColumn(msgspec.Struct, frozen=True):
-    """Column of a view: name, SQL expression, help, and whether it is a metric."""
-
-    name: str
-    expression: str
-    help: str
-    of_metric: bool = False
-
-
-class SqlView(msgspec.Struct, frozen=True, kw_only=True):
-    """SQL view.
-
-    Attributes:
-        name: SQL name.
-        help: meaning of a row.
-        columns: columns in order.
-        source: text after FROM.
-        metrics: description of the metric columns for the reference, which does not list them.
-    """
-
-    name: str
-    help: str
-    columns: tuple[ViewColumn, ...]
-    source: str
-    metrics: str = ""
-
-
-COLUMN_HELP = {
-    "cluster": "id of the cluster",
-    "machine": "the hub's id of the machine",
-    "view": "key of the device's view, such as `gpu/GPU-…`; empty for the machine itself",
-    "reader": "reader of the value",
-    "lane": "schedule of the reading: static, fast, slow, event",
-    "provenance": "source of the measurement: `host_local_probe`, `slice_guest`, `imported`, …",
-    "measured_at": "time of measurement, by the machine's clock",
-    "received_at": "time of receipt by the hub, or by the first relay before it, by the hub's clock",
-    "reported_at": "time of the newest report, by the hub's clock",
-    "epoch": "epoch of the sender's sequence numbers",
-    "seq": "sequence number of the batch in its epoch",
-    "driver_session": "differs after a restart of the driver, which resets counters",
-    "kind": "`gpu`, `mig` or `vgpu`",
-    "side": "`host`, `guest`, `vgpu_host` or `pci_only`",
-    "uuid": "UUID of the device, or NULL",
-    "pci_address": "PCI address, or NULL",
-    "instance": "instance id of a vGPU, or NULL",
-    "parent": "key of the parent view, or NULL",
-    "index": "the driver's last reported device index; not an identity",
-    "metric": "metric name in the catalogue",
-    "labels": "values of the metric's dimensions, in order",
-    "text": "the text",
-    "since": "first measurement of this text",
-    "state": "state of the reader",
-    "interval_seconds": "reading interval",
-    "last_attempt": "last attempt to read, or NULL",
-    "last_success": "last successful reading, or NULL",
-    "duration_seconds": "duration of the last reading",
-    "failures": "consecutive failures",
-    "error_class": "class of the last error, or empty",
-    "last_error": "message of the last error, or empty",
-    "total": "number of processes; greater than the list if the agent truncated it",
-}
-
-
-def table_columns(names: str) -> tuple[ViewColumn, ...]:
-    """Return view columns that equal table columns, by names separated by spaces."""
-    return tuple(ViewColumn(name, f"`{name}`", COLUMN_HELP[name]) for name in names.split())
-
-
-def escape_literal(text: str) -> str:
-    """Escape a text for an SQL literal."""
-    return text.replace("\\", "\\\\").replace("'", "\\'")
-
-
-_REPORTER = "cluster machine view reader lane provenance"
-
-
-def _named(table: str) -> str:
-    """Return the source of a table whose rows have subject numbers, with the columns of their subjects.
-
-    `subjects` is not FINAL: a number has one meaning, and is inserted once.
-    """
-    return f"{table} FINAL INNER JOIN subjects ON {table}.subject = subjects.number"
-
-
-def _current_windows(table: str) -> str:
-    """Return the source of a rollup table, without rows of incomplete or earlier runs (`rollup/tables.py`)."""
-    current = "(toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
-    return f"{_named(table)} WHERE {current}"
-
-
-_SPANS = (("minute", "a minute", "1m", " Fractions may be rounded to seven digits."), ("hour", "an hour", "1h", ""))
-_AT = "start of the {}; the newest two hours are not rolled up yet"
-
-_PARTS = {
-    MetricKind.GAUGE: {
-        "min": "minimum",
-        "max": "maximum",
-        "avg": "mean of the samples",
-        "count": "samples with a value",
-    },
-    MetricKind.COUNTER: {"last": "last value", "increase": "increase, also across driver restarts"},
-    MetricKind.STATE: {"last": "last state"},
-}
-_TAILS = {MetricKind.GAUGE: "tail_gauge", MetricKind.COUNTER: "tail_counter", MetricKind.STATE: "tail_state"}
-
-_METRICS = (
-    "for each metric without dimensions that is not a text, by its name in [metrics.md](metrics.md): for a gauge "
-    "`_min`, `_max`, `_avg` and `_count` (samples with a value), for a counter `_last` and `_increase` (also across "
-    "driver restarts), for a state `_last`; NULL, or a count of 0, if no sample has a value"
+from gpufleet.stores.clickhouse.sql.definition import (
+    SqlView,
+    ViewColumn,
+    escape_literal,
+    named_source,
+    table_columns,
 )
-
-
-def _part(metric: Metric, part: str) -> str:
-    """Return the SQL expression for a part of a metric; a state by name."""
-    if metric.storage is Storage.CORE:
-        value = f"`{metric.name}_{part}`"
-    else:
-        prefix = _TAILS[metric.kind]
-        value = f"{prefix}_{part}[indexOf({prefix}_ids, {metric.id})]"
-        if part != "count":  # an index outside the array gives 0, which is correct for a count
-            value = f"if(has({prefix}_ids, {metric.id}), {value}, NULL)"
-    if metric.kind is MetricKind.STATE:
-        names = ", ".join(f"'{escape_literal(name)}'" for name in metric.states)
-        value = f"if(isNull({value}), NULL, [{names}][assumeNotNull({value}) + 1])"
-    return value
-
-
-_STATES = ", ".join(
-    f"'{metric.name}'"
-    for metric in CATALOGUE.values()
-    if metric.kind is MetricKind.STATE and metric.storage not in (Storage.CORE, Storage.TAIL)
-)
-
-
-def _whole(part: str) -> str:
-    """Return the integer part of a counter with dimensions; NULL for states, which are stored as positions."""
-    return f"if(metric IN ({_STATES}), NULL, int_{part})"
-
-
-def _counted(part: str) -> str:
-    return f"coalesce(toFloat64({_whole(part)}), float_{part})"
-
-
-def _windows_metrics() -> Iterator[ViewColumn]:
-    for metric in CATALOGUE.values():
-        if metric.storage in (Storage.CORE, Storage.TAIL):
-            for part, text in _PARTS[metric.kind].items():
-                yield ViewColumn(f"{metric.name}_{part}", _part(metric, part), f"{metric.name}: {text}", of_metric=True)
-
-
-def _at(span: str) -> ViewColumn:
-    return ViewColumn("at", "at", _AT.format(span))
-
-
-def _all(span: str, one: str, table: str, digits: str) -> Iterator[SqlView]:
-    yield SqlView(
-        name=f"fleet_{span}s",
-        help=f"Aggregates of the samples of {one}, by device and reader; restrict `at`, `cluster` and "
-        f"`machine`.{digits}",
-        columns=(
-            *table_columns(_REPORTER),
-            _at(span),
-            ViewColumn("samples", "samples", "number of samples"),
-            *_windows_metrics(),
-        ),
-        source=_current_windows(f"windows_{table}"),
-        metrics=_METRICS,
-    )
-    yield SqlView(
-        name=f"fleet_dimension_{span}s",
-        help=f"Aggregates of the values with dimensions of {one}; restrict as for `fleet_{span}s`.",
-        columns=(
-            *table_columns(f"{_REPORTER} metric labels"),
-            _at(span),
-            *(
-                ViewColumn(part, part, f"{_PARTS[MetricKind.GAUGE][part]}; for gauges")
-                for part in ("min", "max", "avg")
-            ),
-            ViewColumn("count", "count", _PARTS[MetricKind.GAUGE]["count"]),
-            ViewColumn("last", _counted("last"), "last value; for counters, inexact beyond 2^53"),
-            ViewColumn("last_integer", _whole("last"), "the same for integers: exact"),
-            ViewColumn("increase", _counted("increase"), "increase, also across driver restarts; for counters"),
-            ViewColumn("increase_integer", _whole("increase"), "the same for integers: exact"),
-        ),
-        source=_current_windows(f"dim_windows_{table}"),
-    )
-    yield SqlView(
-        name=f"fleet_state_{span}s",
-        help=f"Seconds of a device in a state in {one}; unknown time has no row.",
-        columns=(
-            *table_columns(f"{_REPORTER} metric labels"),
-            ViewColumn("state", "state", "one of the metric's states"),
-            _at(span),
-            ViewColumn("seconds", "seconds", "seconds in this state"),
-        ),
-        source=_current_windows(f"state_windows_{table}"),
-    )
-
-
-WINDOW_VIEWS = tuple(view for span, one, table, digits in _SPANS for view in _all(span, one, table, digits))
-"""Rollup views, in the order of the documentation."""
-
+from gpufleet.stores.clickhouse.sql.windows import WINDOW_VIEWS
 
 LATEST, SAMPLES = "latest", "samples"
 
@@ -309,7 +110,7 @@ VIEWS = (
         name="fleet_samples",
         help="Every sample over time; restrict `measured_at`, `cluster` and `machine`.",
         columns=(*table_columns(_SAMPLE), *_metrics(_of_samples)),
-        source=_named(SAMPLES),
+        source=named_source(SAMPLES),
         metrics=_EACH,
     ),
     SqlView(
@@ -335,7 +136,7 @@ VIEWS = (
             ),
             ViewColumn("integer", "int_value", "the same for integers: exact"),
         ),
-        source=_named("dim_samples"),
+        source=named_source("dim_samples"),
     ),
     SqlView(
         name="fleet_texts",
@@ -497,15 +298,3 @@ VIEWS = (
     *WINDOW_VIEWS,
 )
 """Every SQL view, in the order of the documentation."""
-
-
-def render_view(view: SqlView) -> str:
-    """Return the statement that creates or replaces the view."""
-    columns = ",\n".join(f"    {column.expression} AS `{column.name}`" for column in view.columns)
-    return f"CREATE OR REPLACE VIEW {view.name} AS SELECT\n{columns}\nFROM {view.source}\nCOMMENT '{view_digest(view)}'"
-
-
-def view_digest(view: SqlView) -> str:
-    """Return the comment that identifies this build's definition of a view."""
-    definition = "\n".join([view.source, *(f"{column.name}: {column.expression}" for column in view.columns)])
-    return f"gpufleet {blake2b(definition.encode(), digest_size=8).hexdigest()}"
