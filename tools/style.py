@@ -42,7 +42,6 @@ BANNED = {
     "heard": "last seen, received",
     "deaf": "not ingesting",
     "silent": "without heartbeat",
-    "silence": "time without heartbeat",
     "ask": "query, request",
     "asks": "queries, requests",
     "asked": "queried, requested",

@@ -72,7 +72,7 @@ THROUGH_THE_PACKAGE = {
         "tests/model",
     ),
     "model/api": ("answer fleet holders inventory kubernetes sql usage", "tests/web/hub"),
-    "model/stored": ("holdings kubernetes ledger retention samples", "tests/stores/clickhouse"),
+    "model/stored": ("findings holdings kubernetes ledger readings retention samples", "tests/stores/clickhouse"),
     "model/wire": ("batch matrix", "tests/codecs/batch"),
     "readers/dcgm": ("client session", "tests/readers/dcgm"),
     "readers/dcgm/mapping": ("activity device mig row units", "tests/readers/dcgm"),
@@ -121,7 +121,7 @@ THROUGH_THE_PACKAGE = {
 
 UNTESTED = {
     "ports": (
-        "channel clock cluster exporter guests holder hypervisor reader registry store vsock",
+        "channel clock cluster exporter findings guests holder hypervisor reader registry store vsock",
         "Protocols: no behaviour of their own",
     ),
 }

@@ -13,8 +13,10 @@ from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
 from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored.findings import NumberedTransition
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
 from gpufleet.model.stored.kubernetes import ObjectQuery, StoredCollector, StoredObject
+from gpufleet.model.stored.readings import EventCount, NewestColumns, ViewColumns
 from gpufleet.model.stored.retention import Retention
 from gpufleet.model.stored.samples import (
     AcceptedBatch,
@@ -158,6 +160,26 @@ class FleetStore(Protocol):
         ...
 
 
+class FactStore(Protocol):
+    """Inputs of the rules about the fleet, in bulk."""
+
+    def newest_columns(self, cluster: str, metrics: Collection[str]) -> NewestColumns:
+        """Return the newest values of these metrics of all GPUs and machines of a cluster."""
+        ...
+
+    def duplicate_views(self, since: int) -> ViewColumns:
+        """Return the GPU UUIDs that two machines of any clusters reported since then."""
+        ...
+
+    def event_counts(self, cluster: str, kinds: Collection[str], since: int) -> tuple[EventCount, ...]:
+        """Return the number of events of these kinds since then, by machine, view, kind and code."""
+        ...
+
+    def write_findings(self, transitions: Sequence[NumberedTransition]) -> None:
+        """Write transitions for the SQL view of findings; a transition that was written before changes nothing."""
+        ...
+
+
 class HistoryStore(Protocol):
     """Series, usage, events and changes over time."""
 
@@ -281,5 +303,7 @@ class StoreAdmin(Protocol):
         ...
 
 
-class Store(SampleWriter, SampleStore, ClusterStore, FleetStore, HistoryStore, SqlStore, StoreAdmin, Protocol):
+class Store(
+    SampleWriter, SampleStore, ClusterStore, FleetStore, FactStore, HistoryStore, SqlStore, StoreAdmin, Protocol
+):
     """The whole store, for the process that opens it."""

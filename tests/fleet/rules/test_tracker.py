@@ -12,8 +12,8 @@ from gpufleet.fleet.rules.judgement import judge
 from gpufleet.fleet.rules.rule import FindingRule, RuleScope, Thresholds
 from gpufleet.fleet.rules.table import RULES, RULES_BY_ID
 from gpufleet.fleet.rules.tracker import FLAP_SECONDS, Findings
-from gpufleet.fleet.rules.transitions import FindingsState, FindingTransition, TransitionKind
 from gpufleet.model.finding import FindingState, Severity
+from gpufleet.model.stored.findings import FindingsState, FindingTransition, TransitionKind
 from gpufleet.model.time import NANOS
 from tests.support.profiles import examples
 

@@ -15,7 +15,8 @@ import msgspec
 from gpufleet.fleet.rules.judgement import Judgement, RuleVerdicts
 from gpufleet.fleet.rules.rule import CLOSING, ESCALATION, PENDING, FindingRule, Limits, Thresholds
 from gpufleet.fleet.rules.suppression import Suppression
-from gpufleet.fleet.rules.transitions import (
+from gpufleet.model.finding import Finding, Severity
+from gpufleet.model.stored.findings import (
     MAX_OPENINGS,
     FindingPhase,
     FindingsState,
@@ -24,7 +25,6 @@ from gpufleet.fleet.rules.transitions import (
     TransitionKind,
     TransitionReason,
 )
-from gpufleet.model.finding import Finding, Severity
 from gpufleet.model.time import NANOS
 
 MAX_STEP_SECONDS = 180.0

@@ -1,4 +1,4 @@
-"""Records of findings over time: tracked state, transitions, and the exported state of a tracker."""
+"""Findings over time: tracked state, transitions, acknowledgements and silences."""
 
 import enum
 
@@ -8,6 +8,10 @@ from gpufleet.model.finding import Finding, FindingState, Severity
 
 MAX_OPENINGS = 8
 """Maximum number of opening times that are kept for a rule and a subject."""
+
+
+HUB_SUBJECT = ""
+"""Key of the hub as a subject. Other keys start with the id of a cluster, which is never empty."""
 
 
 class FindingPhase(enum.StrEnum):
@@ -131,3 +135,87 @@ class FindingsState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     at: int = 0
     clock: int = 0
     tracked: tuple[TrackedFinding, ...] = ()
+
+
+class NumberedTransition(msgspec.Struct, frozen=True):
+    """Transition as the registry keeps it.
+
+    Attributes:
+        number: position in the order of all transitions; increases by at least 1.
+        transition: the transition.
+    """
+
+    number: int
+    transition: FindingTransition
+
+
+class FindingAcknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Acknowledgement of a finding by an operator.
+
+    Attributes:
+        finding: id of the finding.
+        at: when, nanoseconds since 1970.
+        until: when it ends; notifications of the finding are left out before.
+        actor: id of the token, or `local`.
+        note: free text.
+    """
+
+    finding: str
+    at: int
+    until: int
+    actor: str
+    note: str = ""
+
+
+class Silence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Time without notifications of some findings. Their records do not change.
+
+    Attributes:
+        id: random id.
+        rule: only findings of this rule; empty for all.
+        scope: only findings about this subject and its parts, such as `cluster` or `cluster/machine`; empty for all.
+        at: creation, nanoseconds since 1970.
+        until: end.
+        actor: id of the token, or `local`.
+        note: free text.
+    """
+
+    id: str
+    rule: str = ""
+    scope: str = ""
+    at: int
+    until: int
+    actor: str
+    note: str = ""
+
+
+class FindingQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Query for findings, newest opening first, then by id.
+
+    Attributes:
+        clusters: only subjects of these clusters; None for all, and for findings of the hub itself.
+        rules: only these rules; empty for all.
+        severities: only these severities; empty for all.
+        scope: only this subject and its parts, as in `Silence`; None for all.
+        subjects: only these subjects; None for all.
+        is_closed: only closed ones, or only others; None for all.
+        start, end: only findings that were open in this interval, nanoseconds since 1970, `end` excluded.
+        after: only findings after this (opened_at, id) in the order.
+        limit: maximum number.
+    """
+
+    clusters: tuple[str, ...] | None = None
+    rules: tuple[str, ...] = ()
+    severities: tuple[Severity, ...] = ()
+    scope: str | None = None
+    subjects: tuple[str, ...] | None = None
+    is_closed: bool | None = None
+    start: int = 0
+    end: int = 2**63 - 1
+    after: tuple[int, str] | None = None
+    limit: int = 100
+
+
+def cluster_of(scope: str) -> str | None:
+    """Return the cluster of a subject, by its key; None for the hub itself."""
+    return None if scope == HUB_SUBJECT else scope.partition("/")[0]

@@ -1,0 +1,77 @@
+"""Port of findings: durable state of the rules, transitions, acknowledgements and silences.
+
+Methods block, are thread-safe and durable when they return. Every method raises RegistryError if the registry refuses
+or cannot be reached.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gpufleet.model.finding import Finding
+from gpufleet.model.stored.findings import (
+    FindingAcknowledgement,
+    FindingQuery,
+    FindingsState,
+    FindingTransition,
+    NumberedTransition,
+    Silence,
+)
+
+
+class FindingRegistry(Protocol):
+    """Findings of a hub. One process writes the state."""
+
+    def findings_state(self) -> FindingsState:
+        """Return the state that was saved last; an empty one at first."""
+        ...
+
+    def save_findings(self, state: FindingsState, transitions: Sequence[FindingTransition]) -> None:
+        """Store the state, the findings of the transitions and the numbered transitions, in one transaction."""
+        ...
+
+    def findings(self, query: FindingQuery) -> tuple[Finding, ...]:
+        """Return matching findings as of their newest transition, with acknowledgements."""
+        ...
+
+    def finding(self, id: str) -> Finding:  # noqa: A002 - the term of the domain
+        """Return a finding as of its newest transition. Raises NotFoundError."""
+        ...
+
+    def finding_timeline(self, id: str) -> tuple[FindingTransition, ...]:  # noqa: A002
+        """Return the transitions of a finding, oldest first."""
+        ...
+
+    def finding_transitions(self, after: int, limit: int) -> tuple[NumberedTransition, ...]:
+        """Return transitions with numbers above `after`, in order."""
+        ...
+
+    def acknowledge_finding(self, acknowledgement: FindingAcknowledgement) -> Finding:
+        """Store an acknowledgement in place of an earlier one. Raises NotFoundError."""
+        ...
+
+    def add_silence(self, silence: Silence) -> None:
+        """Store a silence."""
+        ...
+
+    def end_silence(self, id: str, at: int) -> Silence:  # noqa: A002
+        """End a silence; an ended one is unchanged. Raises NotFoundError."""
+        ...
+
+    def silences(self, since: int) -> tuple[Silence, ...]:
+        """Return the silences that end after `since`, oldest first."""
+        ...
+
+    def notified(self, receiver: str) -> int | None:
+        """Return the number of the newest transition that a receiver has; None for a new receiver."""
+        ...
+
+    def set_notified(self, receiver: str, number: int) -> None:
+        """Store that number."""
+        ...
+
+    def remove_findings(self, closed_before: int, limit: int) -> int:
+        """Remove up to `limit` findings closed before then, with their transitions; return their number.
+
+        Transitions that a receiver does not have yet are kept.
+        """
+        ...
