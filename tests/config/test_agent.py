@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.config.agent import ENV_PREFIX, AgentConfig, DcgmConfig, default_state, parse_listen
+from gpufleet.config.agent import ENV_PREFIX, AgentConfig, DcgmConfig, ReadersConfig, default_state, parse_listen
 from gpufleet.config.load import InvalidValueError, leaves, load, resolve
+from gpufleet.config.scrape import ExporterTarget
 from gpufleet.config.template import render_toml
 from gpufleet.model.errors import ConfigError
 
@@ -132,29 +133,28 @@ def test_documented_example_is_valid_and_has_every_key(tmp_path: Path) -> None:
     assert set(resolved.origins) == {key for key, _ in leaves(AgentConfig)}
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["unix:///run/dcgm.sock", "tcp://127.0.0.1:5555", "tcp://[::1]:5555", "tcp://localhost:5555", "vsock://1:5555"],
+OWN = ("unix:///run/dcgm.sock", "tcp://127.0.0.1:5555", "tcp://[::1]:5555", "tcp://localhost:5555", "vsock://1:5555")
+FOREIGN = (
+    *("tcp://10.0.0.7:5555", "tcp://gpu-17:5555", "vsock://42:5555", "hybrid-vsock:///run/vm.sock:5555"),
+    *("tcp://127.evil:1", ""),
 )
-def test_dcgm_address_of_this_host_is_accepted(address: str) -> None:
+
+
+@pytest.mark.parametrize("address", OWN)
+def test_stream_address_of_this_host_is_accepted(address: str) -> None:
     assert DcgmConfig(address=address).address == address
+    target = ExporterTarget(name="dcgm", address=address)
+    assert ReadersConfig(exporter=(target,)).exporter == (target,)
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "tcp://10.0.0.7:5555",
-        "tcp://gpu-17:5555",
-        "vsock://42:5555",
-        "hybrid-vsock:///run/vm.sock:5555",
-        "tcp://127.evil:1",
-        "",
-    ],
-)
-def test_dcgm_address_of_another_machine_is_refused(address: str) -> None:
+@pytest.mark.parametrize("address", FOREIGN)
+def test_stream_address_of_another_machine_is_refused(address: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         DcgmConfig(address=address)
     assert caught.value.key == "address"
+    with pytest.raises(InvalidValueError) as caught:
+        ReadersConfig(exporter=(ExporterTarget(name="dcgm", address=address),))
+    assert caught.value.key == "exporter"
 
 
 TARGET: dict[str, object] = {"name": "dcgm", "url": "http://127.0.0.1:9400/metrics"}

@@ -30,10 +30,10 @@ NodeUid = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0
 DEFAULT_CLUSTER = "local"
 """Id of the cluster of machines that no one has assigned to a cluster."""
 
-_OWN_ENGINE = re.compile(
+_OWN_STREAM = re.compile(
     r"unix:///\S{1,100}|(?:tcp://(?:127(?:\.[0-9]{1,3}){3}|localhost|\[::1\])|vsock://1):[0-9]{1,5}", re.ASCII
 )
-"""Addresses of host engines of this host only. vsock CID 1 is the machine itself (vsock(7))."""
+"""Stream addresses of this host only. vsock CID 1 is the machine itself (vsock(7))."""
 
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
@@ -150,7 +150,7 @@ class DcgmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         """Refuse an engine of another machine: its GPUs would be reported as this host's."""
-        if self.address is not None and not _OWN_ENGINE.fullmatch(self.address):
+        if self.address is not None and not _OWN_STREAM.fullmatch(self.address):
             message = (
                 f"{self.address!r} is not a DCGM host engine of this host: write unix:///PATH, tcp://127.0.0.1:PORT, "
                 "tcp://[::1]:PORT or vsock://1:PORT; configure a virtual machine's engine in [[guests]]"
@@ -175,7 +175,19 @@ class ReadersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     exporter: Annotated[tuple[ExporterTarget, ...], msgspec.Meta(max_length=64)] = ()
 
     def __post_init__(self) -> None:
-        """Refuse two exporters of one name: their samples could not be distinguished."""
+        """Check that exporters have different names, and that stream addresses are of this host.
+
+        Samples of two exporters of one name could not be distinguished. The GPUs of another machine would be reported
+        as this host's.
+        """
+        for target in self.exporter:
+            if target.address is not None and not _OWN_STREAM.fullmatch(target.address):
+                raise InvalidValueError(
+                    "exporter",
+                    f"address {target.address!r} of {target.name!r} is not of this host: write unix:///PATH, "
+                    "tcp://127.0.0.1:PORT, tcp://[::1]:PORT or vsock://1:PORT; configure a virtual machine's exporter "
+                    "in [[guests]]",
+                )
         names = [target.name for target in self.exporter]
         duplicates = sorted({name for name in names if names.count(name) > 1})
         if duplicates:
