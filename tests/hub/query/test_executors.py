@@ -44,7 +44,7 @@ async def test_failed_query_raises_its_error_and_frees_its_place() -> None:
 async def test_tenant_has_a_share_and_leaves_places_for_queries_without_tenant() -> None:
     proceed = threading.Event()
     with ThreadPoolExecutor(1) as threads:
-        executor = BoundedExecutor(threads, limit=6, kind="queries", tenant_limit=2)
+        executor = BoundedExecutor(threads, limit=6, kind="queries", tenant_limit=2, tenant_threads=1)
         tasks: list[asyncio.Task[bool]] = []
 
         async def is_taken(tenant: str | None) -> bool:
@@ -62,3 +62,17 @@ async def test_tenant_has_a_share_and_leaves_places_for_queries_without_tenant()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(one) for one in outcomes].count(BusyError) == 4
         assert await executor.run(lambda: 1, "acme") == 1
+
+
+async def test_queries_of_tenants_leave_a_thread() -> None:
+    proceed = threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        executor = BoundedExecutor(threads, limit=6, kind="queries", tenant_limit=2, tenant_threads=1)
+        tenants = [
+            asyncio.create_task(executor.run(lambda: proceed.wait(20 * PATIENCE), tenant))
+            for tenant in ("acme", "acme")
+        ]
+        await asyncio.sleep(0)
+        assert await executor.run(lambda: 1) == 1
+        proceed.set()
+        assert await asyncio.gather(*tenants) == [True, True]

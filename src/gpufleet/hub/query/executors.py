@@ -1,6 +1,7 @@
 """Execution of long queries on threads of their own, with a bounded queue, so that other queries do not wait."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -19,10 +20,12 @@ class BoundedExecutor:
     """Runs queries of one kind; further ones are rejected while too many are running or queued.
 
     A query whose client went away runs to its end, and counts until then. A tenant has a share of the queue. All
-    tenants together leave a share of the same size for queries without tenant.
+    tenants together leave a share of the same size for queries without tenant, and they leave threads.
     """
 
-    def __init__(self, threads: Executor, *, limit: int, kind: str, tenant_limit: int = 0) -> None:
+    def __init__(
+        self, threads: Executor, *, limit: int, kind: str, tenant_limit: int = 0, tenant_threads: int = 0
+    ) -> None:
         """Set the threads and the limits.
 
         Args:
@@ -30,11 +33,13 @@ class BoundedExecutor:
             limit: maximum number of running and queued queries.
             kind: name of the queries in messages.
             tenant_limit: maximum number of those of a tenant.
+            tenant_threads: maximum number of running queries of all tenants; 0 if there are none.
         """
         self._threads = threads
         self._limit = limit
         self._tenant_limit = tenant_limit
         self._kind = kind
+        self._tenant_threads = asyncio.Semaphore(tenant_threads)
         self._pending: Counter[str | None] = Counter()  # by tenant
 
     async def run(self, query: Callable[[], T], tenant: str | None = None) -> T:
@@ -48,10 +53,14 @@ class BoundedExecutor:
             BusyError: if too many queries are running or queued, of the tenant or of all clients.
         """
         self._check(tenant)
-        running = asyncio.get_running_loop().run_in_executor(self._threads, query)
+        running = asyncio.create_task(self._run(query, is_tenants=tenant is not None))
         self._pending[tenant] += 1
         running.add_done_callback(lambda done: self._note_done(done, tenant))
         return await asyncio.shield(running)
+
+    async def _run(self, query: Callable[[], T], *, is_tenants: bool) -> T:
+        async with self._tenant_threads if is_tenants else contextlib.nullcontext():
+            return await asyncio.get_running_loop().run_in_executor(self._threads, query)
 
     def _check(self, tenant: str | None) -> None:
         """Raise BusyError if a query has no place. The message does not show the load of other clients."""

@@ -65,6 +65,9 @@ MAX_PENDING = 6
 MAX_OF_TENANT = 2
 """Maximum number of those of a tenant; all tenants together leave as many for operators and admins."""
 
+RUNNING_OF_TENANTS = 1
+"""Maximum number of running queries of all tenants; the hub has two threads for usage queries."""
+
 SHORT = "fewer devices are known than expected"
 NONE_KNOWN = "no GPU of it is known, and it declares no expected number"
 CONTRADICTED = "another holder of the same device is reported at the same time: that time is in no total"
@@ -418,7 +421,13 @@ class UsageQueries:
         )
         self._by_holder = HolderUsageCalculator(registry=registry, store=store, joins=joins, prices=prices, clock=clock)
         self._bind_pending = bind_pending
-        self._executor = BoundedExecutor(threads, limit=MAX_PENDING, kind="usage queries", tenant_limit=MAX_OF_TENANT)
+        self._executor = BoundedExecutor(
+            threads,
+            limit=MAX_PENDING,
+            kind="usage queries",
+            tenant_limit=MAX_OF_TENANT,
+            tenant_threads=RUNNING_OF_TENANTS,
+        )
 
     async def of(
         self, start: int, end: int, by: Sequence[UsageDimension], tenant: str | None, cluster: str | None = None
