@@ -25,8 +25,10 @@ def start_time_of(pid: int) -> int:
 
 
 def test_user_and_command_line_of_a_process() -> None:
-    command = [sys.executable, "-c", "input()", "an argument"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", "print(flush=True); input()", "an argument"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # the kernel has set the command line
         key = process.pid, start_time_of(process.pid)
         owners = ProcessOwners()
         expected = {key: ProcessOwner(getpass.getuser(), " ".join(command))}
@@ -35,6 +37,20 @@ def test_user_and_command_line_of_a_process() -> None:
     assert owners.of(running(*key)) == expected  # read once
     assert owners.of(node_snapshot(found=())) == {}
     assert owners.of(running(*key)) == {}
+
+
+def test_command_of_a_starting_process_is_read_again(tmp_path: Path) -> None:
+    folder = tmp_path / "42"
+    folder.mkdir()
+    folder.joinpath("stat").write_bytes(Path("/proc/self/stat").read_bytes())
+    stat = parse_stat(folder.joinpath("stat").read_bytes())
+    assert stat is not None
+    owners, observed = ProcessOwners(tmp_path), running(42, stat.start_time)
+    commands = []
+    for line in (b"", b"train\0--fast\0", b"other\0"):
+        folder.joinpath("cmdline").write_bytes(line)
+        commands += [one.command for one in owners.of(observed).values()]
+    assert commands == ["", "train --fast", "train --fast"]
 
 
 def test_another_process_with_the_same_id_is_not_named() -> None:

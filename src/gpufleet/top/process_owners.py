@@ -11,7 +11,10 @@ MAX_COMMAND = 4096
 
 
 class ProcessOwners:
-    """Lookup of processes. Each process is read once; those that are gone are dropped."""
+    """Lookup of processes. Each is read until its command is known; those that are gone are dropped.
+
+    A process that is starting has an empty command line.
+    """
 
     def __init__(self, root: Path = Path("/proc")) -> None:
         self._root = root
@@ -28,7 +31,9 @@ class ProcessOwners:
             for process in device.processes or ()
             if process.start_time is not None
         }
-        self._known = {key: self._known[key] if key in self._known else self._read(*key) for key in keys}
+        self._known = {
+            key: known if (known := self._known.get(key)) and known.command else self._read(*key) for key in keys
+        }
         return {key: owner for key, owner in self._known.items() if owner is not None}
 
     def _read(self, pid: int, start_time: int) -> ProcessOwner | None:
