@@ -139,6 +139,31 @@ def test_earlier_xids_are_left_out_of_windows(store: ClickHouseStore, cluster: s
         assert (points[0], {code for _, code in points}) == (((T0 + first) * NANOS, 79), {79})
 
 
+def test_step_has_the_newest_xid_and_never_a_mean(store: ClickHouseStore, cluster: str) -> None:
+    """The XID changes at 6:30: the hour window has two XIDs, of which it does not show the last."""
+    samples = []
+    for at in range(0, 12 * HOUR, 300):
+        code, occurred = (31, 60) if at < 6 * HOUR + 1800 else (79, 6 * HOUR + 1790)
+        values: dict[str, Value] = {"gpu_last_xid": code, "gpu_last_xid_timestamp_seconds": float(T0 + occurred)}
+        samples.append(
+            Sample(view=GPU, reader="events", lane=Lane.EVENT, measured_at=(T0 + at) * NANOS, values={**values})
+        )
+    store.write([accept(cluster, "m", samples)], f"{cluster}-xids")
+    span = T0 * NANOS, (T0 + 12 * HOUR) * NANOS
+    names = ["gpu_last_xid", "gpu_last_xid_timestamp_seconds"]
+    raw = store.series(cluster, "m", names, *span, HOUR * NANOS)
+    assert raw.resolution is Resolution.RAW
+    hours = [31] * 6 + [79] * 6
+    assert [code for _, code in raw.points[GPU.key, names[0]]] == hours
+    assert {at for _, at in raw.points[GPU.key, names[1]]} == {T0 + 60.0, T0 + 6 * HOUR + 1790.0}
+    roll(store)
+    for step, expected in ((HOUR, [31] * 6 + [79] * 5), (3 * HOUR, [31, 31, 79, 79])):
+        found = store.series(cluster, "m", names, *span, step * NANOS)
+        assert found.resolution is not Resolution.RAW
+        assert [code for _, code in found.points[GPU.key, names[0]]] == expected
+        assert {at for _, at in found.points[GPU.key, names[1]]} == {T0 + 60.0, T0 + 6 * HOUR + 1790.0}
+
+
 def test_late_rows_do_not_change_hours_past_retention(store: ClickHouseStore, cluster: str) -> None:
     """Such rows come from a node that was offline past the retention, or whose clock is far behind."""
     measurements = [Measurement(at=at, watts=300.0, busy=1.0, joules=300.0 * at) for at in range(0, HOUR, 30)]

@@ -26,7 +26,7 @@ MAX_ROWS = 2_000_000
 """Maximum number of rows of a query, over all views and readers."""
 
 StepPart = tuple[Value, int]
-"""Sum and count of a gauge; last value and measurement time of other metrics."""
+"""Sum and count for a mean; otherwise the last value and its time of measurement."""
 
 _HEAD = """
 SELECT subject, intDiv({at} - {{start:Int64}}, {{step:Int64}}) AS number,
@@ -139,7 +139,7 @@ def _merge(metric: Metric, before: StepPart | None, part: StepPart) -> StepPart:
     """Merge the parts of a step: of several lanes, from samples and from windows."""
     if before is None:
         return part
-    if metric.kind is MetricKind.GAUGE:
+    if _is_mean(metric):
         return float(before[0]) + float(part[0]), before[1] + part[1]
     return max(before, part, key=lambda one: one[1])
 
@@ -179,12 +179,17 @@ _OF_XID = frozenset({XID_LAST, XID_LAST_AT})
 _TOO_EARLY = "ifNull({time} < {{xids_since:Float64}}, 0)"
 
 
+def _is_mean(metric: Metric) -> bool:
+    """Return whether a step has the mean of a metric. The mean of two XIDs would be a third one."""
+    return metric.kind is MetricKind.GAUGE and metric.name not in _OF_XID
+
+
 def _sample_aggregates(metric: Metric) -> tuple[str, str]:
     """Return the SQL expressions for the parts of a step, from samples."""
     cell = value_expression(metric)
     if metric.name in _OF_XID:
         cell = f"if({_TOO_EARLY.format(time=value_expression(_XID_TIME))}, NULL, {cell})"
-    if metric.kind is MetricKind.GAUGE:
+    if _is_mean(metric):
         return f"sum(toFloat64({cell}))", f"count({cell})"
     return f"argMax({cell}, measured_at)", f"maxIf(toUnixTimestamp64Nano(measured_at), isNotNull({cell}))"
 
@@ -202,19 +207,27 @@ def _window_aggregates(metric: Metric) -> tuple[str, str]:
     prefix = f"tail_{metric.kind.value}"
     place = f"indexOf({prefix}_ids, {metric.id})"
     if metric.name in _OF_XID:
-        at = f"indexOf({prefix}_ids, {_XID_TIME.id})"  # 0, with the element 0, if it is missing
-        is_late = f"{at} = 0 OR NOT {_TOO_EARLY.format(time=f'{prefix}_min[{at}]')}"
-        value, count = f"{prefix}_avg[{place}]", f"{prefix}_count[{place}]"
-        return f"sumIf({value} * {count}, {is_late})", f"sumIf({count}, {is_late})"
+        return _xid_aggregates(metric, prefix, place, instant)
     if metric.kind is MetricKind.GAUGE:
         return f"sum({prefix}_avg[{place}] * {prefix}_count[{place}])", f"sum({prefix}_count[{place}])"
     present = f"has({prefix}_ids, {metric.id})"
     return f"argMaxIf({prefix}_last[{place}], at, {present})", f"maxIf({instant}, {present})"
 
 
+def _xid_aggregates(metric: Metric, prefix: str, place: str, instant: str) -> tuple[str, str]:
+    """Return the parts for the newest XID or its time. A window in which the XID changed does not show the new one."""
+    at = f"indexOf({prefix}_ids, {_XID_TIME.id})"  # 0 if it is missing
+    is_present = f"{place} > 0 AND ({at} = 0 OR NOT {_TOO_EARLY.format(time=f'{prefix}_max[{at}]')})"
+    newest = f"{prefix}_max[{place}]"
+    cell = newest if metric is _XID_TIME else f"if({prefix}_min[{place}] = {newest}, {newest}, NULL)"
+    return f"tupleElement(argMaxIf(tuple({cell}), at, {is_present}), 1)", f"maxIf({instant}, {is_present})"
+
+
 def _value(metric: Metric, part: StepPart) -> Value:
     """Return the value as in readings. Core states are stored by name, other states by position."""
     value, weight = part
-    if metric.kind is MetricKind.GAUGE:
+    if _is_mean(metric):
         return float(value) / weight
+    if metric.name == XID_LAST:
+        return int(value)
     return value if isinstance(value, str) else value_of(metric, value)
