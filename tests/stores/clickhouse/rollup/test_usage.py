@@ -140,7 +140,7 @@ def test_earlier_xids_are_left_out_of_windows(store: ClickHouseStore, cluster: s
 
 
 def test_step_has_the_newest_xid_and_never_a_mean(store: ClickHouseStore, cluster: str) -> None:
-    """The XID changes at 6:30: the hour window has two XIDs, of which it does not show the last."""
+    """The XID changes at 6:30: the hour window has two XIDs and shows the first of them."""
     samples = []
     for at in range(0, 12 * HOUR, 300):
         code, occurred = (31, 60) if at < 6 * HOUR + 1800 else (79, 6 * HOUR + 1790)
