@@ -18,6 +18,7 @@ from gpufleet.model.errors import SqlError, StoreError
 from gpufleet.model.holdings import HET_JOB, HolderKind
 from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored.findings import NumberedTransition, TransitionKind
 from gpufleet.model.stored.holdings import (
     HoldingPlace,
     HoldingQuery,
@@ -26,6 +27,7 @@ from gpufleet.model.stored.holdings import (
     holding_place,
 )
 from gpufleet.model.stored.kubernetes import ObjectQuery, ObjectReport, StoredCollector, StoredObject
+from gpufleet.model.stored.readings import EventCount, NewestColumns, ViewColumns
 from gpufleet.model.stored.retention import Resolution, Retention
 from gpufleet.model.stored.samples import (
     AcceptedBatch,
@@ -41,7 +43,8 @@ from gpufleet.model.stored.samples import (
     StoredSeries,
 )
 from gpufleet.model.view import ViewKind
-from tests.fakes import declared
+from gpufleet.model.wire.batch import MachineReport
+from tests.fakes import declared, facts
 
 
 class MemoryStore:
@@ -53,6 +56,7 @@ class MemoryStore:
         refuse: called with each batch of a write; an exception fails the write.
         down: every call fails.
         fails_after_write: a write is stored completely and then fails.
+        transitions: the written transitions of findings, by id, kind and time.
     """
 
     def __init__(self) -> None:
@@ -62,9 +66,13 @@ class MemoryStore:
         self.refuse: Callable[[AcceptedBatch], None] = lambda _: None
         self.down = False
         self.fails_after_write = False
+        self.transitions: dict[tuple[str, TransitionKind, int], NumberedTransition] = {}
         self.requests_aborted = False
         self.closed = False
         self._lock = threading.Lock()
+        self._reports: list[tuple[AcceptedBatch, str, MachineReport]] = []
+        self._by_machine: dict[tuple[str, str], list[tuple[AcceptedBatch, MachineReport]]] = {}
+        self._newest: dict[tuple[str, str], tuple[int, tuple[StoredSample, ...]]] = {}
 
     def migrate(self, retention: Retention | None = None, hub: str = "") -> None: ...
 
@@ -95,8 +103,15 @@ class MemoryStore:
             there = {_name(one) for _, batches in self.writes for one in batches} if is_retry else set()
             if is_retry or token not in {known for known, _ in self.writes}:
                 self.writes.append((token, tuple(one for one in accepted if _name(one) not in there)))
+                self._note_reports(self.writes[-1][1])
             if self.fails_after_write:
                 raise StoreError("the disk is full")
+
+    def _note_reports(self, batches: Sequence[AcceptedBatch]) -> None:
+        for one in batches:
+            for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
+                self._reports.append((one, id_, report))
+                self._by_machine.setdefault((one.batch.cluster, id_), []).append((one, report))
 
     @property
     def seqs(self) -> list[int]:
@@ -108,22 +123,20 @@ class MemoryStore:
         if self.down:
             raise StoreError("the store is down")
         found: dict[tuple[str, str], StoredProcesses] = {}
-        for _, batches in self.writes:
-            for one in batches:
-                for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
-                    for sample in report.samples:
-                        if (one.batch.cluster, id_) != (query.cluster, query.machine):
-                            continue
-                        if sample.view is None or sample.processes is None or query.view not in (None, sample.view.key):
-                            continue
-                        place = (sample.view.key, sample.reader)
-                        newest = found[place].measured_at if place in found else 0
-                        if query.start <= sample.measured_at < query.end and sample.measured_at >= newest:
-                            found[place] = StoredProcesses(
-                                view=place[0], reader=place[1], provenance=sample.provenance,
-                                measured_at=sample.measured_at, received_at=one.received_at,
-                                total=len(sample.processes), processes=sample.processes,
-                            )  # fmt: skip
+        for one, id_, report in self._reports:
+            for sample in report.samples:
+                if (one.batch.cluster, id_) != (query.cluster, query.machine):
+                    continue
+                if sample.view is None or sample.processes is None or query.view not in (None, sample.view.key):
+                    continue
+                place = (sample.view.key, sample.reader)
+                newest = found[place].measured_at if place in found else 0
+                if query.start <= sample.measured_at < query.end and sample.measured_at >= newest:
+                    found[place] = StoredProcesses(
+                        view=place[0], reader=place[1], provenance=sample.provenance,
+                        measured_at=sample.measured_at, received_at=one.received_at,
+                        total=len(sample.processes), processes=sample.processes,
+                    )  # fmt: skip
         return tuple(found[place] for place in sorted(found))
 
     def slots(
@@ -181,10 +194,7 @@ class MemoryStore:
         """Return cluster, machine, view, slot and time of every change of a GPU's slot."""
         changes: list[tuple[str, str, str, str, int]] = []
         newest: dict[tuple[str, str, str], str] = {}
-        clusters = sorted(
-            {(one.batch.cluster, id_) for _, many in self.writes for one in many for id_ in one.machine_ids}
-        )
-        for cluster, machine in clusters:
+        for cluster, machine in sorted(self._by_machine):
             for one in self._samples(cluster, machine):
                 address = one.sample.values.get("gpu_pci_address")
                 if one.sample.view is None or one.sample.view.kind is not ViewKind.GPU or not isinstance(address, str):
@@ -200,21 +210,19 @@ class MemoryStore:
         if self.down:
             raise StoreError("the store is down")
         found: dict[tuple[object, ...], StoredEvent] = {}
-        for _, batches in self.writes:
-            for one in batches:
-                for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
-                    for event in report.events:
-                        view = event.view.key if event.view else None
-                        cells = (one.batch.cluster, id_, view, event.at, event.kind, event.code)
-                        key = (*cells, *sorted(event.attributes.items()))
-                        found.setdefault(
-                            key,
-                            StoredEvent(
-                                id=zlib.crc32(repr(key).encode()), cluster=one.batch.cluster, machine=id_, view=view,
-                                at=event.at, kind=event.kind, code=event.code, attributes=event.attributes,
-                                received_at=one.received_at,
-                            ),
-                        )  # fmt: skip
+        for one, id_, report in self._reports:
+            for event in report.events:
+                view = event.view.key if event.view else None
+                cells = (one.batch.cluster, id_, view, event.at, event.kind, event.code)
+                key = (*cells, *sorted(event.attributes.items()))
+                found.setdefault(
+                    key,
+                    StoredEvent(
+                        id=zlib.crc32(repr(key).encode()), cluster=one.batch.cluster, machine=id_, view=view,
+                        at=event.at, kind=event.kind, code=event.code, attributes=event.attributes,
+                        received_at=one.received_at,
+                    ),
+                )  # fmt: skip
         wanted = [
             event
             for event in found.values()
@@ -226,27 +234,53 @@ class MemoryStore:
         ]
         return tuple(sorted(wanted, key=lambda event: (-event.at, -event.id))[: query.limit])
 
+    def newest_columns(self, cluster: str, metrics: Collection[str]) -> NewestColumns:
+        self.check()
+        machines = sorted(id_ for of_cluster, id_ in self._by_machine if of_cluster == cluster)
+        return facts.newest_columns(self.latest_of(cluster, machines), self.readers_of(cluster, machines), metrics)
+
+    def duplicate_views(self, since: int) -> ViewColumns:
+        self.check()
+        return facts.duplicate_views(
+            (
+                (one.batch.cluster, id_, sample.view, one.reported_at, one.received_at)
+                for one, id_, report in self._reports
+                for sample in report.samples
+                if sample.view is not None
+            ),
+            since,
+        )
+
+    def event_counts(self, cluster: str, kinds: Collection[str], since: int) -> tuple[EventCount, ...]:
+        spans = (EventSpan(cluster=cluster, start=since, end=2**63 - 1),)
+        return facts.event_counts(
+            self.events(EventQuery(spans=spans, kinds=tuple(kinds), limit=2**31)) if kinds else ()
+        )
+
+    def write_findings(self, transitions: Sequence[NumberedTransition]) -> None:
+        self.check()
+        for one in transitions:
+            change = one.transition
+            self.transitions[change.finding.id, change.kind, change.at] = one
+
     def _samples(self, cluster: str, machine: str) -> list[StoredSample]:
         """Return every sample, in the order of reports."""
-        found: list[tuple[int, int, StoredSample]] = []
-        for _, batches in self.writes:
-            for one in batches:
-                if one.batch.cluster != cluster:
-                    continue
-                for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
-                    if id_ == machine:
-                        found += [
-                            (one.reported_at, s.measured_at, StoredSample(sample=s, received_at=one.received_at))
-                            for s in report.samples
-                            if not (s.dims and all(dim.metric in KUBERNETES_REPORTED for dim in s.dims))
-                        ]
+        found = [
+            (one.reported_at, sample.measured_at, StoredSample(sample=sample, received_at=one.received_at))
+            for one, report in self._by_machine.get((cluster, machine), ())
+            for sample in report.samples
+            if not (sample.dims and all(dim.metric in KUBERNETES_REPORTED for dim in sample.dims))
+        ]
         return [stored for _, _, stored in sorted(found, key=lambda one: one[:2])]
 
     def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:
-        newest: dict[tuple[str | None, str, str], StoredSample] = {}
-        for stored in self._samples(cluster, machine):
-            newest[_key(stored.sample)] = stored
-        return tuple(one for key, one in newest.items() if view is None or key[0] == view)
+        reports = len(self._by_machine.get((cluster, machine), ()))
+        known, samples = self._newest.get((cluster, machine), (0, ()))
+        if known != reports:
+            newest = {_key(stored.sample): stored for stored in self._samples(cluster, machine)}
+            samples = tuple(newest.values())
+            self._newest[cluster, machine] = reports, samples
+        return tuple(one for one in samples if view is None or _key(one.sample)[0] == view)
 
     def reporters_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
         return tuple(
@@ -271,7 +305,7 @@ class MemoryStore:
         )
 
     def _machines(self) -> list[str]:
-        return sorted({id_ for _, batches in self.writes for one in batches for id_ in one.machine_ids})
+        return sorted({id_ for _, id_ in self._by_machine})
 
     def latest_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[StoredSample, ...]]:
         return {machine: self.latest(cluster, machine) for machine in machines}
@@ -279,7 +313,8 @@ class MemoryStore:
     def sample_summaries(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[SampleSummary, ...]]:
         return {
             machine: tuple(
-                SampleSummary(stored=one, has_totals=_has_values(one.sample)) for one in self.latest(cluster, machine)
+                SampleSummary(stored=one, has_totals=_has_values(one.sample), is_lost=_is_lost(one.sample))
+                for one in self.latest(cluster, machine)
             )
             for machine in machines
         }
@@ -289,16 +324,14 @@ class MemoryStore:
 
     def holdings(self, query: HoldingQuery) -> tuple[StoredHolding, ...]:
         newest: dict[HoldingPlace, StoredHolding] = {}
-        for _, batches in self.writes:
-            for one in batches:
-                for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
-                    for holding in report.holdings:
-                        stored = StoredHolding(
-                            cluster=one.batch.cluster, machine=id_, holding=holding, reported_at=one.reported_at
-                        )
-                        before = newest.get(holding_place(stored))
-                        if before is None or before.reported_at <= stored.reported_at:
-                            newest[holding_place(stored)] = stored
+        for one, id_, report in self._reports:
+            for holding in report.holdings:
+                stored = StoredHolding(
+                    cluster=one.batch.cluster, machine=id_, holding=holding, reported_at=one.reported_at
+                )
+                before = newest.get(holding_place(stored))
+                if before is None or before.reported_at <= stored.reported_at:
+                    newest[holding_place(stored)] = stored
         of_pods = self._texts_of_pods()
         found = [newest[place] for place in sorted(newest) if _matches(newest[place], query, of_pods)]
         return tuple(found[: query.limit])
@@ -319,9 +352,9 @@ class MemoryStore:
         self, cluster: str, machines: Sequence[str], since: int
     ) -> dict[str, tuple[StoredHolderStates, ...]]:
         of_epochs: dict[tuple[str, str, str], StoredHolderStates] = {}
-        for one in [batch for _, batches in self.writes for batch in batches if batch.batch.cluster == cluster]:
-            for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
-                if report.device_holders is None or one.reported_at < since or id_ not in machines:
+        for id_ in machines:
+            for one, report in self._by_machine.get((cluster, id_), ()):
+                if report.device_holders is None or one.reported_at < since:
                     continue
                 found = StoredHolderStates(
                     sender=one.batch.sender,
@@ -390,19 +423,19 @@ class MemoryStore:
 
     def reporting_gpus(self, since: int, until: int) -> dict[str, int]:
         found: dict[str, int] = {}
-        places = {(b.batch.cluster, id_) for _, some in self.writes for b in some for id_ in b.machine_ids}
-        for cluster, machine in places:
-            samples = [one.sample for one in self.latest(cluster, machine) if since <= one.received_at <= until]
+        for cluster, machine in self._by_machine:
+            latest = self.latest(cluster, machine)
+            samples = [one.sample for one in latest if since <= one.received_at <= until]
             views = {one.view.key: one.view for one in samples if one.view is not None and _has_values(one)}
-            named = [view.named for view in views.values() if view.kind is ViewKind.GPU]
+            lost = _lost_views(latest)
+            named = [view.named for key, view in views.items() if view.kind is ViewKind.GPU and key not in lost]
             if named:
                 found[cluster] = found.get(cluster, 0) + (sum(named) or len(named))
         return found
 
     def known_gpus(self, without: Sequence[str] = ()) -> dict[str, KnownGpus]:
         found: dict[str, KnownGpus] = {}
-        places = {(b.batch.cluster, id_) for _, some in self.writes for b in some for id_ in b.machine_ids}
-        for cluster, machine in sorted(places):
+        for cluster, machine in sorted(self._by_machine):
             if machine in without:
                 continue
             received: dict[str, tuple[int, bool]] = {}
@@ -424,8 +457,7 @@ class MemoryStore:
 
     def declared_gpus(self, since: int, without: Sequence[str] = ()) -> dict[str, tuple[DeclaredGpus, ...]]:
         batches = [one for _, some in self.writes for one in some]
-        places = {(one.batch.cluster, id_) for one in batches for id_ in one.machine_ids}
-        buses = {place: count for place in places if (count := self._on_buses(*place)) is not None}
+        buses = {place: count for place in self._by_machine if (count := self._on_buses(*place)) is not None}
         return declared.gpus(declared.newest_records(batches, since), buses, without)
 
     def declared_resources(
@@ -439,21 +471,17 @@ class MemoryStore:
 
     def _on_buses(self, cluster: str, machine: str) -> int | None:
         found = None
-        for _, batches in self.writes:
-            for one in batches:
-                for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
-                    if (one.batch.cluster, id_) == (cluster, machine) and report.inventory is not None:
-                        mine = [f for f in report.inventory if f.vendor == 0x10DE and f.physical_function is None]
-                        found = len(mine)
+        for _, report in self._by_machine.get((cluster, machine), ()):
+            if report.inventory is not None:
+                mine = [f for f in report.inventory if f.vendor == 0x10DE and f.physical_function is None]
+                found = len(mine)
         return found
 
     def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
         newest: dict[tuple[str, str], ReaderStatus] = {}
-        for _, batches in self.writes:
-            for one in batches:
-                for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
-                    if id_ == machine and one.batch.cluster == cluster:
-                        newest.update({(r.reader, r.lane): r for r in report.readers})
+        reports = self._by_machine.get((cluster, machine), ())
+        for _, report in sorted(reports, key=lambda one: one[0].reported_at):
+            newest.update({(status.reader, status.lane): status for status in report.readers})
         return tuple(newest.values())
 
     def series(
@@ -505,6 +533,21 @@ class MemoryStore:
 def _name(accepted: AcceptedBatch) -> tuple[str, str, str, int]:
     batch = accepted.batch
     return batch.cluster, batch.sender, batch.epoch, batch.seq
+
+
+def _is_lost(sample: Sample) -> bool | None:
+    state = sample.values.get("gpu_state")
+    return state == "lost" if isinstance(state, str) else None
+
+
+def _lost_views(latest: Sequence[StoredSample]) -> set[str]:
+    """Return the keys of views whose newest state is `lost`."""
+    states: dict[str, bool] = {}
+    for one in sorted(latest, key=lambda one: one.received_at):
+        is_lost = _is_lost(one.sample)
+        if one.sample.view is not None and is_lost is not None:
+            states[one.sample.view.key] = is_lost
+    return {key for key, is_lost in states.items() if is_lost}
 
 
 def _has_values(sample: Sample) -> bool:

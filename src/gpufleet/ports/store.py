@@ -140,6 +140,7 @@ class FleetStore(Protocol):
     def reporting_gpus(self, since: int, until: int) -> Mapping[str, int]:
         """Return cluster to the GPUs that reported a number of a metric that contributes to totals, in the interval.
 
+        A GPU whose newest state is `lost` does not count.
         GPUs identified only by their index on a machine count only if no GPU with a UUID or address reported there.
         """
         ...
@@ -164,15 +165,25 @@ class FactStore(Protocol):
     """Inputs of the rules about the fleet, in bulk."""
 
     def newest_columns(self, cluster: str, metrics: Collection[str]) -> NewestColumns:
-        """Return the newest values of these metrics of all GPUs and machines of a cluster."""
+        """Return the newest values of these metrics of all GPUs and machines of a cluster.
+
+        A metric with dimensions is requested by its labels, see `model.stored.readings.labelled`.
+        """
         ...
 
     def duplicate_views(self, since: int) -> ViewColumns:
-        """Return the GPU UUIDs that two machines of any clusters reported since then."""
+        """Return the GPU UUIDs that two machines of any clusters reported since then, at most 10,000 rows.
+
+        A report counts at its place in the order of reports, see `AcceptedBatch.reported_at`.
+        """
         ...
 
     def event_counts(self, cluster: str, kinds: Collection[str], since: int) -> tuple[EventCount, ...]:
-        """Return the number of events of these kinds since then, by machine, view, kind and code."""
+        """Return the number of events of these kinds since then, by machine, view, kind and code.
+
+        At most 100,000 groups, and 1,000 of a machine, those with the newest events. An event that was written twice
+        counts once.
+        """
         ...
 
     def write_findings(self, transitions: Sequence[NumberedTransition]) -> None:
@@ -197,7 +208,8 @@ class HistoryStore(Protocol):
     ) -> StoredSeries:
         """Return (view key, metric) to (start of step, value), for steps with measurements of this provenance.
 
-        A gauge gives the mean of its step; a counter and a state give the last value. Only metrics without dimensions.
+        A gauge gives the mean of its step; a counter, a state, and the newest XID give the last value. Only metrics
+        without dimensions.
         Long intervals may be answered from minute and hour rollups.
 
         Args:

@@ -9,6 +9,22 @@ Column = Any
 """One-dimensional numpy array with a cell per row."""
 
 
+def labelled(metric: str, *labels: str) -> str:
+    """Return the name of a value of a metric with dimensions, such as `host_service_state{nvidia-fabricmanager}`.
+
+    Args:
+        metric: name in the catalogue.
+        labels: values of its dimensions, in their order.
+    """
+    return f"{metric}{{{','.join(labels)}}}"
+
+
+def split_labelled(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return metric and labels of a name that `labelled` gave; a name without dimensions has no labels."""
+    metric, _, labels = name.partition("{")
+    return metric, tuple(labels.removesuffix("}").split(",")) if labels else ()
+
+
 class NewestColumns(msgspec.Struct, frozen=True, kw_only=True):
     """Newest samples of the machines of a cluster: a row per machine, view, reader and lane.
 
@@ -17,19 +33,27 @@ class NewestColumns(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         machines: machine ids.
         machine: position of each row's machine in `machines` (int).
-        views: view keys, unique per machine; an empty text is the machine itself.
+        views: view keys, one for each view of each machine, so that its position identifies the device; an empty text
+            is the machine itself.
         view: position of each row's view in `views` (int).
         readers, reader: names of readers, and the position of each row's reader.
         lanes, lane: names of lanes, and the position of each row's lane.
         imported: whether the provenance of the row is `imported` (bool).
         measured_at, received_at: nanoseconds since 1970 (int64).
         driver_session: see `Sample` (uint64).
+        interval_seconds: declared interval of each row's reader and lane on its machine, NaN if none was declared
+            (float64); None if the intervals are not known at all.
         values: metric to numbers (float64), states as their position in the catalogue row; NaN for no value. Only the
-            requested metrics that any row has.
-        absence_set: id of the absences of each row (uint64).
-        absences: id to metric to reason, of the requested metrics.
-        info_set: id of the texts of each row (uint64).
-        texts: id to metric to text, of the requested text metrics.
+            requested metrics that any row has. A value with dimensions has the name that `labelled` gives.
+        absence_set: id of the requested absences of each row (int); it has a meaning in this record only.
+        absences: that id to metric to reason. The absence of a metric with dimensions is that of all its values.
+        info_set: id of the requested texts of each row (int); it has a meaning in this record only.
+        texts: that id to metric to text.
+        addresses: PCI addresses.
+        address: position of each row's PCI address in `addresses`, -1 if its view has none (int); None if the addresses
+            are not known at all.
+        mig_layouts: (machine id, view key) of a GPU to the sorted profiles of its present MIG devices, such as
+            `1g.10gb, 1g.10gb, 3g.40gb`. A GPU without MIG devices has none. None if the profiles are not known at all.
     """
 
     machines: Sequence[str]
@@ -49,6 +73,10 @@ class NewestColumns(msgspec.Struct, frozen=True, kw_only=True):
     absences: Mapping[int, Mapping[str, str]]
     info_set: Column
     texts: Mapping[int, Mapping[str, str]]
+    interval_seconds: Column | None = None
+    addresses: Sequence[str] = ()
+    address: Column | None = None
+    mig_layouts: Mapping[tuple[str, str], str] | None = None
 
     def __len__(self) -> int:
         return len(self.machine)

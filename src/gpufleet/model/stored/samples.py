@@ -43,10 +43,12 @@ class SampleSummary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stored: the sample, without values and dimensions.
         has_totals: whether it has a number of a metric that contributes to totals.
+        is_lost: whether the state of the device is `lost`; None if it has no state.
     """
 
     stored: StoredSample
     has_totals: bool
+    is_lost: bool | None = None
 
 
 class KnownGpus(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,52 +7,39 @@ from collections.abc import Callable, Collection, Sequence
 from secrets import token_hex
 from typing import Any, Self, TypeVar
 
-import msgspec
+import numpy as np
 
-from gpufleet.model.api.inventory import ChangeQuery, GpuPool, StoredChange, StoredSlot
-from gpufleet.model.api.sql import QueryResult, SqlColumn, SqlLimits, SqlViewRecord
+from gpufleet.model.api.sql import SqlLimits
 from gpufleet.model.api.usage import DeviceInterval, DeviceUsage
-from gpufleet.model.declarations import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import StoreError, UnstorableError
 from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
-from gpufleet.model.stored.kubernetes import ObjectQuery, StoredCollector, StoredObject
+from gpufleet.model.stored.findings import NumberedTransition
 from gpufleet.model.stored.retention import UNLIMITED, Retention
 from gpufleet.model.stored.samples import (
     AcceptedBatch,
-    EventQuery,
     HourRollup,
     KnownGpus,
     ProcessQuery,
-    SampleSummary,
-    StoredEvent,
     StoredProcesses,
     StoredSample,
     StoredSeries,
 )
-from gpufleet.stores.clickhouse.connection.client import Handle, Handles, open_connector, translate_errors
+from gpufleet.stores.clickhouse.connection.client import Handles, open_connector, translate_errors
 from gpufleet.stores.clickhouse.connection.dsn import Dsn, parse_dsn
 from gpufleet.stores.clickhouse.connection.embedded import FolderLock
 from gpufleet.stores.clickhouse.connection.lease import Lease
+from gpufleet.stores.clickhouse.facts.history import transition_columns
 from gpufleet.stores.clickhouse.insert import InsertColumns, build_columns, complete_insert
-from gpufleet.stores.clickhouse.machines.cluster_objects import fetch_cluster_objects, fetch_collectors
 from gpufleet.stores.clickhouse.machines.counts import GpuCounts
-from gpufleet.stores.clickhouse.machines.declarations import fetch_declared_gpus, fetch_declared_resources
-from gpufleet.stores.clickhouse.machines.events import fetch_events
-from gpufleet.stores.clickhouse.machines.holder_states import fetch_holder_states
-from gpufleet.stores.clickhouse.machines.holdings import fetch_holdings
-from gpufleet.stores.clickhouse.machines.inventory import fetch_changes, fetch_pools, fetch_slots
 from gpufleet.stores.clickhouse.machines.processes import fetch_processes
 from gpufleet.stores.clickhouse.machines.status import (
     READER_STATUS_COLUMNS,
     READER_STATUS_KEY,
     fetch_readers,
-    fetch_reporters_of_text,
-    fetch_reporters_of_view,
-    fetch_views_with_prefix,
 )
-from gpufleet.stores.clickhouse.machines.summaries import fetch_gpu_counts, fetch_pci_gpu_counts, fetch_summaries
+from gpufleet.stores.clickhouse.machines.summaries import fetch_gpu_counts
+from gpufleet.stores.clickhouse.queries import StoreQueries
 from gpufleet.stores.clickhouse.rollup.hours import HourMarks, hours_touched
 from gpufleet.stores.clickhouse.rollup.job import fetch_due_hour, roll_up_hour
 from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, all_tables, apply_retention
@@ -72,37 +59,22 @@ from gpufleet.stores.clickhouse.samples.subjects import CHUNK, SubjectNumbers, l
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.columns import Columns
 from gpufleet.stores.clickhouse.schema.migrate import migrate
-from gpufleet.stores.clickhouse.schema.sets import WriteCache
-from gpufleet.stores.clickhouse.schema.tables import READER_STATUS, SUBJECTS, Engine
-from gpufleet.stores.clickhouse.sql.statement import limit_settings, run_statement
-from gpufleet.stores.clickhouse.sql.views import VIEWS
-
-_STATS = """
-SELECT table, sum(rows), sum(bytes_on_disk), count() FROM system.parts
-WHERE database = currentDatabase() AND active GROUP BY table ORDER BY table
-"""
-
-_KNOWN_INFO = "SELECT cluster, machine, view, reader, lane, info_set FROM latest FINAL WHERE info_set != 0"
-
-_KNOWN_INVENTORY = (
-    "SELECT cluster, machine, argMax(inventory_set, reported_at) FROM inventory GROUP BY cluster, machine"
+from gpufleet.stores.clickhouse.schema.sets import WriteCache, load_known
+from gpufleet.stores.clickhouse.schema.tables import (
+    DIM_SAMPLES,
+    FINDING_TRANSITIONS,
+    READER_STATUS,
+    SUBJECT_NUMBER,
+    SUBJECTS,
+    Engine,
 )
-
 
 _DEFAULT_LIMITS = SqlLimits()
 
 T = TypeVar("T")
 
 
-class TableStats(msgspec.Struct, frozen=True):
-    """Size of a table: rows (before duplicates collapse), bytes on disk, and parts."""
-
-    rows: int
-    bytes: int
-    parts: int
-
-
-class ClickHouseStore:
+class ClickHouseStore(StoreQueries):
     """Store in ClickHouse tables: in a folder through chDB, or on a server.
 
     The embedded engine allows one process per folder and one folder per process, and does not work after a fork.
@@ -116,12 +88,9 @@ class ClickHouseStore:
         limits: SqlLimits,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._dsn = dsn
-        self._limits = limits
-        self._handles = handles
+        super().__init__(dsn, handles, limits)
         self._lock = lock
         self._writing = threading.Lock()
-        self._selecting = threading.Lock()
         self._known: WriteCache | None = None
         self._numbers: SubjectNumbers | None = None
         self._counts: GpuCounts | None = None
@@ -181,7 +150,8 @@ class ClickHouseStore:
         with self._writing:
             self._renew_lease()
             if self._known is None:
-                self._known = self._load_known()
+                with translate_errors(f"{self._dsn.shown}: known content"):
+                    self._known = load_known(self._handles.writer)
             known, self._known = self._known, None  # dropped unless everything below succeeds
             # Everything is converted before the first insert, so an unstorable batch writes nothing.
             columns = self._build(accepted, known)
@@ -196,6 +166,9 @@ class ClickHouseStore:
                         else:
                             self._insert(name, table, f"{token}/{name}", is_retry=is_retry)
                     self._add_to_memory(columns)
+                    if DIM_SAMPLES.name in columns.tables:
+                        subjects = np.asarray(columns.tables[DIM_SAMPLES.name][SUBJECT_NUMBER.name])
+                        self._labelled.add(accepted, subjects, self._loaded_numbers())
             except BaseException:  # any part may have been written
                 self._drop_memory()
                 raise
@@ -257,11 +230,6 @@ class ClickHouseStore:
         newest, subjects_of = self._exclusive(self._newest), self._subjects_of
         return fetch_latest(self._handles.reader, self._cache, newest, subjects_of, cluster, machines, view)
 
-    def sample_summaries(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[SampleSummary, ...]]:
-        """Return the newest samples of many machines without values; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: sample summaries"):
-            return fetch_summaries(self._handles.reader, cluster, machines)
-
     def reporting_gpus(self, since: int, until: int) -> dict[str, int]:
         """Return cluster to reporting GPUs; see `ports.FleetStore`."""
         return self._loaded_counts().reporting(since, until)
@@ -269,38 +237,6 @@ class ClickHouseStore:
     def known_gpus(self, without: Sequence[str] = ()) -> dict[str, KnownGpus]:
         """Return cluster to the number of its GPUs; see `ports.FleetStore`."""
         return self._loaded_counts().known(without)
-
-    def declared_gpus(self, since: int, without: Sequence[str] = ()) -> dict[str, tuple[DeclaredGpus, ...]]:
-        """Return cluster to the GPU counts that Kubernetes declares; see `ports.FleetStore`."""
-        with translate_errors(f"{self._dsn.shown}: declared GPUs"):
-            return fetch_declared_gpus(self._handles.reader, since, without)
-
-    def declared_resources(
-        self, cluster: str, machines: Sequence[str], since: int
-    ) -> dict[str, tuple[DeclaredResource, ...]]:
-        """Return the GPUs that Kubernetes declares for machines; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: declared resources"):
-            return fetch_declared_resources(self._handles.reader, cluster, machines, since)
-
-    def pci_gpu_counts(self, cluster: str, machines: Sequence[str]) -> dict[str, int]:
-        """Return machine id to the number of GPUs on its PCI buses; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: PCI GPU counts"):
-            return fetch_pci_gpu_counts(self._handles.reader, cluster, machines)
-
-    def reporters_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
-        """Return the machines that ever reported a view; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: reporters of a view"):
-            return fetch_reporters_of_view(self._handles.reader, cluster, view)
-
-    def views_with_prefix(self, cluster: str, prefixes: Sequence[str], limit: int) -> tuple[tuple[str, str], ...]:
-        """Return the views whose key starts with one of these; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: views with a prefix"):
-            return fetch_views_with_prefix(self._handles.reader, cluster, prefixes, limit)
-
-    def reporters_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
-        """Return the machines with this text in a newest sample; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: reporters of a text"):
-            return fetch_reporters_of_text(self._handles.reader, cluster, metric, text)
 
     def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
         """Return the last reported status of each reader of a machine."""
@@ -313,28 +249,6 @@ class ClickHouseStore:
         """Return the last reported reader status of many machines."""
         with translate_errors(f"{self._dsn.shown}: readers of many"):
             return fetch_readers(self._handles.reader, self._exclusive(self._readers), cluster, machines)
-
-    def holdings(self, query: HoldingQuery) -> tuple[StoredHolding, ...]:
-        """Return matching holdings; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: holdings"):
-            return fetch_holdings(self._handles.reader, query)
-
-    def holder_states(
-        self, cluster: str, machines: Sequence[str], since: int
-    ) -> dict[str, tuple[StoredHolderStates, ...]]:
-        """Return the newest reports of holder states; see `ports.SampleStore`."""
-        with translate_errors(f"{self._dsn.shown}: holder states"):
-            return fetch_holder_states(self._handles.reader, cluster, machines, since)
-
-    def cluster_objects(self, query: ObjectQuery) -> tuple[StoredObject, ...]:
-        """Return matching objects of Kubernetes; see `ports.ClusterStore`."""
-        with translate_errors(f"{self._dsn.shown}: cluster objects"):
-            return fetch_cluster_objects(self._handles.reader, query)
-
-    def collectors(self, clusters: Sequence[str]) -> dict[str, tuple[StoredCollector, ...]]:
-        """Return the newest reports of collectors; see `ports.ClusterStore`."""
-        with translate_errors(f"{self._dsn.shown}: collectors"):
-            return fetch_collectors(self._handles.reader, clusters)
 
     def series(
         self,
@@ -354,63 +268,20 @@ class ClickHouseStore:
             subjects = self._subjects_of(cluster, [machine])
             return fetch_series(handle, subjects, metrics, start, end, step, provenance, retention, views, xids_since)
 
-    def schema_version(self) -> int:
-        """Return the schema version of the tables, 0 if there are none. Read-only."""
-        with translate_errors(f"{self._dsn.shown}: schema version"):
-            if not self._handles.reader.query("EXISTS TABLE schema_migrations").result_rows[0][0]:
-                return 0
-            return int(self._handles.reader.query("SELECT max(version) FROM schema_migrations").result_rows[0][0])
-
-    def check(self) -> None:
-        """Raise StoreError unless the store answers a small query; see `ports.StoreAdmin`."""
-        self.schema_version()
-
-    def is_empty(self) -> bool:
-        """Return whether the store has no samples. Read-only."""
-        return not {"samples", "latest"} & self.stats().keys()
-
-    def slots(
-        self, cluster: str, machines: Sequence[str], *, view: str | None = None, address: str | None = None
-    ) -> tuple[StoredSlot, ...]:
-        """Return GPUs by PCI slot; see `ports.HistoryStore`."""
-        with translate_errors(f"{self._dsn.shown}: slots"):
-            return fetch_slots(self._handles.reader, cluster, machines, view, address)
-
-    def changes(self, query: ChangeQuery) -> tuple[StoredChange, ...]:
-        """Return moved and replaced GPUs; see `ports.HistoryStore`."""
-        with translate_errors(f"{self._dsn.shown}: changes"):
-            return fetch_changes(self._handles.reader, query)
-
-    def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
-        """Return groups of equal GPUs; see `ports.FleetStore`."""
-        with translate_errors(f"{self._dsn.shown}: pools"):
-            return fetch_pools(self._handles.reader, cluster)
-
-    def events(self, query: EventQuery) -> tuple[StoredEvent, ...]:
-        """Return matching events, newest first; see `ports.HistoryStore`."""
-        with translate_errors(f"{self._dsn.shown}: events"):
-            return fetch_events(self._handles.reader, query)
+    def write_findings(self, transitions: Sequence[NumberedTransition]) -> None:
+        """Write transitions of findings, durably, before returning; see `ports.FactStore`."""
+        if not transitions:
+            return
+        self._handles.check()
+        with self._writing:
+            self._renew_lease()
+            table = arrow_table(FINDING_TRANSITIONS, transition_columns(transitions))
+            self._insert(FINDING_TRANSITIONS.name, table, token_hex(16), is_retry=False)
 
     def processes(self, query: ProcessQuery) -> tuple[StoredProcesses, ...]:
         """Return the newest process lists of a machine; see `ports.SampleStore`."""
         with translate_errors(f"{self._dsn.shown}: processes"):
             return fetch_processes(self._handles.reader, self._cache.absences, query)
-
-    def select(self, statement: str) -> QueryResult:
-        """Run a user's statement, one at a time; see `ports.SqlStore`."""
-        with self._selecting, translate_errors(f"{self._dsn.shown}: SQL statement"):
-            return run_statement(self._handles.restricted(limit_settings(self._limits)), statement)
-
-    def sql_views(self) -> tuple[SqlViewRecord, ...]:
-        """Return the views that a statement may read; see `ports.SqlStore`."""
-        return tuple(
-            SqlViewRecord(
-                name=view.name,
-                help=view.help,
-                columns=tuple(SqlColumn(name=column.name, help=column.help) for column in view.columns),
-            )
-            for view in VIEWS
-        )
 
     def roll_up(self, now: int, stopped: Callable[[], bool] = lambda: False) -> HourRollup | None:
         """Compute the rollups of the oldest due hour; see `ports.StoreAdmin`."""
@@ -427,12 +298,6 @@ class ClickHouseStore:
         with translate_errors(f"{self._dsn.shown}: usage"):
             reader, subjects_of = self._handles.reader, self._subjects_of
             return fetch_device_usage(reader, subjects_of, intervals, self._retention, time.time_ns())
-
-    def stats(self) -> dict[str, TableStats]:
-        """Return table name to size, without empty tables. Takes about a millisecond."""
-        with translate_errors(f"{self._dsn.shown}: stats"):
-            rows = self._handles.reader.query(_STATS).result_rows
-        return {name: TableStats(row_count, size, parts) for name, row_count, size, parts in rows}
 
     def abort_requests(self) -> None:
         """Make waiting and later requests to a server fail; see `ports.StoreAdmin`."""
@@ -470,7 +335,7 @@ class ClickHouseStore:
             if name in written.tables:
                 cache.add(written.tables[name])
         if self._counts is not None:
-            self._counts.add_written(written.tables)
+            self._counts.add_written(written.tables, written.newest)
         if "latest" in written.tables:
             self._newest.add(written.tables["latest"], written.newest)
 
@@ -480,6 +345,7 @@ class ClickHouseStore:
         self._newest.drop()
         self._readers.drop()
         self._subjects.drop()
+        self._labelled.drop()
 
     def _exclusive(self, memory: T) -> T | None:
         """Return what is kept in memory, or None if another process may write to the tables."""
@@ -510,14 +376,3 @@ class ClickHouseStore:
             self._renew_lease(always=True)  # loading millions of them takes a minute
             self._numbers = numbers
         return self._numbers
-
-    def _load_known(self) -> WriteCache:
-        known = WriteCache()
-        handle: Handle = self._handles.writer
-        with translate_errors(f"{self._dsn.shown}: known content"):
-            known.absence_sets.update(row[0] for row in handle.query("SELECT id FROM absence_sets").result_rows)
-            for *subject, number in handle.query(_KNOWN_INFO).result_rows:
-                known.info[tuple(subject)] = number
-            for *subject, number in handle.query(_KNOWN_INVENTORY).result_rows:
-                known.inventory[tuple(subject)] = number
-        return known

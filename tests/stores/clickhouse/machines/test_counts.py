@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import PciFunction
-from gpufleet.model.reading import Sample
+from gpufleet.model.reading import Sample, Value
 from gpufleet.model.stored.samples import AcceptedBatch, KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
@@ -176,3 +176,24 @@ def test_backlog_lowers_no_gpu_count(store: ClickHouseStore, cluster: str) -> No
         write(store, accept(cluster, "m", samples, part=part, received_at=at, reported_at=at))
         assert store.reporting_gpus(now - 90 * NANOS, now)[cluster] == 2
         assert store.known_gpus()[cluster] == KnownGpus(pci=2, nvml=2)
+
+
+def test_lost_gpu_does_not_count_as_reporting(store: ClickHouseStore, cluster: str) -> None:
+    """The newest state decides, whatever other lanes and the numbers of a few seconds before are."""
+    states = [("ok", Lane.FAST), ("lost", Lane.FAST), (None, Lane.SLOW), ("ok", Lane.FAST)]
+    counted = []
+    for second, (state, lane) in enumerate(states):
+        at = T0 + second * NANOS
+        values: dict[str, Value | Absent] = {"gpu_power_watts": 100.0} if state != "lost" else {}
+        values |= {"gpu_state": state} if state is not None else {}
+        lost, other = (View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid) for uuid in ("GPU-1", "GPU-2"))
+        samples = [
+            Sample(view=lost, reader="nvml", lane=lane, measured_at=at, values=values),
+            Sample(view=other, reader="nvml", lane=lane, measured_at=at, values={"gpu_power_watts": 1.0}),
+        ]
+        write(store, accept(cluster, "m", samples, received_at=at, reported_at=at))
+        restarted = fetch_gpu_counts(store._handles.reader)
+        found = (store.reporting_gpus(T0, END_OF_TIME), restarted.reporting(T0, END_OF_TIME))
+        counted.append([one[cluster] for one in found])
+        assert store.known_gpus()[cluster].nvml == 2
+    assert counted == [[2, 2], [1, 1], [1, 1], [2, 2]]

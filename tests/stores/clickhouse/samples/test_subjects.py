@@ -17,7 +17,7 @@ from gpufleet.stores.clickhouse import store as store_module
 from gpufleet.stores.clickhouse.connection.lease import LEASE_SECONDS
 from gpufleet.stores.clickhouse.samples import cache, series, subjects
 from gpufleet.stores.clickhouse.samples.subjects import CHUNK, SubjectNumbers
-from gpufleet.stores.clickhouse.schema.columns import Columns, IndexedColumn
+from gpufleet.stores.clickhouse.schema.columns import NO_NUMBER, Columns, IndexedColumn
 from gpufleet.stores.clickhouse.schema.tables import SUBJECT_KEY
 from tests.support.accepted import accept
 from tests.support.clickhouse.process import ClickHouse
@@ -48,6 +48,14 @@ def test_new_subjects_of_a_machine_have_consecutive_numbers() -> None:
     numbers.confirm_new()
     assert numbers.assign(columns_of(subjects_of("c x", "b x"))).tolist() == [104, 102]
     assert numbers.new_rows["number"] == [104]
+
+
+def test_lookup_assigns_no_numbers() -> None:
+    numbers = SubjectNumbers(100)
+    assert numbers.find(columns_of(subjects_of("a x"))).tolist() == [NO_NUMBER]
+    numbers.assign(columns_of(subjects_of("a x", "b y")))
+    assert numbers.find(columns_of(subjects_of("b y", "c z", "a x", "b y"))).tolist() == [101, NO_NUMBER, 100, 101]
+    assert numbers.new_rows["number"] == [100, 101]
 
 
 def test_every_part_of_a_subject_counts() -> None:

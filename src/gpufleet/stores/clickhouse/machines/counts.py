@@ -11,11 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.device_state import LOST
 from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER
 from gpufleet.model.stored.samples import KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse.samples.keys import dictionary_column
+from gpufleet.stores.clickhouse.samples.newest import ValueGroup
 from gpufleet.stores.clickhouse.schema.columns import (
     Columns,
     DictionaryColumn,
@@ -38,6 +41,14 @@ INDEX_KEY_PREFIX = View(kind=ViewKind.GPU, side=Side.HOST, instance="").key
 REPORT_WINDOW_SECONDS = 1200
 """A GPU last reported longer than this before its machine's newest report is gone: twice the longest usual lane."""
 
+STATE = CATALOGUE["gpu_state"]
+
+LOST_STATE = STATE.states.index(LOST)
+"""Stored number of the state."""
+
+NO_STATE = -1
+"""Number of a row without a state."""
+
 _NEVER = 0
 _NO_INVENTORY = -1
 
@@ -50,6 +61,7 @@ class GpuReports(msgspec.Struct, frozen=True):
         known_at: places in the order of reports.
         value_at: receipt of a number, in nanoseconds since 1970; 0 if there is none.
         seen_at: receipt of any report by a driver; 0 if the reader is not a driver.
+        state: reported state by its stored number; -1 if there is none.
     """
 
     cluster: DictionaryColumn | IndexedColumn
@@ -58,6 +70,7 @@ class GpuReports(msgspec.Struct, frozen=True):
     known_at: NumericArray
     value_at: NumericArray
     seen_at: NumericArray
+    state: NumericArray
 
 
 class BusReports(msgspec.Struct, frozen=True):
@@ -85,11 +98,12 @@ class GpuCounts:
         self._is_named = np.empty(0, np.bool_)
         self._value_at = NewestValues(_NEVER)
         self._seen_at = NewestValues(_NEVER)
+        self._state = NewestValues(NO_STATE)
 
-    def add_written(self, written: Mapping[str, Columns]) -> None:
-        """Add the rows that were written, by table name."""
+    def add_written(self, written: Mapping[str, Columns], newest: Sequence[ValueGroup]) -> None:
+        """Add the rows that were written, by table name; `newest` has the values of the rows of `latest`."""
         if "latest" in written:
-            self.add(gpu_reports(written["latest"]))
+            self.add(gpu_reports(written["latest"], newest))
         if "inventory" in written:
             self.add_buses(bus_reports(written["inventory"]))
 
@@ -99,8 +113,11 @@ class GpuCounts:
         of_rows = of_rows[np.argsort(rows.known_at[of_rows], kind="stable")]
         ranks, value_at, seen_at = rows.known_at[of_rows], rows.value_at[of_rows], rows.seen_at[of_rows]
         has_value, was_seen = value_at != _NEVER, seen_at != _NEVER
+        states = rows.state[of_rows]
+        has_state = states != NO_STATE
         with self._lock:
             gpus = self._numbered(rows, of_rows)
+            self._state.update(gpus[has_state], ranks[has_state], states[has_state])
             self._value_at.update(gpus[has_value], ranks[has_value], value_at[has_value])
             ranks, seen_at, gpus = ranks[was_seen], seen_at[was_seen], gpus[was_seen]
             self._seen_at.update(gpus, ranks, seen_at)
@@ -117,8 +134,8 @@ class GpuCounts:
     def reporting(self, since: int, until: int) -> dict[str, int]:
         """Return cluster to GPUs with their last number received in the interval; see `ports.FleetStore`."""
         with self._lock:
-            at = self._value_at.cells
-            return self._by_cluster(self._gpus_per_machine((at >= since) & (at <= until)))
+            at, is_lost = self._value_at.cells, self._state.cells == LOST_STATE
+            return self._by_cluster(self._gpus_per_machine((at >= since) & (at <= until) & ~is_lost))
 
     def known(self, without: Sequence[str]) -> dict[str, KnownGpus]:
         """Return cluster to the GPUs of its machines, except machines in `without`; see `ports.FleetStore`."""
@@ -164,6 +181,7 @@ class GpuCounts:
             self._is_named = np.concatenate([self._is_named, np.array(is_named)])
             self._value_at.grow(len(new))
             self._seen_at.grow(len(new))
+            self._state.grow(len(new))
         return gpus
 
     def _machines_of(
@@ -185,8 +203,8 @@ class GpuCounts:
         return machines
 
 
-def gpu_reports(latest: Columns) -> GpuReports:
-    """Return the GPU reports in columns for the table `latest`."""
+def gpu_reports(latest: Columns, newest: Sequence[ValueGroup]) -> GpuReports:
+    """Return the GPU reports in columns for the table `latest`, with the values of its rows."""
     cluster, machine, view, reader = (latest[name] for name in ("cluster", "machine", "view", "reader"))
     assert isinstance(cluster, DictionaryColumn)
     assert isinstance(machine, DictionaryColumn)
@@ -201,7 +219,16 @@ def gpu_reports(latest: Columns) -> GpuReports:
         known_at=np.asarray(latest[KNOWN_AT.name]),
         value_at=np.where(np.asarray(latest["has_totals"]), received_at, _NEVER),
         seen_at=np.where(is_drivers, received_at, _NEVER),
+        state=np.concatenate([_states(group) for group in newest]),
     )
+
+
+def _states(group: ValueGroup) -> NumericArray:
+    """Return the state of each row by its stored number, -1 for none."""
+    if STATE.id not in group.metrics:
+        return np.full(group.count, NO_STATE)
+    states = np.array(group.columns[group.metrics.index(STATE.id)], np.float64)  # None becomes NaN
+    return np.where(np.isnan(states), NO_STATE, states).astype(np.int64)
 
 
 def bus_reports(inventory: Columns) -> BusReports:

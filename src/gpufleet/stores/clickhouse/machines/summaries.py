@@ -10,7 +10,15 @@ from gpufleet.model.machine import PCI_READER
 from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.stored.samples import SampleSummary, StoredSample
 from gpufleet.stores.clickhouse.connection.client import Handle
-from gpufleet.stores.clickhouse.machines.counts import GPU_KEY_PREFIX, BusReports, GpuCounts, GpuReports
+from gpufleet.stores.clickhouse.machines.counts import (
+    GPU_KEY_PREFIX,
+    LOST_STATE,
+    NO_STATE,
+    STATE,
+    BusReports,
+    GpuCounts,
+    GpuReports,
+)
 from gpufleet.stores.clickhouse.machines.declarations import PCI_GPU_COUNT
 from gpufleet.stores.clickhouse.samples.cache import fetch_views
 from gpufleet.stores.clickhouse.schema.columns import DictionaryColumn, NumericArray
@@ -18,12 +26,12 @@ from gpufleet.stores.clickhouse.schema.columns import DictionaryColumn, NumericA
 _ROWS_AT_ONCE = 65_536
 """Rows per chunk of decoded texts: a million rows would take 200 MiB."""
 
-_SUMMARIES = """
+_SUMMARIES = f"""
 SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
-    has_totals
-FROM latest FINAL WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
+    has_totals, if(has(int_ids, {STATE.id}), toInt64(int_values[indexOf(int_ids, {STATE.id})]), {NO_STATE})
+FROM latest FINAL WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}}
 ORDER BY machine, view, reader, lane
-"""
+"""  # noqa: S608 - the number is ours
 
 
 _CLUSTERS = "SELECT DISTINCT cluster FROM latest ORDER BY cluster"
@@ -31,7 +39,9 @@ _CLUSTERS = "SELECT DISTINCT cluster FROM latest ORDER BY cluster"
 _GPUS = f"""
 SELECT machine, view, maxIf(toUnixTimestamp64Nano(known_at), reader != '{PCI_READER}') AS at,
     argMaxIf(toUnixTimestamp64Nano(received_at), known_at, has_totals) AS value_at,
-    argMaxIf(toUnixTimestamp64Nano(received_at), known_at, reader != '{PCI_READER}') AS seen_at
+    argMaxIf(toUnixTimestamp64Nano(received_at), known_at, reader != '{PCI_READER}') AS seen_at,
+    if(countIf(has(int_ids, {STATE.id})) = 0, {NO_STATE},
+        argMaxIf(toInt64(int_values[indexOf(int_ids, {STATE.id})]), known_at, has(int_ids, {STATE.id}))) AS state
 FROM latest WHERE cluster = {{cluster:String}} AND startsWith(view, '{GPU_KEY_PREFIX}')
 GROUP BY machine, view ORDER BY at
 """  # noqa: S608 - the names are ours
@@ -62,8 +72,9 @@ def fetch_gpu_counts(handle: Handle) -> GpuCounts:
     for (cluster,) in handle.query(_CLUSTERS).result_rows:  # a single query would take a kilobyte per GPU
         for rows in _chunks(handle, _GPUS, {"cluster": cluster}):
             clusters = DictionaryColumn([cluster], np.zeros(rows.num_rows, np.int64))
-            at, value_at, seen_at = (_numbers(rows, name) for name in ("at", "value_at", "seen_at"))
-            counts.add(GpuReports(clusters, _texts(rows, "machine"), _texts(rows, "view"), at, value_at, seen_at))
+            at, value_at, seen_at, state = (_numbers(rows, name) for name in ("at", "value_at", "seen_at", "state"))
+            machines, views = _texts(rows, "machine"), _texts(rows, "view")
+            counts.add(GpuReports(clusters, machines, views, at, value_at, seen_at, state))
     for rows in _chunks(handle, _BUSES, {}):
         gpus, reported_at = _numbers(rows, "gpus"), _numbers(rows, "newest_at")
         counts.add_buses(BusReports(_texts(rows, "cluster"), _texts(rows, "machine"), gpus, reported_at))
@@ -90,7 +101,7 @@ def fetch_summaries(handle: Handle, cluster: str, machines: Sequence[str]) -> di
     parameters = {"cluster": cluster, "machines": list(machines)}
     views = fetch_views(handle, parameters)
     found: dict[str, list[SampleSummary]] = {}
-    for machine, key, reader, lane, measured_at, received_at, provenance, has_totals in handle.query(
+    for machine, key, reader, lane, measured_at, received_at, provenance, has_totals, state in handle.query(
         _SUMMARIES, parameters=parameters
     ).result_rows:
         sample = Sample(
@@ -101,6 +112,10 @@ def fetch_summaries(handle: Handle, cluster: str, machines: Sequence[str]) -> di
             values={},
             provenance=Provenance(provenance),
         )
-        summary = SampleSummary(stored=StoredSample(sample=sample, received_at=received_at), has_totals=has_totals)
+        summary = SampleSummary(
+            stored=StoredSample(sample=sample, received_at=received_at),
+            has_totals=has_totals,
+            is_lost=None if state == NO_STATE else state == LOST_STATE,
+        )
         found.setdefault(machine, []).append(summary)
     return {machine: tuple(summaries) for machine, summaries in found.items()}

@@ -9,6 +9,7 @@ allots its number and stores it before the first row with it. A number never get
 - If such rows appear after their subjects got other numbers, the greater number is the one in use.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from secrets import token_hex
 from typing import Any
@@ -19,6 +20,7 @@ from gpufleet.model.errors import StoreError
 from gpufleet.stores.clickhouse.connection.client import Handle
 from gpufleet.stores.clickhouse.schema.arrow import arrow_table
 from gpufleet.stores.clickhouse.schema.columns import (
+    NO_NUMBER,
     Columns,
     DictionaryColumn,
     IdIndex,
@@ -41,7 +43,7 @@ TextColumn = DictionaryColumn | IndexedColumn
 
 
 class SubjectNumbers:
-    """Numbers of all subjects of a store, for its writer. A subject takes about 30 bytes.
+    """Numbers of all subjects of a store. One thread assigns them, any thread finds them. About 30 bytes per subject.
 
     Args:
         first: the first number to allot.
@@ -49,6 +51,7 @@ class SubjectNumbers:
 
     def __init__(self, first: int = 1) -> None:
         self._next = first
+        self._lock = threading.Lock()
         self._index = IdIndex()
         self._numbers = np.empty(0, np.uint32)
         self._checks = np.empty(0, np.int64)
@@ -67,6 +70,20 @@ class SubjectNumbers:
         texts = _texts(columns)
         return self._assign(texts, lambda firsts: self._allot(texts, firsts))
 
+    def find(self, columns: Columns) -> NumericArray:
+        """Return the number of each row's subject, `NO_NUMBER` for an unknown subject."""
+        hashes = [text_hashes(column) for column in _texts(columns)]
+        names, checks = _mix(hashes), _mix(hashes[::-1])
+        with self._lock:
+            if not len(self._index):
+                return np.full(len(names), NO_NUMBER)
+            while True:
+                places = self._index.find(names)
+                collides = (places != NO_NUMBER) & (self._checks[places] != checks)
+                if not collides.any():
+                    return np.where(places == NO_NUMBER, NO_NUMBER, self._numbers[places].astype(np.int64))
+                names[collides] = mix_hashes(names[collides], 1)
+
     @property
     def new_rows(self) -> Columns:
         """The rows of allotted subjects that the store lacks."""
@@ -81,15 +98,16 @@ class SubjectNumbers:
     def _assign(self, texts: Sequence[TextColumn], numbers_of: Callable[[NumericArray], NumericArray]) -> NumericArray:
         hashes = [text_hashes(column) for column in texts]
         names, checks = _mix(hashes), _mix(hashes[::-1])
-        while True:
-            places, firsts = self._index.assign(names)
-            if len(firsts):
-                self._numbers = np.concatenate([self._numbers, numbers_of(firsts).astype(np.uint32)])
-                self._checks = np.concatenate([self._checks, checks[firsts]])
-            collides = self._checks[places] != checks
-            if not collides.any():
-                return self._numbers[places]
-            names[collides] = mix_hashes(names[collides], 1)
+        with self._lock:
+            while True:
+                places, firsts = self._index.assign(names)
+                if len(firsts):
+                    self._numbers = np.concatenate([self._numbers, numbers_of(firsts).astype(np.uint32)])
+                    self._checks = np.concatenate([self._checks, checks[firsts]])
+                collides = self._checks[places] != checks
+                if not collides.any():
+                    return self._numbers[places]
+                names[collides] = mix_hashes(names[collides], 1)
 
     def _allot(self, texts: Sequence[TextColumn], rows: NumericArray) -> NumericArray:
         _check_left(self._next + len(rows))

@@ -110,6 +110,26 @@ class WriteCache:
             self.view_lists.clear()
 
 
+_KNOWN_ABSENCES = "SELECT id FROM absence_sets"
+
+_KNOWN_INFO = "SELECT cluster, machine, view, reader, lane, info_set FROM latest FINAL WHERE info_set != 0"
+
+_KNOWN_INVENTORY = (
+    "SELECT cluster, machine, argMax(inventory_set, reported_at) FROM inventory GROUP BY cluster, machine"
+)
+
+
+def load_known(handle: Handle) -> WriteCache:
+    """Return the content that the store has, except for views."""
+    known = WriteCache()
+    known.absence_sets.update(row[0] for row in handle.query(_KNOWN_ABSENCES).result_rows)
+    for *subject, number in handle.query(_KNOWN_INFO).result_rows:
+        known.info[tuple(subject)] = number
+    for *subject, number in handle.query(_KNOWN_INVENTORY).result_rows:
+        known.inventory[tuple(subject)] = number
+    return known
+
+
 AbsenceSets = SetCache[dict[str, Absent]]
 """Set id to metric to absence."""
 

@@ -184,6 +184,7 @@ def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[TableDefinition, ...]
         DECLARED,
         CLUSTER_OBJECTS,
         COLLECTORS,
+        FINDING_TRANSITIONS,
     )
 
 
@@ -463,6 +464,23 @@ COLLECTORS = TableDefinition(
     version="reported_at",
     lookup=True,
 )
+
+FINDING_TRANSITIONS = TableDefinition(
+    name="finding_transitions",
+    columns=(
+        Column("cluster", TEXT),
+        Column("at", INSTANT),
+        *(Column(name, STRING) for name in ("id", "scope")),
+        *(Column(name, TEXT) for name in ("kind", "reason", "rule", "severity", "state", "hidden_by")),
+        *(Column(name, "Array(String)") for name in ("evidence_names", "evidence_values")),
+        *(Column(name, INSTANT) for name in ("first", "last", "opened_at")),
+        Column("closed_at", f"Nullable({INSTANT})"),
+        *(Column(name, "UInt64") for name in ("openings", "number")),
+    ),
+    key=("cluster", "at", "id", "kind"),
+    partition="toYYYYMM(at)",
+)
+"""Transitions of findings. The number is not part of the key, because a restored registry repeats numbers."""
 
 MIGRATIONS = TableDefinition(
     name="schema_migrations",

@@ -89,6 +89,26 @@ _REQUESTS = (
     "arrayMap(r -> JSONExtractUInt(r, 'count'), JSONExtractArrayRaw(newest.5, 'requests')))"
 )
 
+_FINDING = (
+    ("id", "id of the finding, another at each opening"),
+    ("rule", "rule"),
+    ("scope", "key of the subject: `cluster/machine`, `cluster/machine/view` and so on; empty for the hub"),
+    ("severity", "`critical`, `warning` or `info`"),
+    ("state", "`open`, `closed` or `unknown`"),
+    ("first", "first observation"),
+    ("last", "newest observation at the transition"),
+    ("opened_at", "time of the opening"),
+    ("closed_at", "time of the closing, or NULL"),
+    ("hidden_by", "rule that explained the finding at the transition, or empty"),
+    ("openings", "openings of this rule and subject within the hour before"),
+)
+
+_OF_FINDING = (
+    ViewColumn("cluster", "cluster", "id of the cluster; empty for the hub itself"),
+    *(ViewColumn(name, name, text) for name, text in _FINDING),
+    ViewColumn("evidence", "mapFromArrays(evidence_names, evidence_values)", "observed values by name"),
+)
+
 _CURRENT = "(cluster, machine, view, reader, lane, info_set)"
 
 VIEWS = (
@@ -294,6 +314,24 @@ VIEWS = (
             ViewColumn("ended_at", _ENDED_AT, "its end, or its last report if none followed in time; else NULL"),
         ),
         source=_PODS,
+    ),
+    SqlView(
+        name="fleet_findings",
+        help="A finding as of its newest transition.",
+        columns=_OF_FINDING,
+        source="finding_transitions FINAL WHERE (cluster, id, at) IN "
+        "(SELECT cluster, id, max(at) FROM finding_transitions GROUP BY cluster, id)",
+    ),
+    SqlView(
+        name="fleet_finding_transitions",
+        help="An opening, escalation or closing of a finding, with the finding after it.",
+        columns=(
+            ViewColumn("at", "at", "time of the transition"),
+            ViewColumn("kind", "kind", "`opened`, `escalated` or `closed`"),
+            ViewColumn("reason", "reason", "`firing`, `healthy`, `retired` or `rule_removed`"),
+            *_OF_FINDING,
+        ),
+        source="finding_transitions FINAL",
     ),
     *WINDOW_VIEWS,
 )

@@ -333,6 +333,30 @@ CREATE TABLE IF NOT EXISTS collectors (
 ORDER BY (cluster, sender)
 SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
+CREATE TABLE IF NOT EXISTS finding_transitions (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `id` String CODEC(ZSTD(1)),
+    `scope` String CODEC(ZSTD(1)),
+    `kind` LowCardinality(String) CODEC(ZSTD(1)),
+    `reason` LowCardinality(String) CODEC(ZSTD(1)),
+    `rule` LowCardinality(String) CODEC(ZSTD(1)),
+    `severity` LowCardinality(String) CODEC(ZSTD(1)),
+    `state` LowCardinality(String) CODEC(ZSTD(1)),
+    `hidden_by` LowCardinality(String) CODEC(ZSTD(1)),
+    `evidence_names` Array(String) CODEC(ZSTD(1)),
+    `evidence_values` Array(String) CODEC(ZSTD(1)),
+    `first` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `last` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `opened_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `closed_at` Nullable(DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
+    `openings` UInt64 CODEC(ZSTD(1)),
+    `number` UInt64 CODEC(ZSTD(1))
+) ENGINE = ReplicatedReplacingMergeTree()
+PARTITION BY toYYYYMM(at)
+ORDER BY (cluster, at, id, kind)
+SETTINGS index_granularity = 8192, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
 CREATE TABLE IF NOT EXISTS windows_1m (
     `subject` UInt32 CODEC(Delta, ZSTD(1)),
     `provenance` LowCardinality(String) CODEC(ZSTD(1)),
