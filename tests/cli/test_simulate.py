@@ -67,6 +67,7 @@ def test_fault_list_describes_each_fault() -> None:
         assert kind in completed
         assert row.effect in completed
         assert row.expected in completed
+        assert all(rule in completed for rule in row.findings)
 
 
 def test_unreachable_hub_is_reported() -> None:

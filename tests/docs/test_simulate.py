@@ -14,6 +14,7 @@ def test_every_fault_is_documented_as_in_the_program() -> None:
         (line,) = [line for line in rows if line.startswith(f"| `{kind}`")]
         assert row.effect in line
         assert row.expected in line
+        assert all(f"`{rule}`" in line for rule in row.findings)
 
 
 def test_documented_virtual_machine_exists_in_the_fleet() -> None:

@@ -145,14 +145,21 @@ def _instant(text: str) -> int:
 
 
 def _list_faults() -> None:
-    from gpufleet.simulate.fleet.faults import FAULTS, FORM
+    from gpufleet.simulate.fleet.faults import FORM
+    from gpufleet.simulate.fleet.rule_faults import faults_by_family
 
-    print(f"{FORM}, comma-separated.\nAFTER and LASTS are durations such as 30s, 5m or 2h.\n")
-    for kind, row in FAULTS.items():
-        lasts = f"lasts {row.duration:.0f} s" if row.duration else "at an instant"
-        span = f"{row.minimum:.0f} to {row.maximum:.0f}, default {row.default:g}"
-        amount = f"; AMOUNT: {row.amount} ({span})" if row.amount else ""
-        print(f"{kind} (of a {row.level.name.lower()}; {lasts}{amount})\n  {row.effect}\n  hub: {row.expected}")
+    print(f"{FORM}, comma-separated.\nAFTER and LASTS are durations such as 30s, 5m or 2h.")
+    for family, rows in faults_by_family().items():
+        print(f"\n{family.upper()}")
+        for kind, row in rows.items():
+            lasts = f"lasts {row.duration:.0f} s" if row.duration else "at an instant"
+            span = f"{row.minimum:.0f} to {row.maximum:.0f}, default {row.default:g}"
+            amount = f"; AMOUNT: {row.amount} ({span})" if row.amount else ""
+            print(f"{kind} (of a {row.level.name.lower()}; {lasts}{amount})\n  {row.effect}")
+            if row.expected:
+                print(f"  hub: {row.expected}")
+            if row.findings:
+                print(f"  findings: {', '.join(row.findings)}")
 
 
 def _register(fleet: "Fleet", hub: str, access: Access) -> None:

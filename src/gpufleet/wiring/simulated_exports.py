@@ -88,6 +88,8 @@ class ReencodingClient:
     def _render(self, body: bytes) -> ExportRequest | None:
         batch = to_rows(decode(body))
         self._sent_at = batch.sent_at
+        if not batch.reports:
+            return None  # of a cluster collector
         node = self._nodes.get(batch.sender)
         if node is None:
             node = self._nodes[batch.sender] = _NodeRenderer(self._make_source(lambda: self._sent_at))

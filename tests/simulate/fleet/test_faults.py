@@ -65,10 +65,12 @@ def test_any_text_raises_at_most_a_fault_error(text: str) -> None:
 
 def test_every_kind_has_a_description() -> None:
     assert set(FAULTS) == set(FaultKind)
-    assert all(row.effect and row.expected for row in FAULTS.values())
+    assert all(row.effect and (row.expected or row.findings) for row in FAULTS.values())
 
 
 def test_cluster_fault_applies_to_its_nodes() -> None:
     schedule = FaultSchedule(parse_faults("half-cluster@+1m:c2,node-off@+0s:c2/n4", START))
     assert [fault.kind for fault in schedule.of_node(2, 4)] == [FaultKind.NODE_OFF, FaultKind.HALF_CLUSTER]
     assert schedule.of_node(2, 3) == schedule.of_node(1, 4) == ()
+    broken = FaultSchedule(parse_faults("collector-broken@+1m:c2", START))
+    assert [len(broken.of_node(2, node)) for node in (3, 4)] == [1, 1]

@@ -10,9 +10,10 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
-from gpufleet.model.wire.batch import Batch, MachineReport
+from gpufleet.model.wire.batch import Batch, ClusterPart, MachineReport
 from gpufleet.simulate.fleet.faults import FaultKind, FleetFault
-from gpufleet.simulate.fleet.fleet import Fleet
+from gpufleet.simulate.fleet.fleet import STATIC_FAULTS, Fleet
+from gpufleet.simulate.fleet.kubernetes import COLLECTOR_FAULTS, collector_name, collector_part, collector_reports
 from gpufleet.simulate.fleet.layout import FleetNode
 from gpufleet.simulate.fleet.random_values import digits, number, uuid_of
 from gpufleet.simulate.fleet.reports import CollectionPass, machine_reports
@@ -29,6 +30,10 @@ OFFLINE_FAULTS = frozenset(
     }
 )
 """Faults during which nothing is measured."""
+
+
+HELD_BACK_FAULTS = (FaultKind.DELAYED_BATCHES, FaultKind.STUCK_BATCHES)
+"""Faults with batches that are sent at the end of the fault."""
 
 
 class EncodedBatch(msgspec.Struct, frozen=True):
@@ -83,6 +88,9 @@ class SimulatedAgent:
         self._first = timing.start + (0 if timing.at_once else number(self._every, fleet.spec.seed, node.name, "turn"))
         self.next_at = self._first
         self._before = 0  # the previous pass; 0 if there was none since its start
+        self._reported_at = 0  # newest instant whose values it reported
+        self._held_back: dict[FleetFault, list[EncodedBatch]] = {}
+        self._copied_at: tuple[int, ...] = ()  # of a duplicate
         self._faults = fleet.schedule.of_node(node.cluster, node.number)
         self._started_at = timing.start + self._ahead(timing.start)
         self._epochs = 0
@@ -118,6 +126,7 @@ class SimulatedAgent:
                 self._seq += int(fault.amount)
                 self.dropped += int(fault.amount) if fault.kind is FaultKind.LOST_BATCHES else 0
         self._make(at, since)
+        self._hold_back(at)
         if any(fault.kind is FaultKind.SPOOL_WIPED for fault in begun):
             self._epoch, self._seq = self._new_epoch(), 0
         return True
@@ -147,40 +156,67 @@ class SimulatedAgent:
             self.waiting[at] = EncodedBatch(self._seq, one.measured_at, renumber(one.content, self._epoch, self._seq))
 
     def _make(self, at: int, since: int) -> None:
-        ahead = self._ahead(at)
+        ahead, late = self._ahead(at), self._total(FaultKind.LATE_DATA, at)
+        is_changed = self._fleet.has_edge(self.node, STATIC_FAULTS, since, at)
+        measured = max(at - late, self._reported_at)
         pass_ = CollectionPass(
-            at=at,
-            since=since,
-            lanes=[Lane.FAST, *self._due(at, Lane.SLOW, SLOW_SECONDS), *self._due(at, Lane.STATIC, STATIC_SECONDS)],
+            at=measured,
+            since=min(max(since - late, self._reported_at), measured),
+            lanes=[
+                Lane.FAST,
+                *self._due(at, Lane.SLOW, SLOW_SECONDS),
+                *((Lane.STATIC,) if is_changed else self._due(at, Lane.STATIC, STATIC_SECONDS)),
+            ],
             intervals={Lane.FAST: self._timing.interval, Lane.SLOW: SLOW_SECONDS, Lane.STATIC: STATIC_SECONDS},
             ahead=ahead,
         )
+        self._reported_at = measured
         self._seq += 1
         batch = Batch(
             cluster=self.node.cluster_id,
             sender=self.name,
             epoch=self._epoch,
             seq=self._seq,
-            sent_at=pass_.stamp,
+            sent_at=at + ahead,
             heartbeat=self._heartbeat() if self._is_due(at, HEARTBEAT_SECONDS) else None,
             reports=self._reports(pass_),
+            cluster_part=self._cluster_part(pass_),
         )
-        self.waiting.append(EncodedBatch(self._seq, pass_.stamp, encode(batch)))
+        self.waiting.append(EncodedBatch(self._seq, at + ahead, encode(batch)))
         self.made += 1
         self._before = at
+
+    def _hold_back(self, at: int) -> None:
+        """Hold back the newest batch if a fault requires it, and release the batches of faults that have ended."""
+        for fault in [one for one in self._held_back if one.end <= at]:
+            for body in self._held_back.pop(fault):
+                self.put_back(body)
+        for kind in HELD_BACK_FAULTS:
+            for fault in self._active(kind, at):
+                held = self._held_back.setdefault(fault, [])
+                if len(held) < fault.amount:
+                    held.append(self.waiting.pop())
 
     def _reports(self, pass_: CollectionPass) -> tuple[MachineReport, ...]:
         return machine_reports(self._fleet, self.node, pass_)
 
+    def _cluster_part(self, pass_: CollectionPass) -> ClusterPart | None:
+        """Return the objects of its cluster; only collectors have them."""
+        return None
+
     def _heartbeat(self) -> Heartbeat:
+        stuck = [
+            one for fault, held in self._held_back.items() if fault.kind is FaultKind.STUCK_BATCHES for one in held
+        ]
+        queued = [*stuck, *self.waiting]
         return Heartbeat(
             interval_seconds=HEARTBEAT_SECONDS,
             version=__version__,
             started_at=self._started_at,
             config_hash="simulated",
-            queue_records=len(self.waiting),
-            queue_bytes=sum(len(body.content) for body in self.waiting),
-            oldest_unsent=self.waiting[0].measured_at if self.waiting else None,
+            queue_records=len(queued),
+            queue_bytes=sum(len(body.content) for body in queued),
+            oldest_unsent=queued[0].measured_at if queued else None,
             dropped_total=self.dropped,
         )
 
@@ -194,7 +230,11 @@ class SimulatedAgent:
 
     def _ahead(self, at: int) -> int:
         """Return the offset of its clock at that instant, in nanoseconds; positive if ahead."""
-        return int(sum(fault.amount for fault in self._active(FaultKind.CLOCK_STEP, at)) * NANOS)
+        return self._total(FaultKind.CLOCK_STEP, at)
+
+    def _total(self, kind: FaultKind, at: int) -> int:
+        """Return the sum of the amounts of present faults of a kind in seconds, as nanoseconds."""
+        return int(sum(fault.amount for fault in self._active(kind, at)) * NANOS)
 
     def _has(self, kind: FaultKind, at: int) -> bool:
         return bool(self._active(kind, at))
@@ -205,7 +245,7 @@ class SimulatedAgent:
     def _new_epoch(self) -> str:
         self._epochs += 1
         key = (self._fleet.spec.seed, self._timing.start, self.name, type(self).__name__, self._epochs)
-        return digits(32, *key)
+        return digits(32, *key, *self._copied_at)
 
 
 class _DuplicateMachine(SimulatedAgent):
@@ -215,6 +255,7 @@ class _DuplicateMachine(SimulatedAgent):
         super().__init__(fleet, node, timing)
         self._fault = fault
         self._faults = ()
+        self._copied_at = (fault.begin,)
 
     def collect(self) -> bool:
         """Collect only during the fault."""
@@ -241,6 +282,19 @@ class ClonedMachine(_DuplicateMachine):
         self._epoch = self._new_epoch()
 
 
+class SecondAgent(_DuplicateMachine):
+    """Second agent on a machine, under another name."""
+
+    def __init__(self, fleet: Fleet, node: FleetNode, timing: AgentTiming, fault: FleetFault) -> None:
+        """Take the node and the fault."""
+        super().__init__(fleet, node, timing, fault)
+        self.name = f"{node.name}-second"
+        self._epoch = self._new_epoch()
+
+    def _machine(self, at: int) -> Machine:
+        return self._fleet.machine(self.node, at)
+
+
 class ClonedSpool(_DuplicateMachine):
     """Copy of a node with its spool: it continues the sequence numbers from the time of the copy."""
 
@@ -258,8 +312,26 @@ class ClonedSpool(_DuplicateMachine):
         return super().collect()
 
 
+class SimulatedCollector(SimulatedAgent):
+    """Collector of a cluster: reports the objects of the Kubernetes API, and no GPUs."""
+
+    def __init__(self, fleet: Fleet, cluster: int, timing: AgentTiming) -> None:
+        """Take the number of the cluster."""
+        timing = msgspec.structs.replace(timing, interval=HEARTBEAT_SECONDS)
+        super().__init__(fleet, fleet.node(cluster, 1), timing)
+        self.name = collector_name(fleet, cluster)
+        self._epoch = self._new_epoch()
+        self._faults = tuple([one for one in self._faults if one.kind is FaultKind.CLUSTER_OFF])
+
+    def _reports(self, pass_: CollectionPass) -> tuple[MachineReport, ...]:
+        return collector_reports(self._fleet, self.cluster, pass_.at, pass_.stamp)
+
+    def _cluster_part(self, pass_: CollectionPass) -> ClusterPart:
+        return collector_part(self._fleet, self.cluster, pass_.since, pass_.at, pass_.stamp)
+
+
 def create_agents(fleet: Fleet, timing: AgentTiming) -> list[SimulatedAgent]:
-    """Return every agent of a fleet, with the duplicates from its faults."""
+    """Return every agent of a fleet, with the duplicates and collectors from its faults."""
     agents = [SimulatedAgent(fleet, node, timing) for node in fleet.nodes()]
     of_node = {(one.node.cluster, one.node.number): one for one in agents}
     doubles: list[SimulatedAgent] = []
@@ -269,6 +341,10 @@ def create_agents(fleet: Fleet, timing: AgentTiming) -> list[SimulatedAgent]:
             continue
         if fault.kind is FaultKind.CLONED_MACHINE:
             doubles.append(ClonedMachine(fleet, original.node, timing, fault))
+        if fault.kind is FaultKind.DUPLICATE_AGENT:
+            doubles.append(SecondAgent(fleet, original.node, timing, fault))
         if fault.kind is FaultKind.CLONED_SPOOL:
             doubles.append(ClonedSpool(fleet, original, timing, fault))
-    return [*agents, *doubles]
+    clusters = sorted({fault.cluster for fault in fleet.spec.faults if fault.kind in COLLECTOR_FAULTS})
+    collectors = [SimulatedCollector(fleet, number, timing) for number in clusters if number <= fleet.spec.clusters]
+    return [*agents, *doubles, *collectors]

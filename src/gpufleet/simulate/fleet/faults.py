@@ -20,22 +20,83 @@ class FaultLevel(enum.IntEnum):
 class FaultKind(enum.StrEnum):
     """Kind of fault."""
 
+    # outages and restarts
     CLUSTER_OFF = "cluster-off"
     HALF_CLUSTER = "half-cluster"
     NODE_OFF = "node-off"
     BACKFILL = "backfill"
     AGENT_RESTART = "agent-restart"
     NODE_REBOOT = "node-reboot"
+    COLLECTOR_BROKEN = "collector-broken"
+    NO_INVENTORY = "no-inventory"
+    GUEST_DOWN = "guest-down"
+    # delivery and clocks
     SPOOL_WIPED = "spool-wiped"
     LOST_BATCHES = "lost-batches"
+    DELAYED_BATCHES = "delayed-batches"
+    STUCK_BATCHES = "stuck-batches"
     CLOCK_STEP = "clock-step"
+    LATE_DATA = "late-data"
+    # identity
     CLONED_MACHINE = "cloned-machine"
     CLONED_SPOOL = "cloned-spool"
+    DUPLICATE_AGENT = "duplicate-agent"
+    DUPLICATE_GPU = "duplicate-gpu"
+    GPU_REPLACED = "gpu-replaced"
+    # counts
+    NO_PCI = "no-pci"
+    GPU_REMOVED = "gpu-removed"
+    GPU_UNLISTED = "gpu-unlisted"
+    GPU_UNALLOCATABLE = "gpu-unallocatable"
+    HIDDEN_WHEN_IDLE = "hidden-when-idle"
+    # state of GPU and driver
     GPU_LOST = "gpu-lost"
     GPU_HUNG = "gpu-hung"
+    RESET_REQUIRED = "reset-required"
+    GPU_UNREADABLE = "gpu-unreadable"
+    CORE_FAILED = "core-failed"
+    RECOVERY_ACTION = "recovery-action"
+    DRIVER_BROKEN = "driver-broken"
+    FABRIC_MANAGER_STOPPED = "fabric-manager-stopped"
+    # memory, links and heat
     HOT_GPU = "hot-gpu"
-    XID = "xid"
     ECC_ERROR = "ecc-error"
+    ROW_REMAP_FAILED = "row-remap-failed"
+    ROW_REMAP_PENDING = "row-remap-pending"
+    REPAIR_PENDING = "repair-pending"
+    UNREPAIRABLE_MEMORY = "unrepairable-memory"
+    RETIRED_PAGES = "retired-pages"
+    NVLINK_DOWN = "nvlink-down"
+    FABRIC_UNHEALTHY = "fabric-unhealthy"
+    PCIE_DEGRADED = "pcie-degraded"
+    # XIDs
+    XID = "xid"
+    XID_BLIND = "xid-blind"
+    # values
+    FROZEN_VALUES = "frozen-values"
+    FROZEN_ENERGY = "frozen-energy"
+    COUNTER_RESET = "counter-reset"
+    INVALID_VALUE = "invalid-value"
+    MEMORY_ABOVE_TOTAL = "memory-above-total"
+    POWER_ABOVE_LIMIT = "power-above-limit"
+    CLOCK_ABOVE_MAXIMUM = "clock-above-maximum"
+    UNIT_MISMATCH = "unit-mismatch"
+    HOST_VALUES = "host-values"
+    NO_UTILIZATION = "no-utilization"
+    ZERO_UTILIZATION = "zero-utilization"
+    # use and holders
+    HELD_IDLE = "held-idle"
+    HELD_PARKED = "held-parked"
+    USED_UNHELD = "used-unheld"
+    LOW_POWER = "low-power"
+    HOLDER_CONFLICT = "holder-conflict"
+    UNRESOLVED_DEVICES = "unresolved-devices"
+    ATTRIBUTION_GAP = "attribution-gap"
+    # drift
+    DRIVER_DRIFT = "driver-drift"
+    VBIOS_DRIFT = "vbios-drift"
+    MIG_LAYOUT = "mig-layout"
+    MIG_MODE_PENDING = "mig-mode-pending"
 
 
 class FaultRow(NamedTuple):
@@ -44,20 +105,22 @@ class FaultRow(NamedTuple):
     Attributes:
         level: level that it affects.
         duration: default duration in seconds; 0 for an instantaneous fault.
+        effect: effect on the fleet.
+        findings: rules whose findings it can open at the hub, if it lasts long enough.
+        expected: other expected state at the hub, or empty.
         amount: meaning of the number after `=`; empty if the fault has none.
         default: default of that number.
         minimum, maximum: range of that number.
         whole: whether it is an integer.
-        effect: effect on the fleet.
-        expected: expected state at the hub.
     """
 
     level: FaultLevel
     duration: float
-    amount: str
-    default: float
     effect: str
-    expected: str
+    findings: tuple[str, ...] = ()
+    expected: str = ""
+    amount: str = ""
+    default: float = 0
     minimum: float = 0
     maximum: float = 0
     whole: bool = False
@@ -65,58 +128,171 @@ class FaultRow(NamedTuple):
 
 _K, _CLUSTER, _NODE, _GPU = FaultKind, FaultLevel.CLUSTER, FaultLevel.NODE, FaultLevel.GPU
 _OFFLINE = "late after 75 s, stale after 5 min, lost after 60 min; live with its next batch"
+_PARTIAL = "cluster.partial"
 
 FAULTS: dict[FaultKind, FaultRow] = {
     _K.CLUSTER_OFF: FaultRow(
-        _CLUSTER, 600, "", 0, "every node of the cluster is off: nothing is measured or sent",
-        f"the cluster and all its senders are {_OFFLINE}"),
+        _CLUSTER, 600, "every node of the cluster is off: nothing is measured or sent",
+        ("cluster.stale", "hub.network"), f"the cluster and all its senders are {_OFFLINE}"),
     _K.HALF_CLUSTER: FaultRow(
-        _CLUSTER, 600, "", 0, "every second node of the cluster is off",
+        _CLUSTER, 600, "every second node of the cluster is off", (_PARTIAL, "node.missing"),
         "the cluster stays live, and is partial: half of its senders are not live, half of its GPUs report"),
     _K.NODE_OFF: FaultRow(
-        _NODE, 600, "", 0, "the node is off",
+        _NODE, 600, "the node is off", ("node.missing", _PARTIAL),
         f"the node is {_OFFLINE}; its cluster stays live, and is partial"),
     _K.BACKFILL: FaultRow(
-        _NODE, 900, "", 0, "the node keeps measuring, but cannot reach its hub; later the newest batch is sent first",
+        _NODE, 900, "the node keeps measuring, but cannot reach its hub; later the newest batch is sent first",
+        ("node.missing", _PARTIAL),
         "as `node-off`; then live at once; missing batches arrive until none is missing, each with its own time"),
     _K.AGENT_RESTART: FaultRow(
-        _NODE, 20, "", 0, "the agent restarts with its spool: same epoch, the sequence numbers continue",
+        _NODE, 20, "the agent restarts with its spool: same epoch, the sequence numbers continue", (),
         "live; nothing is missing, nothing is suspect"),
     _K.NODE_REBOOT: FaultRow(
-        _NODE, 60, "", 0, "the node boots: a new boot id, a new driver session, counters from zero",
+        _NODE, 60, "the node boots: a new boot id, a new driver session, counters from zero", (),
         "live; nothing is missing, nothing is suspect"),
+    _K.COLLECTOR_BROKEN: FaultRow(
+        _CLUSTER, 600, "the readers of the cluster's GPUs fail: agents send heartbeats and host readings only",
+        ("cluster.collector_broken", _PARTIAL)),
+    _K.NO_INVENTORY: FaultRow(
+        _NODE, 1800, "the static readings of the node fail", ("node.inventory_unconfirmed",)),
+    _K.GUEST_DOWN: FaultRow(
+        _NODE, 900, "the node's virtual machines do not answer its agent", ("allocation.unavailable", _PARTIAL)),
     _K.SPOOL_WIPED: FaultRow(
-        _NODE, 0, "batches that were in it", 3, "the spool is lost with these batches; a new epoch begins",
-        "live; these batches of the old epoch stay missing", 1, 100_000, True),
+        _NODE, 0, "the spool is lost with these batches; a new epoch begins", ("sender.gap",),
+        "live; these batches of the old epoch stay missing", "batches that were in it", 3, 1, 100_000, True),
     _K.LOST_BATCHES: FaultRow(
-        _NODE, 0, "batches", 5, "the spool was full: the agent drops batches with these numbers, and counts them",
-        "live; these batches stay missing, and the sender reports as many as dropped", 1, 100_000, True),
+        _NODE, 0, "the spool was full: the agent drops batches with these numbers, and counts them",
+        ("sender.dropping", "sender.gap"),
+        "live; these batches stay missing, and the sender reports as many as dropped", "batches", 5, 1, 100_000, True),
+    _K.DELAYED_BATCHES: FaultRow(
+        _NODE, 900, "the first batches do not arrive before the end, and the agent does not report them as queued",
+        ("sender.gap",), "", "batches", 5, 1, 10_000, True),
+    _K.STUCK_BATCHES: FaultRow(
+        _NODE, 1800, "the first batches stay queued until the end; later ones are sent",
+        ("sender.backlog",), "", "batches", 5, 1, 10_000, True),
     _K.CLOCK_STEP: FaultRow(
-        _NODE, 600, "seconds ahead, negative for behind", 300, "the node's clock is off; then it is right again",
+        _NODE, 600, "the node's clock is off; then it is right again", ("sender.clock_skew", "hub.clock_skew"),
         "live and suspect, with the offset of its clock. Data more than 600 s ahead is not stored",
-        -9_999_999, 9_999_999),
+        "seconds ahead, negative for behind", 300, -9_999_999, 9_999_999),
+    _K.LATE_DATA: FaultRow(
+        _NODE, 900, "the agent sends each batch with values that were measured earlier", ("sender.late_data",), "",
+        "seconds", 90, 1, 86_400),
     _K.CLONED_MACHINE: FaultRow(
-        _NODE, 600, "", 0, "another machine with the same machine-id and another name sends, too",
+        _NODE, 600, "another machine with the same machine-id and another name sends, too",
+        ("node.identity_conflict", "node.missing"),
         "both are live, and suspect: their evidence contradicts each other's"),
     _K.CLONED_SPOOL: FaultRow(
-        _NODE, 600, "", 0, "a copy of the node with its spool sends under the same epoch",
+        _NODE, 600, "a copy of the node with its spool sends under the same epoch",
+        ("sender.identity_conflict", "node.identity_conflict", "node.missing"),
         "the sender is suspect: two machines number batches under its epoch; the second to send starts a new one"),
+    _K.DUPLICATE_AGENT: FaultRow(
+        _NODE, 600, "a second agent on the node sends under another name", ("node.duplicate_agent",)),
+    _K.DUPLICATE_GPU: FaultRow(
+        _GPU, 600, "an exporter on the node reports the GPU at this position of the next node, too",
+        ("gpu.duplicate_uuid",)),
+    _K.GPU_REPLACED: FaultRow(
+        _GPU, 0, "from then on another GPU is in the slot: a new UUID and serial number", ("gpu.replaced",)),
+    _K.NO_PCI: FaultRow(
+        _NODE, 1200, "the agent cannot read the PCI buses; the hub keeps an earlier list", ("node.expected_unknown",)),
+    _K.GPU_REMOVED: FaultRow(
+        _GPU, 600, "the GPU is not in the machine: neither on the bus nor in the driver",
+        ("node.below_class_max", _PARTIAL, "allocation.partial", "allocation.unavailable")),
+    _K.GPU_UNLISTED: FaultRow(
+        _GPU, 600, "the bus has the GPU, and the driver does not list it",
+        ("gpu.lost", _PARTIAL)),
+    _K.GPU_UNALLOCATABLE: FaultRow(
+        _NODE, 600, "the device plugin declares a GPU as unhealthy; in the role inference, with a cluster collector",
+        ("node.gpu_count_mismatch",)),
+    _K.HIDDEN_WHEN_IDLE: FaultRow(
+        _NODE, 1200, "the last GPU has no pod, and an exporter in place of the agent's reader hides it; in the role "
+        "inference, with a cluster collector", ("node.hidden_when_idle", _PARTIAL)),
     _K.GPU_LOST: FaultRow(
-        _GPU, 600, "", 0, "the GPU falls off the bus: XID 79, then every reading is absent with gpu_lost",
+        _GPU, 600, "the GPU falls off the bus: XID 79, then every reading is absent with gpu_lost",
+        ("gpu.lost", _PARTIAL),
         "the node stays live; one GPU fewer reports once its last values are 120 s old, or at once if reported lost"),
     _K.GPU_HUNG: FaultRow(
-        _GPU, 300, "", 0, "the driver hangs in calls about the GPU: readings are absent with timeout",
+        _GPU, 300, "the driver hangs in calls about the GPU: readings are absent with timeout", ("gpu.hung", _PARTIAL),
         "the node stays live; its reader is partial, and one GPU fewer reports"),
+    _K.RESET_REQUIRED: FaultRow(
+        _GPU, 600, "every reading is absent with reset_required", ("gpu.reset_required", _PARTIAL)),
+    _K.GPU_UNREADABLE: FaultRow(
+        _GPU, 1200, "every reading is absent with driver_error", ("gpu.unreadable", _PARTIAL)),
+    _K.CORE_FAILED: FaultRow(
+        _GPU, 600, "the driver fails to read the power of the GPU", ("gpu.metrics_missing",)),
+    _K.RECOVERY_ACTION: FaultRow(
+        _GPU, 900, "the driver recommends to drain and reset the GPU", ("gpu.recovery_action",)),
+    _K.DRIVER_BROKEN: FaultRow(
+        _NODE, 600, "library and kernel driver have different versions: only the bus shows the GPUs",
+        ("node.gpu_stack_broken", _PARTIAL)),
+    _K.FABRIC_MANAGER_STOPPED: FaultRow(
+        _NODE, 600, "the service nvidia-fabricmanager does not run", ("node.fabric_down",)),
     _K.HOT_GPU: FaultRow(
-        _GPU, 600, "celsius above its slowdown", 3, "the GPU is too hot: hardware slows it down, it draws less",
+        _GPU, 600, "the GPU is too hot: hardware slows it down, it draws less", ("gpu.throttled",),
         "the node stays live; temperature, clocks and clock event reasons change, with an event at start and end",
-        0, 50),
-    _K.XID: FaultRow(
-        _GPU, 0, "number of the XID", 63, "the driver reports an error of the GPU",
-        "an event, and the counts of XIDs; nothing else changes", 1, 9_999, True),
+        "celsius above its slowdown", 3, 0, 50),
     _K.ECC_ERROR: FaultRow(
-        _GPU, 0, "errors", 1, "uncorrectable memory errors: XID 94, and a row remap is pending until the node boots",
-        "three events; the counts of errors, remapped rows and XIDs grow", 1, 100, True),
+        _GPU, 0, "uncorrectable memory errors: XID 94, and a row remap is pending until the node boots",
+        ("gpu.ecc_uncorrected", "gpu.row_remap_pending", "gpu.xid.application"),
+        "three events; the counts of errors, remapped rows and XIDs grow", "errors", 1, 1, 100, True),
+    _K.ROW_REMAP_FAILED: FaultRow(_GPU, 600, "a memory row could not be remapped", ("gpu.row_remap_failed",)),
+    _K.ROW_REMAP_PENDING: FaultRow(_GPU, 600, "a memory row waits for a remap", ("gpu.row_remap_pending",)),
+    _K.REPAIR_PENDING: FaultRow(_GPU, 600, "a memory channel waits for a repair", ("gpu.repair_pending",)),
+    _K.UNREPAIRABLE_MEMORY: FaultRow(
+        _GPU, 600, "the memory has errors that cannot be repaired", ("gpu.unrepairable_memory",)),
+    _K.RETIRED_PAGES: FaultRow(_GPU, 600, "12 memory pages are retired", ("gpu.retired_pages",)),
+    _K.NVLINK_DOWN: FaultRow(_GPU, 900, "a quarter of the NVLinks is down", ("gpu.nvlink_down",)),
+    _K.FABRIC_UNHEALTHY: FaultRow(
+        _GPU, 900, "the GPU is unhealthy in its NVLink fabric; from Hopper on", ("gpu.fabric_unhealthy",)),
+    _K.PCIE_DEGRADED: FaultRow(_GPU, 1200, "the PCIe link has 8 of 16 lanes", ("gpu.pcie_degraded",)),
+    _K.XID: FaultRow(
+        _GPU, 0, "the driver reports an error of the GPU",
+        ("gpu.xid.application", "gpu.xid.reset", "gpu.xid.repair", "gpu.xid.investigate", "gpu.xid.software",
+         "gpu.xid.unclassified", "gpu.lost", "node.repeat_offender"),
+        "an event, and the counts of XIDs; nothing else changes", "number of the XID", 63, 1, 9_999, True),
+    _K.XID_BLIND: FaultRow(
+        _NODE, 1200, "the driver does not deliver events to the agent", ("node.xid_blind",)),
+    _K.FROZEN_VALUES: FaultRow(
+        _GPU, 900, "the driver repeats the values and counters of the start", ("gpu.frozen", "gpu.counter_frozen")),
+    _K.FROZEN_ENERGY: FaultRow(_GPU, 600, "the energy counter stands still", ("gpu.counter_frozen",)),
+    _K.COUNTER_RESET: FaultRow(
+        _GPU, 600, "the energy counter starts again in the same driver session", ("gpu.counter_reset",)),
+    _K.INVALID_VALUE: FaultRow(
+        _GPU, 600, "the driver gives a sentinel as the temperature of the memory", ("gpu.invalid_value",)),
+    _K.MEMORY_ABOVE_TOTAL: FaultRow(
+        _GPU, 240, "more memory is in use than the GPU has", ("gpu.impossible_value", "gpu.used_unallocated")),
+    _K.POWER_ABOVE_LIMIT: FaultRow(
+        _GPU, 240, "the power is twice its limit",
+        ("gpu.impossible_value", "gpu.utilization_missing_at_power")),
+    _K.CLOCK_ABOVE_MAXIMUM: FaultRow(_GPU, 600, "the clock is far above its maximum", ("gpu.impossible_value",)),
+    _K.UNIT_MISMATCH: FaultRow(
+        _GPU, 600, "a second reader reports memory in MiB, as bytes", ("gpu.unit_mismatch",)),
+    _K.HOST_VALUES: FaultRow(
+        _GPU, 600, "an exporter on the host reports values of a GPU that is bound to vfio-pci; in the role VM",
+        ("gpu.source_mismatch",)),
+    _K.NO_UTILIZATION: FaultRow(
+        _GPU, 900, "the utilisation is 0 at 90 % of the power limit", ("gpu.utilization_missing_at_power",)),
+    _K.ZERO_UTILIZATION: FaultRow(
+        _CLUSTER, 240, "every GPU of the cluster reports a utilisation of 0",
+        ("cluster.zero_anomaly", "gpu.utilization_missing_at_power", "gpu.allocated_parked")),
+    _K.HELD_IDLE: FaultRow(_GPU, 3600, "a job has the GPU and does not use it", ("gpu.allocated_idle",)),
+    _K.HELD_PARKED: FaultRow(
+        _GPU, 7200, "a job has the GPU and half of its memory, and does not compute", ("gpu.allocated_parked",)),
+    _K.USED_UNHELD: FaultRow(_GPU, 900, "a process without holder uses the GPU", ("gpu.used_unallocated",)),
+    _K.LOW_POWER: FaultRow(
+        _GPU, 1800, "the utilisation is 1 at a quarter of the power limit", ("gpu.busy_at_low_power",)),
+    _K.HOLDER_CONFLICT: FaultRow(
+        _GPU, 600, "a process of another job uses the GPU", ("gpu.holder_conflict",)),
+    _K.UNRESOLVED_DEVICES: FaultRow(
+        _NODE, 1200, "a holder source has device names that identify no device", ("node.unresolved_devices",), "",
+        "names", 2, 1, 1000, True),
+    _K.ATTRIBUTION_GAP: FaultRow(
+        _CLUSTER, 5400, "the kubelets do not answer the agents: the holders of pods' devices are unknown; with a "
+        "cluster collector", ("cluster.attribution_gap",)),
+    _K.DRIVER_DRIFT: FaultRow(_NODE, 7200, "the node has an older driver", ("node.driver_drift",)),
+    _K.VBIOS_DRIFT: FaultRow(_GPU, 7200, "the GPU has an older VBIOS", ("gpu.vbios_drift",)),
+    _K.MIG_LAYOUT: FaultRow(
+        _GPU, 7200, "the GPU has one MIG device fewer; in the role MIG", ("gpu.mig_layout_drift",)),
+    _K.MIG_MODE_PENDING: FaultRow(_GPU, 7200, "MIG mode changes at the next reset", ("gpu.mig_mode_pending",)),
 }  # fmt: skip
 
 
@@ -231,7 +407,7 @@ class FaultSchedule:
         """Return the faults of a node and of its cluster, in the order of their start."""
         found = [*self._of_nodes.get((cluster, node), ())]
         found += [
-            one for one in self._of_clusters.get(cluster, ()) if one.kind is FaultKind.CLUSTER_OFF or node % 2 == 0
+            one for one in self._of_clusters.get(cluster, ()) if one.kind is not FaultKind.HALF_CLUSTER or node % 2 == 0
         ]
         return tuple(sorted(found, key=lambda one: one.begin))
 

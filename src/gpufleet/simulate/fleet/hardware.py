@@ -57,6 +57,8 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
         slowdown_celsius: temperature at which hardware slowdown starts.
         hbm: whether it has HBM, which has a temperature sensor.
         nvlink_bytes: bytes per second in one direction; 0 without NVLink.
+        nvlinks: NVLinks of a GPU. All of them end at an NVSwitch.
+        has_fabric: whether the driver reports the state of its NVLink fabric: from Hopper on.
         geometries: MIG partitionings; empty if unknown.
         vgpu_type, vgpu_bytes: type and memory of its vGPU instances.
     """
@@ -82,6 +84,8 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     slowdown_celsius: float
     hbm: bool = True
     nvlink_bytes: float
+    nvlinks: int = 0
+    has_fabric: bool = False
     geometries: tuple[tuple[MigSlot, ...], ...] = ()
     vgpu_type: str
     vgpu_bytes: int
@@ -130,6 +134,8 @@ H200 = GpuModel(
     pcie=5,
     slowdown_celsius=87.0,
     nvlink_bytes=450e9,
+    nvlinks=18,
+    has_fabric=True,
     geometries=_sevenths(("1g.18gb", "2g.35gb", "3g.71gb", "4g.71gb"), (16_384, 33_280, 71_424)),
     vgpu_type="NVIDIA H200X-35C",
     vgpu_bytes=35_840 * MIB,
@@ -154,6 +160,8 @@ H100 = GpuModel(
     pcie=5,
     slowdown_celsius=87.0,
     nvlink_bytes=450e9,
+    nvlinks=18,
+    has_fabric=True,
     geometries=_sevenths(("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb"), (9_984, 20_096, 40_448)),
     vgpu_type="NVIDIA H100XM-20C",
     vgpu_bytes=20_480 * MIB,
@@ -178,6 +186,7 @@ A100 = GpuModel(
     pcie=4,
     slowdown_celsius=89.0,
     nvlink_bytes=300e9,
+    nvlinks=12,
     geometries=(tuple(MigSlot(_A100_PART, 3 + at, 2 * at) for at in range(4)),),
     vgpu_type="GRID A100DX-20C",
     vgpu_bytes=20_480 * MIB,

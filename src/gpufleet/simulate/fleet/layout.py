@@ -200,10 +200,11 @@ class FleetGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetGuest(msgspec.Struct, frozen=True):
-    """Virtual machine that has some of a node's GPUs."""
+    """Virtual machine with some of a node's GPUs; `expected_gpus` is their number by its configuration."""
 
     machine: Machine
     gpus: tuple[FleetGpu, ...]
+    expected_gpus: int
 
 
 class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +218,7 @@ class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
         identity: identity evidence, without boot id.
         gpus: GPUs that its driver shows; none if they are passed through to guests.
         guests: its virtual machines.
+        unlisted: GPUs that its driver should show, and does not.
         boot_phase: nanoseconds by which its boots are shifted.
     """
 
@@ -228,11 +230,17 @@ class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
     identity: Machine
     gpus: tuple[FleetGpu, ...]
     guests: tuple[FleetGuest, ...] = ()
+    unlisted: tuple[FleetGpu, ...] = ()
     boot_phase: int
 
     @property
+    def is_passthrough(self) -> bool:
+        """Whether its GPUs are bound to vfio-pci."""
+        return self.role is NodeRole.VM
+
+    @property
     def all_gpus(self) -> tuple[FleetGpu, ...]:
-        """All GPUs in the node, including those of its guests."""
+        """All GPUs that a driver shows, including those of its guests."""
         return self.gpus or tuple(gpu for guest in self.guests for gpu in guest.gpus)
 
     def booted_at(self, at: int) -> int:
@@ -302,7 +310,8 @@ class FleetLayout:
         parts: tuple[GpuPart, ...] = ()
         loads: tuple[tuple[float, Workload], ...] = ()
         if role is NodeRole.MIG:
-            parts = tuple(self._mig(key, name, view, slot) for slot in _geometry(model, key))
+            geometry = _geometry(model, (self._seed, self.cluster_id(cluster)))
+            parts = tuple(self._mig(key, name, view, slot) for slot in geometry)
         elif role is NodeRole.VGPU:
             parts = tuple(self._vgpu(key, name, view, model, half) for half in range(2))
         elif role is not NodeRole.IDLE:
@@ -328,7 +337,7 @@ class FleetLayout:
             return self._new(LoadShape.BATCH, HolderKind.JOB, f"batch-{name}-{at // 2}", queue="batch", memory=0.55)
         if role is NodeRole.VM:
             guest = guest_name(name, at // -(-self._gpus // 2))
-            return self._new(LoadShape.TRAINING, HolderKind.VM, guest, namespace="vms", is_permanent=True, memory=0.7)
+            return self._new(LoadShape.INFERENCE, HolderKind.VM, guest, namespace="vms", is_permanent=True, memory=0.7)
         pod, team = f"serve-{name}-{at}", "inference"
         return self._new(LoadShape.INFERENCE, HolderKind.POD, pod, namespace=team, controller=DEPLOYMENT, memory=0.78)
 
@@ -405,12 +414,20 @@ def pci_address(at: int) -> str:
     return f"0000:{PCI_BUSES[at] if at < len(PCI_BUSES) else (_FURTHER + at):02x}:00.0"
 
 
+def host_view(node: FleetNode, gpu: FleetGpu) -> View:
+    """Return a GPU as its host shows it: by PCI address only if it is bound to vfio-pci."""
+    if not node.is_passthrough:
+        return gpu.view
+    return View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address=pci_address(gpu.number))
+
+
 def guest_name(node: str, number_: int) -> str:
     """Return the name of a virtual machine."""
     return f"{node}-vm{number_}"
 
 
 def _geometry(model: GpuModel, key: tuple[int | str, ...]) -> tuple[MigSlot, ...]:
+    """Return the MIG partitioning for a key: the same for all GPUs of a cluster, as in an administered pool."""
     return model.geometries[number(len(model.geometries), *key, "geometry")]
 
 
@@ -418,9 +435,12 @@ def _guests(node: str, every: tuple[FleetGpu, ...]) -> tuple[FleetGuest, ...]:
     half = -(-len(every) // 2)
     found = [every[at : at + half] for at in range(0, len(every), half)]
     return tuple(
-        FleetGuest(Machine(name=name, kind=MachineKind.GUEST, system_uuid=uuid_of(name), hypervisor=node), gpus)
-        for name, gpus in ((guest_name(node, at), gpus) for at, gpus in enumerate(found))
+        FleetGuest(_guest_machine(guest_name(node, at), node), gpus, len(gpus)) for at, gpus in enumerate(found)
     )
+
+
+def _guest_machine(name: str, node: str) -> Machine:
+    return Machine(name=name, kind=MachineKind.GUEST, system_uuid=uuid_of(name), hypervisor=node)
 
 
 def sharing_of(kind: ViewKind) -> Share:

@@ -3,6 +3,7 @@
 The readings of a GPU follow from its activity: load, heat and power, with the faults that affect it.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -10,17 +11,41 @@ import msgspec
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
+from gpufleet.model.device_state import HUNG as HUNG_STATE
+from gpufleet.model.device_state import LOST as LOST_STATE
+from gpufleet.model.device_state import RESET_REQUIRED as RESET_STATE
+from gpufleet.model.device_state import UNREADABLE
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.simulate.fleet.faults import FaultKind, FleetFault
 from gpufleet.simulate.fleet.hardware import CUDA, DRIVER, MHZ, MIB, MIG_SLICES
-from gpufleet.simulate.fleet.layout import FleetGpu, FleetNode, GpuPart, Workload
+from gpufleet.simulate.fleet.layout import FleetGpu, FleetGuest, FleetNode, GpuPart, Workload
 from gpufleet.simulate.fleet.random_values import share
+from gpufleet.simulate.fleet.value_faults import FABRIC_MANAGER, ReadingValues
 
 THROTTLED_LOAD = 0.6
 """Share of its load that a GPU performs while it is too hot."""
 
-LOST = Absent(Reason.GPU_LOST, "nvmlDeviceGetPowerUsage")
-HUNG = Absent(Reason.TIMEOUT, "nvmlDeviceGetPowerUsage")
+CALL = "nvmlDeviceGetPowerUsage"
+
+UNAVAILABLE = {
+    FaultKind.GPU_LOST: Absent(Reason.GPU_LOST, CALL),
+    FaultKind.GPU_HUNG: Absent(Reason.TIMEOUT, CALL),
+    FaultKind.RESET_REQUIRED: Absent(Reason.RESET_REQUIRED, CALL),
+    FaultKind.GPU_UNREADABLE: Absent(Reason.DRIVER_ERROR, CALL),
+}
+"""Faults of a GPU without any reading, with the reason."""
+
+_STATES = {
+    Reason.GPU_LOST: LOST_STATE,
+    Reason.TIMEOUT: HUNG_STATE,
+    Reason.RESET_REQUIRED: RESET_STATE,
+    Reason.DRIVER_ERROR: UNREADABLE,
+}
+
+RIPPLE_WATTS = 0.5
+RIPPLE_NS = 97 * 10**9
+"""Ripple of the power of every GPU, also without load: its amplitude and period. No usual interval divides the period.
+"""
 
 
 class GpuActivity(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,15 +108,15 @@ def gpu_activity(gpu: FleetGpu, at: int, booted_at: int, faults: Iterable[FleetF
             lifetime += int(fault.amount) if fault.begin <= at else 0
             uncorrected += int(fault.amount) if booted_at <= fault.begin <= at else 0
         elif fault.begin <= at < fault.end:
-            absent = {FaultKind.GPU_LOST: LOST, FaultKind.GPU_HUNG: HUNG}.get(fault.kind, absent)
+            absent = UNAVAILABLE.get(fault.kind, absent)
     load *= THROTTLED_LOAD if hot else 1.0
-    idle, span = gpu.model.idle_watts, gpu.peak_watts - gpu.model.idle_watts
+    idle, span = gpu.model.idle_watts + RIPPLE_WATTS, gpu.peak_watts - gpu.model.idle_watts
     return GpuActivity(
         load=load,
         heat=heat,
         done=done,
-        watts=idle + span * load,
-        joules=idle * (at - booted_at) / 1e9 + span * done,
+        watts=idle + RIPPLE_WATTS * math.sin(_ripple(gpu, at)) + span * load,
+        joules=idle * (at - booted_at) / 1e9 + _ripple_joules(gpu, booted_at, at) + span * done,
         celsius=slowdown if hot else gpu.ambient + 5.0 + gpu.rise * heat,
         hot=hot,
         working=working,
@@ -106,7 +131,16 @@ def _done(gpu: FleetGpu, begin: int, end: int) -> float:
     return sum(share * (work.done_by(end) - work.done_by(begin)) for share, work in gpu.loads)
 
 
-ReadingValues = dict[str, Value | Absent]
+def _ripple(gpu: FleetGpu, at: int) -> float:
+    """Return the angle of a GPU's ripple at an instant."""
+    return 2 * math.pi * (at % RIPPLE_NS / RIPPLE_NS + gpu.ambient)
+
+
+def _ripple_joules(gpu: FleetGpu, begin: int, end: int) -> float:
+    """Return the energy of the ripple between two instants."""
+    radians_per_second = 2e9 * math.pi / RIPPLE_NS
+    return RIPPLE_WATTS / radians_per_second * (math.cos(_ripple(gpu, begin)) - math.cos(_ripple(gpu, end)))
+
 
 IDLE_LOAD = 0.01
 """Load below which a GPU is idle."""
@@ -217,7 +251,9 @@ def clock_events(readings: ReadingValues) -> tuple[DimValue, ...]:
 
 def gpu_slow(gpu: FleetGpu, at: int, now: GpuActivity) -> ReadingValues:
     """Return a GPU's readings of the slow lane."""
-    cut = any(part.slot for part in gpu.parts)
+    model, cut = gpu.model, any(part.slot for part in gpu.parts)
+    mig_mode = ("enabled" if cut else "disabled") if model.hbm else _NEVER
+    nvlinks = model.nvlinks if model.nvlinks and not cut else _NEVER
     readings: ReadingValues = {
         "gpu_ecc_corrected_lifetime_errors_total": gpu.worn + _ecc(gpu, at),
         "gpu_ecc_uncorrected_lifetime_errors_total": now.uncorrected_lifetime,
@@ -226,7 +262,17 @@ def gpu_slow(gpu: FleetGpu, at: int, now: GpuActivity) -> ReadingValues:
         "gpu_row_remap_pending": int(now.uncorrected > 0),
         "gpu_row_remap_failed": 0,
         "gpu_recovery_action": "none",
-        "gpu_mig_mode": ("enabled" if cut else "disabled") if gpu.model.hbm else _NEVER,
+        "gpu_channel_repair_pending": 0,
+        "gpu_tpc_repair_pending": 0,
+        "gpu_unrepairable_memory": 0,
+        "gpu_nvlinks": nvlinks,
+        "gpu_nvlinks_active": nvlinks,
+        "gpu_nvswitch_links": nvlinks,
+        "gpu_fabric_state": "completed" if model.has_fabric else _NEVER,
+        "gpu_fabric_health_status": "healthy" if model.has_fabric else _NEVER,
+        "gpu_fabric_incorrect_configuration": "none" if model.has_fabric else _NEVER,
+        "gpu_mig_mode": mig_mode,
+        "gpu_mig_mode_pending": mig_mode,
     }
     if cut:
         readings["gpu_mig_devices_max"] = MIG_SLICES
@@ -339,6 +385,17 @@ def host_fast(node: FleetNode, at: int, load: float) -> ReadingValues:
     }
 
 
+def host_slow(booted_at: int) -> ReadingValues:
+    """Return a host's readings of the slow lane; `booted_at` is in nanoseconds since 1970."""
+    return {"host_boot_timestamp_seconds": booted_at // 10**9}
+
+
+def host_services(node: FleetNode) -> dict[tuple[str, tuple[str, ...]], Value]:
+    """Return the states of a host's services, which belong to the slow lane."""
+    has_switches = any(gpu.model.nvlinks for gpu in node.all_gpus)
+    return {("host_service_state", (FABRIC_MANAGER,)): "running" if has_switches else "not_installed"}
+
+
 def host_static(node: FleetNode, boot_id: str) -> ReadingValues:
     """Return a host's readings of the static lane."""
     return {
@@ -353,17 +410,36 @@ def host_static(node: FleetNode, boot_id: str) -> ReadingValues:
     }
 
 
-def guest_fast(activities: Sequence[tuple[FleetGpu, GpuActivity]]) -> ReadingValues:
-    """Return the agent's report on a guest: `ok` while any of its GPUs has readings."""
+def guest_fast(
+    guest: FleetGuest, activities: Sequence[tuple[FleetGpu, GpuActivity]], *, answers: bool
+) -> ReadingValues:
+    """Return the agent's report on a guest: `ok` while it has all of its GPUs, and any of them has readings."""
+    if not answers:
+        return {
+            "guest_state": Reason.GUEST_UNREACHABLE.value,
+            "guest_problem": "no access path answers",
+            "guest_access_path": Absent(Reason.NO_DATA, "no access path answers"),
+            "guest_gpus": Absent(Reason.NO_DATA, "its GPUs cannot be read"),
+            "guest_expected_gpus": guest.expected_gpus,
+        }
     failed = [(gpu, now.absent) for gpu, now in activities if now.absent is not None]
     problem = "; ".join(f"{gpu.view.key}: {why.detail} ({why.reason})" for gpu, why in failed)
+    state = "ok" if len(failed) < len(activities) else failed[0][1].reason.value if failed else "no_supported_gpu"
+    if len(activities) != guest.expected_gpus:
+        state = Reason.GPU_COUNT_DIFFERS.value
+        problem = f"{len(activities)} GPUs, expected {guest.expected_gpus}"
     return {
-        "guest_state": "ok" if len(failed) < len(activities) else failed[0][1].reason.value,
+        "guest_state": state,
         "guest_problem": problem,
         "guest_access_path": "ssh/nvidia_smi",
         "guest_gpus": len(activities),
-        "guest_expected_gpus": len(activities),
+        "guest_expected_gpus": guest.expected_gpus,
     }
+
+
+def driver_fast(gpus: int) -> ReadingValues:
+    """Return a working driver's readings of the fast lane about the machine, with its number of GPUs."""
+    return {"nvidia_devices": gpus, "nvidia_driver_state": "ok"}
 
 
 DRIVER_TEXTS: ReadingValues = {
@@ -375,7 +451,7 @@ DRIVER_TEXTS: ReadingValues = {
 
 
 def _unavailable(readings: Mapping[str, Value | Absent], why: Absent) -> ReadingValues:
-    return {**dict.fromkeys(readings, why), "gpu_state": "lost" if why.reason is Reason.GPU_LOST else "hung"}
+    return {**dict.fromkeys(readings, why), "gpu_state": _STATES[why.reason]}
 
 
 def _load(work: Workload, at: int) -> float:
