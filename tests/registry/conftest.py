@@ -17,12 +17,22 @@ def postgres(peer: Callable[[str], Path]) -> Iterator[Postgres]:
         yield server
 
 
+@pytest.fixture
+def make_dsn(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """Return a function that creates a database, `sqlite` or `postgresql`, and returns its DSN."""
+
+    def make(kind: str) -> str:
+        if kind == "sqlite":
+            return f"sqlite:///{tmp_path / 'registry.sqlite'}"
+        server: Postgres = request.getfixturevalue("postgres")
+        return server.make(f"registry_{next(_numbers)}")
+
+    return make
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
-def dsn(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'registry.sqlite'}"
-    server: Postgres = request.getfixturevalue("postgres")
-    return server.make(f"registry_{next(_numbers)}")
+def dsn(request: pytest.FixtureRequest, make_dsn: Callable[[str], str]) -> str:
+    return make_dsn(request.param)
 
 
 @pytest.fixture

@@ -167,6 +167,8 @@ def test_equal_machines_of_two_clusters_are_separate(registry: SqlRegistry) -> N
 def test_unknown_machine_is_not_found(registry: SqlRegistry) -> None:
     with pytest.raises(NotFoundError):
         registry.machine("m-none")
+    known = registry.match("local", "s", ONE, NOW).id
+    assert registry.machine_names([known, "m-none"]) == {known: ONE.name}
 
 
 def test_repeated_evidence_moves_last_seen_forward(registry: SqlRegistry) -> None:

@@ -4,7 +4,7 @@ Methods block, are thread-safe and durable when they return. Every method raises
 or cannot be reached.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from gpufleet.model.finding import Finding
@@ -45,8 +45,16 @@ class FindingRegistry(Protocol):
         """Return transitions with numbers above `after`, in order."""
         ...
 
+    def newest_transition(self) -> int:
+        """Return the number of the newest transition; 0 if there is none."""
+        ...
+
     def acknowledge_finding(self, acknowledgement: FindingAcknowledgement) -> Finding:
         """Store an acknowledgement in place of an earlier one. Raises NotFoundError."""
+        ...
+
+    def finding_acknowledgements(self, ids: Sequence[str]) -> dict[str, FindingAcknowledgement]:
+        """Return the acknowledgements of findings by id, ended ones included; a finding without one is missing."""
         ...
 
     def add_silence(self, silence: Silence) -> None:
@@ -61,6 +69,10 @@ class FindingRegistry(Protocol):
         """Return the silences that end after `since`, oldest first."""
         ...
 
+    def remove_silences(self, ended_before: int, limit: int) -> int:
+        """Remove up to `limit` silences that ended before then; return their number."""
+        ...
+
     def notified(self, receiver: str) -> int | None:
         """Return the number of the newest transition that a receiver has; None for a new receiver."""
         ...
@@ -69,9 +81,14 @@ class FindingRegistry(Protocol):
         """Store that number."""
         ...
 
-    def remove_findings(self, closed_before: int, limit: int) -> int:
+    def keep_receivers(self, receivers: Collection[str]) -> int:
+        """Remove the numbers of all other receivers; return how many there were."""
+        ...
+
+    def remove_findings(self, closed_before: int, limit: int, undelivered_before: int = 0) -> int:
         """Remove up to `limit` findings closed before then, with their transitions; return their number.
 
-        Transitions that a receiver does not have yet are kept.
+        A finding with a transition that a receiver does not have yet is kept, unless it was closed before
+        `undelivered_before`.
         """
         ...

@@ -5,7 +5,7 @@ RegistryError if the registry refuses or cannot be reached.
 """
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from gpufleet.model.access import AuditEntry, AuditRecord, KnownToken
@@ -83,6 +83,10 @@ class MachineRegistry(Protocol):
 
     def machine(self, id: str) -> MachineRecord:  # noqa: A002 - the term of the domain
         """Return a machine. Raises NotFoundError."""
+        ...
+
+    def machine_names(self, ids: Collection[str]) -> dict[str, str]:
+        """Return the host names of machines by id; an unknown machine is missing."""
         ...
 
     def machine_freshness(

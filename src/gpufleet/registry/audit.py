@@ -4,7 +4,7 @@ import sqlalchemy as sa
 
 from gpufleet.model.access import AuditEntry, AuditRecord
 from gpufleet.model.time import to_datetime, to_ns
-from gpufleet.registry.database import Database
+from gpufleet.registry.database import Database, storable_text
 from gpufleet.registry.tables import AUDIT
 
 
@@ -35,16 +35,11 @@ def append(connection: sa.Connection, entry: AuditEntry) -> None:
             at=to_ns(entry.at),
             actor=entry.actor,
             method=entry.method,
-            path=_storable(entry.path),
+            path=storable_text(entry.path),
             status=entry.status,
-            detail=_storable(entry.detail),
+            detail=storable_text(entry.detail),
         )
     )
-
-
-def _storable(text: str) -> str:
-    """Replace NUL in external text: PostgreSQL cannot store it."""
-    return text.replace("\0", "\N{SYMBOL FOR NULL}")
 
 
 def _read(row: "sa.Row[tuple[object, ...]]") -> AuditRecord:

@@ -1,7 +1,8 @@
 """The database of a registry: SQLite by default, PostgreSQL by DSN, with fast bulk writes.
 
 A flush writes one to three rows per reporting sender. SQLAlchemy processes each value of each row; `upsert` and
-`execute_rows` only use it to render the statement and pass the rows to the driver unchanged: texts, integers and bytes.
+`execute_rows` only use it to render the statement and pass the rows to the driver unchanged: texts, integers, bytes and
+NULL.
 """
 
 import contextlib
@@ -163,7 +164,7 @@ def _begin(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
 
-Row = tuple[str | int | bytes, ...]
+Row = tuple[str | int | bytes | None, ...]
 
 
 def upsert(connection: sa.Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[Row]) -> None:
@@ -198,6 +199,11 @@ def execute_rows(
         connection.exec_driver_sql(sql, list(rows) if in_order else [tuple(row[at] for at in order) for row in rows])
     else:
         connection.exec_driver_sql(sql, [dict(zip(names, row, strict=True)) for row in rows])
+
+
+def storable_text(text: str) -> str:
+    """Replace NUL in external text: PostgreSQL cannot store it."""
+    return text.replace("\0", "\N{SYMBOL FOR NULL}")
 
 
 def _insert(connection: sa.Connection, table: sa.Table) -> Any:

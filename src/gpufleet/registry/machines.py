@@ -243,6 +243,10 @@ class MachineCache:
             raise NotFoundError(f"there is no machine {id!r}")
         return self._record(row)
 
+    def names(self, ids: Collection[str]) -> dict[str, str]:
+        """Return the host names of machines by id; an unknown machine is missing."""
+        return {id_: row.known.machine.name for id_ in ids if (row := self._rows.get(id_)) is not None}
+
     def last_seen(self, id: str) -> int:  # noqa: A002
         """Return the instant of the newest report of a machine. Raises NotFoundError."""
         self.record(id)

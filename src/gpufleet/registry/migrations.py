@@ -1,7 +1,7 @@
 """Schema migrations of the registry: numbered, forward only, never edited once released.
 
-Portable SQL: TEXT, BIGINT and INTEGER. `{bytes}`, `{serial}` and the triggers are rendered for each dialect. Bytes
-columns hold MessagePack records or digests.
+Portable SQL: TEXT, BIGINT and INTEGER. `{bytes}`, `{bytewise}`, `{serial}` and the triggers are rendered for each
+dialect. Bytes columns hold MessagePack records or digests. A bytewise text has the same order in every database.
 """
 
 import sqlalchemy as sa
@@ -56,6 +56,32 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ),
         "{reject_audit_update}",
         "{reject_audit_delete}",
+        "CREATE TABLE findings_state (state {bytes})",
+        "INSERT INTO findings_state (state) VALUES (NULL)",
+        (
+            "CREATE TABLE findings (id TEXT {bytewise} PRIMARY KEY, rule TEXT NOT NULL, scope TEXT {bytewise} NOT NULL,"
+            " cluster TEXT, severity TEXT NOT NULL, opened_at BIGINT NOT NULL, closed_at BIGINT,"
+            " finding {bytes} NOT NULL)"
+        ),
+        "CREATE INDEX findings_by_opening ON findings (opened_at DESC, id)",
+        "CREATE INDEX findings_not_closed ON findings (opened_at DESC, id) WHERE closed_at IS NULL",
+        "CREATE INDEX findings_by_closing ON findings (closed_at) WHERE closed_at IS NOT NULL",
+        "CREATE INDEX findings_by_cluster ON findings (cluster, opened_at DESC, id)",
+        "CREATE INDEX findings_by_rule ON findings (rule, opened_at DESC, id)",
+        "CREATE INDEX findings_by_scope ON findings (scope, opened_at DESC, id)",
+        (
+            "CREATE TABLE finding_transitions (number {serial}, finding TEXT {bytewise} NOT NULL REFERENCES findings"
+            " (id), kind TEXT NOT NULL, at BIGINT NOT NULL, transition {bytes} NOT NULL, UNIQUE (finding, kind, at))"
+        ),
+        (
+            "CREATE TABLE finding_acknowledgements (finding TEXT {bytewise} NOT NULL PRIMARY KEY REFERENCES findings"
+            " (id), at BIGINT NOT NULL, until BIGINT NOT NULL, actor TEXT NOT NULL, note TEXT NOT NULL)"
+        ),
+        (
+            "CREATE TABLE silences (id TEXT PRIMARY KEY, at BIGINT NOT NULL, until BIGINT NOT NULL,"
+            " silence {bytes} NOT NULL)"
+        ),
+        "CREATE TABLE finding_receivers (receiver TEXT NOT NULL PRIMARY KEY, number BIGINT NOT NULL)",
     ),
 )
 """Statements by schema version: the first tuple makes version 1."""
@@ -66,6 +92,7 @@ NEWEST = len(MIGRATIONS)
 _DIALECT_TERMS = {
     "sqlite": {
         "bytes": "BLOB",
+        "bytewise": "COLLATE BINARY",
         "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
         "reject_audit_update": (
             "CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit"
@@ -78,6 +105,7 @@ _DIALECT_TERMS = {
     },
     "postgresql": {
         "bytes": "BYTEA",
+        "bytewise": 'COLLATE "C"',
         "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
         "reject_audit_update": (
             "CREATE FUNCTION audit_append_only() RETURNS trigger LANGUAGE plpgsql AS"

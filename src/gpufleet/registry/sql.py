@@ -3,7 +3,7 @@
 import contextlib
 import datetime as dt
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -128,6 +128,11 @@ class SqlRegistry:
         """Return a machine. Raises NotFoundError."""
         with self._lock:
             return self._machines.record(id)
+
+    def machine_names(self, ids: Collection[str]) -> dict[str, str]:
+        """Return the host names of machines by id; an unknown machine is missing."""
+        with self._lock:
+            return self._machines.names(ids)
 
     def machine_freshness(
         self, cluster: str | None = None, *, siblings_of_retired: bool = False

@@ -118,3 +118,55 @@ AUDIT = sa.Table(
     sa.Column("status", sa.Integer, nullable=False),
     sa.Column("detail", sa.Text, nullable=False),
 )
+
+FINDINGS_STATE = sa.Table("findings_state", METADATA, sa.Column("state", sa.LargeBinary))
+"""One row: the compressed state of the rules, or NULL at first. `save_findings` locks it."""
+
+FINDINGS = sa.Table(
+    "findings",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("rule", sa.Text, nullable=False),
+    sa.Column("scope", sa.Text, nullable=False),
+    sa.Column("cluster", sa.Text),
+    sa.Column("severity", sa.Text, nullable=False),
+    sa.Column("opened_at", sa.BigInteger, nullable=False),
+    sa.Column("closed_at", sa.BigInteger),
+    sa.Column("finding", sa.LargeBinary, nullable=False),
+)
+
+FINDING_TRANSITIONS = sa.Table(
+    "finding_transitions",
+    METADATA,
+    sa.Column("number", sa.BigInteger, primary_key=True),
+    sa.Column("finding", sa.Text, sa.ForeignKey("findings.id"), nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("transition", sa.LargeBinary, nullable=False),
+)
+
+FINDING_ACKNOWLEDGEMENTS = sa.Table(
+    "finding_acknowledgements",
+    METADATA,
+    sa.Column("finding", sa.Text, sa.ForeignKey("findings.id"), primary_key=True),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("until", sa.BigInteger, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+)
+
+SILENCES = sa.Table(
+    "silences",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("until", sa.BigInteger, nullable=False),
+    sa.Column("silence", sa.LargeBinary, nullable=False),
+)
+
+FINDING_RECEIVERS = sa.Table(
+    "finding_receivers",
+    METADATA,
+    sa.Column("receiver", sa.Text, primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+)

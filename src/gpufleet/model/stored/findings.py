@@ -36,6 +36,8 @@ class TransitionReason(enum.StrEnum):
     FIRING = "firing"
     HEALTHY = "healthy"
     RETIRED = "retired"  # the subject is no longer expected
+    SUBJECT_GONE = "subject_gone"  # the facts have lacked the subject for a long time
+    NOT_TRACKED = "not_tracked"  # the saved state of the rules lacks the finding
     RULE_REMOVED = "rule_removed"  # this version has no such rule
 
 
@@ -70,7 +72,8 @@ class TrackedFinding(msgspec.Struct, kw_only=True, omit_defaults=True):
         is_firing, is_healthy: newest verdict; neither if it was unknown.
         hidden_by: rule that hides the subject, or empty.
         evidence: as in `Finding`.
-        openings: newest opening times.
+        gone_seconds: time without the subject in the facts; None while they have it.
+        openings: newest opening times, in seconds of `FindingsState.second`.
     """
 
     rule: str
@@ -87,8 +90,9 @@ class TrackedFinding(msgspec.Struct, kw_only=True, omit_defaults=True):
     is_firing: bool = False
     is_healthy: bool = False
     hidden_by: str = ""
+    gone_seconds: float | None = None
     evidence: dict[str, str] = {}
-    openings: tuple[int, ...] = ()
+    openings: tuple[float, ...] = ()
 
     def restart(self, severity: Severity) -> None:
         """Become pending again, without the history except the opening times."""
@@ -100,7 +104,7 @@ class TrackedFinding(msgspec.Struct, kw_only=True, omit_defaults=True):
     def set_unknown(self, hidden_by: str) -> None:
         """Record that the verdict is unknown, because of a missing input or of a rule that hides the subject."""
         self.is_firing = self.is_healthy = False
-        self.hidden_by = hidden_by
+        self.hidden_by, self.gone_seconds = hidden_by, None
 
     def finding(self, closed_at: int | None = None) -> Finding:
         """Return the finding, closed if a time is given."""
@@ -128,12 +132,14 @@ class FindingsState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         version: format of the state.
         at: time of the newest transitions, nanoseconds since 1970.
         clock: time of the newest judgement.
+        second: sum of the times between judgements that count.
         tracked: every tracked finding.
     """
 
     version: int = 1
     at: int = 0
     clock: int = 0
+    second: float = 0.0
     tracked: tuple[TrackedFinding, ...] = ()
 
 
@@ -174,6 +180,8 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         id: random id.
         rule: only findings of this rule; empty for all.
         scope: only findings about this subject and its parts, such as `cluster` or `cluster/machine`; empty for all.
+        subject_kinds: only findings about subjects of these kinds, such as `machine`: a machine and a sender can have
+            the same key. Empty for all.
         at: creation, nanoseconds since 1970.
         until: end.
         actor: id of the token, or `local`.
@@ -183,6 +191,7 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     rule: str = ""
     scope: str = ""
+    subject_kinds: tuple[str, ...] = ()
     at: int
     until: int
     actor: str
