@@ -18,6 +18,7 @@ from gpufleet.fleet.rules.xids import COLUMN_OF_ACTION, XidFacts
 from gpufleet.model.errors import ConfigError
 from gpufleet.model.finding import Severity
 from gpufleet.model.xid import XIDS, XidAction
+from gpufleet.simulate.fleet.rule_faults import simulations
 from tests.support.fleet_facts import WORKING
 
 Facts = Mapping[str, float | None]
@@ -96,6 +97,9 @@ CASES = {
         {"inventory_age_seconds": 1201, "inventory_interval_seconds": 600},
         {"inventory_age_seconds": 1200},
         {"inventory_age_seconds": None},
+    ),
+    "node.gpus_stale": Case(
+        {"gpu_value_seconds": 301, "gpu_interval_seconds": 10}, {"gpu_value_seconds": 300}, {"gpu_value_seconds": None}
     ),
     "gpu.metrics_missing": count("failed_core_readings"),
     "allocation.unavailable": count("answers", 0, 1),
@@ -206,8 +210,7 @@ CASES = {
         {"slowdown_starts": None, "hardware_slowdown": None},
     ),
     # XIDs
-    "gpu.xid.reboot": count("xids_reboot_node"),
-    "gpu.xid.reset": count("xids_reset_gpu"),
+    "gpu.xid.reset": count("xids_reset"),
     "gpu.xid.repair": count("xids_repair"),
     "gpu.xid.investigate": count("xids_investigate"),
     "gpu.xid.software": count("xids_update_software"),
@@ -292,7 +295,7 @@ def test_every_input_is_described_and_used() -> None:
 
 
 def test_reference_page_has_every_rule_and_threshold() -> None:
-    page = render_findings_reference()
+    page = render_findings_reference(simulations())
     assert [rule.id for rule in RULES if f"### {rule.id}\n" not in page] == []
     assert [one.name for rule in RULES for one in rule.thresholds if f"- `{one.name}`, by default" not in page] == []
 
@@ -305,6 +308,9 @@ def test_reference_page_has_every_rule_and_threshold() -> None:
         ("node.gpu_count_mismatch", {"pci_gpus": 8, "passthrough_gpus": 2, "nvml_gpus": 8}, "firing"),
         # a lost GPU has a finding of its own
         ("node.gpu_count_mismatch", {"pci_gpus": 8, "nvml_gpus": 7, "lost_gpus": 1}, "healthy"),
+        # an exporter that is read once in five minutes
+        ("node.gpus_stale", {"gpu_value_seconds": 900, "gpu_interval_seconds": 300}, "healthy"),
+        ("node.gpus_stale", {"gpu_value_seconds": 901, "gpu_interval_seconds": 300}, "firing"),
         # an agent reports the machine, whatever is allocated
         ("node.hidden_when_idle", {"imported": 0}, "healthy"),
         # unhealthy for the device plugin
@@ -358,7 +364,7 @@ def test_wrong_threshold_is_rejected(configured: dict[str, dict[str, float]]) ->
     with pytest.raises(ConfigError) as error:
         Thresholds(RULES, configured, "hub.toml")
     assert error.value.source == "hub.toml"
-    assert error.value.key.startswith('findings."node.')
+    assert error.value.key.startswith('findings.rules."node.')
 
 
 def test_xids_are_counted_by_action() -> None:
@@ -366,7 +372,7 @@ def test_xids_are_counted_by_action() -> None:
     found = {name: column.tolist() for name, column in facts.columns.items()}
     assert found["xids_restart_app"][:3] == [2, 0, 0]
     assert found["xids_most_repeated"][:3] == [2, 0, 0]
-    assert found["xids_reboot_node"][:3] == [1, 0, 0]
+    assert found["xids_reset"][:3] == [1, 0, 0]
     assert found["xids_unknown"][:3] == [0, 1, 0]
     assert facts.fatal.tolist()[:3] == [1, 0, 0]
     assert all(np.isnan(column[3]) for column in (*facts.columns.values(), facts.fatal))
@@ -374,7 +380,7 @@ def test_xids_are_counted_by_action() -> None:
     table = FactTable(RuleScope.DEVICE, ("a", "b", "c", "d"), facts.columns, texts={"xid_codes": facts.codes})
     verdicts = judge(FleetFacts.of(table), RULES, Thresholds(RULES), 0).verdicts
     assert verdicts["gpu.xid.unclassified"].evidence(1)["xid_codes"] == "63, 9999"
-    assert verdicts["gpu.xid.reboot"].verdict("d") is RuleVerdict.UNKNOWN
+    assert verdicts["gpu.xid.reset"].verdict("d") is RuleVerdict.UNKNOWN
 
 
 def test_every_action_of_an_xid_has_a_column_or_is_recorded_only() -> None:

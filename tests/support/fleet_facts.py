@@ -35,5 +35,7 @@ WORKING: Mapping[str, float] = {
     "inventory_age_seconds": 400,
     "inventory_interval_seconds": 600,
     "newest_value_seconds": 20,
+    "gpu_value_seconds": 20,
+    "gpu_interval_seconds": 10,
 }
 """Inputs of the rules that are not 0."""

@@ -38,12 +38,12 @@ def test_evidence_is_bounded_and_of_the_subject_only() -> None:
     table = FactTable(
         RuleScope.DEVICE,
         ("a", "b"),
-        {"xids_reset_gpu": [2, 1], "power_watts": [70.25, 1]},
+        {"xids_reset": [2, 1], "power_watts": [70.25, 1]},
         texts={"xid_codes": ["x" * 1000, "62"]},
     )
     verdicts = judge(FleetFacts.of(table), RULES, Thresholds(RULES), 0).verdicts["gpu.xid.reset"]
-    assert verdicts.evidence(0) == {"xids_reset_gpu": "2", "xid_codes": "x" * MAX_EVIDENCE_TEXT}
-    assert verdicts.evidence(1) == {"xids_reset_gpu": "1", "xid_codes": "62"}
+    assert verdicts.evidence(0) == {"xids_reset": "2", "xid_codes": "x" * MAX_EVIDENCE_TEXT}
+    assert verdicts.evidence(1) == {"xids_reset": "1", "xid_codes": "62"}
 
 
 def test_logic_of_unknown_inputs() -> None:

@@ -11,15 +11,22 @@ from gpufleet.fleet.rules.facts import FactTable, FleetFacts
 from gpufleet.fleet.rules.judgement import judge
 from gpufleet.fleet.rules.rule import FindingRule, RuleScope, Thresholds
 from gpufleet.fleet.rules.table import RULES, RULES_BY_ID
-from gpufleet.fleet.rules.tracker import FLAP_SECONDS, Findings
+from gpufleet.fleet.rules.tracker import FLAP_SECONDS, GONE_SECONDS, Findings
 from gpufleet.model.finding import FindingState, Severity
-from gpufleet.model.stored.findings import FindingsState, FindingTransition, TransitionKind
+from gpufleet.model.stored.findings import (
+    FindingPhase,
+    FindingsState,
+    FindingTransition,
+    TransitionKind,
+    TransitionReason,
+)
 from gpufleet.model.time import NANOS
 from tests.support.profiles import examples
 
 START = 1_800_000_000 * NANOS
 FIRING, HEALTHY, UNKNOWN, RETIRED = 1.0, 0.0, None, "retired"
 Verdict = float | str | None
+LOST = RULES_BY_ID["gpu.lost"]  # opens at once
 HUNG = RULES_BY_ID["gpu.hung"]  # opens after 120 s, closes after 120 s
 
 
@@ -168,6 +175,20 @@ def test_open_findings_of_a_dead_machine_are_unknown_and_name_the_cause() -> Non
     }
 
 
+def test_conflict_of_a_machine_that_no_longer_reports_closes() -> None:
+    fleet = Fleet()
+    assert fleet.judge(60, machines={"identity_conflict": [1, 1]}) == [
+        ("opened", "node.identity_conflict", "c/a"),
+        ("opened", "node.identity_conflict", "c/b"),
+    ]
+    dead = {"unseen_seconds": [0, 500], "interval_seconds": [30, 30], "identity_conflict": [0, 0]}
+    found = [one for _ in range(4) for one in fleet.judge(60, machines=dead)]
+    assert [one for one in found if one[1] == "node.identity_conflict"] == [
+        ("closed", "node.identity_conflict", "c/a"),
+        ("closed", "node.identity_conflict", "c/b"),
+    ]
+
+
 def test_dead_cluster_opens_one_finding() -> None:
     fleet = Fleet()
     opened = []
@@ -179,6 +200,30 @@ def test_dead_cluster_opens_one_finding() -> None:
             gpus={"failed_core_readings": [3] * 4},
         )
     assert opened == [("opened", "cluster.stale", "c")]
+
+
+def test_cluster_without_gpu_values_is_one_finding() -> None:
+    fleet = Fleet()
+    opened = []
+    for age in range(30, 1800, 60):
+        opened += fleet.judge(
+            60,
+            cluster={"unseen_seconds": 20, "late_after_seconds": 75, "newest_value_seconds": age},
+            machines={"gpu_value_seconds": [age, age], "gpu_interval_seconds": [10, 10]},
+        )
+    assert opened == [("opened", "cluster.collector_broken", "c")]
+
+
+def test_machine_with_stale_gpus_is_one_finding() -> None:
+    fleet = Fleet()
+    opened = []
+    for age in range(30, 900, 60):
+        opened += fleet.judge(
+            60,
+            machines={"gpu_value_seconds": [age, 5], "gpu_interval_seconds": [10, 10], "unresolved_devices": [2, 0]},
+            gpus={"contradicting_holders": [age > 120, 0, 0, 0]},
+        )
+    assert opened == [("opened", "node.gpus_stale", "c/a")]
 
 
 def test_hub_that_does_not_ingest_hides_missing_reports_only() -> None:
@@ -215,7 +260,7 @@ def test_lost_gpu_hides_its_own_effects_only() -> None:
         found += fleet.judge(
             60,
             machines={"driver_works": [1, 1]},
-            gpus={"lost": [1, 0, 0, 0], "xids_reboot_node": [1, 0, 0, 0], "failed_core_readings": [9, 9, 0, 0]},
+            gpus={"lost": [1, 0, 0, 0], "xids_reset": [1, 0, 0, 0], "failed_core_readings": [9, 9, 0, 0]},
         )
     assert found == [("opened", "gpu.lost", "c/a/1"), ("opened", "gpu.metrics_missing", "c/a/2")]
 
@@ -267,6 +312,95 @@ def test_number_of_findings_is_bounded() -> None:
     assert len(fleet.judge(60, gpus={"lost": [1, 1, 1, 1]})) == 2
     assert fleet.findings.untracked == 2
     assert len(fleet.findings.export().tracked) == 2
+
+
+def lost_gpus(findings: Findings, minute: int, gpus: Mapping[str, int], **tables: FactTable) -> set[str]:
+    """Judge clusters with a number of lost GPUs each; return the subjects of all open findings."""
+    keys = [f"{cluster}/m/gpu/{number}" for cluster, count in gpus.items() for number in range(count)]
+    facts = FleetFacts.of(
+        tables.get("hub", FactTable(RuleScope.HUB)),
+        FactTable(
+            RuleScope.CLUSTER, tuple(gpus), {"expected_gpus": [9] * len(gpus), "reporting_gpus": [0] * len(gpus)}
+        ),
+        tables.get("senders", FactTable(RuleScope.SENDER)),
+        FactTable(RuleScope.DEVICE, keys, {"lost": [1] * len(keys)}),
+    )
+    rules = [rule for rule in RULES if rule.scope is not RuleScope.DEVICE or rule is LOST]
+    findings.update(judge(facts, rules, Thresholds(rules), START + minute * 60 * NANOS))
+    return {one.scope for one in findings.list_open()}
+
+
+def test_cluster_cannot_displace_findings_of_others() -> None:
+    findings = Findings(RULES, Thresholds(RULES), max_tracked=100)
+    found = lost_gpus(findings, 0, {"evil": 1000, "good": 0, "other": 3})
+    assert sum(one.startswith("evil/") for one in found) < 100
+    assert sum(one.startswith("other/") for one in found) == 3
+    assert findings.untracked == 1000 + 3 - len(found)
+    found = lost_gpus(findings, 1, {"evil": 1000, "good": 1000, "other": 3})
+    assert sum(one.startswith("good/") for one in found) == 100 // (2 * 3)
+    assert len([one for one in found if "/" in one]) <= 100
+
+
+def test_findings_of_hub_clusters_and_senders_are_always_tracked() -> None:
+    findings = Findings(RULES, Thresholds(RULES), max_tracked=10)
+    hub = FactTable(RuleScope.HUB, ("",), {"flush_failures": [1]})
+    senders = FactTable(RuleScope.SENDER, ("evil/s", "evil/t"), {"dropped_batches": [1, 1]})
+    for minute in range(7):
+        found = lost_gpus(findings, minute, {"evil": 1000}, hub=hub, senders=senders)
+    assert {"", "evil", "evil/s", "evil/t"} <= found
+    assert len(found) == 10 + 4
+
+
+def test_closed_findings_free_their_places() -> None:
+    findings = Findings(RULES, Thresholds(RULES), max_tracked=10)
+    lost_gpus(findings, 0, {"evil": 1000})
+    facts = FleetFacts.of(
+        FactTable(RuleScope.CLUSTER, ("evil",), retired=[True]),
+        FactTable(RuleScope.DEVICE, [f"evil/m/gpu/{number}" for number in range(1000)], retired=[True] * 1000),
+    )
+    findings.update(judge(facts, RULES, Thresholds(RULES), START + 60 * NANOS))
+    assert findings.export().tracked == ()
+    assert len(lost_gpus(findings, 2, {"good": 1000})) == 10
+
+
+def track_lost_gpu() -> Findings:
+    """Return the findings of one rule, with an open finding about a GPU of cluster `c`."""
+    findings = Findings([LOST], Thresholds([LOST]))
+    assert lost_gpus(findings, 0, {"c": 1}) == {"c/m/gpu/0"}
+    return findings
+
+
+def gone(findings: Findings, minute: float, unread: Sequence[str] = ()) -> list[FindingTransition]:
+    """Judge a fleet without the lost GPU of cluster `c`."""
+    facts = FleetFacts.of(FactTable(RuleScope.DEVICE, ("c/m/gpu/other",), {"lost": [0]}), unread=frozenset(unread))
+    return list(findings.update(judge(facts, [LOST], Thresholds([LOST]), START + int(minute * 60) * NANOS)))
+
+
+def test_finding_without_its_subject_closes_after_a_week() -> None:
+    findings = track_lost_gpu()
+    week = int(GONE_SECONDS / 180)
+    assert [one for step in range(1, week + 1) for one in gone(findings, 3 * step)] == []
+    (closed,) = gone(findings, 3 * week + 3)
+    assert (closed.kind, closed.reason) == (TransitionKind.CLOSED, TransitionReason.SUBJECT_GONE)
+    assert findings.export().tracked == ()
+
+
+def test_subject_that_returns_within_a_week_keeps_its_finding() -> None:
+    findings = track_lost_gpu()
+    week = int(GONE_SECONDS / 180)
+    found = [one for step in range(1, week) for one in gone(findings, 3 * step)]
+    assert lost_gpus(findings, 3 * week, {"c": 1}) == {"c/m/gpu/0"}
+    found += [one for step in range(week + 1, 2 * week) for one in gone(findings, 3 * step)]
+    assert found == []
+
+
+def test_time_without_judgements_or_readings_is_not_time_without_the_subject() -> None:
+    findings = track_lost_gpu()
+    week = int(GONE_SECONDS / 60)
+    found = [one for step in range(1, 20) for one in gone(findings, step * week)]
+    found += [one for step in range(1, 4000) for one in gone(findings, 20 * week + 3 * step, unread=["c"])]
+    assert found == []
+    assert [one.phase for one in findings.export().tracked] == [FindingPhase.OPEN]
 
 
 VERDICTS = st.lists(st.sampled_from([FIRING, FIRING, HEALTHY, HEALTHY, UNKNOWN, RETIRED]), min_size=3, max_size=3)
@@ -342,3 +476,36 @@ def test_effect_changes_nothing_while_its_cause_lasts(
         missing = before | {key for key, one in zip(("c/a", "c/b"), unseen, strict=True) if one == 100}
         changed = {scope.rsplit("/", 1)[0] for _, rule, scope in found if rule == "gpu.lost"}
         assert not changed & missing
+
+
+@settings(max_examples=examples(60, 2000), deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from([-(10**8), -600, 0, 1, 60, 60, 60, 180, 7200, 10**8]),
+            st.sampled_from([FIRING, FIRING, FIRING, HEALTHY, HEALTHY, HEALTHY, UNKNOWN]),
+        ),
+        max_size=80,
+    )
+)
+def test_healthy_subject_closes_after_any_clock_jumps(steps: list[tuple[int, float | None]]) -> None:
+    fleet = Fleet([HUNG])
+    for seconds, verdict in steps:
+        fleet.hang(seconds, verdict)
+    for _ in range(int((HUNG.closing_seconds + FLAP_SECONDS) / 60) + 2):
+        fleet.hang(60, HEALTHY)
+    assert fleet.findings.list_open() == ()
+    assert fleet.findings.export().tracked == ()
+
+
+def test_flapping_finding_closes_after_the_clock_was_set_back() -> None:
+    fleet = Fleet([HUNG])
+    for seconds in (0, 10**8, -(10**8)):
+        fleet.hang(seconds, HEALTHY)
+    found: list[str] = []
+    for _ in range(3):
+        for verdict in (FIRING, FIRING, FIRING, HEALTHY, HEALTHY, HEALTHY):
+            found += fleet.hang(60, verdict)
+    assert found == ["opened", "closed", "opened", "closed", "opened"]
+    found = [kind for _ in range(int(FLAP_SECONDS / 60)) for kind in fleet.hang(60, HEALTHY)]
+    assert found == ["closed"]

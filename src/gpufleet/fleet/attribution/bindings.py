@@ -348,6 +348,10 @@ class Claims:
         else:
             self._pending.pop(allocation.id, None)
 
+    def allocations(self) -> tuple[Allocation, ...]:
+        """Return all allocations, closed ones included."""
+        return tuple(self._by_id.copy().values())
+
     def pending(self, now: int, *, devices: bool) -> tuple[Allocation, ...]:
         """Return the allocations to bind, in order of creation. The past of an ended allocation does not change.
 

@@ -49,7 +49,8 @@ DELIVERY_RULES = (
         inputs=("missing_batches",),
         condition=lambda facts, _: over(facts["missing_batches"], 0),
         pending_seconds=300,
-        explanation="Numbered batches of the sender did not arrive. The finding closes when they are backfilled.",
+        explanation="Numbered batches of the sender did not arrive, and the sender reports them neither as queued nor "
+        "as dropped. The finding closes when they are backfilled.",
         action="Read the gaps in `/v1/senders`, and look for a deleted spool or a full disk on the machine.",
         unknown_when="The sender does not number its batches.",
     ),
@@ -74,7 +75,7 @@ DELIVERY_RULES = (
         thresholds=(Threshold("seconds", 900, "s", "Age of the oldest queued batch."),),
         pending_seconds=60,
         explanation="Old batches are queued at the sender.",
-        action="Check the sender's connection and the answers that it gets from the hub.",
+        action="Check the sender's connection and the hub's responses to it.",
         unknown_when="The sender sent no heartbeat, or could not read its spool.",
     ),
 )

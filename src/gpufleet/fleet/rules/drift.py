@@ -1,6 +1,5 @@
 """Rules about differences inside a pool of equal GPUs or machines. Pure."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,20 +23,30 @@ def differs_from_pool(pools: Sequence[str | None], values: Sequence[str | None])
         pools: pool of each member, such as cluster and GPU model.
         values: value of each member, such as its driver version.
     """
-    counted = Counter(
-        (pool, value) for pool, value in zip(pools, values, strict=True) if pool is not None and value is not None
-    )
-    totals: Counter[str] = Counter()
-    for (pool, _), count in counted.items():
-        totals[pool] += count
-    majority = {pool: value for (pool, value), count in counted.items() if count > MAJORITY * totals[pool]}
-    return np.array(
-        [
-            np.nan if pool is None or value is None else float(majority.get(pool, value) != value)
-            for pool, value in zip(pools, values, strict=True)
-        ],
-        np.float64,
-    )
+    return positions_differ(_positions(pools), _positions(values))
+
+
+def positions_differ(pools: Column, values: Column) -> Column:
+    """Return the same as `differs_from_pool` for pools and values as numbers of at least 0; less is unknown."""
+    found = np.full(len(pools), np.nan)
+    known = np.flatnonzero((pools >= 0) & (values >= 0))
+    if not len(known):
+        return found
+    _, pool = np.unique(pools[known], return_inverse=True)
+    width = int(values.max()) + 1
+    pairs, place, counts = np.unique(pool * width + values[known], return_inverse=True, return_counts=True)
+    totals = np.bincount(pool)
+    is_majority = counts > MAJORITY * totals[pairs // width]
+    has_majority = np.zeros(len(totals), bool)
+    has_majority[pairs[is_majority] // width] = True
+    found[known] = has_majority[pool] & ~is_majority[place]
+    return found
+
+
+def _positions(texts: Sequence[str | None]) -> Column:
+    """Return the position of each text among the distinct ones, -1 for None."""
+    positions: dict[str | None, int] = {None: -1}
+    return np.array([positions.setdefault(text, len(positions) - 1) for text in texts], np.int64)
 
 
 DRIFT_RULES = (
@@ -64,7 +73,7 @@ DRIFT_RULES = (
         texts=("vbios_version",),
         pending_seconds=3600,
         explanation="The GPU's VBIOS differs from that of most GPUs of its pool.",
-        action="Update the VBIOS with the next maintenance.",
+        action="Update the VBIOS at the next maintenance.",
         unknown_when="The VBIOS version or the pool is unknown.",
     ),
     FindingRule(
@@ -88,7 +97,7 @@ DRIFT_RULES = (
         inputs=("mig_mode_pending",),
         condition=lambda facts, _: at_least(facts["mig_mode_pending"], 1),
         pending_seconds=3600,
-        explanation="A change of MIG mode waits for a reset.",
+        explanation="A change of the MIG mode is pending until a reset.",
         action="Reset the GPU when it is free.",
         unknown_when="The GPU has no MIG mode.",
     ),

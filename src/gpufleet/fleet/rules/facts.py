@@ -107,13 +107,19 @@ class FleetFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         tables: table of each scope.
+        unread: clusters whose machines or GPUs could not be read: the tables can lack them.
     """
 
     tables: Mapping[RuleScope, FactTable]
+    unread: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, *tables: FactTable) -> "FleetFacts":
+    def of(cls, *tables: FactTable, unread: frozenset[str] = frozenset()) -> "FleetFacts":
         """Return the facts of these tables.
+
+        Args:
+            tables: at most one of each scope.
+            unread: clusters whose machines or GPUs could not be read.
 
         Raises:
             ValueError: if two tables have the same scope, or a parent is not in its table.
@@ -121,7 +127,7 @@ class FleetFacts(msgspec.Struct, frozen=True):
         found = {table.scope: table for table in tables}
         if len(found) < len(tables):
             raise ValueError("two tables have the same scope: give one table per scope")
-        facts = cls({scope: found.get(scope) or FactTable(scope) for scope in RuleScope})
+        facts = cls({scope: found.get(scope) or FactTable(scope) for scope in RuleScope}, unread)
         for table in tables:
             for scope in PARENTS[table.scope]:
                 rows, parents = table.parent_rows(scope), len(facts.tables[scope])

@@ -87,7 +87,7 @@ _STATE_RULES = (
         unknown_when="The state of the service or the number of links is missing.",
     ),
     _flag(
-        *("gpu.reset_required", Severity.CRITICAL, "reset_required", "The GPU answers nothing until it is reset."),
+        *("gpu.reset_required", Severity.CRITICAL, "reset_required", "The GPU does not respond until it is reset."),
         *("Drain the machine and reset the GPU.", _NO_STATE),
         pending_seconds=60,
         hides=Hides.BELOW,

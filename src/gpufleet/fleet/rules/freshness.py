@@ -1,10 +1,18 @@
 """Rules about heartbeats, freshness and partial data. Pure."""
 
-from gpufleet.fleet.rules.logic import all_of, at_least, over, under
-from gpufleet.fleet.rules.rule import FindingRule, Hides, RuleFamily, RuleScope, Threshold
+from gpufleet.fleet.rules.logic import Column, all_of, at_least, over, under
+from gpufleet.fleet.rules.rule import Columns, FindingRule, Hides, Limits, RuleFamily, RuleScope, Threshold
 from gpufleet.model.finding import Severity
 
 _FAMILY = RuleFamily.FRESHNESS
+
+
+def _has_stale_gpus(facts: Columns, limits: Limits, seconds: float) -> Column:
+    return all_of(
+        over(facts["gpu_value_seconds"], seconds),
+        over(facts["gpu_value_seconds"], limits["intervals"] * facts["gpu_interval_seconds"]),
+    )
+
 
 FRESHNESS_RULES = (
     FindingRule(
@@ -55,6 +63,7 @@ FRESHNESS_RULES = (
         explanation="The cluster's senders report, but without GPU values.",
         action="Read the errors of the readers in `gpufleet query nodes`.",
         unknown_when="The cluster never reported, or never had a GPU value.",
+        hides=Hides.FRESHNESS,
     ),
     FindingRule(
         id="cluster.partial",
@@ -85,7 +94,7 @@ FRESHNESS_RULES = (
             Threshold("critical_seconds", 900, "s", "Time without a report after which it is critical."),
         ),
         pending_seconds=60,
-        explanation="The machine is expected and does not report, or never reported.",
+        explanation="An expected machine does not report, or never reported.",
         action="Check the machine and its agent. Retire the machine if it was decommissioned.",
         unknown_when="The time without a report is unknown.",
         hides=Hides.BELOW,
@@ -101,9 +110,29 @@ FRESHNESS_RULES = (
         ),
         thresholds=(Threshold("intervals", 2, "intervals", "Intervals of the static readings without a new sample."),),
         pending_seconds=60,
-        explanation="The machine reports, but its inventory is older than two reports of it.",
+        explanation="The machine reports, but its static readings are older than two of their intervals.",
         action="Read the errors of the readers of the lane `static` in `gpufleet query nodes`.",
         unknown_when="The machine never reported static readings.",
+    ),
+    FindingRule(
+        id="node.gpus_stale",
+        scope=RuleScope.MACHINE,
+        family=_FAMILY,
+        severity=Severity.WARNING,
+        inputs=("gpu_value_seconds", "gpu_interval_seconds"),
+        condition=lambda facts, limits: _has_stale_gpus(facts, limits, limits["age_seconds"]),
+        suspicion=lambda facts, limits: _has_stale_gpus(facts, limits, limits["age_seconds"] / 2),
+        thresholds=(
+            Threshold("age_seconds", 300, "s", "Age of the newest readings of the machine's GPUs."),
+            Threshold("intervals", 3, "intervals", "Age in intervals of these readings."),
+        ),
+        pending_seconds=120,
+        escalation_seconds=900,
+        explanation="The machine reports, but all readings of its GPUs are old. The effects are hidden from half of "
+        "that age on.",
+        action="Read the errors of the machine's readers in `gpufleet query nodes`, and restart its agent or exporter.",
+        unknown_when="The driver has no GPUs on the machine, a guest does not answer, or no GPU was ever reported.",
+        hides=Hides.BELOW,
     ),
     FindingRule(
         id="gpu.metrics_missing",

@@ -69,7 +69,7 @@ HUB_RULES = (
         condition=lambda facts, limits: over(facts["flush_lag_seconds"], limits["seconds"]),
         thresholds=(Threshold("seconds", 60, "s", "Age of the oldest batch that is not in the store."),),
         pending_seconds=60,
-        explanation="Acknowledged batches reach the store late: answers are old.",
+        explanation="Acknowledged batches reach the store late: query results are old.",
         action="Check the load and the disk of the store.",
         unknown_when="The hub has just started.",
     ),
@@ -132,7 +132,7 @@ HUB_RULES = (
     ),
     _hub(
         *("hub.quarantine", Severity.CRITICAL, "quarantined_batches", "Acknowledged batches cannot be stored."),
-        "Inspect the folder `quarantine` of the hub and report the error in its notes.",
+        "Read the notes in the hub's folder `quarantine`, and report the error in them.",
     ),
     _hub(
         *("hub.task_restarts", Severity.WARNING, "task_restarts", "A background task of the hub crashed."),

@@ -17,9 +17,11 @@ IDENTITY_RULES = (
         severity=Severity.CRITICAL,
         inputs=("identity_conflict",),
         condition=lambda facts, _: at_least(facts["identity_conflict"], 1),
-        explanation="The machine's evidence contradicts that of another machine: a copied image or a shared id.",
+        explanation="The machine and another machine of the cluster have the same id, such as the machine-id, and both "
+        "report: a copied image or a shared id.",
         action="Give the clone a machine-id of its own, then restart its agent.",
-        unknown_when="The registry has no evidence of the machine.",
+        unknown_when="No machine with the id reports.",
+        can_be_hidden=False,  # the finding about the clone closes when the clone no longer reports
     ),
     FindingRule(
         id="node.duplicate_agent",
@@ -30,7 +32,7 @@ IDENTITY_RULES = (
         condition=lambda facts, _: over(facts["agents"], 1),
         pending_seconds=120,
         explanation="Several senders report the same boot of the same machine under different names.",
-        action="Stop the agents that are not needed, and keep the spool of the agent that stays.",
+        action="Stop the agents that are not needed, and keep the spool of the remaining agent.",
         unknown_when="The machine reports no machine-id or no boot id.",
     ),
     FindingRule(
@@ -41,8 +43,8 @@ IDENTITY_RULES = (
         inputs=("shared_epoch_batches",),
         condition=lambda facts, limits: at_least(facts["shared_epoch_batches"], limits["batches"]),
         thresholds=(Threshold("batches", 3, "batches", "Rejected batches within 24 h."),),
-        explanation="Two machines number their batches under one epoch: a copied image with a spool, or a snapshot "
-        "that was restored.",
+        explanation="Two machines number their batches under one epoch: a copied image with a spool, or a restored "
+        "snapshot.",
         action="Remove the spool folder from the image, and restart the agent of the clone.",
         unknown_when="The sender never reported.",
     ),

@@ -1,11 +1,11 @@
 """Reference page of the rules about the fleet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpufleet.fleet.rules.inputs import INPUTS, TEXTS
 from gpufleet.fleet.rules.rule import FindingRule, Hides, RuleFamily, RuleScope, Threshold
 from gpufleet.fleet.rules.table import RULES
-from gpufleet.fleet.rules.tracker import FLAP_OPENINGS, FLAP_SECONDS, MAX_STEP_SECONDS
+from gpufleet.fleet.rules.tracker import FLAP_OPENINGS, FLAP_SECONDS, GONE_SECONDS, MAX_STEP_SECONDS, MAX_TRACKED
 from gpufleet.model.xid import TABLE_DATE, TABLE_SOURCE
 
 _HIDES = {
@@ -14,15 +14,19 @@ _HIDES = {
 }
 
 
-def render_findings_reference() -> str:
-    """Return the page as Markdown."""
+def render_findings_reference(simulations: Mapping[str, str]) -> str:
+    """Return the page as Markdown.
+
+    Args:
+        simulations: rule id to the fault of the simulated fleet that shows the rule.
+    """
     lines = [
         "# Findings",
         "",
-        "Rendered from the rules by `make docs`; do not edit. The hub does not evaluate the rules yet.",
+        "Rendered from the rules by `make docs`; do not edit.",
         "",
-        "A rule judges every subject of its scope once a minute: it fires, the subject is healthy, or the verdict is",
-        "unknown.",
+        "The hub evaluates the rules once a minute (`findings.interval_seconds`). A rule judges every subject of its",
+        "scope: it fires, the subject is healthy, or the verdict is unknown.",
         "",
         "- A finding opens after the rule fired for `pending_seconds`, and closes after `closing_seconds` of health.",
         f"  Time without judgements, and more than {MAX_STEP_SECONDS:g} s between two of them, does not count.",
@@ -30,11 +34,23 @@ def render_findings_reference() -> str:
         "- A cause hides its effects: while its rule fires or its finding is open, their verdicts are unknown.",
         f"- A finding that opens {FLAP_OPENINGS} times within {FLAP_SECONDS:g} s closes only after this time.",
         "- The findings of a retired subject are closed.",
+        f"- A finding closes after {GONE_SECONDS / 86400:g} days without its subject, such as a removed GPU.",
+        f"- At most {MAX_TRACKED:,} findings of machines, GPUs and allocations are tracked. Half of that number is",
+        "  divided equally between the clusters, and all clusters share the other half. Findings of the hub, of",
+        "  clusters and of senders are always tracked.",
         "- The severity of a finding rises by escalation and never falls while the finding is open.",
         "- Evidence has values of the subject only.",
         "",
-        "Thresholds, `pending_seconds`, `closing_seconds` and `escalation_seconds` have configuration keys:",
-        '`findings."RULE".THRESHOLD`, such as `findings."node.missing".intervals`. The hub does not read them yet.',
+        "Thresholds, `pending_seconds`, `closing_seconds` and `escalation_seconds` can be set in the configuration of",
+        "the hub:",
+        "",
+        "```toml",
+        '[findings.rules."node.missing"]',
+        "intervals = 4",
+        "```",
+        "",
+        "Simulated faults are for [`simulate fleet --faults`](../simulate.md#faults). The times until findings",
+        "open were measured on a simulated clock, with agents that report every 30 s.",
         "",
         f"Actions of XIDs are those of [NVIDIA's catalogue]({TABLE_SOURCE}) of {TABLE_DATE}.",
     ]
@@ -42,7 +58,7 @@ def render_findings_reference() -> str:
         lines += ["", f"## {family[0].upper()}{family[1:]}"]
         for rule in RULES:
             if rule.family is family:
-                lines += ["", *_rule(rule)]
+                lines += ["", *_rule(rule), f"- Simulated fault: {simulations[rule.id]}"]
     lines += ["", "## Inputs", "", "An input that the hub does not have is missing."]
     for scope in RuleScope:
         lines += ["", *_inputs(scope)]
@@ -56,6 +72,8 @@ def _rule(rule: FindingRule) -> Iterable[str]:
     yield f"- Opens {opens}, closes after {_duration(rule.closing_seconds)} of health."
     if rule.hides in _HIDES:
         yield f"- {_HIDES[rule.hides]}"
+    if not rule.can_be_hidden:
+        yield "- No other finding hides it."
     yield f"- Inputs: {', '.join(f'`{name}`' for name in (*rule.inputs, *rule.texts))}."
     yield f"- Unknown: {rule.unknown_when}"
     yield from (f"- `{one.name}`, by default {_value(one)}: {one.help}" for one in rule.thresholds)

@@ -108,6 +108,7 @@ class FindingRule(msgspec.Struct, frozen=True, kw_only=True):
         escalated_severity: severity after escalation.
         hides: findings that are effects of this one.
         suspicion: condition under which it already hides them, before it fires; None if that is its condition.
+        can_be_hidden: whether other rules can hide its findings.
     """
 
     id: str
@@ -128,6 +129,7 @@ class FindingRule(msgspec.Struct, frozen=True, kw_only=True):
     escalated_severity: Severity = Severity.CRITICAL
     hides: Hides = Hides.NOTHING
     suspicion: Condition | None = None
+    can_be_hidden: bool = True
 
     @property
     def all_thresholds(self) -> tuple[Threshold, ...]:
@@ -160,9 +162,8 @@ class Thresholds:
         for rule_id, values in (configured or {}).items():
             limits = self._limits.get(rule_id)
             if limits is None:
-                raise ConfigError(
-                    source, f'findings."{rule_id}"', "no rule has this id: see docs/reference/findings.md"
-                )
+                key = configuration_key(rule_id)
+                raise ConfigError(source, key, "no rule has this id: see docs/reference/findings.md")
             for name, value in values.items():
                 key = configuration_key(rule_id, name)
                 if name not in limits:
@@ -176,6 +177,7 @@ class Thresholds:
         return self._limits[rule.id]
 
 
-def configuration_key(rule_id: str, threshold: str) -> str:
-    """Return the configuration key of a threshold of a rule."""
-    return f'findings."{rule_id}".{threshold}'
+def configuration_key(rule_id: str, threshold: str = "") -> str:
+    """Return the key of a rule in the hub's configuration, or of a threshold of the rule."""
+    key = f'findings.rules."{rule_id}"'
+    return f"{key}.{threshold}" if threshold else key

@@ -44,6 +44,8 @@ class Suppression:
 
     def causes(self, rule: FindingRule) -> Column:
         """Return the number of the rule that hides a rule's findings about each subject, 0 for none."""
+        if not rule.can_be_hidden:
+            return np.zeros(len(self._below[rule.scope]), np.int64)
         own = self._numbers.get(rule.id, 0)
         found = np.where(self._below[rule.scope] == own, 0, self._below[rule.scope])
         if rule.family is RuleFamily.FRESHNESS:

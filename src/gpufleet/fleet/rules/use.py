@@ -47,7 +47,7 @@ USE_RULES = (
         pending_seconds=1800,
         escalation_seconds=7200,
         explanation="The GPU is allocated, and neither computes nor has memory in use.",
-        action="Contact the holder, or take the allocation back.",
+        action="Contact the holder, or end the allocation.",
         unknown_when="The holders of the GPU are unknown, or utilisation or memory is missing.",
     ),
     FindingRule(
@@ -62,7 +62,7 @@ USE_RULES = (
         thresholds=(_UTILIZATION, _MEMORY_SHARE, _HELD_SECONDS),
         pending_seconds=3600,
         explanation="The GPU is allocated and has memory in use, but does not compute.",
-        action="Contact the holder: a notebook or a model server that is not in use.",
+        action="Contact the holder. It is often a notebook or a model server that is not in use.",
         unknown_when="The holders of the GPU are unknown, or utilisation or memory is missing.",
     ),
     FindingRule(

@@ -65,7 +65,7 @@ VALUE_RULES = (
             at_least(facts["identical_energy_cycles"], limits["cycles"]), over(facts["power_watts"], 0)
         ),
         thresholds=(Threshold("cycles", 3, "samples", "Samples with the same energy counter."),),
-        explanation="The energy counter stands still while the GPU draws power.",
+        explanation="The energy counter does not increase while the GPU draws power.",
         action="Do not use the GPU's energy in reports. Update the driver or the exporter.",
         unknown_when="Energy or power is missing.",
     ),
@@ -167,8 +167,8 @@ VALUE_RULES = (
             Threshold("busy_share", 0.2, "ratio", "Share of GPUs in use in the hour before."),
         ),
         pending_seconds=60,
-        explanation="Almost all GPUs of the cluster dropped to a utilisation of 0: rather a defect of collection than "
-        "the end of all work.",
+        explanation="Almost all GPUs of the cluster dropped to a utilisation of 0. The likely cause is a defect of the "
+        "collection, not the end of all work.",
         action="Compare with the power of the GPUs, and check the cluster's exporter.",
         unknown_when="The cluster has no utilisation, or had none in the hour before.",
     ),

@@ -20,8 +20,8 @@ COLUMN_OF_ACTION: Mapping[XidAction, str | None] = MappingProxyType(
     {
         XidAction.NONE: None,
         XidAction.RESTART_APP: "xids_restart_app",
-        XidAction.RESET_GPU: "xids_reset_gpu",
-        XidAction.REBOOT_NODE: "xids_reboot_node",
+        XidAction.RESET_GPU: "xids_reset",
+        XidAction.REBOOT_NODE: "xids_reset",
         XidAction.CHECK_HARDWARE: "xids_repair",
         XidAction.CONTACT_VENDOR: "xids_repair",
         XidAction.INVESTIGATE: "xids_investigate",
@@ -101,19 +101,15 @@ _C, _W = Severity.CRITICAL, Severity.WARNING
 
 XID_RULES = (
     _class_rule(
-        *("reboot", _C, "xids_reboot_node", "The GPU fell off the bus (XID 79)."),
-        "Drain and restart the machine.",
-    ),
-    _class_rule(
-        *("reset", _C, "xids_reset_gpu", "The driver reported an error that only a reset ends."),
-        "Drain the machine and reset the GPU.",
+        *("reset", _C, "xids_reset", "The driver reported an error that only a reset or a restart ends."),
+        "Drain the machine and reset the GPU. Restart the machine if the GPU cannot be reset. XID 79 is `gpu.lost`.",
     ),
     _class_rule(
         *("repair", _C, "xids_repair", "The driver reported an error of the board or its firmware."),
         "Check power, seating and cables, then contact the vendor.",
     ),
     _class_rule(
-        *("investigate", _W, "xids_investigate", "The driver reported an error with a procedure of its own."),
+        *("investigate", _W, "xids_investigate", "The driver reported an error that has its own procedure."),
         "Follow NVIDIA's procedure for the codes in the evidence, such as 48 or 74.",
     ),
     _class_rule(

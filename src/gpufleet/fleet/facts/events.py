@@ -1,0 +1,128 @@
+"""Events of GPUs within a window, as columns: XIDs since the last reset, slowdowns, ECC errors. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from gpufleet.fleet.facts.metrics import EVENT_SECONDS, RESET_EVENTS
+from gpufleet.fleet.rules.logic import Column
+from gpufleet.fleet.rules.xids import FATAL_ACTIONS
+from gpufleet.model.event import EventKind
+from gpufleet.model.stored.readings import EventCount
+from gpufleet.model.time import NANOS
+from gpufleet.model.xid import xid
+
+FALLEN_OFF = 79
+"""XID of a GPU that has fallen off the bus."""
+
+HOUR_SECONDS, SLOWDOWN_SECONDS = 3600.0, 600.0
+
+
+class GpuEvents(msgspec.Struct, frozen=True):
+    """Events of the GPUs of a cluster.
+
+    Attributes:
+        xids: GPU to XID to its number since the last reset, within `EVENT_SECONDS`.
+        fell_off: GPUs with XID 79 since their last reset.
+        fatal: number of XIDs of each machine that need a reset, a reboot or a repair, within `EVENT_SECONDS`.
+        slowdowns: number of starts of slowdowns of each GPU within `SLOWDOWN_SECONDS`.
+        uncorrected: number of uncorrected ECC errors of each GPU in the last hour.
+        reset_at: newest reset of each GPU or its driver, nanoseconds since 1970; 0 if there was none.
+    """
+
+    xids: Mapping[int, Mapping[int, int]]
+    fell_off: frozenset[int]
+    fatal: Column
+    slowdowns: Column
+    uncorrected: Column
+    reset_at: Column
+
+
+class EventSubjects(msgspec.Struct, frozen=True):
+    """Subjects of the events of a cluster.
+
+    Attributes:
+        gpu_of: returns the position of a GPU by machine id and view key, also by its PCI address; None if unknown.
+        machine_of: position of each GPU's machine.
+        machines: machine id to position.
+        booted_at: last boot of each machine, nanoseconds since 1970; 0 if unknown.
+    """
+
+    gpu_of: Callable[[str, str], int | None]
+    machine_of: Column
+    machines: Mapping[str, int]
+    booted_at: Column
+
+
+class EventWindow:
+    """Numbers of events since an instant.
+
+    Events far in the future do not count: the clock of their machine is wrong.
+    """
+
+    def __init__(self, now: int) -> None:
+        """Take the present, nanoseconds since 1970."""
+        self._oldest = now - int(EVENT_SECONDS * NANOS)
+        self._latest = now + int(HOUR_SECONDS * NANOS)
+        self.now = now
+
+    def count(self, one: EventCount, start: int | None = None) -> int:
+        """Return the number of events since `start`, or in the whole window; a lower bound if not all are listed."""
+        since = self._oldest if start is None else max(start, self._oldest)
+        listed = sum(since <= at <= self._latest for at in one.at)
+        return one.count if since == self._oldest and listed == len(one.at) else listed
+
+    def count_within(self, one: EventCount, seconds: float) -> int:
+        """Return the number of events of the last seconds."""
+        return self.count(one, self.now - int(seconds * NANOS))
+
+    def newest(self, one: EventCount) -> int:
+        """Return the time of the newest event, 0 if there is none."""
+        return max((at for at in one.at if at <= self._latest), default=0)
+
+
+def gpu_events(counts: Sequence[EventCount], subjects: EventSubjects, now: int) -> GpuEvents:
+    """Return the events of the GPUs of a cluster.
+
+    Args:
+        counts: events of the kinds `FACT_EVENTS`, of the last `EVENT_SECONDS`.
+        subjects: GPUs and machines of the cluster.
+        now: nanoseconds since 1970.
+    """
+    window = EventWindow(now)
+    reset_at = _resets(counts, subjects, window)
+    slowdowns, uncorrected = np.zeros(len(reset_at)), np.zeros(len(reset_at))
+    fatal = np.zeros(len(subjects.booted_at))
+    xids: dict[int, dict[int, int]] = {}
+    for one in counts:
+        gpu, machine = subjects.gpu_of(one.machine, one.view), subjects.machines.get(one.machine)
+        if one.kind == EventKind.XID and machine is not None and xid(one.code).action in FATAL_ACTIONS:
+            fatal[machine] += window.count(one)
+        if gpu is None:
+            continue
+        if one.kind == EventKind.XID:
+            number = window.count(one, int(reset_at[gpu]) + 1)
+            if number:
+                codes = xids.setdefault(gpu, {})
+                codes[one.code] = codes.get(one.code, 0) + number
+        elif one.kind == EventKind.THROTTLE_STARTED:
+            slowdowns[gpu] += window.count_within(one, SLOWDOWN_SECONDS)
+        elif one.kind == EventKind.ECC_UNCORRECTED:
+            uncorrected[gpu] += max(0, one.code) * window.count_within(one, HOUR_SECONDS)
+    fell_off = frozenset(gpu for gpu, codes in xids.items() if FALLEN_OFF in codes)
+    return GpuEvents(xids, fell_off, fatal, slowdowns, uncorrected, reset_at)
+
+
+def _resets(counts: Iterable[EventCount], subjects: EventSubjects, window: EventWindow) -> Column:
+    """Return the newest reset of each GPU: its own, or that of its machine or driver."""
+    of_machine, of_gpu = subjects.booted_at.astype(np.int64), np.zeros(len(subjects.machine_of), np.int64)
+    for one in counts:
+        if one.kind not in RESET_EVENTS:
+            continue
+        gpu, machine = subjects.gpu_of(one.machine, one.view), subjects.machines.get(one.machine)
+        if gpu is not None:
+            of_gpu[gpu] = max(of_gpu[gpu], window.newest(one))
+        elif not one.view and machine is not None:
+            of_machine[machine] = max(of_machine[machine], window.newest(one))
+    return np.maximum(of_gpu, of_machine[subjects.machine_of])

@@ -1,0 +1,63 @@
+import numpy as np
+
+from gpufleet.fleet.facts.clusters import (
+    BusyShares,
+    ClusterReading,
+    NearestReport,
+    cluster_table,
+    count_late_clusters,
+    utilization_shares,
+)
+from gpufleet.fleet.rules.facts import NO_ROW, FactTable
+from gpufleet.fleet.rules.rule import RuleScope
+
+
+def seen(name: str, unseen: float, *, retired: bool = False) -> ClusterReading:
+    nearest = NearestReport(unseen_seconds=unseen, interval_seconds=30, late_after_seconds=75, stale_after_seconds=300)
+    return ClusterReading(id=name, retired=retired, nearest=nearest)
+
+
+def test_clusters_that_stopped_together_are_counted() -> None:
+    readings = [
+        *(seen("a", 100), seen("b", 130), seen("c", 160), seen("d", 161)),
+        *(seen("e", 5000), seen("f", 5001), seen("g", 10), seen("h", 110, retired=True)),
+        ClusterReading(id="never", retired=False),
+    ]
+    assert count_late_clusters(readings) == {"clusters": 7, "jointly_late_clusters": 3}  # a to c, or b to d
+    assert count_late_clusters([]) == {"clusters": 0, "jointly_late_clusters": 0}
+
+
+def test_cluster_without_reports_has_no_time() -> None:
+    never = ClusterReading(id="never", retired=True, expected_gpus=8, busy_before_ratio=0.5)
+    table = cluster_table([seen("a", 100), never])
+    assert table.column("unseen_seconds")[0] == 100
+    assert np.isnan(table.column("unseen_seconds")[1])
+    assert table.column("stale_after_seconds")[0] == 300
+    assert table.column("expected_gpus")[1] == 8
+    assert table.column("busy_before_ratio")[1] == 0.5
+    assert np.isnan(table.column("reporting_gpus")).all()
+    assert table.retired.tolist() == [False, True]
+
+
+def test_shares_count_gpus_with_a_utilisation() -> None:
+    machines = FactTable(RuleScope.MACHINE, ("a/1", "b/1", "?"), parents={RuleScope.CLUSTER: [0, 1, NO_ROW]})
+    devices = FactTable(
+        RuleScope.DEVICE,
+        [f"gpu-{number}" for number in range(7)],
+        {"utilization_ratio": [0, 0.5, 0, None, 0, 1, 1]},
+        parents={RuleScope.MACHINE: [0, 0, 0, 1, 2, NO_ROW, 0]},
+        retired=[False] * 6 + [True],
+    )
+    zero, busy = utilization_shares(devices, machines, 2)
+    assert zero[0] == 2 / 3
+    assert busy[0] == 1 / 3
+    assert np.isnan([zero[1], busy[1]]).all()
+
+
+def test_busy_share_is_the_largest_of_the_hour_before() -> None:
+    shares = BusyShares()
+    found = [
+        shares.before(second, ["a"], np.array([share])).get("a")
+        for second, share in ((0, 0.4), (60, 0.9), (120, 0.1), (3660, np.nan), (3721, 0.0), (7400, 0.3), (7460, 0.0))
+    ]
+    assert found == [None, 0.4, 0.9, 0.1, None, None, 0.3]

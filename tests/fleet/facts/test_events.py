@@ -1,0 +1,96 @@
+"""Events of GPUs: XIDs since the last reset, fatal XIDs of machines, slowdowns and ECC errors."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpufleet.fleet.facts.events import EventSubjects, GpuEvents, gpu_events
+from gpufleet.model.stored.readings import EventCount
+from gpufleet.model.time import NANOS
+
+NOW = 1_800_000_000 * NANOS
+GPUS = {("m", "gpu/A"): 0, ("m", "gpu/B"): 1, ("n", "gpu/C"): 2}
+HOUR, DAY = 3600, 86400
+
+Event = tuple[str, str, str, int, float]
+"""Machine, view, kind, code, and age in seconds."""
+
+
+def events_of(events: Sequence[Event], booted: Sequence[float | None] = (None, None)) -> GpuEvents:
+    counts = [
+        EventCount(machine, view, kind, code, (NOW - int(age * NANOS),), 1) for machine, view, kind, code, age in events
+    ]
+    return judged(counts, booted)
+
+
+def judged(counts: Sequence[EventCount], booted: Sequence[float | None] = (None, None)) -> GpuEvents:
+    subjects = EventSubjects(
+        gpu_of=lambda machine, view: GPUS.get((machine, view)),
+        machine_of=np.array([0, 0, 1]),
+        machines={"m": 0, "n": 1},
+        booted_at=np.array([0 if age is None else NOW - int(age * NANOS) for age in booted]),
+    )
+    return gpu_events(counts, subjects, NOW)
+
+
+def test_xids_count_since_the_last_reset() -> None:
+    found = events_of(
+        [
+            ("m", "gpu/A", "xid", 31, 500),
+            ("m", "gpu/A", "xid", 79, 900),
+            ("m", "gpu/A", "gpu_recovered", 0, 700),
+            ("m", "gpu/B", "xid", 79, 900),
+            ("n", "gpu/C", "xid", 79, 900),
+            ("n", "", "driver_reloaded", 0, 800),
+            ("m", "gpu/unknown", "xid", 79, 100),
+        ]
+    )
+    assert found.xids == {0: {31: 1}, 1: {79: 1}}
+    assert found.fell_off == {1}
+
+
+def test_boot_of_the_machine_is_a_reset() -> None:
+    events: list[Event] = [("m", "gpu/A", "xid", 79, 900), ("n", "gpu/C", "xid", 79, 900)]
+    assert events_of(events, booted=(600, 1200)).xids == {2: {79: 1}}
+
+
+def test_fatal_xids_of_a_machine_count_over_resets() -> None:
+    found = events_of(
+        [
+            *(("m", "gpu/A", "xid", 46, 900.0 + age) for age in range(3)),
+            ("m", "gpu/unknown", "xid", 79, 100),
+            ("m", "gpu/A", "xid", 31, 100),
+            ("m", "gpu/A", "gpu_reset", 0, 50),
+        ]
+    )
+    assert found.fatal.tolist() == [4, 0]
+
+
+def test_slowdowns_and_errors_count_in_their_windows() -> None:
+    found = events_of(
+        [
+            *(("m", "gpu/A", "throttle_started", 0, age) for age in (10, 590, 610)),
+            *(
+                ("m", "gpu/B", "ecc_uncorrected", errors, age)
+                for errors, age in ((2, 10), (3, HOUR - 1), (9, HOUR + 1))
+            ),
+        ]
+    )
+    assert found.slowdowns.tolist() == [2, 0, 0]
+    assert found.uncorrected.tolist() == [0, 5, 0]
+
+
+def test_events_in_the_far_future_do_not_count() -> None:
+    future = -2 * HOUR
+    found = events_of(
+        [("m", "gpu/A", "xid", 31, future), ("m", "", "driver_loaded", 0, future), ("m", "gpu/B", "xid", 31, 9)]
+    )
+    assert found.xids == {1: {31: 1}}
+
+
+def test_events_beyond_the_listed_ones_count_if_all_are_in_the_window() -> None:
+    at = tuple(NOW - age * NANOS for age in (30, 20, 10))
+    counts = [EventCount("m", "gpu/A", "xid", 31, at, 500)]
+    assert judged(counts).xids == {0: {31: 500}}
+    reset = EventCount("m", "gpu/A", "gpu_reset", 0, (NOW - 25 * NANOS,), 1)
+    assert judged([*counts, reset]).xids == {0: {31: 2}}

@@ -1,0 +1,141 @@
+"""GPUs of a cluster: keys of one slot, GPUs that are gone, and GPUs that only the PCI bus or an index identifies."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from gpufleet.fleet.facts.gpus import ClusterGpus, GpuIndex, cluster_gpus
+from gpufleet.fleet.facts.metrics import FACT_METRICS
+from gpufleet.fleet.facts.newest import current_rows, reason_of
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import PCI_READER
+from gpufleet.model.reading import Provenance, Sample, Value
+from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
+from tests.support.newest import newest_columns
+
+NOW = 1_800_000_000 * NANOS
+SLOT, OTHER_SLOT = "0000:1b:00.0", "0000:43:00.0"
+POWER: Mapping[str, Value | Absent] = {"gpu_power_watts": 100.0}
+VFIO = Absent(Reason.BOUND_TO_VFIO)
+
+
+class Row(NamedTuple):
+    """Newest sample of a GPU."""
+
+    uuid: str | None = None
+    address: str | None = SLOT
+    reader: str = "nvml"
+    age: float = 5.0
+    values: Mapping[str, Value | Absent] = POWER
+    instance: str | None = None
+    lane: Lane = Lane.FAST
+
+
+BUS = Row(reader=PCI_READER, values={"gpu_state": VFIO}, lane=Lane.SLOW)
+
+
+def stored(row: Row) -> StoredSample:
+    at = NOW - int(row.age * NANOS)
+    side = Side.PCI_ONLY if row.reader == PCI_READER else Side.HOST
+    view = View(kind=ViewKind.GPU, side=side, uuid=row.uuid, pci_address=row.address, instance=row.instance)
+    sample = Sample(
+        view=view,
+        reader=row.reader,
+        lane=row.lane,
+        measured_at=at,
+        values=dict(row.values),
+        provenance=Provenance.IMPORTED if row.reader == "exporter" else Provenance.HOST_LOCAL_PROBE,
+    )
+    return StoredSample(sample=sample, received_at=at)
+
+
+def gpus_of(rows: Sequence[Row]) -> ClusterGpus:
+    newest = newest_columns({"m": [stored(row) for row in rows]}, FACT_METRICS)
+    return cluster_gpus(newest, current_rows(newest, NOW, 120.0))
+
+
+def present(rows: Sequence[Row]) -> set[str]:
+    gpus = gpus_of(rows)
+    return {key for key, is_retired in zip(gpus.keys, gpus.retired.tolist(), strict=True) if not is_retired}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # the driver loaded: the GPU has a UUID now
+        ([Row("A"), BUS._replace(age=900)], {"gpu/A"}),
+        # the GPU was bound to vfio-pci, and is shown by its address only
+        ([Row("A", age=900), BUS], {f"gpu/pci/{SLOT}"}),
+        # it is bound, and an exporter repeats values of it
+        ([Row("A", reader="exporter", age=30), BUS], {"gpu/A"}),
+        # static readings do not show that the driver lists it
+        ([Row("A", lane=Lane.STATIC, values={"gpu_name": "H100"}, age=300), BUS], {f"gpu/pci/{SLOT}"}),
+        # another GPU is in the slot
+        ([Row("A", age=900), Row("B")], {"gpu/B"}),
+        ([Row("A"), Row("B", OTHER_SLOT)], {"gpu/A", "gpu/B"}),
+        # long after the others: gone
+        ([Row("A"), Row("B", OTHER_SLOT, age=1300)], {"gpu/A"}),
+        # the machine is lost, its GPUs are not gone
+        ([Row("A", age=4000), Row("B", OTHER_SLOT, age=4100)], {"gpu/A", "gpu/B"}),
+        # buses are listed less often than values are read
+        ([Row("A"), BUS._replace(address=OTHER_SLOT, age=700)], {"gpu/A", f"gpu/pci/{OTHER_SLOT}"}),
+        # an index identifies nothing beside named GPUs
+        ([Row("A"), Row(address=None, instance="0", reader="exporter")], {"gpu/A"}),
+        ([Row(address=None, instance="0", reader="exporter")], {"gpu/instance/0"}),
+        # the driver of the named GPU fails; the list with an index has its values
+        (
+            [
+                Row("A", values={"gpu_state": Absent(Reason.DRIVER_ERROR)}),
+                Row(address=None, instance="0", reader="exporter"),
+            ],
+            {"gpu/instance/0"},
+        ),
+    ],
+)
+def test_one_key_of_each_present_gpu_counts(rows: Sequence[Row], expected: set[str]) -> None:
+    assert present(rows) == expected
+
+
+def test_earlier_gpu_of_a_slot_is_known() -> None:
+    gpus = gpus_of([Row("A", age=7200), Row("B"), Row("C", OTHER_SLOT), Row("D", None)])
+    found = dict(zip(gpus.keys, gpus.replaced_at.tolist(), strict=True))
+    assert found["gpu/B"] == NOW - 7200 * NANOS
+    assert (found["gpu/C"], found["gpu/D"]) == (0, -1)
+
+
+def test_gpu_on_the_bus_has_the_reason() -> None:
+    gpus = gpus_of([BUS])
+    assert [reason_of(number) for number in gpus.bus_reason.tolist()] == [Reason.BOUND_TO_VFIO]
+    assert (gpus.is_current.tolist(), gpus.is_own.tolist()) == ([False], [False])
+
+
+def test_static_readings_do_not_show_use_or_condition() -> None:
+    gpus = gpus_of([Row("A", age=900), Row("A", lane=Lane.STATIC, values={"gpu_name": "H100"}, age=30)])
+    assert (gpus.received_at.tolist(), gpus.value_at.tolist()) == ([NOW - 30 * NANOS], [NOW - 900 * NANOS])
+
+
+def test_imported_gpu_is_not_its_machines_own() -> None:
+    gpus = gpus_of([Row("A", reader="exporter")])
+    assert (gpus.is_current.tolist(), gpus.is_own.tolist()) == ([True], [False])
+
+
+def test_gpu_of_netdata_is_not_listed_by_the_driver() -> None:
+    gpus = gpus_of([Row("A", reader="netdata"), Row("B", OTHER_SLOT)])
+    assert gpus.is_own.tolist() == [True, True]
+    assert dict(zip(gpus.keys, gpus.is_listed.tolist(), strict=True)) == {"gpu/A": False, "gpu/B": True}
+
+
+def test_earlier_key_stands_for_the_gpu_of_its_slot() -> None:
+    gpus = gpus_of([Row("A"), BUS._replace(age=900), Row("B", OTHER_SLOT)])
+    index = GpuIndex(gpus, ["m"])
+    first, second = gpus.keys.index("gpu/A"), gpus.keys.index("gpu/B")
+    assert index.find("m", f"gpu/pci/{SLOT}") == first
+    assert index.find("m", f"gpu/pci/{OTHER_SLOT}") == second
+    assert [index.find("m", "gpu/C"), index.find("n", "gpu/A"), index.find("m", "gpu/pci/x")] == [None, None, None]
+    found = index.find_all(["m", "m", "n"], ["gpu/B", f"gpu/pci/{OTHER_SLOT}", "gpu/A"])
+    assert np.array_equal(found, [second, second, -1])
