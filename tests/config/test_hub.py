@@ -41,6 +41,8 @@ def test_configured_store_is_used(tmp_path: Path) -> None:
         ("[ingest]\nmax_pending_bytes = 2048", "max_pending_bytes"),
         ("[ingest]\nwal_max_bytes = 1048576", "wal_max_bytes"),
         ("[flush]\ninterval_seconds = -1", "interval_seconds"),
+        ("[findings]\ninterval_seconds = 5", "findings.interval_seconds"),
+        ('[findings."node.missing"]\nintervals = 4', "findings.node.missing: unknown key"),
         ('[[discovery]]\nfiles = ["/etc/targets.txt"]', "discovery: files: '/etc/targets.txt'"),
         ('[[discovery]]\nfiles = ["/etc/*/targets.yml"]', r"discovery: files: '/etc/\*/targets.yml'"),
         ("[[discovery]]\nfiles = []", "files"),

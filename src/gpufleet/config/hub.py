@@ -9,6 +9,7 @@ import msgspec
 
 from gpufleet.config.agent import Name, default_state, parse_listen
 from gpufleet.config.load import InvalidValueError
+from gpufleet.config.notify import FindingReceiversConfig
 from gpufleet.config.push import LABEL, Pairs, ReceiverConfig, parse_pairs
 from gpufleet.config.scrape import ClusterId, DiscoveryConfig, ExporterTarget, FederationConfig, KubeStateMetricsConfig
 from gpufleet.config.tls import TlsConfig, check_exposure
@@ -169,6 +170,21 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return Retention(raw_days=self.raw_days, rollup_1m_days=self.rollup_1m_days, rollup_1h_days=self.rollup_1h_days)
 
 
+class FindingsConfig(FindingReceiversConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Evaluation of the rules about the fleet, and receivers of findings.
+
+    Attributes:
+        enabled: whether the hub evaluates the rules.
+        interval_seconds: time between two evaluations.
+        rules: thresholds by rule id and name, each rule a table such as `[findings.rules."node.missing"]` with
+            `intervals = 4`. `docs/reference/findings.md` has the names and defaults.
+    """
+
+    enabled: bool = True
+    interval_seconds: Annotated[float, msgspec.Meta(ge=10, le=180)] = 60.0
+    rules: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+
+
 class RelayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Relaying of batches to another hub, instead of writing them to a store.
 
@@ -262,7 +278,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         federation: Prometheus servers of clusters, read by federation, each a table `[[federation]]`.
         kube_state_metrics: kube-state-metrics endpoints, used for expected GPU counts, each a table
             `[[kube_state_metrics]]`.
-        tls, ingest, flush, retention, usage, relay, forward: each a table of its own.
+        tls, ingest, flush, retention, usage, findings, relay, forward: each a table of its own.
     """
 
     listen: str = "127.0.0.1:8470"
@@ -279,6 +295,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     flush: FlushConfig = FlushConfig()
     retention: RetentionConfig = RetentionConfig()
     usage: UsageConfig = UsageConfig()
+    findings: FindingsConfig = FindingsConfig()
     relay: RelayConfig = RelayConfig()
     forward: ForwardConfig = ForwardConfig()
     netdata: Annotated[tuple[NetdataHost, ...], msgspec.Meta(max_length=1000)] = ()

@@ -109,7 +109,7 @@ def _file_problem(name: str, path: str, *, daemon: bool) -> str:
             pass
         if name == "ca":
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
-        elif name == "token_file":
+        elif name in ("token_file", "secret_file"):
             TokenFile(path).token()
         elif name == "headers_file":
             HeadersFile(path).headers()

@@ -18,8 +18,8 @@ class Role(enum.StrEnum):
 
     SENDER = "sender"  # posts batches of one cluster; reads nothing
     TENANT = "tenant"  # reads the allocations of one tenant
-    OPERATOR = "operator"  # reads everything
-    ADMIN = "admin"  # reads everything; registers clusters and allocations
+    OPERATOR = "operator"  # reads everything; acknowledges and silences findings
+    ADMIN = "admin"  # as an operator; registers clusters and allocations
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

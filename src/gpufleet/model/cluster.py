@@ -8,6 +8,7 @@ import msgspec
 from gpufleet.model.allocation import Name
 from gpufleet.model.api.answer import Coverage
 from gpufleet.model.api.kubernetes import ClusterCollection
+from gpufleet.model.finding import Severity
 from gpufleet.model.liveness import ClusterFreshness
 
 
@@ -54,6 +55,7 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         coverage: number of its GPUs that report.
         machines: number of its machines that are not retired.
         collection: collection of its Kubernetes objects.
+        findings: number of its open findings by severity; None if the rules were not evaluated since the hub's start.
         max_machines: limit on that number; batches with further machines get 403 `too_many_machines`.
     """
 
@@ -63,5 +65,6 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     freshness: ClusterFreshness | None = None
     coverage: Coverage | None = None
     collection: ClusterCollection | None = None
+    findings: dict[Severity, int] | None = None
     machines: int | None = None
     max_machines: int | None = None

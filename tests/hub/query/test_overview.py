@@ -1,11 +1,20 @@
-"""Shared answers: an expensive answer serves all clients for a while, a cheap answer is computed per request."""
+"""Shared answers: an expensive answer serves all clients for a while, a cheap answer is computed per request.
+
+Counts of open findings in the overview.
+"""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from gpufleet.hub.query.finding_records import RuleEvaluation
 from gpufleet.hub.query.overview import MAX_AGE_SECONDS, SHARED_FROM_SECONDS, VALIDITY_FACTOR, SharedAnswer
+from gpufleet.model.finding import Severity
+from gpufleet.model.time import NANOS
 from tests.fakes.clock import FakeClock
+from tests.hub.liveness.fake_clock_hub import FakeClockHub
+from tests.support.findings import make_finding
 
 
 class Query:
@@ -90,3 +99,24 @@ async def test_failure_of_a_cheap_query_propagates() -> None:
     query.failing = True
     with pytest.raises(RuntimeError, match="failing"):
         await query.shared.get()
+
+
+async def test_overview_counts_open_findings_by_severity_and_cluster(tmp_path: Path) -> None:
+    hub = FakeClockHub(tmp_path, "east", "west")
+    at = hub.clock.now_ns()
+    before = await hub.overview.fleet()
+    hub.live_findings.found = (
+        make_finding("hub.network", "", at, severity=Severity.CRITICAL),
+        make_finding("gpu.lost", "east/m/gpu/1", at, severity=Severity.CRITICAL),
+        make_finding("node.missing", "east/m", at),
+    )
+    hub.live_findings.status = RuleEvaluation(at=at - 200 * NANOS)
+    after = await hub.overview.fleet()
+    hub.end()
+    assert (before.findings, {one.findings for one in before.clusters}) == (None, {None})
+    assert after.findings == {Severity.CRITICAL: 2, Severity.WARNING: 1, Severity.INFO: 0}
+    assert {one.cluster.id: one.findings for one in after.clusters} == {
+        "east": {Severity.CRITICAL: 1, Severity.WARNING: 1, Severity.INFO: 0},
+        "west": dict.fromkeys(Severity, 0),
+    }
+    assert (after.evaluation.age_seconds, after.evaluation.is_current) == (200.0, False)

@@ -9,6 +9,8 @@ from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.query.allocations import AllocationQueries
 from gpufleet.hub.query.cluster_joins import ClusterJoins
 from gpufleet.hub.query.events import EventQueries
+from gpufleet.hub.query.finding_records import LiveFindings
+from gpufleet.hub.query.findings import FindingQueries
 from gpufleet.hub.query.fleet import FleetPages, FleetQueries
 from gpufleet.hub.query.guest_turns import GuestTurns
 from gpufleet.hub.query.holders import HolderQueries
@@ -18,6 +20,7 @@ from gpufleet.hub.query.status import Readiness
 from gpufleet.hub.query.targets import MachineLookup, QueryExecutor
 from gpufleet.hub.query.usage import UsageQueries
 from gpufleet.ports.clock import Clock
+from gpufleet.ports.findings import FindingRegistry
 from gpufleet.ports.registry import Registry
 from gpufleet.ports.store import Store
 
@@ -26,7 +29,7 @@ class Queries:
     """All queries of a hub.
 
     Attributes:
-        allocations, fleet, holders, events, inventory, usage, sql: queries by subject.
+        allocations, fleet, findings, holders, events, inventory, usage, sql: queries by subject.
         readiness: readiness of registry and store.
     """
 
@@ -45,6 +48,8 @@ class Queries:
         stale_after_seconds: float,
         instant: Callable[[], LivenessSnapshot],
         prices: Prices,
+        findings: FindingRegistry,
+        live_findings: LiveFindings,
     ) -> None:
         self._clock = clock
         executor = QueryExecutor(threads)
@@ -94,6 +99,9 @@ class Queries:
             bind_pending=self.allocations.bind_pending,
         )
         self.inventory = InventoryQueries(registry=registry, store=store, lookup=lookup, executor=executor)
+        self.findings = FindingQueries(
+            findings=findings, live=live_findings, registry=registry, executor=executor, clock=clock
+        )
         self.usage = UsageQueries(
             registry=registry,
             store=store,

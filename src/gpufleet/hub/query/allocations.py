@@ -338,19 +338,25 @@ class AllocationQueries:
             return None
 
     def _metrics(self, id: str, tenant: str | None) -> AllocationAnswer:  # noqa: A002
-        target = self._resolve(id, tenant)
+        return self.answer(self._registry.allocation(id, tenant), name=tenant is None)
+
+    def answer(self, allocation: Allocation, *, name: bool = True) -> AllocationAnswer:
+        """Return the current metrics of an allocation. Blocks.
+
+        `name` adds the ids of other allocations to the explanation of a conflict, which only an operator may see.
+        """
+        target = self._resolve(allocation, name=name)
         if isinstance(target, AllocationAnswer):
             return target
         machine = target.machine
         stored = self._store.latest(machine.cluster, machine.id)
         readers = self._store.readers(machine.cluster, machine.id)
-        return self._answer(target, stored, readers, name=tenant is None)
+        return self._answer(target, stored, readers, name=name)
 
-    def _resolve(self, id: str, tenant: str | None) -> AllocationAnswer | _ResolvedTarget:  # noqa: A002
+    def _resolve(self, allocation: Allocation, *, name: bool) -> AllocationAnswer | _ResolvedTarget:
         """Return the machine that answers for an allocation, or the answer if no single host gives it."""
-        allocation = self._registry.allocation(id, tenant)
         try:
-            return self._resolve_allocation(allocation, name=tenant is None)
+            return self._resolve_allocation(allocation, name=name)
         except TooManyHoldingsError:
             return contract.unavailable(allocation, Reason.AMBIGUOUS_TARGET, TOO_MANY_HOLDINGS)
 

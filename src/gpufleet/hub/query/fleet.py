@@ -23,6 +23,7 @@ from gpufleet.hub.query.records import (
     count_gpus,
     count_shown,
     gpu_records,
+    machine_freshness,
     may_duplicate_gpus,
     node_gpus,
     node_record,
@@ -48,9 +49,8 @@ from gpufleet.model.liveness import Liveness
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
-from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.stored.samples import ProcessQuery
-from gpufleet.model.time import LATEST, NANOS, to_ns
+from gpufleet.model.time import LATEST, NANOS
 from gpufleet.model.view import ViewKind, normalise_pci_address
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import Registry
@@ -247,16 +247,7 @@ class FleetPages:
 def _with_liveness(machines: Sequence[MachineRecord], instant: LivenessSnapshot) -> Iterator[MachineRecord]:
     """Fill in age and liveness of each machine."""
     for one in machines:
-        machine = MachineFreshness(
-            id=one.id,
-            cluster=one.cluster,
-            sender=one.sender,
-            last_seen=to_ns(one.last_seen),
-            retired_at=to_ns(one.retired_at) if one.retired_at else None,
-            conflict=one.conflict is not None,
-            named_only=one.named_only,
-        )
-        yield msgspec.structs.replace(with_age(one, instant.now), liveness=instant.machine(machine))
+        yield msgspec.structs.replace(with_age(one, instant.now), liveness=instant.machine(machine_freshness(one)))
 
 
 def _with_gpus(liveness: Liveness | None, gpus: tuple[int, int]) -> Liveness | None:

@@ -16,6 +16,7 @@ from gpufleet.hub.liveness.senders import Column, SenderKey, Senders
 from gpufleet.hub.liveness.states import LivenessSnapshot
 from gpufleet.hub.liveness.tally import NO_MACHINES, in_order, roll_up, tally
 from gpufleet.hub.liveness.uptime import IngestClock
+from gpufleet.hub.query.finding_records import FindingCounts, LiveFindings, count_open, evaluation_record
 from gpufleet.hub.query.kubernetes_records import cluster_collection
 from gpufleet.hub.query.names import similar_names, suggestion_text
 from gpufleet.hub.query.paging import PageRequest, ResultPage
@@ -109,6 +110,7 @@ class Overview:
         clock: Clock,
         flush_lag_seconds: Callable[[], float],
         unflushed_since: Callable[[], int | None],
+        findings: LiveFindings,
     ) -> None:
         self._senders = senders
         self._ingest_clock = ingest_clock
@@ -122,6 +124,7 @@ class Overview:
         self._clock = clock
         self._flush_lag = flush_lag_seconds
         self._unflushed_since = unflushed_since
+        self._findings = findings
         self._fleet = SharedAnswer(self._whole, clock)
         self._states = SharedAnswer(self._sender_states, clock)
 
@@ -192,7 +195,8 @@ class Overview:
 
     async def _whole(self) -> FleetAnswer:
         records, behind = await self._complete(await self._clusters.list_all(), None)
-        return self._total(records, self._ingest_state(behind))
+        findings = await self._run(lambda: count_open(self._findings))
+        return self._total(records, self._ingest_state(behind), findings)
 
     async def _complete(
         self, records: Sequence[ClusterRecord], only: str | None
@@ -209,6 +213,7 @@ class Overview:
             coverage = {one.cluster: one for one in self._covering.of(only, gone)}
             retired = _retired(of_retired)
             collectors = self._store.collectors([one.cluster.id for one in records])
+            findings = count_open(self._findings)
             completed, aheads = [], []
             for one in records:
                 id_ = one.cluster.id
@@ -217,13 +222,18 @@ class Overview:
                 own = coverage.get(id_)
                 fresh: ClusterFreshness = roll_up(total, own, closed=not one.served, missing=missing.get(id_, 0))
                 collection = cluster_collection(collectors.get(id_, ()), instant.now)
-                completed.append(msgspec.structs.replace(one, freshness=fresh, coverage=own, collection=collection))
+                completed.append(
+                    msgspec.structs.replace(
+                        one, freshness=fresh, coverage=own, collection=collection, findings=findings.of_cluster(id_)
+                    )
+                )
                 aheads.append(total.aheads)
             return tuple(completed), _behind(aheads)
 
         return await self._run(fetch)
 
-    def _total(self, records: Sequence[ClusterRecord], ingest: HubIngestState) -> FleetAnswer:
+    def _total(self, records: Sequence[ClusterRecord], ingest: HubIngestState, findings: FindingCounts) -> FleetAnswer:
+        now = self._clock.now_ns()
         fresh = [one.freshness for one in records if one.freshness is not None]
         open_ = [(one, f) for one, f in zip(records, fresh, strict=True) if f.liveness.state is not State.RETIRED]
         covered = [one.coverage for one, _ in open_ if one.coverage is not None]
@@ -233,7 +243,7 @@ class Overview:
         live = sum(f.liveness.state is State.LIVE for _, f in open_)
         complete = [f.complete_up_to for _, f in open_ if f.complete_up_to is not None]
         return FleetAnswer(
-            at=to_datetime(self._clock.now_ns()),
+            at=to_datetime(now),
             hub=ingest,
             states=in_order(Counter(one.liveness.state for one in fresh)),
             senders=in_order(sum((Counter(one.senders) for one in fresh), Counter())),
@@ -245,6 +255,8 @@ class Overview:
             ),
             complete_up_to=min(complete, default=None),
             missing_batches=sum(f.missing_batches for _, f in open_),
+            findings=findings.total,
+            evaluation=evaluation_record(self._findings.evaluation(), now),
             clusters=tuple(records),
             summary=f"{reporting} of {expected} GPUs report; {live} of {len(open_)} clusters are live",
         )

@@ -26,6 +26,7 @@ from gpufleet.model.cluster import Cluster
 from gpufleet.model.declarations import DECLARATION_TTL_NS, DeclaredGpus
 from gpufleet.model.holdings import Holding
 from gpufleet.model.liveness import ExpectedGpus, Liveness
+from gpufleet.model.stored.ledger import MachineFreshness
 from gpufleet.model.stored.samples import KnownGpus, SampleSummary, StoredSample
 from gpufleet.model.time import NANOS, to_datetime, to_ns
 from gpufleet.model.view import View, ViewKind
@@ -35,6 +36,19 @@ from gpufleet.ports.store import FleetStore
 
 GAPS_SHOWN = 20
 """Maximum number of gaps shown per epoch."""
+
+
+def machine_freshness(one: MachineRecord) -> MachineFreshness:
+    """Return the freshness of a machine from its record."""
+    return MachineFreshness(
+        id=one.id,
+        cluster=one.cluster,
+        sender=one.sender,
+        last_seen=to_ns(one.last_seen),
+        retired_at=to_ns(one.retired_at) if one.retired_at else None,
+        conflict=one.conflict is not None,
+        named_only=one.named_only,
+    )
 
 
 def with_age(machine: MachineRecord, now: int) -> MachineRecord:
@@ -128,7 +142,8 @@ def count_shown(records: Sequence[GpuRecord]) -> tuple[int, int]:
 def count_gpus(summaries: Sequence[SampleSummary], views: Mapping[str, View], freshness: Freshness) -> tuple[int, int]:
     """Return the number of GPUs of a machine, and of those with a current number that contributes to totals.
 
-    Not for machines with `may_duplicate_gpus`. `views` are those of `summary_views`.
+    A GPU whose newest state is `lost` does not report. Not for machines with `may_duplicate_gpus`. `views` are those of
+    `summary_views`.
     """
     gpus = {key for key, view in views.items() if view.kind is ViewKind.GPU}
     if not any(freshness.is_live(one.stored.received_at) for one in summaries):
@@ -138,7 +153,18 @@ def count_gpus(summaries: Sequence[SampleSummary], views: Mapping[str, View], fr
         for one in summaries
         if one.has_totals and one.stored.sample.view is not None and freshness.is_current(one.stored)
     }
-    return len(gpus), len(gpus & reporting)
+    return len(gpus), len((gpus & reporting) - _lost_views(summaries))
+
+
+def _lost_views(summaries: Sequence[SampleSummary]) -> set[str]:
+    """Return the keys of the views whose newest state is `lost`."""
+    newest: dict[str, tuple[int, bool]] = {}
+    for one in summaries:
+        view = one.stored.sample.view
+        if view is not None and one.is_lost is not None:
+            state = (one.stored.received_at, one.is_lost)
+            newest[view.key] = max(newest.get(view.key, (0, False)), state)
+    return {key for key, (_, is_lost) in newest.items() if is_lost}
 
 
 def node_record(

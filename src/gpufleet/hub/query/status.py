@@ -1,19 +1,56 @@
 """State of the hub: its own metrics, and whether registry and store respond."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from typing import Protocol
 
 from gpufleet.hub.flush.flusher import Flusher
 from gpufleet.hub.forward.forwarder import SeriesForwarder
 from gpufleet.hub.imports.scrape_status import TargetStatuses
+from gpufleet.hub.notify.stats import ReceiverStats
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.limits import ByteBudget
 from gpufleet.hub.receive.log import Wal
 from gpufleet.model.errors import RegistryError, StoreError
+from gpufleet.model.finding import FindingState, Severity
 from gpufleet.ports.clock import Clock
 from gpufleet.ports.registry import ClusterRegistry
 from gpufleet.ports.store import StoreAdmin
+
+
+class RuleStatus(Protocol):
+    """Status of the evaluation of the rules; see `hub.findings.status.EvaluationStatus`."""
+
+    @property
+    def at(self) -> int | None:
+        """Time of the newest durable judgement."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the newest judgement."""
+        ...
+
+    @property
+    def subjects(self) -> int:
+        """Number of judged subjects."""
+        ...
+
+    @property
+    def untracked(self) -> int:
+        """Subjects beyond the limit on findings."""
+        ...
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """Number of failed judgements by part."""
+        ...
+
+    def counts(self) -> Mapping[tuple[str, Severity, FindingState, str], int]:
+        """Return the number of open findings by rule, severity, state and cluster."""
+        ...
 
 
 class HubStatus:
@@ -30,10 +67,14 @@ class HubStatus:
         clock: Clock,
         target_statuses: TargetStatuses,
         forwarder: SeriesForwarder | None = None,
+        receivers: Sequence[ReceiverStats] = (),
+        rules: RuleStatus | None = None,
     ) -> None:
         self.counters = counters
         self.target_statuses = target_statuses
         self.forwarder = forwarder
+        self.receivers = receivers
+        self.rules = rules
         self._wal = wal
         self._ledger = ledger
         self._flusher = flusher

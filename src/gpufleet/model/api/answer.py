@@ -281,8 +281,9 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cluster: id of the cluster.
-        reporting: views of kind gpu with a number received within the hub's freshness limit. Views known only by their
-            list position count only if no identified view of their machine reports, since they may be the same GPUs.
+        reporting: views of kind gpu with a number received within the hub's freshness limit, except lost ones. Views
+            known only by their list position count only if no identified view of their machine reports, since they may
+            be the same GPUs.
         expected: expected GPUs, by `expected_by`; None if unknown.
         expected_by: `registration` if it declares a number, else the source with the largest number.
         sources: the expected number of each source.

@@ -4,7 +4,9 @@ import datetime as dt
 
 import msgspec
 
+from gpufleet.model.api.findings import EvaluationRecord
 from gpufleet.model.cluster import ClusterRecord
+from gpufleet.model.finding import Severity
 from gpufleet.model.liveness import State
 
 
@@ -41,6 +43,9 @@ class FleetAnswer(msgspec.Struct, frozen=True, kw_only=True):
         complete_up_to: everything measured up to this time was received, except `missing_batches`; the earliest of the
             clusters' times.
         missing_batches: lost or still on the way.
+        findings: number of open findings by severity, those of the hub included; None if the rules were not evaluated
+            since the hub's start.
+        evaluation: evaluation of the rules.
         clusters: every cluster, by id.
         summary: "312 of 320 GPUs report; 2 of 3 clusters are live".
     """
@@ -55,5 +60,7 @@ class FleetAnswer(msgspec.Struct, frozen=True, kw_only=True):
     not_counted: tuple[str, ...]
     complete_up_to: dt.datetime | None
     missing_batches: int
+    findings: dict[Severity, int] | None
+    evaluation: EvaluationRecord
     clusters: tuple[ClusterRecord, ...]
     summary: str
