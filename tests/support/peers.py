@@ -23,6 +23,7 @@ PROGRAMS = {
     # program: (Debian package, path inside it)
     "promtool": ("prometheus", "usr/bin/promtool"),
     "prometheus": ("prometheus", "usr/bin/prometheus"),
+    "alertmanager": ("prometheus-alertmanager", "usr/bin/prometheus-alertmanager"),
     "victoria-metrics": ("victoria-metrics", "usr/bin/victoria-metrics"),
     "vmagent": ("victoria-metrics", "usr/bin/vmagent"),
     "systemd-analyze": ("systemd", "usr/bin/systemd-analyze"),
@@ -33,6 +34,8 @@ PROGRAMS = {
     "sshd": ("openssh-server", "usr/sbin/sshd"),
     "busybox": ("busybox-static", "bin/busybox"),
     "nss_wrapper": ("libnss-wrapper", "usr/lib/*/libnss_wrapper.so"),
+    "fio": ("fio", "usr/bin/fio"),
+    "ib_write_bw": ("perftest", "usr/bin/ib_write_bw"),  # with ib_write_lat
     # a virtual machine (tests/vm): emulator, kernel and contents
     "qemu-system-x86_64": ("qemu-system-x86", "usr/bin/qemu-system-x86_64"),
     "vmlinuz": ("linux-image-cloud-amd64", "boot/vmlinuz-*-cloud-amd64"),
@@ -114,6 +117,13 @@ COMPANIONS = {
         *("libxcb1", "libxcomposite1", "libxdamage1", "libxdmcp6", "libxext6", "libxfixes3", "libxi6"),
         *("libxkbcommon0", "libxnvctrl0", "libxrandr2", "libxrender1"),
     ),
+    "fio": (
+        *("libaio1", "libgfapi0", "libgfrpc0", "libgfxdr0", "libglusterfs0", "libibverbs1", "libnbd0", "libnuma1"),
+        *("libpmem1", "libpmemblk1", "librados2", "librbd1", "librdmacm1", "libndctl6", "libdaxctl1", "libnl-3-200"),
+        *("libnl-route-3-200", "libkmod2", "libboost-thread1.74.0", "libboost-iostreams1.74.0", "libfmt9"),
+        *("liblttng-ust1", "libtirpc3"),
+    ),
+    "perftest": (*("ibverbs-providers", "libibverbs1", "librdmacm1", "libpci3", "libnl-3-200", "libnl-route-3-200"),),
     "postgresql-15": ("libpq5", "libicu72", "libxml2", "libldap-2.5-0", "libgssapi-krb5-2", "libpam0g"),
     "systemd": ("libsystemd-shared", "libapparmor1", "libkmod2", "libseccomp2", "libssl3"),
 }
@@ -148,6 +158,7 @@ def environment(program: str) -> dict[str, str]:
     libraries = [
         *folder.glob("usr/lib/*/systemd"),
         *folder.glob("usr/lib/*/pulseaudio"),
+        *folder.glob("usr/lib/*/ceph"),
         *folder.glob("usr/lib/*-linux-gnu*"),
         *folder.glob("lib/*-linux-gnu*"),
     ]

@@ -1,5 +1,6 @@
 """HTTP client session: keep-alive connections and bounded reading of responses."""
 
+import os
 import ssl
 import urllib.request
 from types import TracebackType
@@ -85,3 +86,11 @@ async def read_prefix(answer: aiohttp.ClientResponse, bound: int) -> bytes:
 def describe_error(error: BaseException) -> str:
     """Return the type and message of an exception."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the type of an exception and its system error, without text from the other side and without the URL."""
+    name = type(error).__name__
+    if not isinstance(error, OSError) or isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
+        return name
+    return f"{name}: {os.strerror(error.errno)}" if error.errno is not None and error.errno > 0 else name

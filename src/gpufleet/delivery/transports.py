@@ -21,7 +21,7 @@ from gpufleet.codecs.remote_write.series_cache import NAME
 from gpufleet.delivery.export_queue import ExportOutcome, ExportReply, ExportRequest
 from gpufleet.delivery.pacing import parse_retry_after
 from gpufleet.delivery.post import MAX_DETAIL
-from gpufleet.delivery.session import REQUEST_ERRORS, Session, describe_error, read_prefix
+from gpufleet.delivery.session import REQUEST_ERRORS, Session, cause_of, describe_error, read_prefix
 from gpufleet.model.errors import ConfigError, WireError
 
 ANSWER_BYTES = 4096
@@ -38,6 +38,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
         headers: by lower-case name.
         retry_after: seconds from Retry-After, or None.
         problem: the reason why there was no response.
+        cause: the same without any text from the other side and without the URL.
     """
 
     status: int
@@ -46,6 +47,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     retry_after: float | None = None
     problem: str = ""
+    cause: str = ""
 
     @property
     def is_html(self) -> bool:
@@ -71,16 +73,18 @@ class HttpSender(Session):
         *,
         timeout_seconds: float,
         headers: Callable[[], Mapping[str, str]],
+        name: str = "gpufleet-agent",
+        connections: int = 1,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Configure the client.
 
         Args:
             url: the complete URL.
-            timeout_seconds, tls: see `Session`.
+            name, timeout_seconds, connections, tls: see `Session`.
             headers: returns headers to add, such as credentials; raises ConfigError if they are unavailable.
         """
-        super().__init__(url, name="gpufleet-agent", timeout_seconds=timeout_seconds, tls=tls)
+        super().__init__(url, name=name, timeout_seconds=timeout_seconds, connections=connections, tls=tls)
         self._headers = headers
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
@@ -96,9 +100,9 @@ class HttpSender(Session):
                     parse_retry_after(answer.headers.get("Retry-After", ""), datetime.now(UTC)),
                 )
         except ConfigError as error:
-            return HttpAnswer(0, problem=str(error))
+            return HttpAnswer(0, problem=str(error), cause=str(error))
         except REQUEST_ERRORS as error:
-            return HttpAnswer(0, problem=describe_error(error))
+            return HttpAnswer(0, problem=describe_error(error), cause=cause_of(error))
 
 
 class HttpTransport:

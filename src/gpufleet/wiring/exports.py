@@ -83,14 +83,21 @@ def _remote_write(config: RemoteWriteConfig, url: str, agent: AgentConfig, name:
     return Export(source, queue, interval_seconds=config.interval_seconds)
 
 
-def make_http_sender(url: str, config: ReceiverConfig) -> "HttpSender":
-    """Return a sender for an address with the configured credentials. Raises as `make_exports`."""
+def make_http_sender(
+    url: str, config: ReceiverConfig, *, name: str = "gpufleet-agent", connections: int = 1
+) -> "HttpSender":
+    """Return a sender for an address with the configured credentials. Raises as `make_exports`.
+
+    `name` and `connections` are those of `Session`.
+    """
     from gpufleet.delivery.transports import HttpSender
 
     return HttpSender(
         url,
         timeout_seconds=config.timeout_seconds,
         headers=_credentials(config.token_file, config.headers_file),
+        name=name,
+        connections=connections,
         tls=tls_context(config.ca, config.certificate, config.key),
     )
 

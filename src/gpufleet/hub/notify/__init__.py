@@ -1,0 +1,1 @@
+"""Delivery of findings to webhooks, Alertmanagers and the store, from numbered transitions in the registry."""
