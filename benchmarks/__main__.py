@@ -5,7 +5,21 @@ import sys
 
 NAMES = (
     *("agent", "cluster", "nvml", "guests", "page", "exposition", "dcgm", "codec", "text", "spool", "attribution"),
-    *("store", "rollup", "usage", "lists", "rules", "hub", "ingest", "relay", "peers", "simulate", "million", "top"),
+    *(
+        "store",
+        "rollup",
+        "usage",
+        "lists",
+        "rules",
+        "findings",
+        "hub",
+        "ingest",
+        "relay",
+        "peers",
+        "simulate",
+        "million",
+        "top",
+    ),
 )
 
 

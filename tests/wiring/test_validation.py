@@ -21,6 +21,10 @@ WRONG = {
     "registry = 'postgresql+nothing://u:secret@h/d'": "registry",
     "registry = '/var/lib/registry.sqlite'": "registry",
     "state = '{0}/file'": "state",
+    "[findings.rules.'node.missing']\nseconds = 4": 'findings.rules."node.missing".seconds',
+    "[[findings.webhook]]\nname = 'w'\nurl = 'http://127.0.0.1:1'\nsecret_file = '{0}/token'\nrules = ['gpu.none']": (
+        "findings.webhook[0].rules"
+    ),
     "[tls]\ncertificate = '{0}/a.crt'\nkey = '{0}/b.key'": "tls.certificate",
     "[tls]\ncertificate = '{0}/none'\nkey = '{0}/a.key'": "tls.certificate",
 }
@@ -29,6 +33,8 @@ WRONG = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "file").write_text("")
+    (tmp_path / "token").write_text("0123456789abcdef")
+    (tmp_path / "token").chmod(0o600)
     for name in ("a", "b"):
         Authority(tmp_path, name).issue(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
     return tmp_path

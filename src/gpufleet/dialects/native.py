@@ -89,7 +89,7 @@ NATIVE = Dialect(
     name="gpufleet",
     prefixes=(PREFIX,),
     families=FAMILIES,
-    unread={},
+    unread={PREFIX + "findings": "findings of a hub about its own fleet"},
     identify=identify,
     self_prefixes=tuple(
         PREFIX + name

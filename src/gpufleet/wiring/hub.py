@@ -7,19 +7,15 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from gpufleet.codecs.batch import decode
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig, UsageConfig
-from gpufleet.fleet.attribution.bindings import Claims
 from gpufleet.fleet.usage.totals import Prices
+from gpufleet.hub.findings.instant import InstantSource
 from gpufleet.hub.flush.flusher import Flusher, run_rollups
-from gpufleet.hub.flush.quarantine import Quarantine
-from gpufleet.hub.flush.writer import StoreWriter
-from gpufleet.hub.forward.forwarder import SeriesForwarder
 from gpufleet.hub.imports.receiver import ImportReceiver
 from gpufleet.hub.imports.scrape_status import TargetStatuses
-from gpufleet.hub.liveness.senders import Senders, is_newer, next_report
-from gpufleet.hub.liveness.uptime import HistoryFile, IngestClock, IngestHistory, run_ingest_clock
+from gpufleet.hub.liveness.senders import Senders
+from gpufleet.hub.liveness.uptime import IngestClock, run_ingest_clock
 from gpufleet.hub.query import Queries
 from gpufleet.hub.query.overview import Overview
 from gpufleet.hub.query.records import CoverageCounter
@@ -27,23 +23,20 @@ from gpufleet.hub.query.status import HubStatus
 from gpufleet.hub.receive.clusters import Clusters
 from gpufleet.hub.receive.counters import Counters
 from gpufleet.hub.receive.credentials import Credentials
-from gpufleet.hub.receive.decode_cache import DecodedBatchCache
 from gpufleet.hub.receive.ingest import Ingest
-from gpufleet.hub.receive.ledger import Ledger, key_of
 from gpufleet.hub.receive.limits import ByteBudget
-from gpufleet.hub.receive.listener import Listener, clear_listener, reported_listener
-from gpufleet.hub.receive.log import Wal
-from gpufleet.hub.receive.machines import MachineAdmission
-from gpufleet.hub.receive.sequences import EpochConflicts, digest_of
+from gpufleet.hub.receive.listener import Listener, reported_listener
+from gpufleet.hub.receive.sequences import EpochConflicts
 from gpufleet.model.api.usage import Price
-from gpufleet.model.errors import RegistryError, StoreError, WireError
-from gpufleet.model.stored.ledger import SenderState
 from gpufleet.ports.clock import Clock
-from gpufleet.ports.registry import Audit, Registry, Tokens
+from gpufleet.ports.registry import Tokens
 from gpufleet.ports.store import Store
 from gpufleet.runtime import SystemClock, named_threads, supervise
 from gpufleet.wiring.connections import open_store
-from gpufleet.wiring.forward import make_forwarder, run_forwarder
+from gpufleet.wiring.findings import RuleParts, make_evaluator, run_evaluator
+from gpufleet.wiring.forward import run_forwarder
+from gpufleet.wiring.hub_parts import open_parts
+from gpufleet.wiring.notify import NotifyContext, make_receivers, run_housekeeping, run_notifications
 from gpufleet.wiring.polling import PollingContext, run_polling
 
 log = logging.getLogger(__name__)
@@ -59,9 +52,6 @@ STOP_SECONDS = 5
 
 STORE_SECONDS = 20
 """Time that stopping waits for a store on a server. Then its requests are aborted; the log keeps the unwritten rest."""
-
-HISTORY_FILE = "alive.json"
-"""File of the ingest history, in the hub's folder."""
 
 READER_THREADS = 4
 """Maximum concurrent short queries of the store."""
@@ -95,24 +85,6 @@ class RunningHub(msgspec.Struct, frozen=True, kw_only=True):
         """Return its address and protection."""
         address = self.url.partition("://")[2]
         return Listener(address=address, tls=self.secure, tokens=config.auth == "tokens")
-
-
-class _Parts(msgspec.Struct, frozen=True, kw_only=True):
-    wal: Wal
-    registry: Registry
-    tokens: Tokens
-    audit: Audit
-    store: Store
-    ledger: Ledger
-    machines: MachineAdmission
-    writer: StoreWriter
-    decoded_cache: DecodedBatchCache
-    counters: Counters
-    senders: tuple[SenderState, ...]
-    history_file: HistoryFile
-    history: IngestHistory
-    is_caught_up: Callable[[], bool]
-    forwarder: SeriesForwarder | None
 
 
 @contextlib.asynccontextmanager
@@ -161,7 +133,7 @@ async def running_hub(
         sql_executor = stack.enter_context(named_threads(1, "hub-sql"))
         probe_executor = stack.enter_context(named_threads(1, "hub-prober"))
         loop = asyncio.get_running_loop()
-        parts = await loop.run_in_executor(writing, _open, config, store, clock, stack, accept_data_loss)
+        parts = await loop.run_in_executor(writing, open_parts, config, store, clock, stack, accept_data_loss)
         ingest_clock = IngestClock(clock, parts.history)
         flusher = Flusher(
             wal=parts.wal,
@@ -177,6 +149,7 @@ async def running_hub(
         pressure = ByteBudget(config.ingest.max_pending_bytes)
         conflicts = EpochConflicts()
         senders = Senders(ingest_clock, parts.senders)
+        rules = RuleParts.of(senders, parts.registry.allocations(), config.findings.interval_seconds)
         ingest = Ingest(
             wal=parts.wal,
             ledger=parts.ledger,
@@ -184,7 +157,7 @@ async def running_hub(
             counters=parts.counters,
             decoding=decoding,
             conflicts=conflicts,
-            accepted=senders.note,
+            accepted=rules.note,
             decoded_cache=parts.decoded_cache,
             machines=parts.machines,
         )
@@ -198,6 +171,17 @@ async def running_hub(
             ingest_clock=ingest_clock,
         )
         target_statuses = TargetStatuses()
+        notifying = NotifyContext(
+            findings=parts.findings,
+            machines=parts.registry,
+            store=parts.store,
+            hub=parts.wal.epoch,
+            folder=config.folder,
+            threads=reading,
+            writing=writing,
+            clock=clock,
+        )
+        receivers = make_receivers(config.findings, notifying)
         status = HubStatus(
             counters=parts.counters,
             wal=parts.wal,
@@ -207,6 +191,12 @@ async def running_hub(
             clock=clock,
             target_statuses=target_statuses,
             forwarder=parts.forwarder,
+            receivers=[one.stats for one in receivers],
+            rules=rules.status if config.findings.enabled else None,
+        )
+        live_findings = rules.live(config.findings)
+        coverage = CoverageCounter(
+            registry=parts.registry, store=parts.store, clock=clock, stale_after_seconds=config.stale_after_seconds
         )
         overview = Overview(
             senders=senders,
@@ -214,23 +204,19 @@ async def running_hub(
             ledger=parts.ledger,
             conflicts=conflicts,
             clusters=clusters,
-            covering=CoverageCounter(
-                registry=parts.registry,
-                store=parts.store,
-                clock=clock,
-                stale_after_seconds=config.stale_after_seconds,
-            ),
+            covering=coverage,
             store=parts.store,
             registry=parts.registry,
             threads=reading,
             clock=clock,
             flush_lag_seconds=lambda: status.flush_lag_seconds,
             unflushed_since=lambda: status.unflushed_since,
+            findings=live_findings,
         )
         queries = Queries(
             registry=parts.registry,
             store=parts.store,
-            claims=Claims(parts.registry.allocations()),
+            claims=rules.claims,
             threads=reading,
             usage_threads=calculating,
             sql_thread=sql_executor,
@@ -240,7 +226,21 @@ async def running_hub(
             stale_after_seconds=config.stale_after_seconds,
             instant=overview.instant,
             prices=make_prices(config.usage),
+            findings=parts.findings,
+            live_findings=live_findings,
         )
+        source = InstantSource(
+            liveness=overview.instant,
+            served=lambda: clusters.served,
+            ingest_clock=ingest_clock,
+            ledger=parts.ledger,
+            conflicts=conflicts,
+            counters=parts.counters,
+            wal=parts.wal,
+            flush_lag_seconds=lambda: status.flush_lag_seconds,
+            readiness=queries.readiness,
+        )
+        evaluator = make_evaluator(config, rules, parts, source, coverage=coverage, queries=queries, clock=clock)
         task = asyncio.create_task(flusher.run(), name="flusher")
         binding = asyncio.create_task(
             supervise(
@@ -304,6 +304,9 @@ async def running_hub(
                     ),
                 ),
                 run_rollups(parts.store, parts.counters, clock),
+                run_evaluator(evaluator, parts.counters),
+                run_notifications(receivers, parts.counters),
+                run_housekeeping(receivers, notifying, parts.counters),
                 serve(
                     app,
                     host,
@@ -345,118 +348,3 @@ async def load_credentials(tokens: Tokens, stack: contextlib.AsyncExitStack, cou
     task = asyncio.create_task(run, name="tokens")
     stack.callback(task.cancel)
     return credentials
-
-
-def check_state(registry: Registry, store: Store) -> None:
-    """Check that registry and store belong together, before anything is written.
-
-    Raises:
-        StoreError: if the store has no tables, but the registry knows machines.
-        RegistryError: if the registry knows no machine, but the store has samples.
-    """
-    knows_machines = bool(registry.machines(limit=1))
-    if knows_machines and store.schema_version() == 0:
-        raise StoreError(
-            "the store has no tables, but the registry knows machines with stored data: check `store` in the "
-            "configuration and that its disk is mounted, or restore the store from a backup. To start with an empty "
-            "store, run `gpufleet hub --accept-data-loss` once"
-        )
-    if not knows_machines and not store.is_empty():
-        raise RegistryError(
-            "the registry knows no machine, but the store has their samples: check `registry` in the configuration, "
-            "or restore the registry from a backup. To start with an empty registry, in which every machine gets a "
-            "new id, run `gpufleet hub --accept-data-loss` once"
-        )
-
-
-def _open(
-    config: HubConfig,
-    open_at: Callable[[str], Store],
-    clock: Clock,
-    stack: contextlib.AsyncExitStack,
-    accept_data_loss: bool,
-) -> _Parts:
-    """Open all files and databases and replay the log. Blocking."""
-    from gpufleet.registry.audit import SqlAudit
-    from gpufleet.registry.database import Database
-    from gpufleet.registry.sql import SqlRegistry
-    from gpufleet.registry.tokens import SqlTokens
-
-    try:
-        config.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot create the hub's folder {config.folder}: {error.strerror}") from error
-    wal = Wal.open(
-        config.folder / "wal", max_bytes=config.ingest.wal_max_bytes, max_body_bytes=config.ingest.max_body_bytes
-    )
-    stack.callback(wal.close)
-    clear_listener(config.folder)
-    database = Database.open(config.registry_dsn)
-    registry = SqlRegistry(database, max_machines=config.ingest.max_machines)
-    stack.callback(registry.close)
-    registry.migrate()
-    registry.register_clusters(config.clusters, clock.now_ns())
-    store = open_at(config.store_dsn)
-    stack.callback(store.close)
-    if not accept_data_loss:
-        check_state(registry, store)
-    store.migrate(config.retention.as_record, hub=wal.epoch)
-    counters = Counters()
-    ledger = Ledger(registry.sequences(), max_senders=config.ingest.max_senders)
-    senders = {(item.cluster, item.sender): item for item in registry.senders()}
-    machines = MachineAdmission(registry, wal.make_drain_check)
-    replay(wal, ledger, senders, machines)
-    history_file, decoded_cache = HistoryFile(config.folder / HISTORY_FILE), DecodedBatchCache()
-    forwarder = make_forwarder(config, clock)
-    if forwarder is not None:
-        stack.callback(forwarder.queue.close)
-    newest_received_at = max((state.newest_report.received_at for state in senders.values()), default=0)
-    writer = StoreWriter(
-        wal=wal.epoch,
-        store=store,
-        registry=registry,
-        quarantine=Quarantine(config.folder / "quarantine"),
-        counters=counters,
-        decoded_cache=decoded_cache,
-        written=forwarder.offer if forwarder is not None else lambda _: None,
-        now=clock.now_ns,
-    )
-    return _Parts(
-        wal=wal,
-        registry=registry,
-        tokens=SqlTokens(database),
-        audit=SqlAudit(database),
-        store=store,
-        ledger=ledger,
-        machines=machines,
-        writer=writer,
-        decoded_cache=decoded_cache,
-        counters=counters,
-        senders=tuple(senders.values()),
-        history_file=history_file,
-        history=history_file.load() or IngestHistory.until(newest_received_at),
-        is_caught_up=wal.make_drain_check(),
-        forwarder=forwarder,
-    )
-
-
-def replay(
-    wal: Wal,
-    ledger: Ledger,
-    senders: dict[tuple[str, str], SenderState] | None = None,
-    machines: MachineAdmission | None = None,
-) -> None:
-    """Enter every batch that was acknowledged but not flushed into the ledger and, if given, the other records."""
-    for record in wal.replay():
-        try:
-            batch = decode(record.body)
-        except WireError:
-            continue  # the writer quarantines and logs it
-        key, sender_key = key_of(batch), (batch.cluster, batch.sender)
-        before = senders[sender_key].newest_report if senders is not None and sender_key in senders else None
-        if senders is not None and is_newer(before, batch, known_epoch=ledger.knows(key)):
-            newest = next_report(before, batch, received_at=record.received_at)
-            senders[sender_key] = SenderState(cluster=batch.cluster, sender=batch.sender, newest_report=newest)
-        ledger.hold(key, batch, digest_of(record.body), record.came_at)
-        if machines is not None:
-            machines.restore(batch, record.came_at)

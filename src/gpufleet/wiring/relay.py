@@ -21,7 +21,8 @@ from gpufleet.model.errors import ConfigError, StoreError
 from gpufleet.ports.clock import Clock
 from gpufleet.runtime import SystemClock, named_threads
 from gpufleet.wiring.connections import make_hub_client
-from gpufleet.wiring.hub import ANSWER_SECONDS, CONNECTIONS, STOP_SECONDS, RunningHub, load_credentials, replay
+from gpufleet.wiring.hub import ANSWER_SECONDS, CONNECTIONS, STOP_SECONDS, RunningHub, load_credentials
+from gpufleet.wiring.hub_parts import replay
 
 
 @contextlib.asynccontextmanager

@@ -66,6 +66,8 @@ def check_hub(resolved: LoadedConfig[HubConfig], *, daemon: bool) -> tuple[Confi
             problems += _check_store(resolved, daemon=daemon)
         if config.registry is not None and (config.relay.to is None or config.auth == "tokens"):
             problems += _check_registry(resolved, config.registry)
+        if config.findings.rules or config.findings.webhook:
+            problems += _check_findings(resolved)
     except ModuleNotFoundError:
         if daemon:
             raise
@@ -97,4 +99,18 @@ def _check_registry(resolved: LoadedConfig[HubConfig], dsn: str) -> list[ConfigE
         Database.open(dsn).close()  # loads the driver; nothing is connected
     except RegistryError as error:
         return [ConfigError(resolved.origin("registry"), "registry", str(error))]
+    return []
+
+
+def _check_findings(resolved: LoadedConfig[HubConfig]) -> list[ConfigError]:
+    from gpufleet.fleet.rules.rule import Thresholds
+    from gpufleet.fleet.rules.table import RULES
+    from gpufleet.wiring.notify import check_rules
+
+    config = resolved.config.findings
+    try:
+        Thresholds(RULES, config.rules, resolved.origin("findings.rules"))
+        check_rules(config, resolved.origin("findings.webhook"))
+    except ConfigError as error:
+        return [error]
     return []

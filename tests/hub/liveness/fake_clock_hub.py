@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
+
 from gpufleet.codecs.batch import encode
 from gpufleet.hub.flush.quarantine import Quarantine
 from gpufleet.hub.flush.writer import StoreWriter
-from gpufleet.hub.liveness.senders import Senders
+from gpufleet.hub.liveness.senders import SenderReport, Senders
 from gpufleet.hub.liveness.uptime import HistoryFile, IngestClock
 from gpufleet.hub.query.overview import Overview
 from gpufleet.hub.query.paging import PageRequest
@@ -20,27 +22,32 @@ from gpufleet.hub.receive.ingest import EpochConflictError, Ingest
 from gpufleet.hub.receive.ledger import Ledger
 from gpufleet.hub.receive.log import Wal
 from gpufleet.hub.receive.sequences import EpochConflicts
+from gpufleet.model.absence import Absent
 from gpufleet.model.api.answer import SenderRecord
+from gpufleet.model.catalogue import Lane
 from gpufleet.model.cluster import ClusterRecord
-from gpufleet.model.machine import Machine
+from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
+from gpufleet.model.reading import Sample, Value
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.stored.ledger import SenderState
 from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.registry.sql import SqlRegistry
-from gpufleet.wiring.hub import replay
+from gpufleet.wiring.hub_parts import replay
 from tests.fakes.batches import gpu_sample, gpu_view
 from tests.fakes.clock import FakeClock
 from tests.fakes.store import MemoryStore
+from tests.support.findings import EvaluatorStub
 
 STEP = 2.5
 INTERVAL = 30.0
+STATIC_EVERY = 20
 
 
 class Node:
     """An agent: its sequence numbers, its clock and its backlog."""
 
-    def __init__(self, name: str, cluster: str = "local", *, gpus: int = 2) -> None:
-        self.name, self.cluster, self.gpus = name, cluster, gpus
+    def __init__(self, name: str, cluster: str = "local", *, gpus: int = 2, first_gpu: int = 0) -> None:
+        self.name, self.cluster, self.gpus, self.first_gpu = name, cluster, gpus, first_gpu
         self.epoch = f"{abs(hash((name, cluster))):032x}"[:32]
         self.seq = 0
         self.ahead = 0.0  # seconds that its clock is ahead
@@ -49,6 +56,8 @@ class Node:
         self.answered_at: int | None = None  # for a scrape target
         self.sends_heartbeat = True
         self.sends_samples = True
+        self.sends_inventory = False  # and static readings
+        self.gpu_state: str | None = None
         self.machine = Machine(name=name, machine_id=f"{name:x<32}"[:32], boot_id=f"boot-{name}")
 
     def now(self, clock: FakeClock) -> int:
@@ -69,7 +78,10 @@ class Node:
             queue_records=0 if unsent is None else self.queued,
             answered_at=self.answered_at,
         )
-        samples = tuple(gpu_sample(gpu_view(number), at, gpu_power_watts=100.0) for number in range(self.gpus))
+        samples = tuple(gpu_sample(gpu_view(number), at, **self._values()) for number in self._gpu_numbers())
+        if self.sends_inventory and seq % STATIC_EVERY == 1:
+            static: dict[str, Value | Absent] = {"gpu_pcie_link_width_max": 16}
+            samples += tuple(msgspec.structs.replace(one, lane=Lane.STATIC, values=static) for one in samples)
         return encode(
             Batch(
                 cluster=self.cluster,
@@ -78,9 +90,25 @@ class Node:
                 seq=seq,
                 sent_at=at,
                 heartbeat=beat if self.sends_heartbeat else None,
-                reports=(MachineReport(machine=self.machine, samples=samples),) if self.sends_samples else (),
+                reports=(self._report(samples),) if self.sends_samples else (),
             )
         )
+
+    def _report(self, samples: tuple[Sample, ...]) -> MachineReport:
+        if not self.sends_inventory:
+            return MachineReport(machine=self.machine, samples=samples)
+        gpus = tuple(
+            PciFunction(address=f"0000:{number:02x}:00.0", vendor=NVIDIA_VENDOR, device=1, class_code=0x030200)
+            for number in self._gpu_numbers()
+        )
+        return MachineReport(machine=self.machine, samples=samples, inventory=gpus)
+
+    def _gpu_numbers(self) -> range:
+        return range(self.first_gpu, self.first_gpu + self.gpus)
+
+    def _values(self) -> dict[str, Value | Absent]:
+        values: dict[str, Value | Absent] = {} if self.gpu_state == "lost" else {"gpu_power_watts": 100.0}
+        return values if self.gpu_state is None else {**values, "gpu_state": self.gpu_state}
 
 
 class FakeClockHub:
@@ -90,6 +118,7 @@ class FakeClockHub:
         self.folder, self.configured = folder, clusters or ("local",)
         self.clock, self.store, self.flushes = FakeClock(), MemoryStore(), True
         self.threads = ThreadPoolExecutor(1)
+        self.live_findings = EvaluatorStub()
         self.open()
 
     def open(self) -> None:
@@ -113,7 +142,7 @@ class FakeClockHub:
             counters=Counters(),
             decoding=self.threads,
             conflicts=self.conflicts,
-            accepted=self.senders.note,
+            accepted=self.note_report,
         )
         self.writer = StoreWriter(
             wal=self.wal.epoch,
@@ -138,7 +167,12 @@ class FakeClockHub:
             clock=self.clock,
             flush_lag_seconds=self._lag,
             unflushed_since=lambda: self.wal.oldest_received_at,
+            findings=self.live_findings,
         )
+
+    def note_report(self, report: SenderReport) -> None:
+        """Record an accepted batch, as the hub does."""
+        self.senders.note(report)
 
     def close(self) -> None:
         self.wal.close()

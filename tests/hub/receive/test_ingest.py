@@ -31,7 +31,7 @@ from gpufleet.model.stored.ledger import SequenceKey, SequenceState
 from gpufleet.model.wire.batch import WireBatch
 from gpufleet.registry.database import Database
 from gpufleet.registry.sql import SqlRegistry
-from gpufleet.wiring.hub import replay
+from gpufleet.wiring.hub_parts import replay
 from tests.fakes.batches import EPOCH, body, gpu_sample, gpu_view
 from tests.support.waiting import wait_until
 

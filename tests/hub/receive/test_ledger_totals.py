@@ -42,6 +42,8 @@ def test_missing_counters_equal_a_full_count(reports: list[tuple[str, str, str, 
         own = sum(number for key, number in lacking.items() if key.cluster == cluster)
         assert ledger.missing_by_cluster().get(cluster, 0) == own
         for sender in ("s", "t", "u"):
+            own = sum(number for key, number in lacking.items() if (key.cluster, key.sender) == (cluster, sender))
+            assert ledger.missing_by_sender().get((cluster, sender), 0) == own
             of_sender = {key.epoch: numbers for key, numbers in runs if (key.cluster, key.sender) == (cluster, sender)}
             assert {epoch: held for epoch, held, _ in ledger.runs_of(cluster, sender)} == of_sender
             for epoch, _, known in ledger.runs_of(cluster, sender):

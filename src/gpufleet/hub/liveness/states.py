@@ -40,6 +40,10 @@ class LivenessSnapshot:
         lag = 0.0 if unflushed_since is None else self._past.unseen_since(unflushed_since)
         self.not_flushed = lag + FLUSH_SLACK_SECONDS
 
+    def unseen_since(self, at: int) -> float:
+        """Return the ingest seconds since a time by the hub's clock, nanoseconds since 1970."""
+        return self._past.unseen_since(at)
+
     def list_freshness(self, cluster: str | None = None) -> list[SenderFreshness]:
         """Return the freshness of every sender."""
         return list(self.senders.list_freshness(self.second, cluster))

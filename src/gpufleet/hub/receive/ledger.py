@@ -180,6 +180,7 @@ class Ledger:
         self._runs: dict[SequenceKey, SequenceRun] = {}
         self._quota = SenderQuota(max_senders)
         self._missing: Counter[str] = Counter()
+        self._missing_of: Counter[tuple[str, str]] = Counter()  # by cluster and sender, without zeros
         self._first: dict[tuple[str, str], SequenceKey] = {}  # by sender and epoch, the first known run
         self._moved: dict[tuple[str, str], list[SequenceKey]] = {}  # by sender and epoch, runs in several clusters
         for key, one in held.items():
@@ -215,7 +216,8 @@ class Ledger:
         if not self._moved:  # nearly always; a fast path, as this runs for every batch
             missing = run.numbers.missing
             run.hold(batch, digest, received_at)
-            self._missing[key.cluster] += run.numbers.missing - missing
+            if run.numbers.missing != missing:
+                self._count_missing(key, run.numbers.missing - missing)
             return
         before = self._missing_counts(key)
         run.hold(batch, digest, received_at)
@@ -275,14 +277,21 @@ class Ledger:
         below = [(start, min(end, highest)) for start, end in others if start <= highest]
         return Intervals([*run.numbers.ranges, *below])
 
-    def _missing_counts(self, key: SequenceKey) -> list[tuple[str, int]]:
-        """Return cluster and number of missing batches for a run and for its counterparts in other clusters."""
+    def _missing_counts(self, key: SequenceKey) -> list[tuple[SequenceKey, int]]:
+        """Return the number of missing batches of a run and of its counterparts in other clusters."""
         runs = self._moved.get((key.sender, key.epoch), (key,))
-        return [(one.cluster, self.known(one).missing) for one in runs]
+        return [(one, self.known(one).missing) for one in runs]
 
-    def _recount(self, before: list[tuple[str, int]], key: SequenceKey) -> None:
-        for (cluster, old), (_, new) in zip(before, self._missing_counts(key), strict=True):
-            self._missing[cluster] += new - old
+    def _recount(self, before: list[tuple[SequenceKey, int]], key: SequenceKey) -> None:
+        for (run, old), (_, new) in zip(before, self._missing_counts(key), strict=True):
+            self._count_missing(run, new - old)
+
+    def _count_missing(self, key: SequenceKey, more: int) -> None:
+        self._missing[key.cluster] += more
+        who = key.cluster, key.sender
+        self._missing_of[who] += more
+        if not self._missing_of[who]:
+            del self._missing_of[who]
 
     @property
     def missing(self) -> int:
@@ -292,3 +301,7 @@ class Ledger:
     def missing_by_cluster(self) -> dict[str, int]:
         """Return `missing` by cluster."""
         return dict(self._missing)
+
+    def missing_by_sender(self) -> dict[tuple[str, str], int]:
+        """Return `missing` by cluster and sender, without senders that miss none."""
+        return dict(self._missing_of)

@@ -93,6 +93,11 @@ class Wal:
         return self._spool.depth.bytes
 
     @property
+    def used_ratio(self) -> float:
+        """Backlog as a share of its limit."""
+        return self._spool.depth.bytes / self._max_bytes
+
+    @property
     def lost(self) -> int:
         """Acknowledged bodies that were damaged on disk or missing on opening."""
         return self._spool.dropped_total + self._spool.recovery.lost_records

@@ -28,6 +28,7 @@ class FaultKind(enum.StrEnum):
     AGENT_RESTART = "agent-restart"
     NODE_REBOOT = "node-reboot"
     COLLECTOR_BROKEN = "collector-broken"
+    READERS_BROKEN = "readers-broken"
     NO_INVENTORY = "no-inventory"
     GUEST_DOWN = "guest-down"
     # delivery and clocks
@@ -153,6 +154,9 @@ FAULTS: dict[FaultKind, FaultRow] = {
     _K.COLLECTOR_BROKEN: FaultRow(
         _CLUSTER, 600, "the readers of the cluster's GPUs fail: agents send heartbeats and host readings only",
         ("cluster.collector_broken", _PARTIAL)),
+    _K.READERS_BROKEN: FaultRow(
+        _NODE, 600, "the readers of the node's GPUs fail: its agent sends heartbeats and host readings only",
+        ("node.gpus_stale", _PARTIAL)),
     _K.NO_INVENTORY: FaultRow(
         _NODE, 1800, "the static readings of the node fail", ("node.inventory_unconfirmed",)),
     _K.GUEST_DOWN: FaultRow(

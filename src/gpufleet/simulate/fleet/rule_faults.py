@@ -46,6 +46,7 @@ RULE_FAULTS: Mapping[str, str] = MappingProxyType(
         "cluster.zero_anomaly": "zero-utilization@+10m/4m:c1",
         "node.missing": f"node-off@+2m/5m:{_TRAINING}",
         "node.inventory_unconfirmed": f"no-inventory@+2m/30m:{_TRAINING}",
+        "node.gpus_stale": f"readers-broken@+2m/12m:{_TRAINING}",
         "node.gpu_count_mismatch": f"gpu-unallocatable@+2m/8m:{_INFERENCE}",
         "node.hidden_when_idle": f"hidden-when-idle@+5m/15m:{_INFERENCE}",
         "node.expected_unknown": f"no-pci@+0s/20m:{_TRAINING}",
@@ -125,6 +126,7 @@ DETECTION_MINUTES: Mapping[str, int] = MappingProxyType(
         "cluster.zero_anomaly": 2,
         "node.missing": 3,
         "node.inventory_unconfirmed": 20,
+        "node.gpus_stale": 7,
         "node.gpu_count_mismatch": 3,
         "node.hidden_when_idle": 6,
         "node.expected_unknown": 11,
@@ -206,7 +208,6 @@ NOT_SIMULATED: Mapping[str, str] = MappingProxyType(
         "hub.rejecting": "agents of the fleet send valid batches only: tests on the hub send others",
         "hub.schema_drift": _IMPORTS,
         "hub.series_churn": _IMPORTS,
-        "gpu.xid.reboot": "XID 79 is the only code of the rule, and its finding is hidden by that of gpu.lost",
         "allocation.tenant_overlap": "two allocations of the registry overlap, whatever the fleet reports",
     }
 )

@@ -1,0 +1,299 @@
+"""Gatherer of the facts about the fleet: once per judgement, on a thread of its own.
+
+Costs do not grow with machines except by columns: a query per cluster for readings and for events, the registry's
+machines in pages, and the scan of machines and the answers for allocations in turns.
+
+A part that cannot be gathered is unknown, and its failure is part of the result: no finding closes by it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from gpufleet.fleet.facts.allocations import allocation_table
+from gpufleet.fleet.facts.clusters import (
+    BusyShares,
+    ClusterReading,
+    cluster_table,
+    count_late_clusters,
+    utilization_shares,
+)
+from gpufleet.fleet.facts.duplicates import DUPLICATE_SECONDS
+from gpufleet.fleet.facts.fleet import FleetTables, fleet_tables
+from gpufleet.fleet.facts.history import FactMemory
+from gpufleet.fleet.facts.hub import HourlyCounts, NewNames, hub_table
+from gpufleet.fleet.facts.metrics import EVENT_SECONDS, FACT_EVENTS, FACT_METRICS
+from gpufleet.fleet.facts.senders import SenderReading, sender_table
+from gpufleet.fleet.facts.supplied import ClusterInputs
+from gpufleet.fleet.rules.facts import NO_ROW, FactTable, FleetFacts
+from gpufleet.fleet.rules.logic import Column
+from gpufleet.fleet.rules.rule import RuleScope
+from gpufleet.hub.findings.allocations import AllocationTurns
+from gpufleet.hub.findings.boots import AgentBoots
+from gpufleet.hub.findings.failures import (
+    ALLOCATIONS,
+    CLUSTERS,
+    COVERAGE,
+    DUPLICATES,
+    EVENTS,
+    FLEET,
+    MACHINES,
+    READINGS,
+    STORE,
+    PartFailures,
+)
+from gpufleet.hub.findings.instant import HubInstant
+from gpufleet.hub.findings.machine_inputs import attribution, current_holders, machine_inputs
+from gpufleet.hub.findings.reports import NO_MACHINE, nearest_report, only_machines
+from gpufleet.hub.findings.scan import MachineScan
+from gpufleet.hub.findings.sender_inputs import data_delays, dropped_totals, sender_readings, start_dropped
+from gpufleet.hub.findings.states import ClusterState, ClusterStates
+from gpufleet.hub.liveness.senders import Senders
+from gpufleet.hub.query.overview import MIN_SENDERS_COMPARED
+from gpufleet.hub.query.records import CoverageCounter
+from gpufleet.model.api.answer import Coverage
+from gpufleet.model.stored.readings import EventCount, NewestColumns, ViewColumns
+from gpufleet.model.time import NANOS
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.registry import Registry
+from gpufleet.ports.store import FactStore
+
+
+class GatheredFacts(msgspec.Struct, frozen=True):
+    """Facts, and why parts of them are missing."""
+
+    facts: FleetFacts
+    failures: Mapping[str, str]
+
+
+class FactGatherer:
+    """Gathers the facts, and keeps what is needed between judgements. Use it from one thread."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        store: FactStore,
+        coverage: CoverageCounter,
+        senders: Senders,
+        boots: AgentBoots,
+        scan: MachineScan,
+        allocations: AllocationTurns,
+        clock: Clock,
+        stale_after_seconds: float,
+    ) -> None:
+        """Take the sources. Create it before the hub accepts batches: earlier totals of senders are its baseline."""
+        self._states = ClusterStates(registry, scan)
+        self._store = store
+        self._coverage = coverage
+        self._boots = boots
+        self._allocations = allocations
+        self._clock = clock
+        self._stale_after = stale_after_seconds
+        self._started = clock.monotonic()
+        self._memory = FactMemory()
+        self._counts = HourlyCounts()
+        self._names = NewNames(self._started)
+        self._busy = BusyShares()
+        self._dropped = start_dropped(senders)
+        self._failures: Mapping[str, str] = {}
+        self._delays: dict[str, Column] = {}
+
+    def gather(self, instant: HubInstant, is_stopped: Callable[[], bool]) -> GatheredFacts:
+        """Return the facts at an instant. Raises EvaluationStopped once the hub stops."""
+        failures = PartFailures(self._failures, is_stopped)
+        self._failures = failures.reasons
+        if instant.store_error:
+            failures.reasons[STORE] = instant.store_error
+        states = self._states.read(instant, failures)
+        rows = {one.id: row for row, one in enumerate(states)}
+        tables = FleetTables(FactTable(RuleScope.MACHINE), FactTable(RuleScope.DEVICE), {})
+        with failures.part(FLEET):
+            tables = self._fleet(states, rows, instant, failures)
+        readings = self._cluster_readings(states, tables, instant, failures)
+        return GatheredFacts(
+            FleetFacts.of(
+                self._hub(states, readings, instant),
+                cluster_table(readings),
+                tables.machines,
+                self._senders(states, tables.machines, instant),
+                self._allocation_table(rows, tables.machines, instant, failures),
+                tables.devices,
+                unread=self._unread(states, failures),
+            ),
+            failures.reasons,
+        )
+
+    def _fleet(
+        self,
+        states: Sequence[ClusterState],
+        rows: Mapping[str, int],
+        instant: HubInstant,
+        failures: PartFailures,
+    ) -> FleetTables:
+        duplicates: ViewColumns | None = None
+        if instant.has_store:
+            with failures.part(DUPLICATES):
+                duplicates = self._store.duplicate_views(instant.liveness.now - int(DUPLICATE_SECONDS * NANOS))
+        return fleet_tables(
+            self._inputs(states, instant, failures),
+            self._memory,
+            instant.liveness.now,
+            self._stale_after,
+            cluster_rows=rows,
+            duplicates=duplicates,
+        )
+
+    def _inputs(
+        self, states: Sequence[ClusterState], instant: HubInstant, failures: PartFailures
+    ) -> Iterator[ClusterInputs]:
+        """Yield the inputs of each cluster. Without the store there are no readings."""
+        agents = self._agents(states)
+        self._delays = {}
+        for one in states:
+            newest: NewestColumns | None = None
+            events: Sequence[EventCount] | None = None
+            if instant.has_store:
+                with failures.part(READINGS):
+                    newest = self._store.newest_columns(one.id, FACT_METRICS)
+                    self._delays[one.id] = data_delays(newest, one.machines, one.senders)
+                since = instant.liveness.now - int(EVENT_SECONDS * NANOS)
+                with failures.part(EVENTS):
+                    events = self._store.event_counts(one.id, FACT_EVENTS, since)
+            yield ClusterInputs(
+                cluster=one.id,
+                newest=NO_READINGS if newest is None else newest,
+                machines=machine_inputs(
+                    one.machines, one.scanned, lambda *who: agents.get(who), is_queried=newest is not None
+                ),
+                holders=current_holders(one.machines, one.scanned),
+                events=events,
+                ingest_age=instant.liveness.unseen_since,
+                flush_seconds=instant.liveness.not_flushed,
+            )
+
+    def _unread(self, states: Sequence[ClusterState], failures: PartFailures) -> frozenset[str]:
+        """Return the clusters whose machines or GPUs could not be read."""
+        no_list = not failures.reasons.keys().isdisjoint((CLUSTERS, MACHINES, FLEET))
+        return frozenset([one.id for one in states if no_list or one.id not in self._delays])
+
+    def _agents(self, states: Sequence[ClusterState]) -> Mapping[tuple[str, str], int]:
+        current = {
+            (one.id, name)
+            for one in states
+            for name, is_current in zip(one.senders.names, one.senders.is_current.tolist(), strict=True)
+            if is_current
+        }
+        return self._boots.count(current.__contains__)
+
+    def _cluster_readings(
+        self,
+        states: Sequence[ClusterState],
+        tables: FleetTables,
+        instant: HubInstant,
+        failures: PartFailures,
+    ) -> list[ClusterReading]:
+        coverage: Mapping[str, Coverage] = {}
+        if instant.has_store:
+            retired = [machine.id for one in states for machine in one.machines.select(retired=True)]
+            with failures.part(COVERAGE):
+                coverage = {one.cluster: one for one in self._coverage.of(None, retired)}
+        zero, busy = utilization_shares(tables.devices, tables.machines, len(states))
+        before = self._busy.before(self._clock.monotonic(), [one.id for one in states], busy)
+        return [
+            ClusterReading(
+                id=one.id,
+                retired=one.is_retired,
+                nearest=nearest_report(one.senders, one.retired_senders),
+                newest_value_seconds=_value_age(tables.newest_value_at.get(one.id, 0), instant),
+                zero_utilization_ratio=share,
+                busy_before_ratio=before.get(one.id),
+                **_coverage(coverage.get(one.id)),
+                **attribution(one.scanned),
+            )
+            for one, share in zip(states, zero.tolist(), strict=True)
+        ]
+
+    def _hub(
+        self, states: Sequence[ClusterState], readings: Sequence[ClusterReading], instant: HubInstant
+    ) -> FactTable:
+        second = self._clock.monotonic()
+        aheads = np.concatenate([np.empty(0), *(one.senders.ahead[one.senders.is_current] for one in states)])
+        values: dict[str, float | None] = {
+            **self._counts.add(second, instant.counts),
+            **count_late_clusters(readings),
+            "ingesting": instant.is_ingesting,
+            "store_answers": None if instant.store_error is None else not instant.store_error,
+            "registry_answers": not instant.registry_error,
+            "flush_lag_seconds": instant.flush_lag_seconds,
+            "log_used_ratio": instant.log_used_ratio,
+            "clock_behind_seconds": float(np.median(aheads)) if len(aheads) >= MIN_SENDERS_COMPARED else None,
+            "unknown_names": self._names.count(second, instant.unknown_names),
+        }
+        return hub_table(values, second - self._started)
+
+    def _senders(self, states: Sequence[ClusterState], machines: FactTable, instant: HubInstant) -> FactTable:
+        senders = instant.liveness.senders
+        totals = {who: total for one in states for who, total in dropped_totals(senders, one.id).items()}
+        dropped = self._dropped.add(self._clock.monotonic(), totals)
+        keys: list[str] = []
+        readings: list[SenderReading] = []
+        clusters, of_machines, retired, first = [], [], [], 0
+        for row, one in enumerate(states):
+            delays = self._delays.get(one.id, np.full(len(one.senders.names), np.nan))
+            keys += [f"{one.id}/{name}" for name in one.senders.names]
+            readings += sender_readings(one.id, one.senders, delays, dropped, instant)
+            places = only_machines(one.senders, one.machines)
+            clusters.append(np.full(len(places), row))
+            of_machines.append(np.where((places == NO_MACHINE) | (len(machines) == 0), NO_ROW, places + first))
+            retired.append(one.retired_senders)
+            first += len(one.machines.records)
+        return sender_table(
+            keys, readings, clusters=_joined(clusters), machines=_joined(of_machines), retired=_joined(retired)
+        )
+
+    def _allocation_table(
+        self, rows: Mapping[str, int], machines: FactTable, instant: HubInstant, failures: PartFailures
+    ) -> FactTable:
+        if instant.has_store:
+            with failures.part(ALLOCATIONS):
+                self._allocations.take_turn()
+        readings = [one for one in self._allocations.read() if one.cluster in rows]
+        of_machines = [machines.row(f"{one.cluster}/{one.machine}") for one in readings]
+        return allocation_table(
+            readings,
+            [rows[one.cluster] for one in readings],
+            [NO_ROW if row is None else row for row in of_machines],
+        )
+
+
+def _value_age(at: int, instant: HubInstant) -> float | None:
+    """Return the ingest seconds since the receipt of a value, nanoseconds since 1970; None if there is none (0).
+
+    Values that are not flushed yet can be newer.
+    """
+    return max(0.0, instant.liveness.unseen_since(at) - instant.liveness.not_flushed) if at else None
+
+
+def _coverage(coverage: Coverage | None) -> dict[str, int | None]:
+    if coverage is None:
+        return {}
+    return {"expected_gpus": coverage.expected, "reporting_gpus": coverage.reporting}
+
+
+def _joined(parts: Sequence[Column]) -> Column:
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _no_readings() -> NewestColumns:
+    rows = np.empty(0, np.int64)
+    return NewestColumns(
+        machines=(), machine=rows, views=(), view=rows, readers=(), reader=rows, lanes=(), lane=rows,
+        imported=rows.astype(bool), measured_at=rows, received_at=rows, driver_session=rows.astype(np.uint64),
+        values={}, absence_set=rows.astype(np.uint64), absences={}, info_set=rows.astype(np.uint64), texts={},
+    )  # fmt: skip
+
+
+NO_READINGS = _no_readings()
+"""Readings of a cluster that could not be read."""

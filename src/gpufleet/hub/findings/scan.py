@@ -1,0 +1,217 @@
+"""Scan of machines: holders, Kubernetes, PCI buses and errors of readers, with queries for some machines at a time.
+
+A judgement reads machines for a bounded time, the least recently read first. A hub with some thousand machines reads
+all of them each time.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from gpufleet.fleet.attribution.contract import last_error
+from gpufleet.fleet.attribution.reported import HOLDING_TTL_NS, unresolved_counts
+from gpufleet.fleet.cluster_objects import is_current, is_present, judged_at
+from gpufleet.fleet.facts.holders import GPU_PREFIX, GpuHolders, machine_holdings, views_of
+from gpufleet.fleet.facts.kubernetes import AllocatedDevices, whole_gpus
+from gpufleet.fleet.readings import known_views
+from gpufleet.model.api.answer import MachineRecord
+from gpufleet.model.declarations import DECLARATION_TTL_NS, DeclaredResource
+from gpufleet.model.holdings import Method
+from gpufleet.model.kubernetes import ClusterPod
+from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored.holdings import HoldingQuery, StoredHolderStates, StoredHolding
+from gpufleet.model.stored.kubernetes import ObjectKind, ObjectQuery
+from gpufleet.model.time import LATEST
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.store import ClusterStore, SampleStore
+
+CHUNK = 500
+"""Machines per query."""
+
+MAX_SECONDS = 3.0
+"""Time after which no further machines are read in a judgement."""
+
+VALID_SECONDS = 900.0
+"""Age at which results expire."""
+
+PODS_SECONDS = 240.0
+"""Age at which the pods of a cluster are read again."""
+
+MAX_PARENTS_READ = 50
+"""Machines per chunk whose devices are read to learn which GPU a new MIG device or vGPU instance is a part of."""
+
+
+class ScanStore(SampleStore, ClusterStore, Protocol):
+    """The part of the store that the scan needs."""
+
+
+class ScannedMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of the queries about a machine. None for an unknown number.
+
+    Attributes:
+        second: when, by the hub's monotonic clock.
+        pci_gpus, kubernetes_gpus, allocatable_gpus, allocated_gpus, unresolved_devices, last_error: inputs of the
+            scope machine.
+        is_expected: whether a source declares GPUs of the machine.
+        holders: holders of its GPUs.
+        attributed: devices that pods are known to have.
+        jobs: devices that SLURM declares for jobs.
+        unresolved_jobs: device names of SLURM that identify no device.
+    """
+
+    second: float
+    pci_gpus: int | None = None
+    kubernetes_gpus: int | None = None
+    allocatable_gpus: int | None = None
+    allocated_gpus: int | None = None
+    unresolved_devices: int | None = None
+    last_error: str | None = None
+    holders: tuple[GpuHolders, ...] = ()
+    attributed: int = 0
+    jobs: int = 0
+    unresolved_jobs: int | None = None
+
+
+class _Pods(msgspec.Struct, frozen=True):
+    """Allocated devices of a cluster, None without a collector; and when they were read."""
+
+    second: float
+    devices: AllocatedDevices | None
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    """Query results for some machines of a cluster, by machine id."""
+
+    buses: Mapping[str, int]
+    declared: Mapping[str, tuple[DeclaredResource, ...]]
+    readers: Mapping[str, tuple[ReaderStatus, ...]]
+    states: Mapping[str, tuple[StoredHolderStates, ...]]
+    holdings: Mapping[str, list[StoredHolding]]
+
+
+class MachineScan:
+    """Newest results about all machines."""
+
+    def __init__(self, store: ScanStore, clock: Clock, *, max_seconds: float = MAX_SECONDS) -> None:
+        self._store = store
+        self._clock = clock
+        self._max_seconds = max_seconds
+        self._known: dict[str, ScannedMachine] = {}
+        self._pods: dict[str, _Pods] = {}
+        self._parents: dict[str, dict[str, str]] = {}
+
+    def find(self, machine: str) -> ScannedMachine | None:
+        """Return the results for a machine; None if there are none, or they expired."""
+        known = self._known.get(machine)
+        if known is None or self._clock.monotonic() - known.second >= VALID_SECONDS:
+            return None
+        return known
+
+    def take_turn(self, machines: Mapping[str, Sequence[MachineRecord]]) -> None:
+        """Read some machines.
+
+        Args:
+            machines: all expected machines by cluster.
+
+        Raises:
+            StoreError: if a query fails; earlier results stay valid.
+        """
+        self._drop_gone(machines)
+        began = self._clock.monotonic()
+        for cluster, chunk in self._chunks(machines):
+            self._read(cluster, chunk)
+            if self._clock.monotonic() - began >= self._max_seconds:
+                return
+
+    def _drop_gone(self, machines: Mapping[str, Sequence[MachineRecord]]) -> None:
+        present = {one.id for own in machines.values() for one in own}
+        self._known = {id_: one for id_, one in self._known.items() if id_ in present}
+        self._parents = {id_: one for id_, one in self._parents.items() if id_ in present}
+        self._pods = {cluster: one for cluster, one in self._pods.items() if cluster in machines}
+
+    def _chunks(self, machines: Mapping[str, Sequence[MachineRecord]]) -> list[tuple[str, Sequence[MachineRecord]]]:
+        """Return all machines in chunks of a cluster, the least recently read first."""
+        chunks = []
+        for cluster, own in machines.items():
+            ordered = sorted(own, key=self._read_at)
+            chunks += [(cluster, ordered[at : at + CHUNK]) for at in range(0, len(ordered), CHUNK)]
+        return sorted(chunks, key=lambda one: self._read_at(one[1][0]))
+
+    def _read_at(self, machine: MachineRecord) -> float:
+        known = self._known.get(machine.id)
+        return -1.0 if known is None else known.second
+
+    def _read(self, cluster: str, machines: Sequence[MachineRecord]) -> None:
+        now, ids = self._clock.now_ns(), [one.id for one in machines]
+        pods = self._pods_of(cluster)
+        holdings: dict[str, list[StoredHolding]] = {}
+        query = HoldingQuery(cluster=cluster, machines=tuple(ids), start=now, end=LATEST)
+        for one in self._store.holdings(query):
+            holdings.setdefault(one.machine, []).append(one)
+        found = _Chunk(
+            buses=self._store.pci_gpu_counts(cluster, ids),
+            declared=self._store.declared_resources(cluster, ids, now - DECLARATION_TTL_NS),
+            readers=self._store.readers_of(cluster, ids),
+            states=self._store.holder_states(cluster, ids, now - HOLDING_TTL_NS),
+            holdings=holdings,
+        )
+        self._learn_parents(cluster, found)
+        second = self._clock.monotonic()
+        self._known.update({one.id: self._scanned(one, found, pods, now, second) for one in machines})
+
+    def _scanned(
+        self, machine: MachineRecord, found: _Chunk, pods: AllocatedDevices | None, now: int, second: float
+    ) -> ScannedMachine:
+        id_ = machine.id
+        states, holdings = found.states.get(id_, ()), found.holdings.get(id_, ())
+        held = machine_holdings(holdings, states, self._parents.get(id_, {}), now)
+        unresolved = unresolved_counts(states, now) if states else None
+        capacity, allocatable = whole_gpus(found.declared.get(id_, ()), found.buses.get(id_))
+        node = machine.machine.k8s_node_name or machine.machine.name
+        return ScannedMachine(
+            second=second,
+            pci_gpus=found.buses.get(id_),
+            kubernetes_gpus=capacity,
+            allocatable_gpus=allocatable,
+            allocated_gpus=None if pods is None else pods.on(node),
+            unresolved_devices=None if unresolved is None else sum(unresolved.values()),
+            last_error=last_error(found.readers.get(id_, ())),
+            holders=held.gpus,
+            attributed=held.pods,
+            jobs=held.jobs,
+            unresolved_jobs=None if unresolved is None else unresolved.get(Method.SCHEDULER),
+        )
+
+    def _pods_of(self, cluster: str) -> AllocatedDevices | None:
+        """Return the devices that Kubernetes allocates in a cluster; None without a present collector."""
+        known, second = self._pods.get(cluster), self._clock.monotonic()
+        if known is not None and second - known.second < PODS_SECONDS:
+            return known.devices
+        now = self._clock.now_ns()
+        collectors = [one for one in self._store.collectors([cluster]).get(cluster, ()) if is_current(one, now)]
+        devices = None
+        if collectors:
+            at = judged_at(ObjectKind.POD, collectors, now)
+            stored = self._store.cluster_objects(ObjectQuery(cluster=cluster, kind=ObjectKind.POD))
+            devices = AllocatedDevices(
+                [one.record for one in stored if isinstance(one.record, ClusterPod) and is_present(one, at)]
+            )
+        self._pods[cluster] = _Pods(second, devices)
+        return devices
+
+    def _learn_parents(self, cluster: str, found: _Chunk) -> None:
+        """Learn which GPU each MIG device and vGPU instance in the reports is a part of."""
+        unknown = []
+        for id_ in {*found.states, *found.holdings}:
+            views = views_of(found.holdings.get(id_, ()), found.states.get(id_, ()))
+            if not _parts(views) <= self._parents.get(id_, {}).keys():
+                unknown.append(id_)
+        read = sorted(unknown)[:MAX_PARENTS_READ]
+        for id_, samples in (self._store.latest_of(cluster, read) if read else {}).items():
+            known = known_views(samples)
+            self._parents[id_] = {key: view.parent for key, view in known.items() if view.parent is not None}
+
+
+def _parts(views: Collection[str]) -> set[str]:
+    return {view for view in views if not view.startswith(GPU_PREFIX)}

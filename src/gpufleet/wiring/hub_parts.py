@@ -1,0 +1,180 @@
+"""Files and databases of the hub: opening them, and replaying the log."""
+
+import contextlib
+from collections.abc import Callable
+
+import msgspec
+
+from gpufleet.codecs.batch import decode
+from gpufleet.config.hub import HubConfig
+from gpufleet.hub.flush.quarantine import Quarantine
+from gpufleet.hub.flush.writer import StoreWriter
+from gpufleet.hub.forward.forwarder import SeriesForwarder
+from gpufleet.hub.liveness.senders import is_newer, next_report
+from gpufleet.hub.liveness.uptime import HistoryFile, IngestHistory
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.decode_cache import DecodedBatchCache
+from gpufleet.hub.receive.ledger import Ledger, key_of
+from gpufleet.hub.receive.listener import clear_listener
+from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.receive.machines import MachineAdmission
+from gpufleet.hub.receive.sequences import digest_of
+from gpufleet.model.errors import RegistryError, StoreError, WireError
+from gpufleet.model.stored.ledger import SenderState
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.findings import FindingRegistry
+from gpufleet.ports.registry import Audit, Registry, Tokens
+from gpufleet.ports.store import Store
+from gpufleet.wiring.forward import make_forwarder
+
+HISTORY_FILE = "alive.json"
+"""File of the ingest history, in the hub's folder."""
+
+
+class HubParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Open files and databases, and what was read from them at the start."""
+
+    wal: Wal
+    registry: Registry
+    tokens: Tokens
+    audit: Audit
+    findings: FindingRegistry
+    store: Store
+    ledger: Ledger
+    machines: MachineAdmission
+    writer: StoreWriter
+    decoded_cache: DecodedBatchCache
+    counters: Counters
+    senders: tuple[SenderState, ...]
+    history_file: HistoryFile
+    history: IngestHistory
+    is_caught_up: Callable[[], bool]
+    forwarder: SeriesForwarder | None
+
+
+def check_state(registry: Registry, store: Store) -> None:
+    """Check that registry and store belong together, before anything is written.
+
+    Raises:
+        StoreError: if the store has no tables, but the registry knows machines.
+        RegistryError: if the registry knows no machine, but the store has samples.
+    """
+    knows_machines = bool(registry.machines(limit=1))
+    if knows_machines and store.schema_version() == 0:
+        raise StoreError(
+            "the store has no tables, but the registry knows machines with stored data: check `store` in the "
+            "configuration and that its disk is mounted, or restore the store from a backup. To start with an empty "
+            "store, run `gpufleet hub --accept-data-loss` once"
+        )
+    if not knows_machines and not store.is_empty():
+        raise RegistryError(
+            "the registry knows no machine, but the store has their samples: check `registry` in the configuration, "
+            "or restore the registry from a backup. To start with an empty registry, in which every machine gets a "
+            "new id, run `gpufleet hub --accept-data-loss` once"
+        )
+
+
+def open_parts(
+    config: HubConfig,
+    open_at: Callable[[str], Store],
+    clock: Clock,
+    stack: contextlib.AsyncExitStack,
+    accept_data_loss: bool,
+) -> HubParts:
+    """Open all files and databases and replay the log. Blocking.
+
+    Args:
+        config: the configuration in force.
+        open_at: opens the store at a DSN.
+        clock: the hub's clock.
+        stack: closes everything again.
+        accept_data_loss: as in `running_hub`.
+
+    Raises:
+        GpufleetError: if something cannot be opened.
+    """
+    from gpufleet.registry.audit import SqlAudit
+    from gpufleet.registry.database import Database
+    from gpufleet.registry.findings import SqlFindings
+    from gpufleet.registry.sql import SqlRegistry
+    from gpufleet.registry.tokens import SqlTokens
+
+    try:
+        config.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot create the hub's folder {config.folder}: {error.strerror}") from error
+    wal = Wal.open(
+        config.folder / "wal", max_bytes=config.ingest.wal_max_bytes, max_body_bytes=config.ingest.max_body_bytes
+    )
+    stack.callback(wal.close)
+    clear_listener(config.folder)
+    database = Database.open(config.registry_dsn)
+    registry = SqlRegistry(database, max_machines=config.ingest.max_machines)
+    stack.callback(registry.close)
+    registry.migrate()
+    registry.register_clusters(config.clusters, clock.now_ns())
+    store = open_at(config.store_dsn)
+    stack.callback(store.close)
+    if not accept_data_loss:
+        check_state(registry, store)
+    store.migrate(config.retention.as_record, hub=wal.epoch)
+    counters = Counters()
+    ledger = Ledger(registry.sequences(), max_senders=config.ingest.max_senders)
+    senders = {(item.cluster, item.sender): item for item in registry.senders()}
+    machines = MachineAdmission(registry, wal.make_drain_check)
+    replay(wal, ledger, senders, machines)
+    history_file, decoded_cache = HistoryFile(config.folder / HISTORY_FILE), DecodedBatchCache()
+    forwarder = make_forwarder(config, clock)
+    if forwarder is not None:
+        stack.callback(forwarder.queue.close)
+    newest_received_at = max((state.newest_report.received_at for state in senders.values()), default=0)
+    writer = StoreWriter(
+        wal=wal.epoch,
+        store=store,
+        registry=registry,
+        quarantine=Quarantine(config.folder / "quarantine"),
+        counters=counters,
+        decoded_cache=decoded_cache,
+        written=forwarder.offer if forwarder is not None else lambda _: None,
+        now=clock.now_ns,
+    )
+    return HubParts(
+        wal=wal,
+        registry=registry,
+        tokens=SqlTokens(database),
+        audit=SqlAudit(database),
+        findings=SqlFindings(database),
+        store=store,
+        ledger=ledger,
+        machines=machines,
+        writer=writer,
+        decoded_cache=decoded_cache,
+        counters=counters,
+        senders=tuple(senders.values()),
+        history_file=history_file,
+        history=history_file.load() or IngestHistory.until(newest_received_at),
+        is_caught_up=wal.make_drain_check(),
+        forwarder=forwarder,
+    )
+
+
+def replay(
+    wal: Wal,
+    ledger: Ledger,
+    senders: dict[tuple[str, str], SenderState] | None = None,
+    machines: MachineAdmission | None = None,
+) -> None:
+    """Enter every batch that was acknowledged but not flushed into the ledger and, if given, the other records."""
+    for record in wal.replay():
+        try:
+            batch = decode(record.body)
+        except WireError:
+            continue  # the writer quarantines and logs it
+        key, sender_key = key_of(batch), (batch.cluster, batch.sender)
+        before = senders[sender_key].newest_report if senders is not None and sender_key in senders else None
+        if senders is not None and is_newer(before, batch, known_epoch=ledger.knows(key)):
+            newest = next_report(before, batch, received_at=record.received_at)
+            senders[sender_key] = SenderState(cluster=batch.cluster, sender=batch.sender, newest_report=newest)
+        ledger.hold(key, batch, digest_of(record.body), record.came_at)
+        if machines is not None:
+            machines.restore(batch, record.came_at)

@@ -1,0 +1,121 @@
+"""A hub on a fake clock that evaluates its rules each minute, with a registry of findings in memory."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpufleet.fleet.attribution.bindings import Claims
+from gpufleet.fleet.rules.rule import Thresholds
+from gpufleet.fleet.rules.table import RULES
+from gpufleet.hub.findings.allocations import AllocationTurns
+from gpufleet.hub.findings.boots import AgentBoots
+from gpufleet.hub.findings.durable import DurableFindings
+from gpufleet.hub.findings.evaluator import FindingEvaluator
+from gpufleet.hub.findings.gatherer import FactGatherer
+from gpufleet.hub.findings.instant import InstantSource
+from gpufleet.hub.findings.scan import MachineScan
+from gpufleet.hub.findings.status import EvaluationStatus
+from gpufleet.hub.liveness.senders import SenderReport
+from gpufleet.hub.query.records import CoverageCounter
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.model.allocation import Allocation
+from gpufleet.model.api.answer import AllocationAnswer
+from gpufleet.model.errors import RegistryError, StoreError
+from gpufleet.model.finding import Finding
+from gpufleet.model.stored.findings import TransitionKind
+from tests.hub.liveness.fake_clock_hub import FakeClockHub, Node
+from tests.support.findings import MemoryFindings
+
+MINUTE = 60.0
+
+
+class EvaluatedHub(FakeClockHub):
+    """The hub.
+
+    Attributes:
+        registered: registry of findings, which survives restarts.
+        is_caught_up: whether the store has the backlog of an earlier process.
+    """
+
+    def __init__(self, folder: Path, *clusters: str, thresholds: Thresholds | None = None) -> None:
+        self.registered, self.thresholds = MemoryFindings(), thresholds or Thresholds(RULES)
+        self.is_caught_up = True
+        super().__init__(folder, *clusters)
+
+    def open(self) -> None:
+        """Start the hub and its evaluator with the state of its predecessor."""
+        super().open()
+        self.status, self.claims, self.counters = EvaluationStatus(60), Claims(()), Counters()
+        self.boots = AgentBoots()
+        gatherer = FactGatherer(
+            registry=self.registry,
+            store=self.store,
+            coverage=CoverageCounter(
+                registry=self.registry, store=self.store, clock=self.clock, stale_after_seconds=120
+            ),
+            senders=self.senders,
+            boots=self.boots,
+            scan=MachineScan(self.store, self.clock),
+            allocations=AllocationTurns(_no_answer, self.claims, self.clock),
+            clock=self.clock,
+            stale_after_seconds=120,
+        )
+        self.evaluator = FindingEvaluator(
+            sources=InstantSource(
+                liveness=self.overview.instant,
+                served=lambda: self.configured,
+                ingest_clock=self.ingest_clock,
+                ledger=self.ledger,
+                conflicts=self.conflicts,
+                counters=self.counters,
+                wal=self.wal,
+                flush_lag_seconds=self._lag,
+                readiness=self,
+            ),
+            gatherer=gatherer,
+            findings=DurableFindings(self.registered, RULES, self.thresholds),
+            rules=RULES,
+            thresholds=self.thresholds,
+            status=self.status,
+            clock=self.clock,
+            is_caught_up=lambda: self.is_caught_up,
+            interval_seconds=60,
+        )
+
+    def note_report(self, report: SenderReport) -> None:
+        """Record an accepted batch."""
+        super().note_report(report)
+        self.boots.note(report)
+
+    async def check(self) -> None:
+        """Check registry and store, as `Readiness` does."""
+        if self.registered.is_down:
+            raise RegistryError("the registry is down")
+        if self.store.down:
+            raise StoreError("the store is down")
+
+    async def run(self, seconds: float, nodes: Iterable[Node] = ()) -> None:
+        """Advance the clock; `nodes` report, and the rules are evaluated each minute."""
+        nodes, left = list(nodes), seconds
+        while left > 0:
+            await self.advance(min(MINUTE, left), nodes)
+            await self.evaluator.evaluate(self.threads)
+            left -= MINUTE
+
+    @property
+    def open_findings(self) -> dict[tuple[str, str], Finding]:
+        """Open findings by rule and subject."""
+        return {(one.rule, one.scope): one for one in self.status.open_findings()}
+
+    @property
+    def open_rules(self) -> set[str]:
+        """Rules with an open finding."""
+        return {one.rule for one in self.status.open_findings()}
+
+    def transitions(self, rule: str) -> list[TransitionKind]:
+        """Return the transitions of a rule in the registry."""
+        found = self.registered.finding_transitions(0, 10_000)
+        return [one.transition.kind for one in found if one.transition.finding.rule == rule]
+
+
+def _no_answer(allocation: Allocation) -> AllocationAnswer:
+    raise StoreError(f"no answer for {allocation.id}")
