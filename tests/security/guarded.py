@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 
 from gpufleet.codecs.batch import CONTENT_TYPE
-from gpufleet.config.hub import FlushConfig, HubConfig, IngestConfig
+from gpufleet.config.hub import FindingsConfig, FlushConfig, HubConfig, IngestConfig
 from gpufleet.config.tls import TlsConfig
 from gpufleet.hub.receive.credentials import POLL_SECONDS
 from gpufleet.model.access import Role, Token
 from gpufleet.registry.database import Database
+from gpufleet.registry.findings import SqlFindings
 from gpufleet.registry.tokens import SqlTokens
 from gpufleet.wiring.hub import RunningHub, running_hub
 from tests.fakes.store import MemoryStore
@@ -60,10 +61,13 @@ class Reply(msgspec.Struct, frozen=True):
 class Guarded:
     """Running hub with an in-memory store, and a token of each role for cluster `local` and tenant `acme`."""
 
-    def __init__(self, hub: RunningHub, store: MemoryStore, tokens: SqlTokens, clock: MovedClock) -> None:
+    def __init__(
+        self, hub: RunningHub, store: MemoryStore, tokens: SqlTokens, findings: SqlFindings, clock: MovedClock
+    ) -> None:
         self.hub = hub
         self.store = store
         self.tokens = tokens
+        self.findings = findings
         self.clock = clock
         self.secrets: dict[Role, str] = {}
 
@@ -138,7 +142,10 @@ def exchange(
 async def guarded(
     folder: Path, tls: TlsConfig | None = None, ingest: IngestConfig | None = None
 ) -> AsyncIterator[Guarded]:
-    """Run a hub. A token of each role is created before it starts."""
+    """Run a hub. A token of each role is created before it starts.
+
+    The rules are not evaluated: an evaluation closes stored findings that it does not track.
+    """
     config = HubConfig(
         listen="127.0.0.1:0",
         state=str(folder),
@@ -146,6 +153,7 @@ async def guarded(
         tls=tls or TlsConfig(),
         ingest=ingest or IngestConfig(),
         flush=FlushConfig(interval_seconds=0.1),
+        findings=FindingsConfig(enabled=False),
     )
     config.folder.mkdir(parents=True, exist_ok=True)
     database = Database.open(config.registry_dsn)
@@ -159,7 +167,7 @@ async def guarded(
     }
     try:
         async with running_hub(config, store=lambda _: store, clock=clock) as hub:
-            site = Guarded(hub, store, tokens, clock)
+            site = Guarded(hub, store, tokens, SqlFindings(database), clock)
             site.secrets.update(secrets)
             yield site
             if tls is None:

@@ -13,9 +13,15 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks
 
+from gpufleet.config.hub import HubConfig
 from gpufleet.model.access import Role
+from gpufleet.model.finding import Severity
+from gpufleet.model.stored.findings import FindingsState
+from gpufleet.registry.database import Database
+from gpufleet.registry.findings import SqlFindings
 from tests.fakes.batches import body
 from tests.security.daemons import Daemon
+from tests.support.findings import make_finding, transitions_of
 from tests.support.profiles import examples
 from tests.support.waiting import PATIENCE, wait_until
 from tests.web.hub.site import now
@@ -57,8 +63,15 @@ KNOWN: dict[str, list[Any]] = {
     "code": [[79], [0, 31]],
     "gpu": ["GPU-0", "0000:1b:00.0"],
     "format": ["json", "csv", "arrow"],
+    "rule": [["gpu.lost"], ["gpu.lost", "node.missing"]],
+    "severity": [["critical"], ["warning", "info"]],
+    "state": [["open", "unknown"], ["closed"], ["acknowledged"]],
+    "scope": ["device", "allocation"],
+    "subject": ["local", "local/m-1", "local/mine"],
 }
 """Values that exist at the hub. Generated values alone would match no record."""
+
+AT = 1_767_225_600_000_000_000
 
 VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
 
@@ -68,6 +81,23 @@ ALLOCATIONS: dict[str, dict[str, Any]] = {
     "past": {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": "0123456789abcdef0123456789abcdef"}},
     "slice": {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "expected": {"H200": 1}},
 }
+
+
+FINDINGS = (
+    make_finding("gpu.lost", "local/m-1/gpu/GPU-0", AT, severity=Severity.CRITICAL, evidence={"lost": "1"}),
+    make_finding("node.missing", "local/m-1", AT + 1, closed_at=AT + 10**9),
+    make_finding("allocation.partial", "local/mine", AT + 2),
+)
+
+
+def save_findings(hub: Daemon) -> None:
+    """Store findings in the registry of the running hub."""
+    database = Database.open(HubConfig(state=str(hub.process.log.parent)).registry_dsn)
+    try:
+        for one in FINDINGS:
+            SqlFindings(database).save_findings(FindingsState(), transitions_of(one))
+    finally:
+        database.close()
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +123,16 @@ def hub(daemon_of: Callable[[str, bool], Daemon]) -> Daemon:
         return [one["id"] for one in machines if one["machine"]["name"] == "node-a"]
 
     wait_until(ids, what="the batch to be stored")
+    save_findings(hub)
+    silence = hub.request(
+        "/v1/silences",
+        hub.token,
+        "POST",
+        b'{"rule": "gpu.lost", "duration": "1h"}',
+        headers={"Content-Type": "application/json"},
+    )
+    KNOWN["finding_id"] = [*(one.id for one in FINDINGS), "0" * 24]
+    KNOWN["silence_id"] = [silence.document["id"], "0" * 16]
     KNOWN["machine_id"] = [*ids(), "none"]
     KNOWN["gpu_id"] = [f"local/{ids()[0]}/gpu/GPU-0", f"local/{ids()[0]}/gpu/GPU-1", "GPU-0", "GPU-none"]
     return hub
@@ -109,6 +149,9 @@ def operations(hub: Daemon) -> list[Any]:
     return sorted(found, key=lambda operation: operation.method.upper() == "DELETE")
 
 
+ACKNOWLEDGEMENTS_AND_SILENCES = ("PUT /v1/findings/{finding_id}/acknowledgement", "POST /v1/silences")
+
+
 def put_known(case: Any, data: st.DataObject) -> None:
     """Replace some generated values with existing ones."""
     for parameters in (case.path_parameters, case.query):
@@ -121,6 +164,9 @@ def put_known(case: Any, data: st.DataObject) -> None:
         case.body = {
             "sql": data.draw(st.sampled_from(["SELECT 1 AS a", "SELECT * FROM fleet_devices", "SELECT file('x')"]))
         }
+    if case.operation.label in ACKNOWLEDGEMENTS_AND_SILENCES and data.draw(st.booleans()):
+        more = {"rule": "gpu.frozen"} if "silences" in case.operation.label else {}
+        case.body = {"duration": data.draw(st.sampled_from(["1h", "90d", "91d"])), "note": "x", **more}
     if case.operation.label == "PUT /v1/allocations/{allocation_id}" and data.draw(st.booleans()):
         id_, case.body = data.draw(st.sampled_from(list(ALLOCATIONS.items())))
         case.path_parameters, case.query = {"allocation_id": id_}, {}

@@ -1,5 +1,6 @@
 """Access table: every route with every role."""
 
+import itertools
 from typing import Any, cast
 
 import pytest
@@ -44,6 +45,13 @@ EXPECTED: dict[tuple[str, str], set[Role | None]] = {
     ("GET", "/v1/holders"): {O, A},
     ("GET", "/v1/events"): {T, O, A},
     ("GET", "/v1/usage"): {T, O, A},
+    ("GET", "/v1/findings"): {T, O, A},
+    ("GET", "/v1/findings/{finding_id}"): {T, O, A},
+    ("PUT", "/v1/findings/{finding_id}/acknowledgement"): {O, A},
+    ("DELETE", "/v1/findings/{finding_id}/acknowledgement"): {O, A},
+    ("GET", "/v1/silences"): {O, A},
+    ("POST", "/v1/silences"): {O, A},
+    ("DELETE", "/v1/silences/{silence_id}"): {O, A},
     ("GET", "/v1/senders"): {O, A},
     ("GET", "/v1/access"): {S, T, O, A},
     ("GET", "/v1/audit"): {A},
@@ -112,6 +120,7 @@ async def test_each_role_on_each_route(site: Guarded) -> None:
         for (method, route), expected in EXPECTED.items():
             path = route.replace("{allocation_id}", "x").replace("{cluster_id}", "x").replace("{machine_id}", "x")
             path = path.replace("{gpu_id}", "x").replace("{path}", "x")
+            path = path.replace("{finding_id}", "x").replace("{silence_id}", "x")
             reply: Reply = await site.request(path, secret, method)
             if role in expected:
                 assert reply.status not in (401, 403), f"{method} {path}"
@@ -137,3 +146,18 @@ async def test_method_variants_do_not_bypass_access_control(site: Guarded) -> No
     for method in ["HEAD", "OPTIONS", "PATCH", "POST", "TRACE", "PUT", "DELETE"]:
         assert (await site.request("/v1/nodes", None, method)).status == 401, method
         assert (await site.request("/v1/nodes", site.secrets[Role.TENANT], method)).status in (204, 403, 405), method
+
+
+async def test_other_methods_of_findings_by_role(site: Guarded) -> None:
+    routes = {path for _, path in EXPECTED if path.startswith(("/v1/findings", "/v1/silences"))}
+    for role, route in itertools.product([NONE, *Role], sorted(routes)):
+        own = {method for method, path in EXPECTED if path == route} | {"OPTIONS"}
+        own |= {"HEAD"} if "GET" in own else set()
+        secret, path = site.secrets[role] if role else None, route.format(finding_id="x", silence_id="x")
+        got = await site.request(path, secret)
+        for method in ("HEAD", "OPTIONS", "PATCH", "TRACE"):
+            reply = await site.request(path, secret, method)
+            expected = 401 if role is NONE else 204 if method == "OPTIONS" else 405
+            assert reply.status == (got.status if method == "HEAD" else expected), (role, method, path)
+            if reply.status in (204, 405):
+                assert set(reply.headers["allow"].split(", ")) == own, (role, method, path)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
+from gpufleet.model.catalogue import Lane
 from gpufleet.model.holdings import Holder, HolderKind, Holding, HoldingVerdict
 from gpufleet.model.machine import Machine
 from gpufleet.model.view import Side, View, ViewKind
@@ -113,3 +114,17 @@ async def test_nodes_are_listed_with_models_load_and_holders(site: Site) -> None
         ("train-0", 2, "agreed")
     ]
     assert document["next"] is None
+
+
+async def test_lost_gpu_does_not_report_in_any_answer(site: Site) -> None:
+    at = now()
+    working = [gpu_sample(view(number), at, gpu_power_watts=100.0, gpu_state="ok") for number in range(2)]
+    slow = msgspec.structs.replace(working[0], lane=Lane.SLOW, values={"gpu_temperature_celsius": 50.0})
+    await site.post(encode(make_batch(1, at, samples=(*working, slow))))
+    lost = (gpu_sample(view(0), at + 1, gpu_state="lost"), gpu_sample(view(1), at + 1, gpu_power_watts=100.0))
+    await site.post(encode(make_batch(2, at + 1, samples=lost)))
+    _, page = await site.request("/v1/nodes")
+    assert [(one["gpus"], one["gpus_reporting"]) for one in page["items"]] == [(2, 1)]
+    _, fleet = await site.request("/v1/fleet")
+    assert [one["reporting"] for one in page["coverage"]] == [fleet["gpus_reporting"]] == [1]
+    assert fleet["gpus_expected"] == 2

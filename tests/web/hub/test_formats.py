@@ -111,6 +111,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         for number in range(5):
             await site.request(f"/v1/allocations/a{number}", "PUT", BARE)
             await site.request(f"/v1/clusters/c{number}", "PUT", {"team": "-x", "expected": {"H200": number}})
+        await site.request("/v1/silences", "POST", {"rule": "gpu.lost", "duration": "1h", "note": "=1+1"})
         yield site
 
 
@@ -125,6 +126,8 @@ LISTS = (
     "/v1/allocations",
     "/v1/audit",
     "/v1/events",
+    "/v1/findings",
+    "/v1/silences",
 )
 
 

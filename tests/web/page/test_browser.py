@@ -16,13 +16,17 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.config.hub import HubConfig
 from gpufleet.model.access import Role
+from gpufleet.model.finding import Severity
 from gpufleet.model.machine import Machine
+from gpufleet.model.stored.findings import FindingsState
 from gpufleet.registry.database import Database
+from gpufleet.registry.findings import SqlFindings
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
 from tests.fakes.batches import body, gpu_sample, gpu_view
 from tests.security.daemons import create_tokens
 from tests.security.guarded import exchange
 from tests.support.command import gpufleet
+from tests.support.findings import make_finding, transitions_of
 from tests.support.peers import environment
 from tests.support.processes import Gpufleet, free_port
 from tests.support.store_folders import copy_empty_store
@@ -111,6 +115,32 @@ def fill(site: Hub, folder: Path) -> None:
     site.allocate("dark", "gpu_slice", "acme", vm_uuid=DARK_VM)
     site.allocate("pod", "kubernetes_pod", "acme", pod_uid=pod_of(site))
     site.allocate("rivals", "bare_metal", "rival", machine=FLEET.node(1, 2).name)
+    save_findings(site, folder)
+
+
+def save_findings(site: Hub, folder: Path) -> None:
+    """Store findings about a machine with a hostile name, about allocations, and a closed one."""
+    at, machine = time.time_ns() - 3600 * 10**9, hostile_machine(site)
+    evidence = {"lost": "1", "xid_codes": HOSTILE}
+    gpu = f"{CLUSTER}/{machine}/gpu/GPU-1"
+    database = Database.open(HubConfig(state=str(folder / "state")).registry_dsn)
+    try:
+        for one in (
+            make_finding("gpu.lost", gpu, at, severity=Severity.CRITICAL, evidence=evidence),
+            make_finding("gpu.replaced", gpu, at + 1, severity=Severity.INFO),
+            make_finding("node.missing", f"{CLUSTER}/{machine}", at + 2, closed_at=at + 60 * 10**9),
+            make_finding("allocation.partial", f"{CLUSTER}/metal", at + 3, evidence={"devices": "1"}),
+            make_finding("allocation.partial", f"{CLUSTER}/rivals", at + 4, evidence={"devices": "1"}),
+        ):
+            SqlFindings(database).save_findings(FindingsState(), transitions_of(one))
+    finally:
+        database.close()
+
+
+def finding_of(site: Hub, rule: str) -> str:
+    """Return the id of the oldest finding of a rule."""
+    found: str = site.request(f"/v1/findings?rule={rule}")["items"][-1]["id"]
+    return found
 
 
 def hostile_machine(site: Hub) -> str:
@@ -283,7 +313,7 @@ def test_tenant_receives_nothing_of_other_tenants(visit: Visit) -> None:
     allowed = {
         f"/v1/allocations/{name}/{part}" for name in ("metal", "slice", "dark", "pod") for part in ("metrics", "series")
     }
-    assert paths <= {"/v1/access", "/v1/allocations", "/v1/events", *allowed}
+    assert paths <= {"/v1/access", "/v1/allocations", "/v1/events", "/v1/findings", *allowed}
     foreign = [FLEET.node(1, 2).name, "rival", *(str(gpu.view.uuid) for gpu in FLEET.node(1, 2).gpus)]
     for text in foreign:
         assert text not in visit.received
@@ -302,6 +332,66 @@ def test_hostile_names_are_text(visit: Visit) -> None:
     assert page.locator("main script, main img").count() == 0
     assert "\u202e" not in text_of(page)
     assert "\u2066" not in text_of(page)
+
+
+def test_operator_filters_and_acknowledges_findings(visit: Visit) -> None:
+    page = visit.open(Role.OPERATOR)
+    expect(page.locator("dl.facts").first).to_contain_text("Open findings")
+    page.locator("dl.facts").get_by_role("link").first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Findings")
+    rows = page.get_by_role("region", name="Findings", exact=True).locator("tbody tr")
+    page.get_by_label("Severity").select_option("info")
+    page.get_by_label("Rule").select_option("gpu.replaced")
+    expect(rows).to_have_count(1)
+    rows.get_by_role("link", name="gpu.replaced").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Finding")
+    expect(page.get_by_role("region", name="Timeline").locator("tbody tr")).to_have_count(1)
+    page.get_by_label("For").select_option("1 day")
+    page.get_by_label("Note").fill(HOSTILE)
+    page.get_by_role("button", name="Acknowledge", exact=True).click()
+    expect(page.get_by_text("Acknowledged.")).to_be_visible()
+    expect(page.locator("dl.facts")).to_contain_text(SHOWN)
+    visit.go("#/findings", "Findings")
+    page.get_by_label("Rule").select_option("gpu.replaced")
+    expect(rows).to_have_count(0)
+    page.get_by_label("Show").select_option("acknowledged")
+    expect(rows).to_have_count(1)
+    rows.get_by_role("link", name="gpu.replaced").click()
+    page.get_by_role("button", name="End acknowledgement").click()
+    expect(page.get_by_text("Not acknowledged.")).to_be_visible()
+    expect(page.get_by_role("button", name="End acknowledgement")).to_be_hidden()
+    visit.go("#/findings", "Findings")
+    page.get_by_label("Show").select_option("closed")
+    page.get_by_label("Rule").select_option("node.missing")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("closed")
+
+
+def test_finding_with_hostile_texts_is_text(visit: Visit) -> None:
+    page = visit.open(Role.OPERATOR, "#/findings")
+    page.get_by_label("Rule").select_option("gpu.lost")
+    row = page.get_by_role("region", name="Findings", exact=True).locator("tbody tr")
+    expect(row).to_have_count(1)
+    expect(row).to_contain_text(f"xid_codes {SHOWN}")
+    row.get_by_role("link", name="gpu.lost").click()
+    expect(page.get_by_role("region", name="Evidence")).to_contain_text(SHOWN)
+    assert page.title().startswith("Finding")
+    assert page.locator("main script, main img").count() == 0
+    assert "\u202e" not in text_of(page)
+
+
+def test_tenant_sees_findings_of_its_allocation(visit: Visit, hub: Hub) -> None:
+    page = visit.open(Role.TENANT, "#/allocations/metal")
+    rows = page.get_by_role("region", name="Findings", exact=True).locator("tbody tr")
+    expect(rows.filter(has_text="allocation.partial")).to_contain_text("devices 1")
+    rows.get_by_role("link", name="allocation.partial").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Finding")
+    expect(page.locator("p.lead")).to_contain_text("allocation.partial")
+    assert page.get_by_role("button", name="Acknowledge").count() == 0
+    page.evaluate("location.hash = '#/findings'")  # an operator's page
+    expect(page.get_by_role("heading", level=1)).to_have_text("Allocations")
+    assert "rivals" not in visit.received
+    assert finding_of(hub, "gpu.lost") not in visit.received
 
 
 def test_operator_reaches_every_reading_of_a_gpu_by_keyboard(visit: Visit) -> None:
@@ -360,6 +450,8 @@ def pages_of(hub: Hub) -> list[tuple[str, str]]:
         ("#/allocations/metal", "Allocation"),
         (f"#/nodes/{quote(node)}", "Node"),
         (f"#/gpus/{quote(f'{CLUSTER}/{node}/gpu/GPU-1', safe='')}", "GPU"),
+        ("#/findings", "Findings"),
+        (f"#/findings/{finding_of(hub, 'gpu.lost')}", "Finding"),
     ]
 
 

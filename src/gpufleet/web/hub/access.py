@@ -41,6 +41,7 @@ OPEN: frozenset[Role] = frozenset()
 _SENDER = frozenset({Role.SENDER})
 _READS_ALL = frozenset({Role.OPERATOR, Role.ADMIN})
 _READS_OWN = _READS_ALL | {Role.TENANT}
+_OPERATES = frozenset({Role.OPERATOR, Role.ADMIN})
 _ADMIN = frozenset({Role.ADMIN})
 _ANY = frozenset(Role)
 
@@ -73,6 +74,13 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("GET", "/v1/holders"): _READS_ALL,  # of all tenants
     ("GET", "/v1/events"): _READS_OWN,  # of a tenant: its own devices during its allocations
     ("GET", "/v1/usage"): _READS_OWN,  # of a tenant: its own allocations
+    ("GET", "/v1/findings"): _READS_OWN,  # of a tenant: its own allocations
+    ("GET", "/v1/findings/{finding_id}"): _READS_OWN,  # others are 404
+    ("PUT", "/v1/findings/{finding_id}/acknowledgement"): _OPERATES,
+    ("DELETE", "/v1/findings/{finding_id}/acknowledgement"): _OPERATES,
+    ("GET", "/v1/silences"): _READS_ALL,
+    ("POST", "/v1/silences"): _OPERATES,
+    ("DELETE", "/v1/silences/{silence_id}"): _OPERATES,
     ("GET", "/v1/senders"): _READS_ALL,
     ("GET", CALLER): _ANY,  # about the caller's own token
     ("GET", "/v1/audit"): _ADMIN,

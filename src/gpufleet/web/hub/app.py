@@ -20,6 +20,7 @@ from gpufleet.web.hub.audit import AuditRecorder, AuditRoutes
 from gpufleet.web.hub.callers import CallerRoutes
 from gpufleet.web.hub.errors import HANDLERS
 from gpufleet.web.hub.events import EventRoutes
+from gpufleet.web.hub.findings import FindingRoutes, SilenceRoutes
 from gpufleet.web.hub.fleet import ClusterRoutes, FleetRoutes, InventoryRoutes
 from gpufleet.web.hub.formats import FormattedResponse
 from gpufleet.web.hub.holders import HolderRoutes
@@ -115,6 +116,8 @@ def build_api(
             InventoryRoutes,
             HolderRoutes,
             EventRoutes,
+            FindingRoutes,
+            SilenceRoutes,
             UsageRoutes,
             SqlRoutes,
             AuditRoutes,

@@ -1,4 +1,4 @@
-"""Audit log of the hub, and its route. Each write by an administrator is recorded before its response is sent."""
+"""Audit log of the hub, and its route. Each write by an operator or admin is recorded before its response is sent."""
 
 import asyncio
 import logging
@@ -31,7 +31,13 @@ PATH_CHARACTERS, DETAIL_BYTES = 500, 2_000
 MAX_BODY_BYTES_BY_PATH = {QUERY: 64_000}
 """Maximum recorded body by path, where it differs: more than any encoding of a permitted SQL statement needs."""
 
+FORBIDDEN = 403
+"""Status of a request that is rejected for its role."""
+
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+_WRITERS = frozenset({Role.OPERATOR, Role.ADMIN})
+"""Roles with write access to the API."""
 
 
 class AuditRecorder:
@@ -46,8 +52,8 @@ class AuditRecorder:
         return await asyncio.to_thread(self._audit.newest, before, limit)
 
     def wrap(self, scope: Scope, receive: Receive, send: Send, principal: Principal) -> tuple[Receive, Send]:
-        """Return `receive` and `send`, wrapped if the request is to be recorded."""
-        if scope["method"] in _READS or Role.ADMIN not in principal.roles:
+        """Return `receive` and `send`, wrapped if the request is to be recorded unless its role is rejected."""
+        if scope["method"] in _READS or _WRITERS.isdisjoint(principal.roles):
             return receive, send
         recorded = _RecordedRequest(self._audit, self._clock, scope, receive, send, principal)
         return recorded.receive, recorded.send
@@ -82,6 +88,9 @@ class _RecordedRequest:
         await self._send(message)
 
     async def _record(self, status: int) -> bool:
+        """Record the request, unless its role was rejected; return whether the response can be sent."""
+        if status == FORBIDDEN:
+            return True
         entry = AuditEntry(
             at=to_datetime(self._clock.now_ns()),
             actor=self._actor,

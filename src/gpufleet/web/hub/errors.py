@@ -16,6 +16,7 @@ from gpufleet.model.api.answer import ErrorAnswer
 from gpufleet.model.errors import ConflictError, GpufleetError, NotFoundError, RegistryError, SqlError, StoreError
 from gpufleet.web.hub.access import ForbiddenError
 from gpufleet.web.hub.ingest import RETRY_AFTER_SECONDS
+from gpufleet.web.hub.parameters import parameter_name
 
 LOG = logging.getLogger(__name__)
 
@@ -78,6 +79,8 @@ def _http(request: AnyRequest, error: HTTPException) -> Response[ErrorAnswer]:
     field, message = str(first.get("key", "")), str(first.get("message", "")) or error.detail
     if field == "data":
         field = ""  # the framework's name for the whole body
+    elif field:
+        field = parameter_name(request.route_handler, field)
     detail = f"{field}: {message}" if field else message
     return _answer(status, ErrorAnswer(error=_HTTP_ERRORS.get(status, "bad_request"), detail=detail, field=field))
 

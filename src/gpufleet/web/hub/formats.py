@@ -19,6 +19,7 @@ from litestar.response.base import ASGIResponse
 from gpufleet.hub.query.history import InvalidQueryError
 from gpufleet.hub.query.paging import ResultPage
 from gpufleet.model.api.answer import EventsAnswer, GpuPage, MachinePage, NodeGpusPage, NodePage
+from gpufleet.model.api.findings import FindingPage
 from gpufleet.model.api.holders import HolderPage
 from gpufleet.model.api.inventory import GpuChangePage
 from gpufleet.model.api.sql import SqlAnswer
@@ -41,6 +42,7 @@ LISTS: dict[type[msgspec.Struct], str] = {
     MachinePage: "items",
     GpuPage: "items",
     GpuChangePage: "items",
+    FindingPage: "items",
     HolderPage: "items",
     EventsAnswer: "events",
     UsageAnswer: "rows",

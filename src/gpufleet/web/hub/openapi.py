@@ -24,6 +24,14 @@ from gpufleet.model.api.answer import (
     SenderRecord,
     SeriesAnswer,
 )
+from gpufleet.model.api.findings import (
+    AcknowledgementSpec,
+    FindingDetail,
+    FindingPage,
+    FindingRecord,
+    SilenceRecord,
+    SilenceSpec,
+)
 from gpufleet.model.api.holders import HolderPage
 from gpufleet.model.api.inventory import GpuChangePage, GpuPool
 from gpufleet.model.api.sql import SqlAnswer, SqlRequest, SqlViewRecord
@@ -63,6 +71,7 @@ def describe(record: type, description: str, *more: int) -> dict[int, ResponseSp
 _LISTS = {kind.__name__ for kind in LISTS} | {SqlAnswer.__name__}
 
 _TYPES = (
+    AcknowledgementSpec,
     Allocation,
     AllocationAnswer,
     AllocationSpec,
@@ -71,6 +80,9 @@ _TYPES = (
     ClusterSpec,
     ErrorAnswer,
     EventsAnswer,
+    FindingDetail,
+    FindingPage,
+    FindingRecord,
     GpuChangePage,
     GpuPool,
     GpuRecord,
@@ -80,6 +92,8 @@ _TYPES = (
     ProcessesAnswer,
     SenderRecord,
     SeriesAnswer,
+    SilenceRecord,
+    SilenceSpec,
     SqlAnswer,
     SqlRequest,
     SqlViewRecord,

@@ -96,6 +96,13 @@ def reject_unknown_parameters(connection: ASGIConnection[Any, Any, Any, Any], ha
         raise InvalidQueryError(error.field, error.reason) from error
 
 
+def parameter_name(handler: BaseRouteHandler, argument: str) -> str:
+    """Return the name of a parameter in requests; the framework reserves some names for arguments, such as `state`."""
+    field = handler.parsed_fn_signature.parameters.get(argument)
+    parameter = None if field is None else field.kwarg_definition
+    return (isinstance(parameter, QueryParameter) and parameter.name) or argument
+
+
 def _parameters(handler: BaseRouteHandler) -> dict[str, bool]:
     """Return the query parameters of a route, and whether each may be repeated."""
     return {

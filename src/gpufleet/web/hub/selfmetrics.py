@@ -1,12 +1,13 @@
 """Metrics page of the hub (Prometheus text)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpufleet import __version__
 from gpufleet.exporters.exposition import MetricsPage, format_labels
 from gpufleet.hub.forward.forwarder import SeriesForwarder
 from gpufleet.hub.imports.scrape_status import TargetStatuses
-from gpufleet.hub.query.status import HubStatus
+from gpufleet.hub.notify.stats import ReceiverStats
+from gpufleet.hub.query.status import HubStatus, RuleStatus
 from gpufleet.model.api.fleet import HubIngestState
 from gpufleet.model.liveness import State
 from gpufleet.model.time import NANOS
@@ -77,6 +78,9 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], ingest_s
     _pulls(page, status.target_statuses)
     if status.forwarder is not None:
         _forward(page, status.forwarder)
+    if status.rules is not None:
+        _rules(page, status.rules)
+    _notify(page, status.receivers)
     page.declare("gpufleet_hub_build_info", "gauge", "Version of gpufleet; always 1")
     page.add("gpufleet_hub_build_info", format_labels({"version": __version__}), 1)
     return page.encode()
@@ -122,6 +126,45 @@ def _forward(page: MetricsPage, forwarder: SeriesForwarder) -> None:
     if stats.last_success is not None:
         at = stats.last_success / NANOS
         _single(page, "forward_last_success_timestamp_seconds", "gauge", "Time of the last accepted request", at)
+
+
+def _rules(page: MetricsPage, rules: RuleStatus) -> None:
+    """Add the open findings, and the status of the evaluation of the rules."""
+    page.declare("gpufleet_findings", "gauge", "Open findings; the cluster of a finding about the hub itself is empty")
+    for (rule, severity, state, cluster), count in sorted(rules.counts().items()):
+        labels = {"rule": rule, "severity": severity.value, "state": state.value, "cluster": cluster}
+        page.add("gpufleet_findings", format_labels(labels), count)
+    for name, text, value in (
+        ("evaluation_seconds", "Duration of the last evaluation of the rules", rules.seconds),
+        ("subjects", "Subjects that the rules judge", rules.subjects),
+        ("untracked", "Subjects for which a rule fires beyond the limit on findings", rules.untracked),
+    ):
+        _single(page, f"findings_{name}", "gauge", text, value)
+    if rules.at is not None:
+        text = "Time of the last evaluation of the rules"
+        _single(page, "findings_last_evaluation_timestamp_seconds", "gauge", text, rules.at / NANOS)
+    text = "Evaluations without a part of the facts, or whose result could not be stored"
+    _by_label(page, "findings_errors_total", text, "part", rules.errors)
+
+
+def _notify(page: MetricsPage, receivers: Sequence[ReceiverStats]) -> None:
+    """Add the status of the receivers of findings."""
+    found = [(format_labels({"receiver": one.name}), one) for one in receivers]
+    for name, text, field in (
+        ("sent_total", "Notifications of findings that the receiver accepted", "sent"),
+        ("failures_total", "Failed notifications of findings, which are retried", "failures"),
+        ("dead_total", "Notifications of findings that were rejected or given up", "dead"),
+    ):
+        page.declare(f"gpufleet_hub_notify_{name}", "counter", text)
+        for labels, one in found:
+            page.add(f"gpufleet_hub_notify_{name}", labels, getattr(one, field))
+    page.declare("gpufleet_hub_notify_lag", "gauge", "Transitions of findings that the receiver does not have yet")
+    name = "gpufleet_hub_notify_last_success_timestamp_seconds"
+    page.declare(name, "gauge", "Time of the last accepted notification")
+    for labels, one in found:
+        page.add("gpufleet_hub_notify_lag", labels, one.lag)
+        if one.last_success is not None:
+            page.add(name, labels, one.last_success / NANOS)
 
 
 def _single(page: MetricsPage, name: str, kind: str, text: str, value: float) -> None:

@@ -1,13 +1,15 @@
-"""Vocabulary of the web page: units and help of metrics, and a sentence for each source, reason and state."""
+"""Vocabulary of the web page: units and help of metrics, rules, and a sentence for each source, reason and state."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from gpufleet import __version__
 from gpufleet.exporters.themes import THEMES, theme_of
+from gpufleet.fleet.rules.table import RULES
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import ROWS
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
+from gpufleet.model.finding import FindingState, Severity
 from gpufleet.model.liveness import State
 from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.model.reading import Provenance
@@ -80,6 +82,20 @@ SCOPE_TEXTS: Mapping[Scope, str] = {
 }
 """Sentence for each scope of a reading."""
 
+SEVERITY_TEXTS: Mapping[Severity, str] = {
+    Severity.CRITICAL: "Needs action now.",
+    Severity.WARNING: "Needs action soon.",
+    Severity.INFO: "For information.",
+}
+"""Sentence for each severity."""
+
+FINDING_STATE_TEXTS: Mapping[FindingState, str] = {
+    FindingState.OPEN: "The rule fires, or its subject has recovered a short time ago.",
+    FindingState.UNKNOWN: "Not closed. An input is missing, or another finding explains this one.",
+    FindingState.CLOSED: "The subject is healthy again, or no longer expected.",
+}
+"""Sentence for each state of a finding."""
+
 
 def vocabulary() -> dict[str, Any]:
     """Return the document that the page loads at its start."""
@@ -104,5 +120,8 @@ def vocabulary() -> dict[str, Any]:
         "reasons": REASON_TEXTS,
         "states": STATE_TEXTS,
         "scopes": SCOPE_TEXTS,
+        "severities": SEVERITY_TEXTS,
+        "finding_states": FINDING_STATE_TEXTS,
+        "rules": [rule.id for rule in RULES],
         "clock_events": dict(CLOCK_EVENT_REASONS),
     }

@@ -328,7 +328,9 @@ VIEWS = (
         columns=(
             ViewColumn("at", "at", "time of the transition"),
             ViewColumn("kind", "kind", "`opened`, `escalated` or `closed`"),
-            ViewColumn("reason", "reason", "`firing`, `healthy`, `retired` or `rule_removed`"),
+            ViewColumn(
+                "reason", "reason", "`firing`, `healthy`, `retired`, `subject_gone`, `not_tracked` or `rule_removed`"
+            ),
             *_OF_FINDING,
         ),
         source="finding_transitions FINAL",

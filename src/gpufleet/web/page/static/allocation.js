@@ -3,6 +3,7 @@
 import { forceText, startText, targetText } from "./allocations.js";
 import { element, facts, foreign, lazyDetails, replace, section, table } from "./dom.js";
 import { eventTable } from "./events.js";
+import { AllocationFindings } from "./findings.js";
 import { agoText, timeText } from "./format.js";
 import { HistorySection } from "./history.js";
 import { DEVICE_COLUMNS, absenceText, deviceCells, deviceName, readingCell, readingTables } from "./readings.js";
@@ -38,6 +39,7 @@ export function allocationPage({ client }, id) {
     events: element("div"),
   };
   const history = new HistorySection(client, id, (events) => replace(parts.events, eventTable(events)));
+  const findings = new AllocationFindings(client);
   const usage = new UsageSection(client, id, () => history.range);
   return {
     title: "Allocation",
@@ -45,6 +47,7 @@ export function allocationPage({ client }, id) {
       "div",
       null,
       parts.summary,
+      findings.node,
       section("Totals", parts.totals),
       section("GPUs", parts.devices),
       section("CPU and memory", parts.machine),
@@ -59,6 +62,7 @@ export function allocationPage({ client }, id) {
       replace(parts.totals, totalsOf(answer.aggregate));
       replace(parts.devices, devicesOf(answer));
       replace(parts.machine, machineOf(answer));
+      await findings.refresh(answer.allocation, signal);
       await history.refresh(answer.devices, signal);
     },
   };

@@ -37,6 +37,11 @@ export class Client {
     return (await this.#request(path, parameters, signal)).json();
   }
 
+  /** Send a request with another method than GET, and a JSON body if given; return the document. Throws ApiError. */
+  async send(method, path, body = undefined) {
+    return (await this.#request(path, {}, undefined, method, body)).json();
+  }
+
   /** Yield the items of each page of a list that has `items` and `next`. */
   async *pages(path, parameters, signal) {
     let cursor = null;
@@ -53,7 +58,7 @@ export class Client {
     return { items: await answer.json(), next: nextCursor(answer.headers.get("link")) };
   }
 
-  async #request(path, parameters, signal) {
+  async #request(path, parameters, signal, method = "GET", body = undefined) {
     const url = new URL(path, this.#root);
     for (const [name, value] of Object.entries(parameters)) {
       for (const one of [value].flat()) if (one !== null && one !== undefined) url.searchParams.append(name, one);
@@ -62,7 +67,13 @@ export class Client {
     let answer;
     try {
       answer = await fetch(url, {
-        headers: { accept: "application/json", ...(this.#token ? { authorization: `Bearer ${this.#token}` } : {}) },
+        method,
+        body: body === undefined ? undefined : JSON.stringify(body),
+        headers: {
+          accept: "application/json",
+          ...(body === undefined ? {} : { "content-type": "application/json" }),
+          ...(this.#token ? { authorization: `Bearer ${this.#token}` } : {}),
+        },
         cache: "no-store",
         credentials: "omit",
         redirect: "error",

@@ -4,6 +4,7 @@ import { allocationPage } from "./allocation.js";
 import { allocationsPage } from "./allocations.js";
 import { Client } from "./api.js";
 import { element, foreign, printable } from "./dom.js";
+import { findingPage, findingsPage } from "./findings.js";
 import { fleetPage } from "./fleet.js";
 import { clockText } from "./format.js";
 import { gpuPage } from "./gpu.js";
@@ -38,6 +39,7 @@ function showHeader() {
           "nav",
           { "aria-label": "Pages" },
           readsAll ? link("#/fleet", "Fleet") : null,
+          readsAll ? link("#/findings", "Findings") : null,
           link("#/allocations", "Allocations"),
         ),
     session === null ? "" : element("span", { class: "who" }, ...whoText(session.access)),
@@ -92,9 +94,11 @@ function pageOf(path, context) {
   const text = id === undefined ? undefined : decode(id);
   const readsAll = canReadAll(context.access);
   if (name === "allocations" && text) return allocationPage(context, text);
+  if (name === "findings" && text) return findingPage({ ...context, isOperator: readsAll }, text);
   if (name === "allocations" || !readsAll) return allocationsPage(context);
   if (name === "nodes" && text) return nodePage(context, text);
   if (name === "gpus" && text) return gpuPage(context, text);
+  if (name === "findings") return findingsPage(context);
   return fleetPage(context);
 }
 

@@ -29,10 +29,24 @@ function countsText(counts) {
     .join(", ");
 }
 
+/** Return the numbers of open findings as a text. */
+function findingsText(counts) {
+  if (!counts) return "unknown";
+  const some = Object.entries(counts).filter(([, count]) => count > 0);
+  return some.length === 0 ? "none" : some.map(([severity, count]) => `${count} ${severity}`).join(", ");
+}
+
 function summaryOf(fleet) {
   return [
     element("p", { class: "lead" }, fleet.summary),
     facts([
+      [
+        "Open findings",
+        [
+          element("a", { href: "#/findings", "data-key": "findings" }, findingsText(fleet.findings)),
+          fleet.evaluation.is_current ? null : element("small", null, "The newest evaluation of the rules is old."),
+        ],
+      ],
       ["Machines", countsText(fleet.machines)],
       ["Senders", countsText(fleet.senders)],
       ["Complete up to", fleet.complete_up_to ? timeText(fleet.complete_up_to) : "unknown"],
@@ -51,12 +65,13 @@ function summaryOf(fleet) {
 }
 
 function clusterTable(records) {
-  const rows = records.map(({ cluster, served, freshness, coverage }) => [
+  const rows = records.map(({ cluster, served, freshness, coverage, findings }) => [
     [foreign(cluster.id), cluster.closed_at ? element("small", null, "closed") : null],
     [foreign(cluster.spec?.environment ?? ""), element("small", null, foreign(cluster.spec?.team ?? ""))],
     freshness ? stateText(freshness.liveness) : served ? "unknown" : "not served",
     freshness?.last_seen_at ? timeText(freshness.last_seen_at) : "never",
     coverage ? foreign(coverage.summary) : "unknown",
+    findingsText(findings),
     countsText(freshness?.machines),
     freshness
       ? `${freshness.missing_batches} missing, ${freshness.queued_batches} queued, ${freshness.dropped_batches} dropped`
@@ -69,6 +84,7 @@ function clusterTable(records) {
     "State",
     "Last seen",
     "GPUs reporting",
+    "Open findings",
     "Machines",
     "Batches",
     "Complete up to",

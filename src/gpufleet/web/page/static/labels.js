@@ -13,6 +13,11 @@ export function nodeLink(id) {
   return `#/nodes/${encodeURIComponent(id)}`;
 }
 
+/** Return the address of a finding's page. */
+export function findingLink(id) {
+  return `#/findings/${encodeURIComponent(id)}`;
+}
+
 /** Return the address of a GPU's page. */
 export function gpuLink(id) {
   return `#/gpus/${encodeURIComponent(id)}`;

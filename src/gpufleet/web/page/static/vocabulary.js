@@ -1,4 +1,4 @@
-/** Vocabulary of the hub: metrics of the catalogue, and sentences for sources, reasons and states. */
+/** Vocabulary of the hub: metrics of the catalogue, rules, and sentences for sources, reasons and states. */
 
 import { valueText } from "./format.js";
 
@@ -9,6 +9,9 @@ let loaded = {
   reasons: {},
   states: {},
   scopes: {},
+  severities: {},
+  finding_states: {},
+  rules: [],
   clock_events: {},
   version: "",
 };
