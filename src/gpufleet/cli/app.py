@@ -15,6 +15,7 @@ from gpufleet.cli.dashboard import dashboard_app
 from gpufleet.cli.decode import decode
 from gpufleet.cli.doctor import doctor_app
 from gpufleet.cli.events import events
+from gpufleet.cli.findings import findings_app
 from gpufleet.cli.guest import guest_app
 from gpufleet.cli.hub import hub_app
 from gpufleet.cli.join import join
@@ -46,6 +47,7 @@ GROUPS = {
     "cluster": cluster_app,
     "machine": machine_app,
     "query": query_app,
+    "findings": findings_app,
     "token": token_app,
     "config": config_app,
     "guest": guest_app,

@@ -9,6 +9,7 @@ from gpufleet.exporters.reference import render_dialects_reference, render_event
 from gpufleet.fleet.rules.reference import render_findings_reference
 from gpufleet.model.api.sql import SqlLimits
 from gpufleet.rules.reference import render_rules_reference
+from gpufleet.simulate.fleet.rule_faults import simulations
 from gpufleet.stores.clickhouse.sql.statement import FUNCTIONS
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
@@ -21,7 +22,7 @@ def reference_pages() -> dict[str, str]:
         "sql.md": render_sql_reference(),
         "dialects.md": render_dialects_reference(),
         "rules.md": render_rules_reference(),
-        "findings.md": render_findings_reference(),
+        "findings.md": render_findings_reference(simulations()),
         "snapshot.schema.json": json.dumps(snapshot_schema(), indent=2) + "\n",
     }
 

@@ -1,6 +1,8 @@
-"""Lookup of the cluster, machine or GPU that an option of a hub query names."""
+"""Lookup of the cluster, machine, GPU or finding that an option of a hub query names."""
 
+import datetime as dt
 import re
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +14,18 @@ from gpufleet.model.api.answer import GpuRecord, MachineRecord
 from gpufleet.model.view import ViewKind, normalise_pci_address
 
 NOT_FOUND = 404
+
+FINDING_DIGITS = 24
+"""Digits of the id of a finding."""
+
+SHORT_FINDING_DIGITS = 8
+"""Digits of the id of a finding in tables."""
+
+MIN_FINDING_DIGITS = 4
+
+CLOSED_DAYS = 7
+"""Age up to which closed findings are found by the first digits of their ids."""
+
 FORBIDDEN = (401, 403)
 
 SHORT_DIGITS = 8
@@ -151,6 +165,52 @@ def check_names(hub: str, cluster: str | None, machine: str | None, access: Acce
         record = msgspec.convert(found, MachineRecord)
         if record.cluster != cluster:
             raise CommandError(f"machine {machine} is in cluster {record.cluster}, not in {cluster}")
+
+
+def find_finding(hub: str, text: str, access: Access) -> str:
+    """Return the id of the finding whose id the text is, or begins with.
+
+    The hub is queried only for short ids: first for findings that are not closed, then for those of the last days.
+
+    Raises:
+        CommandError: if no finding has such an id, or several.
+    """
+    if re.fullmatch(f"[0-9a-f]{{{FINDING_DIGITS}}}", text):
+        return text
+    if not re.fullmatch(f"[0-9a-f]{{{MIN_FINDING_DIGITS},{FINDING_DIGITS}}}", text):
+        raise CommandError(f"{text!r} is not the id of a finding: give at least {MIN_FINDING_DIGITS} of its digits")
+    since = (dt.datetime.now(dt.UTC) - dt.timedelta(days=CLOSED_DAYS)).isoformat().replace("+00:00", "Z")
+    for path in ("/v1/findings?state=open&state=unknown", f"/v1/findings?state=closed&since={since}"):
+        found = [id_ for id_ in _finding_ids(hub, path, access) if id_.startswith(text)]
+        if len(found) > 1:
+            raise CommandError(f"{text} is the start of several ids: use one of {', '.join(sorted(found)[:10])}")
+        if found:
+            return found[0]
+    raise CommandError(
+        f"no open finding, and none closed in the last {CLOSED_DAYS} days, has an id that starts with {text}: "
+        "give the whole id"
+    )
+
+
+class _FindingIds(msgspec.Struct):
+    class Item(msgspec.Struct):
+        id: str
+
+    items: list[Item]
+    next: str | None
+
+
+def _finding_ids(hub: str, path: str, access: Access) -> Iterator[str]:
+    cursor = ""
+    while True:
+        try:
+            page = msgspec.json.decode(get(hub, f"{path}{cursor}", access), type=_FindingIds)
+        except msgspec.DecodeError as error:
+            raise CommandError(f"{hub} does not respond like a hub of this version: {error}") from error
+        yield from (one.id for one in page.items)
+        if page.next is None:
+            return
+        cursor = f"&cursor={quote(page.next)}"
 
 
 def _fetch_known(hub: str, path: str, access: Access) -> Any:

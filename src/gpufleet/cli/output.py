@@ -50,7 +50,7 @@ def repeat(action: Callable[[], None], watch: str | None) -> None:
         raise OptionError("--watch", "must be at least 1s")
     is_terminal = sys.stdout.isatty()
     is_first = True
-    with _interrupts() as interrupted:
+    with interrupts() as interrupted:
         while not interrupted.is_set():
             if is_terminal:
                 sys.stdout.write(f"{CLEAR}{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M:%SZ}, every {watch}\n\n")
@@ -67,7 +67,7 @@ def repeat(action: Callable[[], None], watch: str | None) -> None:
 
 
 @contextlib.contextmanager
-def _interrupts() -> Iterator[threading.Event]:
+def interrupts() -> Iterator[threading.Event]:
     """Yield an event that SIGINT sets. The signal also raises KeyboardInterrupt, as usual.
 
     Python drops an exception that is raised while a finalizer runs. The event is set nevertheless.

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from gpufleet.cli.fetch import Access
+from gpufleet.cli.fetch import Access, get_pages
 from gpufleet.cli.live import SnapshotSource, open_snapshots
 from gpufleet.cli.options import TIME, AgentUrl, CaOption, CommandError, ConfigFile, OptionError, TokenFileOption
-from gpufleet.cli.query.request import ClusterFilter, MachineFilter, Parameters, fetch_pages
+from gpufleet.cli.query.request import ClusterFilter, MachineFilter, Parameters
 from gpufleet.cli.source import take_snapshot
 from gpufleet.cli.times import parse_span, parse_time
 from gpufleet.model.api.answer import GpuPage
@@ -132,7 +132,7 @@ class HubSource:
         return await asyncio.to_thread(self._fetch)
 
     def _fetch(self) -> Observation:
-        body = fetch_pages(self._hub, "/v1/gpus", self._query, self._access, MAX_DEVICES + 1)
+        body = get_pages(self._hub, "/v1/gpus", self._query, self._access, MAX_DEVICES + 1)
         try:
             records = msgspec.json.decode(body, type=GpuPage).items
         except msgspec.DecodeError as error:

@@ -81,14 +81,24 @@ class TokenFile:
                 status = os.fstat(file.fileno())
                 seen = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
                 if seen != self._seen:
-                    self._token = self._parse(file.read(MAX_TOKEN_BYTES))
+                    self._token = parse_token(str(self.path), "", file.read(MAX_TOKEN_BYTES))
                     self._seen = seen
         except OSError as error:
             raise ConfigError(str(self.path), "", f"the token cannot be read: {error.strerror}") from error
         return self._token
 
-    def _parse(self, content: bytes) -> str:
-        token = content.strip()
-        if not _TOKEN.fullmatch(token):
-            raise ConfigError(str(self.path), "", "holds no valid token: write the token and nothing else")
-        return token.decode("ascii")
+
+def parse_token(source: str, key: str, content: bytes) -> str:
+    """Return a token without surrounding white space.
+
+    Args:
+        source, key: place of the token, as in `ConfigError`.
+        content: the token.
+
+    Raises:
+        ConfigError: if it is no valid token. The message does not contain it.
+    """
+    token = content.strip()
+    if not _TOKEN.fullmatch(token):
+        raise ConfigError(source, key, "holds no valid token: write the token and nothing else")
+    return token.decode("ascii")

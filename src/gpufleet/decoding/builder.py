@@ -7,6 +7,7 @@ from gpufleet.agent.collect.state import AgentState, Outcome
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.event import Event
+from gpufleet.model.holdings import DeviceHolders
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import Round, Sample
 from gpufleet.model.snapshot import Snapshot
@@ -26,12 +27,19 @@ class SnapshotBuilder:
         at: time of the snapshot if no pass has one, nanoseconds since 1970.
         events: events of the machine, in any order.
         capabilities: statements of the document about its input, by name.
+        holders: view key to the holders of its device.
     """
 
     def __init__(
-        self, machine: Machine, at: int, events: Iterable[Event] = (), capabilities: Mapping[str, str] | None = None
+        self,
+        machine: Machine,
+        at: int,
+        events: Iterable[Event] = (),
+        capabilities: Mapping[str, str] | None = None,
+        holders: Mapping[str, DeviceHolders] | None = None,
     ) -> None:
         self._state = AgentState(machine, (), events=sorted(events, key=lambda event: event.at))
+        self._state.holders = holders or {}
         self._at = at
         self._capabilities = {**CAPABILITIES, **(capabilities or {})}
 

@@ -1,1 +1,1 @@
-"""HTTP servers of agent, hub and relay."""
+"""HTTP servers of agent, hub and relay, and their client."""

@@ -17,12 +17,14 @@ from gpufleet.cli.options import (
     Wide,
 )
 from gpufleet.cli.query.cells import Parts, age_cell, count_cell, expectation_line, state_cell, time_cell
+from gpufleet.cli.query.findings import evaluation_text
 from gpufleet.cli.query.request import LIVENESS_STATES, make_layout, query_and_print
 from gpufleet.cli.table import Cell, TextColumn, TextTable
 from gpufleet.model.api.answer import Coverage, SenderRecord
 from gpufleet.model.api.fleet import FleetAnswer
 from gpufleet.model.api.kubernetes import ClusterCollection, CollectionState
 from gpufleet.model.cluster import ClusterRecord
+from gpufleet.model.finding import Severity
 from gpufleet.model.liveness import State
 from gpufleet.model.text import printable
 
@@ -79,6 +81,7 @@ def fleet_tables(found: FleetAnswer) -> Parts:
                 _states(fresh.machines),
                 time_cell(fresh.complete_up_to),
                 count_cell(fresh.missing_batches),
+                _findings_text(one.findings),
                 *_collection_cells(one.collection),
                 "; ".join([*fresh.liveness.partial, *fresh.liveness.suspect]),
             )
@@ -91,16 +94,29 @@ def fleet_tables(found: FleetAnswer) -> Parts:
         TextColumn("machines", rank=2, cut=True),
         TextColumn("complete", rank=4),
         TextColumn("missing", rank=1, right=True),
+        TextColumn("findings", rank=2),
         TextColumn("kubernetes", wide=True),
         TextColumn("api-server", wide=True),
         TextColumn("collected", wide=True, right=True),
         TextColumn("partial-or-suspect", rank=1, wrap=True),
     )
-    notes = [found.summary, *(expectation_line(one.coverage) for one in found.clusters)]
+    notes = [
+        found.summary,
+        f"Open findings: {_findings_text(found.findings) or 'unknown'}.",
+        "" if found.evaluation.is_current else evaluation_text(found.evaluation),
+        *(expectation_line(one.coverage) for one in found.clusters),
+    ]
     notes += [_collection_line(one) for one in found.clusters]
     if found.hub.rejecting:
         notes.append("The hub is rejecting batches: time without heartbeat is not counted.")
     return [TextTable(columns, rows, "clusters"), *filter(None, notes)]
+
+
+def _findings_text(counts: Mapping[Severity, int] | None) -> str:
+    """Return the number of open findings by severity; empty if it is unknown."""
+    if counts is None:
+        return ""
+    return ", ".join(f"{counts[one]} {one.value}" for one in Severity if counts.get(one)) or "none"
 
 
 def _coverage_cell(found: Coverage | None) -> Cell:

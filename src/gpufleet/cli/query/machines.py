@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gpufleet.cli.fetch import Access
+from gpufleet.cli.fetch import Access, get_pages
 from gpufleet.cli.options import (
     HUB_URL,
     CaOption,
@@ -31,7 +31,6 @@ from gpufleet.cli.query.request import (
     LIVENESS_STATES,
     ClusterFilter,
     decode_answer,
-    fetch_pages,
     make_layout,
     query_pages,
 )
@@ -65,7 +64,7 @@ def nodes(
         gpus: dict[str, NodeGpus] = {}
         if page.items:
             most = None if limit is None or sort or state else limit
-            body = fetch_pages(hub, "/v1/nodes/gpus", query, access, most, page_size=SUMMARY_NODES)
+            body = get_pages(hub, "/v1/nodes/gpus", query, access, most, page_size=SUMMARY_NODES)
             gpus = {one.machine: one for one in decode_answer(body, NodeGpusPage, hub).items}
         return nodes_tables(page, gpus)
 

@@ -1,25 +1,26 @@
 """Requests of `gpufleet query`: options of a table, one answer or all pages of a list, printed as JSON or tables."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
-from urllib.parse import urlencode
 
-import msgspec
 import typer
 
-from gpufleet.cli.fetch import TIMEOUT_SECONDS, Access, get
+from gpufleet.cli.fetch import Access, command_errors, get, get_pages
 from gpufleet.cli.lookup import check_names
-from gpufleet.cli.options import CommandError, OptionError
+from gpufleet.cli.options import OptionError
 from gpufleet.cli.output import print_tables, repeat, write_json
 from gpufleet.cli.table import Layout, TextTable
 from gpufleet.model.liveness import State
+from gpufleet.web import client
+from gpufleet.web.client import TIMEOUT_SECONDS, with_query
 
 T = TypeVar("T")
 
 Tables = Callable[[T], list[TextTable | str]]
 """Function from an answer to tables and notes."""
 
-Parameters = Mapping[str, str | None]
+Parameters = Mapping[str, str | Sequence[str] | None]
+"""Parameters of a request by name; a sequence repeats a parameter, and None leaves it out."""
 
 ClusterFilter = Annotated[str | None, typer.Option(metavar="ID", help="Only entries of this cluster.")]
 
@@ -80,7 +81,7 @@ def query_and_print(
 
     def once() -> None:
         given = query() if callable(query) else query
-        body = get(hub, _with_query(path, given), access, timeout_seconds=timeout_seconds)
+        body = get(hub, with_query(path, given), access, timeout_seconds=timeout_seconds)
         _check_empty(hub, body, given, access)
         show(body, hub, answer_type, tables, layout, as_json)
 
@@ -106,49 +107,11 @@ def query_pages(
 
     def once() -> None:
         given = query() if callable(query) else query
-        body = fetch_pages(hub, path, given, access, most)
+        body = get_pages(hub, path, given, access, most)
         _check_empty(hub, body, given, access)
         show(body, hub, page_type, tables, layout, as_json)
 
     repeat(once, _watched(watch, as_json))
-
-
-def fetch_pages(
-    hub: str,
-    path: str,
-    query: Parameters,
-    access: Access,
-    most: int | None = None,
-    *,
-    page_size: int | None = None,
-) -> bytes:
-    """Return all pages of a list as one; pages after the first `most` entries are not fetched."""
-    items: list[msgspec.Raw] = []
-    sizes = [one for one in (page_size, most) if one is not None]
-    limit = str(min(1000, *sizes)) if sizes else None
-    cursor: str | None = None
-    while True:
-        body = get(hub, _with_query(path, {**query, "limit": limit, "cursor": cursor}), access)
-        page = decode_answer(body, _Page, hub)
-        items += page.items
-        if page.next is None or page.next == cursor or (most is not None and len(items) >= most):
-            break
-        cursor = page.next
-    document: dict[str, Any] = {"items": items, "next": None}
-    if page.coverage is not msgspec.UNSET:
-        document = {"items": items, "coverage": page.coverage, "next": None}
-    return msgspec.json.encode(document)
-
-
-class _Page(msgspec.Struct):
-    items: list[msgspec.Raw]
-    next: str | None
-    coverage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-def _with_query(path: str, query: Parameters) -> str:
-    given = {name: value for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(given)}" if given else path
 
 
 def _watched(watch: str | None, as_json: bool) -> str | None:
@@ -159,7 +122,8 @@ def _watched(watch: str | None, as_json: bool) -> str | None:
 
 def _check_empty(hub: str, body: bytes, query: Parameters, access: Access) -> None:
     """Check that the cluster and machine of a query exist if its answer has no entries."""
-    cluster, machine = query.get("cluster"), query.get("machine")
+    given = [query.get(name) for name in ("cluster", "machine")]
+    cluster, machine = (one if isinstance(one, str) else None for one in given)
     if (cluster is None and machine is None) or len(body) > SMALL_ANSWER:
         return
     document = decode_answer(body, Any, hub)
@@ -170,10 +134,8 @@ def _check_empty(hub: str, body: bytes, query: Parameters, access: Access) -> No
 
 def decode_answer(body: bytes, answer_type: Any, hub: str) -> Any:
     """Return a decoded answer. Raises CommandError if it is not one of a gpufleet hub."""
-    try:
-        return msgspec.json.decode(body, type=answer_type)
-    except msgspec.DecodeError as error:
-        raise CommandError(f"{hub} does not respond like a gpufleet hub: {error}") from error
+    with command_errors():
+        return client.decode_answer(body, answer_type, hub)
 
 
 def show(body: bytes, hub: str, answer_type: type[T], tables: Tables[T], layout: Layout | None, as_json: bool) -> None:
