@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpufleet.cli.simulate_exporter import simulate_exporter
 from gpufleet.cli.simulate_fleet import simulate_fleet
 
 if TYPE_CHECKING:
     from gpufleet.simulate.dcgm.state import EngineState
 
-simulate_app = typer.Typer(no_args_is_help=True, help="Simulate a fleet or a DCGM host engine.")
+simulate_app = typer.Typer(no_args_is_help=True, help="Simulate a fleet, an exporter or a DCGM host engine.")
 
 
 simulate_app.command("fleet")(simulate_fleet)
+simulate_app.command("exporter")(simulate_exporter)
 
 
 @simulate_app.command("dcgm")

@@ -104,7 +104,7 @@ def simulate_fleet(
         _list_faults()
         return
     try:
-        began = _instant(start) if start else time.time_ns()
+        began = start_instant(start) if start else time.time_ns()
         schedule = tuple(fault for text in faults or () for fault in parse_faults(text, began))
         seconds = float(parse_span(duration)) if duration else None
         give_up_seconds = float(parse_span(give_up_after))
@@ -136,7 +136,8 @@ def simulate_fleet(
         )
 
 
-def _instant(text: str) -> int:
+def start_instant(text: str) -> int:
+    """Return the value of `--start` in nanoseconds since 1970. Raises OptionError."""
     at = parse_time("--start", text, dt.datetime.now(dt.UTC))
     if not EARLIEST <= at < LATEST:
         problem = f"{text!r} must be between {EARLIEST.year} and {LATEST.year}"

@@ -11,7 +11,7 @@ import msgspec
 from gpufleet.model.machine import Machine
 from gpufleet.simulate.fleet.cycles import LoadShape, make_cycle
 from gpufleet.simulate.fleet.faults import FaultKind, FaultSchedule, FleetFault
-from gpufleet.simulate.fleet.layout import VARIANTS, FleetGpu, FleetLayout, FleetNode, GpuPart
+from gpufleet.simulate.fleet.layout import VARIANTS, FleetGpu, FleetLayout, FleetNode, GpuPart, NodeRole
 from gpufleet.simulate.fleet.random_values import number as random_number
 from gpufleet.simulate.fleet.random_values import uuid_of
 from gpufleet.simulate.fleet.values import GpuActivity, gpu_activity
@@ -38,6 +38,8 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
         clusters, nodes, gpus: number of clusters, nodes per cluster, GPUs per node.
         prefix: prefix of the cluster ids.
         faults: scheduled faults.
+        gpu_roles: role of each GPU of every node; empty means that roles depend on the position of the node.
+        vgpus: vGPU instances that share the memory of a GPU in the role VGPU; 0 means two of the model's usual type.
     """
 
     seed: int = 0
@@ -46,6 +48,8 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 8
     prefix: str = "sim"
     faults: tuple[FleetFault, ...] = ()
+    gpu_roles: tuple[NodeRole, ...] = ()
+    vgpus: int = 0
 
 
 class Fleet:
@@ -60,7 +64,7 @@ class Fleet:
             for shape in LoadShape
             for variant in range(VARIANTS)
         }
-        self._layout = FleetLayout(spec.seed, spec.prefix, spec.gpus, cycles)
+        self._layout = FleetLayout(spec.seed, spec.prefix, spec.gpus, cycles, spec.gpu_roles, spec.vgpus)
         self._reboots: dict[tuple[int, int], list[int]] = {}
         for one in spec.faults:
             if one.kind is FaultKind.NODE_REBOOT:

@@ -90,6 +90,15 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     vgpu_type: str
     vgpu_bytes: int
 
+    def vgpu_share(self, count: int) -> tuple[str, int]:
+        """Return type and memory of one of `count` equal vGPU instances, which share all memory that is not reserved.
+
+        The memory is a whole number of MiB. The name follows the pattern of NVIDIA's types, with the memory in GiB.
+        """
+        size = (self.memory_bytes - self.reserved_bytes) // count // MIB * MIB
+        board, _, usual = self.vgpu_type.rpartition("-")
+        return f"{board}-{round(size / (1024 * MIB))}{usual[-1]}", size
+
 
 def _sevenths(names: tuple[str, str, str, str], mib: tuple[int, int, int]) -> tuple[tuple[MigSlot, ...], ...]:
     """Return MIG partitionings of a Hopper GPU; `mib` is the memory of one, two and four memory slices.

@@ -63,6 +63,9 @@ PATTERN = (
 )
 """Roles of a cluster's nodes, repeated; the first eight cover every role."""
 
+VGPUS = 2
+"""vGPU instances per GPU in the role VGPU."""
+
 PCI_BUSES = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
 """PCI buses of the GPUs on an eight-GPU board; further GPUs follow from `_FURTHER` on."""
 
@@ -161,6 +164,7 @@ class GpuPart(msgspec.Struct, frozen=True, kw_only=True):
         work: its workload.
         slot: placement of a MIG device.
         vm: UUID of the virtual machine that has the vGPU.
+        vgpu_type: type of the vGPU.
     """
 
     view: View
@@ -169,6 +173,7 @@ class GpuPart(msgspec.Struct, frozen=True, kw_only=True):
     work: Workload
     slot: MigSlot | None = None
     vm: str = ""
+    vgpu_type: str = ""
 
 
 class FleetGpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,12 +256,28 @@ class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
 class FleetLayout:
     """Creates nodes."""
 
-    def __init__(self, seed: int, prefix: str, gpus: int, cycles: dict[tuple[LoadShape, int], LoadCycle]) -> None:
-        """Take the seed, the prefix of cluster ids, the GPUs per node, and the load curves by shape and variant."""
+    def __init__(
+        self,
+        seed: int,
+        prefix: str,
+        gpus: int,
+        cycles: dict[tuple[LoadShape, int], LoadCycle],
+        roles: tuple[NodeRole, ...] = (),
+        vgpus: int = 0,
+    ) -> None:
+        """Take the seed, the prefix of cluster ids, the GPUs per node, and the load curves by shape and variant.
+
+        Args:
+            seed, prefix, gpus, cycles: as above.
+            roles: role of each GPU of every node; empty means that all GPUs have the role of their node by `PATTERN`.
+            vgpus: equal vGPU instances that share a GPU's memory; 0 means two of the model's usual type.
+        """
         self._seed = seed
         self._prefix = prefix
         self._gpus = gpus
         self._cycles = cycles
+        self._roles = roles
+        self._vgpus = vgpus
 
     def cluster_id(self, cluster: int) -> str:
         """Return a cluster's id; clusters count from 1."""
@@ -271,10 +292,11 @@ class FleetLayout:
         name = f"{self.cluster_id(cluster)}-n{number_:04d}"
         key = (self._seed, name)
         model = self.model(cluster)
-        role = PATTERN[(number_ - 1) % len(PATTERN)]
-        if role is NodeRole.MIG and not model.geometries:
-            role = NodeRole.INFERENCE
-        every = tuple(self._gpu(cluster, number_, name, role, at) for at in range(self._gpus))
+        roles = self._roles or (PATTERN[(number_ - 1) % len(PATTERN)],) * self._gpus
+        if not model.geometries:
+            roles = tuple(NodeRole.INFERENCE if one is NodeRole.MIG else one for one in roles)
+        role = roles[-1]
+        every = tuple(self._gpu(cluster, number_, name, roles[at], at) for at in range(self._gpus))
         in_kubernetes = role in (NodeRole.INFERENCE, NodeRole.MIG, NodeRole.VM)
         identity = Machine(
             name=name,
@@ -313,7 +335,7 @@ class FleetLayout:
             geometry = _geometry(model, (self._seed, self.cluster_id(cluster)))
             parts = tuple(self._mig(key, name, view, slot) for slot in geometry)
         elif role is NodeRole.VGPU:
-            parts = tuple(self._vgpu(key, name, view, model, half) for half in range(2))
+            parts = tuple(self._vgpu(key, name, view, model, place) for place in range(self._vgpus or VGPUS))
         elif role is not NodeRole.IDLE:
             loads = ((1.0, self._work(role, cluster, node, name, at)),)
         return FleetGpu(
@@ -366,21 +388,23 @@ class FleetLayout:
             slot=slot,
         )
 
-    def _vgpu(self, key: tuple[int | str, ...], name: str, gpu: View, model: GpuModel, half: int) -> GpuPart:
-        vm = f"{name}-desk-{gpu.index}-{half}"
-        instance = 3_251_634_000 + 10 * number(1000, *key, "instance") + half
+    def _vgpu(self, key: tuple[int | str, ...], name: str, gpu: View, model: GpuModel, place: int) -> GpuPart:
+        vm, count = f"{name}-desk-{gpu.index}-{place}", self._vgpus or VGPUS
+        instance = 3_251_634_000 + max(10, count) * number(1000, *key, "instance") + place
+        vgpu_type, memory_bytes = model.vgpu_share(self._vgpus) if self._vgpus else (model.vgpu_type, model.vgpu_bytes)
         return GpuPart(
             view=View(
                 kind=ViewKind.VGPU,
                 side=Side.VGPU_HOST,
-                uuid=uuid_of(*key, "vgpu", half),
+                uuid=uuid_of(*key, "vgpu", place),
                 instance=str(instance),
                 parent=gpu.key,
             ),
-            share=0.5,
-            memory_bytes=model.vgpu_bytes,
+            share=1 / count,
+            memory_bytes=memory_bytes,
             work=self._new(LoadShape.INFERENCE, HolderKind.VM, vm, namespace="desks", is_permanent=True, memory=0.5),
             vm=uuid_of(vm),
+            vgpu_type=vgpu_type,
         )
 
     def _new(

@@ -106,6 +106,9 @@ SECOND = "dcgm"
 EXPORTER = "dcgm_exporter"
 """Exporter in place of the driver's reader, or of a GPU that is passed through."""
 
+_UNREAD = frozenset({FaultKind.COLLECTOR_BROKEN, FaultKind.READERS_BROKEN})
+"""Faults during which the agent reads no GPU."""
+
 _VFIO = Absent(Reason.BOUND_TO_VFIO, "passed through to a guest")
 _NOT_LISTED = Absent(Reason.DRIVER_ERROR, "the driver does not list this GPU")
 _MISMATCH = Absent(Reason.DRIVER_MISMATCH, "library and kernel driver have different versions")
@@ -148,7 +151,7 @@ def _of_node(fleet: Fleet, node: FleetNode, pass_: CollectionPass) -> MachineRep
     lanes = [lane for lane in pass_.lanes if lane is not Lane.STATIC or FaultKind.NO_INVENTORY not in kinds]
     own = msgspec.structs.replace(pass_, lanes=lanes)
     activities = [(gpu, fleet.activity(node, gpu, pass_.at)) for gpu in node.all_gpus]
-    reads = not node.is_passthrough and not kinds & {FaultKind.COLLECTOR_BROKEN, FaultKind.HIDDEN_WHEN_IDLE}
+    reads = not node.is_passthrough and not kinds & {*_UNREAD, FaultKind.HIDDEN_WHEN_IDLE}
     samples = _machine_samples(fleet, node, own, activities, faults, reads=reads)
     if FaultKind.HIDDEN_WHEN_IDLE in kinds:
         samples += _exporter_samples(fleet, node, activities, own)
@@ -180,7 +183,7 @@ def _unresolved(faults: Sequence[FleetFault]) -> int:
 
 def _of_guest(fleet: Fleet, node: FleetNode, guest: FleetGuest, pass_: CollectionPass) -> MachineReport:
     kinds = {fault.kind for fault in fleet.node_faults(node, pass_.at)}
-    answers = not kinds & {FaultKind.GUEST_DOWN, FaultKind.COLLECTOR_BROKEN}
+    answers = not kinds & {*_UNREAD, FaultKind.GUEST_DOWN}
     activities = [(gpu, fleet.activity(node, gpu, pass_.at)) for gpu in guest.gpus]
     inside = Provenance.SLICE_GUEST
     samples = _gpu_samples(fleet, node, activities, pass_, inside) if answers else []
@@ -261,7 +264,7 @@ def _of_gpu(
             dims = change_dims(RETIRED_PAGES, faults)
         yield _sample(gpu.view, reader, lane, pass_, values, boot, provenance, dims)
         for part in gpu.parts:
-            of_part = _of_part(gpu, part, pass_.at, lane, now.absent)
+            of_part = _of_part(part, pass_.at, lane, now.absent)
             if of_part:
                 yield _sample(part.view, reader, lane, pass_, of_part, boot, provenance)
 
@@ -331,12 +334,12 @@ def _xid_counts(fleet: Fleet, node: FleetNode, gpu: FleetGpu, pass_: CollectionP
     return msgspec.structs.replace(sample, dims=dims)
 
 
-def _of_part(gpu: FleetGpu, part: GpuPart, at: int, lane: Lane, absent: Absent | None) -> ReadingValues:
+def _of_part(part: GpuPart, at: int, lane: Lane, absent: Absent | None) -> ReadingValues:
     if lane is Lane.STATIC:
         return {}
     if part.slot is not None:
         return mig_fast(part, at, absent) if lane is Lane.FAST else mig_slow(part, absent)
-    return vgpu_fast(gpu, part, at, absent) if lane is Lane.FAST else vgpu_slow(absent)
+    return vgpu_fast(part, at, absent) if lane is Lane.FAST else vgpu_slow(part, at, absent)
 
 
 def _bus_samples(fleet: Fleet, node: FleetNode, pass_: CollectionPass, *, is_broken: bool) -> Iterator[Sample]:
@@ -375,7 +378,7 @@ def _statuses(
 ) -> Iterator[ReaderStatus]:
     """Yield the statuses of a node's own readers."""
     broken = ""
-    if FaultKind.COLLECTOR_BROKEN in kinds:
+    if not _UNREAD.isdisjoint(kinds):
         broken = "no answer of the driver"
     elif FaultKind.DRIVER_BROKEN in kinds:
         broken = _MISMATCH.detail

@@ -173,6 +173,12 @@ def _undefined(subject: Subject) -> ReadingValues:
 
 
 _CUT_GPU, _MIG = _undefined(Subject.GPU), _undefined(Subject.MIG)
+_VGPU_HOST: ReadingValues = {
+    "gpu_vgpu_host_mode": "sriov",
+    "gpu_vgpu_scheduler_policy": "equal_share",
+    "gpu_vgpu_scheduler_arr_mode": "enabled",
+    "gpu_vgpu_scheduler_arr_supported": 1,
+}
 _NO_HBM: ReadingValues = {"gpu_memory_temperature_celsius": _NEVER}
 _NO_NVLINK: ReadingValues = {"gpu_nvlink_transmit_bytes_total": _NEVER, "gpu_nvlink_receive_bytes_total": _NEVER}
 
@@ -276,6 +282,8 @@ def gpu_slow(gpu: FleetGpu, at: int, now: GpuActivity) -> ReadingValues:
     }
     if cut:
         readings["gpu_mig_devices_max"] = MIG_SLICES
+    if any(part.vm for part in gpu.parts):
+        readings |= _VGPU_HOST
     return readings if now.absent is None else dict.fromkeys(readings, now.absent)
 
 
@@ -343,7 +351,7 @@ def mig_slow(part: GpuPart, absent: Absent | None) -> ReadingValues:
     return readings if absent is None else dict.fromkeys(readings, absent)
 
 
-def vgpu_fast(gpu: FleetGpu, part: GpuPart, at: int, absent: Absent | None) -> ReadingValues:
+def vgpu_fast(part: GpuPart, at: int, absent: Absent | None) -> ReadingValues:
     """Return a vGPU instance's readings of the fast lane, as its host sees it."""
     load = _load(part.work, at)
     readings: ReadingValues = {
@@ -353,16 +361,17 @@ def vgpu_fast(gpu: FleetGpu, part: GpuPart, at: int, absent: Absent | None) -> R
         "gpu_decoder_utilization_ratio": 0.0,
         "gpu_memory_total_bytes": part.memory_bytes,
         "gpu_memory_used_bytes": _taken(part.work, at, part.memory_bytes),
-        "vgpu_type": gpu.model.vgpu_type,
+        "vgpu_type": part.vgpu_type,
         "vgpu_vm_id": part.vm,
         "vgpu_vm_id_kind": "uuid",
     }
     return readings if absent is None else dict.fromkeys(readings, absent)
 
 
-def vgpu_slow(absent: Absent | None) -> ReadingValues:
+def vgpu_slow(part: GpuPart, at: int, absent: Absent | None) -> ReadingValues:
     """Return a vGPU instance's readings of the slow lane."""
     readings: ReadingValues = {
+        "vgpu_active": int(_load(part.work, at) > 0),
         "vgpu_guest_driver_version": DRIVER,
         "vgpu_license_state": "licensed",
         "vgpu_frame_rate_limit_hertz": 60,
