@@ -11,6 +11,7 @@ from gpufleet.cli.audit import audit
 from gpufleet.cli.cluster import cluster_app
 from gpufleet.cli.cluster_agent import cluster_agent
 from gpufleet.cli.config import config_app
+from gpufleet.cli.contract import contract_app
 from gpufleet.cli.dashboard import dashboard_app
 from gpufleet.cli.decode import decode
 from gpufleet.cli.doctor import doctor_app
@@ -51,6 +52,7 @@ GROUPS = {
     "token": token_app,
     "config": config_app,
     "guest": guest_app,
+    "contract": contract_app,
     "dashboard": dashboard_app,
     "rules": rules_app,
     "simulate": simulate_app,

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from gpufleet.codecs.snapshot_json import snapshot_schema
 from gpufleet.exporters.reference import render_dialects_reference, render_events_reference, render_metrics_reference
+from gpufleet.fleet.contract.reference import render_contract
 from gpufleet.fleet.rules.reference import render_findings_reference
 from gpufleet.model.api.sql import SqlLimits
 from gpufleet.rules.reference import render_rules_reference
 from gpufleet.simulate.fleet.rule_faults import simulations
 from gpufleet.stores.clickhouse.sql.statement import FUNCTIONS
 from gpufleet.stores.clickhouse.sql.views import VIEWS
+from gpufleet.wiring.contract import load_contract
 
 
 def reference_pages() -> dict[str, str]:
@@ -23,6 +25,7 @@ def reference_pages() -> dict[str, str]:
         "dialects.md": render_dialects_reference(),
         "rules.md": render_rules_reference(),
         "findings.md": render_findings_reference(simulations()),
+        "../contract.md": render_contract(load_contract()),  # not a reference page: it is read before an installation
         "snapshot.schema.json": json.dumps(snapshot_schema(), indent=2) + "\n",
     }
 

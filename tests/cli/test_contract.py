@@ -1,0 +1,57 @@
+"""`gpufleet contract`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import gpufleet
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_contract_of_the_package_is_valid() -> None:
+    done = gpufleet("contract", "lint")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(gpufleet("contract", "lint", "--json").stdout)
+    assert (found["problems"], found["file"]) == ([], "contract/v1.yaml")
+    assert found["items"] > 20
+
+
+def test_broken_file_is_refused_with_the_place(tmp_path: Path) -> None:
+    file = tmp_path / "contract.yaml"
+    file.write_text("contract: a\nversions: [one]\ntiers: []\nitems:\n- id: node.x\n  level: MOST\n")
+    done = gpufleet("contract", "lint", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{file}:6: node.x: level: " in done.stderr
+    as_json = gpufleet("contract", "lint", str(file), "--json")
+    assert as_json.returncode == 2
+    problems = json.loads(as_json.stdout)["problems"]
+    assert {"line", "item", "field", "reason"} == problems[0].keys()
+    assert len(problems) == len(done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 9000, b"a: &x 1\nb: *x\n", b"\x1b[2J: 1\n"])
+def test_hostile_file_is_no_traceback(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "contract.yaml"
+    file.write_bytes(content)
+    done = gpufleet("contract", "lint", str(file))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    done = gpufleet("contract", "lint", str(tmp_path / "none.yaml"))
+    assert done.returncode == 2
+    assert "none.yaml" in done.stderr
+
+
+def test_contract_is_shown_in_each_format() -> None:
+    table = gpufleet("contract", "show").stdout
+    document = json.loads(gpufleet("contract", "show", "--format", "json").stdout)
+    page = gpufleet("contract", "show", "--format", "md").stdout
+    assert page == (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
+    for item in document["items"]:
+        assert f"{item['id']}\t{item['level']}\t" in table
+        assert f"### {item['id']}\n" in page
