@@ -16,9 +16,10 @@ from gpufleet.fleet.rules.facts import FactTable, FleetFacts
 from gpufleet.fleet.rules.inputs import INPUTS
 from gpufleet.fleet.rules.judgement import judge
 from gpufleet.fleet.rules.logic import Column
-from gpufleet.fleet.rules.rule import RuleScope, Thresholds
+from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.fleet.rules.tracker import Findings
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.time import NANOS
 from tests.support.fleet_facts import WORKING
 

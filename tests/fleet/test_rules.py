@@ -12,11 +12,11 @@ from gpufleet.fleet.rules.facts import FactTable, FleetFacts
 from gpufleet.fleet.rules.inputs import INPUTS, TEXTS
 from gpufleet.fleet.rules.judgement import RuleVerdict, RuleVerdicts, judge
 from gpufleet.fleet.rules.reference import render_findings_reference
-from gpufleet.fleet.rules.rule import ID_PREFIX, RuleScope, Thresholds
+from gpufleet.fleet.rules.rule import ID_PREFIX, Thresholds
 from gpufleet.fleet.rules.table import RULES, RULES_BY_ID
 from gpufleet.fleet.rules.xids import COLUMN_OF_ACTION, XidFacts
 from gpufleet.model.errors import ConfigError
-from gpufleet.model.finding import Severity
+from gpufleet.model.finding import RuleScope, Severity
 from gpufleet.model.xid import XIDS, XidAction
 from gpufleet.simulate.fleet.rule_faults import simulations
 from tests.support.fleet_facts import WORKING

@@ -10,11 +10,12 @@ from gpufleet.fleet.facts.metrics import FACT_METRICS
 from gpufleet.fleet.facts.supplied import ClusterInputs, HolderColumns, MachineInputs
 from gpufleet.fleet.rules.facts import FactTable, FleetFacts
 from gpufleet.fleet.rules.judgement import Judgement, judge
-from gpufleet.fleet.rules.rule import RuleScope, Thresholds
+from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.fleet.rules.suppression import Suppression
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.holdings import HolderState
 from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.stored.readings import EventCount, ViewColumns, labelled, split_labelled

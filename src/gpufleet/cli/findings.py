@@ -27,7 +27,6 @@ from gpufleet.cli.query.request import ClusterFilter, decode_answer
 from gpufleet.cli.table import Layout, TextColumn, TextTable
 from gpufleet.cli.times import parse_span
 from gpufleet.exporters.display import seconds_text
-from gpufleet.fleet.rules.rule import RuleScope
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.findings import (
     AcknowledgementSpec,
@@ -37,6 +36,7 @@ from gpufleet.model.api.findings import (
     SilenceRecord,
     SilenceSpec,
 )
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.text import printable
 
 findings_app = typer.Typer(

@@ -33,7 +33,17 @@ SWITCH_CLASS = f"0x{BRIDGE_CLASS:04x}00"
 KERNEL_LOG = "/dev/kmsg"
 
 PACKAGES = {
-    "agent": ("pynvml", "aiohttp", "h11", "uvicorn", "httptools", "zstandard", "cramjam", "opentelemetry.proto"),
+    "agent": (
+        "pynvml",
+        "aiohttp",
+        "h11",
+        "uvicorn",
+        "httptools",
+        "zstandard",
+        "cramjam",
+        "opentelemetry.proto",
+        "yaml",
+    ),
     "hub": (
         *("litestar", "uvicorn", "httptools", "aiohttp", "h11", "zstandard", "cramjam", "opentelemetry.proto"),
         *("clickhouse_connect", "chdb", "numpy", "pyarrow", "sqlalchemy", "yaml"),

@@ -13,6 +13,17 @@ class Severity(enum.StrEnum):
     INFO = "info"
 
 
+class RuleScope(enum.StrEnum):
+    """Kind of subject that a rule judges, outermost first."""
+
+    HUB = "hub"
+    CLUSTER = "cluster"
+    MACHINE = "machine"
+    SENDER = "sender"
+    ALLOCATION = "allocation"
+    DEVICE = "device"
+
+
 class FindingState(enum.StrEnum):
     """State of a finding. A rule that could not run yields unknown, never closed."""
 

@@ -9,7 +9,7 @@ from gpufleet.fleet.facts.clusters import (
     utilization_shares,
 )
 from gpufleet.fleet.rules.facts import NO_ROW, FactTable
-from gpufleet.fleet.rules.rule import RuleScope
+from gpufleet.model.finding import RuleScope
 
 
 def seen(name: str, unseen: float, *, retired: bool = False) -> ClusterReading:

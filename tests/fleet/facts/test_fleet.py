@@ -12,10 +12,10 @@ from gpufleet.fleet.facts.history import FactMemory
 from gpufleet.fleet.facts.metrics import FACT_METRICS, MISSING, NOISY_READINGS
 from gpufleet.fleet.facts.supplied import ClusterInputs, MachineInputs
 from gpufleet.fleet.rules.inputs import INPUTS, TEXTS
-from gpufleet.fleet.rules.rule import RuleScope
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.machine import PCI_READER
 from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.stored.readings import labelled, split_labelled

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpufleet.fleet.rules.facts import NO_ROW, FactTable, FleetFacts
-from gpufleet.fleet.rules.rule import RuleScope
+from gpufleet.model.finding import RuleScope
 
 DEVICE, MACHINE, CLUSTER = RuleScope.DEVICE, RuleScope.MACHINE, RuleScope.CLUSTER
 

@@ -6,9 +6,9 @@ import pytest
 from gpufleet.fleet.rules.facts import FactTable, FleetFacts
 from gpufleet.fleet.rules.judgement import MAX_EVIDENCE_TEXT, RuleVerdict, judge
 from gpufleet.fleet.rules.logic import all_of, any_known, any_of, negate, over
-from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, RuleScope, Thresholds
+from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, Thresholds
 from gpufleet.fleet.rules.table import RULES
-from gpufleet.model.finding import Severity
+from gpufleet.model.finding import RuleScope, Severity
 
 UNKNOWN = np.nan
 

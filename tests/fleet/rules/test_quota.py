@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.fleet.rules.quota import FindingQuota
-from gpufleet.fleet.rules.rule import RuleScope
+from gpufleet.model.finding import RuleScope
 from tests.support.profiles import examples
 
 CLUSTERS = ("a", "b", "c")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from gpufleet.fleet.rules.facts import FactTable, FleetFacts
 from gpufleet.fleet.rules.judgement import judge
-from gpufleet.fleet.rules.rule import FindingRule, RuleScope, Thresholds
+from gpufleet.fleet.rules.rule import FindingRule, Thresholds
 from gpufleet.fleet.rules.table import RULES, RULES_BY_ID
 from gpufleet.fleet.rules.tracker import FLAP_SECONDS, GONE_SECONDS, Findings
-from gpufleet.model.finding import FindingState, Severity
+from gpufleet.model.finding import FindingState, RuleScope, Severity
 from gpufleet.model.stored.findings import (
     FindingPhase,
     FindingsState,

@@ -6,11 +6,12 @@ import pytest
 
 from gpufleet.fleet.rules.facts import FactTable, FleetFacts
 from gpufleet.fleet.rules.judgement import Judgement, judge
-from gpufleet.fleet.rules.rule import RuleScope, Thresholds
+from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.fleet.rules.table import RULES, RULES_BY_ID
 from gpufleet.hub.findings import durable
 from gpufleet.hub.findings.durable import DurableFindings
 from gpufleet.model.errors import RegistryError
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.stored.findings import (
     FindingQuery,
     FindingsState,

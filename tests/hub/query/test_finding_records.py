@@ -3,7 +3,7 @@
 import pytest
 
 from gpufleet.fleet.rules.inputs import INPUTS
-from gpufleet.fleet.rules.rule import ID_PREFIX, RuleScope
+from gpufleet.fleet.rules.rule import ID_PREFIX
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.hub.query.finding_records import (
     NOT_YET,
@@ -23,7 +23,7 @@ from gpufleet.hub.query.finding_records import (
     with_live_values,
 )
 from gpufleet.model.api.findings import FindingStatus
-from gpufleet.model.finding import Finding, FindingState, Severity
+from gpufleet.model.finding import Finding, FindingState, RuleScope, Severity
 from gpufleet.model.stored.findings import FindingAcknowledgement, Silence
 from gpufleet.model.time import NANOS
 from tests.support.findings import EvaluatorStub, make_finding

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from gpufleet.fleet.rules.rule import RuleScope
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.hub.query.finding_records import NOT_YET, RuleEvaluation
 from gpufleet.hub.query.findings import MAX_ALLOCATIONS, MAX_SILENCES, FindingFilters, FindingQueries
@@ -19,7 +18,7 @@ from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec
 from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.api.findings import FindingPage, FindingStatus
 from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError
-from gpufleet.model.finding import Finding, FindingState, Severity
+from gpufleet.model.finding import Finding, FindingState, RuleScope, Severity
 from gpufleet.model.machine import Machine
 from gpufleet.model.stored.findings import FindingsState
 from gpufleet.model.time import NANOS, to_datetime

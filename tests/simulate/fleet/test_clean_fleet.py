@@ -9,10 +9,11 @@ import pytest
 from gpufleet.fleet.facts.metrics import NOISY_READINGS, NUMBERS
 from gpufleet.fleet.rules.facts import FactTable, FleetFacts
 from gpufleet.fleet.rules.judgement import judge
-from gpufleet.fleet.rules.rule import RuleScope, Thresholds
+from gpufleet.fleet.rules.rule import Thresholds
 from gpufleet.fleet.rules.table import RULES_BY_ID
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.holdings import HolderState
 from gpufleet.model.reading import Value
 from gpufleet.model.time import NANOS

@@ -10,11 +10,11 @@ from gpufleet.fleet.devices import independent_readings
 from gpufleet.fleet.readings import MEASURING_LANES
 from gpufleet.fleet.rules.facts import FactTable
 from gpufleet.fleet.rules.logic import Column
-from gpufleet.fleet.rules.rule import RuleScope
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.api.answer import AllocationAnswer, AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.reading import Provenance
 
 

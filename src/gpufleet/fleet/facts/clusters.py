@@ -9,7 +9,7 @@ import numpy as np
 from gpufleet.fleet.rules.facts import NO_ROW, FactTable
 from gpufleet.fleet.rules.inputs import INPUTS
 from gpufleet.fleet.rules.logic import Column
-from gpufleet.fleet.rules.rule import RuleScope
+from gpufleet.model.finding import RuleScope
 
 HOUR_SECONDS = 3600.0
 

@@ -15,7 +15,7 @@ from gpufleet.fleet.facts.nodes import cluster_machines
 from gpufleet.fleet.facts.supplied import ClusterInputs
 from gpufleet.fleet.rules.facts import NO_ROW, FactTable
 from gpufleet.fleet.rules.logic import Column
-from gpufleet.fleet.rules.rule import RuleScope
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.stored.readings import ViewColumns
 
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from gpufleet.fleet.rules.facts import FactTable
-from gpufleet.fleet.rules.rule import RuleScope
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.stored.findings import HUB_SUBJECT
 
 START_SECONDS = 60.0

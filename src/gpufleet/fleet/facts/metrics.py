@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from gpufleet.fleet.rules.rule import RuleScope
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.device_state import CORE_READINGS
 from gpufleet.model.event import EventKind
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.stored.readings import labelled
 
 STATE = "gpu_state"

@@ -7,7 +7,7 @@ import msgspec
 
 from gpufleet.fleet.rules.facts import FactTable
 from gpufleet.fleet.rules.logic import Column
-from gpufleet.fleet.rules.rule import RuleScope
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpufleet.fleet.rules.logic import Column, all_of, at_least, equal, under
-from gpufleet.fleet.rules.rule import Columns, FindingRule, Hides, Limits, RuleFamily, RuleScope
-from gpufleet.model.finding import Severity
+from gpufleet.fleet.rules.rule import Columns, FindingRule, Hides, Limits, RuleFamily
+from gpufleet.model.finding import RuleScope, Severity
 
 _FAMILY = RuleFamily.COUNTS
 

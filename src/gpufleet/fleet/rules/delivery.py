@@ -3,8 +3,8 @@
 import numpy as np
 
 from gpufleet.fleet.rules.logic import over
-from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, RuleScope, Threshold
-from gpufleet.model.finding import Severity
+from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, Threshold
+from gpufleet.model.finding import RuleScope, Severity
 
 _FAMILY = RuleFamily.DELIVERY
 

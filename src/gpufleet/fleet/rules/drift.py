@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpufleet.fleet.rules.logic import Column, at_least
-from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, RuleScope
-from gpufleet.model.finding import Severity
+from gpufleet.fleet.rules.rule import FindingRule, RuleFamily
+from gpufleet.model.finding import RuleScope, Severity
 
 _FAMILY = RuleFamily.DRIFT
 

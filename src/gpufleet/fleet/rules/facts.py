@@ -10,7 +10,7 @@ import numpy as np
 
 from gpufleet.fleet.rules.inputs import INPUTS, TEXTS
 from gpufleet.fleet.rules.logic import Column
-from gpufleet.fleet.rules.rule import RuleScope
+from gpufleet.model.finding import RuleScope
 
 NO_ROW = -1
 """Row of a parent that is unknown."""

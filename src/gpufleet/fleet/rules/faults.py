@@ -1,8 +1,8 @@
 """Rules about faults of GPUs and their machines: state, driver, memory, links, heat and bus. Pure."""
 
 from gpufleet.fleet.rules.logic import Column, all_of, any_known, at_least, over, under
-from gpufleet.fleet.rules.rule import Columns, FindingRule, Hides, Limits, RuleFamily, RuleScope, Threshold
-from gpufleet.model.finding import Severity
+from gpufleet.fleet.rules.rule import Columns, FindingRule, Hides, Limits, RuleFamily, Threshold
+from gpufleet.model.finding import RuleScope, Severity
 
 _FAMILY = RuleFamily.FAULTS
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from gpufleet.fleet.rules.logic import all_of, at_least, over, under
-from gpufleet.fleet.rules.rule import FindingRule, Hides, RuleFamily, RuleScope, Threshold
-from gpufleet.model.finding import Severity
+from gpufleet.fleet.rules.rule import FindingRule, Hides, RuleFamily, Threshold
+from gpufleet.model.finding import RuleScope, Severity
 
 
 def _hub(rule_id: str, severity: Severity, name: str, explanation: str, action: str) -> FindingRule:

@@ -4,8 +4,8 @@ Evidence has numbers only: a duplicate or a holder on another machine can belong
 """
 
 from gpufleet.fleet.rules.logic import at_least, over, under
-from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, RuleScope, Threshold
-from gpufleet.model.finding import Severity
+from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, Threshold
+from gpufleet.model.finding import RuleScope, Severity
 
 _FAMILY = RuleFamily.IDENTITY
 

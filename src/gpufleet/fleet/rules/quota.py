@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from gpufleet.fleet.rules.rule import RuleScope
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.stored.findings import cluster_of
 
 ALWAYS_TRACKED = frozenset({RuleScope.HUB, RuleScope.CLUSTER, RuleScope.SENDER})

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 from gpufleet.fleet.rules.inputs import INPUTS, TEXTS
-from gpufleet.fleet.rules.rule import FindingRule, Hides, RuleFamily, RuleScope, Threshold
+from gpufleet.fleet.rules.rule import FindingRule, Hides, RuleFamily, Threshold
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.fleet.rules.tracker import FLAP_OPENINGS, FLAP_SECONDS, GONE_SECONDS, MAX_STEP_SECONDS, MAX_TRACKED
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.xid import TABLE_DATE, TABLE_SOURCE
 
 _HIDES = {

@@ -9,19 +9,7 @@ import msgspec
 
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.model.errors import ConfigError
-from gpufleet.model.finding import Severity
-
-
-class RuleScope(enum.StrEnum):
-    """Kind of subject that a rule judges, outermost first."""
-
-    HUB = "hub"
-    CLUSTER = "cluster"
-    MACHINE = "machine"
-    SENDER = "sender"
-    ALLOCATION = "allocation"
-    DEVICE = "device"
-
+from gpufleet.model.finding import RuleScope, Severity
 
 ID_PREFIX = MappingProxyType(
     {

@@ -6,7 +6,8 @@ import numpy as np
 
 from gpufleet.fleet.rules.judgement import Judgement
 from gpufleet.fleet.rules.logic import Column
-from gpufleet.fleet.rules.rule import FindingRule, Hides, RuleFamily, RuleScope
+from gpufleet.fleet.rules.rule import FindingRule, Hides, RuleFamily
+from gpufleet.model.finding import RuleScope
 
 
 class Suppression:

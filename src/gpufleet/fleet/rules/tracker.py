@@ -18,9 +18,9 @@ import msgspec
 from gpufleet.fleet.rules.judgement import Judgement, RuleVerdicts
 from gpufleet.fleet.rules.logic import Column
 from gpufleet.fleet.rules.quota import FindingQuota
-from gpufleet.fleet.rules.rule import CLOSING, ESCALATION, PENDING, FindingRule, Limits, RuleScope, Thresholds
+from gpufleet.fleet.rules.rule import CLOSING, ESCALATION, PENDING, FindingRule, Limits, Thresholds
 from gpufleet.fleet.rules.suppression import Suppression
-from gpufleet.model.finding import Finding, Severity
+from gpufleet.model.finding import Finding, RuleScope, Severity
 from gpufleet.model.stored.findings import (
     MAX_OPENINGS,
     FindingPhase,

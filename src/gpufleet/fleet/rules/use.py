@@ -1,8 +1,8 @@
 """Rules about the use of allocated and unallocated GPUs. Pure."""
 
 from gpufleet.fleet.rules.logic import Column, all_of, any_known, at_least, equal, negate, over, under
-from gpufleet.fleet.rules.rule import Columns, FindingRule, Limits, RuleFamily, RuleScope, Threshold
-from gpufleet.model.finding import Severity
+from gpufleet.fleet.rules.rule import Columns, FindingRule, Limits, RuleFamily, Threshold
+from gpufleet.model.finding import RuleScope, Severity
 
 _FAMILY = RuleFamily.USE
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from gpufleet.fleet.rules.logic import Column, all_of, any_known, any_of, at_least, equal, over
-from gpufleet.fleet.rules.rule import Columns, FindingRule, Limits, RuleFamily, RuleScope, Threshold
-from gpufleet.model.finding import Severity
+from gpufleet.fleet.rules.rule import Columns, FindingRule, Limits, RuleFamily, Threshold
+from gpufleet.model.finding import RuleScope, Severity
 
 _FAMILY = RuleFamily.VALUES
 

@@ -10,8 +10,8 @@ from types import MappingProxyType
 import numpy as np
 
 from gpufleet.fleet.rules.logic import Column, any_known, at_least, over, under
-from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, RuleScope, Threshold
-from gpufleet.model.finding import Severity
+from gpufleet.fleet.rules.rule import FindingRule, RuleFamily, Threshold
+from gpufleet.model.finding import RuleScope, Severity
 from gpufleet.model.xid import XidAction, XidClass, xid
 
 _FAMILY = RuleFamily.XIDS

@@ -28,7 +28,6 @@ from gpufleet.fleet.facts.senders import SenderReading, sender_table
 from gpufleet.fleet.facts.supplied import ClusterInputs
 from gpufleet.fleet.rules.facts import NO_ROW, FactTable, FleetFacts
 from gpufleet.fleet.rules.logic import Column
-from gpufleet.fleet.rules.rule import RuleScope
 from gpufleet.hub.findings.allocations import AllocationTurns
 from gpufleet.hub.findings.boots import AgentBoots
 from gpufleet.hub.findings.failures import (
@@ -53,6 +52,7 @@ from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.query.overview import MIN_SENDERS_COMPARED
 from gpufleet.hub.query.records import CoverageCounter
 from gpufleet.model.api.answer import Coverage
+from gpufleet.model.finding import RuleScope
 from gpufleet.model.stored.readings import EventCount, NewestColumns, ViewColumns
 from gpufleet.model.time import NANOS
 from gpufleet.ports.clock import Clock

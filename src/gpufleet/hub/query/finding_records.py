@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from gpufleet.config.hub import FindingsConfig
-from gpufleet.fleet.rules.rule import ID_PREFIX, RuleScope
+from gpufleet.fleet.rules.rule import ID_PREFIX
 from gpufleet.fleet.rules.table import RULES_BY_ID
 from gpufleet.model.absence import Reason
 from gpufleet.model.api.findings import (
@@ -18,7 +18,7 @@ from gpufleet.model.api.findings import (
     SilenceRecord,
     TimelineEntry,
 )
-from gpufleet.model.finding import Finding, FindingState, Severity
+from gpufleet.model.finding import Finding, FindingState, RuleScope, Severity
 from gpufleet.model.stored.findings import FindingAcknowledgement, FindingTransition, Silence, cluster_of
 from gpufleet.model.time import NANOS, to_datetime
 

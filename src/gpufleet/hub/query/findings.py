@@ -7,7 +7,6 @@ from typing import Protocol
 
 import msgspec
 
-from gpufleet.fleet.rules.rule import RuleScope
 from gpufleet.fleet.rules.table import RULES
 from gpufleet.hub.query.allocations import check_id
 from gpufleet.hub.query.events import is_active_within
@@ -37,7 +36,7 @@ from gpufleet.model.api.findings import (
     SilenceRecord,
 )
 from gpufleet.model.errors import ConflictError, NotFoundError
-from gpufleet.model.finding import Finding, Severity
+from gpufleet.model.finding import Finding, RuleScope, Severity
 from gpufleet.model.stored.findings import FindingAcknowledgement, FindingQuery, Silence, cluster_of
 from gpufleet.model.time import LATEST, to_datetime
 from gpufleet.ports.clock import Clock

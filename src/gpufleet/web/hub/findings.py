@@ -8,7 +8,6 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import Meta
 
-from gpufleet.fleet.rules.rule import RuleScope
 from gpufleet.fleet.rules.table import RULES_BY_ID
 from gpufleet.hub.query import Queries
 from gpufleet.hub.query.findings import FindingFilters
@@ -25,7 +24,7 @@ from gpufleet.model.api.findings import (
     SilenceRecord,
     SilenceSpec,
 )
-from gpufleet.model.finding import Severity
+from gpufleet.model.finding import RuleScope, Severity
 from gpufleet.model.time import LATEST, NANOS, to_ns
 from gpufleet.web.hub.allocations import Tenant
 from gpufleet.web.hub.formats import list_response
